@@ -1,12 +1,12 @@
-"""A web service that has its scheduler inside: one process, one event loop.
+"""A web service with a scheduler inside: one process, one event loop.
 
-The scheduler is started and stopped by the service's lifespan. A request triggers a run of a DAG and waits for its
-end; when the client goes away, the run is cancelled. The scheduler keeps its state in `.asynsched` in the working
-folder, and runs the DAGs in `dags/` beside this file.
+The service's lifespan starts and stops the scheduler. A request triggers a run of a DAG and waits for its end; when the
+client disconnects, the run is cancelled. The scheduler runs the DAGs in `dags/` beside this file, and keeps its state in
+`.asynsched` in the working directory.
 
 Needs:   pip install starlette uvicorn
 Runs:    python examples/embed_starlette.py            (the port is $PORT, else 8000; Ctrl-C stops it)
-Prints:  curl -X POST 'localhost:8000/orders?amount=50' answers, when the run has ended:
+Prints:  curl -X POST 'localhost:8000/orders?amount=50' answers when the run has ended:
              {"state": "success", "tasks": {"how_large": "success", "check_by_hand": "skipped", ...}}
 """
 
@@ -33,7 +33,7 @@ async def lifespan(app):
         await tasks.start(scheduler.serve)  # returns when the scheduler is ready
         app.state.scheduler = scheduler
         yield
-        scheduler.request_stop()  # running tasks are given some seconds to end
+        scheduler.request_stop()  # running tasks get some seconds to end
 
 
 async def order(request):
@@ -46,13 +46,13 @@ async def order(request):
         response = await run_order(request.app.state.scheduler, amount)
         tasks.cancel_scope.cancel()
         return response
-    return Response(status_code=499)  # the run was cancelled, and nobody reads this
+    return Response(status_code=499)  # the run was cancelled, and nobody reads this response
 
 
 async def run_order(scheduler, amount):
     try:
         run = await scheduler.run("branching", conf={"amount": amount})
-    except NotFound as exc:  # the DAG's file is gone, or was never well
+    except NotFound as exc:  # the DAG's file is gone, or never parsed
         return JSONResponse({"error": str(exc)}, status_code=404)
     except DagError as exc:  # the amount does not fit the DAG's params
         return JSONResponse({"error": str(exc)}, status_code=422)
@@ -62,7 +62,7 @@ async def run_order(scheduler, amount):
 
 
 async def cancel_when_client_goes(request, scope):
-    """Cancel a request's work when its client has closed the connection: no ASGI server does that by itself."""
+    """Cancel a request's work when its client closes the connection, which no ASGI server does by itself."""
     while (await request.receive())["type"] != "http.disconnect":
         pass
     scope.cancel()
@@ -79,5 +79,5 @@ app = Starlette(
 
 if __name__ == "__main__":
     port = int(os.environ.get("PORT", "8000"))
-    # Requests that still wait for a run after ten seconds of a stop are cancelled, and their runs with them.
+    # Ten seconds after a stop, uvicorn cancels the requests that still wait, which cancels their runs.
     uvicorn.run(app, host="127.0.0.1", port=port, timeout_graceful_shutdown=10)

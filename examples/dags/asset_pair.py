@@ -1,8 +1,8 @@
-"""Two DAGs that know nothing of each other but an asset: one updates it, the other runs whenever that has happened.
+"""Two DAGs connected only by an asset: one updates it, and the other runs after each update.
 
 Needs:   nothing.
-Runs:    `export_orders` once; `report_orders` as soon as `export_orders` has updated the asset, and again whenever
-         somebody says `asynsched assets event orders`.
+Runs:    `export_orders` once; `report_orders` as soon as `export_orders` has updated the asset, and again after each
+         `asynsched assets event orders`.
 Prints:  `3 orders are in orders.csv` in the log of `report`.
 """
 
@@ -16,7 +16,7 @@ with DAG("export_orders", schedule="@once", start_date=datetime(2026, 1, 1), tag
 
     @task(outlets=[ORDERS])
     def export(*, outlet_events):
-        # What the event is to tell those who wait for it.
+        # The event carries this to the DAGs that wait for it.
         outlet_events[ORDERS].extra = {"file": "orders.csv", "rows": 3}
 
     export()

@@ -1,10 +1,10 @@
 """A pipeline of bash commands.
 
-Each command's last line of output is its result, which the next command's template pulls. A command that exits with
-99 skips its task; any other exit code but 0 fails it.
+The last line that a command prints is its result, which the next command's template pulls. Exit code 99 skips the
+task, and any other exit code except 0 fails it.
 
 Needs:   bash, and the usual `seq`, `awk` and `wc`.
-Runs:    every day at midnight UTC; the most recent midnight's run is made at once.
+Runs:    every day at midnight UTC; the run of the most recent midnight starts at once.
 Prints:  `the sum of 1 to 100 is 5050` in the log of `say`.
 """
 

@@ -1,11 +1,11 @@
 """A branch and a join.
 
-The branch picks one of two paths; the other one is skipped. The join has a trigger rule that a skipped upstream task
-does not stop: with the default, `all_success`, it would be skipped too.
+The branch picks one of two paths; the other one is skipped. The trigger rule of the join accepts a skipped upstream
+task; with the default, `all_success`, the join would be skipped too.
 
 Needs:   nothing.
-Runs:    once; trigger it with another amount by `asynsched dags trigger branching --conf '{"amount": 50}'`.
-Prints:  `large order, checked by hand` in the log of `check_by_hand`, and `shipped` in that of `ship`.
+Runs:    once; to run it with another amount: `asynsched dags trigger branching --conf '{"amount": 50}'`.
+Prints:  `large order, checked by hand` in the log of `check_by_hand`, and `shipped` in the log of `ship`.
 """
 
 from datetime import datetime

@@ -1,11 +1,11 @@
-"""A task that waits for a job elsewhere without a process: it defers itself to a trigger.
+"""A deferrable task: it waits for an external job without occupying a process.
 
-The job is a pretence: a file that says when it will have ended. The trigger looks at it from an event loop that it
-shares with other triggers; the task goes on in a new process when the job has ended.
+The job is simulated by a file that contains its end time. A trigger checks the file, on an event loop that it shares with
+other triggers. When the job has ended, the task goes on in a new process.
 
 Needs:   nothing.
-Runs:    once, on its own.
-Prints:  `the job has ended: 42 rows`, in the log of `run_job`.
+Runs:    once.
+Prints:  `the job has ended: 42 rows` in the log of `run_job`.
 """
 
 import asyncio
@@ -30,7 +30,7 @@ class JobEnded(BaseTrigger):
 
     async def run(self):
         while True:
-            # Reading may take long, and other triggers wait for this loop: a thread does it.
+            # Reading may block, and other triggers share this event loop, so a thread reads the file.
             job = json.loads(await asyncio.to_thread(Path(self.job).read_text))
             if job["ends_at"] <= time.time():
                 break
@@ -39,7 +39,7 @@ class JobEnded(BaseTrigger):
 
 
 class RunJob(BaseOperator):
-    """Starts a job, and waits for it."""
+    """Starts a job and waits for its end."""
 
     def __init__(self, *, seconds, **kwargs):
         super().__init__(**kwargs)
@@ -50,7 +50,7 @@ class RunJob(BaseOperator):
         job.parent.mkdir(exist_ok=True)
         job.write_text(json.dumps({"ends_at": time.time() + self.seconds, "rows": 42}))
         print("the job has started")
-        # What is passed on here is all that is left of this process when the job has ended.
+        # This process ends here. Only these arguments reach `finish`.
         self.defer(trigger=JobEnded(str(job)), method_name="finish", kwargs={"job": str(job)}, timeout=60)
 
     def finish(self, context, event, job):

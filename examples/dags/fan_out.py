@@ -1,4 +1,4 @@
-"""A fan-out: the same task group for each of several regions, and one task that gathers their results.
+"""A fan-out: one task group for each region, and a task that gathers their results.
 
 Needs:   nothing.
 Runs:    once.

@@ -1,4 +1,4 @@
-"""A mapped task: one instance for each file that is found, and one task that gathers what they return.
+"""A mapped task: one instance for each file, and a task that gathers their results.
 
 Needs:   nothing.
 Runs:    once.

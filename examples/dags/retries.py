@@ -1,12 +1,12 @@
-"""Retries that depend on what went wrong, and callbacks that are told of them.
+"""A retry policy that decides by the exception, and a callback for each retry.
 
-`call_service` fails at its first try and succeeds at its second, a second later. Had it no permission, it would not be
-tried again.
+`call_service` fails in its first try and succeeds in its second, one second later. A `PermissionError` would not be
+retried.
 
 Needs:   nothing.
 Runs:    once.
 Prints:  `the service is busy` and `the service has answered` in the logs of the two tries of `call_service`;
-         the callback's line is in the log of the callback.
+         the callback has a log of its own.
 """
 
 from datetime import datetime, timedelta

@@ -1,11 +1,11 @@
-"""TaskFlow ETL: CSV files into a SQLite database.
+"""A TaskFlow ETL: CSV files into a SQLite database.
 
-Reads the two files in `data/` beside this file, joins them, and loads the sales of each country into the table
-`sales_by_country` of `asynsched-examples/sales.db` in the folder for temporary files (`$TMPDIR`, else `/tmp`), or of
-the file that the param `database` names. Loading again replaces the table's rows.
+The DAG reads the two files in `data/` beside this file, joins them, and loads the sales of each country into the table
+`sales_by_country`. The database is `asynsched-examples/sales.db` in the temporary directory (`$TMPDIR`, else `/tmp`), or
+the file named by the param `database`. Loading again replaces the table's rows.
 
 Needs:   nothing.
-Runs:    once, as soon as the file is seen.
+Runs:    once, as soon as the scheduler finds the file.
 Prints:  `4 countries, 570.00 in all` and the path of the database, in the log of `report`.
 """
 

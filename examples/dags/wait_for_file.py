@@ -1,11 +1,11 @@
 """A sensor that waits for a file.
 
-In `reschedule` mode the sensor's process ends between two looks, so that waiting takes no slot.
+In `reschedule` mode the sensor's process ends between two checks, so waiting takes no slot.
 
-Needs:   somebody to make the file. By default it is `asynsched-examples/incoming.txt` in `/tmp`:
+Needs:   the file, `/tmp/asynsched-examples/incoming.txt` by default. Create it after the run has started:
              asynsched dags trigger wait_for_file
              mkdir -p /tmp/asynsched-examples && echo hello > /tmp/asynsched-examples/incoming.txt
-Runs:    only when it is triggered, with `--conf '{"path": "/another/file"}'` for another file.
+Runs:    only when you trigger it; `--conf '{"path": "/another/file"}'` names another file.
 Prints:  the size of the file, in the log of `measure`.
 """
 

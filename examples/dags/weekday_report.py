@@ -1,9 +1,9 @@
 """A cron schedule in a time zone, and templates.
 
 Needs:   nothing.
-Runs:    at 06:00 in Berlin from Monday to Friday, whatever the clocks do in spring and autumn. Runs that were missed
-         are not made up for (`catchup` is False by default), but the most recent one is made at once.
-Prints:  the day that the report is for, in the log of `write_report`.
+Runs:    at 06:00 Berlin time from Monday to Friday, also across clock changes. `catchup` is False by default, so of
+         the missed runs only the most recent one starts, at once.
+Prints:  the date of the report, in the log of `write_report`.
 """
 
 from datetime import datetime
