@@ -1,8 +1,8 @@
 """A web service with a scheduler inside: one process, one event loop.
 
 The service's lifespan starts and stops the scheduler. A request triggers a run of a DAG and waits for its end; when the
-client disconnects, the run is cancelled. The scheduler runs the DAGs in `dags/` beside this file, and keeps its state in
-`.asynsched` in the working directory.
+client disconnects, the run is cancelled. The scheduler runs the DAGs in `dags/` beside this file, and keeps its state
+in `.asynsched` in the working directory.
 
 Needs:   pip install starlette uvicorn
 Runs:    python examples/embed_starlette.py            (the port is $PORT, else 8000; Ctrl-C stops it)

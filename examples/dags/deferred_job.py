@@ -1,7 +1,7 @@
 """A deferrable task: it waits for an external job without occupying a process.
 
-The job is simulated by a file that contains its end time. A trigger checks the file, on an event loop that it shares with
-other triggers. When the job has ended, the task goes on in a new process.
+The job is simulated by a file that contains its end time. A trigger checks the file, on an event loop that it shares
+with other triggers. When the job has ended, the task goes on in a new process.
 
 Needs:   nothing.
 Runs:    once.

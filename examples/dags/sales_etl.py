@@ -1,8 +1,8 @@
 """A TaskFlow ETL: CSV files into a SQLite database.
 
 The DAG reads the two files in `data/` beside this file, joins them, and loads the sales of each country into the table
-`sales_by_country`. The database is `asynsched-examples/sales.db` in the temporary directory (`$TMPDIR`, else `/tmp`), or
-the file named by the param `database`. Loading again replaces the table's rows.
+`sales_by_country`. The database is `asynsched-examples/sales.db` in the temporary directory (`$TMPDIR`, else `/tmp`),
+or the file named by the param `database`. Loading again replaces the table's rows.
 
 Needs:   nothing.
 Runs:    once, as soon as the scheduler finds the file.
