@@ -1,1 +1,1 @@
-"""How fast it is: `python -m tests.benchmarks` prints the tables of docs/benchmarks.md. No test; nothing here fails."""
+"""Benchmarks: `python -m tests.benchmarks` prints the tables of docs/benchmark-history.md. Nothing here is a test."""

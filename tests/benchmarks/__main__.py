@@ -1,6 +1,6 @@
 """Measure: `python -m tests.benchmarks [--on sqlite|postgresql] [--peer airflow] [--growth] [NAME …]`.
 
-Prints Markdown tables, as docs/benchmarks.md and docs/scale.md have them, and writes the figures as JSON.
+Prints Markdown tables, as docs/benchmark-history.md and docs/scale.md have them, and writes the figures as JSON.
 """
 
 import argparse

@@ -164,7 +164,7 @@ def machine() -> str:
 
 
 def table(figures: Iterable[Figure]) -> str:
-    """Return figures as a Markdown table, as docs/benchmarks.md has them."""
+    """Return figures as a Markdown table, as docs/benchmark-history.md has them."""
     rows = ["| workload | on | figure | value | in P | goal | |", "|---|---|---|---|---|---|---|"]
     for figure in figures:
         in_p = "" if figure.in_p is None else f"{figure.in_p:.2f}"
