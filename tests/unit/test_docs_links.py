@@ -39,6 +39,20 @@ def test_every_link_into_a_page_names_one_of_its_headings(page):
     assert missing == []
 
 
+ABOUT_CODE = [
+    *(ROOT / "docs" / "discussion").glob("*.md"),
+    *(ROOT / "docs" / "decisions").glob("*.md"),
+    *ROOT.glob("*.md"),
+]
+
+
+@pytest.mark.parametrize("page", ABOUT_CODE, ids=lambda page: str(page.relative_to(ROOT)))
+def test_every_file_of_the_code_that_a_page_names_exists(page):
+    named = re.findall(r"`((?:\w+/)+(?:\w+\.py)?)", page.read_text(encoding="utf-8"))
+    roots = (ROOT, ROOT / "asynsched", ROOT / "tests", ROOT / "tests" / "integration")
+    assert [path for path in named if not any((root / path).exists() for root in roots)] == []
+
+
 def test_every_decision_is_in_the_index():
     folder = ROOT / "docs" / "decisions"
     listed = set(LINK.findall((folder / "index.md").read_text(encoding="utf-8")))
