@@ -93,11 +93,11 @@ from airflow.utils.types import DagRunType
 from airflow.utils.weekday import WeekDay
 from airflow.utils.weight_rule import WeightRule
 """
-"""Where Airflow 3 has the names of DAG files, and where Airflow 2 had them, which Airflow 3 still knows."""
+"""Where Airflow 3 has the names of DAG files, and where Airflow 2 had them (Airflow 3 still knows these places)."""
 OF_OTHERS = "from airflow.providers.amazon.hooks.s3 import S3Hook"
 
 
-def test_the_command_that_moves_a_folder_from_airflow_leaves_imports_of_names_that_are_here(tmp_path):
+def test_the_command_to_move_from_airflow_imports_existing_names(tmp_path):
     [command] = re.findall(r"^```sh\n(find dags .*?)^```", MOVING.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE)
     (tmp_path / "dags" / "team").mkdir(parents=True)
     file = tmp_path / "dags" / "team" / "etl.py"
@@ -110,7 +110,7 @@ def test_the_command_that_moves_a_folder_from_airflow_leaves_imports_of_names_th
         exec(line, {})
 
 
-# What `airflow.sdk` of Airflow 3.3 exports beside what is here.
+# Names that `airflow.sdk` of Airflow 3.3 exports and asynsched lacks.
 PARTITIONS = """
 AllowedKeyMapper ChainMapper CronPartitionTimetable DayWindow FanOutMapper FixedKeyMapper HourWindow IdentityMapper
 MinimumCount MonthWindow PartitionAtRuntime PartitionMapper PartitionedAssetTimetable ProductMapper QuarterWindow
@@ -124,8 +124,8 @@ PackageIndexHook SubprocessHook
 """
 
 
-def test_what_is_not_here_is_listed_and_what_is_listed_is_not_here():
-    section = MOVING.read_text(encoding="utf-8").partition("## What is not here")[2]
+def test_missing_names_are_listed_and_listed_names_are_missing():
+    section = MOVING.read_text(encoding="utf-8").partition("## Missing features")[2]
     listed = set(re.findall(r"`@?(\w+)`", section))
     assert set(NOT_HERE.split()) <= listed
     assert not {name for name in {*listed, *PARTITIONS.split()} if name in dir(asynsched)}
@@ -134,7 +134,7 @@ def test_what_is_not_here_is_listed_and_what_is_listed_is_not_here():
 PROMISES = MOVING.parents[1] / "discussion" / "promises.md"
 
 
-def test_every_test_that_a_promise_names_exists_and_every_promise_names_one():
+def test_every_promise_names_tests_and_they_exist():
     text = PROMISES.read_text(encoding="utf-8")
     rows = re.findall(r"^\| (.*) \|$", text, re.MULTILINE)
     promises = [row for row in rows if not row.startswith(("promise |", "---"))]

@@ -1,4 +1,4 @@
-"""Pages of the documentation lead to pages, and code, that exist."""
+"""Links of the documentation, and the files of the code that it names, exist."""
 
 import re
 from pathlib import Path
