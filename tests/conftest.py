@@ -28,6 +28,18 @@ settings.load_profile("repeatable")
 __all__ = ["new_postgres_database", "postgres_server", "postgres_url"]
 
 
+POSTGRES_FIXTURES = {"postgres_server", "postgres_url", "new_postgres_database"}
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark the tests that need PostgreSQL: by a fixture, or as one of the databases that they run on."""
+    for item in items:
+        call = getattr(item, "callspec", None)
+        databases = [] if call is None else list(call.params.values())
+        if POSTGRES_FIXTURES & {*getattr(item, "fixturenames", ())} or "postgresql" in databases:
+            item.add_marker(pytest.mark.postgresql)
+
+
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     """Say what an ordinary user's tests leave out: nothing is skipped, so nobody else would."""
     if os.geteuid() != 0:
