@@ -53,6 +53,13 @@ def test_every_file_of_the_code_that_a_page_names_exists(page):
     assert [path for path in named if not any((root / path).exists() for root in roots)] == []
 
 
+def test_every_test_that_a_page_names_exists():
+    tests = "".join(file.read_text(encoding="utf-8") for file in (ROOT / "tests").rglob("test_*.py"))
+    defined = set(re.findall(r"def (test_\w+)\(", tests))
+    named = {(page.name, name) for page in PAGES for name in re.findall(r"`(test_\w+)`", prose(page))}
+    assert sorted((page, name) for page, name in named if name not in defined) == []
+
+
 def test_every_decision_is_in_the_index():
     folder = ROOT / "docs" / "decisions"
     listed = set(LINK.findall((folder / "index.md").read_text(encoding="utf-8")))
