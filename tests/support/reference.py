@@ -1,4 +1,4 @@
-"""Writes docs/reference from the code: `python -m tests.support.reference`. A test sees that it is up to date."""
+"""Writes docs/reference from the code: `python -m tests.support.reference`. A test fails when it is outdated."""
 
 import inspect
 from collections.abc import Iterator
@@ -22,29 +22,28 @@ GENERATED = "<!-- Written by `python -m tests.support.reference`. -->"
 CLI_HEAD = """
 # Commands
 
-Every command works on a *home*: the folder of a scheduler's state, `./.asynsched` unless `--home`, `ASYNSCHED_HOME` or
-`asynsched.toml` says otherwise. Except `up`, commands work whether or not a scheduler serves the home. A command that
-only reads makes nothing: where there is no home, it fails, and says where it looked. A command that names a DAG which
-is not known yet reads the DAG folder first, where no scheduler does; what it found stays in the home if there is one,
-or if the command changes something.
+Every command works on a *home*, the folder of a scheduler's state: `./.asynsched`, unless `--home`, `ASYNSCHED_HOME` or
+`asynsched.toml` names another one. Every command except `up` works whether or not a scheduler serves the home. A
+command that only reads creates nothing; if there is no home, it fails and shows where it looked. If you name an unknown
+DAG and no scheduler serves, the command reads the DAG folder first. It keeps the result in the home if there is one, or
+if the command changes something.
 
-RUN is a `run_id`, a beginning of it that no other run of the DAG has, or `latest`: the run that `runs list DAG` shows
-first. A run that has exactly that name wins.
+RUN is a `run_id`, a unique prefix of one of the DAG's run_ids, or `latest` for the run that `runs list DAG` shows
+first. An exact run_id takes precedence.
 
-A table on a terminal is fitted to its width: it has the columns that people look for, leaves those out for which there
-is no room, says which, and shows instants in the time of this machine. Written to a file or a pipe it is the same
-whatever the terminal: the usual columns, one line a row, instants as ISO 8601 in UTC. `--wide` shows every column, with
-such instants.
+On a terminal, a table fits the width: it has the most useful columns, leaves out those without room, names these, and
+shows instants in the machine's time zone. In a file or a pipe, a table does not depend on the terminal: it has the
+usual columns, one line for each row, and instants as ISO 8601 in UTC. `--wide` shows every column, with such instants.
 
 `--output json` writes one JSON document with every field to standard output, and nothing else; a listing is a list of
 objects. Notes, progress and errors go to standard error. Instants are ISO 8601 in UTC.
 
-A command that asks whether to go on does nothing where there is no terminal to ask on, unless `--yes` is given.
+A command that asks for confirmation does nothing without a terminal, unless you give `--yes`.
 
-Exit codes: 0, it is done; 1, it failed, for a reason that is said in one line; 2, the command was used wrongly. Ctrl-C
-ends a command with 130, but `asynsched up`, which it asks to stop.
+Exit codes: 0 for success, 1 for a failure, which one line explains, and 2 for wrong usage. Ctrl-C ends a command with
+130; it asks `asynsched up` to stop.
 
-For completion of commands, options, DAGs, runs and tasks, have your shell run one of these at its start:
+To complete commands, options, DAGs, runs and tasks, add one of these lines to the start-up file of your shell:
 
 ```sh
 eval "$(_ASYNSCHED_COMPLETE=bash_source asynsched)"   # ~/.bashrc, bash 4.4 or newer
@@ -55,19 +54,19 @@ _ASYNSCHED_COMPLETE=fish_source asynsched | source    # ~/.config/fish/config.fi
 SETTINGS_HEAD = """
 # Settings
 
-A setting has its value from the first of these that gives it one:
+A setting takes its value from the first of these sources that has one:
 
-1. a flag of the command, where it has one;
+1. a flag of the command, if the setting has a flag;
 2. an environment variable: `ASYNSCHED_` and the name in capitals, with `__` for the dot;
-3. the file `asynsched.toml` in the working folder, or the one that `ASYNSCHED_CONFIG` names; groups are tables;
+3. the file `asynsched.toml` in the working directory, or the file named by `ASYNSCHED_CONFIG`; groups are tables;
 4. the default.
 
-`asynsched config show` lists every setting, its value and where it came from. In an environment variable a list is
-JSON, or its items are separated by commas. Lengths of time are seconds. A variable that begins with `ASYNSCHED_` and
-names no setting is an error, as is such a key of the file. Commands other than `up` take the DAG folder that the home
-last served where nobody names one.
+`asynsched config show` lists every setting, its value and its source. In an environment variable, a list is JSON, or
+its items are separated by commas. Durations are in seconds. A variable that starts with `ASYNSCHED_` and names no
+setting is an error, and so is an unknown key in the file. Unless you name a DAG folder, commands other than `up` use
+the folder that the home served last.
 
-An embedding program makes `asynsched.Settings(...)` itself; nothing is read from its environment.
+An embedding program constructs `asynsched.Settings(...)` itself; asynsched reads nothing from its environment.
 
 ```toml
 # asynsched.toml
@@ -81,8 +80,8 @@ readable = ["/srv/shared"]
 AUTHORING_HEAD = """
 # Names for DAG files and programs
 
-The names that `from asynsched import …` provides. Their arguments and defaults are those of Airflow 3's `airflow.sdk`,
-so a DAG file can be ported by changing its import lines; the page on
+This page lists the names that you can import with `from asynsched import …`. Names, arguments and defaults are those of
+Airflow 3's `airflow.sdk`, so to move a DAG file you change its import line;
 [differences](../discussion/differences-from-airflow.md) lists the exceptions. The `**kwargs` of an operator are the
 arguments of BaseOperator, and those of a sensor also the arguments of BaseSensorOperator.
 """
@@ -91,14 +90,14 @@ arguments of BaseOperator, and those of a sensor also the arguments of BaseSenso
 METRICS_HEAD = """
 # Metrics
 
-What a scheduler tells where [monitor.metrics](settings.md) is `prometheus` or `opentelemetry`, or a program gives it
-`PrometheusMetrics` or `OpenTelemetryMetrics`. Names and labels are Airflow's where the meaning is the same; those that
-begin with `scheduler.loop` or `scheduler.stale` are asynsched's own.
+A scheduler reports these metrics if [monitor.metrics](settings.md) is `prometheus` or `opentelemetry`, or if a program
+passes it `PrometheusMetrics` or `OpenTelemetryMetrics`. Names and labels are Airflow's where the meaning is the same;
+names that start with `scheduler.loop` or `scheduler.stale` are asynsched's own.
 
-`ti.finish` is `airflow_ti_finish_total` for Prometheus, a timer such as `task.duration` a summary in seconds
-(`airflow_task_duration_count`, `airflow_task_duration_sum`). For OpenTelemetry it is `airflow.ti.finish`, a timer is
-a histogram in milliseconds. `monitor.metrics_prefix` changes the first word. Each scheduler tells of its own runs:
-several of one database are added up.
+In Prometheus, `ti.finish` is `airflow_ti_finish_total`, and a timer such as `task.duration` is a summary in seconds
+(`airflow_task_duration_count`, `airflow_task_duration_sum`). In OpenTelemetry, `ti.finish` is `airflow.ti.finish`, and
+a timer is a histogram in milliseconds. `monitor.metrics_prefix` changes the first word. Each scheduler reports its own
+runs; add up the schedulers of one database.
 """
 
 
@@ -145,7 +144,7 @@ def _settings() -> Iterator[str]:
     for option in all_options().values():
         groups.setdefault(option.name.rpartition(".")[0], []).append(option)
     for group, options in groups.items():
-        yield f"## {f'[{group}]' if group else 'Of the scheduler'}\n"
+        yield f"## {f'[{group}]' if group else 'Scheduler'}\n"
         for option in options:
             default = "none" if option.default is None else f"`{_toml(option.default)}`"
             named = f"`{option.name}` (`{option.variable}`)"
@@ -162,7 +161,7 @@ def _toml(value: Any) -> str:
 
 
 def _figures() -> Iterator[str]:
-    yield "| name | kind | labels | what it is |\n| --- | --- | --- | --- |"
+    yield "| name | kind | labels | meaning |\n| --- | --- | --- | --- |"
     for name, figure in FIGURES.items():
         yield f"| `{name}` | {figure.kind} | {', '.join(figure.labels)} | {figure.meaning} |"
 
@@ -181,7 +180,7 @@ def _names() -> Iterator[str]:
 
 
 def _signature(value: Any) -> str:
-    """Return arguments and defaults, one a line where they are many; what their types are, the text says."""
+    """Return arguments and defaults, on a line each if they are many. The text describes their types."""
     if not callable(value) or (isinstance(value, type) and issubclass(value, Enum | BaseException)):
         return ""
     signature = inspect.signature(_where_arguments_are(value))
