@@ -88,7 +88,7 @@ def test_a_command_that_meets_somebody_who_reads_the_folder_waits_for_what_is_fo
         # Not by `communicate`, which knows nothing of what was read beyond the first line.
         said, shown = shows.stderr.read(), shows.stdout.read()
     assert shows.returncode == 0, said
-    assert [line.endswith("waiting for what it finds.") for line in said.splitlines()] == [True]
+    assert [line.endswith("waiting for the result.") for line in said.splitlines()] == [True]
     assert "etl" in shown
 
 

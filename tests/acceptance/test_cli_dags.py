@@ -61,7 +61,7 @@ def test_a_dag_is_shown_with_what_keeps_its_tasks_from_being_forked(new_site):
     assert "it leaves a thread running; start that in a task" in site.json("dags", "show", "threads")["task_start"]
     told = site.run("dags", "errors")
     assert (told.stdout, "threads.py" in site.run("dags", "errors", "--warnings").stdout) == ("", True)
-    assert "not shown: 1. `asynsched dags errors --warnings` has them.\nNo DAG file has errors." in told.stderr
+    assert "not shown: 1. `asynsched dags errors --warnings` shows them.\nNo DAG file has errors." in told.stderr
 
 
 def test_errors_name_file_line_and_reason(site):
