@@ -36,7 +36,7 @@ from asynsched.scheduling.loading import VersionCache
 from asynsched.scheduling.places import Places
 from asynsched.scheduling.run_waiters import RunWaiters
 from asynsched.scheduling.slices import AT_ONCE
-from asynsched.scheduling.triggerer.triggerer import Triggerer
+from asynsched.scheduling.triggerer import Triggerer
 from asynsched.service import Availability, Service, Steps
 from asynsched.services import Services
 from asynsched.settings import Settings

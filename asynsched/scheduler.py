@@ -32,7 +32,7 @@ from asynsched.lease.claim import acquire, release
 from asynsched.metrics.base import Metrics, make_metrics
 from asynsched.parsing.watching.watcher import check_folder
 from asynsched.results import FinishedRun, Running, RunningTry, read_finished_run
-from asynsched.scheduling.creation.asset_updates import update_by_program
+from asynsched.scheduling.creation.triggering import update_by_program
 from asynsched.scheduling.requests.run_requests import submit_by_program
 from asynsched.scheduling.run_waiters import RunWaiters
 from asynsched.services import Services, cancelled_by

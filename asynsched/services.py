@@ -20,7 +20,7 @@ from asynsched.scheduling.creation.triggering import ManualRuns
 from asynsched.scheduling.deadline_watcher import DeadlineWatcher
 from asynsched.scheduling.evaluator import DependencyEvaluator
 from asynsched.scheduling.run_waiters import RunWaiters
-from asynsched.scheduling.triggerer.triggerer import Triggerer
+from asynsched.scheduling.triggerer import Triggerer
 from asynsched.service import Service, Steps
 from asynsched.store.database import Database
 from asynsched.store.schedulers import set_room

@@ -12,7 +12,7 @@ from asynsched.cli.output import Done, Listing, Record
 from asynsched.cli.runs import run_fields
 from asynsched.cli.session import Session
 from asynsched.errors import DagError
-from asynsched.scheduling.creation.asset_updates import update_asset
+from asynsched.scheduling.creation.triggering import update_asset
 from asynsched.store.assets.events import AssetEvent, last_event_times, list_events, waiting_dag_ids
 from asynsched.store.assets.names import aliases_of, list_aliases, list_assets, waiting_digests
 from asynsched.store.assets.references import OUTLET, AssetReference, list_references, references_to

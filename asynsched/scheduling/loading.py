@@ -24,7 +24,7 @@ from asynsched.scheduling.evaluation.run import ActiveRun, ActiveTask
 from asynsched.scheduling.evaluation.structure import DagStructure, compile_structure
 from asynsched.scheduling.rules.clearing import fits
 from asynsched.scheduling.rules.past_depends import GOOD_STATES, PastTask
-from asynsched.scheduling.rules.run_stop import decoded as decoded_stop
+from asynsched.scheduling.rules.run_end import decoded as decoded_stop
 from asynsched.scheduling.slices import Slices
 from asynsched.serialization.decode import decode_dag
 from asynsched.states import DagRunState, TaskInstanceState

@@ -1,1 +1,1 @@
-"""Which runs are made, and when: by schedule, by assets, by backfills, by tasks and by people."""
+"""The creation of runs: by schedules, assets, backfills, tasks and people."""

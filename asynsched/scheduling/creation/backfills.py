@@ -1,4 +1,4 @@
-"""Backfills: runs for the dates of a span of the past, made at once, that leave the schedule as it is.
+"""Backfills: runs for the dates of a past span, created all at once and independent of the schedule.
 
 Source: Apache Airflow's `models/backfill.py`.
 """
@@ -39,10 +39,9 @@ from asynsched.store.schema import DagRunRow, dag_run
 from asynsched.timetables import ContinuousTimetable, DagRunInfo, NullTimetable, OnceTimetable, TimeRestriction, decode
 
 MAX_RUNS = 10_000
-"""Most runs of one backfill: they are made in one transaction."""
+"""Most runs of one backfill: one transaction creates them."""
 IN_FLIGHT, EXISTS = "in flight", "already exists"
-"""Why a date gets no run, in Airflow's words."""
-_REASON = "a backfill wants it"
+"""Why a date gets no run, as Airflow says it."""
 _TAKE_OVER = (
     sa.update(dag_run)
     .where(dag_run.c.id == sa.bindparam("key"))
@@ -52,16 +51,15 @@ _TAKE_OVER = (
 
 @dataclass(frozen=True, slots=True)
 class BackfillPlan:
-    """What somebody wants to have run.
+    """A request for a backfill.
 
     Attributes:
         from_date: The first logical date, or the start of the first interval.
         to_date: The last one.
-        reprocess: Which dates that have a run already get another one: none, those whose run has failed, or all whose
-            run has ended.
-        is_reverse: Whether the newest comes first.
+        reprocess: Which existing runs run again: none, those that have failed, or all that have ended.
+        is_reverse: Whether the newest date comes first.
         max_active_runs: How many of its runs are active at once; they do not count against the DAG's limit.
-        conf: That of every run; validated against the DAG's params.
+        conf: The conf of every run; validated against the DAG's params.
     """
 
     dag_id: str
@@ -75,13 +73,7 @@ class BackfillPlan:
 
 @dataclass(frozen=True, slots=True)
 class PlannedDate:
-    """A date of a backfill.
-
-    Attributes:
-        info: Its run.
-        existing: The run that the date has already.
-        exception_reason: Why it gets none.
-    """
+    """A date of a backfill, with the run that it has already, and why it gets none, if so."""
 
     info: DagRunInfo
     existing: DagRunRow | None
@@ -93,7 +85,7 @@ def plan_dates(conn: Connection, plan: BackfillPlan, now: datetime) -> list[Plan
 
     Raises:
         NotFound: There is no such DAG.
-        DagError: The DAG cannot be backfilled, or not like this; says why.
+        DagError: The DAG cannot be backfilled, or not with this plan.
     """
     dag = find_dag(conn, plan.dag_id)
     serialized = decode_dag(get_version(conn, dag.version_id or 0).serialized)
@@ -101,7 +93,7 @@ def plan_dates(conn: Connection, plan: BackfillPlan, now: datetime) -> list[Plan
     try:
         infos = list(_infos(serialized, plan, now))
     except PlanNeeded as exc:
-        raise DagError(f"The DAG {plan.dag_id!r} has a timetable of its own, which cannot be backfilled.") from exc
+        raise DagError(f"The DAG {plan.dag_id!r} has a custom timetable, which cannot be backfilled.") from exc
     if not infos:
         raise DagError(
             f"The schedule of the DAG {plan.dag_id!r} has no run from {plan.from_date.isoformat()} to"
@@ -115,7 +107,7 @@ def plan_dates(conn: Connection, plan: BackfillPlan, now: datetime) -> list[Plan
 
 
 def create_backfill(conn: Connection, plan: BackfillPlan, *, actor: str, now: datetime) -> BackfillProgress:
-    """Store a backfill and its runs, queued. Raises what `plan_dates` raises.
+    """Store a backfill and its runs, queued. Raises the errors of `plan_dates`, too.
 
     Raises:
         AlreadyExists: The DAG has a backfill that has not ended.
@@ -123,11 +115,11 @@ def create_backfill(conn: Connection, plan: BackfillPlan, *, actor: str, now: da
     open_ones = [found for found in list_backfills(conn, dag_id=plan.dag_id) if found.state in ("running", "paused")]
     if open_ones:
         raise AlreadyExists(
-            f"The DAG {plan.dag_id!r} has a backfill already, and may have one at a time: wait until it has ended, or"
-            f" `asynsched backfill cancel {open_ones[0].id}`."
+            f"The DAG {plan.dag_id!r} has a backfill already, and may have only one at a time: wait until it has ended,"
+            f" or run `asynsched backfill cancel {open_ones[0].id}`."
         )
     planned = plan_dates(conn, plan, now)
-    # All of them first: one by one they would be locked in the order of their dates.
+    # Lock all of them first, by row id: the loop below would lock them in the order of their dates.
     lock_runs(conn, [date.existing.id for date in planned if date.existing and date.exception_reason is None])
     backfill_id = add_backfill(
         conn, dict(plan.conf), dag_id=plan.dag_id, from_date=plan.from_date, to_date=plan.to_date,
@@ -146,16 +138,16 @@ def create_backfill(conn: Connection, plan: BackfillPlan, *, actor: str, now: da
 
 
 def set_paused(conn: Connection, backfill_id: int, *, is_paused: bool) -> BackfillProgress:
-    """Start no further run of a backfill, or go on with it. Raises NotFound, or DagError when it has ended."""
+    """Pause a backfill, so that no further run starts, or resume it. Raises NotFound, and DagError if it has ended."""
     _open(conn, backfill_id)
     pause_backfill(conn, backfill_id, is_paused=is_paused)
     return get_backfill(conn, backfill_id)
 
 
 def cancel_backfill(conn: Connection, backfill_id: int, *, actor: str, now: datetime) -> BackfillProgress:
-    """End a backfill: its queued runs fail, those that run go on. Raises NotFound, or DagError when it has ended."""
+    """End a backfill: queued runs fail, active ones continue. Raises NotFound, and DagError if it has ended."""
     found = _open(conn, backfill_id)
-    # All of them first: one by one they would be locked in the order of their dates. Now none of them begins any more.
+    # Lock all of them first, by row id, so that none of them begins any more.
     lock_runs(conn, [date.dag_run_id for date in list_dates(conn, backfill_id) if date.dag_run_id is not None])
     for date in list_dates(conn, backfill_id):
         if date.state == DagRunState.QUEUED and date.run_id is not None:
@@ -167,7 +159,7 @@ def cancel_backfill(conn: Connection, backfill_id: int, *, actor: str, now: date
 def _open(conn: Connection, backfill_id: int) -> BackfillProgress:
     found = get_backfill(conn, backfill_id)
     if found.state in ("completed", "cancelled"):
-        raise DagError(f"The backfill {backfill_id} has ended: it is {found.state}.")
+        raise DagError(f"The backfill {backfill_id} is {found.state} already.")
     return found
 
 
@@ -178,16 +170,16 @@ def _check(dag: SerializedDag, plan: BackfillPlan, now: datetime) -> None:
             f"The DAG {dag.dag_id!r} has the schedule {schedule}, which is not periodic: there is nothing to backfill."
         )
     if plan.from_date > plan.to_date:
-        raise DagError(f"{plan.from_date.isoformat()} is after {plan.to_date.isoformat()}: exchange them.")
+        raise DagError(f"The span begins at {plan.from_date.isoformat()}, after its end {plan.to_date.isoformat()}.")
     if plan.from_date >= now:
-        raise DagError(f"{plan.from_date.isoformat()} is in the future: a backfill is for the past.")
+        raise DagError(f"The span begins at {plan.from_date.isoformat()}, in the future: backfill only the past.")
     depending = sorted(task.task_id for task in dag.tasks if task.depends_on_past)
     if depending and plan.is_reverse:
-        raise DagError(f"The tasks {', '.join(depending)} depend on the past: their runs cannot go in reverse.")
+        raise DagError(f"The tasks {', '.join(depending)} depend on the past: they cannot run in reverse.")
     if depending and plan.reprocess == "none":
         raise DagError(
-            f"The tasks {', '.join(depending)} depend on the past: reprocess failed or completed runs, too, so that"
-            " none is left out."
+            f"The tasks {', '.join(depending)} depend on the past: reprocess failed or completed runs as well, so that"
+            " no date is left out."
         )
     validate_conf(dag, plan.conf)
 
@@ -201,7 +193,7 @@ def _infos(dag: SerializedDag, plan: BackfillPlan, now: datetime) -> Iterator[Da
             return
         yield info
         last = info.data_interval
-    raise DagError(f"That would be more than {MAX_RUNS} runs: choose a shorter span.")
+    raise DagError(f"The backfill would have more than {MAX_RUNS} runs: choose a shorter span.")
 
 
 def _exception(existing: DagRunRow | None, reprocess: Reprocess) -> str | None:
@@ -214,26 +206,18 @@ def _exception(existing: DagRunRow | None, reprocess: Reprocess) -> str | None:
 
 
 def _run_for(conn: Connection, plan: BackfillPlan, date: PlannedDate, backfill_id: int, now: datetime) -> int | None:
-    """Return the row id of the run that a date gets; None when its run_id is taken by a run of another date."""
+    """Return the row id of a date's run; None if a run of another date has taken its run_id."""
     if date.existing is not None:
         run_again(conn, DagRunKey(plan.dag_id, date.existing.run_id), now)
         conn.execute(_TAKE_OVER, {"key": date.existing.id, "backfill": backfill_id})
         if plan.conf:
             conn.execute(sa.update(dag_run).where(dag_run.c.id == date.existing.id).values(conf=to_json(plan.conf)))
         return date.existing.id
-    info = date.info
+    run = run_of_schedule(
+        plan.dag_id, DagRunType.BACKFILL, date.info, queued_at=now, reason="a backfill asked for it",
+        conf=dict(plan.conf), backfill_id=backfill_id,
+    )  # fmt: skip
     try:
-        return insert_run(
-            conn,
-            run_of_schedule(
-                plan.dag_id,
-                DagRunType.BACKFILL,
-                info,
-                queued_at=now,
-                reason=_REASON,
-                conf=dict(plan.conf),
-                backfill_id=backfill_id,
-            ),
-        )
+        return insert_run(conn, run)
     except AlreadyExists:
         return None

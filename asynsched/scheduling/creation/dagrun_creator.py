@@ -1,6 +1,5 @@
-"""The dagrun creator: makes the runs that are due, from a heap of due times; a DAG that is not due costs nothing."""
+"""The dagrun creator creates the due runs, from a heap of due times: a DAG that is not due costs nothing."""
 
-import heapq
 from collections.abc import Callable
 from datetime import datetime, timedelta
 from itertools import islice
@@ -19,21 +18,22 @@ from asynsched.store.assets.events import unexamined_dag_ids
 from asynsched.store.dags.dags import scheduled_dag_ids
 from asynsched.store.database import Database
 from asynsched.store.schedulers import notify
+from asynsched.timers import Timers
 
 log = structlog.get_logger(__name__)
 
 MAX_DUE_AT_ONCE = 1_000
-"""DAGs that one step finds to be due; what they need is done a few at a time."""
+"""Most DAGs that one tick takes from the heap; `max_dagruns_to_create_per_loop` limits how many it examines."""
 ASK_AGAIN = timedelta(minutes=5)
-"""How long a timetable of an author's own has to say which runs come next."""
+"""How long a custom timetable has to plan its next runs, before it is asked again."""
 
 
 class DagRunCreator(Service):
     """Creates the runs that schedules and assets call for.
 
     Args:
-        tell_as: Returns as whom to tell other schedulers of new runs, so that one with room takes them; None: there
-            are no others.
+        tell_as: Returns the origin under which to notify other schedulers of new runs, so that one with room claims
+            them; None if there are no others.
     """
 
     name = "dagrun creator"
@@ -53,11 +53,10 @@ class DagRunCreator(Service):
         self._max_created_at_once = settings.max_dagruns_to_create_per_loop
         self._channels = channels
         self._database = database
-        self._due: list[tuple[datetime, str]] = []
-        self._due_at: dict[str, datetime] = {}
+        self._due: Timers[datetime, str] = Timers()
         self._changed: dict[str, None] = {}
         self._untold: set[str] = set()
-        """DAGs that a message has said to have changed: once they are examined, their runs are to follow that."""
+        """DAGs that a message reported as changed. Once they are examined, their active runs are told."""
         self._held_back: set[str] = set()
         self._unanswered: set[str] = set()
         self._assets_were_updated = False
@@ -67,9 +66,10 @@ class DagRunCreator(Service):
 
     @property
     def is_idle(self) -> bool:
-        """Whether every DAG was examined that has changed or is due."""
+        """Whether no DAG that has changed or is due is left to examine."""
         has_news = self._sweep_at is None or self._changed or self._assets_were_updated
-        return not (has_news or self._channels.dag_changes.qsize() or self._next_due_is_past(self.clock.now()))
+        is_due = (next_at := self._due.next_at) is not None and next_at <= self.clock.now()
+        return not (has_news or is_due or self._channels.dag_changes.qsize())
 
     async def tick(self, now: datetime) -> None:
         """Examine a few of the DAGs that have changed or are due."""
@@ -86,9 +86,9 @@ class DagRunCreator(Service):
                     self._channels.limits.offer(DagChanged(dag_id))
             for dag_id, result in examined.items():
                 await self._take_up(dag_id, result)
-        if self._changed or self._next_due_is_past(self.clock.now()):
+        self.due_at = self._due.next_at
+        if self._changed:
             self.wake()
-        self.due_at = self._due[0][0] if self._due else None
 
     def _take_news(self) -> None:
         for message in self._channels.dag_changes.take():
@@ -102,11 +102,11 @@ class DagRunCreator(Service):
                     self._changed.setdefault(run.dag_id)
 
     async def _sweep(self, now: datetime) -> None:
-        """Now and then, look for DAGs that no message told of; and at the start, for all that have a schedule."""
+        """Find DAGs that no message reported, once per interval; at the start, find all that have a schedule."""
         if self._sweep_at is not None and now < self._sweep_at:
             return
         interval = self.interval or timedelta()
-        # The next sweep may come late: what is due by the one after it is looked for.
+        # The next sweep may come late, so look as far ahead as the one after it.
         until = None if self._sweep_at is None else now + 2 * interval
         for dag_id, due_at in await self._database.read(scheduled_dag_ids, until):
             self._schedule(dag_id, due_at)
@@ -115,24 +115,19 @@ class DagRunCreator(Service):
         self._sweep_at = now + interval
 
     async def _note_updated_assets(self) -> None:
-        """Have the DAGs examined that events of assets wait for."""
+        """Examine the DAGs that have unexamined events of assets."""
         if self._assets_were_updated:
             self._changed.update(dict.fromkeys(await self._database.read(unexamined_dag_ids)))
             self._assets_were_updated = False
 
     def _take_examinable(self, now: datetime) -> list[str]:
-        """Return those of the DAGs to be examined that wait longest; they stay noted as such until that is done."""
-        for _ in range(MAX_DUE_AT_ONCE):
-            if not self._next_due_is_past(now):
-                break
-            due_at, dag_id = heapq.heappop(self._due)
-            if self._due_at.get(dag_id) == due_at:
-                del self._due_at[dag_id]
-                self._changed.setdefault(dag_id)
+        """Return the DAGs that have waited longest for examination. They stay noted until it is done."""
+        for dag_id in islice(self._due.due(now), MAX_DUE_AT_ONCE):
+            self._changed.setdefault(dag_id)
         return list(islice(self._changed, self._max_created_at_once))
 
     async def _examine(self, dag_ids: list[str], now: datetime) -> dict[str, Examined]:
-        """Examine DAGs, and tell of runs that were created before by an examination whose answer was lost."""
+        """Examine DAGs, and announce runs that were created by an earlier examination whose answer was lost."""
         again = sorted(self._unanswered.intersection(dag_ids))
         self._unanswered.update(dag_ids)
         examined = await self._database.write(_examine, dag_ids, now, self._tell_as())
@@ -159,9 +154,9 @@ class DagRunCreator(Service):
         self._schedule(dag_id, result.due_at)
 
     def _ask(self, dag_id: str, path: str) -> None:
-        """Have a DAG's file parsed, which asks its own timetable for more runs; not again while that may be going on.
+        """Parse a DAG's file, which asks its custom timetable for more runs, unless that was requested recently.
 
-        The new plan makes the DAG a changed one. Where the file cannot be parsed, it is asked again after a while.
+        The new plan marks the DAG as changed. If the file cannot be parsed, the request is repeated later.
         """
         now = self.clock.now()
         if dag_id not in self._asked_at or self._asked_at[dag_id] + ASK_AGAIN <= now:
@@ -170,13 +165,9 @@ class DagRunCreator(Service):
 
     def _schedule(self, dag_id: str, due_at: datetime | None) -> None:
         if due_at is None:
-            self._due_at.pop(dag_id, None)
-        elif self._due_at.get(dag_id) != due_at:
-            self._due_at[dag_id] = due_at
-            heapq.heappush(self._due, (due_at, dag_id))
-
-    def _next_due_is_past(self, now: datetime) -> bool:
-        return bool(self._due) and self._due[0][0] <= now
+            self._due.disarm(dag_id)
+        else:
+            self._due.arm(due_at, dag_id)
 
 
 def _examine(conn: Connection, dag_ids: list[str], now: datetime, tell_as: str | None) -> dict[str, Examined]:

@@ -1,4 +1,4 @@
-"""DAGs whose last runs have all failed are paused: Airflow's `max_consecutive_failed_dag_runs`."""
+"""Pauses DAGs whose last runs have all failed: Airflow's `max_consecutive_failed_dag_runs`."""
 
 from collections.abc import Iterable, Sequence
 from datetime import datetime
@@ -17,11 +17,10 @@ from asynsched.store.runs.dag_runs import last_run_states
 from asynsched.store.runs.transitions import apply
 
 log = structlog.get_logger(__name__)
-ACTOR = "scheduler"
 
 
 class FailedRun(NamedTuple):
-    """A run that has failed, of a DAG that is paused after `limit` failed runs in a row."""
+    """A failed run of a DAG that is paused after `limit` failed runs in a row."""
 
     run_row_id: int
     dag_id: str
@@ -30,7 +29,7 @@ class FailedRun(NamedTuple):
 
 
 def failed_runs(runs: Iterable[ActiveRun], default_limit: int) -> list[FailedRun]:
-    """Return those of the ended runs that may pause their DAG. A limit of 0 is none."""
+    """Return the runs whose failure may pause their DAG. A limit of 0 means no limit."""
     found = []
     for run in runs:
         own = run.structure.dag.max_consecutive_failed_dag_runs
@@ -41,10 +40,10 @@ def failed_runs(runs: Iterable[ActiveRun], default_limit: int) -> list[FailedRun
 
 
 def apply_and_pause(conn: Connection, batch: Batch, failed: Sequence[FailedRun]) -> tuple[Stale, list[FailedRun]]:
-    """Write a batch; pause the DAGs that have failed too often by it. Returns what was stale, and what has paused one.
+    """Write a batch, and pause the DAGs that have now failed too often. Returns the stale rows, and the pausing runs.
 
     Source:
-        Airflow's `DagRun._check_last_n_dagruns_failed`: the newest runs count, those that have not ended, too.
+        Airflow's `DagRun._check_last_n_dagruns_failed`: the newest runs count, ended or not.
     """
     stale = apply(conn, batch)
     return stale, [run for run in failed if run.run_row_id not in stale.runs and _pause(conn, run)]
@@ -57,12 +56,12 @@ def _pause(conn: Connection, run: FailedRun) -> bool:
     if not pause_active(conn, run.dag_id, run.ended_at):
         return False
     detail = {"consecutive_failed_dag_runs": run.limit}
-    record_audit(conn, at=run.ended_at, actor=ACTOR, action="dag.pause", dag_id=run.dag_id, detail=detail)
+    record_audit(conn, at=run.ended_at, actor="scheduler", action="dag.pause", dag_id=run.dag_id, detail=detail)
     return True
 
 
 def announce_paused(channels: Channels, paused: Iterable[FailedRun]) -> None:
-    """Say which DAGs were paused."""
+    """Log which DAGs were paused, and notify the services."""
     for run in paused:
         log.warning("dag.paused", dag_id=run.dag_id, reason=f"its last {run.limit} runs have failed")
         channels.dag_changes.offer(DagChanged(run.dag_id))

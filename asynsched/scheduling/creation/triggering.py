@@ -1,4 +1,4 @@
-"""Runs that somebody asks for: from the command line, or from an embedding program."""
+"""Runs and asset updates that are asked for: by a person, a task, or the program that embeds the scheduler."""
 
 from collections.abc import Awaitable, Callable, Mapping
 from datetime import UTC, datetime, timedelta
@@ -8,6 +8,7 @@ import msgspec
 from msgspec.structs import replace
 from sqlalchemy import Connection
 
+from asynsched.authoring.assets import Asset, checked_extra
 from asynsched.authoring.exceptions import ParamValidationError
 from asynsched.authoring.params import Param
 from asynsched.channels import Channels, RunCreated, RunEdited, TaskReady
@@ -19,26 +20,54 @@ from asynsched.scheduling.requests.run_requests import submit_request
 from asynsched.serialization.decode import decode_dag
 from asynsched.serialization.schema import MAX_ID_LENGTH, SerializedDag
 from asynsched.states import DagRunState, DagRunType
+from asynsched.store.assets.events import record_events
+from asynsched.store.assets.names import get_asset
 from asynsched.store.audit import acts_since, record_audit
 from asynsched.store.dags.dags import get_dag, near_dag_ids
 from asynsched.store.dags.versions import current_version
 from asynsched.store.database import Database
-from asynsched.store.runs.dag_runs import (
-    get_run,
-    insert_run,
-    insert_runs,
-    run_id_of,
-    run_of_date,
-)
+from asynsched.store.runs.changes import AssetEventRow
+from asynsched.store.runs.dag_runs import get_run, insert_run, insert_runs, run_id_of, run_of_date
 from asynsched.store.runs.requests import ClearTasks
 from asynsched.store.runs.task_instances import load_task_instances
 from asynsched.store.schema import DagRunRow
 from asynsched.timetables import DataInterval, decode
 from asynsched.timetables.zones import in_zone, moved
 
+OPERATION = "run_trigger"
+RETRY_DELAY = timedelta(seconds=1)
 RESERVED_PREFIXES = tuple(f"{run_type}__" for run_type in DagRunType if run_type is not DagRunType.MANUAL)
-"""How ids of runs begin that nobody triggers. A run that took such an id would be in the way of the one that is due."""
+"""Prefixes of run ids that no manual run may have: it would block the run that the scheduler is to create."""
 RUN_ID_CHARACTERS = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_.~:+-")
+
+
+class ManualRuns:
+    """Creates the runs that a serving scheduler is asked for.
+
+    Args:
+        ask: Returns the data interval of a run of a DAG that is triggered at an instant, by the DAG's custom timetable;
+            None if the DAG has a timetable that the scheduler can evaluate itself. Raises DagError.
+    """
+
+    def __init__(
+        self, database: Database, clock: Clock, ask: Callable[[str, datetime], Awaitable[DataInterval | None]]
+    ) -> None:
+        self._database = database
+        self._clock = clock
+        self._ask = ask
+
+    async def create(self, dag_id: str, *, actor: str, **options: Any) -> DagRunKey:
+        """Do what `create_manual_run` does with these options, and record the actor in the audit log."""
+        now = self._clock.now()
+        if options.get("has_logical_date", True):
+            options["data_interval"] = await self._ask(dag_id, options.get("logical_date") or now)
+        return await self._database.write(_create_for, actor, dag_id, now=now, **options)
+
+
+def _create_for(conn: Connection, /, actor: str, dag_id: str, *, now: datetime, **options: Any) -> DagRunKey:
+    key = create_manual_run(conn, dag_id, now=now, **options)
+    record_audit(conn, at=now, actor=actor, action="trigger", dag_id=dag_id, run_id=key.run_id)
+    return key
 
 
 def create_manual_run(
@@ -53,118 +82,51 @@ def create_manual_run(
     data_interval: DataInterval | None = None,
     reason: str = "somebody triggered it",
 ) -> DagRunKey:
-    """Store a queued run of a DAG, to be started at once.
+    """Store a queued run of a DAG that may start immediately.
 
     Args:
         conf: Overrides the DAG's params; validated against their schemas.
-        run_id: By default `manual__` and the logical date as it was given, or the current instant if it has none.
+        run_id: By default `manual__` and the logical date as given, or the current instant if the run has none.
         logical_date: By default the current instant.
         has_logical_date: Whether the run has a logical date and a data interval at all.
-        data_interval: By default what the timetable infers. An author's own one is code, and must be asked before: see
-            `ManualRuns`.
-        reason: Who wants it, in words.
+        data_interval: By default inferred by the timetable. A custom timetable is user code, which must be asked
+            beforehand: see `ManualRuns`.
+        reason: Why the run exists, for a person.
 
     Raises:
         NotFound: There is no such DAG, or its file is gone.
-        DagError: A param has no value, or one that its schema forbids; the run_id has odd characters, or is reserved.
+        DagError: A param has no value, or one that its schema forbids; the run_id has forbidden characters or is
+            reserved.
         TimetableError: The logical date, or its data interval, is out of the calendar.
-        PlanNeeded: The timetable is an author's own, and there is no `data_interval`.
+        PlanNeeded: The timetable is a custom one, and `data_interval` is missing.
         AlreadyExists: There is a run with this run_id or logical date.
     """
     version = current_version(conn, dag_id)
     if version is None:
         raise NotFound("DAG", dag_id, near_dag_ids(conn, dag_id))
-    serialized = decode_dag(version.serialized)
-    validate_conf(serialized, conf or {})
+    dag = decode_dag(version.serialized)
+    validate_conf(dag, conf or {})
     chosen = _checked_run_id(run_id) if run_id else None
     base = DagRunRow(
         dag_id=dag_id, run_id="", run_type=DagRunType.MANUAL, state=DagRunState.QUEUED, reason=reason, run_after=now,
         queued_at=now, conf=dict(conf or {}),
     )  # fmt: skip
     named = (logical_date or now) if has_logical_date else None
-    run = _dated(base, chosen or run_id_of(DagRunType.MANUAL, named or now), named, data_interval, serialized)
-    # What is free nearly always is not asked before: each question is a message to the server.
+    run = _dated(base, chosen or run_id_of(DagRunType.MANUAL, named or now), named, data_interval, dag)
+    # Check for taken names only after the insert failed: names are nearly always free, and each check is a round trip.
     if not insert_runs(conn, [run]):
         named = (logical_date or _free_date(conn, dag_id, now)) if has_logical_date else None
-        run = _dated(base, chosen or _free_run_id(conn, dag_id, named or now), named, data_interval, serialized)
+        run = _dated(base, chosen or _free_run_id(conn, dag_id, named or now), named, data_interval, dag)
         _refuse_taken(conn, DagRunKey(dag_id, run.run_id), run.logical_date)
         insert_run(conn, run)
     return DagRunKey(dag_id, run.run_id)
-
-
-def _dated(
-    run: DagRunRow, run_id: str, named: datetime | None, interval: DataInterval | None, dag: SerializedDag
-) -> DagRunRow:
-    """Return a run with its run_id, its logical date and its data interval."""
-    date = named and in_zone(named, UTC)
-    if interval is None and date is not None:
-        interval = decode(dag.timetable).infer_manual_data_interval(run_after=date)
-    return replace(
-        run,
-        run_id=run_id,
-        logical_date=date,
-        data_interval_start=interval and in_zone(interval.start, UTC),
-        data_interval_end=interval and in_zone(interval.end, UTC),
-    )
-
-
-class ManualRuns:
-    """Creates runs that somebody asks a serving scheduler for.
-
-    Args:
-        database: Where they are stored.
-        clock: Where time comes from.
-        ask: Returns the data interval of a run of a DAG that is triggered at an instant, as the DAG's own timetable
-            says; None for a DAG whose timetable the scheduler can ask itself. Raises DagError.
-    """
-
-    def __init__(
-        self, database: Database, clock: Clock, ask: Callable[[str, datetime], Awaitable[DataInterval | None]]
-    ) -> None:
-        self._database = database
-        self._clock = clock
-        self._ask = ask
-
-    async def create(self, dag_id: str, *, actor: str, **options: Any) -> DagRunKey:
-        """Do what `create_manual_run` does with these options, and note in the audit who asked for it."""
-        now = self._clock.now()
-        if options.get("has_logical_date", True):
-            options["data_interval"] = await self._ask(dag_id, options.get("logical_date") or now)
-        return await self._database.write(_create_for, actor, dag_id, now=now, **options)
-
-
-def _create_for(conn: Connection, /, actor: str, dag_id: str, *, now: datetime, **options: Any) -> DagRunKey:
-    key = create_manual_run(conn, dag_id, now=now, **options)
-    record_audit(conn, at=now, actor=actor, action="trigger", dag_id=dag_id, run_id=key.run_id)
-    return key
-
-
-def _refuse_taken(conn: Connection, key: DagRunKey, date: datetime | None) -> None:
-    if get_run(conn, *key) is not None:
-        raise AlreadyExists(f"The DAG {key.dag_id!r} has a run {key.run_id!r} already; choose another run id.")
-    if date is not None and run_of_date(conn, key.dag_id, date) is not None:
-        raise AlreadyExists(f"The DAG {key.dag_id!r} has a run of the logical date {date.isoformat()} already.")
-
-
-def _free_date(conn: Connection, dag_id: str, now: datetime) -> datetime:
-    """Return the first instant from now on that is no run's logical date: two triggers may share a moment."""
-    while run_of_date(conn, dag_id, now) is not None:
-        now += timedelta(microseconds=1)
-    return now
-
-
-def _free_run_id(conn: Connection, dag_id: str, instant: datetime) -> str:
-    """Return the run_id of a manual run at an instant. Runs that have no logical date may share the instant."""
-    while get_run(conn, dag_id, found := run_id_of(DagRunType.MANUAL, instant)) is not None:
-        instant = moved(instant, timedelta(microseconds=1))
-    return found
 
 
 def validate_conf(dag: SerializedDag, conf: Mapping[str, Any]) -> None:
     """Check a run's conf, over the defaults of the DAG's params, against their schemas.
 
     Raises:
-        DagError: Names the DAG, the param and what is wrong.
+        DagError: Names the DAG, the param and the fault.
     """
     for name, param in dag.params.items():
         if name not in conf and not param.has_default:
@@ -178,22 +140,54 @@ def validate_conf(dag: SerializedDag, conf: Mapping[str, Any]) -> None:
 def _checked_run_id(run_id: str) -> str:
     if len(run_id) > MAX_ID_LENGTH or not run_id or not RUN_ID_CHARACTERS.issuperset(run_id):
         raise DagError(
-            f"The run id {run_id[:60]!r} is not one: 1 to {MAX_ID_LENGTH} letters, digits and the characters _.~:+-"
+            f"The run id {run_id[:60]!r} is not valid: use 1 to {MAX_ID_LENGTH} letters, digits and the characters"
+            " _.~:+-"
         )
     if run_id.startswith(RESERVED_PREFIXES):
         raise DagError(
-            f"The run id {run_id[:60]!r} is reserved for runs that the scheduler makes by itself: choose one that does"
-            f" not begin with {' or '.join(RESERVED_PREFIXES)}."
+            f"The run id {run_id[:60]!r} is reserved for runs that the scheduler creates: choose one that does not"
+            f" begin with {' or '.join(RESERVED_PREFIXES)}."
         )
     return run_id
 
 
-OPERATION = "run_trigger"
-RETRY_DELAY = timedelta(seconds=1)
+def _dated(
+    run: DagRunRow, run_id: str, named: datetime | None, interval: DataInterval | None, dag: SerializedDag
+) -> DagRunRow:
+    date = named and in_zone(named, UTC)
+    if interval is None and date is not None:
+        interval = decode(dag.timetable).infer_manual_data_interval(run_after=date)
+    return replace(
+        run,
+        run_id=run_id,
+        logical_date=date,
+        data_interval_start=interval and in_zone(interval.start, UTC),
+        data_interval_end=interval and in_zone(interval.end, UTC),
+    )
+
+
+def _refuse_taken(conn: Connection, key: DagRunKey, date: datetime | None) -> None:
+    if get_run(conn, *key) is not None:
+        raise AlreadyExists(f"The DAG {key.dag_id!r} has a run {key.run_id!r} already; choose another run id.")
+    if date is not None and run_of_date(conn, key.dag_id, date) is not None:
+        raise AlreadyExists(f"The DAG {key.dag_id!r} has a run of the logical date {date.isoformat()} already.")
+
+
+def _free_date(conn: Connection, dag_id: str, now: datetime) -> datetime:
+    """Return the first instant from now on that is no run's logical date: two triggers may come at one instant."""
+    while run_of_date(conn, dag_id, now) is not None:
+        now += timedelta(microseconds=1)
+    return now
+
+
+def _free_run_id(conn: Connection, dag_id: str, instant: datetime) -> str:
+    while get_run(conn, dag_id, found := run_id_of(DagRunType.MANUAL, instant)) is not None:
+        instant = moved(instant, timedelta(microseconds=1))
+    return found
 
 
 class WantedRun(msgspec.Struct, frozen=True):
-    """What a task asks for."""
+    """A task's request for a run."""
 
     dag_id: str
     run_id: str | None = None
@@ -205,7 +199,7 @@ class WantedRun(msgspec.Struct, frozen=True):
 
 
 class RunsByTasks:
-    """Creates runs for tasks, and tells the evaluator. While the database is away, a task waits."""
+    """Creates runs for tasks, and tells the evaluator. While the database is unavailable, the task waits."""
 
     def __init__(self, database: Database, channels: Channels, clock: Clock, runs: ManualRuns) -> None:
         self._database = database
@@ -214,7 +208,7 @@ class RunsByTasks:
         self._runs = runs
 
     async def answer(self, request: Request, ready: TaskReady) -> Reply:
-        """Return what became of it: `status` is `created`, `exists` or `paused`."""
+        """Return the result: its `status` is `created`, `exists` or `paused`."""
         while True:
             try:
                 wanted = msgspec.convert(request.arguments, WantedRun)
@@ -249,13 +243,13 @@ class RunsByTasks:
                 return {"status": "exists", "reason": str(exc)}
             key = await self._database.write(_clear, wanted, actor, self._clock.now())
             await self._channels.runs.put(RunEdited(key))
-            return {"status": "created", "run_id": key.run_id}
-        await self._channels.runs.put(RunCreated(key))
+        else:
+            await self._channels.runs.put(RunCreated(key))
         return {"status": "created", "run_id": key.run_id}
 
 
 def _known(conn: Connection, wanted: WantedRun, actor: str, since: datetime) -> dict[str, Any] | None:
-    """Return an answer that needs no run: the DAG is paused, or the scheduler before this one has made it."""
+    """Return the result if no run must be created: the DAG is paused, or an earlier scheduler has created the run."""
     dag = get_dag(conn, wanted.dag_id)
     if wanted.fail_when_paused and dag is not None and dag.is_paused:
         return {"status": "paused"}
@@ -266,15 +260,45 @@ def _known(conn: Connection, wanted: WantedRun, actor: str, since: datetime) -> 
 
 
 def _clear(conn: Connection, wanted: WantedRun, actor: str, now: datetime) -> DagRunKey:
-    """Let the run that is there already run again, and return which it is."""
+    """Clear the existing run, so that it runs again, and return its key."""
     run = get_run(conn, wanted.dag_id, wanted.run_id) if wanted.run_id else None
     if run is None and wanted.logical_date is not None:
         run = run_of_date(conn, wanted.dag_id, wanted.logical_date)
     if run is None:
         raise NotFound("DAG run", wanted.run_id or wanted.dag_id)
     key = DagRunKey(run.dag_id, run.run_id)
-    # One that has not begun runs for the first time anyway.
+    # A run without task instances has not begun, so there is nothing to clear.
     if load_task_instances(conn, run.id):
         submit_request(conn, key, ClearTasks(), actor=actor, now=now)
     record_audit(conn, at=now, actor=actor, action="clear", dag_id=run.dag_id, run_id=run.run_id)
     return key
+
+
+def update_asset(
+    conn: Connection, asset: str | Asset, extra: Mapping[str, Any] | None, *, now: datetime
+) -> tuple[str, list[str]]:
+    """Store an event of an asset for the DAGs that are scheduled by it.
+
+    Args:
+        asset: The asset; or the name or URI of a known one.
+        extra: JSON values that describe the update.
+
+    Returns:
+        The asset's name, and the dag_ids.
+
+    Raises:
+        NotFound: There is no asset of that name or URI.
+        DagError: The extra is not JSON.
+    """
+    if isinstance(asset, str):
+        known = get_asset(conn, asset)
+        asset = Asset(known.name, known.uri, group=known.group_name, extra=known.extra)
+    told = checked_extra(f"event of the asset {asset.name!r}", None if extra is None else dict(extra))
+    event = AssetEventRow(asset.name, asset.uri, told, now, group=asset.group, asset_extra=asset.extra)
+    return asset.name, record_events(conn, [event])
+
+
+def update_by_program(conn: Connection, asset: str | Asset, extra: Mapping[str, Any] | None, *, now: datetime) -> None:
+    """Store an event of an asset for the program that embeds the scheduler, and record it in the audit log."""
+    name, _ = update_asset(conn, asset, extra, now=now)
+    record_audit(conn, at=now, actor="program", action="asset.event", detail={"asset": name})

@@ -18,7 +18,7 @@ from asynsched.scheduling.evaluation.changes import (
 )
 from asynsched.scheduling.evaluation.deferral import encoded
 from asynsched.scheduling.evaluation.run import ActiveRun, ActiveTask
-from asynsched.scheduling.rules.run_stop import encoded as encoded_stop
+from asynsched.scheduling.rules.run_end import encoded as encoded_stop
 from asynsched.states import FINISHED_RUN_STATES, TaskInstanceState
 from asynsched.store.runs.changes import (
     AssetEventRow,

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypedDict
 from msgspec import Struct
 
 from asynsched.protocol.messages import Ended
-from asynsched.scheduling.rules.run_stop import RunStop
+from asynsched.scheduling.rules.run_end import RunStop
 from asynsched.scheduling.rules.try_end import TryOutcome
 from asynsched.states import SLOT_TASK_STATES, TIMED_TASK_STATES, DagRunState, TaskInstanceState
 from asynsched.store.runs.changes import AssetEventRow, ForgottenRow, XComRow

@@ -29,10 +29,9 @@ from asynsched.scheduling.evaluation.changes import (
 from asynsched.scheduling.evaluation.deferral import StoredDeferral, after_end, end_of
 from asynsched.scheduling.evaluation.dependencies import may_be_skipped, verdict_of
 from asynsched.scheduling.evaluation.run import WAITING, ActiveRun, ActiveTask
+from asynsched.scheduling.rules.assets import updates_of
 from asynsched.scheduling.rules.branching import Skips, skips_of
-from asynsched.scheduling.rules.outlet_events import updates_of
-from asynsched.scheduling.rules.run_state import RunVerdict, decide_run_state
-from asynsched.scheduling.rules.run_stop import RunStop, failing_fast, on_stop, stopped_try
+from asynsched.scheduling.rules.run_end import RunStop, RunVerdict, decide_run_state, failing_fast, on_stop, stopped_try
 from asynsched.scheduling.rules.try_end import after_try, instance_name
 from asynsched.states import FINISHED_TASK_STATES, SLOT_TASK_STATES, DagRunState
 from asynsched.states import TaskInstanceState as State

@@ -3,14 +3,9 @@
 from collections.abc import Callable
 
 from asynsched.scheduling.evaluation.run import ActiveTask
-from asynsched.scheduling.rules.past_depends import past_depends
-from asynsched.scheduling.rules.trigger_rule import (
-    evaluate,
-    evaluate_setups,
-    mapped_upstream,
-    not_previously_skipped,
-    within_task_dates,
-)
+from asynsched.scheduling.rules.branching import not_previously_skipped
+from asynsched.scheduling.rules.past_depends import past_depends, within_task_dates
+from asynsched.scheduling.rules.trigger_rule import evaluate, evaluate_setups, mapped_upstream
 from asynsched.scheduling.rules.verdict import MET, Verdict
 from asynsched.states import TaskInstanceState
 

@@ -35,7 +35,7 @@ from asynsched.scheduling.evaluation.past import PastLinks, instances_with_past
 from asynsched.scheduling.evaluation.ready import ReadyQueues, RunLimits
 from asynsched.scheduling.evaluation.run import WAITING, ActiveRun, ActiveTask
 from asynsched.scheduling.evaluation.tries import Tries
-from asynsched.scheduling.rules.run_stop import RunStop, timed_out
+from asynsched.scheduling.rules.run_end import RunStop, timed_out
 from asynsched.settings import Settings
 from asynsched.states import FINISHED_RUN_STATES, SLOT_TASK_STATES
 from asynsched.states import TaskInstanceState as State

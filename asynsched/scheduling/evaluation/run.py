@@ -20,8 +20,7 @@ from asynsched.scheduling.evaluation.changes import Change, NewInstances, RunCha
 from asynsched.scheduling.evaluation.structure import DagStructure, Link
 from asynsched.scheduling.rules.mapping import indexes_at, product_of, relevant_indexes
 from asynsched.scheduling.rules.past_depends import GOOD_STATES, PastTask, past_depends
-from asynsched.scheduling.rules.run_state import TaskEnd
-from asynsched.scheduling.rules.run_stop import RunStop
+from asynsched.scheduling.rules.run_end import RunStop, TaskEnd
 from asynsched.scheduling.rules.trigger_rule import UpstreamCounts
 from asynsched.serialization.schema import SerializedTask
 from asynsched.states import FINISHED_TASK_STATES, DagRunState, check_run_transition, check_task_transition

@@ -4,9 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from asynsched.scheduling.rules.branching import descendants
-from asynsched.scheduling.rules.mapping import MapLength
 from asynsched.scheduling.rules.priority import total_weights
-from asynsched.serialization.schema import SerializedDag, SerializedTask, results_in
+from asynsched.serialization.schema import MapLength, SerializedDag, SerializedTask, results_in
 
 
 @dataclass(frozen=True, slots=True)

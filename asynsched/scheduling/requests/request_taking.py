@@ -10,7 +10,7 @@ from asynsched.keys import DagRunKey
 from asynsched.scheduling.evaluation.evaluation import Evaluation
 from asynsched.scheduling.places import Place, Places
 from asynsched.scheduling.requests.run_requests import do_request, end_request, submit_by_program
-from asynsched.scheduling.rules.run_stop import RunStop, cancelled, marked_failed
+from asynsched.scheduling.rules.run_end import RunStop, cancelled, marked_failed
 from asynsched.store.database import Database
 from asynsched.store.runs.requests import CancelRun, MarkRun, OpenRequest, open_requests
 

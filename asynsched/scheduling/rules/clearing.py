@@ -1,4 +1,4 @@
-"""What becomes of a task instance that somebody clears, marks, or whose run is moved to another version.
+"""Which task instances are cleared, marked or forced to start, and what follows for each.
 
 Source: Apache Airflow's `clear_task_instances` and `set_state`.
 """
@@ -8,15 +8,16 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from asynsched.scheduling.rules.branching import descendants
 from asynsched.scheduling.rules.verdict import MET, Verdict
 from asynsched.serialization.schema import SerializedTask
-from asynsched.states import FAILED_TASK_STATES, SLOT_TASK_STATES, TaskInstanceState
+from asynsched.states import FAILED_TASK_STATES, SLOT_TASK_STATES
+from asynsched.states import TaskInstanceState as State
+
+_ENDED_TRIES = frozenset(
+    {State.SUCCESS, State.FAILED, State.SKIPPED, State.REMOVED, State.UP_FOR_RESCHEDULE, State.DEFERRED}
+)
 
 
 class TaskSelection:
-    """Selects tasks of one DAG.
-
-    Args:
-        tasks: All its tasks.
-    """
+    """Selects among all the tasks of one DAG."""
 
     def __init__(self, tasks: Iterable[SerializedTask]) -> None:
         self._tasks = {task.task_id: task for task in tasks}
@@ -29,7 +30,7 @@ class TaskSelection:
     def to_clear(
         self, task_ids: Collection[str], *, upstream: bool = False, downstream: bool = False
     ) -> frozenset[str]:
-        """Return these tasks, those up- and downstream of them if wanted, and the setups and teardowns of all."""
+        """Return these tasks, the up- and downstream ones if wanted, and the setups and teardowns of all of them."""
         found = set(task_ids)
         for task_id in task_ids:
             if downstream:
@@ -46,7 +47,7 @@ class TaskSelection:
         return frozenset(found)
 
     def to_mark(self, task_ids: Collection[str], *, upstream: bool = False, downstream: bool = False) -> frozenset[str]:
-        """Return these tasks, and those up- and downstream of them if wanted."""
+        """Return these tasks, and the up- and downstream ones if wanted."""
         found = set(task_ids)
         if upstream:
             found |= descendants(task_ids, self._upstream)
@@ -59,7 +60,7 @@ class TaskSelection:
             yield from (other for other in self._downstream[task_id] if self._tasks[other].is_teardown)
 
     def _own_setups(self, task_id: str) -> Iterator[str]:
-        """Yield the setups of a task, with their teardowns: setups whose teardowns come after it, or that have none."""
+        """Yield the setups that enclose a task (their teardowns follow it, or they have none), and those teardowns."""
         if self._tasks[task_id].is_setup or self._tasks[task_id].is_teardown:
             return
         below = {other for other in descendants([task_id], self._downstream) if self._tasks[other].is_teardown}
@@ -71,22 +72,16 @@ class TaskSelection:
                     yield from teardowns
 
 
-State = TaskInstanceState
-_ENDED_TRIES = frozenset(
-    {State.SUCCESS, State.FAILED, State.SKIPPED, State.REMOVED, State.UP_FOR_RESCHEDULE, State.DEFERRED}
-)
-
-
 def is_cleared(
     state: State | None, *, is_expanded: bool = False, only_failed: bool = False, only_running: bool = False
 ) -> bool:
-    """Return whether a task instance in this state is one that is to be cleared; with both flags, either suffices.
+    """Return whether to clear a task instance in this state; with both `only_` flags, either suffices.
 
     Args:
         state: Its state.
-        is_expanded: It is one of a mapped task: was it removed, its task may be mapped over more values now.
-        only_failed: Those that have failed.
-        only_running: Those that have a process.
+        is_expanded: It belongs to a mapped task. A removed one is cleared, too: its task may now have more values.
+        only_failed: Clear it if it has failed.
+        only_running: Clear it if it has a process.
     """
     if state is None or (state is State.REMOVED and not is_expanded):
         return False
@@ -96,7 +91,7 @@ def is_cleared(
 
 
 def after_clear(state: State | None) -> State | None:
-    """Return the state of a cleared task instance: one that has a process restarts once that is gone."""
+    """Return the state of a cleared task instance; if it has a process, it restarts once that has ended."""
     return State.RESTARTING if state in SLOT_TASK_STATES else None
 
 
@@ -105,14 +100,13 @@ def tries_after_clear(
 ) -> int:
     """Return how many tries a cleared task instance has had.
 
-    One that had only paused, deferred or rescheduled, when it was cleared or ended by somebody, has used no number up:
-    it ends with the clear, under a number of its own.
+    A try that was deferred or rescheduled had not used up a number: the clear ends it, and gives it one.
 
     Args:
-        state: Its state before.
-        try_number: That of its last try that has used a number up.
-        token: Of its last try.
-        earlier: The numbers of its tries that are in the history, by token.
+        state: The state before the clear.
+        try_number: The last try number that was used up.
+        token: Token of the last try.
+        earlier: The numbers of the tries in the history, by token.
     """
     if token is None or token in earlier or not keeps_try(state):
         return try_number
@@ -120,20 +114,20 @@ def tries_after_clear(
 
 
 def keeps_try(state: State | None) -> bool:
-    """Return whether the last try of a task instance in this state goes to the history when it is cleared.
+    """Return whether clearing a task instance in this state moves its last try to the history.
 
-    A try that is killed goes there when it has ended, one that is followed by a retry is there already.
+    A killed try is moved when it has ended, and a try that is followed by a retry is there already.
     """
     return state in _ENDED_TRIES
 
 
 def fits(task: SerializedTask | None, map_index: int, *, is_mapped: bool) -> bool:
-    """Return whether a version of a DAG has such a task instance; how many a mapped task has is not looked at."""
+    """Return whether a version of a DAG has such a task instance; any map index fits a mapped task."""
     return task is not None and (is_mapped or map_index < 0)
 
 
 def may_be_forced(state: State | None, *, ignore_state: bool, ignore_retry_period: bool) -> Verdict:
-    """Decide whether somebody may have a task instance in this state start, dependencies and limits aside.
+    """Decide whether a person may force a task instance in this state to start, whatever its dependencies and limits.
 
     Source:
         Apache Airflow's `RUNNING_DEPS`, `RUNNABLE_STATES` and the flags of its DepContext.
@@ -143,9 +137,9 @@ def may_be_forced(state: State | None, *, ignore_state: bool, ignore_retry_perio
     if state in (State.UP_FOR_RETRY, State.UP_FOR_RESCHEDULE):
         if ignore_retry_period:
             return MET
-        return Verdict(met=False, reason="waits until its retry, or its next poke, is due: --ignore-in-retry-period")
+        return Verdict(met=False, reason="waits for its next retry or poke: with --ignore-in-retry-period it may start")
     if state is State.SCHEDULED:
-        return Verdict(met=False, reason="is ready, and waits for room only: `asynsched why` tells for what")
+        return Verdict(met=False, reason="is ready and waits only for a free slot: `asynsched why` says where")
     if ignore_state:
         return MET
     return Verdict(met=False, reason=f"is {state}: with --ignore-ti-state it runs again")

@@ -1,4 +1,4 @@
-"""Dynamic task mapping: how many instances a task has, and which of them depend on one another.
+"""Dynamic task mapping: how many instances a task has, and which instances of two tasks belong together.
 
 Source: Apache Airflow's expand inputs and `get_relevant_upstream_map_indexes`.
 """
@@ -8,15 +8,13 @@ from math import prod
 
 from asynsched.serialization.schema import MapConcat, MapLength, MapLiteral, MapProduct, MapResult, MapZip
 
-__all__ = ["MapLength", "indexes_at", "length_of", "product_of", "relevant_indexes"]
-
 
 def length_of(length: MapLength, result_length: Callable[[str], int | None]) -> int | None:
-    """Return how many values there are to map over; None while, or because, a result is not there.
+    """Return how many values there are to map over; None if a result is missing.
 
     Args:
-        length: What is mapped over.
-        result_length: Gives the number of values that a task returned, None when it returned none.
+        length: The input that a task is mapped over.
+        result_length: Returns the number of values in a task's result, None if it has none.
     """
     if isinstance(length, MapLiteral):
         return length.length
@@ -36,28 +34,28 @@ def length_of(length: MapLength, result_length: Callable[[str], int | None]) -> 
 
 
 def product_of(lengths: tuple[MapLength, ...], result_length: Callable[[str], int | None]) -> int | None:
-    """Return how many combinations there are of these; None when one of them is unknown."""
+    """Return how many combinations these inputs have; None if one length is unknown."""
     return length_of(MapProduct(lengths), result_length)
 
 
 def relevant_indexes(index: int, *, n_own: int, n_other: int, n_common: int) -> range:
-    """Return the map indexes of another task that belong to the same instance of the mapped groups around both.
+    """Return the map indexes of another task in the same instance of the mapped groups around both tasks.
 
-    Instances are numbered with the innermost group running fastest. The relation works both ways.
+    Instances are numbered with the innermost group running fastest. The relation is symmetric.
 
     Args:
         index: Map index of this task's instance.
-        n_own: How many instances this task has.
-        n_other: How many the other one has.
-        n_common: How many instances their innermost common mapped group has.
+        n_own: Number of instances of this task.
+        n_other: Number of instances of the other task.
+        n_common: Number of instances of their innermost common mapped group.
     """
     return indexes_at(index * n_common // n_own, n_instances=n_other, n_common=n_common)
 
 
 def indexes_at(place: int, *, n_instances: int, n_common: int) -> range:
-    """Return the map indexes of a task that belong to the instance of a mapped group with the number `place`.
+    """Return a task's map indexes in the instance of a mapped group with the number `place`.
 
-    Also of a task that cannot be shared out evenly: of a group that has another number of instances than before.
+    The number of instances need not divide evenly: the group may have had another size before.
     """
     first, end = (-(-number * n_instances // n_common) for number in (place, place + 1))
     return range(first, end)

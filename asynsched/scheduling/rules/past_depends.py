@@ -1,14 +1,11 @@
-"""`depends_on_past` and `wait_for_downstream`: may a task run, given how it went in the run before?
-
-Source: Apache Airflow's `PrevDagrunDep`. The run before is the one of the next earlier logical date, by hand or not;
-with `catchup`, the one of the next earlier that no one made by hand. Where there is none, a task has no past.
-"""
+"""Whether a task may run, by its run's place in time: the run before, and the task's `start_date` and `end_date`."""
 
 from dataclasses import dataclass
+from datetime import datetime
 
 from asynsched.scheduling.rules.verdict import MET, Verdict
 from asynsched.serialization.schema import SerializedTask
-from asynsched.states import TaskInstanceState
+from asynsched.states import DagRunType, TaskInstanceState
 
 GOOD_STATES = frozenset({TaskInstanceState.SUCCESS, TaskInstanceState.SKIPPED})
 
@@ -18,10 +15,10 @@ class PastTask:
     """A task in the run before.
 
     Attributes:
-        run_id: That run.
-        n_instances: How many instances the task had there; 0: it was not part of it.
-        n_bad: How many of them have not succeeded, nor been skipped, as yet.
-        n_bad_downstream: The same of the tasks directly downstream of it.
+        run_id: The run before.
+        n_instances: How many instances the task had there; 0 if that run did not have the task.
+        n_bad: How many of those have neither succeeded nor been skipped.
+        n_bad_downstream: The same count over the tasks directly downstream.
         has_earlier: Whether any earlier run had the task.
     """
 
@@ -33,7 +30,16 @@ class PastTask:
 
 
 def past_depends(task: SerializedTask, past: PastTask | None) -> Verdict:
-    """Decide by what a task did in the run before; None: there was no such run."""
+    """Decide by `depends_on_past` and `wait_for_downstream`.
+
+    Args:
+        task: The task.
+        past: The task in the run with the next earlier logical date; with `catchup`, manual runs are passed over. None
+            if there is no such run.
+
+    Source:
+        Apache Airflow's `PrevDagrunDep`.
+    """
     if not task.depends_on_past or past is None:
         return MET
     if not past.n_instances:
@@ -46,6 +52,17 @@ def past_depends(task: SerializedTask, past: PastTask | None) -> Verdict:
     if task.wait_for_downstream and past.n_bad_downstream:
         n_bad = past.n_bad_downstream
         what = "1 task downstream of it has" if n_bad == 1 else f"{n_bad} tasks downstream of it have"
-        reason = f"wait_for_downstream: {what} not succeeded in the run"
-        return Verdict(met=False, reason=f"{reason} before, {past.run_id}")
+        return Verdict(met=False, reason=f"wait_for_downstream: {what} not succeeded in the run before, {past.run_id}")
     return MET
+
+
+def within_task_dates(task: SerializedTask, logical_date: datetime | None, run_type: str) -> Verdict:
+    """Decide by a task's `start_date` and `end_date`, which do not apply to backfills or without a logical date."""
+    if logical_date is None or run_type == DagRunType.BACKFILL:
+        return MET
+    reason = ""
+    if task.start_date is not None and logical_date < task.start_date:
+        reason = f"its start_date {task.start_date.isoformat()} is after the run's logical date"
+    elif task.end_date is not None and logical_date > task.end_date:
+        reason = f"its end_date {task.end_date.isoformat()} is before the run's logical date"
+    return Verdict(met=False, reason=reason, settle_as=TaskInstanceState.REMOVED) if reason else MET

@@ -1,7 +1,7 @@
-"""Total priority weights: which of two ready tasks goes first.
+"""Total priority weights, which decide which of two ready tasks starts first.
 
-Source: Apache Airflow's weight rules. A task's own `priority_weight`, plus, with `downstream` (the default), those of
-everything downstream of it; with `upstream`, of everything upstream; with `absolute`, none.
+Source: Apache Airflow's weight rules. The total is a task's own `priority_weight`, plus the weights of all tasks
+downstream (`downstream`, the default) or upstream of it (`upstream`), or nothing (`absolute`).
 """
 
 from collections import Counter
@@ -33,12 +33,12 @@ def total_weights(tasks: tuple[SerializedTask, ...]) -> Mapping[str, int]:
 
 
 def _weights_beyond(own: Mapping[str, int], targets: Mapping[str, Collection[str]]) -> dict[str, int]:
-    """Return, for each task, the sum of the weights of all that its edges lead to, directly or not.
+    """Return, for each task, the sum of the weights of all tasks that its edges lead to, directly or not.
 
-    What many paths lead to counts once, so sums of sums would be wrong: sets are needed. They are integers with a bit
-    for each task: with sets of task_ids, three thousand tasks in a row take a second and more.
+    A task that several paths lead to counts once, so sums of sums would be wrong: sets are needed. Each set is an
+    integer with one bit per task: with sets of task_ids, a chain of three thousand tasks takes more than a second.
     """
-    order = tuple(TopologicalSorter(targets).static_order())  # what edges lead to comes first
+    order = tuple(TopologicalSorter(targets).static_order())  # an edge's target comes before its source
     planes = _planes(own, order)
     n_needing = Counter(chain.from_iterable(targets.values()))
     with_itself: dict[str, int] = {}

@@ -1,44 +1,26 @@
 """Trigger rules: may a task run, given how its upstream tasks ended?
 
-Source: Apache Airflow's trigger rules, `TriggerRuleDep`. A task is settled by what is finished now: with
-`all_success`, a skipped upstream skips the task while another upstream is still running.
+Source: Apache Airflow's `TriggerRuleDep`. The upstreams that have finished can settle a task before the others end:
+with `all_success`, a skipped upstream skips the task while another upstream still runs.
 """
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field, fields
-from datetime import datetime
 
 from asynsched.scheduling.rules.verdict import MET, Verdict
-from asynsched.serialization.schema import SerializedTask
-from asynsched.states import FAILED_TASK_STATES, FINISHED_TASK_STATES, DagRunType, TaskInstanceState
+from asynsched.states import FAILED_TASK_STATES, FINISHED_TASK_STATES, TaskInstanceState
 
 SKIPPED, UPSTREAM_FAILED = TaskInstanceState.SKIPPED, TaskInstanceState.UPSTREAM_FAILED
 
 
-def mapped_upstream(states: Collection[TaskInstanceState | None]) -> Verdict:
-    """Decide by the states of the unexpanded instances of those tasks."""
-    finished = FINISHED_TASK_STATES.intersection(states)
-    if not finished or finished == {TaskInstanceState.SUCCESS}:
-        return MET
-    settled = None
-    if finished & FAILED_TASK_STATES:
-        settled = UPSTREAM_FAILED
-    elif SKIPPED in finished:
-        settled = SKIPPED
-    names = ", ".join(sorted(finished))
-    return Verdict(met=False, reason=f"what it is mapped over did not all succeed: {names}", settle_as=settled)
-
-
-REMOVED = TaskInstanceState.REMOVED
-
-
 @dataclass(slots=True)
 class UpstreamCounts:
-    """How many upstream task instances there are, and how many of them ended how.
+    """How many upstream task instances there are, and how many have ended in each state.
 
-    `n_setups`, `success_setup` and `skipped_setup` count those among them that are setups. `has_news`: since somebody
-    has set it to False, something has changed that a rule could decide otherwise by. All rules go by which states there
-    are and whether all have ended, so one more success among many is no news.
+    Attributes:
+        total: All of them; `n_setups`, `success_setup` and `skipped_setup` count the setups among them.
+        has_news: Since its reader set it to False, a count has changed that could change a verdict. Rules depend on
+            which states occur and on whether all have ended, so one more success among many is no news.
     """
 
     total: int = 0
@@ -59,8 +41,13 @@ class UpstreamCounts:
 
     @property
     def all_done(self) -> bool:
-        """Whether every one has ended."""
+        """Whether all have ended."""
         return self.done >= self.total
+
+    @property
+    def bad(self) -> int:
+        """How many have failed, or could not run because of a failure."""
+        return self.failed + self.upstream_failed
 
     def add(self, state: TaskInstanceState, *, is_setup: bool, times: int = 1) -> None:
         """Count an upstream that ended in a finished state; `times=-1` takes it back."""
@@ -74,12 +61,12 @@ class UpstreamCounts:
             self.skipped_setup += times
 
     def add_expected(self, n: int, *, is_setup: bool) -> None:
-        """Count further upstreams that there are, ended or not; a negative `n` takes them back."""
+        """Raise the total by `n` upstreams; a negative `n` takes them back."""
         self.total += n
         self.n_setups += n if is_setup else 0
 
     def together(self, other: "UpstreamCounts") -> "UpstreamCounts":
-        """Return the counts of both."""
+        """Return the sum of both."""
         return UpstreamCounts(*(getattr(self, name) + getattr(other, name) for name in _COUNTED))
 
     def describe(self) -> str:
@@ -92,12 +79,71 @@ class UpstreamCounts:
 _COUNTED = tuple(found.name for found in fields(UpstreamCounts) if found.name != "has_news")
 
 
+def evaluate(rule: str, upstream: UpstreamCounts, *, map_index: int = -1) -> Verdict:
+    """Decide by a task's trigger rule whether it runs, waits, or is settled.
+
+    Args:
+        rule: Airflow's name of the trigger rule.
+        upstream: The direct upstream task instances.
+        map_index: Index of the task instance; a mapped one is removed when fewer upstreams are left than its index.
+
+    Raises:
+        KeyError: There is no such rule. Serialization rejects unknown rules before.
+    """
+    if not upstream.total:
+        return MET
+    chosen = _RULES[rule]
+    settled = chosen.settle(upstream)
+    if settled is None and rule == "all_success":
+        settled = _removed(upstream, map_index)
+    missing = chosen.missing(upstream)
+    if settled is None and missing <= 0:
+        return MET
+    return Verdict(
+        met=missing <= 0,
+        reason=lambda: f"trigger rule {rule} needs {chosen.needs}; {upstream.describe()}",
+        settle_as=settled,
+    )
+
+
+def evaluate_setups(setups: UpstreamCounts, *, map_index: int = -1) -> Verdict:
+    """Decide by the setups that a task needs although they are not its direct upstreams.
+
+    All must succeed, whatever the task's own rule; a failed or skipped one settles the task without waiting.
+    """
+    settled = _all_success(setups) or _removed(setups, map_index)
+    missing = setups.total - setups.success - (setups.removed if map_index >= 0 else 0)
+    if settled is None and missing <= 0:
+        return MET
+    return Verdict(met=missing <= 0, reason=lambda: f"its setups must succeed; {setups.describe()}", settle_as=settled)
+
+
+def _removed(upstream: UpstreamCounts, map_index: int) -> TaskInstanceState | None:
+    return TaskInstanceState.REMOVED if upstream.removed and 0 < upstream.success <= map_index else None
+
+
+def mapped_upstream(states: Collection[TaskInstanceState | None]) -> Verdict:
+    """Decide by the tasks that a task is mapped over, given the states of their unexpanded instances."""
+    finished = FINISHED_TASK_STATES.intersection(states)
+    if not finished or finished == {TaskInstanceState.SUCCESS}:
+        return MET
+    settled = None
+    if finished & FAILED_TASK_STATES:
+        settled = UPSTREAM_FAILED
+    elif SKIPPED in finished:
+        settled = SKIPPED
+    names = ", ".join(sorted(finished))
+    return Verdict(met=False, reason=f"the tasks it is mapped over did not all succeed: {names}", settle_as=settled)
+
+
 @dataclass(frozen=True, slots=True)
 class _Rule:
-    """One trigger rule.
+    """A trigger rule.
 
-    `missing` counts what still lacks for the task to run; `settle` gives the state of a task that can no longer run,
-    None while it can.
+    Attributes:
+        needs: The requirement in words.
+        missing: Counts what the task still lacks to run.
+        settle: Returns the state of a task that can no longer run, None while it can.
     """
 
     needs: str
@@ -105,12 +151,8 @@ class _Rule:
     settle: Callable[[UpstreamCounts], TaskInstanceState | None]
 
 
-def _never(_: UpstreamCounts) -> None:
-    return None
-
-
 def _all_success(up: UpstreamCounts) -> TaskInstanceState | None:
-    if up.failed or up.upstream_failed:
+    if up.bad:
         return UPSTREAM_FAILED
     return SKIPPED if up.skipped else None
 
@@ -119,16 +161,6 @@ def _one_success(up: UpstreamCounts) -> TaskInstanceState | None:
     if not up.all_done or up.success:
         return None
     return SKIPPED if up.done == up.skipped else UPSTREAM_FAILED
-
-
-def _none_failed(up: UpstreamCounts) -> TaskInstanceState | None:
-    return UPSTREAM_FAILED if up.failed or up.upstream_failed else None
-
-
-def _none_failed_min_one_success(up: UpstreamCounts) -> TaskInstanceState | None:
-    if up.failed or up.upstream_failed:
-        return UPSTREAM_FAILED
-    return _one_success(up)
 
 
 def _all_done_min_one_success(up: UpstreamCounts) -> TaskInstanceState | None:
@@ -145,18 +177,14 @@ def _all_done_setup_success(up: UpstreamCounts) -> TaskInstanceState | None:
     return None if up.success_setup else UPSTREAM_FAILED
 
 
-def _unfinished(up: UpstreamCounts) -> int:
-    return up.total - up.done
-
-
 _RULES: dict[str, _Rule] = {
     "all_success": _Rule("every upstream to succeed", lambda up: up.total - up.success - up.removed, _all_success),
     "all_failed": _Rule(
         "every upstream to fail",
-        lambda up: up.total - up.failed - up.upstream_failed - up.removed,
+        lambda up: up.total - up.bad - up.removed,
         lambda up: SKIPPED if up.success or up.skipped else None,
     ),
-    "all_done": _Rule("every upstream to end", _unfinished, _never),
+    "all_done": _Rule("every upstream to end", lambda up: up.total - up.done, lambda _: None),
     "all_done_min_one_success": _Rule(
         "every upstream to end unskipped and one to succeed",
         lambda up: max(up.total - up.done + up.skipped, 0 if up.success else 1),
@@ -170,13 +198,13 @@ _RULES: dict[str, _Rule] = {
     "all_skipped": _Rule(
         "every upstream to be skipped",
         lambda up: up.total - up.skipped,
-        lambda up: SKIPPED if up.success or up.failed or up.upstream_failed else None,
+        lambda up: SKIPPED if up.success or up.bad else None,
     ),
     "one_success": _Rule("one upstream to succeed", lambda up: 0 if up.success else 1, _one_success),
     "one_failed": _Rule(
         "one upstream to fail",
-        lambda up: 0 if up.failed or up.upstream_failed else 1,
-        lambda up: SKIPPED if up.all_done and not (up.failed or up.upstream_failed) else None,
+        lambda up: 0 if up.bad else 1,
+        lambda up: SKIPPED if up.all_done and not up.bad else None,
     ),
     "one_done": _Rule(
         "one upstream to succeed or fail",
@@ -186,85 +214,17 @@ _RULES: dict[str, _Rule] = {
     "none_failed": _Rule(
         "every upstream to succeed or be skipped",
         lambda up: up.total - up.success - up.skipped - up.removed,
-        _none_failed,
+        lambda up: UPSTREAM_FAILED if up.bad else None,
     ),
     "none_failed_min_one_success": _Rule(
         "every upstream to succeed or be skipped, and one to succeed",
         lambda up: max(up.total - up.success - up.skipped - up.removed, 0 if up.success else 1),
-        _none_failed_min_one_success,
+        lambda up: UPSTREAM_FAILED if up.bad else _one_success(up),
     ),
     "none_skipped": _Rule(
         "every upstream to end unskipped",
         lambda up: up.total - up.done + up.skipped,
         lambda up: SKIPPED if up.skipped else None,
     ),
-    "always": _Rule("nothing", lambda _: 0, _never),
+    "always": _Rule("nothing", lambda _: 0, lambda _: None),
 }
-
-
-def evaluate(rule: str, upstream: UpstreamCounts, *, map_index: int = -1) -> Verdict:
-    """Decide by a task's trigger rule whether it runs, waits, or is settled.
-
-    Args:
-        rule: Airflow's name of the trigger rule.
-        upstream: The direct upstream task instances.
-        map_index: That of the task instance; a mapped one is removed when fewer upstreams are left than its index.
-
-    Raises:
-        KeyError: No such rule; the serialized form does not let one through.
-    """
-    if not upstream.total:
-        return MET
-    chosen = _RULES[rule]
-    settled = chosen.settle(upstream)
-    if settled is None and rule == "all_success" and upstream.removed and 0 < upstream.success <= map_index:
-        settled = REMOVED
-    missing = chosen.missing(upstream)
-    if settled is None and missing <= 0:
-        return MET
-
-    def reason() -> str:
-        return f"trigger rule {rule} needs {chosen.needs}; {upstream.describe()}"
-
-    return Verdict(met=missing <= 0, reason=reason, settle_as=settled)
-
-
-def evaluate_setups(setups: UpstreamCounts, *, map_index: int = -1) -> Verdict:
-    """Decide by the setups that a task needs although they are not its direct upstreams.
-
-    They must all succeed, whatever the task's own rule; a failed or skipped one settles it without waiting.
-    """
-    settled = _all_success(setups)
-    if settled is None and setups.removed and 0 < setups.success <= map_index:
-        settled = REMOVED
-    missing = setups.total - setups.success - (setups.removed if map_index >= 0 else 0)
-    if settled is None and missing <= 0:
-        return MET
-
-    def reason() -> str:
-        return f"its setups must succeed; {setups.describe()}"
-
-    return Verdict(met=missing <= 0, reason=reason, settle_as=settled)
-
-
-def not_previously_skipped(task_id: str, skipped_by: Mapping[str, Collection[str]]) -> Verdict:
-    """Decide by what the finished direct upstreams of a task have skipped, by their task_id."""
-    for upstream_id, skipped in skipped_by.items():
-        if task_id in skipped:
-            reason = f"{upstream_id} decided to skip it, and has not run again since"
-            return Verdict(met=False, reason=reason, settle_as=TaskInstanceState.SKIPPED)
-    return MET
-
-
-def within_task_dates(task: SerializedTask, logical_date: datetime | None, run_type: str) -> Verdict:
-    """Decide by the run's logical date; one that has none, or is a backfill's, has every task."""
-    if logical_date is None or run_type == DagRunType.BACKFILL:
-        return MET
-    removed = TaskInstanceState.REMOVED
-    if task.start_date is not None and logical_date < task.start_date:
-        reason = f"its start_date {task.start_date.isoformat()} is after the run's logical date"
-        return Verdict(met=False, reason=reason, settle_as=removed)
-    if task.end_date is not None and logical_date > task.end_date:
-        reason = f"its end_date {task.end_date.isoformat()} is before the run's logical date"
-        return Verdict(met=False, reason=reason, settle_as=removed)
-    return MET

@@ -1,4 +1,4 @@
-"""What every rule answers."""
+"""The answer of every rule."""
 
 from collections.abc import Callable
 
@@ -10,10 +10,10 @@ class Verdict:
 
     Args:
         met: The rule has no objection.
-        reason: Why, for a person; never empty when not met. A function words it when somebody reads it: most verdicts
-            that a task waits are read by nobody.
-        settle_as: The task will not run: it is put into this state at once.
-        release: What would change it, for a person, where the reason does not say so.
+        reason: Why, for a person; never empty when not met. A function composes it on demand: nobody reads most of
+            the reasons why a task waits.
+        settle_as: The task will not run, and is put into this state at once.
+        release: What would change the verdict, for a person, unless the reason says so.
     """
 
     __slots__ = ("_reason", "met", "release", "settle_as")

@@ -6,7 +6,7 @@ from typing import Literal
 
 from asynsched.authoring.deferral import FAIL_METHOD, TRIGGER_TIMEOUT
 from asynsched.protocol.messages import BranchDecision, Deferral, Ended, Launch, Resume, ShortCircuitDecision
-from asynsched.scheduling.triggerer.trigger_hosts import MAX_FAILURES
+from asynsched.scheduling.triggerer import MAX_FAILURES
 
 Key = tuple[str, str, str, int]
 """DAG, run, task, map index."""

@@ -23,7 +23,7 @@ from asynsched.scheduling.evaluation.evaluation import Evaluation
 from asynsched.scheduling.evaluation.ready import ReadyQueues
 from asynsched.scheduling.evaluation.run import ActiveRun
 from asynsched.scheduling.evaluator import MAX_EVENTS, DependencyEvaluator
-from asynsched.scheduling.rules.run_state import TaskEnd
+from asynsched.scheduling.rules.run_end import TaskEnd
 from asynsched.states import FINISHED_TASK_STATES
 from asynsched.store.runs import transitions
 from asynsched.store.runs.callbacks import finish_callback
@@ -202,8 +202,7 @@ def _early_callback() -> list[Change]:
 
 def _lost_run() -> list[Change]:
     def forget(self: Any, dag_id: str, due_at: Any) -> None:
-        if due_at is not None and dag_id not in self._due_at:
-            self._due_at[dag_id] = due_at
+        """Arm no timer."""
 
     return [(DagRunCreator, "_schedule", forget)]
 

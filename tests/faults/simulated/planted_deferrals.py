@@ -9,7 +9,7 @@ from asynsched.protocol.messages import TriggerOutcome
 from asynsched.scheduling.evaluation import decisions, evaluation
 from asynsched.scheduling.evaluation.batch import PendingBatch
 from asynsched.scheduling.evaluation.ready import Limit, Pool
-from asynsched.scheduling.triggerer.triggerer import Triggerer
+from asynsched.scheduling.triggerer import Triggerer
 from tests.faults.simulated.bug import Bug, Change
 from tests.faults.simulated.conditions import Conditions
 

@@ -19,11 +19,10 @@ from asynsched.executors.tokens import host_key
 from asynsched.housekeeping import notification_listener
 from asynsched.lease import claim
 from asynsched.parsing import dispatcher
-from asynsched.scheduling import storing
+from asynsched.scheduling import storing, triggerer
 from asynsched.scheduling import transfers as run_transfers
 from asynsched.scheduling.creation import dagrun_creator
 from asynsched.scheduling.requests import run_requests
-from asynsched.scheduling.triggerer import triggerer
 from sandbox import trigger_host
 from tests.faults.simulated.dag_folder import ScriptedParser
 from tests.faults.simulated.loop import PROCESS

@@ -1,4 +1,4 @@
-"""What the dagrun creator tells of the DAGs that it has examined."""
+"""The dagrun creator announces the DAGs that it has examined."""
 
 from datetime import timedelta
 
@@ -13,8 +13,8 @@ from tests.support.runs import NOON
 from tests.support.simulated import report_of
 
 
-async def test_a_dag_that_is_due_is_told_of_as_changed_only_when_a_message_has_said_so():
-    """Whoever starts its runs would else read it once more for nothing."""
+async def test_a_due_dag_is_announced_as_changed_only_after_a_message():
+    """A needless announcement makes the evaluator read the DAG again."""
     database, channels, clock = open_inline(), Channels(), VirtualClock(NOON)
     with DAG("d", schedule="@hourly", start_date=NOON, catchup=True) as dag:
         BashOperator(task_id="t", bash_command="true")

@@ -1,4 +1,4 @@
-"""DAGs are examined many at once, and what is wrong with one is its own."""
+"""Many DAGs are examined together, and an error of one does not affect the others."""
 
 from datetime import UTC, datetime
 
@@ -15,7 +15,7 @@ from tests.support.simulated import report_of
 START = datetime(2026, 1, 1, tzinfo=UTC)
 
 
-def test_a_version_that_is_replaced_and_deleted_while_dags_are_examined_is_an_error_of_its_dag_alone():
+def test_a_version_deleted_during_an_examination_fails_its_dag_only():
     def check(conn):
         for dag_id in ("lost", "other"):
             dag = DAG(dag_id, schedule="@once", start_date=START)

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from asynsched.protocol.messages import Ended
 from asynsched.scheduling.evaluation.ready import Pool
-from asynsched.scheduling.rules.run_stop import cancelled
+from asynsched.scheduling.rules.run_end import cancelled
 from tests.support.runs import NOON, evaluation, run_of, task
 
 

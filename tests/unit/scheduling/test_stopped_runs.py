@@ -7,7 +7,7 @@ import pytest
 
 from asynsched.protocol.messages import Ended, Started
 from asynsched.scheduling.evaluation.run import ActiveRun
-from asynsched.scheduling.rules.run_stop import cancelled, marked_failed
+from asynsched.scheduling.rules.run_end import cancelled, marked_failed
 from tests.support.runs import NOON, evaluation, run_of, task
 
 HOUR = timedelta(hours=1)

@@ -1,4 +1,4 @@
-"""The triggerer and its hosts, whose part is played by the test: launches, questions, ends, silence."""
+"""The triggerer: the test plays its hosts, which start, ask, end and fall silent, and lose messages."""
 
 import asyncio
 from collections.abc import Callable
@@ -6,6 +6,8 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
 
 from asynsched.channels import (
     Channels,
@@ -19,8 +21,16 @@ from asynsched.channels import (
 from asynsched.clock import VirtualClock
 from asynsched.executors.base import Held
 from asynsched.protocol.messages import CodeVersion, Ended, Request, SourceRef, Started, TriggerOutcome, TriggerSpec
-from asynsched.scheduling.triggerer.trigger_hosts import FIRST_PAUSE, LINGER, LONGEST_SILENCE, MAX_FAILURES
-from asynsched.scheduling.triggerer.triggerer import LONGEST_QUESTION, Triggerer
+from asynsched.scheduling.triggerer import (
+    FIRST_PAUSE,
+    LINGER,
+    LONGEST_QUESTION,
+    LONGEST_SILENCE,
+    MAX_FAILURES,
+    MAX_STARTS,
+    HostWork,
+    Triggerer,
+)
 from asynsched.simulation.simulation import run_virtual
 from tests.support.runs import NOON
 
@@ -90,7 +100,7 @@ def failed(token: str, *, cause: str = "task", begun: bool = True) -> TaskFinish
 
 
 @virtual
-async def test_one_host_runs_the_triggers_of_a_version_and_one_those_of_asynsched_itself(bench):
+async def test_each_version_has_a_host_and_so_have_asynscheds_own_triggers(bench):
     own = "asynsched.authoring.triggers.temporal.DateTimeTrigger"
     wanted = [(spec("t1"), "a"), (spec("t2"), "a"), (spec("t3"), "b"), (spec("t4", own), "a"), (spec("t5", own), "b")]
     tokens = await bench.launched(*(TriggerWanted(trigger, code(name)) for trigger, name in wanted))
@@ -98,7 +108,7 @@ async def test_one_host_runs_the_triggers_of_a_version_and_one_those_of_asynsche
 
 
 @virtual
-async def test_a_question_is_answered_at_once_when_there_is_news_and_in_the_end_without(bench):
+async def test_a_question_is_answered_on_news_or_after_the_longest_wait(bench):
     [token] = await bench.launched(TriggerWanted(spec("t1"), code()))
     session = (await bench.ask(token))["session"]
     assert [s["id"] for s in (await bench.ask(token, session))["start"]] == ["t1"]
@@ -112,7 +122,7 @@ async def test_a_question_is_answered_at_once_when_there_is_news_and_in_the_end_
 
 
 @virtual
-async def test_an_outcome_is_answered_when_it_is_stored_and_told_again_when_its_run_is_taken_up_anew(bench):
+async def test_an_outcome_is_kept_for_its_runs_next_takeover_until_stored(bench):
     wanted = TriggerWanted(spec("t1"), code())
     [token] = await bench.launched(wanted)
     outcome = TriggerOutcome("t1", "event", payload=1)
@@ -129,7 +139,7 @@ async def test_an_outcome_is_answered_when_it_is_stored_and_told_again_when_its_
 
 
 @virtual
-async def test_a_crash_is_made_up_for_and_what_crashes_again_and_again_fails_alone(bench):
+async def test_a_trigger_that_crashes_its_host_repeatedly_fails_alone(bench):
     names = [f"t{number}" for number in range(5)]
     tokens = await bench.launched(*(TriggerWanted(spec(name), code()) for name in names))
     failures = []
@@ -142,7 +152,7 @@ async def test_a_crash_is_made_up_for_and_what_crashes_again_and_again_fails_alo
         tokens = await bench.launched()
         failures = bench.fired()
     assert [(found.id, found.kind) for found in failures] == [("t3", "error")]
-    assert f"ended {MAX_FAILURES} times, the last time so: it crashed" in failures[0].detail
+    assert f"ended {MAX_FAILURES} times, most recently because: it crashed" in failures[0].detail
 
 
 @virtual
@@ -156,7 +166,7 @@ async def test_triggers_whose_code_cannot_be_loaded_fail_together(bench):
 
 
 @virtual
-async def test_a_host_that_is_handed_back_has_not_failed(bench):
+async def test_an_interrupted_host_has_not_failed(bench):
     [token] = await bench.launched(TriggerWanted(spec("t1"), code()))
     for _ in range(2 * MAX_FAILURES):
         assert await bench.launched(failed(token, cause="interrupted")) == []
@@ -166,7 +176,7 @@ async def test_a_host_that_is_handed_back_has_not_failed(bench):
 
 
 @virtual
-async def test_a_host_that_falls_silent_is_ended_and_one_whose_question_is_open_is_not(bench):
+async def test_a_silent_host_is_ended_but_not_one_with_an_open_question(bench):
     silent, asking = await bench.launched(TriggerWanted(spec("t1"), code("a")), TriggerWanted(spec("t2"), code("b")))
     await bench.tick(TaskFinished(Started(silent, NOON, 1)))
     session = (await bench.ask(asking))["session"]
@@ -193,7 +203,7 @@ async def test_a_host_without_triggers_is_told_to_end_after_a_while(bench):
 
 
 @virtual
-async def test_a_host_that_falls_silent_without_triggers_is_ended_too(bench):
+async def test_a_silent_host_without_triggers_is_ended(bench):
     [token] = await bench.launched(TriggerWanted(spec("t1"), code()))
     await bench.tick(TaskFinished(Started(token, NOON, 1)), TriggerUnwanted("t1"))
     await asyncio.sleep(max(LINGER, LONGEST_SILENCE).total_seconds() + 1)
@@ -204,7 +214,7 @@ async def test_a_host_that_falls_silent_without_triggers_is_ended_too(bench):
 
 
 @virtual
-async def test_a_host_that_falls_silent_after_one_that_died_while_it_asked_is_ended_too(bench):
+async def test_a_silent_host_is_ended_after_one_that_died_while_asking(bench):
     [died] = await bench.launched(TriggerWanted(spec("t1"), code()))
     session = (await bench.ask(died))["session"]
     number = (await bench.ask(died, session))["number"]
@@ -221,7 +231,7 @@ async def test_a_host_that_falls_silent_after_one_that_died_while_it_asked_is_en
 
 
 @virtual
-async def test_a_stopping_scheduler_has_its_hosts_end_and_launches_none(bench):
+async def test_a_stopping_scheduler_ends_its_hosts_and_launches_none(bench):
     [token] = await bench.launched(TriggerWanted(spec("t1"), code()))
     session = (await bench.ask(token))["session"]
     number = (await bench.ask(token, session))["number"]
@@ -233,7 +243,7 @@ async def test_a_stopping_scheduler_has_its_hosts_end_and_launches_none(bench):
 
 
 @virtual
-async def test_a_stopping_scheduler_waits_for_no_pause_after_which_it_would_launch_a_host(bench):
+async def test_a_stopping_scheduler_does_not_wait_to_launch_a_host(bench):
     [token] = await bench.launched(TriggerWanted(spec("t1"), code()))
     bench.triggerer.stop()
     await bench.tick(failed(token))
@@ -241,7 +251,7 @@ async def test_a_stopping_scheduler_waits_for_no_pause_after_which_it_would_laun
 
 
 @virtual
-async def test_the_next_scheduler_takes_a_host_back_with_what_it_runs(bench):
+async def test_the_next_scheduler_takes_a_host_back_with_its_triggers(bench):
     wanted = [TriggerWanted(spec(name), code()) for name in ("t1", "t2")]
     [token] = await bench.launched(*wanted)
     known = await bench.ask(token)
@@ -256,7 +266,7 @@ async def test_the_next_scheduler_takes_a_host_back_with_what_it_runs(bench):
 
 
 @virtual
-async def test_of_two_hosts_of_a_version_each_keeps_its_triggers_when_the_next_scheduler_takes_them_back(bench):
+async def test_two_hosts_of_a_version_keep_their_triggers_when_taken_back(bench):
     wanted = [TriggerWanted(spec(name), code()) for name in ("t1", "t2")]
     [first] = await bench.launched(wanted[0])
     await bench.tick(failed(first))
@@ -283,7 +293,7 @@ async def test_of_two_hosts_of_a_version_each_keeps_its_triggers_when_the_next_s
 
 
 @pytest.mark.parametrize("cause", ["task", "machine"])
-def test_nothing_is_launched_again_for_a_host_that_nobody_needs(cause):
+def test_a_host_without_triggers_is_not_launched_again(cause):
     async def test(bench):
         [token] = await bench.launched(TriggerWanted(spec("t1"), code()))
         await bench.tick(TriggerUnwanted("t1"))
@@ -295,7 +305,7 @@ def test_nothing_is_launched_again_for_a_host_that_nobody_needs(cause):
 
 
 @virtual
-async def test_a_question_of_a_process_that_has_ended_stays_open_no_longer(bench):
+async def test_a_question_of_an_ended_process_is_closed(bench):
     [token] = await bench.launched(TriggerWanted(spec("t1"), code()))
     outcomes = {"outcomes": [{"id": "t1", "kind": "event"}]}
     async with asyncio.timeout(60), asyncio.TaskGroup() as questions:
@@ -303,3 +313,85 @@ async def test_a_question_of_a_process_that_has_ended_stays_open_no_longer(bench
         await asyncio.sleep(1)
         await bench.tick(failed(token))
     assert [outcome.id for outcome in bench.fired()] == ["t1"]
+
+
+IDS = st.sampled_from([f"t{number}" for number in range(6)])
+
+
+class SimulatedHost:
+    """The host's side: what it runs, and what it knows of the last answer."""
+
+    def __init__(self) -> None:
+        self.running: set[str] = set()
+        self.session, self.number, self.tells_all = "", 0, False
+
+    def ask(self, work: HostWork, *, answer_is_lost: bool = False) -> bool:
+        """Ask once, and return whether there was anything to do."""
+        answer = work.answer(self.session, self.number, [*self.running] if self.tells_all else None)
+        if answer is None:
+            # The triggerer says so in the end, with nothing to do.
+            self.tells_all = self.tells_all and answer_is_lost
+            return False
+        if not answer_is_lost:
+            self.session, self.number, self.tells_all = answer.session, answer.number, answer.tell_all
+            self.running -= set(answer.stop)
+            self.running |= {spec.id for spec in answer.start}
+        return True
+
+
+STEPS = st.lists(
+    st.one_of(
+        st.tuples(st.just("want"), IDS),
+        st.tuples(st.just("unwant"), IDS),
+        st.tuples(st.sampled_from(["ask", "lose the answer", "new host", "new scheduler", "ends"]), st.just("")),
+    ),
+    max_size=30,
+)
+
+
+@given(STEPS)
+@example([("ask", ""), ("ask", ""), ("want", "t1"), ("lose the answer", "")])
+@example([("ask", ""), ("want", "t1"), ("ask", ""), ("unwant", "t1"), ("lose the answer", ""), ("want", "t1")])
+def test_a_host_runs_the_wanted_triggers_whatever_messages_are_lost(steps):
+    work, host, sessions = HostWork("s0"), SimulatedHost(), 0
+    for what, name in steps:
+        if what == "want":
+            work.want(spec(name))
+        elif what == "unwant":
+            work.unwant(name)
+        elif what == "new host":
+            host = SimulatedHost()
+            work.forget_host()
+        elif what == "new scheduler":
+            sessions += 1
+            wanted, work = work.wanted, HostWork(f"s{sessions}")
+            for kept in wanted.values():
+                work.want(kept)
+        elif what in ("ask", "lose the answer"):
+            host.ask(work, answer_is_lost=what == "lose the answer")
+    while host.ask(work):
+        pass
+    assert host.running == work.wanted.keys()
+
+
+def test_many_triggers_are_told_in_parts():
+    work, host = HostWork("s"), SimulatedHost()
+    for number in range(2 * MAX_STARTS + 1):
+        work.want(spec(str(number)))
+    sizes = []
+    while host.ask(work):
+        sizes.append(len(host.running))
+    assert sizes == [0, MAX_STARTS, 2 * MAX_STARTS, 2 * MAX_STARTS + 1]
+
+
+def test_a_trigger_that_is_wanted_twice_and_then_unwanted_is_stopped():
+    work, host = HostWork("s"), SimulatedHost()
+    work.want(spec("t"))
+    while host.ask(work):
+        pass
+    work.unwant("t")
+    work.want(spec("t"))
+    work.unwant("t")
+    while host.ask(work):
+        pass
+    assert host.running == set()

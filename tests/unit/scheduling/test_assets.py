@@ -1,4 +1,4 @@
-"""Which events are enough for a run that assets trigger, and which events a task's success makes."""
+"""Which events suffice for a run that assets trigger, and which events a task's success causes."""
 
 import operator
 from functools import reduce
@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 
 from asynsched import Asset, AssetAlias, AssetAll, AssetAny
 from asynsched.protocol.messages import OutletEvent
-from asynsched.scheduling.rules.asset_condition import evaluate
-from asynsched.scheduling.rules.outlet_events import updates_of
+from asynsched.scheduling.rules.assets import evaluate, updates_of
 from asynsched.timetables.asset_condition import AssetNames, read_condition
 
 a, b, c = Asset("a"), Asset("b", "s3://bucket/b"), Asset("c")
@@ -42,7 +41,7 @@ A, B, C = AssetNames("a", "a"), AssetNames("b", "s3://bucket/b"), AssetNames("c"
         (AssetAlias("x") & b, [B._replace(aliases=frozenset({"x"}))], ""),
     ],
 )
-def test_a_condition_is_met_by_the_events_it_names_and_says_what_is_missing(expression, arrived, missing):
+def test_a_condition_is_met_by_its_events_or_says_what_is_missing(expression, arrived, missing):
     verdict = evaluate(read_condition(expression.as_expression()), arrived)
     assert verdict.met is (missing == "")
     assert verdict.reason == (f"it waits for events of {missing}" if missing else "")
@@ -116,6 +115,6 @@ def told(**fields):
         ),
     ],
 )  # fmt: skip
-def test_a_success_updates_the_outlets_as_the_task_has_described_them(outlets, events, updates):
+def test_a_success_updates_the_outlets_as_the_task_described_them(outlets, events, updates):
     found = updates_of(leaves(*outlets), events)
     assert [(update.name, update.uri, update.extra, update.aliases) for update in found] == updates

@@ -1,0 +1,146 @@
+"""How a DagRun ends: by its tasks, or because it is stopped (cancelled, out of time, failing fast)."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Literal
+
+import msgspec
+
+from asynsched.protocol.messages import Ended
+from asynsched.serialization.schema import SerializedTask
+from asynsched.states import (
+    FAILED_TASK_STATES,
+    FINISHED_TASK_STATES,
+    SLOT_TASK_STATES,
+    DagRunState,
+    TaskInstanceState,
+)
+
+RunEndCause = Literal["success", "task_failure", "all_tasks_deadlocked", "timed_out"]
+"""The `reason` that a DAG's callbacks get, as in Airflow."""
+
+
+@dataclass(frozen=True, slots=True)
+class TaskEnd:
+    """What a task instance contributes to the end of its run.
+
+    Attributes:
+        decides: It is a leaf, or becomes one when the teardowns are left out.
+        is_waiting: It can start only after another task instance of this run ends.
+    """
+
+    task_id: str
+    state: TaskInstanceState | None
+    decides: bool
+    is_waiting: bool
+
+
+@dataclass(frozen=True, slots=True)
+class RunVerdict:
+    """The state in which a run ends, and why."""
+
+    state: DagRunState
+    reason: str
+    cause: RunEndCause
+
+
+def decide_run_state(tasks: Iterable[TaskEnd]) -> RunVerdict | None:
+    """Return how a running DagRun ends, or None while it goes on.
+
+    A run ends when none of its task instances can change any more. It fails if a leaf failed (or an upstream of the
+    leaf did), and else succeeds; teardowns decide only when they ask to. If nothing runs and the rest wait for one
+    another, the run is deadlocked and fails.
+
+    Source:
+        Apache Airflow's `DagRun.update_state`.
+    """
+    tasks = list(tasks)
+    unfinished = [task for task in tasks if task.state not in FINISHED_TASK_STATES]
+    failed = sorted(task.task_id for task in tasks if task.decides and task.state in FAILED_TASK_STATES)
+    if not unfinished:
+        if failed:
+            return RunVerdict(DagRunState.FAILED, f"because of {_shortened(failed)}", "task_failure")
+        return RunVerdict(DagRunState.SUCCESS, "all tasks have ended", "success")
+    if all(task.is_waiting for task in unfinished):
+        names = sorted(task.task_id for task in unfinished)
+        reason = f"deadlock: nothing runs, and these tasks wait for one another: {_shortened(names)}"
+        return RunVerdict(DagRunState.FAILED, reason, "all_tasks_deadlocked")
+    return None
+
+
+def _shortened(names: list[str], at_most: int = 5) -> str:
+    rest = f" and {len(names) - at_most} more" if len(names) > at_most else ""
+    return ", ".join(names[:at_most]) + rest
+
+
+@dataclass(frozen=True, slots=True)
+class RunStop:
+    """Why and how a run is stopped: waiting task instances are skipped at once, running ones are killed.
+
+    Attributes:
+        reason: Why, for a person.
+        killed_as: How a killed task instance ends.
+        fails_run: Whether the run fails, however its tasks ended.
+        spares_teardowns: Whether teardowns still run.
+
+    Source:
+        Apache Airflow's `_stop_remaining_tasks` (`fail_fast`), its handling of `dagrun_timeout`, and of runs that are
+        marked as failed.
+    """
+
+    reason: str
+    killed_as: Literal["failed", "skipped"] = "failed"
+    fails_run: bool = True
+    spares_teardowns: bool = False
+
+
+def encoded(stop: RunStop | None) -> str | None:
+    """Return the text that a run's row stores."""
+    return None if stop is None else msgspec.json.encode(stop).decode()
+
+
+def decoded(text: str | None) -> RunStop | None:
+    """Return the stop that a run's row stores."""
+    return None if text is None else msgspec.json.decode(text, type=RunStop)
+
+
+def cancelled(reason: str) -> RunStop:
+    """Return the stop of a cancelled run; not even its teardowns run."""
+    return RunStop(reason)
+
+
+def marked_failed(reason: str) -> RunStop:
+    """Return the stop of a run that somebody marks as failed; its teardowns still run."""
+    return RunStop(reason, spares_teardowns=True)
+
+
+def timed_out(timeout: object) -> RunStop:
+    """Return the stop of a run that takes too long; its unfinished tasks count as skipped, as in Airflow."""
+    return RunStop(f"the run took longer than its dagrun_timeout of {timeout}", killed_as="skipped")
+
+
+def failing_fast(task_id: str) -> RunStop:
+    """Return the stop that a task's failure causes in a DAG with `fail_fast`."""
+    return RunStop(f"fail_fast: task {task_id} has failed", fails_run=False, spares_teardowns=True)
+
+
+def on_stop(stop: RunStop, task: SerializedTask, state: TaskInstanceState | None) -> Literal["nothing", "skip", "kill"]:
+    """Decide what to do with a task instance when its run is stopped."""
+    if state in FINISHED_TASK_STATES or (stop.spares_teardowns and task.is_teardown):
+        return "nothing"
+    return "kill" if state in SLOT_TASK_STATES else "skip"
+
+
+def stopped_try(stop: RunStop, task: SerializedTask, ended: Ended, *, has_begun: bool) -> Ended:
+    """Return the end of a try whose run is being stopped.
+
+    A try that succeeded or skipped itself keeps its end. Any other is not retried, and is skipped if it had not begun.
+    """
+    if ended.state in ("success", "skipped") or (stop.spares_teardowns and task.is_teardown):
+        return ended
+    if not has_begun or stop.killed_as == "skipped":
+        return Ended(ended.token, "skipped", ended.ended_at, ended.started_at, stop.reason, cause="machine")
+    reason = stop.reason if stop.fails_run else ended.reason or stop.reason
+    return Ended(
+        ended.token, "failed", ended.ended_at, ended.started_at, reason, retry=False, exception=ended.exception
+    )

@@ -1,0 +1,465 @@
+"""The triggerer runs the triggers of deferred tasks in trigger hosts, and passes their outcomes to the evaluator.
+
+A trigger host is a process for the code of one version of a DAG file. `Triggerer` is the service that owns the hosts,
+`Host` decides when a host starts and ends, `HostWork` what to tell it.
+"""
+
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+
+import anyio
+import msgspec
+import structlog
+
+from asynsched.channels import (
+    Channels,
+    TaskFinished,
+    TaskReady,
+    TriesStored,
+    TriggerFired,
+    TriggerUnwanted,
+    TriggerWanted,
+    TryUnwanted,
+)
+from asynsched.clock import Clock, new_token
+from asynsched.executors.base import Held
+from asynsched.executors.tokens import code_of_trigger, host_key, key_of_token, new_host_token
+from asynsched.protocol.messages import (
+    CodeVersion,
+    Ended,
+    Launch,
+    Reply,
+    Request,
+    RunContext,
+    TriggerHost,
+    TriggerOutcome,
+    TriggerSpec,
+    TriggerWork,
+)
+from asynsched.service import Service
+
+log = structlog.get_logger(__name__)
+
+LONGEST_QUESTION = timedelta(seconds=10)
+"""How long a host's question stays open without news. Then the host asks again, which shows that it is alive."""
+LONGEST_SILENCE = timedelta(seconds=30)
+"""How long a host may take from its start to its first question, and from an answer to the next question."""
+CHECK_INTERVAL = timedelta(seconds=5)
+MAX_FAILURES = 3
+"""How often in a row a host may die, under one trigger or before it is ready, until its triggers fail."""
+FIRST_PAUSE = timedelta(seconds=1)
+LONGEST_PAUSE = FIRST_PAUSE * 2 ** (MAX_FAILURES - 1)
+STABLE_AFTER = timedelta(minutes=10)
+"""The failure of a host that has run this long does not count as one in a row."""
+LINGER = timedelta(seconds=30)
+"""How long a host without triggers is kept."""
+NO_RUN = 0
+"""The run row id in a host's launch, which belongs to no run."""
+MAX_STARTS = 200
+"""Most triggers that one answer starts."""
+MAX_BYTES = 1_000_000
+"""Size of the arguments, as JSON, that ends an answer: it must fit into a frame."""
+
+
+class Triggerer(Service):
+    """Owns the trigger hosts of this scheduler.
+
+    Args:
+        block_timeout: How long one trigger may block the others of its host, in seconds.
+    """
+
+    name = "triggerer"
+
+    def __init__(self, *, channels: Channels, clock: Clock, block_timeout: float) -> None:
+        super().__init__(clock)
+        self._channels = channels
+        self._block_timeout = block_timeout
+        self._hosts: dict[Host, None] = {}
+        self._open: dict[str, Host] = {}
+        """By key, the host that takes further triggers."""
+        self._by_token: dict[str, Host] = {}
+        self._host_of: dict[str, Host] = {}
+        self._outcomes: dict[str, TriggerOutcome] = {}
+        self._is_stopping = False
+        self._is_ready = anyio.Event()
+        """Set once all tasks that were deferred when the scheduler started are known."""
+        channels.triggers.wakes(self.wake)
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether no message waits, so that every reported end of a host has been handled."""
+        return not self._channels.triggers.qsize()
+
+    @property
+    def n_triggers(self) -> int:
+        """How many triggers are wanted."""
+        return len(self._host_of)
+
+    def recover(self, held: Held, now: datetime) -> None:
+        """Take back the hosts that the executor still holds from an earlier scheduler.
+
+        Call it after the evaluator has taken up its runs: hosts are told to stop triggers that no task waits for.
+        """
+        for token in sorted(held.running | held.starting):
+            key = key_of_token(token)
+            if key is not None:
+                host = Host(key, token=token, launched_at=now, silent_since=now, idle_since=now)
+                self._hosts[host] = None
+                self._open[key] = self._by_token[token] = host
+        self._take_messages(now)
+        self._is_ready.set()
+
+    def stop(self) -> None:
+        """End all hosts and launch no more: the scheduler is stopping."""
+        self._is_stopping = True
+        for host in self._hosts:
+            host.tell()
+
+    async def tick(self, now: datetime) -> None:
+        """Tell the hosts what is wanted, launch missing hosts, and end those that are idle or hang."""
+        self._is_ready.set()
+        self._take_messages(now)
+        for host in list(self._hosts):
+            self._attend(host, now)
+        due = [host.pause_until for host in self._hosts if host.pause_until is not None]
+        self.due_at = None if self._is_stopping else min(due, default=None)
+        self.interval = CHECK_INTERVAL if self._hosts else None
+
+    def _take_messages(self, now: datetime) -> None:
+        host: Host | None
+        touched: dict[Host, None] = {}
+        messages = self._channels.triggers.take()
+        for message in messages:
+            match message:
+                case TriggerWanted():
+                    host = self._want(message, now)
+                case TriggerUnwanted(trigger_id):
+                    host = self._unwant(trigger_id, now)
+                case TaskFinished(event):
+                    host = self._ended(event, now) if isinstance(event, Ended) else None
+            if host is not None:
+                touched[host] = None
+        for message in messages:
+            # The outcome of a trigger that is wanted again still holds.
+            if isinstance(message, TriggerUnwanted) and message.trigger_id not in self._host_of:
+                self._outcomes.pop(message.trigger_id, None)
+        for host in touched:
+            host.tell()
+            host.note_gone()
+
+    # Questions of hosts
+
+    async def answer(self, request: Request) -> Reply:
+        """Answer a host: what to run, or, once its outcomes are stored, that they are."""
+        await self._is_ready.wait()
+        if request.operation == "trigger_outcomes":
+            await self._take_outcomes(request)
+            return Reply(request.token, request.request_id)
+        work = await self._work_for(request)
+        return Reply(request.token, request.request_id, value=msgspec.to_builtins(work))
+
+    async def _work_for(self, request: Request) -> TriggerWork:
+        host = self._by_token.get(request.token)
+        if host is None:
+            return TriggerWork("", end=True)
+        host.silent_since = None
+        host.n_questions += 1
+        try:
+            arguments = request.arguments
+            self._adopt(host, arguments.get("running") or ())
+            deadline = self.clock.now() + LONGEST_QUESTION
+            while True:
+                if self._is_stopping or host.is_leaving or request.token not in self._by_token:
+                    return TriggerWork("", end=True)
+                work = host.work.answer(arguments["session"], arguments["number"], arguments.get("running"))
+                left = deadline - self.clock.now()
+                if work is not None or left <= timedelta():
+                    return work or TriggerWork(arguments["session"], arguments["number"])
+                arguments = {**arguments, "running": None}
+                await self.clock.wait(host.news, left)
+        finally:
+            # The end of a process has already taken its questions off the count.
+            if host.token == request.token:
+                host.n_questions -= 1
+                if not host.n_questions:
+                    host.silent_since = self.clock.now()
+
+    async def _take_outcomes(self, request: Request) -> None:
+        outcomes = msgspec.convert(request.arguments["outcomes"], list[TriggerOutcome])
+        host = self._by_token.get(request.token)
+        if host is None:
+            return
+        self._adopt(host, [outcome.id for outcome in outcomes])
+        for outcome in outcomes:
+            # A host may report its own triggers only, not those of other files.
+            if self._host_of.get(outcome.id) is host:
+                self._outcomes[outcome.id] = outcome
+                self.metrics.count("triggers.failed" if outcome.kind in ("error", "timeout") else "triggers.succeeded")
+                self._channels.finished.put_nowait(TriggerFired(outcome))
+        # A process that has ended needs no answer.
+        while request.token in self._by_token and any(self._host_of.get(outcome.id) is host for outcome in outcomes):
+            await host.gone.wait()
+
+    # Assigning triggers to hosts
+
+    def _want(self, message: TriggerWanted, now: datetime) -> "Host":
+        code = code_of_trigger(message.trigger.classpath, message.code)
+        key = host_key(code)
+        host = self._open.setdefault(key, Host(key))
+        self._hosts[host] = None
+        self._give(host, message.trigger, code, now)
+        if message.trigger.id in self._outcomes:
+            # The run was released and taken up again before the outcome could be stored.
+            self._channels.finished.put_nowait(TriggerFired(self._outcomes[message.trigger.id]))
+        return host
+
+    def _give(self, host: "Host", trigger: TriggerSpec, code: CodeVersion, now: datetime) -> None:
+        if host.code is None:
+            host.code = code
+            if host.token is not None:
+                # With a launch the executor passes on the host's requests. A token starts one process only: none now.
+                launch = host.launch_of(host.token, now, self._block_timeout)
+                self._channels.ready.put_nowait(TaskReady(NO_RUN, launch))
+        host.idle_since, host.is_leaving = None, False
+        host.work.want(trigger)
+        self._host_of[trigger.id] = host
+
+    def _adopt(self, host: "Host", trigger_ids: Iterable[str]) -> None:
+        """Give a host the triggers that it reports to run, where another host of its version had been given them.
+
+        A scheduler that takes back several hosts of a version cannot know which of them runs what.
+        """
+        now = self.clock.now()
+        for trigger_id in trigger_ids:
+            other = self._host_of.get(trigger_id)
+            if other is not None and other is not host and other.key == host.key:
+                assert other.code is not None
+                trigger = other.work.wanted[trigger_id]
+                self._unwant(trigger_id, now)
+                self._give(host, trigger, other.code, now)
+                other.tell()
+
+    def _unwant(self, trigger_id: str, now: datetime) -> "Host | None":
+        host = self._host_of.pop(trigger_id, None)
+        if host is not None:
+            host.work.unwant(trigger_id)
+            if not host.work.wanted:
+                host.idle_since = now
+        return host
+
+    # Starting and ending hosts
+
+    def _attend(self, host: "Host", now: datetime) -> None:
+        """Launch a missing host, end one that is idle or hangs, forget one that has ended."""
+        if host.token is None:
+            if not host.work.wanted:
+                del self._hosts[host]
+                self._close(host)
+            elif not self._is_stopping and host.may_launch(now):
+                launch = host.launch(now, self._block_timeout)
+                self._by_token[launch.token] = host
+                self._channels.ready.put_nowait(TaskReady(NO_RUN, launch))
+        elif host.is_idle(now) and not host.is_leaving:
+            # The answer to its next question ends it. If it hangs and never asks, its silence ends it.
+            host.is_leaving = True
+            self._close(host)
+            host.tell()
+        elif host.is_silent(now):
+            host.silent_since = now
+            reason = "the trigger host hangs: one of its triggers blocks it, and cannot be interrupted"
+            self._channels.ready.put_nowait(TryUnwanted(host.token, reason))
+
+    def _close(self, host: "Host") -> None:
+        """Assign no further triggers to a host."""
+        if self._open.get(host.key) is host:
+            del self._open[host.key]
+
+    def _ended(self, ended: Ended, now: datetime) -> "Host | None":
+        self._channels.ready.put_nowait(TriesStored((ended.token,)))
+        host = self._by_token.pop(ended.token, None)
+        if host is None:
+            return None
+        interrupted = ended.cause == "interrupted"
+        host.has_ended(now, failed=ended.state != "success", interrupted=interrupted)
+        if ended.state == "success" or interrupted:
+            return host
+        # New triggers get another host, so that the trigger that killed this one does not end them too.
+        self._close(host)
+        log.warning("trigger_host.failed", reason=ended.reason, n_triggers=len(host.work.wanted))
+        if ended.started_at is not None and host.n_failures > 1 and len(host.work.wanted) > 1:
+            # The machine may cause one failure; two point to a trigger. Halving the set finds it, and it fails alone.
+            other = host.split()
+            self._hosts[other] = None
+            self._host_of.update(dict.fromkeys(other.work.wanted, other))
+        elif host.n_failures >= MAX_FAILURES:
+            host.n_failures = 0
+            detail = f"the process of its trigger ended {MAX_FAILURES} times, most recently because: {ended.reason}"
+            for trigger_id in host.work.wanted:
+                self._channels.finished.put_nowait(TriggerFired(TriggerOutcome(trigger_id, "error", detail=detail)))
+        return host
+
+
+@dataclass(slots=True, eq=False)
+class Host:
+    """A trigger host: its triggers, and its process while it has one.
+
+    Attributes:
+        code: What it loads; None while only its token is known.
+        token: Of its process; None while it has none.
+        launched_at: When that process was launched.
+        silent_since: Since when it owes a question; None while it has one open.
+        idle_since: Since when it has had no triggers.
+        pause_until: No new process is launched before that.
+        news: Set when there is something to tell it.
+        gone: Set when a trigger is no longer wanted.
+        is_leaving: The answer to its next question ends it.
+    """
+
+    key: str
+    code: CodeVersion | None = None
+    token: str | None = None
+    launched_at: datetime | None = None
+    silent_since: datetime | None = None
+    idle_since: datetime | None = None
+    pause_until: datetime | None = None
+    is_leaving: bool = False
+    n_failures: int = 0
+    n_questions: int = 0
+    work: "HostWork" = field(default_factory=lambda: HostWork(new_token()))
+    news: anyio.Event = field(default_factory=anyio.Event)
+    gone: anyio.Event = field(default_factory=anyio.Event)
+
+    def tell(self) -> None:
+        """Wake its open question."""
+        self.news.set()
+        self.news = anyio.Event()
+
+    def note_gone(self) -> None:
+        """Wake those who wait until a trigger is no longer wanted."""
+        self.gone.set()
+        self.gone = anyio.Event()
+
+    def launch(self, now: datetime, block_timeout: float) -> Launch:
+        """Return the launch of a new process."""
+        self.token = new_host_token(self.key)
+        self.launched_at = self.silent_since = now
+        self.pause_until = None
+        self.work.forget_host()
+        return self.launch_of(self.token, now, block_timeout)
+
+    def launch_of(self, token: str, now: datetime, block_timeout: float) -> Launch:
+        """Return the launch of a process, new or already running, by its token."""
+        assert self.code is not None
+        name = self.code.sources[0].path if self.code.sources else "asynsched"
+        return Launch(
+            token=token, task_id="", map_index=-1, try_number=1, max_tries=0, run=RunContext("", "", "", now),
+            code=self.code, log_path=f"triggers/{name}.log", trigger_host=TriggerHost(block_timeout),
+        )  # fmt: skip
+
+    def has_ended(self, now: datetime, *, failed: bool, interrupted: bool) -> None:
+        """Note that its process has ended, and decide when a new one may start."""
+        self.token = self.silent_since = None
+        self.n_questions = 0
+        if interrupted:
+            self.pause_until = now + FIRST_PAUSE
+        elif failed:
+            if self.launched_at is not None and now - self.launched_at > STABLE_AFTER:
+                self.n_failures = 0
+            self.n_failures += 1
+            self.pause_until = now + FIRST_PAUSE * 2 ** (self.n_failures - 1)
+
+    def split(self) -> "Host":
+        """Move half of the triggers to a new host, and return it."""
+        other = Host(self.key, code=self.code, n_failures=1, pause_until=self.pause_until)
+        for spec in list(self.work.wanted.values())[::2]:
+            self.work.unwant(spec.id)
+            other.work.want(spec)
+        self.n_failures = 1
+        return other
+
+    def may_launch(self, now: datetime) -> bool:
+        """Whether a new process may start. A pause that seems longer than the longest shows a clock set back."""
+        return self.pause_until is None or not now < self.pause_until <= now + LONGEST_PAUSE
+
+    def is_silent(self, now: datetime) -> bool:
+        """Whether its question is overdue."""
+        return self.token is not None and self.silent_since is not None and now - self.silent_since > LONGEST_SILENCE
+
+    def is_idle(self, now: datetime) -> bool:
+        """Whether it has had no triggers for some time."""
+        return self.idle_since is not None and now - self.idle_since > LINGER
+
+
+class HostWork:
+    """The triggers that a host should run, told in numbered steps.
+
+    A step is repeated until the host's next question shows that it arrived. A host that names another session got its
+    steps from another scheduler: it is asked what it runs, and then told the difference.
+
+    Args:
+        session: Unique name of this object.
+    """
+
+    def __init__(self, session: str) -> None:
+        self._session = session
+        self._number = 0
+        self._step: TriggerWork | None = None
+        self._to_start: dict[str, TriggerSpec] = {}
+        self._to_stop: dict[str, None] = {}
+        self.wanted: dict[str, TriggerSpec] = {}
+
+    def want(self, spec: TriggerSpec) -> None:
+        """Start a trigger, unless it is wanted already."""
+        if spec.id in self.wanted:
+            return
+        self.wanted[spec.id] = self._to_start[spec.id] = spec
+        self._to_stop.pop(spec.id, None)
+
+    def unwant(self, trigger_id: str) -> None:
+        """Stop a trigger, if it is wanted."""
+        if self.wanted.pop(trigger_id, None) is not None:
+            # Stop even a trigger that has not been started: an earlier one of the same name may still run.
+            self._to_start.pop(trigger_id, None)
+            self._to_stop[trigger_id] = None
+
+    def forget_host(self) -> None:
+        """Start over with a new host, which runs nothing yet."""
+        self._number, self._step = 0, None
+        self._to_start, self._to_stop = dict(self.wanted), {}
+
+    def answer(self, session: str, number: int, running: Collection[str] | None) -> TriggerWork | None:
+        """Return the next step for a host, or None when it is up to date.
+
+        Args:
+            session: Of the last answer that the host received; empty if there was none.
+            number: Of that answer.
+            running: The triggers that the host runs, if the last answer asked for them.
+        """
+        if session != self._session:
+            return TriggerWork(self._session, tell_all=True)
+        if running is not None:
+            known = set(running)
+            self._number, self._step = 0, None
+            self._to_start = {name: spec for name, spec in self.wanted.items() if name not in known}
+            self._to_stop = dict.fromkeys(known - self.wanted.keys())
+        elif number == self._number:
+            self._step = None
+        if self._step is None and (self._to_start or self._to_stop):
+            self._step = self._next_step()
+        return self._step
+
+    def _next_step(self) -> TriggerWork:
+        self._number += 1
+        starts: list[TriggerSpec] = []
+        size = 0
+        for spec in self._to_start.values():
+            if len(starts) == MAX_STARTS or size > MAX_BYTES:
+                break
+            starts.append(spec)
+            size += len(msgspec.json.encode(spec))
+        step = TriggerWork(self._session, self._number, tuple(starts), tuple(self._to_stop))
+        for spec in starts:
+            del self._to_start[spec.id]
+        self._to_stop.clear()
+        return step

@@ -1,1 +1,0 @@
-"""Deferred tasks: their triggers, and the processes that these run in."""
