@@ -114,7 +114,7 @@ class Triggerer(Service):
         """End all hosts and launch no more: the scheduler is stopping."""
         self._is_stopping = True
         for host in self._hosts:
-            host.tell()
+            host.wake()
 
     async def tick(self, now: datetime) -> None:
         """Tell the hosts what is wanted, launch missing hosts, and end those that are idle or hang."""
@@ -145,8 +145,7 @@ class Triggerer(Service):
             if isinstance(message, TriggerUnwanted) and message.trigger_id not in self._host_of:
                 self._outcomes.pop(message.trigger_id, None)
         for host in touched:
-            host.tell()
-            host.note_gone()
+            host.wake()
 
     # Questions of hosts
 
@@ -177,7 +176,7 @@ class Triggerer(Service):
                 if work is not None or left <= timedelta():
                     return work or TriggerWork(arguments["session"], arguments["number"])
                 arguments = {**arguments, "running": None}
-                await self.clock.wait(host.news, left)
+                await self.clock.wait(host.changed, left)
         finally:
             # The end of a process has already taken its questions off the count.
             if host.token == request.token:
@@ -199,7 +198,7 @@ class Triggerer(Service):
                 self._channels.finished.put_nowait(TriggerFired(outcome))
         # A process that has ended needs no answer.
         while request.token in self._by_token and any(self._host_of.get(outcome.id) is host for outcome in outcomes):
-            await host.gone.wait()
+            await host.changed.wait()
 
     # Assigning triggers to hosts
 
@@ -238,7 +237,7 @@ class Triggerer(Service):
                 trigger = other.work.wanted[trigger_id]
                 self._unwant(trigger_id, now)
                 self._give(host, trigger, other.code, now)
-                other.tell()
+                other.wake()
 
     def _unwant(self, trigger_id: str, now: datetime) -> "Host | None":
         host = self._host_of.pop(trigger_id, None)
@@ -264,7 +263,7 @@ class Triggerer(Service):
             # The answer to its next question ends it. If it hangs and never asks, its silence ends it.
             host.is_leaving = True
             self._close(host)
-            host.tell()
+            host.wake()
         elif host.is_silent(now):
             host.silent_since = now
             reason = "the trigger host hangs: one of its triggers blocks it, and cannot be interrupted"
@@ -311,8 +310,7 @@ class Host:
         silent_since: Since when it owes a question; None while it has one open.
         idle_since: Since when it has had no triggers.
         pause_until: No new process is launched before that.
-        news: Set when there is something to tell it.
-        gone: Set when a trigger is no longer wanted.
+        changed: Set when its requests should look for an answer again.
         is_leaving: The answer to its next question ends it.
     """
 
@@ -327,18 +325,12 @@ class Host:
     n_failures: int = 0
     n_questions: int = 0
     work: "HostWork" = field(default_factory=lambda: HostWork(new_token()))
-    news: anyio.Event = field(default_factory=anyio.Event)
-    gone: anyio.Event = field(default_factory=anyio.Event)
+    changed: anyio.Event = field(default_factory=anyio.Event)
 
-    def tell(self) -> None:
-        """Wake its open question."""
-        self.news.set()
-        self.news = anyio.Event()
-
-    def note_gone(self) -> None:
-        """Wake those who wait until a trigger is no longer wanted."""
-        self.gone.set()
-        self.gone = anyio.Event()
+    def wake(self) -> None:
+        """Wake its open requests."""
+        self.changed.set()
+        self.changed = anyio.Event()
 
     def launch(self, now: datetime, block_timeout: float) -> Launch:
         """Return the launch of a new process."""

@@ -1,4 +1,4 @@
-"""DAG files as their authors would write them, made from the observed timetable cases."""
+"""Writes DAG files, in the style of their authors, from the observed timetable cases."""
 
 import json
 from datetime import datetime
@@ -19,7 +19,7 @@ from asynsched import (
 
 
 def usable_cases() -> list[dict]:
-    """Return the cases that a DAG can be made of: Airflow's own check asks for a start date with catchup."""
+    """Return the cases that a DAG can express: Airflow requires a start date with catchup."""
     return [
         case for case in CASES if "error" not in case and not (case.get("catchup") and case.get("start_date") is None)
     ]

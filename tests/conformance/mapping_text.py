@@ -1,4 +1,4 @@
-"""DAG files as their authors would write them, made from the observed cases of task mapping."""
+"""Writes DAG files, in the style of their authors, from the observed cases of task mapping."""
 
 import json
 from pathlib import Path
@@ -84,7 +84,7 @@ def dag_text(case, *, schedule=None):
 
 
 def task(item, prefix):
-    """Return the statement that makes a task."""
+    """Return the statement that creates a task."""
     options = [f"task_id={item['id']!r}", "retry_delay=0"]
     options += [f"{OPTIONS.get(name, name)}={item[name]!r}" for name in PASSED_ON if name in item]
     options += [f"{name}={reference(value, prefix)}" for name, value in item.get("args", {}).items()]
@@ -114,7 +114,7 @@ def group(item):
 
 
 def reference(value, prefix):
-    """Return the expression of a reference. Inside of a group, its own tasks are known by their short names."""
+    """Return the expression of a reference; tasks of the same group have their short names."""
     if "literal" in value:
         text = repr(value["literal"])
     elif "group_arg" in value:

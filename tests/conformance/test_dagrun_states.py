@@ -1,4 +1,4 @@
-"""Whole runs end as Airflow was observed to end them: trigger rules, setups, branches, the past, and what is forced."""
+"""Whole runs end as Airflow's did: trigger rules, setups, branches, the run before, and forced states."""
 
 import json
 from datetime import timedelta
@@ -54,7 +54,7 @@ def in_topological_order(tasks):
 
 
 class Driver:
-    """Drives the runs of one case: in each round, every task that may run does, and all of them end together."""
+    """Drives the runs of one case: in each round, all tasks that may run start, and end together."""
 
     def __init__(self, case):
         self.dag = case["dag"]

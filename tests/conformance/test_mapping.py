@@ -1,4 +1,4 @@
-"""Mapped tasks and task groups: what becomes of each instance agrees with what Airflow was observed to do."""
+"""Mapped tasks and task groups: each instance ends as in Airflow, with the same arguments."""
 
 import pytest
 
@@ -7,7 +7,7 @@ from tests.conformance.mapping_text import CASES, HEADER, dag_text
 
 
 def run_case(case):
-    """Return the case's run in this process, by the production evaluation and try, and what each try was given."""
+    """Run the case in this process, by the production evaluation, and return the run and the arguments of each try."""
     names = {"__name__": "dag_file"}
     exec(compile(HEADER + dag_text(case), "dag_file.py", "exec"), names)
     forget_registered()
@@ -38,7 +38,7 @@ def expected(case, without_args):
 
 
 @pytest.mark.parametrize("case", [pytest.param(case, id=case["id"]) for case in CASES if "refused" not in case])
-def test_instances_end_and_are_given_what_airflow_gave_them(case):
+def test_instances_end_as_in_airflow_with_the_same_arguments(case):
     run, received = run_case(case)
     without_args = case.get("args_order_sensitive", ())
     assert observed(run, received, without_args=without_args) == expected(case, without_args)

@@ -1,4 +1,4 @@
-"""What `dags next` answers, which is what the scheduler creates, agrees with what was observed from Airflow."""
+"""`dags next`, and so the scheduler, computes the runs that Airflow computed."""
 
 from datetime import timedelta
 from itertools import groupby
@@ -25,7 +25,7 @@ GROUPS = {kind: list(cases) for kind, cases in groupby(sorted(usable_cases(), ke
 
 
 def answers(case):
-    """Return the runs of the case's DAG: made from its text, stored as JSON, planned as the scheduler plans."""
+    """Return the runs of the case's DAG, loaded from its text, stored as JSON, and planned."""
     dag = decode_dag(msgspec.json.encode(serialize_dag(load_one(HEADER + dag_text(case)))))
     last = case.get("last_run")
     interval = last and DataInterval(instant(last["data_interval_start"]), instant(last["data_interval_end"]))

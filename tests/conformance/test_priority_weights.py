@@ -57,7 +57,7 @@ def test_a_task_counts_once_however_many_paths_lead_to_it(tasks, random):
     assert total_weights(tuple(random.sample(tasks, len(tasks)))) == expected
 
 
-def test_a_long_chain_weighs_what_its_length_is():
+def test_the_weights_of_a_long_chain_are_the_lengths_below():
     chain = [
         SerializedTask(task_id=str(n), task_type="EmptyOperator", downstream_task_ids=(str(n - 1),) if n else ())
         for n in reversed(range(3000))

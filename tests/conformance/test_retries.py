@@ -1,4 +1,4 @@
-"""When a failed try is followed by another one, and how all ends, agrees with what Airflow was observed to do."""
+"""Failed tries are retried when Airflow retried them, and the run ends as in Airflow."""
 
 import json
 from datetime import UTC, datetime, timedelta
@@ -13,7 +13,7 @@ from tests.support.runs import NOON, evaluation, run_of, task
 
 CASES = json.loads((Path(__file__).parent / "data" / "retries.json").read_text())["cases"]
 DUE_AT_ONCE = "ready/60"
-"""Airflow waits until the instant is past; here a retry starts at the instant itself."""
+"""Airflow waits until the instant has passed; asynsched retries at the instant itself."""
 
 
 def cases(kind):
@@ -21,7 +21,7 @@ def cases(kind):
 
 
 @pytest.mark.parametrize("case", cases("delay"))
-def test_delays_grow_and_are_spread_as_airflow_does_it(case):
+def test_delays_grow_and_spread_as_in_airflow(case):
     retried = task(
         "a",
         retry_delay=float(case["retry_delay_seconds"]),
@@ -43,7 +43,7 @@ def test_delays_grow_and_are_spread_as_airflow_does_it(case):
 
 
 @pytest.mark.parametrize("case", cases("sequence"))
-def test_states_after_each_try_and_at_the_end_are_airflows(case):
+def test_states_after_each_try_and_at_the_end_are_as_in_airflow(case):
     run = run_of([task("a", "b", retries=case["retries"]), task("b")])
     engine = evaluation()
     engine.start_run(run, NOON)
@@ -65,7 +65,7 @@ def test_states_after_each_try_and_at_the_end_are_airflows(case):
 
 
 @pytest.mark.parametrize("case", cases("ready"))
-def test_a_retry_is_due_when_airflow_says_so_or_an_instant_sooner(case):
+def test_a_retry_is_due_as_in_airflow_or_an_instant_sooner(case):
     run = run_of([task("a", retries=1, retry_delay=float(case["retry_delay_seconds"]))])
     engine = evaluation()
     engine.start_run(run, NOON)

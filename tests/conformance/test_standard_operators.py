@@ -1,4 +1,4 @@
-"""The arguments of the standard operators, sensors and triggers, with the names and defaults of Airflow's provider."""
+"""The standard operators, sensors and triggers have the arguments and defaults of Airflow's provider."""
 
 import inspect
 
@@ -85,11 +85,11 @@ ARGUMENTS = {
         "allowed_states": None, "poke_interval": 2.0, "soft_fail": False,
     },
 }  # fmt: skip
-"""By class: its own arguments and their defaults; `...` stands for a default that is a marker."""
+"""By class, its own arguments and their defaults; `...` stands for a marker object."""
 
 
 def own_arguments(name):
-    """Return the arguments of a class and of its parents, those that all operators have left out."""
+    """Return the arguments of a class and its parents, without those that all operators have."""
     found = {}
     bases = (BaseOperator, BaseSensorOperator, BaseTrigger)
     for cls in reversed(getattr(asynsched, name).__mro__):

@@ -1,4 +1,4 @@
-"""Timetables agree with what was observed from Airflow, run by run."""
+"""Timetables compute, run by run, the runs that Airflow computed."""
 
 import json
 from datetime import UTC, datetime, timedelta
@@ -31,7 +31,7 @@ DATA = Path(__file__).parent / "data"
 CASES = json.loads((DATA / "timetables.json").read_text())["cases"]
 PRESETS = json.loads((DATA / "cron_presets.json").read_text())["cases"]
 GIVES_UP = ("did not advance", "next schedule shouldn't be earlier")
-"""Where Airflow fails at a change of the clock, and asynsched goes on."""
+"""Cases where Airflow fails at a clock change, and asynsched continues."""
 
 
 def delta(form):
@@ -57,7 +57,7 @@ def arguments(case):
 
 
 def of_schedule(case):
-    # A DAG's zone is that of its start date.
+    # A DAG has the time zone of its start date.
     zone = case["timezone"] if case.get("start_date") else "UTC"
     schedule = case["schedule"]
     timetable = timetable_from_schedule(delta(schedule) if isinstance(schedule, dict) else schedule, zone)
@@ -82,7 +82,7 @@ MAKERS = {
 
 
 def observed_runs(case):
-    """Ask for as many runs as Airflow was asked for, with the same clock."""
+    """Compute as many runs as Airflow did, with the same clock."""
     timetable = decode(json.loads(json.dumps(MAKERS[case["kind"]](case).serialize())))
     last = case.get("last_run")
     interval = last and DataInterval(instant(last["data_interval_start"]), instant(last["data_interval_end"]))
@@ -104,7 +104,7 @@ def observed_runs(case):
 
 
 def disagreement(case):
-    """Return how asynsched's answers differ from Airflow's, None when they do not."""
+    """Return how asynsched's runs differ from Airflow's; None if they agree."""
     got = list(observed_runs(case))
     for expected, (now, info) in zip(case["runs"], got, strict=False):
         answer = info and (info.logical_date, *info.data_interval, info.run_after)
@@ -152,7 +152,7 @@ STUCK = [
 
 
 @pytest.mark.parametrize("case", STUCK, ids=lambda case: case["id"])
-def test_where_airflow_gives_up_at_a_clock_change_runs_go_on(case):
+def test_runs_continue_at_clock_changes_where_airflow_fails(case):
     assert disagreement(case) is None, "the runs before the failure agree"
     dates = [info.logical_date for _, info in observed_runs(case)]
     assert len(dates) == case["n"]

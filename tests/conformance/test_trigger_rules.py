@@ -1,4 +1,4 @@
-"""Every decision of a trigger rule agrees with what Airflow decided for the same upstream states."""
+"""Trigger rules decide as Airflow does for the same upstream states."""
 
 import json
 from collections import defaultdict
@@ -45,7 +45,7 @@ def test_rule_decides_as_airflow_does(rule):
         assert (result, verdict.met) == (case["result"], case["deps_met"]), case["id"]
 
 
-def test_whoever_waits_or_is_settled_is_told_why():
+def test_a_verdict_that_holds_or_settles_a_task_says_why():
     for case in CASES:
         verdict = evaluate(case["rule"], counts(case, "direct", "direct_setup"))
         if not verdict.met or verdict.settle_as:

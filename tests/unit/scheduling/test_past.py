@@ -31,7 +31,7 @@ def states(*runs):
     return ["".join(str(found.state or "-")[0] for found in run.all_instances()) for run in runs]
 
 
-def test_each_run_waits_for_the_same_task_of_the_run_before_and_goes_on_as_that_does():
+def test_each_run_waits_for_the_same_task_of_the_run_before():
     first, second, third = consecutive(3, task("a", "b", depends_on_past=True), task("b"))
     engine = evaluation()
     for run in (first, second, third):
@@ -45,7 +45,7 @@ def test_each_run_waits_for_the_same_task_of_the_run_before_and_goes_on_as_that_
     assert second.state == "success"
 
 
-def test_a_run_that_waits_for_its_past_is_not_deadlocked_and_says_what_it_waits_for():
+def test_a_run_that_waits_for_its_past_says_so_and_is_not_deadlocked():
     first, second = consecutive(2, task("a", "b", depends_on_past=True), task("b"))
     engine = evaluation()
     engine.start_run(first, NOON)
@@ -55,7 +55,7 @@ def test_a_run_that_waits_for_its_past_is_not_deadlocked_and_says_what_it_waits_
     assert states(second) == ["--"]
 
 
-def test_wait_for_downstream_also_waits_for_what_comes_after_the_task():
+def test_wait_for_downstream_also_waits_for_the_tasks_after_it():
     first, second = consecutive(2, task("a", "b", depends_on_past=True, wait_for_downstream=True), task("b"))
     engine = evaluation()
     engine.start_run(first, NOON)
@@ -95,7 +95,7 @@ PASTS = [
 
 
 @pytest.mark.parametrize(("options", "past", "met", "reason"), PASTS)
-def test_what_the_past_says(options, past, met, reason):
+def test_the_run_before_decides(options, past, met, reason):
     verdict = past_depends(task("a", **{"depends_on_past": True} | options), past)
     assert verdict.met is met
     assert reason in verdict.reason
@@ -117,7 +117,7 @@ def test_a_task_is_not_part_of_a_run_outside_of_its_own_dates(dates, run_type, e
     assert (states(run), run.state) == ([expected], "success")
 
 
-def test_of_many_instances_in_the_run_before_only_the_last_one_makes_a_later_run_look(monkeypatch):
+def test_only_the_last_instance_of_the_run_before_wakes_the_next_run(monkeypatch):
     looked_at = []
     monkeypatch.setattr(decisions, "verdict_of", lambda found: looked_at.append(found) or verdict_of(found))
     first, second = consecutive(2, task("a", depends_on_past=True, map_length=MapLiteral(100)))

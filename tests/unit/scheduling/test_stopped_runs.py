@@ -63,7 +63,7 @@ class Stopped:
         return [(row.task_id, row.event) for row in self.engine.pending.callbacks]
 
 
-def test_a_failure_in_a_dag_that_fails_fast_gives_up_all_but_the_teardowns():
+def test_a_failure_in_a_dag_that_fails_fast_stops_all_but_the_teardowns():
     stopped = Stopped(fail_fast=True)
     stopped.end("fails", "failed", reason="no luck")
     assert stopped.end_killed() == {"runs", "queued"}
@@ -80,14 +80,14 @@ def test_a_failure_in_a_dag_that_fails_fast_gives_up_all_but_the_teardowns():
     assert stopped.called_back == [("fails", "on_failure"), ("runs", "on_failure"), ("", "on_failure")]
 
 
-def test_in_a_dag_that_fails_fast_a_failure_that_is_retried_gives_up_nothing():
+def test_a_failure_that_is_retried_stops_nothing_in_a_dag_that_fails_fast():
     stopped = Stopped(fail_fast=True)
     stopped.end("runs", "failed")
     assert stopped.engine.pending.unwanted == []
     assert stopped.states["fails"] == "running"
 
 
-def test_what_ends_by_itself_before_it_is_killed_ends_as_it_does_but_is_not_retried():
+def test_a_try_that_ends_before_it_is_killed_keeps_its_end_unretried():
     stopped = Stopped(fail_fast=True)
     stopped.end("queued")
     stopped.end("fails", "failed")
@@ -97,7 +97,7 @@ def test_what_ends_by_itself_before_it_is_killed_ends_as_it_does_but_is_not_retr
 
 
 @pytest.mark.parametrize("ends_as", ["failed", "skipped"])
-def test_a_run_that_is_cancelled_or_takes_too_long_ends_as_failed_with_its_teardowns_skipped(ends_as):
+def test_a_run_cancelled_or_out_of_time_fails_with_its_teardowns_skipped(ends_as):
     stopped = Stopped(dagrun_timeout=60.0)
     if ends_as == "failed":
         stopped.engine.stop_run(stopped.run.key, cancelled("no longer wanted"), NOON)
@@ -114,7 +114,7 @@ def test_a_run_that_is_cancelled_or_takes_too_long_ends_as_failed_with_its_teard
 
 
 @pytest.mark.parametrize("is_taken_up", [False, True], ids=["", "by who takes it up"])
-def test_a_run_that_is_out_of_time_is_not_cancelled_any_more(is_taken_up):
+def test_a_run_that_is_out_of_time_is_no_longer_cancelled(is_taken_up):
     stopped = Stopped(dagrun_timeout=60.0)
     stopped.engine.time_passed(NOON + timedelta(seconds=60))
     if is_taken_up:
@@ -137,7 +137,7 @@ def timed(started_at):
     return engine, run
 
 
-def test_a_run_that_was_begun_anew_has_all_its_time_again():
+def test_a_run_that_starts_again_has_its_full_time_again():
     engine, first = timed(NOON)
     engine.try_ended(Ended(first.instance("a").token, "success", NOON, NOON), NOON)
     again = run_of([task("a")], dagrun_timeout=3600.0)
@@ -149,7 +149,7 @@ def test_a_run_that_was_begun_anew_has_all_its_time_again():
     assert again.state == "failed"
 
 
-def test_a_run_whose_tasks_ended_in_time_succeeds_though_its_time_is_over_when_the_last_process_is_gone():
+def test_a_run_whose_tasks_ended_in_time_succeeds_when_processes_end_late():
     engine, run = timed(NOON)
     engine.leave(run, ["marked"], NOON)
     engine.try_ended(Ended(run.instance("a").token, "success", NOON, NOON), NOON)
@@ -159,7 +159,7 @@ def test_a_run_whose_tasks_ended_in_time_succeeds_though_its_time_is_over_when_t
     assert run.state == "success"
 
 
-def test_no_timer_keeps_a_run_in_memory_that_has_ended():
+def test_no_timer_keeps_an_ended_run_in_memory():
     engine, run = timed(NOON)
     engine.try_ended(Ended(run.instance("a").token, "success", NOON, NOON), NOON)
     engine.pending.clear()
@@ -169,7 +169,7 @@ def test_no_timer_keeps_a_run_in_memory_that_has_ended():
     assert not [found for found in gc.get_objects() if isinstance(found, ActiveRun) and found.id == row_id]
 
 
-def test_a_large_run_is_stopped_in_slices_and_ends_with_the_last_of_its_tasks():
+def test_a_large_run_is_stopped_in_slices_and_ends_with_its_last_task():
     engine = evaluation(pools={"default_pool": None, "no_room": 0}, at_once=20)
     names = [f"t{number}" for number in range(150)]
     run = run_of(
@@ -190,7 +190,7 @@ def test_a_large_run_is_stopped_in_slices_and_ends_with_the_last_of_its_tasks():
     assert {found.state for found in run.all_instances()} == {"skipped"}
 
 
-def test_what_ends_while_a_large_run_is_being_stopped_is_taken_up_and_ends_it_no_earlier():
+def test_ends_during_the_stop_of_a_large_run_do_not_end_it_early():
     engine = evaluation(pools={"default_pool": None, "no_room": 0}, at_once=20)
     waiting = [task(f"t{number}", "td", pool="no_room") for number in range(50)]
     run = run_of([task("runs"), *waiting, task("td", is_teardown=True, trigger_rule="all_done")])
@@ -207,7 +207,7 @@ def test_what_ends_while_a_large_run_is_being_stopped_is_taken_up_and_ends_it_no
     assert {found.state for found in run.all_instances()} == {"failed", "skipped", "scheduled"}
 
 
-def test_a_large_run_that_is_stopped_again_while_it_is_being_stopped_goes_through_both():
+def test_a_second_stop_during_the_stop_of_a_large_run_is_done_as_well():
     engine = evaluation(pools={"default_pool": None, "no_room": 0}, at_once=20)
     waiting = [task(f"t{number}", "td" if number == 0 else "last", pool="no_room") for number in range(50)]
     teardown = task("td", is_teardown=True, trigger_rule="all_done")
