@@ -20,7 +20,6 @@ from asynsched.serialization.schema import SerializedDag
 from asynsched.states import FINISHED_RUN_STATES, DagRunState, DagRunType
 from asynsched.store.dags.dags import find_dag
 from asynsched.store.dags.versions import get_version
-from asynsched.store.rows import to_json
 from asynsched.store.runs.backfills import (
     BackfillProgress,
     Reprocess,
@@ -211,7 +210,7 @@ def _run_for(conn: Connection, plan: BackfillPlan, date: PlannedDate, backfill_i
         run_again(conn, DagRunKey(plan.dag_id, date.existing.run_id), now)
         conn.execute(_TAKE_OVER, {"key": date.existing.id, "backfill": backfill_id})
         if plan.conf:
-            conn.execute(sa.update(dag_run).where(dag_run.c.id == date.existing.id).values(conf=to_json(plan.conf)))
+            conn.execute(sa.update(dag_run).where(dag_run.c.id == date.existing.id).values(conf=plan.conf))
         return date.existing.id
     run = run_of_schedule(
         plan.dag_id, DagRunType.BACKFILL, date.info, queued_at=now, reason="a backfill asked for it",
