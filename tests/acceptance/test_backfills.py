@@ -38,7 +38,7 @@ def states(site, dag_id):
     return {run["logical_date"][:10]: run["state"] for run in site.runs(dag_id)}
 
 
-def test_a_backfill_runs_its_dates_once_and_again_what_failed_and_leaves_the_schedule_alone(new_site):
+def test_a_backfill_repeats_only_failed_dates_and_spares_the_schedule(new_site):
     site = new_site()
     site.write("backfilled.py", DAGS)
     with site.up():

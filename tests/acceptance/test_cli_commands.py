@@ -54,7 +54,7 @@ def test_a_command_that_reads_makes_nothing_and_says_where_it_looked(new_site):
     assert list(site.home.iterdir()) == []
 
 
-def test_a_folder_that_no_scheduler_has_seen_is_read_and_kept_only_by_commands_that_change_something(new_site):
+def test_a_new_folder_is_kept_only_by_commands_that_change_something(new_site):
     site = new_site()
     site.write("some.py", DAGS)
     assert len(site.json("dags", "next", "etl", "-n", "4")) == 4
@@ -72,7 +72,7 @@ def test_a_folder_that_no_scheduler_has_seen_is_read_and_kept_only_by_commands_t
     assert stat.S_IMODE(site.home.stat().st_mode) == 0o700
 
 
-def test_a_command_that_meets_somebody_who_reads_the_folder_waits_for_what_is_found(new_site):
+def test_a_command_waits_while_another_process_reads_the_folder(new_site):
     site = new_site()
     site.write("some.py", DAGS)
     site.run("db", "upgrade")
@@ -92,7 +92,7 @@ def test_a_command_that_meets_somebody_who_reads_the_folder_waits_for_what_is_fo
     assert "etl" in shown
 
 
-def test_db_clean_says_what_would_go_then_deletes_it_and_without_options_what_the_settings_say(new_site):
+def test_db_clean_shows_then_deletes_by_its_options_or_the_settings(new_site):
     site = new_site()
     site.run("db", "upgrade")
     with open_direct(f"sqlite:///{site.home / 'asynsched.db'}") as database:

@@ -182,7 +182,7 @@ COMPLETIONS = {
 }
 
 
-def test_bash_completes_names_that_the_home_knows_and_is_silent_where_it_knows_none(new_site):
+def test_bash_completes_only_names_that_the_home_knows(new_site):
     site = new_site()
     site.write("some.py", DAGS)
     for date in ("2026-05-01", "2026-05-02"):
@@ -210,7 +210,7 @@ def test_a_dag_is_tested_in_the_foreground_with_its_output_beside_the_answer(sit
     assert "as it must" in failed.stderr
 
 
-def test_a_test_of_a_dag_fails_on_errors_of_other_dags_of_its_file_where_that_is_wanted(new_site):
+def test_a_dag_test_fails_on_request_when_another_dag_of_the_file_fails(new_site):
     site = new_site()
     site.write(
         "two.py",
@@ -233,7 +233,7 @@ def test_a_test_of_a_dag_fails_on_errors_of_other_dags_of_its_file_where_that_is
     assert told[1] == "Error: 1 of the other DAGs of two.py cannot be used (--fail-on errors)."
 
 
-def test_a_file_that_no_parse_may_read_is_tested_no_more_than_it_is_scheduled(site):
+def test_a_file_that_no_parse_may_read_is_not_tested_either(site):
     link, outside = site.dags / "some.py", site.root / "outside.py"
     link.rename(outside)
     link.symlink_to(outside)

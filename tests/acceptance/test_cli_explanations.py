@@ -57,7 +57,7 @@ def test_runs_of_a_dag_whose_file_is_gone_are_explained(new_site):
     assert "no run 'q'" in site.run("why", "etl", "q", code=1).stderr
 
 
-def test_a_dag_that_is_not_known_is_looked_for_among_files_with_errors_and_files_that_are_gone(new_site):
+def test_an_unknown_dag_is_sought_among_broken_files_and_removed_files(new_site):
     site = new_site()
     path = site.write("weather.py", "from asynsched import DAG\ndag = DAG('weather'")
     site.run("db", "upgrade")

@@ -126,7 +126,7 @@ def test_a_task_that_ended_while_no_scheduler_lived_is_not_run_again(site):
     assert [mark[:-1] for mark in marks(site)] == [["begin", "1"], ["end"], ["follow"]]
 
 
-def test_a_task_that_ended_while_no_scheduler_lived_and_is_cleared_meanwhile_is_kept_as_it_ended(site):
+def test_a_task_that_ended_without_a_scheduler_keeps_its_end_when_cleared(site):
     called = "@task(retries=2, retry_delay=0, on_success_callback=lambda context: mark('called'))"
     site.write("waiter.py", WAITER.replace("@task(retries=2, retry_delay=0)", called))
     with site.up() as up:

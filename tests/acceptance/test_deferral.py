@@ -85,7 +85,7 @@ def assert_all_went_on(site: Site, *, tries: int = 1) -> None:
     assert returned["value"] == [1, 1, tries]
 
 
-def test_what_waits_outlives_its_scheduler_and_goes_on_with_the_code_that_it_began_with(site):
+def test_deferred_tasks_outlive_their_scheduler_and_keep_their_code(site):
     with site.up() as up:
         start_waiting(site)
         [host] = marks(site, "trigger")

@@ -35,7 +35,7 @@ def site(new_site) -> Site:
     return site
 
 
-def test_variables_of_postgresql_are_the_tasks_own_unless_it_is_the_schedulers_database(site, backend):
+def test_tasks_keep_postgresql_variables_unless_the_scheduler_uses_them(site, backend):
     expected = [] if backend == "postgresql" else sorted(VARIABLES)
     with site.up():
         site.wait_for_dag("looks")

@@ -162,7 +162,7 @@ def test_an_interrupted_task_cleans_up_and_nothing_follows_it(site, send, number
 
 
 @pytest.mark.parametrize("send", [Command.alone, Command.with_its_group])
-def test_a_task_that_ignores_the_interruption_is_killed_when_its_time_is_over(site, send):
+def test_a_task_that_ignores_an_interruption_is_killed_after_its_time(site, send):
     site.env["ASYNSCHED_LEASE__KILL_TIME"] = "0.2"
     with in_foreground(site, "ignores") as command:
         send(command, signal.SIGINT)
@@ -196,7 +196,7 @@ def held_up(site) -> Site:
 
 
 @pytest.mark.parametrize("send", [Command.alone, Command.with_its_group])
-def test_a_run_that_is_interrupted_before_it_is_ready_shows_no_traceback_and_runs_nothing(held_up, send):
+def test_an_early_interruption_runs_nothing_and_shows_no_traceback(held_up, send):
     with in_foreground(held_up, "cleans", until="held_up") as command:
         send(command, signal.SIGINT)
         (held_up.root / "gate").touch()

@@ -171,7 +171,7 @@ def test_archives_are_contained(attacked):
     assert "leads out of the archive" in messages["traversal.zip"]
 
 
-def test_dag_files_that_are_links_out_of_the_folder_are_not_read_and_their_authors_are_told_of_the_setting(attacked):
+def test_links_out_of_the_dag_folder_are_refused_and_the_setting_is_named(attacked):
     for name, linked in LEAKS.items():
         [error] = attacked.errors[name]
         target = attacked.site.root / linked

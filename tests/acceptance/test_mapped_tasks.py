@@ -52,7 +52,7 @@ def test_cases_of_every_kind_come_out_of_real_runs_as_airflow_had_them(new_site)
                 assert received(site, run, one) == given, case["id"]
 
 
-def test_a_cleared_task_that_returns_another_number_of_values_has_instances_added_and_removed(new_site):
+def test_a_cleared_task_that_returns_another_length_changes_the_instances(new_site):
     site = new_site()
     site.write(
         "lengths.py",

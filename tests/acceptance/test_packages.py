@@ -31,7 +31,7 @@ class SiteOutsideOfEnvironments(Site):
         return [sys._base_executable, "-m", "asynsched", *args]
 
 
-def test_a_parse_and_a_try_see_the_packages_of_the_users_own_site_and_of_pythonpath(tmp_path):
+def test_parses_and_tries_see_packages_of_the_user_site_and_pythonpath(tmp_path):
     users_home = tmp_path / "users_home"
     own_site = Path(sysconfig.get_path("purelib", "posix_user", vars={"userbase": str(users_home / ".local")}))
     own_site.mkdir(parents=True)

@@ -56,7 +56,7 @@ def site() -> Iterator[Site]:
         site.end_everything()
 
 
-def test_a_task_cannot_read_the_memory_or_the_environment_of_scheduler_and_keeper(site):
+def test_a_task_cannot_read_memory_or_environment_of_scheduler_and_keeper(site):
     with site.up() as up:
         site.wait_for_dag("looks")
         site.until(lambda: len(keeper_and_zygotes(site)) == 3, "the keeper and its zygotes are there")
@@ -98,7 +98,7 @@ def be_looked_at():
     ("module", "options"),
     [("keeper", "--ready {given}"), ("zygote", "--channel {given} --lifeline {given} --keeper {parent}")],
 )
-def test_their_memory_and_environment_are_closed_to_their_user_while_they_get_warm_as_well(site, module, options):
+def test_processes_hide_memory_and_environment_while_they_warm_up_too(site, module, options):
     ours, theirs = socket.socketpair()
     with ours, theirs:
         given = theirs.fileno()
@@ -265,7 +265,7 @@ def without_landlock() -> None:
     kernel.install_filter(program)
 
 
-def test_what_this_machine_cannot_enforce_is_said_and_refused_where_it_is_required(site):
+def test_confinement_that_is_impossible_is_reported_or_refused_if_required(site):
     assert [row["ok"] for row in confinement_of(site)] == [True]
     if OLDER_ABIS:
         site.env |= with_landlock(OLDER_ABIS[-1], site.root / "older")

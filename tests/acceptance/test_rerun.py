@@ -95,7 +95,7 @@ class Run:
         return self.site.task_states(*self.key)
 
 
-def test_a_failed_run_is_repaired_by_clearing_what_failed_and_every_try_stays_visible(site):
+def test_clearing_failed_tasks_repairs_a_run_and_every_try_stays_visible(site):
     run = Run(site, "etl", "repaired")
     run.wait("failed")
     assert run.states == {"extract": "success", "load": "failed", "report": "upstream_failed"}
@@ -140,7 +140,7 @@ def test_a_command_that_asks_does_nothing_where_there_is_nobody_to_ask(site, com
     assert (site.json("runs", "show", "etl", "asked"), site.json("tasks", "list", "etl", "asked")) == before
 
 
-def test_on_a_terminal_a_command_shows_what_it_concerns_and_does_it_when_the_answer_is_yes(site):
+def test_a_command_on_a_terminal_shows_its_targets_and_waits_for_a_yes(site):
     run = Run(site, "slow", "answered")
     run.wait_until_begun(1)
     for answer, code, state in (("n", 1, "running"), ("y", 0, "failed")):
@@ -159,7 +159,7 @@ def test_on_a_terminal_a_command_shows_what_it_concerns_and_does_it_when_the_ans
         assert run.shown()["state"] == state
 
 
-def test_a_running_task_that_is_cleared_is_killed_and_starts_again_and_a_cancelled_run_leaves_no_process(site):
+def test_clearing_restarts_a_running_task_and_cancelling_leaves_no_process(site):
     run = Run(site, "slow", "killed")
     run.wait_until_begun(1)
     run.command("tasks", "clear", "waits", "--only-running")
@@ -211,7 +211,7 @@ def test_a_task_that_is_marked_lets_the_rest_go_on(site):
     assert running.shown()["state"] == "failed"
 
 
-def test_a_run_keeps_its_version_until_it_is_moved_to_the_newest_which_removes_and_adds_tasks(new_site):
+def test_a_run_keeps_its_version_and_tasks_until_it_is_moved_to_the_newest(new_site):
     site = new_site()
     version = """
         from asynsched import DAG, task

@@ -114,7 +114,7 @@ def spread(pair: Pair, one: Up, other: Up) -> None:
     first.until(lambda: len(set(pair.marks("begin"))) == 4, "all tasks wait")
 
 
-def test_the_tasks_of_a_scheduler_that_was_killed_run_again_on_the_other_and_never_twice_at_once(pair):
+def test_tasks_of_a_killed_scheduler_move_to_the_other_and_never_run_twice(pair):
     with ExitStack() as stack:
         one, other = start_both(pair, stack, "--parallelism", "2")
         spread(pair, one, other)
@@ -148,7 +148,7 @@ def test_a_scheduler_that_is_stopped_hands_its_runs_to_the_other_at_once(pair):
         assert tries == [1, 1, 1, 1]
 
 
-def test_two_that_start_at_once_on_an_empty_database_make_it_once_and_parse_each_file_once(tmp_path, postgres_server):
+def test_two_schedulers_that_start_at_once_migrate_once_and_parse_once(tmp_path, postgres_server):
     pair = Pair(tmp_path, postgres_server.new_database(migrated=False))
     with ExitStack() as stack, ThreadPoolExecutor(2) as threads:
         one, other = threads.map(lambda site: stack.enter_context(site.up()), pair.sites)

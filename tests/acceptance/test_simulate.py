@@ -89,7 +89,7 @@ def test_every_run_and_task_of_the_span_is_told_and_nothing_else(site):
     assert all(earlier["at"] < later["at"] for earlier, later in itertools.pairwise(narrow["steps"]))
 
 
-def test_the_same_seed_gives_the_same_bytes_whatever_the_hash_seed_and_another_seed_others(site):
+def test_the_bytes_depend_on_the_seed_and_not_on_the_hash_seed(site):
     answers = []
     for hash_seed, seed in (("0", "5"), ("12345", "5"), ("0", "6")):
         site.env["PYTHONHASHSEED"] = hash_seed
@@ -120,7 +120,7 @@ def test_a_comparison_tells_what_a_change_of_the_files_does(site):
     assert "tasks_added" in table
 
 
-def test_lengths_pools_and_pauses_are_those_of_the_home_which_is_left_as_it_is(site):
+def test_a_simulation_uses_durations_pools_and_pauses_of_an_unchanged_home(site):
     site.write("dags.py", """
         from asynsched import DAG, BashOperator
 
@@ -159,7 +159,7 @@ def test_lengths_pools_and_pauses_are_those_of_the_home_which_is_left_as_it_is(s
     assert told[0]["ended_at"] == "2026-03-28T18:00:07Z"
 
 
-def test_what_makes_no_sense_is_refused_in_one_line_and_a_bad_file_is_left_out(site):
+def test_nonsense_is_refused_in_one_line_and_a_broken_file_is_left_out(site):
     span = ("simulate", str(site.dags), *SPAN)
     for flags, complaint in (
         (("--to", "2026-03-28"), "the span must end after its start"),

@@ -107,7 +107,7 @@ def test_up_says_what_it_watches_and_keeps_its_state_private(site):
     assert len(site.runs("once")) == 1, "a DAG that is to run once runs once"
 
 
-def test_one_home_has_one_scheduler_and_live_tells_how_it_is_and_so_does_the_service_manager(site):
+def test_a_home_has_one_scheduler_and_live_and_systemd_see_its_health(site):
     assert site.run("check", "--live", code=1).stderr != ""
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager, tempfile.TemporaryDirectory() as folder:
         manager.bind(f"{folder}/notify")
@@ -208,7 +208,7 @@ def test_a_search_for_garbage_leaves_out_what_up_has_imported(site):
     assert n_searched < n_left_out / 4
 
 
-def test_up_fails_on_runs_and_files_only_when_it_ends_as_idle_and_only_on_what_there_is(site):
+def test_up_fails_on_failed_runs_and_broken_files_only_if_it_ends_idle(site):
     site.write("once.py", ONCE.replace("return 1", "raise ValueError('no luck')"))
     refused = site.run("up", str(site.dags), "--fail-on", "failed", code=2)
     assert "--fail-on needs --until-idle" in refused.stderr

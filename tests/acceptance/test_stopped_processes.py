@@ -48,7 +48,7 @@ def the_whole_machine(site: Site, up: Up) -> list[psutil.Process]:
 
 
 @pytest.mark.parametrize("who", [only_the_scheduler, the_whole_machine])
-def test_what_is_stopped_for_longer_than_all_leases_goes_on_and_runs_nothing_twice_at_once(
+def test_processes_stopped_beyond_all_leases_go_on_and_run_nothing_twice(
     tmp_path, who: Callable[[Site, Up], list[psutil.Process]]
 ):
     site = Site(tmp_path)

@@ -106,7 +106,7 @@ def test_a_run_that_fails_fast_or_is_out_of_time_kills_what_runs(site):
     assert (run["state"], "dagrun_timeout" in run["reason"]) == ("failed", True)
 
 
-def test_a_task_that_the_machine_kills_has_retries_apart_and_its_callbacks_are_called(site):
+def test_kills_by_the_machine_have_their_own_retries_and_call_callbacks(site):
     task = tasks_of(site, "ends")["is_killed"]
     assert (task["try_number"], task["state"]) == (4, "failed")
     for number in (1, 2, 3, 4):
@@ -201,7 +201,7 @@ def test_callbacks_of_tasks_and_runs_are_called(site):
     ]
 
 
-def test_callbacks_are_told_of_their_own_try_and_one_that_fails_is_seen_everywhere(site):
+def test_callbacks_get_their_own_try_and_a_failed_one_is_seen_everywhere(site):
     shown = run_shown(site, "callback_context")
     states = {(item["event"], item["task_id"], item["try_number"]): item["state"] for item in shown["callbacks"]}
     assert states == {("on_retry", "fails", 1): "success", ("on_failure", "fails", 2): "failed"} | {

@@ -109,7 +109,7 @@ async def test_who_takes_over_a_deferred_task_waits_for_its_trigger(postgres_url
         assert tries == [1], "it was the same try all the time"
 
 
-async def test_a_backfill_goes_on_within_its_own_limit_where_its_runs_are_taken_over(postgres_url, tmp_path):
+async def test_a_backfill_keeps_its_own_limit_when_its_runs_are_taken_over(postgres_url, tmp_path):
     first, last = datetime(2026, 1, 1, tzinfo=UTC), datetime(2026, 1, 4, tzinfo=UTC)
     plan = BackfillPlan("d", first, last, max_active_runs=2, is_reverse=True)
     with DAG("d", schedule="@daily", start_date=first, max_active_runs=1) as dag:

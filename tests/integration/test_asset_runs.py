@@ -65,7 +65,7 @@ async def update(simulation: Simulated, *assets: Asset, **fields) -> None:
     await simulation.database.write(record_events, rows)
 
 
-async def test_a_run_begins_the_moment_that_the_last_asset_it_waits_for_was_updated(simulate):
+async def test_a_run_begins_as_soon_as_its_last_awaited_asset_is_updated(simulate):
     simulation = await simulate(
         producer("makes_a", "0 * * * *", a),
         producer("makes_b", "30 */2 * * *", b),
@@ -105,7 +105,7 @@ async def test_only_a_success_updates_assets_and_a_retried_task_does_once(simula
     assert event.source_run_id == (await simulation.runs("retries"))[0].run_id
 
 
-async def test_events_wait_while_max_active_runs_are_active_and_one_run_consumes_them_all(simulate):
+async def test_events_wait_at_max_active_runs_and_one_run_consumes_them_all(simulate):
     def script(launch):
         return Outcome(duration=50 * MINUTE if launch.task_id == "use" else MINUTE)
 
@@ -148,7 +148,7 @@ async def test_time_and_assets_trigger_beside_each_other(simulate):
     assert runs == {1: "asset_triggered", 15: "scheduled", 61: "asset_triggered", 75: "scheduled"}
 
 
-async def test_a_changed_condition_forgets_what_it_no_longer_names_and_is_met_by_what_it_still_does(simulate):
+async def test_a_changed_condition_keeps_only_events_of_assets_still_in_it(simulate):
     async def act(simulation, channels):
         await simulation.clock.sleep(10 * MINUTE)
         report = report_of(consumer("changes", [b, Asset("c")]))
@@ -215,7 +215,7 @@ async def test_each_instance_of_a_mapped_task_updates_its_outlets(simulate):
     assert sum(len(names) for names in await consumed(simulation, "of_a")) == 2
 
 
-async def test_events_that_were_stored_before_a_crash_trigger_their_run_at_the_next_start(tmp_path):
+async def test_events_stored_before_a_crash_trigger_their_run_at_the_next_start(tmp_path):
     simulation = Simulated(tmp_path, [consumer("of_a", a)], lambda _: Outcome(), START)
     await simulation.prepare()
     await update(simulation, a)

@@ -81,7 +81,7 @@ CASES = {
 
 @pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
 @pytest.mark.parametrize("case", CASES)
-async def test_wherever_the_scheduler_dies_the_next_one_does_what_it_would_have_done(tmp_path, case, after):
+async def test_the_next_scheduler_carries_on_wherever_the_last_one_died(tmp_path, case, after):
     requests, options = CASES[case]
     options = {"options": {}} | options
     undisturbed = simulation(tmp_path, *requests, **options)
@@ -93,7 +93,7 @@ async def test_wherever_the_scheduler_dies_the_next_one_does_what_it_would_have_
         )
 
 
-async def test_a_scheduler_that_dies_between_two_slices_of_its_work_leaves_nothing_half_done(tmp_path, monkeypatch):
+async def test_a_scheduler_that_dies_between_two_slices_leaves_nothing_half_done(tmp_path, monkeypatch):
     monkeypatch.setattr(slices, "AT_ONCE", 3)
     monkeypatch.setattr(assembly, "AT_ONCE", 3)
     pauses: list[int] = []
@@ -134,7 +134,7 @@ def returns_seven(launch: Launch) -> Outcome:
     return Outcome(duration=MINUTE, return_value=["true"] * 7 if launch.task_id == "source" else None)
 
 
-async def test_a_run_that_was_taken_up_stands_not_still_before_its_tasks_were_looked_at(tmp_path, monkeypatch):
+async def test_a_run_is_not_stuck_between_its_takeover_and_the_look_at_its_tasks(tmp_path, monkeypatch):
     evaluators: list[DependencyEvaluator] = []
     recover = DependencyEvaluator.recover
 

@@ -63,7 +63,7 @@ async def test_whichever_call_fails_every_run_ends_as_it_does_undisturbed(tmp_pa
         assert await story(disturbed) == expected, f"call {n}"
 
 
-async def test_schedules_are_known_as_soon_as_the_database_that_was_away_at_the_start_is_back(tmp_path):
+async def test_schedules_are_known_once_a_database_away_at_the_start_is_back(tmp_path):
     simulated = Simulated(tmp_path, [a_dag()], script, START)
     await simulated.prepare()
     database = FlakyDatabase(simulated.inline, fails_at=[0])

@@ -111,7 +111,7 @@ async def test_each_deadline_of_a_run_is_settled_on_its_own(tmp_path):
     assert names == ["1", "2"]
 
 
-async def test_the_average_is_that_of_the_last_runs_and_is_asked_for_when_a_run_is_made(tmp_path):
+async def test_a_new_run_takes_its_average_from_the_last_runs(tmp_path):
     average = DeadlineReference.AVERAGE_RUNTIME(max_runs=3, min_runs=2)
     simulated = simulation(tmp_path, (0, (average, 10 * MINUTE)))
     await serve(simulated, 10, *(hours * HOUR for hours in (0, 2, 4, 6)))
@@ -125,7 +125,7 @@ async def test_a_run_that_waits_to_start_misses_its_deadline_as_well(tmp_path):
     assert (await told(simulated), await called_at(simulated)) == ([("0", 30 * MINUTE, "missed")], [30 * MINUTE])
 
 
-async def test_a_deadline_that_passed_while_nobody_served_is_missed_at_the_next_start(tmp_path):
+async def test_a_deadline_that_passed_without_a_scheduler_is_missed_afterwards(tmp_path):
     simulated = simulation(tmp_path, (0, (QUEUED, 30 * MINUTE)), (1, (QUEUED, 3 * HOUR)))
     await serve(simulated, 0.25, timedelta())
     assert await told(simulated) == [("0", 30 * MINUTE, "pending"), ("1", 3 * HOUR, "pending")]
@@ -182,7 +182,7 @@ class Disputed(FlakyDatabase):
         return await super().write(query, *args, **kwargs)
 
 
-async def test_a_success_of_the_very_moment_counts_though_it_has_to_be_decided_twice(tmp_path):
+async def test_a_success_exactly_at_its_deadline_counts_even_if_decided_twice(tmp_path):
     simulated = simulation(tmp_path, (0, (QUEUED, 32 * MINUTE)), lasts=32 * MINUTE)
     database = simulated.database = Disputed(simulated.inline)
     await serve(simulated, 1, timedelta())
@@ -203,7 +203,7 @@ class Contended(FlakyDatabase):
         return 0, []
 
 
-async def test_deadlines_that_another_scheduler_is_settling_are_left_alone_for_a_while(tmp_path):
+async def test_deadlines_that_another_scheduler_settles_are_left_for_a_while(tmp_path):
     simulated = simulation(tmp_path, (0, (QUEUED, 30 * MINUTE)))
     database = simulated.database = Contended(simulated.inline)
     await serve(simulated, 30.1 / 60, timedelta())

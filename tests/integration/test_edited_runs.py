@@ -64,7 +64,7 @@ def operator(task_id, **options):
     return BashOperator(task_id=task_id, bash_command="true", **options)
 
 
-async def test_a_queued_run_that_is_cancelled_never_starts_and_gives_its_place_to_the_next(tmp_path):
+async def test_a_cancelled_queued_run_never_starts_and_frees_its_place(tmp_path):
     with DAG("dag", max_active_runs=1) as dag:
         operator("a")
     scene = Scene(tmp_path, dag)
@@ -82,7 +82,7 @@ async def test_a_queued_run_that_is_cancelled_never_starts_and_gives_its_place_t
     assert runs[2].started_at - runs[0].ended_at < timedelta(minutes=1)
 
 
-async def test_a_task_that_is_marked_in_an_ended_run_lets_the_next_run_go_on_at_once(tmp_path):
+async def test_marking_a_task_of_an_ended_run_lets_the_next_run_go_on_at_once(tmp_path):
     with DAG("dag") as dag:
         operator("a", depends_on_past=True)
     scene = Scene(tmp_path, dag, lambda launch: Outcome("failed" if launch.run.run_id == "first" else "success"))
@@ -103,7 +103,7 @@ async def test_a_task_that_is_marked_in_an_ended_run_lets_the_next_run_go_on_at_
 
 
 @pytest.mark.parametrize(("cleared", "after"), [("left", "skipped"), ("branch", "success")])
-async def test_what_a_branch_has_skipped_stays_skipped_unless_the_branch_itself_is_cleared(tmp_path, cleared, after):
+async def test_skipped_tasks_stay_skipped_until_their_branch_itself_is_cleared(tmp_path, cleared, after):
     from asynsched import BranchPythonOperator
 
     with DAG("dag") as dag:

@@ -152,7 +152,7 @@ LOADED_FOR_EACH_TRY = """
 """A file that leaves a thread, so that no template keeps it."""
 
 
-async def test_a_source_that_is_damaged_while_a_scheduler_serves_is_taken_from_the_database(program):
+async def test_a_source_damaged_while_serving_is_restored_from_the_database(program):
     program.write(LOADED_FOR_EACH_TRY)
     scheduler = Scheduler(**program.options())
     async with running(scheduler):

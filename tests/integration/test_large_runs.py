@@ -83,7 +83,7 @@ def url(request, tmp_path) -> str:
     return request.getfixturevalue("postgres_url")
 
 
-async def test_thousands_of_task_instances_are_made_and_decided_about_and_stored_in_slices(program, url, monkeypatch):
+async def test_thousands_of_instances_are_made_decided_and_stored_in_slices(program, url, monkeypatch):
     for module in (slices, assembly):
         monkeypatch.setattr(module, "AT_ONCE", AT_ONCE)
     monkeypatch.setattr(rows, "MOST_PARAMETERS", 40)

@@ -118,7 +118,7 @@ class Scene(Simulated):
 
 @settings(max_examples=25)
 @given(cases())
-def test_whatever_people_clear_and_mark_the_run_ends_in_the_states_that_its_rules_give(case):
+def test_a_run_ends_as_its_rules_say_after_any_clears_and_marks(case):
     dag, actions, outcomes = case
     with tempfile.TemporaryDirectory() as home:
         scene = Scene(Path(home), dag, actions, outcomes)

@@ -103,7 +103,7 @@ async def test_what_is_about_to_be_created_is_what_is_created():
     assert await folder.made_at(3.5) == [0, 2, 3]
 
 
-async def test_the_planned_runs_of_an_author_s_timetable_are_used_until_few_are_left():
+async def test_planned_runs_of_a_custom_timetable_are_used_until_few_are_left():
     folder = Folder(schedule=Workdays(), catchup=True)
     question, _ = asked(folder.dag.schedule, now=START)
     await folder.store(plan=question.plan(TimetableQuestion(n_runs=12)))

@@ -147,9 +147,7 @@ async def test_a_stop_while_the_database_is_away_is_a_good_end(options, tmp_path
 
 
 @pytest.mark.parametrize("has_left_tries", [False, True])
-async def test_runs_are_handed_over_when_all_tries_have_ended_and_kept_when_some_may_be_left(
-    options, tmp_path, has_left_tries
-):
+async def test_runs_are_handed_over_only_when_no_try_can_be_left(options, tmp_path, has_left_tries):
     class Ended(ScriptedExecutor):
         @property
         def has_left_tries(self):
@@ -169,9 +167,7 @@ async def test_runs_are_handed_over_when_all_tries_have_ended_and_kept_when_some
 
 
 @pytest.mark.parametrize("of_one_before", [0, 1000])
-async def test_one_that_dies_as_it_starts_is_given_as_long_as_one_that_has_renewed_its_lease_or_one_before_it(
-    options, tmp_path, of_one_before
-):
+async def test_a_scheduler_that_dies_at_its_start_keeps_the_longer_lease(options, tmp_path, of_one_before):
     found = []
     options["settings"] = replace(options["settings"], lease=LeaseSettings(renew_interval=10))
 
@@ -262,7 +258,7 @@ async def test_a_cancellation_while_the_keeper_starts_leaves_no_keeper(options, 
     assert program.processes() == []
 
 
-async def test_a_bug_while_a_lost_keeper_is_made_up_for_ends_serving_with_its_error(options, program, monkeypatch):
+async def test_a_bug_during_the_replacement_of_a_lost_keeper_ends_serving(options, program, monkeypatch):
     scheduler = Scheduler(**options)
     serving = asyncio.create_task(scheduler.serve())
     await scheduler.started.wait()

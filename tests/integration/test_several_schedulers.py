@@ -19,7 +19,7 @@ from tests.support.peers import CLOCK, N_RUNS, dag_of, serve_both, two_scheduler
 from tests.support.waiting import eventually
 
 
-async def test_each_run_is_started_by_one_and_max_active_runs_holds_for_all_together(postgres_url, tmp_path):
+async def test_each_run_starts_once_and_schedulers_share_max_active_runs(postgres_url, tmp_path):
     async with two_schedulers(postgres_url, tmp_path) as peers:
         serve_both(peers)
         await peers.trigger(dag_of(max_active_runs=3))
@@ -60,7 +60,7 @@ async def test_one_that_is_full_leaves_queued_runs_to_the_others(postgres_url, t
         assert [len(peer.running) for peer in peers.both] == [N_RUNS // 2] * 2
 
 
-async def test_a_task_that_depends_on_its_past_hears_of_that_from_another_scheduler(postgres_url, tmp_path):
+async def test_a_task_that_depends_on_the_past_hears_from_another_scheduler(postgres_url, tmp_path):
     async with two_schedulers(postgres_url, tmp_path) as peers:
         one, other = peers.both
         peers.serve(one)

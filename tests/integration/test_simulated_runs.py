@@ -59,7 +59,7 @@ async def test_a_run_made_by_hand_for_the_next_scheduled_date_takes_its_place(si
     assert runs["mine"] == "success"
 
 
-async def test_a_task_marked_from_outside_holds_and_its_running_sibling_is_not_started_again(simulated):
+async def test_a_mark_from_outside_holds_and_no_running_sibling_starts_again(simulated):
     simulation = simulated()
 
     async def act(channels):
@@ -72,7 +72,7 @@ async def test_a_task_marked_from_outside_holds_and_its_running_sibling_is_not_s
     assert Counter(launch.task_id for launch in simulation.executor.launched) == {"a": 1, "b": 1}
 
 
-async def test_a_queued_run_that_is_cancelled_while_the_database_is_away_never_starts(simulated, monkeypatch):
+async def test_a_queued_run_cancelled_while_the_database_is_away_never_starts(simulated, monkeypatch):
     simulation = simulated(max_active_runs=1)
     write, failures = simulation.database.write, iter([True])
 
@@ -106,7 +106,7 @@ async def test_a_lost_hint_costs_no_more_than_the_time_to_the_next_sweep(simulat
     assert run.started_at - START <= timedelta(minutes=1, seconds=simulation.settings.sweep_interval)
 
 
-async def test_a_dag_that_another_scheduler_has_examined_and_left_runs_to_the_second(simulated):
+async def test_a_dag_examined_by_a_scheduler_that_left_runs_to_the_second(simulated):
     simulation = simulated(schedule="0 3 * * * 11", is_paused_upon_creation=True)
     due = START + timedelta(hours=3, seconds=11)
 

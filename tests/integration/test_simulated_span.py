@@ -87,7 +87,7 @@ def test_what_runs_as_soon_as_it_may_does_so_at_the_start():
 
 
 @pytest.mark.parametrize(("earlier", "n_runs"), [(START - timedelta(days=1), 0), (END + timedelta(days=1), 1)])
-def test_what_runs_once_does_so_no_more_where_it_has_in_the_home_before_the_span(earlier, n_runs):
+def test_a_dag_that_runs_once_does_not_repeat_a_run_before_the_span(earlier, n_runs):
     plan = Plan(START, END, home=HomeState(last={"once": DataInterval(earlier, earlier)}))
     span = simulate_span(Settings(), [report_of(one_task("once", schedule="@once"))], plan)
     assert len(span.runs) == n_runs
@@ -152,7 +152,7 @@ with DAG("own", schedule=EveryThirdHour(), start_date=datetime(2026, 3, 27), max
 
 
 @pytest.mark.parametrize("hours", [1, 4])
-def test_an_authors_own_timetable_is_followed_and_asked_again_when_runs_are_late(tmp_path, hours):
+def test_a_custom_timetable_is_followed_and_asked_again_for_late_runs(tmp_path, hours):
     settings = Settings(home=str(tmp_path / "home"), dags_folder=str(tmp_path / "dags"))
     settings.dags_path.mkdir()
     (settings.dags_path / "own.py").write_text(OWN_TIMETABLE)

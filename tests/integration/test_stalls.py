@@ -89,7 +89,7 @@ async def run_through(scheduler: Scheduler, stall: Callable[[], None], folder: P
     return finished[0], [line["stack"] for line in logs if line["event"] == "loop.stalled"]
 
 
-async def test_a_loop_that_its_program_has_sleep_keeps_its_lease_and_says_where_it_stands(make_scheduler, program):
+async def test_a_loop_blocked_by_its_program_keeps_its_lease_and_reports_where(make_scheduler, program):
     run, stacks = await run_through(make_scheduler(OUTLASTED), sleeps, program.root)
     [task] = run.tasks
     assert (task.state, task.try_number, task.reason) == ("success", 1, "")
@@ -107,7 +107,7 @@ async def test_a_stall_that_keeps_the_interpreter_lock_runs_nothing_twice_at_onc
 
 
 @pytest.mark.parametrize("is_open", [False, True], ids=["by url", "open"])
-async def test_a_lease_is_renewed_and_no_stall_told_of_however_long_tries_take_to_end(program, monkeypatch, is_open):
+async def test_a_lease_is_renewed_without_a_stall_however_long_tries_take_to_end(program, monkeypatch, is_open):
     program.write(DAGS)
     url = f"sqlite:///{program.root / 'state.db'}"
     database = await open_database(url)

@@ -28,7 +28,7 @@ async def test_mapped_values_are_counted_and_read_by_their_place(database):
     assert await database.read(mapped_xcoms, wanted, 4, 1) == []
 
 
-async def test_values_of_some_map_indexes_only_are_read_for_one_instance_of_a_group(database):
+async def test_one_instance_of_a_group_reads_only_its_map_indexes(database):
     wanted = await stored(database, {index: str(index) for index in range(12)})
     part = wanted._replace(first=3, end=6)
     assert await database.read(count_mapped_xcoms, part) == 3

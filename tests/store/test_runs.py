@@ -101,7 +101,7 @@ async def test_runs_are_listed_newest_first_and_chosen_by_dag_and_state(database
     assert await database.read(get_run, "d", "r1") is None
 
 
-async def test_the_last_scheduled_interval_is_that_of_no_manual_run_and_no_backfill(database):
+async def test_the_last_scheduled_interval_ignores_manual_runs_and_backfills(database):
     for dag_id in ("d", "e", "never"):
         defaults = DagDefaults(max_active_runs=1, paused=False)
         await database.write(store_report, report_of(DAG(dag_id)), FileStamp("", 0, 0, ""), now=NOW, defaults=defaults)
@@ -157,7 +157,7 @@ async def test_a_batch_returns_rows_that_its_author_did_not_know_as_stale(databa
     assert [row.task_id for row in await database.read(list_task_instances, run)] == ["a", "b", "c"]
 
 
-async def test_earlier_tries_and_callbacks_are_stored_with_the_change_that_made_them(database):
+async def test_earlier_tries_and_callbacks_are_stored_with_their_change(database):
     run = await database.write(insert_run, new_run())
     tries = [history(run, "a", try_number=n, reason=f"error {n}", token=f"t{n}") for n in (1, 2)]
     callbacks = [

@@ -192,7 +192,7 @@ async def test_runs_are_made_together_but_for_those_that_there_are(database):
     assert deadlines == {run: [] for run in stored} | {made["bounded", "r"]: [at, at]}
 
 
-async def test_two_schedulers_that_examine_the_same_dags_at_once_make_each_run_once(postgres_url):
+async def test_two_schedulers_that_examine_the_same_dags_make_each_run_once(postgres_url):
     """The second one waits for the first; what that has made meanwhile, it looks at once more."""
     database = await open_database(f"{postgres_url}&lock_timeout=60s&statement_timeout=60s")
     ids = [f"d{n}" for n in range(5)]

@@ -50,7 +50,7 @@ class Slots:
         return settled, len(statements)
 
 
-async def test_a_scheduler_that_settles_alone_counts_once_and_whoever_comes_has_it_count_again(database):
+async def test_a_lone_scheduler_counts_slots_once_until_another_one_comes(database):
     await database.write(set_pool, "narrow", 3)
     slots = Slots(database, await database.write(insert_run, new_run()))
     nothing = {"narrow": 0}
@@ -62,7 +62,7 @@ async def test_a_scheduler_that_settles_alone_counts_once_and_whoever_comes_has_
     assert await slots.take(OTHER, None) == (False, 2, 2), "who is not alone signs nothing"
 
 
-async def test_slots_are_counted_again_where_it_is_not_certain_what_was_counted_and_after_an_edit_of_the_pool(database):
+async def test_slots_are_counted_again_after_doubt_or_an_edit_of_the_pool(database):
     await database.write(set_pool, "narrow", 3)
     slots = Slots(database, await database.write(insert_run, new_run()))
     await slots.take(OTHER, None)
@@ -73,7 +73,7 @@ async def test_slots_are_counted_again_where_it_is_not_certain_what_was_counted_
     assert await slots.take(ONE, {"narrow": 1}) == (False, 1, 1)
 
 
-async def test_task_instances_are_written_at_once_only_while_their_pools_are_signed_and_large_enough(database):
+async def test_instances_are_written_at_once_only_while_signed_pools_have_room(database):
     """A batch that is not written so is written by `apply`, once the slots are settled."""
     await database.write(set_pool, "narrow", 3)
     run = await database.write(insert_run, new_run())
@@ -113,9 +113,7 @@ async def test_task_instances_are_written_at_once_only_while_their_pools_are_sig
     ],
     ids=["as-known", "task-changed", "run-taken-over", "run-ended"],
 )
-async def test_a_run_ends_with_its_last_tasks_at_once_only_where_all_are_as_they_are_known(
-    database, meanwhile, written, stale
-):
+async def test_a_run_ends_with_its_last_tasks_only_if_all_are_as_expected(database, meanwhile, written, stale):
     run = await database.write(insert_run, new_run(state=DagRunState.RUNNING))
     await database.write(lambda conn: conn.execute(sa.update(dag_run).values(lease_epoch=ONE)))
     await database.write(apply, Batch(ONE, new_tasks=[task(run, name, "running") for name in "ab"]))
@@ -135,7 +133,7 @@ async def test_a_run_ends_with_its_last_tasks_at_once_only_where_all_are_as_they
     assert {name for name, state in states.items() if state == "success"} == written
 
 
-async def test_of_a_batch_that_is_written_at_once_in_part_only_what_is_stale_is_left(database):
+async def test_a_batch_written_in_part_leaves_only_stale_rows(database):
     run = await database.write(insert_run, new_run())
     await database.write(lambda conn: conn.execute(sa.update(dag_run).values(lease_epoch=ONE)))
     await database.write(apply, Batch(ONE, new_tasks=[task(run, "t0", "running"), task(run, "t1", "success")]))

@@ -36,7 +36,7 @@ async def test_a_plan_is_kept_until_the_next_parse_which_counts_as_a_change(data
     assert (await database.read(get_plan, "own")).asked_at == LATER
 
 
-async def test_a_file_is_asked_about_the_dags_that_have_plans_after_their_last_runs(database):
+async def test_a_file_is_asked_for_plans_that_follow_the_last_runs_of_its_dags(database):
     await store(database, report("d.py", OWN, KNOWN))
     assert await database.read(file_to_ask, "own") == "d.py"
     assert await database.read(file_to_ask, "known") is None

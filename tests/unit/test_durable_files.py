@@ -30,7 +30,7 @@ def test_a_file_is_replaced_as_a_whole_and_nothing_is_left_beside_it(tmp_path):
 
 
 @pytest.mark.parametrize("code", [errno.EINVAL, errno.EIO])
-def test_a_file_system_that_has_no_folders_to_sync_is_no_error_and_a_broken_disk_is(tmp_path, monkeypatch, code):
+def test_a_file_system_without_folder_sync_is_no_error_but_a_bad_disk_is(tmp_path, monkeypatch, code):
     sync = os.fsync
 
     def sync_files_only(descriptor: int) -> None:

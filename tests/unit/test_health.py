@@ -56,7 +56,7 @@ def test_a_scheduler_at_rest_is_healthy_and_each_loop_has_its_age():
     assert {loop.name: loop.age_seconds for loop in health.loops} == {"first": 25.0, "second": 5.0}
 
 
-def test_the_oldest_unfinished_step_is_named_and_is_stuck_once_it_takes_too_long():
+def test_the_oldest_unfinished_step_is_named_and_is_stuck_after_too_long():
     steps = {"slow": [500.0], "slower": [0.0, 500.0], "idle": []}
     early = health_after(50, **steps)
     assert (early.status, early.oldest_step, early.oldest_step_seconds) == ("healthy", "slow", 50.0)

@@ -55,7 +55,7 @@ async def pauses(monkeypatch: pytest.MonkeyPatch, chance: float) -> list[float]:
     return [pause.total_seconds() for pause in clock.slept]
 
 
-async def test_pauses_grow_to_a_limit_vary_by_chance_and_begin_anew_after_each_outage(monkeypatch):
+async def test_pauses_grow_to_a_limit_with_jitter_and_restart_after_each_outage(monkeypatch):
     grown = [0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 6.4, 10.0, 10.0, 0.1, 0.2, 0.4]
     assert (FIRST_BACKOFF.total_seconds(), LONGEST_BACKOFF.total_seconds()) == (0.1, 10.0)
     assert await pauses(monkeypatch, 0.0) == pytest.approx(grown)

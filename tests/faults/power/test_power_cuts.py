@@ -19,7 +19,7 @@ ROOT = Path("/site")
 
 
 @pytest.mark.timeout(300)
-def test_after_a_power_cut_all_that_was_promised_is_there_and_nothing_starts_twice(tmp_path):
+def test_a_power_cut_loses_nothing_that_was_promised_and_repeats_no_start(tmp_path):
     if obstacle := why_not():
         # What is to be tried everywhere before it is released is not to be left out there without a word.
         assert os.environ.get("CI") != "true" or os.geteuid() != 0, obstacle

@@ -275,7 +275,7 @@ def test_a_scheduler_that_does_not_stop_is_found(tmp_path):
     assert complaint.startswith("a scheduler did not stop within 60 s")
 
 
-def test_a_keeper_is_not_orphaned_whose_scheduler_was_gone_before_it_could_be_killed(tmp_path, monkeypatch):
+def test_a_keeper_is_not_orphaned_if_its_scheduler_died_before_the_kill(tmp_path, monkeypatch):
     monkeypatch.setattr(faults, "LINGER_SECONDS", 0.0)
     (tmp_path / "locks").mkdir()
     with subprocess.Popen(["true"]) as process:

@@ -92,7 +92,7 @@ async def old_runs_of(opened, folder, n: int):
         return len(found), site.database.take_cost()
 
 
-async def test_to_find_what_is_kept_no_longer_costs_as_much_with_many_queued_runs_as_with_few(opened, tmp_path):
+async def test_finding_expired_rows_costs_the_same_with_few_and_many_queued_runs(opened, tmp_path):
     few, many = await old_runs_of(opened, tmp_path / "few", FEW), await old_runs_of(opened, tmp_path / "many", MANY)
     assert (few[0], many[0]) == (20, 20)
     assert many[1].is_like(few[1]), (many, few)

@@ -34,7 +34,7 @@ def test_the_keeper_keeps_no_timer_of_the_tries_that_have_ended():
     assert reactor._longest_wait() is None
 
 
-def test_a_timer_that_another_one_cancels_in_the_moment_when_both_are_due_is_not_called():
+def test_a_due_timer_that_another_due_timer_cancels_is_not_called():
     reactor, called = Reactor(lambda: 0.0), []
     second = reactor.at(0.0, lambda: called.append("second"))
     reactor.at(-1.0, second.cancel)

@@ -59,7 +59,7 @@ with DAG("d"):
 """
 
 
-async def test_only_files_that_may_need_jinja_are_forked_from_a_process_that_has_it(bench: Bench):
+async def test_only_files_that_may_need_jinja_are_forked_with_jinja_loaded(bench: Bench):
     plain, full = bench.code(LOADED % "", "plain.py"), bench.code(LOADED % "**context", "full.py")
     async with bench.running() as executor:
         assert value(await bench.run(executor, bench.launch(plain, "loaded"))) == []

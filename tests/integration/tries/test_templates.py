@@ -29,7 +29,7 @@ def dag_file(before: str = "", result: str = "'said'") -> str:
     return SIMPLE.format(before=before, result=result)
 
 
-async def test_a_file_is_imported_once_for_many_tries_with_its_output_in_the_first_log(bench: Bench):
+async def test_many_tries_import_a_file_once_and_the_first_log_has_the_output(bench: Bench):
     mark = bench.home / "imports"
     code = bench.code(dag_file(f"print('importing'); open({str(mark)!r}, 'a').write('x')"))
     async with bench.running() as executor:
@@ -39,7 +39,7 @@ async def test_a_file_is_imported_once_for_many_tries_with_its_output_in_the_fir
     assert [bench.log("say", number).count("importing\n") for number in (1, 2, 3)] == [1, 0, 0]
 
 
-async def test_objects_of_the_import_are_the_same_in_every_try_random_draws_are_not(bench: Bench):
+async def test_tries_share_imported_objects_but_not_random_draws(bench: Bench):
     code = bench.code(dag_file("import random; own = random.Random()", "[own.random(), random.random()]"))
     async with bench.running() as executor:
         drawn = [value(await bench.run(executor, bench.launch(code, "say", try_number=number))) for number in (1, 2)]

@@ -29,7 +29,7 @@ def test_a_command_whose_output_has_no_room_says_so_in_one_line(tmp_path):
     assert (done.returncode, done.stderr) == (1, "Error: The output cannot be written: No space left on device\n")
 
 
-def test_a_command_that_is_interrupted_while_it_is_still_imported_ends_without_a_traceback(tmp_path):
+def test_a_command_interrupted_during_its_import_shows_no_traceback(tmp_path):
     (tmp_path / "click.py").write_text("import signal; signal.raise_signal(signal.SIGINT)")
     done = subprocess.run(
         [sys.executable, "-m", "asynsched", "version"],
@@ -40,7 +40,7 @@ def test_a_command_that_is_interrupted_while_it_is_still_imported_ends_without_a
     assert (done.returncode, done.stdout, done.stderr) == (130, b"", b"")
 
 
-def test_a_process_that_is_interrupted_while_python_ends_keeps_its_exit_code_and_prints_nothing():
+def test_an_interruption_while_python_ends_keeps_the_exit_code_silently():
     program = """
         import atexit, signal, sys
         from asynsched import cli
@@ -58,14 +58,14 @@ def test_a_process_that_is_interrupted_while_python_ends_keeps_its_exit_code_and
     assert (done.returncode, done.stdout, done.stderr) == (1, b"", b"")
 
 
-def test_a_command_that_is_interrupted_says_so_and_ends_with_a_code_of_its_own(capsys):
+def test_an_interrupted_command_says_so_and_ends_with_its_own_exit_code(capsys):
     with pytest.raises(click.exceptions.Exit) as ended, errors_in_one_line():
         signal.raise_signal(signal.SIGINT)
     assert ended.value.exit_code == 130
     assert capsys.readouterr().err == "Error: Interrupted.\n"
 
 
-def test_a_question_that_is_interrupted_is_told_from_one_that_is_answered_with_no(capsys, monkeypatch):
+def test_an_interrupted_question_differs_from_one_answered_with_no(capsys, monkeypatch):
     monkeypatch.setattr("sys.stdin", StringIO("n\n"))
     with pytest.raises(click.Abort), errors_in_one_line():
         click.confirm("Delete it?", abort=True, err=True)

@@ -49,7 +49,7 @@ def test_a_log_file_that_cannot_be_written_is_named(tmp_path):
         configure_logging(LogSettings(file=str(tmp_path / "none" / "x.log")))
 
 
-def test_below_what_failed_is_the_command_that_says_why_for_people_and_not_for_programs(capsys):
+def test_people_but_not_programs_see_the_command_that_explains_a_failure(capsys):
     run = {"dag_id": "d", "run_id": "by hand", "state": "failed"}
     for form in ("console", "json"):
         configure_logging(LogSettings(format=form), ("--home", "h"))

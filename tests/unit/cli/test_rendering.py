@@ -127,7 +127,7 @@ def test_a_wide_terminal_shows_a_whole_table(on_terminal):
     assert said == ""
 
 
-def test_a_terminal_shows_the_usual_columns_and_all_of_them_whole_when_that_is_asked_for(on_terminal):
+def test_a_terminal_shows_the_usual_columns_or_on_request_all_of_them(on_terminal):
     usual = ("dag_id", "run_id", "started_at")
     lines, _ = on_terminal(200, {}, usual=usual)
     assert [line.split() for line in lines] == [[*usual], ["a_dag_with_a_name", RUN_ID, "2026-01-02", "03:04:05"]]
@@ -138,7 +138,7 @@ def test_a_terminal_shows_the_usual_columns_and_all_of_them_whole_when_that_is_a
     assert lines[1].split()[-2:] == ["2026-01-02", "03:04"]
 
 
-def test_a_narrow_terminal_shows_names_whole_breaks_sentences_and_says_what_it_leaves_out(on_terminal):
+def test_a_narrow_terminal_shows_whole_names_and_lists_omitted_columns(on_terminal):
     lines, said = on_terminal(120, {}, {"dag_id": "b"})
     assert [line.split()[:2] for line in lines if RUN_ID in line] == [["a_dag_with_a_name", RUN_ID], ["b", RUN_ID]]
     assert "conf" not in " ".join(lines), "nothing is in it"
@@ -168,7 +168,7 @@ def test_where_even_names_have_no_room_they_are_broken_and_nothing_is_lost(on_te
 
 
 @pytest.mark.parametrize(("wide", "shown"), [(False, ("run_id", "ended_at")), (True, tuple(RUN))])
-def test_a_program_that_reads_a_table_gets_the_same_columns_however_wide_with_whole_instants(capsys, wide, shown):
+def test_a_program_that_reads_a_table_gets_all_columns_and_whole_instants(capsys, wide, shown):
     listing = Listing(tuple(RUN), [RUN, RUN | {"reason": "x" * 500}], usual=("run_id", "ended_at"), spare=("ended_at",))
     show(listing, Output.TABLE, wide=wide)
     header, line, _ = capsys.readouterr().out.splitlines()

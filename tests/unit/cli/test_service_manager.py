@@ -40,7 +40,7 @@ def test_lines_arrive_as_one_datagram_and_tasks_do_not_learn_of_the_socket(tmp_p
         {"NOTIFY_SOCKET": "/nowhere", "WATCHDOG_USEC": "9000000", "WATCHDOG_PID": "43"},
     ],
 )
-def test_who_is_not_asked_for_signs_of_life_gives_none_and_a_socket_that_is_gone_harms_nobody(environment):
+def test_no_sign_of_life_is_sent_unasked_and_a_lost_socket_does_no_harm(environment):
     manager = ServiceManager(environment, OURS)
     manager.tell("READY=1")
     assert manager.watchdog is None
@@ -63,7 +63,7 @@ def test_a_stuck_loop_withholds_the_sign_of_life_and_is_named_once(tmp_path):
     assert heard == ["WATCHDOG=1", "WATCHDOG=1", "STATUS=Stuck: evaluator"]
 
 
-def test_signs_of_life_are_repeated_three_times_as_often_as_needed_until_the_scheduler_stops():
+def test_signs_of_life_come_three_times_as_often_as_needed_until_the_stop():
     class Heard(ServiceManager):
         def tell(self, *lines: str) -> None:
             heard.append(lines[0])

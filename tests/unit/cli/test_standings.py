@@ -37,6 +37,6 @@ def closed_home(tmp_path):
     tmp_path.chmod(0o700)
 
 
-def test_a_scheduler_whose_home_is_closed_to_us_or_is_elsewhere_is_taken_for_serving(closed_home):
+def test_a_scheduler_with_a_closed_or_distant_home_counts_as_serving(closed_home):
     assert standing_at(closed_home) == "serving"
     assert standing_at("/no/such/home") == "serving"

@@ -27,7 +27,7 @@ def test_what_is_waited_for_is_named_with_the_time_it_has_and_how_to_end_it():
     assert "Ctrl-C" not in line(StopReport(10, 5, 0), Running((FIRST,)), 0, by_signal=False)
 
 
-def test_it_is_said_again_when_it_is_less_and_now_and_then_and_not_after_all_have_had_their_time():
+def test_the_report_repeats_after_progress_or_a_while_until_time_is_up():
     report, both, one = StopReport(grace=60, kill_time=5, began_at=0), Running((FIRST, *OTHERS)), Running((FIRST,))
     moments = [(0, both), (1, both), (1.5, one), (2, one), (3, one), (11, one), (12, one), (60, one), (61, one)]
     told = [at for at, running in moments if line(report, running, at)]

@@ -9,7 +9,7 @@ from asynsched.settings import Settings
 from tests.support.runs import NOON
 
 
-async def test_a_try_that_is_unwanted_without_a_connection_is_ended_once_over_the_next_one(tmp_path):
+async def test_a_kill_without_a_connection_is_sent_once_over_the_next_one(tmp_path):
     context = SimpleNamespace(settings=Settings(), home=tmp_path, scheduler_id="me", report=lambda _: None)
     executor, said = LocalExecutor(cast("Any", context)), []
     held = Inventory(running=(Started("t", NOON, 1),), starting=())

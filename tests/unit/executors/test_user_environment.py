@@ -8,7 +8,7 @@ from asyncpg import connect_utils
 from asynsched.executors.user_environment import POSTGRESQL_VARIABLES, user_environment
 
 
-def test_all_that_leads_to_a_postgresql_database_is_the_schedulers_and_with_sqlite_the_tasks():
+def test_tasks_get_postgresql_variables_only_if_the_database_is_sqlite():
     environment = {"ASYNSCHED_FERNET_KEY": "k", "PGPASSWORD": "p", "PGTZ": "UTC", "HOME": "/"}
     assert user_environment(environment, is_postgresql=True) == {"PGTZ": "UTC", "HOME": "/"}
     assert user_environment(environment, is_postgresql=False) == {"PGPASSWORD": "p", "PGTZ": "UTC", "HOME": "/"}

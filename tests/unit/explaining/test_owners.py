@@ -54,7 +54,7 @@ def test_who_has_a_run_that_stands_still_and_who_takes_it_over_is_told(scheduler
     assert reason.at == at
 
 
-def test_of_a_run_that_a_scheduler_has_which_came_since_the_others_were_looked_up_there_is_nothing_to_tell():
+def test_a_run_of_a_scheduler_newer_than_the_last_look_lacks_nothing():
     assert Owners([SILENT], {1: "gone"}, now=NOON, is_shared=True).lack(2) is None
 
 

@@ -20,7 +20,7 @@ def seen(engine):
     return Snapshot(None, engine, None, now=NOON, unserved=None, owners=None)
 
 
-def test_a_task_that_was_cleared_while_it_ran_is_said_to_run_again_once_its_process_is_gone():
+def test_a_task_cleared_while_it_ran_will_run_again_after_its_process_ends():
     engine, run = evaluation(), run_of([task("a")])
     engine.start_run(run, NOON)
     engine.grant(NOON)
@@ -32,7 +32,7 @@ def test_a_task_that_was_cleared_while_it_ran_is_said_to_run_again_once_its_proc
     assert "runs again" in reason.release
 
 
-def test_a_try_that_follows_another_one_is_said_to_wait_for_the_process_of_that():
+def test_a_later_try_says_that_it_waits_for_the_process_of_an_earlier_one():
     engine, run = evaluation(), run_of([task("a")])
     engine.start_run(run, NOON)
     engine.grant(NOON)
@@ -50,7 +50,7 @@ def explained(engine, run, state="running"):
     return [reason.line for reason in explain_run(seen(engine), row, run).reasons]
 
 
-def test_instances_that_wait_for_the_same_are_told_of_as_one_and_those_that_differ_by_their_number():
+def test_instances_with_one_reason_share_a_line_and_others_are_counted():
     engine, run = evaluation(parallelism=12), run_of([task("t", map_length=MapLiteral(300))])
     engine.start_run(run, NOON)
     engine.grant(NOON)
@@ -108,7 +108,7 @@ def test_of_many_failures_the_number_is_told():
     assert explained(engine, run, "failed")[4:] == ["t[4]: failed", "and 4 more"]
 
 
-async def test_a_run_that_only_waits_for_processes_says_so_and_also_that_its_scheduler_is_gone():
+async def test_a_run_that_waits_for_processes_says_so_and_names_a_lost_scheduler():
     engine, run = evaluation(), run_of([task("a")])
     engine.start_run(run, NOON)
     engine.grant(NOON)

@@ -64,7 +64,7 @@ def test_a_run_that_is_left_to_others_holds_up_no_other_of_its_dag():
     assert [run.id for run in admission.admit()] == [50], "somebody has told of it again"
 
 
-def test_a_dag_of_which_many_runs_are_left_to_others_is_left_until_all_are_read_anew():
+def test_a_dag_that_left_many_runs_to_others_waits_until_all_are_reread():
     admission = Admission(at_once=2)
     for number in range(9):
         admission.add(queued(number, "d", max_active_runs=9))
@@ -80,7 +80,7 @@ def first_of(waiting, dag_id, n):
     return sorted(found, key=lambda run: (run.run_after, run.id))[:n]
 
 
-def test_of_many_queued_runs_the_oldest_are_kept_in_memory_and_all_of_them_start_in_order():
+def test_the_oldest_queued_runs_are_kept_in_memory_and_all_start_in_order():
     admission, waiting = Admission(at_once=2), {}
     for number in range(1000):
         run = queued(number, "busy", minutes=1000 - number if number % 2 else number)
@@ -196,7 +196,7 @@ TestAdmitting = Admitting.TestCase
 TestAdmitting.settings = settings(max_examples=60)
 
 
-def test_a_backfill_has_a_limit_of_its_own_beside_that_of_its_dag_and_waits_while_it_or_its_dag_is_paused():
+def test_a_backfill_has_its_own_limit_and_waits_while_it_or_its_dag_pauses():
     admission = Admission(at_once=10)
     for number in range(4):
         admission.add(queued(number, "dag", minutes=number, max_active_runs=1))

@@ -166,7 +166,7 @@ async def test_callbacks_of_a_deleted_run_are_skipped(database, tmp_path):
 
 
 @pytest.mark.parametrize("held_as", ["starting", "running", "ended"])
-async def test_a_new_scheduler_takes_its_callbacks_back_and_begins_the_lost_ones_anew(database, tmp_path, held_as):
+async def test_a_new_scheduler_takes_its_callbacks_back_and_restarts_lost_ones(database, tmp_path, held_as):
     await request_callbacks(database, 3)
     gone = Scheduler(database, tmp_path)
     await gone.tick()
@@ -191,7 +191,7 @@ async def test_a_new_scheduler_takes_its_callbacks_back_and_begins_the_lost_ones
     assert scheduler.runner.is_idle
 
 
-async def test_callbacks_that_the_machine_ends_begin_anew_and_are_given_up_in_the_end(database, tmp_path):
+async def test_callbacks_killed_by_the_machine_restart_and_are_finally_given_up(database, tmp_path):
     await request_callbacks(database, 1)
     scheduler = Scheduler(database, tmp_path)
     for n_launches in (1, 2, 2):
@@ -203,7 +203,7 @@ async def test_callbacks_that_the_machine_ends_begin_anew_and_are_given_up_in_th
     assert scheduler.acknowledged == scheduler.launched
 
 
-async def test_callbacks_that_stops_interrupt_wait_for_the_next_start_and_lose_no_attempt(database, tmp_path):
+async def test_callbacks_that_a_stop_interrupts_start_again_and_lose_no_attempt(database, tmp_path):
     await request_callbacks(database, 1)
     for _ in range(CALLBACKS.attempts + 1):
         stopping = Scheduler(database, tmp_path)
@@ -222,7 +222,7 @@ async def test_callbacks_that_stops_interrupt_wait_for_the_next_start_and_lose_n
     assert await states(database) == {("success", 1): 1}
 
 
-async def test_a_stop_in_the_moment_in_which_a_callback_is_begun_begins_none_and_takes_no_attempt(database, tmp_path):
+async def test_a_stop_just_before_a_callback_begins_costs_it_no_attempt(database, tmp_path):
     await request_callbacks(database, 1)
     stopping = Scheduler(database, tmp_path)
     write = database.inner.write
@@ -242,7 +242,7 @@ async def test_a_stop_in_the_moment_in_which_a_callback_is_begun_begins_none_and
     assert await states(database) == {("queued", 0): 1}
 
 
-async def test_callbacks_whose_code_only_a_newer_version_can_read_are_left_to_that_one(database, tmp_path):
+async def test_callbacks_that_need_a_newer_version_are_left_to_it(database, tmp_path):
     await request_callbacks(database, CALLBACKS.processes + 1)
     stored = await database.read(lambda conn: conn.scalar(sa.select(dag_version.c.serialized)))
     for serialized, n_launched in ((b'{"from": "tomorrow"}', 0), (stored, CALLBACKS.processes)):

@@ -38,7 +38,7 @@ def deferred_run(*, timeout=None, **options):
     return engine, run, ready, defer(engine, ready, timeout=timeout)
 
 
-def test_a_deferred_task_holds_no_slot_and_its_trigger_is_wanted_with_its_code():
+def test_a_deferred_task_holds_no_slot_and_asks_for_its_trigger_with_code():
     engine, run, ready, token = deferred_run()
     assert ready.state == "deferred"
     [wanted] = [message for message in engine.pending.triggers if isinstance(message, TriggerWanted)]

@@ -112,7 +112,7 @@ def test_a_retry_policy_says_how_long_a_retry_waits_within_bounds(wanted, waits)
     assert (run.instance("a").state, engine.next_timer) == ("up_for_retry", NOON + timedelta(seconds=waits))
 
 
-def test_kills_by_the_machine_do_not_lengthen_the_delay_of_a_tasks_own_retries():
+def test_kills_by_the_machine_do_not_lengthen_the_delay_of_own_retries():
     run = run_of([task("a", retries=1, retry_delay=600.0, retry_exponential_backoff=10.0)])
     engine = evaluation()
     engine.start_run(run, NOON)
@@ -125,7 +125,7 @@ def test_kills_by_the_machine_do_not_lengthen_the_delay_of_a_tasks_own_retries()
     assert timedelta(seconds=600) <= waited < timedelta(seconds=1200)
 
 
-def test_each_further_kill_by_the_machine_is_made_up_for_after_twice_the_time():
+def test_the_delay_doubles_with_each_further_kill_by_the_machine():
     run = run_of([task("a")])
     engine = evaluation()
     engine.start_run(run, NOON)
@@ -138,7 +138,7 @@ def test_each_further_kill_by_the_machine_is_made_up_for_after_twice_the_time():
         engine.time_passed(now)
 
 
-def test_an_interrupted_try_is_handed_back_under_the_same_number_and_has_a_new_start():
+def test_an_interrupted_try_goes_back_with_its_number_and_gets_a_new_start():
     run = run_of([task("a")])
     engine = evaluation()
     engine.start_run(run, NOON)
@@ -153,7 +153,7 @@ def test_an_interrupted_try_is_handed_back_under_the_same_number_and_has_a_new_s
     assert (ready.state, ready.try_number, ready.started_at) == ("running", 1, later)
 
 
-def test_a_sensor_that_is_interrupted_when_it_looks_again_keeps_the_start_of_its_first_look():
+def test_a_sensor_interrupted_at_a_later_look_keeps_the_start_of_its_first():
     run = run_of([task("a", sensor_mode="reschedule")])
     engine = evaluation()
     engine.start_run(run, NOON)
@@ -188,7 +188,7 @@ def test_a_branch_skips_what_it_does_not_follow_but_not_the_join():
     assert run.instance("right").reason == "the branch pick chose left"
 
 
-def test_a_branch_keeps_what_is_downstream_of_a_task_that_it_follows_but_is_not_joined_to():
+def test_a_branch_keeps_tasks_after_a_chosen_task_that_it_does_not_precede():
     run = run_of([task("pick", "last", "other"), task("first", "last"), task("last"), task("other")])
     drive(evaluation(), run, choose={"pick": BranchDecision(("first",))})
     assert states(run) == {"pick": "success", "first": "success", "last": "success", "other": "skipped"}

@@ -43,7 +43,7 @@ async def test_the_event_loop_goes_on_while_a_version_is_prepared(tmp_path, monk
     await database.close()
 
 
-async def test_many_versions_are_read_together_and_what_is_wrong_with_one_is_said_when_it_is_asked_for(tmp_path):
+async def test_many_versions_are_read_together_and_a_bad_one_fails_only_on_use(tmp_path):
     database = open_inline()
     ids = []
     for number in range(5):

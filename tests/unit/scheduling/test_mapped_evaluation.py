@@ -60,7 +60,7 @@ def chain_of(n):
 
 
 @pytest.mark.parametrize("parallelism", [1000000, 3])
-def test_the_work_for_mapped_tasks_grows_with_their_number_and_not_with_its_square(parallelism):
+def test_the_work_for_mapped_tasks_grows_linearly_with_their_number(parallelism):
     calls = {}
     for n in (100, 400):
         engine, run = evaluation(parallelism=parallelism, max_active_tasks=parallelism), chain_of(n)
@@ -93,7 +93,7 @@ def across_the_border(n):
 
 
 @pytest.mark.parametrize("ends_as", ["success", "failed", "skipped"])
-def test_dependencies_across_the_border_of_a_mapped_group_are_counted_once_for_all_of_it(ends_as):
+def test_dependencies_across_a_mapped_groups_border_are_counted_once(ends_as):
     calls = {}
     for n in (50, 200):
         engine, run = evaluation(parallelism=3, max_active_tasks=3), across_the_border(n)
@@ -129,7 +129,7 @@ def states(run, task_id):
         (0, [(0, "removed"), (1, "removed")]),
     ],
 )
-def test_instances_are_added_or_removed_when_what_they_are_mapped_over_was_cleared_and_is_another_now(length, expected):
+def test_instances_follow_the_new_length_of_a_cleared_task(length, expected):
     engine = evaluation()
     first = run_of(
         [
@@ -155,7 +155,7 @@ def test_instances_are_added_or_removed_when_what_they_are_mapped_over_was_clear
     assert run.state == "success"
 
 
-def test_instances_that_wait_for_room_are_removed_when_what_they_are_mapped_over_becomes_shorter():
+def test_instances_that_wait_for_room_are_removed_when_the_list_shrinks():
     """By their trigger rule they need not have waited for that; they would find no value to run with."""
     first = run_of(
         [
@@ -179,7 +179,7 @@ def test_instances_that_wait_for_room_are_removed_when_what_they_are_mapped_over
     assert run.state == "success"
 
 
-def test_what_is_mapped_over_instances_that_are_removed_has_fewer_instances_too():
+def test_removing_instances_shortens_tasks_that_are_mapped_over_them():
     chain = [
         task("source", "mapped"),
         task("mapped", "again", map_length=MapResult("source")),
@@ -198,7 +198,7 @@ def test_what_is_mapped_over_instances_that_are_removed_has_fewer_instances_too(
     assert states(run, "mapped") == states(run, "again") == [(0, "removed")]
 
 
-def test_a_run_waits_for_the_process_of_an_instance_that_is_removed_while_it_runs():
+def test_a_run_waits_for_the_process_of_an_instance_removed_while_running():
     first, engine = run_of([task("source", "mapped"), task("mapped", map_length=MapResult("source"))]), evaluation()
     drive(engine, {"source": 2}, start=lambda: engine.start_run(first, NOON))
     run, tasks = resumed(first, {"source", "mapped"})
@@ -246,7 +246,7 @@ def test_what_ran_in_a_group_that_has_fewer_instances_now_holds_up_nothing():
     assert states(run, "y")[:2] == [(0, "success"), (1, "success")]
 
 
-def test_what_was_skipped_for_an_empty_list_is_expanded_when_the_list_has_values_after_a_clear():
+def test_a_task_skipped_for_an_empty_list_is_expanded_once_it_has_values():
     engine = evaluation()
     first = run_of([task("source", "mapped"), task("mapped", map_length=MapResult("source"))])
     drive(engine, {"source": 0}, start=lambda: engine.start_run(first, NOON))
@@ -258,7 +258,7 @@ def test_what_was_skipped_for_an_empty_list_is_expanded_when_the_list_has_values
     assert states(run, "mapped") == [(0, "success"), (1, "success")]
 
 
-def test_a_task_in_a_mapped_group_returns_nothing_that_another_can_be_mapped_over():
+def test_nothing_can_be_mapped_over_the_result_of_a_task_in_a_mapped_group():
     run = run_of(
         [task("inside", "mapped", group_id="group"), task("mapped", map_length=MapResult("inside"))],
         task_groups=(SerializedTaskGroup("group", map_length=MapLiteral(2)),),
@@ -269,7 +269,7 @@ def test_a_task_in_a_mapped_group_returns_nothing_that_another_can_be_mapped_ove
     assert "inside" in run.instance("mapped").reason
 
 
-def test_a_decision_skips_instances_of_its_own_place_and_mapped_tasks_further_down():
+def test_a_decision_skips_its_own_instances_and_mapped_tasks_further_down():
     run = run_of(
         [
             task("pick", "left", "right", group_id="group"),
@@ -293,7 +293,7 @@ def test_a_decision_skips_instances_of_its_own_place_and_mapped_tasks_further_do
     assert states(run, "mapped") == [(0, "skipped"), (1, "skipped")]
 
 
-def test_instances_of_a_group_mapped_over_nothing_any_more_are_removed_in_each_instance_of_the_group_around_it():
+def test_an_emptied_inner_group_is_removed_in_each_instance_of_the_outer():
     groups = (
         SerializedTaskGroup("outer", map_length=MapLiteral(2)),
         SerializedTaskGroup("inner", parent_id="outer", map_length=MapResult("source")),

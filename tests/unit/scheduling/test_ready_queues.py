@@ -48,7 +48,7 @@ def test_a_task_that_needs_many_slots_waits_until_they_are_free_together():
 
 
 @pytest.mark.parametrize(("keep_after", "wide_starts_at"), [(None, None), (timedelta(minutes=10), 12)])
-def test_slots_are_kept_for_a_wide_task_that_narrow_ones_would_let_wait_for_ever(keep_after, wide_starts_at):
+def test_narrow_tasks_cannot_keep_a_wide_one_waiting_for_ever(keep_after, wide_starts_at):
     engine = evaluation(pools={"pool": 8}, keep_slots_after=keep_after)
     narrow = run_of([task(f"one{n:03}", pool="pool", priority_weight=2) for n in range(100)])
     wide = run_of([task("all", pool="pool", pool_slots=8)])
@@ -69,7 +69,7 @@ def test_slots_are_kept_for_a_wide_task_that_narrow_ones_would_let_wait_for_ever
     assert started_at == wide_starts_at
 
 
-def test_a_task_whose_pool_can_never_let_it_start_says_so_until_the_pool_is_made():
+def test_a_task_whose_pool_cannot_fit_it_says_so_until_the_pool_is_made():
     engine = evaluation(pools={"small": 1})
     run = run_of([task("lost", pool="nowhere"), task("wide", pool="small", pool_slots=2)])
     engine.start_run(run, NOON)
@@ -135,7 +135,7 @@ def workloads(draw):
 
 
 @given(workloads())
-def test_whenever_all_limits_of_a_ready_task_have_room_one_starts_and_no_limit_is_exceeded(workload):
+def test_a_ready_task_starts_if_all_limits_have_room_and_exceeds_none(workload):
     pools, runs, parallelism, per_run, random = workload
     engine = evaluation(parallelism=parallelism, pools=pools, max_active_tasks=per_run)
     active = [run_of(tasks, f"dag{number % 2}") for number, tasks in enumerate(runs)]

@@ -20,7 +20,7 @@ from tests.support.runs import NOON, evaluation
 from tests.support.simulated import report_of
 
 
-async def test_a_run_that_was_taken_up_while_its_start_waited_for_the_database_is_not_begun_again(tmp_path):
+async def test_a_run_taken_up_while_its_start_waits_for_the_database_begins_once(tmp_path):
     async with interrupted_start(tmp_path) as (intake, engine, database, key):
         [row] = await database.read(queued_runs, [key])
         run = await intake.loader.run(row)
@@ -32,7 +32,7 @@ async def test_a_run_that_was_taken_up_while_its_start_waited_for_the_database_i
         assert engine.runs[key] is run
 
 
-async def test_a_run_whose_dag_was_paused_while_its_start_waited_for_the_database_begins_once(tmp_path):
+async def test_a_run_paused_while_its_start_waits_for_the_database_begins_once(tmp_path):
     async with interrupted_start(tmp_path) as (intake, engine, database, key):
         for is_paused in (True, False):
             await database.write(set_paused, "d", is_paused=is_paused, now=NOON)

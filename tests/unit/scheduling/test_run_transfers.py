@@ -72,7 +72,7 @@ async def write_code(database: Database, serialized: bytes) -> None:
     await database.write(lambda conn: conn.execute(sa.update(dag_version).values(serialized=serialized)))
 
 
-async def test_a_takeover_whose_answer_is_lost_gives_no_slot_twice_and_loses_no_try(database, tmp_path):
+async def test_a_takeover_with_a_lost_answer_loses_no_try_and_doubles_no_slot(database, tmp_path):
     gone = await serving(database, tmp_path, "gone")
     lost = await run_on(gone, database, "r0")
     flaky = FlakyDatabase(database, after=True)
@@ -95,7 +95,7 @@ async def test_a_takeover_whose_answer_is_lost_gives_no_slot_twice_and_loses_no_
     assert not another.keys() & lost.keys()
 
 
-async def test_a_try_that_waits_on_the_own_home_is_launched_under_its_token_which_starts_once(database, tmp_path):
+async def test_a_waiting_try_of_the_own_home_is_launched_again_with_its_token(database, tmp_path):
     gone = await serving(database, tmp_path, "gone")
     launched = await run_on(gone, database, "r0")
     epoch = await database.write(register_scheduler, scheduler_id="next", **OF_ITS_HOME)
@@ -104,7 +104,7 @@ async def test_a_try_that_waits_on_the_own_home_is_launched_under_its_token_whic
     assert await following.tick() == launched
 
 
-async def test_a_try_that_was_submitted_before_the_machine_started_is_never_started(database, tmp_path):
+async def test_a_try_submitted_before_the_machine_started_is_never_started(database, tmp_path):
     gone = await serving(database, tmp_path, "gone")
     launched = await run_on(gone, database, "r0")
     epoch = await database.write(register_scheduler, scheduler_id="next", **OF_ITS_HOME)
@@ -118,7 +118,7 @@ async def test_a_try_that_was_submitted_before_the_machine_started_is_never_star
     assert not another.keys() & launched.keys()
 
 
-async def test_a_try_that_ended_while_nobody_served_is_kept_as_it_ended_though_it_was_cleared(database, tmp_path):
+async def test_a_try_that_ended_without_a_scheduler_keeps_its_end_when_cleared(database, tmp_path):
     gone = await serving(database, tmp_path, "gone")
     [token] = await run_on(gone, database, "r")
     run = DagRunKey("d", "r")
@@ -143,9 +143,7 @@ async def test_a_try_that_ended_while_nobody_served_is_kept_as_it_ended_though_i
 
 
 @pytest.mark.parametrize("is_taken_over", [False, True], ids=["", "taken over by the next on this home"])
-async def test_a_run_ends_when_no_process_of_a_task_is_left_that_was_marked_while_it_ran(
-    database, tmp_path, is_taken_over
-):
+async def test_a_run_waits_for_the_process_of_a_task_marked_while_it_ran(database, tmp_path, is_taken_over):
     scheduler = await serving(database, tmp_path, "home")
     begun = await run_on(scheduler, database, "r")
     run = DagRunKey("d", "r")
@@ -178,7 +176,7 @@ async def test_a_run_ends_when_no_process_of_a_task_is_left_that_was_marked_whil
     ids=["clear", "cancel", "clear again what was marked", "clear onto a newer version"],
 )
 @pytest.mark.parametrize("is_away", [False, True], ids=["", "an answer is lost"])
-async def test_what_is_asked_of_a_run_while_nobody_serves_is_done_before_anything_is_decided_of_it(
+async def test_requests_made_without_a_scheduler_come_before_any_decision(
     database, tmp_path, wanted, state, reason, n_ends, is_away
 ):
     scheduler = await serving(database, tmp_path, "home")
@@ -208,7 +206,7 @@ async def test_what_is_asked_of_a_run_while_nobody_serves_is_done_before_anythin
     assert [*launched.values()] == ["r"] * (state == "running")
 
 
-async def test_a_run_waits_for_no_process_of_another_home_whose_instance_is_removed_when_it_is_taken_over(
+async def test_a_takeover_that_removes_an_instance_awaits_no_process_elsewhere(
     tmp_path,
 ):
     database = open_inline()
@@ -237,7 +235,7 @@ async def test_a_run_waits_for_no_process_of_another_home_whose_instance_is_remo
     await database.close()
 
 
-async def test_a_run_waits_for_the_process_of_an_instance_that_was_removed_while_it_ran_and_cleared_since(tmp_path):
+async def test_a_run_waits_for_the_process_of_a_removed_and_cleared_instance(tmp_path):
     database = open_inline()
     run = DagRunKey("d", "r")
     with DAG("d") as dag:
@@ -284,7 +282,7 @@ async def test_one_that_was_given_up_takes_over_nothing(database, tmp_path):
     assert await owners(database) == [("gone", gone.epoch, gone.epoch)]
 
 
-async def test_a_run_that_only_a_newer_version_can_read_is_given_back_and_not_taken_again(database, tmp_path):
+async def test_a_run_that_only_a_newer_version_can_read_is_given_back_once(database, tmp_path):
     gone = await serving(database, tmp_path, "gone")
     lost = await run_on(gone, database, "r0")
     older = await serving(database, tmp_path, "older")

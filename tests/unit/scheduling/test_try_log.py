@@ -48,7 +48,7 @@ def test_of_many_failures_the_first_are_told_of_and_the_others_are_counted():
     }  # fmt: skip
 
 
-def test_a_failed_try_is_told_of_by_its_own_number_though_the_next_has_begun_since():
+def test_a_failed_try_is_logged_with_its_number_after_the_next_has_begun():
     engine, log = started(task("t", retries=1, retry_delay=0.0)), TryLog(tells_all=False)
     engine.pending.mark_stored()
     end_all(engine, "failed")

@@ -122,7 +122,7 @@ def test_a_file_that_makes_no_sense_is_named_with_the_key_at_fault(tmp_path, nam
     assert complaint in str(caught.value)
 
 
-def test_a_task_fails_by_default_only_if_it_has_never_succeeded_and_what_is_assumed_is_told():
+def test_only_tasks_without_a_success_fail_by_default_and_guesses_are_told():
     history = {"d.bad": Expectation(duration=8, failure_rate=1.0), "d.good": Expectation(duration=2, failure_rate=0.9)}
     expected = Expectations(history=with_certain_failures(history))
     assert expected.of("d", "bad") == Expectation(duration=8, failure_rate=1.0)
