@@ -67,7 +67,7 @@ def test_a_backfill_repeats_only_failed_dates_and_spares_the_schedule(new_site):
         assert "backfill 2026-01-04" in log.stdout
         for arguments, words in (
             (("by_hand", *SPAN), "nothing to backfill"),
-            (("daily", "--from", SPAN[3], "--to", SPAN[1]), "exchange"),
+            (("daily", "--from", SPAN[3], "--to", SPAN[1]), "after its end"),
             (("daily", "--from", "2199-01-01", "--to", "2199-02-01"), "future"),
             (("chained", *SPAN, "--reverse", "--reprocess", "failed"), "depend on the past"),
             (("chained", *SPAN), "reprocess"),
