@@ -28,19 +28,19 @@ from asynsched.settings import Settings
 from asynsched.store.dags.parse_results import DagDefaults, FileStamp, Outcome, load_files, store_outcomes
 from asynsched.store.database import Database
 
-COMPANY = timedelta(milliseconds=100)
-"""How long an outcome waits for others while there are files to be parsed. The last one of all never waits."""
+BATCHING_DELAY = timedelta(milliseconds=100)
+"""How long an outcome waits to share a transaction while more files wait to be parsed. The last one never waits."""
 ENOUGH = 20
-"""Outcomes that wait no longer: more in one transaction would cost as much for each."""
+"""As many outcomes wait no longer: a larger transaction would make none of them cheaper."""
 MOST_STORED = 100
-"""Outcomes that share a transaction."""
+"""How many outcomes share a transaction at most."""
 
 
 class ParseDispatcher(Service):
-    """Parses what changes.
+    """Parses changed files.
 
     Args:
-        claims: Which files are this scheduler's to parse; None: all are.
+        claims: Claims files beside other schedulers; None: this scheduler parses all.
     """
 
     name = "parse dispatcher"
@@ -84,7 +84,7 @@ class ParseDispatcher(Service):
 
     @property
     def n_scans(self) -> int:
-        """How many full scans there were whose files are all taken in."""
+        """How many full scans are complete, with all their files taken in."""
         return self._files.n_scans
 
     def reparse(self, path: str) -> None:
@@ -106,7 +106,7 @@ class ParseDispatcher(Service):
     # The service
 
     async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
-        """Dispatch until cancelled; parses that are under way are then ended."""
+        """Dispatch until cancelled, which ends the parses under way."""
         self._channels.file_changes.wakes(self.wake)
         async with anyio.create_task_group() as self._parses:
             self._parses.start_soon(self._parser.warm_up, self.progress)
@@ -145,7 +145,7 @@ class ParseDispatcher(Service):
     # Looks
 
     async def _look(self, now: datetime) -> None:
-        """Look at the files that are asked about, and decide what to do with each."""
+        """Look at the requested files, and decide what to do with each."""
         requests = self._files.to_look(now)
         if not requests:
             return
@@ -184,7 +184,7 @@ class ParseDispatcher(Service):
             case Step.REPORT:
                 assert look.error is not None
                 self.jobs.discard(path)
-                # Without a claim: each scheduler sees the error by itself.
+                # No claim is needed: each scheduler finds the error itself.
                 stamp = FileStamp("", 0, 0, self._runtime)
                 self._conclude(Outcome(path, report_of_error(path, look.error), stamp), now)
             case Step.LOOK_LATER:
@@ -225,7 +225,7 @@ class ParseDispatcher(Service):
             self.under_way.end(job.path)
             self._slots.give_back()
         self.jobs.note_parsed(report.duration)
-        # Not only in the next tick: this one may be storing what was parsed before.
+        # Do not leave this to the next tick: the present one may still be storing earlier outcomes.
         self._start_parses()
         stamp = FileStamp(job.look.content_hash, job.look.modified_ns, job.look.size, self._runtime)
         outcome = Outcome(job.path, report, stamp, claimed_by=self._name)
@@ -244,8 +244,8 @@ class ParseDispatcher(Service):
 
     @property
     def _outcomes_due_at(self) -> datetime | None:
-        """When outcomes are to be stored, whatever else is to be parsed; None without any."""
-        return self._outcomes[0][0] + COMPANY if self._outcomes else None
+        """When outcomes are to be stored even if files wait to be parsed; None without outcomes."""
+        return self._outcomes[0][0] + BATCHING_DELAY if self._outcomes else None
 
     def _are_outcomes_due(self, now: datetime) -> bool:
         """Whether outcomes are to be stored now: some share a transaction while more files wait to be parsed."""
@@ -262,7 +262,7 @@ class ParseDispatcher(Service):
             store_outcomes, outcomes, now=now, defaults=self._defaults, may_be_stored=may_be_stored
         )
         self._is_unanswered = False
-        # What has arrived meanwhile waits for company of its own.
+        # Outcomes that have arrived meanwhile wait for the next transaction.
         del self._outcomes[: len(outcomes)]
         self._files.stored([outcome.path for outcome in outcomes], stored, self.clock.now())
         for file in stored:

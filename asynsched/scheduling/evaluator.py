@@ -1,4 +1,4 @@
-"""The dependency evaluator: turns what has happened into stored state changes, and those into launches."""
+"""The dependency evaluator: turns events into stored state changes, and those into launches."""
 
 from collections import deque
 from collections.abc import Callable
@@ -57,12 +57,12 @@ class DependencyEvaluator(Service):
     """Owns the active runs of this scheduler.
 
     Args:
-        evaluation: Decides about them; what it decides is gathered for this scheduler, under its lease.
-        intake: Lets runs into the evaluation.
+        evaluation: Decides about the runs; its decisions are gathered for this scheduler, under its lease.
+        intake: Admits runs to the evaluation.
         has_peers: Whether there are other schedulers now.
 
     Attributes:
-        stored_until: Until when everything that was reported to it is stored.
+        stored_until: The moment up to which all reports are stored.
     """
 
     name = "evaluator"
@@ -119,17 +119,17 @@ class DependencyEvaluator(Service):
 
     @property
     def evaluation(self) -> Evaluation:
-        """The active runs, for those who only look."""
+        """The active runs, for reading only."""
         return self._evaluation
 
     @property
     def is_idle(self) -> bool:
-        """Whether no run is active, and none could start, once it has looked for runs that wait."""
+        """Whether the evaluator has looked for waiting runs, and none is active or could start."""
         return self._has_started_all and self._is_done and not self._evaluation.runs
 
     @property
     def is_at_a_standstill(self) -> bool:
-        """Whether runs are active, and none of them goes on unless somebody does something."""
+        """Whether runs are active, and none of them can progress unless somebody intervenes."""
         if self._evaluation.are_leaving or not (self._has_started_all and self._is_done):
             return False
         return stand_still(self._evaluation.runs.values())
@@ -145,11 +145,11 @@ class DependencyEvaluator(Service):
 
     @property
     def is_settled(self) -> bool:
-        """Whether everything that was reported is stored."""
+        """Whether all reports are stored."""
         return self._pending.is_empty and not self._channels.finished.qsize() and not self._evaluation.is_unsettled
 
     def stop_granting(self) -> None:
-        """Start no task from now on, and keep nothing back: the scheduler is stopping."""
+        """Start no task from now on, and store every change without delay: the scheduler is stopping."""
         self._is_stopping = True
         self.wake()
 
@@ -158,7 +158,7 @@ class DependencyEvaluator(Service):
         await self._read_pools()
         await self._transfers.recover(held, now)
         self._announcer.end_unclaimed(held, self._evaluation.tries)
-        # What is deferred is stored so already, and hosts that run its triggers may ask at once.
+        # Deferred task instances are already stored as deferred, and trigger hosts may ask for them at once.
         self._announcer.announce_triggers(self._pending)
 
     async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
@@ -169,14 +169,14 @@ class DependencyEvaluator(Service):
             self._try_log.flush()
 
     async def tick(self, now: datetime) -> None:
-        """Take up what has happened, decide what follows, store it, say it."""
+        """Process events, decide what follows, store the decisions, and announce them."""
         began_at = self.clock.monotonic()
         self._try_log.time_passed(now)
         self._has_started_all = False
         await self._store_unless_young(now)
         await self._transfers.take_up_edited(now)
         await self._take_news(now)
-        # First: what is wanted of a run that was taken over is done as it is taken up.
+        # Before other requests: those for a run that was taken over are done as the run is taken up.
         self._are_slots_freed |= await self._transfers.adopt(NOTHING_HELD, now)
         await self._take_requests(now)
         await self._transfers.take_up_edited(now)
@@ -185,12 +185,12 @@ class DependencyEvaluator(Service):
         await self._sweep(now)
         await settle(self._evaluation, now)
         if not self._is_stopping:
-            # What was read meanwhile may be younger than this pass: nothing is to start before it was queued.
+            # Runs read during this pass may be newer than `now`: no run may start before it was queued.
             now = max(now, self.clock.now())
             await self._start_and_grant(now)
         await self._store_unless_young(now)
         if has_taken_all and not self._places.at(Place.EDITED):
-            # What was stale may have put ends back, to be decided once more.
+            # Only without stale changes: these may have put ends back, to be decided again.
             self.stored_until.rise(began_at)
         self._has_started_all = not self._is_stopping
         self._plan_next_pass()
@@ -233,7 +233,7 @@ class DependencyEvaluator(Service):
         backfilled = {message.dag_id for message in self._news if isinstance(message, BackfillChanged | RunsCreated)}
         if backfilled:
             await self._intake.follow_backfills(backfilled)
-        # Each is dropped only once it was acted on: the database may go away between two of them.
+        # Drop each message only after acting on it: the database may go away between two of them.
         while self._news:
             match self._news[0]:
                 case RunsOrphaned():
@@ -245,14 +245,14 @@ class DependencyEvaluator(Service):
             self._news.popleft()
 
     async def _take_requests(self, now: datetime) -> None:
-        """Do what people want done with runs that are active here; those that this changes are to be taken up again."""
+        """Do the requests for runs that are active here. Runs that these change are taken up again."""
         if self._requests.are_due:
-            # What is in memory is stored first: a request changes what is stored.
+            # Store pending changes first: a request changes the stored rows.
             await self._store()
             await self._requests.take(now)
 
     async def _take_events(self, now: datetime) -> bool:
-        """Take up how tries and triggers went; return whether that is all."""
+        """Process the starts and ends of tries and triggers; return whether none is left."""
         if edited := self._places.at(Place.EDITED):
             raise InvalidTransition("run whose events are taken", edited[0].place, Place.ACTIVE)
         for message in self._channels.finished.take(MAX_EVENTS):
@@ -267,7 +267,7 @@ class DependencyEvaluator(Service):
         return not self._channels.finished.qsize()
 
     async def _sweep(self, now: datetime) -> None:
-        """Now and then, look for what no message told of."""
+        """At intervals, look for changes that no message announced."""
         interval = self.interval or timedelta()
         if self._swept_at is not None and self._swept_at <= now < self._swept_at + interval:
             return
@@ -296,18 +296,18 @@ class DependencyEvaluator(Service):
         self._evaluation.ready.try_again(now)
         self._evaluation.grant(now)
         if self._are_slots_freed and self._evaluation.ready.are_waiting:
-            # What others have given back does not matter before somebody waits: perhaps it was long ago.
+            # Slots that others gave back matter only once a task waits, which may be long after.
             await self._read_pools()
             self._evaluation.grant(now)
 
     async def _store_unless_young(self, now: datetime) -> None:
-        if self._is_stopping or not self._pending.waits_for_company(now):
+        if self._is_stopping or not self._pending.waits_for_more(now):
             await self._store()
 
     async def _store(self) -> None:
-        """Store what was decided, then say it. When the database is away, the next tick tries again."""
+        """Store the decisions, then announce them. When the database is away, the next tick tries again."""
         pending = self._pending
-        # A run that is being stopped is stored when that is decided of all its tasks: a crash leaves it whole.
+        # A run that is being stopped is stored once all its tasks are decided, so that no crash leaves it half stopped.
         await settle(self._evaluation, self.clock.now())
         if pending.is_empty:
             return
@@ -331,18 +331,18 @@ class DependencyEvaluator(Service):
         announce_paused(self._channels, stored.paused)
         pending.clear()
         if stored.settled.refused:
-            # Others may take what was given back for a task that was refused.
+            # Other tasks may take the slots that a refused task gave back.
             self.wake()
 
 
 class Watermark:
-    """An instant of the monotonic clock that only rises, and that others wait for.
+    """An instant of the monotonic clock that only rises, and that other services wait for.
 
     Args:
-        ask: Has it rise soon, up to the present moment.
+        ask: Requests that it rise soon, up to the present moment.
 
     Attributes:
-        at: Everything that was reported until then is stored.
+        at: All reports up to this instant are stored.
     """
 
     def __init__(self, ask: Callable[[], None]) -> None:
@@ -351,14 +351,14 @@ class Watermark:
         self._has_risen = anyio.Event()
 
     def rise(self, at: float) -> None:
-        """Take note that everything is stored that was reported until `at`."""
+        """Note that all reports up to `at` are stored."""
         if at > self.at:
             self.at = at
             self._has_risen.set()
             self._has_risen = anyio.Event()
 
     async def reach(self, at: float) -> None:
-        """Wait until it is at that instant, or later."""
+        """Wait until the watermark is at this instant or later."""
         while self.at < at:
             self._ask()
             await self._has_risen.wait()

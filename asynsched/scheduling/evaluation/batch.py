@@ -1,4 +1,4 @@
-"""The changes of one moment, gathered until they are stored, and what is to be said once they are."""
+"""The changes of one moment, gathered until they are stored, and the messages to send once they are."""
 
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, field
@@ -32,8 +32,8 @@ from asynsched.store.runs.changes import (
 )
 from asynsched.store.schema import CallbackRequest, HistoryRow
 
-COMPANY = timedelta(milliseconds=20)
-"""How long the news that a try has begun waits for something else to be stored with."""
+BATCHING_DELAY = timedelta(milliseconds=20)
+"""How long the start of a try waits to be stored together with other changes."""
 
 
 @dataclass(slots=True)
@@ -41,8 +41,8 @@ class PendingBatch:
     """Gathers changes. A task that changes several times before it is stored is written once.
 
     Attributes:
-        ends: The ends of tries that these changes follow from, each with its task; None: nobody waited for it.
-        results: What was decided about those that somebody waited for, and about triggers that ended a task.
+        ends: The ends of tries that caused these changes, each with its task; None: no task waited for it.
+        results: The decisions on the ends that a task waited for, and on triggers that ended a task.
     """
 
     scheduler_id: str
@@ -65,7 +65,7 @@ class PendingBatch:
     held_since: datetime | None = None
 
     def note(self, change: Change) -> None:
-        """Gather what a change writes."""
+        """Gather the rows and messages of a change."""
         if isinstance(change, TaskChange):
             self.tasks[id(change.task)] = change.task
             for row in change.rows:
@@ -106,7 +106,7 @@ class PendingBatch:
             case HistoryRow():
                 self.history.append(row)
             case ForgottenRow(run_id, task_id, map_index):
-                # Of what the task instance has pushed nothing is stored, whether it was gathered here or is stored.
+                # No XCom of the task instance remains, neither those gathered here nor those in the database.
                 key = (run_id, task_id, map_index)
                 self.xcoms = [xcom for xcom in self.xcoms if (xcom.dag_run_id, xcom.task_id, xcom.map_index) != key]
                 self.forgotten.append(row)
@@ -118,19 +118,19 @@ class PendingBatch:
                 self.asset_events.append(row)
 
     def say(self, message: TryUnwanted | TriggerWanted | TriggerUnwanted) -> None:
-        """Gather what is said once all is stored."""
+        """Gather a message to send once all is stored."""
         if isinstance(message, TryUnwanted):
             self.unwanted.append((message.token, message.reason))
         else:
             self.triggers.append(message)
 
     def count_stale(self, n: int = 1) -> None:
-        """Note that messages came too late to mean anything, or changes that the database has refused for that."""
+        """Count messages that came too late to mean anything, or changes that the database refused as too late."""
         self.n_stale += n
 
     @property
     def is_urgent(self) -> bool:
-        """Whether somebody waits for this to be stored; that a try has begun can wait for company."""
+        """Whether somebody waits for this to be stored; the start of a try can wait for other changes."""
         if self.runs or self.granted or self.callbacks or self.unwanted or self.ends or self.triggers:
             return True
         return any(task.state is not TaskInstanceState.RUNNING for task in self.tasks.values())
@@ -140,26 +140,26 @@ class PendingBatch:
         """Whether there is nothing to store or say."""
         return not (self.tasks or self.runs or self.ends or self.unwanted or self.callbacks or self.triggers)
 
-    def waits_for_company(self, now: datetime) -> bool:
-        """Whether this is not to be stored yet: it is but the news that tries have begun, and young."""
+    def waits_for_more(self, now: datetime) -> bool:
+        """Whether to delay storing this: it holds only recent starts of tries."""
         if self.is_empty or self.is_urgent:
             return False
         self.held_since = self.held_since or now
-        # Not what lies in the future either: the clock may have been set back.
-        return self.held_since <= now < self.held_since + COMPANY
+        # A `held_since` in the future does not count: the clock may have been set back.
+        return self.held_since <= now < self.held_since + BATCHING_DELAY
 
     @property
     def due_at(self) -> datetime | None:
-        """When that has waited long enough."""
-        return None if self.held_since is None else self.held_since + COMPANY
+        """When the delay ends; None when nothing is delayed."""
+        return None if self.held_since is None else self.held_since + BATCHING_DELAY
 
     def task_rows(self) -> Iterator[tuple[ActiveTask, TaskRow]]:
-        """Yield what is to be written of task instances, in key order."""
+        """Yield the changed task instances with their rows, in key order."""
         for task in sorted(self.tasks.values(), key=lambda task: (task.run.id, task.task_id, task.map_index)):
             yield task, _task_row(task)
 
     def batch(self, task_rows: Iterable[tuple[ActiveTask, TaskRow]] | None = None) -> Batch:
-        """Return what is to be written, in key order, with the rows of task instances if they were made before."""
+        """Return the rows to write, in key order; pass `task_rows` if they were made before."""
         rows = list(self.task_rows() if task_rows is None else task_rows)
         return Batch(
             lease_epoch=self.lease_epoch,
@@ -175,13 +175,13 @@ class PendingBatch:
         )
 
     def take_refused(self, refused: Collection[TaskRowKey]) -> list[ActiveTask]:
-        """Take the grants out that were stored as refused, and return their task instances."""
+        """Remove the grants that were stored as refused, and return their task instances."""
         taken = [task for task in self.granted if (task.run.id, task.task_id, task.map_index) in refused]
         self.granted = [task for task in self.granted if task not in taken]
         return taken
 
     def mark_stored(self) -> None:
-        """Remember that the database has what was gathered."""
+        """Mark the gathered runs and task instances as stored."""
         for task in self.tasks.values():
             task.stored_state, task.stored_try, task.is_stored = task.state, task.try_number, True
         for run in self.runs.values():

@@ -1,4 +1,4 @@
-"""What may become of runs and task instances: `decisions.py` decides it, and `Evaluation` alone applies it."""
+"""The changes of runs and task instances: `decisions.py` decides on them, and only `Evaluation` applies them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from asynsched.scheduling.evaluation.run import ActiveRun, ActiveTask
 
 Row = HistoryRow | ForgottenRow | XComRow | CallbackRequest | AssetEventRow
-"""What is written in the transaction that stores a change."""
+"""The rows written in the transaction that stores a change."""
 NOTHING, PLACE, SLOTS, TIMER, TRIGGER = range(5)
 HOLDS: dict[TaskInstanceState | None, int] = (
     dict.fromkeys((None, *TaskInstanceState), NOTHING)
@@ -51,7 +51,7 @@ class TaskValues(TypedDict, total=False):
 
 
 class TryResult(NamedTuple):
-    """How a try has ended, and what was decided about its task instance, which may have gone on since."""
+    """How a try ended, and the decision about its task instance, whose state may have changed again since."""
 
     task: ActiveTask
     try_number: int
@@ -63,8 +63,8 @@ class TaskChange(Struct, frozen=True, gc=False):
     """A task instance goes from one state into another.
 
     Attributes:
-        token: Of the try that it had before.
-        result: How its try has ended, if that is why.
+        token: Token of the try that the task instance had before.
+        result: How that try ended, if its end caused the change.
     """
 
     task: ActiveTask
@@ -78,16 +78,16 @@ class TaskChange(Struct, frozen=True, gc=False):
 
     @property
     def run(self) -> ActiveRun:
-        """The run that it belongs to."""
+        """The task instance's run."""
         return self.task.run
 
 
 class NewInstances(Struct, frozen=True):
-    """A mapped task has other instances.
+    """The set of a mapped task's instances changes.
 
     Attributes:
-        new: Those that are new; None: it is not known how many there should be, and the task keeps those that it has.
-        gone: The unexpanded one that these take the place of, if there was one.
+        new: The new instances; None: their number is not known, and the task keeps the instances that it has.
+        gone: The unexpanded instance that the new ones replace, if there was one.
     """
 
     run: ActiveRun
@@ -109,7 +109,7 @@ class RunChange(Struct, frozen=True):
 
 
 class Stopped(Struct, frozen=True):
-    """A run is to be stopped, in these steps: what waits is skipped, what runs is killed."""
+    """A run is to be stopped, in these steps: waiting task instances are skipped, running ones killed."""
 
     run: ActiveRun
     stop: RunStop
@@ -117,7 +117,7 @@ class Stopped(Struct, frozen=True):
 
 
 class Expanded(Struct, frozen=True):
-    """An unexpanded task instance is to become others, which these steps make."""
+    """An unexpanded task instance is to be replaced by the instances that these steps make."""
 
     run: ActiveRun
     steps: Iterator[Change | None]

@@ -1,7 +1,7 @@
-"""What follows from an event, or from what has ended upstream: functions of a run as it is, which return changes.
+"""Decisions after an event or an upstream's end: functions of a run in its present state, which return changes.
 
 Nothing here changes anything or reads a clock. Each function looks at one task instance and at the counters of its run,
-however many tasks that has; what goes through all instances, such as a stop, is a series of steps.
+however many tasks the run has; a decision about all instances, such as a stop, is a series of steps.
 
 Source: Apache Airflow's `TaskMap.expand_mapped_task` and `DagRun._revise_map_indexes_if_mapped` for mapped tasks.
 """
@@ -39,18 +39,18 @@ from asynsched.store.runs.changes import AssetEventRow, ForgottenRow, XComRow
 from asynsched.store.schema import CallbackRequest, HistoryRow
 
 SKIPMIXIN_KEY = "skipmixin_key"
-"""XCom key under which a branch's or short circuit's decision is kept (Airflow's name), so that it holds when a task
-that it skipped is cleared."""
+"""XCom key (Airflow's name) of a branch's or short circuit's decision, which still holds when a task that it skipped is
+cleared."""
 Obstacle = Callable[[ActiveTask], str]
-"""Returns why a task can never start as pools and executors are; empty if it can."""
+"""Returns why a task can never start with the present pools and executors; empty if it can."""
 
 
-# A task instance that waits
+# Waiting task instances
 
 
 def of_look(task: ActiveTask, obstacle: Obstacle, now: datetime) -> Sequence[Change]:
-    """Return what becomes of a task instance, now that something it depends on has changed; nothing while it waits."""
-    # First: which upstream instances it depends on goes by how many there are of both. Then it is looked at again.
+    """Return the changes of a task instance after a dependency has changed; none while it still waits."""
+    # First, because the numbers of instances decide which upstream instances it depends on. It is examined again then.
     if task.task_id in task.run.to_be_remapped and (changes := _refit(task, now)):
         return changes
     if task.state not in WAITING:
@@ -69,7 +69,7 @@ def of_look(task: ActiveTask, obstacle: Obstacle, now: datetime) -> Sequence[Cha
 
 
 def ready(task: ActiveTask, obstacle: Obstacle, now: datetime, deferral: StoredDeferral | None = None) -> TaskChange:
-    """Let a task instance wait for room; with the deferral that its trigger has ended, if that is why."""
+    """Make a task instance wait for room; `deferral` is the one that its trigger has ended, if it resumes."""
     values: TaskValues = {"scheduled_at": now}
     if deferral is not None:
         values["deferral"] = deferral
@@ -94,21 +94,21 @@ def _expansion(task: ActiveTask, now: datetime) -> TaskChange | Expanded:
 
 
 def _instances(task: ActiveTask, n_instances: int) -> Iterator[Change | None]:
-    """Make the instances of an unexpanded one. Nobody sees them until all are made: a crash before loses nothing."""
+    """Make the instances of an unexpanded one. They become visible only when all are made, so a crash loses nothing."""
     made = []
     for map_index in range(n_instances):
         made.append(task.run.new_instance(task.task, map_index))
         yield None
-    # It may have been settled meanwhile, and is then on the agenda, or has ended.
+    # The unexpanded one may have been settled meanwhile: it is then on the agenda, or has ended.
     if task.state in WAITING and (verdict := verdict_of(task)).met and verdict.settle_as is None:
         yield NewInstances(task.run, task.task_id, made, task)
 
 
 def _refit(task: ActiveTask, now: datetime) -> list[Change]:
-    """Fit the number of a mapped task's instances to what it would be now; see `ActiveRun.to_be_remapped`.
+    """Fit a mapped task's number of instances to the present results; see `ActiveRun.to_be_remapped`.
 
-    Done once after a run was taken up, when all that the task is mapped over has ended: that may have been cleared, and
-    run again.
+    This happens once after a run was taken up, when all tasks that the task is mapped over have ended: they may have
+    been cleared, and run again.
     """
     run, task_id = task.run, task.task_id
     if any(map(run.unfinished_of.get, run.structure.map_sources[task_id])):
@@ -135,7 +135,7 @@ def of_grant(task: ActiveTask, token: str, now: datetime) -> TaskChange:
 
 
 def of_refusal(task: ActiveTask) -> TaskChange:
-    """Let a task instance wait again whose try was not stored: others have taken the slots that it was to have."""
+    """Make a task instance wait again: its try was not stored, because other schedulers had taken the slots."""
     values: TaskValues = {"try_number": task.try_number - 1, "token": None, "queued_at": None}
     return TaskChange(task, task.state, task.token, State.SCHEDULED, task.reason, values)
 
@@ -149,10 +149,10 @@ def of_start(task: ActiveTask, event: Started) -> TaskChange:
 def of_end(
     task: ActiveTask, event: Ended, now: datetime, max_machine_kills: int, number: int | None = None
 ) -> list[Change]:
-    """Return what follows from the end of a try: the change of its task instance first.
+    """Return the changes that follow from the end of a try, beginning with its task instance's.
 
     Args:
-        number: The number of the try, where the task instance does not have it.
+        number: The number of the try, if it is not the task instance's `try_number`.
     """
     run, number = task.run, task.try_number if number is None else number
     if task.state is State.RESTARTING and run.stop is None:
@@ -183,20 +183,20 @@ def of_end(
 def of_trigger(
     task: ActiveTask, outcome: TriggerOutcome, obstacle: Obstacle, now: datetime, max_machine_kills: int
 ) -> list[Change]:
-    """Return what follows from the outcome of a trigger: its task goes on in a process, or ends without one."""
+    """Return the changes that follow from a trigger's outcome: its task resumes in a process, or ends without one."""
     assert task.deferral is not None
     ended = end_of(outcome, now)
     if ended is None:
         return [ready(task, obstacle, now, StoredDeferral(task.deferral.deferral, outcome))]
     rows = tuple(XComRow(*_row_key(task), name, _json(value), now) for name, value in outcome.xcoms.items())
-    # Its try ends with this, without the process that would have counted it.
+    # The try ends here, without the process that would have counted it.
     first, *others = of_end(task, ended, now, max_machine_kills, task.try_number + 1)
     assert isinstance(first, TaskChange)
     return [msgspec.structs.replace(first, rows=rows + first.rows), *others]
 
 
 def _restart(task: ActiveTask, event: Ended) -> TaskChange:
-    """Put a killed try into the history, and let the task instance wait as if it were new."""
+    """Move a killed try into the history, and make the task instance wait as if it were new."""
     started_at = task.started_at or event.started_at
     rows = (
         _history(task, task.try_number, task.reason, started_at, event.ended_at),
@@ -261,7 +261,7 @@ def _rows_of_end(
 
 
 def _left_out(task: ActiveTask, skips: Skips, now: datetime) -> list[TaskChange]:
-    """Skip what a branch or a short circuit that has ended decided to leave out."""
+    """Skip the task instances that an ended branch or short circuit decided to leave out."""
     beside = task.run.instances_beside
     targets = [target for task_id in sorted(skips.task_ids) for target in beside(task, task_id)]
     return [_settled(target, State.SKIPPED, skips.reason, now) for target in targets if _may_be_left_out(target)]
@@ -275,8 +275,8 @@ def _may_be_left_out(target: ActiveTask) -> bool:
 def _span(task: ActiveTask, event: Ended) -> tuple[datetime | None, datetime | None]:
     """Return when a try began and ended.
 
-    A try that a stop of the scheduler has interrupted has done neither, and is begun again. Its start stays only where
-    it lies before that try: a sensor's first look, or what deferred the task.
+    A try that a stop of the scheduler interrupted has neither time, and begins again. Its start is kept only if it is
+    earlier than that try: a sensor's first look, or the start of the try that deferred.
     """
     started_at = task.started_at or event.started_at
     if event.cause != "interrupted":
@@ -317,12 +317,12 @@ def of_taking_up(run: ActiveRun) -> RunChange:
 
 
 def of_wish(run: ActiveRun, stop: RunStop, now: datetime) -> Sequence[Stopped]:
-    """Stop a run. After a stop that fails the run there is no other."""
+    """Stop a run. A stop that fails the run is final: no other follows it."""
     return () if run.stop is not None and run.stop.fails_run else (Stopped(run, stop, _stopping(run, stop, now)),)
 
 
 def _stopping(run: ActiveRun, stop: RunStop, now: datetime) -> Iterator[Change | None]:
-    """Stop the task instances of a run, one after the other; those that are killed end when they do."""
+    """Stop the task instances of a run one by one; a killed one ends when its try has ended."""
     for task in list(run.all_instances()):
         match on_stop(stop, task.task, task.state):
             case "kill":
@@ -334,9 +334,9 @@ def _stopping(run: ActiveRun, stop: RunStop, now: datetime) -> Iterator[Change |
 
 
 def time_is_over(run: ActiveRun, now: datetime) -> timedelta | None:
-    """Return the `dagrun_timeout` of a run that takes longer.
+    """Return a run's `dagrun_timeout` if the run takes longer, else None.
 
-    Where all tasks have ended in time, the run does not fail for what else it waits for.
+    A run whose tasks have all ended in time does not fail because of anything else that it waits for.
     """
     timeout = timedelta(seconds=run.structure.dag.dagrun_timeout or 0)
     if not timeout or run.state is not DagRunState.RUNNING or run.started_at is None or not run.n_unfinished:
@@ -345,7 +345,7 @@ def time_is_over(run: ActiveRun, now: datetime) -> timedelta | None:
 
 
 def unwanted_try(task: ActiveTask) -> tuple[str, str] | None:
-    """Return the try of a task instance that is to be ended because its run is being stopped, and why."""
+    """Return the token of a task instance's try if its run's stop kills it, with the reason; else None."""
     stop = task.run.stop
     if stop is None or task.token is None or on_stop(stop, task.task, task.state) != "kill":
         return None
@@ -353,7 +353,7 @@ def unwanted_try(task: ActiveTask) -> tuple[str, str] | None:
 
 
 def of_rest(run: ActiveRun, now: datetime) -> Sequence[RunChange]:
-    """Return how a run ends in which nothing can happen any more; nothing while it goes on."""
+    """Return the end of a run in which nothing can happen any more; nothing while it is under way."""
     if run.state is not DagRunState.RUNNING or not run.may_have_ended:
         return ()
     verdict = decide_run_state(run.ends())

@@ -1,6 +1,6 @@
-"""What is kept of a deferred task instance: what it waits for, and then what came of that.
+"""The stored deferral of a task instance: the trigger that it waits for, and then the trigger's outcome.
 
-It stays with the task instance until the try ends, so that a resumed process that is handed back is resumed again.
+The task instance keeps it until the try ends, so that a try that is handed back after resuming resumes again.
 """
 
 from datetime import datetime, timedelta
@@ -14,19 +14,19 @@ from asynsched.scheduling.evaluation.run import ActiveTask
 
 
 class StoredDeferral(Struct, frozen=True, omit_defaults=True):
-    """A deferral, and what its trigger came to; None while that is waited for."""
+    """A deferral and the outcome of its trigger; None until there is one."""
 
     deferral: Deferral
     outcome: TriggerOutcome | None = None
 
 
 def encoded(stored: StoredDeferral | None) -> str | None:
-    """Return what is written into the row of a task instance."""
+    """Return a deferral as the text stored in its task instance's row."""
     return None if stored is None else msgspec.json.encode(stored).decode()
 
 
 def decoded(text: str | None) -> StoredDeferral | None:
-    """Return what was written into the row of a task instance."""
+    """Return the deferral stored as text in a task instance's row."""
     return None if text is None else msgspec.json.decode(text, type=StoredDeferral)
 
 
@@ -40,13 +40,13 @@ def trigger_of(task: ActiveTask, deferral: Deferral, token: str) -> TriggerSpec:
         run_id=task.run.key.run_id,
         task_id=task.task_id,
         map_index=task.map_index,
-        # A deferral does not use the number up: the try goes on when its trigger has fired.
+        # A deferral uses up no try number: the try continues when its trigger has fired.
         try_number=task.try_number + 1,
     )
 
 
 def resumption(stored: StoredDeferral | None) -> Resume | None:
-    """Return how a task instance goes on; None for one that begins."""
+    """Return how a task instance resumes; None for one that begins."""
     if stored is None or stored.outcome is None:
         return None
     outcome, deferral = stored.outcome, stored.deferral
@@ -57,7 +57,7 @@ def resumption(stored: StoredDeferral | None) -> Resume | None:
 
 
 def after_end(stored: StoredDeferral | None, ended: Ended) -> StoredDeferral | None:
-    """Return what is kept after a try: a new deferral; the one it had, if it is only handed back; else nothing."""
+    """Return the deferral to keep after a try: a new one; the same if the try was only handed back; else None."""
     if ended.state == "deferred" and ended.deferral is not None:
         return StoredDeferral(ended.deferral)
     return stored if ended.cause == "interrupted" else None

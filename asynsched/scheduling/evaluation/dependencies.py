@@ -1,4 +1,7 @@
-"""All that must hold before a task instance of an active run may start, limits aside: one verdict of each rule."""
+"""Every dependency that must be met before a task instance of an active run may start: one verdict of each rule.
+
+Limits, such as pools, are not among them.
+"""
 
 from collections.abc import Callable
 
@@ -11,7 +14,7 @@ from asynsched.states import TaskInstanceState
 
 
 def verdict_of(task: ActiveTask) -> Verdict:
-    """Return whether a task instance may start: the first verdict that settles it, else the first that holds it."""
+    """Return whether a task instance may start: the first verdict that settles it, else the first that is not met."""
     held: Verdict | None = None
     for name, dependency in DEPENDENCIES.items():
         if name in task.ignored:
@@ -76,4 +79,4 @@ DEPENDENCIES: dict[str, Callable[[ActiveTask], Verdict]] = {
 }
 """Every dependency by name, in the order in which they decide."""
 IGNORABLE = frozenset(DEPENDENCIES) - {"mapped_upstream"}
-"""Those that somebody who forces a task may have ignored: without its upstream, a mapped one has no instances."""
+"""The dependencies that forcing a task may ignore. Without its mapped upstream, a mapped task has no instances."""

@@ -1,11 +1,11 @@
-"""What happens next to the active runs, in memory: events in, one batch of changes out. No I/O, no clock.
+"""Evaluation of the active runs, in memory: events in, one batch of changes out. No I/O, no clock.
 
     event ──▶ decisions.of_…(task or run, event) ──▶ changes ──▶ _apply ──▶ agenda of the run ───┐
                  ▲                                                                               │
                  └──── decisions.of_look(task), in topological order, in slices ◀────────────────┘
 
-Work follows change: an event touches its task instance, what is directly downstream of that, and the limits it gives
-back; nothing is ever looked through. It is done in slices: ten thousand tasks that are to be looked at hold up nobody.
+The work follows the changes: an event touches its task instance, the instances directly downstream, and the limits that
+it gives back; nothing is ever scanned. The work is done in slices, so ten thousand tasks to examine block nothing else.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ from asynsched.timers import Timers
 
 
 class Agenda:
-    """What is still to be looked at of one run: steps that are under way first, then places in topological order."""
+    """The work left for one run: first the steps under way, then the task instances to examine in topological order."""
 
     def __init__(self, run: ActiveRun) -> None:
         self.run = run
@@ -52,7 +52,7 @@ class Agenda:
         self._places: list[tuple[int, int]] = []
 
     def add(self, tasks: Iterable[ActiveTask]) -> None:
-        """Add task instances that are to be looked at."""
+        """Add task instances to examine."""
         position = self.run.structure.position
         for task in tasks:
             heapq.heappush(self._places, (position[task.task.task_id], task.map_index))
@@ -69,13 +69,13 @@ class Agenda:
 
 
 class Evaluation:
-    """The active runs of one scheduler: what has happened goes in, and what follows from it is decided.
+    """The active runs of one scheduler: takes in events, and decides what follows from them.
 
     Args:
-        ready: Where ready tasks wait for room.
-        pending: Takes every change.
-        new_token: Gives an attempt token.
-        max_machine_kills: How often a try that the machine killed is made up for.
+        ready: The queues in which ready tasks wait for room.
+        pending: Gathers every change.
+        new_token: Returns a new attempt token.
+        max_machine_kills: How often a task gets another try for one that the machine killed.
         at_once: How many task instances are decided about before `is_unsettled` asks for a pause.
     """
 
@@ -114,7 +114,7 @@ class Evaluation:
         """Return an evaluation without runs, with the limits that settings give.
 
         Args:
-            settings: Their `parallelism` is not looked at: the executor may have another one.
+            settings: Their `parallelism` is not used: the executor may have another one.
             pending: Takes every change.
             parallelism: How many tasks may run at once.
             executors: How many of them in each of several executors, by the names that tasks give.
@@ -147,7 +147,7 @@ class Evaluation:
         self._follow(now)
 
     def resume_run(self, run: ActiveRun, tasks: list[ActiveTask], now: datetime, stop: RunStop | None = None) -> None:
-        """Take up a begun run, with its task instances as stored; those it lacks are new. Stop it first, if wanted."""
+        """Take up a run that has begun, with its stored task instances and new ones; apply `stop` first, if given."""
         if not run.instances:
             run.add_tasks([*tasks, *run.first_instances({task.task_id for task in tasks})])
         change = decisions.of_taking_up(run)
@@ -159,7 +159,7 @@ class Evaluation:
         self._follow(now)
 
     def drop_run(self, key: DagRunKey) -> list[str]:
-        """Forget a run without a change: its rows were changed by somebody else. Returns the tokens of its tries."""
+        """Forget a run without changing it: its rows were changed elsewhere. Returns the tokens of its tries."""
         if (run := self.runs.pop(key, None)) is None:
             return []
         tasks = list(run.all_instances())
@@ -172,7 +172,7 @@ class Evaluation:
         self._forget(run)
         return tokens + self._tries.forget(run)
 
-    # What may happen
+    # Events
 
     def try_started(self, event: Started, now: datetime) -> None:
         """User code of a try has begun."""
@@ -196,7 +196,7 @@ class Evaluation:
         self._follow(now)
 
     def try_gone(self, token: str, now: datetime) -> None:
-        """No process is left of a try: its run may end if that has waited for it."""
+        """No process of a try is left: its run may end if it waited for that."""
         _, waiting_run = self._tries.ended(token)
         if waiting_run is not None:
             self._agenda(waiting_run)
@@ -213,14 +213,14 @@ class Evaluation:
         self._follow(now)
 
     def stop_run(self, key: DagRunKey, stop: RunStop, now: datetime) -> None:
-        """End a run: what runs is killed, what waits is skipped."""
+        """Stop a run: kill running task instances, skip waiting ones."""
         if (run := self.runs.get(key)) is not None:
             self._agenda(run)
             self._apply(decisions.of_wish(run, stop, now), now)
             self._follow(now)
 
     def past_read(self, run: ActiveRun, now: datetime) -> None:
-        """What is stored of the run before was read again into `run.past`."""
+        """The stored past was read into `run.past` again."""
         self._agenda(run).add(instances_with_past(run))
         self._follow(now)
 
@@ -249,15 +249,15 @@ class Evaluation:
         return self._timers.next_at
 
     def grant(self, now: datetime) -> None:
-        """Let every ready task go for which all its limits have room, best first."""
+        """Grant slots to every ready task for which all its limits have room, best first."""
         while (task := self.ready.best(now)) is not None:
             self._apply((decisions.of_grant(task, self._new_token(), now),), now)
 
     def settled(self, settlement: Settlement, retry_at: datetime | None, now: datetime) -> None:
-        """The batch was stored: take over what others have of shared limits, and let what they have refused wait again.
+        """The batch was stored: note other schedulers' use of shared limits, and make refused tasks wait again.
 
         Args:
-            retry_at: When to try again what another scheduler was settling.
+            retry_at: When to retry the limits that another scheduler was settling.
         """
         self.ready.note_settled(settlement, retry_at)
         for task in self.pending.take_refused(settlement.refused):
@@ -268,37 +268,37 @@ class Evaluation:
 
     @property
     def are_leaving(self) -> bool:
-        """Whether runs wait until tries are gone that no task instance waits for."""
+        """Whether runs wait for tries to be gone that no task instance waits for."""
         return self._tries.are_leaving
 
     @property
     def unclaimed(self) -> Set[str]:
-        """The tries that the executor may still run, of runs that are not active here."""
+        """The tries of runs that are not active here that the executor may still run."""
         return self._tries.unclaimed
 
     def expect_ends(self, tokens: Iterable[str]) -> None:
-        """The executor may still run these tries, of runs that are not active here, until it tells of their ends."""
+        """The executor may still run these tries of runs that are not active here, until it reports their ends."""
         self._tries.unclaimed.update(tokens)
 
     def leave(self, run: ActiveRun, tokens: Iterable[str], now: datetime) -> None:
-        """Let a run that is taken up next wait until tries are gone that no task instance of it waits for."""
+        """Make a run that is taken up next wait until these tries, for which no task instance waits, are gone."""
         self._tries.leave(run, sorted(tokens), now)
 
     def leaving_of(self, run: ActiveRun) -> list[str]:
-        """Return the tokens of the tries that a run waits for, and no task instance of it."""
+        """Return the tokens of the tries that a run waits for, but none of its task instances."""
         return self._tries.leaving_of(run)
 
     def take_lingering(self, before: datetime) -> list[tuple[ActiveRun, list[str]]]:
-        """Return the runs, each once, that have waited so since before a moment, with the tokens."""
+        """Return the runs, each once, that have waited for such tries since before a moment, with the tokens."""
         return self._tries.take_lingering(before)
 
     # Changes are applied
 
     def _apply(self, changes: Iterable[Change], now: datetime) -> None:
-        """Apply changes: to the batch, to their run, to what its task instances hold, to the runs that come after it.
+        """Apply changes to the batch, to their run, to the slots and timers of its task instances, and to later runs.
 
-        Nothing else changes any of these. All changes of an event are applied before anything is looked at: with half
-        of them applied, a run may seem deadlocked.
+        Nothing else changes any of these. All changes of an event are applied before any task instance is examined:
+        with half of them applied, a run may seem deadlocked.
         """
         for change in changes:
             self.pending.note(change)
@@ -306,7 +306,7 @@ class Evaluation:
             if isinstance(change, TaskChange):
                 self._hold(change, now)
                 self._past.task_changed(change.task)
-                # With nothing to look at, the run may have ended by the end of its task instance.
+                # Even with nothing to examine, the end of a task instance may have ended the run.
                 if found or change.task.is_finished:
                     self._agenda(change.run).add(found)
             elif isinstance(change, RunChange):
@@ -318,7 +318,7 @@ class Evaluation:
                     agenda.steps.append(change.steps)
 
     def _hold(self, change: TaskChange, now: datetime) -> None:
-        """Take what a task instance holds by its new state, and give back what it held by the one before."""
+        """Take the slots and timers that a task instance's new state holds, and release those of the state before."""
         held, holds = HOLDS[change.before], HOLDS[change.state]
         if held == holds:
             return
@@ -332,7 +332,7 @@ class Evaluation:
             self._timers.arm(task.next_try_at or now, task.key)
 
     def _keep_run(self, change: RunChange, found: Iterable[ActiveTask]) -> None:
-        """Take a run that begins or is taken up, or let go of one that has ended."""
+        """Add a run that begins or is taken up, or drop one that has ended."""
         run = change.run
         if change.state in FINISHED_RUN_STATES:
             del self.runs[run.key]
@@ -355,11 +355,11 @@ class Evaluation:
 
     @property
     def is_unsettled(self) -> bool:
-        """Whether something is left to decide that follows from what has happened: `go_on`, after a pause."""
+        """Whether decisions are left that follow from events: call `go_on` after a pause."""
         return bool(self._agendas)
 
     def go_on(self, now: datetime) -> None:
-        """Decide more of it. Other events may come in between; a crash in between loses nothing that is stored."""
+        """Decide more of them. Other events may come in between; a crash in between loses nothing that is stored."""
         self._left = self._at_once
         self._follow(now)
 
@@ -375,7 +375,7 @@ class Evaluation:
             if not self._go_through(agenda, now):
                 return
             del self._agendas[agenda.run]
-            # Not before: with half of it looked at, it may seem deadlocked.
+            # Not before: a run that is only half examined may seem deadlocked.
             if not self._tries.are_waited_for(agenda.run):
                 self._apply(decisions.of_rest(agenda.run, now), now)
 
@@ -386,7 +386,7 @@ class Evaluation:
         return bool(self._agendas)
 
     def _go_through(self, agenda: Agenda, now: datetime) -> bool:
-        """Take the steps of a run, and look at its task instances in topological order; return whether that is all."""
+        """Take a run's steps, and examine its task instances in topological order; return whether none is left."""
         while True:
             if agenda.steps and not self._take_steps(agenda, now):
                 return False
@@ -419,9 +419,10 @@ _GOING_ON = SLOT_TASK_STATES | {
 
 
 def stand_still(runs: Collection[ActiveRun]) -> bool:
-    """Return whether there are runs, and nothing happens to any of them unless somebody does something.
+    """Return whether there are runs and none of them can progress unless somebody intervenes.
 
-    Ask it when all that may start has been started: what is ready then, though nothing runs, never has room.
+    Call this once everything that may start has started: a task that is still ready although nothing runs will never
+    have room.
     """
     return bool(runs) and not any(_goes_on(run) for run in runs)
 

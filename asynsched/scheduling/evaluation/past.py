@@ -1,7 +1,7 @@
 """Runs whose tasks depend on the run before: `depends_on_past` and `wait_for_downstream` across active runs.
 
-What a run's past is was read from the database when the run was taken up. While the run before is active here, its
-changes are passed on as they happen; otherwise the evaluator's sweep reads it anew.
+The loader reads a run's past from the database together with the run. While the run before is active here, its changes
+are passed on as they happen; otherwise the evaluator's sweep reads the past again.
 """
 
 from collections.abc import Iterable
@@ -24,7 +24,7 @@ class PastLinks:
         self._changed: dict[DagRunKey, set[str]] = {}
 
     def add(self, run: ActiveRun) -> None:
-        """Take note of a run that was taken up: of what comes before it, and of what comes after."""
+        """Link a run that was taken up to the active runs before and after it."""
         if run.key_before is not None and run.structure.depend_on_past:
             self._after.setdefault(run.key_before, set()).add(run.key)
             if run.key_before in self._runs:
@@ -33,7 +33,7 @@ class PastLinks:
             self._pass_on(run, later, later.structure.depend_on_past)
 
     def remove(self, run: ActiveRun) -> None:
-        """Forget a run that is no longer active; those after it keep what they know of it."""
+        """Forget a run that is no longer active; later runs keep what they know of it."""
         self._changed.pop(run.key, None)
         if run.key_before is not None and run.key_before in self._after:
             self._after[run.key_before].discard(run.key)
@@ -41,7 +41,7 @@ class PastLinks:
                 del self._after[run.key_before]
 
     def task_changed(self, task: ActiveTask) -> None:
-        """Pass on that a task instance has changed its state."""
+        """Pass a task instance's change of state on to the later runs."""
         if task.run.key not in self._after:
             return
         for later in self._later(task.run):
@@ -78,7 +78,7 @@ def instances_with_past(run: ActiveRun) -> list[ActiveTask]:
 
 
 def past_task(run: ActiveRun, task_id: str) -> PastTask:
-    """Return what a run in memory is to the same task of the next run."""
+    """Return the past that a run in memory gives to the same task of the next run."""
     downstream = run.structure.downstream.get(task_id, ())
     return PastTask(
         run_id=run.key.run_id,
@@ -89,5 +89,5 @@ def past_task(run: ActiveRun, task_id: str) -> PastTask:
 
 
 def _gate(past: PastTask) -> tuple[bool, bool, bool]:
-    """Return what of a task's past decides whether it may run."""
+    """Return the facts of a task's past that decide whether it may run."""
     return past.n_instances > 0, past.n_bad > 0, past.n_bad_downstream > 0

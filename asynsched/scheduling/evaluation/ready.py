@@ -1,4 +1,4 @@
-"""Tasks that are ready to run, and wait for room: nothing hides behind something else.
+"""Tasks that are ready to run, and wait for room: a task that cannot start never blocks one that can.
 
 A task waits for slots of its pool, and for room under the other *limits* that it shares: the parallelism, Airflow's
 `max_active_*`, its executor, and its DAG's pause.
@@ -6,7 +6,7 @@ A task waits for slots of its pool, and for room under the other *limits* that i
 Every limit but the pool's makes a *lane*: the tasks that share pool, slots and limits wait in one heap, in one total
 order (priority weight, then the run's age, then name). A lane is open while its limits have room. A pool holds its
 open lanes in heaps, by the slots that they need and the executor that they are for. So granting the best task that fits
-costs a few heap operations, whatever else waits: a full pool, or one DAG's backlog, is never looked through.
+costs a few heap operations, whatever else waits: neither a full pool nor one DAG's backlog is ever scanned.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ class Limit:
     """At most `capacity` of the tasks that share it may be queued or running; None is no limit.
 
     Attributes:
-        release: What lets tasks start that it holds up, for a person.
-        used: What the tasks of this scheduler take.
-        elsewhere: What those of others take, as far as is known.
-        is_busy: Whether another scheduler is settling it at this moment.
-        is_wide: Whether lanes of all DAGs may share it. It closes none of them, but is asked for room when they
-            compete: so it costs the same however many there are.
+        release: The event that lets held tasks start, as text for a person.
+        used: How much the tasks of this scheduler take.
+        elsewhere: How much the tasks of other schedulers take, as last read.
+        is_busy: Whether another scheduler is settling the limit at this moment.
+        is_wide: Whether lanes of all DAGs may share the limit. Such a limit closes no lane, but is asked for room when
+            lanes compete, so it costs the same however many there are.
     """
 
     def __init__(
@@ -59,11 +59,11 @@ class Limit:
 
     @property
     def taken(self) -> int:
-        """How much of it is not free."""
+        """How much of the limit is not free."""
         return self.used + self.elsewhere
 
     def holds(self, task: ActiveTask) -> bool:
-        """Return whether a task that shares the limit takes something of it now."""
+        """Return whether a task that shares the limit counts against it now."""
         return task.state in SLOT_TASK_STATES
 
     def slots_of(self, task: ActiveTask) -> int:
@@ -79,7 +79,7 @@ Needs = tuple[int, tuple[Limit, ...]]
 
 
 class Lane:
-    """Tasks that the same limits hold, best first."""
+    """Tasks that wait under the same limits, best first."""
 
     def __init__(self, pool: Pool, slots: int, limits: tuple[Limit, ...]) -> None:
         self.pool = pool
@@ -93,7 +93,7 @@ class Lane:
 
     @property
     def is_open(self) -> bool:
-        """Whether every limit has room but the pool and those that a great many lanes share."""
+        """Whether every limit has room, apart from the pool and the wide limits."""
         return all(limit.has_room() for limit in self.closing)
 
     def head(self) -> tuple[Order, int, ActiveTask] | None:
@@ -124,17 +124,17 @@ class Pool(Limit):
         return task.task.pool_slots
 
     def offer(self, lane: Lane) -> None:
-        """Let an open lane's head compete for the pool's slots."""
+        """Enter an open lane's head into the competition for the pool's slots."""
         head = lane.head()
         if head is not None and head[1] != lane.offered and lane.is_open:
             lane.offered = head[1]
             heapq.heappush(self.waiting.setdefault(lane.needs, []), (head[0], head[1], lane))
 
     def best(self, overdue: datetime | None) -> Entry | None:
-        """Return the best head among the lanes whose slots are free; none while they are kept for a wider task.
+        """Return the best head among the lanes whose slots are free; None while the slots are kept for a wider task.
 
         Args:
-            overdue: Slots are kept for a task that has been ready since then or longer; None: for none.
+            overdue: Slots are kept for a task that has been ready since this moment or longer; None: for no task.
         """
         kept_for = self._overdue_entry(overdue)
         if kept_for is not None:
@@ -148,12 +148,12 @@ class Pool(Limit):
         return best
 
     def kept_for(self, overdue: datetime | None) -> ActiveTask | None:
-        """Return the task that free slots are kept for, because narrower ones have taken them for too long."""
+        """Return the task for which free slots are kept, because narrower tasks have taken them for too long."""
         entry = self._overdue_entry(overdue)
         return None if entry is None else entry[2].heap[0][2]
 
     def _overdue_entry(self, overdue: datetime | None) -> Entry | None:
-        """Return the head that has waited longest, and too long, of those that need several slots."""
+        """Return, among the heads that need several slots and have waited too long, the one that has waited longest."""
         if overdue is None or self.capacity is None:
             return None
         waits = [
@@ -186,10 +186,10 @@ class ReadyQueues:
     """All ready tasks that were not granted yet.
 
     Args:
-        parallelism: Tasks that may run at once.
-        limits: What limits the tasks of a run beside that and their pools.
-        keep_slots_after: How long a task waits for slots of its pool before those that become free are kept for it;
-            None: they never are, and whatever fits is started.
+        parallelism: Limit of the tasks that may run at once.
+        limits: The limits of a run's tasks beside `parallelism` and their pools.
+        keep_slots_after: How long a task waits for slots of its pool before freed slots are kept for it; None: slots
+            are never kept, and every task that fits starts.
     """
 
     def __init__(self, parallelism: int, limits: RunLimits, keep_slots_after: timedelta | None = None) -> None:
@@ -201,16 +201,16 @@ class ReadyQueues:
         self._numbers = count()
         self._busy: list[Limit] = []
         self.retry_at: datetime | None = None
-        """When to try again the limits that other schedulers were settling; None: there are none."""
+        """When to retry the limits that other schedulers were settling; None: there are none."""
 
     def pool(self, name: str) -> Pool:
-        """Return a pool, one with no slots if nobody made it."""
+        """Return a pool; one without slots if it does not exist."""
         if name not in self.pools:
             self.pools[name] = Pool(name, 0)
         return self.pools[name]
 
     def obstacle(self, task: ActiveTask) -> str:
-        """Return why a task can never start as pools and executors are; empty if it can."""
+        """Return why a task can never start with the present pools and executors; empty if it can."""
         name, slots = task.task.pool, task.task.pool_slots
         pool = self.pool(name)
         if pool.capacity is None or slots <= pool.capacity:
@@ -220,32 +220,32 @@ class ReadyQueues:
         return f"it needs {slots} slots, and its pool {name!r} has {pool.capacity}"
 
     def kept_for(self, task: ActiveTask, now: datetime) -> ActiveTask | None:
-        """Return the other task that the free slots of a task's pool are kept for."""
+        """Return the other task for which the free slots of a task's pool are kept."""
         other = self.pool(task.task.pool).kept_for(self._overdue(now))
         return None if other is task else other
 
     def limits_of(self, task: ActiveTask) -> tuple[Limit, ...]:
-        """Return everything that limits a task."""
+        """Return all limits of a task, its pool included."""
         return (self.pool(task.task.pool), self.parallelism, *self.limits.of(task))
 
     def lacking(self, task: ActiveTask) -> list[Limit]:
-        """Return those of a task's limits that have no room for it."""
+        """Return the limits that have no room for a task."""
         return [limit for limit in self.limits_of(task) if not limit.has_room(limit.slots_of(task))]
 
     def resize_pools(self, capacities: dict[str, int | None], include_deferred: Collection[str] = ()) -> None:
-        """Take over what the pools hold now, and which count deferred tasks; a pool that is gone has no slots."""
+        """Set the pools' slots, and which pools count deferred tasks; a pool that is gone has no slots."""
         for name in capacities.keys() | self.pools.keys():
             self.pool(name).capacity = capacities.get(name, 0)
             self.pool(name).include_deferred = name in include_deferred
 
     def pause(self, dag_id: str, *, paused: bool) -> None:
-        """Hold a DAG's ready tasks back, or let them go again."""
+        """Hold back a DAG's ready tasks, or release them."""
         self._reopen([self.limits.pause(dag_id, paused=paused)])
 
     def swap(self, task: ActiveTask, held: int, holds: int) -> None:
-        """Take what a task instance holds by its new state, and give back what it held by the one before."""
+        """Take what a task instance holds in its new state, and give back what it held in the state before."""
         of_task = self.limits.of(task)
-        # First what it takes: a lane that is full then offers no other task.
+        # Take first: a lane that is full then offers no other task.
         if holds == SLOTS:
             self.occupy(task, of_task)
         elif holds == PLACE:
@@ -260,7 +260,7 @@ class ReadyQueues:
             self.pool(task.task.pool).deferred -= task.task.pool_slots
 
     def add(self, task: ActiveTask, limits: tuple[Limit, ...]) -> None:
-        """Let a ready task wait under its pool and these limits."""
+        """Enqueue a ready task under its pool and these limits."""
         lane = self._lane(task, limits)
         entry = (_order(task), next(self._numbers), task)
         before = lane.head()
@@ -274,7 +274,7 @@ class ReadyQueues:
         return bool(self._lanes)
 
     def best(self, now: datetime) -> ActiveTask | None:
-        """Return the best task that every limit has room for; None when there is none."""
+        """Return the best task for which every limit has room; None if there is none."""
         if not self.parallelism.has_room():
             return None
         overdue = self._overdue(now)
@@ -288,7 +288,7 @@ class ReadyQueues:
             limit.used += 1
 
     def release(self, task: ActiveTask, limits: tuple[Limit, ...]) -> None:
-        """Give back what a task occupied, and let those compete that waited for it: where room was, nobody did."""
+        """Give back what a task occupied, and let the tasks compete that waited for it; a limit with room had none."""
         full = [limit for limit in limits if not limit.has_room()]
         self.pool(task.task.pool).used -= task.task.pool_slots
         for limit in (self.parallelism, *limits):
@@ -296,7 +296,7 @@ class ReadyQueues:
         self._reopen(full)
 
     def withdrawn(self, task: ActiveTask, limits: tuple[Limit, ...]) -> None:
-        """Take note that a task which waited does so no more: the next of its lane competes."""
+        """Note that a task no longer waits: the next one of its lane competes."""
         lane = self._lanes.get((self.pool(task.task.pool), task.task.pool_slots, limits))
         if lane is not None and lane.head() is None:
             self._forget(lane)
@@ -312,7 +312,7 @@ class ReadyQueues:
     # Limits that other schedulers share
 
     def claims(self, granted: Iterable[ActiveTask]) -> list[SlotClaim]:
-        """Return what granted tasks take of the limits that other schedulers share, in the order of the tasks."""
+        """Return the claims of granted tasks on limits shared with other schedulers, in the order of the tasks."""
         claims = {claim.key: claim for claim in map(self._claim, granted)}
         return [claim for claim in claims.values() if claim.pool or claim.task is not None]
 
@@ -327,7 +327,7 @@ class ReadyQueues:
         )
 
     def own_use(self, claims: Sequence[SlotClaim]) -> OwnUse:
-        """Return what this scheduler takes beside what it claims."""
+        """Return this scheduler's use of the claimed limits, without the claims."""
         claimed: Counter[str] = Counter()
         for claim in claims:
             claimed[claim.pool] += claim.slots
@@ -340,7 +340,7 @@ class ReadyQueues:
         )
 
     def note_settled(self, settled: Settlement, retry_at: datetime | None) -> None:
-        """Remember what others have, and leave alone until an instant what they are settling."""
+        """Note other schedulers' use, and leave the limits that they are settling alone until `retry_at`."""
         for name, used in settled.pools.items():
             self.pool(name).elsewhere = used
         for (dag_id, task_id), n in settled.tasks.items():
@@ -355,7 +355,7 @@ class ReadyQueues:
             self.retry_at = retry_at
 
     def try_again(self, now: datetime) -> None:
-        """Take limits again that others were settling, once it is time."""
+        """Reopen the limits that others were settling, once it is time."""
         if self.retry_at is None or now < self.retry_at:
             return
         for limit in self._busy:
@@ -365,7 +365,7 @@ class ReadyQueues:
         self.retry_at = None
 
     def note_elsewhere(self, used: Mapping[str, int]) -> None:
-        """Take over what others have of the pools; of the other limits they may have given back everything."""
+        """Note others' use of the pools; of the other limits, assume that they have given back everything."""
         for name, pool in self.pools.items():
             pool.elsewhere = used.get(name, 0)
         held_up = [limit for limit in self.limits.all_shared if limit.elsewhere]
@@ -377,7 +377,7 @@ class ReadyQueues:
 
     @staticmethod
     def _reopen(limits: Iterable[Limit]) -> None:
-        """Let the lanes of limits that may have room now compete again."""
+        """Let lanes compete again whose limits may have room now."""
         for limit in limits:
             if limit.has_room():
                 for lane in limit.lanes:
@@ -413,8 +413,8 @@ class RunLimits:
     """Makes and keeps the limits that tasks share.
 
     Args:
-        max_active_tasks: Tasks of one run at once, where its DAG says nothing.
-        executors: How many tasks each executor takes, by name, the default first; empty: there is one, which takes all.
+        max_active_tasks: How many tasks of one run may be active, if its DAG does not say.
+        executors: How many tasks each executor takes, by name, the default first; empty: one executor takes all tasks.
     """
 
     def __init__(self, max_active_tasks: int, executors: Mapping[str, int] = MappingProxyType({})) -> None:
@@ -426,7 +426,7 @@ class RunLimits:
         self._runs: dict[DagRunKey, Limit] = {}
         self._dags: dict[str, Limit] = {}
         self._tasks: dict[str | DagRunKey, dict[str, tuple[Limit, int]]] = {}
-        """Those of single tasks, of a DAG or of a run of it."""
+        """The limits of single tasks, by DAG or by run."""
 
     def of(self, task: ActiveTask) -> tuple[Limit, ...]:
         """Return the limits of a task instance, always the same objects in the same order."""
@@ -445,7 +445,7 @@ class RunLimits:
         return task.limits
 
     def obstacle(self, task: ActiveTask) -> str:
-        """Return why a task's executor can never take it as things are; empty if it can."""
+        """Return why a task's executor can never take it with the present settings; empty if it can."""
         if self._default_executor is None:
             return ""
         limit = self._executor(task.task.executor or self._default_executor)
@@ -458,7 +458,7 @@ class RunLimits:
         return limit
 
     def shared(self, task: ActiveTask) -> Limit | None:
-        """Return the limit of a task that spans the runs of its DAG, other schedulers' too; None: it has none."""
+        """Return a task's limit across all runs of its DAG, other schedulers' included; None if it has none."""
         if task.task.max_active_tis_per_dag is None:
             return None
         return self._task(task.run.key.dag_id, task, "max_active_tis_per_dag", task.task.max_active_tis_per_dag)
@@ -469,11 +469,11 @@ class RunLimits:
 
     @property
     def all_shared(self) -> list[Limit]:
-        """The limits that span the runs of a DAG, of every DAG."""
+        """The limits that span the runs of a DAG, for every DAG."""
         return [limit for owner in self._tasks if isinstance(owner, str) for limit in self.shared_of(owner).values()]
 
     def forget(self, run: ActiveRun) -> Limit:
-        """Drop the limits of a run that is no longer active, and return the one that all its tasks shared."""
+        """Drop the limits of a run that is no longer active, and return the limit that all its tasks shared."""
         limit = self._run(run)
         del self._runs[run.key]
         self._tasks.pop(run.key, None)

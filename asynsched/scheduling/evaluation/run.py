@@ -1,7 +1,7 @@
-"""A DagRun that is running, as its scheduler holds it in memory under its lease: the cache of its rows.
+"""A running DagRun as its scheduler holds it in memory under its lease: a cache of the run's rows.
 
-Counters of upstream ends are kept up by every state change, so that examining a task costs the same however many
-tasks its DAG has. All instances of a task share one counter, but for what depends on an instance of a mapped group.
+Every state change updates the counters of upstream ends, so that examining a task costs the same however many tasks its
+DAG has. All instances of a task share one counter, except for upstreams in an instance of the same mapped group.
 Nothing here decides or stores.
 """
 
@@ -37,7 +37,7 @@ WAITING: frozenset[State | None] = frozenset({None})
 
 @dataclass(slots=True)
 class UpstreamEnds:
-    """How direct upstreams ended, and apart from them the setups that are needed though they are none."""
+    """How direct upstreams ended, and, counted separately, setups that are needed but are no direct upstreams."""
 
     direct: UpstreamCounts = field(default_factory=UpstreamCounts)
     setups: UpstreamCounts = field(default_factory=UpstreamCounts)
@@ -61,14 +61,14 @@ class ActiveTask:
 
     Attributes:
         map_index: -1 for a task that is not mapped, or that was not expanded yet.
-        deferral: What it waits for as deferred, and then what came of that, until the try ends.
-        result_length: How many values `expand` over its result gives, -1 where it is no list or dict; None: no result.
+        deferral: The trigger that it waits for as deferred, then the trigger's outcome, until the try ends.
+        result_length: How many values `expand` over its result gives, -1 if it is no list or dict; None: no result.
         skips: The tasks that it decided to skip, as a branch or short circuit.
-        ignored: The dependencies that do not count, because somebody has forced it.
-        own_counts: How those upstream instances ended that matter to its instances of mapped groups only; it shares
-            these counts with others.
-        limits: Those that it shares with others, once `RunLimits` has been asked for them: they stay the same.
-        stored_state: What the database has, as `stored_try`.
+        ignored: The dependencies that do not count, because the task was forced.
+        own_counts: How those upstream instances ended that belong to the same instances of mapped groups; other task
+            instances share these counts.
+        limits: The limits that it shares with other tasks, once `RunLimits` has returned them: they stay the same.
+        stored_state: The state in the database; `stored_try` is the try number there.
     """
 
     run: ActiveRun
@@ -103,7 +103,7 @@ class ActiveTask:
 
     @property
     def key(self) -> TaskInstanceKey:
-        """What identifies the task instance."""
+        """The task instance's key."""
         return TaskInstanceKey(*self.run.key, self.task.task_id, self.map_index)
 
     @property
@@ -113,7 +113,7 @@ class ActiveTask:
 
     @property
     def is_unexpanded(self) -> bool:
-        """Whether it stands for the instances of a mapped task, whose number is not known yet."""
+        """Whether it stands for the instances of a mapped task whose number is not known yet."""
         return self.map_index < 0 and self.run.structure.is_mapped(self.task.task_id)
 
     @property
@@ -128,16 +128,16 @@ class ActiveRun:
 
     Attributes:
         instances: The task instances, by task_id and map index.
-        shared_counts: How the upstreams of a task ended that matter to all its instances alike, by task_id.
-        group_ends: How those ended that matter to the instances in one instance of a mapped group alike: by task_id,
+        shared_counts: How the upstreams ended that count for all instances of a task, by task_id.
+        group_ends: How the upstreams ended that count for the instances in one instance of a mapped group: by task_id,
             by the mapped groups around both, and by the number of the group's instance.
-        n_expanded: How many instances each mapped task was expanded to, those left out that it no longer has.
+        n_expanded: How many instances each mapped task was expanded to, without removed ones.
         group_counts: How many instances the innermost of these mapped groups has.
-        key_before: The run before, where a task depends on it.
-        past: How the tasks that depend on the past went in the run before, by task_id; those not named have no past.
-        to_be_remapped: Mapped tasks, expanded earlier, whose number may be another one now.
-        n_waiting: Instances that start only when another one of this run ends.
-        waiting_of: How many of these each task has.
+        key_before: The run before, if a task depends on it.
+        past: How the tasks that depend on the past went in the run before, by task_id; a missing task has no past.
+        to_be_remapped: Mapped tasks, expanded earlier, whose number of instances may have changed.
+        n_waiting: How many instances start only when another one of this run ends.
+        waiting_of: How many such instances each task has.
         unfinished_of: How many instances of each task have not ended.
         bad_of: How many instances of each task have not succeeded, nor been skipped.
         stop: Why and how the run is being stopped, if it is.
@@ -176,16 +176,16 @@ class ActiveRun:
     bad_of: Counter[str] = field(default_factory=Counter)
     stop: RunStop | None = None
 
-    # What becomes of it
+    # Changes
 
     def take(self, change: Change) -> Iterable[ActiveTask]:
-        """Become what a change says, keep the counters up, and return what is to be looked at because of that.
+        """Apply a change, update the counters, and return the task instances to examine because of it.
 
-        Each change must be computed from the run as it is now. What a `TaskChange` leads to is found with that change
-        alone, without those that are applied after it: so a rule must settle all instances of a task alike.
+        Each change must be computed from the run as it is now. The consequences of a `TaskChange` are found with that
+        change alone, without the changes applied after it: so a rule must settle all instances of a task alike.
 
         Raises:
-            InvalidTransition: It cannot go there from where it is.
+            InvalidTransition: The change's state cannot follow the present one.
         """
         if isinstance(change, TaskChange):
             task = change.task
@@ -217,7 +217,7 @@ class ActiveRun:
         return self.all_instances() if change.state is DagRunState.RUNNING else ()
 
     def _after(self, task: ActiveTask, before: State | None) -> list[ActiveTask]:
-        """Return what is to be looked at now that a task instance has gone on from a state."""
+        """Return the task instances to examine after a task instance has left a state."""
         found = self._next_alike(task) if before in WAITING else []
         if task.state in FINISHED_TASK_STATES:
             if self.to_be_remapped:
@@ -228,7 +228,7 @@ class ActiveRun:
         return found
 
     def _next_alike(self, task: ActiveTask) -> list[ActiveTask]:
-        """Return the next instance that waits for just the same, and so follows suit."""
+        """Return the next instance that waits for exactly the same, and so is settled alike."""
         if task.map_index < 0 or task.task_id in self.structure.split:
             return []
         instances, index = self.instances[task.task_id], task.map_index + 1
@@ -239,18 +239,18 @@ class ActiveRun:
         return []
 
     def _mapped_over(self, source: ActiveTask) -> list[ActiveTask]:
-        """Return an instance of each task that is mapped over one that has ended, and has not ended itself.
+        """Return an instance of each unfinished task that is mapped over an ended one.
 
-        By their trigger rules its instances may run already, or wait for room; the task is refitted all the same.
+        Under its trigger rule, its instances may already run or wait for room; the task is refitted all the same.
         """
         sources = self.structure.map_sources
         mapped = [task_id for task_id in sorted(self.to_be_remapped) if source.task_id in sources[task_id]]
         return [next(iter(self.instances[task_id].values())) for task_id in mapped if self.unfinished_of[task_id]]
 
-    # Its task instances
+    # Task instances
 
     def new_instance(self, task: SerializedTask, map_index: int) -> ActiveTask:
-        """Return an instance of a task that nobody knows yet."""
+        """Return a new instance of a task, not yet part of the run."""
         return ActiveTask(self, task, map_index=map_index, max_tries=task.retries)
 
     def first_instances(self, known: Collection[str] = ()) -> Iterator[ActiveTask]:
@@ -293,7 +293,7 @@ class ActiveRun:
             yield
 
     def replace(self, task_id: str, *, gone: Iterable[ActiveTask], new: Collection[ActiveTask]) -> None:
-        """Take instances of a task out, put others in, and count anew what depends on them."""
+        """Remove instances of a task, add others, and count again the ends on which their dependents depend."""
         for task in gone:
             del self.instances[task_id][task.map_index]
             self._tally(task_id, task.state, -1)
@@ -305,14 +305,14 @@ class ActiveRun:
             self._recount(changed)
 
     def ends_of(self, task: ActiveTask) -> UpstreamEnds:
-        """Return how everything ended that a task instance depends on."""
+        """Return how the upstreams of a task instance ended."""
         ends = self.shared_counts[task.task_id]
         for own in task.own_counts:
             ends = UpstreamEnds(ends.direct.together(own.direct), ends.setups.together(own.setups))
         return ends
 
     def _count_change(self, task: ActiveTask, before: State | None) -> None:
-        """Keep the counters up after `task` went from `before` to its state."""
+        """Update the counters after `task` went from `before` to its state."""
         after = task.state
         self._tally(task.task_id, before, -1)
         self._tally(task.task_id, after, 1)
@@ -329,8 +329,8 @@ class ActiveRun:
     def dependents(self, task: ActiveTask) -> Iterator[ActiveTask]:
         """Yield the waiting instances that depend on this one.
 
-        Of instances that depend on just the same, the first stands for all: the others follow it. Those of a mapped
-        group are left out while nothing that could decide about them has changed.
+        Among instances with exactly the same dependencies, the first stands for all: the others follow it. Instances of
+        a mapped group are left out while nothing that could decide about them has changed.
         """
         for link in self.structure.links_from[task.task_id]:
             if self.waiting_of[link.task_id]:
@@ -339,7 +339,7 @@ class ActiveRun:
                 yield from (target for target in found if target.state in WAITING)
 
     def _affected(self, link: Link, task: ActiveTask) -> list[ActiveTask]:
-        """Return those instances of a link's task that its upstream's instance may have decided about."""
+        """Return the instances of a link's task about which its upstream's instance may have decided."""
         targets = self.instances[link.task_id]
         counters = list(self._counters(link, task))
         if task.map_index < 0 or not counters or any(counts.has_news for counts in counters):
@@ -347,12 +347,12 @@ class ActiveRun:
                 counts.has_news = False
             indexes = self._relevant(link, task) if link.common_groups and task.map_index >= 0 else targets
         else:
-            # What a branch skips is told to one instance.
+            # A branch's decision concerns one instance.
             indexes = (task.map_index,) if link.upstream_id in self.structure.deciders[link.task_id] else ()
         return [targets[index] for index in indexes if index in targets]
 
     def waiting_after(self, task_id: str) -> Iterator[ActiveTask]:
-        """Yield the waiting instances of whatever depends on a task, one of those that depend on just the same."""
+        """Yield the waiting instances that depend on a task, one for all that have exactly the same dependencies."""
         for link in self.structure.links_from[task_id]:
             yield from self._waiting(link.task_id)
 
@@ -371,11 +371,11 @@ class ActiveRun:
         return [found[index] for index in indexes if index in found]
 
     def map_count(self, task_id: str) -> int | None:
-        """Return how many instances a mapped task is to have; None when what it is mapped over is not there."""
+        """Return how many instances a mapped task is to have; None if the results that it maps over are missing."""
         return product_of(self.structure.map_factors[task_id], self._result_length)
 
     def last_end(self, now: datetime) -> datetime:
-        """Return when the last task instance ended; news of that may come late, as when the database was away."""
+        """Return when the last task instance ended; its report may come late, as when the database was away."""
         if self.n_unfinished or self.started_at is None:
             return now
         last = max((task.ended_at or now for task in self.all_instances()), default=now)
@@ -383,11 +383,11 @@ class ActiveRun:
 
     @property
     def may_have_ended(self) -> bool:
-        """Whether every unfinished task instance waits for another one, or none is left."""
+        """Whether no task instance is unfinished, or each of them waits for another one."""
         return self.n_unfinished == self.n_waiting
 
     def ends(self) -> list[TaskEnd]:
-        """Return what the run's state depends on."""
+        """Return the task ends on which the run's state depends."""
         deciding = self.structure.deciding
         return [
             TaskEnd(task.task_id, task.state, task.task_id in deciding, self._waits_for_this_run(task))
@@ -402,7 +402,7 @@ class ActiveRun:
         self._tally(task.task_id, task.state, 1)
 
     def _tally(self, task_id: str, state: State | None, times: int) -> None:
-        """Count an instance in a state, or no longer."""
+        """Add an instance in a state to the counters, or remove it."""
         if state not in FINISHED_TASK_STATES:
             self.n_unfinished += times
             self.unfinished_of[task_id] += times
@@ -435,7 +435,7 @@ class ActiveRun:
         return map_index * self._group_count(groups) // n_instances if map_index >= 0 and n_instances else -1
 
     def _upstreams_at(self, link: Link, place: int) -> Iterator[ActiveTask]:
-        """Yield the upstream instances that belong to an instance of a mapped group; an unexpanded one is of all."""
+        """Yield the upstream instances in an instance of a mapped group; an unexpanded instance belongs to all."""
         found = self.instances[link.upstream_id]
         if -1 in found:
             yield found[-1]
@@ -473,12 +473,12 @@ class ActiveRun:
     def _group_count(self, groups: tuple[str, ...]) -> int:
         if groups not in self.group_counts:
             factors = tuple(self.structure.group_factors[group] for group in groups)
-            # Not known while what it is mapped over is run again: an instance then waits for all of the other task.
+            # Unknown while the task that the group is mapped over runs again: an instance waits for all upstream ones.
             self.group_counts[groups] = product_of(factors, self._result_length) or 1
         return self.group_counts[groups]
 
     def _result_length(self, task_id: str) -> int | None:
-        """Return how many values a task gives to be mapped over: of one in a mapped group none, as in Airflow."""
+        """Return how many values a task gives to map over; a task in a mapped group gives none, as in Airflow."""
         found = self.instances.get(task_id, {})
         if not self.structure.is_mapped(task_id):
             length = found[-1].result_length if -1 in found else None

@@ -1,4 +1,4 @@
-"""The structure of one DAG version, made ready for decisions: who is up- and downstream of whom."""
+"""The structure of one DAG version, compiled for decisions: each task's upstream and downstream."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -32,17 +32,17 @@ class DagStructure:
 
     Attributes:
         position: A task's place in topological order.
-        links_to: What decides about a task.
-        links_from: Whom a task decides about.
-        split: The tasks of which each instance depends on others: those with an upstream in the same mapped group.
+        links_to: The links from the tasks that decide about a task.
+        links_from: The links to the tasks about which a task decides.
+        split: The tasks whose instances each depend on different ones: those with an upstream in the same mapped group.
         deciders: The branches and short circuits directly upstream of a task.
-        map_factors: How many instances a task has: the product of these; empty for one that is not mapped.
+        map_factors: The factors of a task's number of instances; empty for a task that is not mapped.
         map_sources: The tasks whose results a task is mapped over.
         mapped_groups: The mapped task groups that a task is in, outermost first.
         group_factors: How many instances a mapped task group has in each instance of its parent.
-        deciding: The tasks whose end decides the run's: the leaves, where teardowns that do not fail the run are
-            looked through.
-        depend_on_past: The tasks that look at the run before.
+        deciding: The tasks whose ends decide the run's: its leaves, once the teardowns that do not fail the run are
+            left out.
+        depend_on_past: The tasks that depend on the run before.
     """
 
     dag: SerializedDag
@@ -141,7 +141,7 @@ def _links(
     downstream: Mapping[str, tuple[str, ...]],
     mapped_groups: Mapping[str, tuple[str, ...]],
 ) -> dict[str, tuple[Link, ...]]:
-    """Return what decides about each task."""
+    """Return the links to each task from the tasks that decide about it."""
     needed_setups = _needed_setups(tasks, upstream, downstream)
     found = {}
     for task_id, task in tasks.items():
@@ -160,7 +160,7 @@ def _needed_setups(
     upstream: Mapping[str, tuple[str, ...]],
     downstream: Mapping[str, tuple[str, ...]],
 ) -> dict[str, list[str]]:
-    """Return for each task the setups above it that have their teardowns after it, or none at all (as in Airflow)."""
+    """Return for each task the setups above it that have their teardowns below it or no teardown, as in Airflow."""
     needed: dict[str, list[str]] = {task_id: [] for task_id in tasks}
     for setup in (task_id for task_id, task in tasks.items() if task.is_setup):
         users = descendants([setup], downstream)

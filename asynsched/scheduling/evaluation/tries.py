@@ -1,9 +1,9 @@
-"""Who waits for the end of which try, by its token.
+"""The task instance or run that waits for the end of each try, by the try's token.
 
 A token is *awaited* by a task instance that is queued, running or restarting; *deferred* while a trigger works for its
-task instance; or *leaving*: the try is being ended and no task instance waits for it, but its run does. For a run that
-has ended may be cleared, and begun again by another scheduler, whose keeper knows nothing of processes left here.
-It is *unclaimed* while the executor may still run it, of a run that memory does not have.
+task instance; or *leaving*: the try is being ended and no task instance waits for it, but its run does. The run waits
+because, once it has ended, it may be cleared and begun again by another scheduler, whose keeper knows nothing of
+processes left here. A token is *unclaimed* while the executor may still run its try for a run that is not in memory.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Tries:
         """When the last leaving try of a run was added, until `take_lingering` has returned the run."""
 
     def swap(self, change: TaskChange, held: int, holds: int, now: datetime) -> Message | None:
-        """Follow a change of what a task instance holds; return what is to be said of a try or a trigger then."""
+        """Follow a task instance from holding `held` to `holds`; return the message on its try or trigger, if any."""
         task, token = change.task, change.token
         message: Message | None = None
         if token is not None and held == TRIGGER and self.deferred.pop(token, None) is not None:
@@ -43,7 +43,7 @@ class Tries:
             message = TryUnwanted(token, change.reason)
         if holds == SLOTS and task.token is not None:
             self.awaited[task.token] = task
-        # A task instance that somebody has put there by hand waits for no trigger.
+        # A task instance that was put into this state by hand waits for no trigger.
         elif holds == TRIGGER and task.deferral is not None and task.token is not None:
             self.deferred[task.token] = task
             message = TriggerWanted(trigger_of(task, task.deferral.deferral, task.token), task.run.code)
@@ -61,7 +61,7 @@ class Tries:
         return task, run
 
     def leave(self, run: ActiveRun, tokens: Iterable[str], now: datetime) -> None:
-        """Let a run wait until tries are gone that no task instance of it waits for."""
+        """Make a run wait until these tries, for which none of its task instances waits, are gone."""
         for token in tokens:
             self._leaving[token] = run
             self._left_by.setdefault(run, set()).add(token)

@@ -37,7 +37,7 @@ class CountingDatabase(PassingDatabase):
 
 @pytest.mark.parametrize("backend", ["sqlite", "postgresql"])
 async def test_of_many_new_files_none_has_a_statement_of_its_own(program, backend, request, tmp_path, monkeypatch):
-    monkeypatch.setattr(dispatcher, "COMPANY", timedelta(minutes=1))  # however slow the machine is
+    monkeypatch.setattr(dispatcher, "BATCHING_DELAY", timedelta(minutes=1))  # however slow the machine is
     monkeypatch.setattr(jobs, "AHEAD_SECONDS", 60.0)
     url = f"sqlite:///{tmp_path / 'a.db'}" if backend == "sqlite" else request.getfixturevalue("postgres_url")
     for number in range(N_FILES):

@@ -9,7 +9,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from asynsched.errors import ParseTimeout
-from asynsched.parsing.dispatcher import COMPANY
+from asynsched.parsing.dispatcher import BATCHING_DELAY
 from asynsched.store.dags.parse_results import DagDefaults, Outcome, store_outcomes
 from tests.support.flaky_database import FlakyDatabase
 from tests.support.passing_database import PassingDatabase
@@ -43,7 +43,7 @@ def test_a_start_stores_in_few_transactions_and_a_single_file_at_once(folder):
             before = folder.clock.now()
             await dispatching.tell("saved.py")
             assert await dispatching.idle() == ["saved.py"]
-            assert folder.clock.now() - before < COMPANY
+            assert folder.clock.now() - before < BATCHING_DELAY
             assert "saved" in await dispatching.dags()
 
     folder.run(start)
@@ -58,7 +58,7 @@ def test_an_outcome_does_not_wait_long_for_a_parse_that_hangs(folder):
     async def start():
         async with dispatching.running():
             await dispatching.scan()
-            await folder.clock.sleep(2 * COMPANY)
+            await folder.clock.sleep(2 * BATCHING_DELAY)
             assert await dispatching.dags() == {"a": "a.py"}
             for gate in dispatching.parser.gates.values():
                 gate.set()
