@@ -1,4 +1,4 @@
-"""What the other services are told once a batch of changes is stored."""
+"""The messages that other services get once a batch of changes is stored."""
 
 from collections.abc import Callable, Collection, Iterable, Iterator
 from datetime import datetime
@@ -32,17 +32,17 @@ log = structlog.get_logger(__name__)
 
 _HAVE_PROCESSES = frozenset({TaskInstanceState.RUNNING, TaskInstanceState.RESTARTING})
 NOT_CLAIMED = "somebody has changed its task instance"
-"""Why a try is ended that no task instance waits for."""
+"""The reason for ending a try for which no task instance waits."""
 
 
 class Announcer:
-    """Says what has happened, never before it is durable.
+    """Announces changes once they are durable, never before.
 
     Args:
-        channels: Where the others hear of it.
-        obstacle: Tells why a task can never start as things are.
-        max_map_length: How many values tasks may return where others are mapped over them.
-        boot: Of this machine. No try that was submitted in another one is started.
+        channels: The channels to the other services.
+        obstacle: Returns why a task can never start under the present limits.
+        max_map_length: How many values a task may return when other tasks are mapped over its result.
+        boot: Name of this boot of the machine. No try that was submitted in another boot is started.
     """
 
     def __init__(
@@ -58,7 +58,7 @@ class Announcer:
         self._obstacle = obstacle
 
     def announce(self, pending: PendingBatch, stale: Stale) -> None:
-        """Tell of a batch, less what of it was stale."""
+        """Announce a batch, except its stale changes."""
         channels = self._channels
         if stale:
             log.warning("state.stale", n_tasks=len(stale.tasks), n_runs=len(stale.runs))
@@ -77,7 +77,7 @@ class Announcer:
             channels.dag_changes.offer(AssetsUpdated())
 
     def settle(self, tasks: Iterable[ActiveTask], held: Held, now: datetime) -> None:
-        """Tell of the tries of a run that was taken over: those that are lost, to be ended, or to be started."""
+        """Announce the tries of a run that was taken over: lost ones, those to end, and those to start."""
         tasks = list(tasks)
         lost = {event.token: event for event in lost_tries(tasks, held, self._boot_mark, now)}
         for task in tasks:
@@ -86,48 +86,48 @@ class Announcer:
             elif task.state is TaskInstanceState.RESTARTING and task.token is not None:
                 self._channels.ready.put_nowait(TryUnwanted(task.token, task.reason))
             elif task.state in SLOT_TASK_STATES:
-                # Perhaps it was never launched. A token starts one try at most, so to launch it again does no harm.
+                # It may never have been launched. A token starts one try at most, so launching it again does no harm.
                 self.launch(task)
                 if unwanted := unwanted_try(task):
-                    # Whoever stopped the run may have gone before it said so.
+                    # The scheduler that stopped the run may have died before it announced that.
                     self._channels.ready.put_nowait(TryUnwanted(*unwanted))
 
     def tell_of_takeover(self, dag_ids: Iterable[str]) -> None:
-        """Have it read again what others have of the limits: some of that is this scheduler's now."""
+        """Request that other schedulers' use of the limits is read again: this scheduler has taken over part of it."""
         self._channels.limits.offer(PoolsChanged())
         for dag_id in sorted(dag_ids):
             self._channels.limits.offer(DagChanged(dag_id))
 
     def end_unclaimed(self, held: Held, claimed: Collection[str]) -> None:
-        """Have the tries of tasks ended that an executor still holds, and that no task instance waits for any more."""
+        """Order the end of the tasks' tries that an executor still holds and no task instance waits for any more."""
         for token in sorted(held.starting | held.running):
             if token not in claimed and not is_callback_token(token) and key_of_token(token) is None:
                 self._channels.ready.put_nowait(TryUnwanted(token, NOT_CLAIMED))
 
     def end_tries(self, tokens: Iterable[str], tasks: Iterable[ActiveTask] = ()) -> None:
-        """Have tries ended that were known of a run, less those that its task instances still wait for."""
+        """Order the end of a run's known tries, except those that its task instances still wait for."""
         kept = {task.token for task in tasks if task.state in SLOT_TASK_STATES - {TaskInstanceState.RESTARTING}}
         for token in tokens:
             if token not in kept:
                 self._channels.ready.put_nowait(TryUnwanted(token, NOT_CLAIMED))
 
     def launch_unknown(self, known: Collection[str], tasks: Iterable[ActiveTask], now: datetime) -> None:
-        """Launch the queued tries of a run that memory did not know of: the answer that they are stored was lost."""
+        """Launch a run's queued tries that memory did not know: the answer that they were stored was lost."""
         queued = [task for task in tasks if task.state is TaskInstanceState.QUEUED and task.token not in known]
         self.settle(queued, Held(), now)
 
     def launch(self, task: ActiveTask) -> None:
-        """Have a try of a task instance started, under the token that it was given."""
+        """Order the start of a task instance's try, under the token that it was given."""
         self._channels.ready.put_nowait(TaskReady(task.run.id, task_launch(task, self._max_map_length)))
 
     def announce_triggers(self, pending: PendingBatch) -> None:
-        """Tell the triggerer what is wanted, and forget that."""
+        """Send the batch's triggers to the triggerer, and drop them from the batch."""
         for trigger in pending.triggers:
             self._channels.triggers.put_nowait(trigger)
         pending.triggers.clear()
 
     def _acknowledge(self, pending: PendingBatch, stale: Stale) -> None:
-        """Have stored ends forgotten; what was decided from another one was stale, and is decided again."""
+        """Acknowledge stored ends; an end whose decision was stale is put back, to be decided again."""
         stored = []
         for event, task in pending.ends:
             if task is not None and is_stale(task, stale):
@@ -157,7 +157,7 @@ class Announcer:
 
 
 def _facts(run: ActiveRun) -> dict[str, Any]:
-    """Return what the log says of a run that has ended."""
+    """Return the fields that the log shows of a run that has ended."""
     facts: dict[str, Any] = {"reason": run.reason, "n_tasks": sum(map(len, run.instances.values()))}
     if run.started_at is not None and run.ended_at is not None:
         facts["seconds"] = round((run.ended_at - run.started_at).total_seconds(), 3)
@@ -168,7 +168,7 @@ def _facts(run: ActiveRun) -> dict[str, Any]:
 
 
 def _first_failure(run: ActiveRun) -> ActiveTask | None:
-    """Return the first task instance in topological order that has failed itself, and not for what is upstream."""
+    """Return the first task instance in topological order that failed itself, not because of its upstream."""
     for task_id, instances in run.instances.items():
         if run.bad_of[task_id]:
             failed = (task for task in instances.values() if task.state is TaskInstanceState.FAILED)
@@ -178,17 +178,17 @@ def _first_failure(run: ActiveRun) -> ActiveTask | None:
 
 
 def is_stale(task: ActiveTask, stale: Stale) -> bool:
-    """Whether nothing was stored of what a batch has of a task instance."""
+    """Whether a batch's change of a task instance was not stored."""
     return task.run.id in stale.runs or (task.run.id, task.task_id, task.map_index) in stale.tasks
 
 
 def lost_tries(tasks: Iterable[ActiveTask], held: Held, boot_mark: str, now: datetime) -> Iterator[Ended]:
-    """Yield the end of each try that the executor knows nothing of, and that began, or may have begun.
+    """Yield the end of each try that began, or may have begun, and that the executor does not know.
 
-    A queued one may have begun if it was submitted before the machine was started: the record of that may be lost.
+    A queued try may have begun if it was submitted before the machine was started: the record of that may be lost.
 
     Args:
-        boot_mark: How the tokens begin that were given since then.
+        boot_mark: The prefix of the tokens given since the machine was started.
     """
     for task in tasks:
         if task.token is None or task.token in held.known:

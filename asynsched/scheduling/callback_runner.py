@@ -33,7 +33,7 @@ log = structlog.get_logger(__name__)
 
 
 class CallbackRunner(Service):
-    """Launches callbacks, and notes their ends."""
+    """Launches callbacks, and stores their ends."""
 
     name = "callback runner"
 
@@ -70,7 +70,7 @@ class CallbackRunner(Service):
 
     @property
     def is_settled(self) -> bool:
-        """Whether everything that was reported is stored."""
+        """Whether all reports are stored."""
         return not (self._is_taking or self._news or self._channels.callbacks.qsize())
 
     @property
@@ -79,11 +79,11 @@ class CallbackRunner(Service):
         return len(self._running)
 
     def stop_beginning(self) -> None:
-        """Begin no callback from now on: the scheduler is stopping, and would only interrupt it."""
+        """Begin no callback from now on: the scheduler is stopping, and would interrupt it."""
         self._is_stopping = True
 
     async def recover(self, held: Held) -> None:
-        """Take back the callbacks that the executor still holds of an earlier scheduler; the others begin anew."""
+        """Resume an earlier scheduler's callbacks that the executor still holds; the others start again."""
         running = await self._database.read(running_callbacks, self._scheduler_id)
         requests = {request.token: request for request in running}
         for token in sorted(held.known):
@@ -94,16 +94,16 @@ class CallbackRunner(Service):
                 continue
             self._running[token] = request
             launch = None
-            with suppress(DagError):  # it goes on all the same, and only what it asks for is not answered
+            with suppress(DagError):  # it still runs, but its requests get no answer
                 launch = await self._prepare(request, token)
             if launch is not None:
-                # So that what it asks for is answered. A token starts one process at most, so this starts none.
+                # So that its requests are answered. A token starts one process at most, so this starts none.
                 self._channels.ready.put_nowait(TaskReady(request.dag_run_id, launch))
 
     async def tick(self, now: datetime) -> None:
-        """Note what has ended, begin what waits."""
+        """Store the ends of callbacks, and begin waiting ones."""
         self._news.extend(self._channels.callbacks.take())
-        # Each is dropped only once it was acted on: the database may go away between two of them.
+        # Drop each message only after acting on it: the database may go away between two of them.
         while self._news:
             match self._news[0]:
                 case CallbackRequested():
@@ -114,7 +114,7 @@ class CallbackRunner(Service):
         room = self._settings.processes - len(self._running)
         if room <= 0 or self._is_stopping:
             return
-        # Until those that are found have begun, nothing else says that they wait.
+        # Until the callbacks found below have begun, nothing else records that they wait.
         self._may_have_more = True
         others = {request.id for request in self._running.values()} | self._left_to_others
         waiting = await self._database.read(next_callbacks, self._scheduler_id, room, others)
@@ -148,7 +148,7 @@ class CallbackRunner(Service):
             self._is_taking = False
         self._running[token] = request
         if self._is_stopping:
-            # It was asked to stop meanwhile: this attempt is over before it began, and does not count.
+            # The scheduler was told to stop meanwhile: this attempt ends before it begins, and does not count.
             reason = "the scheduler is stopping"
             self._news.append(
                 TaskFinished(Ended(token, "failed", self.clock.now(), reason=reason, cause="interrupted"))
@@ -161,7 +161,7 @@ class CallbackRunner(Service):
         """Return the launch of a callback; None when its run was deleted, or its code.
 
         Raises:
-            DagError: This asynsched cannot read its code: a newer one has written it.
+            DagError: This asynsched cannot read the version of the callback's run: a newer asynsched wrote it.
         """
         rows = await self._database.read(runs_by_id, [request.dag_run_id])
         if not rows or rows[0].version_id is None:
@@ -180,17 +180,17 @@ class CallbackRunner(Service):
         log.error("callback.given_up", **await self._about(request), reason=reason)
 
     async def _about(self, request: CallbackRequest) -> dict[str, Any]:
-        """Return what the log says of a callback."""
+        """Return the fields that the log shows of a callback."""
         rows = await self._database.read(runs_by_id, [request.dag_run_id])
         run = {"dag_id": rows[0].dag_id, "run_id": rows[0].run_id} if rows else {}
         task = {"task_id": request.task_id, "try_number": request.try_number} if request.task_id else {}
         return {"callback": request.event, **run, **task}
 
     async def _finish(self, ended: Ended) -> None:
-        """Store an end, and only then forget it: the executor reports again what was not acknowledged."""
+        """Store an end, then forget the callback: the executor reports unacknowledged ends again."""
         request = self._running.get(ended.token)
         if request is not None and ended.cause == "interrupted":
-            # As of a try: what a stop interrupted, or the executor refused, is no attempt.
+            # As with tries: a callback that a stop interrupted, or the executor refused, is not an attempt.
             await self._database.write(hand_back_callback, request.id, ended.token)
         elif request is not None and ended.cause == "task":
             succeeded = ended.state == "success"

@@ -1,11 +1,11 @@
 """The deadline watcher: settles each deadline at the moment at which it is due.
 
-The index of the pending deadlines in the database is its heap of timers: it sleeps until the earliest of them, whatever
-their number, and what was due while no scheduler served is settled at the next start.
+The database's index of pending deadlines serves as its heap of timers: the watcher sleeps until the earliest deadline,
+however many there are. At its start it settles the deadlines that came due while no scheduler served.
 
-Of several schedulers, each settles the deadlines of the runs that it runs: a success that is in time may not be stored
-yet, as while the database is away, and only the run's own scheduler knows of that. Those of runs that nobody runs are
-settled by whoever has them locked.
+Each scheduler settles the deadlines of the runs that it owns: a success in time may not be stored yet, as while the
+database is away, and only the run's own scheduler knows of it. The deadlines of runs that no scheduler owns are settled
+by the scheduler that locks them.
 """
 
 from datetime import datetime, timedelta
@@ -23,17 +23,17 @@ from asynsched.store.runs.deadlines import next_deadline_at, settle_due_deadline
 log = structlog.get_logger(__name__)
 
 MAX_AT_ONCE = 200
-"""Deadlines that one transaction settles."""
+"""How many deadlines one transaction settles at most."""
 PAUSE = timedelta(seconds=1)
-"""How long those are left alone that somebody else is about to settle."""
+"""How long to wait when another scheduler is settling the deadlines that are due."""
 
 
 class DeadlineWatcher(Service):
-    """Settles deadlines, and has the callbacks requested of those that were missed.
+    """Settles deadlines, and requests the callbacks of missed ones.
 
     Args:
-        lease_epoch: Of the runs that are this scheduler's.
-        stored_until: Until when everything is stored that was reported of these.
+        lease_epoch: Lease epoch of this scheduler's runs.
+        stored_until: The moment up to which all reports on these runs are stored.
     """
 
     name = "deadline watcher"
@@ -62,7 +62,7 @@ class DeadlineWatcher(Service):
         return not self._channels.deadlines.qsize() and (self.due_at is None or self.due_at > self.clock.now())
 
     async def tick(self, now: datetime) -> None:
-        """Settle what is due, and look when the next one is."""
+        """Settle the deadlines that are due, and find the next one."""
         self._channels.deadlines.take()
         self.due_at = await self._database.read(next_deadline_at, self._lease_epoch)
         if self.due_at is None or self.due_at > now:

@@ -1,6 +1,6 @@
-"""Queued runs on their way to being active: which wait, which start, and which can never start.
+"""Admission of queued runs: which wait, which start, and which can never start.
 
-Where several schedulers want to start them, they are claimed first.
+A scheduler that shares its database claims runs before it starts them.
 """
 
 from collections import Counter, deque
@@ -37,17 +37,17 @@ from asynsched.store.runs.queue import (
 
 log = structlog.get_logger(__name__)
 BUSY_PAUSE = timedelta(milliseconds=20)
-"""How long queued runs are left alone whose rows somebody else has locked."""
+"""How long to wait before claiming queued runs again whose rows another transaction has locked."""
 
 
 class RunIntake:
-    """Lets queued runs into the evaluation.
+    """Admits queued runs to the evaluation.
 
-    Every method that needs the database changes memory only once that has answered: it may be called again.
+    A method that needs the database changes memory only after the database has answered, so it may be called again.
 
     Args:
         places: Where each run is.
-        owner: Id and lease epoch of the scheduler that runs what is let in; None: it is only looked what would start.
+        owner: Id and lease epoch of the scheduler that runs the admitted runs; None: only find out what would start.
         has_peers: Whether there are other schedulers.
     """
 
@@ -71,7 +71,7 @@ class RunIntake:
         self._queue = places.queue
         self._slices = Slices()
         self._told = deque[tuple[int, datetime]](maxlen=1_000)
-        """Runs that were lately said to have ended without having begun: row ids, and when each was queued."""
+        """Runs that were lately announced as ended before they began: row ids, and when each was queued."""
         self._owner = owner
         self._claimer = None
         if owner is not None and database.is_shared:
@@ -80,7 +80,7 @@ class RunIntake:
 
     @property
     def retry_at(self) -> datetime | None:
-        """When claims are to be tried again that others were in the way of."""
+        """When to retry claims that other transactions blocked; None: no claim is blocked."""
         return None if self._claimer is None else self._claimer.retry_at
 
     @property
@@ -98,27 +98,27 @@ class RunIntake:
         return self._queue.verdict(dag_id, backfill_id)
 
     async def take_created(self, keys: list[DagRunKey]) -> None:
-        """Let runs wait that a message told of."""
+        """Enqueue the runs that messages announced."""
         for row in await self._database.read_at_once(queued_runs, keys):
             self._enqueue(row)
             if row.has_deadlines:
                 self._channels.deadlines.offer(RunCreated(row.key))
 
     async def sweep(self, now: datetime) -> None:
-        """Let runs wait that no message told of, and take over what has changed of their DAGs and of their past."""
+        """Enqueue runs that no message announced, and read again their DAGs and the past of active runs."""
         await self._look_for_queued()
         for run in [run for run in self._evaluation.runs.values() if run.structure.depend_on_past]:
             await self._follow_past(run, now)
         await self.read_dags({key.dag_id for key in self._evaluation.runs})
 
     async def _look_for_queued(self) -> None:
-        """Take over which DAGs and backfills have queued runs. The runs are read when there is room for them."""
+        """Read which DAGs and backfills have queued runs. The runs are read when there is room for them."""
         await self._slices.take(self._queue.read_anew(await self._database.read(queued_groups)))
         if self._claimer is not None:
             await self._claimer.read(self._queue.dag_ids)
 
     async def read_dags(self, dag_ids: set[str]) -> None:
-        """Take over the pause and the `max_active_runs` of DAGs that have runs here; others do not matter yet."""
+        """Read the pause and the `max_active_runs` of these DAGs if they have runs here; others do not matter yet."""
         known = dag_ids & (self._queue.dag_ids | {key.dag_id for key in self._evaluation.runs})
         if known:
             for dag in await self._database.read_at_once(dag_admissions, sorted(known)):
@@ -139,7 +139,7 @@ class RunIntake:
         await self._versions.prepare(row.version_id for row in starting if row.version_id is not None)
         if self._claimer is not None:
             await self._claimer.claim(now)
-        # Each leaves its place only once it has begun: the database may go away between two of them.
+        # A run leaves its place only once it has begun: the database may go away between two runs.
         for row in self.places.rows_at(Place.STARTING):
             try:
                 await self._start(row, now)
@@ -150,8 +150,8 @@ class RunIntake:
             await settle(self._evaluation, now)
 
     async def _read_first(self, at_most: int | None) -> None:
-        """Read the first queued runs of the groups that have room for them, and whose runs memory does not have."""
-        # What has begun, and is not stored yet, is read in vain.
+        """Read the first queued runs of groups that have room for them and none of whose waiting runs is in memory."""
+        # Runs that have begun in memory, but are still stored as queued, take up part of what is read.
         begun = (run for run in self._evaluation.pending.runs.values() if run.stored_state is DagRunState.QUEUED)
         n_begun = Counter(self._queue.group_of(run.key) for run in begun)
         wanted = [(group, n + n_begun[group]) for group, n in self._queue.to_read(at_most)]
@@ -160,14 +160,14 @@ class RunIntake:
         found = await self._database.read_at_once(first_queued, wanted)
         for (group, limit), rows in zip(wanted, found, strict=True):
             waiting = [row for row in rows if self._is_waiting(row)]
-            # Where none of them waits, nothing is gained by reading these again before the next sweep.
+            # If none of them waits, there is no use in reading them again before the next sweep.
             self._queue.take_first(group, waiting, is_all=len(rows) < limit or not waiting)
 
     async def _start(self, row: QueuedRun, now: datetime) -> None:
         begun: QueuedRun | None = row
         is_cleared = row.has_begun and row.state != DagRunState.RUNNING
         if is_cleared and self._owner is not None:
-            # What it is made of may have been edited since it was admitted: it is read once it is ours.
+            # The run may have been edited since it was admitted: read it once it is ours.
             begun = await self._database.write(begin_again, row.id, *self._owner, now)
         if begun is None:
             self.places.lose(row.key)
@@ -175,7 +175,7 @@ class RunIntake:
         run = await self.loader.run(begun)
         tasks = await self.loader.fill(run, is_new=not row.has_begun)
         if is_cleared or row.state == DagRunState.RUNNING:
-            # One that was claimed, and has not begun before, has no task instances yet.
+            # A run that was claimed and has never begun has no task instances yet.
             self._evaluation.resume_run(run, tasks, now)
         else:
             self._evaluation.start_run(run, now)
@@ -183,23 +183,23 @@ class RunIntake:
 
     @property
     def _leaves_runs_to_others(self) -> bool:
-        """Whether this scheduler is full, and others may have room for what is queued."""
+        """Whether this scheduler is full, and others may have room for queued runs."""
         return self._has_peers() and not self._n_slots
 
     @property
     def _n_slots(self) -> int:
-        """How many more tasks could run here at once. A run has one at least."""
+        """How many more tasks could run here at once. A run has at least one."""
         parallelism = self._evaluation.ready.parallelism
         return max(0, (parallelism.capacity or 0) - parallelism.used)
 
     async def follow_backfills(self, dag_ids: set[str]) -> None:
-        """Take over what somebody has done to the backfills of DAGs: their runs, and whether they are paused."""
+        """Read the changed backfills of these DAGs: their runs, and whether they are paused."""
         waiting = self._queue.waiting_of(dag_ids)
         self._note_gone(waiting, await self._database.read(runs_of, waiting) if waiting else [])
         await self._look_for_queued()
 
     async def follow_edits(self, keys: set[DagRunKey], now: datetime) -> None:
-        """Take over what somebody has done to queued runs, and to runs that came before active ones."""
+        """Read edited runs again: queued ones, and those that came before active runs."""
         found = await self._database.read(runs_of, sorted(keys))
         for row in found:
             if row.state == DagRunState.QUEUED:
@@ -210,11 +210,11 @@ class RunIntake:
                 await self._follow_past(run, now)
 
     def _note_gone(self, keys: Collection[DagRunKey], found: Iterable[QueuedRun]) -> None:
-        """Take runs out of the queue that are no longer queued, and announce those that ended without having begun.
+        """Remove runs from the queue that are no longer queued, and announce those that ended before they began.
 
         Args:
-            keys: Runs that may have been queued until now, perhaps so far back in the queue that memory has none of it.
-            found: Those of them that there are.
+            keys: Runs that may have been queued until now, perhaps too far back in the queue to be in memory.
+            found: The rows of those that still exist.
         """
         rows = {row.key: row for row in found}
         for key in keys:
@@ -228,12 +228,12 @@ class RunIntake:
                 self._say_ended_unbegun(row)
 
     async def _follow_past(self, run: ActiveRun, now: datetime) -> None:
-        """Look at what came before a run; where that is active here, its changes are passed on as they happen."""
+        """Read a run's past, unless the run before is active here: then its changes are passed on as they happen."""
         if run.key_before not in self._evaluation.runs and await self.loader.read_past(run):
             self._evaluation.past_read(run, now)
 
     def take_up(self, row: QueuedRun) -> None:
-        """Prepare a run to be resumed that was begun before: by another scheduler, or by a claim with a lost answer."""
+        """Prepare to resume a run that was begun by another scheduler, or by a claim whose answer was lost."""
         self.places.take_up(row)
         self._evaluation.ready.pause(row.dag_id, paused=row.is_paused)
         if row.has_deadlines:
@@ -253,7 +253,7 @@ class RunIntake:
         self._say_ended_unbegun(msgspec.structs.replace(row, state=DagRunState.FAILED))
 
     def _say_ended_unbegun(self, row: QueuedRun) -> None:
-        # Several messages may tell of the same end, which is to count once.
+        # Several messages may announce the same end: count it once.
         if (row.id, row.queued_at) not in self._told:
             self._told.append((row.id, row.queued_at))
             self._say_ended(row.key, row.state)
@@ -265,14 +265,14 @@ class RunIntake:
 
 
 class RunClaimer:
-    """Makes admitted runs this scheduler's own, as far as others leave them to it.
+    """Claims admitted runs for this scheduler, if other schedulers leave them to it.
 
     Args:
         owner: Id and lease epoch of the scheduler.
-        has_peers: Whether there are others, to which runs are left whose code only they can read.
+        has_peers: Whether there are others: runs whose code only they can read are left to them.
 
     Attributes:
-        retry_at: When to claim again, because somebody was in the way; None: nobody was.
+        retry_at: When to claim again because another transaction blocked a claim; None: no claim is blocked.
     """
 
     def __init__(
@@ -291,9 +291,9 @@ class RunClaimer:
         self.retry_at: datetime | None = None
 
     async def claim(self, now: datetime) -> None:
-        """Claim the starting runs that are queued. Those that others have wait again, or are queued no more.
+        """Claim the starting runs that are queued. A run that was not claimed waits again if it is still queued.
 
-        Those whose code cannot be loaded stay as they are.
+        Runs whose code cannot be loaded stay as they are.
         """
         if self.retry_at is not None and now >= self.retry_at:
             self.retry_at = None
@@ -316,7 +316,7 @@ class RunClaimer:
             self.retry_at = now + BUSY_PAUSE + jitter(BUSY_PAUSE)
 
     async def _loadable(self) -> list[QueuedRun]:
-        """Return the starting runs that are queued and can be begun. Leave to others those that only they can begin."""
+        """Return the starting runs that are queued and can begin here; leave to others those that only they can."""
         wanted = []
         for row in self._places.rows_at(Place.STARTING):
             is_loadable = row.state == DagRunState.QUEUED and await self._is_loadable(row)
@@ -328,7 +328,7 @@ class RunClaimer:
         return wanted
 
     async def read(self, dag_ids: Iterable[str]) -> None:
-        """Take over how many runs of some DAGs others run."""
+        """Read how many runs of these DAGs other schedulers run."""
         groups = self._places.queue.groups_of(set(dag_ids))
         if groups:
             of_dags = sorted({group[0] for group in groups})
@@ -336,7 +336,7 @@ class RunClaimer:
             self._places.queue.note_elsewhere({group: found.get(group, 0) for group in groups})
 
     async def _is_loadable(self, row: QueuedRun) -> bool | None:
-        """Return whether there is such a version; None: there is, and only a newer asynsched can read it."""
+        """Return whether the run's version exists; None: it exists, but only a newer asynsched can read it."""
         if row.version_id is None:
             return False
         try:

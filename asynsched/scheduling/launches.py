@@ -14,7 +14,7 @@ from asynsched.store.schema import CallbackRequest
 
 
 def run_context(run: ActiveRun) -> RunContext:
-    """Return what tasks and callbacks of a run are told of it."""
+    """Return the facts of a run that its tasks and callbacks get."""
     return RunContext(
         dag_id=run.key.dag_id,
         run_id=run.key.run_id,

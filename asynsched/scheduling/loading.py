@@ -1,4 +1,4 @@
-"""Stored rows made into the runs and task instances that the evaluation works on.
+"""Loading of stored rows into the runs and task instances on which the evaluation works.
 
 The code and structure of a DAG version are loaded once for all runs that are pinned to it.
 """
@@ -48,14 +48,14 @@ class LoadedVersion:
 
 
 class VersionCache:
-    """Loads versions, and lays out their sources where executors of this machine read them.
+    """Loads versions, and writes their sources to the folder from which this machine's executors read them.
 
     Args:
         database: Where versions and sources are stored.
-        sources_folder: Folder of one file a source, named by content hash.
-        dags_folder: Absolute path that the sources' paths are relative to.
-        in_thread: Whether a version is prepared in a thread. A simulation, whose order must not depend on when a
-            thread is done, has it done on the spot.
+        sources_folder: Folder with one file per source, named by content hash.
+        dags_folder: Absolute path to which the sources' paths are relative.
+        in_thread: Whether a version is prepared in a thread. A simulation prepares it in the event loop, because its
+            order must not depend on when a thread is done.
     """
 
     def __init__(self, database: Database, sources_folder: Path, dags_folder: Path, *, in_thread: bool = True) -> None:
@@ -66,7 +66,7 @@ class VersionCache:
         self._loaded: OrderedDict[int, LoadedVersion] = OrderedDict()
 
     async def get(self, version_id: int) -> LoadedVersion:
-        """Return a version. Raises NotFound when the database has none with that id, DagError when it is no good."""
+        """Return a version. Raises NotFound if the database has none with that id, DagError if it cannot be decoded."""
         if version_id in self._loaded:
             self._loaded.move_to_end(version_id)
             return self._loaded[version_id]
@@ -77,16 +77,16 @@ class VersionCache:
         raise NotFound("DAG version", str(version_id))
 
     async def prepare(self, version_ids: Iterable[int]) -> None:
-        """Load versions together that are going to be asked for; what is wrong with one is said when it is."""
+        """Load versions together before `get` asks for each; `get` raises their errors."""
         missing = set(version_ids) - self._loaded.keys()
         if missing:
             await self._load(sorted(missing)[:MAX_LOADED])
 
     async def _load(self, version_ids: list[int]) -> list[LoadedVersion | DagError]:
-        """Load those of some versions that there are, with one look at the database and one turn of a thread."""
+        """Load those of some versions that exist, with one query and one call in a thread."""
         rows, texts = await self._database.read(read_versions, version_ids)
         if self._in_thread:
-            # A large DAG takes a while, in which the event loop has other things to do.
+            # A large DAG takes a while: do not block the event loop.
             found = await anyio.to_thread.run_sync(self._compile, rows, texts)
         else:
             found = self._compile(rows, texts)
@@ -110,16 +110,17 @@ class VersionCache:
         return LoadedVersion(row.id, structure, code)
 
     def _lay_out(self, texts: dict[str, str]) -> None:
-        """Write the sources that are not there, or are not what the database has: it is the truth, these are copies.
+        """Write the sources whose files are missing or differ from the database, which is authoritative.
 
-        So they need not be synced. What a power cut has made of them is seen here, by the next scheduler.
+        The files are copies, so they need not be synced: the next scheduler finds and replaces any that a power cut
+        has damaged.
         """
         for content_hash, text in texts.items():
             lay_out_source(self._sources_folder, content_hash, text)
 
 
 class Loader:
-    """Reads stored runs, each on the version that it is pinned to. It changes nothing but the run that it is given."""
+    """Reads stored runs, each on the version that it is pinned to. It changes only the runs passed to it."""
 
     def __init__(self, database: Database, versions: VersionCache) -> None:
         self._database = database
@@ -127,7 +128,7 @@ class Loader:
         self._slices = Slices()
 
     async def run(self, row: QueuedRun) -> ActiveRun:
-        """Return a stored run without its task instances. Raises NotFound or DagError when its version is no good."""
+        """Return a stored run without its task instances. Raises NotFound or DagError if its version is not usable."""
         if row.version_id is None:
             raise NotFound("version of the DAG", row.dag_id)
         run = active_run(row, await self._versions.get(row.version_id))
@@ -136,7 +137,7 @@ class Loader:
         return run
 
     async def tasks(self, run: ActiveRun) -> list[ActiveTask]:
-        """Return the stored task instances of a run, with what branches and short circuits decided to skip."""
+        """Return the stored task instances of a run, with the skips that branches and short circuits decided."""
         rows = await self._database.read(load_task_instances, run.id)
         decisions: list[XComValue] = []
         if any(run.structure.deciders.values()):
@@ -144,14 +145,14 @@ class Loader:
         return active_tasks(run, rows, decisions)
 
     async def fill(self, run: ActiveRun, *, is_new: bool = False) -> list[ActiveTask]:
-        """Give a run its task instances: those that are stored, which are returned, and new ones of all other tasks."""
+        """Add a run's stored task instances, and new ones of all other tasks. Returns the stored ones."""
         stored = [] if is_new else await self.tasks(run)
         known = {task.task_id for task in stored}
         await self._slices.take(run.adding_tasks(chain(run.first_instances(known), stored)))
         return stored
 
     async def read_past(self, run: ActiveRun) -> bool:
-        """Read how it went in the run before; return whether that has changed."""
+        """Read how the tasks of the run before went; return whether that has changed."""
         if run.logical_date is None:
             return False
         downstream = {task_id: run.structure.downstream[task_id] for task_id in run.structure.depend_on_past}
@@ -165,7 +166,7 @@ class Loader:
 
 
 def read_versions(conn: Connection, version_ids: list[int]) -> tuple[list[DagVersionRow], dict[str, str]]:
-    """Return those of some versions that there are, and the texts of their sources by content hash."""
+    """Return those of some versions that exist, and the texts of their sources by content hash."""
     rows = get_versions(conn, version_ids)
     hashes = {ref.content_hash for row in rows for ref in row.sources}
     return rows, get_sources(conn, sorted(hashes))
@@ -197,12 +198,12 @@ def active_run(row: QueuedRun, version: LoadedVersion) -> ActiveRun:
 def active_tasks(
     run: ActiveRun, rows: Iterable[TaskInstanceRow], decisions: Iterable[XComValue] = ()
 ) -> list[ActiveTask]:
-    """Return a run's stored task instances, without those that its version has no place for.
+    """Return a run's stored task instances, without those for which its version has no place.
 
     Args:
-        run: The run that they belong to.
-        rows: Their rows.
-        decisions: What branches and short circuits have skipped.
+        run: The run.
+        rows: The rows of its task instances.
+        decisions: The skips that its branches and short circuits decided.
     """
     tasks = [_active_task(run, row) for row in rows if _has_place(run.structure, row)]
     by_key = {(task.task_id, task.map_index): task for task in tasks}
@@ -245,7 +246,7 @@ def _active_task(run: ActiveRun, row: TaskInstanceRow) -> ActiveTask:
 
 
 def past_of(run: ActiveRun, stored: StoredPast) -> dict[str, PastTask]:
-    """Return what the run before means to a run's tasks that depend on it."""
+    """Return the past of each task of a run that depends on the run before."""
     return {task_id: _past_task(stored, task_id, run.structure) for task_id in run.structure.depend_on_past}
 
 

@@ -1,4 +1,4 @@
-"""Where each run is in this scheduler: one place a run, and every way from one place to another.
+"""Where each run is in this scheduler: one place per run, and every move from one place to another.
 
              heard             admit            begin              end               stored
   (nowhere) ───────▶ QUEUED ─────────▶ STARTING ──────▶ ACTIVE ──────────▶ LEAVING ──────────▶ (nowhere)
@@ -18,9 +18,9 @@
 | STARTING   | queued; or running and ours, once claimed                | its row             | yes              |
 | ACTIVE     | running, ours                                            | all of it           | yes              |
 | LEAVING    | running; its end is being stored                         | nothing             | yes              |
-| EDITED     | ours perhaps, and not as memory has it                   | an old copy perhaps | as before        |
+| EDITED     | perhaps ours, and perhaps changed                        | an old copy perhaps | as before        |
 | TAKEN_OVER | running, ours                                            | its row             | as before        |
-| LEFT       | running, nobody's: only another scheduler can read it    | its id              | no               |
+| LEFT       | running, no owner: only another scheduler can read it    | its id              | no               |
 
 No event of an EDITED run is taken before the run is taken up again as it is stored.
 """
@@ -50,11 +50,11 @@ class Place(StrEnum):
 
 
 _MOVES: dict[Place | None, frozenset[Place | None]] = {
-    # A run may prove ours of which nothing was heard: the answer of the database to what made it ours was lost.
+    # An unknown run may turn out to be ours: the database's answer to the write that made it ours was lost.
     None: frozenset({Place.QUEUED, Place.STARTING, Place.EDITED, Place.TAKEN_OVER}),
     Place.QUEUED: frozenset({None, Place.STARTING, Place.EDITED, Place.TAKEN_OVER}),
     Place.STARTING: frozenset({None, Place.QUEUED, Place.ACTIVE, Place.EDITED, Place.TAKEN_OVER}),
-    # One that others took while the lease was lost, and gave back, may be taken over where it is still active.
+    # A run that others took while the lease was lost, and gave back, may be taken over while it is still active here.
     Place.ACTIVE: frozenset({Place.LEAVING, Place.EDITED, Place.TAKEN_OVER}),
     Place.LEAVING: frozenset({None, Place.EDITED, Place.TAKEN_OVER}),
     Place.EDITED: frozenset({None, Place.QUEUED, Place.STARTING, Place.TAKEN_OVER, Place.LEFT}),
@@ -65,7 +65,7 @@ _MOVES: dict[Place | None, frozenset[Place | None]] = {
 
 @dataclass(slots=True)
 class PlacedRun:
-    """A run and its place. `row`: as it was stored when it came there; None where that is not known."""
+    """A run and its place. `row`: its row when it came to the place; None if not known."""
 
     key: DagRunKey
     row_id: int
@@ -74,12 +74,12 @@ class PlacedRun:
 
 
 class Places:
-    """The places of all runs that this scheduler has to do with.
+    """The places of all runs that concern this scheduler.
 
-    `queue` has the QUEUED ones, with the limits that they wait for; it counts the others as active.
+    `queue` has the QUEUED runs, with the limits that they wait for; it counts the others as active.
 
     Args:
-        at_once: Most runs that one pass starts.
+        at_once: How many runs one pass starts at most.
     """
 
     def __init__(self, at_once: int) -> None:
@@ -88,7 +88,7 @@ class Places:
         self._at: dict[Place, dict[DagRunKey, PlacedRun]] = {place: {} for place in Place}
 
     def of(self, key: DagRunKey) -> Place | None:
-        """Return where a run is; None: nowhere, as far as memory knows."""
+        """Return where a run is; None if it has no place."""
         if (found := self._runs.get(key)) is not None:
             return found.place
         return Place.QUEUED if self.queue.has(key) else None
@@ -98,33 +98,33 @@ class Places:
         return list(self._at[place].values())
 
     def rows_at(self, place: Place) -> list[QueuedRun]:
-        """Return the rows of the runs at a place whose runs have rows."""
+        """Return the rows of the runs at a place; it must be one whose runs have rows."""
         return [found.row for found in self._at[place].values() if found.row is not None]
 
     def may_wait(self, key: DagRunKey) -> bool:
-        """Return whether a run that is stored as queued is to wait here."""
+        """Return whether a run that is stored as queued may wait here."""
         return self.of(key) in (None, Place.QUEUED, Place.EDITED, Place.LEFT)
 
     # Runs that are to begin
 
     def heard(self, row: QueuedRun) -> None:
-        """A run is stored as queued; one that waits here already only tells what has changed of its limits."""
+        """A run is stored as queued; if it already waits here, only its limits are updated."""
         if self.of(row.key) is not Place.QUEUED:
             self._move(row.key, row.id, Place.QUEUED)
             self.queue.ended(row.key)
         self.queue.add(row)
 
     def withdraw(self, key: DagRunKey) -> bool:
-        """Take a run out of the queue that is not stored as queued; return whether it was there."""
+        """Remove a run from the queue that is not stored as queued; return whether it was there."""
         return self.queue.withdraw(key)
 
     def admit(self, at_most: int | None = None) -> None:
-        """Let runs start that may, one a group in turn. It ends before a group whose runs are to be read first."""
+        """Start runs that may start, one per group in turn; stop at a group whose runs must be read first."""
         for row in self.queue.admit(at_most):
             self._move(row.key, row.id, Place.STARTING, row)
 
     def claimed(self, row: QueuedRun) -> None:
-        """A starting run is this scheduler's own now."""
+        """A starting run now belongs to this scheduler."""
         self._at[Place.STARTING][row.key].row = row
 
     def leave_queued(self, row: QueuedRun) -> None:
@@ -136,10 +136,10 @@ class Places:
         """A starting run is active now."""
         self._move(key, self._runs[key].row_id, Place.ACTIVE)
 
-    # Runs that end, and those that somebody else has changed
+    # Runs that end, and runs that were changed elsewhere
 
     def end(self, key: DagRunKey) -> None:
-        """The end of an active run is about to be stored. One that is to be read again has an old copy that ends."""
+        """The end of an active run is about to be stored. If the run is EDITED, only its old copy ends."""
         if self.of(key) is Place.ACTIVE:
             self._move(key, self._runs[key].row_id, Place.LEAVING)
 
@@ -149,27 +149,27 @@ class Places:
             self.lose(key)
 
     def disturb(self, key: DagRunKey, row_id: int) -> None:
-        """The rows of a run are perhaps not as memory has them. One that was taken over is going to be read anyway."""
+        """A run's rows may differ from memory. A run that was taken over keeps its place: it will be read anyway."""
         if self.of(key) not in (Place.EDITED, Place.TAKEN_OVER):
             self._move(key, row_id, Place.EDITED)
 
     def take_over(self, row: QueuedRun) -> None:
-        """A run is this scheduler's own, and was another one's."""
+        """A run of another scheduler now belongs to this one."""
         self._move(row.key, row.id, Place.TAKEN_OVER, row)
 
     def take_up(self, row: QueuedRun) -> None:
-        """A run that has begun is as this row says, and is made active next."""
+        """A run that has begun is stored as this row, and becomes active next."""
         self._move(row.key, row.id, Place.STARTING, row)
         self.queue.update_dag(row.dag_id, is_paused=row.is_paused, max_active_runs=row.max_active_runs)
         self.queue.began(row)
 
     def give_back(self, row: QueuedRun) -> None:
-        """A run that this scheduler cannot read is nobody's now."""
+        """A run that this scheduler cannot read now has no owner."""
         self._move(row.key, row.id, Place.LEFT)
         self.queue.ended(row.key)
 
     def lose(self, key: DagRunKey) -> None:
-        """A run is not, or no longer, this scheduler's."""
+        """A run does not, or no longer, belong to this scheduler."""
         if (found := self._runs.get(key)) is not None:
             self._move(key, found.row_id, None)
         self.queue.ended(key)
@@ -182,19 +182,19 @@ class Places:
             self.queue.withdraw(key)
         elif before is not None:
             del self._at[before][key], self._runs[key]
-        # The queue keeps those that wait, as far as it has room for them.
+        # The queue keeps waiting runs, if it has room for them.
         if place is not None and place is not Place.QUEUED:
             self._runs[key] = self._at[place][key] = PlacedRun(key, row_id, place, row)
 
 
 A_FEW = 10
-"""Queued runs of a group that are read beyond those that could start now."""
+"""How many queued runs of a group are read beyond those that could start now."""
 Waiting = tuple[float, int, QueuedRun]
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What the queued runs of a DAG, or of a backfill, depend on."""
+    """The limits of the queued runs of a DAG, or of a backfill."""
 
     is_paused: bool
     max_active_runs: int
@@ -202,11 +202,11 @@ class Limits:
 
 @dataclass(slots=True)
 class _Queue:
-    """The queued runs of a group that are in memory: those that start first, in order."""
+    """The first queued runs of a group, which are in memory, in the order in which they start."""
 
     first: list[Waiting] = field(default_factory=list)
     is_all: bool = True
-    """Whether the database has no others, as far as is known."""
+    """Whether the database had no others when last read."""
 
     @property
     def is_empty(self) -> bool:
@@ -216,13 +216,13 @@ class _Queue:
 class Admission:
     """The queued runs of every DAG, oldest first; DAGs take turns, and so do the backfills beside them.
 
-    Of a group with many queued runs only the first are in memory. The others are read when the group has room for them,
-    so that neither memory nor a sweep grows with what waits.
+    Only the first runs of a group with many queued runs are in memory. The others are read when the group has room for
+    them, so that neither memory nor a sweep grows with the number of waiting runs.
 
     The groups that could start a run are kept in the order of their turns, so that no step looks at the others.
 
     Args:
-        at_once: Most runs that one pass starts.
+        at_once: How many runs one pass starts at most.
     """
 
     def __init__(self, at_once: int) -> None:
@@ -232,7 +232,7 @@ class Admission:
         self._queues: dict[Group, _Queue] = {}
         self._known: dict[DagRunKey, Group] = {}
         self._left: dict[Group, set[DagRunKey]] = {}
-        """Queued runs that only other schedulers can start, as far as was seen since all were read."""
+        """Queued runs that only other schedulers can start, as found since all were read."""
         self._active: dict[Group, set[DagRunKey]] = {}
         self._elsewhere: dict[Group, int] = {}
         self._group_of: dict[DagRunKey, Group] = {}
@@ -240,13 +240,13 @@ class Admission:
         self._turns: dict[Group, None] = {}
 
     def update_dag(self, dag_id: str, *, is_paused: bool, max_active_runs: int) -> None:
-        """Take over what the database says of a DAG."""
+        """Set the limits of a DAG, as the database has them."""
         self._dags[dag_id] = Limits(is_paused, max_active_runs)
         for group in list(self._groups.get(dag_id, ())):
             self._take_place(group)
 
     def add(self, run: QueuedRun) -> None:
-        """Let a queued run wait; one that waits already only tells what has changed of its DAG and its backfill."""
+        """Enqueue a run; if it already waits, only the limits of its DAG and its backfill are updated."""
         group = (run.dag_id, run.backfill_id)
         self._left.get(group, set()).discard(run.key)
         if run.key not in self._known:
@@ -261,7 +261,7 @@ class Admission:
         self.update_dag(run.dag_id, is_paused=run.is_paused, max_active_runs=run.max_active_runs)
 
     def read_anew(self, groups: Iterable[QueuedGroup]) -> Iterator[QueuedGroup]:
-        """Forget which runs wait: these groups have some, and no others do. Take all steps; each gives its group."""
+        """Forget the waiting runs: exactly these groups have some. The caller takes all steps; each yields a group."""
         for queue in self._queues.values():
             queue.first, queue.is_all = [], True
         self._known.clear()
@@ -279,7 +279,7 @@ class Admission:
             self._take_place(group)
 
     def to_read(self, at_most: int | None = None) -> list[tuple[Group, int]]:
-        """Return the groups whose turn it is and of which no run is in memory, and how many to read of each."""
+        """Return the groups whose turn it is and that have no waiting run in memory, with how many to read of each."""
         groups = list(islice(self._turns, self._limit(at_most)))
         return [
             (group, self._n_wanted(group) + len(self._left.get(group, ())))
@@ -288,7 +288,7 @@ class Admission:
         ]
 
     def take_first(self, group: Group, runs: Iterable[QueuedRun], *, is_all: bool) -> None:
-        """Take over the first queued runs of a group, as they were read, and whether it has no others."""
+        """Add the first queued runs of a group, as they were read; `is_all`: the group has no others."""
         queue = self._queue(group)
         queue.is_all = True
         left = self._left.get(group, set())
@@ -298,9 +298,9 @@ class Admission:
         self._take_place(group)
 
     def leave_to_others(self, run: QueuedRun) -> None:
-        """Leave an admitted run to other schedulers, until it is added again or all are read anew.
+        """Leave an admitted run to other schedulers, until it is added again or all runs are read again.
 
-        The next runs of its group take its place. Where as many of them were left as one pass starts, the group is.
+        The next runs of its group take its place. After as many of them as one pass starts, the whole group is left.
         """
         self.ended(run.key)
         group = (run.dag_id, run.backfill_id)
@@ -314,7 +314,7 @@ class Admission:
             self._take_place(group)
 
     def note_elsewhere(self, n_runs: Mapping[Group, int]) -> None:
-        """Take over how many runs of some groups other schedulers run."""
+        """Note how many runs of some groups other schedulers run."""
         for group, n in n_runs.items():
             self._elsewhere.pop(group, None)
             if n:
@@ -322,12 +322,12 @@ class Admission:
             self._take_place(group)
 
     def groups_of(self, dag_ids: Collection[str]) -> list[Group]:
-        """Return the groups of some DAGs that have runs waiting here, or of which others are known to run some."""
+        """Return the groups of some DAGs that have runs waiting here, or runs that others are known to run."""
         groups = {group for dag_id in dag_ids for group in self._groups.get(dag_id, ())}
         return sorted(groups | {group for group in self._elsewhere if group[0] in dag_ids}, key=str)
 
     def began(self, run: QueuedRun) -> None:
-        """Count a run as active. It waits no more, also if somebody else had begun it and nobody has told of that."""
+        """Count a run as active. It stops waiting, even if another scheduler began it without a message."""
         self.withdraw(run.key)
         group = self._group_of[run.key] = (run.dag_id, run.backfill_id)
         if run.backfill_id not in self._backfills:
@@ -336,7 +336,7 @@ class Admission:
         self._take_place(group)
 
     def ended(self, run: DagRunKey) -> None:
-        """Count a run as active no more."""
+        """Count a run as no longer active."""
         group = self._group_of.pop(run, None)
         if group is None:
             return
@@ -346,9 +346,9 @@ class Admission:
         self._take_place(group)
 
     def admit(self, at_most: int | None = None) -> list[QueuedRun]:
-        """Take the runs that may start now, one a group in turn, and count them as active.
+        """Take the runs that may start now, one per group in turn, and count them as active.
 
-        It ends before a group whose runs are to be read first.
+        It stops at a group whose runs must first be read.
         """
         admitted: list[QueuedRun] = []
         limit = self._limit(at_most)
@@ -358,7 +358,7 @@ class Admission:
                 break
             run = self._queues[group].first.pop(0)[2]
             del self._known[run.key]
-            # A group that had its turn goes last.
+            # After its turn, a group goes last.
             del self._turns[group]
             self.began(run)
             admitted.append(run)
@@ -385,7 +385,7 @@ class Admission:
         )
 
     def withdraw(self, run: DagRunKey) -> bool:
-        """Take a run out of the queue; return whether it was there, among those in memory."""
+        """Remove a run from the queue; return whether it was in memory."""
         group = self._known.pop(run, None)
         if group is None:
             return False
@@ -431,7 +431,7 @@ class Admission:
             self._backfills[run.backfill_id] = Limits(run.backfill_is_paused, run.backfill_max_active_runs)
 
     def _take_place(self, group: Group) -> None:
-        """Let a group take turns exactly if it could start a run, or if its runs are yet to be read."""
+        """Give a group a turn exactly if it could start a run, or if its runs are yet to be read."""
         queue = self._queues.get(group)
         is_empty = queue is None or queue.is_empty
         if not is_empty and self._room(group) > 0:
@@ -451,7 +451,7 @@ class Admission:
             self._backfills.pop(backfill_id, None)
 
     def _room(self, group: Group) -> int:
-        """Return how many more runs of a group may start: none while it is paused, or nothing is known of it."""
+        """Return how many more runs of a group may start: none while it is paused or its limits are unknown."""
         dag_id, backfill_id = group
         dag = self._dags.get(dag_id)
         limits = dag if backfill_id is None else self._backfills.get(backfill_id)
@@ -461,7 +461,7 @@ class Admission:
 
 
 def _order(run: QueuedRun) -> float:
-    """Return what the queued runs of a group start in the order of: as `first_queued` reads them."""
+    """Return the key that orders a group's queued runs by when they start, as `first_queued` reads them."""
     if run.backfill_id is None or run.logical_date is None:
         return run.run_after.timestamp()
     date = run.logical_date.timestamp()

@@ -1,7 +1,7 @@
-"""What figures and log say of tries and runs, made of each batch once it is stored.
+"""The metrics and log lines about tries and runs, made from each batch once it is stored.
 
-To write a line takes as long as a decision about a task. So a thousand failures at once must not each be a line: beyond
-MOST_LINES, they are counted.
+Writing a log line takes as long as a decision about a task. So a thousand failures at once must not make a line each:
+beyond MOST_LINES, they are counted.
 """
 
 from datetime import datetime, timedelta
@@ -22,13 +22,13 @@ State = TaskInstanceState
 
 
 class RunMetrics:
-    """Counts and times what a scheduler's runs do."""
+    """The counters and timers of a scheduler's runs."""
 
     def __init__(self, metrics: Metrics) -> None:
         self._metrics = metrics
 
     def stored(self, pending: PendingBatch, stale: Stale) -> None:
-        """Take the figures of a batch that was stored, less what was stale. Call it before `mark_stored`."""
+        """Update the metrics from a stored batch, except its stale changes. Call this before `mark_stored`."""
         if not self._metrics.are_wanted:
             return
         for changed in pending.tasks.values():
@@ -83,7 +83,7 @@ log = structlog.get_logger(__name__)
 
 SPAN = timedelta(seconds=10)
 MOST_LINES = 20
-"""Failed tries that are logged one by one within a SPAN."""
+"""How many failed tries are logged one by one within a SPAN."""
 FAILED_STATES = frozenset({TaskInstanceState.FAILED, TaskInstanceState.UP_FOR_RETRY})
 
 
@@ -102,7 +102,7 @@ class TryLog:
         return self._span_ends_at if self._n_untold else None
 
     def stored(self, pending: PendingBatch, stale: Stale, now: datetime) -> None:
-        """Tell of a batch that was stored, less what was stale. Call it before `mark_stored`."""
+        """Log a stored batch, except its stale changes. Call this before `mark_stored`."""
         self.time_passed(now)
         if self._tells_all:
             for task in pending.tasks.values():
@@ -114,12 +114,12 @@ class TryLog:
                 self._ended(result, now)
 
     def time_passed(self, now: datetime) -> None:
-        """Begin to tell one by one again, if it is time."""
+        """Begin to log failures one by one again, if the span is over."""
         if self._span_ends_at is not None and now >= self._span_ends_at:
             self.flush()
 
     def flush(self) -> None:
-        """Tell how many failures were only counted."""
+        """Log how many failures were only counted."""
         if self._n_untold:
             seconds = int(SPAN.total_seconds())
             log.warning("tries.failed", n_more=self._n_untold, beside=f"the {self._n_told} of the same {seconds} s")

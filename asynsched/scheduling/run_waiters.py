@@ -1,4 +1,4 @@
-"""Those in this program who wait for a run to end."""
+"""The callers in this program that wait for a run to end."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -14,11 +14,11 @@ from asynsched.store.database import Database
 from asynsched.store.runs.dag_runs import ended_among
 
 LOOK_INTERVAL = timedelta(seconds=5)
-"""Time between two looks for the ends of runs that somebody waits for."""
+"""Time between two looks for the ends of runs that callers wait for."""
 
 
 class RunWaiters(Service):
-    """Wakes those who wait for a run, and counts the runs that have ended."""
+    """Wakes callers that wait for a run, and counts the runs that have ended."""
 
     name = "run waiters"
 
@@ -33,7 +33,7 @@ class RunWaiters(Service):
         channels.run_ends.wakes(self.wake)
 
     def look_into(self, database: Database) -> None:
-        """Look now and then into a database that others end runs in, too: what they say of it may be lost."""
+        """Poll a database in which other processes end runs too: their messages about that may be lost."""
         self._database = database
         self._look_at = self.clock.now()
         self.interval = LOOK_INTERVAL
@@ -56,7 +56,7 @@ class RunWaiters(Service):
             await self._next_end.wait()
 
     async def tick(self, now: datetime) -> None:
-        """Wake whom the ended runs concern."""
+        """Wake the callers that wait for ended runs."""
         for message in self._channels.run_ends.take():
             self.n_ended += 1
             self._wake(message.run)

@@ -1,4 +1,4 @@
-"""Work in memory that may be long is done in slices, between which the event loop serves others."""
+"""Slices of long work in memory, between which the event loop serves other tasks."""
 
 from collections.abc import Iterable
 from datetime import datetime
@@ -10,24 +10,24 @@ from asynsched.scheduling.evaluation.evaluation import Evaluation
 
 T = TypeVar("T")
 AT_ONCE = 500
-"""Task instances that are made, decided about or written between two pauses: a few milliseconds."""
+"""How many task instances are made, decided about or written between two pauses: a few milliseconds of work."""
 
 
 async def settle(evaluation: Evaluation, now: datetime) -> None:
-    """Decide all that follows from what has happened, with pauses."""
+    """Make all decisions that follow from the events so far, with pauses."""
     while evaluation.is_unsettled:
         await checkpoint()
         evaluation.go_on(now)
 
 
 class Slices:
-    """Counts steps, of one piece of work after the other, and pauses now and then."""
+    """Counts the steps of successive pieces of work, and pauses every AT_ONCE steps."""
 
     def __init__(self) -> None:
         self._left = AT_ONCE
 
     async def take(self, steps: Iterable[T]) -> list[T]:
-        """Take all steps, and return what they give. When this is cancelled, the rest of them is not taken."""
+        """Take all steps, and return their values. After a cancellation, the remaining steps are not taken."""
         given = []
         for step in steps:
             given.append(step)

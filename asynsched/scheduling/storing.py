@@ -1,7 +1,7 @@
 """Stores a batch of changes, and settles in the same transaction the slots that its grants take of shared limits.
 
-What is granted in memory against pools and `max_active_tis_per_dag` is settled where several schedulers may serve the
-database: what others have meanwhile is refused, and memory knows from then on what they have.
+If several schedulers may serve the database, grants made in memory against pools and `max_active_tis_per_dag` are
+settled: a grant is refused if others have taken its slots meanwhile, and memory then notes the others' use.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -27,7 +27,7 @@ from asynsched.store.runs.transitions import apply_at_once
 from asynsched.store.schedulers import notify
 
 BUSY_PAUSE = timedelta(milliseconds=5)
-"""How long limits are left alone that another scheduler settles: about as long as that takes."""
+"""How long to leave limits alone that another scheduler is settling: about as long as that takes."""
 WATCHED_FOR = timedelta(seconds=30)
 """How long a command that waits for a run is notified of its changes; the command asks more often than that."""
 
@@ -36,10 +36,10 @@ class Stored(Struct, frozen=True):
     """The answer of the database to a batch.
 
     Attributes:
-        stale: What was not written, because somebody else has changed it.
+        stale: The changes that were not written, because the rows had been changed elsewhere.
         paused: The failed runs that have paused their DAG.
-        settled: Which of the granted tasks were refused their slots, and what others have.
-        retry_at: When to try again the limits that another scheduler was settling; None: there are none.
+        settled: Which of the granted tasks were refused their slots, and other schedulers' use.
+        retry_at: When to retry the limits that another scheduler was settling; None: there are none.
     """
 
     stale: Stale
@@ -49,11 +49,11 @@ class Stored(Struct, frozen=True):
 
 
 class Storing:
-    """Writes what was decided, and changes nothing in memory.
+    """Writes decisions, and changes nothing in memory.
 
     Args:
         ready: The queues whose grants are stored.
-        max_failed_runs: After how many failed runs in a row a DAG is paused that says nothing itself; 0: never.
+        max_failed_runs: After how many failed runs in a row a DAG is paused, if it does not say itself; 0: never.
     """
 
     def __init__(self, database: Database, clock: Clock, ready: ReadyQueues, max_failed_runs: int) -> None:
@@ -63,15 +63,15 @@ class Storing:
         self._max_failed_runs = max_failed_runs
         self._slices = Slices()
         self._signed: set[str] = set()
-        """Pools that this scheduler has signed: others have at most what memory knows that they have."""
+        """Pools that this scheduler has signed: others use no more of them than memory has noted."""
         self._watched: dict[DagRunKey, datetime] = {}
-        """Runs that commands wait for, and until when these are notified."""
+        """Runs that commands wait for, and until when to notify these commands."""
 
     async def store(self, pending: PendingBatch, *, tell: bool) -> Stored:
-        """Store a batch, less the grants that others leave no slots for. What fails may be stored again.
+        """Store a batch, except the grants for which others leave no slots. After a failure, call this again.
 
         Args:
-            tell: Whether there are other schedulers, which are told what concerns them.
+            tell: Whether there are other schedulers, which are notified of what concerns them.
         """
         failed = failed_runs(pending.ended_runs, self._max_failed_runs)
         batch = pending.batch(await self._slices.take(pending.task_rows()))
@@ -82,7 +82,7 @@ class Storing:
         pools = {claim.pool for claim in claims if claim.pool}
         signed = pools & self._signed
         counted = None if tell else {name: self._ready.pool(name).elsewhere for name in signed}
-        # Until it is known that the transaction was committed, it is not known who has signed.
+        # Until the commit is confirmed, it is not known who has signed.
         self._signed -= pools
         if counted is not None and not hints and signed == pools and not failed and _is_simple(batch, claims):
             needed = {name: self._ready.pool(name).taken for name in pools}
@@ -99,13 +99,13 @@ class Storing:
         return Stored(stale, paused, settled, retry_at)
 
     async def watch(self, runs: Collection[DagRunKey], origin: str, now: datetime) -> None:
-        """Notify commands of changes to these runs for a while; and at once, of changes made while they asked."""
+        """Notify commands of changes to these runs for a while, and at once of changes made while they asked."""
         self._watched.update(dict.fromkeys(runs, now + WATCHED_FOR))
         hints = [Hint("changed", *run, origin=origin) for run in sorted(runs)]
         await self._database.write(notify, encode_hints(hints))
 
     def _changes_of_watched(self, pending: PendingBatch) -> list[Hint]:
-        """Return which of the runs that commands wait for a batch changes."""
+        """Return hints of a batch's changes to runs that commands wait for."""
         if not self._watched:
             return []
         now = self._clock.now()
@@ -115,7 +115,7 @@ class Storing:
 
 
 def _hints(pending: PendingBatch) -> list[Hint]:
-    """Return what others want to know of a batch: slots they may have, runs that they wait for."""
+    """Return hints of a batch for other schedulers: freed slots, ended runs, runs that theirs depend on."""
     origin = pending.scheduler_id
     hints = {Hint("end", *run.key, origin=origin) for run in pending.ended_runs}
     for task in pending.tasks.values():
@@ -148,7 +148,7 @@ def _store(
 
 
 def _unqueued(row: TaskRow, refused: frozenset[TaskRowKey]) -> TaskRow:
-    """Return the row of a task instance whose slots were refused: it waits, as before; see `decisions.of_refusal`."""
+    """Return the row of a task instance whose slots were refused: it waits as before; see `decisions.of_refusal`."""
     if (row.dag_run_id, row.task_id, row.map_index) not in refused:
         return row
     return msgspec.structs.replace(

@@ -1,4 +1,4 @@
-"""Runs that come from elsewhere: taken over from schedulers that are gone, or taken up anew after somebody's edit."""
+"""Transfers of stored runs into memory: taken over from schedulers that are gone, or taken up again after an edit."""
 
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from datetime import datetime, timedelta
@@ -36,16 +36,16 @@ from asynsched.store.schedulers import notify
 log = structlog.get_logger(__name__)
 
 LINGERING = timedelta(minutes=1)
-"""How much longer than they have processes may take to be gone before that is said."""
+"""How long after their kill time processes may remain before a warning is logged."""
 
 
 class RunTransfers:
-    """Brings stored runs into the evaluation, and lets go of those that have become another scheduler's.
+    """Brings stored runs into the evaluation, and drops those that now belong to another scheduler.
 
     Args:
         owner: Id and lease epoch of this scheduler.
-        store: Stores what was decided until now.
-        kill_time: How long a try has that is to end.
+        store: Stores the decisions made until now.
+        kill_time: How long a try may take to end once it was told to.
     """
 
     def __init__(
@@ -81,27 +81,27 @@ class RunTransfers:
         return self._may_be_orphans or bool(self._places.at(Place.EDITED) or self._places.at(Place.TAKEN_OVER))
 
     async def recover(self, held: Held, now: datetime) -> None:
-        """Take up the runs that nobody owns, and the tries that the executor still holds of them."""
+        """Take up the runs without an owner, and those of their tries that the executor still holds."""
         self._evaluation.expect_ends(held.starting | held.running)
         self._may_be_orphans = True
         while self._may_be_orphans:
             await self.adopt(held, now)
 
     def look_for_orphans(self) -> None:
-        """Have runs taken over whose scheduler is gone, with the next `adopt`."""
+        """Make the next `adopt` look for runs whose scheduler is gone."""
         self._may_be_orphans = True
 
     async def adopt(self, held: Held, now: datetime) -> bool:
-        """Take over some of the runs that nobody owns, if there may be such.
+        """Take over some of the runs without an owner, if there may be any.
 
         Args:
-            held: What the executor holds of their tries: nothing, where they were begun on another home.
+            held: What the executor holds of their tries: nothing if they were begun from another home.
 
         Returns:
-            Whether there were any. What others have of the pools is less by them.
+            Whether there were any. If so, others use fewer slots of the pools now.
         """
         if left := self._places.at(Place.TAKEN_OVER):
-            # The database went away before all were taken up: what was asked of one may have been done.
+            # The database went away before all were taken up: a request for one of them may have been done.
             owned = await self._owned([found.row_id for found in left])
             for found in left:
                 if found.row_id in owned:
@@ -116,7 +116,7 @@ class RunTransfers:
         dag_ids = {row.dag_id for row in rows}
         wanted = await self._requests.of([row.id for row in rows])
         try:
-            # Each leaves its place only once it was taken up: the database may go away between two of them.
+            # A run leaves its place only once it is taken up: the database may go away between two runs.
             for row in rows:
                 await self._take_up(row, held, now, wanted.get(row.id, ()))
         finally:
@@ -125,7 +125,7 @@ class RunTransfers:
 
     async def _take_over(self) -> None:
         if self._is_unanswered:
-            # What was taken over then is ours already, and uses slots: memory has to know of it before it grants any.
+            # Runs taken over then are already ours and use slots: bring them into memory before granting any.
             for row in await self._unknown():
                 self._places.take_over(row)
         self._is_unanswered = True
@@ -139,10 +139,10 @@ class RunTransfers:
             log.info("runs.taken_over", n_runs=len(found))
 
     async def take_up_edited(self, now: datetime) -> None:
-        """Take runs up again whose rows somebody else has changed; forget those that are no longer ours."""
+        """Take up edited runs again; forget those that are no longer ours."""
         if not self._places.at(Place.EDITED):
             return
-        # What was decided of them is stored first: what is forgotten is forgotten unchanged.
+        # Store the decisions about them first, so that no unstored change is dropped with a run.
         await self._store()
         edited = self._places.at(Place.EDITED)
         owned = await self._owned([found.row_id for found in edited])
@@ -156,12 +156,12 @@ class RunTransfers:
                 self._lose(found.key)
 
     async def find_unknown(self) -> None:
-        """Find the runs that are ours, and that memory knows nothing of: an answer of the database was lost."""
+        """Find the runs that are ours but not in memory, because an answer of the database was lost."""
         for row in await self._unknown():
             self._places.disturb(row.key, row.id)
 
     def warn_of_lingering(self, now: datetime) -> None:
-        """Say once of a run that it waits for processes which should be gone: one in state D, say, is not killed."""
+        """Warn once of each run that waits for processes that should be gone, such as one in state D."""
         for run, tokens in self._evaluation.take_lingering(now - self._kill_time - LINGERING):
             log.warning("run.waits_for_processes", dag_id=run.key.dag_id, run_id=run.key.run_id, tokens=tokens)
 
@@ -178,7 +178,7 @@ class RunTransfers:
         self._requests.run_lost(key)
 
     async def _owned(self, run_ids: Collection[int]) -> dict[int, QueuedRun]:
-        """Return these runs as they are stored now, less those that are no longer ours."""
+        """Return these runs as they are stored now, except those that are no longer ours."""
         if not run_ids:
             return {}
         return {row.id: row for row in await self._database.read(owned_runs, self._owner[1], list(run_ids))}
@@ -189,9 +189,9 @@ class RunTransfers:
         """Take up a running run as it is stored.
 
         Args:
-            held: What the executor holds, where an earlier scheduler began the run; None: this one did, and its
+            held: What the executor holds, if an earlier scheduler began the run; None: this scheduler began it, and its
                 executor knows its tries.
-            wanted: What was asked of it while nobody had it: nothing is to be decided of it that forestalls this.
+            wanted: Requests made while the run had no owner: no decision may precede them.
         """
         try:
             run, stop = await self._loader.run(row), None
@@ -207,18 +207,18 @@ class RunTransfers:
             await self._give_back(row, str(exc))
             return
         tasks = await self._loader.fill(run)
-        # What was stored was launched, so that its end is going to be told of.
+        # A stored try was launched, so its end will be reported.
         may_be_left = held is None or held.starting or held.running or self._evaluation.unclaimed
         launched = await self._database.read(tokens_of_tries, row.id) if may_be_left else frozenset()
         let_go = self._evaluation.drop_run(run.key)
         self._intake.take_up(row)
-        # Also of what was read in vain before, and given to nobody because of them.
+        # `unclaimed` has tries of runs that could not be read before and, because of these tries, were not given back.
         left = self._evaluation.unclaimed | (set(let_go) if held is None else held.starting | held.running)
         awaited = {task.token for task in tasks if task.state in SLOT_TASK_STATES}
         self._evaluation.leave(run, (left & launched) - awaited, now)
         self._evaluation.resume_run(run, tasks, now, stop)
         self._places.begin(run.key)
-        # Where that has let go of what the executor does not know, no end is going to be told of.
+        # If resuming the run has left tries that the executor does not know, their ends will not be reported.
         for token in sorted(set(self._evaluation.leaving_of(run)) - left):
             self._evaluation.try_gone(token, now)
         self._requests.run_taken_up(run.key, is_foreign=held is not None)
@@ -230,19 +230,19 @@ class RunTransfers:
         await settle(self._evaluation, now)
 
     async def _store_ends(self, row: QueuedRun, run: ActiveRun, held: Held, now: datetime) -> None:
-        """Store how tries of a run have ended while nobody served, as a scheduler would have done when they did.
+        """Store the ends of a run's tries that ended while no scheduler served, as one would have done then.
 
-        Only then comes what was asked of the run: the try of a task that is cleared goes into the history as it ended.
+        Requests for the run come after that: the try of a cleared task goes into the history as it ended.
         """
         tasks = await self._loader.fill(run)
         ends = self._take_ends(held.ended & {task.token for task in tasks if task.state in SLOT_TASK_STATES})
         if not ends:
             return
         self._intake.take_up(row)
-        # What was asked of the run may let a task run again, so the run is not over before that is done.
+        # A request may make a task run again, so the run must not end before the requests are done.
         self._evaluation.leave(run, [f"requests of run {row.id}"], now)
         self._evaluation.resume_run(run, tasks, now)
-        # It is still to be taken up as it is stored then, should the database go away before that.
+        # Should the database go away first, the run still has to be taken up as it is stored then.
         self._places.take_over(row)
         for event in ends:
             self._evaluation.try_ended(event, now)
@@ -251,7 +251,7 @@ class RunTransfers:
         self._evaluation.drop_run(run.key)
 
     def _take_ends(self, tokens: Collection[str | None]) -> list[Ended]:
-        """Take the ends of these tries out of the channel; its other messages stay, in their order."""
+        """Remove the ends of these tries from the channel; its other messages stay, in their order."""
         ends = []
         for message in self._finished.take(self._finished.qsize() if tokens else 0):
             if isinstance(message, TaskFinished) and isinstance(message.event, Ended) and message.event.token in tokens:
@@ -261,15 +261,15 @@ class RunTransfers:
         return ends
 
     async def _give_back(self, row: QueuedRun, reason: str) -> None:
-        """Leave a run to others that this scheduler cannot read: a newer one may.
+        """Leave a run that this scheduler cannot read to others: a newer one may be able to.
 
-        Not while a try of it may run here: another scheduler would start that once more.
+        Keep the run while a try of it may run here: another scheduler would start that try again.
         """
         let_go = self._evaluation.drop_run(row.key)
         self._evaluation.expect_ends(let_go)
         self._announcer.end_tries(let_go)
         if self._evaluation.unclaimed & await self._database.read(tokens_of_tries, row.id):
-            # The sweep finds it again.
+            # The sweep finds the run again.
             self._lose(row.key)
             return
         await self._database.write(give_back, row.id, *self._owner)
@@ -279,6 +279,6 @@ class RunTransfers:
 
 
 def give_back(conn: Connection, run_row_id: int, scheduler_id: str, epoch: int) -> None:
-    """Let a run be nobody's, and tell the others, of which one may take it at once; see `give_back_run`."""
+    """Release a run and notify the other schedulers, so that one can claim it immediately; see `give_back_run`."""
     if give_back_run(conn, run_row_id, scheduler_id, epoch):
         notify(conn, encode_hints([Hint("orphan", origin=scheduler_id)]))

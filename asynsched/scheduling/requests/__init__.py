@@ -1,1 +1,1 @@
-"""What people ask of runs that exist: clear, mark, cancel."""
+"""Requests for existing runs: clear, mark, cancel."""

@@ -1,4 +1,4 @@
-"""Does what people have asked of the runs that this scheduler owns: clear, mark, cancel."""
+"""Does the requests for the runs that this scheduler owns: clear, mark, cancel."""
 
 from collections.abc import Collection, Sequence
 from datetime import datetime
@@ -20,15 +20,15 @@ log = structlog.get_logger(__name__)
 class RequestTaker:
     """Takes requests from the database, oldest first.
 
-    A request is done in the database, and its run is taken up from there anew. A run that is to end is ended in memory
-    first: its request stays open until that is done, so that it outlives a crash, and those that came after it wait.
+    A request is done in the database, and its run is then taken up again from there. A run that a request ends is first
+    ended in memory: the request stays open until then, so that it survives a crash, and later requests wait.
 
     Args:
-        places: Where each run is; one that a request changes is EDITED.
-        lease_epoch: That of the runs whose requests are taken.
+        places: Where each run is; a run that a request changes is EDITED.
+        lease_epoch: Lease epoch of the runs whose requests are taken.
 
     Attributes:
-        are_due: Whether requests of people may be done now.
+        are_due: Whether there may be requests to do now.
     """
 
     def __init__(self, *, database: Database, evaluation: Evaluation, places: Places, lease_epoch: int) -> None:
@@ -37,11 +37,11 @@ class RequestTaker:
         self._evaluation = evaluation
         self._lease_epoch = lease_epoch
         self._ending: set[DagRunKey] = set()
-        """Runs that a request is to end: their requests are due when they have ended, or were taken up again."""
+        """Runs that a request is to end: their requests are due once the run has ended, or was taken up again."""
         self.are_due = True
 
     def heard(self) -> None:
-        """There may be requests that were not looked at."""
+        """There may be new requests."""
         self.are_due = True
 
     def run_ended(self, key: DagRunKey) -> None:
@@ -49,15 +49,15 @@ class RequestTaker:
         self.are_due |= key in self._ending
 
     def run_taken_up(self, key: DagRunKey, *, is_foreign: bool) -> None:
-        """A run was taken up as it is stored. Its last scheduler, if another one, may have passed over requests."""
+        """A run was taken up as it is stored. If it was another scheduler's, that one may have left requests open."""
         self.are_due |= is_foreign or key in self._ending
 
     def run_lost(self, key: DagRunKey) -> None:
-        """A run is another scheduler's, or nobody's."""
+        """A run now belongs to another scheduler, or to none."""
         self._ending.discard(key)
 
     async def take(self, now: datetime) -> None:
-        """Do every request that is open and can be done now; the runs that these change are EDITED then."""
+        """Do every open request that can be done now; the runs that these change become EDITED."""
         waiting: set[DagRunKey] = set()
         has_more = False
         for wanted in await self._database.read(open_requests, self._lease_epoch):
@@ -65,13 +65,13 @@ class RequestTaker:
             if wanted.run in waiting:
                 continue
             if stop is None or wanted.run not in self._evaluation.runs:
-                # Before it is done: the answer of the database may be lost.
+                # Before doing the request: the answer of the database may be lost.
                 self._places.disturb(wanted.run, wanted.dag_run_id)
                 await self._do(wanted, now)
                 continue
             waiting.add(wanted.run)
             if self._places.of(wanted.run) is Place.EDITED:
-                # What is in memory is no longer what is stored.
+                # The run in memory no longer matches its rows.
                 has_more = True
             else:
                 self._ending.add(wanted.run)
@@ -79,7 +79,7 @@ class RequestTaker:
         self.are_due = has_more
 
     async def of(self, runs: Collection[int]) -> dict[int, list[OpenRequest]]:
-        """Return what is wanted of runs, by their row ids, oldest first."""
+        """Return the open requests for runs, by the runs' row ids, oldest first."""
         found: dict[int, list[OpenRequest]] = {}
         for wanted in await self._database.read(open_requests, self._lease_epoch):
             if wanted.dag_run_id in runs:
@@ -87,9 +87,9 @@ class RequestTaker:
         return found
 
     async def do_unheld(self, wanted: Sequence[OpenRequest], now: datetime) -> RunStop | None:
-        """Do what is wanted of a run that memory does not have yet, up to what is to end it.
+        """Do the requests for a run that is not in memory yet, up to the first that ends it.
 
-        That is returned, to be done in memory. The requests that came after it are due when the run has ended.
+        That one is returned as a stop, to be done in memory. Later requests are due when the run has ended.
         """
         for request in wanted:
             if (stop := _stop_of(request)) is not None:
@@ -99,7 +99,7 @@ class RequestTaker:
         return None
 
     async def cancel(self, run: DagRunKey, now: datetime) -> None:
-        """Request the end of a run on behalf of this program; one that has ended, or is no more, is left alone."""
+        """Request the end of a run on behalf of this program, unless the run has ended or was deleted."""
         try:
             await self._database.write(submit_by_program, run, CancelRun(), action="run.cancel", now=now)
         except StoreUnavailable:
@@ -115,7 +115,7 @@ class RequestTaker:
         except StoreUnavailable:
             raise
         except AsynschedError as exc:
-            # The run is another one than it was when somebody wanted this: it may have moved to another version.
+            # The run has changed since the request was made: it may have moved to another version.
             await self._database.write(end_request, wanted)
             log.warning("request.refused", **about, reason=str(exc))
         else:

@@ -1,6 +1,6 @@
-"""What a person's request changes of a run, as a batch of rows: decided from what is stored, nothing is written here.
+"""The changes that a request makes to a run, as a batch of rows: decided from the stored rows, and not written here.
 
-It is the same for a run that is being run, which its scheduler takes up anew afterwards, and for one that is not.
+The changes are the same for a running run, which its scheduler takes up again afterwards, as for any other.
 """
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -46,12 +46,12 @@ class RunEdit:
         run: The run as it is stored.
         instances: Its task instances as they are stored.
         earlier: The numbers of their tries that are in the history, by token.
-        structure: The version that the run is on, or is moved to.
-        version_id: That version.
-        named: The task instances that change because they were asked for, or with those that were.
-        tasks: What is written of the task instances.
-        new_state: The state that the run is put into; None: it stays.
-        goes_on: Some of it is to run again: if it was being stopped, that is over.
+        structure: The structure of the version that the run is on, or is moved to.
+        version_id: Row id of that version.
+        named: The task instances that change because the request names them or includes them.
+        tasks: The changed rows of the task instances.
+        new_state: The run's new state; None: the state stays.
+        goes_on: Whether part of the run is to run again: this ends a stop that is under way.
     """
 
     run: DagRunRow
@@ -69,7 +69,7 @@ class RunEdit:
     goes_on: bool = False
 
     def batch(self) -> Batch:
-        """Return what is to be written."""
+        """Return the rows to write."""
         return Batch(
             lease_epoch=self.run.lease_epoch,
             runs=[self._run_row()] if self._changes_run else [],
@@ -78,10 +78,10 @@ class RunEdit:
             forgotten=self.forgotten,
         )
 
-    # What is done to single task instances
+    # Changes of single task instances
 
     def clear(self, row: TaskInstanceRow, ignored: str | None = None) -> None:
-        """Let a task instance run again, with all its retries; these dependencies of it do not count."""
+        """Make a task instance run again, with all its retries, and ignore these of its dependencies."""
         state = None if row.state is None else State(row.state)
         task = self.structure.tasks.get(row.task_id)
         n_tries = tries_after_clear(
@@ -103,7 +103,7 @@ class RunEdit:
         )  # fmt: skip
 
     def end(self, row: TaskInstanceRow, state: State, reason: str) -> None:
-        """Let a task instance count as ended."""
+        """Put a task instance into a finished state."""
         ended_at = row.ended_at if row.state in FINISHED_TASK_STATES else None
         self._change(row, state, reason, ended_at=ended_at or self.now, next_try_at=None, deferral=None)
 
@@ -115,10 +115,10 @@ class RunEdit:
         told = {"before_state": row.state, "before_try": row.try_number, "state": state, "reason": reason}
         self.tasks.append(TaskRow(**(values | told | changes)))
 
-    # What becomes of the run
+    # Changes of the run
 
     def reopen(self) -> None:
-        """Have a run that has ended start again."""
+        """Queue a run again if it has ended, and end a stop that is under way."""
         self.goes_on = True
         if self.run.state in FINISHED_RUN_STATES:
             self.new_state, self.reason = DagRunState.QUEUED, "it was cleared"
@@ -151,15 +151,15 @@ def _history(row: TaskInstanceRow, try_number: int) -> HistoryRow:
     )  # fmt: skip
 
 
-# What a request means
+# The changes of each kind of request
 
 
 def fill_in(edit: RunEdit, request: RunRequest, actor: str) -> None:
-    """Put what a request changes into an edit.
+    """Add a request's changes to an edit.
 
     Raises:
         NotFound: The run lacks a named task; carries the nearest names.
-        AsynschedError: It lacks the named instance of one.
+        AsynschedError: The run lacks the named instance of a task.
     """
     match request:
         case ClearTasks():
@@ -208,7 +208,7 @@ def _mark(edit: RunEdit, request: MarkTasks, actor: str) -> None:
     ]
     for row in edit.named:
         edit.end(row, state, f"{actor} marked it as {state}")
-    # What had failed because of them may run now.
+    # Tasks that failed because of the marked ones may run now.
     below = selection.to_clear(request.task_ids, downstream=True) - wanted
     failed = [row for row in edit.instances if row.task_id in below and _state(row) in FAILED_TASK_STATES]
     if edit.named and failed:
@@ -260,9 +260,9 @@ def _cancel(edit: RunEdit, actor: str) -> None:
 
 
 def _follow_version(edit: RunEdit) -> None:
-    """Give a run the task instances of another version: what that one lacks is removed, what it has again comes back.
+    """Match a run's task instances to another version: remove those that it lacks, restore removed ones that it has.
 
-    Tasks that are new there get their instances when the run starts again.
+    New tasks get their instances when the run starts again.
     """
     kept = []
     for row in edit.instances:
@@ -309,7 +309,7 @@ def check_instances(instances: Sequence[TaskInstanceRow], task_ids: Collection[s
     """Raise AsynschedError unless each of the tasks has an instance of that map index in a run.
 
     Args:
-        instances: Those of the run.
+        instances: The run's task instances.
         task_ids: Tasks of the run's DAG.
         map_index: -1 for a task that is not mapped.
     """
@@ -322,10 +322,10 @@ def check_instances(instances: Sequence[TaskInstanceRow], task_ids: Collection[s
 
 
 def no_such_instance(task_id: str, map_index: int, indexes: Sequence[int]) -> str:
-    """Return what to say where a task has no instance of that map index.
+    """Return the message for a task that has no instance of that map index.
 
     Args:
-        indexes: Those that it has, sorted.
+        indexes: The map indexes that it has, sorted.
     """
     if not indexes:
         return f"The task {task_id!r} has no instances in this run yet."

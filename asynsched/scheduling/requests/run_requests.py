@@ -1,8 +1,8 @@
-"""What people want done with runs: clear, mark, cancel.
+"""Submitting and doing requests for runs: clear, mark, cancel.
 
-A run that is running belongs to its scheduler, which holds it in memory: what is wanted of it is stored as a request,
-and done by that scheduler. Any other run is changed on the spot. Either way it is the same change of the same rows, in
-one transaction, by the one function that writes states.
+A running run belongs to its scheduler, which holds it in memory: a request for it is stored, and that scheduler does
+it. Any other run is changed at once. In both cases the same rows change in the same way, in one transaction, through
+the one function that writes states.
 """
 
 from dataclasses import dataclass
@@ -48,11 +48,11 @@ _ADOPT = (
 
 @dataclass(frozen=True, slots=True)
 class Submitted:
-    """A request that was taken.
+    """A request that was accepted.
 
     Attributes:
         instances: The task instances that it concerns, as they were before.
-        request_id: Of the request that the run's scheduler has yet to do; None: it is done.
+        request_id: Row id of the request if the run's scheduler has yet to do it; None: it is done.
     """
 
     instances: tuple[TaskInstanceRow, ...]
@@ -65,10 +65,10 @@ def preview_request(conn: Connection, key: DagRunKey, request: RunRequest, *, no
 
 
 def submit_request(conn: Connection, key: DagRunKey, request: RunRequest, *, actor: str, now: datetime) -> Submitted:
-    """Do what somebody wants done with a run, or store it for the scheduler that runs it.
+    """Do a request for a run, or store it for the scheduler that owns the run.
 
     Args:
-        actor: Who wants it, for reasons and the audit.
+        actor: The name of the person or program that makes the request, for reasons and the audit.
 
     Raises:
         NotFound: There is no such run or task; carries the nearest names.
@@ -80,7 +80,7 @@ def submit_request(conn: Connection, key: DagRunKey, request: RunRequest, *, act
     request_id = None
     if run.state == DagRunState.RUNNING:
         request_id = add_request(conn, run.id, request, actor=actor, now=now)
-        # Its scheduler may be another one than that of who calls this.
+        # The run's scheduler may be another process than the caller's.
         notify(conn, encode_hints([Hint("edit", dag_id=key.dag_id, run_id=key.run_id)]))
     else:
         _write(conn, edit)
@@ -90,7 +90,7 @@ def submit_request(conn: Connection, key: DagRunKey, request: RunRequest, *, act
 def submit_by_program(
     conn: Connection, key: DagRunKey, request: RunRequest, *, action: str, now: datetime
 ) -> Submitted:
-    """Do what `submit_request` does, for an embedding program, and note in the audit that it did."""
+    """Submit a request for an embedding program, and record that in the audit."""
     taken = submit_request(conn, key, request, actor="the program", now=now)
     detail = msgspec.to_builtins(request)
     record_audit(conn, at=now, actor="program", action=action, dag_id=key.dag_id, run_id=key.run_id, detail=detail)
@@ -98,11 +98,11 @@ def submit_by_program(
 
 
 def do_request(conn: Connection, wanted: OpenRequest, now: datetime) -> None:
-    """Do what is wanted of a run whose scheduler calls this, or of one that has ended meanwhile.
+    """Do a stored request. The run belongs to the calling scheduler, or has ended meanwhile.
 
     Raises:
         NotFound: The run has no such task any more, or its DAG no version.
-        AsynschedError: The run has become another one, for which this makes no sense.
+        AsynschedError: The run has changed so that the request no longer makes sense.
     """
     lock_runs(conn, [wanted.dag_run_id])
     run = _run(conn, wanted.run)
@@ -114,13 +114,13 @@ def do_request(conn: Connection, wanted: OpenRequest, now: datetime) -> None:
 
 
 def end_request(conn: Connection, wanted: OpenRequest) -> bool:
-    """Delete a request that is done or refused, and notify the command that waits for it. False: it was gone."""
+    """Delete a request that is done or refused, and notify the waiting command. Returns False if it was gone."""
     notify(conn, encode_hints([Hint("changed", *wanted.run)]))
     return close_request(conn, wanted.id)
 
 
 def run_again(conn: Connection, key: DagRunKey, now: datetime) -> None:
-    """Clear a run that has ended, with all its tasks, so that it starts again. Raises StoreError if it goes on."""
+    """Clear an ended run with all its tasks, so that it starts again. Raises StoreError if it has not ended."""
     lock_runs(conn, [_run(conn, key).id])
     run = _run(conn, key)
     if run.state not in FINISHED_RUN_STATES:
@@ -162,7 +162,7 @@ def _edit(conn: Connection, run: DagRunRow, request: RunRequest, now: datetime) 
 
 
 def _version(conn: Connection, run: DagRunRow, *, newest: bool) -> tuple[int | None, DagStructure]:
-    """Return the version that a run is on, or is to be moved to; a run that never began is on none, and gets none."""
+    """Return the version that a run is on, or is to move to. A run that never began has no version, and gets none."""
     if run.version_id is None or newest:
         found = latest_version(conn, run.dag_id)
         if found is None:
