@@ -1,12 +1,12 @@
-"""From files to stored DAGs: the watcher reports what has changed, the dispatcher parses that and stores the outcomes.
+"""From files to stored DAGs: the watcher reports changed files, the dispatcher parses them and stores the outcomes.
 
 watching/watcher.py     file events and scans -> FileChanged
-  discovery.py          a walk through the folder; ignore_rules.py says what it leaves out
-  file_events.py        what the kernel reports: inotify_events.py on Linux, watchfiles_events.py elsewhere
+  discovery.py          a walk through the folder, without the files that ignore_rules.py excludes
+  file_events.py        the kernel's reports: inotify_events.py on Linux, watchfiles_events.py elsewhere
 dispatcher.py           FileChanged -> parses -> stored outcomes -> DagChanged
-  files.py              what was last parsed of each file, why it is looked at, and where it is on its way
-  looks.py              what a file is now, and what follows from that
-  jobs.py               what waits to be parsed: queued, claimed beside other schedulers, ready
-  progress.py           what is reported to callers that wait, to health and to the log
+  files.py              each file's last parse, the requests to look at it, and its place
+  looks.py              the present state of a file, and the step that follows from it
+  jobs.py               files that wait to be parsed: queued, claimed beside other schedulers, ready
+  progress.py           progress for waiting callers, for health and for the log
 processes/              one parse: a confined process of its own
 """

@@ -1,4 +1,4 @@
-"""The files of the DAG folder: what was last parsed of each, why one is looked at, and where it is on its way.
+"""The files of the DAG folder: each file's last parse, the requests to look at it, and its place.
 
                    queue            claim             parse             conclude              stored
     looked at ───────────▶ QUEUED ─────────▶ CLAIMED ─────────▶ PARSING ───────────▶ STORING ─────────▶ (no place)
@@ -7,9 +7,8 @@
         │                    │        (no place: another scheduler parses it)          │
         └────────────────────┴── conclude: gone, or unreadable ────────────────────────┘
 
-A file that is claimed, being parsed or being stored is busy. What is asked about a busy file is kept, and asked again
-when it is no longer busy: so no file is parsed twice at once, and a file that changes during its parse is parsed once
-more.
+A file that is claimed, being parsed or being stored is busy. Requests about a busy file are kept until it is no longer
+busy. So no file is parsed twice at once, and a file that changes during its parse is parsed once more.
 """
 
 import enum
@@ -25,18 +24,18 @@ from asynsched.store.dags.files import DagFileRow
 from asynsched.store.dags.parse_results import Stored
 
 MOST_LOOKS = 500
-"""Files that are looked at together."""
+"""How many files are looked at together at most."""
 LOOK_AGAIN_AFTER = timedelta(seconds=SETTLED_SECONDS)
 LEAST_PAUSE = timedelta(seconds=1)
 """Least time between two looks for files that are due."""
 KILLED_KINDS = frozenset({"crash", "memory"})
-"""Errors of a parse that ended without a report."""
+"""The kinds of errors of a parse that ended without a report."""
 SECOND_CHANCES = (timedelta(seconds=5), timedelta(seconds=30), timedelta(minutes=3))
-"""After how long a text whose parse was killed is parsed again, each time; after these, only an edit parses it."""
+"""The delays after which a text whose parse was killed is parsed again; after the last, only an edit parses it."""
 
 
 class Place(enum.Enum):
-    """Where a file is between a look and the database. Most files have no place: nothing is to be done about them."""
+    """Where a file is between a look and the database. Most files have no place, because nothing is to be done."""
 
     QUEUED = "queued"
     CLAIMED = "claimed"
@@ -58,8 +57,8 @@ class KnownFiles:
     """The files that were parsed, by path, and the local modules that they import.
 
     Args:
-        rows: What was last parsed.
-        kinds: The kinds of error that each file has, for those that have any.
+        rows: The last parse of each file.
+        kinds: The kinds of error of each file that has any.
     """
 
     def __init__(self, rows: Iterable[DagFileRow] = (), kinds: Mapping[str, frozenset[str]] | None = None) -> None:
@@ -79,11 +78,11 @@ class KnownFiles:
         return len(self._rows)
 
     def get(self, path: str) -> DagFileRow | None:
-        """Return what was last parsed of a file, None if nothing was."""
+        """Return the last parse of a file; None if it was never parsed."""
         return self._rows.get(path)
 
     def put(self, row: DagFileRow, kinds: frozenset[str]) -> None:
-        """Note what was parsed of a file, and the kinds of its errors."""
+        """Note the parse of a file, and the kinds of its errors."""
         self.forget(row.path)
         self._rows[row.path] = row
         if kinds:
@@ -111,7 +110,7 @@ class KnownFiles:
         return self._rows.keys() | {module for module, importers in self._importers.items() if importers}
 
     def note_text(self, path: str, text_hash: str | None) -> set[str]:
-        """Note a module's text (None: it is gone), and return the files that have imported it with another one."""
+        """Note a module's text (None: it is gone), and return the files that have imported it with another text."""
         if path not in self._texts or self._texts[path] != text_hash:
             self.n_text_changes += 1
             self._text_changes[path] = self.n_text_changes
@@ -120,17 +119,17 @@ class KnownFiles:
         return {importer for importer in importers if _modules_of(self._rows[importer])[path] != text_hash}
 
     def has_modules_of(self, row: DagFileRow | None) -> bool:
-        """Return whether the modules that a parse has imported are as they were noted here, as far as they were."""
+        """Return whether every module that a parse has imported has the text noted here, if one is noted."""
         return row is not None and all(
             self._texts.get(path, imported) == imported for path, imported in _modules_of(row).items()
         )
 
     def modules_changed_since(self, path: str, n_text_changes: int) -> set[str]:
-        """Return the modules of a file that have another text than it imported, if that was noted since.
+        """Return the modules of a file whose text, noted since, differs from the text that the file imported.
 
         Args:
             path: The file.
-            n_text_changes: What `n_text_changes` was when the file's parse began. A text noted before that is no news:
+            n_text_changes: The value of `n_text_changes` when the file's parse began. Texts noted earlier do not count:
                 a parse that ends without a report leaves the modules of the one before, and must not cause another.
         """
         return {
@@ -141,7 +140,7 @@ class KnownFiles:
 
 
 def _modules_of(row: DagFileRow | None) -> dict[str, str]:
-    """Return the modules outside the file itself, with their hashes: an archive's own change with it."""
+    """Return the modules outside the file itself, with their hashes. Modules in an archive change with the archive."""
     return (
         {}
         if row is None
@@ -156,11 +155,11 @@ def _modules_of(row: DagFileRow | None) -> dict[str, str]:
 class Repeats:
     """When files that have not changed are parsed again.
 
-    After an interval, if that is set (Airflow: min_file_process_interval). And soon after a parse that was killed: that
-    may have been the machine's fault, and the next one may live.
+    This happens after an interval, if one is set (Airflow: min_file_process_interval), and soon after a parse that was
+    killed: that may have been the machine's fault, and the next one may succeed.
 
     Args:
-        interval: Time between two parses of a file that has not changed; zero: none is ever due by it.
+        interval: Time between two parses of a file that has not changed; zero: no file becomes due by an interval.
     """
 
     def __init__(self, interval: timedelta) -> None:
@@ -172,11 +171,11 @@ class Repeats:
 
     @property
     def next_at(self) -> datetime | None:
-        """When to ask again at the latest."""
+        """When the next file may be due; None: no time is known."""
         return min(filter(None, (self._next_look_at, self._chances[0][0] if self._chances else None)), default=None)
 
     def note_parsed(self, file: DagFileRow, kinds: Set[str], now: datetime) -> None:
-        """Note a parse, and the kinds of errors that it had."""
+        """Note a parse, and the kinds of its errors."""
         text, n_kills = self._n_kills.pop(file.path, ("", 0))
         if kinds & KILLED_KINDS:
             n_kills = n_kills + 1 if text == file.content_hash else 1
@@ -207,8 +206,8 @@ class Files:
         repeat_interval: Time between two parses of a file that has not changed; zero: it is not parsed again.
 
     Attributes:
-        known: What was last parsed.
-        n_scans: How many full scans there were whose files are all taken in.
+        known: The last parse of each file.
+        n_scans: How many full scans are complete, with all their files taken in.
     """
 
     def __init__(self, repeat_interval: timedelta) -> None:
@@ -225,18 +224,18 @@ class Files:
 
     @property
     def is_idle(self) -> bool:
-        """Whether nothing is asked, and no file has a place."""
+        """Whether there is no request, and no file has a place."""
         return not (self._asked or self._kept or self._later or self._places)
 
     def is_busy(self, path: str) -> bool:
         """Whether the file is claimed, being parsed or being stored."""
         return self._places.get(path, Place.QUEUED) is not Place.QUEUED
 
-    # What is asked
+    # Requests
 
     @property
     def are_asked(self) -> bool:
-        """Whether there is something to look at."""
+        """Whether there are files to look at."""
         return bool(self._asked)
 
     @property
@@ -246,21 +245,21 @@ class Files:
 
     @property
     def next_at(self) -> datetime | None:
-        """When `to_look` has more at the latest, if nothing is asked."""
+        """When `to_look` may have more without a new request; None: no time is known."""
         return min(filter(None, (self._later[0][0] if self._later else None, self._repeats.next_at)), default=None)
 
     def ask(self, request: LookRequest) -> None:
-        """Ask for a look at a file; joined with an earlier request for the same file."""
+        """Request a look at a file; the request is merged with an earlier one for the same file."""
         path = shown(request.path)
         requests = self._kept if self.is_busy(path) else self._asked
         requests[path] = requests[path].merged_with(request) if path in requests else request
 
     def ask_later(self, request: LookRequest, now: datetime) -> None:
-        """Ask for a look after a moment."""
+        """Request a look at a file after a moment."""
         self._later.append((now + LOOK_AGAIN_AFTER, request))
 
     def take(self, messages: Iterable[FileChanged | FolderScanned], now: datetime) -> None:
-        """Ask for a look at each file that a message is about, and at those that a new module may be missing in."""
+        """Request a look at each file that a message names and, after a new module, at files with import errors."""
         has_new_module = False
         for message in messages:
             if isinstance(message, FolderScanned):
@@ -289,7 +288,7 @@ class Files:
                 self.ask(LookRequest(path, is_urgent=True, is_forced=True))
 
     def to_look(self, now: datetime) -> list[LookRequest]:
-        """Take out the oldest requests about files that are not busy."""
+        """Take the oldest requests about files that are not busy."""
         while self._later and self._later[0][0] <= now:
             self.ask(self._later.popleft()[1])
         for path in self._repeats.due(self.known, now):
@@ -297,11 +296,11 @@ class Files:
         return [self._asked.pop(path) for path in list(self._asked)[:MOST_LOOKS]]
 
     def note_look(self, request: LookRequest, look: Look) -> None:
-        """Ask for looks at the files that have imported a module with another text."""
+        """Request looks at the files that have imported a module with another text."""
         path = shown(request.path)
         if path.endswith(".py") and look.error is None:
             for importer in self.known.note_text(path, None if look.is_gone else look.text_hash):
-                # What a busy file imports is compared when its outcome is stored.
+                # The imports of a busy file are compared when its outcome is stored.
                 if not self.is_busy(importer):
                     self.ask(LookRequest(importer, is_urgent=request.is_urgent, is_for_module=True))
 
@@ -309,14 +308,14 @@ class Files:
         """Whether an ignore file names a file."""
         return path in self._ignored
 
-    # Where a file is
+    # Places
 
     def queue(self, path: str) -> None:
         """A look has found that the file is to be parsed."""
         self._move(path, "queue")
 
     def claim(self, path: str) -> None:
-        """Its parse is being prepared."""
+        """The file's parse is being prepared."""
         self._move(path, "claim")
         self._texts_at_claim[path] = self.known.n_text_changes
 
@@ -326,19 +325,19 @@ class Files:
         del self._texts_at_claim[path]
 
     def parse(self, path: str) -> None:
-        """Its parse begins."""
+        """The file's parse begins."""
         self._move(path, "parse")
 
     def conclude(self, path: str) -> None:
-        """Its parse has ended, or a look has found that it is gone or unreadable: that is to be stored."""
+        """The file's parse has ended, or a look has found the file gone or unreadable: this outcome is to be stored."""
         self._move(path, "conclude")
 
     def stored(self, paths: Iterable[str], stored: Collection[Stored], now: datetime) -> None:
-        """The outcomes of files were stored. Know them from now on, and ask for the looks that follow.
+        """The outcomes of files were stored: note them, and request the looks that follow.
 
         Args:
             paths: The files whose outcomes were to be stored.
-            stored: The files whose outcomes were stored. Another scheduler has taken over the others, and this one
+            stored: The files whose outcomes were stored. Another scheduler has taken over the other files, and this one
                 waits for its results.
         """
         refused = set(paths) - {file.path for file in stored}

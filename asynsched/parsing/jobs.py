@@ -29,16 +29,16 @@ from asynsched.store.dags.files import (
 from asynsched.store.database import Database
 
 AHEAD_SECONDS = 0.25
-"""How long the jobs that are ready may keep a slot busy, judged by how long the last parse took."""
+"""How long the ready jobs may keep a slot busy, estimated from the duration of the last parse."""
 MOST_AHEAD = 4
-"""Most jobs that are ready, for each slot."""
+"""How many jobs are ready at most, for each slot."""
 RETRY_DELAY = timedelta(seconds=1)
 NEVER = datetime.min.replace(tzinfo=UTC)
 
 
 @dataclass(frozen=True, slots=True)
 class ParseJob:
-    """A file to be parsed: what it was when that was decided, and why it was looked at."""
+    """A file to be parsed: the look at it that decided so, and the request for that look."""
 
     path: str
     look: Look
@@ -59,7 +59,7 @@ class ParseSlots:
     """Counts the parses that may still begin: `parse.processes` at once, first and second parses alike.
 
     Args:
-        n: Parses that may run at once.
+        n: How many parses may run at once.
         freed: Called whenever one more may begin.
     """
 
@@ -68,14 +68,14 @@ class ParseSlots:
         self._freed = freed
 
     def take(self) -> bool:
-        """Take a slot for a parse, if one is free; say whether it was."""
+        """Take a slot for a parse if one is free; return whether it was."""
         if not self.n_free:
             return False
         self.n_free -= 1
         return True
 
     def give_back(self) -> None:
-        """Give a slot back: its parse has ended."""
+        """Return the slot of a parse that has ended."""
         self.n_free += 1
         self._freed()
 
@@ -84,11 +84,11 @@ class Parser(Protocol):
     """Parses one file at a call; several calls may be under way."""
 
     async def prepare(self, paths: Sequence[str]) -> None:
-        """Read what the parses of these files need to know; they follow soon."""
+        """Read the stored rows that the parses of these files need; the parses follow soon."""
         ...
 
     async def parse(self, path: str, slots: ParseSlots, *, is_edited: bool) -> ParseReport:
-        """Return everything that one parse of a file found, its errors too.
+        """Return everything that a parse of a file found, including its errors.
 
         Args:
             path: The file, relative to the DAG folder.
@@ -103,17 +103,17 @@ class Parser(Protocol):
         ...
 
     async def warm_up(self, progress: ReadingProgress) -> None:
-        """Once the folder is read, prepare what the first parse of a saved file would wait for."""
+        """Once the folder is read, prepare everything for which the first parse of a saved file would wait."""
         ...
 
 
 class ParseClaims:
-    """Claims files in the database, so that one of several schedulers parses each, and takes over what others found.
+    """Claims files in the database, so that only one scheduler parses each, and takes over the results of others.
 
     Args:
-        runtime: Names what parses here; results of another runtime do not count.
+        runtime: Names the runtime of the parses here; results of another runtime do not count.
         silent: Returns the schedulers that have been silent for a lease. Their files are parsed here at once, earlier
-            than their runs are taken over: what they find is not stored any more.
+            than their runs are taken over: their results are no longer stored.
     """
 
     def __init__(
@@ -131,11 +131,11 @@ class ParseClaims:
         self._silent = silent
 
     async def take(self, jobs: Sequence[ParseJob], known: KnownFiles) -> tuple[set[str], set[str]]:
-        """Claim files, unless another scheduler parses them, or has done so meanwhile. Waits for the database.
+        """Claim files, unless another scheduler parses them, or has parsed them meanwhile. Waits for the database.
 
         Returns:
-            The files that are claimed for this scheduler until their outcomes are stored, and those that others parse.
-            Others have parsed the rest as it is now, and what they found is known.
+            The files claimed for this scheduler until their outcomes are stored, and the files that others are parsing.
+            Others have parsed the remaining files as they are now, and their results are in `known`.
         """
         while True:
             try:
@@ -154,14 +154,14 @@ class ParseClaims:
 
     async def _claim(self, paths: set[str]) -> set[str]:
         now = self._clock.now()
-        # Most files are claimed by nobody: claiming these is one message to the server, and no transaction.
+        # Most files are unclaimed: claiming these takes one message to the server, and no transaction.
         claimed = await self._database.write_at_once(claim_unclaimed, paths, self.scheduler_id, now)
         if others := paths - claimed:
             claimed |= await self._database.write(claim_from_the_gone, others, self.scheduler_id, now, self._silent())
         return claimed
 
     async def _leave(self, done: dict[str, DagFileRow], known: KnownFiles) -> None:
-        """Take over the results of another scheduler, and give up the claims."""
+        """Take over the results of other schedulers, and drop the claims."""
         errors = await self._database.read(list_errors_of, sorted(done))
         await self._database.write(drop_claims, sorted(done), self.scheduler_id)
         for path, row in done.items():
@@ -194,7 +194,7 @@ class _Queue:
         return bool(self._urgent)
 
     def add(self, job: ParseJob) -> None:
-        """Put a file into the queue, or bring forward one that is in it, with what it is now."""
+        """Queue a job, or replace and bring forward the job that is queued for its file."""
         if job.request.is_urgent or job.path in self._urgent:
             self._patient.pop(job.path, None)
             self._urgent[job.path] = job
@@ -217,9 +217,9 @@ class Jobs:
     """The jobs that are queued, being prepared, or ready.
 
     Args:
-        n_slots: Parses that may run at once.
-        parser: Reads what its parses need to know.
-        claims: Claims files beside other schedulers; None: there are none.
+        n_slots: How many parses may run at once.
+        parser: Reads the stored rows that its parses need.
+        claims: Claims files beside other schedulers; None: there are no other schedulers.
     """
 
     def __init__(self, n_slots: int, parser: Parser, claims: ParseClaims | None) -> None:
@@ -241,25 +241,25 @@ class Jobs:
         self._queued.add(job)
 
     def discard(self, path: str) -> None:
-        """Take a file out of the queue, if it is in it."""
+        """Remove a file from the queue, if it is there."""
         self._queued.discard(path)
 
     def hasten(self, paths: Iterable[str]) -> None:
-        """Bring those files forward that are ready: they have changed since."""
+        """Bring forward the ready jobs of these files, which have changed again."""
         for path in paths:
             self._ready.hasten(path)
 
     def note_parsed(self, seconds: float) -> None:
-        """Learn how long a parse takes; 0: it gave no report, and may have taken long."""
+        """Note how long a parse took; 0: it gave no report, and may have taken long."""
         self._n_ahead = self._n_slots * min(MOST_AHEAD, int(AHEAD_SECONDS / seconds)) if seconds else 0
 
     def begin(self, n_free: int) -> list[ParseJob]:
-        """Take out of the queue the jobs that are to be prepared now, together.
+        """Take from the queue the jobs to prepare together now.
 
-        While there is little room, only a file that has changed is taken: soon there is room for several at once.
+        While there is little room, only a changed file is taken: soon there will be room for several at once.
 
         Args:
-            n_free: Parses that may begin.
+            n_free: How many parses may begin.
         """
         wanted = n_free + self._n_ahead
         room = wanted - len(self._begun) - len(self._ready)
@@ -288,5 +288,5 @@ class Jobs:
         return [(job, job.path in busy) for job in jobs if job.path not in own]
 
     def pop(self) -> ParseJob | None:
-        """Take out the next job whose parse may begin; None without any."""
+        """Take the next job whose parse may begin; None without any."""
         return self._ready.pop() if self._ready else None

@@ -1,4 +1,4 @@
-"""Looks at files of the DAG folder: what a file is now, and what follows from that for the dispatcher.
+"""Looks at files of the DAG folder: the present state of a file, and the dispatcher's next step.
 
 A look blocks, so a thread makes it. It reads a bounded number of bytes, never waits for a pipe or a device, and runs no
 code of the file.
@@ -24,13 +24,13 @@ from asynsched.settings import Settings
 from asynsched.store.dags.files import DagFileRow
 
 MAX_SOURCE_BYTES = 16 * 1024**2
-"""Largest Python file that is read."""
+"""Size of the largest Python file that is read."""
 MAX_ARCHIVE_LOOK_BYTES = 64 * 1024**2
 """How much of an archive is unpacked in search of a DAG; a larger archive is assumed to have one."""
 SETTLED_SECONDS = 1.0
-"""A file that has just lost its DAGs' text may be in the middle of being written: the next look comes after this."""
+"""A file that has just lost its DAGs' text may still be being written: the next look comes after this time."""
 TRANSIENT_KINDS = frozenset({"import", "exception", "exit", "crash", "timeout", "memory", "unreadable"})
-"""Errors that may be gone although the file is the same, so a start tries again."""
+"""Errors that may disappear although the file stays the same, so that a start parses the file again."""
 _CHUNK_BYTES = 1024**2
 _ABSENT = frozenset({errno.ENOENT, errno.ENOTDIR})
 
@@ -39,9 +39,10 @@ _ABSENT = frozenset({errno.ENOENT, errno.ENOTDIR})
 class LookRequest:
     """Why a file is looked at.
 
-    `is_urgent`: it changed, or a user asks for it. `is_forced`: parse it even if nothing about it is new.
-    `asked_at`: when a user asked for that. `waited_from`: another scheduler was parsing the file; when it had been
-    parsed before that. `is_for_module`: a module that it has imported has another text, or had when this was asked.
+    `is_urgent`: the file changed, or a user asks for it. `is_forced`: parse it even if nothing about it is new.
+    `asked_at`: when a user asked for the parse. `waited_from`: when the file had last been parsed before another
+    scheduler began the parse that this one waits for. `is_for_module`: a module that the file has imported has another
+    text, or had when this request was made.
     """
 
     path: str
@@ -52,7 +53,7 @@ class LookRequest:
     is_for_module: bool = False
 
     def merged_with(self, later: "LookRequest") -> "LookRequest":
-        """Return the one request that does for both."""
+        """Return one request that covers both."""
         return LookRequest(
             later.path,
             self.is_urgent or later.is_urgent,
@@ -65,9 +66,9 @@ class LookRequest:
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """What a file is. Neither gone nor with an error: it can be parsed.
+    """The present state of a file. A file that is not gone and has no error can be parsed.
 
-    `content_hash` is of the bytes, `text_hash` of a Python file's text, as `SourceFile.content_hash` is.
+    `content_hash` is the hash of the bytes, `text_hash` that of a Python file's text, like `SourceFile.content_hash`.
     """
 
     is_gone: bool = False
@@ -103,14 +104,14 @@ def next_step(
     """Return what to do with a file after a look.
 
     Args:
-        request: Why it was looked at.
-        look: What it is now.
-        known: What was last parsed of it, None if nothing was.
-        is_ignored: Whether an ignore file names it.
-        runtime: What a parse's result would depend on now.
-        safe_mode: Whether a file that nothing is known of has to mention a DAG.
+        request: Why the file was looked at.
+        look: The file's present state.
+        known: The file's last parse; None if it was never parsed.
+        is_ignored: Whether an ignore file names the file.
+        runtime: The runtime of a parse now.
+        safe_mode: Whether a file that was never parsed has to mention a DAG.
         now_seconds: The time, in seconds since 1970.
-        may_have_healed: Whether it has an error of `TRANSIENT_KINDS`.
+        may_have_healed: Whether the file has an error of `TRANSIENT_KINDS`.
     """
     if look.error is not None:
         return Step.NOTHING if is_ignored else Step.REPORT
@@ -119,18 +120,18 @@ def next_step(
     if safe_mode and not look.mentions_dag:
         if known is None:
             return Step.NOTHING
-        # What had DAGs is parsed once more: only a parse can tell that they are gone, and not that the file is broken.
+        # A file that had DAGs is parsed once more: only a parse can tell missing DAGs from a broken file.
         if abs(now_seconds - look.modified_ns / 1e9) < SETTLED_SECONDS:
             return Step.LOOK_LATER
     is_new = known is None or (known.content_hash, known.runtime) != (look.content_hash, runtime)
     if known is not None and may_have_healed:
-        # Saved again, or touched: what it lacked, such as a package, may be there by now.
+        # The file was saved again or touched: something that it lacked, such as a package, may be there now.
         is_new = is_new or known.modified_ns != look.modified_ns
     return Step.PARSE if is_new or request.is_forced else Step.NOTHING
 
 
 def runtime_of(settings: Settings) -> str:
-    """Return what a parse's result depends on beside the files: what parses them, and how it reads naive dates."""
+    """Return a name for the parsing software and its reading of naive dates, on which parse results depend."""
     return (
         f"asynsched {__version__}, schema {SCHEMA_VERSION}, Python {platform.python_version()}, "
         f"{settings.default_timezone}"
@@ -142,11 +143,11 @@ class _UnusableError(Exception):
 
 
 def look_at(root: Path, path: str) -> Look | None:
-    """Return what a file is now; None while the DAG folder itself is missing.
+    """Return a file's present state; None while the DAG folder itself is missing.
 
     Args:
         root: The DAG folder, absolute.
-        path: The file, relative to it.
+        path: The file, relative to the DAG folder.
     """
     try:
         return _look_at(f"{root}/{path}", path)
@@ -209,12 +210,12 @@ def _status(file: str, path: str) -> os.stat_result:
 
 
 def _opened_without_waiting(file: str) -> int:
-    """Open a file for reading; a pipe that has taken its place since is opened too, and found empty."""
+    """Open a file for reading. A pipe that has replaced it meanwhile opens too, and reads as empty."""
     return os.open(file, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
 
 
 def _source(file: str, path: str) -> bytes:
-    """Return the bytes of a file. The system's own calls: the cost of buffers and objects adds up over a folder."""
+    """Return the bytes of a file. Uses bare system calls: the cost of buffers and objects adds up over a folder."""
     descriptor = _opened_without_waiting(file)
     try:
         data = os.read(descriptor, _CHUNK_BYTES)
@@ -229,7 +230,7 @@ def _source(file: str, path: str) -> bytes:
 
 
 def _may_hold_dag(text: bytes) -> bool:
-    """Whether a Python file mentions a DAG and what defines one, in any case.
+    """Whether a Python file mentions "dag", and "asynsched" or "airflow", in upper or lower case.
 
     Source:
         Airflow "might_contain_dag", the default heuristic of its safe mode.
@@ -239,7 +240,7 @@ def _may_hold_dag(text: bytes) -> bool:
 
 
 def _archive_may_hold_dag(content: io.BufferedReader) -> bool:
-    """Whether some Python file in an archive may hold a DAG; also of an archive that only its parse can judge."""
+    """Whether a Python file in an archive may hold a DAG; true if only a parse can find out."""
     left = MAX_ARCHIVE_LOOK_BYTES
     try:
         with zipfile.ZipFile(content) as archive:

@@ -1,4 +1,4 @@
-"""What is reported of parses: to callers that wait for the folder or for a DAG, to health, and to the log."""
+"""The progress of parses, for callers that wait for the folder or for a DAG, for health, and for the log."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
@@ -31,7 +31,7 @@ class ReadingProgress:
         self._step = anyio.Event()
 
     def note(self, *, is_idle: bool) -> None:
-        """Note a step, after which all files known by now are read, or not."""
+        """Note a step. `is_idle`: all files known by now are read."""
         self.is_complete = self.is_complete or is_idle
         step, self._step = self._step, anyio.Event()
         step.set()
@@ -46,7 +46,7 @@ class ReadingProgress:
             await self._step.wait()
 
     async def until_known(self, database: Database, dag_id: str) -> None:
-        """Wait until there is such a DAG, or the folder is read; later calls return at once."""
+        """Wait until the DAG exists, or the folder is read. Once the folder is read, this returns at once."""
         while not self.is_complete:
             step = self._step
             found = await database.read(get_dag, dag_id)
@@ -56,7 +56,7 @@ class ReadingProgress:
 
 
 class ParsesUnderWay:
-    """Knows which files are being parsed, and logs `file.parsing` once of each that takes long.
+    """Tracks which files are being parsed, and logs `file.parsing` once for each parse that takes long.
 
     Any thread may ask for `long_ones`.
     """
@@ -72,7 +72,7 @@ class ParsesUnderWay:
         self._began_at[path] = self._not_logged[path] = self._clock.monotonic()
 
     def end(self, path: str) -> None:
-        """Note that it has ended."""
+        """Note that the parse of a file has ended."""
         self._began_at.pop(path, None)
         self._not_logged.pop(path, None)
 
@@ -81,7 +81,7 @@ class ParsesUnderWay:
         return self._long(list(self._began_at.items()))
 
     def log_long_ones(self, now: datetime) -> datetime | None:
-        """Log the parses that have begun to take long; return when another one may, None without any."""
+        """Log the parses that have become long; return when the next one may, None without any."""
         for parse in self._long(list(self._not_logged.items())):
             del self._not_logged[parse.file]
             log.info("file.parsing", file=parse.file, seconds=round(parse.seconds), limit_seconds=parse.limit_seconds)
@@ -119,7 +119,7 @@ class ParseLog:
         self._remembered = dict(errors)
 
     def still_failing(self, path: str) -> None:
-        """Log once the errors that a file, which is not parsed again, had before the start.
+        """Log once the errors that a file had before the start, if it is not parsed again.
 
         Arguments without effect were logged when the file was parsed.
         """
@@ -127,7 +127,7 @@ class ParseLog:
         self._failed(path, [error for error in remembered if error.kind != NO_EFFECT])
 
     def stored(self, file: Stored, metrics: Metrics) -> None:
-        """Log what was stored of a file, and count it in the metrics."""
+        """Log the stored outcome of a file, and count it in the metrics."""
         self._remembered.pop(file.path, None)
         if file.row is None:
             self._logged.pop(file.path, None)
