@@ -1,4 +1,4 @@
-"""What a change of the DAG files does to a span: two simulations of it, compared run by run."""
+"""The effect of a change of the DAG files on a span: its simulations before and after, compared run by run."""
 
 from collections import defaultdict
 from collections.abc import Iterable
@@ -32,13 +32,13 @@ class TaskCount(Struct, frozen=True):
 
 
 class RunChange(Struct, frozen=True):
-    """A run that both simulations have, and that goes another way.
+    """A run that both simulations have, but that goes differently.
 
     Attributes:
-        start_later_seconds: How much later it starts; negative: earlier. None: one of them has not started.
-        end_later_seconds: How much later it ends.
-        duration_before_seconds: From its start to its end, None if it has not ended.
-        duration_after_seconds: The same after the change.
+        start_later_seconds: How much later it starts; negative: earlier; None: it has not started in both.
+        end_later_seconds: How much later it ends; negative: earlier; None: it has not ended in both.
+        duration_before_seconds: From its start to its end before the change; None if it has not ended.
+        duration_after_seconds: From its start to its end after the change; None if it has not ended.
     """
 
     dag_id: str
@@ -69,11 +69,11 @@ class PoolChange(Struct, frozen=True):
 
 
 class Comparison(Struct, frozen=True):
-    """Everything that is different after a change.
+    """All differences after a change.
 
     Attributes:
-        deadlines_missed: Deadlines that are missed after it, and were not before.
-        deadlines_saved: Deadlines that were missed before it.
+        deadlines_missed: Deadlines that are missed only after the change.
+        deadlines_saved: Deadlines that were missed only before the change.
     """
 
     runs_added: tuple[RunName, ...]
@@ -87,7 +87,7 @@ class Comparison(Struct, frozen=True):
 
 
 def compare(before: SpanReport, after: SpanReport) -> Comparison:
-    """Return what is different in `after`: runs are the same that have the same DAG and run_id."""
+    """Return the differences between two simulations. Runs with the same DAG and run_id are the same run."""
     old = {(run.dag_id, run.run_id): run for run in before.runs}
     new = {(run.dag_id, run.run_id): run for run in after.runs}
     old_tasks, new_tasks = _instances(before.runs), _instances(after.runs)

@@ -1,7 +1,7 @@
-"""What is expected of tasks: how long a try lasts, how often one fails, what a branch follows.
+"""Expectations of tasks: how long a try lasts, how often one fails, which tasks a branch follows.
 
-A file of expectations is TOML or JSON, and maps `DAG.TASK` to seconds, or to a table of more. Either name may hold the
-wildcards `*`, `?` and `[…]`:
+A file of expectations is TOML or JSON, and maps `DAG.TASK` to seconds, or to a table of fields. Either name may contain
+the wildcards `*`, `?` and `[…]`:
 
     "*.*" = 60
     "etl.load" = { duration = 300, failure_rate = 0.1 }
@@ -29,16 +29,16 @@ WILDCARDS = frozenset("*?[")
 
 
 class Expectation(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """What is expected of a task's tries. None: nothing is said.
+    """What a simulation expects of a task's tries. None: not specified.
 
     Attributes:
         duration: How long a try lasts, seconds.
         failure_rate: Share of the tries that fail, 0 to 1.
         follow: A branch's choice: the task_ids of direct downstream tasks; all others are skipped.
-        condition: A short circuit's condition; false skips what is downstream.
+        condition: A short circuit's condition; false skips the downstream tasks.
         skip: Whether the task skips itself.
-        length: How many values the task returns, where other tasks are mapped over them.
-        returns: What the task returns, any JSON, in place of `length` values.
+        length: How many values the task returns, if other tasks are mapped over them.
+        returns: The task's return value, any JSON, in place of `length` values.
     """
 
     duration: Seconds | None = None
@@ -50,7 +50,7 @@ class Expectation(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults
     returns: Any = None
 
     def over(self, other: "Expectation") -> "Expectation":
-        """Return what this one says, and where it says nothing, what the other one says."""
+        """Return the specified fields of this expectation, and the fields of `other` for the rest."""
         said = {name: value for name in self.__struct_fields__ if (value := getattr(self, name)) is not None}
         return msgspec.structs.replace(other, **said)
 
@@ -60,25 +60,25 @@ NOTHING = Expectation()
 
 
 class Entry(NamedTuple):
-    """One line of a file of expectations: a pattern of `DAG.TASK`, and what is said of the tasks that it fits."""
+    """One entry of a file of expectations: a pattern of `DAG.TASK`, and the expectation of the tasks that match it."""
 
     pattern: str
     expectation: Expectation
 
     @property
     def is_name(self) -> bool:
-        """Whether it names one task, without wildcards."""
+        """Whether the pattern names one task, without wildcards."""
         return not WILDCARDS.intersection(self.pattern)
 
 
 class Expectations:
-    """What is expected of each task.
+    """The expectation of each task.
 
     Args:
-        entries: What a file says: a later one overrides what an earlier one says, and one without wildcards overrides
-            all with some.
-        given: What holds for every task of which the file does not say it.
-        history: What was seen of tasks, by `DAG.TASK`: for what neither of the two says.
+        entries: The entries of a file: a later one overrides an earlier one, and one without wildcards overrides all
+            with wildcards.
+        given: Values for the fields that the file does not specify for a task.
+        history: Values from past tries, by `DAG.TASK`, for the fields that neither of the two specifies.
     """
 
     def __init__(
@@ -108,13 +108,13 @@ class Expectations:
         return self._names.get(name, NOTHING).over(found)
 
     def unused(self, names: set[str]) -> list[str]:
-        """Return the patterns that fit none of these tasks, each given as `DAG.TASK`."""
+        """Return the patterns that match none of these tasks, each given as `DAG.TASK`."""
         patterns = [entry.pattern for entry in self._patterns if not any(fnmatchcase(n, entry.pattern) for n in names)]
         return sorted([*patterns, *(self._names.keys() - names)])
 
 
 def with_certain_failures(history: Mapping[str, Expectation]) -> dict[str, Expectation]:
-    """Return a history in which tasks fail that have never succeeded, and of no other it is said how often."""
+    """Return a history in which tasks that have never succeeded fail, and no other task has a failure rate."""
     return {
         name: seen if seen.failure_rate == 1 else msgspec.structs.replace(seen, failure_rate=None)
         for name, seen in history.items()
@@ -122,7 +122,7 @@ def with_certain_failures(history: Mapping[str, Expectation]) -> dict[str, Expec
 
 
 def why_unused(pattern: str, names: set[str]) -> str:
-    """Return what is wrong with a pattern that fits none of these tasks: a key of a table, or a name."""
+    """Return why a pattern matches none of these tasks: an unknown key of a table, or an unknown name."""
     task, _, key = pattern.rpartition(".")
     if any(fnmatchcase(name, task) for name in names):
         return _unknown_key(task, key)
@@ -138,10 +138,10 @@ def _hint(near: tuple[str, ...]) -> str:
 
 
 def read_entries(path: Path) -> tuple[Entry, ...]:
-    """Return what a file of expectations says, in its order.
+    """Return the entries of a file of expectations, in its order.
 
     Raises:
-        SettingsError: It cannot be read, or says something that makes no sense; the message names the file and the key.
+        SettingsError: The file cannot be read, or an entry is invalid; the message names the file and the key.
     """
     try:
         text = path.read_text(encoding="utf-8")

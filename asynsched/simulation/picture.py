@@ -17,9 +17,9 @@ if TYPE_CHECKING:
 
 FORMATS = (".svg", ".png")
 MOST_TASK_ROWS = 60
-"""With more tasks than this each row is a DAG. The states of runs have the names of those of tasks."""
+"""With more tasks than this, each row is a DAG. The states of runs have the same names as those of tasks."""
 MOST_LABELS = 150
-"""With more rows than this none is named."""
+"""With more rows than this, no row has a label."""
 MOST_POOLS = 8
 WIDTH = 14.0
 ROW_HEIGHT = 0.22
@@ -48,7 +48,7 @@ class Bar(NamedTuple):
 
 
 def check_picture(path: Path) -> None:
-    """Raise SettingsError unless a picture can be drawn to a file of this name: its format, and who draws it."""
+    """Raise SettingsError unless the file's format is supported, and matplotlib is installed."""
     if path.suffix not in FORMATS:
         raise SettingsError(f"{path}: a picture is {' or '.join(FORMATS)}: end its name so")
     if find_spec("matplotlib") is None:
@@ -65,12 +65,12 @@ def draw_span(span: SpanReport, path: Path) -> None:
 
     with mpl.rc_context({"svg.hashsalt": "asynsched", "font.size": 8}):
         figure = _figure(span)
-        # No date of making: the file is a function of the span.
+        # No creation date: the file is a function of the span.
         figure.savefig(path, format=path.suffix[1:], metadata={"Date": None} if path.suffix == ".svg" else None)
 
 
 def bars(span: SpanReport) -> list[Bar]:
-    """Return a bar for each try of each task; or, where there are too many tasks, for each run of each DAG."""
+    """Return a bar for each try of each task or, if there are too many tasks, for each run of each DAG."""
     if len({(run.dag_id, task.task_id) for run in span.runs for task in run.tasks}) <= MOST_TASK_ROWS:
         return list(_task_bars(span))
     return [Bar(run.dag_id, run.started_at, run.ended_at or span.end, run.state) for run in span.runs if run.started_at]
@@ -128,7 +128,7 @@ def _draw_pool(axis: "Axes", use: PoolUse, span: SpanReport) -> None:
     slots = [0, *(step.slots for step in use.steps)]
     axis.fill_between(times, [*slots, slots[-1]], step="post", alpha=0.5, linewidth=0.6)
     if use.slots > 0 and use.peak * 4 >= use.slots:
-        # Where it is far away, the line would leave nothing to be seen of the use.
+        # If the limit is far above the use, showing its line would flatten the use until it is invisible.
         axis.axhline(use.slots, color=COLORS[TaskInstanceState.FAILED], linewidth=0.8)
     axis.set_ylim(bottom=0)
     limit = "no limit" if use.slots < 0 else f"{use.slots} slots"
