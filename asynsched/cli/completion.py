@@ -1,4 +1,4 @@
-"""Completion in a shell: of DAGs, runs and tasks that the database has. It makes nothing, and fails silently."""
+"""Shell completion of the names of stored DAGs, runs and tasks. It creates no files, and fails silently."""
 
 import os
 from pathlib import Path
@@ -20,11 +20,11 @@ from asynsched.store.runs.task_instances import list_task_instances
 Kind = Literal["dag", "run", "task"]
 MOST_NAMES = 100
 LONGEST_SECONDS = 2.0
-"""A completion that takes longer gives nothing: the user has pressed a key and waits."""
+"""A completion that takes longer returns nothing: the user has pressed a key and waits."""
 
 
 def names_of(kind: Kind, context: Context, incomplete: str) -> list[str]:
-    """Return the completions of an argument; none where they cannot be known."""
+    """Return the completions of an argument; none if the database cannot be read."""
     give_up = Timer(LONGEST_SECONDS, os._exit, [0])
     give_up.daemon = True
     give_up.start()
@@ -56,7 +56,7 @@ def _names(conn: Connection, kind: Kind, given: dict[str, Any], incomplete: str)
 
 @add_completion_class
 class Bash(BashComplete):
-    """Completion for bash, also of words with colons, as run ids have: bash takes the parts for words."""
+    """Completion for bash, also of words with colons, such as run ids: bash splits these into several words."""
 
     source_template = """\
 %(complete_func)s() {
@@ -74,7 +74,7 @@ complete -o nosort -F %(complete_func)s %(prog_name)s
 """
 
     def get_completion_args(self) -> tuple[list[str], str]:
-        """Return the arguments before the cursor, and the one that it is in, as the line itself has them."""
+        """Return the arguments before the cursor, and the one at the cursor, from the line itself."""
         before = os.fsdecode(os.environb[b"COMP_LINE"][: int(os.environ["COMP_POINT"])])
         words = split_arg_string(before)
         return (words[1:], "") if before[-1:].isspace() else (words[1:-1], words[-1])

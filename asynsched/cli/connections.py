@@ -1,4 +1,4 @@
-"""`asynsched connections …`. Passwords are hidden wherever a connection is shown; `export` alone writes them."""
+"""`asynsched connections …`. Passwords are hidden wherever a connection is shown; only `export` writes them."""
 
 from typing import Any
 
@@ -143,7 +143,7 @@ def _json(text: str) -> Any:
 
 
 def _without_secrets(value: Any) -> Any:
-    """Return a JSON value with every field hidden whose name is that of a secret."""
+    """Return a JSON value in which every field with the name of a secret is hidden."""
     if isinstance(value, dict):
         return {key: HIDDEN if is_sensitive(key) else _without_secrets(item) for key, item in value.items()}
     if isinstance(value, list):

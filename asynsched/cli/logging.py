@@ -1,8 +1,7 @@
-"""How a scheduler that is run by the command line logs: for people or as one JSON object a line.
+"""Logging of a scheduler that the command line runs: for people or as one JSON object per line.
 
-To standard error, or to a file that is rotated.
-
-An embedding program configures its own logging; asynsched leaves it alone.
+The log goes to standard error, or to a file that is rotated. An embedding program configures its own logging; asynsched
+does not change it.
 """
 
 import logging
@@ -21,11 +20,11 @@ from asynsched.settings import LogSettings
 from asynsched.states import DagRunState
 
 RENDERED = "asynsched.rendered"
-"""The logger of lines that structlog has rendered already."""
+"""The logger of lines that structlog has already rendered."""
 
 
 class _Formatter(logging.Formatter):
-    """Leaves our own lines as they are, and renders those of libraries like them."""
+    """Leaves asynsched's own lines as they are, and renders those of libraries in the same style."""
 
     def __init__(self, foreign: logging.Formatter) -> None:
         super().__init__()
@@ -36,11 +35,11 @@ class _Formatter(logging.Formatter):
 
 
 def configure_logging(settings: LogSettings, options: Sequence[str] = ()) -> None:
-    """Send asynsched's logs, and those of the libraries it uses, to standard error or to the file that is named.
+    """Send the logs of asynsched, and of the libraries that it uses, to standard error or to the file in `settings`.
 
     Args:
-        settings: The form, the level and the file.
-        options: Those with which commands work on the home and database that the log is about.
+        settings: The format, the level and the file.
+        options: Options that make a suggested command use the same home and database.
 
     Raises:
         SettingsError: The file cannot be written.
@@ -53,7 +52,7 @@ def configure_logging(settings: LogSettings, options: Sequence[str] = ()) -> Non
     ]
     renderers = _renderers(settings.format, options, colors=settings.file is None and sys.stderr.isatty())
     own = logging.getLogger(RENDERED)
-    own.setLevel(logging.DEBUG)  # structlog has left out what is below the level
+    own.setLevel(logging.DEBUG)  # structlog has already filtered by level
     structlog.configure(
         processors=[*shared, *renderers],
         wrapper_class=structlog.make_filtering_bound_logger(level),
@@ -65,8 +64,8 @@ def configure_logging(settings: LogSettings, options: Sequence[str] = ()) -> Non
     )
     handler = _handler(settings)
     handler.setFormatter(_Formatter(foreign))
-    # Libraries are heard when something is wrong, whatever the level of our own logs.
-    # A connection that cannot be closed because it is broken: that the database is away, the scheduler says itself.
+    # Libraries log only warnings and errors, even if our own level is lower.
+    # The pool's errors about closing broken connections add nothing: the scheduler logs that the database is away.
     logging.getLogger("sqlalchemy.pool").setLevel(logging.CRITICAL)
     logging.basicConfig(handlers=[handler], level=max(level, logging.WARNING), force=True)
 
@@ -90,7 +89,7 @@ def _renderers(form: str, options: Sequence[str], *, colors: bool) -> list[Proce
     )
 
     def render(logger: WrappedLogger, method: str, event: EventDict) -> str:
-        """Add, on a line of its own, the command that says more of what went wrong."""
+        """Render an event and, for a failure, a second line with the command that explains it."""
         command = _command_of(event, options)
         line = console(logger, method, event)
         return f"{line}\n    {command}" if command else line
@@ -99,7 +98,7 @@ def _renderers(form: str, options: Sequence[str], *, colors: bool) -> list[Proce
 
 
 def _command_of(event: EventDict, options: Sequence[str]) -> str:
-    """Return the command that shows why something has failed; empty where nothing has."""
+    """Return the command that explains the failure that an event reports; empty for any other event."""
     match event:
         case {"event": "try.failed", "dag_id": dag_id, "run_id": run_id, "task_id": task_id, "try_number": number}:
             index = ("--map-index", str(event["map_index"])) if "map_index" in event else ()
@@ -116,5 +115,8 @@ def _json(value: Any, **_: Any) -> str:
 
 
 def _without_control_characters(_: WrappedLogger, __: str, event: EventDict) -> EventDict:
-    """Names and messages of users must not steer the terminal. Tracebacks, which have lines, are shown by their own."""
+    """Remove control characters, so that names and messages of users cannot control the terminal.
+
+    Tracebacks are not affected: they are rendered separately, on lines of their own.
+    """
     return {key: printable(value, keep="\n\t") if isinstance(value, str) else value for key, value in event.items()}

@@ -89,9 +89,9 @@ def tries_of(session: Session, dag_run_id: int) -> list[dict[str, Any]]:
 
 
 def _newest_try(row: TaskInstanceRow, known: Mapping[tuple[str, int, int], datetime | None]) -> int:
-    """Return the number of a task instance's newest try; 0 where there is none.
+    """Return the number of a task instance's newest try; 0 if there is none.
 
-    One that is to go on or to be begun anew (deferred, rescheduled, interrupted) has not used its number up.
+    A try that is to resume or to begin again (deferred, rescheduled, interrupted) has not used its number up.
     """
     has_begun = row.token is not None and row.queued_at is not None
     is_over = known.get((row.task_id, row.map_index, row.try_number)) == row.queued_at
