@@ -537,8 +537,8 @@ asset_event = sa.Table(
     UniqueConstraint("token", "ordinal"),
     Index("ix_asset_event_asset_id_created_at", "asset_id", "created_at"),
 )
-"""An update of an asset. `token` and `ordinal` tell which event of which try it is: a batch that is applied again adds
-none. Events from outside have no source and no token."""
+"""An update of an asset. `token` and `ordinal` name the try and the number of its event, so that applying a batch again
+adds no event. Events from outside have no source and no token."""
 
 asset_alias_event = sa.Table(
     "asset_alias_event",

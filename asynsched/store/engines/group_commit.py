@@ -1,6 +1,6 @@
 """Group commit: writes that wait while one is being committed share the next transaction.
 
-A lone write never waits for company; under load the cost of a durable commit is shared by all that came meanwhile.
+A lone write never waits; under load, all writes that arrive during a commit share the cost of the next one.
 """
 
 import asyncio
@@ -89,7 +89,7 @@ class GroupCommit:
         except Exception as exc:  # noqa: BLE001 - handed to the callers, each of whom waits for an outcome
             ended = [(write, Outcome(error=exc)) for write in group]
         except asyncio.CancelledError:
-            # The event loop is ending: whoever still waits would wait for ever.
+            # The event loop is ending: callers that still wait would wait for ever.
             for write in (*group, *self._waiting):
                 write.outcome.cancel()
             self._waiting.clear()

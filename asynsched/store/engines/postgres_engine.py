@@ -4,8 +4,8 @@ SQLAlchemy waits for that driver within greenlets, so callers run its functions 
 asyncio package does little more than that, but imports the whole ORM: a tenth of a second for each command.
 
 A URL may name several servers of one database, such as a primary and its standbys. The driver gives all of them
-together the time that one may take, so a machine that is gone without a word would keep it from ever asking the next.
-So each server is asked by itself, first the one that answered last.
+together the time that one may take, so a machine that does not answer would keep the driver from trying the next.
+So each server is tried separately, beginning with the one that answered last.
 """
 
 import asyncio

@@ -1,11 +1,12 @@
-"""Which of the task instances that a scheduler wants to queue may have their slots, where others want slots as well.
+"""Settlement of slots between schedulers: which task instances that one of them wants to queue get their slots.
 
-A short critical section of the transaction that queues them: the rows of the pools are locked by whoever comes first,
-and the slots that others take are counted from states. Nobody waits for a lock: tasks of a pool whose row is locked are
-refused for the moment. `max_active_tis_per_dag` is settled in the same way under the row of the DAG.
+This is a short critical section of the transaction that queues them: the first scheduler locks the rows of the pools,
+and counts the slots that others take from states. No scheduler waits for a lock: tasks of a pool whose row is locked
+are refused for the moment. `max_active_tis_per_dag` is settled in the same way under the row of the DAG.
 
-A scheduler that believes to be alone signs the rows of its pools. Whoever else settles slots of such a pool takes the
-signature away. So as long as it is there others have at most what they had when it was made, and are not counted again.
+A scheduler that believes to be alone signs the rows of its pools. Another scheduler that settles slots of such a pool
+removes the signature. So while the signature is there, others use no more slots than when it was made, and need not be
+counted again.
 """
 
 from collections import defaultdict
@@ -25,13 +26,13 @@ TaskOfDag = tuple[str, str]
 
 
 class SlotClaim(Struct, frozen=True):
-    """A task instance that is to be queued, and what it takes.
+    """A task instance that is to be queued, and the slots that it takes.
 
     Attributes:
-        key: Which.
-        pool: Its pool, empty if that has no limit.
-        slots: What it takes of it.
-        task: Its task, where its number is limited over all runs of its DAG.
+        key: Key of the task instance.
+        pool: Its pool, empty if the pool has no limit.
+        slots: How many slots of the pool it takes.
+        task: Its task, if the task's instances are limited over all runs of the DAG.
         max_active: That limit.
     """
 
@@ -43,21 +44,21 @@ class SlotClaim(Struct, frozen=True):
 
 
 class OwnUse(Struct, frozen=True):
-    """What a scheduler's other task instances take already: slots of pools, and numbers of limited tasks."""
+    """The use of limits by a scheduler's other task instances: slots of pools, and numbers of limited tasks."""
 
     pools: Mapping[str, int] = {}
     tasks: Mapping[TaskOfDag, int] = {}
 
 
 class Settlement(Struct, frozen=True):
-    """What came of it.
+    """The result of a settlement.
 
     Attributes:
-        refused: Those that may not be queued now.
-        busy_pools: The pools whose rows somebody else had locked.
-        busy_dags: The DAGs of which that is so.
-        pools: The slots that others take of the other pools.
-        tasks: The task instances that others have of limited tasks.
+        refused: The task instances that may not be queued now.
+        busy_pools: The pools whose rows another transaction had locked.
+        busy_dags: The DAGs whose rows another transaction had locked.
+        pools: How many slots others take of each other pool.
+        tasks: How many instances others have of each limited task.
     """
 
     refused: frozenset[TaskRowKey] = frozenset()

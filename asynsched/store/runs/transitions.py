@@ -131,17 +131,17 @@ STATEMENTS = {dialect: _statements(dialect) for dialect in DIALECTS}
 
 
 def apply(conn: Connection, batch: Batch) -> Stale:
-    """Write a batch. Returns what was stale; everything else of it is written.
+    """Write a batch except its stale changes, which are returned.
 
-    What is guarded goes first. Nothing is added for a task instance or a run that was stale, but what belongs to task
-    instances that were written. A run is stale when one of its task instances is: its state follows from theirs.
+    Guarded rows are written first. No row is added for a stale task instance or run, except rows of task instances that
+    were written. A run is stale when one of its task instances is: its state follows from theirs.
     """
     epoch = batch.lease_epoch
     taken_away = _lock_runs(conn, batch)
     tasks = _update_tasks(conn, _encrypted(conn, batch.tasks), epoch) | _delete_expanded(conn, batch.expanded, epoch)
-    disturbed = {key[0] for key in tasks}
-    runs = {row.id for row in batch.runs if row.id in disturbed}
-    runs |= _update_runs(conn, [row for row in batch.runs if row.id not in disturbed])
+    with_stale_tasks = {key[0] for key in tasks}
+    runs = {row.id for row in batch.runs if row.id in with_stale_tasks}
+    runs |= _update_runs(conn, [row for row in batch.runs if row.id not in with_stale_tasks])
     runs |= taken_away
 
     written = {_key(row) for row in batch.tasks} - tasks
@@ -245,13 +245,13 @@ def _update_runs(conn: Connection, rows: list[RunRow]) -> set[int]:
 
 
 def _lock_runs(conn: Connection, batch: Batch) -> set[int]:
-    """Lock the runs of a batch if it is to lock more than some task instances, which one statement does in their order.
+    """Lock the runs of a batch, unless it locks only a few task instances, which one statement does in their order.
 
-    So whoever has a run, such as one that takes it over, waits for nobody who waits for that run.
+    So a transaction that has locked a run, such as a takeover, never waits for one that waits for that run.
 
     Returns:
-        The runs that are to get task instances, and are another scheduler's by now. The others stay this one's until
-        this commits: a task instance that is new has no row whose epoch could guard it.
+        The runs that are to get task instances, but belong to another scheduler by now. The other runs remain this
+        scheduler's until the commit: a new task instance has no row whose epoch could guard it.
     """
     getting = {row.dag_run_id for row in batch.new_tasks} - {row.id for row in batch.runs}
     wanted = set(getting)
