@@ -139,7 +139,7 @@ class LocalExecutor(Executor):
             self._connection.send(Shutdown(grace=self._kill_time))
             with anyio.move_on_after(self._kill_time + LAST_WORDS.total_seconds()):
                 await self._connection.closed.wait()
-            # It hangs up when no process of a try is left, and not if it stands still.
+            # The keeper hangs up when no process of a try is left; a stalled keeper does not.
             self._has_left_tries |= self._connection.is_open
         self._connection.close()
         await self._connection.closed.wait()

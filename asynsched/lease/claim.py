@@ -135,7 +135,7 @@ class Claim:
             renewing.result()
 
     def has_peers(self) -> bool:
-        """Return whether there are other schedulers, as far as is known."""
+        """Return whether other schedulers were found last."""
         return self.peers is not None and self.peers.n_peers > 0
 
 

@@ -1,4 +1,4 @@
-"""When a lease expires: who believes what until when.
+"""When a lease expires: what the keeper and other schedulers may assume until when.
 
 A scheduler cannot tell a database that is away from a broken way to it, while another scheduler still reaches the
 database and takes its runs. So both sides go by a time that is stored *before* anything fails. With each renewal, the
@@ -12,7 +12,7 @@ scheduler stores how long after it others leave its runs alone, and tells its ke
         no try is left -----------------------------------------'                   |
         another scheduler takes the runs -------------------------------------------'
 
-Until then tries go on, whatever is away or stands still: database, scheduler, keeper, machine.
+Until their end, tries continue even if the database is away, or the scheduler, keeper or machine is stalled.
 """
 
 from datetime import datetime, timedelta

@@ -3,7 +3,7 @@
 The thread also watches the loop, and logs the stack that stalls it. A stall that holds the interpreter lock stops the
 thread too. Then the lease may expire, and the epoch in every guarded update keeps that safe.
 
-Nothing here can be woken by an event: that no renewal came and that a loop stands still is known by time alone.
+No event can wake the thread: only the passing of time reveals a missing renewal or a stalled loop.
 """
 
 import asyncio

@@ -53,7 +53,7 @@ class PeerWatch(Service):
         on_change: Called when another scheduler has come or gone.
 
     Attributes:
-        n_peers: How many other schedulers there are, as far as is known.
+        n_peers: How many other schedulers were found last.
     """
 
     name = "peer watch"
