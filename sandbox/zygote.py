@@ -1,8 +1,8 @@
 """The zygotes: they fork the processes that load DAG files, and have never seen a secret.
 
-A fork has all the memory of its parent, and secrets that the keeper passes on to tries leave traces in the keeper's. So
-the keeper forks these processes when it is warm, before it hears of any try, and asks them for templates, which are as
-warm and find nothing of others in their memory.
+A fork has all the memory of its parent, and secrets that the keeper passes on to tries leave traces in its memory. So
+the keeper forks these processes once it is warm, before it hears of any try, and asks them for templates, which are as
+warm and have nothing of other tries in their memory.
 
     keeper ──asks──▶ zygote ──fork──▶ go-between ──fork──▶ template, or a try that loads its file itself
 
@@ -12,8 +12,8 @@ parent, and knows the number before that. A zygote that dies takes no template a
 
 There are two. The *full zygote* has loaded everything that tasks commonly need. The *plain zygote*, for versions whose
 tasks look at nothing but their arguments (`CodeVersion.is_plain`), has neither Jinja nor pendulum, so that its forks
-are smaller: the hop between two such tasks takes about four fifths of the time. The plain zygote also watches over the
-keeper, in case that stands still (`sandbox.supervision.lifeline`).
+are smaller: the hop between two such tasks takes about four fifths of the time. The plain zygote also watches the
+keeper, in case it stalls (`sandbox.supervision.lifeline`).
 """
 
 import argparse
@@ -130,7 +130,7 @@ class Zygote:
             poll.register(self._watchdog.alarm, select.POLLIN)
         while True:
             ready = {readable for readable, _ in poll.poll()}
-            if self._watchdog is not None and self._watchdog.alarm in ready and self._watchdog.bite():
+            if self._watchdog is not None and self._watchdog.alarm in ready and self._watchdog.kill_late_keeper():
                 raise KeeperKilledError
             if self._start.channel.fileno() in ready:
                 return

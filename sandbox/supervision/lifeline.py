@@ -37,9 +37,9 @@ margin after which another scheduler takes the runs."""
 
 
 def make_tie(reading_end: int) -> int:
-    """Return a descriptor that one process can be tied to the keeper with.
+    """Return a descriptor with which one process can be tied to the keeper.
 
-    It is made before the fork, because the kernel would build the /proc files of a new process.
+    The keeper makes it before the fork, because the kernel would have to build the /proc files of a new process.
     """
     if sys.platform != "linux":
         return os.dup(reading_end)
@@ -117,11 +117,11 @@ class Watchdog:
         self.alarm = alarm
         self._keeper = os.pidfd_open(keeper)
 
-    def bite(self) -> bool:
-        """Give a keeper whose alarm rings a last chance, then kill it. Returns whether that was done.
+    def kill_late_keeper(self) -> bool:
+        """Give a keeper whose alarm rings a last chance, then kill it. Returns whether it was killed.
 
-        Processes that have left the sessions of their tries are killed as well: the next keeper of the home may be long
-        in coming.
+        Processes that have left the sessions of their tries are killed as well: the home's next keeper may start only
+        long after.
         """
         time.sleep(PATIENCE_SECONDS)
         if not _is_ready(self.alarm, select.POLLIN):

@@ -17,7 +17,7 @@ FIELDS = "fields"
 
 
 class Secrets:
-    """The secrets that one try knows.
+    """The secrets known to one try.
 
     Args:
         inherited: Secrets that it knows from the start.

@@ -331,8 +331,8 @@ Try = TypeVar("Try", bound=Launched)
 class Turns(Generic[Try]):
     """Runs the tries of each task instance one after the other, in the order in which they were launched.
 
-    A task that runs may be marked as failed and then cleared: its next try is launched while the one before still has
-    its time to clean up. It waits here until no process of that one is left.
+    A running task may be marked as failed and then cleared: its next try is launched while the try before still has
+    time to clean up. The next try waits here until no process of the try before is left.
 
     Args:
         begin: Starts a try whose turn it is.
