@@ -243,7 +243,7 @@ class Channels:
     dag_changes: Channel[DagChanged | AssetsUpdated | RunEnded] = field(default_factory=lambda: Channel(10_000))
     """parse dispatcher, command line, evaluator -> dagrun creator"""
     runs: Channel[RunNews] = field(default_factory=lambda: Channel(10_000))
-    """dagrun creator, trigger, command line, peer watch -> evaluator"""
+    """dagrun creator, manual runs, command line, peer watch -> evaluator"""
     limits: Channel[LimitNews] = field(default_factory=lambda: Channel(10_000))
     """dagrun creator, command line, other schedulers, evaluator -> evaluator"""
     ready: Channel[TaskReady | TriesStored | TryUnwanted] = field(default_factory=Channel)

@@ -73,7 +73,7 @@ def hops(runs: list[tuple[int, list]]) -> list[float]:
 
 
 def lengths(runs: list[tuple[int, list]]) -> list[float]:
-    """Return the times from the trigger to the end of the last body, in seconds."""
+    """Return the times from triggering a run to the end of its last body, in seconds."""
     return [(max(mark[2] for mark in marks) - asked_at) / 1e9 for asked_at, marks in runs]
 
 
@@ -87,7 +87,7 @@ def chain_of_30(system: System, sheet: Sheet) -> None:
 
 
 def forty_small(system: System, sheet: Sheet) -> None:
-    """40 tasks of fib(10) in sequence, from the trigger to the last mark."""
+    """40 tasks of fib(10) in sequence, from triggering to the last mark."""
     system.write("chain.py", chain_text(40, ", fib=10"))
     with system.serving() as client:
         found = lengths(timed_runs(system, client, ["chain"], 40))
