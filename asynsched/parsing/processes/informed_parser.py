@@ -46,7 +46,7 @@ T = TypeVar("T")
 log = structlog.get_logger(__name__)
 
 OTHER_SEED = 1
-"""Of the hashes of texts, for a second parse."""
+"""The hash seed of a second parse."""
 FEW_DAGS = 10
 """A file with more DAGs is parsed a second time only after the first parse: their versions are read for the second."""
 RETRY_DELAY = timedelta(seconds=1)
@@ -55,7 +55,7 @@ LATEST = timedelta(seconds=1)
 WARM_UP_DELAY = timedelta(seconds=1)
 """After the folder is read, the runs that are due come first; and a command that only waits for that has ended."""
 MAX_NAMED = 10
-"""Most fields that a warning names."""
+"""How many fields a warning names at most."""
 
 
 class KnownVersion(Struct, frozen=True):
@@ -80,7 +80,7 @@ class InformedParser:
         self._before: dict[str, BeforeParse] = {}
 
     async def prepare(self, paths: Sequence[str]) -> None:
-        """Read what is stored of files that are to be parsed next. See `Parser.prepare`."""
+        """Read the stored state of files that are to be parsed next. See `Parser.prepare`."""
         self._before |= await self._read(before_parses, paths, self._clock.now())
 
     async def parse(self, path: str, slots: ParseSlots, *, is_edited: bool) -> ParseReport:
@@ -177,7 +177,7 @@ def would_be_new(report: ParseReport, known: Mapping[str, str]) -> list[str]:
     """Return the DAGs of a report that would get a new version in place of one that is there.
 
     Args:
-        report: What a parse found.
+        report: The report of a parse.
         known: The hashes of the newest versions, by dag_id.
     """
     return [
@@ -203,7 +203,7 @@ def settled(first: ParseReport, second: ParseReport, known: Mapping[str, KnownVe
     """Return the first report, in which a DAG keeps its version if it differs from that in unstable fields only.
 
     Args:
-        first: What is to be stored.
+        first: The report to store.
         second: Another parse of the same file, under another hash seed, that was asked about the known versions.
         known: The newest versions of the DAGs that would get new ones.
     """

@@ -35,7 +35,7 @@ GUARD_SECONDS = 10.0
 TERM_SECONDS = 8.0
 """How long a guardian may take to kill what it started: longer than it allows itself."""
 MAX_COMPLAINT_BYTES = 16 * 1024
-"""How much of a server's own standard error is kept."""
+"""How many bytes of a server's own standard error are kept."""
 FRAMING_BYTES = 1024**2
 ESCAPE_FACTOR = 6
 """How much longer a character can be as JSON."""
@@ -46,7 +46,7 @@ END_SECONDS = 10.0
 
 
 class SandboxSetup(NamedTuple):
-    """What is the same for all parses of a scheduler."""
+    """The settings that all parses of a scheduler share."""
 
     dags_folder: Path
     scratch: Path
@@ -81,7 +81,7 @@ class SandboxSetup(NamedTuple):
 
 
 def setup_of(settings: Settings) -> SandboxSetup:
-    """Return what parses are started with: paths absolute, the home hidden."""
+    """Return the settings of parses: paths absolute, the home hidden."""
     values = msgspec.structs.asdict(settings.parse)
     values["readable"] = tuple(str(Path(path).absolute()) for path in settings.parse.readable)
     values["hidden"] = (str(settings.home_path),)
@@ -106,11 +106,11 @@ class Guardian:
 
     @property
     def is_usable(self) -> bool:
-        """Whether it may parse another file."""
+        """Whether the guardian may parse another file."""
         return self.n_parses < MOST_PARSES and not self._reader.at_eof() and not self._writer.is_closing()
 
     async def greet(self) -> None:
-        """Wait until it has started. Raises GuardianLost."""
+        """Wait until the guardian has started. Raises GuardianLost."""
         self._pid = msgspec.json.decode(await self._read_line(MAX_COMPLAINT_BYTES), type=Greeting).pid
 
     async def parse(self, job: Job, most_bytes: int) -> bytes:
@@ -140,14 +140,14 @@ class Guardian:
         return bytes(data)
 
     async def end(self) -> None:
-        """End it with all that it has started; kill all of that if it does not end."""
+        """End the guardian with all processes that it has started; kill them if it does not end."""
         with suppress(OSError):
             self._writer.write_eof()
         with anyio.move_on_after(TERM_SECONDS) as patience, suppress(OSError):
             while await self._reader.read(1 << 16):
                 pass
         if patience.cancelled_caught and self._pid:
-            # It has not closed its socket, so this is still its number.
+            # The guardian has not closed its socket, so the process number is still its own.
             await anyio.to_thread.run_sync(kill_all, self._pid)
         self._writer.close()
         with suppress(OSError):
@@ -168,7 +168,7 @@ class ServerProcess:
 
     @classmethod
     def start(cls, setup: SandboxSetup, environment: dict[str, str]) -> "ServerProcess":
-        """Start one. Blocks. Raises OSError."""
+        """Start a server. Blocks. Raises OSError."""
         control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         errors = tempfile.TemporaryFile()  # noqa: SIM115 - closed by `end`
         try:
@@ -191,7 +191,7 @@ class ServerProcess:
 
     @property
     def is_alive(self) -> bool:
-        """Whether it can be asked for guardians."""
+        """Whether the server can fork guardians."""
         return self._process.poll() is None
 
     async def fork_guardian(self) -> Guardian:
@@ -222,7 +222,7 @@ class ServerProcess:
             return ""
 
     def end(self) -> None:
-        """End it, and its guardians with it; kill it if it does not end. Blocks."""
+        """End the server, and its guardians with it; kill it if it does not end. Blocks."""
         self._control.close()
         try:
             self._process.wait(END_SECONDS)

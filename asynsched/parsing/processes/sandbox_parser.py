@@ -48,7 +48,7 @@ class SandboxParser:
         self._has_swept = False
 
     async def __aenter__(self) -> Self:
-        """Raise SettingsError where parses must be confined in full, and cannot be."""
+        """Raise SettingsError if parses must be fully confined, but cannot be."""
         limits = self._setup.limits
         if limits.confinement == "required" and (missing := available().missing):
             raise SettingsError(
@@ -104,7 +104,7 @@ class SandboxParser:
         """Return the report of a guardian; one that is lost may have been killed for another's sake: ask once more."""
         with contextlib.suppress(GuardianLost):
             return await server.parse(path, questions)
-        # What was killed has left its scratch folder.
+        # A killed process leaves its scratch folder behind.
         await anyio.to_thread.run_sync(sweep, self._setup.scratch)
         try:
             return await server.parse(path, questions)

@@ -1,1 +1,1 @@
-"""Which files of the DAG folder there are, and which of them have changed."""
+"""Detection of the DAG folder's files, and of changes to them."""

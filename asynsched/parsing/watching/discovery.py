@@ -25,14 +25,14 @@ ROOT = ""
 
 
 class FolderId(NamedTuple):
-    """Which folder it is, by whatever path it is reached."""
+    """Identity of a folder, whatever path leads to it."""
 
     device: int
     inode: int
 
 
 class FoundFile(NamedTuple):
-    """A Python file or archive. Two that are equal have the same content, as far as metadata can tell."""
+    """A Python file or archive. Equal ones have the same content, judged by their metadata."""
 
     modified_ns: int
     size: int
@@ -202,7 +202,7 @@ class _Walk:
 
 
 def file_at(file: Path | os.DirEntry[str], *, is_ignored: bool) -> FoundFile | None:
-    """Return what the metadata of a file say; None if there is none. A broken link is a file."""
+    """Return a file by its metadata; None if it does not exist. A broken link is a file."""
     try:
         status = file.stat()
     except OSError:
@@ -241,7 +241,7 @@ SILENT = frozenset({
 
 
 def has_events(path: Path) -> bool:
-    """Whether the file system of `path` reports every change to a file, as far as its type shows."""
+    """Whether the file system of `path` reports every change to a file, judged by its type."""
     try:
         mounts = MOUNTS.read_text(errors="surrogateescape")
     except OSError:

@@ -1,4 +1,4 @@
-"""The file events that the watcher needs, whatever provides them.
+"""The file events that the watcher needs, independent of their source.
 
 The folders are watched one by one, not recursively: so the scheduler's home and virtual environments are left out, and
 the targets of symbolic links are taken in. A changed set of folders needs a new watch.

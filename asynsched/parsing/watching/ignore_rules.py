@@ -16,7 +16,7 @@ from pathspec import GitIgnoreSpec
 from pathspec.patterns.gitignore.spec import GitIgnoreSpecPattern
 
 IGNORE_FILES = (".airflowignore", ".asynschedignore")
-"""In the order of reading: where both are in a folder, the second one has the last word."""
+"""In the order of reading: if a folder has both, the second one takes precedence."""
 
 LONGEST_PATTERN = 4096
 """No path is longer."""

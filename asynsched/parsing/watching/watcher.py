@@ -57,12 +57,12 @@ EVENT_GRACE = timedelta(seconds=3)
 MOST_FAILURES = 3
 """How often in a row a watch may fail before the folder is polled."""
 MANY_EVENTS = 1000
-"""For as many a walk is cheaper, and also finds what an overflowing queue of the kernel has lost."""
+"""For as many, a walk is cheaper, and also finds changes that an overflowing queue of the kernel has lost."""
 
 
 @dataclass
 class Touched:
-    """What a burst of events says.
+    """The meaning of a burst of events.
 
     `files` are relative paths with the metadata that each has now, None for one that is gone. `needs_walk` is set when
     folders, links or ignore files changed, `needs_watch` when a watched folder itself was removed or moved: another
@@ -104,12 +104,12 @@ class Watcher(Service):
 
     @property
     def watched_folders(self) -> frozenset[str]:
-        """The absolute paths of the folders whose events are heard at the moment."""
+        """The absolute paths of the folders that are watched at the moment."""
         return frozenset() if self._events is None else self._events.folders
 
     @property
     def is_caught_up(self) -> bool:
-        """Whether changes are heard or polled, and everything that happened before that was found by a walk."""
+        """Whether changes are watched or polled, and a walk has found all earlier ones."""
         return not self._walk_again and (
             self.is_polling or (self._events is not None and self._events.is_ready.is_set())
         )
@@ -162,7 +162,7 @@ class Watcher(Service):
             self._stop_watching()
 
     async def _walk(self, *, is_full: bool) -> None:
-        """Walk through the whole folder, and send what differs from the walk before."""
+        """Walk through the whole folder, and send the differences from the walk before."""
         was_asked_for, self._walk_again = self._walk_again, False
         begin = self.clock.monotonic()
         try:
@@ -249,7 +249,7 @@ class Watcher(Service):
         self._walk_again = True
 
     def _stop_watching(self) -> None:
-        """Stop the watch. Events that are on their way are lost with it, so none counts as missing from now on."""
+        """Stop the watch. This loses pending events, so no event counts as missing from now on."""
         if self._events is not None:
             self._events.stop()
         self._events = None
@@ -298,8 +298,8 @@ def in_order(
     """Return the changes as their files are to be parsed; removed files come first.
 
     Args:
-        changes: What is to be ordered.
-        files: What is known of the files.
+        changes: The changes to order.
+        files: The files that the last walk found, by path.
         mode: `modified_time`: newest first; `random_seeded_by_host`: by chance, the same on each start of one host;
             `alphabetical`.
         host: Name of the machine.

@@ -12,7 +12,7 @@ from watchfiles import watch
 from asynsched.parsing.watching.file_events import FileEvents
 
 SHORTEST_LOOK_SECONDS = 0.03
-"""Between two looks of watchfiles at its queue, each of which costs, also while nothing happens."""
+"""Time between two looks of watchfiles at its queue. Each look has a cost, even while nothing happens."""
 
 
 class _StopFlag:
