@@ -22,7 +22,7 @@ T = TypeVar("T")
 LARGEST_INTEGER = 2**31 - 1
 """Largest value of an Integer column."""
 MOST_PARAMETERS = 1000
-"""Most values that one statement is given."""
+"""How many values one statement takes at most."""
 MANY_ROWS = 1000
 MANY_BYTES = 1024 * 1024
 """Most bytes of the values of a part, unless its first value alone is larger."""

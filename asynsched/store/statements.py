@@ -127,7 +127,7 @@ def insert_of(
 
 
 def _value(column: "sa.Column[Any]", dialect: str) -> str:
-    """Return what is written to a column: bytes travel as the text that they are."""
+    """Return the expression of a column's value. Values of binary columns arrive as text, and are converted."""
     if not isinstance(column.type, sa.LargeBinary | DecodedJson):
         return f"v.{column.name}"
     return f"CAST(v.{column.name} AS BLOB)" if dialect == "sqlite" else f"convert_to(v.{column.name}, 'UTF8')"

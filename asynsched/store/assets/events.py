@@ -284,7 +284,7 @@ def _events(conn: Connection, rows: Sequence[Any]) -> list[AssetEvent]:
 
 
 MAX_CONSUMED = 10_000
-"""Most events that one run consumes: the newest of those that wait."""
+"""How many events one run consumes at most: the newest of the waiting ones."""
 MAX_WAITING = 11_000
 """When more events wait for a DAG, some that no run would consume are dropped."""
 

@@ -1,1 +1,1 @@
-"""DAGs: what is stored of them, of their versions and sources, and of the files that they come from."""
+"""Stored DAGs, their versions and sources, and the files that they come from."""

@@ -1,4 +1,4 @@
-"""Queries of the DAG folder's files: what was last parsed of each, what is wrong with it, which scheduler parses it.
+"""Queries of the DAG folder's files: each file's last parse, its errors, and the scheduler that parses it.
 
 Thanks to what is stored, a start with nothing changed parses nothing. Of several schedulers, the one that has the claim
 parses a file. Claims are made, taken over and dropped in the order of their paths: two schedulers that claim the same
@@ -123,7 +123,7 @@ def list_errors_of(conn: Connection, file_paths: Sequence[str]) -> list[ImportEr
 def error_rows(
     file_path: str, errors: Sequence[FileError], *, warnings: Sequence[FileError], output: str, now: datetime
 ) -> list[ImportErrorRow]:
-    """Return what is stored of all that is wrong with a file."""
+    """Return the stored errors and warnings of a file."""
     found = [(error, False) for error in errors] + [(warning, True) for warning in warnings]
     return [
         ImportErrorRow(
@@ -188,7 +188,7 @@ _STORE_LOCK = 0x6173796E70617273  # "asynpars"
 
 
 def claim_unclaimed(conn: Connection, paths: Collection[str], scheduler_id: str, now: datetime) -> set[str]:
-    """Claim files that nobody has claimed, until `drop_claims`. One statement.
+    """Claim unclaimed files, until `drop_claims`. One statement.
 
     Returns:
         The files that are this scheduler's now. Read only after that, `get_files` has what others found of them.

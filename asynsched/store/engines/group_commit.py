@@ -16,7 +16,7 @@ MOST_TOGETHER = 256
 
 
 class _Write:
-    """A write that somebody waits for."""
+    """A write for which a caller waits."""
 
     def __init__(self, work: Work[Any], outcome: "asyncio.Future[Any]") -> None:
         self.work = work

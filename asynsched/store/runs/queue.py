@@ -338,7 +338,7 @@ def begin_again(conn: Connection, run_row_id: int, scheduler_id: str, epoch: int
 
 
 MOST_TAKEN_OVER = 100
-"""Most runs that one transaction takes over."""
+"""How many runs one transaction takes over at most."""
 _ORPHANED = (
     sa.select(dag_run.c.id, dag_run.c.scheduler_id)
     .where(
@@ -370,7 +370,7 @@ _GIVE_BACK = (
 def take_over_runs(
     conn: Connection, scheduler_id: str, epoch: int, limit: int = MOST_TAKEN_OVER, *, excluding: Collection[int] = ()
 ) -> list[QueuedRun]:
-    """Make running runs that nobody owns this scheduler's own, oldest first, and return them.
+    """Take over running runs that have no owner, oldest first, and return them.
 
     Nobody owns the runs of schedulers that have left or were given up, and runs that were given back; a scheduler also
     inherits the runs of an earlier one of its home. Queued tries of other schedulers' runs count as begun: their

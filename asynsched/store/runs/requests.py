@@ -80,7 +80,7 @@ RunRequest = ClearTasks | MarkTasks | ForceTask | MarkRun | CancelRun
 
 
 class OpenRequest(Struct, frozen=True):
-    """A request that nobody has carried out yet."""
+    """A request that was not carried out yet."""
 
     id: int
     dag_run_id: int

@@ -228,7 +228,7 @@ def _update_tasks(conn: Connection, rows: list[TaskRow], epoch: int) -> set[Task
 
 
 def _delete_expanded(conn: Connection, rows: list[ExpandedRow], epoch: int) -> set[TaskRowKey]:
-    """Delete the unexpanded task instances; one that is still there was changed by somebody else."""
+    """Delete the unexpanded task instances; one that is still there was changed elsewhere."""
     if not rows:
         return set()
     _execute(conn, "delete_expanded", rows, epoch)
