@@ -192,7 +192,7 @@ def close_memory() -> None:
 
 
 def prepare(limits: ParseLimits) -> None:
-    """Find out what is the same for all parses with these limits, so that forks of this process need not."""
+    """Prepare everything that all parses with these limits share, so that forks of this process need not."""
     strength = available()
     of_the_machine_without(hidden_paths(limits))
     if strength.landlock_abi:
@@ -202,7 +202,7 @@ def prepare(limits: ParseLimits) -> None:
 
 
 def confine(policy: Policy) -> tuple[str, ...]:
-    """Confine this process, and return the short names of what is enforced.
+    """Confine this process, and return the short names of the enforced restrictions.
 
     Raises:
         ConfinementError: `confinement` is `required`, and something is missing.

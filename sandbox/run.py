@@ -249,7 +249,7 @@ def _log_end(exc: BaseException) -> None:
 
 
 def _on_kill(context: Context) -> None:
-    """Let the operator end what it has started, within the keeper's kill time."""
+    """Call the operator's `on_kill`, which ends what it has started, within the keeper's kill time."""
     try:
         context["ti"].task.on_kill()
     except Exception:

@@ -140,7 +140,7 @@ def of_the_machine_without(hidden: tuple[str, ...]) -> tuple[tuple[str, ...], tu
 def of_the_machine() -> tuple[str, ...]:
     """Return the paths, without symbolic links, that every parse may read; looked up once, for all forks of a server.
 
-    A server is replaced when what is installed changes.
+    A server is replaced when the installed packages change.
     """
     return tuple(sorted({os.path.realpath(path) for path in (*SYSTEM, *python_paths())}))
 
@@ -189,7 +189,7 @@ def is_within(path: str, folder: str) -> bool:
 def without_hidden(path: str, hidden: Iterable[str]) -> list[str]:
     """Return what to grant so that `path` is readable and nothing below a hidden path is.
 
-    Symbolic links in a folder that is granted by its entries are left out: they could lead to what is hidden.
+    Symbolic links in a folder that is granted by its entries are left out: they could lead to hidden files.
     """
     inside = [other for other in hidden if is_within(other, path)]
     if not inside:

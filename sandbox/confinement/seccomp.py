@@ -48,7 +48,7 @@ _KERNEL = (
     "open_by_handle_at", "quotactl", "quotactl_fd", "lookup_dcookie", "personality", "modify_ldt", "uselib",
     "nfsservctl", "_sysctl", "sysfs", "lsm_set_self_attr",
 )
-"""Parts of the kernel that nobody needs to define a DAG, many with a history of holes."""
+"""Parts of the kernel that no definition of a DAG needs, many with a history of vulnerabilities."""
 _MACHINE = (
     "kexec_load", "kexec_file_load", "init_module", "finit_module", "create_module", "delete_module", "reboot",
     "swapon", "swapoff", "settimeofday", "clock_settime", "clock_adjtime", "adjtimex", "acct", "syslog",

@@ -56,7 +56,7 @@ def _exit_by_signal(number: int, _frame: object) -> NoReturn:
 
 
 def _hear_no_more() -> None:
-    """Let no other signal interrupt the cleaning up."""
+    """Ignore further signals, so that none interrupts the cleanup."""
     for number in _ENDING:
         signal.signal(number, signal.SIG_IGN)
 
@@ -294,7 +294,7 @@ class _Watched:
                 break
 
     def end(self) -> tuple[int | None, bool]:
-        """Kill what is left of the parse; return its status, and whether all of it has ended."""
+        """Kill the remaining processes of the parse; return its status, and whether all of them have ended."""
         status, all_ended = processes.end_tree(self._pid)
         self._lifeline.release()
         for descriptor in (self._channel, self._output_pipe):

@@ -37,7 +37,7 @@ def configure_logging() -> None:
 
 @contextmanager
 def logging_nowhere() -> Iterator[None]:
-    """Format what is logged, and write it nowhere."""
+    """Format log records without writing them."""
     stream = _handler.stream
     with Path(os.devnull).open("w") as nowhere:
         _handler.setStream(nowhere)

@@ -73,7 +73,7 @@ def _rehearse_once(file: LoadedFile, dag: DAG) -> None:
     keeper, ours = socket.socketpair()
     with keeper, ours:
         keeper.sendall(encode_frame(launch))
-        keeper.shutdown(socket.SHUT_WR)  # nobody answers
+        keeper.shutdown(socket.SHUT_WR)  # no answer will come
         link = SchedulerLink(ours)
         received = link.receive_launch()
         set_title(of_launch(received))
