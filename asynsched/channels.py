@@ -56,7 +56,7 @@ class AssetsUpdated:
 
 @dataclass(frozen=True, slots=True)
 class RunEnded:
-    """A DagRun has ended, and that is stored."""
+    """A DagRun has ended, and its end is stored."""
 
     run: DagRunKey
     state: str
@@ -177,7 +177,7 @@ class TriggerWanted:
 
 @dataclass(frozen=True, slots=True)
 class TriggerUnwanted:
-    """Nobody waits for a trigger any more, and that is stored."""
+    """No task instance waits for a trigger any more, and that change is stored."""
 
     trigger_id: str
 

@@ -251,7 +251,7 @@ class Scheduler:
         return database
 
     async def _serve_monitor(self, stack: AsyncExitStack, services: Services, metrics: Metrics) -> None:
-        """Serve health and figures over HTTP, if the settings say where."""
+        """Serve health and metrics over HTTP, if the settings name an address."""
         if (listen := self.settings.monitor.listen) is not None:
             server = await anyio.to_thread.run_sync(MonitorServer, listen, services.vitals.health, metrics)
             stack.push_async_callback(anyio.to_thread.run_sync, server.close)
@@ -270,7 +270,7 @@ class Scheduler:
             self._have_tries_ended = has_started and not executor.has_left_tries
 
     async def _release_lease(self, database: Database) -> None:
-        """Release the lease, unless tries may still run: nobody else may start those then."""
+        """Release the lease, unless tries may still run, which no other scheduler may start then."""
         if self._have_tries_ended:
             await release(database, self.clock, self.scheduler_id)
         elif self._services is not None:
@@ -338,7 +338,7 @@ class Scheduler:
         return await read_finished_run(self._database, key)
 
     async def _cancel_for_caller(self, run: DagRunKey) -> None:
-        """End a run that nobody waits for any more. If that cannot be stored soon, the evaluator goes on trying."""
+        """End a run that no caller waits for any more. If that cannot be stored soon, the evaluator keeps trying."""
         is_settled = False
         try:
             with anyio.move_on_after(STORE_SECONDS):

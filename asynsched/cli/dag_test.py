@@ -141,7 +141,7 @@ class _Stop:
                 self._before[number] = signal.signal(number, self._stop)
 
     def release_signals(self) -> None:
-        """Let them do what they did before."""
+        """Restore the earlier handlers of the signals."""
         for number, handler in self._before.items():
             signal.signal(number, handler)
 

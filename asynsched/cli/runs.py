@@ -62,7 +62,7 @@ def show_run(session: Session, dag_id: str, run_id: str) -> Record:
 
 
 def run_fields(run: DagRunRow) -> dict[str, Any]:
-    """Return what is shown of a run."""
+    """Return the fields of a run that are shown."""
     return {name: getattr(run, name) for name in COLUMNS}
 
 

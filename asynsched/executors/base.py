@@ -85,7 +85,7 @@ class Executor(ABC):
 
     @abstractmethod
     async def start(self, lease_epoch: int) -> Held:
-        """Connect, report unacknowledged ends, and return what is left of earlier launches."""
+        """Connect, report unacknowledged ends, and return the tokens of earlier launches."""
 
     @abstractmethod
     async def launch(self, launches: Sequence[Launch]) -> None:
@@ -111,7 +111,7 @@ class Executor(ABC):
         """
 
     def hurry(self) -> None:  # noqa: B027 - optional: not every executor gives tries time to end themselves
-        """Kill tries at once from now on, without time to end themselves: somebody waits."""
+        """Kill tries at once from now on, without time to end themselves, because a user waits."""
 
     @abstractmethod
     async def drain(self, deadline: datetime) -> None:

@@ -95,7 +95,7 @@ def _spawn(home: Path, settings: Settings, environment: Mapping[str, str], ready
             pass_fds=(ready,),
             start_new_session=True,
         ) as launcher:
-            # This process only starts the keeper, which thereby is nobody's child.
+            # The launcher only starts the keeper and exits, so that the keeper is not a child of the scheduler.
             return launcher.wait()
     except OSError as exc:
         raise ExecutorError(f"the keeper could not be started: {exc}") from exc

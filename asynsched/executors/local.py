@@ -92,7 +92,7 @@ class LocalExecutor(Executor):
         for launch in launches:
             if launch.token not in self._launched and launch.token not in self._reported:
                 if self._draining.is_set():
-                    # Granted just before the stop: nobody would be left to store its end.
+                    # Granted just before the stop: no service would be left to store its end.
                     now = self.context.clock.now()
                     self._take(Ended(launch.token, "failed", now, reason=STOPPED, cause="interrupted"))
                     continue

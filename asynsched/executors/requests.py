@@ -44,7 +44,7 @@ from asynsched.store.secrets.variables import delete_variable, get_variable, set
 
 WRITES = frozenset({"xcom_push", "variable_set", "variable_delete"})
 RETRY_DELAY = timedelta(seconds=1)
-"""Time between two attempts while the database is away, which tells nobody when it is back."""
+"""Time between two attempts while the database is away: it sends no message when it is back."""
 MAX_MAP_INDEX = 2**31 - 1
 MOST_NAMES = 10_000
 """Most names in one request; each is a parameter of a statement."""

@@ -1,4 +1,4 @@
-"""Which scheduler owns a run, and whether it works: it may have died, and nobody has taken over its runs yet."""
+"""Which scheduler owns a run, and whether it works: a dead one owns its runs until another one takes them over."""
 
 import os
 import socket

@@ -146,7 +146,7 @@ class ThreadRenewal:
 
     def _lose(self) -> None:
         self._is_stopped = True
-        with suppress(RuntimeError):  # the loop has ended, so nobody is left to hear it
+        with suppress(RuntimeError):  # the loop has ended, so nothing receives the call
             assert self._loop is not None
             self._loop.call_soon_threadsafe(self._on_lost)
 

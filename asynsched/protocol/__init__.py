@@ -1,1 +1,1 @@
-"""What the scheduler, the keeper, the tries and the parses say to each other."""
+"""The messages between the scheduler, the keeper, the tries and the parses."""

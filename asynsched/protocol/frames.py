@@ -14,7 +14,7 @@ UNENCODABLE = (msgspec.MsgspecError, RecursionError, UnicodeEncodeError, Overflo
 
 
 class ProtocolError(Exception):
-    """The other side sent what is no frame of this protocol."""
+    """The other side sent something that is not a frame of this protocol."""
 
 
 _encoder = msgspec.json.Encoder()
@@ -49,7 +49,7 @@ class FrameReader:
         self._buffer = bytearray()
 
     def feed(self, data: bytes) -> list[Any]:
-        """Return the messages completed by `data`. Raises ProtocolError on what is no frame."""
+        """Return the messages completed by `data`. Raises ProtocolError if it is not a frame."""
         self._buffer += data
         messages = []
         while len(self._buffer) >= HEADER_BYTES:

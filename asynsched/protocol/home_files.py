@@ -117,7 +117,7 @@ def remove_tree(folder: Path) -> None:
 
     for path, names, _ in os.walk(folder):
         for inner in (Path(path, name) for name in names):
-            if not inner.is_symlink():  # whose target is somebody else's
+            if not inner.is_symlink():  # its target is not part of the folder
                 with suppress(OSError):
                     inner.chmod(0o700)
     shutil.rmtree(folder, ignore_errors=True)

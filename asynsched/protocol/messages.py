@@ -19,7 +19,7 @@ from msgspec import Meta, Struct
 
 PROTOCOL_VERSION = 1
 READY = b"ready"
-"""A keeper that takes connections says this to the process that started it; anything else is an error."""
+"""A keeper that accepts connections sends this to the process that started it; anything else is an error."""
 LONGEST_REASON = 4096
 
 Role = Literal["scheduler", "lease"]

@@ -11,7 +11,7 @@ import sys
 from collections.abc import Collection
 
 MAX_CHARACTERS = 256 * 1024
-"""Of a file and its local modules: what is longer is not searched, and so is not plain."""
+"""Limit for a file with its local modules: longer ones are not searched, and so are not plain."""
 _SIGNS = re.compile(
     r"""
       \{\{ | \{%                                            # a template

@@ -1,4 +1,4 @@
-"""What an executor is told to start a try, or a callback."""
+"""The launches with which an executor starts tries and callbacks."""
 
 from collections.abc import Iterable
 
@@ -72,7 +72,7 @@ def callback_launch(request: CallbackRequest, run: ActiveRun, token: str, timeou
 
 
 def with_deadline(launch: Launch, deadlines: Iterable[DeadlineRow]) -> Launch:
-    """Return the launch of a missed deadline's callback, told which one it was; its try number is the deadline's."""
+    """Return a callback's launch with the missed deadline that it is for: the launch's try number is the deadline's."""
     found = [deadline for deadline in deadlines if deadline.number == launch.try_number]
     told = [{"number": one.number, "name": one.name, "due_at": one.due_at.isoformat()} for one in found]
     return msgspec.structs.replace(launch, callback=launch.callback | {"deadline": told[0] if told else {}})

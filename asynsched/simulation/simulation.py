@@ -76,14 +76,14 @@ class VirtualLoop(asyncio.SelectorEventLoop):
     def run_in_executor(
         self, executor: futures.Executor | None, func: Callable[[Unpack[Ts]], T], *args: *Ts
     ) -> "asyncio.Future[T]":
-        """Run a function in a thread; time stands still until it returns."""
+        """Run a function in a thread; the clock stops until it returns."""
         future = super().run_in_executor(executor, func, *args)
         self._leaping.in_flight += 1
         future.add_done_callback(self._landed)
         return future
 
     async def shutdown_default_executor(self, *timeout: Any) -> None:
-        """End the threads of `run_in_executor`; another thread waits for them, so time stands still."""
+        """End the threads of `run_in_executor`; another thread waits for them, so the clock stops."""
         self._leaping.in_flight += 1
         try:
             await super().shutdown_default_executor(*timeout)

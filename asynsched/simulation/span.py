@@ -1,4 +1,4 @@
-"""A span of time, simulated: from what is in the DAG files and the home, to everything that happens in it."""
+"""The simulation of a span of time: from the DAG files and the home to all events in the span."""
 
 import tempfile
 from collections.abc import Iterable, Mapping
