@@ -1,4 +1,4 @@
-"""What the keeper knows and holds of one try, and what it believes of the try's own word.
+"""The keeper's state of one try, and its checks of the try's own messages.
 
 User code shares the process of a try, and may have written anything that is a frame. Ordinary tries say nothing that is
 changed here but dates and lengths that no date arithmetic can handle.
@@ -24,9 +24,9 @@ READ_BYTES = 256 * 1024
 MAX_REASON_LENGTH = 1000
 MAX_PIPE_BYTES = 1024 * 1024
 MAX_REQUESTS = 64
-"""Requests that a try may have open; its own code makes one at a time."""
+"""How many requests a try may have open; its own code makes one at a time."""
 MAX_UNREAD_BYTES = 4 * MAX_FRAME_BYTES
-"""Answers that a try may leave unread; one that was interrupted leaves one answer."""
+"""How many answers a try may leave unread; an interrupted one leaves one answer."""
 LONGEST_WAIT = timedelta(days=36_525)
 LARGEST_LENGTH = 2**31 - 1
 """Of a result that others are mapped over: what a column holds."""
@@ -34,7 +34,7 @@ NO_JSON = "its process returned a value that is no valid JSON"
 
 
 class Ending(NamedTuple):
-    """Why a try is being ended. Whatever it says from then on, this is how it ended."""
+    """Why a try is being ended. This is its end, whatever the try reports from then on."""
 
     reason: str
     cause: FailureCause

@@ -31,18 +31,18 @@ log = logging.getLogger("sandbox.keeper")
 
 MAX_TEMPLATES = 16
 MAX_BYTES = 1024**3
-"""Memory that all templates together may take of their own; those that were used least recently go."""
+"""How much private memory all templates together may take; beyond it, the least recently used ones are ended."""
 IDLE_SECONDS = 300.0
 START_SECONDS = 60.0
-"""Longest that a template may take to have a process: another zygote may have to start for it."""
+"""How long a template may take to get a process: another zygote may have to start for it."""
 BUSY_SECONDS = 0.1
-"""Until a zygote is asked again that has more to do than it can be told."""
+"""How long to wait before asking a zygote again that could take no more requests (`ZygoteBusy`)."""
 REPLACE_SECONDS = 1.0
 LONGEST_REPLACE_SECONDS = 60.0
 """Until another zygote is started for one that has died, if none was needed before: they may all die as they start, so
 each waits twice as long as the one before, until one has given a process."""
 N_READY = 1
-"""Processes that a template has ready beyond those that tries wait for."""
+"""How many processes a template keeps ready, beyond those for which tries wait."""
 READ_BYTES = 64 * 1024
 N_DESCRIPTORS = 2
 """Of each process that is ready."""
@@ -65,13 +65,13 @@ class ReadyProcess(NamedTuple):
     output: int
 
     def dismiss(self) -> None:
-        """Hang up: it exits by itself."""
+        """Hang up, on which the process exits by itself."""
         os.close(self.control)
         os.close(self.output)
 
 
 class TryEvents(Protocol):
-    """Takes what the pool has to tell of tries, by their numbers."""
+    """Receives the pool's events about tries, which it names by number."""
 
     def forked(self, number: int, process: ReadyProcess, parent: int | None) -> None:
         """The try has this process, which waits for the launch."""
@@ -97,7 +97,7 @@ class TemplatePool:
 
     Args:
         zygotes: Fork the processes that load files.
-        import_timeout: Longest that a file may take to be loaded, seconds.
+        import_timeout: How long loading a file may take, seconds.
     """
 
     def __init__(self, reactor: Reactor, zygotes: Zygotes, import_timeout: float, events: TryEvents) -> None:
@@ -122,7 +122,7 @@ class TemplatePool:
         return frozenset((*(pid for pid in pids if pid is not None), *ready))
 
     def assign(self, number: int, code: CodeVersion) -> None:
-        """Find a process for a try: `forked` or `lost` is told, perhaps at once."""
+        """Find a process for a try: calls `forked` or `lost` with the outcome, perhaps at once."""
         code = replace(code, version_hash="")  # the DAGs of one file share a template
         try:
             template = self._template_for(code)
@@ -131,7 +131,7 @@ class TemplatePool:
             self._reactor.after(BUSY_SECONDS, partial(self._assign_postponed, number))
             return
         except OSError as exc:
-            # No descriptor or no process is left.
+            # The limit of descriptors or of processes is reached.
             self._events.lost(number, Loss(f"the try could not be started: {exc}", "machine", may_retry=False))
             return
         template.used_at = self._reactor.now()
@@ -140,19 +140,19 @@ class TemplatePool:
             self.match(template)
 
     def withdraw(self, number: int) -> None:
-        """Find no process for this try any more."""
+        """Stop looking for a process for this try."""
         self._postponed.pop(number, None)
         for template in self._all:
             if number in template.waiting:
                 template.waiting.remove(number)
 
     def read_news(self) -> None:
-        """Read what the templates have reported so far."""
+        """Read the reports of all templates so far."""
         for template in list(self._all):
             template.read()
 
     def ended(self, pid: int, status: int) -> bool:
-        """Take note that a child of the keeper has exited. Returns False when it was the process of a try."""
+        """Note that a child of the keeper has exited. Returns False if it was the process of a try."""
         for zygote in self._zygotes:
             if zygote.ended(pid):
                 self._replace_later(zygote)
@@ -166,7 +166,7 @@ class TemplatePool:
         return True
 
     def match(self, template: "TemplateHandle") -> None:
-        """Give ready processes to tries, ask for as many as are missing, and end what is not needed any more."""
+        """Give ready processes to tries, ask for as many as are missing, and end unneeded templates."""
         while template.waiting and template.ready:
             self._events.forked(template.waiting.popleft(), template.ready.popleft(), template.parent)
         if template.is_lone_try:
@@ -177,7 +177,7 @@ class TemplatePool:
             template.retire()
 
     def heard(self, template: "TemplateHandle", message: Born | Loaded | Exited) -> None:
-        """Take what a template has said."""
+        """Handle a template's message."""
         if isinstance(message, Exited):
             if not template.lose_ready(message.pid):
                 assert template.pid is not None
@@ -189,7 +189,7 @@ class TemplatePool:
             self._loaded(template, message)
 
     def wrote(self, template: "TemplateHandle", data: bytes) -> None:
-        """Take what a file has written while it was imported: it belongs to the try that waits for that."""
+        """Pass the output of a file's import to the try that waits for the import."""
         if template.waiting:
             self._events.output(template.waiting[0], data)
 
@@ -308,7 +308,7 @@ class TemplatePool:
         template.retire()
 
     def _set_aside(self, template: "TemplateHandle") -> None:
-        """Give it no new tries."""
+        """Give the template no new tries."""
         if self._by_code.get(template.code) is template:
             del self._by_code[template.code]
 
@@ -319,7 +319,7 @@ class TemplateHandle:
     `forget` it when its process is reaped, not earlier: its last words are still to be read.
 
     Args:
-        pool: Hears what becomes of it.
+        pool: Is notified of the template's events.
         zygote: Is asked for the process.
         is_lone_try: Whether it becomes a try itself, the first that waits: its process is the one that gets ready.
 
@@ -372,7 +372,7 @@ class TemplateHandle:
         return os.getpid() if self.is_lone_try else self.pid
 
     def ask(self) -> None:
-        """Ask for as many processes as tries wait for, and those that are to be ready beyond."""
+        """Ask for as many processes as tries wait for, and for the ones to keep ready beyond these."""
         wanted = len(self.waiting) + (0 if self.is_retired else N_READY)
         missing = wanted - len(self.ready) - self._n_asked
         if missing > 0:
@@ -381,7 +381,7 @@ class TemplateHandle:
                 self._n_asked += self._channel.send(FORK * missing)
 
     def retire(self) -> None:
-        """End it once no try waits for it."""
+        """End the template once no try waits for it."""
         self.is_retired = True
         if not self.waiting:
             self._dismiss_ready()
@@ -390,24 +390,24 @@ class TemplateHandle:
                 self._channel.shutdown(socket.SHUT_WR)
 
     def kill(self) -> None:
-        """Kill it, if it has a process. That is not reaped yet, so the number is its own."""
+        """Kill the template's process, if it has one: it is not reaped yet, so the number is its own."""
         if self.pid is not None:
             with suppress(ProcessLookupError):
                 os.kill(self.pid, signal.SIGKILL)
 
     def set_timer(self, seconds: float, late: Callable[[], None]) -> None:
-        """Call `late` after that many seconds, in place of what was to be called before."""
+        """Call `late` after that many seconds, and cancel the earlier timer."""
         self.stop_timer()
         self.timer = self._reactor.after(seconds, late)
 
     def stop_timer(self) -> None:
-        """Call nothing: it has done in time what it had to do."""
+        """Cancel the timer: the template was in time."""
         if self.timer is not None:
             self.timer.cancel()
             self.timer = None
 
     def hang_up(self) -> None:
-        """Listen to it no more, and kill it."""
+        """Stop listening to the template, and kill it."""
         self._close_channel()
         if self.pid is None:
             self._pool.missed(self)
@@ -415,7 +415,7 @@ class TemplateHandle:
             self.kill()
 
     def read(self) -> None:
-        """Read what it has reported so far."""
+        """Read the template's reports so far."""
         while self._channel.fileno() >= 0:
             most = N_DESCRIPTORS * MOST_AT_ONCE
             try:
@@ -437,7 +437,7 @@ class TemplateHandle:
                 self.hang_up()
 
     def read_output(self) -> None:
-        """Pass on what the file has written while it was imported."""
+        """Pass on the output of the file's import."""
         while self._output is not None:
             try:
                 data = os.read(self._output, READ_BYTES)
@@ -449,7 +449,7 @@ class TemplateHandle:
                 self._close_output()
 
     def lose_ready(self, pid: int) -> bool:
-        """Take note that a process has exited. Returns whether it was one that was ready."""
+        """Note that a process has exited. Returns whether it was a ready one."""
         for process in self.ready:
             if process.pid == pid:
                 process.dismiss()
@@ -458,7 +458,7 @@ class TemplateHandle:
         return False
 
     def forget(self) -> None:
-        """Read its last words, and close every descriptor."""
+        """Read the template's last messages, and close every descriptor."""
         self.read()
         self.read_output()
         self.stop_timer()

@@ -1,4 +1,4 @@
-"""All tries of a keeper: gets processes for them, passes on what they say, ends them, and knows how each ended."""
+"""All tries of a keeper: gets processes for them, passes on their messages, ends them, and knows how each ended."""
 
 import logging
 import os
@@ -29,7 +29,7 @@ from sandbox.zygote import Zygotes
 log = logging.getLogger("sandbox.keeper")
 FromTry = Started | Request | Ended
 LINGER_SECONDS = 1.0
-"""How long the process of a try that has said how it ended has to exit."""
+"""How long a try's process may take to exit after it has reported its end."""
 LOST = "the keeper of the task's process died, and the process with it"
 
 
@@ -79,7 +79,7 @@ class Tries:
         return list(self._by_token.values())
 
     def recover(self) -> None:
-        """Report the tries that an earlier keeper has written down: what it had running died with it."""
+        """Report the tries that an earlier keeper has recorded: those that it had running died with it."""
         self.ends = {ended.token: ended for ended in earlier_ends(self._records, self._open_log)}
 
     def launch(self, launch: Launch, *, refused: str = "") -> None:
@@ -115,7 +115,7 @@ class Tries:
             self.end(supervised, Ending(kill.reason, kill.cause), kill.grace)
 
     def end_all(self, reason: str, cause: FailureCause, grace: float) -> None:
-        """End every try. One whose user code has not begun has lost nothing: it is interrupted, not killed."""
+        """End every try. A try whose user code has not begun has lost nothing: it is interrupted, not killed."""
         for supervised in self.live:
             has_begun = supervised.started is not None
             self.end(supervised, Ending(reason, cause if has_begun else "interrupted"), grace)
@@ -137,7 +137,7 @@ class Tries:
         supervised.keep_timer(self._reactor.after(grace, partial(self._kill, supervised)))
 
     def kill_all(self) -> None:
-        """Send SIGKILL to the processes of every try, also of those that have said how they ended."""
+        """Send SIGKILL to the processes of every try, even if it has reported its end."""
         for supervised in list(self._by_number.values()):
             self._kill(supervised)
 
@@ -160,9 +160,9 @@ class Tries:
             supervised.wire.send(Reply(reply.token, reply.request_id, error=str(exc)))
 
     def reap(self, exits: dict[int, int]) -> None:
-        """Take note of children of the keeper that have exited, templates first: they know of tries."""
+        """Note the keeper's children that have exited, templates first, because they know of tries."""
         self._reaped = exits.keys()
-        # Among them may be templates whose Born was not read yet.
+        # Some may be templates whose Born was not read yet.
         self._pool.read_news()
         tries = {pid: status for pid, status in exits.items() if not self._pool.ended(pid, status)}
         for pid, status in tries.items():
@@ -188,7 +188,7 @@ class Tries:
 
     def exited(self, pid: int, status: int, parent: int | None = None) -> None:
         supervised = self._by_pid.get(pid)
-        # What a template says may come from its file, which may say it of a try of another one.
+        # A template's message may come from its file, which may name a try of another template.
         if supervised is not None and parent in (None, supervised.parent):
             del self._by_pid[pid]
             self._gone(supervised, *of_status(status))
@@ -267,7 +267,7 @@ class Tries:
             supervised.kill()
 
     def _gone(self, supervised: SupervisedTry, reason: str, cause: FailureCause) -> None:
-        """End a try that has no process any more, whatever it has said so far."""
+        """End a try that no longer has a process, whatever it has reported so far."""
         if supervised.wire is not None:
             supervised.wire.read_all()
         supervised.drain_output()
@@ -343,14 +343,14 @@ class Turns(Generic[Try]):
         self._lines: dict[object, deque[Try]] = {}
 
     def wait(self, launched: Try) -> None:
-        """Begin this try as soon as no earlier one of its task instance is left."""
+        """Begin this try as soon as no earlier try of its task instance has processes."""
         line = self._lines.setdefault(_instance(launched.launch), deque())
         line.append(launched)
         if len(line) == 1:
             self._begin(launched)
 
     def is_over(self, launched: Try) -> None:
-        """Begin the next try: no process is left of this one, which may not have had its turn."""
+        """Begin the next try: no process of this one is left. It may not have had its turn."""
         instance = _instance(launched.launch)
         line = self._lines[instance]
         had_its_turn = line[0] is launched
@@ -362,7 +362,7 @@ class Turns(Generic[Try]):
 
 
 def _instance(launch: Launch) -> object:
-    """Return what the tries of one task instance have in common; each callback and trigger host is its own line."""
+    """Return the key that the tries of a task instance share; each callback and trigger host has its own."""
     if launch.callback or launch.trigger_host is not None:
         return launch.token
     return launch.run.dag_id, launch.run.run_id, launch.task_id, launch.map_index
