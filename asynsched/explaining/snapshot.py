@@ -114,7 +114,7 @@ async def take_snapshot(
     unserved: Reason | None = None,
     owners: Owners | None = None,
 ) -> Snapshot:
-    """Decide what a scheduler would do at `now` with what is stored.
+    """Return the decisions that a scheduler would make at `now` from the stored state.
 
     Args:
         database: Only read.

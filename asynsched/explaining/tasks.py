@@ -53,12 +53,12 @@ def explain_task(snapshot: Snapshot, task: ActiveTask) -> Explanation:
 
 
 def reasons_of(snapshot: Snapshot, task: ActiveTask, told: Told | None = None, depth: int = 0) -> tuple[Reason, ...]:
-    """Return everything that holds a task instance up, or led to its end; nothing if it starts now.
+    """Return every cause that holds a task instance up, or led to its end; none if it starts now.
 
     Args:
         snapshot: What the scheduler would do now.
         task: The task instance.
-        told: What the explanation has covered already.
+        told: The task instances that the explanation has covered already.
         depth: The depth of this part of the explanation.
     """
     told = told or Told()
@@ -201,7 +201,7 @@ def _end(task: ActiveTask, told: Told, depth: int) -> tuple[Reason, ...]:
 
 
 def _ends_above(task: ActiveTask, told: Told, depth: int) -> tuple[Reason, ...]:
-    """Return what led to the ends of the tasks upstream because of which a rule settled this one."""
+    """Return the causes of the upstream ends that made a rule settle this task instance."""
     if depth >= DEEPEST:
         told.break_off(task)
         return ()

@@ -21,7 +21,7 @@ from asynsched.metrics.base import Metrics
 
 UNIX = "unix:"
 REQUEST_SECONDS = 10
-"""Longest that a client may take to send its request."""
+"""How long a client may take to send its request."""
 NO_METRICS = b"No metrics: the setting monitor.metrics is not prometheus.\n"
 
 

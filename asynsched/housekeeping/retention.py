@@ -208,7 +208,7 @@ class Sweep:
                 yield len(going)
 
     async def _ages(self, dag_id: str, folders: list[LogFolder]) -> list[RunAge]:
-        """Return the runs of these folders, as far as they are stored."""
+        """Return the runs of these folders that are stored."""
         ids = [folder.name.removeprefix(RUN_PREFIX) for folder in folders]
         # A folder's name that is not the run_id itself, which was too long or odd, may stand for any run of the DAG.
         are_plain = all(folder_name(run_id) == run_id for run_id in ids)

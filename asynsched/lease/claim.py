@@ -29,7 +29,7 @@ from asynsched.store.schedulers import notify, register_scheduler, remove_schedu
 log = structlog.get_logger(__name__)
 
 RELEASE_SECONDS = 10.0
-"""Longest that a stopping scheduler tries to release its lease while the database is away."""
+"""How long a stopping scheduler tries to release its lease while the database is away."""
 RELEASE_PAUSE = timedelta(seconds=1)
 
 
@@ -140,7 +140,7 @@ class Claim:
 
 
 def _log_failure(renewing: asyncio.Task[None]) -> None:
-    """Log immediately why the lease is renewed no more: the error is raised later, or lost behind another one."""
+    """Log immediately why the lease is no longer renewed: the error is raised later, or hidden by another one."""
     if not renewing.cancelled() and (error := renewing.exception()) is not None:
         log.error("lease.not_renewed", exc_info=error)
 

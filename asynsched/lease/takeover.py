@@ -22,7 +22,7 @@ from asynsched.store.schema import SchedulerRow
 log = structlog.get_logger(__name__)
 
 MOST_MISSED = 3
-"""Looks in a row that the watcher may miss. After more, every scheduler gets its whole time again: the database may
+"""How many looks in a row the watcher may miss. After more, every scheduler gets its whole time again: the database may
 have been away, so that nobody could renew a lease."""
 
 
@@ -85,7 +85,7 @@ class PeerWatch(Service):
         return frozenset(key for key, seen in self._seen.items() if looked_at - seen.since > seen.lease_seconds)
 
     async def tick(self, now: datetime) -> None:
-        """Look once. Give up the schedulers that are gone, and have their runs taken."""
+        """Look once. Give up the schedulers that are gone, so that their runs are taken over."""
         self._channels.peers.take()
         before = self.clock.monotonic()
         rows = await self._database.read(unended_schedulers)

@@ -198,7 +198,7 @@ def owned_runs(conn: Connection, epoch: int, ids: Collection[int]) -> list[Queue
 
 
 def dag_admissions(conn: Connection, dag_ids: list[str]) -> list[DagAdmission]:
-    """Return the limits of those of these DAGs that exist."""
+    """Return the limits of the DAGs that exist among these."""
     return [DagAdmission(*row) for some in portions(dag_ids) for row in conn.execute(_LIMITS, {"dag_ids": some})]
 
 
@@ -210,10 +210,10 @@ class ClaimedRuns(NamedTuple):
     """The outcome of a claim. A run that is in none of these is no longer queued.
 
     Attributes:
-        own: This scheduler's runs from now on.
-        held: They stay queued: their limits have no room, or another scheduler has locked their rows.
-        n_elsewhere: How many runs other schedulers run of each group that was looked at.
-        is_busy: Whether another scheduler had a lock: then it is worthwhile to try again soon.
+        own: The runs that this scheduler owns from now on.
+        held: Runs that stay queued: their limits have no room, or another scheduler has locked their rows.
+        n_elsewhere: How many runs of each examined group other schedulers run.
+        is_busy: Whether another scheduler had a lock, so that trying again soon is worthwhile.
     """
 
     own: list[QueuedRun]
@@ -260,11 +260,11 @@ _SET_TASK_EPOCHS = (
 def claim_runs(
     conn: Connection, run_row_ids: Sequence[int], scheduler_id: str, epoch: int, now: datetime
 ) -> ClaimedRuns:
-    """Start those queued runs that may start, as this scheduler's own. A repeated call does no harm.
+    """Start the queued runs that may start, owned by this scheduler. A repeated call does no harm.
 
     Args:
         run_row_ids: The runs, in the order in which they are to start.
-        scheduler_id: Who claims. A scheduler that was given up gets nothing.
+        scheduler_id: The claiming scheduler. A scheduler that was given up gets no run.
         epoch: Its lease's.
         now: When they start.
     """
@@ -328,7 +328,7 @@ def _running(
 
 
 def begin_again(conn: Connection, run_row_id: int, scheduler_id: str, epoch: int, now: datetime) -> QueuedRun | None:
-    """Start a queued run that was begun before and cleared, as this scheduler's own; None when it is no longer queued.
+    """Start a queued run that was begun before and cleared, owned by this scheduler; None if it is no longer queued.
 
     From then on only this scheduler changes its rows. A repeated call does no harm.
     """
@@ -377,7 +377,7 @@ def take_over_runs(
     scheduler may have gone before it could store that, and only its own home would know.
 
     Args:
-        scheduler_id: Who takes over. A scheduler that was given up gets nothing.
+        scheduler_id: The scheduler that takes over. A scheduler that was given up gets no run.
         epoch: Its lease's.
         limit: How many at most.
         excluding: Row ids of runs that are left to others.

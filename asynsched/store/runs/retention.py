@@ -1,4 +1,4 @@
-"""Deleting what is too old: ended runs with all their rows, and XComs of runs that stay.
+"""Deletion of old rows: ended runs with all their rows, and XComs of runs that stay.
 
 Finding old runs and deleting them are two steps, so on SQLite no writer waits during the search. The deleting
 transaction checks again, so a run stays that was cleared meanwhile, or whose callbacks have yet to run.
@@ -43,12 +43,12 @@ class OldRun(Struct, frozen=True):
 
     @property
     def key(self) -> DagRunKey:
-        """What identifies it."""
+        """The run's key."""
         return DagRunKey(self.dag_id, self.run_id)
 
 
 class Deleted(Struct, frozen=True):
-    """What one transaction has deleted: whole runs, and the number of rows, including those of a run in progress."""
+    """The deletions of one transaction: whole runs, and the number of rows, including those of a run in progress."""
 
     runs: list[OldRun]
     n_rows: int
