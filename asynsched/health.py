@@ -42,7 +42,7 @@ class LongParse(Struct, frozen=True):
 
     @property
     def sentence(self) -> str:
-        """A report on it."""
+        """The parse and its age, for people."""
         return f"{self.file} is being parsed, for {self.seconds:.0f} s so far; limit {self.limit_seconds:.0f} s."
 
 

@@ -94,7 +94,7 @@ class Pulse:
 
 
 class Steps:
-    """Wakes those who wait for a state that the steps of several services lead to."""
+    """Wakes callers that wait for a state to which the steps of several services lead."""
 
     def __init__(self) -> None:
         self._next = anyio.Event()
@@ -111,7 +111,7 @@ class Steps:
             await self.next().wait()
 
     def note_end(self) -> None:
-        """Wake those who wait."""
+        """Wake the waiting callers."""
         if self._is_awaited:
             ended, self._next, self._is_awaited = self._next, anyio.Event(), False
             ended.set()

@@ -1,4 +1,4 @@
-"""The services of a scheduler as a whole: in which order they start and stop, and what they reach together."""
+"""The services of a scheduler as a whole: the order in which they start and stop, and the states that they share."""
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
@@ -26,9 +26,9 @@ from asynsched.store.database import Database
 from asynsched.store.schedulers import set_room
 
 SETTLE_SECONDS = 5.0
-"""Longest that a stopping scheduler takes to store what the drained tries reported."""
+"""How long a stopping scheduler takes at most to store the reports of the drained tries."""
 HURRIED_SETTLE_SECONDS = 2.0
-"""The same for a scheduler that was told to hurry."""
+"""The same limit for a scheduler that was told to hurry."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,7 +39,7 @@ class Services:
     consumers stop: what the last tries report is still stored.
 
     Attributes:
-        steps: Wakes those who wait for a state of all services.
+        steps: Wakes callers that wait for a state of all services.
     """
 
     parser: SandboxParser
@@ -89,7 +89,7 @@ class Services:
 
     @property
     def are_at_a_standstill(self) -> bool:
-        """Whether all wait for active runs that do not go on by themselves."""
+        """Whether all services wait for active runs that do not progress by themselves."""
         return self._others_are_idle and self.evaluator.is_at_a_standstill
 
     @property
@@ -111,7 +111,7 @@ class Services:
     # How they begin and end
 
     async def recover(self, database: Database, lease_epoch: int) -> None:
-        """Start the executor, and take up what earlier schedulers have left of runs, callbacks and triggers."""
+        """Start the executor, and take up the runs, callbacks and triggers of earlier schedulers."""
         executor, now = self.executor, self.evaluator.clock.now()
         held = await executor.start(lease_epoch)
         await self.evaluator.recover(held, now)

@@ -1,4 +1,4 @@
-"""Waits of a command for other processes: the kernel or the database wakes it.
+"""Waiting for changes by other processes: the kernel or the database wakes the command.
 
 SQLite: a commit is appended to a file beside the database, and all processes of a SQLite database are on one machine,
 so inotify reports each commit, shortly before the commit can be read: after an event the command looks again, at
@@ -26,15 +26,15 @@ if TYPE_CHECKING:
 SWEEP_SECONDS = 5.0
 """Longest wait for an event before the caller looks anyway."""
 BLIND_SWEEP_SECONDS = 1.0
-"""The same where no event can come."""
+"""The same interval if no event can come."""
 AGAIN_SECONDS = 0.02
 """How soon after an event the caller looks again: SQLite appends a commit before it syncs and publishes it."""
 BURST_SECONDS = 0.01
-"""How long the events of a burst are gathered: a busy scheduler commits more often than anybody wants to look."""
+"""How long the events of a burst are gathered: a busy scheduler commits more often than a look is useful."""
 
 
 class Changes:
-    """What has changed since the last wait, or since this was made: make it before the first look.
+    """Changes since the last wait, or since this object was made: make it before the first look.
 
     Args:
         database: Its URL.
@@ -63,7 +63,7 @@ class Changes:
             self._inotify.close()
 
     def follow(self, file: Path, top: Path) -> None:
-        """Also hear of a file, which may not exist yet, nor its folders below `top`. Call it again before each look."""
+        """Also watch a file. Neither it nor its folders below `top` need exist yet. Call this before each look."""
         folders = [folder for folder in file.parents if folder.is_relative_to(top)]
         for folder, child in zip(reversed(folders), [*reversed(folders[:-1]), file], strict=True):
             # The folder first: a child that is made after this look is an event.
@@ -93,7 +93,7 @@ class Changes:
         return False
 
     def _watch(self, folder: Path, name: str) -> None:
-        """Hear of the files in a folder whose names begin like this."""
+        """Watch the files in a folder whose names begin like this."""
         if self._inotify is None:
             return
         from inotify_simple import flags
@@ -117,7 +117,7 @@ def _open_inotify() -> "INotify | None":
 
 
 class _Listener:
-    """A connection to PostgreSQL that hears of a run, on an event loop that runs only while somebody waits."""
+    """A connection to PostgreSQL that listens for changes of a run, on an event loop that runs only during a wait."""
 
     def __init__(self, url: DatabaseUrl, run: "DagRunKey") -> None:
         from asynsched.store.engines.driver_errors import store_errors

@@ -120,20 +120,20 @@ def queue_run(
 
 
 def read_conf(text: str | None, option: str = "--conf") -> dict[str, Any]:
-    """Return the JSON object that an option gives. Raises click.BadParameter when it is none."""
+    """Return the JSON object that an option gives. Raises click.BadParameter if the value is not a JSON object."""
     if not text:
         return {}
     try:
         return msgspec.json.decode(text, type=dict[str, Any])
     except (msgspec.DecodeError, msgspec.ValidationError) as exc:
-        # The decoder's message helps only where the text was meant as JSON.
+        # The decoder's message helps only if the text was meant as JSON.
         found = f" ({exc})" if text.lstrip().startswith("{") else ""
         message = f"{text!r} is no JSON object{found}; write for example {option} '{_example(text)}'"
         raise click.BadParameter(message, param_hint=option) from exc
 
 
 def _example(text: str) -> str:
-    """Return a JSON object, quoted for a shell: the one that was probably meant, where a text is KEY=VALUE."""
+    """Return the JSON object that a text of the form KEY=VALUE probably means, quoted for a shell."""
     key, separator, value = text.partition("=")
     if not (separator and key.isidentifier()) or "'" in value:
         return '{"n": 4}'

@@ -38,7 +38,7 @@ def find_run(conn: Connection, dag_id: str, run_id: str, *, is_whole: bool = Fal
     """Return the run that a user has named.
 
     Args:
-        is_whole: A beginning of a run_id is not enough.
+        is_whole: Whether a beginning of a run_id is not enough.
 
     Raises:
         NotFound: There is no such DAG or run; carries near names.
@@ -115,7 +115,7 @@ def dag_of(session: Session, dag_id: str, *, make: bool = False) -> DagRow:
 
 
 def known_dag_of(session: Session, dag_id: str) -> DagRow:
-    """Return a DAG like `dag_of`, also one whose file is gone. Raises NotFound."""
+    """Return a DAG like `dag_of`, even if its file is gone. Raises NotFound."""
     _read_unless_known(session, lambda: _is_active(session, dag_id), make=False)
     return session.read(get_dag, dag_id) or session.read(find_dag, dag_id)
 

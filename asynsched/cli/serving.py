@@ -64,8 +64,8 @@ def serve_until_stopped(settings: Settings, rules: StopRules, options: Sequence[
     """Run a scheduler in this process, whose memory and environment its tasks cannot read.
 
     Args:
-        settings: All of them.
-        rules: When it ends.
+        settings: The settings of the scheduler.
+        rules: The rules by which the scheduler ends.
         options: The options of commands that work on the same home and database.
 
     Raises:
@@ -304,7 +304,7 @@ def tell_what_came_of_it(
 
     Args:
         settings: The settings of the scheduler, which has stopped.
-        since: When it started.
+        since: When the scheduler started.
         fail_on: What --fail-on names.
         options: The options of commands that work on the same home and database.
     """
@@ -331,7 +331,7 @@ def tell_what_came_of_it(
 
 
 class FailedRun(NamedTuple):
-    """A run that has failed. `reason` names its first failed task, or says why the run failed."""
+    """A failed run. `reason` names its first failed task, or gives the reason for the failure."""
 
     dag_id: str
     run_id: str

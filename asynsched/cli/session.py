@@ -64,7 +64,7 @@ class Session:
 
     @property
     def database(self) -> "DirectDatabase":
-        """The database. Raises StoreError or SettingsError when it cannot be used, or is not there."""
+        """The database. Raises StoreError or SettingsError if it cannot be used, or does not exist."""
         if self._database is None:
             try:
                 self._open(make=False)

@@ -160,7 +160,7 @@ def _read_pool(text: str) -> tuple[str, int]:
 
 
 def _simulated(settings: Settings, plan: "Plan") -> "SpanReport":
-    """Read a folder and simulate it; say on standard error what is wrong with its files."""
+    """Read a folder and simulate it; report errors in its files on standard error."""
     from asynsched.simulation.expectations import why_unused
     from asynsched.simulation.folder import asker, parse_folder
     from asynsched.simulation.span import simulate_span
@@ -324,7 +324,7 @@ def n_starts(run: "RunTrace") -> int:
 
 
 def _dag_changes(before: "SpanReport", after: "SpanReport", found: "Comparison") -> list[Row]:
-    """Return one row for each DAG that is not as it was."""
+    """Return one row for each DAG that has changed."""
     old = {row["dag_id"]: row for row in dag_rows(before.runs)}
     new = {row["dag_id"]: row for row in dag_rows(after.runs)}
     changed: dict[str, list[RunChange]] = defaultdict(list)
@@ -360,7 +360,7 @@ def _mean(lengths: list[timedelta]) -> timedelta | None:
 
 
 def _length(value: timedelta | float | None) -> str | None:
-    """Return a length for people, in whole seconds."""
+    """Return a length of time as text, in whole seconds."""
     if value is None:
         return None
     seconds = value.total_seconds() if isinstance(value, timedelta) else value

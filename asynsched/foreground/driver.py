@@ -1,4 +1,4 @@
-"""Drives the scheduler's own evaluation through one run, whose tries run in this process, one after the other.
+"""Drives the scheduler's own evaluation through one run, whose tries run in this process one after another.
 
 Unlike with a scheduler, nothing is stored, a retry starts at once, and the run has no time limit.
 """
@@ -125,7 +125,7 @@ class ForegroundDriver:
                 self._interruption.check()
 
     def _step(self) -> list[ActiveTask]:
-        """Apply what has happened, and return the task instances to run next; none if the run is over, or stuck."""
+        """Apply the events so far, and return the task instances to run next; none if the run is over or stuck."""
         while True:
             self._evaluation.grant(utcnow())
             granted = list(self._pending.granted)
@@ -379,7 +379,7 @@ def wait_for_trigger(deferred: TaskDeferred) -> Resumption | BaseTaskEndEvent:
     except TimeoutError:
         return failed_resumption(TRIGGER_TIMEOUT, f"{deferred.trigger!r} did not fire within {deferred.timeout}")
     except Exception as exc:  # noqa: BLE001 - a trigger is user code
-        # The task logs it when it goes on, in order to fail.
+        # The task logs it when it resumes in order to fail.
         lines = traceback.format_exception(type(exc), exc, user_frames(exc))
         return failed_resumption(TRIGGER_FAILURE, one_line(exc), "".join(lines).splitlines())
     if isinstance(event, BaseTaskEndEvent):

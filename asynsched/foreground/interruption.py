@@ -1,4 +1,4 @@
-"""What ends a run in the foreground from outside, where the process is that run's alone."""
+"""Interruption of a foreground run by signals, in a process that runs nothing else."""
 
 import os
 import signal
@@ -15,7 +15,7 @@ class Interruption:
         self._has_come = False
 
     def take_signals(self) -> None:
-        """Be what these signals do to this process, unless they are ignored; they may have been held back until now."""
+        """Handle these signals from now on, unless they are ignored. They may have been blocked until now."""
         numbers = (signal.SIGINT, signal.SIGTERM)
         for number in numbers:
             if signal.getsignal(number) is not signal.SIG_IGN:
@@ -23,7 +23,7 @@ class Interruption:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, numbers)
 
     def check(self) -> None:
-        """Raise KeyboardInterrupt if it has come."""
+        """Raise KeyboardInterrupt if a signal has come."""
         if self._has_come:
             raise KeyboardInterrupt
 

@@ -89,7 +89,7 @@ def main(descriptor: int, request: ForegroundRequest) -> NoReturn:
     try:
         _be_the_run(SchedulerLink(socket.socket(fileno=descriptor)), request)
     except KeyboardInterrupt:
-        # The command says so.
+        # The command reports this.
         status = 128 + signal.SIGINT
     except BaseException:  # noqa: BLE001 - whatever it is, threads of user code are not waited for
         traceback.print_exc()
