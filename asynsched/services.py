@@ -127,7 +127,7 @@ class Services:
         self.triggerer.stop()
 
     async def drain(self, grace: timedelta, hurried: anyio.Event) -> None:
-        """Let running tasks end within a grace time, interrupt the rest, and wait until all ends are stored.
+        """Wait a grace time for running tasks to end, interrupt the rest, and wait until all ends are stored.
 
         Args:
             grace: How long tasks may go on.

@@ -332,7 +332,7 @@ class WatchfulSelector(selectors.DefaultSelector):
 
 @contextmanager
 def not_watched() -> Iterator[None]:
-    """Let the main thread wait within for as long as it takes: no trigger is to blame for that."""
+    """Within, the main thread may wait for as long as it takes: no trigger is blamed for that."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return

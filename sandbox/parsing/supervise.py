@@ -205,7 +205,7 @@ class _Watched:
 
     @contextlib.contextmanager
     def _exit_event(self, poll: select.poll) -> Iterator[None]:
-        """Let the process's end wake `poll` where the system can; elsewhere the loop looks for it from time to time."""
+        """Make the process's end wake `poll` if the system supports that; otherwise the loop polls for the end."""
         if not hasattr(os, "pidfd_open"):
             yield
             return

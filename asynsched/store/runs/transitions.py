@@ -199,7 +199,7 @@ _TAKE_FOR_BEGUN = (
 
 
 def take_for_begun(conn: Connection, run_row_ids: Sequence[int]) -> None:
-    """Let queued task instances of some runs be running: nobody knows whether their tries have begun.
+    """Mark queued task instances of some runs as running, because it is unknown whether their tries have begun.
 
     Call it in the transaction that makes the runs one's own, with their rows locked.
     """
