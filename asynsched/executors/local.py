@@ -35,6 +35,7 @@ START_PAUSES = tuple(timedelta(seconds=seconds) for seconds in (0.1, 0.5, 1, 2))
 """Between the attempts of a starting scheduler to start a keeper."""
 FIRST_BACKOFF = timedelta(milliseconds=100)
 LONGEST_BACKOFF = timedelta(seconds=10)
+"""Also how long a connection lasts before the next one is made without a pause."""
 REFUSAL_PAUSE = timedelta(seconds=1)
 """Time before the refusal of a launch is reported: the keeper would refuse the next launch as well."""
 STOPPED = "the scheduler stopped"
@@ -72,6 +73,8 @@ class LocalExecutor(Executor):
         self._has_left_tries = False
         self._keeper_start: asyncio.Future[None] | None = None
         """Of a keeper that is not greeted yet."""
+        self._connected_at = float("-inf")
+        self._backoff = timedelta()
 
     @property
     def parallelism(self) -> int:
@@ -187,6 +190,7 @@ class LocalExecutor(Executor):
         if found is None:
             raise KeeperGone(f"the keeper of {home} ended as soon as it had started")
         inventory = await self._greet(found)
+        self._connected_at = self.context.clock.monotonic()
         self._keeper_start = None
         self._settle(inventory)
         return inventory
@@ -288,18 +292,25 @@ class LocalExecutor(Executor):
             self._spawn(self._recover())
 
     async def _recover(self) -> None:
-        backoff = FIRST_BACKOFF
+        """Connect again: at once, or after a pause that grows while connections do not last."""
         while True:
+            await self.context.clock.sleep(self._pause())
             try:
                 await self._connect()
             except (ExecutorError, OSError) as exc:
                 log.warning("executor.keeper_unavailable", error=str(exc))
                 self._give_up_unbegun(str(exc))
-                await self.context.clock.sleep(backoff)
-                backoff = min(backoff * 2, LONGEST_BACKOFF)
             else:
                 log.info("executor.keeper_back")
                 return
+
+    def _pause(self) -> timedelta:
+        """Return how long to wait before the next connection: a keeper may hang up on each one immediately."""
+        if self.context.clock.monotonic() - self._connected_at > LONGEST_BACKOFF.total_seconds():
+            self._backoff = timedelta()
+        pause = self._backoff
+        self._backoff = min(max(2 * pause, FIRST_BACKOFF), LONGEST_BACKOFF)
+        return pause
 
     def _give_up_unbegun(self, reason: str) -> None:
         """Report the launches that were sent to no keeper: they did not start."""

@@ -1,10 +1,15 @@
-"""What the LocalExecutor says to a keeper that it could not reach for a while."""
+"""How the LocalExecutor treats a keeper that cannot be reached, or that hangs up."""
 
+import asyncio
+import os
+from datetime import timedelta
 from types import SimpleNamespace
 from typing import Any, cast
 
-from asynsched.executors.local import LocalExecutor
-from asynsched.protocol.messages import Inventory, Kill, Started
+from asynsched.executors.local import FIRST_BACKOFF, LocalExecutor
+from asynsched.protocol.frames import encode_frame
+from asynsched.protocol.home_files import KEEPER_SOCKET
+from asynsched.protocol.messages import PROTOCOL_VERSION, Hello, Inventory, Kill, Started
 from asynsched.settings import Settings
 from tests.support.runs import NOON
 
@@ -18,3 +23,38 @@ async def test_a_kill_without_a_connection_is_sent_once_over_the_next_one(tmp_pa
     executor._connection = cast("Any", SimpleNamespace(is_open=True, send=said.append))
     executor._settle(held)
     assert said == [Kill("t", "it was marked", grace=executor._kill_time)]
+
+
+class ImpatientClock:
+    """Notes each pause, and stops the test's wait after a few of them instead of pausing."""
+
+    def __init__(self):
+        self.pauses, self.enough = [], asyncio.Event()
+
+    def monotonic(self):
+        return 0.0
+
+    async def sleep(self, length):
+        self.pauses.append(length)
+        if len(self.pauses) == 4:
+            self.enough.set()
+            await asyncio.Event().wait()
+
+
+async def test_a_keeper_that_hangs_up_at_once_is_asked_again_ever_more_slowly(tmp_path):
+    """As one that cannot read a message: it would be sent again a thousand times a second."""
+
+    async def greet_and_hang_up(_reader, writer):
+        writer.write(encode_frame(Hello(PROTOCOL_VERSION, os.getpid())) + encode_frame(Inventory((), ())))
+        writer.close()
+
+    clock = ImpatientClock()
+    fields = {"settings": Settings(), "home": tmp_path, "scheduler_id": "me", "clock": clock}
+    context = SimpleNamespace(**fields, report=lambda _: None, shares_database=False)
+    async with await asyncio.start_unix_server(greet_and_hang_up, tmp_path / KEEPER_SOCKET):
+        executor = LocalExecutor(cast("Any", context))
+        await executor.start(1)
+        await asyncio.wait_for(clock.enough.wait(), 30)
+        for task in executor._tasks:
+            task.cancel()
+    assert clock.pauses == [timedelta(), FIRST_BACKOFF, 2 * FIRST_BACKOFF, 4 * FIRST_BACKOFF]
