@@ -11,8 +11,6 @@ import sys
 from datetime import UTC, datetime
 from pathlib import Path
 
-import msgspec
-
 from asynsched.protocol.home_files import scratch_folder
 from asynsched.protocol.parse_setup import ParseLimits, decode_limits
 from asynsched.serialization.schema import ParseQuestions, ParseReport
@@ -35,7 +33,6 @@ def main(arguments: list[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     try:
         limits = decode_limits(options.limits) if options.limits else _limits_by_hand()
-        questions = _read_questions() if options.questions else ParseQuestions(now=datetime.now(UTC))
     except ValueError as exc:
         parser.error(str(exc))
     dags_folder, path = locate(options.file, options.dags_folder)
@@ -44,7 +41,7 @@ def main(arguments: list[str] | None = None) -> int:
     enter_environment(limits.environment)
     exit_by_signals()
     with scratch_folder(_scratch_base(options.scratch)) as scratch:
-        request = ParseRequest(path, dags_folder, scratch, limits, questions)
+        request = ParseRequest(path, dags_folder, scratch, limits, ParseQuestions(now=datetime.now(UTC)))
         report = parse_file(request, HelperLifeline())
     return _print(report)
 
@@ -57,16 +54,7 @@ def _parser() -> argparse.ArgumentParser:
         "--scratch", help="an existing folder, for the parse's temporary files; by default the system's"
     )
     parser.add_argument("--limits", help="JSON object of limits; what it leaves out has its default")
-    parser.add_argument(
-        "--questions", action="store_true",
-        help="read from standard input what to ask the authors' timetables in the file: JSON, a ParseQuestions",
-    )  # fmt: skip
     return parser
-
-
-def _read_questions() -> ParseQuestions:
-    """Return what standard input asks. Raises ValueError when it is something else."""
-    return msgspec.json.decode(sys.stdin.buffer.read(), type=ParseQuestions)
 
 
 def _limits_by_hand() -> ParseLimits:

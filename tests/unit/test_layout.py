@@ -1,4 +1,4 @@
-"""The tree is the one that the design names, and DAG files import nothing heavy."""
+"""The top level is the one that was agreed, names say something, and DAG files import nothing heavy."""
 
 import subprocess
 import sys
@@ -9,16 +9,6 @@ TOP_LEVEL = {
     "asynsched", "sandbox", "tests", "examples", "docs",
     "pyproject.toml", "README.md", "CHANGELOG.md", "CONTRIBUTING.md", "LICENSE",
 }  # fmt: skip
-MODULES = (
-    "asynsched/__init__.py", "asynsched/scheduler.py", "asynsched/channels.py", "asynsched/service.py",
-    "asynsched/settings.py", "asynsched/clock.py", "asynsched/errors.py", "asynsched/states.py",
-    "asynsched/authoring", "asynsched/serialization", "asynsched/timetables", "asynsched/parsing",
-    "asynsched/scheduling", "asynsched/scheduling/rules", "asynsched/executors", "asynsched/executors/base.py",
-    "asynsched/executors/heartbeat.py", "asynsched/store", "asynsched/store/migrations", "asynsched/housekeeping",
-    "asynsched/cli", "sandbox/parse.py", "sandbox/keeper.py", "sandbox/template.py", "sandbox/run.py",
-    "sandbox/confine.py", "asynsched/protocol/messages.py", "tests/unit", "tests/store", "tests/integration",
-    "tests/acceptance", "tests/conformance", "tests/benchmarks", "tests/support", "examples/dags", "docs",
-)  # fmt: skip
 VAGUE_NAMES = {"utils", "util", "helpers", "helper", "common", "misc"}
 HEAVY = {
     "sqlalchemy", "pydantic", "structlog", "asyncio", "anyio", "alembic", "aiosqlite", "asyncpg", "typer", "click",
@@ -37,10 +27,6 @@ def tracked(*patterns: str) -> list[str]:
 def test_top_level_holds_what_was_agreed_and_nothing_else():
     found = {name.split("/")[0] for name in tracked("*")}
     assert {name for name in found if not name.startswith(".")} == TOP_LEVEL
-
-
-def test_every_part_that_the_design_names_is_there():
-    assert [name for name in MODULES if not (ROOT / name).exists()] == []
 
 
 def test_modules_are_named_for_what_they_know():
