@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from asynsched.bell import Hint, decode_hints, encode_hints
+from asynsched.clock import SystemClock
 from asynsched.store.engines.urls import DatabaseUrl, parse_url
 
 if TYPE_CHECKING:
@@ -47,11 +48,12 @@ class Changes:
     def __init__(self, database: str, run: "DagRunKey | None" = None) -> None:
         url = parse_url(database)
         self._inotify = _open_inotify()
-        self._names: dict[int, str] = {}
+        self._names: dict[int, set[str]] = {}
         self._pause = AGAIN_SECONDS
         self._listener = None
         if url.path is not None:
-            self._watch(url.path.parent, url.path.name)
+            path = url.path.resolve()  # SQLite keeps its log beside the file that a symbolic link names
+            self._watch(path.parent, path.name)
         elif run is not None:
             self._listener = _Listener(url, run)
 
@@ -85,11 +87,18 @@ class Changes:
         return False
 
     def _take_events(self, seconds: float) -> bool:
-        """Return at the first events that concern a watched name. Others are rare; they may make the wait longer."""
-        milliseconds = int(seconds * 1000)
-        while self._inotify and (events := self._inotify.read(milliseconds, int(BURST_SECONDS * 1000))):
-            if any(event.name.startswith(self._names[event.wd]) for event in events if event.wd in self._names):
+        """Return at the first events that concern a watched name; False when the time is over."""
+        if self._inotify is None:
+            return False
+        clock = SystemClock()
+        deadline = clock.monotonic() + seconds
+        while events := self._inotify.read(
+            max(0, int((deadline - clock.monotonic()) * 1000)), int(BURST_SECONDS * 1000)
+        ):
+            if any(event.name.startswith(tuple(self._names.get(event.wd, ()))) for event in events):
                 return True
+            if clock.monotonic() >= deadline:
+                return False
         return False
 
     def _watch(self, folder: Path, name: str) -> None:
@@ -102,7 +111,7 @@ class Changes:
             number = self._inotify.add_watch(folder, flags.CREATE | flags.MODIFY | flags.MOVED_TO)
         except OSError:  # it does not exist yet, or this user has no more watches: the sweep looks
             return
-        self._names[number] = name
+        self._names.setdefault(number, set()).add(name)  # a folder that is watched twice has one number
 
 
 def _open_inotify() -> "INotify | None":

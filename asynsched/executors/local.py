@@ -289,6 +289,8 @@ class LocalExecutor(Executor):
     def _lost(self) -> None:
         if not self._is_closing:
             log.warning("executor.keeper_lost", n_tries=len(self._launched))
+            if self.context.clock.monotonic() - self._connected_at > LONGEST_BACKOFF.total_seconds():
+                self._backoff = timedelta()  # it had lasted: this is not a keeper that hangs up on each connection
             self._spawn(self._recover())
 
     async def _recover(self) -> None:
@@ -305,9 +307,7 @@ class LocalExecutor(Executor):
                 return
 
     def _pause(self) -> timedelta:
-        """Return how long to wait before the next connection: a keeper may hang up on each one immediately."""
-        if self.context.clock.monotonic() - self._connected_at > LONGEST_BACKOFF.total_seconds():
-            self._backoff = timedelta()
+        """Return how long to wait before the next attempt to connect."""
         pause = self._backoff
         self._backoff = min(max(2 * pause, FIRST_BACKOFF), LONGEST_BACKOFF)
         return pause

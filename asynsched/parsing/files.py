@@ -289,7 +289,8 @@ class Files:
 
     def to_look(self, now: datetime) -> list[LookRequest]:
         """Take the oldest requests about files that are not busy."""
-        while self._later and self._later[0][0] <= now:
+        # Later than is possible: the clock was set back.
+        while self._later and not now < self._later[0][0] <= now + LOOK_AGAIN_AFTER:
             self.ask(self._later.popleft()[1])
         for path in self._repeats.due(self.known, now):
             self.ask(LookRequest(path, is_forced=True))

@@ -59,7 +59,8 @@ _MOVES: dict[Place | None, frozenset[Place | None]] = {
     Place.LEAVING: frozenset({None, Place.EDITED, Place.TAKEN_OVER}),
     Place.EDITED: frozenset({None, Place.QUEUED, Place.STARTING, Place.TAKEN_OVER, Place.LEFT}),
     Place.TAKEN_OVER: frozenset({None, Place.STARTING, Place.TAKEN_OVER, Place.LEFT}),
-    Place.LEFT: frozenset({Place.QUEUED, Place.EDITED, Place.TAKEN_OVER}),
+    # Rows that are read for the queue do not say which runs were left: such a run may start at once.
+    Place.LEFT: frozenset({Place.QUEUED, Place.STARTING, Place.EDITED, Place.TAKEN_OVER}),
 }
 
 

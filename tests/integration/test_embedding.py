@@ -211,7 +211,7 @@ async def test_what_cannot_be_triggered_says_why(scheduler):
         with pytest.raises(AlreadyExists, match="'one'"):
             await scheduler.trigger("numbers", run_id="one")
         # It would be in the way of the run that is due then.
-        with pytest.raises(DagError, match="reserved for runs that the scheduler makes"):
+        with pytest.raises(DagError, match="reserved for runs that the scheduler creates"):
             await scheduler.trigger("numbers", run_id="scheduled__2026-01-01T00:00:00+00:00")
 
 

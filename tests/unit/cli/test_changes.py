@@ -1,5 +1,6 @@
 """What wakes a command that waits beside a scheduler."""
 
+import threading
 from contextlib import closing
 
 import pytest
@@ -45,3 +46,29 @@ def test_a_log_that_grows_wakes_even_if_its_folder_is_new(tmp_path):
         with log.open("a") as file:
             file.write("two\n")
         assert found.wait(LONG)
+
+
+def test_a_log_in_the_folder_of_the_database_hides_no_commit(tmp_path):
+    url = f"sqlite:///{tmp_path}/asynsched.db"
+    with open_direct(url) as other, open_direct(url) as own, closing(Changes(url)) as found:
+        own.read(all_dag_ids)
+        found.follow(tmp_path / "logs" / "attempt=1.log", tmp_path)
+        other.write(set_pool, "p", 1)
+        assert found.wait(LONG)
+
+
+def test_other_files_that_keep_changing_prolong_no_wait(tmp_path):
+    with closing(Changes(f"sqlite:///{tmp_path}/asynsched.db")) as found:
+        stopped = threading.Event()
+
+        def write():
+            while not stopped.wait(0.001):
+                (tmp_path / "other").write_text("busy")
+
+        writer = threading.Thread(target=write)
+        writer.start()
+        try:
+            assert not found.wait(SHORT)
+        finally:
+            stopped.set()
+            writer.join()

@@ -6,8 +6,10 @@ from datetime import timedelta
 from types import SimpleNamespace
 from typing import Any, cast
 
+from asynsched.errors import ExecutorError
+from asynsched.executors import local
 from asynsched.executors.local import FIRST_BACKOFF, LocalExecutor
-from asynsched.protocol.frames import encode_frame
+from asynsched.protocol.frames import HEADER_BYTES, encode_frame
 from asynsched.protocol.home_files import KEEPER_SOCKET
 from asynsched.protocol.messages import PROTOCOL_VERSION, Hello, Inventory, Kill, Started
 from asynsched.settings import Settings
@@ -44,7 +46,8 @@ class ImpatientClock:
 async def test_a_keeper_that_hangs_up_at_once_is_asked_again_ever_more_slowly(tmp_path):
     """As one that cannot read a message: it would be sent again a thousand times a second."""
 
-    async def greet_and_hang_up(_reader, writer):
+    async def greet_and_hang_up(reader, writer):
+        await reader.read(HEADER_BYTES)
         writer.write(encode_frame(Hello(PROTOCOL_VERSION, os.getpid())) + encode_frame(Inventory((), ())))
         writer.close()
 
@@ -57,4 +60,21 @@ async def test_a_keeper_that_hangs_up_at_once_is_asked_again_ever_more_slowly(tm
         await asyncio.wait_for(clock.enough.wait(), 30)
         for task in executor._tasks:
             task.cancel()
+    assert clock.pauses == [timedelta(), FIRST_BACKOFF, 2 * FIRST_BACKOFF, 4 * FIRST_BACKOFF]
+
+
+async def test_a_keeper_that_cannot_be_replaced_is_asked_for_ever_more_slowly(tmp_path, monkeypatch):
+    clock = ImpatientClock()
+    fields = {"settings": Settings(), "home": tmp_path, "scheduler_id": "me", "clock": clock}
+    context = SimpleNamespace(**fields, report=lambda _: None, shares_database=False)
+
+    def no_keeper(*_, **__):
+        raise ExecutorError("no room")
+
+    monkeypatch.setattr(local, "start_keeper", no_keeper)
+    executor = LocalExecutor(cast("Any", context))
+    executor._lost()  # after a connection that had lasted
+    await asyncio.wait_for(clock.enough.wait(), 30)
+    for task in executor._tasks:
+        task.cancel()
     assert clock.pauses == [timedelta(), FIRST_BACKOFF, 2 * FIRST_BACKOFF, 4 * FIRST_BACKOFF]
