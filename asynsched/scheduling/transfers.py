@@ -107,7 +107,7 @@ class RunTransfers:
                 if found.row_id in owned:
                     self._places.take_over(owned[found.row_id])
                 else:
-                    self._lose(found.key)
+                    await self._lose_taken_over(found.key, now)
         if self._may_be_orphans:
             await self._take_over()
         rows = self._places.rows_at(Place.TAKEN_OVER)
@@ -147,13 +147,16 @@ class RunTransfers:
         edited = self._places.at(Place.EDITED)
         owned = await self._owned([found.row_id for found in edited])
         for found in edited:
-            if found.row_id in owned:
-                await self._take_up(owned[found.row_id], None, now)
-            else:
+            self._evaluation.suspend(found.key)
+        for found in edited:
+            if found.row_id not in owned:
                 self._announcer.end_tries(self._evaluation.drop_run(found.key))
                 # It may be queued again.
                 await self._intake.follow_edits({found.key}, now)
                 self._lose(found.key)
+        # The earlier runs first: later ones may depend on their tasks.
+        for row in sorted(owned.values(), key=lambda row: row.run_after):
+            await self._take_up(row, None, now)
 
     async def find_unknown(self) -> None:
         """Find the runs that are ours but not in memory, because an answer of the database was lost."""
@@ -176,6 +179,11 @@ class RunTransfers:
         if self._places.of(key) is not Place.QUEUED:
             self._places.lose(key)
         self._requests.run_lost(key)
+
+    async def _lose_taken_over(self, key: DagRunKey, now: datetime) -> None:
+        """Forget a run that was taken over and is no longer ours; it waits here if it is queued again."""
+        self._lose(key)
+        await self._intake.follow_edits({key}, now)
 
     async def _owned(self, run_ids: Collection[int]) -> dict[int, QueuedRun]:
         """Return these runs as they are stored now, except those that are no longer ours."""
@@ -200,7 +208,7 @@ class RunTransfers:
                     await self._store_ends(row, run, held, now)
                 stop = await self._requests.do_unheld(wanted, now)
                 if (edited := (await self._owned({row.id})).get(row.id)) is None:
-                    self._lose(row.key)
+                    await self._lose_taken_over(row.key, now)
                     return  # it has ended, or is another scheduler's by now
                 row, run = edited, await self._loader.run(edited)
         except (NotFound, DagError) as exc:

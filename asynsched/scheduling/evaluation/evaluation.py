@@ -158,6 +158,12 @@ class Evaluation:
             self._apply(decisions.of_wish(run, stop, now), now)
         self._follow(now)
 
+    def suspend(self, key: DagRunKey) -> None:
+        """Decide nothing more about a run that was edited elsewhere, whatever changes before it; drop it next."""
+        if (run := self.runs.get(key)) is not None:
+            self._agendas.pop(run, None)
+            self._past.remove(run)
+
     def drop_run(self, key: DagRunKey) -> list[str]:
         """Forget a run without changing it: its rows were changed elsewhere. Returns the tokens of its tries."""
         if (run := self.runs.pop(key, None)) is None:
@@ -165,7 +171,8 @@ class Evaluation:
         tasks = list(run.all_instances())
         tokens = [task.token for task in tasks if task.token and task.state in SLOT_TASK_STATES]
         for token in tokens:
-            self._tries.ended(token)
+            # It stays unclaimed if it is: its process may still run.
+            self._tries.awaited.pop(token, None)
         for task in tasks:
             before, task.state = task.state, None
             self._hold(TaskChange(task, before, task.token, None), run.queued_at)

@@ -285,3 +285,13 @@ def test_callbacks_are_requested_only_where_the_author_wrote_them():
         engine.try_ended(Ended(ready.token, state, NOON, NOON), NOON)
     assert states(run)["c"] == "upstream_failed"
     assert [(row.task_id, row.event) for row in engine.pending.callbacks] == [("a", "on_success"), ("", "on_failure")]
+
+
+def test_a_run_that_is_dropped_leaves_the_tries_whose_ends_the_executor_will_report():
+    engine, run = evaluation(), run_of([task("a"), task("b")])
+    engine.start_run(run, NOON)
+    engine.grant(NOON)
+    known, other = run.instance("a").token, run.instance("b").token
+    engine.expect_ends([known])
+    assert set(engine.drop_run(run.key)) == {known, other}
+    assert engine.unclaimed == {known}

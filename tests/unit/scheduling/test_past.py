@@ -129,3 +129,14 @@ def test_only_the_last_instance_of_the_run_before_wakes_the_next_run(monkeypatch
         engine.try_ended(Ended(instance.token, "success", NOON, NOON), NOON)
     assert {instance.state for instance in second.all_instances()} == {"scheduled"}
     assert len(looked_at) < 1000
+
+
+def test_nothing_is_decided_about_an_edited_run_until_it_is_taken_up_again():
+    """What memory has of it is outdated, and would be stored beside the decisions on what is stored."""
+    first, second = consecutive(2, task("a", "b", depends_on_past=True), task("b"))
+    engine = evaluation()
+    engine.start_run(first, NOON)
+    engine.start_run(second, NOON)
+    engine.suspend(second.key)
+    end(engine, first, "a")
+    assert states(first, second) == ["sq", "--"]

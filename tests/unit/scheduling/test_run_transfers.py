@@ -272,6 +272,24 @@ async def test_a_run_waits_for_the_process_of_a_removed_and_cleared_instance(tmp
     await database.close()
 
 
+async def test_a_run_that_others_ended_and_cleared_before_it_was_taken_up_starts_at_once(database, tmp_path):
+    gone = await serving(database, tmp_path, "gone")
+    begun = await run_on(gone, database, "r")
+    flaky = FlakyDatabase(database)
+    heir = await serving(flaky, tmp_path, "heir")
+    await database.write(remove_scheduler, "gone")
+    flaky.away = {"load_task_instances"}
+    with pytest.raises(StoreUnavailable):
+        await heir.tick(RunsOrphaned())
+    for table in (dag_run, task_instance):
+        again = sa.update(table).values(state="queued" if table is dag_run else None, lease_epoch=0)
+        await database.write(lambda conn, again=again: conn.execute(again))
+    await database.write(lambda conn: conn.execute(sa.update(dag_run).values(scheduler_id=None)))
+    launched = await heir.tick(RunEdited(DagRunKey("d", "r")))
+    assert [*launched.values()] == ["r"]
+    assert not launched.keys() & begun.keys()
+
+
 async def test_one_that_was_given_up_takes_over_nothing(database, tmp_path):
     gone, sleeper = [await serving(database, tmp_path, name) for name in ("gone", "sleeper")]
     await run_on(gone, database, "r0")
