@@ -15,10 +15,16 @@ from asynsched.scheduling.announcements import is_stale
 from asynsched.scheduling.evaluation.batch import PendingBatch
 from asynsched.scheduling.evaluation.changes import TryResult
 from asynsched.scheduling.evaluation.run import ActiveRun, ActiveTask
-from asynsched.states import FINISHED_RUN_STATES, DagRunState, DagRunType, TaskInstanceState
+from asynsched.states import FINISHED_RUN_STATES, DagRunState, DagRunType
+from asynsched.states import TaskInstanceState as State
 from asynsched.store.runs.changes import Stale
 
-State = TaskInstanceState
+log = structlog.get_logger(__name__)
+
+SPAN = timedelta(seconds=10)
+MOST_LINES = 20
+"""How many failed tries are logged one by one within a SPAN."""
+FAILED_STATES = frozenset({State.FAILED, State.UP_FOR_RETRY})
 
 
 class RunMetrics:
@@ -79,14 +85,6 @@ class RunMetrics:
             self._metrics.time(name, max(0.0, (end - start).total_seconds()), *labels)
 
 
-log = structlog.get_logger(__name__)
-
-SPAN = timedelta(seconds=10)
-MOST_LINES = 20
-"""How many failed tries are logged one by one within a SPAN."""
-FAILED_STATES = frozenset({TaskInstanceState.FAILED, TaskInstanceState.UP_FOR_RETRY})
-
-
 class TryLog:
     """Logs `try.failed` and `tries.failed`, and `try.started` and `try.ended` if it `tells_all`."""
 
@@ -107,7 +105,7 @@ class TryLog:
         if self._tells_all:
             for task in pending.tasks.values():
                 before = task.stored_state
-                if task.state is TaskInstanceState.RUNNING and before is not task.state and not is_stale(task, stale):
+                if task.state is State.RUNNING and before is not task.state and not is_stale(task, stale):
                     log.debug("try.started", **_names(task, task.try_number))
         for result in pending.results:
             if not is_stale(result.task, stale):
@@ -152,6 +150,6 @@ def _facts(result: TryResult) -> dict[str, Any]:
         facts["reason"] = outcome.reason
     if ended.started_at is not None:
         facts["seconds"] = round((ended.ended_at - ended.started_at).total_seconds(), 3)
-    if outcome.state is TaskInstanceState.UP_FOR_RETRY and outcome.next_try_at is not None:
+    if outcome.state is State.UP_FOR_RETRY and outcome.next_try_at is not None:
         facts["retry_at"] = outcome.next_try_at.isoformat(timespec="seconds")
     return facts
