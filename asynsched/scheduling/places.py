@@ -8,7 +8,7 @@
       ├────────── lose ──┼────────────────────┼───────── EDITED ◀── disturb ── from any other but TAKEN_OVER
       │                  └── heard ───────────┼──────────  │
       │                                       │            │ give_back
-      └────────── lose ──────────────── TAKEN_OVER ────────┴──────▶ LEFT ── heard ──▶ QUEUED
+      └────────── lose ──────────────── TAKEN_OVER ────────┴──────▶ LEFT ── heard, admit ──▶ QUEUED, STARTING
                                           ▲
                                           └── take_over ── from any other
 
