@@ -15,7 +15,7 @@ from asynsched.health import Vitals
 from asynsched.home import SOURCES
 from asynsched.housekeeping.bell_listener import BellListener
 from asynsched.housekeeping.retention import RetentionSweeper
-from asynsched.lease.claim import make_claim
+from asynsched.lease.claim import Claim, make_claim
 from asynsched.lease.expiry import Lease
 from asynsched.metrics.base import Metrics, NoMetrics, Sample
 from asynsched.parsing.dispatcher import ParseDispatcher
@@ -85,79 +85,39 @@ def assemble(
     """Return the services, connected and not yet running.
 
     Args:
-        base: What they stand on.
-        make_executor: Makes the executor.
-        waiters: Wakes those who may wait for runs already.
+        waiters: Wakes callers that may wait for runs already.
         on_lease_lost: Called on the loop, once, when another scheduler may take the runs.
     """
     settings, channels, database, clock = base.settings, base.channels, base.database, base.clock
-    availability, steps = Availability(clock), Steps()
+    availability, scheduler_id = Availability(clock), base.lease.scheduler_id
     parser = SandboxParser(settings)
     manual_runs = ManualRuns(database, clock, partial(manual_interval, parser, database))
     heartbeat, executor = _execution(base, manual_runs, make_executor)
-    claim = make_claim(
-        base.lease,
-        database=database,
-        database_url=base.database_url,
-        channels=channels,
-        clock=clock,
-        tell_executor=executor.renew_lease,
-        availability=availability,
-        on_lost=on_lease_lost,
-    )
-    parse_claims = None
-    if claim.peers is not None:
-        silent = claim.peers.silent
-        parse_claims = ParseClaims(database, clock, base.lease.scheduler_id, runtime_of(settings), silent)
+    claim = _claim(base, executor, availability, on_lease_lost)
     versions = VersionCache(database, settings.home_path / SOURCES, settings.dags_path, in_thread=base.in_threads)
     evaluator = make_evaluator(base, versions, executor.parallelism, executor.capacities, claim.has_peers)
-    vitals = Vitals(clock, base.lease.scheduler_id, settings.monitor.longest_step)
-    triggerer = Triggerer(channels=channels, clock=clock, block_timeout=settings.trigger_block_timeout)
-    heartbeat.serve_hosts(triggerer.answer)
-    if database.is_shared:
-        waiters.look_into(database)
+    vitals = Vitals(clock, scheduler_id, settings.monitor.longest_step)
+    shared = (settings, channels, database, clock)
     services = Services(
         parser=parser,
         executor=executor,
         manual_runs=manual_runs,
         vitals=vitals,
-        steps=steps,
+        steps=Steps(),
         watcher=Watcher(settings, channels, clock),
-        dispatcher=ParseDispatcher(
-            settings, channels, database, clock, InformedParser(parser, database, clock), parse_claims
-        ),
-        creator=DagRunCreator(
-            settings=settings,
-            channels=channels,
-            database=database,
-            clock=clock,
-            tell_as=lambda: base.lease.scheduler_id if claim.has_peers() else None,
-        ),
+        dispatcher=ParseDispatcher(*shared, InformedParser(parser, database, clock), _parse_claims(base, claim)),
+        creator=DagRunCreator(*shared, tell_as=lambda: scheduler_id if claim.has_peers() else None),
         sweeper=RetentionSweeper(settings=settings.retention, database=database, clock=clock, home=settings.home_path),
         listeners=_listeners(base, vitals),
         heartbeat=heartbeat,
         evaluator=evaluator,
-        callbacks=CallbackRunner(
-            settings=settings,
-            channels=channels,
-            database=database,
-            clock=clock,
-            versions=versions,
-            scheduler_id=base.lease.scheduler_id,
-        ),
-        deadlines=DeadlineWatcher(
-            settings=settings,
-            channels=channels,
-            database=database,
-            clock=clock,
-            lease_epoch=base.lease.epoch,
-            stored_until=evaluator.stored_until,
-        ),
-        triggerer=triggerer,
+        callbacks=CallbackRunner(*shared, versions=versions, scheduler_id=scheduler_id),
+        deadlines=DeadlineWatcher(*shared, lease_epoch=base.lease.epoch, stored_until=evaluator.stored_until),
+        triggerer=Triggerer(channels=channels, clock=clock, block_timeout=settings.trigger_block_timeout),
         waiters=waiters,
         claim=claim,
     )
-    _share(services, base.metrics, availability)
+    _connect(services, base, availability)
     return services
 
 
@@ -184,6 +144,29 @@ def _execution(
     return heartbeat, executor
 
 
+def _claim(
+    base: Foundation, executor: Executor, availability: Availability, on_lease_lost: Callable[[], None]
+) -> Claim:
+    return make_claim(
+        base.lease,
+        database=base.database,
+        database_url=base.database_url,
+        channels=base.channels,
+        clock=base.clock,
+        tell_executor=executor.renew_lease,
+        availability=availability,
+        on_lost=on_lease_lost,
+    )
+
+
+def _parse_claims(base: Foundation, claim: Claim) -> ParseClaims | None:
+    """Return what divides parses among several schedulers; None where there is one."""
+    if claim.peers is None:
+        return None
+    runtime = runtime_of(base.settings)
+    return ParseClaims(base.database, base.clock, base.lease.scheduler_id, runtime, claim.peers.silent)
+
+
 def _listeners(base: Foundation, vitals: Vitals) -> tuple[Service, ...]:
     """Return the services that hear other processes: commands on this machine, and on PostgreSQL all machines."""
     home, channels, clock = base.settings.home_path, base.channels, base.clock
@@ -197,11 +180,14 @@ def _listeners(base: Foundation, vitals: Vitals) -> tuple[Service, ...]:
     return (bell, NotificationListener(url=url, channels=channels, clock=clock, scheduler_id=base.lease.scheduler_id))
 
 
-def _share(services: Services, metrics: Metrics, availability: Availability) -> None:
-    """Give all services what they share, and health their pulses."""
+def _connect(services: Services, base: Foundation, availability: Availability) -> None:
+    """Give all services what they share, some services each other, and health the pulses of all."""
     vitals, thread = services.vitals, services.claim.thread
+    services.heartbeat.serve_hosts(services.triggerer.answer)
+    if base.database.is_shared:
+        services.waiters.look_into(base.database)
     for service in (*services.producers, *services.consumers):
-        service.availability, service.metrics, service.steps = availability, metrics, services.steps
+        service.availability, service.metrics, service.steps = availability, base.metrics, services.steps
         vitals.watch(service.name, service.pulse, partial(getattr, service, "interval"))
     if thread is not None:
         vitals.watch("lease", thread.pulse, lambda: thread.interval)

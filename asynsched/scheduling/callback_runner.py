@@ -39,11 +39,11 @@ class CallbackRunner(Service):
 
     def __init__(
         self,
-        *,
         settings: Settings,
         channels: Channels,
         database: Database,
         clock: Clock,
+        *,
         versions: VersionCache,
         scheduler_id: str,
     ) -> None:

@@ -40,11 +40,11 @@ class DeadlineWatcher(Service):
 
     def __init__(
         self,
-        *,
         settings: Settings,
         channels: Channels,
         database: Database,
         clock: Clock,
+        *,
         lease_epoch: int,
         stored_until: Watermark,
     ) -> None:

@@ -40,11 +40,11 @@ class DagRunCreator(Service):
 
     def __init__(
         self,
-        *,
         settings: Settings,
         channels: Channels,
         database: Database,
         clock: Clock,
+        *,
         tell_as: Callable[[], str | None] = lambda: None,
     ) -> None:
         super().__init__(clock)
