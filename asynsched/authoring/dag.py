@@ -80,8 +80,7 @@ class DagArguments:
         self.dag_id = check_key("dag_id", dag_id)
         who = self._who
         if unknown:
-            code = DagArguments.__init__.__code__
-            known = code.co_varnames[1 : code.co_argcount + code.co_kwonlyargcount]
+            known = arguments.argument_names(DagArguments.__init__)
             raise TypeError(f"{who}: unknown arguments: {explained(unknown, known, RENAMED_OF_DAGS)}")
         _TYPES.check(who, given)
         self.description = description
@@ -116,12 +115,8 @@ class DagArguments:
         self.render_template_as_native_obj = bool(render_template_as_native_obj)
         self.owner_links = owner_links or {}
         self.access_control = access_control
-        self.deadline: list[DeadlineAlert] = []
+        self.deadline = _deadlines(who, deadline)
         self.disable_bundle_versioning = disable_bundle_versioning
-        if deadline is not None:
-            from asynsched.authoring.deadline import deadline_alerts
-
-            self.deadline = deadline_alerts(who, deadline)
 
     @property
     def _who(self) -> str:
@@ -162,6 +157,14 @@ def _tags(who: str, tags: Any) -> set[str]:
     for tag in tags or ():
         arguments.text(who, "a tag", tag, max_length=MAX_TAG_LENGTH)
     return set(tags or ())
+
+
+def _deadlines(who: str, given: Any) -> list[DeadlineAlert]:
+    if given is None:
+        return []
+    from asynsched.authoring.deadline import deadline_alerts
+
+    return deadline_alerts(who, given)
 
 
 class DAG(DagArguments):

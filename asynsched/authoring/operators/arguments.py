@@ -332,7 +332,7 @@ class BaseOperatorMeta(ABCMeta):
 
 def _apply_defaults(init: Callable[..., None]) -> Callable[..., None]:
     code = init.__code__
-    named = _argument_names(init)
+    named = argument_names(init)
     n_defaults = len(init.__defaults__ or ())
     optional = {*code.co_varnames[code.co_argcount - n_defaults : code.co_argcount], *(init.__kwdefaults__ or ())}
     required = [name for name in named if name not in optional]
@@ -377,7 +377,7 @@ def arguments_of(operator_class: type) -> set[str]:
         init = level.__dict__.get("__init__")
         wrapped = getattr(init, "__wrapped__", None)
         if wrapped is not None:
-            found.update(_argument_names(wrapped))
+            found.update(argument_names(wrapped))
     return found
 
 
@@ -389,7 +389,8 @@ def check_types(operator_class: Any, owner: str, given: dict[str, Any]) -> None:
             types.check(owner, given, operator_class.template_fields)
 
 
-def _argument_names(init: Callable[..., None]) -> tuple[str, ...]:
+def argument_names(init: Callable[..., None]) -> tuple[str, ...]:
+    """Return the names of a constructor's arguments, without `self`."""
     code = init.__code__
     return code.co_varnames[1 : code.co_argcount + code.co_kwonlyargcount]
 
