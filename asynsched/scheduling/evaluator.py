@@ -30,8 +30,8 @@ from asynsched.errors import InvalidTransition
 from asynsched.executors.base import Held
 from asynsched.protocol.messages import Ended, Started
 from asynsched.scheduling.announcements import Announcer
-from asynsched.scheduling.creation.failing_dags import announce_paused
 from asynsched.scheduling.evaluation.evaluation import Evaluation, stand_still
+from asynsched.scheduling.failing_dags import announce_paused
 from asynsched.scheduling.intake import RunIntake
 from asynsched.scheduling.places import Place
 from asynsched.scheduling.reports import RunMetrics, TryLog

@@ -14,9 +14,9 @@ from sqlalchemy import Connection
 from asynsched.bell import Hint, encode_hints
 from asynsched.clock import Clock, jitter
 from asynsched.keys import DagRunKey
-from asynsched.scheduling.creation.failing_dags import FailedRun, apply_and_pause, failed_runs
 from asynsched.scheduling.evaluation.batch import PendingBatch
 from asynsched.scheduling.evaluation.ready import ReadyQueues
+from asynsched.scheduling.failing_dags import FailedRun, apply_and_pause, failed_runs
 from asynsched.scheduling.slices import Slices
 from asynsched.states import SLOT_TASK_STATES, TaskInstanceState
 from asynsched.store.database import Database

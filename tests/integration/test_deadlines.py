@@ -9,8 +9,8 @@ import sqlalchemy as sa
 from asynsched import DAG, BashOperator, DeadlineAlert, DeadlineReference, SyncCallback
 from asynsched.channels import RunCreated
 from asynsched.keys import DagRunKey
-from asynsched.scheduling.creation.failing_dags import apply_and_pause
 from asynsched.scheduling.creation.triggering import create_manual_run
+from asynsched.scheduling.failing_dags import apply_and_pause
 from asynsched.scheduling.requests.run_requests import submit_request
 from asynsched.simulation.script import Outcome
 from asynsched.store.runs.changes import Stale
