@@ -47,7 +47,7 @@ from asynsched.keys import DagRunKey
 from asynsched.protocol.messages import CodeVersion, Ended, EndState, RunContext, Started
 from asynsched.scheduling.evaluation.batch import PendingBatch
 from asynsched.scheduling.evaluation.evaluation import Evaluation
-from asynsched.scheduling.evaluation.ready import ReadyQueues, RunLimits
+from asynsched.scheduling.evaluation.ready import ReadyQueues
 from asynsched.scheduling.evaluation.run import ActiveRun, ActiveTask
 from asynsched.scheduling.evaluation.structure import compile_structure
 from asynsched.serialization.encode import serialize_dag
@@ -219,7 +219,7 @@ class ForegroundDriver:
 
 
 def _evaluation(dag: SerializedDag, pending: PendingBatch) -> Evaluation:
-    ready = ReadyQueues(AT_ONCE, RunLimits(AT_ONCE))
+    ready = ReadyQueues(AT_ONCE, AT_ONCE)
     ready.resize_pools({task.pool: None for task in dag.tasks})
     numbers = itertools.count()
     return Evaluation(

@@ -10,7 +10,7 @@ from asynsched.keys import DagRunKey
 from asynsched.protocol.messages import CodeVersion
 from asynsched.scheduling.evaluation.batch import PendingBatch
 from asynsched.scheduling.evaluation.evaluation import Evaluation
-from asynsched.scheduling.evaluation.ready import ReadyQueues, RunLimits
+from asynsched.scheduling.evaluation.ready import ReadyQueues
 from asynsched.scheduling.evaluation.run import ActiveRun
 from asynsched.scheduling.evaluation.structure import compile_structure
 from asynsched.serialization.schema import SerializedDag, SerializedTask
@@ -50,7 +50,7 @@ def evaluation(
     at_once: int = sys.maxsize,
 ) -> Evaluation:
     """Return an evaluation without runs."""
-    ready = ReadyQueues(parallelism, RunLimits(max_active_tasks, executors), keep_slots_after)
+    ready = ReadyQueues(parallelism, max_active_tasks, executors, keep_slots_after)
     ready.resize_pools(dict(pools or {"default_pool": None}))
     tokens = count()
     return Evaluation(

@@ -32,7 +32,7 @@ from asynsched.scheduling.evaluation.changes import (
 )
 from asynsched.scheduling.evaluation.deferral import timeout_of
 from asynsched.scheduling.evaluation.past import PastLinks, instances_with_past
-from asynsched.scheduling.evaluation.ready import ReadyQueues, RunLimits
+from asynsched.scheduling.evaluation.ready import ReadyQueues
 from asynsched.scheduling.evaluation.run import WAITING, ActiveRun, ActiveTask
 from asynsched.scheduling.evaluation.tries import Tries
 from asynsched.scheduling.rules.run_end import RunStop, timed_out
@@ -122,9 +122,7 @@ class Evaluation:
             at_once: How many task instances it decides about before it asks for a pause.
         """
         return cls(
-            ready=ReadyQueues(
-                parallelism, RunLimits(settings.max_active_tasks_per_dag, executors), settings.keep_slots
-            ),
+            ready=ReadyQueues(parallelism, settings.max_active_tasks_per_dag, executors, settings.keep_slots),
             pending=pending,
             new_token=new_token,
             max_machine_kills=settings.max_machine_kills,

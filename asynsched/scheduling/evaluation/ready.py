@@ -17,16 +17,12 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from itertools import count
 from types import MappingProxyType
-from typing import TYPE_CHECKING
 
 from asynsched.keys import DagRunKey
 from asynsched.scheduling.evaluation.changes import PLACE, SLOTS, TRIGGER
 from asynsched.scheduling.evaluation.run import ActiveRun, ActiveTask
 from asynsched.states import SLOT_TASK_STATES, TaskInstanceState
 from asynsched.store.runs.slot_settlement import OwnUse, Settlement, SlotClaim
-
-if TYPE_CHECKING:
-    from asynsched.scheduling.evaluation.run import ActiveTask
 
 
 class Limit:
@@ -187,14 +183,21 @@ class ReadyQueues:
 
     Args:
         parallelism: Limit of the tasks that may run at once.
-        limits: The limits of a run's tasks beside `parallelism` and their pools.
+        max_active_tasks: How many tasks of one run may be active, if its DAG does not say.
+        executors: How many tasks each executor takes, by name, the default first; empty: one executor takes all tasks.
         keep_slots_after: How long a task waits for slots of its pool before freed slots are kept for it; None: slots
             are never kept, and every task that fits starts.
     """
 
-    def __init__(self, parallelism: int, limits: RunLimits, keep_slots_after: timedelta | None = None) -> None:
-        self.limits = limits
+    def __init__(
+        self,
+        parallelism: int,
+        max_active_tasks: int,
+        executors: Mapping[str, int] = MappingProxyType({}),
+        keep_slots_after: timedelta | None = None,
+    ) -> None:
         self.parallelism = Limit("parallelism", parallelism)
+        self.limits = RunLimits(max_active_tasks, executors)
         self._keep_slots_after = keep_slots_after
         self.pools: dict[str, Pool] = {}
         self._lanes: dict[tuple[Pool, int, tuple[Limit, ...]], Lane] = {}
@@ -410,14 +413,9 @@ def _order(task: ActiveTask) -> Order:
 
 
 class RunLimits:
-    """Makes and keeps the limits that tasks share.
+    """Makes and keeps the limits that tasks share beside the parallelism and their pools."""
 
-    Args:
-        max_active_tasks: How many tasks of one run may be active, if its DAG does not say.
-        executors: How many tasks each executor takes, by name, the default first; empty: one executor takes all tasks.
-    """
-
-    def __init__(self, max_active_tasks: int, executors: Mapping[str, int] = MappingProxyType({})) -> None:
+    def __init__(self, max_active_tasks: int, executors: Mapping[str, int]) -> None:
         self._max_active_tasks = max_active_tasks
         self._executors = {
             name: Limit(f"executor {name}", capacity, is_wide=True) for name, capacity in executors.items()

@@ -18,11 +18,11 @@ from asynsched.keys import DagRunKey, TaskInstanceKey
 from asynsched.protocol.messages import CodeVersion
 from asynsched.scheduling.evaluation.changes import Change, NewInstances, RunChange, Stopped, TaskChange
 from asynsched.scheduling.evaluation.structure import DagStructure, Link
-from asynsched.scheduling.rules.mapping import indexes_at, product_of, relevant_indexes
+from asynsched.scheduling.rules.mapping import indexes_at, length_of, relevant_indexes
 from asynsched.scheduling.rules.past_depends import GOOD_STATES, PastTask, past_depends
 from asynsched.scheduling.rules.run_end import RunStop, TaskEnd
 from asynsched.scheduling.rules.trigger_rule import UpstreamCounts
-from asynsched.serialization.schema import SerializedTask
+from asynsched.serialization.schema import MapProduct, SerializedTask
 from asynsched.states import FINISHED_TASK_STATES, DagRunState, check_run_transition, check_task_transition
 from asynsched.states import TaskInstanceState as State
 
@@ -372,7 +372,7 @@ class ActiveRun:
 
     def map_count(self, task_id: str) -> int | None:
         """Return how many instances a mapped task is to have; None if the results that it maps over are missing."""
-        return product_of(self.structure.map_factors[task_id], self._result_length)
+        return length_of(MapProduct(self.structure.map_factors[task_id]), self._result_length)
 
     def last_end(self, now: datetime) -> datetime:
         """Return when the last task instance ended; its report may come late, as when the database was away."""
@@ -474,7 +474,7 @@ class ActiveRun:
         if groups not in self.group_counts:
             factors = tuple(self.structure.group_factors[group] for group in groups)
             # Unknown while the task that the group is mapped over runs again: an instance waits for all upstream ones.
-            self.group_counts[groups] = product_of(factors, self._result_length) or 1
+            self.group_counts[groups] = length_of(MapProduct(factors), self._result_length) or 1
         return self.group_counts[groups]
 
     def _result_length(self, task_id: str) -> int | None:

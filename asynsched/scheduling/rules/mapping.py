@@ -33,11 +33,6 @@ def length_of(length: MapLength, result_length: Callable[[str], int | None]) -> 
             return prod(known)
 
 
-def product_of(lengths: tuple[MapLength, ...], result_length: Callable[[str], int | None]) -> int | None:
-    """Return how many combinations these inputs have; None if one length is unknown."""
-    return length_of(MapProduct(lengths), result_length)
-
-
 def relevant_indexes(index: int, *, n_own: int, n_other: int, n_common: int) -> range:
     """Return the map indexes of another task in the same instance of the mapped groups around both tasks.
 
