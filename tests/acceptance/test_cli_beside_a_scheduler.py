@@ -6,22 +6,7 @@ from typing import Any
 
 import pytest
 
-DAGS = """
-    import os, time
-    from pathlib import Path
-    from asynsched import DAG, task
-
-    with DAG("slow"):
-
-        @task
-        def waits(params=None, dag_run=None):
-            print("it waits")
-            while not Path(os.environ["GATES"], dag_run.run_id).exists():
-                time.sleep(0.02)
-            print("it goes on")
-
-        waits()
-"""
+from tests.acceptance.gated_site import serving_gated, wait_running
 
 
 @pytest.fixture(scope="module")
@@ -34,10 +19,7 @@ def backend() -> str:
 def site(new_site) -> Any:
     """Yield a site whose scheduler serves until the module has ended."""
     site = new_site()
-    site.env["GATES"] = str(site.root)
-    site.write("slow.py", DAGS)
-    with site.up():
-        site.until(lambda: site.json("dags", "list"), "the DAG is known")
+    with serving_gated(site):
         yield site
 
 
@@ -46,10 +28,6 @@ def start(site, *arguments: str) -> "subprocess.Popen[str]":
         site.command(*arguments), env=site.environment, cwd=site.root, text=True,
         stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
     )  # fmt: skip
-
-
-def wait_running(site, run_id: str) -> None:
-    site.until(lambda: site.task_states("slow", run_id) == {"waits": "running"}, "the task is running")
 
 
 def test_a_log_is_followed_until_the_try_has_ended(site):
@@ -81,10 +59,8 @@ def test_ctrl_c_ends_the_wait_and_leaves_the_run_alone(site):
 
 def test_a_second_signal_stops_at_once_and_leaves_no_process(new_site):
     site = new_site()
-    site.env |= {"GATES": str(site.root), "ASYNSCHED_SHUTDOWN_GRACE": "600"}
-    site.write("slow.py", DAGS)
-    with site.up() as up:
-        site.until(lambda: site.json("dags", "list"), "the DAG is known")
+    site.env["ASYNSCHED_SHUTDOWN_GRACE"] = "600"
+    with serving_gated(site) as up:
         site.run("dags", "trigger", "slow", "--run-id", "endless")
         wait_running(site, "endless")
         up.interrupt()

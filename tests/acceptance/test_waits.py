@@ -8,27 +8,13 @@ from typing import Any
 
 import pytest
 
+from tests.acceptance.gated_site import serving_gated, wait_running
+
 WITHOUT_SWEEP = """
 import asynsched.cli.changes as changes
 changes.SWEEP_SECONDS = 600
 import asynsched.cli
 asynsched.cli.main()
-"""
-DAGS = """
-    import os, time
-    from pathlib import Path
-    from asynsched import DAG, task
-
-    with DAG("slow"):
-
-        @task
-        def waits(dag_run=None):
-            print("it waits")
-            while not Path(os.environ["GATES"], dag_run.run_id).exists():
-                time.sleep(0.02)
-            print("it goes on")
-
-        waits()
 """
 
 
@@ -36,10 +22,7 @@ DAGS = """
 def site(new_site) -> Any:
     """Yield a site whose scheduler serves until the module has ended."""
     site = new_site()
-    site.env["GATES"] = str(site.root)
-    site.write("slow.py", DAGS)
-    with site.up():
-        site.until(lambda: site.json("dags", "list"), "the DAG is known")
+    with serving_gated(site):
         yield site
 
 
@@ -58,7 +41,7 @@ def started(site, *arguments: str) -> "Iterator[subprocess.Popen[str]]":
 def test_waits_for_a_run_a_log_and_a_request_end_by_events_alone(site):
     with started(site, "dags", "trigger", "slow", "--run-id", "a", "--wait") as waiting:
         assert waiting.stderr.readline() == "Waiting for the run 'a' of the DAG 'slow'.\n"
-        site.until(lambda: site.task_states("slow", "a") == {"waits": "running"}, "the task is running")
+        wait_running(site, "a")
         with started(site, "tasks", "logs", "slow", "a", "waits", "--follow") as following:
             assert "it waits" in following.stdout.readline()
             (site.root / "a").touch()
@@ -66,6 +49,6 @@ def test_waits_for_a_run_a_log_and_a_request_end_by_events_alone(site):
         assert waiting.communicate(timeout=30)[0].startswith("Run 'a' of the DAG 'slow': success.")
         assert (waiting.returncode, following.returncode) == (0, 0)
     site.run("dags", "trigger", "slow", "--run-id", "b")
-    site.until(lambda: site.task_states("slow", "b") == {"waits": "running"}, "the task is running")
+    wait_running(site, "b")
     with started(site, "runs", "cancel", "slow", "b", "--yes") as cancelling:
         assert cancelling.communicate(timeout=30) == ("Cancelled the run b, and with it 1 task instance.\n", "")
