@@ -5,6 +5,7 @@ Source: Apache Airflow's `LazyXComSequence`, and its classes behind `map()`, `zi
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from itertools import islice
 
@@ -25,7 +26,7 @@ NO_FILL = object()
 """The fill value of a `zip` without one: None may be a fill value."""
 
 
-class _ResultForm(ResultArg):
+class _ResultForm(ResultArg, ABC):
     """Results made from other results."""
 
     method = ""
@@ -49,9 +50,9 @@ class _ResultForm(ResultArg):
                 raise TypeError(f"{self.method}() needs a list or a dict; {source!r} is {type(value).__name__}")
         return self.sequence(values)
 
+    @abstractmethod
     def sequence(self, values: list[Any]) -> Any:
         """Return the sequence for the values of the sources."""
-        raise NotImplementedError
 
     def __iter__(self) -> Iterator[Any]:
         raise TypeError(f"{self!r} is known only when its tasks have run: it cannot be iterated here")
@@ -130,9 +131,9 @@ class MappableSequence(Sequence["Any"]):
             return [self.at(place) for place in range(*index.indices(len(self)))]
         return self.at(index + len(self) if index < 0 else index)
 
+    @abstractmethod
     def at(self, index: int) -> Any:
         """Return the value at an index from 0. Raises IndexError."""
-        raise NotImplementedError
 
     def __repr__(self) -> str:
         return repr(list(self))

@@ -6,6 +6,7 @@ Source: Apache Airflow's `OperatorPartial`, `MappedOperator`, `MappedArgument`, 
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 
 from asynsched.authoring.mapped_results import element, is_mappable, refuse_other_keys
@@ -58,7 +59,7 @@ def refuse_repeated(who: str, given: Iterable[str], mapped: Iterable[str]) -> No
         raise TypeError(f"{who}: already given, or not mappable: {', '.join(repeated)}")
 
 
-class ExpandInput(ResolveMixin):
+class ExpandInput(ResolveMixin, ABC):
     """Values to map over.
 
     Attributes:
@@ -67,10 +68,11 @@ class ExpandInput(ResolveMixin):
 
     owner: str
 
+    @abstractmethod
     def length(self, context: Context) -> int:
         """Return the number of instances."""
-        raise NotImplementedError
 
+    @abstractmethod
     def values_at(self, index: int, context: Context) -> tuple[dict[str, Any], set[str]]:
         """Return the arguments of one instance, and the names of those that come from other tasks.
 
@@ -78,7 +80,6 @@ class ExpandInput(ResolveMixin):
             TypeError: The values to map over have the wrong type.
             IndexError: There is no value for this instance.
         """
-        raise NotImplementedError
 
     def _mapped_over(self, value: Any, name: str, context: Context) -> Any:
         """Return the values to map over; results of tasks are requested once per try."""

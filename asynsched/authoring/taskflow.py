@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
+
 from asynsched.authoring import active
 from asynsched.authoring.dag import DAG
 from asynsched.authoring.exceptions import AsynschedSkipException
@@ -211,7 +213,7 @@ def _fits(function: Callable[..., Any], args: Collection[Any], kwargs: Mapping[s
     )
 
 
-class DecoratedFunction:
+class DecoratedFunction(ABC):
     """A decorated function, with the function's name and docstring.
 
     Args:
@@ -231,9 +233,9 @@ class DecoratedFunction:
         wrapper: Any = self
         update_wrapper(wrapper, function)
 
+    @abstractmethod
     def override(self, **kwargs: Any) -> Self:
         """Return a copy with other arguments of the task or task group."""
-        raise NotImplementedError
 
     def partial(self, **kwargs: Any) -> Self:
         """Return a copy with arguments of the function that all mapped instances share.
@@ -247,8 +249,8 @@ class DecoratedFunction:
         return other
 
     @property
-    def _who(self) -> str:
-        raise NotImplementedError
+    @abstractmethod
+    def _who(self) -> str: ...
 
     def _check_given(self, method: str, arguments: Mapping[str, Any]) -> None:
         check_names(self.function, method, arguments)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
+
 from asynsched.authoring.exceptions import AsynschedException, AsynschedSkipException
 from asynsched.authoring.operators import arguments
 from asynsched.authoring.operators.bash import LoggedProcess
@@ -80,9 +82,9 @@ class BaseForeignPythonOperator(PythonOperator):
             self.log.info("Done. Returned value was: %s", value)
         return value
 
+    @abstractmethod
     def call_in(self, context: Context) -> Any:
-        """Find the other Python, and return the function's result there. Subclasses implement this."""
-        raise NotImplementedError
+        """Find the other Python, and return the function's result there."""
 
     def run_python(self, python: str | Path, context: Context) -> Any:
         """Call the function in this Python, and return its result.

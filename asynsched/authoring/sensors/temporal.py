@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+from abc import abstractmethod
 
 from asynsched.authoring.operators import arguments
 from asynsched.authoring.operators.arguments import task_owner
@@ -47,8 +48,8 @@ class MomentSensor(BaseSensorOperator):
     def execute_complete(self, context: Context, event: Any = None) -> None:
         """Continue at the moment: nothing is left to do."""
 
-    def _moment(self, context: Context) -> dt.datetime:
-        raise NotImplementedError
+    @abstractmethod
+    def _moment(self, context: Context) -> dt.datetime: ...
 
 
 class DateTimeSensor(MomentSensor):
