@@ -35,12 +35,16 @@ MAX_BYTES = 1024**3
 IDLE_SECONDS = 300.0
 START_SECONDS = 60.0
 """How long a template may take to get a process: another zygote may have to start for it."""
+FULL_START_SECONDS = 20.0
+"""The same for a template that the full zygote is asked for: its imports may hang, but the plain one can stand in."""
+STAND_IN_SECONDS = 60.0
+"""How long the plain zygote stands in for a full zygote that has given no process. Tasks import what they need then."""
 BUSY_SECONDS = 0.1
 """How long to wait before asking a zygote again that could take no more requests (`ZygoteBusy`)."""
 REPLACE_SECONDS = 1.0
 LONGEST_REPLACE_SECONDS = 60.0
 """Until another zygote is started for one that has died, if none was needed before: they may all die as they start, so
-each waits twice as long as the one before, until one has given a process."""
+each waits twice as long as the one before, until one has given a process or lived for longer than the longest wait."""
 N_READY = 1
 """How many processes a template keeps ready, beyond those for which tries wait."""
 READ_BYTES = 64 * 1024
@@ -112,6 +116,10 @@ class TemplatePool:
         self._unfit: set[CodeVersion] = set()
         self._replace_seconds: dict[ZygoteHandle, float] = {}
         """How long each zygote's next replacement waits, if one has died since it last gave a process."""
+        self._started_at = dict.fromkeys(zygotes, reactor.now())
+        """When each zygote was last started, as far as this pool has started it."""
+        self._plain_until = reactor.now()
+        """Until when the plain zygote stands in for the full one."""
         self._reactor.after(IDLE_SECONDS / 5, self._retire_idle)
 
     @property
@@ -155,6 +163,8 @@ class TemplatePool:
         """Note that a child of the keeper has exited. Returns False if it was the process of a try."""
         for zygote in self._zygotes:
             if zygote.ended(pid):
+                if self._reactor.now() > self._started_at[zygote] + LONGEST_REPLACE_SECONDS:
+                    self._replace_seconds.pop(zygote, None)  # it did not die as it started
                 self._replace_later(zygote)
                 return True
         template = next((template for template in self._all if template.pid == pid), None)
@@ -202,7 +212,9 @@ class TemplatePool:
         return self._is_known(pid)
 
     def missed(self, template: "TemplateHandle") -> None:
-        """Give up a template that has no process: its zygote has died, or could not fork."""
+        """Give up a template that has no process: its zygote has died, hangs, or could not fork."""
+        if template.zygote is self._zygotes.full:
+            self._stand_in(f"it gave no process to load {_path(template.code)}")
         self._lose(template, Loss("no process could be started to load its file", "machine", may_retry=True))
 
     def _is_known(self, pid: int) -> bool:
@@ -214,6 +226,8 @@ class TemplatePool:
         except OSError as exc:
             log.warning("No other zygote can be started: %s", exc)
             self._replace_later(zygote)
+        else:
+            self._started_at[zygote] = self._reactor.now()
 
     def _replace_later(self, zygote: ZygoteHandle) -> None:
         seconds = self._replace_seconds.get(zygote, REPLACE_SECONDS)
@@ -232,12 +246,36 @@ class TemplatePool:
         is_lone_try = code in self._unfit
         if not is_lone_try:
             self._make_room(for_one_more=True)
-        template = TemplateHandle(self, self._reactor, self._zygotes.of(code), code, is_lone_try=is_lone_try)
+        template = self._asked_for(code, is_lone_try=is_lone_try)
         self._all[template] = None
         if not is_lone_try:
             self._by_code[code] = template
-        template.set_timer(START_SECONDS, partial(self._give_up, template))
+        seconds = FULL_START_SECONDS if template.zygote is self._zygotes.full else START_SECONDS
+        template.set_timer(seconds, partial(self._give_up, template))
         return template
+
+    def _asked_for(self, code: CodeVersion, *, is_lone_try: bool) -> "TemplateHandle":
+        """Ask a zygote for a template: the plain one if the full one cannot be asked. Raises OSError."""
+        zygote = self._zygotes.of(code)
+        if zygote is self._zygotes.full and self._reactor.now() >= self._plain_until:
+            try:
+                return TemplateHandle(self, self._reactor, zygote, code, is_lone_try=is_lone_try)
+            except ZygoteBusy:
+                raise
+            except OSError as exc:
+                self._stand_in(str(exc))
+        return TemplateHandle(self, self._reactor, self._zygotes.plain, code, is_lone_try=is_lone_try)
+
+    def _stand_in(self, reason: str) -> None:
+        """Ask the plain zygote instead of the full one for a while."""
+        now = self._reactor.now()
+        if now >= self._plain_until:
+            self._plain_until = now + STAND_IN_SECONDS
+            log.error(
+                "The plain zygote stands in for the full zygote for %g s, and tasks import what they need: %s",
+                STAND_IN_SECONDS,
+                reason,
+            )
 
     def _assign_postponed(self, number: int) -> None:
         code = self._postponed.pop(number, None)

@@ -73,6 +73,8 @@ async def test_files_find_the_same_loaded_after_their_zygote_was_killed(bench: B
         found = [value(await bench.run(executor, bench.launch(code, "loaded", try_number=0))) for code in codes[:2]]
         [zygote] = [process for process in bench.processes() if process.name() == name]
         os.kill(zygote.pid, signal.SIGKILL)
+        # A request that it does not answer any more would make the plain zygote stand in for the full one.
+        await eventually(lambda: not zygote.is_running(), "it is reaped")
         for code in codes:
             found.append(value(await bench.run(executor, bench.launch(code, "loaded"))))
     assert found == [[], list(HEAVY)] * 3
@@ -88,3 +90,21 @@ async def test_files_run_also_where_what_they_may_need_cannot_be_loaded(bench: B
     assert [end.state for end in ends] == ["success"] * 3
     assert "half upgraded" in bench.keeper_log()
     assert "Tasks import Jinja and pendulum themselves" in bench.keeper_log()
+
+
+DEADLY = """
+import os
+if open("/proc/self/comm").read() == "zygote-full\\n":
+    os._exit(1)
+raise ImportError("damaged")
+"""
+
+
+async def test_files_run_also_where_the_full_zygote_dies_as_it_starts(bench: Bench, monkeypatch):
+    (bench.home / "jinja2.py").write_text(DEADLY)
+    monkeypatch.setenv("PYTHONPATH", str(bench.home))
+    codes = [bench.code(LOADED % parameters, f"{parameters}.py") for parameters in ("**context", "**kwargs")]
+    async with bench.running() as executor:
+        ends = [await bench.run(executor, bench.launch(code, "loaded", try_number=n)) for n, code in enumerate(codes)]
+    assert [end.state for end in ends] == ["success"] * 2
+    assert bench.keeper_log().count("The plain zygote stands in for the full zygote") == 1

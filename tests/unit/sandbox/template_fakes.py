@@ -57,11 +57,13 @@ class Zygote:
         self.is_plain = is_plain
         self.channels = []
         self.n_started = 0
-        self.is_killed = self.is_busy = False
+        self.is_killed = self.is_busy = self.is_unreachable = False
 
     def ask(self, kind, code, channel, output):
         if self.is_busy:
             raise ZygoteBusy
+        if self.is_unreachable:
+            raise OSError("no more processes")
         self.channels.append(socket.socket(fileno=os.dup(channel)))
 
     def kill(self):
@@ -103,20 +105,25 @@ class Templates:
     def __init__(self, monkeypatch):
         self.seconds = 0.0
         self.made: list[Template] = []
-        self.zygote, self.events = Zygote(is_plain=True), Events()
+        self.zygote, self.full, self.events = Zygote(is_plain=True), Zygote(is_plain=False), Events()
         monkeypatch.setattr(template_pool, "TemplateHandle", self._make)
         self.reactor = Reactor(lambda: self.seconds)
         self.pool = template_pool.TemplatePool(
-            self.reactor, Zygotes(self.zygote, Zygote(is_plain=False)), IMPORT_TIMEOUT, self.events
+            self.reactor, Zygotes(self.zygote, self.full), IMPORT_TIMEOUT, self.events
         )
 
     def _make(self, *args, **kwargs):
         self.made.append(Template(*args, **kwargs))
         return self.made[-1]
 
-    def begin(self, name, number=1):
+    def begin(self, name, number=1, *, is_plain=True):
         """Have a try of a file begin."""
-        self.pool.assign(number, CodeVersion(name, "/dags", (SourceRef(name, name, name),), is_plain=True))
+        self.pool.assign(number, CodeVersion(name, "/dags", (SourceRef(name, name, name),), is_plain=is_plain))
+
+    def asked_for(self, name):
+        """Have a try of a file that is not plain begin, and return the zygote that is asked for its template."""
+        self.begin(name, is_plain=False)
+        return self.made[-1].zygote
 
     def use(self, name, n_bytes=MIB):
         """Do so; its template is loaded if it was not."""

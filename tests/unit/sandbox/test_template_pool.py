@@ -6,7 +6,7 @@ import socket
 import pytest
 
 from sandbox.supervision import template_pool
-from sandbox.supervision.template_pool import START_SECONDS
+from sandbox.supervision.template_pool import FULL_START_SECONDS, STAND_IN_SECONDS, START_SECONDS
 from sandbox.template import Born, Exited, Forked, Loaded
 from tests.unit.sandbox.template_fakes import CODE, IMPORT_TIMEOUT, ZYGOTE, Templates
 
@@ -217,3 +217,65 @@ def test_zygotes_that_die_as_they_start_are_replaced_less_and_less_often(templat
     n_before = templates.zygote.n_started
     templates.pass_time(template_pool.REPLACE_SECONDS)
     assert templates.zygote.n_started == n_before + 1
+
+
+def test_zygotes_that_lived_long_are_replaced_soon_though_they_gave_no_process(templates):
+    """As the plain one, where no DAG is plain: without it, nobody watches over the keeper."""
+    for _ in range(10):
+        templates.pool.ended(ZYGOTE, 9)
+        n_before = templates.zygote.n_started
+        templates.pass_time(template_pool.REPLACE_SECONDS)
+        assert templates.zygote.n_started == n_before + 1
+        templates.pass_time(template_pool.LONGEST_REPLACE_SECONDS + 1)
+
+
+@pytest.mark.parametrize("fate", ["hangs", "dies"])
+def test_the_plain_zygote_stands_in_for_a_full_one_that_gives_no_process(templates, caplog, fate):
+    assert templates.asked_for("a.py") is templates.full
+    [missed] = templates.made
+    if fate == "dies":
+        missed.process.close()
+        templates.pool.read_news()
+    else:
+        templates.pass_time(FULL_START_SECONDS - 0.1)
+        assert templates.events.losses == []
+        templates.pass_time(0.1)
+    assert templates.full.is_killed == (fate == "hangs")
+    [(number, loss)] = templates.events.losses
+    assert (number, loss.may_retry) == (1, True)
+
+    assert templates.asked_for("a.py") is templates.zygote
+    stands_in = templates.made[-1]
+    stands_in.is_born()
+    stands_in.say(Loaded())
+    pid = stands_in.fork()
+    templates.pool.read_news()
+    assert templates.events.processes == {1: pid}
+    [message] = caplog.messages
+    assert message.startswith("The plain zygote stands in for the full zygote for 60 s")
+    assert message.endswith("it gave no process to load a.py")
+    templates.pass_time(STAND_IN_SECONDS - 0.1)
+    assert templates.asked_for("b.py") is templates.zygote
+    templates.pass_time(0.1)
+    assert templates.asked_for("c.py") is templates.full
+
+
+def test_the_time_of_standing_in_is_not_prolonged_by_earlier_requests(templates, caplog):
+    for name in ("a.py", "b.py"):
+        assert templates.asked_for(name) is templates.full
+    a, b = templates.made
+    a.process.close()
+    templates.pool.read_news()
+    templates.pass_time(FULL_START_SECONDS - 1)
+    b.process.close()
+    templates.pool.read_news()
+    assert (len(templates.events.losses), len(caplog.messages)) == (2, 1)
+    templates.pass_time(STAND_IN_SECONDS - FULL_START_SECONDS + 1)
+    assert templates.asked_for("a.py") is templates.full
+
+
+def test_the_plain_zygote_stands_in_for_a_full_one_that_cannot_be_asked(templates, caplog):
+    templates.full.is_unreachable = True
+    assert templates.asked_for("a.py") is templates.zygote
+    assert templates.events.losses == []
+    assert ["no more processes" in message for message in caplog.messages] == [True]
