@@ -36,8 +36,9 @@ log = logging.getLogger("sandbox.keeper")
 
 LOCK_NAME = "keeper.lock"
 DEEPEST = 700
-"""Python's limit of recursion here, below the usual one: a value that the keeper can decode, the scheduler can decode
-as well, whose stack is higher."""
+"""Python's limit of recursion here. It is below the usual one: a value that the keeper can decode, the scheduler can
+decode as well, whose stack is higher. It is above the deepest frame (`asynsched.protocol.frames.DEEPEST`) by more than
+the keeper's own stack."""
 
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:

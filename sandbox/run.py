@@ -260,10 +260,12 @@ def _report(link: SchedulerLink, ended: Ended) -> None:
     try:
         link.send(ended)
     except ProtocolError as exc:
-        reason = f"the value that the task returned is too large: {exc}"
+        reason = f"the task's result or deferral is too large or nested too deeply: {exc}"
         log.exception("Task failed")
         flush_streams()
-        nothing: dict[str, Any] = {"return_value": msgspec.UNSET, "decision": None, "outlet_events": ()}
+        nothing: dict[str, Any] = {
+            "return_value": msgspec.UNSET, "decision": None, "deferral": None, "outlet_events": ()
+        }  # fmt: skip
         link.send(msgspec.structs.replace(ended, state="failed", reason=reason, **nothing))
 
 

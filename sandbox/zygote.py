@@ -12,8 +12,8 @@ parent, and knows the number before that. A zygote that dies takes no template a
 
 There are two. The *full zygote* has loaded everything that tasks commonly need. The *plain zygote*, for versions whose
 tasks look at nothing but their arguments (`CodeVersion.is_plain`), has neither Jinja nor pendulum, so that its forks
-are smaller: the hop between two such tasks takes about four fifths of the time. The plain zygote also watches the
-keeper, in case it stalls (`sandbox.supervision.lifeline`).
+are smaller: the hop between two such tasks takes about four fifths of the time. The plain zygote stands in for a full
+one that hangs or dies (`TemplatePool`), and watches the keeper, in case it stalls (`sandbox.supervision.lifeline`).
 """
 
 import argparse

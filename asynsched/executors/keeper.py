@@ -6,10 +6,11 @@ import select
 import socket
 import subprocess
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, cast
 
+import structlog
 from msgspec import Struct
 
 from asynsched.clock import new_token
@@ -20,6 +21,8 @@ from asynsched.protocol.frames import FrameReader, ProtocolError, encode_frame
 from asynsched.protocol.home_files import KEEPER_MARK, KEEPER_SOCKET, socket_address
 from asynsched.protocol.messages import LONGEST_REASON, PROTOCOL_VERSION, READY, FromKeeper, Hello, Inventory, Lease
 from asynsched.settings import Settings
+
+log = structlog.get_logger(__name__)
 
 KEEPER_LOG = "keeper.log"
 START_SECONDS = 60.0
@@ -191,13 +194,7 @@ class KeeperConnection(asyncio.Protocol):
         self.closed.clear()
 
     def data_received(self, data: bytes) -> None:
-        try:
-            messages = self._reader.feed(data)
-        except ProtocolError as exc:
-            self._fail(ExecutorError(f"the keeper sent an invalid frame: {exc}"))
-            self.close()
-            return
-        for message in messages:
+        for message in self._messages(data):
             if isinstance(message, Hello):
                 if message.lease_epoch > self._epoch:
                     self._fail(ExecutorError("the keeper of this home serves a newer scheduler"))
@@ -208,13 +205,30 @@ class KeeperConnection(asyncio.Protocol):
             else:
                 self._on_message(message)
 
+    def _messages(self, data: bytes) -> Iterator[Any]:
+        """Yield the messages completed by `data`; hang up at a bad frame."""
+        try:
+            yield from self._reader.feed(data)
+        except ProtocolError as exc:
+            self._refuse(exc)
+
     def connection_lost(self, exc: Exception | None) -> None:
-        was_greeted = self._greeted.done() and not self._greeted.cancelled() and self._greeted.exception() is None
+        was_greeted = self._was_greeted
         self._fail(KeeperGone("the keeper hung up"))
         self._transport = None
         self.closed.set()
         if was_greeted:
             self._on_lost()
+
+    def _refuse(self, error: ProtocolError) -> None:
+        if self._was_greeted:
+            log.error("executor.invalid_frame", error=str(error))
+        self._fail(ExecutorError(f"the keeper sent an invalid frame: {error}"))
+        self.close()
+
+    @property
+    def _was_greeted(self) -> bool:
+        return self._greeted.done() and not self._greeted.cancelled() and self._greeted.exception() is None
 
     def _fail(self, error: ExecutorError) -> None:
         if not self._greeted.done():

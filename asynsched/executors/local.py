@@ -221,7 +221,7 @@ class LocalExecutor(Executor):
             self._send(message)
 
     def _send_launch(self, launch: Launch) -> None:
-        """Start a try; one whose conf or event is too large for a message fails, and harms no other.
+        """Start a try; one whose conf or event is too large or nested too deeply fails, and harms no other.
 
         Without a connection, nothing is queued: by the next connection the try may have ended and been forgotten, and
         would start again. `_settle` sends the launches that have not ended then.

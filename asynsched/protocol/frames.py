@@ -1,6 +1,8 @@
 """Frames: four bytes of length, big endian, then JSON of a struct, told apart from others by its `type`."""
 
+from collections.abc import Iterator
 from functools import cache
+from itertools import accumulate
 from typing import Any
 
 import msgspec
@@ -8,6 +10,9 @@ from msgspec import Struct
 
 MAX_FRAME_BYTES = 16 * 1024 * 1024
 HEADER_BYTES = 4
+DEEPEST = 600
+"""How deep the lists and objects of a frame may be nested, the frame itself included. Every receiver can decode that:
+Python limits the recursion of the keeper's decoder to 700 levels (`sandbox.keeper`), and that of others to 1,000."""
 UNDECODABLE = (msgspec.DecodeError, RecursionError, UnicodeDecodeError)
 """Raised by decoding for bytes that are no message, hostile ones among them."""
 UNENCODABLE = (msgspec.MsgspecError, RecursionError, UnicodeEncodeError, OverflowError)
@@ -20,15 +25,35 @@ class ProtocolError(Exception):
 _encoder = msgspec.json.Encoder()
 
 
-def encode_frame(message: Struct) -> bytes:
-    """Return the bytes of one frame. Raises ProtocolError when it is too long, or has a value unknown to JSON."""
+def encode_frame(message: Struct, deepest: int = DEEPEST) -> bytes:
+    """Return the bytes of one frame.
+
+    Raises:
+        ProtocolError: It is too long, nested more than `deepest` levels, or has a value unknown to JSON.
+    """
     try:
         body = _encoder.encode(message)
     except UNENCODABLE as exc:
         raise ProtocolError(f"a message that cannot be written: {exc}") from exc
     if len(body) > MAX_FRAME_BYTES:
         raise ProtocolError(f"a frame of {len(body)} bytes; the limit is {MAX_FRAME_BYTES}")
+    # Most messages have fewer brackets than levels are allowed.
+    if body.count(b"[") + body.count(b"{") > deepest and (depth := _depth(body)) > deepest:
+        raise ProtocolError(f"a message with lists and objects nested {depth} deep; the limit is {deepest}")
     return len(body).to_bytes(HEADER_BYTES, "big") + body
+
+
+_NO_BRACKET = bytes(set(range(256)) - set(b"[]{}"))
+_STEPS = bytes.maketrans(b"[]{}", b"\x01\xff\x01\xff")
+
+
+def _depth(body: bytes) -> int:
+    """Return how deep JSON is nested. It may have millions of brackets: no loop in Python."""
+    if b"\\" in body:
+        body = body.replace(b"\\\\", b"").replace(b'\\"', b"")
+    outside_strings = b"".join(body.split(b'"')[::2])
+    steps = outside_strings.translate(_STEPS, _NO_BRACKET)
+    return max(accumulate(memoryview(steps).cast("b")), default=0)
 
 
 @cache
@@ -48,22 +73,23 @@ class FrameReader:
         self._decoder, self._tags = _decoder_of(expected)
         self._buffer = bytearray()
 
-    def feed(self, data: bytes) -> list[Any]:
-        """Return the messages completed by `data`. Raises ProtocolError if it is not a frame."""
+    def feed(self, data: bytes) -> Iterator[Any]:
+        """Yield the messages completed by `data`, those before a bad frame too. Raises ProtocolError at that frame."""
         self._buffer += data
-        messages = []
+        return self._completed()
+
+    def _completed(self) -> Iterator[Any]:
         while len(self._buffer) >= HEADER_BYTES:
             length = int.from_bytes(self._buffer[:HEADER_BYTES], "big")
             if length > MAX_FRAME_BYTES:
                 raise ProtocolError(f"a frame of {length} bytes; the limit is {MAX_FRAME_BYTES}")
             end = HEADER_BYTES + length
             if len(self._buffer) < end:
-                break
+                return
             message = self._decode(bytes(self._buffer[HEADER_BYTES:end]))
             del self._buffer[:end]
             if message is not None:
-                messages.append(message)
-        return messages
+                yield message
 
     def _decode(self, body: bytes) -> Any:
         try:

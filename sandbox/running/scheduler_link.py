@@ -4,6 +4,7 @@ import json
 import os
 import socket
 import threading
+from collections.abc import Iterator
 from itertools import count
 from typing import Any
 
@@ -11,12 +12,14 @@ import msgspec
 from msgspec import Struct
 
 from asynsched.authoring.supervisor import SupervisorError, SupervisorNotFound
-from asynsched.protocol.frames import FrameReader, ProtocolError, encode_frame
+from asynsched.protocol.frames import DEEPEST, FrameReader, ProtocolError, encode_frame
 from asynsched.protocol.messages import Launch, Reply, Request
 
 READ_BYTES = 64 * 1024
 MAX_MESSAGE_BYTES = 15 * 1024 * 1024
 """Less than MAX_FRAME_BYTES: the keeper adds to what it passes on."""
+DEEPEST_MESSAGE = DEEPEST - 20
+"""Less than DEEPEST: a launch or an answer may hold a value at a deeper level than the message that brought it."""
 
 
 class SchedulerLink:
@@ -28,7 +31,7 @@ class SchedulerLink:
     def __init__(self, control: socket.socket) -> None:
         self._socket = control
         self._reader = FrameReader(Launch | Reply)
-        self._arrived: list[Any] = []
+        self._arrived: Iterator[Any] = iter(())
         self._lock = threading.Lock()
         self._numbers = count(1)
         self._process = os.getpid()
@@ -47,8 +50,8 @@ class SchedulerLink:
         return self._socket
 
     def send(self, message: Struct) -> None:
-        """Report something. Raises ProtocolError when it is too large to be passed on."""
-        frame = encode_frame(message)
+        """Report something. Raises ProtocolError when it is too large, or nested too deeply, to be passed on."""
+        frame = encode_frame(message, DEEPEST_MESSAGE)
         if len(frame) > MAX_MESSAGE_BYTES:
             raise ProtocolError(f"{len(frame)} bytes of JSON; the limit is {MAX_MESSAGE_BYTES}")
         self._socket.sendall(frame)
@@ -76,12 +79,12 @@ class SchedulerLink:
         return answer_of(operation, reply)
 
     def _receive(self) -> Any:
-        while not self._arrived:
+        while (message := next(self._arrived, None)) is None:
             data = self._socket.recv(READ_BYTES)
             if not data:
                 raise SupervisorError("the keeper of this task is gone")
-            self._arrived += self._reader.feed(data)
-        return self._arrived.pop(0)
+            self._arrived = self._reader.feed(data)
+        return message
 
 
 def answer_of(operation: str, reply: Reply) -> Any:

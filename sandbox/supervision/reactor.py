@@ -6,7 +6,7 @@ The keeper forks, so it may have no threads; and asyncio's event loop would weig
 import selectors
 import socket
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from enum import IntEnum
 from typing import Any, NamedTuple
 
@@ -197,20 +197,33 @@ class Wire:
         """Read once; return whether there may be more."""
         try:
             data = self._socket.recv(READ_BYTES)
-            messages = self._reader.feed(data)
         except BlockingIOError:
             return False
-        except (OSError, ProtocolError):
-            data, messages = b"", []
+        except OSError:
+            data = b""
         if not data:
-            self.close()
-            self._on_closed()
+            self._end()
             return False
-        for message in messages:
+        for message in self._messages(data):
+            self._on_message(message)
             if not self.is_open:
                 return False
-            self._on_message(message)
-        return True
+        return self.is_open
+
+    def _messages(self, data: bytes) -> Iterator[Any]:
+        """Yield the messages completed by `data`; end the connection at a bad frame."""
+        try:
+            yield from self._reader.feed(data)
+        except ProtocolError as exc:
+            self._refuse(exc)
+            self._end()
+
+    def _refuse(self, error: ProtocolError) -> None:
+        """Note that a bad frame has arrived. Most connections lead to user code, so nothing is logged here."""
+
+    def _end(self) -> None:
+        self.close()
+        self._on_closed()
 
     def _flush(self) -> None:
         del self._outgoing[: self._try_send(self._outgoing)]

@@ -1,5 +1,6 @@
 """Where schedulers reach the keeper: a Unix socket in the home. One of them at a time is served."""
 
+import logging
 import os
 import socket
 from collections.abc import Callable, Iterable
@@ -8,9 +9,12 @@ from typing import Any
 
 from msgspec import Struct
 
+from asynsched.protocol.frames import ProtocolError
 from asynsched.protocol.home_files import KEEPER_SOCKET, socket_address
 from asynsched.protocol.messages import PROTOCOL_VERSION, Hello, Lease, ToKeeper
 from sandbox.supervision.reactor import Reactor, Urgency, Wire
+
+log = logging.getLogger("sandbox.keeper")
 
 
 def listen(home: Path) -> socket.socket:
@@ -45,6 +49,11 @@ class Caller(Wire):
     def is_older_than(self, hello: Hello) -> bool:
         """Return whether this is a connection of an earlier lease epoch."""
         return self.hello is not None and self.hello.lease_epoch < hello.lease_epoch
+
+    def _refuse(self, error: ProtocolError) -> None:
+        # Any local process of this user can connect; only a scheduler that was greeted may add to the log.
+        if self.hello is not None and self.hello.role == "scheduler":
+            log.error("The keeper hangs up on the scheduler (process %d), which sent %s", self.hello.pid, error)
 
 
 class SchedulerPort:

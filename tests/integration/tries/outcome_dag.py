@@ -56,6 +56,14 @@ with DAG("d", on_failure_callback=note):
         return "x" * (17 * 1024 * 1024)
 
     @task
+    def nested():
+        sys.setrecursionlimit(10_000)
+        value = "bottom"
+        for _ in range(590):
+            value = [value]
+        return value
+
+    @task
     def exits():
         sys.exit(3)
 
@@ -148,7 +156,7 @@ with DAG("d", on_failure_callback=note):
     branches() >> [raises(), skips()]
     stops() >> silent()
     for function in (
-        returns, counts, gives_up, waits, not_json, huge, exits, exits_hard, killed, crashes, leaves_a_thread,
+        returns, counts, gives_up, waits, not_json, huge, nested, exits, exits_hard, killed, crashes, leaves_a_thread,
         sleeps_on_a_loop, environment, secrets, chatters, loop_raises, mutely_raises, told,
         prints_environment,
     ):

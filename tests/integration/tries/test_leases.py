@@ -52,7 +52,7 @@ async def test_an_older_keeper_hears_of_the_lease_right_after_the_greeting():
     greeting = asyncio.create_task(connection.greet(ours, "s", 1, lease))
     with theirs:
         await eventually(lambda: connection.is_open, "it is connected")
-        frames = FrameReader(ToKeeper).feed(theirs.recv(65536))
+        frames = list(FrameReader(ToKeeper).feed(theirs.recv(65536)))
         connection.close()
     with pytest.raises(ExecutorError):
         await greeting

@@ -26,6 +26,7 @@ OUTCOMES = {
     "waits": ("up_for_reschedule", "2030-01-01"),
     "not_json": ("failed", "type object"),
     "huge": ("failed", "too large"),
+    "nested": ("failed", "nested 591 deep"),
     "exits": ("failed", "sys.exit(3) was called"),
     "exits_hard": ("failed", "exit code 7"),
     "killed": ("failed", "killed by SIGKILL, possibly out of memory"),

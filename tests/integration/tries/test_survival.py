@@ -3,6 +3,7 @@
 import asyncio
 import os
 import signal
+from typing import Any
 
 import msgspec
 import pytest
@@ -12,6 +13,7 @@ from asynsched.clock import SystemClock
 from asynsched.errors import ExecutorError
 from asynsched.executors import keeper as keeper_client
 from asynsched.executors import local
+from asynsched.protocol.frames import DEEPEST
 from asynsched.protocol.messages import PROTOCOL_VERSION
 from tests.integration.tries.bench import Bench, replies, value
 from tests.integration.tries.waiting_tasks import begun, code_of, is_alive, leave_waiting
@@ -210,3 +212,28 @@ def frame_of_a_later_version(message: Struct) -> bytes:
         body = msgspec.json.encode(fields)
         frames += len(body).to_bytes(4, "big") + body
     return frames
+
+
+async def test_a_run_whose_conf_is_nested_too_deeply_fails_and_others_go_on(bench: Bench, code):
+    def conf(levels: int) -> dict[str, Any]:
+        value: Any = "bottom"
+        for _ in range(levels):
+            value = [value]
+        return {"value": value}
+
+    outside = 3  # the launch, its run, and the conf
+    confs = [conf(levels - outside) for levels in (690, DEEPEST + 1, DEEPEST)]
+    async with bench.running() as executor:
+        launches = [bench.launch(code, "asks", try_number=n, conf=conf) for n, conf in enumerate(confs)]
+        waits = bench.launch(code, "waits")
+        await executor.launch([*launches, waits])
+        await bench.start_of(waits)
+        refused = [await bench.end_of(launch) for launch in launches[:2]]
+        assert [end.reason for end in refused] == [
+            f"its launch cannot be sent: a message with lists and objects nested {levels} deep; the limit is {DEEPEST}"
+            for levels in (690, DEEPEST + 1)
+        ]
+        assert not any(end.retry for end in refused)
+        assert (await bench.end_of(launches[2])).state == "success"
+        (bench.home / "gate").write_text("through")
+        assert value(await bench.end_of(waits)) == "through"

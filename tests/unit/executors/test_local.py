@@ -6,8 +6,11 @@ from datetime import timedelta
 from types import SimpleNamespace
 from typing import Any, cast
 
+from structlog.testing import capture_logs
+
 from asynsched.errors import ExecutorError
 from asynsched.executors import local
+from asynsched.executors.keeper import KeeperConnection, connect
 from asynsched.executors.local import FIRST_BACKOFF, LocalExecutor
 from asynsched.protocol.frames import HEADER_BYTES, encode_frame
 from asynsched.protocol.home_files import KEEPER_SOCKET
@@ -78,3 +81,22 @@ async def test_a_keeper_that_cannot_be_replaced_is_asked_for_ever_more_slowly(tm
     for task in executor._tasks:
         task.cancel()
     assert clock.pauses == [timedelta(), FIRST_BACKOFF, 2 * FIRST_BACKOFF, 4 * FIRST_BACKOFF]
+
+
+async def test_a_bad_frame_of_a_greeted_keeper_is_logged_and_those_before_it_are_taken(tmp_path):
+    async def greet_and_say_nonsense(reader, writer):
+        await reader.read(HEADER_BYTES)
+        frames = [Hello(PROTOCOL_VERSION, os.getpid()), Inventory((), ()), Started("t", NOON, 1)]
+        writer.write(b"".join(map(encode_frame, frames)) + b"\0\0\0\2{]")
+        await reader.read()
+        writer.close()
+
+    taken = []
+    async with await asyncio.start_unix_server(greet_and_say_nonsense, tmp_path / KEEPER_SOCKET):
+        connection = KeeperConnection(taken.append, lambda: None, shares_database=False)
+        with capture_logs() as logged:
+            await connection.greet(connect(tmp_path), "me", 1)
+            await asyncio.wait_for(connection.closed.wait(), 30)
+    assert taken == [Inventory((), ()), Started("t", NOON, 1)]
+    [entry] = logged
+    assert (entry["event"], "no JSON" in entry["error"]) == ("executor.invalid_frame", True)
