@@ -10,13 +10,17 @@ for parses on PostgreSQL, which no notification reports.
 """
 
 import asyncio
+import math
 import sys
-import time
+from collections.abc import Callable
+from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from asynsched.bell import Hint, decode_hints, encode_hints
 from asynsched.clock import SystemClock
+from asynsched.store.engines.driver_errors import store_errors
 from asynsched.store.engines.urls import DatabaseUrl, parse_url
 
 if TYPE_CHECKING:
@@ -27,15 +31,20 @@ if TYPE_CHECKING:
 SWEEP_SECONDS = 5.0
 """Longest wait for an event before the caller looks anyway."""
 BLIND_SWEEP_SECONDS = 1.0
-"""The same interval if no event can come."""
-AGAIN_SECONDS = 0.02
-"""How soon after an event the caller looks again: SQLite appends a commit before it syncs and publishes it."""
+"""The same interval if no event reports changes of the database."""
+PAUSE_SECONDS = 0.05
+"""Shortest time between two reports of changes: a busy scheduler commits more often than a look is useful.
+
+Also the first interval at which the caller looks again: SQLite appends a commit before it syncs and publishes it.
+"""
 BURST_SECONDS = 0.01
-"""How long the events of a burst are gathered: a busy scheduler commits more often than a look is useful."""
+"""How long the events that begin during a wait are gathered: most commits are published after that time."""
+RENEW_SECONDS = 10.0
+"""How long a request for notifications is relied on: schedulers answer it for longer, but may start after it."""
 
 
 class Changes:
-    """Changes since the last wait, or since this object was made: make it before the first look.
+    """Changes since the last report, or since this object was made: make it before the first look.
 
     Args:
         database: Its URL.
@@ -47,20 +56,27 @@ class Changes:
 
     def __init__(self, database: str, run: "DagRunKey | None" = None) -> None:
         url = parse_url(database)
+        self._runner = asyncio.Runner()
+        self._woken = asyncio.Event()
+        self._is_notified = False
+        self._not_before = 0.0  # in the time of the event loop: nothing is reported earlier
         self._inotify = _open_inotify()
         self._names: dict[int, set[str]] = {}
-        self._pause = AGAIN_SECONDS
         self._listener = None
+        self._sweep, self._pause = BLIND_SWEEP_SECONDS, PAUSE_SECONDS
         if url.path is not None:
             path = url.path.resolve()  # SQLite keeps its log beside the file that a symbolic link names
-            self._watch(path.parent, path.name)
+            if self._watch(path.parent, path.name):
+                self._sweep = SWEEP_SECONDS
         elif run is not None:
-            self._listener = _Listener(url, run)
+            self._listener = _Listener(url, run, self._be_notified)
+            self._runner.run(self._listener.renew())
 
     def close(self) -> None:
         """Stop listening."""
         if self._listener is not None:
             self._listener.close()
+        self._runner.close()
         if self._inotify is not None:
             self._inotify.close()
 
@@ -73,45 +89,66 @@ class Changes:
             if not child.exists():
                 return
 
-    def wait(self, seconds: float | None = None) -> bool:
+    def wait(self, seconds: float = math.inf) -> bool:
         """Return True when something has changed; False after that many seconds, or when it is time to look again."""
-        seconds = SWEEP_SECONDS if seconds is None else min(seconds, SWEEP_SECONDS)
-        if self._listener is not None:
-            has_changed = self._listener.wait(self._inotify, seconds)
-            return self._take_events(0) or has_changed
-        if self._names:
-            has_changed = self._take_events(min(seconds, self._pause))
-            self._pause = AGAIN_SECONDS if has_changed else min(2 * self._pause, SWEEP_SECONDS)
-            return has_changed
-        time.sleep(min(seconds, BLIND_SWEEP_SECONDS))
-        return False
+        longest = SWEEP_SECONDS if self._listener is not None else self._pause
+        has_changed = self._runner.run(self._wait(min(seconds, longest)))
+        self._pause = PAUSE_SECONDS if has_changed else min(2 * self._pause, self._sweep)
+        return has_changed
 
-    def _take_events(self, seconds: float) -> bool:
-        """Return at the first events that concern a watched name; False when the time is over."""
+    async def _wait(self, seconds: float) -> bool:
+        loop, clock = asyncio.get_running_loop(), SystemClock()
+        deadline = loop.time() + seconds
+        if self._listener is not None:
+            await self._listener.renew()
+        await clock.sleep(timedelta(seconds=self._not_before - loop.time()))
+        try:
+            async with asyncio.timeout_at(deadline):
+                while not self._take_changes():
+                    await self._wait_for_events()
+                    await clock.sleep(timedelta(seconds=BURST_SECONDS))
+        except TimeoutError:
+            return False
+        self._not_before = loop.time() + PAUSE_SECONDS
+        return True
+
+    async def _wait_for_events(self) -> None:
+        """Return when there is an event, whatever it concerns, or a notification."""
+        loop = asyncio.get_running_loop()
+        if self._inotify is not None:
+            loop.add_reader(self._inotify.fileno(), self._woken.set)
+        try:
+            await self._woken.wait()
+        finally:
+            self._woken.clear()
+            if self._inotify is not None:
+                loop.remove_reader(self._inotify.fileno())
+
+    def _take_changes(self) -> bool:
+        """Take what has been reported by now, and return whether that concerns the database, the run or a log."""
+        is_notified, self._is_notified = self._is_notified, False
+        events = () if self._inotify is None else self._inotify.read(0)
+        # The kernel drops events when too many are unread, and reports that as an event of the watch -1.
+        return is_notified or any(
+            event.wd == -1 or event.name.startswith(tuple(self._names.get(event.wd, ()))) for event in events
+        )
+
+    def _be_notified(self) -> None:
+        self._is_notified = True
+        self._woken.set()
+
+    def _watch(self, folder: Path, name: str) -> bool:
+        """Watch the files in a folder whose names begin like this. Returns whether that is possible."""
         if self._inotify is None:
             return False
-        clock = SystemClock()
-        deadline = clock.monotonic() + seconds
-        while events := self._inotify.read(
-            max(0, int((deadline - clock.monotonic()) * 1000)), int(BURST_SECONDS * 1000)
-        ):
-            if any(event.name.startswith(tuple(self._names.get(event.wd, ()))) for event in events):
-                return True
-            if clock.monotonic() >= deadline:
-                return False
-        return False
-
-    def _watch(self, folder: Path, name: str) -> None:
-        """Watch the files in a folder whose names begin like this."""
-        if self._inotify is None:
-            return
         from inotify_simple import flags
 
         try:
             number = self._inotify.add_watch(folder, flags.CREATE | flags.MODIFY | flags.MOVED_TO)
         except OSError:  # it does not exist yet, or this user has no more watches: the sweep looks
-            return
+            return False
         self._names.setdefault(number, set()).add(name)  # a folder that is watched twice has one number
+        return True
 
 
 def _open_inotify() -> "INotify | None":
@@ -126,55 +163,42 @@ def _open_inotify() -> "INotify | None":
 
 
 class _Listener:
-    """A connection to PostgreSQL that listens for changes of a run, on an event loop that runs only during a wait."""
+    """A connection to PostgreSQL that listens for changes of a run.
 
-    def __init__(self, url: DatabaseUrl, run: "DagRunKey") -> None:
-        from asynsched.store.engines.driver_errors import store_errors
-        from asynsched.store.engines.postgres_engine import ServerOrder
+    Args:
+        url: The database.
+        run: The run.
+        notify: Called when a notification says that the run has changed.
+    """
 
-        self._url, self._run = url, run
-        self._order = ServerOrder()
-        self._errors = store_errors
+    def __init__(self, url: DatabaseUrl, run: "DagRunKey", notify: Callable[[], None]) -> None:
+        from asynsched.store.engines.postgres_engine import ServerOrder, command_timeout, connect
+
+        self._connect = partial(connect, url, ServerOrder(), command_timeout=command_timeout(url.dsn))
+        self._shown, self._run, self._notify = url.shown, run, notify
         self._connection: Any = None
-        self._has_changed = asyncio.Event()
-        self._runner = asyncio.Runner()
-        with self._errors(url.shown):
-            self._runner.run(self._subscribe())
-
-    def wait(self, inotify: "INotify | None", seconds: float) -> bool:
-        with self._errors(self._url.shown):
-            return self._runner.run(self._wait(inotify, seconds))
+        self._asked_at = -math.inf
 
     def close(self) -> None:
         if self._connection is not None:
             self._connection.terminate()
-        self._runner.close()
 
-    async def _subscribe(self) -> None:
-        """Listen, and ask the schedulers to notify of the run; for a while, so a wait asks again and again."""
-        from asynsched.store.engines.postgres_engine import connect
+    async def renew(self) -> None:
+        """Listen, and ask the schedulers to notify of the run, unless both has been done recently."""
         from asynsched.store.schedulers import CHANNEL
 
-        if self._connection is None or self._connection.is_closed():
-            self._connection = await connect(self._url, self._order)
-            self._connection.add_termination_listener(lambda _: self._has_changed.set())
-            await self._connection.add_listener(CHANNEL, self._hear)
-        await self._connection.execute("SELECT pg_notify($1, $2)", CHANNEL, encode_hints([Hint("watch", *self._run)]))
-
-    async def _wait(self, inotify: "INotify | None", seconds: float) -> bool:
-        loop = asyncio.get_running_loop()
-        if inotify is not None:
-            loop.add_reader(inotify.fileno(), self._has_changed.set)
-        try:
-            async with asyncio.timeout(seconds):
-                return await self._has_changed.wait()
-        except TimeoutError:
-            await self._subscribe()
-            return False
-        finally:
-            self._has_changed.clear()
-            if inotify is not None:
-                loop.remove_reader(inotify.fileno())
+        now = asyncio.get_running_loop().time()
+        is_connected = self._connection is not None and not self._connection.is_closed()
+        if is_connected and now - self._asked_at < RENEW_SECONDS:
+            return
+        with store_errors(self._shown):
+            if not is_connected:
+                self._connection = await self._connect()
+                self._connection.add_termination_listener(lambda _: self._notify())
+                await self._connection.add_listener(CHANNEL, self._hear)
+            hint = encode_hints([Hint("watch", *self._run)])
+            await self._connection.execute("SELECT pg_notify($1, $2)", CHANNEL, hint)
+        self._asked_at = now
 
     def _hear(self, _connection: object, _process: int, _channel: str, payload: object) -> None:
         try:
@@ -183,4 +207,4 @@ class _Listener:
             return
         # An empty payload stands for one that was too long.
         if not payload or any((*self._run,) == (hint.dag_id, hint.run_id) and hint.kind != "watch" for hint in hints):
-            self._has_changed.set()
+            self._notify()
