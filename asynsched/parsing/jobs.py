@@ -94,7 +94,8 @@ class Parser(Protocol):
             path: The file, relative to the DAG folder.
             slots: Counts the parses. The caller has taken one for this call; a second process that parses the file at
                 the same time takes another.
-            is_edited: The file has changed since its last parse, or a user asks for the parse.
+            is_edited: The file or a module that it imports changed while the folder was watched, or a user asks for
+                the parse.
 
         Raises:
             ParseTimeout: The parse did not end in time, not even by its own guard.

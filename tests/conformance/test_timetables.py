@@ -30,8 +30,6 @@ from asynsched.timetables import (
 DATA = Path(__file__).parent / "data"
 CASES = json.loads((DATA / "timetables.json").read_text())["cases"]
 PRESETS = json.loads((DATA / "cron_presets.json").read_text())["cases"]
-GIVES_UP = ("did not advance", "next schedule shouldn't be earlier")
-"""Cases where Airflow fails at a clock change, and asynsched continues."""
 
 
 def delta(form):

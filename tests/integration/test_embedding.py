@@ -14,6 +14,7 @@ import sqlalchemy as sa
 from asynsched import Asset, Scheduler
 from asynsched.clock import SystemClock
 from asynsched.errors import AlreadyExists, AsynschedError, DagError, HomeInUse, NotFound, NotServing, SettingsError
+from asynsched.parsing.processes.informed_parser import WARM_UP_DELAY
 from asynsched.settings import LeaseSettings, Settings
 from asynsched.store.runs.dag_runs import get_run, list_runs
 from asynsched.store.runs.task_instances import load_task_instances
@@ -122,7 +123,8 @@ async def test_waiting_for_idleness_and_stopping_do_not_poll(program):
     async with running(scheduler):
         await scheduler.trigger("numbers")
         await scheduler.wait_idle()
-    assert [length for length in clock.slept if length < timedelta(seconds=1)] == []
+    # The only pause is the one before the parse servers are warmed up, once the folder is read.
+    assert clock.slept in ([], [WARM_UP_DELAY])
 
 
 async def test_a_timetable_in_a_dag_file_says_what_a_triggered_run_is_about(scheduler):

@@ -29,7 +29,7 @@ DAG and no scheduler serves, the command reads the DAG folder first. It keeps th
 if the command changes something.
 
 RUN is a `run_id`, a unique prefix of one of the DAG's run_ids, or `latest` for the run that `runs list DAG` shows
-first. An exact run_id takes precedence.
+first. An exact run_id takes precedence. A command that changes a run without asking (`--yes`) refuses a prefix.
 
 On a terminal, a table fits the width: it has the most useful columns, leaves out those without room, names these, and
 shows instants in the machine's time zone. In a file or a pipe, a table does not depend on the terminal: it has the
@@ -63,8 +63,8 @@ A setting takes its value from the first of these sources that has one:
 
 `asynsched config show` lists every setting, its value and its source. In an environment variable, a list is JSON, or
 its items are separated by commas. Durations are in seconds. A variable that starts with `ASYNSCHED_` and names no
-setting is an error, and so is an unknown key in the file. Unless you name a DAG folder, commands other than `up` use
-the folder that the home served last.
+setting is an error, and so is an unknown key in the file; only the variables that Kubernetes sets for its Services are
+passed over. Unless you name a DAG folder, commands other than `up` use the folder that the home served last.
 
 An embedding program constructs `asynsched.Settings(...)` itself; asynsched reads nothing from its environment.
 

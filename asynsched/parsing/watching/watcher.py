@@ -102,18 +102,6 @@ class Watcher(Service):
         self._folder_is_away = False
         self.is_polling = self._settings.mode == "poll"
 
-    @property
-    def watched_folders(self) -> frozenset[str]:
-        """The absolute paths of the folders that are watched at the moment."""
-        return frozenset() if self._events is None else self._events.folders
-
-    @property
-    def is_caught_up(self) -> bool:
-        """Whether changes are watched or polled, and a walk has found all earlier ones."""
-        return not self._walk_again and (
-            self.is_polling or (self._events is not None and self._events.is_ready.is_set())
-        )
-
     async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
         """Watch until cancelled.
 

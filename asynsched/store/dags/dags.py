@@ -51,7 +51,6 @@ _HAS_ERRORS = (
 _DAGS: sa.Select[Any] = sa.select(*(dag.c[name] for name in DagRow.__struct_fields__ if name in dag.c), _HAS_ERRORS)
 _SOME = _DAGS.where(dag.c.dag_id.in_(sa.bindparam("dag_ids", expanding=True)))
 _ACTIVE = _DAGS.where(dag.c.is_active).order_by(dag.c.dag_id)
-_ALL = _DAGS.order_by(dag.c.dag_id)
 _ALL_IDS = sa.select(dag.c.dag_id).order_by(dag.c.dag_id)
 _IDS = _ALL_IDS.where(dag.c.is_active)
 _IS_UNEXAMINED = sa.or_(dag.c.last_examined_at.is_(None), dag.c.last_examined_at < dag.c.updated_at)
@@ -104,10 +103,9 @@ def find_dag(conn: Connection, dag_id: str) -> DagRow:
     return found
 
 
-def list_dags(conn: Connection, *, active_only: bool = True) -> list[DagRow]:
-    """Return all DAGs, by dag_id."""
-    rows = conn.execute(_ACTIVE if active_only else _ALL)
-    return [as_struct(DagRow, row, tags=from_json(row.tags)) for row in rows]
+def list_dags(conn: Connection) -> list[DagRow]:
+    """Return the active DAGs, by dag_id."""
+    return [as_struct(DagRow, row, tags=from_json(row.tags)) for row in conn.execute(_ACTIVE)]
 
 
 def near_dag_ids(conn: Connection, dag_id: str) -> tuple[str, ...]:

@@ -13,11 +13,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-ROLES = (
-    "scheduler", "keeper", "zygote", "full zygote", "template", "task", "ready process", "trigger host", "parse server",
-    "guardian", "parse",
-)  # fmt: skip
-
 
 class Stat(NamedTuple):
     """What the kernel says of a process."""

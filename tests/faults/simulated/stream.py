@@ -72,11 +72,6 @@ class Stream:
         if self._protocol is not None and not self.process.is_dead:
             self._world.later(0, self._protocol.connection_lost, None, process=self.process)
 
-    @property
-    def is_quiet(self) -> bool:
-        """Whether nothing is on its way."""
-        return not self._to_keeper and not self._to_scheduler
-
     def _arrive_at_keeper(self) -> None:
         if self._to_keeper:
             for message in self._reader.feed(self._to_keeper.popleft()):

@@ -44,7 +44,6 @@ EDITED = ("dag0", "dag1")
 """DAGs whose files people edit."""
 N_VERSIONS = 3
 """Versions of such a DAG."""
-DAYS = timedelta(days=1)
 
 
 class World(NamedTuple):

@@ -52,7 +52,9 @@ async def test_a_good_file_gives_its_dags_and_the_modules_it_imports(site):
     site.write(
         "good.py", "import helper\nfrom asynsched import DAG\nprint('hello')\nwith DAG(helper.NAME):\n    pass\n"
     )
+    (site.settings.home_path / "tmp" / "parse-killed").mkdir()
     report = await site.parser.parse("good.py")
+    assert site.scratch() == [], "a killed parse's folder is removed before the first parse"
     assert [parsed.dag.dag_id for parsed in report.dags] == ["made"]
     assert [source.path for source in report.sources] == ["good.py", "helper.py"]
     assert (report.path, report.errors, report.output) == ("good.py", (), "hello\n")
@@ -147,6 +149,36 @@ async def test_parses_of_one_guardian_reach_nothing_hidden(tmp_path):
         release.mkdir()
         (release / "token").write_text("x")
         assert (await site.parser.parse("reaches.py")).output == "True True False False False True\n"
+
+
+LEAVING = """
+import os, sys
+from datetime import UTC, datetime
+from pathlib import Path
+from asynsched.protocol.parse_setup import ParseLimits
+from asynsched.serialization.schema import ParseQuestions
+from sandbox.parse_server import warm
+from sandbox.parsing import supervise
+from sandbox.parsing.importing import ParseRequest
+
+supervise.become_guardian()
+warm(ParseLimits())
+folder, lifeline = Path(sys.argv[1]), supervise.PipeLifeline(os.pipe()[1])
+for number in range(2):
+    (scratch := folder.parent / f"scratch_{number}").mkdir()
+    request = ParseRequest("reaches.py", folder, scratch, ParseLimits(), ParseQuestions(now=datetime.now(UTC)))
+    print(supervise.parse_file(request, lifeline).output, end="")
+"""
+
+
+def test_a_parse_reaches_nothing_that_the_one_before_has_left_behind(tmp_path):
+    (folder := tmp_path / "dags").mkdir()
+    left = tmp_path / "scratch_0" / "mine"
+    (folder / "reaches.py").write_text(dedent(REACHES).format(paths=[str(left)]))
+    command = [sys.executable, "-P", "-c", LEAVING, str(folder)]
+    ended = subprocess.run(command, capture_output=True, check=True, text=True)
+    assert left.exists()
+    assert ended.stdout == "True True False False\n" * 2
 
 
 async def test_a_parse_that_is_not_wanted_any_more_leaves_nothing_but_the_server(site):

@@ -157,14 +157,14 @@ async def test_the_home_inside_the_folder_is_not_watched(root):
         site.write("last.py")
         await site.told_of("last.py")
         assert set(site.files) == {"last.py"}
-        assert not any(str(home) in folder for folder in site.watcher.watched_folders)
+        assert not any(str(home) in folder for folder in site.watched_folders)
     named = root / "named_home"
     async with watching(root, home=named) as site:
         (named / "state.py").write_text("x = 1")
         site.write("last.py", "x = 22")
         await site.told_of("last.py")
         assert set(site.files) == {"last.py"}
-        assert str(named) not in site.watcher.watched_folders
+        assert str(named) not in site.watched_folders
 
 
 @pytest.mark.parametrize("make", [lambda path: None, lambda path: path.write_text("")])

@@ -12,6 +12,7 @@ from asynsched.clock import SystemClock
 from asynsched.parsing.watching.file_events import FileEvents
 from asynsched.parsing.watching.watcher import NativeEvents, Watcher
 from asynsched.settings import Settings, WatchSettings
+from tests.support.waiting import eventually
 
 
 class Watched:
@@ -59,12 +60,25 @@ class Watched:
 
     async def told_of_edits(self, path: str) -> None:
         """Wait until the watcher is at rest, edit a file, and wait for news of it."""
-        with anyio.fail_after(20):
-            while not self.watcher.is_caught_up:  # noqa: ASYNC110 - nobody else needs to be told
-                await anyio.sleep(0.005)
+        await self.at_rest()
         self.take_all()
         self.write(path, "y = 4444")
         await self.told_of(path)
+
+    @property
+    def watched_folders(self) -> frozenset[str]:
+        """The absolute paths of the folders that are watched at the moment."""
+        return frozenset() if self.watcher._events is None else self.watcher._events.folders
+
+    async def at_rest(self) -> None:
+        """Wait until changes are watched or polled, and a walk has found all earlier ones."""
+
+        def is_caught_up() -> bool:
+            watcher = self.watcher
+            is_watched = watcher.is_polling or (watcher._events is not None and watcher._events.is_ready.is_set())
+            return is_watched and not watcher._walk_again
+
+        await eventually(is_caught_up, "the watcher is at rest")
 
     def take_all(self) -> None:
         """Take the messages that have come."""
@@ -93,8 +107,6 @@ async def watching(
     async with anyio.create_task_group() as tasks:
         await tasks.start(watched.watcher.run)
         await watched.until(lambda: watched.n_scans)
-        with anyio.fail_after(20):
-            while not watched.watcher.is_caught_up:  # noqa: ASYNC110 - nobody else needs to be told
-                await anyio.sleep(0.005)
+        await watched.at_rest()
         yield watched
         tasks.cancel_scope.cancel()

@@ -165,7 +165,7 @@ async def test_tries_outlast_a_stopped_keeper_while_nobody_takes_their_runs(benc
         assert is_alive(pid)
 
 
-@pytest.mark.parametrize("zygote", ["forked", "executed"])
+@pytest.mark.parametrize("zygote", ["forked", "executed", "beside a disk that hangs"])
 async def test_tries_end_in_time_without_a_scheduler_and_with_a_stopped_keeper(bench: Bench, code, zygote):
     bench.settings = Settings(lease=LeaseSettings(grace=0.0, kill_time=0.2))
     bench.shares_database = True
@@ -184,6 +184,12 @@ async def test_tries_end_in_time_without_a_scheduler_and_with_a_stopped_keeper(b
             lambda: [one for one in bench.children_of_keeper()[0] if one.pid != watching.pid], "another zygote"
         )
     first.renew_lease(SystemClock().boottime() + 1)
+    if zygote == "beside a disk that hangs":
+        unread = bench.code("# never read", "unread.py")
+        source = bench.home / "sources" / f"{unread.version_hash}.py"
+        source.unlink()
+        os.mkfifo(source)
+        await first.launch([bench.launch(unread, "unread")])
     # The keeper hears of the lease before it is asked for this.
     await bench.run(first, bench.launch(code, "asks"))
     os.kill(keeper, signal.SIGSTOP)
@@ -194,6 +200,8 @@ async def test_tries_end_in_time_without_a_scheduler_and_with_a_stopped_keeper(b
     async with bench.running(lease_epoch=2):
         ends = [await bench.end_of(launch) for launch in launches]
         assert {(end.state, end.cause) for end in ends} == {("failed", "machine")}
+    for process in bench.processes():
+        process.kill()  # what waits for the disk
 
 
 async def test_a_keeper_that_is_well_is_not_killed_though_a_try_is_long_in_exiting(bench: Bench, code):

@@ -40,13 +40,15 @@ LONG_AGO = 1_700_000_000
 class ScriptedParser:
     """Reads a file's lines: `dag NAME`, `imports MODULE`, `error KIND`, `crashes`. Airflow is mentioned for safe mode.
 
-    `parsed` lists each parse in the order of their starts. A path in `gates` waits there once it has read the file.
-    `seconds`: how long a parse says that it has taken, instead of a moment.
+    `parsed` lists each parse in the order of their starts, `edited` those that are said to be of an edit. A path in
+    `gates` waits there once it has read the file. `seconds`: how long a parse says that it has
+    taken, instead of a moment.
     """
 
     def __init__(self, root: Path) -> None:
         self._root = root
         self.parsed: list[str] = []
+        self.edited: list[str] = []
         self.gates: dict[str, anyio.Event] = {}
         self.failures: dict[str, SandboxError] = {}
         self.seconds: dict[str, float] = {}
@@ -55,6 +57,7 @@ class ScriptedParser:
 
     async def parse(self, path: str, slots: ParseSlots, *, is_edited: bool) -> ParseReport:
         self.parsed.append(path)
+        self.edited += [path] if is_edited else []
         self.under_way[path] += 1
         assert self.under_way[path] == 1
         self.most_at_once = max(self.most_at_once, self.under_way.total())

@@ -296,6 +296,30 @@ def test_unchanged_files_are_parsed_and_logged_at_their_intervals(folder):
     folder.run(main)
 
 
+def test_a_parse_is_of_an_edit_if_the_file_or_a_module_changes_or_a_user_asks(folder):
+    """Only then is it likely that a DAG gets a new version: a second parse begins beside the first."""
+    site = folder.new(watch=WatchSettings(min_file_process_interval=60))
+
+    async def main():
+        site.write("helper.py", "one")
+        for name in ("saved", "uses", "asked", "other"):
+            site.write(f"{name}.py", f"dag {name}", *(["imports helper.py"] if name == "uses" else []))
+        async with site.running():
+            await site.scan()
+            await site.idle()
+            await folder.clock.sleep(timedelta(seconds=61))
+            assert {"saved.py", "uses.py", "asked.py", "other.py"} <= set(await site.idle()), "all, for the interval"
+            assert site.parser.edited == []
+            site.write("saved.py", "dag saved", "more")
+            site.write("helper.py", "two")
+            await site.tell("saved.py", "helper.py")
+            await site.tell("asked.py", forced=True)
+            assert "other.py" not in await site.idle()
+            assert {"saved.py", "uses.py", "asked.py"} <= set(site.parser.edited)
+
+    folder.run(main)
+
+
 def test_a_stop_ends_the_parses_that_are_under_way(folder):
     site = folder.dispatching
 

@@ -20,8 +20,8 @@ class Says(RetryPolicy):
         return self.decision
 
 
-def decided(policy, ended=FAILED, exc=None) -> tuple[bool, float | None, str]:
-    end = decided_by_policy(ended, policy, exc or ValueError("no"), context())
+def decided(policy) -> tuple[bool, float | None, str]:
+    end = decided_by_policy(FAILED, policy, ValueError("no"), context())
     return end.retry, end.retry_delay, end.reason
 
 
