@@ -181,7 +181,7 @@ def _listeners(base: Foundation, vitals: Vitals) -> tuple[Service, ...]:
 
 
 def _connect(services: Services, base: Foundation, availability: Availability) -> None:
-    """Give all services what they share, some services each other, and health the pulses of all."""
+    """Give all services the objects that they share, some services each other, and health the pulses of all."""
     vitals, thread = services.vitals, services.claim.thread
     services.heartbeat.serve_hosts(services.triggerer.answer)
     if base.database.is_shared:
@@ -204,7 +204,7 @@ def make_evaluator(
     """Return an evaluator without runs.
 
     Args:
-        base: What it stands on.
+        base: The settings, database and clock that it uses.
         versions: Those of the DAGs whose runs it takes in.
         parallelism: How many tasks may run at once.
         executors: How many of them each of several executors runs, by the names that tasks give.

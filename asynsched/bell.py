@@ -28,7 +28,7 @@ KINDS = (
 
 
 class Hint(Struct, frozen=True, omit_defaults=True):
-    """Says what has changed.
+    """A notification of a change.
 
     From commands: a DAG, a new run, a run with a request or an edit, the backfills of a DAG, a file to parse again, the
     pools, events of assets; `ping` and `health` ask for an answer. From other schedulers: a run has ended (`end`),
@@ -146,7 +146,7 @@ def _ask(home: Path, question: Hint) -> bytes | None:
         ):
             asker.bind(own_address)
             asker.settimeout(PING_SECONDS)
-            # After this, nobody else can answer.
+            # After this, no other process can answer.
             asker.connect(address)
             asker.send(encode_hints([question]).encode())
             return asker.recv(MAX_RING_BYTES)

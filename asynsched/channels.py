@@ -39,7 +39,7 @@ class FolderScanned:
     """The whole DAG folder was walked; every change that the walk found was sent before."""
 
 
-# DAGs and assets: what may make a run due
+# DAGs and assets: changes that may make a run due
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +81,7 @@ class RunsCreated:
 
 @dataclass(frozen=True, slots=True)
 class RunEdited:
-    """Somebody cleared, marked or cancelled this DagRun, or asks its scheduler to."""
+    """A user cleared, marked or cancelled this DagRun, or asks its scheduler to."""
 
     run: DagRunKey
 
@@ -108,19 +108,19 @@ class RunsOrphaned:
 RunNews = RunCreated | RunsCreated | RunEdited | RunCancelled | RunWatched | RunsOrphaned
 
 
-# Limits: what may let runs and tasks start, or hold them back
+# Limits: changes that may let runs and tasks start, or hold them back
 
 
 @dataclass(frozen=True, slots=True)
 class BackfillChanged:
-    """Somebody made, paused or ended a backfill of this DAG."""
+    """A user made, paused or ended a backfill of this DAG."""
 
     dag_id: str
 
 
 @dataclass(frozen=True, slots=True)
 class PoolsChanged:
-    """Somebody changed the pools."""
+    """A user changed the pools."""
 
 
 @dataclass(frozen=True, slots=True)

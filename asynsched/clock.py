@@ -24,11 +24,11 @@ class Clock(Protocol):
         ...
 
     def boottime(self) -> float:
-        """Return seconds since the machine started, suspension included: what leases are measured in."""
+        """Return seconds since the machine started, suspension included: the clock of leases."""
         ...
 
     def boot(self) -> str:
-        """Return a unique name of this boot of the machine; "" where there is none."""
+        """Return a unique name of this boot of the machine; "" if the system does not give one."""
         ...
 
     async def wait(self, event: anyio.Event, at_most: timedelta | None = None) -> bool:

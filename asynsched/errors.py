@@ -1,4 +1,4 @@
-"""The errors that asynsched raises on purpose: who is at fault, and what the caller should do.
+"""The errors that asynsched raises on purpose: who is at fault, and how the caller should react.
 
 AsynschedError
 ├── SettingsError                  the configuration: refuse to start
@@ -38,11 +38,11 @@ class SettingsError(AsynschedError):
 
 
 class DagError(AsynschedError):
-    """A mistake in a DAG file. The message says what it is and what to do."""
+    """A mistake in a DAG file. The message explains it and how to correct it."""
 
 
 class DagWarning(UserWarning):
-    """A probable mistake in a DAG file. The message says what to do. Warned, not raised."""
+    """A probable mistake in a DAG file. The message says how to correct it. Warned, not raised."""
 
 
 class NoEffectWarning(UserWarning):
@@ -60,7 +60,7 @@ class NoEffectWarning(UserWarning):
 
 
 def without_effect(arguments: tuple[str, ...]) -> str:
-    """Return a sentence that says which arguments have no effect, and what to do instead."""
+    """Return a sentence about arguments without effect, with advice."""
     have = "has" if len(arguments) == 1 else "have"
     hint = "; no mail is sent: write an on_failure_callback or on_retry_callback" if "email" in arguments else ""
     return f"{', '.join(arguments)} {have} no effect in asynsched{hint}"

@@ -63,7 +63,7 @@ class FernetKeys:
         return key_id in self.key_ids or key_id in self._load()
 
     def first(self) -> str:
-        """Return the name of the key for the first secret; make a key if there is none. Raises SecretsUnreadable."""
+        """Return the name of the key for the first secret; make a key if none exists. Raises SecretsUnreadable."""
         if not self.key_ids and self._may_make:
             self._write_new(())
         if not self.key_ids:

@@ -5,7 +5,7 @@ lock           locked while a scheduler serves this home
 bell.sock      rung by commands from other terminals (see bell.py)
 logs/          one file a try
 attempts/      the keeper's journal of tries
-sources/       the code of DAG versions, by content hash: copies of what the database has
+sources/       the code of DAG versions, by content hash: copies of those in the database
 tmp/           scratch folders of parses
 dags_folder    path of the DAG folder that was last served
 """
@@ -74,7 +74,7 @@ def remember_dags_folder(home: Path, dags_folder: Path) -> None:
 
 
 def served_dags_folder(home: Path) -> Path | None:
-    """Return the DAG folder that was last served from this home; None if there is none."""
+    """Return the DAG folder that was last served from this home; None before the first."""
     try:
         name = (home / SERVED_FOLDER).read_bytes()
     except OSError:

@@ -74,9 +74,9 @@ class Scheduler:
         home: Folder of the scheduler's own state; by default that of the settings.
         parallelism: Tasks that may run at once; by default that of the settings.
         parse_processes: Parses that may run at once; by default that of the settings.
-        settings: Everything else. The arguments above override what they have.
+        settings: Everything else. The arguments above override them.
         clock: Where time comes from.
-        metrics: Where its figures go, e.g. `PrometheusMetrics(registry)`; by default what the settings say.
+        metrics: The destination of its figures, e.g. `PrometheusMetrics(registry)`; by default as the settings say.
 
     Attributes:
         started: Set once it serves.
@@ -192,10 +192,10 @@ class Scheduler:
             self._services.executor.hurry()
 
     async def _start(self, stack: AsyncExitStack, lease_scope: anyio.CancelScope) -> Services:
-        """Open everything, and return the services, which know what was going on.
+        """Open everything, and return the services, with the state of the runs in progress.
 
         Args:
-            stack: Closes what was opened.
+            stack: Closes everything that was opened.
             lease_scope: Cancelled once the lease is lost.
         """
 
@@ -277,7 +277,7 @@ class Scheduler:
             log.warning("lease.kept", reason="tries may be left that could not be ended")
 
     def _end(self) -> None:
-        """Wake all who wait: nothing is served any more."""
+        """Wake all waiters: the scheduler no longer serves."""
         self._open = None
         self._stopped.set()
 
@@ -319,7 +319,7 @@ class Scheduler:
         The cancellation of the run is stored before this ends, so that a crash does not undo it. While the database is
         away, the scheduler stores it later.
 
-        Raises what `trigger` raises, and NotServing when the scheduler stops before the run has ended.
+        Raises the errors of `trigger`, and NotServing when the scheduler stops before the run has ended.
         """
         await self._wait_for_dag(dag_id)
         key = DagRunKey(dag_id, run_id or f"manual__{self.clock.now().isoformat()}")
@@ -344,7 +344,7 @@ class Scheduler:
             with anyio.move_on_after(STORE_SECONDS):
                 await self.cancel_run(run)
                 is_settled = True
-        except StoreError as exc:  # the database is away, or somebody changed the run at the same moment
+        except StoreError as exc:  # the database is unavailable, or the run was changed at the same moment
             is_settled = isinstance(exc, NotFound)
         except AsynschedError as exc:  # it has ended meanwhile, or the scheduler has stopped
             log.info("run.not_cancelled", dag_id=run.dag_id, run_id=run.run_id, reason=str(exc))
@@ -417,14 +417,14 @@ class Scheduler:
     ) -> list[TaskInstanceKey]:
         """Mark tasks of a run as `success`, `failed` or `skipped`; running ones are killed.
 
-        Returns the marked task instances, and raises what `clear_tasks` raises.
+        Returns the marked task instances, and raises the errors of `clear_tasks`.
         """
         return await self._submit(run, MarkTasks(tuple(task_ids), state, downstream=downstream), "task.mark")
 
     async def mark_run(self, run: DagRunKey, state: MarkedRunState) -> None:
         """Mark a run as `success` or `failed`, as `asynsched runs mark` does.
 
-        Raises what `clear_tasks` raises.
+        Raises the errors of `clear_tasks`.
         """
         await self._submit(run, MarkRun(state), "run.mark")
 
@@ -434,7 +434,7 @@ class Scheduler:
         await self.channels.runs.put(RunEdited(run))
         return [TaskInstanceKey(*run, row.task_id, row.map_index) for row in taken.instances]
 
-    # What it does now
+    # Current state
 
     async def wait_idle(self) -> None:
         """Wait until every known file is parsed, no run is active and none is due. May be called before `serve`.
@@ -509,7 +509,7 @@ class Scheduler:
             await self._while_serving(partial(progress.until_known, database, dag_id))
 
     async def _while_serving(self, wait: Callable[[], Awaitable[object]]) -> None:
-        """Wait for something that only a serving scheduler does. Raises NotServing, and what `wait` raises."""
+        """Wait for a result that only a serving scheduler produces. Raises NotServing, and the errors of `wait`."""
         if not await cancelled_by(self._stopped, wait):
             raise NotServing(NO_MORE)
 

@@ -36,7 +36,7 @@ class Services:
     """The parts of a scheduler.
 
     The consumers start first. When the scheduler stops, the producers stop, then the executor drains, then the
-    consumers stop: what the last tries report is still stored.
+    consumers stop: the reports of the last tries are still stored.
 
     Attributes:
         steps: Wakes callers that wait for a state of all services.
@@ -80,7 +80,7 @@ class Services:
             *self.claim.services,
         )
 
-    # What they reach together
+    # State of all together
 
     @property
     def are_idle(self) -> bool:
@@ -89,7 +89,7 @@ class Services:
 
     @property
     def are_at_a_standstill(self) -> bool:
-        """Whether all services wait for active runs that do not progress by themselves."""
+        """Whether all services wait for active runs that cannot progress."""
         return self._others_are_idle and self.evaluator.is_at_a_standstill
 
     @property
@@ -145,7 +145,7 @@ async def cancelled_by(event: anyio.Event, work: Callable[[], Awaitable[object]]
     """Do some work, and cancel it once an event is set. Returns whether the work was done.
 
     Raises:
-        Exception: What the work raises, in no group.
+        Exception: Raised by the work, without a group around it.
     """
     if event.is_set():
         return False

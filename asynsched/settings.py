@@ -118,7 +118,7 @@ class RetentionSettings(CheckedSettings, frozen=True, forbid_unknown_fields=True
     logs_days: Annotated[Days, doc("Days that a run's logs are kept after its end.")] = 0.0
     logs_per_dag: Annotated[Number, doc("Of how many of the newest runs of each DAG the logs are kept.")] = 0
     asset_events_days: Annotated[Days, doc("Days that an asset event is kept once no DAG waits for it.")] = 0.0
-    audit_days: Annotated[Days, doc("Days that the audit is kept: who did what from outside.")] = 0.0
+    audit_days: Annotated[Days, doc("Days that the audit is kept: the record of users' actions.")] = 0.0
     versions_days: Annotated[
         Days, doc("Days that a superseded version of a DAG, and its sources, are kept once no run needs them.")
     ] = 0.0
@@ -278,7 +278,7 @@ class CallbacksSettings(CheckedSettings, frozen=True, forbid_unknown_fields=True
 
 
 class LogSettings(CheckedSettings, frozen=True, forbid_unknown_fields=True):
-    """What is logged, and how."""
+    """The log: its level, format and destination."""
 
     format: Annotated[Literal["console", "json"], doc("For people, or one JSON object a line.")] = "console"
     level: Annotated[Literal["debug", "info", "warning", "error"], doc("Lowest level that is logged.")] = "info"
@@ -396,7 +396,7 @@ class Settings(CheckedSettings, frozen=True, forbid_unknown_fields=True):
             if not getattr(self, name):
                 raise self.invalid(name, "must not be empty")
         if self.default_timezone != "UTC" and not _is_zone(self.default_timezone):
-            raise self.invalid("default_timezone", f"there is no time zone {self.default_timezone!r}")
+            raise self.invalid("default_timezone", f"there is no timezone {self.default_timezone!r}")
 
     def __repr__(self) -> str:
         # Others may hold passwords and keys.

@@ -49,7 +49,7 @@ class Timers(Generic[When, Subject]):
 
     @property
     def next_at(self) -> When | None:
-        """The time of the earliest subject; None if there is none."""
+        """The time of the earliest subject; None without subjects."""
         while self._heap and not self._counts(self._heap[0]):
             heapq.heappop(self._heap)
         return self._heap[0][0] if self._heap else None

@@ -1,4 +1,4 @@
-"""Where the code of a DAG file stands: in which DAG, task group and setup block, at which line; and what it made."""
+"""The state of a DAG file's execution: the current DAG, task group, setup block and line; and the objects it made."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ def get_parsing_context() -> ParsingContext:
 class Origin:
     """A place in a DAG file.
 
-    The line is looked up on demand: that walks through the code from its first line, which would take seconds for the
-    thousands of DAGs that one file may make.
+    The line is looked up on demand: a lookup walks through the code from its first line, which would take seconds in a
+    file that defines thousands of DAGs.
     """
 
     __slots__ = ("_code", "_instruction")

@@ -23,7 +23,7 @@ RESERVED_SCHEMES = ("airflow", "asynsched")
 
 
 class BaseAsset:
-    """An asset, a reference to one, an alias, or an expression of these: what a schedule can be made of."""
+    """An asset, a reference to one, an alias, or an expression of these: the parts of a schedule."""
 
     def __and__(self, other: object) -> AssetAll:
         return AssetAll(self, other) if isinstance(other, BaseAsset) else NotImplemented

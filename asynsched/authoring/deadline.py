@@ -54,7 +54,7 @@ class Callback:
         """Raise DagError for a function of the wrong kind."""
 
     def __call__(self, context: Context) -> None:
-        """Call the function and wait for its end. Raises whatever it raises."""
+        """Call the function and wait for its end. Its exceptions propagate."""
         from asynsched.authoring.operators.python import finished, keyword_arguments
 
         function = self._found()

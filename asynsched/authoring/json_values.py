@@ -1,4 +1,4 @@
-"""JSON values: what crosses from a DAG file to the scheduler."""
+"""JSON values: the only values that pass from a DAG file to the scheduler."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def check_json(value: Any, what: str, *, advice: str = _ADVICE) -> None:
     Args:
         value: The value.
         what: Its name in the message.
-        advice: What its author should do.
+        advice: The advice to its author.
     """
     wrong = _not_json(value)
     if wrong is _NOTHING:
@@ -48,7 +48,7 @@ def _text_key(key: Any) -> Any:
 
 
 def _not_json(value: Any) -> Any:
-    """Return the first part of a value that is not JSON; _NOTHING if there is none."""
+    """Return the first part of a value that is not JSON; _NOTHING if all of it is."""
     todo = [value]
     while todo:
         item = todo.pop()

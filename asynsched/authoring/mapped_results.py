@@ -1,4 +1,4 @@
-"""Results to map over: what `map()`, `zip()` and `concat()` of a task's result return, and their values in a try.
+"""Results to map over: those that `map()`, `zip()` and `concat()` of a task's result return, and their values in a try.
 
 Source: Apache Airflow's `LazyXComSequence`, and its classes behind `map()`, `zip()` and `concat()`.
 """
@@ -114,7 +114,7 @@ def refuse_other_keys(found: Iterator[tuple[BaseOperator, str]], what: str) -> N
     for operator, key in found:
         if key != XCOM_RETURN_KEY:
             raise DagError(
-                f"{what} of the XCom {key!r} of task {operator.task_id!r}: only what a task returns can be mapped over"
+                f"{what} of the XCom {key!r} of task {operator.task_id!r}: only a return value can be mapped over"
             )
 
 
@@ -140,7 +140,7 @@ class MappableSequence(Sequence["Any"]):
 
 
 class LazyXComSequence(MappableSequence):
-    """What the instances of a task pushed, by map index, without those that pushed nothing.
+    """The values that the instances of a task pushed, by map index; an instance that pushed nothing has none.
 
     A value is requested from the scheduler when it is read; iterating requests as many as one answer holds.
 

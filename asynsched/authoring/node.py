@@ -1,4 +1,4 @@
-"""Whatever `>>` and `<<` can join: tasks, task groups, their results and labels; and the ids that these may have."""
+"""The nodes that `>>` and `<<` join: tasks, task groups, their results and labels; and the rules for their ids."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class RetryAction:
-    """What to do after a failure: plain strings with Airflow's names.
+    """The actions after a failure: plain strings with Airflow's names.
 
     Attributes:
         RETRY: Retry if the task has a retry left; a policy never adds to `retries`.
@@ -105,7 +105,7 @@ class RetryPolicy(ABC):
 
 
 class RetryRule:
-    """What to do after certain exceptions.
+    """The action after certain exceptions.
 
     Args:
         exception: An exception class, its dotted name (`"requests.exceptions.HTTPError"`), or a list of these. A name

@@ -32,7 +32,7 @@ class ResolveMixin:
 
 
 class ResultArg(ResolveMixin, DependencyMixin):
-    """Results of tasks to be mapped over: a task's return value, or what `map`, `zip` and `concat` make of it."""
+    """Results of tasks to be mapped over: a task's return value, or the result of its `map`, `zip` or `concat`."""
 
     @property
     def roots(self) -> list[BaseOperator]:
@@ -98,10 +98,10 @@ class XComArg(ResultArg):
         yield self.operator, self.key
 
     def resolve(self, context: Context) -> Any:
-        """Return what the task pushed; None for a task that returned nothing.
+        """Return the task's XCom; None for a task that returned nothing.
 
         For a mapped task, or a task in a mapped group that does not also enclose the running task, this is the sequence
-        of what its instances pushed.
+        of its instances' XComs.
 
         Raises:
             XComNotFound: The task pushed nothing under this key.

@@ -85,7 +85,7 @@ def _be_interrupted(_number: int, _frame: object) -> "NoReturn":
 def live_on() -> None:
     """Make this process one that lives on: it ends as usual, and collects garbage.
 
-    The collector leaves out what has been imported: searching that would stop the event loop for a tenth of a second,
+    The collector leaves out imported modules: searching them would stop the event loop for a tenth of a second,
     when there is most to do.
     """
     global _lives_on
@@ -97,7 +97,7 @@ def live_on() -> None:
 def _end_at_once(status: int) -> None:
     """End this process without Python's cleanup, which takes a twentieth of a command's time.
 
-    A command closes what it has opened.
+    A command closes everything that it has opened.
     """
     try:
         sys.stdout.flush()

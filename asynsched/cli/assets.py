@@ -33,7 +33,7 @@ SHOWN_EVENTS = 10
 
 
 @command("list", tables=True)
-@click.option("--alias", is_flag=True, help="List aliases instead, with the assets that each has stood for.")
+@click.option("--alias", is_flag=True, help="List aliases instead, with the assets that each one has stood for.")
 def show_assets(session: Session, alias: bool) -> Listing:
     """List the assets that DAGs or events name."""
     if alias:
@@ -48,7 +48,7 @@ def show_assets(session: Session, alias: bool) -> Listing:
 @command("show", tables=True)
 @asset_argument
 def show_asset(session: Session, asset: str) -> Record:
-    """Show an asset: who names it, its last events, and the DAGs that have events of it waiting."""
+    """Show an asset: the DAGs and tasks that name it, its last events, and the DAGs for which events wait."""
     found = asset_of(session, asset)
     aliases = session.read(aliases_of, [found.id])[found.id]
     references = session.read(references_to, waiting_digests(found.name, found.uri, aliases))
@@ -65,7 +65,7 @@ def show_asset(session: Session, asset: str) -> Record:
 @command("events", tables=True)
 @click.argument("asset", metavar="[ASSET]", required=False)
 @click.option("--alias", metavar="NAME", default="", help="Only events that came through this alias.")
-@click.option("--limit", type=click.IntRange(min=1), default=1000, show_default=True, help="How many at most.")
+@click.option("--limit", type=click.IntRange(min=1), default=1000, show_default=True, help="List at most this many.")
 def show_events(session: Session, asset: str | None, alias: str, limit: int) -> Listing:
     """List events, of one asset (its name or URI) or of all, newest first."""
     found = None if asset is None else asset_of(session, asset)
@@ -79,7 +79,7 @@ def show_events(session: Session, asset: str | None, alias: str, limit: int) -> 
 @asset_argument
 @click.option("--extra", metavar="JSON", help="An object that describes the update; tasks find it in the event.")
 def add_event(session: Session, asset: str, extra: str | None) -> Done:
-    """Report that an asset was updated: DAGs that wait for it may run."""
+    """Report an update of an asset, for which DAGs may be waiting."""
     told = read_conf(extra, "--extra")
     found = asset_of(session, asset, make=True)
     now = session.now()
@@ -97,21 +97,21 @@ def add_event(session: Session, asset: str, extra: str | None) -> Done:
 @asset_argument
 @conf_option
 def materialize(session: Session, asset: str, conf: str | None) -> Done:
-    """Trigger the one DAG that has a task which updates an asset."""
+    """Trigger the only DAG with a task that updates an asset."""
     found = asset_of(session, asset, make=True)
     content = read_conf(conf)
     dag_id = _only_producer(session, found)
     key = queue_run(session, dag_id, conf=content)
     run = session.read(get_run, *key)
     fields = {} if run is None else run_fields(run)
-    return Done(f"Run {key.run_id!r} of the DAG {dag_id!r} is queued, which updates {found.name!r}.", fields)
+    return Done(f"Run {key.run_id!r} of the DAG {dag_id!r} is queued; it updates {found.name!r}.", fields)
 
 
 def _only_producer(session: Session, found: AssetRow) -> str:
     references = session.read(references_to, waiting_digests(found.name, found.uri, ()))
     dag_ids = sorted({reference.dag_id for reference in references if reference.role == OUTLET})
     if len(dag_ids) != 1:
-        listed = f"several DAGs do: {', '.join(dag_ids)}; trigger the one that is meant" if dag_ids else "no DAG does"
+        listed = f"several DAGs do: {', '.join(dag_ids)}; trigger one of them by name" if dag_ids else "no DAG does"
         raise DagError(f"One DAG must have a task that updates the asset {found.name!r}, but {listed}.")
     return dag_ids[0]
 

@@ -56,9 +56,9 @@ backfill_argument = click.argument("backfill_id", metavar="ID", type=click.IntRa
     type=click.Choice(["none", "failed", "completed"]),
     default="none",
     show_default=True,
-    help="Dates with a run that run again: none, those whose run has failed, or all whose run has ended.",
+    help="Existing runs to run again: none, those that have failed, or all that have ended.",
 )
-@click.option("--reverse", "is_reverse", is_flag=True, help="The newest date first.")
+@click.option("--reverse", "is_reverse", is_flag=True, help="Run the newest date first.")
 @click.option(
     "--max-active-runs", type=click.IntRange(min=1), default=10, show_default=True, help="Runs of the backfill at once."
 )
@@ -67,7 +67,7 @@ backfill_argument = click.argument("backfill_id", metavar="ID", type=click.IntRa
 def create(
     session: Session, dag_id: str, from_date: str, to_date: str, conf: str | None, dry_run: bool, **options: Any
 ) -> Done | Listing:
-    """Create the runs of a DAG's schedule for a span of the past. The schedule itself is not affected.
+    """Create the runs that a DAG's schedule has in a span of the past. The schedule itself is not affected.
 
     --max-active-runs limits their number, instead of the DAG's own limit.
     """
@@ -122,7 +122,7 @@ def show_backfill(session: Session, backfill_id: int) -> Record:
 @command("pause")
 @backfill_argument
 def pause(session: Session, backfill_id: int) -> Done:
-    """Start no further run of a backfill. Running ones go on."""
+    """Start no further runs of a backfill. Its active runs continue."""
     return _change(session, "backfill.pause", lambda conn: set_paused(conn, backfill_id, is_paused=True))
 
 
@@ -136,7 +136,7 @@ def unpause(session: Session, backfill_id: int) -> Done:
 @command("cancel")
 @backfill_argument
 def cancel(session: Session, backfill_id: int) -> Done:
-    """End a backfill: its queued runs count as failed, running ones go on."""
+    """End a backfill: its queued runs count as failed, its running ones continue."""
     now = session.now()
     return _change(session, "backfill.cancel", lambda conn: cancel_backfill(conn, backfill_id, actor=actor(), now=now))
 

@@ -28,7 +28,7 @@ class Finding(NamedTuple):
     Attributes:
         what: Its name.
         ok: Whether it is good enough for a scheduler.
-        detail: The result, and what to do.
+        detail: The result, with advice.
     """
 
     what: str

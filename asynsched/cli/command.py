@@ -137,7 +137,7 @@ def errors_in_one_line() -> Iterator[None]:
         click.echo(err=True)  # the question has not ended its line
         fail("Interrupted.", INTERRUPTED)
     except BrokenPipeError:
-        # Nobody reads the answer any more. Python would print another error when it flushes at exit.
+        # The reader of the answer is gone. Python would print another error when it flushes at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         raise click.exceptions.Exit(1) from None
 
@@ -196,23 +196,23 @@ def read_instant(text: str, default_timezone: str, option: str) -> datetime:
             instant = instant.replace(tzinfo=ZoneInfo(default_timezone))
         return instant.astimezone(UTC)
     except (ValueError, OverflowError) as exc:
-        raise click.BadParameter(f"{text!r} is no instant: write {INSTANT_FORMS}", param_hint=option) from exc
+        raise click.BadParameter(f"{text!r} is not an instant: write {INSTANT_FORMS}", param_hint=option) from exc
 
 
 FAIL_ON = ("errors", "failed")
 
 
 def fail_on_option(errors: str, failed: str) -> Decorator:
-    """Return the option `fail_on`, a set of FAIL_ON; the arguments say in its help what each of them means."""
+    """Return the option `fail_on`, a set of FAIL_ON; the arguments explain each member in its help."""
 
     def read(_: click.Context, __: click.Parameter, text: str | None) -> frozenset[str]:
         given = [] if text is None else [kind.strip() for kind in text.split(",")]
         if unknown := [kind for kind in given if kind not in FAIL_ON]:
             values = f"{', '.join(FAIL_ON)}, or {','.join(FAIL_ON)}"
-            raise click.BadParameter(f"{unknown[0]!r} is none of its values: write {values}")
+            raise click.BadParameter(f"{unknown[0]!r} is not one of its values: write {values}")
         return frozenset(given)
 
-    help_text = f"End with code 1 for what LIST names, separated by commas. `errors`: {errors}. `failed`: {failed}."
+    help_text = f"End with code 1 on these problems, separated by commas. `errors`: {errors}. `failed`: {failed}."
     return click.option("--fail-on", callback=read, metavar="LIST", help=help_text)
 
 
@@ -220,7 +220,7 @@ def fail_if_wanted(fail_on: frozenset[str], *, errors: str, failed: str) -> None
     """End with code 1 if something that --fail-on names has gone wrong.
 
     Args:
-        fail_on: What it names.
+        fail_on: The kinds of problems that it names.
         errors: How many errors there are, in words; empty for none.
         failed: How many runs have failed, in words; empty for none.
     """

@@ -1,4 +1,4 @@
-"""`asynsched config …`: what the settings are, and where they came from."""
+"""`asynsched config …`: the settings, and the source of each."""
 
 import platform
 

@@ -40,7 +40,7 @@ class Option(NamedTuple):
         name: Its place in the settings and in asynsched.toml, e.g. `parse.timeout`.
         type: Its type with its bounds.
         default: Its default value.
-        description: What it does, in one sentence.
+        description: Its effect, in one sentence.
     """
 
     name: str
@@ -62,7 +62,7 @@ class Option(NamedTuple):
         """Return the value that a text of the environment, or a value of asynsched.toml, means.
 
         Raises:
-            ValueError: It means none; the message says what is expected.
+            ValueError: The text is not a value of this type; the message names the expected form.
         """
         base, _ = _bare(self.type)
         if isinstance(text, str) and get_origin(base) is tuple:

@@ -87,7 +87,7 @@ def import_connections(session: Session, file: str) -> Done:
     try:
         content = msgspec.json.decode(read_text(file), type=dict[str, dict[str, Any] | str])
     except (msgspec.DecodeError, msgspec.ValidationError) as exc:
-        fail(f"{file}: this is no JSON object of connections: {exc}")
+        fail(f"{file}: not a JSON object of connections: {exc}")
     rows = []
     for conn_id, value in sorted(content.items()):
         parts = {"uri": value} if isinstance(value, str) else value
@@ -122,7 +122,7 @@ def _checked(conn_id: str, parts: dict[str, Any]) -> store.ConnectionRow:
     if not made.conn_type:
         fail(f"The connection {conn_id!r} needs a type: give --conn-type, or a URI that begins with one.")
     if made.extra and not isinstance(_json(made.extra), dict):
-        fail(f"The connection {conn_id!r}: its extra is no JSON object.")
+        fail(f"The connection {conn_id!r}: its extra is not a JSON object.")
     return store.ConnectionRow(conn_id, **{name: getattr(made, name) for name in FIELDS})
 
 

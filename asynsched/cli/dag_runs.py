@@ -128,7 +128,7 @@ def read_conf(text: str | None, option: str = "--conf") -> dict[str, Any]:
     except (msgspec.DecodeError, msgspec.ValidationError) as exc:
         # The decoder's message helps only if the text was meant as JSON.
         found = f" ({exc})" if text.lstrip().startswith("{") else ""
-        message = f"{text!r} is no JSON object{found}; write for example {option} '{_example(text)}'"
+        message = f"{text!r} is not a JSON object{found}; write for example {option} '{_example(text)}'"
         raise click.BadParameter(message, param_hint=option) from exc
 
 
@@ -211,7 +211,7 @@ def _read_interval(text: str, zone: str) -> "DataInterval":
 
     start, separator, end = text.partition("/")
     if not separator:
-        raise click.BadParameter(f"{text!r} is no interval: write START/END", param_hint=LAST_RUN)
+        raise click.BadParameter(f"{text!r} is not an interval: write START/END", param_hint=LAST_RUN)
     interval = DataInterval(read_instant(start, zone, LAST_RUN), read_instant(end, zone, LAST_RUN))
     if interval.end < interval.start:
         raise click.BadParameter(f"{text!r} ends before it starts", param_hint=LAST_RUN)

@@ -90,7 +90,7 @@ STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 def run_in_process(session: Session, request: ForegroundRequest) -> ForegroundResult:
-    """Run the DAG in a process whose environment is that of a task. What it prints goes to standard error.
+    """Run the DAG in a process with the environment of a task. Its output goes to standard error.
 
     Raises:
         KeyboardInterrupt: Ctrl-C has ended the run. No process of it is left, here as elsewhere.
@@ -122,7 +122,7 @@ def run_in_process(session: Session, request: ForegroundRequest) -> ForegroundRe
 
 
 class _Stop:
-    """What Ctrl-C and SIGTERM do while the run goes on: they end it first, then this command; a second Ctrl-C kills it.
+    """The effect of Ctrl-C and SIGTERM during the run: they end it, then this command; a second Ctrl-C kills it.
 
     Attributes:
         number: The signal that has come first.
@@ -135,7 +135,7 @@ class _Stop:
         self.number: int | None = None
 
     def take_signals(self) -> None:
-        """Be what these signals do, unless they are ignored."""
+        """Install handlers of these signals, except of ignored ones."""
         for number in STOP_SIGNALS:
             if signal.getsignal(number) is not signal.SIG_IGN:
                 self._before[number] = signal.signal(number, self._stop)

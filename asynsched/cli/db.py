@@ -57,7 +57,7 @@ WORDS = {"asset_events": "asset events", "xcoms": "XComs", "audit": "notes of th
 @click.option("--before", metavar="T", help=f"Delete what is older than T; a run is as old as its end. {INSTANT_FORMS}")
 @click.option("--keep", type=click.IntRange(min=1), metavar="N", help="Delete all but the newest N runs of each DAG.")
 @click.option("--only", multiple=True, type=click.Choice(KINDS), help="Delete only this; may be given several times.")
-@click.option("--dry-run", is_flag=True, help="Say what would be deleted, delete nothing.")
+@click.option("--dry-run", is_flag=True, help="Show what would be deleted, and delete nothing.")
 @yes_option
 def clean_database(
     session: Session, before: str | None, keep: int | None, only: tuple[str, ...], dry_run: bool, yes: bool
@@ -73,12 +73,12 @@ def clean_database(
 
     policy = _policy(session, before, keep, only or USUAL_KINDS)
     found = {kind: session.read(count) for kind, count in _counts(policy).items()}
-    told = ", ".join(f"{n} {WORDS.get(kind, kind)}" for kind, n in found.items()) or "what is old of the logs"
+    told = ", ".join(f"{n} {WORDS.get(kind, kind)}" for kind, n in found.items()) or "the old logs"
     if dry_run:
         return Done(f"{told} would be deleted.", {"found": found, "deleted": {}})
     if not yes:
         confirm(f"Delete {told}?")
-    # The answer says what was deleted; nothing is logged.
+    # The answer lists the deletions; nothing is logged.
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(50))
     deleted = anyio.run(_sweep, session, policy)
     gone = ", ".join(f"{n} {WORDS.get(kind, kind)}" for kind, n in deleted.items()) or "nothing"
@@ -153,7 +153,7 @@ async def _sweep(session: Session, policy: "RetentionPolicy") -> dict[str, int]:
 
 
 @command("rotate-key")
-@click.option("--lost", is_flag=True, help="The key is lost: delete secrets that nobody can read, and use a new key.")
+@click.option("--lost", is_flag=True, help="The key is lost: delete secrets that no key decrypts; use a new key.")
 @click.option("--dry-run", is_flag=True, help="With --lost: only list the secrets that cannot be read.")
 @yes_option
 def rotate_key(session: Session, lost: bool, dry_run: bool, yes: bool) -> Done | Listing:
@@ -163,7 +163,7 @@ def rotate_key(session: Session, lost: bool, dry_run: bool, yes: bool) -> Done |
     key is used: give every scheduler both keys, the new one first, before this.
 
     With --lost: connections and variables that no key decrypts are deleted; set them again. A deferred task whose
-    trigger no key decrypts no longer knows what it waits for: clear the task.
+    trigger no key decrypts has lost that trigger: clear the task.
     """
     from asynsched.store.secrets.encryption import change_key, check_key
 
@@ -194,7 +194,7 @@ def _give_up(session: Session, *, dry_run: bool, yes: bool) -> Done | Listing:
         fail("Every secret can be read: no key is lost.")
     names = ", ".join(f"{secret.kind} {secret.name}" for secret in found)
     if not yes:
-        confirm(f"Delete these secrets, which nobody can read: {names}?")
+        confirm(f"Delete these secrets, which no key decrypts: {names}?")
     session.make()  # where keys are kept
     n_left = session.change("key.lost", forget_lost, detail={"lost": [[*secret] for secret in found]})
     fields: dict[str, Any] = {"lost": [secret._asdict() for secret in found], "secrets": n_left}

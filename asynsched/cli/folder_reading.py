@@ -61,6 +61,6 @@ async def _read(settings: Settings, again: str | None) -> None:
 
 
 async def _forget_changes(channels: Channels) -> None:
-    """Drop the messages of the dispatcher to a scheduler's other services: there are none here."""
+    """Drop the dispatcher's messages to the other services, which do not run here."""
     while True:
         await channels.dag_changes.get()

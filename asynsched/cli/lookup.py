@@ -60,7 +60,7 @@ def find_run(conn: Connection, dag_id: str, run_id: str, *, is_whole: bool = Fal
         more = ", and more" if len(candidates) > MOST_CANDIDATES else ""
         raise AsynschedError(f"Several runs of the DAG {dag_id!r} begin with {run_id!r}: {named}{more}.")
     if get_dag(conn, dag_id) is None:
-        find_dag(conn, dag_id)  # raises, and names what is near
+        find_dag(conn, dag_id)  # raises, and suggests near names
     if run_id == LATEST:
         raise AsynschedError(f"The DAG {dag_id!r} has no run yet.")
     if run_id.lower() == LATEST:
@@ -103,11 +103,11 @@ def dag_of(session: Session, dag_id: str, *, make: bool = False) -> DagRow:
     scheduler has seen.
 
     Args:
-        make: Whether to keep what is found, in a home that is made. Otherwise, where there is no home yet, only this
-            command knows it.
+        make: Whether to create a home and keep the DAGs there. Otherwise, without a home, only this command knows
+            them.
 
     Raises:
-        NotFound: There is none; carries the nearest names.
+        NotFound: It does not exist; carries the nearest names.
         AsynschedError: There is no DAG folder, and no home.
     """
     _read_unless_known(session, lambda: _is_active(session, dag_id), make=make)
@@ -133,7 +133,7 @@ def asset_of(session: Session, name_or_uri: str, *, make: bool = False) -> "Asse
 
 
 def read_dag_folder(session: Session, *, make: bool, again: str | None = None) -> None:
-    """Read the DAG folder into this home or, if there is none and none is to be made, into a temporary one.
+    """Read the DAG folder into this home or, if there is no home and `make` is false, into a temporary one.
 
     Args:
         again: A file to parse even if it has not changed, relative to the folder.
@@ -171,7 +171,7 @@ def _read_unless_known(session: Session, is_known: Callable[[], bool], *, make: 
 
 
 def _may_read_folder(session: Session) -> bool:
-    """Whether this command may read the DAG folder: nobody else does, and the home knows no DAGs of another folder."""
+    """Whether this command may read the DAG folder: no scheduler does, and the home has no DAGs of another folder."""
     folder = session.settings.dags_path
     if not folder.is_dir():
         return False

@@ -18,7 +18,7 @@ COLUMNS = (
 
 @command("list", tables=True)
 def show_pools(session: Session) -> Listing:
-    """List the pools, with the slots that are taken."""
+    """List the pools and their occupied slots."""
     rows = [_fields(pool) for pool in session.read(store.list_pools)]
     return Listing(COLUMNS, rows, spare=("description", "include_deferred", "deferred_slots"))
 
@@ -26,10 +26,10 @@ def show_pools(session: Session) -> Listing:
 @command("set", negative_numbers=True)
 @click.argument("name")
 @click.argument("slots", type=click.IntRange(min=-1))
-@click.option("--description", default="", help="What it is for.")
+@click.option("--description", default="", help="The pool's purpose.")
 @click.option("--include-deferred", is_flag=True, help="Count deferred tasks.")
 def set_pool(session: Session, name: str, slots: int, description: str, include_deferred: bool) -> Done:
-    """Make a pool, or change it: SLOTS is how much of it tasks may take at once, -1 for no limit."""
+    """Create or change a pool. SLOTS is the number of slots that tasks may take at once; -1 means no limit."""
     session.make()
     session.change(
         "pool.set",
@@ -44,7 +44,7 @@ def set_pool(session: Session, name: str, slots: int, description: str, include_
 @command("delete")
 @click.argument("name")
 def delete_pool(session: Session, name: str) -> Done:
-    """Delete a pool. Tasks that name it wait until there is one of that name again."""
+    """Delete a pool. Tasks that name it wait until a pool of that name exists again."""
     session.change(
         "pool.delete", lambda conn: store.delete_pool(conn, name), hints=_pools_changed, detail={"name": name}
     )

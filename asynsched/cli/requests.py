@@ -1,4 +1,4 @@
-"""Carries out what a user wants done with a run: asks first, submits the request, and waits for the scheduler."""
+"""Carries out a user's request about a run: asks for confirmation, submits it, and waits for the scheduler."""
 
 from collections.abc import Sequence
 from datetime import timedelta
@@ -28,7 +28,7 @@ one_index_option = click.option(
 
 
 class Wording(NamedTuple):
-    """What a request is called: in the audit, in the question before it, and in the answer after it.
+    """The names of a request: in the audit, in the question before it, and in the answer after it.
 
     In the texts `{run}` stands for the run_id, and `{n}` for the number of task instances.
     """
@@ -52,7 +52,7 @@ def carry_out(
     """Do something with a run or, if a scheduler owns the run, wait until that has done it.
 
     Args:
-        run_id: As a user names a run. A beginning of an id is not enough where nobody is asked.
+        run_id: The run as the user names it. Without a confirmation, the beginning of an id is not enough.
         detail: For the audit.
         dry_run: Only return the task instances that the request would change.
         yes: Do not ask.

@@ -1,4 +1,4 @@
-"""`asynsched runs …`: DAG runs, and what a user can do with them."""
+"""`asynsched runs …`: shows, clears, marks and cancels DAG runs."""
 
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
@@ -37,7 +37,7 @@ def show_runs(session: Session, dag_id: str | None, state: str | None, limit: in
     """List runs, of one DAG or of all, newest first. A DAG whose file is gone keeps its runs."""
     runs = session.read(list_runs, dag_id=dag_id, state=state, limit=limit)
     if dag_id is not None and not runs and session.read(get_dag, dag_id) is None:
-        session.read(find_dag, dag_id)  # raises, and names what is near
+        session.read(find_dag, dag_id)  # raises, and suggests near names
     rows = [run_fields(run) for run in runs]
     nothing = f"There are no runs in {session.place}."
     return Listing(COLUMNS, rows, nothing, usual=USUAL_COLUMNS, spare=SPARE_COLUMNS)

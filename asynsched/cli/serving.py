@@ -1,4 +1,4 @@
-"""A scheduler in the foreground: how it introduces itself, what stops it, what it waits for then, and its summary."""
+"""A scheduler in the foreground: its first messages, its stop and the tries that delay it, and its summary."""
 
 import asyncio
 import os
@@ -47,13 +47,13 @@ MOST_SECONDS = 10.0
 
 @dataclass(frozen=True, slots=True)
 class StopRules:
-    """What ends a scheduler without a signal: the first of these."""
+    """The conditions that end a scheduler without a signal: the first one met does."""
 
     until_idle: bool = False
     num_runs: int | None = None
     seconds: float | None = None
     fail_on: frozenset[str] = frozenset()
-    """What --fail-on names: then an end by `until_idle` has exit code 1."""
+    """The problems that --fail-on names, which make an end by `until_idle` have exit code 1."""
 
 
 class ForcedStop(AsynschedError):
@@ -108,7 +108,7 @@ async def _serve(settings: Settings, rules: StopRules, manager: "ServiceManager"
 
 @asynccontextmanager
 async def _signals_stop(scheduler: Scheduler, manager: "ServiceManager", signalled: anyio.Event) -> AsyncIterator[None]:
-    """Within, the first SIGINT or SIGTERM asks the scheduler to stop, the second kills what runs and stores that.
+    """Within, the first SIGINT or SIGTERM asks the scheduler to stop; the second kills running tries and stores that.
 
     The third ends this process, even if the database does not answer: the next scheduler does the rest. After this
     block the handlers are those from before. The first signal sets `signalled`.
@@ -131,7 +131,7 @@ async def _signals_stop(scheduler: Scheduler, manager: "ServiceManager", signall
                     scope.cancel()
                 return
             signalled.set()
-            log.info("scheduler.stopping", signal=number.name, again="kills what runs, and stops at once")
+            log.info("scheduler.stopping", signal=number.name, again="kills running tries, and stops at once")
             manager.tell("STOPPING=1", "STATUS=Waiting for running tasks")
             scheduler.request_stop()
 
@@ -210,7 +210,7 @@ def _introduce(settings: Settings) -> None:
 
 
 async def tell_of_stop(scheduler: Scheduler, signalled: anyio.Event) -> None:
-    """Report what a scheduler waits for, from the request to stop until it has stopped.
+    """Report the tries that a scheduler waits for, from the request to stop until it has stopped.
 
     Args:
         scheduler: It may not have started yet.
@@ -238,7 +238,7 @@ def _say(settings: Settings, running: Running, line: str) -> None:
 
 
 class StopReport:
-    """Decides when to report what a stopping scheduler waits for, and words the report.
+    """Decides when to report the tries that a stopping scheduler waits for, and words the report.
 
     Args:
         grace: How long tries are left alone, seconds.
@@ -260,7 +260,7 @@ class StopReport:
             running: The tries and callbacks that run.
             at: Now, by the monotonic clock.
             now: The same by the wall clock.
-            by_signal: Whether a signal has begun the stop, so that the next one kills what runs.
+            by_signal: Whether a signal has begun the stop, so that the next one kills the running tries.
         """
         is_asked = at >= self._left_alone_until
         if running.is_nothing or at >= self._over_at or not self._is_due((running, is_asked), at):
@@ -305,7 +305,7 @@ def tell_what_came_of_it(
     Args:
         settings: The settings of the scheduler, which has stopped.
         since: When the scheduler started.
-        fail_on: What --fail-on names.
+        fail_on: The problems that --fail-on names.
         options: The options of commands that work on the same home and database.
     """
     try:
@@ -455,7 +455,7 @@ class ServiceManager:
                 await clock.sleep(self.watchdog / 3)
 
     def _report(self, health: Health, was_stuck: bool) -> bool:
-        """Send a sign of life, or log once why there is none. Returns whether a loop is stuck."""
+        """Send a sign of life, or log once why it is withheld. Returns whether a loop is stuck."""
         stuck = health.stuck_loops
         if not stuck:
             self.tell("WATCHDOG=1")

@@ -179,8 +179,8 @@ class Session:
         Args:
             action: Its name in the audit, e.g. `dag.pause`.
             query: Makes the change.
-            hints: Returns what has changed, given the result of `query`: for the schedulers of this home and, on
-                PostgreSQL, of others. The first hint names the DAG and the run for the audit.
+            hints: Returns the hints for the schedulers of this home and, on PostgreSQL, of others, given the result
+                of `query`. The first hint names the DAG and the run for the audit.
             detail: More for the audit; never secrets.
         """
         from asynsched.store.audit import record_audit
@@ -204,7 +204,7 @@ class Session:
         return result
 
     def watching(self, run: "DagRunKey | None" = None) -> "AbstractContextManager[Changes]":
-        """Return what waits for changes by other processes: of the database or, on PostgreSQL, of a run."""
+        """Return a watch for changes that other processes make: of the database or, on PostgreSQL, of a run."""
         from asynsched.cli.changes import Changes
 
         return closing(Changes(self.settings.database_url, run))
@@ -223,7 +223,7 @@ class Session:
         return is_serving or (self._is_shared and owners.are_serving), owners
 
     def owners(self) -> "Owners":
-        """Return which scheduler owns which running run, as far as this process can know."""
+        """Return the scheduler that owns each running run, if this process can know it."""
         from asynsched.explaining.owners import Owners, standing
         from asynsched.store.schedulers import known_schedulers
 

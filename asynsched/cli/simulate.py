@@ -1,4 +1,4 @@
-"""`asynsched simulate`: what a scheduler will do with a folder of DAG files, without waiting for it."""
+"""`asynsched simulate`: predicts a scheduler's work on a folder of DAG files, without waiting for it."""
 
 import asyncio
 from collections import Counter, defaultdict
@@ -43,7 +43,7 @@ FOLDER = click.Path(file_okay=False, path_type=Path)
     "--duration",
     metavar="SECONDS",
     type=click.FloatRange(min=0),
-    help="How long each try lasts of which FILE does not say it; by default the median of its task's newest runs in"
+    help="The duration of each try that FILE does not mention; by default the median of its task's newest runs in"
     " this home, or a minute.",
 )
 @click.option(
@@ -52,13 +52,13 @@ FOLDER = click.Path(file_okay=False, path_type=Path)
     help=f"Share of the tries that fail, 0 to 1, where FILE does not say it; `{HISTORY}`: as many as in this home. By"
     " default none, except that a task fails which has never succeeded in this home.",
 )
-@click.option("--seed", type=int, default=0, show_default=True, help="Another seed makes other tries fail.")
+@click.option("--seed", type=int, default=0, show_default=True, help="A different seed makes different tries fail.")
 @click.option(
-    "--pool", "pools", metavar="NAME=SLOTS", multiple=True, help="A pool as if it had so many slots; may be repeated."
+    "--pool", "pools", metavar="NAME=SLOTS", multiple=True, help="Simulate a pool with SLOTS slots; may be repeated."
 )
-@click.option("--unpause", is_flag=True, help="As if no DAG were paused.")
+@click.option("--unpause", is_flag=True, help="Simulate as if no DAG were paused.")
 @click.option(
-    "--compare", "other", metavar="DIR", type=FOLDER, help="Show what would be different with the DAG files of DIR."
+    "--compare", "other", metavar="DIR", type=FOLDER, help="Show the differences that the DAG files of DIR would make."
 )
 @click.option("--report", metavar="FILE", type=NEW_FILE, help="Write everything to FILE, as one JSON object.")
 @click.option("--picture", metavar="FILE", type=NEW_FILE, help="Draw runs and pools to FILE, a .svg or .png.")
@@ -156,7 +156,7 @@ def _read_pool(text: str) -> tuple[str, int]:
             return name, int(slots)
     except ValueError:
         pass
-    raise click.BadParameter(f"{text!r} is no pool: write NAME=SLOTS", param_hint="--pool")
+    raise click.BadParameter(f"{text!r} is not a pool: write NAME=SLOTS", param_hint="--pool")
 
 
 def _simulated(settings: Settings, plan: "Plan") -> "SpanReport":
@@ -180,7 +180,7 @@ def _simulated(settings: Settings, plan: "Plan") -> "SpanReport":
 
 
 def show_span(span: "SpanReport", output: Output) -> None:
-    """Show what happened: summaries as tables, or every run and task as JSON."""
+    """Show the simulation: summaries as tables, or every run and task as JSON."""
     if output is Output.JSON:
         from asynsched.simulation.trace import RunTrace
 
@@ -203,7 +203,7 @@ def show_span(span: "SpanReport", output: Output) -> None:
 
 
 def show_comparison(before: "SpanReport", after: "SpanReport", output: Output) -> None:
-    """Show what a change of the DAG files does."""
+    """Show the effect of a change of the DAG files."""
     from asynsched.simulation.comparison import compare
 
     found = compare(before, after)
@@ -241,7 +241,7 @@ def show_comparison(before: "SpanReport", after: "SpanReport", output: Output) -
 
 
 def say_what_is_assumed(*spans: "SpanReport | None") -> None:
-    """Print on standard error what the simulations assumed about which tasks."""
+    """Print the simulations' assumptions about tasks on standard error."""
     found: dict[tuple[str, str], dict[str, None]] = {}
     for span in spans:
         for assumption in span.assumptions if span is not None else ():
@@ -268,7 +268,7 @@ def _count(n: int, what: str) -> str:
 
 
 def write_files(span: "SpanReport", changed: "SpanReport | None", *, report: Path | None, picture: Path | None) -> None:
-    """Write the report and the picture that were asked for; of a comparison, the picture shows what it is after.
+    """Write the report and the picture that were asked for; of a comparison, the picture shows the changed DAG files.
 
     Raises:
         SettingsError: A file cannot be written, or there is no library to draw with.

@@ -25,7 +25,7 @@ class Layout(NamedTuple):
     """How a table is shown.
 
     Attributes:
-        headers: What stands above each column that is shown, by its name.
+        headers: The header of each column that is shown, by its name.
         breakable: Columns whose texts may be broken over lines.
         left_out: Columns for which there is no room.
     """

@@ -102,7 +102,7 @@ def show_logs(
 def show_run_logs(session: Session, output: str, dag_id: str, run_id: str) -> Record | None:
     """Show every log of a run: of its tries in the order of their starts, with their callbacks, and of its callbacks.
 
-    Only logs of this home: a scheduler of another home keeps the logs of what it has run.
+    Only logs of this home: a scheduler of another home keeps the logs of its own tries.
     """
     run = session.read(find_run, dag_id, run_id)
     parts = [

@@ -1,4 +1,4 @@
-"""`asynsched tasks …`: task instances, their tries and XComs, and what a user can do with them."""
+"""`asynsched tasks …`: shows task instances, their tries and XComs; clears, marks and forces task instances."""
 
 from collections.abc import Mapping
 from datetime import datetime
@@ -47,7 +47,7 @@ COLUMNS = (
     "priority_weight",
 )
 UNMAPPED: dict[str, object] = {"rendered_map_index": None, "map_index": -1}
-"""Columns for mapped tasks, and what they have for the others."""
+"""Columns for mapped tasks, and their values for other tasks."""
 USUAL_COLUMNS = (
     "task_id", "map_index", "rendered_map_index", "state", "reason", "try_number", "started_at", "duration_seconds",
 )  # fmt: skip
@@ -141,7 +141,7 @@ def clear_tasks(session: Session, dag_id: str, run_id: str, dry_run: bool, yes: 
 def mark_tasks(
     session: Session, dag_id: str, run_id: str, task_id: str, dry_run: bool, yes: bool, **options: Any
 ) -> Done | Listing:
-    """Mark a task as ended, whatever it did. A running task is killed.
+    """Mark a task as ended, regardless of its own result. A running task is killed.
 
     Tasks downstream that had failed because of it are cleared, and may run now.
     """
@@ -201,7 +201,7 @@ def force_task(
 @task_argument
 @map_index_option
 def show_xcoms(session: Session, dag_id: str, run_id: str, task_id: str, map_index: int) -> Listing:
-    """List what a task instance has returned or pushed."""
+    """List the XComs of a task instance."""
     from asynsched.authoring.transport import readable
     from asynsched.store.runs.xcoms import XComEntry, list_xcoms
 

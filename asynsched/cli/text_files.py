@@ -27,7 +27,7 @@ def read_text(name: str) -> str:
 
 
 def write_private(name: str, content: Mapping[str, Any], sentence: str) -> Done | None:
-    """Write an object as JSON, into a file that only its user can read. Returns what to answer."""
+    """Write an object as JSON, into a file that only its user can read. Returns the command's answer."""
     text = msgspec.json.format(msgspec.json.encode(content), indent=2) + b"\n"
     if name == STANDARD_STREAM:
         sys.stdout.write(text.decode())

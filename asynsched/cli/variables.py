@@ -21,7 +21,7 @@ COLUMNS = ("key", "value", "description")
 
 @command("list", tables=True)
 def show_variables(session: Session) -> Listing:
-    """List the variables. Values whose key sounds secret are hidden, and without the key there are only names."""
+    """List the variables. Values of keys that sound secret are hidden; without the encryption key, all values are."""
     try:
         rows = [_fields(row) for row in session.read(store.list_variables)]
     except SecretsUnreadable as exc:
@@ -39,14 +39,14 @@ def show_variables(session: Session) -> Listing:
 @command("get")
 @click.argument("key")
 def show_variable(session: Session, key: str) -> Record:
-    """Show a variable, also a secret one."""
+    """Show a variable, even if it is secret."""
     return Record(_fields(session.read(store.get_variable, key)))
 
 
 @command("set")
 @click.argument("key")
 @click.argument("value")
-@click.option("--description", default="", help="What it is for.")
+@click.option("--description", default="", help="The variable's purpose.")
 def set_variable(session: Session, key: str, value: str, description: str) -> Done:
     """Set a variable.
 
@@ -71,12 +71,12 @@ def delete_variable(session: Session, key: str) -> Done:
 def import_variables(session: Session, file: str) -> Done:
     """Set variables from a JSON file; - is standard input.
 
-    The file is an object: by key a value, or {"value": …, "description": …}, as Airflow writes it.
+    The file is an object that maps each key to its value, or to {"value": …, "description": …}, as Airflow writes it.
     """
     try:
         content = msgspec.json.decode(read_text(file), type=dict[str, Any])
     except (msgspec.DecodeError, msgspec.ValidationError) as exc:
-        fail(f"{file}: this is no JSON object of variables: {exc}")
+        fail(f"{file}: not a JSON object of variables: {exc}")
     parsed = {key: _value_and_description(value) for key, value in content.items()}
 
     def write(conn: Connection) -> None:
@@ -91,7 +91,7 @@ def import_variables(session: Session, file: str) -> Done:
 @command("export")
 @click.argument("file")
 def export_variables(session: Session, file: str) -> Done | None:
-    """Write all variables, secret ones too, as a JSON file that `import` reads; - is standard output."""
+    """Write all variables, including secret ones, as a JSON file that `import` reads; - is standard output."""
     rows = session.read(store.list_variables)
     content = {
         row.key: {"value": row.value, "description": row.description} if row.description else row.value for row in rows

@@ -1,4 +1,4 @@
-"""`asynsched why`: what holds up a DAG, run or task, down to the root, and what will release it."""
+"""`asynsched why`: why a DAG, run or task waits, down to the root cause, and what will release it."""
 
 import asyncio
 from collections.abc import Iterator
@@ -75,7 +75,7 @@ async def _explain(
 def _lines(explanation: Explanation) -> Iterator[str]:
     subject = f"{explanation.subject} ({explanation.state})" if explanation.state else explanation.subject
     is_unserved = bool(explanation.reasons) and explanation.reasons[0].rule == RULE
-    # That no scheduler serves comes first, whatever the question.
+    # That no scheduler serves comes first, for every question.
     yield from (explanation.answer, subject) if is_unserved else (subject, explanation.answer)
     yield from _tree(explanation.reasons, "")
 

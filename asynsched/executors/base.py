@@ -1,4 +1,4 @@
-"""The contract of an executor: what runs tries.
+"""The contract of an executor, which runs tries.
 
 To write one, subclass Executor in a package of your own, and name it as `--executor package.module:Class`.
 """
@@ -22,7 +22,7 @@ def _raise(error: Exception) -> None:
 
 @dataclass(frozen=True, slots=True)
 class ExecutorContext:
-    """What an executor gets from its scheduler.
+    """The parts of its scheduler that an executor uses.
 
     `report` takes the events of tries, in order, and never blocks: the scheduler keeps an Ended until it is stored,
     then calls `acknowledge`. `answer` serves a Request of a try (XCom, variables, connections). If the scheduler
@@ -62,8 +62,8 @@ class Executor(ABC):
     executor that starts processes in another way passes the whole launch on.
 
     A try is named by its token. Launching a token twice starts it once. After `start`, every token that was ever
-    launched and not acknowledged is either in what `start` returned, or reported as Ended, or lost. The scheduler
-    launches a queued token again that the executor does not know then, unless the machine has restarted since the token
+    launched and not acknowledged is either in the result of `start`, or reported as Ended, or lost. If the executor
+    does not know a queued token then, the scheduler launches it again, unless the machine has restarted since the token
     was submitted: the executor may have forgotten that the try began.
     """
 

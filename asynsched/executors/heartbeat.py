@@ -39,7 +39,7 @@ class ExecutorHeartbeat(Service):
         self._executor = executor
 
     def serve_hosts(self, answer: Callable[[Request], Awaitable[Reply]]) -> None:
-        """Set what answers requests of trigger hosts."""
+        """Set the function that answers requests of trigger hosts."""
         self._answer_host = answer
 
     def report(self, event: TryEvent) -> None:

@@ -178,7 +178,7 @@ class LocalExecutor(Executor):
         return await self._connect()
 
     async def _connect(self) -> Inventory:
-        """Find or start the keeper, and reconcile what it runs with what we launched."""
+        """Find or start the keeper, and reconcile its tries with those that we launched."""
         home = self.context.home
         found = await anyio.to_thread.run_sync(connect, home)
         if found is None:
@@ -203,7 +203,7 @@ class LocalExecutor(Executor):
         )
 
     def _hold(self, inventory: Inventory) -> None:
-        """Note what the keeper runs before its next message: a try may end immediately."""
+        """Record the keeper's tries before its next message: a try may end immediately."""
         for started in inventory.running:
             self._launched.setdefault(started.token, None)
             self._take(started)
@@ -331,7 +331,7 @@ class LocalExecutor(Executor):
         task.add_done_callback(self._note_end)
 
     def _note_end(self, task: asyncio.Task[None]) -> None:
-        """End the scheduler when a task that nobody awaits fails: ends of tries would be lost."""
+        """End the scheduler when a task that is not awaited fails: ends of tries would be lost."""
         self._tasks.discard(task)
         error = None if task.cancelled() else task.exception()
         if isinstance(error, Exception):

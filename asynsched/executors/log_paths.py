@@ -45,7 +45,7 @@ def remove_logs(home: Path, runs: Iterable[DagRunKey]) -> None:
 
 
 def remove_tree(folder: Path) -> None:
-    """Remove a folder of logs as far as possible, without following symbolic links."""
+    """Remove a folder of logs, and skip files that cannot be removed. Does not follow symbolic links."""
     shutil.rmtree(folder, ignore_errors=True)
 
 

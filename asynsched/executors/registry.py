@@ -18,7 +18,7 @@ BUILT_IN = {
 
 
 def executor_factory(names: str) -> Callable[[ExecutorContext], Executor]:
-    """Return what makes the executor, or the executors, that a setting names.
+    """Return a function that makes the executor, or the executors, that a setting names.
 
     Args:
         names: `local`, `sequential`, or `package.module:Class`; or several, separated by commas, the default first.
@@ -61,7 +61,7 @@ class SeveralExecutors(Executor):
     """Passes each launch on to the executor that its task names.
 
     Args:
-        context: What each of them gets.
+        context: The context of each of them.
         factories: Make them, by the name that tasks give (`executor=`). The first also runs callbacks, trigger hosts,
             and tasks that name no executor.
     """

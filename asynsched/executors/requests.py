@@ -81,7 +81,7 @@ class RequestAnswerer:
     Args:
         database: Has the answers.
         clock: Times the attempts.
-        others: Answer what takes more than the database, by operation.
+        others: Answer the operations that need more than the database, by name.
     """
 
     def __init__(self, database: Database, clock: Clock, others: Mapping[str, Answer] = MappingProxyType({})) -> None:
@@ -90,7 +90,7 @@ class RequestAnswerer:
         self._others = others
 
     async def answer(self, request: Request, ready: TaskReady) -> Reply:
-        """Return a value, or that there is none, or an error in one line."""
+        """Return the value, a missing value, or an error in one line."""
         if request.operation in self._others:
             return await self._others[request.operation](request, ready)
         operation = _OPERATIONS.get(request.operation)
@@ -115,7 +115,7 @@ class RequestAnswerer:
 
 
 def _xcom_pull(conn: Connection, ready: TaskReady, arguments: dict[str, Any], _: Clock) -> Any:
-    """Return some [task_id, map_index, value], ordered by task and index; NotFound when there is none."""
+    """Return some [task_id, map_index, value], ordered by task and index. Raises NotFound if none matches."""
     place = msgspec.convert(arguments.get("place"), _PlaceOfXCom | None)
     run = _run_pulled_from(conn, ready, arguments) if place is None else place.run
     found, is_last = some_xcoms(

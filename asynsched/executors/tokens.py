@@ -1,7 +1,7 @@
 """Tokens of tries, callbacks and trigger hosts. A try's token says in which boot of the machine it was submitted.
 
-The keeper records each token before user code starts, so that a token starts once, whatever is killed. It does not wait
-for the disk: a power cut may lose its last records, and then no process knows which tries had begun. So a try that was
+The keeper records each token before user code starts, so that no kill makes a token start twice. It does not wait for
+the disk: a power cut may lose its last records, and then no process knows which tries had begun. So a try that was
 submitted before the machine was started is never started after that: see `lost_tries`.
 """
 

@@ -9,7 +9,7 @@ POSTGRESQL_VARIABLES = frozenset(
         "PGSSLMODE", "PGSSLNEGOTIATION", "PGSSLROOTCERT", "PGTARGETSESSIONATTRS", "PGUSER",
     }
 )  # fmt: skip
-"""What asyncpg reads when it connects: https://magicstack.github.io/asyncpg/current/api/index.html#connection."""
+"""The variables that asyncpg reads when it connects: https://magicstack.github.io/asyncpg/current/api/index.html#connection."""
 
 
 def user_environment(environment: Mapping[str, str], *, is_postgresql: bool) -> dict[str, str]:

@@ -40,7 +40,7 @@ async def explain_dag(
         text = f"the file {dag.file_path} is gone, or no longer has this DAG"
         reasons.append(Reason("removed", text, "a file of the DAG folder has it again"))
     elif dag.is_paused:
-        reasons.append(Reason("paused", "it is paused", f"somebody unpauses it: `asynsched dags unpause {dag.dag_id}`"))
+        reasons.append(Reason("paused", "it is paused", f"a user unpauses it: `asynsched dags unpause {dag.dag_id}`"))
     else:
         reasons += _of_schedule(dag, await database.read(foresee_dag, dag.dag_id, now))
     found = with_service(reasons, unserved)
@@ -66,7 +66,7 @@ def _of_schedule(dag: DagRow, examined: Examined) -> list[Reason]:
     if examined.due_at is not None:
         reasons.append(Reason("schedule", "the next run is not due yet", "its time comes", examined.due_at))
     if not reasons:
-        release = f"somebody triggers it: `asynsched dags trigger {dag.dag_id}`"
+        release = f"a user triggers it: `asynsched dags trigger {dag.dag_id}`"
         summary = dag.schedule_summary
         text = f"its schedule, {summary}, gives no further run" if summary else "it has no schedule"
         reasons.append(Reason("schedule", text, release))

@@ -127,7 +127,7 @@ def no_scheduler(last_served_at: datetime | None, stopping: Sequence[str] = ()) 
 
 
 def answer_of(unserved: Reason) -> str:
-    """Return `no_scheduler`'s reason and what to do about it, in one or two sentences."""
+    """Return `no_scheduler`'s reason and advice, in one or two sentences."""
     text = unserved.text[:1].upper() + unserved.text[1:]
     if unserved.release == AFTER_STOP:
         return f"{text}. Once it has ended, start another one: {START}."

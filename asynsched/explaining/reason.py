@@ -13,12 +13,12 @@ if TYPE_CHECKING:
 
 
 class Reason(Struct, frozen=True, omit_defaults=True):
-    """One thing that holds something up, or that led to its end.
+    """One reason why a DAG, run or task waits, or why it ended.
 
     Attributes:
         rule: The dependency, limit or state that decided.
         text: Why, for a person.
-        release: What will end it.
+        release: The event that will end it.
         at: When, if that is known.
         causes: The reasons for this reason, down to the root.
     """

@@ -22,7 +22,7 @@ def explain_run(snapshot: Snapshot, row: DagRunRow, run: ActiveRun | None) -> Ex
     """Return why a run does not start or go on, or why it ended as it did.
 
     Args:
-        snapshot: What the scheduler would do now.
+        snapshot: The scheduler's next steps.
         row: The run as it is stored.
         run: The run with its task instances; None if it would not start now, or if its code cannot be read.
     """
@@ -45,7 +45,7 @@ def explain_run(snapshot: Snapshot, row: DagRunRow, run: ActiveRun | None) -> Ex
 
 
 def _open_ends(snapshot: Snapshot, run: ActiveRun) -> tuple[Reason, ...]:
-    """Return what holds up each unfinished task instance that waits for no other task instance of the run."""
+    """Return the reason for each unfinished task instance that waits, unless it waits for others of the run."""
     return grouped(
         (task, reason)
         for task in run.all_instances()
@@ -79,7 +79,7 @@ MOST_RUNS = 5
 
 
 async def explain_standstill(database: Database, settings: Settings, now: datetime) -> str:
-    """Return in a sentence what holds up the active runs; empty if some run can go on."""
+    """Return the reasons why no active run can progress, in one sentence; empty if a run can."""
     snapshot = await take_snapshot(database, settings, now)
     runs = [snapshot.evaluation.runs[key] for key in sorted(snapshot.evaluation.runs)]
     told = []

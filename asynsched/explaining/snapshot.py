@@ -1,6 +1,6 @@
 """The decisions that a scheduler would make at one instant, from the stored state; they are stored nowhere.
 
-The production evaluation takes up every active run, as a starting scheduler does, and decides what it would start now.
+The production evaluation takes up every active run, as a starting scheduler does, and decides what to start now.
 The runs and tasks that it did not start are to be explained.
 """
 
@@ -39,7 +39,7 @@ T = TypeVar("T")
 
 
 class Snapshot:
-    """What a scheduler would do now.
+    """A scheduler's next steps: the runs and tasks that it would start now.
 
     Attributes:
         evaluation: The active runs, also those that would start now.
@@ -175,7 +175,7 @@ def _executors(serving: Sequence[SchedulerRow]) -> dict[str, int]:
 
 
 class _Unwritten(Database):
-    """A database that drops what would be written."""
+    """A database that drops all writes."""
 
     def __init__(self, database: Database) -> None:
         self._database = database

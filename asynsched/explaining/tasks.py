@@ -56,7 +56,7 @@ def reasons_of(snapshot: Snapshot, task: ActiveTask, told: Told | None = None, d
     """Return every cause that holds a task instance up, or led to its end; none if it starts now.
 
     Args:
-        snapshot: What the scheduler would do now.
+        snapshot: The scheduler's next steps.
         task: The task instance.
         told: The task instances that the explanation has covered already.
         depth: The depth of this part of the explanation.
@@ -82,7 +82,7 @@ def reasons_of(snapshot: Snapshot, task: ActiveTask, told: Told | None = None, d
 
 
 def open_ends_of(snapshot: Snapshot, task: ActiveTask) -> tuple[Reason, ...]:
-    """Return what holds an unfinished task instance up, except other task instances of its run."""
+    """Return the reasons why an unfinished task instance waits, except for other task instances of its run."""
     if task.state is None:
         return _dependencies(snapshot, task, Told(), 0, but=WITHIN_RUN)
     return reasons_of(snapshot, task)
@@ -123,19 +123,19 @@ def _waited_for(snapshot: Snapshot, task: ActiveTask, dependency: str) -> list[A
 
 
 def _release(task: ActiveTask, dependency: str, waited_for: list[ActiveTask]) -> str:
-    """Return what will meet a dependency."""
+    """Return the event that will meet a dependency; empty if it is unknown."""
     if dependency != PAST:
         return "they end" if waited_for else ""
     past = task.run.past.get(task.task_id)
     if any(not found.is_finished for found in waited_for) or past is None or not past.n_instances:
         return "the run before goes on"
-    return "what failed there is cleared and succeeds, or is marked: `asynsched tasks clear` or `mark`"
+    return "the failed task is cleared and succeeds, or is marked: `asynsched tasks clear` or `mark`"
 
 
 def _causes(
     snapshot: Snapshot, task: ActiveTask, waited_for: list[ActiveTask], told: Told, depth: int
 ) -> tuple[Reason, ...]:
-    """Return, for the tasks that a dependency waits for, what they wait for, or why they ended as they did."""
+    """Return the reasons of the tasks that a dependency waits for: why they wait, or why they ended as they did."""
     if depth >= DEEPEST:
         if waited_for:
             told.break_off(task)
@@ -189,7 +189,7 @@ def _under_way(snapshot: Snapshot, task: ActiveTask) -> Reason:
 
 
 def _end(task: ActiveTask, told: Told, depth: int) -> tuple[Reason, ...]:
-    """Return what led to the end of a task instance; if a rule settled it, the tasks upstream that caused that."""
+    """Return the reason for the end of a task instance; if a rule settled it, also the upstream ends that caused it."""
     text = task.reason
     if task.state is State.SUCCESS and not text:
         verdict_counts = task.run.ends_of(task).direct
@@ -216,7 +216,7 @@ def _ends_above(task: ActiveTask, told: Told, depth: int) -> tuple[Reason, ...]:
 
 
 def held_up_by(reasons: Sequence[Reason]) -> str:
-    """Return in one sentence what holds something up; empty if nothing does."""
+    """Return the reasons in one sentence; empty if there are none."""
     if not reasons:
         return ""
     if reasons[0].rule == RULE:

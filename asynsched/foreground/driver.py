@@ -83,7 +83,7 @@ class ForegroundDriver:
     Args:
         dag: The DAG.
         facts: Its run.
-        supervisor: Keeps what the tasks return.
+        supervisor: Keeps the tasks' XComs.
         mark_success: Tasks whose whole task_id matches this regular expression succeed without running.
         interruption: Ends the run even if the code of a task has caught the KeyboardInterrupt.
 

@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 
 
 class ForegroundRequest(Struct, frozen=True, omit_defaults=True):
-    """What to run. `path` is relative to the DAG folder."""
+    """The DAG to run. `path` is relative to the DAG folder."""
 
     dags_folder: str
     path: str
@@ -91,7 +91,7 @@ def main(descriptor: int, request: ForegroundRequest) -> NoReturn:
     except KeyboardInterrupt:
         # The command reports this.
         status = 128 + signal.SIGINT
-    except BaseException:  # noqa: BLE001 - whatever it is, threads of user code are not waited for
+    except BaseException:  # noqa: BLE001 - after any exception, threads of user code are not waited for
         traceback.print_exc()
         status = 1
     flush_streams()

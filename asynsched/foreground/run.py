@@ -1,7 +1,6 @@
 """One run of a DAG in this process, task after task: `DAG.test()`.
 
-The scheduler's own evaluation decides. There is no database and no process, there are no limits, and retries start at
-once.
+The scheduler's own evaluation decides. There is no database, no process and no limit, and retries start immediately.
 """
 
 import datetime as dt
@@ -28,7 +27,7 @@ log = logging.getLogger("asynsched.test")
 
 @dataclass(slots=True)
 class ForegroundTask:
-    """A task instance of a foreground run, with its result or the exception because of which it failed."""
+    """A task instance of a foreground run, with its result or the exception that made it fail."""
 
     task_id: str
     map_index: int = -1
@@ -76,7 +75,7 @@ def run_in_foreground(
         mark_success_pattern: Tasks whose whole task_id matches this regular expression succeed without running.
         variables: Variables that tasks may read; they hide those of the home that `ASYNSCHED_HOME` names.
         connections: The fields of connections, by conn_id; they hide those of the home.
-        interruption: What else may end the run, besides Ctrl-C.
+        interruption: Another way to end the run, besides Ctrl-C.
 
     Raises:
         DagError: The DAG is not coherent, or the conf does not fit its params. Nothing has run then.

@@ -1,6 +1,7 @@
 """Hears PostgreSQL's notifications: hints from commands and schedulers on other machines.
 
-It has a connection of its own, and opens another whenever that is lost. The sweeps find what was notified meanwhile.
+It has a connection of its own, and opens another whenever that is lost. The sweeps find changes that were notified
+meanwhile.
 """
 
 import asyncio

@@ -1,7 +1,7 @@
-"""The retention sweep: deletes what the settings no longer keep, in small batches.
+"""The retention sweep: deletes data that the settings no longer keep, in small batches.
 
-It is one of the few parts that look at everything. So a scheduler sweeps only once an hour, and only what a setting
-limits. Several schedulers may sweep one database at once: each skips rows that another has locked.
+It is one of the few parts that look at everything. So a scheduler sweeps only once an hour, and only data that a
+setting limits. Several schedulers may sweep one database at once: each skips rows that another has locked.
 """
 
 import os
@@ -106,7 +106,7 @@ class Sweep:
     """One sweep: a batch at each step, until nothing is left to delete.
 
     Args:
-        policy: What is deleted.
+        policy: The limits beyond which data is deleted.
         database: Has the rows.
         home: Has the logs, and copies of the sources.
         batch_rows: About how many rows are deleted in one transaction.
@@ -250,7 +250,7 @@ def is_too_old(folder: LogFolder, run: RunAge | None, newest: frozenset[str], bo
         folder: Has the logs.
         run: The run as it is stored; None if it is not.
         newest: The newest runs of its DAG, if `bound` has a number.
-        bound: What is kept.
+        bound: The runs to keep.
         now: The present instant.
     """
     if run is None:

@@ -1,4 +1,4 @@
-"""The lease of a scheduler: what makes its runs its own, until when, and who takes them after that.
+"""The lease of a scheduler: it makes runs its own until the lease expires, and then others take them over.
 
 `expiry.py` is the model of time. `claim.py` acquires, holds and releases a lease. `renewal.py` renews it. `takeover.py`
 watches the leases of other schedulers and frees the runs of those that are gone. `keeper_line.py` tells the keeper when

@@ -82,7 +82,7 @@ def register(conn: Connection, /, *, takeover_seconds: float, **values: Any) -> 
 
 
 def unregister(conn: Connection, scheduler_id: str, now: datetime) -> None:
-    """Free what a stopped scheduler owns, and tell the others, which take it immediately."""
+    """Free the runs of a stopped scheduler, and tell the others, which take them immediately."""
     remove_scheduler(conn, scheduler_id, now)
     notify(conn, encode_hints([Hint("scheduler", origin=scheduler_id)]))
 
@@ -159,7 +159,7 @@ def make_claim(
     """Return the parts that hold a lease, not yet started. The executor hears of the lease first, before it starts.
 
     Args:
-        lease: What they hold.
+        lease: The lease that they hold.
         database: Where the other schedulers are looked for; renewed through where there is no URL.
         database_url: For the thread's own connection; None where a program has passed an open database.
         channels: Take the news of other schedulers.

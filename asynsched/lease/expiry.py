@@ -1,4 +1,4 @@
-"""When a lease expires: what the keeper and other schedulers may assume until when.
+"""When a lease expires: the instants that the keeper and other schedulers rely on.
 
 A scheduler cannot tell a database that is away from a broken way to it, while another scheduler still reaches the
 database and takes its runs. So both sides go by a time that is stored *before* anything fails. With each renewal, the
@@ -31,7 +31,7 @@ clock by at most 0.05 %, unless it is configured to correct faster."""
 
 
 def takeover_seconds(lease: LeaseSettings, *, is_alone: bool) -> float:
-    """Return how long after a scheduler's last renewal others leave its runs alone. After that, no try of it runs."""
+    """Return how many seconds after a scheduler's last renewal others leave its runs alone. No try of it runs later."""
     beside_others = lease.longest_shared_outage
     outage = max(lease.outage, beside_others) if is_alone else beside_others
     return (lease.duration + outage + lease.grace + lease.kill_time) * (1 + DRIFT) + MARGIN_SECONDS
@@ -70,9 +70,9 @@ class Lease:
         scheduler_id: The scheduler's name, also in the database.
         epoch: The fencing token: part of every guarded update. Each scheduler that registers gets a higher one.
         settings: Its times.
-        expiry: What was stored at registration.
-        home_is_lock: Whether nobody else can take the runs while the home is locked, as on SQLite. Then tries go on as
-            long as the scheduler lives, also while the database cannot be written.
+        expiry: The time that was stored at registration.
+        home_is_lock: Whether no other scheduler can take the runs while the home is locked, as on SQLite. Then tries go
+            on as long as the scheduler lives, even while the database cannot be written.
     """
 
     def __init__(
@@ -105,8 +105,8 @@ class Lease:
         if not renew_scheduler(conn, self.scheduler_id, self.epoch, now=now, lease_until=lease_until):
             return None
         seconds = takeover_seconds(self.settings, is_alone=not has_peers(conn, self.scheduler_id))
-        # `takeover_at` never moves back, also when another scheduler comes or the last one goes: the keeper goes by
-        # what it was told, and may hear late of less. So it does not matter whether this commit is confirmed, either.
+        # `takeover_at` never moves back, even when another scheduler comes or the last one goes: the keeper relies on
+        # the last time that it was told, and may hear late of a shorter one. So an unconfirmed commit does no harm.
         expiry = Expiry(boottime, max(seconds, self._expiry.takeover_at - boottime))
         set_takeover(conn, self.scheduler_id, expiry.takeover_seconds)
         return expiry

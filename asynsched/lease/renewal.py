@@ -103,7 +103,7 @@ class ThreadRenewal:
             with self.pulse.running():
                 self._keep_renewing()
         except Exception:
-            # Nobody renews the lease any more: others may take the runs.
+            # The lease is no longer renewed: others may take the runs.
             log.exception("lease.failed", scheduler_id=self._lease.scheduler_id)
             self._lose()
 
@@ -126,7 +126,7 @@ class ThreadRenewal:
                         self._renew(database, boottime)
                     self.pulse.waits_for_database = False
                     next_renewal = self._clock.monotonic() + self._lease.settings.renew_interval
-                except Exception as exc:  # noqa: BLE001 - whatever it is, the next attempt may succeed
+                except Exception as exc:  # noqa: BLE001 - after any error, the next attempt may succeed
                     self.pulse.waits_for_database = True
                     self._availability.lost("lease", exc)
                 else:
@@ -164,7 +164,7 @@ class ThreadRenewal:
 class LoopRenewal(Service):
     """Renews a lease on the event loop: a program that passes an open database gives no URL for a second connection.
 
-    Takes what ThreadRenewal takes, and the open database.
+    Takes the arguments of ThreadRenewal, and the open database.
     """
 
     name = "lease"

@@ -22,12 +22,12 @@ from asynsched.store.schema import SchedulerRow
 log = structlog.get_logger(__name__)
 
 MOST_MISSED = 3
-"""How many looks in a row the watcher may miss. After more, every scheduler gets its whole time again: the database may
-have been away, so that nobody could renew a lease."""
+"""The number of consecutive looks that the watcher may miss. After more, every scheduler gets its whole time again: the
+database may have been unavailable, so that no scheduler could renew its lease."""
 
 
 class _Seen(NamedTuple):
-    """Another scheduler's row, and since when it is so, by this machine's monotonic clock."""
+    """Another scheduler's row, and when it last changed, by this machine's monotonic clock."""
 
     row: SchedulerRow
     since: float
@@ -43,7 +43,7 @@ class _Seen(NamedTuple):
 
 
 class PeerWatch(Service):
-    """Looks at the schedulers' rows as often as leases are renewed: that a row does not change is no event.
+    """Looks at the schedulers' rows as often as leases are renewed, because a row that stays the same causes no event.
 
     Args:
         lease: This scheduler's own.

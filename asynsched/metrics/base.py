@@ -16,7 +16,7 @@ class Metrics(ABC):
     The event loop calls `count` and `time` for every try: they are quick and never block.
 
     Attributes:
-        are_wanted: Whether anybody reads them; if not, some are not computed.
+        are_wanted: Whether the metrics are exported; if not, some are not computed.
     """
 
     are_wanted = True

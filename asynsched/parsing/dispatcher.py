@@ -75,11 +75,11 @@ class ParseDispatcher(Service):
         self.progress = ReadingProgress()
         self.under_way = ParsesUnderWay(clock, min(settings.parse.import_timeout, settings.parse.timeout))
 
-    # What others ask
+    # Questions from other services
 
     @property
     def known(self) -> KnownFiles:
-        """What was last parsed of each file."""
+        """The last parse of each file."""
         return self._files.known
 
     @property
@@ -145,7 +145,7 @@ class ParseDispatcher(Service):
     # Looks
 
     async def _look(self, now: datetime) -> None:
-        """Look at the requested files, and decide what to do with each."""
+        """Look at the requested files, and decide the next step of each."""
         requests = self._files.to_look(now)
         if not requests:
             return

@@ -224,7 +224,7 @@ class Files:
 
     @property
     def is_idle(self) -> bool:
-        """Whether there is no request, and no file has a place."""
+        """Whether no file is requested, waiting, being parsed or being stored."""
         return not (self._asked or self._kept or self._later or self._places)
 
     def is_busy(self, path: str) -> bool:

@@ -81,7 +81,7 @@ class Look:
 
 
 class Step(enum.Enum):
-    """What to do with a file."""
+    """The next step with a file."""
 
     NOTHING = enum.auto()
     PARSE = enum.auto()
@@ -101,7 +101,7 @@ def next_step(
     now_seconds: float,
     may_have_healed: bool = False,
 ) -> Step:
-    """Return what to do with a file after a look.
+    """Return the step that follows a look at a file.
 
     Args:
         request: Why the file was looked at.

@@ -14,7 +14,7 @@ DEEPEST = 600
 """How deep the lists and objects of a frame may be nested, the frame itself included. Every receiver can decode that:
 Python limits the recursion of the keeper's decoder to 700 levels (`sandbox.keeper`), and that of others to 1,000."""
 UNDECODABLE = (msgspec.DecodeError, RecursionError, UnicodeDecodeError)
-"""Raised by decoding for bytes that are no message, hostile ones among them."""
+"""Raised by decoding for bytes that are not a message, hostile or not."""
 UNENCODABLE = (msgspec.MsgspecError, RecursionError, UnicodeEncodeError, OverflowError)
 
 
@@ -99,7 +99,7 @@ class FrameReader:
                 return None
             raise ProtocolError(f"a malformed frame: {exc}") from exc
         except UNDECODABLE as exc:
-            raise ProtocolError(f"a frame that is no JSON: {exc}") from exc
+            raise ProtocolError(f"a frame that is not JSON: {exc}") from exc
 
 
 class _Tagged(Struct):

@@ -46,7 +46,7 @@ def lay_out_source(folder: Path, content_hash: str, text: str) -> None:
         if path.read_bytes() == data:
             return
     # Renamed into place, so that a reader never sees half of it.
-    unfinished = path.with_suffix(f".{os.urandom(8).hex()}")  # noqa: TID251 - a name that nobody sees
+    unfinished = path.with_suffix(f".{os.urandom(8).hex()}")  # noqa: TID251 - a name that is never shown
     unfinished.touch(mode=PRIVATE_FILE)
     unfinished.write_bytes(data)
     unfinished.replace(path)
@@ -57,7 +57,7 @@ def read_source(folder: Path, content_hash: str) -> str:
 
     Raises:
         OSError: It cannot be read.
-        ValueError: It is not what its name says.
+        ValueError: Its content does not match its name.
     """
     data = (folder / f"{content_hash}.py").read_bytes()
     if hashlib.sha256(data).hexdigest() != content_hash:
@@ -100,7 +100,7 @@ def sweep(base: Path) -> None:
 def _make(base: Path) -> tuple[Path, int]:
     """Return a new folder, and the descriptor that holds its lock."""
     while True:
-        folder = base / f"{PREFIX}{os.urandom(8).hex()}"  # noqa: TID251 - a name that nobody sees
+        folder = base / f"{PREFIX}{os.urandom(8).hex()}"  # noqa: TID251 - a name that is never shown
         folder.mkdir(mode=0o700)
         with suppress(FileNotFoundError):
             descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -112,7 +112,7 @@ def _make(base: Path) -> tuple[Path, int]:
 
 
 def remove_tree(folder: Path) -> None:
-    """Remove a folder with everything in it as far as possible, also folders that were made without any permissions."""
+    """Remove a folder and its content, including folders without any permissions; skip files that cannot be removed."""
     import shutil  # few parses leave anything behind
 
     for path, names, _ in os.walk(folder):

@@ -32,7 +32,7 @@ Instant = Annotated[datetime, Meta(tz=True)]
 
 
 class SourceRef(Struct, frozen=True, omit_defaults=True):
-    """A source of a version: where it was, what it was imported as, and which text."""
+    """A source of a version: its path, the name of its module, and the hash of its text."""
 
     path: str
     module: str
@@ -40,7 +40,7 @@ class SourceRef(Struct, frozen=True, omit_defaults=True):
 
 
 class CodeVersion(Struct, frozen=True, omit_defaults=True):
-    """The code of one version of a DAG file: what a template loads."""
+    """The code of one version of a DAG file, which a template loads."""
 
     version_hash: str
     dags_folder: str
@@ -86,11 +86,11 @@ class CausingTry(Struct, frozen=True, omit_defaults=True):
     started_at: datetime | None = None
     ended_at: datetime | None = None
     exception: RaisedException | None = None
-    """What it raised; None where it raised nothing, or was ended from outside."""
+    """The exception that it raised; None if it raised none, or was ended from outside."""
 
 
 class OutletEvent(Struct, frozen=True, omit_defaults=True):
-    """What a task adds to the update of one of its outlets, or of an asset that it adds to an alias.
+    """A task's addition to the update of one of its outlets, or of an asset that it adds to an alias.
 
     Other outlets are updated as well.
     """
@@ -159,9 +159,9 @@ class TriggerOutcome(Struct, frozen=True, omit_defaults=True):
 
 
 class TriggerWork(Struct, frozen=True, omit_defaults=True):
-    """The answer to `trigger_work`: what to start and to stop since the answer of the number before.
+    """The answer to `trigger_work`: the triggers to start and to stop since the answer of the number before.
 
-    `session` names the scheduler's memory of the host. With `tell_all`, the host is to say what it runs.
+    `session` names the scheduler's memory of the host. With `tell_all`, the host is to list its triggers.
     """
 
     session: str
@@ -278,7 +278,7 @@ class BranchDecision(Struct, frozen=True, tag="branch"):
 
 
 class ShortCircuitDecision(Struct, frozen=True, tag="short_circuit"):
-    """A short circuit's condition was false: skip what is downstream."""
+    """A short circuit's condition was false: skip the tasks downstream."""
 
     ignore_downstream_trigger_rules: bool = True
 

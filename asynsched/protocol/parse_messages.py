@@ -70,7 +70,7 @@ class Channel:
 
 
 class Transcript:
-    """Everything that was read: the latest message of each kind, the sources, and the lines that are no message."""
+    """Everything that was read: the latest message of each kind, the sources, and the other lines."""
 
     def __init__(self) -> None:
         self.confined: Confined | None = None
@@ -96,7 +96,7 @@ class Transcript:
 
     @property
     def text(self) -> str:
-        """The lines that are no message: a crash report of Python's, or garbage."""
+        """The lines that are not messages: a crash report of Python's, or garbage."""
         return "\n".join([*self._text, self._buffer.decode("utf-8", "replace")])
 
     def _take(self, line: bytes) -> None:

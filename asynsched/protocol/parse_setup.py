@@ -1,4 +1,4 @@
-"""What a process that parses DAG files is given: limits, an environment, jobs."""
+"""The input of a process that parses DAG files: limits, an environment, jobs."""
 
 import site
 from collections.abc import Mapping
@@ -52,7 +52,7 @@ class Greeting(Struct, frozen=True):
 
 
 class Job(Struct, frozen=True):
-    """A file to be parsed, by its path in the DAG folder, and what to ask the authors' timetables in it."""
+    """A file to parse, by its path in the DAG folder, and the questions to the authors' timetables in it."""
 
     path: str
     questions: ParseQuestions
@@ -75,7 +75,7 @@ def is_kept(name: str, allowed: tuple[str, ...]) -> bool:
 
 
 def variables_of_all_parses() -> dict[str, str]:
-    """Return the environment variables that every parse has, whatever its parent's environment says."""
+    """Return the environment variables that every parse has, independent of its parent's environment."""
     # A parse has no use for a thread per core, and no room for one. And it has another HOME than its user, where
     # Python would look for the user's packages.
     threads = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")

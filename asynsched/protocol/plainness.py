@@ -2,8 +2,8 @@
 
 Processes of plain files are forked from one that has loaded neither Jinja nor pendulum, which makes the hop between two
 tasks a fifth shorter (`sandbox.zygote`). A file's text decides, because nothing of it is loaded yet. That is a guess,
-and a wrong one costs time only: a task imports what it needs itself, or its process is larger than it needs to be. So a
-file that changes what can be imported, or what its tasks may do, is not plain.
+and a wrong one costs time only: a task itself imports the modules it needs, or its process is larger than necessary.
+So a file that changes the import system, or the rights of its tasks, is not plain.
 """
 
 import re
@@ -37,8 +37,8 @@ def looks_plain(texts: Collection[str], local_modules: Collection[str]) -> bool:
     """Return whether a DAG file and its local modules, given by their texts, seem to have plain tasks only.
 
     Args:
-        local_modules: Names of the modules that are among the texts. What others have, such as operators in an
-            installed package, is not seen, so a file that imports them is not plain.
+        local_modules: Names of the modules that are among the texts. The text of others, such as operators in an
+            installed package, is unknown, so a file that imports them is not plain.
     """
     if sum(map(len, texts)) > MAX_CHARACTERS:
         return False

@@ -31,7 +31,7 @@ from asynsched.store.runs.changes import Stale
 log = structlog.get_logger(__name__)
 
 _HAVE_PROCESSES = frozenset({TaskInstanceState.RUNNING, TaskInstanceState.RESTARTING})
-NOT_CLAIMED = "somebody has changed its task instance"
+NOT_CLAIMED = "its task instance was changed meanwhile"
 """The reason for ending a try for which no task instance waits."""
 
 

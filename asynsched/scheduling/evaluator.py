@@ -50,7 +50,7 @@ log = structlog.get_logger(__name__)
 MAX_EVENTS = 2_000
 """Events taken up in one pass, so that no batch grows without bound."""
 NOTHING_HELD = Held()
-"""What this executor holds of the tries of a scheduler of another home."""
+"""This executor's share of the tries of a scheduler of another home."""
 
 
 class DependencyEvaluator(Service):
@@ -109,7 +109,7 @@ class DependencyEvaluator(Service):
         self._news: deque[RunNews | LimitNews] = deque()
         self._is_stopping = False
         self._are_slots_freed = False
-        """Whether others have given back slots since the last look at what they have."""
+        """Whether other schedulers have given back slots since theirs were last counted."""
         self._has_started_all = False
         self._swept_at: datetime | None = None
         self.stored_until = Watermark(self.wake)
@@ -129,7 +129,7 @@ class DependencyEvaluator(Service):
 
     @property
     def is_at_a_standstill(self) -> bool:
-        """Whether runs are active, and none of them can progress unless somebody intervenes."""
+        """Whether runs are active, and none of them can progress without a user's intervention."""
         if self._evaluation.are_leaving or not (self._has_started_all and self._is_done):
             return False
         return stand_still(self._evaluation.runs.values())
@@ -169,7 +169,7 @@ class DependencyEvaluator(Service):
             self._try_log.flush()
 
     async def tick(self, now: datetime) -> None:
-        """Process events, decide what follows, store the decisions, and announce them."""
+        """Process events, decide their consequences, store the decisions, and announce them."""
         began_at = self.clock.monotonic()
         self._try_log.time_passed(now)
         self._has_started_all = False
@@ -210,7 +210,7 @@ class DependencyEvaluator(Service):
         is_sent = self._channels.runs.qsize() or self._channels.limits.qsize()
         return bool(self._news or is_sent or self._transfers.are_waiting or self._requests.are_due)
 
-    # What has happened
+    # Events
 
     async def _take_news(self, now: datetime) -> None:
         self._news.extend((*self._channels.runs.take(), *self._channels.limits.take()))
@@ -288,7 +288,7 @@ class DependencyEvaluator(Service):
             ready.note_elsewhere(await self._database.read(pool_use_elsewhere, self._pending.lease_epoch, including))
         self._are_slots_freed = False
 
-    # What follows
+    # Decisions
 
     async def _start_and_grant(self, now: datetime) -> None:
         await self._intake.start(now)

@@ -47,7 +47,7 @@ class RunIntake:
 
     Args:
         places: Where each run is.
-        owner: Id and lease epoch of the scheduler that runs the admitted runs; None: only find out what would start.
+        owner: Id and lease epoch of the scheduler that runs the admitted runs; None: only find out which would start.
         has_peers: Whether there are other schedulers.
     """
 
@@ -151,7 +151,7 @@ class RunIntake:
 
     async def _read_first(self, at_most: int | None) -> None:
         """Read the first queued runs of groups that have room for them and none of whose waiting runs is in memory."""
-        # Runs that have begun in memory, but are still stored as queued, take up part of what is read.
+        # Runs that have begun in memory, but are still stored as queued, take up part of the rows that are read.
         begun = (run for run in self._evaluation.pending.runs.values() if run.stored_state is DagRunState.QUEUED)
         n_begun = Counter(self._queue.group_of(run.key) for run in begun)
         wanted = [(group, n + n_begun[group]) for group, n in self._queue.to_read(at_most)]
@@ -160,7 +160,7 @@ class RunIntake:
         found = await self._database.read_at_once(first_queued, wanted)
         for (group, limit), rows in zip(wanted, found, strict=True):
             waiting = [row for row in rows if self._is_waiting(row)]
-            # If none of them waits, there is no use in reading them again before the next sweep.
+            # If none of them waits, reading them again before the next sweep is useless.
             self._queue.take_first(group, waiting, is_all=len(rows) < limit or not waiting)
 
     async def _start(self, row: QueuedRun, now: datetime) -> None:
@@ -328,7 +328,7 @@ class RunClaimer:
         return wanted
 
     async def read(self, dag_ids: Iterable[str]) -> None:
-        """Read how many runs of these DAGs other schedulers run."""
+        """Read the numbers of other schedulers' running runs of these DAGs."""
         groups = self._places.queue.groups_of(set(dag_ids))
         if groups:
             of_dags = sorted({group[0] for group in groups})

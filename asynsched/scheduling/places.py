@@ -315,7 +315,7 @@ class Admission:
             self._take_place(group)
 
     def note_elsewhere(self, n_runs: Mapping[Group, int]) -> None:
-        """Note how many runs of some groups other schedulers run."""
+        """Record the numbers of other schedulers' running runs of some groups."""
         for group, n in n_runs.items():
             self._elsewhere.pop(group, None)
             if n:
@@ -377,12 +377,12 @@ class Admission:
         if backfill_id is not None:
             limits, whose = self._backfills.get(backfill_id, dag), f" of the backfill {backfill_id}"
             if limits.is_paused:
-                release = f"somebody unpauses it: `asynsched backfill unpause {backfill_id}`"
+                release = f"a user unpauses it: `asynsched backfill unpause {backfill_id}`"
                 return Verdict(met=False, reason=f"the backfill {backfill_id} is paused", release=release)
         active = sorted(key.run_id for key in self._active.get(group, ()))
         number = f"max_active_runs{whose} is {limits.max_active_runs}"
         return Verdict(
-            met=False, reason=f"{number}, and so many are active: {', '.join(active)}", release="one of them ends"
+            met=False, reason=f"{number}, and these are active: {', '.join(active)}", release="one of them ends"
         )
 
     def withdraw(self, run: DagRunKey) -> bool:
@@ -452,7 +452,7 @@ class Admission:
             self._backfills.pop(backfill_id, None)
 
     def _room(self, group: Group) -> int:
-        """Return how many more runs of a group may start: none while it is paused or its limits are unknown."""
+        """Return the number of runs of a group that may still start: 0 while it is paused or its limits are unknown."""
         dag_id, backfill_id = group
         dag = self._dags.get(dag_id)
         limits = dag if backfill_id is None else self._backfills.get(backfill_id)

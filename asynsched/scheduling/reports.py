@@ -117,7 +117,7 @@ class TryLog:
             self.flush()
 
     def flush(self) -> None:
-        """Log how many failures were only counted."""
+        """Log the number of failures that were only counted."""
         if self._n_untold:
             seconds = int(SPAN.total_seconds())
             log.warning("tries.failed", n_more=self._n_untold, beside=f"the {self._n_told} of the same {seconds} s")

@@ -39,7 +39,7 @@ class Stored(Struct, frozen=True):
         stale: The changes that were not written, because the rows had been changed elsewhere.
         paused: The failed runs that have paused their DAG.
         settled: Which of the granted tasks were refused their slots, and other schedulers' use.
-        retry_at: When to retry the limits that another scheduler was settling; None: there are none.
+        retry_at: When to retry the limits that another scheduler was settling; None for none.
     """
 
     stale: Stale
@@ -71,7 +71,7 @@ class Storing:
         """Store a batch, except the grants for which others leave no slots. After a failure, call this again.
 
         Args:
-            tell: Whether there are other schedulers, which are notified of what concerns them.
+            tell: Whether there are other schedulers, which are notified of changes that concern them.
         """
         failed = failed_runs(pending.ended_runs, self._max_failed_runs)
         batch = pending.batch(await self._slices.take(pending.task_rows()))

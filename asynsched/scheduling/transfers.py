@@ -95,7 +95,7 @@ class RunTransfers:
         """Take over some of the runs without an owner, if there may be any.
 
         Args:
-            held: What the executor holds of their tries: nothing if they were begun from another home.
+            held: Their tries in the executor; none if they were begun from another home.
 
         Returns:
             Whether there were any. If so, others use fewer slots of the pools now.
@@ -197,7 +197,7 @@ class RunTransfers:
         """Take up a running run as it is stored.
 
         Args:
-            held: What the executor holds, if an earlier scheduler began the run; None: this scheduler began it, and its
+            held: The executor's tries, if an earlier scheduler began the run; None: this scheduler began it, and its
                 executor knows its tries.
             wanted: Requests made while the run had no owner: no decision may precede them.
         """

@@ -1,7 +1,7 @@
 """The triggerer runs the triggers of deferred tasks in trigger hosts, and passes their outcomes to the evaluator.
 
 A trigger host is a process for the code of one version of a DAG file. `Triggerer` is the service that owns the hosts,
-`Host` decides when a host starts and ends, `HostWork` what to tell it.
+`Host` decides when a host starts and ends, `HostWork` composes the messages to it.
 """
 
 from collections.abc import Collection, Iterable
@@ -117,7 +117,7 @@ class Triggerer(Service):
             host.wake()
 
     async def tick(self, now: datetime) -> None:
-        """Tell the hosts what is wanted, launch missing hosts, and end those that are idle or hang."""
+        """Tell the hosts which triggers to run, launch missing hosts, and end those that are idle or hang."""
         self._is_ready.set()
         self._take_messages(now)
         for host in list(self._hosts):
@@ -150,7 +150,7 @@ class Triggerer(Service):
     # Questions of hosts
 
     async def answer(self, request: Request) -> Reply:
-        """Answer a host: what to run, or, once its outcomes are stored, that they are."""
+        """Answer a host with the triggers to run, or confirm its outcomes once they are stored."""
         await self._is_ready.wait()
         if request.operation == "trigger_outcomes":
             await self._take_outcomes(request)
@@ -227,7 +227,7 @@ class Triggerer(Service):
     def _adopt(self, host: "Host", trigger_ids: Iterable[str]) -> None:
         """Give a host the triggers that it reports to run, where another host of its version had been given them.
 
-        A scheduler that takes back several hosts of a version cannot know which of them runs what.
+        A scheduler that takes back several hosts of a version cannot know which of them runs which triggers.
         """
         now = self.clock.now()
         for trigger_id in trigger_ids:
@@ -304,7 +304,7 @@ class Host:
     """A trigger host: its triggers, and its process while it has one.
 
     Attributes:
-        code: What it loads; None while only its token is known.
+        code: The version that it loads; None while only its token is known.
         token: Of its process; None while it has none.
         launched_at: When that process was launched.
         silent_since: Since when it owes a question; None while it has one open.
@@ -387,7 +387,7 @@ class HostWork:
     """The triggers that a host should run, told in numbered steps.
 
     A step is repeated until the host's next question shows that it arrived. A host that names another session got its
-    steps from another scheduler: it is asked what it runs, and then told the difference.
+    steps from another scheduler: it is asked for its triggers, and then told the difference.
 
     Args:
         session: Unique name of this object.

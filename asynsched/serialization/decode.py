@@ -53,7 +53,7 @@ def _decode(decoder: msgspec.json.Decoder[Any], data: bytes, what: str) -> Any:
 
 
 def check_dag(dag: SerializedDag) -> None:
-    """Check what the types cannot express: ids, edges, cycles, groups, assets, dates and the timetable.
+    """Check the rules that the types cannot express: ids, edges, cycles, groups, assets, dates and the timetable.
 
     Raises:
         SerializationError: The DAG is invalid; the message says why.

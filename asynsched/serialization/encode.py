@@ -104,7 +104,7 @@ def stored_timetable(dag: DAG) -> KnownTimetable:
     name = type(timetable).__name__
     try:
         serialized = _described(timetable) if is_authors_own(timetable) else timetable.serialize()
-        check_json(serialized, f"what {name}.serialize() returns")
+        check_json(serialized, f"the result of {name}.serialize()")
         return decode(serialized)
     except (DagError, NotImplementedError, AttributeError, TypeError) as exc:
         raise SerializationError(f"DAG {dag.dag_id!r}: its timetable {name} cannot be stored: {exc}") from exc

@@ -25,7 +25,7 @@ MAX_ID_LENGTH = 250
 """The longest dag_id, task_id or run_id (Airflow's limit)."""
 
 RUNS_AHEAD = 50
-"""How many runs a user's timetable is asked for in advance."""
+"""The number of runs that a user's timetable is asked for in advance."""
 
 Id = Annotated[str, Meta(min_length=1, max_length=MAX_ID_LENGTH)]
 TriggerRuleName = Literal[
@@ -197,9 +197,9 @@ class SerializedDag(Struct, frozen=True, omit_defaults=True):
 
 
 UNSTABLE = "unstable"
-"""The kind of the warning that two parses of a file differ."""
+"""The kind of the warning about two parses of a file that differ."""
 TEMPLATE = "template"
-"""The kind of the warning that a process which has loaded the file cannot be forked."""
+"""The kind of the warning about a file whose process cannot be forked."""
 
 DOUBTFUL = "doubtful"
 """The kind of the warning about a probable mistake: shown with the errors, and logged."""
@@ -214,7 +214,7 @@ class FileError(Struct, frozen=True, omit_defaults=True):
     """syntax, import, exception, exit, crash, timeout, memory, dag, serialization, output, unreadable, archive;
     for warnings: warning, unstable, template, doubtful, no_effect."""
     message: str
-    """One line with the mistake and what to do."""
+    """One line with the mistake and advice."""
     traceback: str = ""
     line: Annotated[int, Meta(ge=0, lt=2**31)] | None = None
     dag_id: str | None = None
@@ -286,7 +286,7 @@ class ParseReport(Struct, frozen=True, omit_defaults=True):
     sources: tuple[SourceFile, ...] = ()
     """The file itself first, then the local modules that it imported."""
     output: str = ""
-    """What user code wrote to standard output and error, up to a limit. It is shown, never interpreted."""
+    """User code's standard output and error, up to a limit. It is shown, never interpreted."""
     confinement: tuple[str, ...] = ()
     """The confinements that the kernel enforced, e.g. `landlock 7`, `seccomp`, `limits`, `user`."""
     duration: float = 0.0

@@ -1,1 +1,1 @@
-"""The scheduler under virtual time: what runs when, without waiting for it."""
+"""The scheduler under virtual time: predicts when runs and tasks start and end, without waiting for it."""

@@ -1,4 +1,4 @@
-"""What changes of the clock do to schedules: days with another number of runs, at another time, of another length.
+"""The effect of clock changes on schedules: days with another number of runs, at another time, of another length.
 
 Pure functions of the DAGs' schedules, which are compared with the same schedules without the change. Paused DAGs are
 included.
@@ -25,7 +25,7 @@ ALWAYS = TimeRestriction(earliest=None, latest=None, catchup=True)
 
 
 class ClockChange(Struct, frozen=True):
-    """What one change of the clock does to one DAG on one day.
+    """The effect of one change of the clock on one DAG on one day.
 
     Attributes:
         date: The day, in the zone of the DAG's schedule.

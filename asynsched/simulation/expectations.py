@@ -29,7 +29,7 @@ WILDCARDS = frozenset("*?[")
 
 
 class Expectation(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """What a simulation expects of a task's tries. None: not specified.
+    """A simulation's expectations of a task's tries. None: not specified.
 
     Attributes:
         duration: How long a try lasts, seconds.
@@ -148,7 +148,7 @@ def read_entries(path: Path) -> tuple[Entry, ...]:
     except OSError as exc:
         raise SettingsError(f"{path}: the file cannot be read: {exc.strerror}") from exc
     except UnicodeDecodeError as exc:
-        raise SettingsError(f"{path}: the file is no UTF-8 text") from exc
+        raise SettingsError(f"{path}: the file is not UTF-8 text") from exc
     try:
         content = msgspec.json.decode(text) if path.suffix == ".json" else tomllib.loads(text)
     except (msgspec.DecodeError, tomllib.TOMLDecodeError) as exc:

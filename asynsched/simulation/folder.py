@@ -1,4 +1,4 @@
-"""What a simulation reads: the DAG files, parsed as always, and the database of the home. Nothing is changed."""
+"""The input of a simulation: the DAG files, parsed as always, and the database of the home. Nothing is changed."""
 
 import asyncio
 from collections import defaultdict
@@ -47,7 +47,7 @@ class Planner(Service):
     Args:
         ask: Blocks the event loop, whose time is virtual, so that the order of events does not depend on how long a
             parse takes.
-        defaults: The values of what a DAG does not set.
+        defaults: The values that a DAG does not set.
     """
 
     name = "planner"
@@ -99,7 +99,7 @@ class HomeState:
 
 
 def read_home_state(database_url: str) -> HomeState:
-    """Read a home's database without changing it; an empty state if there is none.
+    """Read a home's database without changing it; an empty state without a database.
 
     Raises:
         SettingsError: The URL names no database.
@@ -185,7 +185,7 @@ async def parse_folder(settings: Settings, start: datetime, end: datetime) -> tu
 async def _report(
     settings: Settings, parser: SandboxParser, path: str, questions: ParseQuestions
 ) -> ParseReport | None:
-    """Return the report of one file; None if it is no DAG file."""
+    """Return the report of one file; None if it is not a DAG file."""
     look = await anyio.to_thread.run_sync(look_at, settings.dags_path, path)
     if look is None or look.is_gone:
         return None

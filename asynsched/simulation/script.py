@@ -211,11 +211,11 @@ def _why_failed(rate: float) -> str:
 
 
 class Assumption(Struct, frozen=True):
-    """Something that a simulation assumes about tasks, because nothing else is known.
+    """An assumption of a simulation about tasks of which it knows nothing else.
 
     Attributes:
         assumed: The assumption, as a sentence without its end.
-        whose: What the tasks have in common, as a relative clause.
+        whose: The property that the tasks share, as a relative clause.
         tasks: Their names, as `DAG.TASK`.
     """
 
@@ -227,7 +227,7 @@ class Assumption(Struct, frozen=True):
 def assumptions(
     expectations: Expectations, tasks: Iterable[tuple[str, str]], mapped_over: Collection[tuple[str, str]]
 ) -> tuple[Assumption, ...]:
-    """Return what the script assumes about tasks, given as (dag_id, task_id)."""
+    """Return the script's assumptions about tasks, given as (dag_id, task_id)."""
     found: dict[tuple[str, str], list[str]] = {}
     for dag_id, task_id in sorted(tasks):
         name, expected = f"{dag_id}.{task_id}", expectations.of(dag_id, task_id)

@@ -124,7 +124,7 @@ MOMENT = timedelta(milliseconds=1)
 class Simulation:
     """A scheduler of the DAGs of some parse reports, from `start` on.
 
-    After `run_for`, its database and its executor have what happened.
+    After `run_for`, its database and its executor show the results.
 
     Args:
         settings: The scheduler's settings; only the sources of versions are stored in its home.
@@ -139,7 +139,7 @@ class Simulation:
         inline: The database, in memory.
         database: The database as the services see it; a test may wrap it.
         when_started: Called when the services run.
-        act: A coroutine function that runs beside them, given the channels, and does what users do.
+        act: A coroutine function that runs beside them, given the channels, and acts as users do.
     """
 
     def __init__(self, settings: Settings, reports: Iterable[ParseReport], script: Script, start: datetime) -> None:

@@ -84,7 +84,7 @@ def _last_planned(conn: Connection, dag: SerializedDag) -> DagRunInfo | None:
 
 
 def last_run_before(dag: SerializedDag, timetable: KnownTimetable, start: datetime) -> DagRunInfo | None:
-    """Return the last run of a DAG's schedule that is due before an instant, None when there is none."""
+    """Return the last run of a DAG's schedule that is due before an instant; None if none is."""
     now = start - MOMENT
     # A schedule that is over has had its last run too.
     limits = restriction(dag)._replace(latest=None)
@@ -185,20 +185,20 @@ class SpanReport(Struct, frozen=True):
     paused_dags: tuple[str, ...]
     problems: tuple[FileProblem, ...]
     assumptions: tuple[Assumption, ...]
-    """What was assumed about the tasks that were started."""
+    """The assumptions about the tasks that were started."""
 
 
 def simulate_span(
     settings: Settings, reports: Iterable[ParseReport], plan: Plan, *, ask: Ask | None = None
 ) -> SpanReport:
-    """Return what a scheduler with these settings does with the DAGs of these files in a span of time.
+    """Return the work of a scheduler with these settings on the DAGs of these files in a span of time.
 
     The result is a function of the arguments: no clock is read, and the home is not changed.
 
     Args:
         settings: The settings of the scheduler.
         reports: The DAGs of the files.
-        plan: The span, and what is expected of its tasks.
+        plan: The span, and the expectations of its tasks.
         ask: Asks authors' own timetables for more runs.
     """
     with tempfile.TemporaryDirectory(prefix="asynsched-simulation-") as folder:
@@ -241,7 +241,7 @@ class _SpanSimulation(Simulation):
         self._past = await self.database.write(store_last_runs, plan.start, 0, plan.home.last)
 
     def report(self) -> SpanReport:
-        """Return what has happened."""
+        """Return the report of the span."""
         plan, read = self._plan, self.inline.connection.read
         runs = read(lambda conn: read_trace(conn, without=self._past))
         capacities = read(pool_capacities)

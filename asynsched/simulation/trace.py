@@ -1,4 +1,4 @@
-"""What happened in a simulation: runs, tasks, tries and the use of pools, as plain values without row ids."""
+"""The results of a simulation: runs, tasks, tries and the use of pools, as plain values without row ids."""
 
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping
@@ -145,7 +145,7 @@ def pool_uses(
     """Return the use of each pool, by name.
 
     Args:
-        runs: What happened.
+        runs: The runs with their tasks and tries.
         capacities: Slots of each pool, None for no limit.
         start: Start of the simulation.
         end: Its end.

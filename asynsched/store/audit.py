@@ -1,4 +1,4 @@
-"""Queries of `audit`: who did what from outside."""
+"""Queries of `audit`, the record of users' actions."""
 
 from collections.abc import Mapping
 from datetime import datetime
@@ -39,7 +39,7 @@ def record_audit(
 
 
 def count_old_audit(conn: Connection, *, before: datetime) -> int:
-    """Return how many actions happened before an instant."""
+    """Count the actions before an instant."""
     n: int = conn.execute(sa.select(sa.func.count()).where(_IS_OLD), {"before": before}).scalar_one()
     return n
 

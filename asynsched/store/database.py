@@ -41,7 +41,7 @@ class Database(ABC):
     ) -> T:
         """Run a query of one statement, which may be its own transaction.
 
-        It is durable when this returns. If this is cancelled, nobody knows whether it was done.
+        It is durable when this returns. After a cancellation, it is unknown whether it was done.
         """
         return await self.write(query, *args, **kwargs)
 

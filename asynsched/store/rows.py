@@ -42,7 +42,7 @@ def fetch(conn: Connection, struct: type[S], query: sa.Executable, values: Mappi
 def fetch_one(
     conn: Connection, struct: type[S], query: sa.Executable, values: Mapping[str, Any] | None = None
 ) -> S | None:
-    """Return the first row of a query as a struct; None when there is none."""
+    """Return the first row of a query as a struct; None without a row."""
     row = conn.execute(query, values).first()
     return None if row is None else as_struct(struct, row)
 
@@ -100,5 +100,5 @@ def if_small(column: sa.ColumnElement[Any]) -> sa.ColumnElement[Any]:
 
 
 def n_fitting(sizes: Iterable[int]) -> int:
-    """Return how many values of these sizes fit into one part, counted from the first; the first one always does."""
+    """Return the number of leading values, by their sizes, that fit into one part; at least 1."""
     return max(1, sum(1 for _ in takewhile(lambda total: total <= MANY_BYTES, accumulate(sizes))))

@@ -175,17 +175,17 @@ def has_peers(conn: Connection, scheduler_id: str) -> bool:
 
 
 def set_takeover(conn: Connection, scheduler_id: str, seconds: float) -> None:
-    """Store how long after its last renewal a scheduler's runs remain its own."""
+    """Store the seconds after its last renewal for which a scheduler's runs remain its own."""
     conn.execute(_SET_TAKEOVER, {"key": scheduler_id, "seconds": seconds})
 
 
 def takeover_of_home(conn: Connection, hostname: str, home: str) -> float:
-    """Return how long after its last renewal the runs of a home's scheduler remain its own; 0 when there is none."""
+    """Return the seconds after its last renewal for which a home's scheduler keeps its runs; 0 without a scheduler."""
     return conn.scalar(_TAKEOVER_OF_HOME, {"host": hostname, "folder": home}) or 0.0
 
 
 def set_room(conn: Connection, scheduler_id: str, parallelism: int, executors: Mapping[str, int]) -> None:
-    """Store how many tasks a scheduler runs at once, in all and in each of several executors."""
+    """Store the number of tasks that a scheduler runs at once, in all and in each of several executors."""
     conn.execute(_SET_ROOM, {"key": scheduler_id, "n": parallelism, "by_name": dict(executors)})
 
 

@@ -25,7 +25,7 @@ OLDEST_BESIDE = "0001"
 """The oldest revision whose asynsched may use a database that is at the newest one.
 
 Schedulers are upgraded one after another, so a migration only adds: tables, indexes, and columns that may be left out.
-A later migration removes what it makes superfluous, and raises this to its own revision.
+A later migration removes the superfluous parts, and raises this to its own revision.
 """
 ID_LENGTH = 250
 DEFAULT_POOL = "default_pool"
@@ -58,7 +58,7 @@ EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def microseconds(instant: datetime) -> int:
-    """Return the microseconds since 1970 of an aware datetime: what SQLite stores."""
+    """Return the microseconds since 1970 of an aware datetime, which SQLite stores."""
     return (instant - EPOCH) // timedelta(microseconds=1)
 
 
@@ -213,7 +213,7 @@ dag_file = sa.Table(
     Column("n_errors", Integer, nullable=False),
     Column("runtime", Text, nullable=False, default=""),
 )
-"""What was last parsed of each file: a start with nothing changed parses nothing."""
+"""The last parse of each file: a start without changed files parses nothing."""
 
 parse_claim = sa.Table(
     "parse_claim",
@@ -252,8 +252,8 @@ import_error = sa.Table(
 class DagRunRow(Struct, frozen=True, kw_only=True):
     """A run. A new one is pinned to a version when it starts.
 
-    `scheduler_id` and `lease_epoch`: who owns it, and under which lease its rows may be written; NOBODYS_EPOCH while
-    nobody does. `stop`: JSON of why and how it is being stopped, so that another scheduler can go on with that.
+    `scheduler_id` and `lease_epoch`: its owner, and the lease under which its rows may be written; NOBODYS_EPOCH while
+    it has no owner. `stop`: JSON of why and how it is being stopped, so that another scheduler can continue the stop.
     """
 
     id: Id = 0
@@ -278,7 +278,7 @@ class DagRunRow(Struct, frozen=True, kw_only=True):
 
     @property
     def key(self) -> DagRunKey:
-        """What identifies the run."""
+        """The identity of the run."""
         return DagRunKey(self.dag_id, self.run_id)
 
 
@@ -307,11 +307,11 @@ class TaskInstanceRow(Struct, frozen=True, kw_only=True):
         token: Names the try that is queued or running.
         priority_weight: The total, as the weight rule gives it.
         next_try_at: When a retry or a rescheduled sensor is due, or a deferral times out.
-        result_length: How many values `expand` over its result gives, -1 where that is no list or dict; None when
-            there is no result.
-        deferral: What a deferred task instance waits for, and then what came of it, as JSON, encrypted (decrypted
-            where a run is loaded); it stays until the try ends.
-        ignored_dependencies: What a user who forced it wants to be ignored, names with spaces between them.
+        result_length: The number of values that `expand` over its result gives, -1 if it is not a list or dict; None
+            without a result.
+        deferral: The trigger of a deferred task instance, and later its outcome, as JSON, encrypted (decrypted where a
+            run is loaded); it stays until the try ends.
+        ignored_dependencies: The dependencies that the user who forced it wants to ignore, separated by spaces.
     """
 
     id: Id = 0
@@ -380,8 +380,8 @@ pool = sa.Table(
     Column("include_deferred", Boolean, nullable=False, default=False),
     Column("settled_by", sa.BigInteger, nullable=True),
 )
-"""`slots` of -1 is no limit. What is taken is counted from task_instance, never stored. `settled_by`: lease epoch of a
-scheduler that alone has settled slots since it counted what others have; NULL where others may have, too."""
+"""`slots` of -1 means no limit. Taken slots are counted from task_instance, never stored. `settled_by`: lease epoch of
+the only scheduler that has settled slots since it counted those of others; NULL if others may have settled some."""
 
 
 class XComValue(Struct, frozen=True):
@@ -458,7 +458,7 @@ fernet_key = sa.Table(
 
 
 class AuditRow(Struct, frozen=True, kw_only=True):
-    """One thing that somebody did from outside: trigger, clear, pause, set."""
+    """An action of a user: trigger, clear, pause, set."""
 
     id: Id = 0
     at: Moment
@@ -631,7 +631,7 @@ run_request = sa.Table(
     Column("created_at", Instant, nullable=False),
     Index("ix_run_request_dag_run_id", "dag_run_id"),
 )
-"""What somebody wants done with a running run. The scheduler that owns the run does it, and deletes the row."""
+"""A user's request about a running run. The scheduler that owns the run carries it out, and deletes the row."""
 
 
 class BackfillRow(Struct, frozen=True, kw_only=True):

@@ -1,4 +1,4 @@
-"""Statements that SQLAlchemy does not build by itself: inserts that meet an existing row, and statements for many rows.
+"""Statements that SQLAlchemy does not offer: inserts with a conflict clause, and statements for many rows.
 
 An insert that meets a row skips it or replaces it. Both databases can do that, each in its own dialect of SQLAlchemy.
 Statements are built once for each table and dialect, so that SQLAlchemy reuses their compiled form.
@@ -112,7 +112,7 @@ def insert_of(
     """Return an INSERT of structs, in their order.
 
     Args:
-        conflict: What to do about an existing row, and what to return.
+        conflict: The clauses for an existing row, and for the returned columns.
         skip: Fields that are not written.
         extra: Expressions for further columns.
     """

@@ -19,7 +19,7 @@ class AssetTriggeredTimetable(Timetable):
     """The timetable for `schedule=[asset, …]` or an expression of assets. Time alone never causes a run.
 
     Args:
-        assets: An asset, an expression of assets, or several, which are then all required.
+        assets: An asset, an expression of assets, or several of these, all of which are required.
 
     Raises:
         TimetableError: `assets` is something else.
@@ -52,7 +52,7 @@ class AssetOrTimeSchedule(AssetTriggeredTimetable):
 
     Args:
         timetable: The timetable.
-        assets: An asset, an expression of assets, or several, which are then all required.
+        assets: An asset, an expression of assets, or several of these, all of which are required.
 
     Raises:
         TimetableError: An argument is invalid.
@@ -83,7 +83,7 @@ def asset_part(timetable: Timetable) -> dict[str, Any] | None:
 
 
 def asset_expression(assets: Any) -> dict[str, Any]:
-    """Return the expression for the assets of a schedule as JSON values; several are all required.
+    """Return the expression for the assets of a schedule, all of which are required, as JSON values.
 
     Raises:
         TimetableError: The list is empty, or contains something else.

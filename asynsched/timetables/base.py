@@ -1,8 +1,8 @@
 """Timetables determine when the next run of a DAG is due. The classes and methods have Airflow's names.
 
 asynsched's own timetables are pure functions of time: the current time is an argument. A user's class that extends one
-of them calls `super().next_dagrun_info(...)` without it, as in Airflow; then the time at which that class was asked
-counts.
+of them calls `super().next_dagrun_info(...)` without that argument, as in Airflow; the time of the call to the user's
+class is used then.
 """
 
 from abc import ABC, abstractmethod
@@ -52,8 +52,8 @@ class DagRunInfo(NamedTuple):
 class TimeRestriction(NamedTuple):
     """The bounds of a schedule: the earliest and latest date, aware, in UTC, and which missed runs to make.
 
-    With `catchup=True` all missed runs are made, with `"latest"` only the newest. False means what it means in Airflow:
-    most timetables make the newest missed run, `EventsTimetable` none.
+    With `catchup=True` all missed runs are made, with `"latest"` only the newest. False is as in Airflow: most
+    timetables make the newest missed run, `EventsTimetable` none.
     """
 
     earliest: datetime | None
@@ -78,7 +78,7 @@ class Timetable:
 
     @property
     def description(self) -> str:
-        """A sentence for people; empty if there is none."""
+        """A sentence for people; empty by default."""
         return ""
 
     @property
@@ -89,7 +89,7 @@ class Timetable:
     def next_dagrun_info(
         self, *, last_automated_data_interval: DataInterval | None, restriction: TimeRestriction
     ) -> DagRunInfo | None:
-        """Return the next run, whether it is due or not yet; None if there is none.
+        """Return the next run, due or not; None if no run follows.
 
         Args:
             last_automated_data_interval: The data interval of the newest scheduled run; None for a new DAG.
@@ -137,7 +137,7 @@ class KnownTimetable(Timetable, ABC):
         restriction: TimeRestriction,
         now: datetime | None = None,
     ) -> DagRunInfo | None:
-        """Return the next run, whether it is due or not yet; None if there is none.
+        """Return the next run, due or not; None if no run follows.
 
         Args:
             last_automated_data_interval: The data interval of the newest scheduled run; None for a new DAG.

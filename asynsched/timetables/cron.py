@@ -168,7 +168,7 @@ class CronSchedule:
         return current if self.next(before) == current else before
 
     def newest(self, first: datetime, until: datetime) -> datetime:
-        """Return the last moment until `until`, but at least `first`."""
+        """Return the last moment of the schedule until `until`; at least `first`."""
         found = self.align_to_previous(until)
         while found is not None and found > until:
             found = self.previous(found)
@@ -216,7 +216,7 @@ GapPolicy = Literal["skip", "shift"]
 FoldPolicy = Literal["first", "last", "both"]
 
 _VICINITY = timedelta(hours=25)
-"""A clock change moves the clock by at most a day, so only changes this near matter."""
+"""A clock change moves the clock by at most a day, so only changes within this time matter."""
 
 
 class PolicyCronSchedule(CronSchedule):

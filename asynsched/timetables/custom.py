@@ -15,7 +15,7 @@ from asynsched.timetables.base import DagRunInfo, DataInterval, KnownTimetable, 
 MAX_PLANNED = 100_000
 """The largest number of runs in a plan."""
 PUNCTUAL = timedelta(minutes=1)
-"""The timetable is asked again about a run that was planned in advance and is later, unless `catchup=True`."""
+"""If a run that was planned in advance is later than this, the timetable is asked again, unless `catchup=True`."""
 
 Moment = Annotated[datetime, Meta(tz=True)]
 
@@ -39,7 +39,7 @@ class PlannedRun(Struct, frozen=True):
 
 
 class TimetablePlan(Struct, frozen=True, omit_defaults=True):
-    """The consecutive runs after `after`, as the timetable returned them at `asked_at`."""
+    """Consecutive runs after `after`, which the timetable returned at `asked_at`."""
 
     asked_at: Moment
     after: PlannedInterval | None = None
@@ -55,7 +55,7 @@ class CustomTimetable(KnownTimetable):
     Args:
         name: The name of its class.
         fields: The result of its `serialize`.
-        summary: As the class defines it; so are the next three.
+        summary: The value that the class defines, like the next three.
         description: See `Timetable`.
         can_be_scheduled: See `Timetable`.
         active_runs_limit: See `Timetable`.

@@ -2,7 +2,7 @@
 
 Delta has the methods of CronSchedule.
 
-Source: Airflow adds both to an instant in UTC, so a day always has 24 hours, whatever the DAG's timezone.
+Source: Airflow adds both to an instant in UTC, so a day always has 24 hours, regardless of the DAG's timezone.
 """
 
 from datetime import datetime, timedelta
@@ -67,15 +67,15 @@ class Delta:
         return self._moved(current, -1)
 
     def align_to_next(self, current: datetime) -> datetime:
-        """Return `current`: a schedule of lengths has no moments of its own."""
+        """Return `current`: a length of time does not fix the moments of a schedule."""
         return current
 
     def align_to_previous(self, current: datetime) -> datetime:
-        """Return `current`: a schedule of lengths has no moments of its own."""
+        """Return `current`: a length of time does not fix the moments of a schedule."""
         return current
 
     def newest(self, first: datetime, until: datetime) -> datetime:
-        """Return the last of the moments from `first` until `until`; `first` if no other is."""
+        """Return the last moment until `until` of the schedule that starts at `first`; at least `first`."""
         if not self.is_calendar:
             return first + max(until - first, timedelta()) // self._length * self._length
         while (following := self.next(first)) <= until:
@@ -105,7 +105,7 @@ class Delta:
         return absolute or bool(self.value.years or self.value.months or self.value.leapdays)
 
     def round_down(self, current: datetime) -> datetime:
-        """Return the last multiple since 1970 of this length, which must not depend on the calendar."""
+        """Round down to a multiple of this length since 1970. The length must not depend on the calendar."""
         return moved(current, -((current - datetime(1970, 1, 1, tzinfo=current.tzinfo)) % self._length))
 
     def encode(self) -> float | dict[str, Any]:

@@ -20,7 +20,7 @@ class _TrivialTimetable(KnownTimetable):
 
 
 class NullTimetable(_TrivialTimetable):
-    """Never runs by itself: `schedule=None`."""
+    """Runs only when triggered: `schedule=None`."""
 
     kind = "null"
     can_be_scheduled = False

@@ -1,7 +1,7 @@
 """Timezones by name, and conversions between instants and wall-clock times.
 
-The calendar has the years 1 to 9999, and date arithmetic overflows at its ends. Here that is an error of the schedule
-or the date that leads there.
+The calendar has the years 1 to 9999, and date arithmetic overflows at its ends. Here an overflow is an error of the
+schedule or date that causes it.
 """
 
 from datetime import UTC, datetime, timedelta, timezone, tzinfo
@@ -100,8 +100,8 @@ def wall_clock(instant: datetime, zone: tzinfo) -> datetime:
 def instant_of(wall: datetime, zone: tzinfo) -> datetime:
     """Return the instant, in UTC, of a wall-clock time.
 
-    A skipped time is moved later by the length of the gap; a repeated time means the second one. Both follow from the
-    smaller of the two offsets that Python has for such a time.
+    A skipped time is moved later by the length of the gap; a repeated time means its second occurrence. Both follow
+    from the smaller of the two offsets that Python has for such a time.
 
     Raises:
         TimetableError: The instant is outside of the calendar.

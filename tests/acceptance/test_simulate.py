@@ -163,9 +163,12 @@ def test_nonsense_is_refused_in_one_line_and_a_broken_file_is_left_out(site):
     span = ("simulate", str(site.dags), *SPAN)
     for flags, complaint in (
         (("--to", "2026-03-28"), "the span must end after its start"),
-        (("--from", "yesterday"), "'yesterday' is no instant"),
-        (("--pool", "narrow"), "'narrow' is no pool: write NAME=SLOTS"),
-        (("--fail-on", "failed,warnings"), "'warnings' is none of its values: write errors, failed, or errors,failed"),
+        (("--from", "yesterday"), "'yesterday' is not an instant"),
+        (("--pool", "narrow"), "'narrow' is not a pool: write NAME=SLOTS"),
+        (
+            ("--fail-on", "failed,warnings"),
+            "'warnings' is not one of its values: write errors, failed, or errors,failed",
+        ),
         (("--failure-rate", "2"), "'2' is neither a number from 0 to 1 nor 'history'"),
         (("--durations", "nowhere.toml"), "nowhere.toml: the file cannot be read"),
         (("--picture", "picture.gif"), "picture.gif: a picture is .svg or .png"),

@@ -213,7 +213,7 @@ def test_up_fails_on_failed_runs_and_broken_files_only_if_it_ends_idle(site):
     refused = site.run("up", str(site.dags), "--fail-on", "failed", code=2)
     assert "--fail-on needs --until-idle" in refused.stderr
     refused = site.run("up", str(site.dags), "--until-idle", "--fail-on", "failed,warned", code=2)
-    assert "'warned' is none of its values: write errors, failed, or errors,failed" in refused.stderr
+    assert "'warned' is not one of its values: write errors, failed, or errors,failed" in refused.stderr
     assert not site.home.exists()
     site.up_until_idle("--fail-on", "errors")
     site.up_until_idle("--fail-on", "errors,failed")

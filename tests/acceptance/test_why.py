@@ -86,7 +86,7 @@ def flat(reasons):
                 ("failed", "exit code 8", 2),
             ],
         ),
-        (("second",), [("admission", "max_active_runs is 1, and so many are active: first", 0)]),
+        (("second",), [("admission", "max_active_runs is 1, and these are active: first", 0)]),
         (("first",), [("running", "slow", 0), ("limit", "beside", 0), ("retry", "retried", 0)]),
     ],
 )

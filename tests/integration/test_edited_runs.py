@@ -197,7 +197,7 @@ async def test_an_instance_that_a_run_does_not_have_is_refused_in_one_message(tm
         "The task 'mapped' is mapped, but has no instance 3: say which by its map index, 0 to 2.",
         "The task 'mapped' is mapped, but has no instance 7: say which by its map index, 0 to 2.",
         "The task 'plain' has no instance 0, it has one only: leave the map index out.",
-        "No task is named whose instance 1 is meant: name one.",
+        "The map index 1 needs a task: name one.",
         "The task 'plain' has no instance 1, it has one only: leave the map index out.",
         "The task 'mapped' is mapped: say which by its map index, 0 to 2.",
         "The task 'mapped' is mapped, but has no instance 9: say which by its map index, 0 to 2.",

@@ -109,7 +109,7 @@ RENAMED_OF_DAGS = {
     "full_filepath": "",
     "sla_miss_callback": "",
 }
-"""Arguments of DAGs before Airflow 3, and their new names; empty if there is none."""
+"""Arguments of DAGs before Airflow 3, and their new names; empty if there is no replacement."""
 RENAMED_OF_OPERATORS = {
     "task_concurrency": "max_active_tis_per_dag",
     "provide_context": "",
@@ -302,7 +302,7 @@ class BaseOperatorMeta(ABCMeta):
     """The metaclass of BaseOperator: fills in default arguments, and turns results among the arguments into arrows.
 
     The `__init__` of every operator class is wrapped: each level of a class hierarchy may fix arguments of the level
-    above, and default arguments must fill only those that nobody has given.
+    above, and default arguments must fill only those that were not passed.
 
     Source: Apache Airflow's `BaseOperatorMeta`.
     """

@@ -130,7 +130,7 @@ class LoggedProcess:
         import subprocess
 
         # The child stays in the task's process group, so that it ends with the task.
-        self._process = subprocess.Popen(  # noqa: S603 - running commands is what it is for
+        self._process = subprocess.Popen(  # noqa: S603 - running commands is its purpose
             command,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,

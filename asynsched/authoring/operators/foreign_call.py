@@ -25,7 +25,7 @@ def call(folder: str) -> int:
         given = serializer.loads(_read(folder, "input"))
         value = module.__dict__[described["function"]](*given["args"], **given["kwargs"])
         _write(folder, "output", serializer.dumps(value))
-    except Exception as exc:  # noqa: BLE001 - whatever user code raises
+    except Exception as exc:  # noqa: BLE001 - user code may raise anything
         traceback.print_exc()
         _write(folder, "error", f"{type(exc).__name__}: {exc}".encode("utf-8", "replace"))
         return 1

@@ -1,4 +1,4 @@
-"""`ti` and `dag_run`: what a running task can know and request about itself, its run, and runs of other DAGs."""
+"""`ti` and `dag_run`: a running task's questions and requests about itself, its run, and runs of other DAGs."""
 
 from __future__ import annotations
 
@@ -295,7 +295,7 @@ class TaskInstance(AsksElsewhere):
         default: Any = None,
         run_id: str | None = None,
     ) -> Any:
-        """Return what tasks pushed: a value for one task_id, and a list of values for several or for a mapped task.
+        """Return XComs: one value for a single task_id, a list of values for several or for a mapped task.
 
         Args:
             task_ids: The tasks; by default this task.
@@ -374,7 +374,7 @@ class TaskInstance(AsksElsewhere):
 
 
 def _value_of_task(task_id: str, found: Iterable[tuple[str, int, Any]], default: Any, *, one: bool) -> Any:
-    """Return what one task pushed: a value, the list of a mapped task's values, or the default."""
+    """Return the XCom of one task, the list of a mapped task's XComs, or the default."""
     by_index = {map_index: value for name, map_index, value in found if name == task_id}
     if not by_index:
         return default

@@ -93,7 +93,7 @@ class ExternalTaskSensor(BaseSensorOperator):
 
     @property
     def subject(self) -> str:
-        """What the sensor waits for, in words."""
+        """The runs, tasks or group that the sensor waits for, in words."""
         if self.external_task_ids:
             return f"the tasks {', '.join(self.external_task_ids)} of the DAG {self.external_dag_id}"
         if self.external_task_group_id:

@@ -49,7 +49,7 @@ class BaseTrigger:
         raise NotImplementedError(f"{type(self).__name__} has no run()")
 
     async def cleanup(self) -> None:
-        """Hook: called when the trigger is no longer needed, for whatever reason."""
+        """Hook: called when the trigger is no longer needed, for any reason."""
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__}>"
@@ -148,7 +148,7 @@ async def first_event(trigger: BaseTrigger) -> TriggerEvent:
 
     Raises:
         AsynschedException: It ended without an event, or yielded something else.
-        Exception: Whatever the trigger's code raised.
+        Exception: The trigger's code raised it.
     """
     from contextlib import aclosing
 

@@ -40,7 +40,7 @@ class FileTrigger(BaseTrigger):
 
 
 def find_file(pattern: str, *, recursive: bool) -> str | None:
-    """Return the first match of a glob pattern that is a file, or a folder with a file in it; None if there is none."""
+    """Return the first match of a glob pattern that is a file, or a folder with a file in it; None without a match."""
     import glob
     from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Parses that use what is stored: they ask authors' timetables for the next runs, and doubt new versions.
+"""Parses that know the stored DAGs: they ask authors' timetables for the next runs, and doubt new versions.
 
 A field that is different in each parse (a random value, the time, the order of a set) would make a version at each. So
 a file is parsed a second time, under another hash seed, before a DAG gets a new version in place of another. A field in
@@ -51,7 +51,7 @@ FEW_DAGS = 10
 """A file with more DAGs is parsed a second time only after the first parse: their versions are read for the second."""
 RETRY_DELAY = timedelta(seconds=1)
 LATEST = timedelta(seconds=1)
-"""A parse may use what was read from the database this long before."""
+"""A parse may use rows that were read from the database this long ago."""
 WARM_UP_DELAY = timedelta(seconds=1)
 """After the folder is read, the runs that are due come first; and a command that only waits for that has ended."""
 MAX_NAMED = 10
@@ -103,7 +103,7 @@ class InformedParser:
             await self._parser.warm_up(hash_seed)
 
     async def _before_parse(self, path: str) -> BeforeParse:
-        """Return what was read ahead for a file; read it again if it is older than a moment."""
+        """Return the rows that were read ahead for a file; read them again if they are too old."""
         before, now = self._before.pop(path, None), self._clock.now()
         if before is None or now - before.questions.now > LATEST:
             before = (await self._read(before_parses, [path], now))[path]
@@ -275,8 +275,8 @@ def _warning(path: str, dag_id: str, fields: list[str]) -> FileError:
     named = ", ".join(fields[:MAX_NAMED]) + (f" and {len(fields) - MAX_NAMED} more" if len(fields) > MAX_NAMED else "")
     return FileError(
         UNSTABLE,
-        f"{path}: DAG {dag_id!r}: two parses of the same file differ in {named}; sort what comes from a set, and do not"
-        " use the time or random values there. Such a difference makes no new version.",
+        f"{path}: DAG {dag_id!r}: two parses of the same file differ in {named}; sort values from a set, and do not use"
+        " the time or random values there. Such a difference makes no new version.",
         dag_id=dag_id,
     )
 

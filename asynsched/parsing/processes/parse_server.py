@@ -33,7 +33,7 @@ HASH_SEED = 0
 GUARD_SECONDS = 10.0
 """How much longer than its limit a parse may take to report that it took too long."""
 TERM_SECONDS = 8.0
-"""How long a guardian may take to kill what it started: longer than it allows itself."""
+"""How long a guardian may take to kill its processes: longer than it allows itself."""
 MAX_COMPLAINT_BYTES = 16 * 1024
 """How many bytes of a server's own standard error are kept."""
 FRAMING_BYTES = 1024**2
@@ -52,7 +52,7 @@ class SandboxSetup(NamedTuple):
     scratch: Path
     limits: ParseLimits
     is_postgresql: bool
-    """Whether the scheduler's database is, so that no parse is shown its variables, whatever the settings allow."""
+    """Whether the scheduler uses PostgreSQL: then no parse sees its variables, even if the settings allow them."""
 
     @property
     def most_bytes(self) -> int:
@@ -348,7 +348,7 @@ def last_line(complaint: bytes) -> str:
 
 
 def kill_all(leader: int) -> None:
-    """Kill a process and what it has started: the file's code has a process group of its own, which it cannot leave."""
+    """Kill a process and its descendants: the file's code has a process group of its own, which it cannot leave."""
     groups = {leader: None}
     todo = [leader]
     while todo:
@@ -357,7 +357,7 @@ def kill_all(leader: int) -> None:
             with suppress(ProcessLookupError):
                 groups[os.getpgid(child)] = None
         todo += children
-    # The leader goes last: while it lives, nobody else can have been given the number of a group of its children.
+    # The leader goes last: while it lives, no other process group can get the number of one of its children's groups.
     for group in reversed(groups):
         with suppress(ProcessLookupError):
             os.killpg(group, signal.SIGKILL)

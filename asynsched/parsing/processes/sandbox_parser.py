@@ -73,7 +73,7 @@ class SandboxParser:
         """Parse a file. See `Parser.parse`.
 
         Args:
-            questions: What to ask the authors' timetables in it; by default for their first runs.
+            questions: The questions to the authors' timetables in it; by default about their first runs.
             hash_seed: Of the hashes of texts: with the same, a set has the same order in each parse.
         """
         await self._sweep_once()
@@ -86,7 +86,7 @@ class SandboxParser:
                 await server.close()
 
     async def warm_up(self, hash_seed: int) -> None:
-        """Start the server for this hash seed, if it is to be kept and there is none."""
+        """Start the server for this hash seed, if servers are kept and it does not run yet."""
         await self._sweep_once()
         if self._servers is not None:
             await self._server(hash_seed).warm_up()

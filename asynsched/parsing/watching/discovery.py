@@ -1,6 +1,6 @@
 """A walk through the DAG folder: its Python files and archives, the folders to watch, where symbolic links lead.
 
-A walk reads names and metadata only. It leaves out the scheduler's home, whatever begins with a dot, `__pycache__`,
+A walk reads names and metadata only. It leaves out the scheduler's home, names that begin with a dot, `__pycache__`,
 `node_modules` and virtual environments. Each real folder is visited once, by its own path before a link's: so links
 to folders are followed, and loops are cut. Ignored files are found too, because a DAG file may import them.
 """
@@ -25,7 +25,7 @@ ROOT = ""
 
 
 class FolderId(NamedTuple):
-    """Identity of a folder, whatever path leads to it."""
+    """Identity of a folder, independent of its path."""
 
     device: int
     inode: int

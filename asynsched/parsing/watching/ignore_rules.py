@@ -22,8 +22,8 @@ LONGEST_PATTERN = 4096
 """No path is longer."""
 _COMMENT = re.compile(r"(^|(?<!\s)\s+)#.*")
 _REGULAR_EXPRESSION = re.compile(r"^!?\^|\$$|\\[.dwsb]|(?<![^\W_])(?<![]*?-])\.\*|\.\*(?![./]|$)")
-"""Matches what only a regular expression has, or a glob pattern for names that no DAG file has. `name.*` and
-`name.*.py` are plausible globs."""
+"""Matches signs that occur only in a regular expression, or in a glob pattern for names that no DAG file has. `name.*`
+and `name.*.py` are plausible globs."""
 
 
 class Patterns(NamedTuple):
@@ -54,7 +54,7 @@ class IgnoreRules:
 
 
 def read_patterns(name: str, text: str) -> Patterns:
-    """Return the patterns in an ignore file's text; a line that is no pattern is named, and skipped.
+    """Return the patterns in an ignore file's text; an invalid line is reported and skipped.
 
     A line that looks like a regular expression, which was the default of Airflow 2, is named, but holds as a glob.
 
@@ -72,7 +72,7 @@ def read_patterns(name: str, text: str) -> Patterns:
         try:
             _spec([pattern])
         except (ValueError, re.error, FutureWarning):  # the latter where a program makes warnings errors
-            problems.append(f"{name}, line {number}: {line.strip()!r} is no glob pattern; the line is skipped")
+            problems.append(f"{name}, line {number}: {line.strip()!r} is not a glob pattern; the line is skipped")
         else:
             lines.append(pattern)
             if _REGULAR_EXPRESSION.search(pattern.strip()):
@@ -91,8 +91,8 @@ def _spec(lines: list[str]) -> GitIgnoreSpec:
 #
 # The library makes one regular expression of a pattern. Where several wildcards follow one another, Python's `re` tries
 # every way to share a path among them: a pattern such as `*a*a*a*a*b` may take hours. Yet of two wildcards in a row the
-# first one may as well stop at the first place that fits: whatever the rest fits later, it also fits from there. So all
-# but the last one of a segment, and all but the last `**`, are made atomic: what they took is not given back. The time
+# first one may as well stop at the first place that fits: the rest also fits from there if it fits later. So all
+# but the last one of a segment, and all but the last `**`, are made atomic: they do not backtrack. The time
 # of a match then grows with the pattern and the path, not with their power.
 
 _WILDCARD = "[^/]*"

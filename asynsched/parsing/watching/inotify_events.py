@@ -91,7 +91,7 @@ def _read(inotify: INotify, folder_of: dict[int, str]) -> EventPaths:
 
 
 def _explained(failure: OSError) -> OSError:
-    """Return the failure, with advice if its error number alone does not show what to do."""
+    """Return the failure, with advice if its error number is not self-explanatory."""
     advice = {
         errno.ENOSPC: "this user has no more watches; raise fs.inotify.max_user_watches",
         errno.EMFILE: "this user, or this process, can open no more; raise fs.inotify.max_user_instances, or ulimit -n",

@@ -1,9 +1,9 @@
 """The watcher: reports which files of the DAG folder have changed, by events of the kernel where these arrive.
 
-    start ──▶ walk ──▶ watch the folders found ──▶ walk again (what happened in between)
+    start ──▶ walk ──▶ watch the folders found ──▶ walk again (changes in between)
                                   │
               events ──▶ touched files; a changed folder, link or ignore file ──▶ walk ──▶ a new watch
-              reconcile_interval ──▶ walk; finds what no event reported ──▶ polling
+              reconcile_interval ──▶ walk; finds unreported changes ──▶ polling
     polling: a walk each poll_interval
 
 A walk compares the folder with the one before, so nothing is lost by a new watch, by a full queue, or while the folder
@@ -272,7 +272,7 @@ SortMode = Literal["modified_time", "random_seeded_by_host", "alphabetical"]
 
 
 def changes_between(before: Mapping[str, FoundFile], after: Mapping[str, FoundFile]) -> list[FileChanged]:
-    """Return what was made, edited, removed, or is now ignored or no longer so, by path."""
+    """Return the files that were made, edited, removed, ignored or no longer ignored, by path."""
     removed = [FileChanged(path, removed=True) for path in before if path not in after]
     changed = [
         FileChanged(path, is_ignored=found.is_ignored) for path, found in after.items() if before.get(path) != found
@@ -318,7 +318,7 @@ def watched_folders(root: Path, snapshot: Snapshot) -> dict[str, FolderId]:
 
 
 def interpret(root: Path, snapshot: Snapshot, events: Iterable[str]) -> Touched:
-    """Return what a burst of events means. Blocking: it looks at each file.
+    """Return the files and folders that a burst of events touched. Blocking: it looks at each file.
 
     Args:
         root: The DAG folder, absolute.

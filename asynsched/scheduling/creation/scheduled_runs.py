@@ -1,6 +1,6 @@
 """Runs by schedules and by events of assets: which are due, which come next, and their creation.
 
-`examine_dags` creates what is due in one transaction, so that no run is created twice or missed.
+`examine_dags` creates the due runs in one transaction, so that no run is created twice or missed.
 """
 
 from collections import Counter
@@ -105,7 +105,7 @@ def examine_dags(conn: Connection, dag_ids: Sequence[str], now: datetime) -> dic
 
 
 def foresee_dag(conn: Connection, dag_id: str, now: datetime) -> Examined:
-    """Return what `examine_dags` would find and create now, without writing anything."""
+    """Return the result that `examine_dags` would have now, without writing anything."""
     examination = _Examination(conn, [dag_id], now)
     following = examination.following().get(dag_id)
     if following is None:
@@ -162,7 +162,7 @@ def upcoming_runs(
 def next_run(
     dag: SerializedDag, *, last: DataInterval | None, now: datetime, timetable: KnownTimetable | None = None
 ) -> DagRunInfo | None:
-    """Return the run that follows `last`, due or not; None if there is none.
+    """Return the run that follows `last`, due or not; None if no run follows.
 
     Raises:
         TimetableError: The schedule has no future match, is invalid, or leads out of the calendar.
@@ -246,7 +246,7 @@ class _Examination:
         """Create the next scheduled runs that are due, and note when the following ones are.
 
         A due run is computed again from the last run and the time, so that a scheduler that was away does not create
-        the runs that `catchup=False` leaves out. A run that somebody created by hand for the same date replaces the
+        the runs that `catchup=False` leaves out. A run that a user created for the same date replaces the
         scheduled one, as in Airflow.
         """
         following = self.following()
@@ -269,7 +269,7 @@ class _Examination:
             elif dag_id in created:
                 examined[dag_id] = self._after_creation(dag_id, due[dag_id], coming[dag_id])
             elif dag_id in due:
-                examined[dag_id] = Examined(due_at=self.now)  # somebody else created it at this moment: examine again
+                examined[dag_id] = Examined(due_at=self.now)  # it was created elsewhere at this moment: examine again
             else:
                 not_due = Examined(due_at=found.due_at, is_held_back=found.is_held_back)
                 examined[dag_id] = self.noted(dag_id, found.info, not_due)
@@ -312,7 +312,7 @@ def _scheduled_run_id(logical_date: datetime) -> str:
 def _free_runs(
     conn: Connection, wanted: Mapping[str, tuple[_Schedule, DataInterval | None]], now: datetime
 ) -> dict[str, DagRunInfo | Failure | None]:
-    """Return the next run of each DAG that does not exist yet; None if there is none.
+    """Return the next run of each DAG that does not exist yet; None if no run follows.
 
     One query finds the runs that exist; only the DAGs that have such a run need another.
 
@@ -359,7 +359,7 @@ def _trigger_by_assets(conn: Connection, dag: DagRow, condition: AssetCondition 
     """Create a run of a DAG if the events that it waits for have arrived. A condition of None waits for no asset."""
     if condition is None:
         return Examined()
-    # Which assets have events decides, so the events themselves, however many, need not be read yet.
+    # Only the assets that have events matter here, so the events themselves, maybe many, are not read yet.
     arrived = arrived_assets(conn, dag.dag_id)
     found = _judged(conn, dag, condition, arrived)
     if found.triggered is not None:

@@ -57,7 +57,7 @@ class ManualRuns:
         self._ask = ask
 
     async def create(self, dag_id: str, *, actor: str, **options: Any) -> DagRunKey:
-        """Do what `create_manual_run` does with these options, and record the actor in the audit log."""
+        """Call `create_manual_run` with these options, and record the actor in the audit log."""
         now = self._clock.now()
         if options.get("has_logical_date", True):
             options["data_interval"] = await self._ask(dag_id, options.get("logical_date") or now)
@@ -174,7 +174,7 @@ def _refuse_taken(conn: Connection, key: DagRunKey, date: datetime | None) -> No
 
 
 def _free_date(conn: Connection, dag_id: str, now: datetime) -> datetime:
-    """Return the first instant from now on that is no run's logical date: two triggers may come at one instant."""
+    """Return the first instant from now on that is not yet a logical date: two triggers may come at one instant."""
     while run_of_date(conn, dag_id, now) is not None:
         now += timedelta(microseconds=1)
     return now

@@ -1,1 +1,1 @@
-"""What happens next to the active runs, in memory: events in, one batch of changes out. No I/O, no clock."""
+"""Decides the next steps of the active runs, in memory: events in, one batch of changes out. No I/O, no clock."""

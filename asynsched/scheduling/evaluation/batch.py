@@ -130,7 +130,7 @@ class PendingBatch:
 
     @property
     def is_urgent(self) -> bool:
-        """Whether somebody waits for this to be stored; the start of a try can wait for other changes."""
+        """Whether this must be stored soon; the start of a try can wait for other changes."""
         if self.runs or self.granted or self.callbacks or self.unwanted or self.ends or self.triggers:
             return True
         return any(task.state is not TaskInstanceState.RUNNING for task in self.tasks.values())

@@ -28,7 +28,7 @@ HOLDS: dict[TaskInstanceState | None, int] = (
     | dict.fromkeys(SLOT_TASK_STATES, SLOTS)
     | dict.fromkeys(TIMED_TASK_STATES, TIMER)
 )
-"""What a task instance holds, which follows from its state alone: a place in the queue of its limits; slots of each of
+"""A task instance's holding, which follows from its state alone: a place in the queue of its limits; slots of each of
 them, while the end of its try is awaited; a timer; or a trigger, with a timeout, and slots of a pool that counts it."""
 
 

@@ -46,7 +46,7 @@ def trigger_of(task: ActiveTask, deferral: Deferral, token: str) -> TriggerSpec:
 
 
 def resumption(stored: StoredDeferral | None) -> Resume | None:
-    """Return how a task instance resumes; None for one that begins."""
+    """Return the resumption of a task instance; None for one that begins."""
     if stored is None or stored.outcome is None:
         return None
     outcome, deferral = stored.outcome, stored.deferral

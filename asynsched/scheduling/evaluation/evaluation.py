@@ -58,7 +58,7 @@ class Agenda:
             heapq.heappush(self._places, (position[task.task.task_id], task.map_index))
 
     def pop(self) -> ActiveTask | None:
-        """Return the next task instance that waits, or whose task is to be refitted; None when there is none."""
+        """Return the next task instance that waits, or whose task is to be refitted; None if none is left."""
         run, names = self.run, self.run.structure.dag.tasks
         while self._places:
             place, map_index = heapq.heappop(self._places)
@@ -69,7 +69,7 @@ class Agenda:
 
 
 class Evaluation:
-    """The active runs of one scheduler: takes in events, and decides what follows from them.
+    """The active runs of one scheduler: takes in events, and decides their consequences.
 
     Args:
         ready: The queues in which ready tasks wait for room.
@@ -356,7 +356,7 @@ class Evaluation:
         self._past.remove(run)
         self.ready.forget(run)
 
-    # What follows from it
+    # Decisions
 
     @property
     def is_unsettled(self) -> bool:
@@ -374,7 +374,7 @@ class Evaluation:
         return agenda
 
     def _follow(self, now: datetime) -> None:
-        """Decide what follows, run by run, until all is decided, or a slice is full."""
+        """Decide run by run, until everything is decided or a slice is full."""
         while self._agendas or self._look_at_later_runs():
             agenda = next(iter(self._agendas.values()))
             if not self._go_through(agenda, now):
@@ -424,7 +424,7 @@ _GOING_ON = SLOT_TASK_STATES | {
 
 
 def stand_still(runs: Collection[ActiveRun]) -> bool:
-    """Return whether there are runs and none of them can progress unless somebody intervenes.
+    """Return whether there are runs and none of them can progress without a user's intervention.
 
     Call this once everything that may start has started: a task that is still ready although nothing runs will never
     have room.

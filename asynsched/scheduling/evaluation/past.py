@@ -33,7 +33,7 @@ class PastLinks:
             self._pass_on(run, later, later.structure.depend_on_past)
 
     def remove(self, run: ActiveRun) -> None:
-        """Forget a run that is no longer active; later runs keep what they know of it."""
+        """Forget a run that is no longer active; later runs keep their knowledge of it."""
         self._changed.pop(run.key, None)
         if run.key_before is not None and run.key_before in self._after:
             self._after[run.key_before].discard(run.key)

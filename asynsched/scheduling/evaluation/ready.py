@@ -6,7 +6,7 @@ A task waits for slots of its pool, and for room under the other *limits* that i
 Every limit but the pool's makes a *lane*: the tasks that share pool, slots and limits wait in one heap, in one total
 order (priority weight, then the run's age, then name). A lane is open while its limits have room. A pool holds its
 open lanes in heaps, by the slots that they need and the executor that they are for. So granting the best task that fits
-costs a few heap operations, whatever else waits: neither a full pool nor one DAG's backlog is ever scanned.
+costs a few heap operations, no matter how many others wait: neither a full pool nor one DAG's backlog is ever scanned.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class Limit:
         return task.state in SLOT_TASK_STATES
 
     def slots_of(self, task: ActiveTask) -> int:
-        """Return how much of the limit a task takes."""
+        """Return the number of slots that a task takes of the limit."""
         return 1
 
 
@@ -100,7 +100,7 @@ class Lane:
 
 
 class Pool(Limit):
-    """A pool's slots, and the lanes that wait for them: heaps of (head's order, lane), by what they need."""
+    """A pool's slots, and the lanes that wait for them: heaps of (head's order, lane), by their needs."""
 
     def __init__(self, name: str, capacity: int | None) -> None:
         super().__init__(f"pool {name}", capacity)
@@ -204,7 +204,7 @@ class ReadyQueues:
         self._numbers = count()
         self._busy: list[Limit] = []
         self.retry_at: datetime | None = None
-        """When to retry the limits that other schedulers were settling; None: there are none."""
+        """When to retry the limits that other schedulers were settling; None for none."""
 
     def pool(self, name: str) -> Pool:
         """Return a pool; one without slots if it does not exist."""
@@ -246,7 +246,7 @@ class ReadyQueues:
         self._reopen([self.limits.pause(dag_id, paused=paused)])
 
     def swap(self, task: ActiveTask, held: int, holds: int) -> None:
-        """Take what a task instance holds in its new state, and give back what it held in the state before."""
+        """Take the slots or place of a task instance's new state, and give back those of the state before."""
         of_task = self.limits.of(task)
         # Take first: a lane that is full then offers no other task.
         if holds == SLOTS:
@@ -277,7 +277,7 @@ class ReadyQueues:
         return bool(self._lanes)
 
     def best(self, now: datetime) -> ActiveTask | None:
-        """Return the best task for which every limit has room; None if there is none."""
+        """Return the best task for which every limit has room; None without such a task."""
         if not self.parallelism.has_room():
             return None
         overdue = self._overdue(now)
@@ -291,7 +291,7 @@ class ReadyQueues:
             limit.used += 1
 
     def release(self, task: ActiveTask, limits: tuple[Limit, ...]) -> None:
-        """Give back what a task occupied, and let the tasks compete that waited for it; a limit with room had none."""
+        """Give back a task's slots, and let the tasks that waited for them compete. Only full limits have some."""
         full = [limit for limit in limits if not limit.has_room()]
         self.pool(task.task.pool).used -= task.task.pool_slots
         for limit in (self.parallelism, *limits):

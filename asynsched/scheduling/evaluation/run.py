@@ -37,7 +37,7 @@ WAITING: frozenset[State | None] = frozenset({None})
 
 @dataclass(slots=True)
 class UpstreamEnds:
-    """How direct upstreams ended, and, counted separately, setups that are needed but are no direct upstreams."""
+    """How direct upstreams ended and, counted separately, needed setups that are not direct upstreams."""
 
     direct: UpstreamCounts = field(default_factory=UpstreamCounts)
     setups: UpstreamCounts = field(default_factory=UpstreamCounts)
@@ -62,7 +62,8 @@ class ActiveTask:
     Attributes:
         map_index: -1 for a task that is not mapped, or that was not expanded yet.
         deferral: The trigger that it waits for as deferred, then the trigger's outcome, until the try ends.
-        result_length: How many values `expand` over its result gives, -1 if it is no list or dict; None: no result.
+        result_length: The number of values that `expand` over its result gives, -1 if it is not a list or dict; None
+            without a result.
         skips: The tasks that it decided to skip, as a branch or short circuit.
         ignored: The dependencies that do not count, because the task was forced.
         own_counts: How those upstream instances ended that belong to the same instances of mapped groups; other task
@@ -266,7 +267,7 @@ class ActiveRun:
                     yield self.new_instance(task, map_index)
 
     def instance(self, task_id: str, map_index: int = -1) -> ActiveTask:
-        """Return a task instance. Raises KeyError when there is none."""
+        """Return a task instance. Raises KeyError if it does not exist."""
         return self.instances[task_id][map_index]
 
     def all_instances(self) -> Iterator[ActiveTask]:
@@ -305,7 +306,7 @@ class ActiveRun:
             self._recount(changed)
 
     def ends_of(self, task: ActiveTask) -> UpstreamEnds:
-        """Return how the upstreams of a task instance ended."""
+        """Return the counts of the ends of a task instance's upstreams."""
         ends = self.shared_counts[task.task_id]
         for own in task.own_counts:
             ends = UpstreamEnds(ends.direct.together(own.direct), ends.setups.together(own.setups))
@@ -371,7 +372,7 @@ class ActiveRun:
         return [found[index] for index in indexes if index in found]
 
     def map_count(self, task_id: str) -> int | None:
-        """Return how many instances a mapped task is to have; None if the results that it maps over are missing."""
+        """Return the number of instances that a mapped task needs; None if a result to map over is missing."""
         return length_of(MapProduct(self.structure.map_factors[task_id]), self._result_length)
 
     def last_end(self, now: datetime) -> datetime:
@@ -478,7 +479,7 @@ class ActiveRun:
         return self.group_counts[groups]
 
     def _result_length(self, task_id: str) -> int | None:
-        """Return how many values a task gives to map over; a task in a mapped group gives none, as in Airflow."""
+        """Return the number of values that a task gives to map over; in a mapped group it gives none, as in Airflow."""
         found = self.instances.get(task_id, {})
         if not self.structure.is_mapped(task_id):
             length = found[-1].result_length if -1 in found else None

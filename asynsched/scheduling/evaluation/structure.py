@@ -122,7 +122,7 @@ def _reversed(downstream: Mapping[str, tuple[str, ...]]) -> dict[str, tuple[str,
 
 
 def _mapped_groups(dag: SerializedDag) -> tuple[dict[str, tuple[str, ...]], dict[str, MapLength]]:
-    """Return the mapped groups that each task is in, and what each mapped group is mapped over."""
+    """Return the mapped groups of each task, and the map factors of each mapped group."""
     groups = {group.group_id: group for group in dag.task_groups}
     factors = {group.group_id: group.map_length for group in dag.task_groups if group.map_length is not None}
     around: dict[str, tuple[str, ...]] = {}

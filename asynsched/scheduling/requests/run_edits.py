@@ -314,7 +314,7 @@ def check_instances(instances: Sequence[TaskInstanceRow], task_ids: Collection[s
         map_index: -1 for a task that is not mapped.
     """
     if not task_ids:
-        raise AsynschedError(f"No task is named whose instance {map_index} is meant: name one.")
+        raise AsynschedError(f"The map index {map_index} needs a task: name one.")
     for task_id in task_ids:
         indexes = sorted(instance.map_index for instance in instances if instance.task_id == task_id)
         if map_index not in indexes:

@@ -60,7 +60,7 @@ class Submitted:
 
 
 def preview_request(conn: Connection, key: DagRunKey, request: RunRequest, *, now: datetime) -> list[TaskInstanceRow]:
-    """Return the task instances that a request would concern; raises what `submit_request` raises."""
+    """Return the task instances that a request would concern; raises the errors of `submit_request`."""
     return _checked(conn, _run(conn, key), request, "", now).named
 
 

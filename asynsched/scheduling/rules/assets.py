@@ -24,7 +24,7 @@ def evaluate(condition: AssetCondition, arrived: Collection[AssetNames]) -> Verd
 
 
 def _missing(condition: AssetCondition, arrived: frozenset[AssetNames], *, inner: bool = False) -> str:
-    """Return in words what a condition lacks; empty when it is met."""
+    """Return in words the assets that a condition lacks; empty when it is met."""
     if condition.is_leaf:
         return "" if any(condition.names(asset) for asset in arrived) else condition.label
     lacking = [_missing(part, arrived, inner=True) for part in condition.parts]

@@ -1,4 +1,4 @@
-"""What a branch or a short circuit skips.
+"""The tasks that a branch or a short circuit skips.
 
 Source: Apache Airflow's SkipMixin. A branch skips each direct downstream that it does not follow, unless a followed
 task leads to it. A short circuit skips everything downstream, or, when it respects trigger rules, the direct
@@ -27,7 +27,7 @@ def skips_of(
     downstream: Mapping[str, Collection[str]],
     teardowns: Collection[str],
 ) -> Skips:
-    """Return what the decision of `task_id` skips."""
+    """Return the tasks that the decision of `task_id` skips."""
     direct = frozenset(downstream[task_id])
     if isinstance(decision, BranchDecision):
         # A followed task may be further down: a branch to a task group names the group's first tasks, whichever of its
@@ -41,7 +41,7 @@ def skips_of(
 
 
 def not_previously_skipped(task_id: str, skipped_by: Mapping[str, Collection[str]]) -> Verdict:
-    """Decide by what the finished direct upstreams of a task have skipped, by their task_id."""
+    """Settle a task as skipped if a finished direct upstream decided so; `skipped_by` has each upstream's decision."""
     for upstream_id, skipped in skipped_by.items():
         if task_id in skipped:
             reason = f"{upstream_id} decided to skip it, and has not run again since"

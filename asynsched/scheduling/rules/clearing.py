@@ -1,4 +1,4 @@
-"""Which task instances are cleared, marked or forced to start, and what follows for each.
+"""Which task instances are cleared, marked or forced to start, and the consequences for each.
 
 Source: Apache Airflow's `clear_task_instances` and `set_state`.
 """
@@ -98,7 +98,7 @@ def after_clear(state: State | None) -> State | None:
 def tries_after_clear(
     state: State | None, try_number: int, token: str | None, earlier: Mapping[str | None, int]
 ) -> int:
-    """Return how many tries a cleared task instance has had.
+    """Return the number of tries of a cleared task instance.
 
     A try that was deferred or rescheduled had not used up a number: the clear ends it, and gives it one.
 
@@ -127,7 +127,7 @@ def fits(task: SerializedTask | None, map_index: int, *, is_mapped: bool) -> boo
 
 
 def may_be_forced(state: State | None, *, ignore_state: bool, ignore_retry_period: bool) -> Verdict:
-    """Decide whether a person may force a task instance in this state to start, whatever its dependencies and limits.
+    """Decide whether a user may force a task instance in this state to start, regardless of dependencies and limits.
 
     Source:
         Apache Airflow's `RUNNING_DEPS`, `RUNNABLE_STATES` and the flags of its DepContext.

@@ -10,7 +10,7 @@ from asynsched.serialization.schema import MapConcat, MapLength, MapLiteral, Map
 
 
 def length_of(length: MapLength, result_length: Callable[[str], int | None]) -> int | None:
-    """Return how many values there are to map over; None if a result is missing.
+    """Return the number of values to map over; None if a result is missing.
 
     Args:
         length: The input that a task is mapped over.

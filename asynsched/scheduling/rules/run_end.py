@@ -22,7 +22,7 @@ RunEndCause = Literal["success", "task_failure", "all_tasks_deadlocked", "timed_
 
 @dataclass(frozen=True, slots=True)
 class TaskEnd:
-    """What a task instance contributes to the end of its run.
+    """A task instance's part in the end of its run.
 
     Attributes:
         decides: It is a leaf, or becomes one when the teardowns are left out.
@@ -45,7 +45,7 @@ class RunVerdict:
 
 
 def decide_run_state(tasks: Iterable[TaskEnd]) -> RunVerdict | None:
-    """Return how a running DagRun ends, or None while it goes on.
+    """Return the end of a running DagRun, or None while it goes on.
 
     A run ends when none of its task instances can change any more. It fails if a leaf failed (or an upstream of the
     leaf did), and else succeeds; teardowns decide only when they ask to. If nothing runs and the rest wait for one
@@ -80,7 +80,7 @@ class RunStop:
     Attributes:
         reason: Why, for a person.
         killed_as: How a killed task instance ends.
-        fails_run: Whether the run fails, however its tasks ended.
+        fails_run: Whether the run fails, regardless of its tasks' ends.
         spares_teardowns: Whether teardowns still run.
 
     Source:
@@ -110,7 +110,7 @@ def cancelled(reason: str) -> RunStop:
 
 
 def marked_failed(reason: str) -> RunStop:
-    """Return the stop of a run that somebody marks as failed; its teardowns still run."""
+    """Return the stop of a run that a user marks as failed; its teardowns still run."""
     return RunStop(reason, spares_teardowns=True)
 
 
@@ -125,7 +125,7 @@ def failing_fast(task_id: str) -> RunStop:
 
 
 def on_stop(stop: RunStop, task: SerializedTask, state: TaskInstanceState | None) -> Literal["nothing", "skip", "kill"]:
-    """Decide what to do with a task instance when its run is stopped."""
+    """Decide whether a task instance is skipped, killed or kept when its run is stopped."""
     if state in FINISHED_TASK_STATES or (stop.spares_teardowns and task.is_teardown):
         return "nothing"
     return "kill" if state in SLOT_TASK_STATES else "skip"

@@ -109,7 +109,7 @@ def evaluate(rule: str, upstream: UpstreamCounts, *, map_index: int = -1) -> Ver
 def evaluate_setups(setups: UpstreamCounts, *, map_index: int = -1) -> Verdict:
     """Decide by the setups that a task needs although they are not its direct upstreams.
 
-    All must succeed, whatever the task's own rule; a failed or skipped one settles the task without waiting.
+    All must succeed, regardless of the task's own rule; a failed or skipped one settles the task without waiting.
     """
     settled = _all_success(setups) or _removed(setups, map_index)
     missing = setups.total - setups.success - (setups.removed if map_index >= 0 else 0)
@@ -142,7 +142,7 @@ class _Rule:
 
     Attributes:
         needs: The requirement in words.
-        missing: Counts what the task still lacks to run.
+        missing: Counts the ends that the task still needs to run.
         settle: Returns the state of a task that can no longer run, None while it can.
     """
 

@@ -1,4 +1,4 @@
-"""What follows when a try of a task instance has ended: its state, and whether and when it is retried."""
+"""The consequences of the end of a try: the task instance's state, and whether and when it is retried."""
 
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -19,7 +19,7 @@ LONGEST_MACHINE_DELAY = timedelta(minutes=1)
 
 @dataclass(frozen=True, slots=True)
 class TryOutcome:
-    """The task instance's state after a try, and what else follows.
+    """The task instance's state after a try, and the other consequences.
 
     Attributes:
         state: The next state.
@@ -50,7 +50,7 @@ def after_try(
     machine_kills: int,
     max_machine_kills: int,
 ) -> TryOutcome:
-    """Decide what follows the end of a try.
+    """Decide the outcome of a try.
 
     Args:
         task: Its retry settings.
@@ -100,7 +100,7 @@ def instance_name(dag_id: str, task_id: str, logical_date: datetime | None) -> s
 
 
 def retry_delay(task: SerializedTask, *, instance: str, try_number: int, n_failures: int) -> timedelta:
-    """Return how long to wait after a failed try: `retry_delay`, or longer each time.
+    """Return the delay after a failed try: `retry_delay`, or longer each time.
 
     `retry_exponential_backoff` multiplies the delay after each failure, rounded up to whole seconds. The delay then
     grows by a fraction of itself, so that instances that failed together are not retried together. The fraction

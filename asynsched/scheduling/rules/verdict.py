@@ -10,10 +10,10 @@ class Verdict:
 
     Args:
         met: The rule has no objection.
-        reason: Why, for a person; never empty when not met. A function composes it on demand: nobody reads most of
-            the reasons why a task waits.
+        reason: Why, for a person; never empty when not met. A function composes it on demand, because most
+            reasons why a task waits are never read.
         settle_as: The task will not run, and is put into this state at once.
-        release: What would change the verdict, for a person, unless the reason says so.
+        release: The event that would change the verdict, for a person, unless the reason says so.
     """
 
     __slots__ = ("_reason", "met", "release", "settle_as")

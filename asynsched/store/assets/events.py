@@ -71,7 +71,7 @@ class EventFilter(Struct, frozen=True):
 
 
 class EventsLeft(NamedTuple):
-    """Where the next part of some events begins: after this one; `limit` is how many are wanted, None for all."""
+    """The place after which the next part of some events begins; `limit` is the number still wanted, None for all."""
 
     created_at: datetime
     id: int
@@ -120,12 +120,12 @@ _DELETE_OLD = sa.delete(asset_event).where(
 
 
 def record_events(conn: Connection, events: Iterable[AssetEventRow]) -> list[str]:
-    """Store updates of assets, and queue them for the DAGs that are scheduled by these assets.
+    """Store updates of assets, and queue them for the DAGs that these assets schedule.
 
     Events of a reference to an undefined asset are left out, as in Airflow.
 
     Returns:
-        The DAGs that now have something to examine.
+        The DAGs to examine, because events were queued for them.
     """
     events = [_storable(event) for event in events]
     if not events:
@@ -153,7 +153,7 @@ def record_events(conn: Connection, events: Iterable[AssetEventRow]) -> list[str
 
 
 def _storable(event: AssetEventRow) -> AssetEventRow:
-    """Return an event with names that every database can keep: a task may have invented them."""
+    """Return an event with names that every database can store: a task may have made them up."""
     names = {field: storable(getattr(event, field)) for field in ("name", "uri", "group")}
     return msgspec.structs.replace(event, **names)
 
@@ -168,7 +168,7 @@ class _Names:
         self.alias_ids = put_aliases(conn, [AliasForm(alias) for event in events for alias in event.aliases])
 
     def asset_of(self, event: AssetEventRow) -> tuple[int, str, str] | None:
-        """Return the row id, the name and the URI of an event's asset; None when it is undefined."""
+        """Return the row id, the name and the URI of an event's asset; None if the asset is undefined."""
         if event.name and event.uri:
             return self._asset_ids[digest_of("asset", event.name, event.uri)], event.name, event.uri
         found = find_asset(self._conn, name=event.name, uri=event.uri)
@@ -208,7 +208,7 @@ def some_events(
 
     Args:
         limit: How many are wanted; None for all.
-        left: Where to begin, and how many are wanted from there on: what the previous part returned.
+        left: The place and the limit that the previous part returned.
 
     Returns:
         The events, and where the next part begins; None where these were the last.
@@ -265,7 +265,7 @@ def last_event_times(conn: Connection) -> dict[int, datetime]:
 
 
 def count_old_events(conn: Connection, *, before: datetime) -> int:
-    """Count the events before an instant that wait for no DAG, and triggered no run that is active or newer."""
+    """Count the events before an instant that wait for no DAG, and triggered no run that is active or ended later."""
     n: int = conn.execute(sa.select(sa.func.count()).select_from(_OLD.subquery()), {"before": before}).scalar_one()
     return n
 
@@ -284,7 +284,7 @@ def _events(conn: Connection, rows: Sequence[Any]) -> list[AssetEvent]:
 
 
 MAX_CONSUMED = 10_000
-"""How many events one run consumes at most: the newest of the waiting ones."""
+"""The largest number of events that one run consumes: the newest of the waiting ones."""
 MAX_WAITING = 11_000
 """When more events wait for a DAG, some that no run would consume are dropped."""
 
@@ -378,7 +378,7 @@ def queue_event(conn: Connection, event_id: int, name: str, uri: str, aliases: C
 
 
 def arrived_assets(conn: Connection, dag_id: str) -> list[ArrivedAsset]:
-    """Return the assets whose events wait for a run of a DAG."""
+    """Return the assets with events that wait for a run of a DAG."""
     rows = conn.execute(_ARRIVED, {"dag_id": dag_id}).all()
     names = _names_of(conn, rows)
     return [ArrivedAsset(names[row.asset_id], row.created_at, row.n_events, row.newest_id) for row in rows]
@@ -410,7 +410,7 @@ def drop_surplus(conn: Connection, dag_id: str, arrived: Collection[ArrivedAsset
 
 
 def mark_examined(conn: Connection, dag_id: str) -> None:
-    """Note that the events that wait for a DAG do not suffice for a run."""
+    """Record that the events that wait for a DAG do not suffice for a run."""
     conn.execute(_EXAMINED, {"of_dag": dag_id})
 
 

@@ -41,7 +41,7 @@ _ALIASES_OF = (
 
 
 def digest_of(kind: str, *names: str) -> str:
-    """Return the digest that indexes have for an asset, an alias or a reference: 64 hexadecimal digits."""
+    """Return the index key of an asset, an alias or a reference: 64 hexadecimal digits."""
     return sha256("\0".join((kind, *names)).encode("utf-8", "surrogatepass")).hexdigest()
 
 
@@ -103,12 +103,12 @@ def put_aliases(conn: Connection, aliases: Iterable[AliasForm]) -> dict[str, int
 
 
 def link_alias(conn: Connection, alias_id: int, asset_id: int) -> None:
-    """Note that an alias was found to stand for an asset."""
+    """Record that an alias stands for an asset."""
     conn.execute(insert_ignoring(conn, asset_alias_asset), {"alias_id": alias_id, "asset_id": asset_id})
 
 
 def find_asset(conn: Connection, *, name: str = "", uri: str = "") -> AssetRow | None:
-    """Return the newest asset of a name, or of a URI, or of both; None when there is none."""
+    """Return the newest asset of a name, or of a URI, or of both; None if none exists."""
     if name and uri:
         return fetch_one(conn, AssetRow, _BY_DIGEST, {"digests": [digest_of("asset", name, uri)]})
     return fetch_one(conn, AssetRow, _BY_NAME if name else _BY_URI, {"text": name or uri})
@@ -128,7 +128,7 @@ def list_assets(conn: Connection) -> list[AssetRow]:
 
 
 def aliases_of(conn: Connection, asset_ids: Collection[int]) -> dict[int, list[str]]:
-    """Return the names of the aliases that were found to stand for assets, by the assets' row ids."""
+    """Return the names of the aliases that stand for assets, by the assets' row ids."""
     found: dict[int, list[str]] = {asset_id: [] for asset_id in asset_ids}
     for row in conn.execute(_ALIASES_OF, {"assets": sorted(found)}) if found else ():
         found[row.asset_id].append(row.name)
@@ -136,7 +136,7 @@ def aliases_of(conn: Connection, asset_ids: Collection[int]) -> dict[int, list[s
 
 
 def list_aliases(conn: Connection) -> list[tuple[str, str, list[str]]]:
-    """Return the name and the group of each alias, and the names of the assets that it was found to stand for."""
+    """Return the name and the group of each alias, and the names of the assets that it stands for."""
     found: dict[tuple[str, str], list[str]] = {}
     for row in conn.execute(_ALL_ALIASES):
         assets = found.setdefault((row.name, row.group_name), [])

@@ -44,7 +44,7 @@ _TO = _ALL.where(asset_reference.c.digest.in_(sa.bindparam("digests", expanding=
 
 
 def store_references(conn: Connection, found: SerializedDag, now: datetime, *, is_new: bool = False) -> None:
-    """Store which assets a DAG names, and the new ones among them; drop events that it no longer waits for.
+    """Store a DAG's references to assets, and the new assets; drop events that it no longer waits for.
 
     Args:
         is_new: The DAG was not known before.
@@ -80,10 +80,10 @@ def _named(found: SerializedDag) -> Iterator[tuple[str, str, AssetCondition]]:
 
 
 def references_to(conn: Connection, digests: Iterable[str]) -> list[AssetReference]:
-    """Return where active DAGs name one of these."""
+    """Return the references of active DAGs to these digests."""
     return [AssetReference(*row[1:]) for row in conn.execute(_TO, {"digests": list(digests)})]
 
 
 def list_references(conn: Connection) -> list[tuple[str, AssetReference]]:
-    """Return where active DAGs name anything, each with the digest of its target."""
+    """Return all references of active DAGs, each with the digest of its target."""
     return [(row.digest, AssetReference(*row[1:])) for row in conn.execute(_ALL)]

@@ -95,7 +95,7 @@ def find_dag(conn: Connection, dag_id: str) -> DagRow:
     """Return an active DAG.
 
     Raises:
-        NotFound: There is none; carries the nearest names.
+        NotFound: It does not exist; carries the nearest names.
     """
     found = get_dag(conn, dag_id)
     if found is None or not found.is_active:
@@ -131,7 +131,7 @@ def scheduled_dag_ids(conn: Connection, until: datetime | None = None) -> list[t
 
 
 def set_next_dagruns(conn: Connection, infos: Mapping[str, DagRunInfo | None], dags: Mapping[str, DagRow]) -> None:
-    """Store the next runs of DAGs (None: there is none), and that the DAGs were examined as they were read.
+    """Store the next runs of DAGs (None: no run follows), and that the DAGs were examined as they were read.
 
     A DAG that changes at the same moment will be examined again.
     """
@@ -189,7 +189,7 @@ def get_plans(conn: Connection, dag_ids: Sequence[str]) -> dict[str, TimetablePl
 
 
 def get_plan(conn: Connection, dag_id: str) -> TimetablePlan | None:
-    """Return the runs that a DAG's custom timetable returned; None when there are none."""
+    """Return the runs that a DAG's custom timetable returned; None if none are stored."""
     return get_plans(conn, [dag_id]).get(dag_id)
 
 
@@ -200,14 +200,14 @@ def file_to_ask(conn: Connection, dag_id: str) -> str | None:
 
 
 class BeforeParse(NamedTuple):
-    """What a parse needs of a file's DAGs: questions to their timetables, and the hashes of their newest versions."""
+    """A parse's input about a file's DAGs: questions to their timetables, and the hashes of their newest versions."""
 
     questions: ParseQuestions
     hashes: dict[str, str]
 
 
 def before_parses(conn: Connection, paths: Sequence[str], now: datetime) -> dict[str, BeforeParse]:
-    """Return for each of these files what its parse needs to know of the DAGs that it had."""
+    """Return the input of these files' parses, by path, from the DAGs that they had."""
     of_files: dict[str, list[sa.Row[Any]]] = {path: [] for path in paths}
     for row in in_portions(conn, _OF_FILES, "paths", paths):
         of_files[row.file_path].append(row)

@@ -1,8 +1,8 @@
 """Queries of the DAG folder's files: each file's last parse, its errors, and the scheduler that parses it.
 
-Thanks to what is stored, a start with nothing changed parses nothing. Of several schedulers, the one that has the claim
-parses a file. Claims are made, taken over and dropped in the order of their paths: two schedulers that claim the same
-files wait for one another, never in a ring.
+Thanks to the stored state of files, a start without changed files parses nothing. Of several schedulers, the one that
+has the claim parses a file. Claims are made, taken over and dropped in the order of their paths: two schedulers that
+claim the same files may wait for one another, but never in a cycle.
 """
 
 from collections.abc import Collection, Sequence
@@ -29,7 +29,7 @@ class LocalModule(Struct, frozen=True):
 
 
 class DagFileRow(Struct, frozen=True):
-    """A file at its last parse. `path` is relative to the DAG folder, `runtime` names what parsed it."""
+    """A file at its last parse. `path` is relative to the DAG folder, `runtime` names the code that parsed it."""
 
     path: str
     content_hash: str
@@ -67,7 +67,7 @@ def get_files(conn: Connection, paths: Sequence[str]) -> dict[str, DagFileRow]:
 
 
 def put_files(conn: Connection, files: Sequence[DagFileRow]) -> None:
-    """Store what was parsed of files."""
+    """Store the state of files at their last parse."""
     if files:
         conn.execute(insert_or_update(conn, dag_file), [_values(file) for file in files])
 
@@ -87,7 +87,7 @@ def _file(row: "sa.Row[tuple[object, ...]]") -> DagFileRow:
 
 
 class ImportErrorRow(Struct, frozen=True):
-    """An error, or a warning, of a file. The first of a file has what its code printed, as `output`."""
+    """An error, or a warning, of a file. The first of a file has the output of its code."""
 
     file_path: str
     kind: str
@@ -142,7 +142,7 @@ def error_rows(
 
 
 def replace_errors(conn: Connection, paths: Sequence[str], rows: Sequence[ImportErrorRow]) -> None:
-    """Store all that is wrong with these files now, in place of what was."""
+    """Replace the stored errors of these files."""
     for some in portions(paths):
         conn.execute(_DELETE_ERRORS, {"paths": some})
     if rows:
@@ -176,7 +176,7 @@ _TAKE_FROM_THE_GONE = (
 _ARE_MINE = sa.and_(
     parse_claim.c.path.in_(sa.bindparam("paths", expanding=True)), parse_claim.c.scheduler_id == sa.bindparam("me")
 )
-# By code points, as Python sorts them, whatever collation the database has.
+# By code points, as Python sorts them, in every collation of the database.
 _MINE_IN_ORDER = (
     sa.select(parse_claim.c.path).where(_ARE_MINE).order_by(sa.collate(parse_claim.c.path, "C")).with_for_update()
 )
@@ -191,7 +191,7 @@ def claim_unclaimed(conn: Connection, paths: Collection[str], scheduler_id: str,
     """Claim unclaimed files, until `drop_claims`. One statement.
 
     Returns:
-        The files that are this scheduler's now. Read only after that, `get_files` has what others found of them.
+        The files that are this scheduler's now. `get_files`, called only after that, has the other schedulers' results.
     """
     rows = [_ClaimRow(path, scheduler_id, now) for path in sorted(paths)]
     return {row.path for row in execute_rows(conn, _CLAIM[conn.dialect.name], rows)}
@@ -213,10 +213,11 @@ def claim_from_the_gone(
 
 
 def drop_claims(conn: Connection, paths: Sequence[str], scheduler_id: str) -> frozenset[str]:
-    """Give up claims, in the transaction that stores what this scheduler found.
+    """Give up claims, in the transaction that stores this scheduler's results.
 
     Returns:
-        The files whose claims this scheduler still had. Others have taken the rest: what it found is not to be stored.
+        The files whose claims this scheduler still had. Others have taken the rest: its results for those must not be
+        stored.
     """
     delete = _DROP_CLAIMS[conn.dialect.name]
     return frozenset(

@@ -1,6 +1,6 @@
-"""What parses found, stored: versions only where something has changed, and DAGs leave only on proof.
+"""Stores the results of parses: versions only after a change, and DAGs leave only on proof.
 
-    outcomes ──▶ read what is known of them ──▶ decide (pure) ──▶ changes ──▶ write
+    outcomes ──▶ read the stored state ──▶ decide (pure) ──▶ changes ──▶ write
 
 A DAG leaves when its file is gone, or parsed well without it. A file that could not be used keeps all its DAGs as they
 were; an error of one DAG keeps that DAG. Of two files that define the same dag_id, the first keeps it.
@@ -41,7 +41,7 @@ from asynsched.store.schema import dag, dag_version, import_error
 
 
 class FileStamp(NamedTuple):
-    """A file as it was when it was parsed. `runtime` names what parsed it; another runtime parses all files again."""
+    """A file at its parse. `runtime` names the code that parsed it; another runtime parses all files again."""
 
     content_hash: str
     modified_ns: int
@@ -58,7 +58,7 @@ class DagDefaults(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What is to be stored of a file: the report of its parse, or, without a report, that the file is gone.
+    """The news of a file to store: the report of its parse; without a report, the file is gone.
 
     `claimed_by`: the scheduler that has claimed the file, which other schedulers leave alone until that is stored.
     """
@@ -70,7 +70,7 @@ class Outcome:
 
 
 class StoredReport(NamedTuple):
-    """What storing an outcome has changed.
+    """The changes that storing an outcome has made.
 
     Attributes:
         new: DAGs that were not known before.
@@ -136,7 +136,7 @@ def store_outcomes(
 def store_report(
     conn: Connection, report: ParseReport, stamp: FileStamp, *, now: datetime, defaults: DagDefaults
 ) -> StoredReport:
-    """Store what one parse of a file found, for a caller who shares the database with no other scheduler."""
+    """Store the result of one parse, for a caller who shares the database with no other scheduler."""
     [found] = [_encoded(Outcome(report.path, report, stamp))]
     [stored] = _write(conn, decide([found], (), _read(conn, [found]), now, defaults), now)
     return stored.changes
@@ -172,7 +172,7 @@ def _refused_for_nobody(conn: Connection) -> tuple[str, ...]:
     return tuple(conn.scalars(_REFUSED_FOR_NOBODY))
 
 
-# What is known
+# Reading
 
 
 @dataclass(frozen=True, slots=True)
@@ -235,7 +235,7 @@ class KnownDag:
 
 @dataclass(slots=True)
 class Known:
-    """What is stored that outcomes have to do with.
+    """The stored state that concerns some outcomes.
 
     Attributes:
         dags: By dag_id: those that the outcomes define, and those that their files have.
@@ -276,7 +276,7 @@ def _read(conn: Connection, found: Sequence[Found]) -> Known:
     return known
 
 
-# What changes
+# Deciding
 
 
 @dataclass(frozen=True, slots=True)
@@ -294,7 +294,7 @@ class DagChange:
 
 @dataclass(frozen=True, slots=True)
 class FileChange:
-    """All that changes with one file. `row` is None when the file is gone."""
+    """The changes of one file. `row` is None when the file is gone."""
 
     path: str
     row: DagFileRow | None
@@ -313,7 +313,7 @@ def decide(
     *,
     may_be_stored: bool = False,
 ) -> list[FileChange]:
-    """Return what outcomes change. `known` follows each, so that the next one is decided as if that were stored.
+    """Return the changes by outcomes. `known` is updated with each, so that the next is decided as if it were stored.
 
     Args:
         held: The files whose claims were held until now.
@@ -394,7 +394,7 @@ def _remove_all_but(kept: Collection[str | None], path: str, known: Known) -> tu
 
 
 VOLATILE = frozenset({"is_paused", "updated_at"})
-"""What a parse decides of a new DAG only, or changes only with something else."""
+"""Columns that a parse sets for a new DAG only, or changes only together with others."""
 
 
 def _values(path: str, parsed: ParsedDag, now: datetime, defaults: DagDefaults) -> dict[str, Any]:
@@ -415,7 +415,7 @@ def _values(path: str, parsed: ParsedDag, now: datetime, defaults: DagDefaults) 
     }
 
 
-# What is written
+# Writing
 
 _UPDATE = (
     sa.update(dag)

@@ -73,7 +73,7 @@ def get_version(conn: Connection, version_id: int) -> DagVersionRow:
 
 
 def current_version(conn: Connection, dag_id: str) -> DagVersionRow | None:
-    """Return the version that a new run of a DAG is of; None when there is no such DAG, or its file is gone."""
+    """Return the version of a new run of a DAG; None if the DAG does not exist, or its file is gone."""
     row = conn.execute(_CURRENT, {"dag_id": dag_id}).first()
     return None if row is None else _version(row)
 
@@ -171,7 +171,7 @@ _KNOWN = sa.select(source.c.content_hash).where(source.c.content_hash.in_(bindpa
 
 
 def count_unused_versions(conn: Connection, *, before: datetime) -> int:
-    """Return how many versions were superseded before an instant and belong to no run."""
+    """Count the versions that were superseded before an instant and belong to no run."""
     return len(conn.execute(_UNUSED, {"before": before, "limit": 2**31}).all())
 
 

@@ -1,4 +1,4 @@
-"""The drivers' errors as this project's: only here are a lost database, a broken constraint and a bug told apart."""
+"""Turns the drivers' errors into asynsched's; the only place that distinguishes a lost database from a bug."""
 
 import sqlite3
 from collections.abc import Iterator

@@ -66,7 +66,7 @@ class GroupCommit:
         return value
 
     async def wait_idle(self) -> None:
-        """Wait until every write that was asked for is committed."""
+        """Wait until every requested write is committed."""
         while self._is_committing or self._waiting:
             await self._idle.wait()
 
@@ -79,7 +79,7 @@ class GroupCommit:
             return
         self._is_committing = True
         self._idle.clear()
-        # Kept, so that it is not collected; it reports every failure to those who wait.
+        # Kept, so that it is not collected; it reports every failure to the callers that wait.
         self._committing = asyncio.ensure_future(self._commit_group(group))
 
     async def _commit_group(self, group: list[_Write]) -> None:
@@ -89,7 +89,7 @@ class GroupCommit:
         except Exception as exc:  # noqa: BLE001 - handed to the callers, each of whom waits for an outcome
             ended = [(write, Outcome(error=exc)) for write in group]
         except asyncio.CancelledError:
-            # The event loop is ending: callers that still wait would wait for ever.
+            # The event loop is ending: callers that still wait would never be woken.
             for write in (*group, *self._waiting):
                 write.outcome.cancel()
             self._waiting.clear()

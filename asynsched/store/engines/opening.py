@@ -1,4 +1,4 @@
-"""Opening the database that a URL names: for the event loop, without one, or as it is, for `asynsched db`."""
+"""Opens the database of a URL: for the event loop, without one, or unprepared, for `asynsched db`."""
 
 import asyncio
 from functools import partial
@@ -79,9 +79,9 @@ def open_direct(
     Raises:
         SettingsError: The URL names no database, or one in a folder that does not exist, or the server refused the
             user, the password or the name.
-        DatabaseMissing: There is none, and `make` is false.
+        DatabaseMissing: The database does not exist, and `make` is false.
         StoreUnavailable: The database cannot be reached.
-        StoreVersionError: Its schema is one that this version of asynsched does not know.
+        StoreVersionError: This version of asynsched does not know its schema.
     """
     parsed = parse_url(url)
     if not (make or file_exists(parsed)):
@@ -105,7 +105,7 @@ def _refuse_missing(conn: Connection, shown: str) -> NoReturn:
 
 
 def file_exists(url: DatabaseUrl) -> bool:
-    """Whether a SQLite file exists; True for databases in no file. Raises StoreUnavailable."""
+    """Whether a SQLite file exists; True for databases without a file. Raises StoreUnavailable."""
     try:
         return url.path is None or url.path.exists()
     except OSError as exc:
@@ -115,7 +115,7 @@ def file_exists(url: DatabaseUrl) -> bool:
 def connect_direct(
     url: DatabaseUrl, *, synchronous: Synchronous = "full", keys: FernetKeys | None = None
 ) -> DirectDatabase:
-    """Return a database as it is, without creating or migrating its tables."""
+    """Return a database without creating or migrating its tables."""
     if url.backend == "postgresql":
         from asynsched.store.engines.postgres_engine import DirectPostgres  # the driver is loaded only where it is used
 
@@ -134,7 +134,7 @@ def open_inline(url: str = "sqlite://", *, default_pool_slots: int = DEFAULT_POO
 
 
 def schema_state(url: str) -> SchemaState:
-    """Return the revision that a database is at, and the newest one. Creates nothing.
+    """Return the revision of a database, and the newest one. Creates nothing.
 
     Raises:
         SettingsError: The URL names no database.
@@ -152,12 +152,12 @@ def schema_state(url: str) -> SchemaState:
 
 
 def upgrade(url: str, *, default_pool_slots: int = DEFAULT_POOL_SLOTS) -> SchemaState:
-    """Create or migrate a database. Returns the revision that it was at before, and the newest one.
+    """Create or migrate a database. Returns its former revision, and the newest one.
 
     Raises:
         SettingsError: The URL names no database.
         StoreUnavailable: The database cannot be reached.
-        StoreVersionError: Its schema is one that this version of asynsched does not know.
+        StoreVersionError: This version of asynsched does not know its schema.
     """
     before = schema_state(url)
     open_direct(url, default_pool_slots=default_pool_slots).close()

@@ -1,4 +1,4 @@
-"""PostgreSQL for the scheduler: a pool of connections on the event loop. No call waits for ever."""
+"""PostgreSQL for the scheduler: a pool of connections on the event loop. Every call has a timeout."""
 
 import asyncio
 from collections.abc import Callable
@@ -95,11 +95,11 @@ class PostgresDatabase(Database):
                     await greenlet_spawn(connection.close)
 
     async def _commit(self, connection: Connection) -> None:
-        # From here on the commit happens, whether or not the caller still waits for it.
+        # From here on the commit happens, even if the caller no longer waits for it.
         try:
             with anyio.move_on_after(COMMIT_TIMEOUT_SECONDS, shield=True) as scope:
                 await greenlet_spawn(connection.commit)
-        except asyncio.CancelledError:  # by the event loop itself: no scope keeps that off
+        except asyncio.CancelledError:  # by the event loop itself: no scope shields from that
             await _give_up(connection)
             raise
         if scope.cancelled_caught:

@@ -3,9 +3,9 @@
 SQLAlchemy waits for that driver within greenlets, so callers run its functions by `greenlet_spawn`. SQLAlchemy's own
 asyncio package does little more than that, but imports the whole ORM: a tenth of a second for each command.
 
-A URL may name several servers of one database, such as a primary and its standbys. The driver gives all of them
-together the time that one may take, so a machine that does not answer would keep the driver from trying the next.
-So each server is tried separately, beginning with the one that answered last.
+A URL may name several servers of one database, such as a primary and its standbys. The driver's timeout covers all of
+them together, so a machine that does not answer would keep the driver from trying the next one. Therefore each server
+is tried separately, beginning with the one that answered last.
 """
 
 import asyncio
@@ -34,7 +34,7 @@ T = TypeVar("T")
 CONNECT_TIMEOUT_SECONDS = 10.0
 POOL_TIMEOUT_SECONDS = 30.0
 ANSWER_SECONDS = 5.0
-"""How long to wait for an answer beyond the server's own limit for a statement: then the server is lost."""
+"""How long to wait for an answer beyond the server's own limit for a statement. After that the server is lost."""
 SERVER_SETTINGS = {
     "application_name": "asynsched",
     "timezone": "UTC",
@@ -51,14 +51,14 @@ _UNREACHABLE = (
     asyncpg.OperatorInterventionError,
     asyncpg.InsufficientResourcesError,
 )
-"""Errors of a server that is stopping, starting or full: another server may do."""
+"""Errors of a server that is stopping, starting or full: another server may work."""
 _READ_ONLY = "25006"
 _DURATION = re.compile(r"\s*(\d+(?:\.\d+)?)\s*(us|ms|s|min|h|d|)\s*")
 _SECONDS_IN = {"us": 1e-6, "ms": 1e-3, "": 1e-3, "s": 1.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
 
 
 class DirectPostgres(DirectDatabase):
-    """PostgreSQL through an event loop of its own, which runs only while a query does."""
+    """PostgreSQL through an event loop of its own, which runs only during queries."""
 
     def __init__(self, url: DatabaseUrl, keys: FernetKeys | None) -> None:
         self._shown = url.shown
@@ -92,24 +92,24 @@ class DirectPostgres(DirectDatabase):
 
 
 class ServerOrder:
-    """The order in which the servers of one URL are asked. Connections for the same purpose may share it."""
+    """The order in which the servers of one URL are tried. Connections for the same purpose may share it."""
 
     def __init__(self) -> None:
         self._answered_last = ""
 
     def of(self, dsn: str) -> list[str]:
-        """Return a URL for each server that the URL names, the first to ask first."""
+        """Return a URL for each server that the URL names, in the order of trial."""
         return sorted(_servers_of(dsn), key=lambda server: server != self._answered_last)
 
     def answered(self, server: str) -> None:
-        """Note that this server can be used."""
+        """Put this server first."""
         self._answered_last = server
 
 
 def _servers_of(dsn: str) -> list[str]:
     """Return a URL for each server that a URL names, in its order.
 
-    A scheduler writes, so of several servers only one that takes writes will do, unless the URL says otherwise.
+    A scheduler writes, so of several servers only one that accepts writes is used, unless the URL says otherwise.
     """
     parts = urlsplit(dsn)
     who, at, named = parts.netloc.partition("@") if "@" in parts.netloc else ("", "", parts.netloc)
@@ -134,7 +134,7 @@ def pooled_engine(url: DatabaseUrl, order: ServerOrder, *, pool_size: int, keys:
     """Return an engine for queries.
 
     Args:
-        order: In which the URL's servers are asked.
+        order: The order in which the URL's servers are tried.
         pool_size: Connections that are kept; as many again are opened when all are busy.
         keys: The keys of the database's secrets.
     """
@@ -149,12 +149,12 @@ def pooled_engine(url: DatabaseUrl, order: ServerOrder, *, pool_size: int, keys:
 
 
 def snapshots_of(engine: Engine) -> Engine:
-    """Return the same engine for reading: all statements of a query see one moment of the database, as on SQLite."""
+    """Return the same engine for reading: all statements of a query see one snapshot of the database, as on SQLite."""
     return engine.execution_options(isolation_level="REPEATABLE READ", postgresql_readonly=True)
 
 
 def unhurried_engine(url: DatabaseUrl, order: ServerOrder) -> Engine:
-    """Return an engine for migrations: neither we nor the server limit how long a statement takes."""
+    """Return an engine for migrations: neither asynsched nor the server limits the time of a statement."""
     return _engine(partial(connect, url, order), poolclass=NullPool)
 
 
@@ -164,12 +164,12 @@ async def connect(
     """Return a plain connection of the driver, to the first of the URL's servers that can be used.
 
     Args:
-        order: In which the servers are asked; it learns which one answered.
-        command_timeout: Seconds to wait for the answer to a statement; None waits for ever.
+        order: The order in which the servers are tried; the one that answers becomes the first.
+        command_timeout: Seconds to wait for the answer to a statement; None means no limit.
 
     Raises:
         SettingsError: The URL has a parameter that the driver refuses.
-        StoreUnavailable: There was no answer in time, or no server of several takes writes.
+        StoreUnavailable: There was no answer in time, or none of several servers accepts writes.
     """
     dsn, timeout = _without_connect_timeout(url.dsn)
     *others, last = order.of(dsn)
@@ -193,7 +193,7 @@ async def _connect_to(
             server, timeout=seconds, command_timeout=command_timeout, server_settings=_server_settings(server)
         )
     except asyncpg.TargetServerAttributeNotMatched as exc:
-        raise StoreUnavailable(f"The database {shown} cannot be used: no server of it takes writes") from exc
+        raise StoreUnavailable(f"The database {shown} cannot be used: none of its servers accepts writes") from exc
     except (asyncpg.ClientConfigurationError, asyncpg.InterfaceError, ValueError) as exc:
         raise SettingsError(f"database: {shown} cannot be used: {exc}") from exc
     except TimeoutError as exc:
@@ -201,7 +201,7 @@ async def _connect_to(
 
 
 def command_timeout(dsn: str) -> float | None:
-    """Return how many seconds to wait for the answer to a statement: somewhat longer than the server's own limit.
+    """Return the seconds to wait for the answer to a statement: somewhat longer than the server's own limit.
 
     None where the URL's `statement_timeout` sets no limit. The server itself refuses a value that it does not know.
     """
@@ -221,7 +221,7 @@ def _engine(connecting: partial[Any], **pool: Any) -> Engine:
 
 
 def _leave_standby(context: ExceptionContext) -> None:
-    """Replace all connections when a server takes no writes any more: another one may have taken its place."""
+    """Replace all connections when a server no longer accepts writes: another one may have taken its place."""
     if getattr(context.original_exception, "sqlstate", None) == _READ_ONLY:
         context.is_disconnect = True
 
@@ -229,7 +229,7 @@ def _leave_standby(context: ExceptionContext) -> None:
 def _forget_old_plans(connection: Any, record: ConnectionPoolEntry, _proxy: PoolProxiedConnection) -> None:
     """Make the server plan a connection's statements again from time to time, by the current sizes of tables.
 
-    By itself it does so only after it has analyzed a table again: a minute later, or never.
+    Without this, the server does so only after it has analyzed a table again: a minute later, or never.
     """
     now = asyncio.get_running_loop().time()
     if now - record.info.setdefault("planned_at", now) < PLANS_SECONDS:
@@ -242,7 +242,7 @@ def _forget_old_plans(connection: Any, record: ConnectionPoolEntry, _proxy: Pool
 
 
 def _server_settings(dsn: str) -> dict[str, str]:
-    """Return our settings less those that the URL's query gives (the driver passes these on itself)."""
+    """Return our settings, except those that the URL's query gives, which the driver itself passes on."""
     given = dict(parse_qsl(urlsplit(dsn).query))
     return {name: value for name, value in SERVER_SETTINGS.items() if name not in given}
 

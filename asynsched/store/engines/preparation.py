@@ -1,8 +1,8 @@
-"""Preparing a database: tables where it has none, migrations where it is behind, a refusal where it is ahead.
+"""Prepares a database: creates the tables of a new one, migrates an old one, refuses a newer one.
 
-Loading Alembic takes longer than a whole command may take, so it is loaded only when there is something to migrate.
-A new database gets all tables at once, and is stamped with the newest revision; a test proves that this equals what
-the migrations make.
+Loading Alembic takes longer than a whole command may take, so it is loaded only for a migration. A new
+database gets all tables at once, and is stamped with the newest revision; a test proves that these equal the tables
+that the migrations make.
 """
 
 from pathlib import Path
@@ -26,7 +26,7 @@ DEFAULT_POOL_SLOTS = 128
 _ADVISORY_LOCK = 0x6173796E73636864  # "asynschd"
 _HAS_TABLE = {
     "sqlite": sa.text("SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = :name"),
-    # Not to_regclass: it may answer from a cache that is older than what another client has just committed.
+    # Not to_regclass: it may answer from a cache that lacks another client's latest commit.
     "postgresql": sa.text(
         "SELECT 1 FROM pg_catalog.pg_class AS c JOIN pg_catalog.pg_namespace AS n ON n.oid = c.relnamespace"
         " WHERE c.relname = :name AND n.nspname = current_schema()"
@@ -43,7 +43,7 @@ _VERSION_TABLE = sa.Table(
 
 
 class SchemaState(NamedTuple):
-    """The revision that a database is at (None: it has none of our tables), and the newest one."""
+    """The revision of a database (None: it has none of our tables), and the newest one."""
 
     current: str | None
     head: str
@@ -55,7 +55,7 @@ class SchemaState(NamedTuple):
 
     @property
     def advice(self) -> str:
-        """What to do about it, in a sentence; empty when it is at the newest revision."""
+        """The advice to the user, in a sentence; empty at the newest revision."""
         if self.current == self.head:
             return ""
         if self.current is None:
@@ -66,7 +66,7 @@ class SchemaState(NamedTuple):
 
 
 def current_revision(conn: Connection) -> str | None:
-    """Return the revision that a database is at; None when it was never prepared."""
+    """Return the revision of a database; None if it was never prepared."""
     # Another program's database may have an alembic_version too, even with the same revision.
     if not _has_table(conn, schema_compatibility.name):
         return None
@@ -75,7 +75,7 @@ def current_revision(conn: Connection) -> str | None:
 
 
 def bring_to_head(conn: Connection, shown: str, default_pool_slots: int = DEFAULT_POOL_SLOTS) -> None:
-    """Create or migrate the tables, in the transaction of `conn`. Cheap when there is nothing to do.
+    """Create or migrate the tables, in the transaction of `conn`. Cheap if they are up to date.
 
     Args:
         shown: The database's URL without secrets.
@@ -110,7 +110,7 @@ def bring_to_head(conn: Connection, shown: str, default_pool_slots: int = DEFAUL
 
 def migrate(conn: Connection, revision: str) -> None:
     """Bring the tables to `revision` by Alembic's scripts, in the transaction of `conn`."""
-    from alembic import command  # loaded only where it has work
+    from alembic import command  # loaded only for a migration
     from alembic.config import Config
 
     config = Config()  # no alembic.ini, no second connection
@@ -123,7 +123,7 @@ def make_file(path: Path | None) -> None:
     """Create a SQLite file that only its owner can read, in a folder that exists.
 
     Raises:
-        SettingsError: There is no such folder: its name is probably misspelt.
+        SettingsError: The folder does not exist: its name is probably misspelt.
         StoreUnavailable: The file cannot be created; the message names the path.
     """
     if path is None:
@@ -133,7 +133,7 @@ def make_file(path: Path | None) -> None:
             return
         if not path.parent.exists():
             raise SettingsError(
-                f"database: the file {path} cannot be made, for there is no folder {path.parent}: make that, or name"
+                f"database: the file {path} cannot be made: the folder {path.parent} does not exist. Make it, or name"
                 " another database"
             )
         durable_files.make_file(path)
@@ -159,7 +159,7 @@ def refuse_foreign(conn: Connection, shown: str) -> None:
 
 
 def _foreign_table(conn: Connection) -> str | None:
-    """Return the name of a table that is in the way: in a SQLite file, any table."""
+    """Return the name of another program's table: in a SQLite file, any table."""
     if conn.dialect.name == "sqlite":
         found: str | None = conn.scalar(_ANY_TABLE)
         return found
@@ -173,7 +173,7 @@ def _note_compatibility(conn: Connection) -> None:
 
 
 def _may_be_used_by(conn: Connection, revision: str) -> bool:
-    """Whether the newer asynsched that has migrated a database lets a scheduler of this revision go on."""
+    """Whether the newer asynsched that has migrated a database allows schedulers of this revision."""
     oldest: str | None = conn.scalar(sa.select(schema_compatibility.c.oldest_revision))
     return oldest is not None and oldest <= revision
 

@@ -1,4 +1,4 @@
-"""One SQLite connection that runs queries in transactions: every way to use SQLite builds on it."""
+"""One SQLite connection that runs queries in transactions; all uses of SQLite build on it."""
 
 import sqlite3
 from collections.abc import Callable, Sequence
@@ -25,7 +25,7 @@ _CACHE_KIB = 16 * 1024
 
 
 class Outcome(NamedTuple):
-    """How one query of several ended: its value, or the error that undid it."""
+    """The outcome of one query of several: its value, or the error that undid it."""
 
     value: Any = None
     error: Exception | None = None
@@ -35,7 +35,7 @@ class SqliteConnection(DirectDatabase):
     """A connection, opened when first needed and again after a failure.
 
     Args:
-        path: The file; None is a database in memory, which lives as long as the connection.
+        path: The file; None for a database in memory, which lives as long as the connection.
         synchronous: `full` survives a power cut, `normal` may lose its last moment.
         read_only: Refuse every change.
         keys: The keys of its secrets.
@@ -71,7 +71,7 @@ class SqliteConnection(DirectDatabase):
         return self._transaction("BEGIN IMMEDIATE", query, args, kwargs)
 
     def write_together(self, queries: Sequence[Work[Any]]) -> list[Outcome]:
-        """Run queries in one transaction. One that fails undoes itself alone; a lost database undoes all."""
+        """Run queries in one transaction. A failed query undoes only itself; a lost database undoes all."""
         try:
             if len(queries) == 1:
                 return [Outcome(self.write(queries[0]))]
@@ -101,7 +101,7 @@ class SqliteConnection(DirectDatabase):
 
 
 class InlineDatabase(Database):
-    """SQLite on the spot, with the scheduler's interface: nothing waits, so that simulation decides every order."""
+    """Synchronous SQLite with the scheduler's interface: nothing waits, so the simulation decides every order."""
 
     def __init__(self, path: Path | None, shown: str) -> None:
         self.connection = SqliteConnection(path, shown, synchronous="normal")
@@ -136,7 +136,7 @@ def _engine(path: Path | None, synchronous: Synchronous, read_only: bool, keys: 
         driver = sqlite3.connect(
             ":memory:" if path is None else path,
             timeout=BUSY_TIMEOUT_SECONDS,
-            isolation_level=None,  # transactions begin where `begin` below says
+            isolation_level=None,  # transactions begin in `begin` below
             check_same_thread=False,  # one thread at a time, though not always the same
             cached_statements=512,
         )
@@ -169,6 +169,6 @@ def _configure(driver: sqlite3.Connection, synchronous: Synchronous, read_only: 
 
 
 def _is_foreign(driver: sqlite3.Connection) -> bool:
-    """Whether a file is another program's: then nothing of it is changed, not even its journal."""
+    """Whether a file is another program's: then nothing in it is changed, not even its journal mode."""
     tables = {name for (name,) in driver.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
     return bool(tables) and "schema_compatibility" not in tables

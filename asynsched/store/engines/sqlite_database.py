@@ -1,4 +1,4 @@
-"""SQLite for the scheduler: aiosqlite connections, one that writes and a few that read.
+"""SQLite for the scheduler: aiosqlite connections, one for writing and a few for reading.
 
 A whole query runs in the thread of its connection. Crossing to that thread and back for every statement, as an
 asynchronous driver below SQLAlchemy does, takes three to four times as long.
@@ -37,7 +37,7 @@ class _Thread(aiosqlite.Connection):
 class QueryThread:
     """A connection in a thread of aiosqlite's that runs queries, not statements.
 
-    It opens when it is first used. A failed opening ends its thread; the next use opens another one.
+    It opens at its first use. A failed opening ends its thread; the next use opens another one.
     """
 
     def __init__(self, queries: SqliteConnection, shown: str) -> None:
@@ -51,13 +51,13 @@ class QueryThread:
 
         Raises:
             StoreUnavailable: The connection cannot be opened at the moment.
-            StoreError: The file is no database, or the connection was closed.
+            StoreError: The file is not a database, or the connection was closed.
         """
         if self._is_closed:
             raise StoreError(f"The database {self._shown} is closed")
         if self._opening is None or _has_failed(self._opening):
             self._opening = asyncio.create_task(self._open())
-        # A caller who gives up waiting must not stop the opening: others wait for it too.
+        # A caller that gives up waiting must not stop the opening: others wait for it too.
         connection = await asyncio.shield(self._opening)
         return await connection.call(call)
 

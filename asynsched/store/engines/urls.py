@@ -1,4 +1,4 @@
-"""Database URLs: which database a text names, and how to show it without secrets."""
+"""Database URLs: reads them, and shows them without secrets."""
 
 import re
 from pathlib import Path
@@ -15,7 +15,7 @@ class DatabaseUrl(NamedTuple):
     """A database that asynsched can use.
 
     Attributes:
-        backend: Which of the two kinds.
+        backend: The kind of database.
         dsn: The URL for the PostgreSQL driver, with secrets; empty for SQLite.
         path: The SQLite file; None for a database in memory, or PostgreSQL.
         shown: The URL without secrets, for messages.
@@ -43,17 +43,17 @@ def parse_url(url: str) -> DatabaseUrl:
         return _sqlite(url, rest)
     if is_postgresql(url):
         return _postgresql(rest)
-    raise SettingsError(f"database: there is no support for {scheme!r} databases; write {FORMS}")
+    raise SettingsError(f"database: {scheme!r} databases are not supported; write {FORMS}")
 
 
 def is_postgresql(url: str) -> bool:
-    """Whether a URL is one of PostgreSQL, well formed or not."""
+    """Whether a URL, well formed or not, is for PostgreSQL."""
     scheme = url.partition("://")[0]
     return scheme.partition("+")[0] in {"postgresql", "postgres"}
 
 
 def hurried(url: str, seconds: float) -> str:
-    """Return a URL of the same database with a timeout for the server, unless the URL has one already."""
+    """Return the URL with a statement timeout for the server, unless it has one already."""
     if parse_url(url).backend != "postgresql":
         return url
     base, _, query = url.partition("?")

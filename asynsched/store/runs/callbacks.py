@@ -83,7 +83,7 @@ def take_callback(conn: Connection, request: CallbackRequest, token: str, schedu
 
 
 def finish_callback(conn: Connection, callback_id: int, token: str | None, state: Literal["success", "failed"]) -> None:
-    """Note how a callback has ended, if its current attempt has this token."""
+    """Store the end of a callback, if its current attempt has this token."""
     conn.execute(_FINISH, {"key": callback_id, "of_token": token or "", "new_state": state})
 
 

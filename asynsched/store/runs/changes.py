@@ -1,4 +1,4 @@
-"""State changes as plain rows: what `transitions.apply` writes and returns."""
+"""State changes as plain rows, which `transitions.apply` writes and returns."""
 
 from datetime import datetime
 from typing import Any
@@ -142,7 +142,7 @@ class Batch(Struct, frozen=True):
 
 
 class Stale(Struct, frozen=True):
-    """What a batch could not change, because the rows are not as its author knew them."""
+    """The rows that a batch could not change, because they are not as its author knew them."""
 
     runs: frozenset[int]
     tasks: frozenset[TaskRowKey]

@@ -194,19 +194,19 @@ def end_queued_run(conn: Connection, run_row_id: int, state: DagRunState, reason
 
 
 def get_run(conn: Connection, dag_id: str, run_id: str) -> DagRunRow | None:
-    """Return a run; None when there is none."""
+    """Return a run; None if it does not exist."""
     return fetch_one(conn, DagRunRow, _ONE, {"dag_id": dag_id, "run_id": run_id})
 
 
 def run_of_date(conn: Connection, dag_id: str, logical_date: datetime) -> DagRunRow | None:
-    """Return a DAG's run of that logical date; None when there is none."""
+    """Return a DAG's run of that logical date; None if it does not exist."""
     return fetch_one(conn, DagRunRow, _OF_DATE, {"dag_id": dag_id, "date": logical_date})
 
 
 def previous_run(
     conn: Connection, dag_id: str, *, before: datetime | None, state: str | None = None
 ) -> DagRunRow | None:
-    """Return a DAG's newest run of an earlier logical date, of that state if given; None when there is none."""
+    """Return a DAG's newest run of an earlier logical date, of that state if given; None if none matches."""
     if before is None:
         return None
     statement = _PREVIOUS if state is None else _PREVIOUS.where(_IS_OF_STATE)
@@ -270,7 +270,7 @@ def ended_among(conn: Connection, keys: Collection[DagRunKey]) -> list[DagRunKey
 
 
 def count_active_runs(conn: Connection, dag_ids: Collection[str], at_most: int) -> dict[str, int]:
-    """Return how many runs are queued or running, without those of backfills, by dag_id.
+    """Return the numbers of queued and running runs, without those of backfills, by dag_id.
 
     Args:
         at_most: Where to stop counting, as a DAG may have very many queued runs. A larger number means: or more.
@@ -280,5 +280,5 @@ def count_active_runs(conn: Connection, dag_ids: Collection[str], at_most: int) 
 
 
 def count_ended_since(conn: Connection, since: datetime) -> dict[str, int]:
-    """Return how many runs have ended since an instant, by state, without states that no run has."""
+    """Return the numbers of runs that have ended since an instant, by state, without states that no run has."""
     return {row.state: row.n for row in conn.execute(_N_ENDED, {"since": since})}

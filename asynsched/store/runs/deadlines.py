@@ -142,7 +142,7 @@ def _after_average_runtime(conn: Connection, dag_id: str, alert: SerializedDeadl
 
 
 def lengths_of_last_runs(conn: Connection, dag_id: str, limit: int) -> list[timedelta]:
-    """Return how long a DAG's last ended runs took, the newest first."""
+    """Return the durations of a DAG's last ended runs, the newest first."""
     spans = conn.execute(_SPANS, {"dag_id": dag_id, "limit": limit})
     return [ended_at - started_at for started_at, ended_at in spans]
 
@@ -158,7 +158,7 @@ def missed_deadlines(conn: Connection) -> list[MissedDeadline]:
 
 
 def next_deadline_at(conn: Connection, epoch: int) -> datetime | None:
-    """Return when the next pending deadline is due; None when there is none.
+    """Return when the next pending deadline is due; None without one.
 
     Args:
         epoch: The caller's lease epoch. It leaves deadlines of runs under other epochs to their schedulers.

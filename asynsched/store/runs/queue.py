@@ -2,7 +2,7 @@
 
 A claim settles which of several schedulers starts a queued run, and whether the limits of its DAG allow that. The first
 scheduler locks the rows of the runs, and those of their DAGs, under which `max_active_runs` is settled; others skip
-locked rows and wait for nobody. A claimed run is running and belongs to its scheduler. Other schedulers take over the
+locked rows and never wait. A claimed run is running and belongs to its scheduler. Other schedulers take over the
 runs of one that is gone.
 """
 
@@ -294,12 +294,12 @@ def claim_runs(
 
 
 def runs_elsewhere(conn: Connection, dag_ids: Sequence[str], epoch: int) -> dict[Group, int]:
-    """Return how many runs of some DAGs, and of each of their backfills, other schedulers run."""
+    """Return the numbers of other schedulers' running runs of some DAGs, and of each of their backfills."""
     return _running(conn, dag_ids, epoch)[1]
 
 
 def _limits(conn: Connection, groups: set[Group]) -> dict[Group, int]:
-    """Return how many runs of each group may be active, without the groups whose DAG another scheduler has locked."""
+    """Return the largest number of active runs of each group, without groups whose DAG another scheduler has locked."""
     dag_ids = sorted({dag_id for dag_id, _ in groups})
     dags = {row.dag_id: row for row in conn.execute(_LOCKED_LIMITS, {"dag_ids": dag_ids})}
     backfill_ids = sorted({backfill_id for _, backfill_id in groups if backfill_id is not None})
@@ -317,7 +317,7 @@ def _limits(conn: Connection, groups: set[Group]) -> dict[Group, int]:
 def _running(
     conn: Connection, dag_ids: Sequence[str], epoch: int
 ) -> tuple[defaultdict[Group, int], defaultdict[Group, int]]:
-    """Return how many runs of each group are running, and how many of these other schedulers run."""
+    """Return the number of running runs of each group, and the number of these that other schedulers own."""
     active: defaultdict[Group, int] = defaultdict(int)
     elsewhere: defaultdict[Group, int] = defaultdict(int)
     for some in portions(list(dag_ids)):
@@ -372,7 +372,7 @@ def take_over_runs(
 ) -> list[QueuedRun]:
     """Take over running runs that have no owner, oldest first, and return them.
 
-    Nobody owns the runs of schedulers that have left or were given up, and runs that were given back; a scheduler also
+    Runs of schedulers that have left or were given up, and runs that were given back, have no owner; a scheduler also
     inherits the runs of an earlier one of its home. Queued tries of other schedulers' runs count as begun: their
     scheduler may have gone before it could store that, and only its own home would know.
 

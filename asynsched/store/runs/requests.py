@@ -90,7 +90,7 @@ class OpenRequest(Struct, frozen=True):
 
 
 class WaitingRequest(Struct, frozen=True):
-    """A request as its run shows it: what, by whom, and since when."""
+    """A request as its run shows it, with its author and its age."""
 
     request: RunRequest
     actor: str

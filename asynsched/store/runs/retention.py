@@ -133,12 +133,12 @@ def old_runs_with_xcoms(conn: Connection, bound: Bound, *, limit: int) -> list[O
 
 
 def count_old_runs(conn: Connection, bound: Bound) -> int:
-    """Return how many runs are too old."""
+    """Count the runs that are too old."""
     return _count(conn, _COUNT, bound)
 
 
 def count_old_xcoms(conn: Connection, bound: Bound) -> int:
-    """Return how many XComs of ended runs are too old."""
+    """Count the XComs of ended runs that are too old."""
     return _count(conn, _COUNT_XCOMS, bound)
 
 
@@ -193,7 +193,7 @@ def _count(conn: Connection, statement: TextClause, bound: Bound) -> int:
 
 
 def _sizes(conn: Connection, run_ids: Sequence[int]) -> dict[int, int]:
-    """Return how many rows each run has: its own, and those of _PARTS."""
+    """Return the number of rows of each run: its own, and those of _PARTS."""
     sizes = dict.fromkeys(run_ids, 1)
     for table in _PARTS:
         column = table.c.dag_run_id

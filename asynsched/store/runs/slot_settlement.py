@@ -114,9 +114,9 @@ def settle_slots(
 
     Args:
         claims: The task instances, the best first.
-        own: What the others of this scheduler take once this transaction is done.
-        epoch: That of this scheduler's lease: what has another one is somebody else's.
-        counted: What others had of pools when this scheduler last looked, if it believes to be alone.
+        own: The slots of this scheduler's other task instances after this transaction.
+        epoch: The epoch of this scheduler's lease: rows with another one belong to other schedulers.
+        counted: The slots of each pool that others had at this scheduler's last count, if it believes that it is alone.
     """
     names = {claim.pool for claim in claims if claim.pool}
     capacities = {row.name: row for row in conn.execute(_LOCKED_POOLS, {"names": sorted(names)})} if names else {}

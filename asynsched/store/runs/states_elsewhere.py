@@ -68,7 +68,7 @@ _INSTANCES = task_instance.join(dag_run, dag_run.c.id == task_instance.c.dag_run
 
 
 def count_runs(conn: Connection, wanted: RunFilter) -> int:
-    """Return how many runs match."""
+    """Count the runs that match."""
     is_of_state = [dag_run.c.state.in_(wanted.states)] if wanted.states else []
     query = sa.select(sa.func.count()).select_from(dag_run).where(*_run_conditions(wanted), *is_of_state)
     n: int = conn.execute(query).scalar_one()
@@ -76,7 +76,7 @@ def count_runs(conn: Connection, wanted: RunFilter) -> int:
 
 
 def count_task_instances(conn: Connection, wanted: TaskFilter) -> int:
-    """Return how many task instances match. Raises NotFound for a task group that does not exist."""
+    """Count the task instances that match. Raises NotFound for a task group that does not exist."""
     query = sa.select(sa.func.count()).select_from(_INSTANCES).where(*_task_conditions(conn, wanted))
     n: int = conn.execute(query).scalar_one()
     return n
@@ -124,7 +124,7 @@ def states_by_run(
 def previous_task_instance(
     conn: Connection, dag_id: str, task_id: str, *, before: datetime, map_index: int = -1, state: str | None = None
 ) -> PreviousTry | None:
-    """Return a task's instance of the newest earlier logical date, in that state if given; None when there is none."""
+    """Return a task's instance of the newest earlier logical date, in that state if given; None if none matches."""
     columns = (
         dag_run.c.dag_id, dag_run.c.run_id, dag_run.c.logical_date,
         *(task_instance.c[name] for name in PreviousTry.__struct_fields__ if name in task_instance.c),

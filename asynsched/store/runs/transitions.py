@@ -2,8 +2,8 @@
 
 All changes of one moment are one batch in one transaction, and each kind of change is one statement for a thousand of
 them: the rows travel as a JSON array. Every update is guarded by the state, the try number and the lease epoch that
-its author knew. A row that does not match was changed by somebody else: it stays as it is, and is returned as stale. A
-batch whose commit was not confirmed may be applied again.
+its author knew. A row that does not match was changed elsewhere: it stays as it is, and is returned as stale. A batch
+whose commit was not confirmed may be applied again.
 """
 
 from collections.abc import Mapping, Sequence
@@ -36,9 +36,10 @@ _ARE_ALL_SIGNED = "(SELECT count(*) FROM signed) = :n_needed"
 
 
 def _signed(dialect: str) -> str:
-    """Return what begins a statement that is given pools: those of them that are signed and have as many slots.
+    """Return the beginning of a statement with pools: it selects those that are signed and have enough slots.
 
-    Rows that somebody else holds are left out. A row that was changed since the statement began is looked at as it is.
+    Rows that another transaction has locked are left out. A row that was changed since the statement began is read in
+    its new state.
     """
     rows, lock = "json_each(:needed)", ""
     if dialect == "postgresql":
@@ -56,7 +57,7 @@ _ARE_ALL_WRITTEN = "(SELECT count(*) FROM written) = :n_tasks"
 
 
 def _with_runs(update_tasks: str) -> str:
-    """Return what changes task instances, and then runs, if all of them are as their author knew them. PostgreSQL's.
+    """Return a PostgreSQL statement that changes task instances, and then runs, if all are as their author knew them.
 
     The runs of all task instances are locked first, in their order, as every transaction does that has to do with runs.
 
@@ -212,7 +213,7 @@ def _key(row: TaskRow | HistoryRow | ForgottenRow | XComRow | CallbackRequest | 
 
 
 def _encrypted(conn: Connection, rows: list[TaskRow]) -> list[TaskRow]:
-    """Return the rows with what deferred tasks wait for as it is stored: arguments of triggers may be secrets."""
+    """Return the rows with the deferrals as they are stored: the arguments of triggers may be secrets."""
     if all(row.deferral is None for row in rows):
         return rows
     cipher = writing_cipher(conn)

@@ -1,4 +1,4 @@
-"""Queries of `xcom`: what tasks returned or pushed, as JSON."""
+"""Queries of `xcom`: the values that tasks returned or pushed, as JSON."""
 
 from collections.abc import Collection
 from datetime import datetime
@@ -187,7 +187,7 @@ def _part(
 
 
 def count_mapped_xcoms(conn: Connection, wanted: MappedXComs) -> int:
-    """Return how many of these values there are."""
+    """Count these values."""
     found: int = conn.scalar(_MAPPED_COUNT, wanted._asdict()) or 0
     return found
 

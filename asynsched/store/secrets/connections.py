@@ -1,4 +1,4 @@
-"""Queries of `connection`: how to reach other systems. Rows have passwords: never log or print one as it is.
+"""Queries of `connection`: access to other systems. Rows contain passwords: never log or print a whole row.
 
 All fields but the name, the type and the description are encrypted: hosts and logins may hold secrets, too.
 """
@@ -59,7 +59,7 @@ def get_connection(conn: Connection, conn_id: str) -> ConnectionRow:
     """Return a connection.
 
     Raises:
-        NotFound: There is none; carries the nearest names.
+        NotFound: It does not exist; carries the nearest names.
     """
     row = conn.execute(_ONE, {"conn_id": conn_id}).first()
     if row is None:
@@ -71,11 +71,11 @@ def add_connection(conn: Connection, added: ConnectionRow) -> None:
     """Create a connection.
 
     Raises:
-        AlreadyExists: There is one of that name.
-        StoreError: The name is empty or too long, or has other characters than Airflow's.
+        AlreadyExists: A connection of that name exists.
+        StoreError: The name is empty or too long, or has characters that Airflow does not allow.
     """
     if conn.execute(insert_ignoring(conn, connection), _values(conn, added)).rowcount == 0:
-        raise AlreadyExists(f"There is a connection {added.conn_id!r} already; delete it first.")
+        raise AlreadyExists(f"The connection {added.conn_id!r} exists already; delete it first.")
 
 
 def set_connection(conn: Connection, changed: ConnectionRow) -> None:
@@ -87,7 +87,7 @@ def delete_connection(conn: Connection, conn_id: str) -> None:
     """Delete a connection.
 
     Raises:
-        NotFound: There is none; carries the nearest names.
+        NotFound: It does not exist; carries the nearest names.
     """
     if conn.execute(_DELETE, {"name": conn_id}).rowcount == 0:
         raise NotFound("connection", conn_id, near_names(conn_id, conn.scalars(_IDS)))

@@ -1,8 +1,8 @@
-"""Secrets at rest: the database has connections, variables, and triggers of deferred tasks as Fernet tokens.
+"""Secrets at rest: the database stores connections, variables, and triggers of deferred tasks as Fernet tokens.
 
 The database has the name of the key that encrypts its secrets, never the key itself. So a scheduler or command with
 the wrong key fails immediately, and cannot mix keys. The keys come with the connection (`execution_options`). Secrets
-that no key decrypts any more can be listed and deleted.
+that no key decrypts can be listed and deleted.
 """
 
 from typing import Any, NamedTuple
@@ -40,7 +40,7 @@ class Cipher(NamedTuple):
         return text if self.keys is None else self.keys.encrypt(text, self.key_id)
 
     def decrypt(self, token: str) -> str:
-        """Return a stored secret as it was. Raises SecretsUnreadable."""
+        """Return the plain text of a stored secret. Raises SecretsUnreadable."""
         return token if self.keys is None else self.keys.decrypt(token)
 
 
@@ -86,7 +86,7 @@ def check_key(conn: Connection) -> str | None:
 
 
 def change_key(conn: Connection, *, is_lost: bool = False) -> int:
-    """Encrypt every secret with the first key. Returns how many there are.
+    """Encrypt every secret with the first key. Returns their number.
 
     Args:
         is_lost: The former key is lost, and none of its secrets is left.
@@ -172,10 +172,9 @@ def lost_secrets(conn: Connection) -> list[LostSecret]:
 
 
 def forget_lost(conn: Connection) -> int:
-    """Delete the secrets that no key decrypts, and encrypt the rest with the first key. Returns how many are left.
+    """Delete the secrets that no key decrypts, and encrypt the rest with the first key. Returns the number of the rest.
 
-    This deletes connections and variables. A deferred task loses its trigger, and waits until it is
-    cleared.
+    This deletes connections and variables. A deferred task loses its trigger, and waits until it is cleared.
     """
     for query, column in ((_CONNECTIONS, connection.c.conn_id), (_VARIABLES, variable.c.key)):
         for row in _unreadable(conn, query):

@@ -1,4 +1,4 @@
-"""Queries of `variable`. Every value is encrypted: a name does not tell which values are secret."""
+"""Queries of `variable`. Every value is encrypted, because names do not show which values are secret."""
 
 import sqlalchemy as sa
 from sqlalchemy import Connection
@@ -30,7 +30,7 @@ def get_variable(conn: Connection, key: str) -> VariableRow:
     """Return a variable.
 
     Raises:
-        NotFound: There is none; carries the nearest keys.
+        NotFound: It does not exist; carries the nearest keys.
     """
     row = conn.execute(_ONE, {"key": key}).first()
     if row is None:
@@ -42,7 +42,7 @@ def set_variable(conn: Connection, key: str, value: str, description: str = "") 
     """Create or change a variable.
 
     Raises:
-        StoreError: The key is empty or too long, or no database can keep the value.
+        StoreError: The key is empty or too long, or no database can store the value.
     """
     check_name("variable key", key, ID_LENGTH)
     if storable(value) != value:
@@ -55,7 +55,7 @@ def delete_variable(conn: Connection, key: str) -> None:
     """Delete a variable.
 
     Raises:
-        NotFound: There is none; carries the nearest keys.
+        NotFound: It does not exist; carries the nearest keys.
     """
     if conn.execute(_DELETE, {"name": key}).rowcount == 0:
         raise NotFound("variable", key, near_names(key, conn.scalars(_KEYS)))
