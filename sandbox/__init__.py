@@ -2,7 +2,7 @@
 
 parse.py          `python -P -m sandbox.parse FILE`: one parse; its parts in parsing/
 parse_server.py   the same for many files, each by a fork of a process that is warm
-confine.py        what the kernel can forbid a parse; its parts in confinement/. The front door: the scheduler's side
+confine.py        the restrictions of a parse; its parts in confinement/. The front door: the scheduler's side
                   imports nothing else of this package, and speaks to its processes by `asynsched.protocol`
 keeper.py         supervisor of every local try; its parts in supervision/
   zygote.py       forks the processes that load DAG files
@@ -11,5 +11,5 @@ keeper.py         supervisor of every local try; its parts in supervision/
   trigger_host.py the triggers of one version, on one event loop
 sources/          a DAG file's own modules: recorded by a parse, imported again by a try
 processes.py      the processes below one: adopting, reaping, killing
-titles.py         what `ps` shows of each of these processes
+titles.py         the title of each of these processes in `ps`
 """

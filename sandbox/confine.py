@@ -1,4 +1,4 @@
-"""What the kernel can forbid a process that runs a DAG file, and how to ask for it.
+"""The kernel's restrictions of a process that runs a DAG file, and how to request them.
 
 `confine` is called in the process itself, before anything of the DAG folder can be imported, and cannot be undone. It
 goes from outside in: resource limits, a user of its own (for root), Landlock for files, TCP and signals, seccomp for
@@ -39,7 +39,7 @@ _RESERVED_FILES = 16
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """What one parse may do."""
+    """The rights of one parse."""
 
     limits: ParseLimits
     dags_folder: str
@@ -50,14 +50,14 @@ class Policy:
 
 @dataclass(frozen=True, slots=True)
 class Strength:
-    """What this machine can enforce on a parse started by this user."""
+    """The restrictions that this machine can enforce on a parse started by this user."""
 
     enforced: tuple[str, ...]
     """Short names, as a ParseReport's `confinement` has them."""
     missing: tuple[str, ...] = ()
-    """Sentences: what cannot be enforced, and why."""
+    """Sentences: the restrictions that cannot be enforced, and why."""
     stricter: tuple[str, ...] = ()
-    """Sentences: what a newer kernel would allow, because it can tell it from what must be forbidden."""
+    """Sentences: harmless operations that are refused, which a newer kernel can tell from harmful ones."""
     landlock_abi: int = 0
     own_user: bool = False
     may_fork: bool = True
@@ -76,7 +76,7 @@ FIRST_ABI_WITH_TCP, FIRST_ABI_WITH_SCOPES = 4, 6
 
 @cache
 def available() -> Strength:
-    """Return what this machine can enforce on a parse of this user."""
+    """Return the restrictions that this machine can enforce on a parse of this user."""
     if sys.platform != "linux":
         return Strength(
             ("limits",), (f"{sys.platform} has neither Landlock nor seccomp: a parse reads and writes all",)
@@ -90,13 +90,13 @@ def available() -> Strength:
 
 
 def strength_with(landlock_abi: int, *, has_filter: bool, is_root: bool, own_user: bool) -> Strength:
-    """Return what can be enforced on a parse.
+    """Return the restrictions that can be enforced on a parse.
 
     Args:
         landlock_abi: The version of Landlock that the kernel has, 0 for none.
         has_filter: Whether it runs our seccomp filter.
         is_root: Whether root starts the parse.
-        own_user: Whether the parse can become a user that nobody else is.
+        own_user: Whether the parse can become a user that no other process has.
     """
     may_fork = own_user or not is_root
     parts = {
@@ -132,7 +132,7 @@ def _stricter(landlock_abi: int, *, has_filter: bool) -> Iterator[str]:
 
 
 _BY_FILTER = {3: "truncate any file of its user", FIRST_ABI_WITH_SCOPES: "signal other processes"}
-"""What only the seccomp filter forbids where Landlock is older."""
+"""The operations that only the seccomp filter forbids where Landlock is older."""
 
 
 def _without_filter(landlock_abi: int) -> str:
@@ -145,7 +145,7 @@ def _without_filter(landlock_abi: int) -> str:
 
 
 def refused_link(path: str, dags_folder: str, limits: ParseLimits) -> str:
-    """Return why no parse may read the DAG file at `path`, and what to do; empty unless a link leads out of the folder.
+    """Return why no parse may read the DAG file at `path`, with advice; empty unless a link leads out of the folder.
 
     Empty as well where nothing is kept from reading it: by the setting parse.confinement, or for want of Landlock.
     """
@@ -167,7 +167,7 @@ def refused_link(path: str, dags_folder: str, limits: ParseLimits) -> str:
 def _link_outside(folder: str, path: str) -> tuple[str, str] | None:
     """Return the first symbolic link on the way from a folder to a path in it that leads out of it, and where to.
 
-    A link that stays in the folder is none of these.
+    A link that stays in the folder does not count.
     """
     inside = os.path.realpath(folder)
     parts = path.split("/")
@@ -206,7 +206,7 @@ def confine(policy: Policy) -> tuple[str, ...]:
 
     Raises:
         ConfinementError: `confinement` is `required`, and something is missing.
-        OSError: The kernel refused what it had announced.
+        OSError: The kernel refused a restriction that it had announced.
     """
     limits = policy.limits
     if limits.confinement == "off":
@@ -222,7 +222,7 @@ def confine(policy: Policy) -> tuple[str, ...]:
 
 
 def _forbid(strength: Strength, rules: "landlockpy.Ruleset | None", scratch: str) -> None:
-    """Give up privileges, then ways to use them. The order matters: each step needs what the next one takes."""
+    """Give up privileges, then ways to use them. The order matters: each step needs rights that the next one takes."""
     if strength.own_user:
         uid = privileges.own_uid(os.getpid())
         os.chown(scratch, uid, uid)
@@ -269,7 +269,7 @@ def apply_limits(limits: ParseLimits, *, max_tasks: int) -> None:
 
 
 def use_reserves() -> None:
-    """Give this process the memory and open files that were kept for saying what went wrong."""
+    """Give this process the memory and open files that were reserved for error reports."""
     for which in (resource.RLIMIT_DATA, resource.RLIMIT_NOFILE):
         hard = resource.getrlimit(which)[1]
         resource.setrlimit(which, (hard, hard))

@@ -20,9 +20,9 @@ _PAUSE_SECONDS = 0.005
 
 
 class ForkCheck:
-    """Notes what this process has before it imports a file. Opens nothing afterwards, so that it may be confined.
+    """Records the state of this process before it imports a file. Opens nothing later, so it may be confined.
 
-    Where there is no /proc, Python's own threads are all that it sees.
+    Without /proc, it sees only Python's own threads.
 
     Args:
         has_sockets: Whether this process may have some now.

@@ -45,7 +45,7 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     """Detach from the starting process, take the home's lock, and keep its tries."""
     options = _options(arguments)
     if os.fork():
-        # The keeper is no child of a scheduler, which may die or restart.
+        # The keeper is not a child of a scheduler, which may die or restart.
         os._exit(0)
     try:
         keeper, lock = _started(options)

@@ -53,7 +53,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--scratch", help="an existing folder, for the parse's temporary files; by default the system's"
     )
-    parser.add_argument("--limits", help="JSON object of limits; what it leaves out has its default")
+    parser.add_argument("--limits", help="JSON object of limits; a missing limit has its default")
     return parser
 
 

@@ -3,8 +3,8 @@
     scheduler ──a socket for each guardian──▶ parse server ──fork──▶ guardian ──fork──▶ one parse, confined
         └──Job, a line of JSON──▶ guardian ──ParseReport, a line of JSON──▶    └─fork──▶ the next one
 
-The server has one thread and never runs user code. It forks, and ends what a killed guardian has left behind. It ends
-with its guardians when its control socket is closed, however the scheduler has ended.
+The server has one thread and never runs user code. It forks, and ends the processes that a killed guardian has left
+behind. It ends with its guardians when its control socket is closed, however the scheduler has ended.
 
 A guardian watches one parse after the other. When the scheduler hangs up, the parse under way is ended, and the
 guardian ends.
@@ -70,7 +70,7 @@ Installed = tuple[tuple[str, int], ...]
 
 
 class ParseSite(NamedTuple):
-    """What is the same for all parses of a server."""
+    """The values that all parses of a server share."""
 
     dags_folder: Path
     scratch: Path
@@ -125,7 +125,7 @@ class ParseServer:
         self._poll.register(lifeline, select.POLLIN)
 
     def _read_lifeline(self, lifeline: int) -> None:
-        """Note which group ends with a guardian; when that is gone, end what it has left behind."""
+        """Record the group that ends with a guardian; when the guardian is gone, end the processes that it has left."""
         data = os.read(lifeline, GROUP.size * _ENTRIES_AT_ONCE)
         if data:
             # Written whole, so read whole.
@@ -144,7 +144,7 @@ def serve_as_guardian(site: ParseSite, connection: socket.socket, lifeline: int,
     """Serve until the other end of the connection hangs up, and never return.
 
     Args:
-        site: What to parse with.
+        site: The values that all parses share.
         connection: Where jobs come from.
         lifeline: The writing end of a pipe to the server.
         server: The process that this was forked from.
@@ -184,11 +184,11 @@ def _serve(site: ParseSite, connection: socket.socket, lifeline: PipeLifeline) -
 
 
 def warm(limits: ParseLimits) -> None:
-    """Import what a parse commonly needs, run one of our own to fill the caches, settle the heap for forking."""
+    """Import the modules that parses commonly need, fill the caches by a parse, and settle the heap for forks."""
     import_authoring(_NEEDED_WITHIN_FUNCTIONS)
     prepare(limits)
     for preset in PRESETS:
-        CronSchedule(preset, "UTC")  # remembered: what most DAGs have is read once
+        CronSchedule(preset, "UTC")  # cached: the schedules of most DAGs are read once
     _define_dag()
     freeze_heap()
 
@@ -207,7 +207,7 @@ def _define_dag() -> None:
 
 
 def installed() -> Installed:
-    """Return what changes when a package that this interpreter sees is installed, upgraded or removed."""
+    """Return a value that changes when a package that this interpreter sees is installed, upgraded or removed."""
     return tuple((entry, _modified_ns(entry)) for entry in sys.path)
 
 
@@ -219,7 +219,7 @@ def _modified_ns(path: str) -> int:
 
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
-    """Load what parses need, and serve."""
+    """Load the modules that parses need, and serve."""
     options = _options(arguments)
     set_title("parse server", "--dags-folder", options.dags_folder)
     limits = decode_limits(options.limits)
@@ -241,7 +241,7 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--control", type=int, required=True, help="socket over which one comes for each guardian")
     parser.add_argument("--dags-folder", required=True, help="the DAG folder, absolute")
     parser.add_argument("--scratch", required=True, help="an existing folder, for the parses' temporary files")
-    parser.add_argument("--limits", required=True, help="JSON object of limits; what it leaves out has its default")
+    parser.add_argument("--limits", required=True, help="JSON object of limits; a missing limit has its default")
     return parser.parse_args(arguments)
 
 

@@ -1,9 +1,9 @@
 """The processes below this one: adopting them, reaping, measuring, killing.
 
 The keeper is a subreaper, and so are each try and each guardian of a parse: a process that loses its parent becomes a
-child of its nearest ancestor of that kind, whatever session or group it has put itself into. So what a try leaves
-behind becomes the keeper's child at the moment the try dies; nothing else becomes a child of the keeper without its
-knowledge; and killing children until none is left reaches every descendant.
+child of its nearest ancestor of that kind, regardless of its session and group. So the processes that a try leaves
+behind become the keeper's children at the moment the try dies; no other process becomes a child of the keeper without
+its knowledge; and killing children until none is left reaches every descendant.
 """
 
 import os
@@ -67,7 +67,7 @@ def descendants() -> list[int]:
 
 
 def is_child(pid: int) -> bool:
-    """Return whether this is a child of this process that is not reaped."""
+    """Return whether this is an unreaped child of this process."""
     try:
         os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
     except ChildProcessError:
@@ -76,7 +76,7 @@ def is_child(pid: int) -> bool:
 
 
 def memory_of(pids: list[int]) -> int:
-    """Return the bytes of memory that processes take together; what they share is counted once."""
+    """Return the bytes of memory that processes take together; shared pages are counted once."""
     total = 0
     for pid in pids:
         with suppress(OSError, ValueError, IndexError):
@@ -114,7 +114,7 @@ def kill_strangers(known: Callable[[], Collection[int]]) -> set[int]:
     """Send SIGKILL to every child that is not known, and return these: they were left behind by ended processes.
 
     Args:
-        known: Called once the children are listed: whatever becomes a child after that is spared.
+        known: Called once the children are listed: later children are spared.
     """
     strangers = set(children_of(os.getpid()))
     strangers.difference_update(known())
@@ -124,7 +124,7 @@ def kill_strangers(known: Callable[[], Collection[int]]) -> set[int]:
 
 
 def end_strangers(known: Collection[int]) -> None:
-    """Kill and reap every child that is not known, and what they leave behind in turn."""
+    """Kill and reap every child that is not known, and the processes that it leaves behind in turn."""
     deadline = time.monotonic() + KILL_SECONDS
     while (strangers := kill_strangers(lambda: known)) and time.monotonic() < deadline:
         for pid in strangers:
@@ -144,7 +144,7 @@ def end_tree(leader: int) -> tuple[int | None, bool]:
     """Kill a child, its process group and every descendant of this process, and reap them.
 
     A parse cannot leave its process group where seccomp holds: then the first signal reaches all of it at once, however
-    fast it forks. The child must not have been reaped, or its group could be somebody else's by now.
+    fast it forks. The child must not have been reaped, or its group's number could belong to other processes by now.
 
     Returns:
         The child's status as `os.waitpid` gives it, None if it did not end; and whether no process is left.
@@ -165,7 +165,7 @@ def end_tree(leader: int) -> tuple[int | None, bool]:
 
 
 def _reap_all() -> tuple[dict[int, int], bool]:
-    """Reap what has ended; return the statuses, and whether any child is left."""
+    """Reap the ended children; return their statuses, and whether any child is left."""
     reaped: dict[int, int] = {}
     try:
         while (ended := os.waitpid(-1, os.WNOHANG))[0]:

@@ -132,7 +132,7 @@ def run_launch(launch: Launch, link: SchedulerLink, file: LoadedFile) -> Ended:
 
 
 class Termination:
-    """What SIGTERM does to user code: it is interrupted by an exception, once, so that it can clean up.
+    """The effect of SIGTERM on user code: it is interrupted by an exception, once, so that it can clean up.
 
     The keeper sends the signal, to end a try or when `execution_timeout` is over, and SIGKILL some seconds later.
     Processes that the task forks end by it as any other does: see `_Forks`.
@@ -249,7 +249,7 @@ def _log_end(exc: BaseException) -> None:
 
 
 def _on_kill(context: Context) -> None:
-    """Call the operator's `on_kill`, which ends what it has started, within the keeper's kill time."""
+    """Call the operator's `on_kill`, which ends the processes that it started, within the keeper's kill time."""
     try:
         context["ti"].task.on_kill()
     except Exception:

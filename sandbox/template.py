@@ -1,4 +1,4 @@
-"""A process that has one version of a DAG file loaded, and forks processes for tries whenever the keeper asks.
+"""A process that has loaded one version of a DAG file, and forks processes for tries at the keeper's request.
 
 It is single-threaded and does nothing else. A forked process waits for its launch on a socket of its own. The keeper
 gets the other end together with the process's number, so it knows the process of a try before any of its code runs.
@@ -28,12 +28,12 @@ from sandbox.supervision.lifeline import make_tie
 from sandbox.titles import of_ready_process, of_template, set_title
 
 FORK = b"f"
-"""The keeper sends one for each process that it wants."""
+"""The keeper sends one byte for each process that it wants."""
 MOST_AT_ONCE = 8
 """Processes that are forked before the keeper is told of them, if it wants as many.
 
 Forking one by one, a template would copy the pages that it writes to between two forks each time: 100 tasks at once ran
-at 0.8 of the rate. A message carries the descriptors of eight processes, and of no more.
+at 0.8 of the rate. A message carries the descriptors of at most eight processes.
 """
 
 
@@ -47,8 +47,8 @@ class Loaded(Struct, frozen=True, tag="loaded"):
     """The file is loaded.
 
     Attributes:
-        is_broken: Whether its import failed; its tries only report that.
-        unfit: Why it cannot be forked, empty if it can.
+        is_broken: Whether its import failed; its tries only report the failure.
+        unfit: Why the process cannot be forked; empty if it can.
         n_bytes: Memory that the template shares with no other process.
     """
 
@@ -58,7 +58,7 @@ class Loaded(Struct, frozen=True, tag="loaded"):
 
 
 class Forked(Struct, frozen=True, tag="forked"):
-    """A process waits for a launch. Its descriptors come along: control socket, and reading end of its output."""
+    """A process waits for a launch. The message carries its control socket and the reading end of its output."""
 
     pid: int
 
@@ -74,7 +74,7 @@ FromTemplate = Born | Loaded | Forked | Exited
 
 
 class Ends(NamedTuple):
-    """The descriptors of one process that is to become a try: the keeper's ends, and its own."""
+    """The descriptors of a process that will become a try: the keeper's ends, and its own."""
 
     control: int
     output: int
@@ -82,7 +82,7 @@ class Ends(NamedTuple):
 
     @classmethod
     def make(cls, lifeline: int) -> "Ends":
-        """Return new ones. Raises OSError, and leaves none open, where not all of them can be opened."""
+        """Return new ones. Raises OSError, and leaves none open, if not all of them can be opened."""
         opened: list[int] = []
         try:
             control, own_control = socket.socketpair()
@@ -108,7 +108,7 @@ class Ends(NamedTuple):
 
 
 class TemplateStart(NamedTuple):
-    """What a template is forked with. `output` takes what the file writes while it is imported.
+    """The input of a template. `output` takes the file's output during its import.
 
     One that `is_lone_try` becomes the one try of a file that cannot be forked once it is loaded.
     """
@@ -123,7 +123,7 @@ class TemplateStart(NamedTuple):
 
 
 _USUAL_RECURSION = sys.getrecursionlimit()
-"""Of this interpreter; the keeper's limit is lower."""
+"""This interpreter's limit; the keeper's is lower."""
 
 
 def become_template(start: TemplateStart) -> NoReturn:
@@ -173,7 +173,7 @@ class Template:
         self._file = load_version(self._start.code, self._start.sources_folder)
         unfit = "" if self._file.reason else check.obstacle()
         check.close()
-        leave_time_to_keeper()  # whatever the file has done to it
+        leave_time_to_keeper()  # the file may have changed the logging
         self._leave_output()
         freeze_heap()
         self._send(Loaded(bool(self._file.reason), unfit, own_bytes()))
@@ -201,12 +201,12 @@ class Template:
             asked -= self._fork(min(asked, MOST_AT_ONCE))
 
     def _fork(self, n: int) -> int:
-        """Fork up to n processes, as many as there is room for, tell the keeper of them, and return how many.
+        """Fork up to n processes, as many as the limits allow, report them to the keeper, and return their number.
 
         Their descriptors are made before the first fork and closed after the last one, see `MOST_AT_ONCE`.
         """
         made = [Ends.make(self._start.lifeline)]
-        with suppress(OSError):  # some can be opened only when those of others are closed
+        with suppress(OSError):  # at the limit of open files, the rest waits until others are closed
             while len(made) < n:
                 made.append(Ends.make(self._start.lifeline))
         forked: list[Forked] = []
@@ -219,7 +219,7 @@ class Template:
         return len(forked)
 
     def _fork_one(self, ends: Ends, made: Sequence[Ends]) -> int:
-        """Fork the process that these ends are for, one of those that were made, and return its number."""
+        """Fork the process for these ends, one of those that were made, and return its number."""
         try:
             pid = os.fork()
             if pid == 0:

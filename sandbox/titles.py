@@ -1,4 +1,4 @@
-"""What `ps` shows of each process that runs user code: its purpose, in place of its ancestor's command.
+"""The title of each process that runs user code in `ps`: its purpose, in place of its ancestor's command.
 
 A title overwrites the command in the process's own memory, and nothing else. `setproctitle` would overwrite the
 environment, too, by which `sandbox.supervision.lifeline` finds processes that a keeper has left behind. Linux only.
@@ -18,10 +18,10 @@ _place = b""
 
 
 def set_title(title: str, *place: str) -> None:
-    """Give this process a title; what does not fit is cut.
+    """Give this process a title, cut to the available room.
 
     Args:
-        title: Names no secret: every user of the machine may read it.
+        title: Must not contain secrets: every user of the machine may read it.
         place: An option that names the home or the DAG folder, and its value. Forks of this process keep it.
     """
     global _place

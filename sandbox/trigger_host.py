@@ -1,6 +1,6 @@
 """A trigger host: one process that runs the triggers of one version of a DAG file, all on one event loop.
 
-It is a fork of that version's template, as a try is. It asks the scheduler what to run, keeps the outcomes of its
+It is a fork of that version's template, as a try is. It asks the scheduler for its work, keeps the outcomes of its
 triggers until they are stored, and ends when it is told to. A scheduler that restarts finds it with the outcomes.
 """
 
@@ -50,7 +50,7 @@ MAX_OUTCOMES = 200
 MAX_BYTES = 1_000_000
 """JSON of outcomes, after which the others wait for the next request."""
 MAX_EVENT_BYTES = 8_000_000
-"""JSON of one event: with what is reported beside it, it must fit into a frame."""
+"""JSON of one event: with the rest of its report, it must fit into a frame."""
 MAX_TRACEBACK = 100_000
 _label: ContextVar[str] = ContextVar("label", default="")
 
@@ -95,7 +95,7 @@ class TriggerRunner:
             task.result()
 
     async def _take_work(self) -> None:
-        """Ask what to start and to stop; an answer comes when there is something to tell."""
+        """Ask which triggers to start and to stop; the answer comes once there is a change."""
         known = TriggerWork("")
         arguments: dict[str, Any] = {}
         while True:
@@ -104,7 +104,7 @@ class TriggerRunner:
                     "trigger_work", {"session": known.session, "number": known.number, **arguments}
                 )
             except SupervisorError as exc:
-                log.warning("The scheduler could not say what to run: %s", exc)
+                log.warning("The scheduler could not say which triggers to run: %s", exc)
                 await asyncio.sleep(PAUSE_SECONDS)
                 continue
             known = msgspec.convert(reply, TriggerWork)
@@ -176,7 +176,7 @@ class TriggerRunner:
 
 
 async def _outcome_of(spec: TriggerSpec) -> TriggerOutcome:
-    """Run a trigger, and return its outcome, whatever its code does."""
+    """Run a trigger, and return its outcome, even if its code fails."""
     try:
         trigger = make_trigger(spec.classpath, from_transport(spec.kwargs))
         trigger.trigger_id = spec.id
@@ -235,7 +235,7 @@ class HostLink:
         """Ask, and block until the answer is there: for code of triggers, where it is quick.
 
         Raises:
-            SupervisorNotFound: What was asked for does not exist.
+            SupervisorNotFound: The requested object does not exist.
             SupervisorError: The scheduler could not answer, or this is a process that a trigger has forked.
         """
         if os.getpid() != self._process:
@@ -245,7 +245,7 @@ class HostLink:
             return answer_of(operation, asked.result())
 
     async def ask(self, operation: str, arguments: dict[str, Any]) -> Any:
-        """Ask, and return the answer. Raises what `request` raises."""
+        """Ask, and return the answer. Raises the errors of `request`."""
         return answer_of(operation, await asyncio.wrap_future(self._ask(operation, arguments)))
 
     def _ask(self, operation: str, arguments: dict[str, Any]) -> Future[Reply]:

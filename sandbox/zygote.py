@@ -46,7 +46,7 @@ log = logging.getLogger("sandbox.zygote")
 
 TEMPLATE = b"t"
 LONE_TRY = b"l"
-"""What the keeper asks for: one of these bytes, with the descriptors of an `Errand`."""
+"""The keeper's requests: one of these bytes, with the descriptors of an `Errand`."""
 _GO = b"g"
 
 
@@ -55,7 +55,7 @@ class Errand(NamedTuple):
 
     Attributes:
         channel: The new process's end of its connection to the keeper.
-        output: Takes what the file writes while it is imported.
+        output: Takes the file's output during its import.
         code: An open file that holds the version to be loaded.
     """
 
@@ -65,7 +65,7 @@ class Errand(NamedTuple):
 
 
 class ZygoteStart(NamedTuple):
-    """What a zygote works with. `channel` brings the keeper's requests.
+    """The input of a zygote. `channel` brings the keeper's requests.
 
     `alarm` is the timer that it shares with the keeper, if it watches over that.
     """
@@ -184,7 +184,7 @@ class Zygote:
     def _become_template(self, kind: bytes, errand: Errand, waits: int) -> NoReturn:
         try:
             if os.read(waits, 1) != _GO:
-                # Nobody knows of this process, or nobody is left: the machine's doing, not the file's.
+                # The keeper does not know this process, or is gone: the machine's fault, not the file's.
                 os.kill(os.getpid(), signal.SIGKILL)
             kernel.set_process_name(self._name_of_others)
             with os.fdopen(os.dup(errand.code), "rb") as file:
@@ -270,7 +270,7 @@ class ZygoteHandle:
             os.close(file)
 
     def kill(self) -> None:
-        """Kill it: it has not done what it was asked for."""
+        """Kill the zygote, which has failed to answer a request."""
         if self.pid is not None:
             with suppress(ProcessLookupError):
                 os.kill(self.pid, signal.SIGKILL)

@@ -1,1 +1,1 @@
-"""What the kernel is asked to forbid a parse, and what a parse may still use."""
+"""The restrictions of a parse by the kernel, and the files and calls that it may still use."""

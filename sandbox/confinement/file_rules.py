@@ -29,13 +29,13 @@ SYSTEM = (
     "/proc/sys/vm/overcommit_memory",
     "/sys/devices/system/cpu", "/sys/devices/system/node", "/sys/fs/cgroup", "/sys/kernel/mm/transparent_hugepage",
 )  # fmt: skip
-"""Libraries, programs, certificates, and what numeric libraries ask the machine. None of it tells of a process."""
+"""Libraries, programs, certificates, and facts about the machine for numeric libraries. None of it shows a process."""
 
 OF_THE_PROCESS = (
     "auxv", "cgroup", "cmdline", "comm", "fd", "limits", "maps", "mountinfo", "mounts", "smaps", "stat", "statm",
     "status",
 )  # fmt: skip
-"""What a parse may read of itself below /proc/PID; of others, nothing."""
+"""The files about itself that a parse may read below /proc/PID; it reads none about other processes."""
 
 DEVICES = ("/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom")
 """Devices that may be read and written: they keep nothing."""
@@ -43,11 +43,11 @@ _MODULE_SUFFIXES = (".py", ".so", ".egg-info")
 
 
 class ConfinementError(Exception):
-    """The kernel cannot enforce what the settings require."""
+    """The kernel cannot enforce the confinement that the settings require."""
 
 
 class Rights(NamedTuple):
-    """What may be done with a path and everything below it."""
+    """The rights on a path and everything below it."""
 
     read: "AccessFS"
     look: "AccessFS"
@@ -72,7 +72,7 @@ def rules_of(policy: "Policy") -> "Ruleset":
 
 
 def _readable(policy: "Policy") -> Iterator[str]:
-    """Yield what a parse may read of the machine, of the DAG folder, of its own process, and beside."""
+    """Yield the readable paths of a parse: of the machine, the DAG folder, its own process, and others."""
     hidden = hidden_paths(policy.limits)
     whole, in_part = of_the_machine_without(hidden)
     yield from whole
@@ -119,13 +119,13 @@ def rights() -> Rights:
 
 
 def hidden_paths(limits: ParseLimits) -> tuple[str, ...]:
-    """Return what no parse may read, without symbolic links."""
+    """Return the paths that no parse may read, without symbolic links."""
     return tuple(map(os.path.realpath, limits.hidden))
 
 
 @cache
 def of_the_machine_without(hidden: tuple[str, ...]) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Return what every parse may read of the machine: as a whole, and in part, for something hidden is in it."""
+    """Return the readable folders of the machine: those readable as a whole, and those that contain hidden paths."""
     whole: list[str] = []
     in_part: list[str] = []
     for path in of_the_machine():
@@ -148,8 +148,8 @@ def of_the_machine() -> tuple[str, ...]:
 def python_paths() -> Iterator[str]:
     """Yield the paths of this interpreter and its packages.
 
-    What the interpreter's own prefixes hold is granted as a whole. Another entry of `sys.path`, like the checkout of a
-    project that was installed as editable, may be a folder of anything: only modules and packages in it are granted.
+    The interpreter's own prefixes are granted as a whole. Another entry of `sys.path`, like the checkout of a project
+    that was installed as editable, may hold other files: only modules and packages in it are granted.
     """
     prefixes = {os.path.realpath(prefix) for prefix in (sys.prefix, sys.base_prefix, sys.exec_prefix)}
     yield from prefixes
@@ -159,7 +159,7 @@ def python_paths() -> Iterator[str]:
         if not any(is_within(real, prefix) for prefix in prefixes):
             yield from _importable(real)
     for module in list(sys.modules.values()):
-        # setuptools makes such a module for an editable install that is no folder of `sys.path`.
+        # setuptools makes such a module for an editable install that is not a folder of `sys.path`.
         if module.__name__.startswith("__editable__"):
             yield from getattr(module, "MAPPING", {}).values()
 
@@ -187,7 +187,7 @@ def is_within(path: str, folder: str) -> bool:
 
 
 def without_hidden(path: str, hidden: Iterable[str]) -> list[str]:
-    """Return what to grant so that `path` is readable and nothing below a hidden path is.
+    """Return the paths to grant so that `path` is readable and nothing below a hidden path is.
 
     Symbolic links in a folder that is granted by its entries are left out: they could lead to hidden files.
     """

@@ -1,8 +1,8 @@
 """Turns a parse that was started by root into an ordinary user's, of its own.
 
-The kernel does not count root's processes, and root may change everything: a parse under root becomes a user that
-nobody else is. It keeps one capability, to read what root can read, because a DAG folder and a Python under /root must
-stay readable; Landlock bounds what that reaches.
+The kernel does not count root's processes, and root may change everything: a parse under root becomes a user that no
+other process has. It keeps one capability, to read all files that root can read, because a DAG folder and a Python
+under /root must stay readable; Landlock bounds this capability.
 """
 
 import os
@@ -53,7 +53,7 @@ def become_user(uid: int, *, keep_reading: bool) -> None:
 
 
 def give_up_capabilities(*, keep_reading: bool) -> None:
-    """Give up what this process may do beyond its user, except to read files if `keep_reading`."""
+    """Give up this process's rights beyond its user's, except to read files if `keep_reading`."""
     kept = kernel.permitted_capabilities() & (1 << kernel.CAP_DAC_READ_SEARCH if keep_reading else 0)
     kernel.keep_capabilities(kept)
     if kept:

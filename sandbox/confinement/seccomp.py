@@ -1,8 +1,8 @@
 """The seccomp filter of a parse: which system calls are refused, assembled to BPF for this machine.
 
-Landlock confines files, TCP, signals and abstract sockets. The filter refuses with EPERM what Landlock does not know:
-sockets, metadata, other processes' limits and priorities, namespaces, and rarely used parts of the kernel. A call that
-is newer than the table does not exist (ENOSYS), so libc falls back to older ones.
+Landlock confines files, TCP, signals and abstract sockets. The filter refuses with EPERM the calls that Landlock does
+not cover: sockets, metadata, other processes' limits and priorities, namespaces, and rarely used parts of the kernel. A
+call that is newer than the table does not exist (ENOSYS), so libc falls back to older ones.
 
 Source: seccomp(2); `linux/filter.h`; `struct seccomp_data` of `linux/seccomp.h`.
 """
@@ -82,16 +82,17 @@ ALLOWED_FCNTLS = (
 ALLOWED_IOCTLS = (
     0x5401, 0x802C542A, 0x5413, 0x540F,  # TCGETS, TCGETS2, TIOCGWINSZ, TIOCGPGRP: is this a terminal
     0x541B, 0x5411, 0x5421, 0x5450, 0x5451,  # FIONREAD, TIOCOUTQ, FIONBIO, FIONCLEX, FIOCLEX
-    0x2, 0x80086601, 0xC020660B,  # FIGETBSZ, FS_IOC_GETFLAGS, FS_IOC_FIEMAP: what a file is like
-    0x40049409, 0x4020940D,  # FICLONE, FICLONERANGE: copies, of what is open for that
+    0x2, 0x80086601, 0xC020660B,  # FIGETBSZ, FS_IOC_GETFLAGS, FS_IOC_FIEMAP: properties of a file
+    0x40049409, 0x4020940D,  # FICLONE, FICLONERANGE: copies between open files
 )
-"""What programs ask of pipes and files. Landlock knows ioctls since ABI 5, and those of devices only: not FIOSETOWN
-and SIOCSPGRP, which are F_SETOWN, and not those that change files or folders that are open for reading only."""
+"""The ioctls of ordinary programs on pipes and files. Landlock knows ioctls since ABI 5, and those of devices only: not
+FIOSETOWN and SIOCSPGRP, which are F_SETOWN, and not those that change files or folders that are open for reading
+only."""
 # fmt: on
 
 
 class Condition(NamedTuple):
-    """What must hold of one argument: `argument & mask`, 32 bits of it, is (or is not) `value`."""
+    """A condition on one argument: `argument & mask`, 32 bits of it, is (or is not) `value`."""
 
     argument: int
     value: int
@@ -215,7 +216,7 @@ _WHOLE = 0xFFFFFFFF
 _COMPARED_IN_A_ROW = 16
 """Calls: fewer make the program longer to compile, more longer to run, and each parse has the kernel do both."""
 LAST_KNOWN = 469
-"""Highest system call looked at; what a newer kernel adds does not exist for a parse."""
+"""The highest known system call; calls that a newer kernel adds do not exist for a parse."""
 
 
 # fmt: off
@@ -300,7 +301,7 @@ def assemble(rules: Iterable[Refusal]) -> bytes:
 
 
 def _search(bodies: list[tuple[int, list[Instruction]]]) -> list[Instruction]:
-    """Return what finds the body of a call, by halves: each parse has the kernel run its filter for each call there is.
+    """Return a binary search for the body of a call: for each parse, the kernel runs the filter once for every call.
 
     Source: `seccomp_cache_prepare` of Linux 5.11, which remembers the calls that are always allowed.
     """
@@ -314,7 +315,7 @@ def _search(bodies: list[tuple[int, list[Instruction]]]) -> list[Instruction]:
 
 
 def _body(rule: Refusal) -> list[Instruction]:
-    """Return what decides a call once its number has matched: every path through it returns."""
+    """Return the instructions that decide a call once its number has matched: every path through them returns."""
     if not rule.when:
         return [(_RETURN, 0, 0, _FAIL | rule.error)]
     body: list[Instruction] = []

@@ -1,4 +1,4 @@
-"""Turns what a DAG file raised into one error that names the file, the line, and what to do.
+"""Turns a DAG file's exception into one error that names the file, the line, and the remedy.
 
 Two kinds of errors have advice of their own: those that come from the confinement of parses, and imports of Airflow.
 """
@@ -36,7 +36,7 @@ _LIMITS = {
     errno.EPERM: "they may not do this; do it in a task",
 }
 _PLACES = {"timezone": "asynsched.authoring.timezone", "macros": "asynsched.authoring.macros"}
-"""Modules of functions, which are no names of the package itself."""
+"""Modules of functions, whose names are not in the package itself."""
 _ADVICE = {"days_ago": "give start_date a date, such as datetime(2026, 1, 1)"}
 MAX_MESSAGE = 1_000
 MAX_TRACEBACK = 32 * 1024
@@ -109,13 +109,13 @@ def _is_the_file(exc: OSError, path: str, dags_folder: str) -> bool:
 
 
 def _syntax(exc: SyntaxError, path: str, dags_folder: str) -> tuple[str, str]:
-    """Return where a syntax error is, as `file:line`, and what it is."""
+    """Return the place of a syntax error, as `file:line`, and its message."""
     filename = (exc.filename or path).removeprefix(f"{dags_folder}/")
     return (filename if exc.lineno is None else f"{filename}:{exc.lineno}"), f"{type(exc).__name__}: {exc.msg}"
 
 
 def _what(exc: BaseException, frames: list[TracebackType]) -> str:
-    """Return what happened, and what to do about it."""
+    """Return the message of an exception, with advice if there is some."""
     text = said(exc)
     match exc:
         case SystemExit():
@@ -134,13 +134,13 @@ def _what(exc: BaseException, frames: list[TracebackType]) -> str:
 
 
 def _why_unreadable(exc: BaseException, path: str, dags_folder: str, limits: ParseLimits | None) -> str:
-    """Return why the file itself cannot be read; of a link that leads to where a parse may not read, what to do."""
+    """Return why the file itself cannot be read, with advice for a link to a place that no parse may read."""
     refused = refused_link(path, dags_folder, limits) if isinstance(exc, PermissionError) and limits is not None else ""
     return refused or getattr(exc, "strerror", None) or said(exc)
 
 
 def _link_hint(exc: BaseException, dags_folder: str) -> str:
-    """Return what to do about a module that is there, but as a link to where a parse may not read."""
+    """Return advice about a module that exists, but as a link to a place that no parse may read."""
     if not isinstance(exc, ModuleNotFoundError) or not exc.name:
         return ""
     place = Path(dags_folder, exc.name.partition(".")[0])
@@ -150,14 +150,14 @@ def _link_hint(exc: BaseException, dags_folder: str) -> str:
 
 
 def _one_line(text: str, hint: str) -> str:
-    """Return a text and what to do about it, which is never cut."""
+    """Return a message, cut to its limit, and the advice, which is never cut."""
     line = " ".join(encodable(text).split())
     room = MAX_MESSAGE - len(hint)
     return (line if len(line) <= room else f"{line[:room]}…") + (f"; {hint}" if hint else "")
 
 
 def _traceback(exc: BaseException, frames: list[TracebackType]) -> str:
-    """Return the traceback from the DAG file on: the frames above are ours, and tell its author nothing."""
+    """Return the traceback from the DAG file on: the frames above are ours, and of no use to its author."""
     if not frames and isinstance(exc, OSError | DagError):
         return ""
     first = frames[0] if frames else None
@@ -166,7 +166,7 @@ def _traceback(exc: BaseException, frames: list[TracebackType]) -> str:
 
 
 def _hint_for(exc: BaseException) -> str:
-    """Return what to do about an exception if the confinement has caused it, or one of its causes; else nothing."""
+    """Return advice about an exception if the confinement has caused it or one of its causes; else an empty text."""
     causes = list(_causes(exc))
     for find in (_environment, _network, _database, _file, _limit):
         for cause in causes:
@@ -184,7 +184,7 @@ def said(exc: BaseException) -> str:
 
 
 def _causes(exc: BaseException | None) -> Iterator[BaseException]:
-    """Yield an exception and those that it was raised for; libraries wrap what the system says."""
+    """Yield an exception and its causes; libraries wrap the system's errors."""
     seen: set[int] = set()
     while exc is not None and id(exc) not in seen:
         seen.add(id(exc))
@@ -232,7 +232,7 @@ def _file(exc: BaseException) -> str:
 
 
 def _was_read(filename: str | bytes) -> bool:
-    """Return whether a refused file is one that may not be read; else it was to be written."""
+    """Return whether reading the file was refused, not writing."""
     try:
         os.close(os.open(filename, os.O_RDONLY | os.O_NONBLOCK))
     except FileNotFoundError:
@@ -257,17 +257,17 @@ def _frames(exc: BaseException) -> Iterator[tuple[object, str]]:
 
 
 def no_airflow(frames: list[TracebackType]) -> str:
-    """Return what to do about an import that fails because Airflow is not installed."""
+    """Return advice about an import that fails because Airflow is not installed."""
     node = _import_at(frames[-1]) if frames else None
     if isinstance(node, ast.ImportFrom) and node.module:
         return instead_of(node.module, [alias.name for alias in node.names])
     if isinstance(node, ast.Import) and any(alias.name in ("airflow", "airflow.sdk") for alias in node.names):
         return "import the same names from asynsched"
-    return "import these names from asynsched, as far as it has them"
+    return "import these names from asynsched if it has them"
 
 
 def instead_of(module: str, names: list[str]) -> str:
-    """Return what to do about `from module import names`, where the module is one of Airflow's."""
+    """Return advice about `from module import names`, where the module is one of Airflow's."""
     place = _PLACES.get(module.rpartition(".")[2], "asynsched")
     known = dir(importlib.import_module(place))
     here = [name for name in map(_renamed, names) if name in known or name in (*_PLACES, "*")]
@@ -280,7 +280,7 @@ def instead_of(module: str, names: list[str]) -> str:
 
 
 def missing_name(name: str) -> str:
-    """Return that asynsched does not have a name, with its name here or near ones."""
+    """Return the message that asynsched does not have a name, with the name's equivalent here or near names."""
     known = dir(sys.modules["asynsched"])
     renamed = _renamed(name)
     near = [renamed] if renamed in known else difflib.get_close_matches(name, known)
@@ -296,7 +296,7 @@ def _renamed(name: str) -> str:
 
 
 def _import_at(frame: TracebackType) -> ast.stmt | None:
-    """Return the import statement that a frame is in; None where the source does not tell."""
+    """Return the import statement that a frame is in; None if the source does not show it."""
     code = frame.tb_frame.f_code
     try:
         tree = ast.parse("".join(linecache.getlines(code.co_filename, frame.tb_frame.f_globals)))

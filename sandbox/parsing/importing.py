@@ -1,4 +1,4 @@
-"""The process in which a DAG file runs: confines itself, imports the file, and sends what it found.
+"""The process in which a DAG file runs: confines itself, imports the file, and sends its findings.
 
 `sandbox.parsing.supervise` forks it, believes nothing that it sends, and ends it in time. A timetable that is the
 author's own is asked for its next runs here, too.
@@ -67,13 +67,13 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 MAX_MISSED = 100_000
-"""Missed runs that are looked past for `catchup="latest"`."""
+"""The largest number of missed runs that `catchup="latest"` skips."""
 MAX_WARNINGS = 100
 _MAX_WARNING = 1_000
 _MOST_OWNERS = 3
-"""Tasks that a warning of arguments without effect names; it counts the others."""
+"""Tasks that a warning about arguments without effect names; it counts the others."""
 STACK_SIGNAL = signal.SIGUSR1
-"""Asks for the stack of user code, to say where it hangs."""
+"""Asks for the stack of user code, to show where it hangs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,13 +85,13 @@ class ParseRequest:
     dags_folder: Path
     """Absolute."""
     scratch: Path
-    """An empty folder of this parse's own."""
+    """An empty folder for this parse alone."""
     limits: ParseLimits
     questions: ParseQuestions
 
     @property
     def policy(self) -> Policy:
-        """What the parse may do."""
+        """The rights of the parse."""
         return Policy(self.limits, str(self.dags_folder), str(self.scratch))
 
 
@@ -129,7 +129,7 @@ def run_dag_file(request: ParseRequest, channel_fd: int, output_fd: int) -> NoRe
 
 
 def _enter(request: ParseRequest, channel_fd: int, output_fd: int) -> None:
-    """Leave everything of the watching process behind: its session, descriptors, environment, signals, folder."""
+    """Leave the watching process's session, descriptors, environment, signals and folder behind."""
     os.setsid()
     set_title(of_parse(request.path))
     null = os.open(os.devnull, os.O_RDONLY)
@@ -197,7 +197,7 @@ class _Finding:
 
             limits = self._request.limits if self._is_confined else None
             return explain(exc, self._request.path, self._folder, limits)
-        except BaseException as worse:  # noqa: BLE001 - user code may have put anything in the place of what is used here
+        except BaseException as worse:  # noqa: BLE001 - user code may have replaced anything that is used here
             why = f"{type(exc).__name__}, and then {type(worse).__name__}: the file has changed how Python itself works"
             return FileError("exception", encodable(f"{self._request.path}: {why}"))
 
@@ -207,7 +207,7 @@ class _Finding:
 
     def _note_warning(self, message: Warning, category: type[Warning], filename: str, lineno: int, *_: object) -> None:
         if isinstance(message, NoEffectWarning):
-            # Wherever it was made: an operator of a library passes on what a DAG file gives it.
+            # In any file: an operator of a library passes a DAG file's arguments on.
             self._without_effect.append(message)
         elif filename.startswith(f"{self._folder}/") and len(self._warnings) < MAX_WARNINGS:
             where = filename.removeprefix(f"{self._folder}/")
@@ -245,7 +245,7 @@ class _Finding:
                 self._warnings.append(FileError(TEMPLATE, f"{self._request.path}: {what}"))
 
     def _dags_of(self, module: "ModuleType") -> tuple[tuple[ParsedDag, ...], tuple[FileError, ...]]:
-        """Return the DAGs that can be written, and an error for each that cannot."""
+        """Return the DAGs that can be serialized, and an error for each other one."""
         dags: list[ParsedDag] = []
         errors: list[FileError] = []
         for dag in collect_dags(module):
@@ -275,14 +275,14 @@ class _Finding:
 
 
 class AskedTimetable:
-    """A DAG's timetable, asked with the clock standing still.
+    """A DAG's timetable, asked with a fixed current time.
 
-    Every method raises TimetableError when the timetable raises or gives nonsense; the message names the DAG.
+    Every method raises TimetableError when the timetable raises or gives an invalid answer; the message names the DAG.
 
     Args:
         dag: The DAG as its author made it.
-        serialized: The same as it will be stored.
-        now: What time it is, aware UTC.
+        serialized: The same DAG in the form to be stored.
+        now: The current time, aware UTC.
     """
 
     def __init__(self, dag: DAG, serialized: SerializedDag, now: datetime) -> None:
@@ -370,7 +370,7 @@ class AskedTimetable:
     def _instant(self, name: str, answer: Any) -> datetime:
         value = getattr(answer, name, None)
         if not isinstance(value, datetime):
-            raise TimetableError(f"{self._who} gives something whose {name} is no datetime: {answer!r:.200}")
+            raise TimetableError(f"{self._who} returns an object whose {name} is not a datetime: {answer!r:.200}")
         if value.utcoffset() is None:
             raise TimetableError(f"{self._who} gives the naive date {value.isoformat()} as {name}; give it a time zone")
         return datetime.fromisoformat(value.isoformat()).astimezone(UTC)

@@ -1,7 +1,8 @@
-"""Watches one parse from outside: its time, memory, output and end, and that nothing of it is left.
+"""Watches one parse from outside: its time, memory, output and end, and that no process of it is left.
 
-The watching process has loaded everything that a parse needs, and forks the process that runs the DAG file, which so
-starts warm. It watches one parse (`python -m sandbox.parse`), or one after the other (a guardian of the parse server).
+The watching process has loaded everything that a parse needs, and forks the process that runs the DAG file, which
+therefore starts warm. It watches one parse (`python -m sandbox.parse`), or one after the other (a guardian of the parse
+server).
 """
 
 import contextlib
@@ -32,7 +33,7 @@ _STACK_SECONDS = 0.5
 _QUIET_SECONDS = 0.05
 _CHUNK = 1 << 16
 _PIPE_CHUNKS = 32
-"""More than a pipe holds, in chunks."""
+"""The number of chunks that is more than a pipe holds."""
 
 
 def become_guardian() -> None:
@@ -113,7 +114,7 @@ class NotWantedError(Exception):
 
 
 def parse_file(request: ParseRequest, lifeline: Lifeline, asker: int | None = None) -> ParseReport:
-    """Parse a file in a process of its own, and report; every way in which that fails is an error in the report.
+    """Parse a file in a process of its own, and report; every failure is an error in the report.
 
     When this returns, or is interrupted by an exception, no process of the parse is left.
 
@@ -178,7 +179,7 @@ class _Watched:
 
     @property
     def output(self) -> str:
-        """The beginning of what user code wrote to its standard output and error."""
+        """The beginning of user code's standard output and error."""
         return self._output.decode("utf-8", "replace")
 
     def watch(self) -> Stopped | None:
@@ -205,7 +206,7 @@ class _Watched:
 
     @contextlib.contextmanager
     def _exit_event(self, poll: select.poll) -> Iterator[None]:
-        """Make the process's end wake `poll` if the system supports that; otherwise the loop polls for the end."""
+        """Make the end of the process wake `poll` if the system supports that; otherwise the loop polls for the end."""
         if not hasattr(os, "pidfd_open"):
             yield
             return
@@ -270,7 +271,7 @@ class _Watched:
         return bool(data)
 
     def _drain(self) -> None:
-        """Read what a dead process has left in its pipes, but not what a living child of it goes on to write."""
+        """Read the output of a dead process that is left in its pipes, but no later output of its living children."""
         for descriptor in (self._channel, self._output_pipe):
             poll = select.poll()
             poll.register(descriptor, select.POLLIN)
@@ -279,7 +280,7 @@ class _Watched:
                     break
 
     def _ask_for_stack(self, stopped: Stopped) -> None:
-        """Ask a hanging process where it hangs, before it is killed."""
+        """Ask a hanging process for its stack before it is killed."""
         if stopped not in (Stopped.TIMEOUT, Stopped.IMPORT_TIMEOUT):
             return
         poll = select.poll()
@@ -312,7 +313,7 @@ GROUP = struct.Struct("=i")
 
 
 class HelperLifeline:
-    """A process of its own for each group, which waits for the end of a pipe that nobody else has.
+    """A process of its own for each group, which waits for the end of a pipe that only this process has open.
 
     It is a child like any other: `end_tree` ends it.
     """
@@ -357,7 +358,7 @@ class PipeLifeline:
             os.write(self._descriptor, GROUP.pack(group))
 
     def release(self) -> None:
-        """Tell the server that there is no group any more."""
+        """Tell the server that the group is gone."""
         with contextlib.suppress(OSError):
             os.write(self._descriptor, GROUP.pack(0))
 
@@ -384,12 +385,12 @@ def _failure(end: End, path: str, dags_folder: str, limits: ParseLimits) -> File
     line = line_in_stack(text, f"{dags_folder}/{path}")
     kind, what = _stopped(end.stopped, limits) if end.stopped else _died(end, limits)
     where = path if line is None else f"{path}:{line}"
-    # Text that is no report of Python's is garbage: user code wrote to a descriptor that it guessed.
+    # Other text than a report of Python's is garbage: user code wrote to a descriptor that it guessed.
     return FileError(kind, f"{where}: {what}", _user_part(text, dags_folder) if line is not None else "", line)
 
 
 def _stopped(why: Stopped, limits: ParseLimits) -> tuple[str, str]:
-    """Return the kind of the error, and what happened."""
+    """Return the kind and the message of the error."""
     match why:
         case Stopped.IMPORT_TIMEOUT:
             return "timeout", f"its import took longer than {limits.import_timeout:g} s (parse.import_timeout)"
@@ -404,7 +405,7 @@ def _stopped(why: Stopped, limits: ParseLimits) -> tuple[str, str]:
 
 
 def _died(end: End, limits: ParseLimits) -> tuple[str, str]:
-    """Return the kind of the error, and what happened."""
+    """Return the kind and the message of the error."""
     status = end.status
     if status is None:
         return "crash", "its parse process was lost"
@@ -415,7 +416,7 @@ def _died(end: End, limits: ParseLimits) -> tuple[str, str]:
     if number == signal.SIGXCPU:
         return "timeout", f"used more than {limits.cpu_seconds} s of CPU time (parse.cpu_seconds)"
     if number == signal.SIGKILL:
-        return "memory", "its process was killed, by the kernel for lack of memory or by somebody"
+        return "memory", "its process was killed, by the kernel for lack of memory or by another process"
     if number == signal.SIGSEGV and end.transcript.imported:
         # The encoder does not survive a refused allocation.
         size = limits.memory_bytes // _MIB
@@ -444,6 +445,6 @@ def _escaped(filename: str) -> str:
 
 
 def line_in_stack(stack: str, filename: str) -> int | None:
-    """Return the line of `filename` that a crash report of Python's names first, which is the innermost."""
+    """Return the line of `filename` that a crash report of Python's names first: the innermost one."""
     found = re.search(rf'File "{re.escape(_escaped(filename))}", line (\d+)', stack)
     return int(found[1]) if found else None

@@ -1,1 +1,1 @@
-"""What happens inside a try."""
+"""The process of a try: loading the DAG file, running the task, reporting the outcome."""

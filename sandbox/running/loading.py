@@ -1,4 +1,4 @@
-"""Loads one version of a DAG file in a process that runs tries: its DAGs, or the reason why there are none."""
+"""Loads one version of a DAG file in a process that runs tries: its DAGs, or the reason for their absence."""
 
 import gc
 import hashlib
@@ -43,7 +43,7 @@ class LoadedFile(NamedTuple):
 
 
 def load_version(code: CodeVersion, sources_folder: Path, ask: Ask | None = None) -> LoadedFile:
-    """Import a version of a DAG file. Whatever its code raises becomes the reason.
+    """Import a version of a DAG file. An exception of its code becomes the reason.
 
     The version without sources, which runs asynsched's own triggers, has no DAGs.
 
@@ -105,7 +105,7 @@ def _mended(folder: Path, content_hash: str, ask: Ask, wrong: str, code: CodeVer
             with suppress(OSError):  # this process has it; the next one asks again
                 lay_out_source(folder, content_hash, text)
             return text
-        missing = "what the database has is damaged, too"
+        missing = "the copy in the database is damaged, too"
     version = f" It belongs to the version {code.version_hash[:12]}." if code.version_hash else ""
     raise SourceDamagedError(
         f"{wrong}; {missing}.{version} If the file is unchanged, run `asynsched dags reparse DAG_ID` and clear the"

@@ -17,13 +17,13 @@ from asynsched.protocol.messages import Launch, Reply, Request
 
 READ_BYTES = 64 * 1024
 MAX_MESSAGE_BYTES = 15 * 1024 * 1024
-"""Less than MAX_FRAME_BYTES: the keeper adds to what it passes on."""
+"""Less than MAX_FRAME_BYTES: the keeper adds fields to the frames that it passes on."""
 DEEPEST_MESSAGE = DEEPEST - 20
 """Less than DEEPEST: a launch or an answer may hold a value at a deeper level than the message that brought it."""
 
 
 class SchedulerLink:
-    """Answers what a task asks for (the Supervisor of `asynsched.authoring`), by asking the scheduler.
+    """Answers a task's requests (the Supervisor of `asynsched.authoring`) by asking the scheduler.
 
     A request waits as long as it takes: a scheduler that restarts answers when it is back.
     """
@@ -38,7 +38,7 @@ class SchedulerLink:
         self._token = ""
 
     def receive_launch(self) -> Launch:
-        """Return what this try is to run. Raises ProtocolError when the keeper sends something else."""
+        """Return the launch of this try. Raises ProtocolError when the keeper sends something else."""
         message = self._receive()
         if not isinstance(message, Launch):
             raise ProtocolError(f"expected a launch, not {type(message).__name__}")
@@ -60,7 +60,7 @@ class SchedulerLink:
         """Ask, and wait for the answer.
 
         Raises:
-            SupervisorNotFound: What was asked for does not exist.
+            SupervisorNotFound: The requested object does not exist.
             SupervisorError: The scheduler could not answer, or this is a process that the task has forked.
         """
         if os.getpid() != self._process:

@@ -1,4 +1,4 @@
-"""How a try ended: from what its code returned or raised, or from how its process died.
+"""The end of a try, from the return value or exception of its code, or from the death of its process.
 
 A retry policy may decide about a failure, within a limit of time. An exception travels to the process of a callback as
 a description, never as a pickle.
@@ -69,7 +69,7 @@ def of_result(token: str, span: Span, result: TaskResult, rendered_map_index: st
     """Return the end of a try whose code returned.
 
     Raises:
-        ValueError: What it returned holds a text that JSON does not have.
+        ValueError: The return value contains a text that JSON cannot express.
     """
     decision: BranchDecision | ShortCircuitDecision | None = None
     if result.follow is not None:
@@ -90,7 +90,7 @@ def of_result(token: str, span: Span, result: TaskResult, rendered_map_index: st
 
 
 def _length(value: Any) -> int | None:
-    """Return how many values `expand` would map over; -1 for what it cannot map over, None where there is nothing."""
+    """Return the number of values that `expand` would map over; -1 if it cannot map over this one, None for None."""
     if value is None:
         return None
     return len(value) if is_mappable(value) else -1
@@ -122,7 +122,7 @@ def of_exception(token: str, span: Span, exc: BaseException, rendered_map_index:
 
 
 def _deferral(exc: TaskDeferred) -> Deferral:
-    """Return what a task waits for. Raises TypeError for what cannot be passed on."""
+    """Return the deferral of a task. Raises TypeError for arguments that cannot be passed on."""
     classpath, kwargs = exc.trigger.serialize()
     return Deferral(
         classpath=classpath,
@@ -136,7 +136,7 @@ def _deferral(exc: TaskDeferred) -> Deferral:
 
 
 def of_status(status: int) -> tuple[str, FailureCause]:
-    """Return why a process has died that reported no end, and whose fault that is, from its wait status.
+    """Return the reason and the cause of the death of a process that reported no end, from its wait status.
 
     A signal from outside (out of memory, an operator's kill) is the machine's fault; a signal that the code's own crash
     raises, and an exit code, are the task's.

@@ -1,4 +1,4 @@
-"""Loads what tries need and rehearses a try before anything is forked, so that no try does this work.
+"""Loads the modules that tries need and rehearses a try before the first fork, so that no try does this work.
 
 A try that is the first to run a function, or to use a module, writes to pages of memory that it shares with its parent,
 and the kernel copies each of them. Without rehearsals a plain try takes 1.3 of its CPU time.

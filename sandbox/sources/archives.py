@@ -29,7 +29,7 @@ class Archive:
     """An open zip archive, checked.
 
     Raises:
-        ArchiveError: It is no zip archive, has names that lead out of it, or would unpack into too much.
+        ArchiveError: It is not a zip archive, has names that lead out of it, or would unpack into too much.
         OSError: It cannot be read.
     """
 

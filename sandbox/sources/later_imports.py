@@ -1,7 +1,7 @@
-"""Finds the local modules that a file's functions import only when they run: they belong to its version, too.
+"""Finds the local modules that a file's functions import only when they run. They, too, belong to its version.
 
-It imports nothing, but reads the sources, and follows their import statements from module to module. A module whose
-name is computed cannot be found so: it is imported as it is on the disk by then.
+It imports nothing: it reads the sources, and follows their import statements from module to module. It cannot find a
+module with a computed name; that one is imported from the disk when the function runs.
 """
 
 import ast
@@ -21,7 +21,7 @@ from sandbox.sources.archives import ArchiveError
 _MAY_IMPORT_LATER = re.compile(
     r"(?m)^[ \t]+(?:import|from)\b|[:;][ \t]*(?:import|from)\b|\bimport_module\b|\b__import__\b"
 )
-"""A statement at the beginning of a line has been executed, and what it imports was recorded then."""
+"""A statement at the beginning of a line has been executed, and its imports were recorded then."""
 
 
 class _NotingLoader(Protocol):
@@ -30,10 +30,10 @@ class _NotingLoader(Protocol):
 
 
 def note_later_imports(sources: list[SourceFile], dags_folder: Path) -> None:
-    """Record the local modules that the sources import in functions, and what these import in turn.
+    """Record the local modules that the sources import in functions, and the modules that these import in turn.
 
     Args:
-        sources: What was recorded so far. The loaders of `LocalImports` append to it.
+        sources: The sources recorded so far. The loaders of `LocalImports` append to them.
         dags_folder: The DAG folder, absolute.
     """
     finder = _LocalFinder(f"{dags_folder}/")
@@ -53,7 +53,7 @@ class _LocalFinder:
         self._entries = [entry for entry in sys.path if f"{entry}/".startswith(folder)]
 
     def find(self, name: str) -> ModuleSpec | None:
-        """Return the place of a local module, or None, and record it the first time, with its packages."""
+        """Return the place of a local module, or None. Records a new module, with its packages."""
         if name not in self._specs:
             spec = self._specs[name] = self._spec(name)
             if spec is not None and spec.loader is not None:
@@ -77,7 +77,7 @@ class _LocalFinder:
 
 
 def _search(name: str, entries: list[str]) -> ModuleSpec | None:
-    """Return what the import system finds in these folders and archives; its own search needs the packages imported."""
+    """Return the spec that the import system finds in these places. Its own search would import the packages."""
     portions: list[str] = []
     for entry in entries:
         finder = pkgutil.get_importer(entry) if isinstance(entry, str) else None
@@ -93,7 +93,7 @@ def _search(name: str, entries: list[str]) -> ModuleSpec | None:
 
 
 def _record(name: str, spec: ModuleSpec) -> None:
-    """Record a module's source, if it can be read; else its import reports that."""
+    """Record a module's source if it can be read; if not, its import will report the error."""
     if spec.origin is None or not spec.origin.endswith(".py"):
         return
     try:
@@ -103,7 +103,7 @@ def _record(name: str, spec: ModuleSpec) -> None:
 
 
 def _imported_names(source: SourceFile) -> Iterator[str]:
-    """Yield the full name of every module that some statement of a source may import."""
+    """Yield the full name of every module that a statement of the source may import."""
     package = source.module if source.path.endswith("/__init__.py") else source.module.rpartition(".")[0]
     todo: list[ast.AST] = [_tree(source.text)]
     while todo:
@@ -122,7 +122,7 @@ def _imported_names(source: SourceFile) -> Iterator[str]:
 
 
 def _names_from(node: ast.ImportFrom, package: str) -> Iterator[str]:
-    """Yield the module that a `from` statement names, and what may be modules in it."""
+    """Yield the module that a `from` statement names, and its names that may be submodules."""
     name = node.module or ""
     if node.level:
         try:
@@ -134,7 +134,7 @@ def _names_from(node: ast.ImportFrom, package: str) -> Iterator[str]:
 
 
 def _children(node: ast.AST) -> Iterator[ast.AST]:
-    """Yield the parts of a statement or expression, but for those that only type checkers see."""
+    """Yield the parts of a statement or expression, except those that only type checkers see."""
     match node:
         case ast.If(test=ast.Name(id="TYPE_CHECKING") | ast.Attribute(attr="TYPE_CHECKING"), orelse=rest):
             yield from rest
@@ -143,7 +143,7 @@ def _children(node: ast.AST) -> Iterator[ast.AST]:
 
 
 def _tree(text: str) -> ast.AST:
-    """Return a source's syntax tree, an empty one if the text is no Python or nested too deep."""
+    """Return a source's syntax tree, an empty one if the text is not Python or nested too deeply."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:

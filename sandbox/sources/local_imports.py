@@ -1,7 +1,7 @@
 """Imports DAG files, and modules from the DAG folder and from archives in it.
 
 No byte code is read or written: the text that is recorded is the text that ran. The DAG folder comes last in
-`sys.path`: a `json.py` in it never shadows the standard library's. What reads archives is loaded with the first one.
+`sys.path`: a `json.py` in it never shadows the standard library's. The code for archives is loaded with the first one.
 """
 
 import hashlib
@@ -26,7 +26,7 @@ ARCHIVE_SUFFIX = ".zip"
 
 
 def split_archive_path(path: str) -> tuple[str, str] | None:
-    """Return the archive and the name inside it (empty for the archive itself), or None where there is no archive.
+    """Return the archive and the name inside it (empty for the archive itself), or None for a path outside archives.
 
     >>> split_archive_path("team/dags.zip/etl.py")
     ('team/dags.zip', 'etl.py')
@@ -49,7 +49,7 @@ def _no_text(filename: str, data: bytes, exc: UnicodeDecodeError) -> SyntaxError
 
 
 def decode_text(_module: str, filename: str, data: bytes) -> str:
-    """Return a source's text by its declared encoding. Raises SyntaxError, with the line, when it is no text."""
+    """Return a source's text by its declared encoding. Raises SyntaxError, with the line, if it cannot be decoded."""
     try:
         text = importlib.util.decode_source(data)
     except UnicodeDecodeError as exc:
@@ -67,7 +67,7 @@ def decode_text(_module: str, filename: str, data: bytes) -> str:
 
 
 DAG_MODULE_PREFIX = "unusual_prefix_"
-"""What the module name of a DAG file begins with, so that it collides with no other module (Airflow's)."""
+"""The prefix of a DAG file's module name, so that it collides with no other module (Airflow's)."""
 
 
 def dag_module_name(path: str) -> str:
@@ -158,7 +158,7 @@ class LocalImports:
         Raises:
             ArchiveError: The archive cannot be used.
             OSError: The file cannot be read.
-            BaseException: Whatever the file raises.
+            BaseException: The file raised it.
         """
         archive = self._archive_of(path)
         if archive is not None and not archive[1]:
@@ -178,7 +178,7 @@ class LocalImports:
         return self.archive(inside[0]).read(inside[1])
 
     def archive_name(self, path: str) -> str | None:
-        """Return the archive that the DAG file at `path` is in, both relative to the DAG folder; None: in none."""
+        """Return the archive of the DAG file at `path`, both relative to the DAG folder; None for a plain file."""
         inside = self._archive_of(path)
         return inside[0] if inside else None
 
@@ -208,7 +208,7 @@ def merged_module(path: str, modules: list[ModuleType]) -> ModuleType:
 
 
 def import_module(name: str, loader: "Loader", filename: str) -> ModuleType:
-    """Import one file under this name and return its module. Raises whatever the file raises."""
+    """Import one file under this name and return its module. The file's exceptions propagate."""
     spec = importlib.util.spec_from_file_location(name, filename, loader=loader)
     assert spec is not None
     assert spec.loader is not None

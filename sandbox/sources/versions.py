@@ -1,4 +1,4 @@
-"""Which sources a DAG file consists of: recorded in a parse, and later imported again exactly as they were.
+"""The sources of a DAG file: recorded in a parse, and later imported again exactly as they were.
 
 A parse gives a `SourceRecorder` to `LocalImports`; the process that runs a version calls `install_version`.
 """
@@ -19,7 +19,7 @@ from sandbox.sources.local_imports import DAG_MODULE_PREFIX, LocalImports, decod
 
 
 class SourceRecorder:
-    """Notes each local source once, in the order of the imports, and passes it on immediately.
+    """Records each local source once, in the order of the imports, and passes it on immediately.
 
     Args:
         dags_folder: The DAG folder; paths are recorded relative to it.
@@ -86,7 +86,7 @@ class VersionFinder:
     def find_spec(
         self, fullname: str, path: Sequence[str] | None = None, _target: object = None
     ) -> importlib.machinery.ModuleSpec | None:
-        """Return where a module of the version is, or None for one that is not of it."""
+        """Return the spec of a module of the version; None for other modules."""
         ref = self._refs.get(fullname)
         if ref is not None:
             filename = f"{self._folder}/{ref.path}"
@@ -100,7 +100,7 @@ class VersionFinder:
     def _namespace(
         self, fullname: str, path: Sequence[str] | None, folder: str
     ) -> importlib.machinery.ModuleSpec | None:
-        """Return a namespace package with the version's folder, even if that has left the disk since."""
+        """Return a namespace package with the version's folder, even if the folder has left the disk since."""
         found = importlib.machinery.PathFinder.find_spec(fullname, path)
         found = None if is_own(found) else found
         locations = [] if found is None else list(found.submodule_search_locations or ())
@@ -129,7 +129,7 @@ def _namespaces(sources: Sequence[SourceRef], refs: dict[str, SourceRef]) -> dic
 def install_version(code: CodeVersion, read_source: Callable[[str], str]) -> ModuleType:
     """Import a version's DAG file, with exactly the version's sources, and return its module.
 
-    Modules that are not of the version come from where Python finds them, the DAG folder on disk last. Call it
+    Modules outside the version come from Python's usual places, and last from the DAG folder on disk. Call it
     once in a process. `__file__` of each module is the original path.
 
     Args:
@@ -137,7 +137,7 @@ def install_version(code: CodeVersion, read_source: Callable[[str], str]) -> Mod
         read_source: Returns the text with this content hash.
 
     Raises:
-        BaseException: Whatever the DAG file or `read_source` raises.
+        BaseException: The DAG file or `read_source` raised it.
     """
     local = LocalImports(Path(code.dags_folder))
     finder = VersionFinder(code, read_source, local)

@@ -1,17 +1,17 @@
-"""What the keeper writes down of each try: a line for each event, in one file of the home, `attempts/journal`.
+"""The keeper's records of each try: a line for each event, in one file of the home, `attempts/journal`.
 
-The first line of a try is written before user code can start, the second when it has ended, before anybody is told.
-Its token is forgotten when the scheduler has stored the end. So a token starts once, whoever dies in between; and a try
-without a second line, found by the next keeper, was lost with its keeper.
+The first line of a try is written before user code can start, the second when it has ended, before the scheduler is
+told. Its token is forgotten when the scheduler has stored the end. So a token starts once, whichever process dies in
+between; and a try without a second line, found by the next keeper, was lost with its keeper.
 
 Lines are not synced, so a power cut may take the last of them. No try depends on them then: one that was submitted in
-another boot of the machine is never started, see `asynsched.executors.tokens`. What a power cut has left of the
-file, zeros in place of lines among that, is read as far as it makes sense.
+another boot of the machine is never started, see `asynsched.executors.tokens`. After a power cut, the whole lines of
+the file are read, and damaged ones skipped, such as zeros in place of lines.
 
-A line counts when it is whole. It is written behind the last one that counts, whatever a write that failed or a keeper
-that was killed has left there. What is forgotten is overwritten with blanks: what a try has returned, or given to its
-trigger, may be secret. A keeper that is killed before it has done that leaves it to the next. Where nothing is live the
-file is emptied, and where most of it is dead, a new file is written beside and takes its place at once.
+A line counts when it is whole. It is written behind the last one that counts, over the remains of a failed write or of
+a killed keeper. Forgotten lines are overwritten with blanks: a try's return value, or the arguments of its trigger, may
+be secret. If a keeper is killed before that, the next one overwrites them. When no line is live the file is emptied,
+and when most of it is dead, a new file is written beside it and takes its place at once.
 """
 
 import logging
@@ -41,7 +41,7 @@ _TOKEN = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
 
 class Attempt(Struct, frozen=True, tag="attempt"):
-    """The first line of a try: what a later keeper needs to know of one that it did not start."""
+    """The first line of a try, from which a later keeper knows a try that it did not start."""
 
     token: str
     log_path: str
@@ -72,7 +72,7 @@ class AttemptRecords:
         self._folder = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         self._file = os.open(folder / JOURNAL, _FLAGS, _PRIVATE_FILE)
         self._size = 0
-        """Of all lines that count; what is behind them does not."""
+        """Of all lines that count; later bytes do not."""
         self._live: dict[str, tuple[_Span, ...]] = {}
         """The lines of each try that is not forgotten. Their values are not held: they may be large."""
         self._n_live_bytes = 0
@@ -93,7 +93,7 @@ class AttemptRecords:
         return True
 
     def end(self, ended: Ended) -> None:
-        """Write down how a try ended."""
+        """Record the end of a try."""
         self._keep(ended.token, self._append(ended))
 
     def forget(self, tokens: Iterable[str]) -> None:
@@ -127,9 +127,9 @@ class AttemptRecords:
         os.close(self._file)
 
     def _find_lines(self) -> list[_Span]:
-        """Find out what is live, and cut off a last line that was not written to its end.
+        """Find the live lines, and cut off an unfinished last line.
 
-        Returns what is dead and not blank: a keeper was killed before it had overwritten that.
+        Returns the dead lines that a killed keeper has not overwritten.
         """
         n_damaged, dead = 0, list[_Span]()
         with os.fdopen(self._file, "rb", closefd=False) as file:
@@ -163,7 +163,7 @@ class AttemptRecords:
         return dead
 
     def _erase(self, dead: Iterable[_Span]) -> None:
-        """Overwrite lines with blanks, up to their line breaks. What cannot be, the next keeper tries again."""
+        """Overwrite lines with blanks, up to their line breaks. If a write fails, the next keeper tries it again."""
         try:
             for span in dead:
                 self._write(_BLANK * (span.length - 1), span.offset)
@@ -194,7 +194,7 @@ class AttemptRecords:
             rest, offset = rest[n_written:], offset + n_written
 
     def _shrink(self) -> bool:
-        """Leave only what is live, when the rest has grown so much that this costs less than was written since."""
+        """Keep only the live lines, once the rest has grown so much that this costs less than the writes since then."""
         if self._live and self._size <= max(ROOM_BYTES + 2 * self._n_live_bytes, self._next_size):
             return False
         try:
@@ -233,7 +233,7 @@ class AttemptRecords:
 
 
 def _decoded(line: bytes) -> Record | None:
-    """Return what a line says, None for one that is damaged."""
+    """Return the record in a line; None for a damaged line."""
     try:
         record = _decoder.decode(line)
     except UNDECODABLE:

@@ -1,6 +1,6 @@
-"""What a keeper does: joins the tries with the scheduler, and holds both to the lease.
+"""The work of a keeper: it connects the tries with the scheduler, and enforces the lease.
 
-The keeper imports this once it has forked the zygotes, so that no try has it in its memory.
+The keeper imports this module after it has forked the zygotes, so that no try has it in its memory.
 """
 
 import argparse
@@ -33,7 +33,7 @@ class Fence:
     Attributes:
         valid_until: When the lease ends.
         grace: How much longer tries may go on, so that a scheduler that comes back finds them.
-        kill_time: How long they have to end themselves then.
+        kill_time: The time that they then have to end themselves.
     """
 
     valid_until: float
@@ -51,7 +51,7 @@ class Fence:
         return self.closes_at + self.kill_time
 
     def time_to_end(self, now: float) -> float:
-        """Return how long tries may take from now on to end themselves."""
+        """Return the seconds that tries have from now on to end themselves."""
         return max(0.0, min(self.kill_time, self.safe_until - now))
 
     def is_closed(self, now: float) -> bool:
@@ -64,7 +64,7 @@ ENDED_BY_STOP = "the scheduler stopped"
 
 
 class Keeper:
-    """Joins the tries with the scheduler, and holds both to the lease."""
+    """Connects the tries with the scheduler, and enforces the lease."""
 
     def __init__(self, options: argparse.Namespace, zygotes: Zygotes, alarm: Alarm) -> None:
         self._options = options
@@ -72,7 +72,7 @@ class Keeper:
         self._epoch = 0
         """The highest lease epoch that was greeted."""
         self._may_lose_runs = False
-        """Whether other schedulers may take over what runs here. Where none can, haste gains nothing."""
+        """Whether other schedulers may take over the runs. If none can, tries get their whole time to end."""
         self._reactor = Reactor()
         self._fence = Fence(self._reactor.now() + options.lease_seconds, options.lease_grace, options.kill_time)
         limits = Limits(options.import_timeout, options.kill_time, options.log_bytes)
@@ -86,7 +86,7 @@ class Keeper:
         self._watch_signals()
 
     def serve(self) -> None:
-        """Serve until stopped, or fenced without a scheduler, and nothing runs any more."""
+        """Serve until stopped, or fenced without a scheduler, and until no try runs any more."""
         while not (self._tries.is_idle and (self._is_stopping or (self._is_fenced and not self._port.is_connected))):
             self._reactor.turn(self._check_fence)
             if self._is_fenced and self._tries.is_idle:
@@ -144,7 +144,7 @@ class Keeper:
             self._alarm.set(self._fence.safe_until if self._may_lose_runs else 0.0)
 
     def _check_fence(self) -> None:
-        """Look at the clock before anything else is done: this process may have been stopped for long."""
+        """Check the clock before anything else: this process may have been stopped for a long time."""
         if self._is_fenced or not self._fence.is_closed(self._reactor.now()):
             return
         self._is_fenced = True
@@ -159,7 +159,7 @@ class Keeper:
         self._kill_timer = self._reactor.after(kill_time, self._kill_tries)
 
     def _kill_tries(self) -> None:
-        """Kill every try. One with much memory may take long to exit, which the zygote could not change."""
+        """Kill every try. A try with much memory may take long to exit; the zygote could not speed that up."""
         self._tries.kill_all()
         self._alarm.set(0.0)
 

@@ -1,4 +1,4 @@
-"""What ties the processes of tries to their keeper: when it dies, however it dies, the kernel kills them.
+"""Ties the processes of tries to their keeper: when the keeper dies, however it dies, the kernel kills them.
 
 PR_SET_PDEATHSIG does not do here, because a try's parent is its template, which may end before it. So the keeper holds
 the only writing end of a pipe. For each try the reading end is opened again, and the kernel is asked to signal the
@@ -63,7 +63,7 @@ def hold(tie: int) -> None:
 
 
 def sweep(keeper_id: str) -> int:
-    """Kill what a dead keeper's tries have left behind, and return how many processes that were.
+    """Kill the processes that a dead keeper's tries have left behind, and return their number.
 
     They are gone when this returns, or cannot be killed: the next keeper is to report their tries as ended. The calling
     process is spared.

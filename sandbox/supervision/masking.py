@@ -46,11 +46,11 @@ class Secrets:
         self.values = tuple(sorted(found, key=len, reverse=True))
 
     def learn_fields(self, kwargs: dict[str, Any]) -> None:
-        """Learn what names mark as secret in the arguments of a trigger, or of the method of a resumed task."""
+        """Learn the secrets, by their names, in the arguments of a trigger or of the method of a resumed task."""
         self.learn(FIELDS, {}, kwargs)
 
     def mask_outcomes(self, arguments: dict[str, Any]) -> dict[str, Any]:
-        """Return what a trigger host reports of its triggers, with secrets masked in reasons and tracebacks."""
+        """Return a trigger host's outcomes, with secrets masked in reasons and tracebacks."""
         outcomes = arguments.get("outcomes")
         if not self.values or not isinstance(outcomes, list):
             return arguments

@@ -1,6 +1,6 @@
-"""Waits for descriptors and timers in one thread, and calls what belongs to them, the most urgent first.
+"""Waits for descriptors and timers in one thread, and runs their callbacks, the most urgent first.
 
-The keeper forks, so it may have no threads; and asyncio's event loop would weigh on every fork.
+The keeper forks, so it may have no threads, and asyncio's event loop would slow down every fork.
 """
 
 import selectors
@@ -19,7 +19,7 @@ READ_BYTES = 256 * 1024
 
 
 class Urgency(IntEnum):
-    """In which order descriptors that are ready together are served."""
+    """The order in which descriptors that are ready together are served."""
 
     LEASE = 0
     FRAMES = 1
@@ -28,7 +28,7 @@ class Urgency(IntEnum):
 
 
 class Watch(NamedTuple):
-    """What is called when a descriptor is ready."""
+    """The callback for a ready descriptor."""
 
     urgency: Urgency
     callback: Callable[[int], object]
@@ -44,13 +44,13 @@ class Timer:
         self.callback: Callable[[], None] | None = callback
 
     def cancel(self) -> None:
-        """Never call it."""
+        """Revoke the call."""
         self.callback = None
         self._armed.disarm(self)
 
 
 def boottime() -> float:
-    """Return seconds since the machine started, suspension included: the clock that leases are measured in."""
+    """Return seconds since the machine started, suspension included: the clock of leases."""
     if hasattr(time, "CLOCK_BOOTTIME"):
         return time.clock_gettime(time.CLOCK_BOOTTIME)
     return time.monotonic()
@@ -67,7 +67,7 @@ class Reactor:
     def watch(
         self, descriptor: int, callback: Callable[[int], object], urgency: Urgency, events: int = selectors.EVENT_READ
     ) -> None:
-        """Call back with the ready events whenever this descriptor has some."""
+        """Call back with the ready events whenever this descriptor is ready."""
         self._selector.register(descriptor, events, Watch(urgency, callback))
 
     def change(self, descriptor: int, events: int) -> None:
@@ -75,15 +75,15 @@ class Reactor:
         self._selector.modify(descriptor, events, self._selector.get_key(descriptor).data)
 
     def forget(self, descriptor: int) -> None:
-        """Watch this descriptor no more. Call it before the descriptor is closed."""
+        """Stop watching this descriptor. Call it before the descriptor is closed."""
         self._selector.unregister(descriptor)
 
     def after(self, seconds: float, callback: Callable[[], None]) -> Timer:
-        """Call back once, that long from now."""
+        """Call back once, after this many seconds."""
         return self.at(self.now() + seconds, callback)
 
     def at(self, when: float, callback: Callable[[], None]) -> Timer:
-        """Call back once, then."""
+        """Call back once, at this time."""
         timer = Timer(self._timers, callback)
         self._timers.arm(when, timer)
         return timer
@@ -92,7 +92,7 @@ class Reactor:
         """Wait until something is ready or due, and serve it.
 
         Args:
-            before_frames: Called once news of the lease was read, before anything else is served.
+            before_frames: Called after news of the lease was read, before anything else is served.
         """
         next_at = self._timers.next_at
         patience = None if next_at is None else max(0.0, next_at - self.now())
@@ -123,7 +123,7 @@ class Wire:
     Args:
         expected: The union of structs that may arrive.
         on_message: Called with each message, in order.
-        on_closed: Called once, when the other side has hung up or sent something that is no frame.
+        on_closed: Called once, when the other side has hung up or sent an invalid frame.
     """
 
     def __init__(
@@ -148,11 +148,11 @@ class Wire:
 
     @property
     def n_unsent(self) -> int:
-        """How many bytes wait because the other side has not taken them yet."""
+        """The number of bytes that the other side has not taken yet."""
         return len(self._outgoing)
 
     def send(self, message: Struct) -> None:
-        """Send a message. What the other side does not take yet waits here. Once closed, this does nothing."""
+        """Send a message. Bytes that the other side does not take yet are kept here. Does nothing after a close."""
         if not self.is_open:
             return
         frame = encode_frame(message)
@@ -177,13 +177,13 @@ class Wire:
             self.close()
 
     def change_urgency(self, urgency: Urgency) -> None:
-        """Serve it earlier or later than others that are ready."""
+        """Serve this connection earlier or later than others that are ready."""
         events = selectors.EVENT_READ | (selectors.EVENT_WRITE if self._outgoing else 0)
         self._reactor.forget(self._socket.fileno())
         self._reactor.watch(self._socket.fileno(), self._ready, urgency, events)
 
     def read_all(self) -> None:
-        """Read whatever has arrived so far."""
+        """Read all messages that have arrived."""
         while self.is_open and self._read():
             pass
 
@@ -238,5 +238,5 @@ class Wire:
         except BlockingIOError:
             return 0
         except OSError:
-            # The other side is gone. What it sent before is still to be read, and ends in its hanging up.
+            # The other side is gone. Its earlier messages are still to be read, up to the hang-up.
             return len(data)

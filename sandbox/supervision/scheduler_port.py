@@ -1,4 +1,4 @@
-"""Where schedulers reach the keeper: a Unix socket in the home. One of them at a time is served."""
+"""The keeper's Unix socket in the home, to which schedulers connect. It serves one of them at a time."""
 
 import logging
 import os
@@ -33,7 +33,7 @@ def listen(home: Path) -> socket.socket:
 
 
 class Caller(Wire):
-    """A connection of a scheduler, which says by its Hello who it is."""
+    """A connection of a scheduler, which identifies itself by its Hello."""
 
     def __init__(self, port: "SchedulerPort", reactor: Reactor, connection: socket.socket) -> None:
         self.hello: Hello | None = None
@@ -60,9 +60,9 @@ class SchedulerPort:
     """The connections of schedulers.
 
     Args:
-        on_message: Takes what the scheduler sends, its Hello included.
+        on_message: Takes the scheduler's messages, its Hello included.
         on_lease: Takes every Lease of the scheduler's epoch.
-        welcome: Returns what a scheduler is told first, after the keeper's Hello.
+        welcome: Returns the first message to a scheduler after the keeper's Hello.
     """
 
     def __init__(
@@ -86,16 +86,16 @@ class SchedulerPort:
 
     @property
     def is_connected(self) -> bool:
-        """Whether a scheduler is there."""
+        """Whether a scheduler is connected."""
         return self._scheduler is not None
 
     def send(self, message: Struct) -> None:
-        """Tell the scheduler, if there is one; `welcome` tells one that comes later."""
+        """Send a message to the scheduler if one is connected; a later one gets the message of `welcome`."""
         if self._scheduler is not None:
             self._scheduler.send(message)
 
     def close_listener(self) -> None:
-        """Take no more schedulers, and remove the socket: a scheduler that comes now starts another keeper."""
+        """Accept no more schedulers, and remove the socket: a later scheduler starts another keeper."""
         if self._listener is not None:
             self._path.unlink(missing_ok=True)
             self._reactor.forget(self._listener.fileno())
@@ -103,7 +103,7 @@ class SchedulerPort:
             self._listener = None
 
     def heard(self, caller: Caller, message: Any) -> None:
-        """Take a message."""
+        """Handle a message of a caller."""
         if isinstance(message, Hello):
             self._greeted(caller, message)
         elif caller.hello is None:
@@ -114,7 +114,7 @@ class SchedulerPort:
             self._on_message(message)
 
     def left(self, caller: Caller) -> None:
-        """Take note that a connection is closed."""
+        """Forget a connection that was closed."""
         self._callers.discard(caller)
         if self._scheduler is caller:
             self._scheduler = None
@@ -143,7 +143,7 @@ class SchedulerPort:
         if self._scheduler is not None:
             self._hang_up(self._scheduler)
         self._scheduler = caller
-        # From now on it is served after the news of the lease.
+        # From now on, news of the lease is served before it.
         caller.change_urgency(Urgency.FRAMES)
         self._on_message(hello)
         for message in self._welcome():

@@ -26,15 +26,15 @@ MAX_PIPE_BYTES = 1024 * 1024
 MAX_REQUESTS = 64
 """How many requests a try may have open; its own code makes one at a time."""
 MAX_UNREAD_BYTES = 4 * MAX_FRAME_BYTES
-"""How many answers a try may leave unread; an interrupted one leaves one answer."""
+"""The most bytes of answers that a try may leave unread; an interrupted one leaves one answer."""
 LONGEST_WAIT = timedelta(days=36_525)
 LARGEST_LENGTH = 2**31 - 1
-"""Of a result that others are mapped over: what a column holds."""
-NO_JSON = "its process returned a value that is no valid JSON"
+"""Of a result that others are mapped over: the largest number that its column can hold."""
+NO_JSON = "its process returned a value that is not valid JSON"
 
 
 class Ending(NamedTuple):
-    """Why a try is being ended. This is its end, whatever the try reports from then on."""
+    """Why a try is being ended. The try's own later reports do not change this end."""
 
     reason: str
     cause: FailureCause
@@ -83,7 +83,7 @@ class SupervisedTry:
         self._timers.append(timer)
 
     def cancel_timers(self) -> None:
-        """Cancel what was due for this try."""
+        """Cancel the timers of this try."""
         for timer in self._timers:
             timer.cancel()
         self._timers.clear()
@@ -105,13 +105,13 @@ class SupervisedTry:
         processes.kill(self.pid)
 
     def watch_output(self, descriptor: int) -> None:
-        """Write to the log what the try writes to this pipe."""
+        """Write the try's output on this pipe to the log."""
         os.set_blocking(descriptor, False)
         self._output = descriptor
         self._reactor.watch(descriptor, lambda _: self._read_output(), Urgency.OUTPUT)
 
     def drain_output(self) -> None:
-        """Write to the log what the try has written until now; no pipe holds more than that."""
+        """Write the try's output until now to the log: at most as much as a pipe holds."""
         room = MAX_PIPE_BYTES
         while room > 0 and (size := self._read_output()):
             room -= size
@@ -125,7 +125,7 @@ class SupervisedTry:
         self.log.close()
 
     def settled(self, said: Ended) -> Ended:
-        """Return how the try ended, from what it said: the keeper's own reason comes first, secrets are masked.
+        """Return the end of the try, from its report: the keeper's own reason takes precedence, and secrets are masked.
 
         A try that took too long may still have asked its retry policy.
         """
@@ -155,7 +155,7 @@ class SupervisedTry:
         return ended
 
     def _read_output(self) -> int:
-        """Write to the log some of what the try has written, and return how many bytes."""
+        """Write some of the try's output to the log, and return the number of bytes."""
         if self._output is None:
             return 0
         try:
@@ -188,7 +188,7 @@ def plausible(stamp: datetime, now: datetime) -> datetime:
 
 
 def believable(said: Ended) -> Ended:
-    """Return what a try said of its end, with instants and lengths that a scheduler can calculate with."""
+    """Return a try's report of its end, with instants and lengths that are within a scheduler's range."""
     now = datetime.now(UTC)
     started_at = None if said.started_at is None else plausible(said.started_at, now)
     if said.return_value and not _is_json(bytes(said.return_value)):

@@ -1,4 +1,4 @@
-"""The log of one try: what its processes write, masked, stamped and cut to its limit.
+"""The log of one try: the output of its processes, masked, stamped and cut to its limit.
 
 Each line begins with the time at which the keeper got it. So prints, log records, tracebacks and the output of commands
 look alike, and nothing that a try does to its logging can change that.
@@ -96,7 +96,7 @@ class TaskLog:
         return stamped + b"\n" if is_complete else stamped
 
     def _write(self, data: bytes) -> None:
-        # A full disk must not end the tries: what cannot be written is lost.
+        # A full disk must not end the tries: output that cannot be written is lost.
         with suppress(OSError):
             if self._descriptor is None:
                 self._descriptor = self._open()

@@ -204,7 +204,7 @@ class TemplatePool:
             self._events.output(template.waiting[0], data)
 
     def is_taken(self, template: "TemplateHandle", pid: int) -> bool:
-        """Whether a process is another's, and no child of this template, whatever the file in it says."""
+        """Whether a process belongs to another template or try, even if this template claims it as its child."""
         if not self._is_known(pid):
             return False
         for other in [other for other in self._all if other is not template]:
@@ -471,7 +471,7 @@ class TemplateHandle:
                 for message in self._reader.feed(data):
                     self._take(message)
             except Exception:
-                log.exception("The process that loads a DAG file is ended for what it has said")
+                log.exception("The process that loads a DAG file is ended because of an invalid message")
                 self.hang_up()
 
     def read_output(self) -> None:

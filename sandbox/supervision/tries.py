@@ -267,7 +267,7 @@ class Tries:
             supervised.kill()
 
     def _gone(self, supervised: SupervisedTry, reason: str, cause: FailureCause) -> None:
-        """End a try that no longer has a process, whatever it has reported so far."""
+        """End a try that no longer has a process, with or without its own report."""
         if supervised.wire is not None:
             supervised.wire.read_all()
         supervised.drain_output()
@@ -302,7 +302,7 @@ class Tries:
 
 
 def earlier_ends(records: AttemptRecords, open_log: Callable[[str], TaskLog]) -> Iterator[Ended]:
-    """Yield how each try of an earlier keeper ended.
+    """Yield the end of each try of an earlier keeper.
 
     Args:
         open_log: Opens the log file of a try, by its path in the log folder.

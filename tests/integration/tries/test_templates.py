@@ -90,7 +90,7 @@ async def test_a_damaged_source_that_is_not_in_the_database_fails_with_advice(be
         damaged = await bench.run(executor, bench.launch(code, "other"))
     assert missing.reason.startswith(f"dag_file.py cannot be loaded: the source {source} of dag_file.py")
     assert "the database does not give it either" in missing.reason
-    assert "what the database has is damaged, too" in damaged.reason
+    assert "the copy in the database is damaged, too" in damaged.reason
     for end in (missing, damaged):
         assert f"the version {code.version_hash[:12]}" in end.reason
         assert "`asynsched dags reparse DAG_ID`" in end.reason

@@ -142,4 +142,4 @@ def test_the_end_that_a_try_reports_has_usable_dates_and_lengths(state, instants
             msgspec.json.decode(bytes(ended.return_value).decode())
             assert -1 <= (ended.result_length or 0) < 2**31
         elif ended.state != state:
-            assert ended.reason == "its process returned a value that is no valid JSON"
+            assert ended.reason == "its process returned a value that is not valid JSON"

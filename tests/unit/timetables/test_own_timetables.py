@@ -111,7 +111,7 @@ RUN = DagRunInfo.interval(day(0), day(1))
     ("answers", "says"),
     [
         ([ValueError("no calendar")], "Answers raised ValueError: no calendar"),
-        ([5], "run_after is no datetime: 5"),
+        ([5], "run_after is not a datetime: 5"),
         ([DagRunInfo(datetime(2026, 6, 1), RUN.data_interval)], "naive date 2026-06-01T00:00:00 as run_after"),
         ([DagRunInfo.interval(datetime(2026, 6, 1), day(1))], "naive date 2026-06-01T00:00:00 as start"),
         ([DagRunInfo.interval(day(1), day(0))], "ends at 2026-06-01.* before it starts"),
