@@ -46,7 +46,7 @@ async def order(request):
         response = await run_order(request.app.state.scheduler, amount)
         tasks.cancel_scope.cancel()
         return response
-    return Response(status_code=499)  # the run was cancelled, and nobody reads this response
+    return Response(status_code=499)  # the run was cancelled, and the client no longer reads the response
 
 
 async def run_order(scheduler, amount):
@@ -62,7 +62,7 @@ async def run_order(scheduler, amount):
 
 
 async def cancel_when_client_goes(request, scope):
-    """Cancel a request's work when its client closes the connection, which no ASGI server does by itself."""
+    """Cancel a request's work when its client closes the connection: ASGI servers leave this to the application."""
     while (await request.receive())["type"] != "http.disconnect":
         pass
     scope.cancel()
