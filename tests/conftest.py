@@ -10,11 +10,11 @@ from hypothesis import HealthCheck, settings
 
 from tests.support.postgres import new_postgres_database, postgres_server, postgres_url
 
-# What a shell starts in the background ignores Ctrl-C, and so would every process that the tests start and interrupt.
+# A background process of a shell ignores Ctrl-C, and so would every process that the tests start and interrupt.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
-# How long an example takes depends on what else the machine does, and no test asserts on speed; no example depends on
-# what an earlier one has left in a fixture. Examples are the same each time, so that it is a change that breaks a test;
+# The time of an example depends on the machine's load, and no test asserts on speed; no example depends on the remains
+# of an earlier one in a fixture. Examples are the same each time, so that only a change breaks a test;
 # `--hypothesis-profile=explore` looks for new ones.
 unhurried = {
     "deadline": None,
@@ -41,7 +41,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Say what an ordinary user's tests leave out: nothing is skipped, so nobody else would."""
+    """Report the tests that an ordinary user's run leaves out: they are not skipped, so pytest does not report them."""
     if os.geteuid() != 0:
         terminalreporter.write_line(
             "Not tried: DAG files that root parses, hostile ones too, and power cuts. Root's tests do.", yellow=True
@@ -50,6 +50,6 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 
 @pytest.fixture(autouse=True)
 def own_log_configuration() -> Iterator[None]:
-    """Undo what a command that a test ran in this process did to logging."""
+    """Undo the changes to logging by a command that a test ran in this process."""
     yield
     structlog.reset_defaults()

@@ -51,7 +51,7 @@ def run_command() -> None:
     """Run the command that the arguments of this process name. Raises SystemExit with its exit code."""
     if sys.platform == "win32":
         sys.exit("Error: asynsched runs on Linux and macOS; on Windows, use it in WSL 2.")
-    # Modules are no garbage: searching them again and again would take a tenth of a command's time.
+    # Modules are never garbage: searching them again and again would take a tenth of a command's time.
     gc.set_threshold(200_000, *_USUAL_COLLECTION[1:])
     if COMPLETION_VARIABLE in os.environ:
         import asynsched.cli.completion  # noqa: F401 - registers completion for bash

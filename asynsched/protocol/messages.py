@@ -303,7 +303,7 @@ class Ended(Struct, frozen=True, tag="ended", omit_defaults=True):
     """Of a task that is deferred."""
     rendered_map_index: str | None = None
     result_length: int | None = None
-    """Of the value returned: how many values `expand` would map over, -1 where it is no list or dict."""
+    """The number of values that `expand` over the result would give, -1 if it is not a list or dict."""
     retry_delay: float | None = None
     """How long the task's retry policy wants a retry to wait, seconds; None: as the task's settings say."""
     exception: RaisedException | None = None

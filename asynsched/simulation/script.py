@@ -211,7 +211,7 @@ def _why_failed(rate: float) -> str:
 
 
 class Assumption(Struct, frozen=True):
-    """An assumption of a simulation about tasks of which it knows nothing else.
+    """An assumption of a simulation about tasks, because nothing else is known about them.
 
     Attributes:
         assumed: The assumption, as a sentence without its end.

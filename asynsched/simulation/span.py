@@ -151,7 +151,7 @@ class Plan:
         seed: Decides which tries fail.
         expectations: How long tasks take, and how they end.
         home: The state of the home's database.
-        pools: Slots by name, instead of the home's; -1 is no limit.
+        pools: Slots by name, instead of the home's; -1 means no limit.
         unpause: Whether paused DAGs run, too.
     """
 

@@ -101,7 +101,7 @@ class PoolUse(Struct, frozen=True):
     """The use of one pool.
 
     Attributes:
-        slots: The slots of the pool; -1 is no limit.
+        slots: The slots of the pool; -1 means no limit.
         peak: The most slots taken at once, for the first time at `peak_at`.
         mean: The average number of slots taken.
         full_seconds: How long no slot was free.

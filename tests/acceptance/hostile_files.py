@@ -1,4 +1,4 @@
-"""The corpus: what a hostile DAG file tries, and what its author is told. `P` names the victims."""
+"""The corpus of hostile DAG files, with the message that each author gets. `P` names the victims."""
 
 import io
 import os
@@ -35,7 +35,7 @@ CALLS = {"x86_64": seccomp.X86_64, "aarch64": seccomp.AARCH64}[os.uname().machin
 
 @dataclass(frozen=True)
 class Hostile:
-    """What a file does, the kinds of error that this may be (none: it is a file like others), and words to be told."""
+    """A file's code, the allowed kinds of its error (none: it is a file like others), and words of the message."""
 
     text: str
     kinds: tuple[str, ...] = ("exception",)
@@ -150,7 +150,7 @@ CORPUS = {
     "thread_hangs": Hostile(
         "import threading\nthreading.Thread(target=time.sleep, args=(1000,)).start()\nd = DAG('thread_hangs')", ()
     ),
-    # Against what reads it.
+    # Against the reader.
     "import_hooks": Hostile(
         "class Hook:\n    def find_spec(self, *a): raise OSError('no more')\n"
         "import builtins\nd = DAG('import_hooks')\n"
@@ -185,10 +185,10 @@ CORPUS = {
 
 
 def fill(folder: Path, secret: Path) -> None:
-    """Write the corpus into a DAG folder. `secret` is a file beside it that nobody may learn anything of."""
+    """Write the corpus into a DAG folder. `secret` is a file beside it whose content must stay secret."""
     (folder / "link").symlink_to(secret)
     (folder / "linked_folder").symlink_to(secret.parent)
-    # DAG files that are such files themselves: whoever reads them as Python tells of them in the message.
+    # DAG files that are such files themselves: an attempt to read them as Python would show them in the message.
     (folder / "leak.py").symlink_to(secret)
     (secret.parent / "private.py").write_text(secret.read_text())
     for name, hostile in CORPUS.items():

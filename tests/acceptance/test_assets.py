@@ -76,7 +76,7 @@ PIPELINE = """
 
 @pytest.fixture(scope="module")
 def site(new_site) -> Site:
-    """Return a site on which `produce` ran, and then somebody updated an asset by a command."""
+    """Return a site on which `produce` ran, and then a command updated an asset."""
     site = new_site()
     site.write("pipeline.py", PIPELINE)
     with site.up():

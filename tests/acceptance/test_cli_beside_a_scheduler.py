@@ -1,4 +1,4 @@
-"""Commands beside a scheduler that serves: what follows a run, what leaves it alone, and how `up` is stopped."""
+"""Commands beside a scheduler that serves: those that follow a run, those that leave it alone, and stops of `up`."""
 
 import signal
 import subprocess

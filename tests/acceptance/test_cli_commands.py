@@ -1,4 +1,4 @@
-"""Commands on a home that no scheduler serves: what they answer, what they refuse, and how."""
+"""Commands on a home that no scheduler serves: their answers and refusals."""
 
 import json
 import stat
@@ -64,7 +64,7 @@ def test_a_new_folder_is_kept_only_by_commands_that_change_something(new_site):
     assert f"There is no DAG 'nothing'. Looked in the DAG folder {site.dags}." in unknown
     wrong = site.write("wrong.py", "from asynsched import DAG\nDAG('other', catchup=0)\n")
     unusable = site.run("dags", "show", "other", code=1).stderr
-    assert "1 DAG file has errors: wrong.py:2: DAG 'other': catchup" in unusable, "nobody else could tell that"
+    assert "1 DAG file has errors: wrong.py:2: DAG 'other': catchup" in unusable, "no other message would show that"
     wrong.unlink()
     assert [path.name for path in site.root.iterdir()] == ["dags"]
     assert f"Made the home {site.home}." in site.run("dags", "pause", "etl").stderr
@@ -85,7 +85,7 @@ def test_a_command_waits_while_another_process_reads_the_folder(new_site):
         other_home = site.environment | {"ASYNSCHED_HOME": str(site.root / "other")}
         reads = [*site.command("dags", "reparse", "some.py"), "--database", f"sqlite:///{site.home / 'asynsched.db'}"]
         subprocess.run(reads, env=other_home, cwd=site.root, check=True, capture_output=True, timeout=60)
-        # Not by `communicate`, which knows nothing of what was read beyond the first line.
+        # Not by `communicate`, which does not know the bytes that were read beyond the first line.
         said, shown = shows.stderr.read(), shows.stdout.read()
     assert shows.returncode == 0, said
     assert [line.endswith("waiting for the result.") for line in said.splitlines()] == [True]

@@ -1,4 +1,4 @@
-"""Commands about DAGs on a home that no scheduler serves: what they show, what comes next, what is tried out."""
+"""Commands about DAGs on a home that no scheduler serves: listings, next runs, test runs."""
 
 import os
 import subprocess
@@ -157,7 +157,7 @@ def test_a_run_is_named_by_its_id_the_beginning_of_it_or_as_the_latest(site):
     assert "Did you mean latest?" in site.run("runs", "show", "broken", "LATEST", code=1).stderr
     site.run("dags", "trigger", "broken", "--run-id", "latest", "--no-logical-date")
     site.run("dags", "trigger", "broken", "--run-id", "newer", "--no-logical-date")
-    assert shown("latest") == "latest", "a run of that name is what it names"
+    assert shown("latest") == "latest", "it names the run of that name"
     assert "There is no DAG 'elt'. Did you mean etl?" in site.run("runs", "show", "elt", "latest", code=1).stderr
 
 
@@ -175,7 +175,7 @@ COMPLETIONS = {
     "asynsched dags show ": "broken etl",
     "asynsched tasks list etl ": "latest manual__2026-05-01T00:00:00+00:00 manual__2026-05-02T00:00:00+00:00",
     "asynsched runs show etl manual__2026-05-01T": "manual__2026-05-01T00:00:00+00:00",
-    "asynsched runs show etl manual__2026-05-01T00:0": "00:00+00:00",  # what bash takes for the word
+    "asynsched runs show etl manual__2026-05-01T00:0": "00:00+00:00",  # the last word, as bash splits them
     "asynsched tasks logs etl manual__2026-05-01 ": "",  # it has no tasks yet
     "asynsched tasks logs --home nowhere etl ": "",
     "asynsched dgas show e": "",

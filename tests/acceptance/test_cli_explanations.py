@@ -1,4 +1,4 @@
-"""What commands say of what is not there: a scheduler, a DAG, its file."""
+"""The messages of commands about missing things: a scheduler, a DAG, its file."""
 
 import os
 import socket
@@ -49,7 +49,7 @@ def test_runs_of_a_dag_whose_file_is_gone_are_explained(new_site):
     path = site.write("some.py", DAGS)
     site.run("dags", "trigger", "etl", "--run-id", "r")
     path.unlink()
-    site.run("dags", "show", "what makes it read the folder", code=1)
+    site.run("dags", "show", "the reason why it reads the folder", code=1)
     assert "some.py is gone" in site.run("why", "etl").stdout
     assert [reason["rule"] for reason in site.json("why", "etl")["reasons"]] == ["scheduler", "removed"]
     explained = site.json("why", "etl", "r")

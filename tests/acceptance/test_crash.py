@@ -221,8 +221,8 @@ def test_a_task_that_outlasts_the_stop_is_handed_back_and_not_failed(site):
     site.up_until_idle()
     assert state_of_run(site) == "success"
     [task] = [task for task in site.json("tasks", "list", "waiter", "r1") if task["task_id"] == "waits"]
-    assert task["try_number"] == 1, "an interrupted try is no failed try"
-    assert task["started_at"] >= task["queued_at"] > interrupted["queued_at"], "it began anew"
+    assert task["try_number"] == 1, "an interrupted try is not a failed try"
+    assert task["started_at"] >= task["queued_at"] > interrupted["queued_at"], "it began again"
 
 
 def test_a_second_signal_stops_at_once_and_leaves_nothing_behind(site):
@@ -268,7 +268,7 @@ def test_callbacks_of_a_killed_scheduler_are_not_run_again(site):
         pids = {name: int(pid) for name, pid in marks(site)}
         up.kill()
         Path(site.env["GATE"] + "ends").touch()
-        site.until(lambda: not psutil.pid_exists(pids["ends"]), "one callback has ended while nobody served")
+        site.until(lambda: not psutil.pid_exists(pids["ends"]), "one callback has ended while no scheduler served")
         with site.up():
             Path(site.env["GATE"] + "goes_on").touch()
             site.until(lambda: not psutil.pid_exists(pids["goes_on"]), "the other has ended")

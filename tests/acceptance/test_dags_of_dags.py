@@ -1,4 +1,4 @@
-"""DAGs that trigger runs of others, and that wait for what others do."""
+"""DAGs that trigger runs of others, and that wait for others."""
 
 CHILD = """
     from asynsched import DAG, TaskGroup, task

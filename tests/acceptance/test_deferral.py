@@ -99,9 +99,7 @@ def test_deferred_tasks_outlive_their_scheduler_and_keep_their_code(site):
     assert marks(site, "trigger") == [host]
     assert len(marks(site, "begin")) == len(marks(site, "go_on")) == 1
     assert not psutil.pid_exists(host)
-    assert (site.home / "attempts" / "journal").read_bytes() == b"", (
-        "a clean stop leaves no record of what it has stored"
-    )
+    assert (site.home / "attempts" / "journal").read_bytes() == b"", "a clean stop leaves no record of stored ends"
 
 
 def test_a_trigger_is_begun_again_when_its_process_is_killed(site):

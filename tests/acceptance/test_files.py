@@ -1,4 +1,4 @@
-"""A scheduler serves while its folder changes: what was saved is what is known, moments later."""
+"""A scheduler serves while its folder changes: it knows the saved state moments later."""
 
 import re
 import zipfile

@@ -1,4 +1,4 @@
-"""What signals do to `asynsched up` and to what it runs, where tasks do not end when they are asked to."""
+"""The effect of signals on `asynsched up` and its tasks, if tasks do not end at its request."""
 
 import signal
 import sqlite3
@@ -43,7 +43,7 @@ def with_stubborn_task(site: Site) -> Site:
 
 
 def start_task(site: Site) -> int:
-    """Trigger a run, and return the process id of its task once that goes on whatever it is asked."""
+    """Trigger a run, and return the process id of its task once that ignores requests to end."""
     site.wait_for_dag("stubborn")
     site.run("dags", "trigger", "stubborn", "--run-id", "r1")
     marks = Path(site.env["MARKS"])
@@ -67,12 +67,12 @@ def test_a_second_signal_kills_tasks_that_do_not_end_and_hands_them_back(site, n
         assert up.log.endswith("Error: Stopped at once by a second signal.\n")
         assert "loop.stalled" not in up.log
     [task] = site.json("tasks", "list", "stubborn", "r1")
-    assert task["state"] == "scheduled", "what was killed is not shown as running"
+    assert task["state"] == "scheduled", "a killed task is not shown as running"
     assert task["reason"] == "the scheduler stopped"
     Path(site.env["GATE"]).touch()
     site.up_until_idle()
     [task] = site.json("tasks", "list", "stubborn", "r1")
-    assert (task["state"], task["try_number"]) == ("success", 1), "what was interrupted is no failed try"
+    assert (task["state"], task["try_number"]) == ("success", 1), "an interrupted try is not a failed try"
 
 
 def test_a_third_signal_leaves_without_a_database_that_does_not_answer(tmp_path):

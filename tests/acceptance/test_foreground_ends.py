@@ -1,4 +1,4 @@
-"""How `asynsched dags test` ends when it is interrupted or killed: its task with it, and all that this has started."""
+"""An interrupted or killed `asynsched dags test` ends its task, and all processes that the task has started."""
 
 import os
 import re
@@ -95,7 +95,7 @@ def site(tmp_path) -> Iterator[Site]:
 
 
 def told(site: Site) -> set[str]:
-    """Return what the tasks have told."""
+    """Return the marks that the tasks have left."""
     return {path.name for path in site.root.iterdir() if path.is_file() and not path.suffix}
 
 

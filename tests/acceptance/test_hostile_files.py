@@ -17,7 +17,7 @@ from tests.support.users import ORDINARY_UID, become_ordinary
 
 ARCHIVES = {"bomb.zip", "traversal.zip"}
 LEAKS = {"leak.py": "secret.txt", "linked_folder/private.py": ""}
-"""DAG files that lie elsewhere, and what of that place is linked."""
+"""DAG files that lie elsewhere, and the linked part of that place."""
 OTHERS = """
     from asynsched import DAG, task
 
@@ -45,12 +45,12 @@ PATIENCE = {
 }
 HANGING = ("infinite_loop", "signals_blocked", "sleeps")
 """As many as there are processes for parses, but one."""
-TREASURE = "what every user may write"
+TREASURE = "files that every user may write"
 SECRET = "the_word_" + "is_mum"
 
 
 class Attacked:
-    """A scheduler that has met the whole corpus: what it says of each file, and what became of others."""
+    """A scheduler that has parsed the whole corpus: its message about each file, and the fate of other files."""
 
     def __init__(self, site: Site, victim: "subprocess.Popen[bytes]") -> None:
         self.site = site

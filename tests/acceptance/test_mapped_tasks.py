@@ -14,7 +14,7 @@ SAMPLE = {
     "group-mixed-one_success": None,
     "group-empty-literal": None,
 }
-"""Cases of the observed ones, for each way to map one; and an instance of which is looked at what it was given."""
+"""Observed cases, one for each way to map; and an instance whose arguments are checked."""
 
 
 def instances(site, run):
@@ -30,7 +30,7 @@ def instances(site, run):
 
 
 def received(site, run, instance):
-    """Return what the last try of an instance was given."""
+    """Return the arguments of an instance's last try."""
     place = (run["dag_id"], run["run_id"], instance["task"], "--map-index", str(instance["map_index"]))
     return {entry["key"]: entry["value"] for entry in site.json("tasks", "xcom", *place)}["args"]
 

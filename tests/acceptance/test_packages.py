@@ -1,4 +1,4 @@
-"""What is installed is the same for the parse of a DAG file and for the tries of its tasks."""
+"""The parse of a DAG file and the tries of its tasks see the same installed packages."""
 
 import os
 import sys

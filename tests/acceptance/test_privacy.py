@@ -1,4 +1,4 @@
-"""What tasks, files, logs and commands do not tell: memory and environment of the scheduler, secrets, keys."""
+"""Tasks, files, logs and commands do not reveal the scheduler's memory and environment, secrets or keys."""
 
 import errno
 import json
@@ -245,12 +245,12 @@ def test_another_key_is_refused_at_start_and_by_check_in_one_line(site):
 
 
 def _everything_in(folder: Path) -> str:
-    """Return the bytes of every file, as text that keeps what is text."""
+    """Return the bytes of every file as one text, in which ASCII is readable."""
     return "".join(path.read_bytes().decode("latin-1") for path in sorted(folder.rglob("*")) if path.is_file())
 
 
 def _open_to_others(folder: Path) -> list[str]:
-    """Return what of a folder others than its user may reach."""
+    """Return the paths in a folder that other users may reach."""
     return [str(path) for path in (folder, *folder.rglob("*")) if path.lstat().st_mode & 0o077]
 
 
@@ -285,7 +285,7 @@ def test_confinement_that_is_impossible_is_reported_or_refused_if_required(site)
 
 
 def confinement_of(site: Site) -> list[dict[str, Any]]:
-    """Return what `asynsched check` says of the confinement: what is enforced, what is not, and what is more."""
+    """Return `asynsched check`'s report of the confinement: enforced, missing and additional restrictions."""
     found = json.loads(site.run("check", "--output", "json", code=None).stdout)
     rows = [row for row in found if row["what"] == "confinement"]
     assert "seccomp, limits" in rows[0]["detail"]

@@ -1,4 +1,4 @@
-"""People clear, mark and cancel from another terminal: what runs is killed, what they want again runs again."""
+"""Users clear, mark and cancel from another terminal: running tasks are killed, cleared ones run again."""
 
 import os
 import pty
@@ -184,7 +184,7 @@ def test_a_task_is_forced_to_start_by_ignoring_what_holds_it(site):
 
 
 def completed(site, line):
-    """Return what a shell offers at the end of a line."""
+    """Return the completions that a shell offers at the end of a line."""
     asked = {"_ASYNSCHED_COMPLETE": "bash_complete", "COMP_LINE": line, "COMP_POINT": str(len(line))}
     told = subprocess.run(
         site.command(), cwd=site.root, env=site.environment | asked, stdout=subprocess.PIPE, text=True, check=True

@@ -69,7 +69,7 @@ class Pair:
         return [words[1] for words in lines if words[0] == kind]
 
     def schedulers(self) -> dict[str, dict]:
-        """Return what the command line tells of each serving scheduler, by the name of its site."""
+        """Return the command line's view of each serving scheduler, by the name of its site."""
         rows = self.sites[0].json("schedulers", "list")
         return {Path(row["home"]).parent.name: row for row in rows if row["state"] == "serving"}
 

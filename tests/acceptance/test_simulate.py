@@ -1,4 +1,4 @@
-"""`asynsched simulate`: a span of time as the scheduler would live through it, and what a change would do to it."""
+"""`asynsched simulate`: a span of time as the scheduler would go through it, and the effect of a change on it."""
 
 import itertools
 import json

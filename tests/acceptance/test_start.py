@@ -1,4 +1,4 @@
-"""What `asynsched up` says and does when it starts, and when it cannot."""
+"""The start of `asynsched up`: its messages and effects, and failures to start."""
 
 import gzip
 import shlex
@@ -64,7 +64,7 @@ TELLS_ITS_ENVIRONMENT = """
 
 @contextmanager
 def collector() -> Iterator[tuple[str, list[bytes]]]:
-    """Take what an OpenTelemetry exporter sends; yields where to, and what has come."""
+    """Receive the data of an OpenTelemetry exporter; yields the endpoint, and the received data."""
     heard: list[bytes] = []
 
     class Collector(BaseHTTPRequestHandler):
@@ -96,7 +96,7 @@ def test_up_says_what_it_watches_and_keeps_its_state_private(site):
     with collector() as (endpoint, heard):
         site.env |= {"ASYNSCHED_MONITOR__METRICS": "opentelemetry", "OTEL_EXPORTER_OTLP_ENDPOINT": endpoint}
         said = site.up_until_idle()
-    assert b"airflow.ti.finish" in b"".join(heard), "what was counted is sent before the end"
+    assert b"airflow.ti.finish" in b"".join(heard), "the counts are sent before the end"
     site.env.clear()
     told = said.stdout + said.stderr
     assert [word for word in (str(site.dags), str(site.home), "landlock", "local") if word not in told] == []
@@ -131,7 +131,7 @@ def test_a_home_has_one_scheduler_and_live_and_systemd_see_its_health(site):
             assert "evaluator" in shown
             told = site.root / "environment"
             site.until(lambda: told.exists() and told.read_text(), "a task has run")
-            assert told.read_text() == "[]", "what is for the scheduler is not for tasks"
+            assert told.read_text() == "[]", "the scheduler's variables are not for tasks"
             with httpx.Client(base_url="http://asynsched", transport=httpx.HTTPTransport(uds=f"{folder}/http")) as web:
                 assert web.get("/health", timeout=30).json()["scheduler"]["status"] == "healthy"
                 finished = 'airflow_ti_finish_total{dag_id="tell",state="success",task_id="tell"} 1.0'

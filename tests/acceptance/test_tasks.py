@@ -1,4 +1,4 @@
-"""What tasks do and how they end, end to end: real DAG files, real processes, read back by the command line."""
+"""Tasks and their ends, end to end: real DAG files, real processes, read back by the command line."""
 
 import json
 import shutil

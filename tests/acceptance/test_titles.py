@@ -1,4 +1,4 @@
-"""What `ps` shows of the processes of a scheduler: each tells its part, and none of them a secret."""
+"""The titles of a scheduler's processes in `ps`: each names its part, and none contains a secret."""
 
 import os
 import subprocess

@@ -1,4 +1,4 @@
-"""`asynsched why` names what holds something up, down to the root, and what will release it."""
+"""`asynsched why` names the reasons for a wait, down to the root, and the events that will release it."""
 
 from typing import Any
 

@@ -37,7 +37,7 @@ from tests.support.up import Site
 
 Workload = Callable[[Any, Sheet], None]
 SHARED: dict[str, Workload] = {**RUNNING, **FOLDERS, "start": start_to_healthy}
-"""What a peer can be asked to do, too."""
+"""The workloads that a peer can run, too."""
 OWN: dict[str, Workload] = {
     "many-files": ten_thousand_files,
     "death": dead_without_a_word,
@@ -68,7 +68,7 @@ def main() -> None:
                 print(table(found), file=sys.stderr, flush=True)
                 figures += found
     p = statistics.median(yardsticks)
-    print(f"{machine()}; P = {p * 1000:.1f} ms, measured anew before each row\n\n{table(medians(figures))}")
+    print(f"{machine()}; P = {p * 1000:.1f} ms, measured again before each row\n\n{table(medians(figures))}")
     if options.json:
         document = {"machine": machine(), "p_seconds": p, "figures": [asdict(figure) for figure in figures]}
         options.json.write_text(json.dumps(document, indent=2) + "\n")
@@ -103,7 +103,7 @@ def _compile_modules() -> None:
 def _systems(
     name: str, options: argparse.Namespace, server: PostgresServer | None
 ) -> Iterator[Callable[[Path], System]]:
-    """Yield what makes each system that the workload is to be measured on, in turn."""
+    """Yield the factories of the systems on which the workload is measured, in turn."""
     for backend in options.on:
         database = server.new_database() if backend == "postgresql" else None
         yield lambda root, backend=backend, database=database: Ours(Site(root, database), backend)

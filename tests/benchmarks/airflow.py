@@ -52,7 +52,7 @@ class Airflow(System):
     """An installation of Airflow with a folder, a home and a database of its own."""
 
     sdk = "airflow.sdk"
-    n_runs = 4  # of which some take a minute each
+    n_runs = 4  # some take a minute each
     n_saves = 4
 
     def __init__(self, root: Path, python: Path, database_url: str, *, is_tuned: bool) -> None:
@@ -151,7 +151,7 @@ class AirflowClient(Client):
         return (dag_id, run["dag_run_id"]), asked_at
 
     def has_ended(self, key: Any) -> bool:
-        time.sleep(LOOK_SECONDS)  # so that asking takes little from what is measured
+        time.sleep(LOOK_SECONDS)  # so that polling hardly disturbs the measurement
         state = self._ask("GET", f"/api/v2/dags/{key[0]}/dagRuns/{key[1]}")["state"]
         assert state != "failed", self.story()
         return state == "success"

@@ -17,7 +17,7 @@ LOOK_SECONDS = 0.1
 RATE = 200
 """Samples a second."""
 LEADERS = ("asynsched", "asynsched: keeper", "asynsched: parse server")
-"""What a command line of a process names that is recorded, together with its children."""
+"""The parts of a command line that select a process to record, together with its children."""
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""Figures: what was measured, the goal that it is held against, the yardstick P, and the machine."""
+"""Figures: the measurement, its goal, the yardstick P, and the machine."""
 
 import os
 import platform
@@ -54,7 +54,7 @@ class Figure:
 
     Attributes:
         in_p: The same as a multiple of P, or a rate by P; None where that says nothing.
-        judged: What a goal for it is held against: in P, in seconds or in its unit.
+        judged: The value to compare with a goal: in P, in seconds or in its unit.
         span: The least and the most of several, in P.
     """
 
@@ -76,7 +76,7 @@ class Sheet:
 
     Attributes:
         workload: Its name.
-        system: What it runs on: a database of ours, or a peer.
+        system: The system under test: a database of ours, or a peer.
         p: P in seconds, as just measured.
         has_goals: Whether the figures are held against goals: those of a peer are not.
     """
@@ -99,7 +99,7 @@ class Sheet:
         self._note(name, per_second, "/s", per_second * self.p, (goal, "/s"), judged)
 
     def amount(self, name: str, value: float, unit: str, goal: Goal | None = None) -> None:
-        """Note a value that is no time."""
+        """Record a value that is not a time."""
         self._note(name, value, unit, None, (goal, unit), value)
 
     def spread(self, name: str, times: Iterable[float], *goals: Goal | None) -> None:

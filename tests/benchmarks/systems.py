@@ -1,4 +1,4 @@
-"""What is measured: a scheduler in processes of its own, with a client that triggers and waits."""
+"""The measured systems: a scheduler in processes of its own, with a client that triggers and waits."""
 
 import time
 from abc import ABC, abstractmethod
@@ -42,7 +42,7 @@ class Client(ABC):
 
     @abstractmethod
     def story(self) -> str:
-        """Return what the system has logged lately."""
+        """Return the system's latest log lines."""
 
     def wait_for_success(self, *keys: Any, seconds: float = 600) -> None:
         for key in keys:
@@ -83,7 +83,7 @@ class System(ABC):
         """Return all its processes."""
 
     def write(self, name: str, text: str) -> None:
-        """Write a DAG file; `{sdk}` in its text is what it imports from."""
+        """Write a DAG file; `{sdk}` in its text stands for the package to import from."""
         (self.dags / name).write_text(text.replace("{sdk}", self.sdk))
 
     def count_marks(self) -> int:
@@ -91,7 +91,7 @@ class System(ABC):
         return self.marks.read_bytes().count(b"\n") if self.marks.exists() else 0
 
     def read_marks(self) -> list[tuple[str, int, int]]:
-        """Return what task bodies have written: name, start and end in nanoseconds since 1970."""
+        """Return the records of task bodies: name, start and end in nanoseconds since 1970."""
         if not self.marks.exists():
             return []
         rows = (line.split() for line in self.marks.read_text().splitlines())
@@ -167,7 +167,7 @@ def cpu_seconds(processes: list[psutil.Process]) -> float:
 
 
 def memory_mb(processes: list[psutil.Process]) -> float:
-    """Return the memory that these processes take, in MB: what they share is counted once (PSS)."""
+    """Return the memory that these processes take, in MB: shared pages are counted once (PSS)."""
     total = 0
     for process in processes:
         with suppress(psutil.NoSuchProcess):

@@ -1,7 +1,7 @@
 """Real schedulers under real faults: `python -m tests.faults [--minutes N] [--seed S] [--backend …] [--json FILE]`.
 
 Without options: at least 200 kills and 200 runs, on SQLite with one scheduler and on PostgreSQL with two, which takes
-some minutes. Ends with 0 only if nothing was wrong. What a run with problems leaves is kept, and its folder said.
+some minutes. Ends with 0 only if nothing was wrong. After a run with problems, its folder is kept and printed.
 """
 
 import argparse
@@ -26,7 +26,7 @@ SCHEDULERS = {"sqlite": 1, "postgresql": 2}
 
 
 def main() -> int:
-    # However it is asked to end, it ends what it has started; what a shell starts in the background ignores Ctrl-C.
+    # Every signal to end makes it end its processes; a background process of a shell ignores Ctrl-C.
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.default_int_handler)
     options = _options()
@@ -55,7 +55,7 @@ def _run(backend: str, plan: Plan) -> Report:
     with ExitStack() as stack:
         server = stack.enter_context(running_postgres()) if backend == "postgresql" else None
         if server is not None:
-            # What is committed is to outlive a crash of the server. That of the machine is not what is tried here.
+            # Commits must outlive a crash of the server. Crashes of the machine are not tested here.
             server.execute("ALTER SYSTEM SET synchronous_commit = on", "SELECT pg_reload_conf()")
         report = Campaign(plan, root / "site", server).run()
     if report.problems:
@@ -69,7 +69,7 @@ def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m tests.faults", description=__doc__)
     parser.add_argument("--minutes", type=float, help="how long to do harm in all; without it, until enough was done")
     parser.add_argument("--kills", type=int, help="least number of kills on each backend")
-    parser.add_argument("--seed", type=int, help="what draws the faults; by default a new one, which is printed")
+    parser.add_argument("--seed", type=int, help="the seed of the faults; by default a new one, which is printed")
     parser.add_argument("--backend", choices=["sqlite", "postgresql"], action="append")
     parser.add_argument("--schedulers", type=int, help="how many, on PostgreSQL")
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write the reports there")

@@ -31,7 +31,7 @@ async def test_the_runs_of_one_that_is_gone_go_on_with_another(postgres_url, tmp
         lost = dict(one.running)
         peers.serve(other)
         if how == "next of its home":
-            # Its keeper may still run its tries: nobody else may take them, not even for a moment.
+            # Its keeper may still run its tries: no other scheduler may take them, not even for a moment.
             await peers.database.write(
                 register_scheduler, scheduler_id="heir", hostname="h", pid=1, home="one", version="1", now=CLOCK.now(),
                 lease_until=CLOCK.now(), takeover_seconds=30,
@@ -40,12 +40,12 @@ async def test_the_runs_of_one_that_is_gone_go_on_with_another(postgres_url, tmp
             other.channels.runs.put_nowait(RunsOrphaned())
             await peers.database.write(create_manual_run, "d", now=CLOCK.now(), run_id="later")
             await peers.database.write(notify, encode_hints([Hint("run", "d", "later")]))
-            await eventually(lambda: other.running, "the other has looked, and runs what is nobody's")
+            await eventually(lambda: other.running, "the other has looked, and runs the ownerless runs")
             assert await peers.owners() == {one.epoch: 2, other.epoch: 1}
             return
         await peers.database.write(unregister, "one", CLOCK.now())
         other.channels.runs.put_nowait(RunsOrphaned())
-        # Whether they have begun is not known: they are lost, and begin anew.
+        # Whether they have begun is not known: they are lost, and begin again.
         await eventually(lambda: sorted(other.running.values()) == sorted(lost.values()), "the other runs all")
         assert not other.running.keys() & lost.keys()
         assert await peers.owners() == {other.epoch: 2}
@@ -59,7 +59,7 @@ async def test_the_runs_of_one_that_is_gone_go_on_with_another(postgres_url, tmp
 
 @pytest.mark.parametrize("shared", ["pool", "max_active_runs", "max_active_tis_per_dag"])
 async def test_what_the_runs_of_one_that_is_gone_have_used_is_free_once_they_end(postgres_url, tmp_path, shared):
-    """What others have of a limit is known from when they were in the way: some of that is the heir's own now."""
+    """Others' shares of a limit are known from an earlier refusal: some of them are the heir's own now."""
     async with two_schedulers(postgres_url, tmp_path) as peers:
         one, other = peers.both
         await peers.database.write(set_pool, "narrow", 1)
@@ -75,7 +75,7 @@ async def test_what_the_runs_of_one_that_is_gone_have_used_is_free_once_they_end
         await peers.database.write(create_manual_run, "d", now=CLOCK.now(), run_id="later")
         await peers.database.write(notify, encode_hints([Hint("run", "d", "later")]))
         # Once it has nothing to do but to wait, it has been refused.
-        await eventually(lambda: has_been_refused(other, shared), "the other knows that there is no room")
+        await eventually(lambda: has_been_refused(other, shared), "the other knows that the limit is full")
         one.running.clear()  # with that scheduler they are gone
         await peers.database.write(unregister, "one", CLOCK.now())
         other.channels.runs.put_nowait(RunsOrphaned())
@@ -135,7 +135,7 @@ async def test_a_backfill_keeps_its_own_limit_when_its_runs_are_taken_over(postg
 
 
 def has_been_refused(peer: Peer, shared: str) -> bool:
-    """Whether a scheduler has taken note of what others have of a limit."""
+    """Whether a scheduler knows others' shares of a limit."""
     evaluator = peer.evaluator
     if shared == "max_active_runs":
         return bool(evaluator._intake.places.queue._elsewhere)
@@ -149,7 +149,7 @@ async def test_a_run_that_waited_here_when_another_began_it_is_taken_over_once(p
         one, other = peers.both
         one.limit_to(1)
         other.limit_to(0)
-        assert not other.evaluator.is_idle, "it does not know yet what waits"
+        assert not other.evaluator.is_idle, "it does not know the waiting runs yet"
         peers.serve(other)
         await eventually(lambda: other.evaluator.is_idle, "it knows that nothing waits")
         await peers.trigger(dag_of(max_active_runs=100), 1)
@@ -162,7 +162,7 @@ async def test_a_run_that_waited_here_when_another_began_it_is_taken_over_once(p
         await eventually(lambda: other.running, "the other has it")
         await peers.database.write(create_manual_run, "d", now=CLOCK.now(), run_id="later")
         await peers.database.write(notify, encode_hints([Hint("run", "d", "later")]))
-        await eventually(lambda: ("later", "t0") in other.running.values(), "what is queued has been looked at")
+        await eventually(lambda: ("later", "t0") in other.running.values(), "the queue has been examined")
         assert sorted(other.running.values()) == [("later", "t0"), ("r0", "t0")]
         other.end(*other.running)
         await peers.until_all_are("success")

@@ -52,14 +52,14 @@ async def at(simulation: Simulated, dag_id: str) -> list[float]:
 
 
 async def consumed(simulation: Simulated, dag_id: str) -> list[list[str]]:
-    """Return what each run of a DAG consumed, oldest run first."""
+    """Return the events that each run of a DAG consumed, oldest run first."""
     runs = sorted(await simulation.runs(dag_id), key=lambda run: run.run_after)
     found = [await simulation.database.read(consumed_events, run.id) for run in runs]
     return [[event.name for event in events] for events in found]
 
 
 async def update(simulation: Simulated, *assets: Asset, **fields) -> None:
-    """Store events from outside, and tell nobody."""
+    """Store events from outside, without a notification."""
     now = simulation.clock.now()
     rows = [AssetEventRow(asset.name, asset.uri, {}, now, **fields) for asset in assets]
     await simulation.database.write(record_events, rows)

@@ -19,7 +19,7 @@ HOUR, MINUTE, SECOND = timedelta(hours=1), timedelta(minutes=1), timedelta(secon
 
 
 class SetClock(VirtualClock):
-    """A wall clock that somebody sets; the monotonic one goes on."""
+    """A wall clock that can be set; the monotonic one goes on."""
 
     off_by = timedelta()
 

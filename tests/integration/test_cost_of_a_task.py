@@ -1,4 +1,4 @@
-"""What a hop costs the database, counted instead of timed. What a try costs: `tries/test_cost_of_a_try.py`."""
+"""The cost of a hop for the database, counted instead of timed. The cost of a try: `tries/test_cost_of_a_try.py`."""
 
 from collections import Counter
 from contextlib import asynccontextmanager
@@ -116,7 +116,7 @@ def url(request, tmp_path) -> str:
 
 
 async def cost_of(scheduler, database, dag_id: str) -> Counter[str]:
-    """Return what one run of a DAG has the database do, but for what is counted by time."""
+    """Return the database's work for one run of a DAG, except for periodic work."""
     database.counts.clear()
     run = await scheduler.run(dag_id)
     assert run.state == "success"
@@ -140,7 +140,7 @@ async def test_a_hop_is_one_transaction_of_one_statement_and_a_value_is_one_more
         assert costs["chain_10"]["apply_at_once"] == costs["chain_10"]["apply_at_once: WITH signed"] == 10
     assert costs["chain_30"] - costs["chain_10"] == twenty_hops
     assert costs["values_30"] - costs["values_10"] == twenty_values
-    assert costs["wide_30"] == costs["wide_10"], "what happens together is stored together, however much it is"
+    assert costs["wide_30"] == costs["wide_10"], "simultaneous changes are stored together, however many they are"
 
 
 async def test_runs_of_many_dags_start_with_as_many_transactions_as_those_of_two(tmp_path, url):

@@ -36,7 +36,7 @@ def script(launch: Launch) -> Outcome:
 
 
 def simulation(tmp_path, *requests, options, fails=False, **crash) -> CrashingSimulated:
-    """Return a simulation of a run of which people want these things after half a minute."""
+    """Return a simulation of a run about which people make these requests after half a minute."""
     with DAG("dag", **options) as dag:
         first = BashOperator(task_id="first", bash_command="true", retries=2, retry_delay=timedelta())
         first >> BashOperator(task_id="last", bash_command="true")
@@ -61,7 +61,7 @@ def simulation(tmp_path, *requests, options, fails=False, **crash) -> CrashingSi
 
 
 async def story(simulated: CrashingSimulated):
-    """Serve, and return how the run and its tasks ended, how and when each try, and what is left to do or to run."""
+    """Serve, and return how the run and its tasks ended, how and when each try, and the remaining work."""
     await asyncio.to_thread(simulated.run_for, 15 * MINUTE)
     run = await simulated.inline.read(get_run, *RUN)
     tasks = {row.task_id: (row.state, row.reason) for row in await simulated.inline.read(load_task_instances, run.id)}

@@ -18,7 +18,7 @@ from tests.support.simulated import Simulated
 
 START = datetime(2026, 3, 28, 12, tzinfo=UTC)
 SPAN = timedelta(minutes=19, seconds=40)
-"""Time for two runs, and for a sweep to find what a lost answer left unsaid."""
+"""Time for two runs, and for a sweep to find changes whose answer was lost."""
 
 
 def a_dag() -> DAG:

@@ -1,4 +1,4 @@
-"""Deadlines of runs in virtual time: missed at the very moment, or met, also when nobody served meanwhile."""
+"""Deadlines of runs in virtual time: missed at the very moment, or met, also when no scheduler served meanwhile."""
 
 import asyncio
 from datetime import UTC, datetime, timedelta
@@ -168,7 +168,7 @@ async def test_a_success_that_came_in_time_counts_though_the_database_was_away(t
 
 
 class Disputed(FlakyDatabase):
-    """The first end of a try finds its run changed by somebody else: it is to be decided once more, in a while."""
+    """The first end of a try finds its run changed elsewhere: it must be decided once more, a little later."""
 
     is_disputed = False
 

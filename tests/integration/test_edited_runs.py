@@ -1,4 +1,4 @@
-"""What people do to runs, in virtual time: it is heeded at once, also by runs that wait, and by those that follow."""
+"""Users' edits of runs, in virtual time: they take effect at once, also on waiting runs and on later ones."""
 
 import asyncio
 from datetime import UTC, datetime, timedelta
@@ -24,7 +24,7 @@ HOUR = timedelta(hours=1)
 
 
 class Scene(Simulated):
-    """Runs of one DAG, and somebody who does things to them; no sweep finds what no message told of."""
+    """Runs of one DAG, and a user who edits them; no sweep finds changes without a message."""
 
     def __init__(self, home, dag, script=lambda launch: Outcome(duration=HOUR)):
         super().__init__(home, [dag], script, START)

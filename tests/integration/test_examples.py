@@ -1,4 +1,4 @@
-"""Every example runs as it is, and does what its header says."""
+"""Every example runs unchanged, and acts as its header says."""
 
 import asyncio
 import os
@@ -30,7 +30,7 @@ PRINTS = {
     "mapped_orders": ("gather", 1, "3 files, 60 orders"),
     "report_orders": ("report", 1, "3 orders are in orders.csv"),
 }
-"""What the log of a task's try says, for each DAG that starts by itself."""
+"""The log of a task's try, for each DAG with a schedule."""
 ALONE = [dag_id for dag_id in PRINTS if (DAGS / f"{dag_id}.py").exists()]
 """Those whose file runs them by itself."""
 SALES = [("AT", 64.25), ("DE", 106.4), ("GB", 140.4), ("US", 258.95)]

@@ -1,4 +1,4 @@
-"""A run of very many task instances holds up nobody else: what the event loop does between two turns is counted."""
+"""A run of very many task instances holds up no other run: the work of the event loop per turn is counted."""
 
 import asyncio
 import sys
@@ -107,7 +107,7 @@ async def test_thousands_of_instances_are_made_decided_and_stored_in_slices(prog
     assert states == {("wide", "success"): N, ("mapped", "success"): N + 1}
     for turns in found.values():
         assert all(turns.total[name] >= N for name in BOUNDED), turns.total
-        # What runs at once, or has ended, comes on top.
+        # Instances that run at once, or have ended, come on top.
         assert all(turns.most[name] <= 2 * AT_ONCE for name in BOUNDED), turns.most
 
 

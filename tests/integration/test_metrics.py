@@ -1,4 +1,4 @@
-"""Figures: what happened is what was counted, under Airflow's names, for Prometheus and for OpenTelemetry alike."""
+"""Figures: the counts match the events, under Airflow's names, for Prometheus and for OpenTelemetry alike."""
 
 from collections import Counter
 from datetime import UTC, datetime, timedelta
@@ -79,7 +79,7 @@ def test_prometheus_is_given_what_happened(tmp_path):
     assert content_type.startswith("text/plain")
     for family in text_string_to_metric_families(body.decode()):
         if family.name.endswith("_created"):
-            continue  # what prometheus_client adds to each
+            continue  # the family that prometheus_client adds for each
         name = names[family.name]
         labels = FIGURES[name].labels
         for sample in family.samples:
@@ -139,7 +139,7 @@ def test_what_came_too_late_to_change_anything_is_counted(tmp_path):
         channels.finished.put_nowait(TaskFinished(Ended("an earlier try", "success", simulated.clock.now())))
         await simulated.clock.sleep(timedelta(seconds=1))
         told.append(read())
-        # Another scheduler has taken the run over, and nobody has told this one.
+        # Another scheduler has taken the run over, and this one was not told.
         for table, others in ((dag_run, {"scheduler_id": "another"}), (task_instance, {})):
             taken = sa.update(table).values(lease_epoch=99, **others)
             await simulated.database.write(lambda conn, taken=taken: conn.execute(taken))
@@ -149,7 +149,7 @@ def test_what_came_too_late_to_change_anything_is_counted(tmp_path):
     simulated.act = meddle
     simulated.run_for(timedelta(minutes=3))
     assert told[0] == 1, "the message"
-    assert told[1] - told[0] >= 3, "what the database has refused: the ends of two tasks, and of their run"
+    assert told[1] - told[0] >= 3, "refused by the database: the ends of two tasks, and of their run"
 
 
 def test_settings_choose_the_library_and_name_one_that_is_missing(monkeypatch):

@@ -1,4 +1,4 @@
-"""Schedulers on PostgreSQL hear what was done on other machines, which cannot ring the bell of their home."""
+"""Schedulers on PostgreSQL hear of changes on other machines, which cannot ring the bell of their home."""
 
 import textwrap
 

@@ -40,11 +40,11 @@ DAGS = """
         asks()
 """
 Outage = Callable[[], Awaitable[Callable[[], Awaitable[None]]]]
-"""Takes the database away, and returns what brings it back."""
+"""Takes the database away, and returns the function that brings it back."""
 
 
 async def serve_through(options: dict, outage: Outage) -> tuple[FinishedRun, list[dict]]:
-    """Serve a run whose task asks for something while the database is away; return the run, and what was logged."""
+    """Serve a run whose task asks for something while the database is away; return the run, and the log."""
     folder = options["dags"].parent
     scheduler = Scheduler(**options)
     finished = []

@@ -1,4 +1,4 @@
-"""People clear and mark what they like, when they like, on random DAGs; in the end every state is as it must be."""
+"""Users clear and mark any tasks at any time on random DAGs; in the end every state is correct."""
 
 import asyncio
 import tempfile
@@ -93,7 +93,7 @@ class Scene(Simulated):
             await self.clock.sleep(timedelta(minutes=minutes))
             await self.request(request, channels)
             if isinstance(request, MarkTasks):
-                # What followed from the old state is to follow from the new one.
+                # The consequences of the old state must be replaced by those of the new one.
                 below = tuple(sorted(self.below(request.task_ids[0])))
                 if below:
                     await self.request(ClearTasks(below), channels)

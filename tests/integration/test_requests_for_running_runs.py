@@ -1,4 +1,4 @@
-"""What people want done with a running run is done in their order, once, whatever happens meanwhile."""
+"""Requests about a running run are carried out once, in their order, through all failures."""
 
 import asyncio
 from datetime import UTC, datetime, timedelta
@@ -46,7 +46,7 @@ def simulation(tmp_path, *requests, sweep=86_400.0, **failure) -> Simulated:
 
 
 async def story(simulated: Simulated, span: timedelta = 15 * MINUTE):
-    """Serve, and return how the run and its tasks ended, what was launched, and what is left to do or to run."""
+    """Serve, and return the ends of the run and its tasks, the launches, and the remaining requests and processes."""
     await asyncio.to_thread(simulated.run_for, span)
     run = await simulated.inline.read(get_run, *RUN)
     tasks = {row.task_id: row.state for row in await simulated.inline.read(load_task_instances, run.id)}

@@ -1,6 +1,6 @@
-"""A scheduler beside a newer one that has migrated the database: it goes on with what it knows.
+"""A scheduler beside a newer one that has migrated the database: it goes on with its own version's features.
 
-What is newer is made up here as every migration may make it: by additions only.
+The newer schema is made up here as every migration may make it: by additions only.
 """
 
 from datetime import UTC, datetime, timedelta

@@ -39,7 +39,7 @@ class Folder:
         await self.database.write(store_report, report, FileStamp("", 0, 0, ""), now=START, defaults=defaults)
 
     async def examined(self, now) -> Examined:
-        """Let what is due be made, and require that it was foreseen."""
+        """Create the due runs, and require that they were foreseen."""
         foreseen = await self.database.read(foresee_dag, "d", now)
         examined = await self.database.write(examine_dag, "d", now)
         assert (foreseen.created, foreseen.is_held_back) == (examined.created, examined.is_held_back)
@@ -47,7 +47,7 @@ class Folder:
         return examined
 
     async def made_at(self, hours: float) -> list[float]:
-        """Let everything be made that is due at an hour; return what that was, in hours since the start."""
+        """Create all runs that are due at an hour; return their dates, in hours since the start."""
         now, made = START + hours * HOUR, []
         while (examined := await self.examined(now)).created is not None:
             made.append(examined.created)

@@ -1,4 +1,4 @@
-"""Several schedulers on one PostgreSQL database: what they share is never given twice, and nothing of it is left lying.
+"""Several schedulers on one PostgreSQL database: shared slots are never given twice, and none are left unused.
 
 Two evaluators work at once on a real server and wake one another by its notifications; there are no sweeps, and the
 executor is the test.
@@ -43,7 +43,7 @@ async def test_what_tasks_share_is_never_given_twice_and_never_left_lying(postgr
             peers.serve(peer)
         await peers.trigger(dag_of(task_options=options))
         await eventually(lambda: len(one.running) == 3, "one has all that there is")
-        # What the other knows of that is older: only the database can refuse it.
+        # The other one's knowledge is older: only the database can refuse it.
         other.limit_to(N_RUNS)
         other.evaluator.wake()
         await eventually(lambda: other.evaluator.n_runs == N_RUNS - 3, "the other has the rest")

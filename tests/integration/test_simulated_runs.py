@@ -1,4 +1,4 @@
-"""The production services in virtual time, while somebody triggers, cancels, or changes rows beside them."""
+"""The production services in virtual time, while users trigger, cancel, or change rows beside them."""
 
 import asyncio
 from collections import Counter

@@ -1,4 +1,4 @@
-"""A simulated span tells what the scheduler does with each kind of DAG: nothing of it is decided anywhere else."""
+"""A simulated span shows the scheduler's work on each kind of DAG: nothing in it is decided anywhere else."""
 
 import asyncio
 from collections import Counter

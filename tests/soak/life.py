@@ -1,7 +1,7 @@
 """A scheduler that lives for long in virtual time, with retention, and is weighed now and then.
 
-Its services are the production ones. Its database is a file, and its executor forgets what was acknowledged, so what
-grows is the scheduler.
+Its services are the production ones. Its database is a file, and its executor forgets acknowledged tries, so only
+the scheduler grows.
 """
 
 import gc
@@ -33,7 +33,7 @@ FILE = "soak.db"
 
 @dataclass(frozen=True)
 class Weight:
-    """What a scheduler has done, and weighs, after so many periods of its life."""
+    """The work and the memory of a scheduler after a number of periods of its life."""
 
     number: int
     launched: int
@@ -54,11 +54,11 @@ class Forgetful(ScriptedExecutor):
 
 
 class Life(Simulated):
-    """A scheduler of so many DAGs, each with a run every ten minutes, that keeps the runs of half a period."""
+    """A scheduler with a number of DAGs, each with a run every ten minutes, that keeps the runs of half a period."""
 
     def __init__(self, home: Path, n_dags: int, period: timedelta = DAY) -> None:
         super().__init__(home, list(dags(n_dags)), script, START - timedelta(seconds=1))
-        # What is swept for in vain would take most of the time.
+        # Sweeps in vain would take most of the time.
         self.settings = msgspec.structs.replace(self.settings, sweep_interval=600.0)
         self._home = home
         self._period = period
@@ -130,7 +130,7 @@ def dags(n: int) -> Iterator[DAG]:
 
 
 def script(launch: Launch) -> Outcome:
-    """Every fifth first try fails, tasks last half a minute, and what is mapped over has three values."""
+    """Every fifth first try fails, tasks last half a minute, and inputs to map over have three values."""
     chance = zlib.crc32(f"{launch.run.run_id}{launch.task_id}".encode()) % 5
     if launch.task_id == "first" and launch.try_number == 1 and chance == 0:
         return Outcome("failed", timedelta(seconds=30), "as scripted")

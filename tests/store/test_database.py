@@ -1,4 +1,4 @@
-"""What every database promises: a write is done or not done, at once and for good, and its failures have a name."""
+"""The promises of every database: a write is done or not done, at once and for good, and its failures have names."""
 
 import asyncio
 import threading
@@ -248,7 +248,7 @@ def test_an_event_loop_that_ends_during_a_commit_leaves_nobody_waiting(tmp_path)
 
 
 def _cancel_all_tasks(loop: asyncio.AbstractEventLoop) -> None:
-    """Do what an event loop's runner does at its end."""
+    """Act like an event loop's runner at its end."""
     tasks = asyncio.all_tasks(loop)
     for task in tasks:
         task.cancel()

@@ -70,12 +70,12 @@ def ends_of(keys: list[tuple[int, str, int]], *runs: int, state: str = "success"
 
 
 def ended(*keys_and_runs: Any, state: str = "success") -> Callable[[sa.Connection], Stale]:
-    """Return what stores these ends."""
+    """Return the query that stores these ends."""
     return lambda conn: apply(conn, ends_of(*keys_and_runs, state=state))
 
 
 def ended_at_once(*keys_and_runs: Any, state: str = "success") -> Callable[[sa.Connection], Stale]:
-    """Return what stores these ends in one statement if it can."""
+    """Return the query that stores these ends, in one statement if possible."""
     batch = ends_of(*keys_and_runs, state=state)
     nothing = Stale(frozenset(), frozenset())
     return lambda conn: nothing if apply_at_once(conn, batch, {}) else apply(conn, batch)
@@ -116,7 +116,7 @@ def take_claims(conn: sa.Connection) -> int:
 
 
 def drop_own_claims(conn: sa.Connection) -> int:
-    for way in ("indexscan", "bitmapscan"):  # whatever plan the server has: here, as the rows lie on the disk
+    for way in ("indexscan", "bitmapscan"):  # in every plan of the server: here, in the order of the rows on disk
         conn.execute(sa.text(f"SET LOCAL enable_{way} = off"))
     return len(drop_claims(conn, FILES, "gone"))
 
@@ -125,7 +125,7 @@ FORTH, BACK = ended(KEYS), ended(KEYS[::-1], state="failed")
 ENDED_RUNS, ENDED_RUNS_BACK = ended(KEYS, *RUNS), ended(KEYS[::-1], *RUNS[::-1], state="failed")
 AT_ONCE, AT_ONCE_BACK = ended_at_once(KEYS, *RUNS), ended_at_once(KEYS[::-1], *RUNS[::-1], state="failed")
 TASK, RUN, CLAIM = "task_instance WHERE id = 9", "dag_run WHERE id = 2", "parse_claim WHERE path = '_.py'"
-"""The row at which the two meet: somebody else has it until both wait."""
+"""The row at which the two meet: a third transaction holds it until both wait."""
 MEETINGS = {
     "two-batches": (FORTH, BACK, TASK),
     "two-batches-with-runs": (ENDED_RUNS, ENDED_RUNS_BACK, RUN),
@@ -166,7 +166,7 @@ def n_ended(conn: sa.Connection) -> int:
 
 
 async def meet(opened, one: Work, other: Work, held: str) -> list[Any]:
-    """Have both wait for a row that somebody else has, then for one another; return what they return."""
+    """Make both wait for a row of a third transaction, then for one another; return their results."""
     database, holder = opened
 
     async def until_it_waits(*begun: asyncio.Task[Any]) -> None:
@@ -181,7 +181,7 @@ async def meet(opened, one: Work, other: Work, held: str) -> list[Any]:
         await until_it_waits(first, second)
         blocked = {row["pid"]: set(row["by"]) for row in await holder.fetch(BLOCKED)}
         do_meet = any(by & blocked.keys() for by in blocked.values())
-        passes_by = other is take_over and second.done()  # it leaves runs alone that somebody has locked
+        passes_by = other is take_over and second.done()  # it leaves locked runs alone
         assert do_meet or passes_by, "one waits for the other"
     return [first.result(), second.result()]
 
@@ -190,7 +190,7 @@ async def meet(opened, one: Work, other: Work, held: str) -> list[Any]:
 async def test_two_that_change_the_same_rows_in_opposite_order_both_end(opened, one, other, held):
     results = await meet(opened, one, other, held)
     said = [len(KEYS) - len(result.tasks) for result in results if isinstance(result, Stale)]
-    assert await opened[0].read(n_ended) == sum(said), "what a batch could not write, it knows"
+    assert await opened[0].read(n_ended) == sum(said), "a batch knows the rows that it could not write"
 
 
 async def test_more_runs_than_one_statement_takes_are_locked_in_order(opened, monkeypatch):

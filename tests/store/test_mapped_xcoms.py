@@ -1,4 +1,4 @@
-"""What the instances of a mapped task have pushed, counted and read in parts."""
+"""The XComs of a mapped task's instances, counted and read in parts."""
 
 from datetime import UTC, datetime
 

@@ -1,4 +1,4 @@
-"""What a parse found is stored: versions where something has changed, and DAGs leave only on proof."""
+"""The storage of a parse's results: versions only after changes, and DAGs leave only on proof."""
 
 from datetime import datetime, timedelta
 

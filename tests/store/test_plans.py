@@ -93,7 +93,7 @@ HOT = [
 
 
 def name_of(query: Any) -> str:
-    """Return the name of a query, some arguments of which may be given already."""
+    """Return the name of a query, which may be a partial."""
     name: str = query.func.__name__ if isinstance(query, partial) else query.__name__
     return name
 
@@ -160,7 +160,7 @@ async def test_a_change_of_state_finds_its_row_by_its_key_in_a_new_table_too(dat
 
 
 def plans_with_few_tasks(conn: sa.Connection, *write: Any) -> list[str]:
-    """Return the plans that the database chooses by itself where a run has three task instances."""
+    """Return the plans that the database chooses if a run has three task instances."""
     plans_with_a_run(conn, dags.get_dag, "d")
     if conn.dialect.name != "sqlite":
         conn.execute(sa.text("SET LOCAL enable_seqscan = on"))

@@ -1,4 +1,4 @@
-"""What is PostgreSQL's own: its errors, its URLs, a connection that goes away."""
+"""PostgreSQL alone: its errors, its URLs, a connection that goes away."""
 
 import asyncio
 import os

@@ -58,7 +58,7 @@ def description(conn: sa.Connection) -> dict[str, object]:
 
 
 def predicate(index: dict[str, object]) -> str:
-    """Return what a partial index is limited to."""
+    """Return the condition of a partial index."""
     options = index.get("dialect_options", {})
     return str(options.get("sqlite_where", options.get("postgresql_where", "")))
 

@@ -1,4 +1,4 @@
-"""What is too old goes, in small batches, with all that is its own; what somebody still needs stays."""
+"""Old data is deleted in small batches, with everything that belongs to it; data that is still needed stays."""
 
 from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
@@ -268,7 +268,7 @@ async def test_versions_go_that_no_run_needs_and_sources_that_no_version_needs(d
     for file in laid_out.values():
         file.write_text("text")
     policy = policy_of(RetentionSettings(versions_days=0.001), NOW)
-    # The version that was superseded five minutes ago may be what a run is being given.
+    # A run may just be getting the version that was superseded five minutes ago.
     assert await swept(database, tmp_path, policy) == {"versions": 2, "sources": 2}
     assert await database.read(kept) == (["4", "3", "1"], {"b", "c", "e"})
     await database.write(lambda conn: conn.execute(update(dag_run).values(version_id=None)))

@@ -1,4 +1,4 @@
-"""Runs and what belongs to them: stored once, listed for readers, changed by guarded batches, deleted together."""
+"""Runs and their parts: stored once, listed for readers, changed by guarded batches, deleted together."""
 
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -143,7 +143,7 @@ async def test_a_batch_returns_rows_that_its_author_did_not_know_as_stale(databa
     assert await database.write(apply, Batch(5, tasks=[ended, late])) == Stale(frozenset(), frozenset({(run, "b", -1)}))
     taken_over = msgspec.structs.replace(ended, before_state="success", state="failed")
     assert await database.write(apply, Batch(4, tasks=[taken_over])) == Stale(frozenset(), frozenset({(run, "a", -1)}))
-    # A try that nobody has begun any more: the state and the epoch are those of the newer one.
+    # A try that is obsolete: the state and the epoch are those of the newer one.
     of_an_earlier_try = msgspec.structs.replace(taken_over, before_try=0, try_number=0)
     assert await database.write(apply, Batch(5, tasks=[of_an_earlier_try])) == Stale(
         frozenset(), frozenset({(run, "a", -1)})

@@ -116,7 +116,7 @@ async def test_what_is_odd_about_one_dag_is_its_own(database):
         store(conn, [hourly("full", max_active_runs=1), hourly("later", start_date=START + HOUR), hourly("run_id")])
         create_manual_run(conn, "ahead", now=START, logical_date=START)
         create_manual_run(conn, "full", now=START, logical_date=START + 9 * HOUR)
-        # By the name alone one cannot tell a run of the schedule from one that somebody has named so.
+        # The name alone does not distinguish a scheduled run from one that a user has named so.
         insert_run(conn, new_run(AT_START, "run_id", logical_date=None, run_type=DagRunType.MANUAL))
         set_paused(conn, "paused", True, START)
         conn.execute(sa.update(dag_version).where(dag_version.c.dag_id == "broken").values(serialized=b"x"))
@@ -193,13 +193,13 @@ async def test_runs_are_made_together_but_for_those_that_there_are(database):
 
 
 async def test_two_schedulers_that_examine_the_same_dags_make_each_run_once(postgres_url):
-    """The second one waits for the first; what that has made meanwhile, it looks at once more."""
+    """The second one waits for the first, and examines the first one's new runs once more."""
     database = await open_database(f"{postgres_url}&lock_timeout=60s&statement_timeout=60s")
     ids = [f"d{n}" for n in range(5)]
     await database.write(store, [hourly(dag_id) for dag_id in ids])
     holder = await asyncpg.connect(postgres_url)
     async with asyncio.timeout(60), asyncio.TaskGroup() as tasks, holder.transaction():
-        # By somebody who has this row, both are kept from ending before they meet.
+        # A third transaction holds this row, so that neither ends before they meet.
         await holder.execute("SELECT 1 FROM dag WHERE dag_id = 'd0' FOR NO KEY UPDATE")
         one = tasks.create_task(database.write(examine_dags, ids, NOW))
         while await holder.fetchval(WAITING) < 1:

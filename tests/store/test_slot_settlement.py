@@ -1,4 +1,4 @@
-"""Slots that schedulers share: one that settles alone counts once, and again as soon as anybody else has settled."""
+"""Slots that schedulers share: one that settles alone counts once, and again as soon as another one has settled."""
 
 from collections.abc import Sequence
 
@@ -20,7 +20,7 @@ ONE, OTHER = 7, 8
 
 
 class Slots:
-    """A pool of three slots, and what two schedulers have of it."""
+    """A pool of three slots, and two schedulers' shares of it."""
 
     def __init__(self, database, run_row_id: int) -> None:
         self._database = database
@@ -28,7 +28,7 @@ class Slots:
         self._taken = {ONE: 0, OTHER: 0}
 
     async def take(self, epoch: int, counted: dict[str, int] | None) -> tuple[bool, int, int]:
-        """Queue a task instance if it may be; return that, what others have, and how many statements that took."""
+        """Queue a task instance if allowed; return whether it was, the others' slots, and the number of statements."""
         settled, n_statements = await self._database.write(self._settle, epoch, counted)
         self._taken[epoch] += not settled.refused
         return not settled.refused, settled.pools["narrow"], n_statements
@@ -54,10 +54,10 @@ async def test_a_lone_scheduler_counts_slots_once_until_another_one_comes(databa
     await database.write(set_pool, "narrow", 3)
     slots = Slots(database, await database.write(insert_run, new_run()))
     nothing = {"narrow": 0}
-    assert await slots.take(ONE, nothing) == (True, 0, 3), "the row is locked and signed, what others have is counted"
+    assert await slots.take(ONE, nothing) == (True, 0, 3), "the row is locked and signed, the others' slots are counted"
     assert await slots.take(ONE, nothing) == (True, 0, 1), "the row is locked"
     assert await slots.take(OTHER, None) == (True, 2, 3), "the signature is taken away"
-    assert await slots.take(ONE, nothing) == (False, 1, 3), "what it remembers is no longer true"
+    assert await slots.take(ONE, nothing) == (False, 1, 3), "its knowledge is outdated"
     assert await slots.take(OTHER, None) == (False, 2, 3)
     assert await slots.take(OTHER, None) == (False, 2, 2), "who is not alone signs nothing"
 
@@ -90,7 +90,7 @@ async def test_instances_are_written_at_once_only_while_signed_pools_have_room(d
         assert stored["t1"] == (state if is_written else before)
         return is_written
 
-    assert not await at_once("queued", "running", narrow=3), "somebody else has settled since"
+    assert not await at_once("queued", "running", narrow=3), "another scheduler has settled since"
     await slots.take(ONE, {"narrow": 1})
     assert not await at_once("queued", "running", narrow=4)
     assert not await at_once("queued", "running", epoch=OTHER, narrow=3)

@@ -1,4 +1,4 @@
-"""What a command on SQLite loads: neither Alembic, nor the drivers that it does not use."""
+"""The imports of a command on SQLite: neither Alembic, nor the drivers that it does not use."""
 
 import subprocess
 import sys

@@ -1,4 +1,4 @@
-"""What tasks ask about runs of any DAG."""
+"""Tasks' questions about runs of any DAG."""
 
 import msgspec
 import pytest

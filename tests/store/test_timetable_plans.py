@@ -1,4 +1,4 @@
-"""Plans of authors' timetables, and what pauses a DAG, on every database."""
+"""Plans of authors' timetables, and the reasons to pause a DAG, on every database."""
 
 from datetime import UTC, datetime, timedelta
 

@@ -1,4 +1,4 @@
-"""Runs that somebody asks for: stored with few statements, and never in place of another one."""
+"""Triggered runs: stored with few statements, and never in place of another one."""
 
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -65,4 +65,4 @@ async def test_a_run_that_is_in_nobody_s_way_takes_few_statements(database):
         sa.event.remove(conn, "before_cursor_execute", note)
         return len(found)
 
-    assert await database.write(statements) == 2, "the DAG's version, and the run with what deadlines it has"
+    assert await database.write(statements) == 2, "the DAG's version, and the run with its deadlines"

@@ -1,4 +1,4 @@
-"""Database URLs: what they name, what is wrong with them, and that their secrets are never shown."""
+"""Database URLs: valid ones, invalid ones, and that their secrets are never shown."""
 
 from pathlib import Path
 
@@ -91,4 +91,4 @@ def test_the_server_that_answered_last_is_asked_first(url, servers):
     assert order.of(url) == servers
     order.answered(servers[-1])
     assert order.of(url) == [*servers[-1:], *servers[:-1]]
-    assert ServerOrder().of(url) == servers, "another engine finds out by itself"
+    assert ServerOrder().of(url) == servers, "another engine finds out on its own"

@@ -1,1 +1,1 @@
-"""What several tests need: real schedulers as processes, a virtual clock, a scripted executor, a PostgreSQL server."""
+"""Shared by several tests: real schedulers as processes, a virtual clock, a scripted executor, a PostgreSQL server."""

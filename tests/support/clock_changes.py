@@ -56,9 +56,9 @@ POLICIES = (
 
 
 def daily_disagreement(zone: str, change: Change, gap: str | None, fold: str | None) -> str | None:
-    """Walk a daily schedule through a change, at a time in the middle of what is skipped or repeated.
+    """Walk a daily schedule through a change, at a time in the middle of the skipped or repeated span.
 
-    Returns what differs from the instants that are found by looking at the clock itself, None if nothing does.
+    Returns the difference from the instants that are found with the clock itself; None without one.
     """
     clock = ZoneInfo(zone)
     middle = (change.at + (change.before + change.after) / 2).replace(tzinfo=None, second=0, microsecond=0)
@@ -72,7 +72,7 @@ def daily_disagreement(zone: str, change: Change, gap: str | None, fold: str | N
     instant = wanted[0] - timedelta(seconds=1)
     while (instant := schedule.next(instant)) <= wanted[-1]:
         forth.append(instant)
-    if gap is not None:  # what Airflow does at a change is the same in one direction only
+    if gap is not None:  # Airflow's behaviour at a change is the same in one direction only
         instant = wanted[-1] + timedelta(seconds=1)
         while (instant := schedule.previous(instant)) >= wanted[0]:
             back.insert(0, instant)

@@ -49,7 +49,7 @@ class CrashingDatabase(PassingDatabase):
 
 
 class KeptExecutor(ScriptedExecutor):
-    """Its tries outlive the scheduler, as those of a keeper do, and so do ends that nobody has acknowledged."""
+    """Its tries outlive the scheduler, as those of a keeper do, and so do unacknowledged ends."""
 
     def __init__(self, context: ExecutorContext, script: Script) -> None:
         super().__init__(context, script)

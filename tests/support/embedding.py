@@ -1,4 +1,4 @@
-"""A program that embeds a scheduler: its folder of DAG files, its home, and what it leaves behind."""
+"""A program that embeds a scheduler: its folder of DAG files, its home, and its remains."""
 
 import textwrap
 from dataclasses import dataclass

@@ -14,7 +14,7 @@ VERY_LATE = datetime(2099, 1, 1, tzinfo=UTC)
 
 
 def fill(conn: Connection, *, n_runs: int, n_dags: int, dag_id: str = "past", n_tasks: int = N_TASKS) -> None:
-    """Add finished runs of a DAG, with so many task instances each, and DAGs that are due very late."""
+    """Add finished runs of a DAG, with this many task instances each, and DAGs that are due very late."""
     now = datetime.now(UTC)
     run = numbers(n_runs)
     copy_rows(

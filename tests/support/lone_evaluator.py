@@ -1,4 +1,4 @@
-"""One scheduler's evaluator beside others on one database, ticked by a test: who owns what, without anything else."""
+"""One scheduler's evaluator beside others on one database, ticked by a test: ownership alone, without anything else."""
 
 from collections.abc import Mapping
 from datetime import timedelta
@@ -84,7 +84,7 @@ async def store_dag(database: Database, dag: DAG) -> None:
 async def serving(
     database: Database, folder: Path, name: str, executors: Mapping[str, int] = NO_OTHERS, runs: frozenset[str] = NONE
 ) -> LoneEvaluator:
-    """Return the evaluator of a new scheduler, which has taken up what is there; its executor runs these tries."""
+    """Return the evaluator of a new scheduler, which has taken up the stored runs; its executor runs these tries."""
     values = {"hostname": name, "pid": 1, "home": name, "version": "1", "now": NOON, "takeover_seconds": 30}
     until = NOON + timedelta(hours=1)
     epoch = await database.write(register_scheduler, scheduler_id=name, lease_until=until, **values)
@@ -96,6 +96,6 @@ async def serving(
 
 
 async def run_on(scheduler: LoneEvaluator, database: Database, run_id: str) -> dict[str, str]:
-    """Have a run of the DAG `d` made and begun; return what `tick` does."""
+    """Create and begin a run of the DAG `d`; return the result of `tick`."""
     await database.write(create_manual_run, "d", now=NOON, run_id=run_id)
     return await scheduler.tick(RunCreated(DagRunKey("d", run_id)))

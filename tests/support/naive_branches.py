@@ -1,4 +1,4 @@
-"""What branches and short circuits leave out, found as simply as it can be."""
+"""The tasks that branches and short circuits leave out, computed in the simplest way."""
 
 from collections.abc import Collection, Mapping
 from typing import NamedTuple
@@ -11,12 +11,12 @@ Decision = BranchDecision | ShortCircuitDecision
 
 
 class Decided(NamedTuple):
-    """What a branch or a short circuit has decided as it ended.
+    """The decision of a branch or a short circuit that has ended.
 
     Attributes:
         begun: The task instances that had begun by then, and go on.
         begun_if_ready: Those that had begun if they were ready by then.
-        restarting: Those that were cleared while they ran: when their tries are gone, it is decided about them anew.
+        restarting: Those that were cleared while they ran: they are decided again when their tries are gone.
     """
 
     decision: Decision
@@ -36,7 +36,7 @@ def left_out_by(name: str, decision: Decision, tasks: Mapping[str, SerializedTas
 
 
 def reachable(start: str, edges: Mapping[str, list[str]]) -> set[str]:
-    """Return what can be reached from a task by these edges."""
+    """Return the tasks that these edges reach from a task."""
     found: set[str] = set()
     todo = list(edges[start])
     while todo:

@@ -27,14 +27,14 @@ Key = tuple[str, int]
 
 
 class NaiveEvaluator:
-    """Knows a DAG, and what each task instance has ended as.
+    """Knows a DAG, and the end of each task instance.
 
     Args:
         dag: The DAG, its tasks in topological order.
         kept: Task instances of an earlier attempt at the run, with their states: None for one that was cleared.
         lengths: How many values the results of those that ran before have.
-        under_way: Those that were ready or had begun, and run whatever becomes of what is upstream of them.
-        decisions: What the branches and short circuits among those that ran before have decided.
+        under_way: Those that were ready or had begun, and run regardless of their upstreams.
+        decisions: The decisions of the branches and short circuits among those that ran before.
     """
 
     def __init__(
@@ -65,11 +65,11 @@ class NaiveEvaluator:
         ran: Mapping[Key, tuple[State | None, int | None]],
         decided: Mapping[Key, Decided] | None = None,
     ) -> None:
-        """Take over how the task instances that really ran have ended, and settle the rest anew.
+        """Take over the ends of the task instances that really ran, and settle the rest again.
 
         Args:
             ran: Their states, and how many values their results have.
-            decided: What branches and short circuits have decided that have ended since this was last called.
+            decided: The decisions of branches and short circuits that have ended since the last call.
         """
         was_ready = self.may_run() if decided else set()
         for key, (state, length) in ran.items():
@@ -84,7 +84,7 @@ class NaiveEvaluator:
             for index in self._indexes(task.task_id):
                 self._settle(task, index)
                 if self._waits(task, index) and self._are_alike(task):
-                    # What depends on just the same follows the first, so that none is settled while that waits.
+                    # Tasks with the same dependencies follow the first one, so that none is settled while that waits.
                     break
 
     def finished(self) -> dict[Key, State]:
@@ -101,7 +101,7 @@ class NaiveEvaluator:
 
     def has_lost_a_place(self) -> bool:
         """Whether instances stand in a group in a group whose length is not known any more: what it comes from was
-        cleared, or is no list now. Nobody can tell then who stands beside whom.
+        cleared, or is no list now. Then nothing tells which instances belong together.
         """
         return any(
             len(self._mapped_groups(task)) > 1 and self._indexes(name) != [-1] and self._count(task) is None
@@ -117,7 +117,7 @@ class NaiveEvaluator:
                 self.states[found] = State.SKIPPED
 
     def _is_left_out(self, task: SerializedTask, index: int) -> bool:
-        """Whether somebody directly upstream has decided against it, and was not cleared since."""
+        """Whether a direct upstream has decided against it, and was not cleared since."""
         upstream = [(name, index if (name, index) in self.states else -1) for name in self._upstream[task.task_id]]
         ended = [key for key in upstream if self.states.get(key) is not None]
         return any(task.task_id in self._left_out.get(key, ()) for key in ended)
@@ -142,7 +142,7 @@ class NaiveEvaluator:
             self.states[key] = State.SUCCESS
 
     def _fit(self, task: SerializedTask) -> None:
-        """Fit the number of instances of an earlier attempt to what it is now, once the results for it are there."""
+        """Fit the number of instances of an earlier attempt to the present one, once its results are known."""
         sources = {source for length in self._factors(task) for source in _results(length)}
         kept = [index for index in self._indexes(task.task_id) if self.states[task.task_id, index] is not State.REMOVED]
         keys = [(task.task_id, index) for index in kept]

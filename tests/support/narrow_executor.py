@@ -1,4 +1,4 @@
-"""An executor of somebody else's: room for one task, which it does not really run."""
+"""A third-party executor: room for one task, which it does not really run."""
 
 from collections.abc import Sequence
 from datetime import timedelta
@@ -11,7 +11,7 @@ RETURNED = "what no task has returned"
 
 
 class NarrowExecutor(ScriptedExecutor):
-    """Notes what it was given in `seen`: the task, and how many others were in it then."""
+    """Records its launches in `seen`: the task, and the number of others at that time."""
 
     seen: list[tuple[str, int]] = []  # noqa: RUF012 - one for all, since the scheduler makes the executor
 

@@ -1,4 +1,4 @@
-"""What parses report, as far as a test says, and when that is stored."""
+"""The reports of parses, with the parts that a test gives, and the time of their storage."""
 
 from datetime import UTC, datetime, timedelta
 

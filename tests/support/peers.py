@@ -88,7 +88,7 @@ class Peer:
 
 
 class Peers:
-    """Two schedulers, and what the database says of their work."""
+    """Two schedulers, and the database's view of their work."""
 
     def __init__(self, one: Peer, other: Peer, database: Database, serve: Callable[[Peer], object]) -> None:
         self.both = (one, other)
@@ -106,7 +106,7 @@ class Peers:
         return sorted(what for peer in self.both for what in peer.running.values())
 
     async def trigger(self, dag: DAG, n: int = N_RUNS) -> None:
-        """Make runs of a DAG, as somebody does from another terminal."""
+        """Make runs of a DAG, as a user does from another terminal."""
 
         def trigger(conn: sa.Connection) -> None:
             store_report(conn, report_of(dag), STAMP, now=CLOCK.now(), defaults=DEFAULTS)
@@ -140,7 +140,7 @@ class Peers:
         return Counter(epoch for epoch, _ in rows)
 
     async def end_one_by_one(self, n: int, limit: int) -> Counter[Try]:
-        """End `n` tries, one after another: the limit is always taken up, and never exceeded. Returns what has run."""
+        """End `n` tries, one after another: the limit is always used up, and never exceeded. Returns them."""
         done: Counter[Try] = Counter()
         for n_left in range(n, 0, -1):
             await eventually(lambda: len(self.running) >= min(limit, n_left), "all that is free is given away")  # noqa: B023 - awaited here
@@ -155,7 +155,7 @@ class Peers:
 
 @asynccontextmanager
 async def two_schedulers(postgres_url: str, home: Path) -> AsyncIterator[Peers]:
-    """Make two schedulers that hear one another; what they are asked to do waits until they are served."""
+    """Make two schedulers that hear one another; their requests wait until they are served."""
     keys = keys_of(Settings(home=str(home)))
     databases = [UninterruptedDatabase(await open_database(postgres_url, keys=keys)) for _ in range(3)]
     found = []

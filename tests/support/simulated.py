@@ -15,7 +15,7 @@ from asynsched.store.schema import DagRunRow
 
 
 class Simulated(Simulation):
-    """A scheduler of these DAGs from `start` on. After `run_for`, its database and executor tell what happened."""
+    """A scheduler of these DAGs from `start` on. After `run_for`, its database and executor show the results."""
 
     def __init__(self, home: Path, dags: Sequence[DAG], script: Script, start: datetime) -> None:
         settings = Settings(home=str(home), dags_folder=str(home / "dags"))
@@ -26,6 +26,6 @@ class Simulated(Simulation):
 
 
 def report_of(dag: DAG) -> ParseReport:
-    """Return what a parse of a file with this DAG would report, sources apart."""
+    """Return the report of a parse of a file with this DAG, without sources."""
     parsed = ParsedDag(serialize_dag(dag), version_hash=f"{dag.dag_id:0>64.64}")
     return ParseReport(SCHEMA_VERSION, path=f"{dag.dag_id}.py", dags=(parsed,))

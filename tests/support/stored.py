@@ -1,4 +1,4 @@
-"""What tests look up that no command shows: the audit, all versions of a DAG, where a log is, what is due."""
+"""Stored facts that no command shows: the audit, all versions of a DAG, the paths of logs, due runs."""
 
 from datetime import datetime
 from pathlib import Path
@@ -16,7 +16,7 @@ from asynsched.store.schema import AuditRow, audit, dag_version
 
 
 def list_audit(conn: Connection, *, dag_id: str | None = None) -> list[AuditRow]:
-    """Return what was done from outside, to one DAG or to all, the newest first."""
+    """Return the users' actions on one DAG or on all, the newest first."""
     is_wanted = sa.true() if dag_id is None else audit.c.dag_id == dag_id
     rows = conn.execute(sa.select(audit).where(is_wanted).order_by(audit.c.id.desc()))
     return [as_struct(AuditRow, row) for row in rows]
@@ -29,7 +29,7 @@ def list_versions(conn: Connection, dag_id: str) -> list[DagVersionRow]:
 
 
 def log_file(home: Path, key: TaskInstanceKey, try_number: int) -> Path:
-    """Return where the log of a try is. There is no file when the try wrote nothing."""
+    """Return the path of a try's log. The file does not exist if the try wrote nothing."""
     return home / LOGS / log_path(key, try_number)
 
 

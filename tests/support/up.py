@@ -21,7 +21,7 @@ from tests.support.waiting import DEADLINE_SECONDS, until
 
 T = TypeVar("T")
 STRANGE = ("ASYNSCHED_", "PYTEST_", warm_commands.SOCKET_VARIABLE)
-"""How variables begin that no terminal of a site has."""
+"""The prefixes of variables that no terminal of a site has."""
 MARK = "SITE_OF_A_TEST"
 """Environment variable that every process of a site inherits, except parses; those name the home."""
 
@@ -36,13 +36,13 @@ class Finished:
 
     @property
     def json(self) -> Any:
-        """What it printed, which must be JSON alone."""
+        """Its output, which must be JSON alone."""
         return json.loads(self.stdout)
 
 
 @dataclass
 class Site:
-    """A DAG folder, a home and a database: what one installation of asynsched works on.
+    """A DAG folder, a home and a database: one installation of asynsched.
 
     `database` is a URL, or None for SQLite in the home. `env` is added to the environment of every command, and each
     runs `become` before anything else, if that is given, to be another user's.
@@ -105,7 +105,7 @@ class Site:
         return args[:1] != ("up",) and not any(name.startswith(("PYTHON", "TZ")) for name in self.env)
 
     def json(self, *args: str) -> Any:
-        """Run a command with JSON output, and return what it printed."""
+        """Run a command with JSON output, and return its parsed output."""
         return self.run(*args, "--output", "json").json
 
     def up_until_idle(self, *flags: str, dags: Path | None = None, timeout: float = 90) -> Finished:
@@ -150,11 +150,11 @@ class Site:
         self.until(lambda: dag_id in {dag["dag_id"] for dag in self.json("dags", "list")}, f"the DAG {dag_id} is known")
 
     def until(self, check: Callable[[], T], what: str, *, seconds: float = DEADLINE_SECONDS) -> T:
-        """Wait for a condition; a failure shows what the schedulers of this site have logged."""
+        """Wait for a condition; a failure shows the logs of this site's schedulers."""
         return until(check, what, seconds=seconds, describe=self.story)
 
     def story(self) -> str:
-        """Return what every scheduler of this site has printed so far, the last lines of each."""
+        """Return the last lines of every scheduler's output on this site."""
         return "\n".join(f"--- {log.name}\n{log.read_text(errors='replace')[-8000:]}" for log in self.logs)
 
     def processes(self) -> list[psutil.Process]:
@@ -188,7 +188,7 @@ class Site:
         assert left == {}, f"processes left behind: {left}\n{self.story()}"
 
     def end_everything(self) -> None:
-        """Kill what a failed test has left, and wait until it is gone."""
+        """Kill the processes that a failed test has left, and wait until they are gone."""
         left = self.processes()
         for process in left:
             with suppress(psutil.NoSuchProcess):
@@ -197,7 +197,7 @@ class Site:
 
 
 def title_of(process: psutil.Process) -> str:
-    """Return what `ps` shows first of a process; empty for one that has just ended."""
+    """Return the beginning of a process's title in `ps`; empty for one that has just ended."""
     try:
         return next(iter(process.cmdline()), "")
     except psutil.NoSuchProcess:
@@ -214,7 +214,7 @@ class Up:
 
     @property
     def log(self) -> str:
-        """What it has printed so far."""
+        """Its output so far."""
         return self.log_path.read_text(errors="replace")
 
     def wait_ready(self) -> None:

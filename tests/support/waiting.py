@@ -1,4 +1,4 @@
-"""Waiting for a condition, with a deadline: the only place where a test waits for what it cannot be told of."""
+"""Waiting for a condition, with a deadline: the only place where a test waits for something that causes no event."""
 
 import threading
 import time

@@ -1,6 +1,6 @@
 """Commands of the command line as forks of a process that has imported them: the same commands, without the imports.
 
-A test gives dozens of commands, and most of what one costs is imports. The server is a process of its own, without
+A test gives dozens of commands, and most of the cost of one is imports. The server is a process of its own, without
 threads, so that its forks are safe. `asynsched up`, and all that another user runs, start an interpreter as ever.
 """
 
@@ -117,5 +117,5 @@ def _import_commands() -> None:
 if __name__ == "__main__":
     _import_commands()
     with _Server(f"{sys.argv[1]}.new", _Command) as server:
-        Path(f"{sys.argv[1]}.new").rename(sys.argv[1])  # only what listens is found
+        Path(f"{sys.argv[1]}.new").rename(sys.argv[1])  # only listening sockets are found
         server.serve_forever()

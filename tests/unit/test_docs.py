@@ -1,4 +1,4 @@
-"""The reference says what the code does: every command, option, setting and public name."""
+"""The reference matches the code: every command, option, setting and public name."""
 
 import re
 import subprocess

@@ -1,4 +1,4 @@
-"""Health names what is stuck, tells it from what waits for the database, and can be asked while a step is under way."""
+"""Health names stuck loops, tells them from those that wait for the database, and answers during a step."""
 
 from datetime import UTC, datetime, timedelta
 
@@ -15,7 +15,7 @@ LONGEST_STEP = 60.0
 
 
 class Stepping(Service):
-    """Steps that take so long each; those that are None find no database."""
+    """Steps that take these times; those that are None find no database."""
 
     interval = timedelta(seconds=30)
 

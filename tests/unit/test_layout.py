@@ -17,7 +17,7 @@ HEAVY = {
 
 
 def tracked(*patterns: str) -> list[str]:
-    """Return the files that belong to the project: those under version control, or all where there is none."""
+    """Return the files that belong to the project: those under version control, or all without version control."""
     listed = subprocess.run(["git", "ls-files", "--", *patterns], cwd=ROOT, capture_output=True, text=True, check=False)
     if listed.returncode == 0:
         return [name for name in listed.stdout.splitlines() if (ROOT / name).exists()]

@@ -1,4 +1,4 @@
-"""The contract of every long-lived task: what it does while the database is away."""
+"""The contract of every long-lived task: its behaviour while the database is away."""
 
 from datetime import UTC, datetime, timedelta
 

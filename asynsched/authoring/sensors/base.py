@@ -58,7 +58,7 @@ class BaseSensorOperator(BaseOperator):
         exponential_backoff: Double the interval each time.
         max_wait: The longest interval, as a timedelta or seconds.
         silent_fail: Log an unexpected error of `poke` and continue.
-        never_fail: Skip the task instead of failing it, whatever the error.
+        never_fail: Skip the task instead of failing it, for every error.
 
     Raises:
         DagError: An argument is invalid, or both soft_fail and never_fail are given.

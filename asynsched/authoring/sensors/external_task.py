@@ -173,7 +173,7 @@ class ExternalTaskSensor(BaseSensorOperator):
             raise AsynschedException(f"task {self.task_id!r}: external_task_ids contains an id twice")
 
     def _missing(self) -> str:
-        """Return a sentence that names what does not exist; empty if the DAG, tasks and task group all do."""
+        """Return a sentence about the first missing object; empty if the DAG, tasks and task group all exist."""
         try:
             names: dict[str, list[str]] = ask("dag_names", dag_id=self.external_dag_id)
         except SupervisorNotFound:

@@ -106,7 +106,7 @@ class Watcher(Service):
         """Watch until cancelled.
 
         Raises:
-            SettingsError: The DAG folder does not exist, is no folder, or cannot be read.
+            SettingsError: The DAG folder does not exist, is not a folder, or cannot be read.
         """
         await anyio.to_thread.run_sync(check_folder, self._root, self._home)
         if self._settings.mode == "auto" and not await anyio.to_thread.run_sync(has_events, self._root):

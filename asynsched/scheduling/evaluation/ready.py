@@ -26,7 +26,7 @@ from asynsched.store.runs.slot_settlement import OwnUse, Settlement, SlotClaim
 
 
 class Limit:
-    """At most `capacity` of the tasks that share it may be queued or running; None is no limit.
+    """At most `capacity` of the tasks that share it may be queued or running; None means no limit.
 
     Attributes:
         release: The event that lets held tasks start, as text for a person.

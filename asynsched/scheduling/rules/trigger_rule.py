@@ -20,7 +20,7 @@ class UpstreamCounts:
     Attributes:
         total: All of them; `n_setups`, `success_setup` and `skipped_setup` count the setups among them.
         has_news: Since its reader set it to False, a count has changed that could change a verdict. Rules depend on
-            which states occur and on whether all have ended, so one more success among many is no news.
+            which states occur and on whether all have ended, so one more success among many changes nothing.
     """
 
     total: int = 0

@@ -407,7 +407,7 @@ def _values(path: str, parsed: ParsedDag, now: datetime, defaults: DagDefaults) 
         "is_paused": defaults.paused if paused is None else paused,
         "schedule_summary": found.schedule_summary,
         "tags": to_json(found.tags),
-        "max_active_runs": min(limit, LARGEST_INTEGER) or LARGEST_INTEGER,  # 0 is no limit, as in Airflow
+        "max_active_runs": min(limit, LARGEST_INTEGER) or LARGEST_INTEGER,  # 0 means no limit, as in Airflow
         "deadlines": to_json(found.deadlines),
         # Each parse asks for it, so a DAG that has a plan counts as changed by each.
         "timetable_plan": None if parsed.plan is None else to_json(parsed.plan),

@@ -37,7 +37,7 @@ def write_files(system: System, n: int) -> None:
 
 
 def files(system: System, sheet: Sheet) -> None:
-    """300 files of 3 tasks on a new installation, from its start; then what the idle system takes."""
+    """300 files of 3 tasks on a new installation, from its start; then the memory and CPU time of the idle system."""
     write_files(system, N_FILES)
     started_at = time.perf_counter()
     with system.serving() as client:
@@ -88,7 +88,7 @@ def saves(system: System, client: Client) -> list[float]:
 
 def note_idle(system: System, sheet: Sheet, cpu: object = None, memory: object = None) -> None:
     """Note CPU time and memory of every process of the system while nothing happens."""
-    time.sleep(SETTLE_SECONDS)  # what a start does is over
+    time.sleep(SETTLE_SECONDS)  # the work of a start is over
     processes = system.processes()
     before = cpu_seconds(processes)
     time.sleep(IDLE_SECONDS)

@@ -75,7 +75,7 @@ def known_dags(system: Ours, sheet: Sheet) -> None:
         started_at = time.perf_counter()
         with system.serving():
             sheet.seconds(f"start to healthy, {n_dags:,} DAGs", time.perf_counter() - started_at)
-            time.sleep(10)  # what a start does is over
+            time.sleep(10)  # the work of a start is over
             sheet.amount(f"memory, {n_dags:,} DAGs", memory_mb(system.processes()), "MB")
 
 

@@ -95,7 +95,7 @@ def forty_small(system: System, sheet: Sheet) -> None:
 
 
 def ten_heavy(system: System, sheet: Sheet) -> None:
-    """10 tasks of fib(33) in sequence, and the share of that which is no task's own work."""
+    """10 tasks of fib(33) in sequence, and the share of the time outside the tasks' own work."""
     system.write("chain.py", chain_text(10, ", fib=33"))
     with system.serving() as client:
         runs = timed_runs(system, client, ["chain"], 10)
@@ -121,7 +121,7 @@ def fifty_chains(system: System, sheet: Sheet) -> None:
 
 
 def pandas_file(system: System, sheet: Sheet) -> None:
-    """Hops of a file that imports pandas, and what they cost beyond those of one that does not."""
+    """Hops of a file that imports pandas, and their cost beyond those of a file that does not."""
     system.write("chain.py", chain_text(30))
     system.write("with_pandas.py", PANDAS + chain_text(30, dag_id="with_pandas"))
     with system.serving() as client:

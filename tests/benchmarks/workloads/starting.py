@@ -1,4 +1,4 @@
-"""What starts: the scheduler on an empty home, a command, the import of the authoring names."""
+"""Starts: of the scheduler on an empty home, of a command, and of the import of the authoring names."""
 
 import sys
 import time

@@ -1,6 +1,6 @@
 """Power cuts: `python -m tests.faults.power [--cuts N] [--seed S]`.
 
-A scheduler's life is recorded, and cut off at N moments; after each, another one goes on from what is left on the disk.
+A scheduler's life is recorded, and cut off at N moments; after each, another one goes on from the state of the disk.
 Ends with 0 only if all that was promised was there each time. With CI=true it also fails where nothing can be recorded.
 """
 
@@ -18,7 +18,7 @@ from tests.faults.power.recording import why_not
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.faults.power", description=__doc__)
     parser.add_argument("--cuts", type=int, default=40, help="how many power cuts, 40 by default")
-    parser.add_argument("--seed", type=int, help="draws the moments and what is lost; what is recorded still varies")
+    parser.add_argument("--seed", type=int, help="draws the moments and the lost data; the recording still varies")
     options = parser.parse_args()
     if obstacle := why_not():
         print(f"Power cuts are NOT tried: {obstacle}.", file=sys.stderr)

@@ -1,4 +1,4 @@
-"""Power cuts at moments of a recorded life, and what is wrong with what follows."""
+"""Power cuts at moments of a recorded life, and the errors that follow."""
 
 import json
 import os
@@ -16,16 +16,16 @@ from tests.faults.power.disk import Disk
 from tests.faults.power.recording import Operation, record
 
 SAFE = ("dags", "world")
-"""What a power cut does not undo: DAG files, which are people's, and what the world outside has seen."""
+"""Folders that a power cut does not undo: DAG files, which belong to people, and effects on the world outside."""
 UNTOLD = ("-shm", "/lock", "/keeper.lock", ".sock")
-"""Ends of paths of files that nobody reads after a start."""
+"""Ends of paths of files that are not read after a start."""
 VOLATILE = "home/tmp/"
 SHARED = ("world/", "home/logs/")
 
 
 @dataclass(frozen=True)
 class Life:
-    """What a scheduler has done in a folder, as it was recorded."""
+    """A scheduler's recorded operations in a folder."""
 
     root: Path
     operations: Sequence[Operation]
@@ -38,7 +38,7 @@ class Life:
         return cls(root, record(command, root, root.with_suffix(".trace"), _environment(root), timeout=90))
 
     def disk(self, n_operations: int) -> Disk:
-        """Return the disk after so many operations."""
+        """Return the disk after this many operations."""
         disk = Disk(self.root, SAFE)
         for one in self.operations[:n_operations]:
             if _matters(one.path.removeprefix(f"{self.root}/")):
@@ -46,7 +46,7 @@ class Life:
         return disk
 
     def unlike_the_folder(self) -> dict[str, str]:
-        """Return where the folder is not as the operations have left it: what the recording has missed."""
+        """Return the paths where the folder differs from the operations' result: gaps of the recording."""
         told = self.disk(len(self.operations)).files()
         paths = [path for path in self.root.rglob("*") if path.is_file()]
         there = {str(path.relative_to(self.root)): path.read_bytes() for path in paths}
@@ -58,7 +58,7 @@ class Life:
         return {path: f"{len(told.get(path, b''))} bytes told, {len(there.get(path, b''))} there" for path in differ}
 
     def moments(self, n: int, chance: Random) -> list[int]:
-        """Return so many moments for a cut: half of them as something was just promised, or had begun."""
+        """Return this many moments for a cut: half of them just after a promise, or after a task began."""
         world = f"{self.root}/world/"
         counted = list(enumerate(self.operations))
         spoken = [index + 1 for index, one in counted if one.path.startswith(world) and one.name == "write"]
@@ -68,7 +68,7 @@ class Life:
 
 @dataclass(frozen=True)
 class Cut:
-    """A power cut after so many operations; what was not synced is lost, or with a seed kept in part."""
+    """A power cut after a number of operations; unsynced data is lost, or with a seed kept in part."""
 
     after: int
     seed: int | None
@@ -78,7 +78,7 @@ class Cut:
         return f"power cut after operation {self.after}, {what}"
 
     def problems(self, life: Life) -> Iterator[str]:
-        """Do it, have a scheduler go on from what is left, where it was, and yield what is wrong then."""
+        """Cut the power, have a scheduler go on from the remaining state in the same place, and yield the errors."""
         shutil.rmtree(life.root)
         life.disk(self.after).write_out(life.root, None if self.seed is None else Random(self.seed))
         before = _lines(life.root / "world" / "begun")
@@ -98,7 +98,7 @@ class Cut:
 
 
 def some_cuts(life: Life, n: int, chance: Random) -> list[Cut]:
-    """Return cuts at that many moments, after every second of which all is lost that was not synced."""
+    """Return cuts at that many moments, where every second one loses all unsynced data."""
     moments = enumerate(life.moments(n, chance))
     return [Cut(moment, chance.randrange(10**6) if index % 2 else None) for index, moment in moments]
 
@@ -107,7 +107,7 @@ def _broken_promises(folder: Path, found: dict[str, Any]) -> Iterator[str]:
     promised, runs = _lines(folder / "world" / "promised"), found["runs"]
     for kind, name in promised:
         if kind in ("run", "ended") and runs.get(name) != "success":
-            yield f"the run {name}, of which somebody was told that it is there, is {runs.get(name)}"
+            yield f"the run {name}, whose storage was confirmed to a user, is {runs.get(name)}"
     if ["connection", "safe"] in promised and found["connection"] != "secret":
         yield f"a connection that was stored: {found['connection']}"
     if ["variable", "wanted"] in promised and found["variable"] != "something":
@@ -129,7 +129,7 @@ def _wrong_tries(before: list[list[str]], begun: list[list[str]], runs: dict[str
 
 
 def _comparable(path: str, data: bytes | None) -> object:
-    """Return what has to be alike: of files that several processes append to at once, not the order of the lines."""
+    """Return the content to compare: the order of lines does not count in files to which several processes append."""
     return sorted(data.splitlines()) if data is not None and path.startswith(SHARED) else data
 
 

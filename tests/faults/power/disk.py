@@ -1,7 +1,7 @@
-"""A disk that forgets what was not synced: what a power cut may leave of recorded operations.
+"""A disk that loses unsynced data: the states that a power cut may leave after recorded operations.
 
-What a file holds is on the disk once the file was synced, and a name once its folder was: nothing else is promised, so
-nothing else is believed. What was not synced may be there all the same, in part, in another order, or as zeros.
+A file's content is on the disk once the file was synced, and a name once its folder was: nothing else is promised, so
+nothing else is assumed. Unsynced data may be there all the same, in part, in another order, or as zeros.
 """
 
 import posixpath
@@ -18,7 +18,7 @@ Change = Callable[[bytearray], None]
 
 @dataclass
 class File:
-    """What a file holds on the disk, and what was done to it since, oldest first."""
+    """A file's content on the disk, and the later operations on it, oldest first."""
 
     stable: bytes = b""
     pending: list[tuple[int, Operation]] = field(default_factory=list)
@@ -39,7 +39,7 @@ class File:
         self.pending = [found for found in self.pending if found[0] >= began]
 
     def after_cut(self, chance: Random | None) -> bytes:
-        """Return what is left: only what was synced, or by chance more."""
+        """Return the remaining content: only synced data, or by chance more."""
         if chance is None or not self.pending:
             return self.stable
         way = chance.choice(("nothing", "all", "first", "some", "zeros"))
@@ -87,10 +87,10 @@ class Folder:
 
 
 class Disk:
-    """A folder that is empty at first, and what is done below it.
+    """A folder that is empty at first, and the operations below it.
 
     Args:
-        safe: Folders below it that are on another disk, as it were: what is done there is there at once.
+        safe: Folders below it that are on another disk, as it were: operations there are durable at once.
     """
 
     def __init__(self, root: Path, safe: Iterable[str] = ()) -> None:
@@ -99,7 +99,7 @@ class Disk:
         self.top = Folder()
 
     def do(self, one: Operation) -> None:
-        """Do what one operation did."""
+        """Repeat one operation."""
         match one.name:
             case "open":
                 self._open(one)
@@ -119,7 +119,7 @@ class Disk:
             case "unlink" | "rmdir":
                 self._folder(one.path).change(one.ended, {posixpath.basename(one.path): None})
             case _:
-                raise AssertionError(f"what this does to a disk is not known: {one}")
+                raise AssertionError(f"the effect of this on a disk is not known: {one}")
         if one.path.startswith(self._safe):
             self._folder(one.path).sync(one.ended + 1)
             found = self._folder(one.path).now.get(posixpath.basename(one.path))
@@ -127,7 +127,7 @@ class Disk:
                 found.sync(one.ended + 1)
 
     def write_out(self, target: Path, chance: Random | None, folder: Folder | None = None) -> None:
-        """Write what a power cut at this moment may have left; None for chance: only what was synced."""
+        """Write a state that a power cut at this moment may leave; None for chance: only synced data."""
         target.mkdir(mode=0o700)
         for name, found in (folder or self.top).after_cut(chance).items():
             if isinstance(found, Folder):
@@ -137,7 +137,7 @@ class Disk:
                 (target / name).write_bytes(found.after_cut(chance))
 
     def files(self, folder: Folder | None = None, path: str = "") -> dict[str, bytes]:
-        """Return what every file holds without a power cut, by its path."""
+        """Return the content of every file without a power cut, by its path."""
         found: dict[str, bytes] = {}
         for name, one in (folder or self.top).now.items():
             below = f"{path}{name}"

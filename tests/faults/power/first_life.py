@@ -1,7 +1,8 @@
-"""What is done before the power cut: `python -m tests.faults.power.first_life ROOT`.
+"""The life before the power cut: `python -m tests.faults.power.first_life ROOT`.
 
-It works on the folders `home` and `dags` of ROOT. Each line of `world/promised` says what somebody was told was done;
-each of `world/begun` that a task's code has begun. Both stand for the world outside, which a power cut does not undo.
+It works on the folders `home` and `dags` of ROOT. Each line of `world/promised` is an action that was confirmed to a
+user; each of `world/begun` a task whose code has begun. Both stand for the world outside, which a power cut does not
+undo.
 """
 
 import os
@@ -55,7 +56,7 @@ N_RUNS = 8
 
 
 def release(root: Path, version: int) -> None:
-    """Write a version of the DAG file and of what it imports."""
+    """Write a version of the DAG file and of its imports."""
     (root / "dags" / "released.py").write_text(HELPER.format(version=version))
     (root / "dags" / "chain.py").write_text(DAG_FILE.format(version=version))
 

@@ -1,4 +1,4 @@
-"""What the processes of a program do to files below a folder, as `strace` tells it: one operation after another.
+"""The operations of a program's processes on files below a folder, in order, recorded by `strace`.
 
 It sees SQLite's C code as well as Python, and every process that the program starts. Nothing of the machine is needed
 but leave to trace: no kernel module, no file system of its own.
@@ -28,7 +28,7 @@ _TEXT = re.compile(r'"([^"]*)"')
 class Operation(NamedTuple):
     """A system call that has succeeded.
 
-    `began` and `ended` count lines of the trace: what had ended when a sync began is synced when that has ended.
+    `began` and `ended` count lines of the trace: operations that had ended when a sync began are synced at its end.
     """
 
     began: int
@@ -57,7 +57,7 @@ def why_not() -> str:
 def record(
     command: Sequence[str], folder: Path, trace: Path, env: Mapping[str, str], timeout: float
 ) -> list[Operation]:
-    """Run a command to its end, and return what it and all that it has started have done below a folder."""
+    """Run a command to its end, and return the operations of all its processes below a folder."""
     traced = [
         "strace", "-f", "--seccomp-bpf", "-y", "-xx", "-s", "20000000", "-e", "signal=none",
         "-e", f"trace={','.join(CALLS)}", "-o", str(trace), *command,
@@ -94,7 +94,7 @@ def _operation(began: int, ended: int, name: str, arguments: str, returned: int,
             yield Operation(began, ended, "open", _plain(opened[1]), flags=arguments)
     elif name in ("write", "writev", "pwrite64", "pwritev", "pwritev2"):
         if not is_deleted and descriptors:
-            assert "..." not in arguments, "strace has cut off what was written"
+            assert "..." not in arguments, "strace has cut off the written data"
             data = b"".join(bytes.fromhex(text.replace("\\x", "")) for text in texts)[:returned]
             offset = int(arguments.rsplit(", ", 1)[1]) if name.startswith("p") else None
             yield Operation(began, ended, "write", descriptors[0], data, offset)

@@ -1,6 +1,6 @@
-"""What is done after the power cut: `python -m tests.faults.power.second_life ROOT`.
+"""The life after the power cut: `python -m tests.faults.power.second_life ROOT`.
 
-A scheduler works on what the cut has left, in another boot of the machine, until it is idle. Prints what is there then.
+A scheduler works on the state after the cut, in another boot of the machine, until it is idle. Prints the final state.
 """
 
 import json

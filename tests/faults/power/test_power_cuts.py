@@ -1,6 +1,6 @@
-"""A power cut at any moment: what was promised is there, and nothing starts twice.
+"""A power cut at any moment: promises are kept, and nothing starts twice.
 
-`python -m tests.faults.power` makes many more cuts. What was recorded differs from run to run, as processes do.
+`python -m tests.faults.power` makes many more cuts. The recording differs from run to run, as processes do.
 """
 
 import os
@@ -21,7 +21,7 @@ ROOT = Path("/site")
 @pytest.mark.timeout(300)
 def test_a_power_cut_loses_nothing_that_was_promised_and_repeats_no_start(tmp_path):
     if obstacle := why_not():
-        # What is to be tried everywhere before it is released is not to be left out there without a word.
+        # Tests that must run everywhere before a release must not be skipped silently.
         assert os.environ.get("CI") != "true" or os.geteuid() != 0, obstacle
         pytest.skip(obstacle)
     life = Life.record(tmp_path / "site")

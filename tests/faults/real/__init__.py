@@ -2,11 +2,11 @@
 
 dag_files.py   the DAGs
 workload.py    how each of their tasks must end
-ledger.py      what the tasks themselves wrote down, and what may never be found there
+ledger.py      the tasks' own records, and the entries that must never occur
 processes.py   which processes there are, by their part in it
 serving.py     schedulers that are started again whenever they have ended
 faults.py      the faults, each drawn at random
 campaign.py    one backend: work and faults at once, then peace, then the verdict
-verdict.py     what is wrong in the end
-report.py      what was done, in numbers
+verdict.py     the errors in the end
+report.py      the campaign in numbers
 """

@@ -31,7 +31,7 @@ LEASE = {
     "duration": 2.0, "renew_interval": 0.5, "grace": 1.0, "kill_time": 1.0, "outage": 0.0, "shared_outage": 0.0
 }  # fmt: skip
 OUTLAST_SECONDS = takeover_seconds(LeaseSettings(**LEASE), is_alone=False) + 3.0
-"""Until another scheduler has taken over, and what it took has begun to run."""
+"""Until another scheduler has taken over, and its new runs have begun to run."""
 SETTINGS = {
     **{f"ASYNSCHED_LEASE__{name.upper()}": str(seconds) for name, seconds in LEASE.items()},
     "ASYNSCHED_PARALLELISM": "12",
@@ -43,7 +43,7 @@ SETTINGS = {
 MEAN_GAP_SECONDS = 0.3
 """Between two faults."""
 EXECUTIONS_PER_KILL = 3
-"""So many tasks have begun for each kill but the first: on a slow machine, too, kills meet work."""
+"""The number of tasks that begin before each kill but the first: kills meet work on slow machines, too."""
 FIRST_KILLS = 10
 EDIT_SECONDS = 0.4
 STUCK_SECONDS = 150.0
@@ -54,7 +54,7 @@ RUNS_OF_WAVE = len(SHAPES) * N_RUNS
 
 @dataclass(frozen=True)
 class Plan:
-    """What to do, and for how long: faults go on until there were that many kills and runs, and that time is over."""
+    """The kind and length of a campaign: faults go on until the numbers of kills and runs and the time are reached."""
 
     seed: int
     n_schedulers: int = 1
@@ -81,7 +81,7 @@ class Campaign:
     def __post_init__(self) -> None:
         self._chance = random.Random(self.plan.seed)
         self._next_edit = self._next_fault = 0.0
-        # What each campaign has at least once comes somewhere among its kills, if chance has not brought it before.
+        # Faults that each campaign has at least once come somewhere among its kills, unless chance has brought them.
         self._insist_at = self._chance.randrange(max(self.plan.min_kills, FIRST_KILLS)) if self.server else 0
         self._temporary = self.root / "tmp"
         ledger = self.root / "ledger"
@@ -215,7 +215,7 @@ class Campaign:
         return wrong_edit(tags, self.n_edits)
 
     def _all_serve(self) -> list[str]:
-        """Wait until there is a scheduler on each home, which takes care of what one before it has left there."""
+        """Wait until there is a scheduler on each home, which takes care of its predecessor's remains."""
         deadline = time.monotonic() + STUCK_SECONDS
         while not all(served.is_serving for served in self.served):
             if time.monotonic() > deadline:
@@ -256,7 +256,7 @@ class Campaign:
 
 
 class Progress:
-    """What has ended so far, read now and then from a database that may be away."""
+    """The ended runs so far, read now and then from a database that may be away."""
 
     def __init__(self, url: str) -> None:
         self._url = url

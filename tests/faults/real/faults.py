@@ -15,7 +15,7 @@ from tests.faults.real.serving import Served
 from tests.support.postgres import PostgresServer
 
 STOPS_CLEANLY = frozenset({"scheduler", "keeper"})
-"""Who takes SIGTERM as the wish to stop well: that is no kill."""
+"""The processes that take SIGTERM as a request to stop: that is not a kill."""
 VICTIMS = {
     "scheduler": 12, "keeper": 8, "zygote": 3, "full zygote": 2, "template": 10, "task": 30, "ready process": 3,
     "trigger host": 5, "parse server": 6, "guardian": 6, "parse": 14,
@@ -32,7 +32,7 @@ YOUNG_SECONDS = 4.0
 SPARED = 0.8
 """Share of faults that pass by the young in these roles: where one always dies as it starts, nothing gets done."""
 LINGER_SECONDS = 1.0
-"""How long tasks that begin are told to go on until somebody else might run them, before their keeper is stopped."""
+"""The time for which new tasks are told to go on, before their keeper is stopped: until others might run them."""
 SPARED_ROLES = frozenset({"scheduler", "keeper"})
 LONG_PAUSES = 0.4
 """Share of pauses that outlast every lease."""
@@ -40,7 +40,7 @@ LONG_PAUSES = 0.4
 
 @dataclass
 class Tally:
-    """What was done so far. A kill is a SIGKILL, or a SIGTERM to a process that does not take it as a wish to stop."""
+    """The faults so far. A kill is a SIGKILL, or a SIGTERM to a process that does not take it as a request to stop."""
 
     kills: Counter[tuple[str, str]] = field(default_factory=Counter)
     """By signal and role."""
@@ -92,7 +92,7 @@ class Faults:
         return census(self._root, pids, self._reader.running)
 
     def strike(self, fault: str | None = None) -> None:
-        """Do one thing, if there is somebody to do it to: this one, or one that is drawn."""
+        """Cause one fault, if it has a target: this one, or one that is drawn."""
         if fault is None:
             choices = FAULTS | (DATABASE_FAULTS if self._server is not None else {})
             [fault] = self._chance.choices([*choices], [*choices.values()])
@@ -115,7 +115,7 @@ class Faults:
         living = self.census()
         [role] = self._chance.choices([*weights], [*weights.values()])
         if role != "scheduler":
-            # One that is alone would never get to work, if it were hit whenever nobody else is there.
+            # A lone process would never get to work if it were hit whenever no other one is there.
             there = {other: n for other, n in weights.items() if living[other] and other != "scheduler"}
             [role] = self._chance.choices([*there], [*there.values()]) if there else [role]
         if not living[role]:
@@ -127,7 +127,7 @@ class Faults:
     def _is_needed(self, victim: Victim) -> bool:
         """Whether this is the zygote of a keeper that is stopped, since no other process could end its tries in time.
 
-        Or whether it may be the one who is to take over what an orphaned keeper runs: else nobody would ever do it.
+        Or whether it may be the one that takes over the tries of an orphaned keeper: else none would ever do so.
         """
         paused = {one.stat.pid for _, _, one in self._paused}
         is_watching = victim.role == "zygote" and victim.stat.parent in paused
@@ -201,7 +201,7 @@ class Faults:
         return is_hit
 
     def _cut_power(self) -> None:
-        """Kill every process of the installation: what is left is what was written down."""
+        """Kill every process of the installation: only its files remain."""
         self.tally.power_cuts += 1
         for victims in self.census().values():
             for victim in victims:

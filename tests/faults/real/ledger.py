@@ -1,4 +1,4 @@
-"""The ledger: what tasks wrote down of themselves, and what may never be found in it.
+"""The ledger: the tasks' own records, and the entries that must never occur in it.
 
 A start without an end is that of a process that was killed: when it was gone, the ledger does not say. There the locks
 that tasks hold are the witness, and a task that could not have its own has written so.
@@ -15,7 +15,7 @@ from tests.faults.real.workload import POOL_SLOTS
 
 
 class TaskInstance(NamedTuple):
-    """What identifies a task instance."""
+    """The identity of a task instance."""
 
     dag_id: str
     run_id: str
@@ -41,7 +41,7 @@ class Execution:
 
 @dataclass
 class Ledger:
-    """What the ledger holds."""
+    """The content of the ledger."""
 
     executions: list[Execution] = field(default_factory=list)
     complaints: list[str] = field(default_factory=list)
@@ -57,7 +57,7 @@ class Ledger:
 
 
 class LedgerReader:
-    """Reads a ledger that is being written: what is new, each time."""
+    """Reads the new lines of a ledger that is being written."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -106,7 +106,7 @@ class LedgerReader:
 
 
 def overlaps(executions: Iterable[Execution]) -> list[str]:
-    """Return what tells of two executions of one task instance at the same time."""
+    """Return the signs of two executions of one task instance at the same time."""
     found = []
     by_ti: dict[TaskInstance, list[Execution]] = defaultdict(list)
     for execution in executions:

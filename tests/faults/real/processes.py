@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 
 class Stat(NamedTuple):
-    """What the kernel says of a process."""
+    """The kernel's view of a process."""
 
     pid: int
     name: str
@@ -39,7 +39,7 @@ class Victim:
     role: str
 
     def send(self, number: signal.Signals) -> bool:
-        """Send a signal. Returns whether there was somebody to get it."""
+        """Send a signal. Returns whether the process existed."""
         try:
             descriptor = os.pidfd_open(self.stat.pid)
         except ProcessLookupError:
@@ -58,7 +58,7 @@ class Victim:
 
 
 def read_stat(pid: int) -> Stat | None:
-    """Return what the kernel says of a process, None when it is gone."""
+    """Return the kernel's view of a process; None when it is gone."""
     folder = Path("/proc", str(pid))
     try:
         named, _, text = (folder / "stat").read_text().rpartition(")")

@@ -1,4 +1,4 @@
-"""What a campaign did and found, as JSON and as text."""
+"""The report of a campaign, as JSON and as text."""
 
 import json
 from collections import Counter
@@ -59,7 +59,7 @@ class Report:
 
 
 def tally_fields(tally: Tally, ledger: Ledger) -> dict[str, Any]:
-    """Return the fields of a report that count what was done, and what ran meanwhile."""
+    """Return the fields of a report that count the faults, and the runs meanwhile."""
     return {
         "n_executions": len(ledger.executions),
         "executions": dict(Counter(execution.how for execution in ledger.executions)),

@@ -1,4 +1,4 @@
-"""Schedulers that are started again whenever they have ended, and what became of each."""
+"""Schedulers that are started again whenever they have ended, and the end of each."""
 
 import random
 import re
@@ -62,7 +62,7 @@ class Served:
             self._may_exit.add(self.process.pid)
 
     def will_rest(self) -> None:
-        """Have nobody serve this home for as long as can be, once the scheduler has ended."""
+        """Leave this home without a scheduler for as long as possible, once its scheduler has ended."""
         self._rests = True
 
     def stop(self) -> None:
@@ -80,7 +80,7 @@ class Served:
         self._ended(code)
 
     def last_words(self) -> str:
-        """Return the last of what the present scheduler of this home, or the last one, has logged."""
+        """Return the last log lines of this home's scheduler, present or last."""
         with self._log.open("rb") as file:
             file.seek(max(self._log_begins_at, file.seek(0, 2) - MOST_WORDS))
             return file.read().decode(errors="replace")
@@ -104,7 +104,7 @@ class Served:
         how = signal.Signals(-code).name if code < 0 else f"exit code {code}"
         self.exits[how] += 1
         if not self._is_fine(how, was_asked=was_asked) and len(self.complaints) < MOST_COMPLAINTS:
-            asked = "though it was asked to stop" if was_asked else "though nobody asked it to"
+            asked = "though it was asked to stop" if was_asked else "without a request"
             self.complaints.append(f"a scheduler ended with {how}, {asked}:\n{self.last_words()}")
         self.process = None
         pause = self.longest_pause if self._rests else self.chance.choice([0.0, 0.0, 0.0, 0.5, self.longest_pause])

@@ -1,4 +1,4 @@
-"""The verdict on a campaign finds what is wrong: each test plants one thing that the rules do not allow."""
+"""The verdict on a campaign finds errors: each test plants one thing that the rules do not allow."""
 
 import json
 import random
@@ -67,7 +67,7 @@ class Story:
 
 @pytest.fixture
 def verdict(tmp_path) -> Callable[[Story], list[str]]:
-    """A function that returns what is wrong with a story."""
+    """A function that returns the errors in a story."""
 
     def judge(story: Story) -> list[str]:
         (tmp_path / "ledger").write_text("".join(f"{text}\n" for text in story.lines))

@@ -1,4 +1,4 @@
-"""What is wrong in the end: runs, states, tries, executions, pools, and what was left behind."""
+"""The errors in the end: in runs, states, tries, executions, pools, and remains."""
 
 import time
 from collections import Counter, defaultdict
@@ -22,7 +22,7 @@ LEAVE_SECONDS = 5.0
 
 
 class StoredTask(NamedTuple):
-    """What the database says of a task instance in the end."""
+    """A task instance in the database in the end."""
 
     ti: TaskInstance
     state: str | None
@@ -32,7 +32,7 @@ class StoredTask(NamedTuple):
 
 
 class Stored(NamedTuple):
-    """What the database says in the end."""
+    """The state of the database in the end."""
 
     runs: dict[tuple[str, str], str]
     tasks: list[StoredTask]
@@ -139,7 +139,7 @@ def _wrong_executions(name: str, task: StoredTask, runs: list[Execution]) -> Ite
 
 
 def too_little(tally: Tally, *, has_server: bool) -> list[str]:
-    """Return what was not done often enough for a campaign to show what it is to show."""
+    """Return the faults that were too rare for the campaign to prove anything."""
     found = []
     if 2 * tally.n_sigkills < tally.n_kills:
         found.append(f"{tally.n_sigkills} of {tally.n_kills} kills were SIGKILL")
@@ -149,7 +149,7 @@ def too_little(tally: Tally, *, has_server: bool) -> list[str]:
 
 
 def wrong_edit(tags: object, n_edits: int) -> list[str]:
-    """Return what is wrong with the tags that a DAG has in the end, whose file was edited that many times."""
+    """Return the errors in the final tags of a DAG whose file was edited that many times."""
     wanted = [f"edit-{n_edits}"]
     return [] if tags == wanted else [f"the last edit of edited_1.py is not known: its tags are {tags}, not {wanted}"]
 

@@ -1,4 +1,4 @@
-"""What must not be found where nothing is ready to run: something that could go on, and waits."""
+"""The check that nothing waits that could go on, while nothing is ready to run."""
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
@@ -14,7 +14,7 @@ MOST_CALLBACKS = 4
 
 
 class Use:
-    """What is taken of every limit."""
+    """The used slots of every limit."""
 
     def __init__(self, exploration: Any, stored: Stored) -> None:
         self._world = exploration.world
@@ -72,7 +72,7 @@ class Use:
 
 
 def complaints(exploration: Any, stored: Stored) -> Iterator[str]:
-    """Yield what could go on, and does not."""
+    """Yield the things that could go on, and do not."""
     keepers = [site.keeper for site in exploration.sites.values()]
     live = {token for keeper in keepers for token in keeper.live}
     ends = {token for keeper in keepers for token in keeper.ends}
@@ -111,7 +111,7 @@ def _of_deferred(exploration: Any, stored: Stored) -> Iterator[str]:
     sites = exploration.sites.values()
     hosts = [one for site in sites for one in site.keeper.live.values() if one.launch.trigger_host is not None]
     if any(host.process.is_stopped for host in hosts):
-        return  # nobody can tell that it hangs before it has been silent for long
+        return  # a hang is not noticed before a long silence
     for row in stored.tasks.values():
         if row.state != "deferred":
             continue
@@ -123,18 +123,18 @@ def _of_deferred(exploration: Any, stored: Stored) -> Iterator[str]:
         elif not any(row.token in host.triggers for host in hosts):
             wanted = [site.scheduler.services.triggerer._host_of.get(row.token) for site in sites]
             if not any(host is not None and host.token is None and not host.may_launch(now) for host in wanted):
-                yield f"{name} is deferred, and nobody runs its trigger"
+                yield f"{name} is deferred, and no host runs its trigger"
 
 
 def _of_processes(stored: Stored, live: list[Any]) -> Iterator[str]:
     wanted = {row.token for row in stored.tasks.values() if row.state in ("queued", "running")}
     for one in live:
         if one.launch.token not in wanted and not one.is_ending:
-            yield f"the process of {one.launch.token} goes on, and nobody waits for it"
+            yield f"the process of {one.launch.token} goes on, and no scheduler waits for it"
 
 
 def _of_requests(stored: Stored, busy: set[Any]) -> Iterator[str]:
-    # A run that is to end waits for its processes, and what else is wanted of it waits for that.
+    # A run that is to end waits for its processes, and later requests about it wait for its end.
     for number, *run in stored.requests():
         if tuple(run) not in busy:
             yield f"the request {number} of {'.'.join(run)} is not done"

@@ -1,4 +1,4 @@
-"""What a bug is that is planted on purpose."""
+"""The type of a bug that is planted on purpose."""
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -8,14 +8,14 @@ from unittest.mock import patch
 from tests.faults.simulated.conditions import AS_THE_SEED_SAYS, Conditions
 
 Change = tuple[Any, str, Any]
-"""Whose attribute, its name, and what takes its place."""
+"""The object, the name of its attribute, and the replacement."""
 
 
 class Bug(NamedTuple):
     """One bug.
 
     Attributes:
-        conditions: What brings it to light.
+        conditions: The conditions that bring it to light.
     """
 
     what: str

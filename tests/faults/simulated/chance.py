@@ -1,7 +1,7 @@
 """All that is left to chance in one exploration, drawn from its seed.
 
 Each seed has a *climate*: which faults happen in it at all, and how often. So some seeds are stormy, and others show
-what one kind of fault does by itself.
+the effect of a single kind of fault.
 """
 
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ from tests.faults.simulated.conditions import AS_THE_SEED_SAYS, CALLBACKS, STORE
 
 @dataclass(frozen=True)
 class Climate:
-    """How likely each fault is, where there is an occasion for it."""
+    """The probability of each fault at each occasion for it."""
 
     away_before: float = 0.0
     """A database call is not done, and says that the database is away."""
@@ -24,7 +24,7 @@ class Climate:
     crash_after: float = 0.0
     """The scheduler dies at a database call, which is done."""
     late_write: float = 0.0
-    """What the scheduler asked of the database before it died is done some time after that."""
+    """The last query of a scheduler is done some time after its death."""
     crash_anywhere: float = 0.0
     """The scheduler dies after a step of its event loop."""
     outage: float = 0.0
@@ -64,21 +64,21 @@ _LIKELY = {
     "parse_death": 0.15, "lost_file_event": 0.2,
 }  # fmt: skip
 OFTEN = 2
-"""How much more often something happens that an exploration is narrowed to."""
+"""The factor for the events to which an exploration is narrowed."""
 _AIMS = [frozenset[str]()] * 6 + [STORES, CALLBACKS]
 AIMED = 3
-"""How much more often schedulers die at each of a few queries, if nowhere else."""
+"""The factor for deaths at each of a few queries, if schedulers die nowhere else."""
 LONGEST_LATENCY = 0.3
 """Seconds that something is on its way at most."""
 MOST_FAULTS = 20
-"""After so many faults there are no more: everything is to come to its end."""
+"""The number of faults after which there are no more, so that everything can end."""
 
 
 class Chance:
-    """Draws. Only what has a rate above nothing in this seed's climate uses up a number.
+    """Draws. Only events with a rate above zero in this seed's climate use up a number.
 
     Args:
-        conditions: What happens whatever the seed says.
+        conditions: The events that happen in every seed.
     """
 
     def __init__(self, seed: int, clock: VirtualClock, conditions: Conditions = AS_THE_SEED_SAYS) -> None:

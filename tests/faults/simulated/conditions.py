@@ -1,9 +1,9 @@
-"""What an exploration may be narrowed to, so that many seeds show what few would."""
+"""The conditions to which an exploration may be narrowed, so that many seeds show effects that are rare otherwise."""
 
 from dataclasses import dataclass
 
 STORES = frozenset({"apply_and_pause", "_store"})
-"""The queries by which schedulers store what they have decided: alone, and beside others."""
+"""The queries by which schedulers store their decisions: alone, and beside others."""
 CALLBACKS = frozenset({"take_callback", "finish_callback"})
 """Those that begin and end callbacks."""
 
@@ -13,7 +13,7 @@ class Conditions:
     """The conditions of an exploration: those that are not given are as its seed says.
 
     Attributes:
-        faults: What happens often; nothing else fails then, people only trigger runs, and leases are short.
+        faults: The frequent faults; nothing else fails then, people only trigger runs, and leases are short.
         crashes_at: The queries at which schedulers crash; none: wherever they ask the database.
         n_sites: How many schedulers there are; 0: as the seed says.
         people: The one thing that people do, beside triggering runs: a name of `people.ACTIONS`.

@@ -1,6 +1,6 @@
-"""The simulated DAG folder of an exploration: files that people edit, the parses of them, and what tells of edits.
+"""The simulated DAG folder of an exploration: files that people edit, their parses, and the events of edits.
 
-All schedulers of an exploration share it, as they do the database. The parse dispatchers and what informs their parses
+All schedulers of an exploration share it, as they do the database. The parse dispatchers and their informed parsers
 are the program's own; a parse process is one here that reads its file some time after it was begun, says some time
 later what was in it, and may die or take too long.
 """
@@ -44,7 +44,7 @@ class DagFile:
     """A file at some moment.
 
     Attributes:
-        dags: What it defines, by dag_id, with the hash of each one's version.
+        dags: Its DAGs, by dag_id, with the hash of each one's version.
         is_broken: Its import fails.
         is_cut: It is being written: nothing of its text is there yet.
     """
@@ -60,7 +60,7 @@ class DagFile:
         return hashlib.sha256(self.text.encode()).hexdigest()
 
     def report(self, path: str, seconds: float) -> ParseReport:
-        """Return what a parse finds."""
+        """Return the report of a parse."""
         source = SourceFile(path, f"unusual_prefix_{path.removesuffix('.py')}", self.content_hash, self.text)
         found = {} if self.is_broken or self.is_cut else self.dags
         return ParseReport(
@@ -95,7 +95,7 @@ class DagFolder:
         for dag_id in self._world.dags:
             self.files[f"{dag_id}.py"] = self._file({dag_id: self._world.versions[dag_id][0]})
 
-    # What people do
+    # Actions of people
 
     def release(self, dag_id: str) -> None:
         """Save a DAG's next version, if there is one: the same of all files that define it."""
@@ -132,7 +132,7 @@ class DagFolder:
         """Save a second file that defines the same DAG."""
         self._write(f"copy_of_{dag_id}.py", {dag_id: self._current(dag_id)})
 
-    # What the program sees of it
+    # The program's view
 
     def look_at(self, _root: Path, path: str) -> Look:
         """Stand in for `asynsched.parsing.looks.look_at`."""
@@ -173,7 +173,7 @@ class DagFolder:
         """Tell a watcher of edits from now on."""
         self._watchers[watcher] = None
 
-    # What must hold
+    # Invariants
 
     def check_leave(self, before: DagRow | None, dag: DagRow) -> None:
         """A DAG leaves only if it was taken out of its file."""
@@ -181,7 +181,7 @@ class DagFolder:
             raise Violation(f"the DAG {dag.dag_id} has left, and was in its file all the time")
 
     def what_is_left(self, stored: Stored) -> Iterator[str]:
-        """Yield what is not yet parsed as it is now."""
+        """Yield the files whose present text is not parsed yet."""
         parsed = stored.parsed_files()
         for path in sorted({*parsed, *self.files}):
             now = self.files.get(path)
@@ -191,13 +191,13 @@ class DagFolder:
             yield f"{path} was killed as it was parsed, and is to be parsed again"
 
     def problems(self, stored: Stored) -> Iterator[str]:
-        """Yield what is wrong in the end, when everything is parsed: the last version of each file counts."""
+        """Yield the errors in the end, when everything is parsed: the last version of each file counts."""
         failing = self._failing()
         for dag_id in self._world.dags:
             dag = stored.dags[dag_id]
             holding = {path: file.dags[dag_id][0] for path, file in self.files.items() if dag_id in file.dags}
             if dag.file_path in failing:
-                continue  # it keeps what it had
+                continue  # it keeps its DAGs
             if dag.is_active and dag.file_path not in holding:
                 yield f"the DAG {dag_id} is there, and {dag.file_path} has it no more"
             if not dag.is_active and holding.keys() - failing:
@@ -306,4 +306,4 @@ class ScriptedParser:
         return msgspec.structs.replace(report, dags=tuple(dags))
 
     async def warm_up(self, hash_seed: int) -> None:
-        """There is no server that would have to be started."""
+        """Do nothing: there is no server to start."""

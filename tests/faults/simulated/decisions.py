@@ -1,4 +1,4 @@
-"""What branches and short circuits have decided, noted as it is stored, and who is left out because of that."""
+"""The decisions of branches and short circuits, recorded as they are stored, and the instances that they skip."""
 
 from collections.abc import Mapping
 from typing import Any, NamedTuple
@@ -13,7 +13,7 @@ Tasks = Mapping[Any, TaskRow]
 
 
 class EndedTry(NamedTuple):
-    """How the last try of a task instance has ended."""
+    """The end of the last try of a task instance."""
 
     instance: Instance
     state: str | None
@@ -22,10 +22,10 @@ class EndedTry(NamedTuple):
 
 
 class Decisions:
-    """Watches what is stored.
+    """Watches the stored changes.
 
     Attributes:
-        left_out: The task instances that are skipped because somebody upstream has decided so: they had not begun, or
+        left_out: The task instances that are skipped by a decision upstream: they had not begun, or
             waited for their next try.
     """
 
@@ -53,7 +53,7 @@ class Decisions:
                 self.left_out.discard(row[:4])
 
     def of_run(self, run: RunKey) -> dict[Instance, Decision]:
-        """Return what was decided in a run by those that were not cleared since."""
+        """Return the decisions in a run, without those of task instances that were cleared since."""
         return {key[2:]: decision for key, decision in self._of.items() if key[:2] == run}
 
     def of_ended(self, rows: list[TaskRow], tasks: Tasks) -> list[EndedTry]:
@@ -62,7 +62,7 @@ class Decisions:
         going_on = [row for row in tasks.values() if row[:2] == run and row.state not in (*ENDED, None)]
         restarting = {row[2:4] for row in going_on if row.state == "restarting"}
         begun = {row[2:4] for row in going_on} - restarting
-        # Where both were stored together, what ended by itself had begun before it could be left out.
+        # If both were stored together, an instance that ended on its own had begun before it could be left out.
         begun |= {row[2:4] for row in rows if row.state != "skipped"}
         # It may as well have become ready by that.
         begun_if_ready = {instance for instance in begun if (*run, *instance) in self._waited}
@@ -81,7 +81,7 @@ class Decisions:
         return was == "upstream_failed" and row[:4] in self.left_out
 
     def _runs(self, row: TaskRow) -> bool:
-        """Whether the last try of a task instance goes on, as far as it knows itself."""
+        """Whether the last try of a task instance goes on, by its own knowledge."""
         execution = self._ledger.tokens.get(row.token or "")
         return execution is not None and execution.end is None
 

@@ -1,4 +1,4 @@
-"""What people have made of runs, noted as it is stored: what the rules do not answer for, and where they begin anew."""
+"""The edits of runs, recorded as they are stored: the states that the rules did not set, and from which they go on."""
 
 from collections import Counter, defaultdict
 from collections.abc import Mapping
@@ -9,7 +9,7 @@ from tests.faults.simulated.stored import RunRow, Stored, TaskRow
 from tests.faults.simulated.user_code import Decision
 
 EDITS = frozenset({"submit_request", "submit_by_program", "do_request"})
-"""The calls of the database that do what people want of runs."""
+"""The calls of the database that carry out requests about runs."""
 ENDED = frozenset(str(state) for state in FINISHED_TASK_STATES)
 ENDED_RUNS = frozenset(str(state) for state in FINISHED_RUN_STATES)
 RunKey = tuple[str, str]
@@ -17,7 +17,7 @@ Instance = tuple[str, int]
 
 
 def is_edit(query: str) -> bool:
-    """Return whether a call of the database, or one that was done late, is to change what people want changed."""
+    """Return whether a call of the database, or one that was done late, carries out a request of people."""
     return query.removeprefix("late ") in EDITS
 
 
@@ -27,8 +27,8 @@ class Start(NamedTuple):
     Attributes:
         states: Of each task instance, None: it has not ended.
         lengths: How many values the result of each has.
-        under_way: Those that were ready or had begun: whatever becomes of what is upstream of them, they run.
-        decisions: What the branches and short circuits that have ended have decided.
+        under_way: Those that were ready or had begun: they run regardless of their upstreams.
+        decisions: The decisions of the branches and short circuits that have ended.
     """
 
     states: dict[Instance, str | None]
@@ -42,8 +42,8 @@ class Edits:
 
     Attributes:
         starts: The runs that people have edited, as the last edit has left each.
-        given: The task instances whose present state somebody gave them, or that ended because their run was stopped.
-        given_runs: The ended runs whose tasks, or whose state, somebody has changed since the rules ended them.
+        given: The task instances whose present state a user gave them, or that ended because their run was stopped.
+        given_runs: The ended runs whose tasks, or whose state, a user has changed since the rules ended them.
         n_tries_before: How many tries a task instance had had when it was last cleared.
         n_successes: How often each task instance has succeeded by the rules.
         n_failures: How often each task instance has failed by the rules, with a try.

@@ -17,7 +17,7 @@ MOST_ORDERS = 200
 
 
 def check_ends(exploration: Any, tasks: Mapping[Any, Any], runs: Mapping[Any, Any]) -> None:
-    """Compare what is stored with what must follow from what has happened. Raises Violation."""
+    """Compare the stored states with the necessary results of the events. Raises Violation."""
     for problem in _problems(exploration, tasks, runs):
         raise Violation(problem)
 
@@ -95,7 +95,7 @@ def _wrong_run(exploration: Any, run: Any, rows: list[Any]) -> Iterator[str]:
             yield f"{run[:2]} had ended with {start.states}, and is {found}"
         return
     groups = exploration.invariants.ended_together[run[:2]]
-    # Some rules go by what ends first. What was stored together may have ended in any order.
+    # Some rules depend on the first end. Ends that were stored together may have come in any order.
     orders = islice(product(*(islice(permutations(group), MOST_ORDERS) for group in groups)), MOST_ORDERS)
     if not any(found == _expected(dag, start, chain.from_iterable(order)) for order in orders):
         expected = _expected(dag, start, chain.from_iterable(groups))

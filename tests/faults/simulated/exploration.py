@@ -1,4 +1,4 @@
-"""Lives through one seed: schedulers, their keepers, faults, and what people do meanwhile."""
+"""Explores one seed: schedulers, their keepers, faults, and the actions of people meanwhile."""
 
 import asyncio
 import tempfile
@@ -39,7 +39,7 @@ LONGEST_STEPS = 30_000
 """Steps of the event loop after which something turns in circles: usual are some hundreds."""
 SETTINGS = Settings(
     parallelism=5,
-    shutdown_grace=2.0,  # below what some tries take: a stop interrupts them
+    shutdown_grace=2.0,  # below the time of some tries: a stop interrupts them
     lease=LeaseSettings(duration=30.0, renew_interval=10.0, grace=10.0, kill_time=5.0, outage=0.0, shared_outage=0.0),
 )
 SHARE_OF_PARSED = 0.25
@@ -55,7 +55,7 @@ class Exploration:
         settings: Theirs; None: as the seed says.
 
     Attributes:
-        trace: What has happened, a line for each thing: the same for the same seed.
+        trace: The events, a line each: the same for the same seed.
     """
 
     def __init__(self, seed: int, conditions: Conditions = AS_THE_SEED_SAYS, settings: Settings | None = None) -> None:
@@ -90,7 +90,7 @@ class Exploration:
         with exchanged(self), asyncio.Runner(loop_factory=lambda: self.loop) as runner:
             runner.run(self._main())
 
-    # What the simulated parts ask of the world
+    # Questions of the simulated parts
 
     def say(self, who: str, what: str) -> None:
         """Add a line to the trace."""
@@ -136,7 +136,7 @@ class Exploration:
         self.invariants.check_commit(process, query)
 
     def process_begins(self) -> None:
-        """The process of a try or of a callback begins: somebody may ask its scheduler to stop in this moment."""
+        """The process of a try or of a callback begins: its scheduler may be asked to stop in this moment."""
         self.people.process_begins()
         for site in self.sites.values():
             if site.is_serving and self.chance.happens("asked_to_stop"):
@@ -157,11 +157,11 @@ class Exploration:
         return task.pool, task.pool_slots
 
     def plan_of(self, launch: Launch) -> Plan:
-        """Return what the user code of a try does."""
+        """Return the plan of a try's user code."""
         dag = self.world.version(launch.run.dag_id, launch.code.version_hash)
         return draw_plan(self.chance.random, launch, dag)
 
-    # What happens by itself
+    # Spontaneous events
 
     async def _main(self) -> None:
         tasks = [asyncio.ensure_future(site.keep_serving()) for site in self.sites.values()]
@@ -188,7 +188,7 @@ class Exploration:
             left = sorted(asyncio.all_tasks() - {asyncio.current_task()}, key=hash)
             if not left:
                 return
-            await asyncio.sleep(0.001)  # one that has not begun would leave behind what it was to run
+            await asyncio.sleep(0.001)  # one that has not begun would leave its coroutine behind
             for task in left:
                 task.cancel()
             await asyncio.wait(left, timeout=1.0)
@@ -258,11 +258,11 @@ def _settings(seed: int, conditions: Conditions) -> Settings:
 
 
 def explore(seed: int, conditions: Conditions = AS_THE_SEED_SAYS) -> tuple[BaseException | None, list[str]]:
-    """Live through a seed. Returns what must not have happened, None: all was well, and the trace."""
+    """Explore a seed. Returns the violation, or None if all was well, and the trace."""
     exploration = Exploration(seed, conditions)
     try:
         exploration.run()
-    except Exception as exc:  # noqa: BLE001 - whatever it is, the seed has found it
+    except Exception as exc:  # noqa: BLE001 - the seed has found it, of any type
         return exc, [*exploration.trace, f"violated: {exc}"]
     return None, exploration.trace
 

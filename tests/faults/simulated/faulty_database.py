@@ -54,7 +54,7 @@ class FaultyDatabase(Database):
         self._live()
         if chance.crashes("crash_before", name):
             if self.is_shared and run == self._inline.connection.write and chance.happens("late_write"):
-                # A server goes on with what it was sent, whatever becomes of the client.
+                # A server completes a query even if the client is gone.
                 world.later_or_after_takeover(self._land, run, query, args, kwargs)
             await self._crash(f"before {name}")
         if world.database_is_away() or chance.happens("away_before"):
@@ -73,7 +73,7 @@ class FaultyDatabase(Database):
         return result
 
     def _land(self, run: Any, query: Any, args: Any, kwargs: Any) -> None:
-        """Do what was asked for by a scheduler that is dead."""
+        """Carry out the last query of a dead scheduler."""
         self._world.say("fault", f"a late {name_of(query)}")
         with suppress(AsynschedError), self._world.notifications.of_one_transaction():
             run(lambda connection: query(connection, *args, **kwargs))

@@ -1,4 +1,4 @@
-"""What must hold after every step, at rest, and in the end. It looks at the database itself, and at the ledger."""
+"""The invariants after every step, at rest, and in the end, checked in the database itself and in the ledger."""
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
@@ -29,7 +29,7 @@ _BETWEEN = [*SLOT_TASK_STATES, *(TaskInstanceState(name) for name in ("scheduled
 def _reachable() -> set[tuple[str | None, str | None]]:
     """Return the changes that one batch may make of a task instance: several legal ones may be stored as one."""
     direct = {(before, after) for before, found in TASK_TRANSITIONS.items() for after in found}
-    # One that was cleared while it ran may have begun anew by the time that its end is stored.
+    # One that was cleared while it ran may have begun again by the time that its end is stored.
     pairs = direct | {(TaskInstanceState("restarting"), after) for after in TASK_TRANSITIONS[None]}
     while True:
         more = {(a, d) for a, b in pairs for c, d in direct if b == c and b in _BETWEEN} - pairs
@@ -48,8 +48,8 @@ class Invariants:
 
     Attributes:
         stored: The database as it was when it was last looked at.
-        edits: What people have made of the runs.
-        decisions: What branches and short circuits have decided.
+        edits: The edits of the runs.
+        decisions: The decisions of branches and short circuits.
         ended_together: Of each run: how the last tries of task instances have ended since people have last edited it,
             those that were stored together in one list.
     """
@@ -66,7 +66,7 @@ class Invariants:
         self._wishes_known_at = 0.0
 
     def check_commit(self, process: Process, query: str) -> None:
-        """Look at what a call of the database has changed."""
+        """Check the changes by a call of the database."""
         stored = self.stored
         tasks, runs, dags = stored.tasks, stored.runs, stored.dags
         if not stored.read():
@@ -137,7 +137,7 @@ class Invariants:
             raise Violation(f"the run {run[:2]} starts, though its DAG is paused")
 
     def _check_shared(self, tasks: Rows, runs: Rows) -> None:
-        """Look at what all task instances share: limits, and who writes."""
+        """Check the constraints on all task instances together: limits, and the owners of their rows."""
         is_alone = len(self._exploration.sites) == 1
         if is_alone:
             _check_epochs(tasks, runs, self.stored)
@@ -150,7 +150,7 @@ class Invariants:
             if n_used > limit:
                 raise Violation(f"{name}: {n_used} of {limit}")
         if self._are_wishes_known:
-            # Of a pool that was made smaller, what is given back is taken by nobody.
+            # Slots that are given back to a pool that was made smaller are not taken again.
             for name, slots in self._exploration.people.pools.items():
                 self._may_have[name] = max(slots, min(self._may_have[name], use.pools[name]))
 
@@ -166,12 +166,12 @@ class Invariants:
         """A trigger host was told that these outcomes are stored, and forgets them."""
         for row in self.stored.tasks.values():
             if row.state == "deferred" and row.token in trigger_ids:
-                raise Violation(f"what {row[:4]} waits for has come, a host may forget it, and nobody has stored it")
+                raise Violation(f"the event for {row[:4]} has come, a host may forget it, and it is not stored")
 
     # At rest
 
     def check_at_rest(self) -> None:
-        """Nothing is ready to run before time goes on: what could go on has no reason to wait."""
+        """Nothing is ready to run before time goes on, so nothing that could go on may wait."""
         now = self._exploration.clock.monotonic()
         for site in self._exploration.sites.values():
             if site.is_serving:
@@ -201,7 +201,7 @@ class Invariants:
     # In the end
 
     def what_is_left(self) -> str:
-        """Return what is not done yet; empty: nothing."""
+        """Return the first thing that is not done yet; empty if all is done."""
         return next(self._left(), "")
 
     def _left(self) -> Iterator[str]:
@@ -246,7 +246,7 @@ class Invariants:
 
 
 def _check_places(site: Any) -> None:
-    """What is evaluated has a place in the scheduler, and what is said to be active is evaluated, or has just ended."""
+    """Evaluated runs have a place in the scheduler, and active runs are evaluated, or have just ended."""
     evaluator = site.scheduler.services.evaluator
     runs, places = evaluator.evaluation.runs, evaluator._places
     ended = {run.key for run in evaluator.evaluation.pending.ended_runs}
@@ -283,7 +283,7 @@ def _check_epochs(tasks: Rows, runs: Rows, stored: Stored) -> None:
 
 def _left_on(site: Any, *, are_files_parsed: bool) -> Iterator[str]:
     if not site.is_serving:
-        yield f"nobody serves {site.home.name}"
+        yield f"no scheduler serves {site.home.name}"
         return
     if site.clock.offset:
         yield f"the clock of {site.home.name} is wrong"
@@ -297,9 +297,9 @@ def _left_on(site: Any, *, are_files_parsed: bool) -> Iterator[str]:
         yield f"the keeper of {site.home.name} has tries"
     for name in _read_by_the_scheduler(site.scheduler.channels):
         if getattr(site.scheduler.channels, name).qsize():
-            yield f"{site.home.name} has not taken what its channel {name} has"
+            yield f"{site.home.name} has left messages in its channel {name}"
 
 
 def _read_by_the_scheduler(channels: Any) -> list[str]:
-    # File changes and the ends of runs have readers elsewhere: the parse dispatcher, and whoever waits for a run.
+    # File changes and the ends of runs have readers elsewhere: the parse dispatcher, and callers that wait for a run.
     return [name for name in channels.__slots__ if name not in ("file_changes", "run_ends")]

@@ -1,8 +1,8 @@
 """A simulated keeper: it answers as `sandbox.keeper` does, and its tries are timers, which take turns as
 real ones do.
 
-It outlives its scheduler until the lease and its grace are over. What it writes down of each try, the world keeps: a
-keeper that comes after one that died knows which tries died with it.
+It outlives its scheduler until the lease and its grace are over. Its records of each try survive it: the
+next keeper knows which tries died with it.
 """
 
 from collections.abc import Callable
@@ -35,7 +35,7 @@ class SimulatedKeeper:
 
     Args:
         clock: Of its machine.
-        records: What it and those before it have written down: the end of each try that was begun, None before that.
+        records: The records of it and its predecessors: the end of each try that was begun, None before that.
         cut_power: Has the machine restart.
     """
 
@@ -115,7 +115,7 @@ class SimulatedKeeper:
         self._turns.is_over(one)
         self._leave_if_idle()
 
-    # What it hears
+    # Incoming messages
 
     def _heard(self, stream: Stream, message: Any) -> None:
         if not self.is_alive:

@@ -1,4 +1,4 @@
-"""What the processes of tasks themselves would have written down: who ran, when, and how it ended."""
+"""The records that the processes of tasks would have made: the executions, their times, and their ends."""
 
 from collections import defaultdict
 from dataclasses import dataclass, field
@@ -38,7 +38,7 @@ class Execution:
 
 @dataclass
 class Waiting:
-    """What a try waits for that has deferred, and what its trigger has come to, each time that it ran.
+    """The trigger of a deferred try, and its outcome, each time that it ran.
 
     Attributes:
         since: When it was deferred, in the world's seconds.
@@ -58,16 +58,14 @@ class Waiting:
     resumption: Resume | None = None
 
     def problem(self, resume: Resume, token: str, now: float, n_seconds_off: float, n_deaths: int) -> str:
-        """Return what is wrong with a resumption of the try; empty: nothing."""
+        """Return the error in a resumption of the try; empty if it is correct."""
         if self.resumption not in (None, resume):
             return f"was resumed with {self.resumption}, and now with {resume}"
         if resume.method_name != FAIL_METHOD:
             event = resume.kwargs["event"]
             if resume.kwargs.get("deferred_by") != token or event["of"] != token:
-                return f"is resumed with what another try has waited for: {resume}"
-            return (
-                "" if event["number"] <= self.n_events else f"is resumed with an event that nobody has fired: {event}"
-            )
+                return f"is resumed with the deferral of another try: {resume}"
+            return "" if event["number"] <= self.n_events else f"is resumed with an event that was never fired: {event}"
         if resume.kwargs["error"] == TRIGGER_TIMEOUT:
             timeout = self.deferral.timeout
             is_due = timeout is not None and self.since + timeout <= now + n_seconds_off + RESOLUTION
@@ -84,7 +82,7 @@ class Ledger:
         self.running: dict[Key, Execution] = {}
         self.tokens: dict[str, Execution] = {}
         self.deferrals: dict[str, Waiting] = {}
-        """What tries have waited for, by the token of each."""
+        """The deferrals of tries, by the token of each."""
         self.host_deaths: list[float] = []
         """When processes of trigger hosts were killed, or have died."""
         self.callbacks: dict[tuple[str, str, str, int, str], list[str]] = defaultdict(list)
@@ -103,10 +101,10 @@ class Ledger:
         return made
 
     def check_resumption(self, launch: Launch, now: float, *, is_edited: bool, n_seconds_off: float) -> None:
-        """A try is about to begin: it is resumed if its last one has deferred, with what that has waited for.
+        """A try is about to begin: it is resumed if its last one has deferred, with that deferral.
 
         Args:
-            is_edited: Somebody has edited the run, and perhaps cleared the task.
+            is_edited: A user has edited the run, and perhaps cleared the task.
             n_seconds_off: How wrong clocks have been.
         """
         key = launch.run.dag_id, launch.run.run_id, launch.task_id, launch.map_index
@@ -125,7 +123,7 @@ class Ledger:
             waiting.resumption = launch.resume
 
     def end(self, execution: Execution, end: End, said: Ended | None, now: float) -> None:
-        """User code of a try is over, with what it says itself of that."""
+        """User code of a try is over, with its own report."""
         del self.running[execution.key]
         execution.end = end
         if said is not None:

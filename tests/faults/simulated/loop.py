@@ -1,7 +1,7 @@
 """An event loop in virtual time that runs ready callbacks in a random order, and can stop or end a process.
 
 A *process* is everything that was begun in its context: tasks, callbacks, timers. While it is stopped none of it runs,
-as after SIGSTOP. When it is killed its tasks are cancelled, and nothing that they still do reaches anybody.
+as after SIGSTOP. When it is killed its tasks are cancelled, and nothing that they still do has an effect.
 """
 
 import asyncio
@@ -19,14 +19,14 @@ from asynsched.simulation.simulation import TIMER_RESOLUTION, VirtualLoop
 
 
 class Process:
-    """What is stopped and killed together.
+    """The tasks, callbacks and timers that are stopped and killed together.
 
     Args:
         name: Shown in the trace.
         crash: Has it die, at a moment that is told.
 
     Attributes:
-        signal_handlers: What it does at each signal, where it has said so.
+        signal_handlers: Its handler of each signal, if it has set one.
     """
 
     def __init__(self, name: str, crash: Callable[[str], None] | None = None) -> None:
@@ -45,22 +45,22 @@ class Process:
         return asyncio.get_running_loop().create_task(work, name=name, context=self.context)
 
     def kill(self) -> None:
-        """End everything of it, as soon as what runs now has returned."""
+        """End everything of it, as soon as the current callback has returned."""
         self.is_dead, self.is_stopped = True, False
         self.bury()
 
     def bury(self) -> None:
-        """Cancel what is left of it, however it tries to clean up: a process that is killed does nothing of that."""
+        """Cancel the rest of it, without its cleanup: a killed process does none."""
         for task in [task for task in self.tasks if task.done()]:
             del self.tasks[task]
         for task in self.tasks:
-            # One that has not begun would leave what it was to run behind, unawaited.
+            # One that has not begun would leave its coroutine behind, unawaited.
             if inspect.getcoroutinestate(task.get_coro()) != inspect.CORO_CREATED:
                 task.cancel()
 
 
 class NotYet(Exception):
-    """Raised by what would block in a thread: call it again a little later."""
+    """Raised by a function that would block in a thread: call it again a little later."""
 
     AGAIN_SECONDS = 0.2
 
@@ -80,7 +80,7 @@ class NumberedTask(asyncio.Task[Any]):
 
 PROCESS: contextvars.ContextVar[Process | None] = contextvars.ContextVar("process", default=None)
 NOBODY = contextvars.Context()
-"""The context of what belongs to no process: the world."""
+"""The context of everything outside of processes: the world."""
 
 
 class ShuffledLoop(VirtualLoop):
@@ -126,7 +126,7 @@ class ShuffledLoop(VirtualLoop):
                 value = func(*args)
             except NotYet:
                 self.call_later(NotYet.AGAIN_SECONDS, call)
-            except Exception as exc:  # noqa: BLE001 - whoever awaits it gets it
+            except Exception as exc:  # noqa: BLE001 - the awaiting task gets it
                 future.set_exception(exc)
             else:
                 future.set_result(value)
@@ -135,7 +135,7 @@ class ShuffledLoop(VirtualLoop):
         return future
 
     def add_signal_handler(self, sig: int, callback: Callable[..., Any], *args: Any) -> None:
-        """Note what the process that runs now does at a signal."""
+        """Set the current process's handler of a signal."""
         process = PROCESS.get()
         assert process is not None
         process.signal_handlers[sig] = lambda: callback(*args)

@@ -11,7 +11,7 @@ from tests.faults.simulated.loop import PROCESS
 
 
 class Notifications:
-    """What is said with a commit reaches every connection that listens then, some time later, unless it breaks."""
+    """Notifications of a commit reach every connection that listens then, some time later, unless it breaks."""
 
     def __init__(self, world: Any) -> None:
         self._world = world
@@ -20,7 +20,7 @@ class Notifications:
 
     @contextmanager
     def of_one_transaction(self) -> Iterator[None]:
-        """Deliver what is said meanwhile, if it ends well."""
+        """Deliver the notifications of a transaction if it commits."""
         self._said.clear()
         yield
         for payload in self._said:
@@ -28,7 +28,7 @@ class Notifications:
         self._said.clear()
 
     def notify(self, _conn: Any, payload: str) -> None:
-        """Stand in for `asynsched.store.schedulers.notify`. PostgreSQL delivers what is said twice once."""
+        """Stand in for `asynsched.store.schedulers.notify`. PostgreSQL delivers duplicates once."""
         if payload not in self._said:
             self._said.append(payload)
 
@@ -87,7 +87,7 @@ class ListeningConnection:
             self._tell_of_end(self)
 
     def hear(self, payload: str) -> None:
-        """Give what was said to who listens."""
+        """Deliver the notifications to the listeners."""
         if not self._is_closed:
             self._hear(self, 0, CHANNEL, payload)
 

@@ -1,7 +1,7 @@
-"""What people do meanwhile: they trigger runs, and in some seeds clear, mark, cancel, pause, and change pools.
+"""The actions of people meanwhile: they trigger runs, and in some seeds clear, mark, cancel, pause, and change pools.
 
-They do it as the command line does, or as a program does that a scheduler is part of. Each thing is done at some moment
-of its own, whatever the faults have made of the schedulers by then.
+They act like the command line, or like a program that embeds a scheduler. Each action comes at some moment of its own,
+whatever state the schedulers are in.
 """
 
 import asyncio
@@ -32,15 +32,15 @@ MOST_EDITS = 6
 FILE_EDITS = "edit files"
 """Names the one thing that people do where they do nothing but edit files."""
 LONGEST_WAIT = 60.0
-"""Virtual seconds for which somebody waits for a task that runs, before doing something to another one."""
+"""Virtual seconds that people wait for a running task before they edit another one."""
 UNDER_WAY = frozenset({"running", "deferred"})
 ACTOR = "somebody"
 PROGRAM_ACTIONS = 0.25
 """Share of requests that a program makes which a scheduler is part of."""
 NEVER_FAILED = frozenset({"scheduled", "producer"})
-"""DAGs whose tasks nobody may say to have failed: later runs or other DAGs depend on them."""
+"""DAGs whose tasks must not be marked as failed: later runs or other DAGs depend on them."""
 NEVER_CLEARED = frozenset({"scheduled"})
-"""DAGs of which a run that is cleared may wait for ever for the end of a later one, which depends on it."""
+"""DAGs in which a cleared run may wait for ever for the end of a later one, which depends on it."""
 
 
 class People:
@@ -102,7 +102,7 @@ class People:
         dag_ids = [dag_id for dag_id in EDITED if dag_id in self._world.world.dags]
         edits = [folder.release, folder.release, folder.save_again, folder.break_file]
         if not self._world.climate.clock_jump:
-            # By a wrong clock, nobody can tell that it is being written.
+            # With a wrong clock, a write in progress is not noticed.
             edits.append(folder.cut_file)
         if random.random() < 0.5:
             edits += [folder.empty_file, folder.remove_file, folder.copy_file, folder.remove_copy]
@@ -117,7 +117,7 @@ class People:
             for dag_id in dag_ids:
                 folder.save_again(dag_id)
 
-    # What they do
+    # Actions
 
     async def _clear_tasks(self) -> None:
         if (row := await self._some("tasks")) is not None:
@@ -133,7 +133,7 @@ class People:
             await self._request(row, ClearTasks(latest=self._random.random() < 0.3))
 
     async def _clear_skipped(self) -> None:
-        """Clear something that was skipped, and leave what has decided that as it is."""
+        """Clear something that was skipped, without the task that decided to skip it."""
         await self._until_something_runs()
         rows = self._world.invariants.stored.tasks.values()
         if skipped := [row for row in rows if row.state == "skipped"]:
@@ -141,7 +141,7 @@ class People:
             await self._request(row, ClearTasks((row.task_id,), map_index=self._some_index(row)))
 
     async def _clear_mapped(self) -> None:
-        """Clear a mapped task and what it is mapped over, when it has instances: it may have others then."""
+        """Clear a mapped task with instances, and the task that it is mapped over: it may have others then."""
         for _ in range(MOST_ACTIONS):
             await self._until_something_runs()
             rows = self._world.invariants.stored.tasks.values()
@@ -192,7 +192,7 @@ class People:
     # Whom they do it to
 
     async def _some(self, kind: Literal["tasks", "runs"]) -> Any:
-        """Return a task instance or a run, mostly one under way: there may be one soon. None: there is none."""
+        """Return a task instance or a run, mostly one under way or about to be; None if none matches."""
         rows = partial(getattr, self._world.invariants.stored, kind)
         if self._random.random() < 0.8:
             if not (running := [row for row in rows().values() if row.state in UNDER_WAY]):
@@ -249,7 +249,7 @@ class People:
         scheduler, channels = site.scheduler, site.scheduler.channels
         self._world.say("people", f"by {site.process.name} want of {'.'.join(key)}: {request}")
         if isinstance(request, CancelRun):
-            # As where somebody who has waited for a run does so no more.
+            # As when a caller that waited for a run gives up.
             site.process.context.run(channels.runs.offer, RunCancelled(key))
             return
         match request:
@@ -268,7 +268,7 @@ class People:
             self._refused(error)
 
     def _change(self, what: str, query: Callable[..., Any], hint: Hint) -> None:
-        """Do something in one transaction, and wake whoever it concerns."""
+        """Do something in one transaction, and wake the schedulers that it concerns."""
         world = self._world
         world.say("people", what)
         try:
@@ -283,7 +283,7 @@ class People:
         self._random.choice(list(world.sites.values())).ring([hint])
 
     def _refused(self, error: BaseException) -> None:
-        """What people want may make no sense any more; a change that is none is a bug."""
+        """Requests may make no sense any more; a failed state change is a bug."""
         if isinstance(error, InvalidTransition) or not isinstance(error, AsynschedError):
             raise error
         self._world.say("people", f"are told: {error}")

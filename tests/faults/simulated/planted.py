@@ -1,6 +1,6 @@
-"""Bugs that are planted on purpose: the simulation must find each, or what it does not find means nothing.
+"""Bugs that are planted on purpose: the simulation must find each one, or its silence means nothing.
 
-Each is one small change of the program: what somebody might forget, or put in the wrong order.
+Each is one small change of the program: something that a developer might forget, or put in the wrong order.
 """
 
 from dataclasses import replace
@@ -225,8 +225,8 @@ def _silent_lease() -> list[Change]:
 
 
 N_SEEDS = 400
-"""Each bug is found by one of so many seeds: by one of forty at least, so that a change here and there, by which
-each seed becomes another story, leaves no bug unfound.
+"""Each bug is found by one of this many seeds: by one of forty at least, so that a change of the program, which makes
+each seed another story, leaves no bug unfound.
 """
 CRASH_BEFORE_STORE = Conditions(("crash_before",), STORES)
 CRASH_AFTER_STORE = Conditions(("crash_after",), STORES)
@@ -235,16 +235,16 @@ BUGS: dict[str, Bug] = {
     "early-acknowledgement": Bug(
         "The keeper may forget an end before it is stored.", _early_acknowledgement, CRASH_BEFORE_STORE
     ),
-    "lost-wake-up": Bug("Nobody is woken by the end of a try.", _lost_wake_up),
+    "lost-wake-up": Bug("The end of a try wakes no service.", _lost_wake_up),
     "forgotten-release": Bug("A try that failed gives back no slots.", _forgotten_release),
     "forgotten-occupation": Bug(
         "Tries of an earlier scheduler count against no limit.", _forgotten_occupation, CRASH_AFTER_STORE
     ),
     "double-adoption": Bug("Tries that the keeper still runs are taken for lost.", _double_adoption, CRASH_AFTER_STORE),
     "new-token-for-old-try": Bug(
-        "A try that was taken over is launched anew under another token.", _new_token_for_old_try, CRASH_AFTER_STORE
+        "A try that was taken over is launched under another token.", _new_token_for_old_try, CRASH_AFTER_STORE
     ),
-    "dropped-batch": Bug("What could not be stored is forgotten.", _dropped_batch, Conditions(("away_before",))),
+    "dropped-batch": Bug("Changes that were not stored are forgotten.", _dropped_batch, Conditions(("away_before",))),
     "unrepeatable-batch": Bug(
         "A batch whose commit was not confirmed is taken for stale.", _unrepeatable_batch, Conditions(("away_after",))
     ),

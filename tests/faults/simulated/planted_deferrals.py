@@ -54,5 +54,5 @@ BUGS_OF_DEFERRALS: dict[str, Bug] = {
     ),
     "endless-wait": Bug("A deferral does not time out.", _endless_wait),
     "uncounted-deferred": Bug("A pool that is to count deferred tasks does not.", _uncounted_deferred),
-    "trigger-for-nobody": Bug("A trigger that nobody waits for any more goes on.", _trigger_for_nobody),
+    "trigger-for-nobody": Bug("A trigger whose task no longer waits for it goes on.", _trigger_for_nobody),
 }

@@ -70,9 +70,9 @@ BUGS_OF_EDITS: dict[str, Bug] = {
         "A task that was marked while it ran goes on.", _mark_without_kill, Conditions(people="mark tasks")
     ),
     "counted-for-ever": Bug(
-        "A run that is taken up anew keeps the slots that it had.", _counted_for_ever, Conditions(people="clear tasks")
+        "A run that is taken up again keeps the slots that it had.", _counted_for_ever, Conditions(people="clear tasks")
     ),
-    "unheard-growth": Bug("Nobody is woken when a pool has grown.", _unheard_growth, Conditions(people="resize")),
+    "unheard-growth": Bug("A grown pool wakes no service.", _unheard_growth, Conditions(people="resize")),
     "running-on-in-a-pause": Bug("Tasks of a paused DAG start.", _running_on_in_a_pause, Conditions(people="pause")),
     "half-a-stop": Bug(
         "A run that is cancelled goes on with instances of its mapped tasks.", _half_a_stop, Conditions(people="cancel")

@@ -43,7 +43,7 @@ BUGS_OF_OWNERSHIP: dict[str, Bug] = {
     "unguarded-write": Bug(
         "Who has lost a run to another scheduler still writes to it.", _unguarded_write, LATE_STORES
     ),
-    "uncounted-others": Bug("What other schedulers have of a pool is not counted.", _uncounted_others, CRASHES_OF_TWO),
+    "uncounted-others": Bug("Other schedulers' slots of a pool are not counted.", _uncounted_others, CRASHES_OF_TWO),
     "begun-elsewhere": Bug(
         "A try that was queued on another home is launched once more under its token.",
         _begun_elsewhere,

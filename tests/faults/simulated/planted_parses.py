@@ -60,11 +60,11 @@ def _old_result() -> list[Change]:
 EDITING = Conditions(people=FILE_EDITS)
 BUGS_OF_PARSES: dict[str, Bug] = {
     "leaving-without-proof": Bug("The DAGs of a file that cannot be imported leave.", _leaving_without_proof, EDITING),
-    "unseen-edit": Bug("What is edited while it is parsed is not parsed again.", _unseen_edit, EDITING),
+    "unseen-edit": Bug("A file that is edited during its parse is not parsed again.", _unseen_edit, EDITING),
     "newest-code": Bug("A run that is taken over goes on with the newest version.", _newest_code, EDITING),
     "no-second-chance": Bug("A file whose parse was killed is not parsed again.", _no_second_chance, EDITING),
     "old-result": Bug(
-        "What another scheduler has parsed is taken for the newest, whatever it was.",
+        "Another scheduler's parse is taken for the newest, even if it is older.",
         _old_result,
         Conditions(people=FILE_EDITS, n_sites=2),
     ),

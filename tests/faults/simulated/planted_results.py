@@ -1,4 +1,4 @@
-"""Bugs that are planted on purpose where the result of a task decides what becomes of those after it."""
+"""Bugs that are planted on purpose where the result of a task decides about those after it."""
 
 from asynsched.scheduling import loading
 from asynsched.scheduling.evaluation import decisions
@@ -56,11 +56,11 @@ def _forgotten_decision_of_instances() -> list[Change]:
 DECIDING = Conditions(dag_id="deciding")
 BUGS_OF_RESULTS: dict[str, Bug] = {
     "forgotten-decision": Bug(
-        "What a branch has left out runs when it is cleared.",
+        "A task that a branch has skipped runs when it is cleared.",
         _forgotten_decision,
         Conditions(people="clear skipped", dag_id="deciding"),
     ),
-    "left-out-while-it-runs": Bug("A branch skips what runs already.", _left_out_while_it_runs, DECIDING),
+    "left-out-while-it-runs": Bug("A branch skips tasks that run already.", _left_out_while_it_runs, DECIDING),
     "forgotten-length": Bug(
         "How many values a result has is forgotten with the scheduler.",
         _forgotten_length,
@@ -72,15 +72,15 @@ BUGS_OF_RESULTS: dict[str, Bug] = {
         Conditions(people="clear mapped", dag_id="mapping"),
     ),
     "short-circuit-of-one": Bug(
-        "A short circuit skips what is directly after it only.", _short_circuit_of_one, DECIDING
+        "A short circuit skips only the tasks directly after it.", _short_circuit_of_one, DECIDING
     ),
     "decision-for-every-place": Bug(
-        "A branch in a mapped group skips what is after it in all instances of the group.",
+        "A branch in a mapped group skips the tasks after it in all instances of the group.",
         _decision_for_every_place,
         Conditions(dag_id="mapped_deciding"),
     ),
     "forgotten-decision-of-instances": Bug(
-        "What an instance of a branch has left out runs when it is cleared.",
+        "A task that an instance of a branch has skipped runs when it is cleared.",
         _forgotten_decision_of_instances,
         Conditions(people="clear skipped", dag_id="mapped_deciding"),
     ),

@@ -32,7 +32,7 @@ from tests.faults.simulated.stream import Stream
 from tests.faults.simulated.worlds import inline_database
 
 EXPECTED_ENDS = (StoreUnavailable, LeaseLost, ExecutorError, asyncio.CancelledError, HomeInUse)
-"""What a scheduler may end with, to be started again by whoever watches over it."""
+"""The exceptions after which a scheduler is started again by its supervisor."""
 
 
 LONG_PAUSES = 0.5
@@ -43,7 +43,7 @@ LOST_RECORDS = 0.5
 
 
 class ServicesWithoutOthers(Services):
-    """The production services, less what hears other terminals, and what parses files where none are edited."""
+    """The production services, except those that hear other terminals, and the parser if no files are edited."""
 
     @property
     def producers(self) -> tuple[Service, ...]:
@@ -85,7 +85,7 @@ class Site:
         process: The scheduler's process of now.
         scheduler: The scheduler of now, None while none is started.
         is_right_since: When the wall clock has last jumped, or was corrected, in the world's seconds.
-        n_seconds_off: How far the wall clock has jumped in all. What was stamped meanwhile is off by that at most.
+        n_seconds_off: How far the wall clock has jumped in all. Stamps from meanwhile are off by that at most.
     """
 
     def __init__(self, world: Any, home: Path) -> None:
@@ -105,7 +105,7 @@ class Site:
 
     @property
     def takeover_seconds(self) -> float:
-        """How long after its last renewal others take what the scheduler had, beside whom it works."""
+        """The seconds after the last renewal until others take over the scheduler's runs, if there are others."""
         return takeover_seconds(self.settings.lease, is_alone=False)
 
     @property
@@ -141,7 +141,7 @@ class Site:
             await asyncio.sleep(self._pause())
 
     def _pause(self) -> float:
-        """Return how long nobody serves here: with others there, also for so long that they take everything."""
+        """Return how long no scheduler serves here: beside others, even long enough that they take everything."""
         chance = self.world.chance
         if len(self.world.sites) > 1 and not chance.is_calm and chance.random.random() < LONG_PAUSES:
             return chance.between(0.85 * self.takeover_seconds, 2 * self.takeover_seconds)
@@ -184,7 +184,7 @@ class Site:
                 stream.cut("its scheduler is killed")
 
     def cut_power(self) -> None:
-        """End everything on this machine. What was written down of tries that had not ended may be lost."""
+        """End everything on this machine. Records of tries that had not ended may be lost."""
         for token, ended in list(self.records.items()):
             if ended is None and self.world.chance.random.random() < LOST_RECORDS:
                 self.world.say("fault", f"it is forgotten that {token} has begun")
@@ -231,13 +231,13 @@ class Site:
         self.world.later(self.world.chance.between(1, 30), correct)
 
     def ring(self, hints: Sequence[Hint]) -> None:
-        """Ring the bell, as the command line does: whoever serves hears it, or nobody."""
+        """Ring the bell, as the command line does: a scheduler hears it if one serves."""
         process = self.process
         if process is None or process.is_dead or self.scheduler is None or not self.scheduler.started.is_set():
             return
         process.start(hand_out(hints, self.scheduler.channels), "bell listener")
 
-    # What stands in for asynsched.executors.keeper
+    # The stand-in for asynsched.executors.keeper
 
     def connect(self) -> Stream | None:
         return None if self.keeper is None else self.keeper.connect()

@@ -1,4 +1,4 @@
-"""What of the program is exchanged while it is simulated: threads, sockets, processes, random numbers, logs."""
+"""The parts of the program that the simulation replaces: threads, sockets, processes, random numbers, logs."""
 
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -29,7 +29,7 @@ from tests.faults.simulated.loop import PROCESS
 from tests.faults.simulated.trigger_hosts import log_of
 
 NOTIFYING = (claim, dagrun_creator, run_requests, run_transfers, storing)
-"""What tells other schedulers of something. The command line does so, too, and is not here."""
+"""The modules that notify other schedulers. The command line does so, too, and is not simulated."""
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""What is stored of task instances, runs and callbacks, read beside the program that is looked at."""
+"""The stored task instances, runs and callbacks, read independently of the tested program."""
 
 from typing import NamedTuple
 
@@ -6,7 +6,7 @@ from tests.faults.simulated.worlds import inline_database
 
 
 class TaskRow(NamedTuple):
-    """What is looked at of a task instance."""
+    """The checked fields of a task instance."""
 
     dag_id: str
     run_id: str
@@ -25,7 +25,7 @@ class TaskRow(NamedTuple):
 
 
 class RunRow(NamedTuple):
-    """What is looked at of a run."""
+    """The checked fields of a run."""
 
     dag_id: str
     run_id: str
@@ -38,7 +38,7 @@ class RunRow(NamedTuple):
 
 
 class DagRow(NamedTuple):
-    """What is looked at of a DAG."""
+    """The checked fields of a DAG."""
 
     dag_id: str
     is_active: bool
@@ -65,7 +65,7 @@ _REQUESTS = "SELECT w.id, r.dag_id, r.run_id FROM run_request w JOIN dag_run r O
 _TO_COME = {
     "a schedule calls for another run": "SELECT count(*) FROM dag WHERE next_dagrun_create_after IS NOT NULL",
     "an update of an asset waits": "SELECT count(*) FROM asset_dag_run_queue",
-    "what somebody wants of a run is not done": "SELECT count(*) FROM run_request",
+    "a request about a run is not carried out": "SELECT count(*) FROM run_request",
 }
 
 
@@ -90,7 +90,7 @@ class Stored:
         self.read()
 
     def read(self) -> bool:
-        """Read what there is, if anything was changed; return whether that is so."""
+        """Read everything again if something was changed; return whether it was."""
         n_changes = self._driver.total_changes
         if n_changes == self._n_changes:
             return False
@@ -103,11 +103,11 @@ class Stored:
         return True
 
     def requests(self) -> list[tuple[int, str, str]]:
-        """Return what people want done and is not: its number, the DAG and the run."""
+        """Return the open requests: their numbers, DAGs and runs."""
         return self._driver.execute(_REQUESTS).fetchall()
 
     def parsed_files(self) -> dict[str, str]:
-        """Return the files that were parsed, with the hashes of what they were then."""
+        """Return the parsed files, with the hashes of their texts at that time."""
         return dict(self._driver.execute("SELECT path, content_hash FROM dag_file").fetchall())
 
     def failing_files(self) -> set[str]:
@@ -116,5 +116,5 @@ class Stored:
         return {path for (path,) in self._driver.execute(query)}
 
     def to_come(self) -> str:
-        """Return what calls for another run; empty: nothing."""
+        """Return the reason for another run; empty if there is none."""
         return next((what for what, query in _TO_COME.items() if self._driver.execute(query).fetchone()[0]), "")

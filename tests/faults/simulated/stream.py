@@ -12,7 +12,7 @@ from tests.faults.simulated.loop import PROCESS, Process
 class Stream:
     """Both ends of one connection. To the scheduler it is its socket and its transport.
 
-    What was sent arrives in its order, some time later, or never: a cut loses all that is on its way.
+    Messages arrive in order, some time later, or never: a cut loses all that are on their way.
     """
 
     def __init__(self, world: Any, take: Callable[["Stream", Any], None], lost: Callable[["Stream"], None]) -> None:

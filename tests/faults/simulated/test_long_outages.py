@@ -18,7 +18,7 @@ SEED = 4
 class LongOutage(Exploration):
     """Nothing fails but the database, which is away for some time, by default settings.
 
-    What begins before that goes on until it is back.
+    An outage that begins before that goes on to its end.
     """
 
     def __init__(self, n_sites: int, seconds: float) -> None:

@@ -1,4 +1,4 @@
-"""Whatever fails, whenever it does: nothing is lost, nothing runs twice, no limit is exceeded, everything ends."""
+"""After any fault at any time: nothing is lost, nothing runs twice, no limit is exceeded, everything ends."""
 
 import os
 import subprocess

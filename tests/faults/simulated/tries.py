@@ -13,7 +13,7 @@ class SimulatedTry:
     """One process: it gets ready, runs user code, and ends by itself, by a kill, or with its keeper.
 
     Attributes:
-        started: What was reported when user code began; None before that.
+        started: The report that user code began; None before that.
         questions: Its requests that were not answered yet: one at most.
     """
 
@@ -49,7 +49,7 @@ class SimulatedTry:
             self._world.later(self._world.chance.between(0, grace), self._killed)
 
     def die_with_keeper(self) -> None:
-        """It is killed as its keeper dies, and nobody reports that."""
+        """Kill it as its keeper dies, without a report."""
         self._over("killed")
 
     def answered(self, reply: Reply) -> None:

@@ -1,7 +1,7 @@
 """The simulated process of a trigger host, and the triggers that it runs.
 
 Both ends of its talk with the scheduler are the program's own: the host's `TriggerRunner` here, the triggerer there.
-Simulated are the process, which dies or hangs, its connection, and what the triggers wait for.
+Simulated are the process, which dies or hangs, its connection, and the events that the triggers wait for.
 """
 
 import asyncio
@@ -27,14 +27,14 @@ from tests.faults.simulated.ledger import Violation
 from tests.faults.simulated.loop import NOBODY, Process
 
 ENDS = {"success": TaskSuccessEvent, "failed": TaskFailedEvent, "skipped": TaskSkippedEvent}
-"""What a trigger fires to end its task, by the state that the task is to have."""
+"""The event that a trigger fires to end its task, by the intended state of the task."""
 
 
 class SimulatedHost:
     """One process: it runs triggers until it is told to end, is killed, hangs, or dies with its keeper.
 
     Attributes:
-        started: What was reported when it began; None before that.
+        started: The report that it began; None before that.
         questions: Its requests that were not answered yet.
     """
 
@@ -85,7 +85,7 @@ class SimulatedHost:
             self.world.later(self.world.chance.between(0, grace), self._killed)
 
     def die_with_keeper(self) -> None:
-        """It is killed as its keeper dies, and nobody reports that."""
+        """Kill it as its keeper dies, without a report."""
         self._over("killed")
 
     def answered(self, reply: Reply) -> None:
@@ -96,7 +96,7 @@ class SimulatedHost:
                 self.world.later(0, _set, answer, reply, process=self.process)
 
     async def ask(self, operation: str, arguments: dict[str, Any]) -> Any:
-        """Ask the scheduler: what the host has a link for."""
+        """Ask the scheduler, in place of the host's link."""
         self._n_questions += 1
         number = self._n_questions
         self.questions[number] = request = Request(
@@ -172,7 +172,7 @@ class SimulatedHost:
 
 
 class ScriptedTrigger(BaseTrigger):
-    """A trigger that does, after some seconds, what its task has said.
+    """A trigger that acts, after some seconds, as its task has told it.
 
     Args:
         does: `fires`, `raises`, `never`, `crashes` or `hangs` (its host), or the state that it ends its task in.
@@ -215,7 +215,7 @@ HOST: ContextVar[SimulatedHost] = ContextVar("host")
 
 
 def log_of(world: Any) -> Any:
-    """Return what stands in for the log of hosts: it writes warnings and errors into the trace."""
+    """Return the stand-in for the log of hosts: it writes warnings and errors into the trace."""
 
     def note(text: str, *args: Any) -> None:
         world.say(HOST.get().process.name, (text % args).splitlines()[0])

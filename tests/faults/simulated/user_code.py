@@ -1,4 +1,4 @@
-"""What the user code of simulated tries does, drawn for each."""
+"""The actions of the user code of simulated tries, drawn for each."""
 
 from random import Random
 from typing import Any, NamedTuple
@@ -12,7 +12,7 @@ SHARE_OF_PAUSES = 0.06
 SHARE_OF_DEFERRALS = 0.1
 """Of the tries, those that wait for a trigger."""
 TRIGGERS = ["fires"] * 6 + ["never", "never", "raises", "success", "failed", "skipped", "crashes", "hangs"]
-"""What triggers do."""
+"""The actions of triggers."""
 TRIGGER_CLASS = "tests.faults.simulated.trigger_hosts.ScriptedTrigger"
 MOST_RESULTS = 3
 """Values in a list that tasks are mapped over, at most."""
@@ -20,7 +20,7 @@ Decision = BranchDecision | ShortCircuitDecision
 
 
 class Plan(NamedTuple):
-    """What the user code of a try does."""
+    """The actions of a try's user code."""
 
     state: str = "success"
     duration: float = 1.0
@@ -34,7 +34,7 @@ class Plan(NamedTuple):
 
 
 def draw_plan(random: Random, launch: Launch, dag: SerializedDag) -> Plan:
-    """Return what a try of a task of this DAG does, or of a callback."""
+    """Return the plan of a try of this DAG's task, or of a callback."""
     duration = random.choice([0.0, 0.2, 1.0, 6.0])
     if launch.callback:
         return Plan(duration=duration)
@@ -55,7 +55,7 @@ def draw_plan(random: Random, launch: Launch, dag: SerializedDag) -> Plan:
 
 
 def _deferral(launch: Launch) -> Deferral | None:
-    """Return what a try waits for, None: it does not wait. One that was resumed may wait once more."""
+    """Return the deferral of a try, or None if it does not wait. A resumed try may wait once more."""
     random = Random(f"defers {launch.token}")
     if random.random() >= SHARE_OF_DEFERRALS:
         return None
@@ -74,7 +74,7 @@ def _sources(task: SerializedTask) -> tuple[str, ...]:
 
 
 def _with_decision(plan: Plan, launch: Launch, dag: SerializedDag) -> Plan:
-    """Return a plan in which a branch follows some of what is after it, and a short circuit is false, or is not."""
+    """Return a plan in which a branch follows some of the tasks after it, and a short circuit is false or true."""
     random = Random(f"decides {launch.token}")
     task = next(task for task in dag.tasks if task.task_id == launch.task_id)
     if task.is_branch:

@@ -1,4 +1,4 @@
-"""What the schedulers of one exploration find in their database: random DAGs, and pools that are too small for them.
+"""The database of the schedulers of one exploration: random DAGs, and pools that are too small for them.
 
 There are a few of these, made once: to make one takes longer than to live through a seed.
 """
@@ -37,9 +37,9 @@ RULES = [
     "none_failed_min_one_success", "none_skipped", "one_done", "always",
 ]  # fmt: skip
 DECIDERS = [BranchPythonOperator, ShortCircuitOperator]
-"""What decides which of the tasks after it run."""
+"""The kinds of tasks that decide which of the tasks after them run."""
 FIRST = 3
-"""So many tasks of a DAG may be such that others follow from what they return: there are others after them."""
+"""The number of tasks of a DAG whose results may decide about others: there are others after them."""
 EDITED = ("dag0", "dag1")
 """DAGs whose files people edit."""
 N_VERSIONS = 3
@@ -62,7 +62,7 @@ class World(NamedTuple):
     pools_with_deferred: frozenset[str]
 
     def restore(self) -> None:
-        """Make the database of this process what it was at the beginning."""
+        """Restore the database of this process to its initial state."""
         self.copy.backup(inline_database().connection.open())
 
     def task(self, dag_id: str, task_id: str) -> SerializedTask:
@@ -205,7 +205,7 @@ def _scheduled_dag(random: Random) -> DAG:
         catchup=True, max_active_runs=1 if catchup else 16,
     ) as dag:  # fmt: skip
         first = BashOperator(task_id="first", bash_command="true", retries=1, retry_delay=timedelta(seconds=1))
-        # What depends on a past that has failed waits for a person, for ever: so this one never fails.
+        # A task that depends on a failed past waits for a person, for ever: so this one never fails.
         last = BashOperator(
             task_id="last", bash_command="true", trigger_rule="all_done", retries=99, depends_on_past=catchup,
             retry_delay=timedelta(seconds=1),
@@ -261,7 +261,7 @@ def _mapped_deciding_dag(random: Random) -> DAG:
 
     One is mapped outside any group, so all its instances decide about the same tasks. The other one is in a mapped
     group, so each of its instances decides about its own instance of the group. That group is mapped over a literal:
-    while a result is run again, nobody can tell which instances of a group belong together.
+    while a result is run again, it is unknown which instances of a group belong together.
     """
     options = {"retries": 1, "retry_delay": timedelta(seconds=1)}
     patient = [rule for rule in RULES if rule != "always"]

@@ -27,7 +27,7 @@ HANGING = """
 
 
 class Patience:
-    """What a module waits for a parse until: no limit of time, but the moment when a test says that it is over."""
+    """The end of a module's wait in a parse: not a limit of time, but the moment that a test decides."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, module: ModuleType) -> None:
         self._scope = anyio.CancelScope()
@@ -85,7 +85,7 @@ class Site:
     async def failure_of(
         self, path: str, n: int, strike: Callable[[psutil.Process], object], *, spared: int = 0
     ) -> SandboxError | None:
-        """Parse a file that hangs in `n` processes, strike by the first one, and return what `parse` raises.
+        """Parse a file that hangs in `n` processes, strike by the first one, and return the exceptions of `parse`.
 
         All of them but the first `spared` are gone then.
         """
@@ -102,7 +102,7 @@ class Site:
             tasks.start_soon(parse)
             processes = await self.waits(n)
             await anyio.to_thread.run_sync(strike, processes[0])
-        await anyio.to_thread.run_sync(lambda: until(all_gone(processes[spared:]), "what it started has ended"))
+        await anyio.to_thread.run_sync(lambda: until(all_gone(processes[spared:]), "its processes have ended"))
         return caught
 
 

@@ -1,4 +1,4 @@
-"""What a new file costs the database, counted instead of timed."""
+"""The cost of a new file for the database, counted instead of timed."""
 
 from collections import Counter
 from datetime import timedelta

@@ -1,4 +1,4 @@
-"""What a parse costs besides the DAG file's own work: forks, imports, and functions that it is the first to run."""
+"""The cost of a parse besides the DAG file's own work: forks, imports, and functions that it is the first to run."""
 
 import json
 import subprocess
@@ -10,7 +10,7 @@ import sandbox
 from tests.integration.parsing.parse_site import Site
 
 OURS = tuple(f"{Path(package.__path__[0])}/" for package in (asynsched, sandbox))
-"""What Python's own library calls besides differs by its version."""
+"""Other calls by Python's own library differ by its version."""
 FILE = """
 from asynsched import DAG, task
 
@@ -72,6 +72,6 @@ def test_a_parse_costs_one_fork_no_other_import_and_few_functions(tmp_path):
     assert events == ["os.fork"] * 3
     assert [name.startswith("unusual_prefix_") for name in imported] == [True]
     assert not [call for call in calls if "/inspect.py " in call], "a signature, where a function's code tells enough"
-    assert not [call for call in calls if "/croniter/" in call], "a preset that is read anew"
+    assert not [call for call in calls if "/croniter/" in call], "a preset that is read again"
     own = [call for call in calls if call.startswith(OURS)]
     assert 0 < len(own) <= 255

@@ -1,4 +1,4 @@
-"""Parses by a warmed server: each as fresh as in a new interpreter, and what is left when one of its processes dies."""
+"""Parses by a warmed server: each as fresh as in a new interpreter, and the remains when one of its processes dies."""
 
 import os
 import subprocess
@@ -103,7 +103,7 @@ async def test_each_parse_is_a_fork_of_its_own_that_knows_nothing_of_the_others(
     assert len(set(guardians)) == 2
     [line] = set(second)
     assert line.endswith(" 0 False False False")
-    # What a new interpreter finds is the same, to the hash of the version.
+    # A new interpreter finds the same, including the hash of the version.
     setup = parse_server.setup_of(site.settings)
     command = setup.command("sandbox.parse", str(site.settings.dags_path / "traces.py"))
     found = await anyio.run_process(command, env=setup.environment(), cwd=setup.scratch)
@@ -141,10 +141,10 @@ async def test_parses_of_one_guardian_reach_nothing_hidden(tmp_path):
     async with site.parser:
         for _ in range(2):
             assert (await site.parser.parse("reaches.py")).output == "True True False False True True\n"
-        # What is granted is granted to a file, whatever path it has later: no longer, once it is in what is hidden.
+        # Rights are granted to a file, regardless of its later path; they end once it is in a hidden folder.
         moved.rename(secret)
         assert (await site.parser.parse("reaches.py")).output == "True True False False False True\n"
-        # Nor is what has a path now refused because something else had it.
+        # Nor is a file refused because another one had its path before.
         release.rename(tmp_path / "dags" / "old_release")
         release.mkdir()
         (release / "token").write_text("x")
@@ -198,7 +198,7 @@ async def test_a_guardian_that_sleeps_is_killed_with_all_that_it_started(site, m
     patience = Patience(monkeypatch, parse_server)
     monkeypatch.setattr(parse_server, "TERM_SECONDS", 0.1)
     site.write("hanging.py", HANGING.format(apart=True))
-    # Without confinement, what a file starts can leave its process group.
+    # Without confinement, the processes of a file can leave its process group.
     async with SandboxParser(replace(site.settings, parse=replace(site.settings.parse, confinement="off"))) as parser:
         site.parser = parser
         caught = await site.failure_of(
@@ -226,7 +226,7 @@ async def test_a_parse_whose_watchers_are_killed_is_done_again_once(site, strike
         site.write("hanging.py", "print('mended')\n")
         strike(processes[0])
     assert reports[0].output == "mended\n"
-    await anyio.to_thread.run_sync(lambda: until(all_gone(processes[1:]), "what the lost parse started has ended"))
+    await anyio.to_thread.run_sync(lambda: until(all_gone(processes[1:]), "the processes of the lost parse have ended"))
 
 
 def parsing_guardian(server: psutil.Process, but: list[psutil.Process]) -> psutil.Process | None:
@@ -252,7 +252,7 @@ async def test_a_file_whose_watchers_are_killed_again_and_again_is_a_crash(site)
 
 
 def environment_of_its_own(folder: Path) -> tuple[Path, Path]:
-    """Return the Python of a new virtual environment that sees what this one does, and where its packages are."""
+    """Return the Python of a new virtual environment that sees this one's packages, and the folder of its own."""
     EnvBuilder(symlinks=True).create(folder)
     packages = Path(sysconfig.get_path("purelib", "venv", {"base": str(folder)}))
     (packages / "others.pth").write_text("\n".join(path for path in sys.path if path))

@@ -132,7 +132,7 @@ async def test_saves_reach_the_database_and_a_restart_parses_nothing(settings):
         await site.changes_of("zipped")
         (site.root / "not.zip").write_text("this is no zip archive")
         with anyio.fail_after(30):
-            while not await site.errors():  # noqa: ASYNC110 - nobody tells of an error
+            while not await site.errors():  # noqa: ASYNC110 - an error causes no event
                 await anyio.sleep(0.01)
         assert list(await site.errors()) == ["not.zip"]
         expected = {"one": ["edited"], "user": ["renamed"], "zipped": ["z"]}
@@ -167,7 +167,7 @@ async def test_a_first_save_waits_for_no_parse_server_to_start(settings, monkeyp
     async with SandboxParser(settings) as parser, running(settings, parser) as site:
         await site.dispatcher.wait_idle()
         with anyio.fail_after(30):
-            while len(warm := guardians()) < 2 or not all(warm.values()):  # noqa: ASYNC110 - nobody tells of a process
+            while len(warm := guardians()) < 2 or not all(warm.values()):  # noqa: ASYNC110 - a process causes no event
                 await anyio.sleep(0.01)
         site.write_dag("edited.py", "edited", "other")
         await site.changes_of("edited")

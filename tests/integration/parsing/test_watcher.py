@@ -19,7 +19,7 @@ from asynsched.parsing.watching.inotify_events import InotifyEvents
 from asynsched.parsing.watching.watchfiles_events import WatchfilesEvents
 from tests.integration.parsing.watched import Watched, watching
 
-# What other systems are served with works on Linux, too, and is tested there.
+# The code for other systems works on Linux, too, and is tested there.
 each_kind = pytest.mark.parametrize("file_events", [InotifyEvents, WatchfilesEvents])
 
 
@@ -184,7 +184,7 @@ async def test_files_of_a_folder_that_goes_away_are_not_called_removed(root, fil
         async with watching(root, poll_interval=0.05, file_events=file_events) as site:
             away = root.rename(root.with_name("away"))
             with anyio.fail_after(20):
-                while not any(log["event"] == "folder.missing" for log in logs):  # noqa: ASYNC110 - nobody tells of a log line
+                while not any(log["event"] == "folder.missing" for log in logs):  # noqa: ASYNC110 - a log line causes no event
                     await anyio.sleep(0.01)
             (away / "b.py").unlink()
             (away / "c.py").write_text("x = 1")
@@ -248,7 +248,7 @@ async def test_a_folder_without_events_is_detected_and_polled(root, monkeypatch,
 
 
 class VanishingFolders(InotifyEvents):
-    """Events as where somebody removes folders, one by one, just before they are watched."""
+    """Events as when folders are removed, one by one, just before they are watched."""
 
     def _watch_folders(self, inotify: Any) -> dict[int, str]:
         for folder in sorted(self.folders):
@@ -273,7 +273,7 @@ async def test_what_the_queue_of_the_kernel_had_no_room_for_is_found_by_a_walk(r
         note.touch()
     room = int(Path("/proc/sys/fs/inotify/max_queued_events").read_text())  # noqa: ASYNC240 - no disk
     async with watching(root) as site:
-        # Nobody reads the queue until the event loop goes on. Events of one file in a row would count as one.
+        # The queue is not read until the event loop goes on. Events of one file in a row would count as one.
         for number in range(room + 1):
             os.utime(notes[number % 2])
         site.write("lost.py")
@@ -285,7 +285,7 @@ async def test_what_the_queue_of_the_kernel_had_no_room_for_is_found_by_a_walk(r
 async def test_full_scans_beside_arriving_events_do_not_lead_to_polling(root, monkeypatch):
     monkeypatch.setattr(watcher_module, "EVENT_GRACE", watcher_module.EVENT_GRACE / 3)
     async with watching(root, reconcile_interval=0.02) as site:
-        # So many scans take longer than an event may be late.
+        # This many scans take longer than an event may be late.
         while site.n_scans < 100:
             site.write(f"package_{site.n_scans % 3}/{site.n_scans}.py")
             await site.told_of(f"package_{site.n_scans % 3}/{site.n_scans}.py")

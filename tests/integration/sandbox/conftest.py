@@ -143,7 +143,7 @@ def _parser(folder: Path, user: str, *, by_server: bool = False) -> Parser:
 
 @pytest.fixture
 def way() -> str:
-    """How files are parsed. Tests of what both ways must hold to have this fixture with both."""
+    """The way to parse files. Tests of rules that hold for both ways have this fixture with both."""
     return "process"
 
 
@@ -154,5 +154,5 @@ def parse(request: pytest.FixtureRequest, way: str, tmp_path: Path) -> Parser:
 
 @pytest.fixture
 def parse_once(tmp_path: Path) -> Parser:
-    """For what does not depend on who parses."""
+    """For tests that do not depend on the way to parse."""
     return _parser(tmp_path, USERS[-1])

@@ -1,4 +1,4 @@
-"""What a DAG file that cannot be used is told: what kind of error, where, and what to do."""
+"""The error of an unusable DAG file: its kind, its place, and its advice."""
 
 import contextlib
 import os
@@ -122,7 +122,7 @@ def test_an_error_of_the_file_itself_is_not_put_down_to_the_confinement(name: st
 
 
 def _check(parse: Parser, text: str, kind: str, words: str) -> None:
-    # Only what must time out may be short of time.
+    # Only files that must time out may be short of time.
     parsed = parse(text, import_timeout=1 if kind == "timeout" else 30, **LIMITS)
     assert parsed.error.kind == kind
     assert words in parsed.error.message

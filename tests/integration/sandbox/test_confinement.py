@@ -1,4 +1,4 @@
-"""What a DAG file cannot do to the machine while it is parsed, and what it still can."""
+"""The confinement of a DAG file while it is parsed: refused and allowed actions."""
 
 import os
 from pathlib import Path

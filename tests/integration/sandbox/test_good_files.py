@@ -1,4 +1,4 @@
-"""What decent DAG files may do while they are parsed, and what the report says of them."""
+"""Decent DAG files: their rights while they are parsed, and their reports."""
 
 import hashlib
 import subprocess

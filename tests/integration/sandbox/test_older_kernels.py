@@ -1,4 +1,4 @@
-"""What a DAG file cannot do on kernels whose Landlock is older, and what is said of them."""
+"""The confinement of a DAG file on kernels whose Landlock is older, and the messages about it."""
 
 import json
 import os
@@ -15,7 +15,7 @@ from tests.support.older_kernels import OLDER_ABIS, with_landlock
 from tests.support.users import become_ordinary
 
 FILES = ("parse.readable", "write in a task")
-"""Words of what Landlock alone forbids."""
+"""Words for the restrictions of Landlock alone."""
 
 
 @pytest.fixture(params=OLDER_ABIS, ids=lambda abi: f"landlock {abi}")

@@ -1,4 +1,4 @@
-"""A version runs the sources that were recorded, whatever the files have become since."""
+"""A version runs its recorded sources, even if the files have changed since."""
 
 import shutil
 import subprocess

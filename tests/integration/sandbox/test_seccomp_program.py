@@ -1,4 +1,4 @@
-"""The filter's program, run by a small interpreter: what it does on other machines and on older kernels."""
+"""The filter's program, run by a small interpreter, as on other machines and on older kernels."""
 
 import errno
 import os

@@ -1,4 +1,4 @@
-"""A task that asks a scheduler, as far as both need: the answers go through frames, and what they cost is counted."""
+"""A task that asks a scheduler, in small: the answers go through frames, and their cost is counted."""
 
 from collections.abc import Callable
 from typing import Any, TypeVar
@@ -27,7 +27,7 @@ class Asking(CountedDatabase):
 
     Attributes:
         frames: The bytes of each answer.
-        costs: What each query took.
+        costs: The cost of each query.
     """
 
     def __init__(self, database: Database, dag_run_id: int) -> None:
@@ -40,7 +40,7 @@ class Asking(CountedDatabase):
         self.costs: list[Cost] = []
 
     async def answer(self, ask: Callable[..., T], *args: Any) -> T:
-        """Return what code of a task returns that asks."""
+        """Return the result of a task's code that asks."""
         set_supervisor(self)
         try:
             return await anyio.to_thread.run_sync(ask, *args)

@@ -1,4 +1,4 @@
-"""What tests of size share: databases of both kinds, and the bench of tests that have real tries ask for much."""
+"""Shared by tests of size: databases of both kinds, and the bench of tests in which real tries ask for much."""
 
 from collections.abc import AsyncIterator
 from pathlib import Path

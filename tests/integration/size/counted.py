@@ -1,4 +1,4 @@
-"""What queries cost a database, counted instead of timed; and the services that look at it by themselves."""
+"""The cost of queries for a database, counted instead of timed; and the services that query it on their own."""
 
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
@@ -33,13 +33,13 @@ STEPS_AT_ONCE = 100
 
 @dataclass
 class Cost:
-    """What some queries took.
+    """The cost of some queries.
 
     Attributes:
         n_statements: How many were sent.
         n_rows: How many rows came back.
         n_bytes: How long the texts and JSON in them were.
-        n_steps: Hundreds of instructions of SQLite's virtual machine: rows that it looks at and gives to nobody count.
+        n_steps: Hundreds of instructions of SQLite's virtual machine: unreturned rows count, too.
     """
 
     n_statements: int = 0
@@ -54,7 +54,7 @@ class Cost:
 
 
 class CountedDatabase(PassingDatabase):
-    """Passes every query on, and counts what it costs."""
+    """Passes every query on, and counts its cost."""
 
     def __init__(self, inner: Database) -> None:
         super().__init__(inner)
@@ -62,7 +62,7 @@ class CountedDatabase(PassingDatabase):
         self.cost = Cost()
 
     def take_cost(self) -> Cost:
-        """Return what was counted since the last time."""
+        """Return the counts since the last call."""
         cost, self.cost = self.cost, Cost()
         return cost
 
@@ -76,7 +76,7 @@ class CountedDatabase(PassingDatabase):
 
 @contextmanager
 def counting(conn: sa.Connection, cost: Cost) -> Iterator[None]:
-    """Count what statements cost that this connection executes."""
+    """Count the cost of this connection's statements."""
 
     def step() -> int:
         cost.n_steps += 1
@@ -157,7 +157,7 @@ class Site:
         )  # fmt: skip
 
     async def tick(self, *news: object) -> list[str]:
-        """Let the services go round until they rest; return the tokens of what was launched."""
+        """Let the services go round until they rest; return the tokens of the launches."""
         for message in news:
             channel = self.channels.limits if isinstance(message, LimitNews) else self.channels.runs
             channel.put_nowait(message)
@@ -168,7 +168,7 @@ class Site:
         return [message.launch.token for message in ready]
 
     async def cost_of(self, *news: object, ended: str | None = None, after: float = 0.0) -> Cost:
-        """Return what one round costs, with this news, after these seconds; any first round was before."""
+        """Return the cost of one round, with this news, after these seconds; the first round was before."""
         self.clock.leap(after)
         if ended is not None:
             self.channels.finished.put_nowait(TaskFinished(Ended(ended, "success", self.clock.now())))

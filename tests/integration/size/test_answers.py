@@ -1,4 +1,4 @@
-"""What a task asks for may be large; each answer is not: counted in statements, rows, and bytes of values.
+"""A task may ask for much; no single answer is large: counted in statements, rows, and bytes of values.
 
 Between two answers, the event loop has its turn.
 """
@@ -32,7 +32,7 @@ from tests.support.runs import NOON
 
 MANY = 3_000
 LARGE = 100_000
-"""Bytes of a value, of which MANY_BYTES hold ten."""
+"""Bytes of a value; MANY_BYTES hold ten of them."""
 
 
 def counted(asking):
@@ -40,7 +40,7 @@ def counted(asking):
 
 
 def store_values(conn, n, n_bytes):
-    """Store what n instances of the task `m` have returned, and one value of the task `other`; return the run's id."""
+    """Store the results of n instances of the task `m`, and one value of the task `other`; return the run's id."""
     run = insert_run(conn, new_run())
     text = "x" * (n_bytes - 2)
     rows = [("m", index, f'"{text}"'.encode()) for index in range(n)]
@@ -66,7 +66,7 @@ def pull(task_ids, **options):
 
 @pytest.mark.parametrize(("n", "n_bytes", "n_parts"), [(MANY, 100, 4), (300, LARGE, 30)], ids=["many", "large"])
 async def test_all_values_of_a_mapped_task_are_pulled_in_parts(database, n, n_bytes, n_parts):
-    """30 MB are twice of what a frame may have."""
+    """30 MB are twice the limit of a frame."""
     asking = Asking(database, await database.write(store_values, n, n_bytes))
     found = await asking.answer(pull, "m")
     assert [len(value) for value in found] == [n_bytes - 2] * n
@@ -89,7 +89,7 @@ async def test_a_single_value_is_pulled_by_one_statement_unless_it_is_large(data
 
 
 async def test_the_scheduler_passes_values_on_as_they_are_stored(database):
-    """What it does not read, it cannot stand still for."""
+    """The scheduler does not decode the values, so that decoding cannot block it."""
     run = await database.write(store_values, 1, 10)
     stored = b'{"a": 1.50, "b" :"\\u00e9"}'
     await database.write(lambda conn: conn.execute(sa.update(xcom).values(value=stored)))

@@ -1,4 +1,4 @@
-"""What is kept of output that has no end: of a try, in its keeper, and of a command, in its try."""
+"""The kept part of endless output: of a try, in its keeper, and of a command, in its try."""
 
 import logging
 

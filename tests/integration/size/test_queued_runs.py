@@ -1,4 +1,4 @@
-"""However many runs of a DAG wait, what runs by itself reads few of them, keeps few, and starts them in their order."""
+"""However many runs of a DAG wait, the services read few of them, keep few, and start them in their order."""
 
 from contextlib import asynccontextmanager
 from datetime import timedelta
@@ -37,7 +37,7 @@ def let_wait(conn: sa.Connection, n: int) -> None:
 
 @asynccontextmanager
 async def backlog(opened, folder, n: int):
-    """Serve a DAG of which one run is active, as many as may be, `n` have ended, and `n` wait without a message."""
+    """Serve a DAG with one active run, its limit, `n` ended runs, and `n` runs that wait without a message."""
     database = await opened()
     folder.mkdir()
     for dag_id in ("d", "other"):
@@ -55,7 +55,7 @@ async def backlog(opened, folder, n: int):
 
 
 async def costs(opened, folder, n: int):
-    """Return what happens by itself costs, by what it is."""
+    """Return the costs of the services' own work, by its kind."""
     async with backlog(opened, folder, n) as (site, token):
         waiting = site.evaluator._intake.places.queue.waiting_of
         found = {"a sweep": await site.cost_of(after=61)}

@@ -1,4 +1,4 @@
-"""What a try makes the scheduler and the keeper hold by asking: counted in requests, tasks and bytes."""
+"""The load of a try's requests on the scheduler and the keeper: counted in requests, tasks and bytes."""
 
 import anyio
 import pytest
@@ -60,7 +60,7 @@ async def test_a_try_that_sends_requests_without_waiting_is_ended_and_has_few_op
         n_tasks = len(executor._tasks)
     assert (ended.state, ended.cause) == ("failed", "task")
     assert ended.reason.startswith(reason)
-    # Each is a task, of which none may have run yet: the end may come in the same read as the requests.
+    # Each is a task, and none may have run yet: the end may come in the same read as the requests.
     assert n_tasks == n_asked
 
 
@@ -81,7 +81,7 @@ async def test_a_try_that_reads_no_answer_is_ended_before_many_wait_for_it(bench
 
 
 async def test_a_request_is_answered_once_however_often_the_connection_is_lost(bench: Bench):
-    """The keeper repeats what is open over each new connection."""
+    """The keeper repeats open requests over each new connection."""
     may_answer = anyio.Event()
 
     async def answer(request):
@@ -97,7 +97,7 @@ async def test_a_request_is_answered_once_however_often_the_connection_is_lost(b
             lost = executor._connection
             lost.close()
             await eventually(lambda lost=lost: executor._connection is not lost, "another connection")
-            await eventually(lambda: executor._connection._greeted.done(), "what the keeper holds")
+            await eventually(lambda: executor._connection._greeted.done(), "the keeper's requests")
         may_answer.set()
         ended = await bench.end_of(launch)
     assert (ended.state, bytes(ended.return_value)) == ("success", b'"green"')

@@ -1,4 +1,4 @@
-"""A row that somebody else has changed has its own run read again, and none of the other active ones."""
+"""A row that was changed elsewhere has its own run read again, and none of the other active ones."""
 
 import sqlalchemy as sa
 
@@ -15,7 +15,7 @@ __all__ = ["opened"]
 
 
 async def cost_of_a_stale_row(opened, folder, n: int) -> Cost:
-    """Return what it costs that a task instance was marked beside its scheduler, where `n` runs are active."""
+    """Return the cost of a task instance that is marked beside its scheduler, while `n` runs are active."""
     database = await opened()
     folder.mkdir()
     with DAG("d") as dag:
@@ -31,7 +31,7 @@ async def cost_of_a_stale_row(opened, folder, n: int) -> Cost:
     marked = sa.update(task_instance).where(task_instance.c.token == tokens[0]).values(state="skipped")
     await database.write(lambda conn: conn.execute(marked).rowcount)
     cost = await site.cost_of(ended=tokens[0])
-    assert len(site.evaluator.evaluation.runs) == n - 1, "what was marked has ended"
+    assert len(site.evaluator.evaluation.runs) == n - 1, "the marked task has ended"
     await database.inner.close()
     return cost
 

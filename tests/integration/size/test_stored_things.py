@@ -1,4 +1,4 @@
-"""What users store in large numbers costs a sweep nothing: history, errors, variables, assets, tags, params."""
+"""Large numbers of stored things cost a sweep nothing: history, errors, variables, assets, tags, params."""
 
 import pytest
 import sqlalchemy as sa
@@ -39,7 +39,7 @@ def assets(conn: sa.Connection, n: int) -> None:
 
 
 async def cost_of_a_sweep(opened, folder, fill_in, n: int) -> Cost:
-    """Return what a sweep costs while a run is active, where there are `n` of something."""
+    """Return the cost of a sweep while a run is active, with `n` of something in the database."""
     database = await opened()
     folder.mkdir()
     is_described = fill_in is None

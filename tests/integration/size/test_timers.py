@@ -1,4 +1,4 @@
-"""What is kept of timers that nobody waits for any more: counted in entries."""
+"""The remains of obsolete timers, counted in entries."""
 
 import gc
 from datetime import timedelta

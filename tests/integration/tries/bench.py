@@ -1,4 +1,4 @@
-"""Drives a LocalExecutor with real keepers and real forks, and sees what is left of them."""
+"""Drives a LocalExecutor with real keepers and real forks, and checks their remains."""
 
 import asyncio
 import hashlib
@@ -123,7 +123,7 @@ class Bench:
         return found
 
     def keeper(self) -> psutil.Process:
-        """Return the keeper's process: the oldest that is no child of another of them."""
+        """Return the keeper's process: the oldest that is not a child of another one."""
         found: dict[psutil.Process, tuple[int, float]] = {}
         for process in self.processes():
             # Any of them may end just now.
@@ -144,7 +144,7 @@ class Bench:
         return found
 
     def end_processes(self) -> None:
-        """Kill what a failed test has left."""
+        """Kill the processes that a failed test has left."""
         for process in self.processes():
             process.kill()
 
@@ -166,12 +166,12 @@ class Bench:
         return Reply(request.token, request.request_id) if answer is None else answer(request)
 
     def keeper_log(self) -> str:
-        """Return what the keeper, its zygotes and templates have logged."""
+        """Return the log of the keeper, its zygotes and templates."""
         return (self.home / "logs" / "keeper.log").read_text()
 
 
 def value(ended: Ended) -> Any:
-    """Return what a task returned."""
+    """Return the result of a task."""
     return msgspec.json.decode(ended.return_value) if ended.return_value else None
 
 

@@ -1,4 +1,4 @@
-"""A DAG whose tasks end in every way there is, and show what they are told."""
+"""A DAG whose tasks end in every possible way, and show their context."""
 
 DAG_FILE = """
 import logging, os, random, signal, sys, threading, time

@@ -1,4 +1,4 @@
-"""What a try costs, counted instead of timed: forks, imports, connections."""
+"""The cost of a try, counted instead of timed: forks, imports, connections."""
 
 import os
 import signal

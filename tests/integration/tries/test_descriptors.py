@@ -1,4 +1,4 @@
-"""What processes that run user code have open of the keeper's."""
+"""The keeper's descriptors that are open in processes that run user code."""
 
 import os
 import signal
@@ -13,7 +13,7 @@ from tests.integration.tries.bench import Bench, value
 from tests.support.waiting import eventually
 
 UNFIT = "import socket; kept = socket.socket()"
-"""What cannot be forked: each try loads the file itself."""
+"""A file whose process cannot be forked: each try loads the file itself."""
 DAG_FILE = """
 import os
 from contextlib import suppress
@@ -50,7 +50,7 @@ async def test_a_file_and_its_tries_cannot_write_to_the_journal_of_the_keeper(be
     assert not [path for paths in found for path in paths if path.startswith(str(bench.home / "attempts"))]
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root sees what a zygote has open")
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root sees a zygote's open files")
 async def test_no_zygote_has_the_journal_of_the_keeper_open(bench: Bench, code):
     journal = str(bench.home / "attempts" / "journal")
     async with bench.running() as executor:

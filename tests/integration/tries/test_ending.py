@@ -1,4 +1,4 @@
-"""Ending tries from outside: timeouts, kills, drains, and what they leave behind."""
+"""Ending tries from outside: timeouts, kills, drains, and their remains."""
 
 import signal
 from datetime import UTC, datetime, timedelta

@@ -1,4 +1,4 @@
-"""The lease of a scheduler, and what becomes of its tries when that is over, whoever stands still then."""
+"""The end of a scheduler's lease, and the fate of its tries, whichever process is stopped then."""
 
 import asyncio
 import os
@@ -194,7 +194,7 @@ async def test_tries_end_in_time_without_a_scheduler_and_with_a_stopped_keeper(b
     await bench.run(first, bench.launch(code, "asks"))
     os.kill(keeper, signal.SIGSTOP)
     await first.close()
-    await eventually(lambda: not [pid for pid in pids if is_alive(pid)], "the tries have ended, and what they started")
+    await eventually(lambda: not [pid for pid in pids if is_alive(pid)], "the tries and their children have ended")
     with suppress(ProcessLookupError):
         os.kill(keeper, signal.SIGKILL)  # where a busy machine let it end the tries before it was stopped
     async with bench.running(lease_epoch=2):
@@ -214,7 +214,7 @@ async def test_a_keeper_that_is_well_is_not_killed_though_a_try_is_long_in_exiti
         await executor.launch([running])
         process = psutil.Process((await bench.start_of(running)).pid)
         keeper, template = bench.keeper(), process.parent()
-        # It reaps nobody now: the try does not get rid of its process.
+        # It reaps no process now: the try does not get rid of its child.
         template.suspend()
         valid_until = clock.boottime() + 0.2
         executor.renew_lease(valid_until)

@@ -1,4 +1,4 @@
-"""What a try finds in its own memory, most of which it shares with who forked it."""
+"""The memory of a try, most of which it shares with the process that forked it."""
 
 import os
 import signal
@@ -8,7 +8,7 @@ from tests.integration.tries.bench import Bench, replies, value
 FIRST, SECOND = "ada-lovelace", "-1815-1852"
 PASSWORD = "grace-hopper", "-1906-1992"
 UNFIT = "import socket; kept = socket.socket()"
-"""What cannot be forked: each try loads the file itself."""
+"""A file whose process cannot be forked: each try loads the file itself."""
 LOOKS = """
 import time
 from pathlib import Path
@@ -82,5 +82,5 @@ async def test_a_try_finds_no_secret_of_another_and_no_database_in_its_memory(be
     assert its_own == [True, False]
     assert found == [[False, False]] * 5
     assert another.pid != zygote.pid
-    assert "rehearsal" not in bench.keeper_log(), "what is rehearsed is not logged"
+    assert "rehearsal" not in bench.keeper_log(), "the rehearsal is not logged"
     assert bench.processes() == []

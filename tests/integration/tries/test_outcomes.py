@@ -1,4 +1,4 @@
-"""What a try comes to."""
+"""The outcomes of tries."""
 
 from datetime import UTC, datetime, timedelta
 

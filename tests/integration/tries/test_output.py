@@ -1,4 +1,4 @@
-"""What a try is told, and what its log shows and hides."""
+"""The input of a try, and the content of its log."""
 
 from datetime import datetime, timedelta
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Any process may die, at any moment: what is lost, what goes on, and what never happens twice."""
+"""Any process may die, at any moment: lost tries, surviving tries, and no second start."""
 
 import asyncio
 import os
@@ -29,7 +29,7 @@ async def test_a_scheduler_that_comes_back_takes_its_tries_back(bench: Bench, co
     second = bench.executor()
     held = await second.start(2)
     assert (held.running, held.starting, held.ended) == ({running.token}, frozenset(), {finished.token})
-    assert len(bench.ended[finished.token]) == 1, "an end that nobody acknowledged is reported again"
+    assert len(bench.ended[finished.token]) == 1, "an unacknowledged end is reported again"
     await second.acknowledge([finished.token])
     await second.launch([running, finished])
     (bench.home / "gate").write_text("through")
@@ -140,7 +140,7 @@ async def test_a_killed_keeper_takes_its_tries_with_it_and_another_reports_them(
         assert {(end.state, end.cause) for end in ends} == {("failed", "machine")}
         assert "keeper" in ends[0].reason
         assert "keeper" in bench.log("waits")
-        assert not [pid for pid in [*pids, escaped] if is_alive(pid)], "also what had left the try's session"
+        assert not [pid for pid in [*pids, escaped] if is_alive(pid)], "also processes that had left the try's session"
         assert bench.keeper().pid != keeper
         assert value(await bench.run(executor, bench.launch(code, "asks"))) is None
     assert begun(bench) == 1
@@ -206,7 +206,7 @@ async def test_a_keeper_goes_on_with_the_tries_of_a_scheduler_that_was_upgraded(
 
 
 def frame_of_a_later_version(message: Struct) -> bytes:
-    """Return a frame with a field that nobody knew before, and before it one of a kind that nobody knew."""
+    """Return a frame with an unknown field, after one of an unknown kind."""
     frames = b""
     for fields in ({"type": "greeting", "words": "hello"}, msgspec.to_builtins(message) | {"zone": {"of": "later"}}):
         body = msgspec.json.encode(fields)

@@ -1,4 +1,4 @@
-"""A real trigger host under a real keeper: what its triggers come to, and what one of them cannot do to the others."""
+"""A real trigger host under a real keeper: the outcomes of its triggers, and their isolation from one another."""
 
 import asyncio
 from datetime import UTC, datetime, timedelta

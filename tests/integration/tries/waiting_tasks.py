@@ -1,4 +1,4 @@
-"""Tasks that wait until a test lets them go on, and what is left of them."""
+"""Tasks that wait until a test lets them go on, and their remains."""
 
 import os
 

@@ -1,4 +1,4 @@
-"""What a task that is run by itself belongs to, and may ask."""
+"""The DAG, run and supervisor of a task that is run alone."""
 
 import pytest
 

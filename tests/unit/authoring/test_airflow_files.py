@@ -75,7 +75,7 @@ def test_operators_of_ones_own_get_defaults_templates_and_results():
     assert found["fixed"] == "Hello classic!"
     assert found["shown"] == ["shown", ["manual"], "2024-05-01", {"n": "1"}]
     assert run.state == "success"
-    # Rendering has changed a copy: the next run renders anew.
+    # Rendering has changed a copy: the next run renders again.
     assert dag.get_task("fixed").name == "{{ dag.dag_id }}"
 
 

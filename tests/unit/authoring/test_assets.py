@@ -1,4 +1,4 @@
-"""Assets as DAG files make them: their names, their expressions, and what is refused."""
+"""Assets as DAG files make them: their names, their expressions, and refused arguments."""
 
 import textwrap
 from types import ModuleType
@@ -131,7 +131,7 @@ def test_an_expression_that_is_too_deep_is_refused():
 
 
 def load(text):
-    """Run a DAG file's text, and return what it defines and the DAGs that it made."""
+    """Run a DAG file's text, and return its names and the DAGs that it made."""
     forget_registered()
     module = ModuleType("dag_file")
     exec(

@@ -1,4 +1,4 @@
-"""What an author is told of a mistake: one message, with the DAG, the task and the argument at fault."""
+"""The message about an author's mistake: it names the DAG, the task and the argument at fault."""
 
 import pytest
 

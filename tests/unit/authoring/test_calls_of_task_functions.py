@@ -1,4 +1,4 @@
-"""What a call of a task function may look like: what a call of the function itself may, context aside."""
+"""Calls of task functions: valid if a call of the function itself is, except for the context."""
 
 import pytest
 from hypothesis import given

@@ -1,4 +1,4 @@
-"""What a task is given when it runs."""
+"""The context of a running task."""
 
 import datetime as dt
 

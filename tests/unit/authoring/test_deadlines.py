@@ -1,4 +1,4 @@
-"""What a DAG is told of its deadlines, and how what they call is called."""
+"""Deadlines of DAGs: their arguments, and the calls of their callbacks."""
 
 import sys
 from datetime import UTC, datetime, timedelta

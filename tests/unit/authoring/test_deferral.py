@@ -1,4 +1,4 @@
-"""A task that defers itself: what it may pass on, how it goes on, and how it ends when its trigger does not fire."""
+"""A task that defers itself: its arguments, its resumption, and its end when its trigger does not fire."""
 
 import asyncio
 import datetime as dt

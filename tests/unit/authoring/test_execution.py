@@ -1,4 +1,4 @@
-"""What becomes of a task that runs, and of its result."""
+"""The execution of a task, and its result."""
 
 import logging
 import os

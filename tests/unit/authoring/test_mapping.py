@@ -1,4 +1,4 @@
-"""Mapped tasks and task groups, as DAG files make them: what each instance is given, and what fails one."""
+"""Mapped tasks and task groups, as DAG files make them: each instance's arguments, and reasons to fail."""
 
 import pytest
 

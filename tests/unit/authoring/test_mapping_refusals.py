@@ -43,7 +43,7 @@ REFUSED = {
         lambda: BashOperator.partial(task_id="b", bash="x"), "BashOperator.partial() has no argument 'bash'",
     ),
     "an unknown one to map": (lambda: Shout.partial(task_id="s").expand(txt=[1]), "has no argument 'txt'"),
-    "what is the same for all": (
+    "values that all share": (
         lambda: Shout.partial(task_id="s", text="a").expand(retries=[1, 2]), "not mappable: retries",
     ),
     "expand of a mapped task in a mapped group": (

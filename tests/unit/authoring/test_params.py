@@ -1,4 +1,4 @@
-"""Params: what they may be, and what a run gives them."""
+"""Params: valid ones, and their values in a run."""
 
 import pytest
 

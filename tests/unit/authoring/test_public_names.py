@@ -44,7 +44,7 @@ def test_rules_are_texts_that_can_be_listed_and_looked_up_as_airflows_are():
     )  # fmt: skip
     assert list(WeightRule) == ["downstream", "upstream", "absolute"]
     assert len(list(TriggerRule)) == 13
-    # Whatever takes a text takes a rule: a task may be called like one, and be written as JSON.
+    # A rule works wherever a text does: a task may be named like one, and be written as JSON.
     assert type(EmptyOperator(task_id=TriggerRule.ALL_DONE).task_id) is str
     with pytest.raises(ValueError, match="'al_done' is not a TriggerRule; use one of all_success"):
         TriggerRule("al_done")

@@ -1,4 +1,4 @@
-"""What a retry policy decides, and what becomes of one that is wrong."""
+"""The decisions of retry policies, and errors in policies."""
 
 from datetime import timedelta
 

@@ -1,4 +1,4 @@
-"""How values travel that JSON has not: they come back as they were, and nothing else is made of what travels."""
+"""The transport of values that JSON does not have: they come back unchanged, and no other objects are made."""
 
 import datetime as dt
 import json

@@ -1,4 +1,4 @@
-"""XComs of types that JSON has not: as results, arguments and what tasks are mapped over; and what is refused."""
+"""XComs of types that JSON does not have: as results, arguments and map inputs; and refused types."""
 
 import dataclasses
 import datetime as dt

@@ -1,4 +1,4 @@
-"""What wakes a command that waits beside a scheduler."""
+"""The changes that wake a command that waits beside a scheduler."""
 
 import asyncio
 import itertools

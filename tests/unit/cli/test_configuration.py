@@ -1,4 +1,4 @@
-"""Where settings come from, and what wrong ones say."""
+"""The sources of settings, and the messages about wrong ones."""
 
 import re
 from pathlib import Path

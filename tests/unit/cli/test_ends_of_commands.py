@@ -1,4 +1,4 @@
-"""How a command's process ends, wherever its output goes."""
+"""The end of a command's process, for every destination of its output."""
 
 import signal
 import subprocess

@@ -1,4 +1,4 @@
-"""What a user reads who asks for a log that is not there."""
+"""The messages to a user who asks for a missing log."""
 
 from datetime import UTC, datetime
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What commands answer, as tables and as JSON."""
+"""The answers of commands, as tables and as JSON."""
 
 import json
 import re
@@ -105,7 +105,7 @@ RUN = {
 
 @pytest.fixture
 def on_terminal(capsys, monkeypatch):
-    """Return what a terminal of a width shows of runs: the lines, and what is said beside them."""
+    """Return a list of runs in a terminal of this width: its lines, and the notes beside them."""
 
     def shown(width, *runs, spare=("ended_at", "started_at"), wide=False, usual=()):
         monkeypatch.setenv("COLUMNS", str(width))

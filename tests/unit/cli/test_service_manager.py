@@ -1,4 +1,4 @@
-"""systemd is told what sd_notify(3) says, at the address that it names, and only what is true."""
+"""systemd gets the messages of sd_notify(3), at the address that it names, and only true ones."""
 
 import socket
 from datetime import UTC, datetime, timedelta
@@ -69,7 +69,7 @@ def test_signs_of_life_come_three_times_as_often_as_needed_until_the_stop():
             heard.append(lines[0])
 
     class Serving:
-        """What is asked of a scheduler: it serves for 25 seconds."""
+        """A stand-in for a scheduler, which serves for 25 seconds."""
 
         settings = Settings()
         started = anyio.Event()

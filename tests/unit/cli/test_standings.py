@@ -1,4 +1,4 @@
-"""How it stands with a scheduler is told as far as it can be known, whoever asks."""
+"""The standing of a scheduler, with the knowledge of each process that asks."""
 
 import os
 import socket

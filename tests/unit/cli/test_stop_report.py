@@ -1,4 +1,4 @@
-"""What a scheduler that stops says it waits for."""
+"""The report of a stopping scheduler on the tries that it waits for."""
 
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta

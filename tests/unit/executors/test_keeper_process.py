@@ -1,4 +1,4 @@
-"""Why a keeper is not ready: only what this one has said counts, and not what others write to the same log."""
+"""Why a keeper is not ready: only its own messages count, and not those of others in the same log."""
 
 import os
 from collections.abc import Mapping

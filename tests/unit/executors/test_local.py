@@ -1,4 +1,4 @@
-"""How the LocalExecutor treats a keeper that cannot be reached, or that hangs up."""
+"""The LocalExecutor with a keeper that cannot be reached, or that hangs up."""
 
 import asyncio
 import os

@@ -1,4 +1,4 @@
-"""What tries may ask of the scheduler, and for whom."""
+"""The requests that tries may make to the scheduler, and for which task instances."""
 
 from typing import Any
 

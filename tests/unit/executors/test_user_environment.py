@@ -1,4 +1,4 @@
-"""What user code sees of the scheduler's environment."""
+"""The part of the scheduler's environment that user code sees."""
 
 import inspect
 import re

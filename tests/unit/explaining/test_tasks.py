@@ -1,4 +1,4 @@
-"""Explanations of task instances and runs in memory: true to the rules, and no longer than somebody reads."""
+"""Explanations of task instances and runs in memory: true to the rules, and short enough to read."""
 
 from datetime import timedelta
 from itertools import pairwise

@@ -23,7 +23,7 @@ def health(*, is_stuck: bool = False, waits: bool = False) -> Health:
 
 @pytest.fixture(params=["127.0.0.1:0", "[::1]:0", "unix:{}/monitor.sock"])
 def served(request, tmp_path):
-    """A server, what it tells, and a client."""
+    """A server, its answers, and a client."""
     told = {"health": health()}
     metrics = PrometheusMetrics()
     server = MonitorServer(request.param.format(tmp_path), lambda: told["health"], metrics)

@@ -1,4 +1,4 @@
-"""The listener of PostgreSQL's notifications outlives whatever the server answers while it goes and comes back."""
+"""The listener of PostgreSQL's notifications survives every answer of a server that goes and comes back."""
 
 import anyio
 import asyncpg
@@ -11,7 +11,7 @@ from asynsched.store.engines.urls import parse_url
 
 
 class QuickClock(SystemClock):
-    """A clock on which nobody waits."""
+    """A clock whose waits return at once."""
 
     async def sleep(self, length) -> None:
         await anyio.lowlevel.checkpoint()

@@ -1,4 +1,4 @@
-"""Tries go on without news of their scheduler as long as nobody can take their runs, and no longer."""
+"""Tries go on without news of their scheduler as long as no other one can take their runs, and no longer."""
 
 from contextlib import suppress
 
@@ -18,7 +18,7 @@ from tests.support.runs import NOON
 
 LEASE = LeaseSettings(duration=15, renew_interval=5, grace=10, kill_time=5, outage=120, shared_outage=60)
 ALONE, BESIDE_OTHERS = 15 + 10 + 5 + 120, 15 + 10 + 5 + 60
-"""How long tries outlast the last renewal."""
+"""The time for which tries outlast the last renewal."""
 
 
 class Lone:
@@ -52,7 +52,7 @@ class Lone:
         self.told.append(valid_until)
 
     async def pass_time(self, seconds: float) -> None:
-        """Let time pass. After each attempt to renew, whatever became of it: were it the last, no two tries overlap."""
+        """Let time pass. If any attempt to renew, successful or not, were the last one, no two tries would overlap."""
         for _ in range(round(seconds / LEASE.renew_interval)):
             self.clock.leap(LEASE.renew_interval)
             now = self.clock.boottime()

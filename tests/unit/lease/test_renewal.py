@@ -19,7 +19,7 @@ SETTINGS = LeaseSettings(renew_interval=0.01)
 
 
 class Renewals:
-    """Takes what the executor is told; `longer` is set when that is more than at first."""
+    """Takes the leases for the executor; `longer` is set when one is later than the first."""
 
     def __init__(self) -> None:
         self.told: list[float] = []
@@ -57,7 +57,7 @@ async def test_tries_go_on_without_the_database_where_the_home_is_the_lock(monke
     thread = renewal(ThreadRenewal, told, home_is_lock=home_is_lock)
     with capture_logs() as logs:
         thread.start()
-        assert await asyncio.to_thread(tried.wait, 10), "it goes on trying, whatever the error"
+        assert await asyncio.to_thread(tried.wait, 10), "it goes on trying after every error"
         await thread.stop()
     assert told.longer.is_set() == home_is_lock
     assert [line["event"] for line in logs] == ["store.unavailable"], "that is said once"

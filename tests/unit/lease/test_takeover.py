@@ -78,7 +78,7 @@ async def test_one_that_renews_no_more_is_given_up_once_all_its_time_has_passed(
     await schedulers.pass_time(TAKEOVER, "alive")
     assert await schedulers.serving() == ["me", "alive", "dead"]
     assert not schedulers.was_told
-    assert schedulers.watch.silent() == {"dead"}, "what it was parsing waits no longer"
+    assert schedulers.watch.silent() == {"dead"}, "its claimed files wait no longer"
     await schedulers.pass_time(INTERVAL, "alive")
     assert await schedulers.serving() == ["me", "alive"]
     assert schedulers.was_told

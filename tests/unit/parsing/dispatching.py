@@ -136,7 +136,7 @@ class Dispatching:
         await self.channels.file_changes.put(FolderScanned())
 
     async def idle(self) -> list[str]:
-        """Wait until all is parsed and stored; return what was parsed since the last call."""
+        """Wait until all is parsed and stored; return the files that were parsed since the last call."""
         with anyio.fail_after(3600):
             await self.dispatcher.wait_idle()
         parsed = list(self.parser.parsed)

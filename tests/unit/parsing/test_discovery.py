@@ -1,4 +1,4 @@
-"""What is in a DAG folder: which files, in which order, what ignore files and links do to it."""
+"""The files of a DAG folder, their order, and the effect of ignore files and links."""
 
 import zipfile
 from pathlib import Path, PurePosixPath

@@ -1,4 +1,4 @@
-"""What the dispatcher stores of what was parsed, and says of it."""
+"""The results of parses that the dispatcher stores, and its messages."""
 
 import os
 from datetime import timedelta
@@ -78,12 +78,12 @@ def test_a_dag_leaves_only_on_proof(folder):
             await site.scan()
             await site.idle()
             site.write("fails.py", "error syntax")
-            # What is left of this one mentions no DAG; whether it has one only a parse can tell.
+            # The rest of this one mentions no DAG; only a parse can tell whether it has one.
             (site.root / "broken.py").write_text("error syntax")
             os.utime(site.root / "broken.py", (LONG_AGO, LONG_AGO))
             site.parser.gates["fleeting.py"] = gate = anyio.Event()
             site.write("fleeting.py", "dag fleeting", "error exception")
-            # Somebody is writing this file at the moment: it is empty now, and complete a second later.
+            # This file is being written: it is empty now, and complete a second later.
             (site.root / "emptied.py").write_text("")
             os.utime(site.root / "emptied.py", (START.timestamp(), START.timestamp()))
             await site.tell("fails.py", "broken.py", "fleeting.py", "emptied.py", "stays.py")

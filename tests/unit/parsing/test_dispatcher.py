@@ -1,4 +1,4 @@
-"""What the dispatcher has parsed: when, in which order, and how many at once."""
+"""The dispatcher's parses: their times, their order, and their number at once."""
 
 import os
 from datetime import timedelta

@@ -1,4 +1,4 @@
-"""Where a file is between a look and the database, and what is asked about it meanwhile."""
+"""The place of a file between a look and the database, and the requests about it meanwhile."""
 
 from datetime import timedelta
 

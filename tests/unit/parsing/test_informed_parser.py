@@ -1,4 +1,4 @@
-"""A second parse, which doubts a new version: when it is made, and what follows from what it finds."""
+"""A second parse, which doubts a new version: its occasions, and its consequences."""
 
 from typing import Any
 
@@ -83,9 +83,9 @@ def parse(
     again_seconds: float = LENGTH,
     is_edited: bool = True,
 ) -> tuple[list[ParseReport | str], list[tuple[int, float]], float]:
-    """Return what came of parses at the same moment, when each parse of a file began, and how long all took.
+    """Return the reports of simultaneous parses, when each parse of a file began, and how long all took.
 
-    `versions`: what they find; all are done once for each.
+    `versions`: the versions that they find; all are done once for each.
     """
     clock = VirtualClock(START)
     parser = SlowParser(clock, n_dags, again_seconds)
@@ -122,7 +122,7 @@ def test_an_edit_is_doubted_while_it_is_parsed():
     assert sorted(began) == [(0, 0.0), (OTHER_SEED, 0.0)]
     assert took == LENGTH
     [dag] = found.dags
-    # Nothing but what the two parses do not agree on is different from the known version, so that is kept.
+    # Only fields in which the two parses differ also differ from the known version, so that one is kept.
     assert dag.version_hash == BEFORE
     assert [warning.dag_id for warning in found.warnings] == ["d0"]
 
@@ -205,7 +205,7 @@ def report_of(parsed, version="2" * 64, **fields):
 
 
 def verdict(stored, first, second, known_hash="0" * 64):
-    """Return the version that is stored, and what the warning names."""
+    """Return the stored version, and the fields that the warning names."""
     again = report_of(second, "3" * 64, known_hash=known_hash)
     result = settled(report_of(first), again, {"d": KnownVersion("0" * 64, stored)})
     [parsed] = result.dags

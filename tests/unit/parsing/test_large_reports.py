@@ -1,4 +1,4 @@
-"""What many files bring at once is stored in pieces that the event loop can make statements of between other work."""
+"""The reports of many files at once are stored in pieces, so that the event loop does other work in between."""
 
 from collections.abc import Iterator
 from datetime import UTC, datetime

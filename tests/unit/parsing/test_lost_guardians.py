@@ -1,4 +1,4 @@
-"""Guardians that are gone before they have said a word, and those that nobody wants any more."""
+"""Guardians that are gone before their first message, and those that are no longer needed."""
 
 import asyncio
 import tempfile

@@ -1,4 +1,4 @@
-"""What the log says of files that could be parsed or not."""
+"""The log of files that could be parsed or not."""
 
 from datetime import timedelta
 

@@ -34,7 +34,7 @@ async def two(folder: Folder) -> list[Dispatching]:
 
 
 async def idle(dispatchers: list[Dispatching]) -> list[str]:
-    """Wait until all is parsed, and return what was, by whomever."""
+    """Wait until all is parsed, and return the files that any of them has parsed."""
     found = [await dispatching.idle() for dispatching in dispatchers]
     return sorted(path for parsed in found for path in parsed)
 
@@ -86,7 +86,7 @@ def test_a_file_that_cannot_be_parsed_soon_is_left_to_whoever_can(folder):
         async with one.running(), other.running():
             await one.scan()
             await folder.clock.sleep(timedelta(seconds=1))
-            assert one.parser.parsed == FILES[:2], "nobody knows yet how long they take"
+            assert one.parser.parsed == FILES[:2], "their durations are not known yet"
             for path in FILES[:2]:
                 gates[path].set()
             await folder.clock.sleep(timedelta(seconds=1))
@@ -164,7 +164,7 @@ def test_a_late_result_is_not_stored_over_what_another_found_since(folder):
             await other.scan()
             assert await other.idle() == ["file_0.py"]
             stalled.set()
-            assert await one.idle() == ["file_0.py"], "it takes over what the other one found"
+            assert await one.idle() == ["file_0.py"], "it takes over the other one's results"
             assert await one.dags() == {"new": "file_0.py"}
             await one.scan()
             assert await one.idle() == [], "which it knows"

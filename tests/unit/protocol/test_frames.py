@@ -1,4 +1,4 @@
-"""Frames between processes of different versions: what one of them does not know is passed over."""
+"""Frames between processes of different versions: unknown parts are skipped."""
 
 from typing import Any
 

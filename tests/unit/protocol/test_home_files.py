@@ -1,4 +1,4 @@
-"""Scratch folders of parses: whoever is killed leaves one, and what is in use is never taken away."""
+"""Scratch folders of parses: a killed process leaves one, and one in use is never removed."""
 
 from asynsched.protocol.home_files import scratch_folder, sweep
 

@@ -1,4 +1,4 @@
-"""Whatever bytes user code writes to the keeper, the parse's watcher or the bell: a message, or one clean error."""
+"""Any bytes that user code writes to the keeper, the parse's watcher or the bell give a message or one clean error."""
 
 import json
 from contextlib import suppress
@@ -41,7 +41,7 @@ json_values = st.recursive(
 
 @st.composite
 def messages(draw: st.DrawFn) -> bytes:
-    """Something like a message: fields of ours with values of anybody's, or bytes, or what is known to be nasty."""
+    """Something like a message: fields of ours with foreign values, or bytes, or known nasty inputs."""
     tags = ["request", "ended", "started", "reply", "launch", "inventory", "found", "sourced", "confined", "other"]
     fields = [
         "token", "request_id", "operation", "arguments", "state", "ended_at", "reason", "return_value", "deferral",
@@ -56,7 +56,7 @@ def messages(draw: st.DrawFn) -> bytes:
 
 
 def read_frame(body: bytes) -> list[Any]:
-    """Read a frame on both sides; what was read can be written again."""
+    """Read a frame on both sides; a message that was read can be written again."""
     framed = len(body).to_bytes(4, "big") + body
     found = []
     for side in (FromKeeper, ToKeeper):

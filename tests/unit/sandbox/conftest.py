@@ -25,7 +25,7 @@ def opened(tmp_path) -> Iterator[Callable[..., AttemptRecords]]:
 
 @pytest.fixture
 def warnings(monkeypatch) -> list[str]:
-    """What it warns of. Its logger itself belongs to all tests of the process."""
+    """Its warnings. Its logger itself belongs to all tests of the process."""
     found: list[str] = []
     monkeypatch.setattr(attempts.log, "warning", lambda text, *values: found.append(text % values))
     return found

@@ -20,7 +20,7 @@ CODE = CodeVersion("a", "/dags", (SourceRef("a", "a", "a"),), is_plain=True)
 
 
 class Template(TemplateHandle):
-    """What the keeper knows of a template. The test says what the process says."""
+    """The keeper's view of a template. The test gives the process's messages."""
 
     pids = count(1)
 
@@ -49,7 +49,7 @@ class Template(TemplateHandle):
 
 
 class Zygote:
-    """One that leaves it to the test what becomes of a request."""
+    """One that lets the test decide each request."""
 
     pid = None
 
@@ -77,7 +77,7 @@ class Zygote:
 
 
 class Events:
-    """What is told of tries, by their numbers."""
+    """The events of tries, by their numbers."""
 
     def __init__(self):
         self.losses, self.processes, self.exits = [], {}, []

@@ -1,4 +1,4 @@
-"""What a DAG file is told that imports from Airflow: only names that are here are said to be here."""
+"""The error of a DAG file that imports from Airflow: it offers only names that asynsched has."""
 
 import pytest
 

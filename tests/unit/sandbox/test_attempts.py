@@ -1,4 +1,4 @@
-"""The records of tries: what they are worth after a keeper was killed at any byte, and after damage to the file."""
+"""The records of tries, after a keeper was killed at any byte, and after damage to the file."""
 
 import os
 import subprocess
@@ -25,7 +25,7 @@ def ended(token: str = "token", value: bytes = VALUE) -> Ended:
 
 
 def known(folder) -> dict[str, bytes | None]:
-    """Return what the next keeper finds: the value of each try that has ended, None for one that has not."""
+    """Return the next keeper's records: the value of each try that has ended, None for one that has not."""
     found = {}
     with closing(AttemptRecords(folder)) as records:
         for attempt, end in records.load():

@@ -48,7 +48,7 @@ def largest_file(size: int) -> Iterator[None]:
 
 @contextmanager
 def disk_that_fails(monkeypatch, n_bytes: int, code: int, *, cuts: bool = True) -> Iterator[None]:
-    """Have a disk that takes so many bytes more, some at a time."""
+    """Simulate a disk that takes this many more bytes, some at a time."""
     room, pwrite = n_bytes, os.pwrite
 
     def write(descriptor, data, offset):
@@ -180,7 +180,7 @@ def test_a_journal_stays_small_and_that_costs_less_than_what_was_written(tmp_pat
 
 
 def test_values_are_in_the_file_and_not_in_memory(tmp_path, opened):
-    opened()  # what is made once is there
+    opened()  # files made once exist
     tracemalloc.start()
     try:
         records = opened()
@@ -196,7 +196,7 @@ def test_values_are_in_the_file_and_not_in_memory(tmp_path, opened):
 
 @pytest.fixture
 def full(opened) -> AttemptRecords:
-    """Records that are to be written anew when the next try is forgotten."""
+    """Records that will be rewritten when the next try is forgotten."""
     records = opened()
     for token in ("ended", "begun", "dead", "last"):
         records.create(launch(token))
@@ -242,7 +242,7 @@ def test_a_keeper_killed_while_it_rewrites_the_journal_loses_nothing(tmp_path, j
             full.forget(["last"])
     is_new = moment == "after it is renamed"
     assert (tmp_path / NEW).exists() == (not is_new)
-    # What was not begun to be forgotten is delivered once more.
+    # An end that was not forgotten even in part is delivered once more.
     assert known(tmp_path) == {"ended": VALUE, "begun": None} | ({} if is_new else {"last": VALUE})
     assert list(tmp_path.iterdir()) == [journal]
 

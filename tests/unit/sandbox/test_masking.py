@@ -1,4 +1,4 @@
-"""Which of a try's answers are secret, and what of them may be read in its log."""
+"""The secrets among a try's answers, and their masks in its log."""
 
 import json
 import re

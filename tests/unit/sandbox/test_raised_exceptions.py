@@ -1,4 +1,4 @@
-"""What becomes of an exception on its way to a callback in another process."""
+"""The transport of an exception to a callback in another process."""
 
 import msgspec
 import pytest

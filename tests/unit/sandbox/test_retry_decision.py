@@ -1,4 +1,4 @@
-"""What a retry policy makes of the end of a try."""
+"""The effect of a retry policy on the end of a try."""
 
 import pytest
 

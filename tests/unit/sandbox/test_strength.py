@@ -1,4 +1,4 @@
-"""What is said of each kernel: what it enforces on a parse, what it leaves open, and what is forbidden more there."""
+"""The report on each kernel: enforced and missing restrictions of a parse, and additional ones."""
 
 import pytest
 

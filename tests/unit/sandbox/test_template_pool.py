@@ -1,4 +1,4 @@
-"""Which templates the keeper has: one a version, few, and those that are in use; and what one may do to others."""
+"""The keeper's templates: one a version, few, and those that are in use; and their isolation from one another."""
 
 import os
 import socket
@@ -55,7 +55,7 @@ def test_the_import_timeout_counts_from_the_process_on(templates):
     [template] = templates.made
     templates.pass_time(START_SECONDS - 1)
     template.is_born()
-    templates.pass_time(1)  # the zygote's time is over: what has arrived is read first
+    templates.pass_time(1)  # the zygote's time is over: messages that have arrived are read first
     templates.pass_time(IMPORT_TIMEOUT - 0.01)
     assert (templates.zygote.is_killed, template.is_killed, templates.events.losses) == (False, False, [])
     templates.pass_time(0.02)

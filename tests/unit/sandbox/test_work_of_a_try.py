@@ -1,4 +1,4 @@
-"""What a try does besides its task: each function that it is the first to run costs copies of pages of memory."""
+"""The work of a try besides its task: each function that it is the first to run costs copies of memory pages."""
 
 import os
 import socket
@@ -19,7 +19,7 @@ from sandbox.running.loading import LoadedFile
 from sandbox.running.scheduler_link import SchedulerLink
 
 OURS = tuple(f"{Path(package.__path__[0])}/" for package in (asynsched, sandbox))
-"""What Python's own library calls besides differs by its version."""
+"""Other calls by Python's own library differ by its version."""
 
 
 def test_an_empty_task_runs_few_functions_and_makes_only_what_it_uses(monkeypatch):
@@ -31,10 +31,10 @@ def test_an_empty_task_runs_few_functions_and_makes_only_what_it_uses(monkeypatc
             return None
 
         nothing()
-    run_once(dag)  # what is done for the first time, the keeper does before it forks
+    run_once(dag)  # the keeper does first-time work before it forks
     with counting_calls() as calls:
         assert run_once(dag).state == "success"
-    assert not [call for call in calls if "/pendulum/" in call[0]], "an instant that nobody looks at"
+    assert not [call for call in calls if "/pendulum/" in call[0]], "an instant that is not used"
     assert not [call for call in calls if "importlib" in call[0]], "an import within a function"
     own = Counter({call: n for call, n in calls.items() if call[0].startswith(OURS)})
     assert 0 < own.total() <= 105

@@ -1,4 +1,4 @@
-"""What the zygote does when it is asked, and how the keeper asks."""
+"""The zygote's answers, and the keeper's requests."""
 
 import os
 import socket

@@ -61,7 +61,7 @@ def test_a_run_that_is_left_to_others_holds_up_no_other_of_its_dag():
         started.append(run.id)
     assert started == [number for number in range(100) if number not in (0, 50)]
     admission.add(waiting.pop(queued(50, "d").key))
-    assert [run.id for run in admission.admit()] == [50], "somebody has told of it again"
+    assert [run.id for run in admission.admit()] == [50], "it was announced again"
 
 
 def test_a_dag_that_left_many_runs_to_others_waits_until_all_are_reread():
@@ -75,7 +75,7 @@ def test_a_dag_that_left_many_runs_to_others_waits_until_all_are_reread():
 
 
 def first_of(waiting, dag_id, n):
-    """Return what the database would give: so many of the queued runs of a DAG, the oldest first."""
+    """Return the database's answer: this many of the queued runs of a DAG, the oldest first."""
     found = [run for run in waiting.values() if run.dag_id == dag_id]
     return sorted(found, key=lambda run: (run.run_after, run.id))[:n]
 
@@ -153,7 +153,7 @@ class Admitting(RuleBasedStateMachine):
 
     @rule(dag_id=st.sampled_from("abc"))
     def lose_a_message(self, dag_id):
-        """A run is made that nobody tells of, until a sweep finds it."""
+        """A run is made without an announcement, until a sweep finds it."""
         self.n_runs += 1
         is_paused, limit = self.limits[dag_id]
         run = queued(self.n_runs, dag_id, minutes=-1, is_paused=is_paused, max_active_runs=limit)
@@ -186,7 +186,7 @@ class Admitting(RuleBasedStateMachine):
 
     @invariant()
     def whatever_could_start_is_known(self):
-        # What was withdrawn may have been the last: that is known once it was read.
+        # The withdrawn run may have been the last: that is known after a read.
         assert self.admission.may_start_any or not any(map(self.may_start, "abc"))
         assert len(self.admission.waiting_of("abc")) <= 3 * (1 + A_FEW)
         assert self.admission.dag_ids >= {key.dag_id for key in self.waiting} | {key.dag_id for key in self.active}

@@ -32,7 +32,7 @@ PATIENT_RULES = ["all_success", "all_done", "none_failed", "none_skipped", "all_
 
 @st.composite
 def lengths(draw, earlier):
-    """What something is mapped over: a literal, or the results of earlier tasks, combined."""
+    """Inputs to map over: a literal, or the results of earlier tasks, combined."""
     literals = st.builds(MapLiteral, st.sampled_from([2, 1, 0]))
     simple = literals | st.builds(MapResult, st.sampled_from(earlier)) if earlier else literals
     kind = draw(st.sampled_from(["simple", "simple", "simple", "zip", "concat", "product"]))
@@ -115,7 +115,7 @@ class Comparison:
         self.drive()
 
     def clear_and_resume(self, cleared):
-        """Clear some tasks, as a user does, and take the run up anew from its rows."""
+        """Clear some tasks, as a user does, and take the run up again from its rows."""
         earlier = self.run
         self.engine = evaluation(at_once=self.at_once)
         self.run = run_of(self.dag.tasks, task_groups=self.dag.task_groups)
@@ -167,7 +167,7 @@ class Comparison:
 
     def compare(self):
         instances = {(found.task_id, found.map_index): found for found in self.run.all_instances()}
-        # To recompute everything takes long where there is much; what may go wrong goes wrong with few instances.
+        # Recomputing everything takes long for large runs; errors show with few instances, too.
         assume(len(instances) <= MOST_INSTANCES)
         self.naive.take_up(
             {key: (found.state, found.result_length) for key, found in instances.items() if found.started_at}

@@ -70,7 +70,7 @@ expressions = st.recursive(
 
 
 def holds(expression, arrived: set[str]) -> bool:
-    """Return what an expression means, from what its author wrote."""
+    """Return whether an expression is met, computed from its source."""
     if isinstance(expression, Asset):
         return expression.name in arrived
     every = all if isinstance(expression, AssetAll) else any

@@ -1,4 +1,4 @@
-"""Callbacks of a stored run: what becomes of them when the database goes away, the scheduler goes, or the run does."""
+"""Callbacks of a stored run, when the database goes away, the scheduler stops, or the run is deleted."""
 
 from collections import Counter
 from dataclasses import dataclass, field

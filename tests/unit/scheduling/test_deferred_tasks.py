@@ -1,4 +1,4 @@
-"""A deferred task instance in the evaluation: what it gives back, what it waits for, and how it goes on."""
+"""A deferred task instance in the evaluation: its slots, its wait, and its resumption."""
 
 from datetime import timedelta
 

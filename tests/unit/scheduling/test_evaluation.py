@@ -1,4 +1,4 @@
-"""What becomes of runs and tasks as tries begin and end: the evaluation alone, without a database or a clock."""
+"""Runs and tasks as tries begin and end: the evaluation alone, without a database or a clock."""
 
 from datetime import timedelta
 
@@ -227,7 +227,7 @@ def test_a_decision_also_skips_what_a_failure_had_settled_before_it(decision):
     ]  # fmt: skip
     run = run_of(tasks)
     drive(evaluation(), run, {"bad": "failed"}, choose={"pick": decision})
-    # What the failure had settled further down stays as it is; what waited sees the skip.
+    # Tasks that the failure had settled further down stay as they are; waiting ones see the skip.
     expected = {"bad": "failed", "pick": "success", "next": "skipped", "after": "upstream_failed", "told": "skipped"}
     assert {name: state for name, state in states(run).items() if name in expected} == expected
 

@@ -1,4 +1,4 @@
-"""Mapped tasks in the evaluation: what they cost, and what becomes of them when what they are mapped over changes."""
+"""Mapped tasks in the evaluation: their cost, and their changes when their inputs change."""
 
 import sys
 from datetime import timedelta

@@ -13,7 +13,7 @@ from tests.support.runs import NOON, evaluation, run_of, task
 
 
 def consecutive(n, *tasks, **options):
-    """Return runs of one DAG on consecutive days, each of which knows the one before."""
+    """Return runs of one DAG on consecutive days; each knows the one before."""
     runs = [run_of(tasks, **options) for _ in range(n)]
     for number, run in enumerate(runs):
         run.logical_date = NOON + timedelta(days=number)

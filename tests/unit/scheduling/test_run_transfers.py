@@ -62,7 +62,7 @@ async def states(database: Database) -> Counter[str]:
 
 
 async def make_unreadable(database: Database) -> bytes:
-    """Let the DAG's code be what only a newer version can read; return what it was."""
+    """Replace the DAG's code by a text that only a newer version can read; return the old text."""
     stored = await database.read(lambda conn: conn.scalar(sa.select(dag_version.c.serialized)))
     await write_code(database, b'{"from": "tomorrow"}')
     return stored
@@ -173,7 +173,7 @@ async def test_a_run_waits_for_the_process_of_a_task_marked_while_it_ran(databas
         ([ClearTasks(), MarkRun("failed"), ClearTasks()], "running", "", 1),
         ([ClearTasks(latest=True)], "running", "", 0),
     ],
-    ids=["clear", "cancel", "clear again what was marked", "clear onto a newer version"],
+    ids=["clear", "cancel", "clear the marked task again", "clear onto a newer version"],
 )
 @pytest.mark.parametrize("is_away", [False, True], ids=["", "an answer is lost"])
 async def test_requests_made_without_a_scheduler_come_before_any_decision(
@@ -314,7 +314,7 @@ async def test_a_run_that_only_a_newer_version_can_read_is_given_back_once(datab
     assert [line["event"] for line in logs] == ["runs.taken_over", "run.given_back"]
     assert await owners(database) == [(None, 0, 0)]
     used = await database.read(pool_use_elsewhere, older.epoch, frozenset())
-    assert used == {"narrow": 1}, "its slots are somebody else's"
+    assert used == {"narrow": 1}, "its slots are another task's"
     await write_code(database, stored)
     newer = await serving(database, tmp_path, "newer")
     newer.clock.leap(2)

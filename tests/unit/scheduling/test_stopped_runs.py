@@ -47,7 +47,7 @@ class Stopped:
         self.engine.try_ended(Ended(token, state, NOON, NOON if begun else None, **details), NOON)
 
     def end_killed(self):
-        """Report the ends of what is to be killed, as the executor does."""
+        """Report the ends of tries to be killed, as the executor does."""
         by_token = {task.token: task.task_id for task in self.run.all_instances()}
         killed = {by_token[token]: reason for token, reason in self.engine.pending.unwanted}
         for task_id, reason in killed.items():

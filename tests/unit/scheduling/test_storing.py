@@ -1,4 +1,4 @@
-"""What is granted against limits that other schedulers share, and refused as it is stored."""
+"""Grants against limits that other schedulers share, which are refused as they are stored."""
 
 from asynsched.clock import VirtualClock
 from asynsched.scheduling.storing import Storing

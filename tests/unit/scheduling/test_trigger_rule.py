@@ -13,7 +13,7 @@ WAITING = [(rule, -1) for rule in _RULES if rule != "always"] + [("all_success",
 
 @pytest.mark.parametrize("counter_of", ["0000", "0001", "0011", "0101"])
 def test_a_count_that_changes_a_verdict_is_news(counter_of):
-    """However four upstreams end, and whichever of two counters has each of them."""
+    """For all ends of four upstreams, each in either of two counters."""
     for ends in product(sorted(FINISHED_TASK_STATES), repeat=4):
         counters = {"0": UpstreamCounts(), "1": UpstreamCounts()}
         for name in counter_of:

@@ -46,7 +46,7 @@ def spec(name: str, classpath: str = "module.Trigger") -> TriggerSpec:
 
 
 class Bench:
-    """A triggerer on a virtual clock, and what it has asked the executor for."""
+    """A triggerer on a virtual clock, and its requests to the executor."""
 
     def __init__(self, clock: VirtualClock) -> None:
         self.clock = clock
@@ -55,7 +55,7 @@ class Bench:
         self.told: list[Any] = []
 
     async def tick(self, *messages: Any) -> list[Any]:
-        """Let the triggerer take messages, and return what it tells the executor."""
+        """Let the triggerer take messages, and return its messages to the executor."""
         for message in messages:
             self.channels.triggers.put_nowait(message)
         await self.triggerer.tick(self.clock.now())
@@ -66,14 +66,14 @@ class Bench:
         return [told.launch.token for told in await self.tick(*messages) if isinstance(told, TaskReady)]
 
     async def ask(self, token: str, session: str = "", number: int = 0, **arguments: Any) -> dict[str, Any]:
-        """Ask as a host what to run."""
+        """Ask as a host for triggers to run."""
         values = {"session": session, "number": number, **arguments}
         reply = await self.triggerer.answer(Request(token, 1, "trigger_work", values))
         assert not reply.error
         return reply.value
 
     async def running(self, token: str) -> set[str]:
-        """Ask as a new host, and return what it is to run."""
+        """Ask as a new host, and return its triggers."""
         known = await self.ask(token)
         if known.get("end"):
             return {"end"}
@@ -287,7 +287,7 @@ async def test_two_hosts_of_a_version_keep_their_triggers_when_taken_back(bench)
         assert not reply.done(), "and the host keeps that until it is stored"
         session = (await successor.ask(tokens[other]))["session"]
         told = await successor.ask(tokens[other], session, running=[other])
-        assert (told.get("start", ()), told.get("stop", ())) == ((), ()), "what is there goes on"
+        assert (told.get("start", ()), told.get("stop", ())) == ((), ()), "existing hosts go on"
         await successor.tick(TriggerUnwanted(name))
         await reply
 
@@ -319,7 +319,7 @@ IDS = st.sampled_from([f"t{number}" for number in range(6)])
 
 
 class SimulatedHost:
-    """The host's side: what it runs, and what it knows of the last answer."""
+    """The host's side: its triggers, and its knowledge of the last answer."""
 
     def __init__(self) -> None:
         self.running: set[str] = set()

@@ -1,4 +1,4 @@
-"""What the log says of tries: each that failed, not too many of them, and all of them where that is wanted."""
+"""The log of tries: each that failed, not too many of them, and all of them if requested."""
 
 from datetime import timedelta
 

@@ -1,4 +1,4 @@
-"""The end of a task costs the same whatever else there is: counted in calls, not in seconds."""
+"""The end of a task costs the same beside any other runs and tasks: counted in calls, not in seconds."""
 
 import sys
 
@@ -25,7 +25,7 @@ def calls_of(act) -> int:
 
 
 def calls_of_one_end(engine, ended) -> int:
-    """End a task, let the next one go, and return what that took."""
+    """End a task, let the next one go, and return the number of calls."""
     engine.pending.mark_stored()
     engine.pending.clear()
 

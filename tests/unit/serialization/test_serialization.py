@@ -211,7 +211,7 @@ def test_keys_of_a_param_become_texts_as_json_has_them():
         "values_display": {"1": "one", "2.5": {"null": "none", "true": "yes"}},
     }
     assert params["d"].value == {"1": [{"2": 3}]}
-    assert dag.params["d"] == {1: ({2: 3},)}, "the author's own code sees what it gave"
+    assert dag.params["d"] == {1: ({2: 3},)}, "the author's own code sees its own value"
 
 
 CODE = 'def f(x):\n    """Doc."""\n    return x + 1\n'

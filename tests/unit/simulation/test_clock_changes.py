@@ -1,4 +1,4 @@
-"""What changes of the clock do to schedules, told by day; and nothing where nothing is different."""
+"""The effect of clock changes on schedules, by day; and none where nothing is different."""
 
 from datetime import UTC, date, datetime, timedelta
 

@@ -1,4 +1,4 @@
-"""What is expected of tasks: from files in either form, over options, over history."""
+"""Expectations of tasks: from files in either form, over options, over history."""
 
 from datetime import UTC, datetime, timedelta
 

@@ -50,7 +50,7 @@ def name_of(timetable):
 
 
 def answer(question, *given, **named):
-    """Return what a timetable answers; None where it says that it leads out of the calendar."""
+    """Return a timetable's answer; None if it raises that it leads out of the calendar."""
     try:
         return question(*given, **named)
     except TimetableError as exc:

@@ -1,4 +1,4 @@
-"""Whatever text is given as a schedule or a zone: a timetable that can be asked, or one error in one line."""
+"""Any text as a schedule or a zone gives a timetable that can be asked, or one error in one line."""
 
 from datetime import UTC, datetime
 

@@ -56,7 +56,7 @@ class Later(CronDataIntervalTimetable):
 
 
 class Answers(Timetable):
-    """Gives what it was made with, or raises it."""
+    """Returns its argument, or raises it."""
 
     def __init__(self, *answers):
         self.answers = list(answers)

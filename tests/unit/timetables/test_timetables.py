@@ -1,4 +1,4 @@
-"""What a timetable accepts, refuses, says of itself, and how it survives serialization."""
+"""Timetables: valid and refused arguments, descriptions, and serialization."""
 
 import json
 import subprocess

@@ -1,4 +1,4 @@
-"""What callbacks are told of the try that caused them, and callbacks that fail."""
+"""Callbacks that record their context, and callbacks that fail."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""What a task may ask about itself, and about runs of any DAG."""
+"""A task's questions about itself, and about runs of any DAG."""
 
 from asynsched import DAG, TaskGroup, task
 

@@ -22,7 +22,7 @@ def skipped():
 
 with DAG("rules", schedule="@once"):
     ends = {"good": good(), "bad": bad(), "skipped": skipped()}
-    ends["bad"] >> ends["skipped"]  # a rule decides from what has ended: of a failure and a skip, the first counts
+    ends["bad"] >> ends["skipped"]  # a rule decides from the ends so far: of a failure and a skip, the first counts
     for rule in RULES:
         [*ends.values()] >> EmptyOperator(task_id=f"{rule}_of_all", trigger_rule=rule)
         for name, end in ends.items():

@@ -1,4 +1,4 @@
-"""Values that travel: XComs, templates, params, variables, connections, and what a process is not given."""
+"""Values that travel: XComs, templates, params, variables, connections, and secrets that a process does not get."""
 
 import datetime as dt
 import os
