@@ -11,12 +11,13 @@ for parses on PostgreSQL, which no notification reports.
 
 import asyncio
 import math
+import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from asynsched.bell import Hint, decode_hints, encode_hints
 from asynsched.clock import SystemClock
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
     from inotify_simple import INotify
 
     from asynsched.keys import DagRunKey
+
+T = TypeVar("T")
 
 SWEEP_SECONDS = 5.0
 """Longest wait for an event before the caller looks anyway."""
@@ -70,7 +73,11 @@ class Changes:
                 self._sweep = SWEEP_SECONDS
         elif run is not None:
             self._listener = _Listener(url, run, self._be_notified)
-            self._runner.run(self._listener.renew())
+            try:
+                self._run(self._listener.renew)
+            except BaseException:
+                self.close()
+                raise
 
     def close(self) -> None:
         """Stop listening."""
@@ -92,9 +99,25 @@ class Changes:
     def wait(self, seconds: float = math.inf) -> bool:
         """Return True when something has changed; False after that many seconds, or when it is time to look again."""
         longest = SWEEP_SECONDS if self._listener is not None else self._pause
-        has_changed = self._runner.run(self._wait(min(seconds, longest)))
+        has_changed = self._run(partial(self._wait, min(seconds, longest)))
         self._pause = PAUSE_SECONDS if has_changed else min(2 * self._pause, self._sweep)
         return has_changed
+
+    def _run(self, work: Callable[[], Awaitable[T]]) -> T:
+        """Run this on the event loop, where Ctrl-C cancels it: outside, it would leave a half-made loop behind."""
+
+        async def interruptible() -> T:
+            signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+            try:
+                return await work()
+            finally:
+                signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+
+        mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+        try:
+            return self._runner.run(interruptible())
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, mask)
 
     async def _wait(self, seconds: float) -> bool:
         loop, clock = asyncio.get_running_loop(), SystemClock()

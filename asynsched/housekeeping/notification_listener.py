@@ -19,7 +19,7 @@ from asynsched.errors import StoreUnavailable
 from asynsched.housekeeping.bell_listener import hand_out
 from asynsched.service import FIRST_BACKOFF, LONGEST_BACKOFF, Service
 from asynsched.store.engines.driver_errors import store_errors
-from asynsched.store.engines.postgres_engine import ServerOrder, connect
+from asynsched.store.engines.postgres_engine import ServerOrder, command_timeout, connect
 from asynsched.store.engines.urls import DatabaseUrl
 from asynsched.store.schedulers import CHANNEL
 
@@ -72,7 +72,7 @@ class NotificationListener(Service):
 
     async def _listen(self) -> None:
         """Hear notifications until the connection is lost."""
-        connection = await connect(self._url, self._order)
+        connection = await connect(self._url, self._order, command_timeout=command_timeout(self._url.dsn))
         connection.add_termination_listener(lambda _: self.wake())
         try:
             await connection.add_listener(CHANNEL, self._hear)

@@ -41,7 +41,9 @@ REPORTS = st.builds(
     ),
     st.sampled_from(PATHS), st.sampled_from(("", "u", "v", "uv")), st.booleans(), st.booleans(),
 )  # fmt: skip
-BATCHES = st.lists(st.lists(REPORTS, min_size=1, max_size=4, unique_by=lambda found: found.path), min_size=2, max_size=4)
+BATCHES = st.lists(
+    st.lists(REPORTS, min_size=1, max_size=4, unique_by=lambda found: found.path), min_size=2, max_size=4
+)
 STORED = (
     """
     SELECT d.dag_id, d.file_path, d.is_active, d.is_paused, d.tags, d.max_active_runs, v.version_hash, v.number,

@@ -1,7 +1,9 @@
 """The changes that wake a command that waits beside a scheduler."""
 
 import asyncio
+import gc
 import itertools
+import signal
 import threading
 import time
 from collections.abc import AsyncIterator
@@ -198,3 +200,18 @@ async def test_a_server_that_falls_silent_ends_the_wait(postgres_url, tmp_path, 
         gate.silence()
         with anyio.fail_after(LONG / 2), pytest.raises(StoreUnavailable, match="no answer in time"):
             await anyio.to_thread.run_sync(found.wait, abandon_on_cancel=True)
+
+
+def test_ctrl_c_before_the_event_loop_runs_ends_the_wait_cleanly(tmp_path, monkeypatch, recwarn):
+    make = asyncio.new_event_loop
+
+    def interrupted() -> asyncio.AbstractEventLoop:
+        signal.raise_signal(signal.SIGINT)
+        return make()
+
+    monkeypatch.setattr(asyncio.events, "new_event_loop", interrupted)
+    with closing(Changes(f"sqlite:///{tmp_path / 'a.db'}")) as found:
+        with pytest.raises(KeyboardInterrupt):
+            found.wait(LONG)
+        gc.collect()  # which warns of a coroutine that was made and never run
+    assert not recwarn.list

@@ -8,6 +8,8 @@ from asynsched.clock import SystemClock
 from asynsched.housekeeping import notification_listener
 from asynsched.housekeeping.notification_listener import NotificationListener
 from asynsched.store.engines.urls import parse_url
+from tests.support.database_gate import gate_before
+from tests.support.waiting import eventually
 
 
 class QuickClock(SystemClock):
@@ -26,7 +28,7 @@ async def test_a_server_that_is_starting_up_or_hangs_up_is_asked_again(monkeypat
     ]
     asked_again = anyio.Event()
 
-    async def connect(url, _order):
+    async def connect(_url, _order, **_options):
         if answers:
             raise answers.pop(0)
         asked_again.set()
@@ -42,3 +44,25 @@ async def test_a_server_that_is_starting_up_or_hangs_up_is_asked_again(monkeypat
             await asked_again.wait()
         tasks.cancel_scope.cancel()
     assert answers == []
+
+
+async def test_a_server_that_falls_silent_at_the_start_is_asked_again(postgres_url, tmp_path, monkeypatch):
+    connected, connect = [], notification_listener.connect
+
+    async def connect_and_fall_silent(url, order, **options):
+        connected.append(await connect(url, order, **options))
+        if len(connected) == 1:
+            gate.silence()
+        return connected[-1]
+
+    monkeypatch.setattr(notification_listener, "command_timeout", lambda _dsn: 0.2)
+    monkeypatch.setattr(notification_listener, "connect", connect_and_fall_silent)
+    async with gate_before(postgres_url, tmp_path) as gate, anyio.create_task_group() as tasks:
+        listener = NotificationListener(
+            url=parse_url(gate.url), channels=Channels(), clock=SystemClock(), scheduler_id="me"
+        )
+        await tasks.start(listener.run)
+        await eventually(lambda: connected and connected[0].is_closed(), "the silent connection is given up")
+        await gate.open()
+        await eventually(lambda: len(connected) > 1, "another connection is made")
+        tasks.cancel_scope.cancel()
