@@ -46,7 +46,8 @@ def test_a_command_that_reads_makes_nothing_and_says_where_it_looked(new_site):
     told = site.run("dags", "list", "--database", elsewhere, code=1).stderr
     assert f"the database {elsewhere} (flag --database) has not been made yet" in told
     assert (
-        f"no folder {site.root / 'none'}" in site.run("pools", "set", "p", "1", "--database", elsewhere, code=1).stderr
+        f"the folder {site.root / 'none'} does not exist"
+        in site.run("pools", "set", "p", "1", "--database", elsewhere, code=1).stderr
     )
     assert list(site.root.iterdir()) == []
     site.home.mkdir()

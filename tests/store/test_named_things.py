@@ -69,7 +69,7 @@ async def test_connections_are_added_once_and_never_print_their_password(databas
     row = ConnectionRow("db", "postgres", host="h", login="me", password="hunter2", port=5432, extra='{"a": 1}')
     await database.write(add_connection, row)
     assert "hunter2" not in repr(await database.read(list_connections))
-    with pytest.raises(AlreadyExists, match="'db' already"):
+    with pytest.raises(AlreadyExists, match="'db' already exists"):
         await database.write(add_connection, row)
     await database.write(set_connection, ConnectionRow("db", "mysql", password="other"))
     found = await database.read(get_connection, "db")

@@ -32,7 +32,7 @@ def test_urls_of_both_kinds_are_understood(url, backend, path):
     [
         ("asynsched.db", "is not a URL"),
         ("sqlite://asynsched.db", "three slashes.*sqlite:///asynsched.db"),
-        ("mysql://me:hunter2@host/db", "no support for 'mysql'"),
+        ("mysql://me:hunter2@host/db", "'mysql' databases are not supported"),
         ("postgresql://me:hunter2@[host/db", "is not a URL"),
         ("me:hunter2@host", "is not a URL"),
     ],

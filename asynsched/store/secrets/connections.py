@@ -75,7 +75,7 @@ def add_connection(conn: Connection, added: ConnectionRow) -> None:
         StoreError: The name is empty or too long, or has characters that Airflow does not allow.
     """
     if conn.execute(insert_ignoring(conn, connection), _values(conn, added)).rowcount == 0:
-        raise AlreadyExists(f"The connection {added.conn_id!r} exists already; delete it first.")
+        raise AlreadyExists(f"The connection {added.conn_id!r} already exists; delete it first.")
 
 
 def set_connection(conn: Connection, changed: ConnectionRow) -> None:

@@ -99,4 +99,4 @@ async def test_a_bad_frame_of_a_greeted_keeper_is_logged_and_those_before_it_are
             await asyncio.wait_for(connection.closed.wait(), 30)
     assert taken == [Inventory((), ()), Started("t", NOON, 1)]
     [entry] = logged
-    assert (entry["event"], "no JSON" in entry["error"]) == ("executor.invalid_frame", True)
+    assert (entry["event"], "not JSON" in entry["error"]) == ("executor.invalid_frame", True)

@@ -34,5 +34,5 @@ def test_a_bad_frame_ends_a_connection_and_only_a_schedulers_is_logged(tmp_path,
             pass
     assert taken == heard
     assert not port.is_connected
-    assert ["process 4711" in message and "no JSON" in message for message in caplog.messages] == [True] * n_logged
+    assert ["process 4711" in message and "not JSON" in message for message in caplog.messages] == [True] * n_logged
     port.close_listener()
