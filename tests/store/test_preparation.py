@@ -175,9 +175,7 @@ def test_a_new_file_and_its_home_are_for_their_owner_alone(tmp_path):
 
 
 def test_no_file_is_made_in_a_missing_folder_or_by_a_reader(tmp_path):
-    with pytest.raises(
-        SettingsError, match=rf"the folder {tmp_path}/foldr does not exist. Make it, or name another database"
-    ):
+    with pytest.raises(SettingsError, match=rf"{tmp_path}/foldr does not exist. Make it, or name another"):
         open_direct(f"sqlite:///{tmp_path}/foldr/asynsched.db")
     with pytest.raises(DatabaseMissing, match=rf"There is no database sqlite:///{tmp_path}/asynsched.db"):
         open_direct(f"sqlite:///{tmp_path}/asynsched.db", make=False)
