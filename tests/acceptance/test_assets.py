@@ -153,7 +153,7 @@ def test_commands_show_assets_aliases_and_events(site):
 
 def test_wrong_commands_say_what_is_wrong(site):
     assert "did you mean" in site.run("assets", "show", "order", code=1).stderr.lower()
-    assert "no JSON object" in site.run("assets", "event", "orders", "--extra", "[1]", code=2).stderr
+    assert "not a JSON object" in site.run("assets", "event", "orders", "--extra", "[1]", code=2).stderr
     assert "no DAG does" in site.run("assets", "materialize", "by hand", code=1).stderr
 
 

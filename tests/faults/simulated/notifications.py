@@ -32,7 +32,7 @@ class Notifications:
         if payload not in self._said:
             self._said.append(payload)
 
-    async def connect(self, _url: Any, _order: Any) -> "ListeningConnection":
+    async def connect(self, _url: Any, _order: Any, **_options: Any) -> "ListeningConnection":
         """Stand in for a connection that is made to listen."""
         made = ListeningConnection(self)
         self._connections[made] = None
@@ -92,4 +92,4 @@ class ListeningConnection:
             self._hear(self, 0, CHANNEL, payload)
 
 
-URL = SimpleNamespace(shown="the simulated database")
+URL = SimpleNamespace(shown="the simulated database", dsn="postgresql://simulated")
