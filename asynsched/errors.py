@@ -28,6 +28,10 @@ AsynschedError
 └── InvalidTransition              our bug: let it stop serve()
 """
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
 
 class AsynschedError(Exception):
     """The base of all errors that asynsched raises on purpose."""
@@ -57,6 +61,26 @@ class NoEffectWarning(UserWarning):
         super().__init__(f"{owner}: {without_effect(arguments)}")
         self.owner = owner
         self.arguments = arguments
+
+
+class MovedNameWarning(UserWarning):
+    """A name of Airflow 2 that is elsewhere in Airflow 3. Warned, not raised.
+
+    Attributes:
+        old: The name, with its module.
+        new: The same in Airflow 3.
+    """
+
+    def __init__(self, old: str, new: str) -> None:
+        super().__init__(f"{old} is {new} in Airflow 3")
+        self.old = old
+        self.new = new
+
+
+def moved_names(found: "Sequence[MovedNameWarning]") -> str:
+    """Return a sentence that says how to write these names for Airflow 3."""
+    changes = dict.fromkeys(f"{one.old} is now {one.new}" for one in found)
+    return f"this file is written for Airflow 2, and works; {', '.join(changes)}"
 
 
 def without_effect(arguments: tuple[str, ...]) -> str:

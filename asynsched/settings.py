@@ -322,6 +322,13 @@ class Settings(CheckedSettings, frozen=True, forbid_unknown_fields=True):
     ] = "local"
     parallelism: Annotated[Count, doc("Number of tasks that may run at once (Airflow: parallelism).")] = 32
     default_timezone: Annotated[str, doc("Time zone of naive dates in DAG files (Airflow: default_timezone).")] = "UTC"
+    airflow: Annotated[
+        Literal["ours", "installed", "off"],
+        doc(
+            "What `import airflow` gives to DAG files: asynsched's equivalents and the installed providers (`ours`),"
+            " the Airflow that is installed (`installed`), or an error (`off`)."
+        ),
+    ] = "ours"
     dags_are_paused_at_creation: Annotated[
         bool,
         doc(

@@ -19,6 +19,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
+from asynsched.airflow.finder import serve_airflow
 from asynsched.authoring.timezone import set_default_timezone
 from asynsched.protocol.home_files import KEEPER_MARK
 from asynsched.protocol.messages import LONGEST_REASON, READY
@@ -80,10 +81,12 @@ def _started(options: argparse.Namespace) -> "tuple[Keeper, int]":
     warm()
     set_title("keeper")
     set_default_timezone(options.default_timezone)
+    serve_airflow(options.airflow)
     alarm = Alarm()
+    user_code = ("--default-timezone", options.default_timezone, "--airflow", options.airflow)
     zygotes = Zygotes(
-        plain=ZygoteHandle(options.home, lifeline, alarm, options.default_timezone, is_plain=True),
-        full=ZygoteHandle(options.home, lifeline, None, options.default_timezone, is_plain=False),
+        plain=ZygoteHandle(options.home, lifeline, alarm, user_code, is_plain=True),
+        full=ZygoteHandle(options.home, lifeline, None, user_code, is_plain=False),
     )
     # Zygotes do not need this, and every try has a copy of their memory.
     from sandbox.supervision.keeping import Keeper
@@ -118,6 +121,7 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--kill-time", type=float, default=5.0, help="time from SIGTERM to SIGKILL")
     parser.add_argument("--import-timeout", type=float, default=30.0, help="longest import of a DAG file")
     parser.add_argument("--default-timezone", default="UTC", help="zone of naive dates in DAG files")
+    parser.add_argument("--airflow", default="ours", help="what `import airflow` gives to DAG files")
     parser.add_argument("--log-bytes", type=int, default=64 * 1024**2, help="largest log of a try")
     return parser.parse_args(arguments)
 

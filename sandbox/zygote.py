@@ -30,6 +30,7 @@ from typing import NamedTuple, NoReturn
 
 import msgspec
 
+from asynsched.airflow.finder import serve_airflow
 from asynsched.authoring.timezone import set_default_timezone
 from asynsched.protocol.frames import encode_frame
 from asynsched.protocol.messages import CodeVersion
@@ -220,16 +221,16 @@ class ZygoteHandle:
     Args:
         lifeline: Reading end of the pipe that ties tries to the keeper.
         alarm: When it rings, the zygote kills the keeper; None: it does not watch.
-        default_timezone: Zone of naive dates in DAG files.
+        user_code: Options of the zygote that say how DAG files are read.
     """
 
     def __init__(
-        self, home: Path, lifeline: int, alarm: Alarm | None, default_timezone: str, *, is_plain: bool
+        self, home: Path, lifeline: int, alarm: Alarm | None, user_code: Sequence[str], *, is_plain: bool
     ) -> None:
         self._home = home
         self._lifeline = lifeline
         self._alarm = None if alarm is None else alarm.descriptor
-        self._default_timezone = default_timezone
+        self._user_code = user_code
         self._is_plain = is_plain
         self.pid: int | None = None
         """Its process, None when it is known to be gone."""
@@ -311,7 +312,7 @@ class ZygoteHandle:
         command = [
             sys.executable, "-P", "-m", "sandbox.zygote", "--home", str(self._home),
             "--channel", str(theirs.fileno()), "--lifeline", str(self._lifeline),
-            "--keeper", str(os.getpid()), "--default-timezone", self._default_timezone,
+            "--keeper", str(os.getpid()), *self._user_code,
             *(["--plain"] if self._is_plain else []),
             *([] if self._alarm is None else ["--alarm", str(self._alarm)]),
         ]  # fmt: skip
@@ -351,6 +352,7 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     parser.add_argument("--alarm", type=int, help="descriptor of the keeper's alarm; older keepers have none")
     parser.add_argument("--keeper", type=int, required=True, help="the keeper's process")
     parser.add_argument("--default-timezone", default="UTC", help="zone of naive dates in DAG files")
+    parser.add_argument("--airflow", default="ours", help="what `import airflow` gives to DAG files")
     parser.add_argument("--plain", action="store_true", help="serve versions whose tasks need no Jinja or pendulum")
     options = parser.parse_args(arguments)
     set_title("zygote", "--home", str(options.home))
@@ -362,6 +364,7 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     configure_logging()
     warm()
     set_default_timezone(options.default_timezone)
+    serve_airflow(options.airflow)
     channel, sources = socket.socket(fileno=options.channel), options.home / "sources"
     become_zygote(
         ZygoteStart(channel, options.lifeline, options.alarm, sources, options.keeper, is_plain=options.plain)

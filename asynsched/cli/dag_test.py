@@ -65,6 +65,7 @@ def run_in_foreground(
         conf=content,
         logical_date=read_instant(logical_date, zone, "--logical-date") if logical_date else None,
         default_timezone=zone,
+        airflow=session.settings.airflow,
         kill_time=session.settings.lease.kill_time,
         checks_file="errors" in fail_on,
     )

@@ -52,6 +52,7 @@ class ForegroundRequest(Struct, frozen=True, omit_defaults=True):
     conf: dict[str, Any] = {}
     logical_date: datetime | None = None
     default_timezone: str = "UTC"
+    airflow: str = "ours"
     kill_time: float = 5.0
     """How long a task may take to end itself when the run is to end, seconds."""
     checks_file: bool = False
@@ -115,10 +116,12 @@ def _be_the_run(link: SchedulerLink, request: ForegroundRequest) -> None:
 
 
 def _load(request: ForegroundRequest) -> "dict[str, DAG]":
+    from asynsched.airflow.finder import serve_airflow
     from asynsched.authoring.dag import collect_dags
     from asynsched.authoring.timezone import set_default_timezone
 
     set_default_timezone(request.default_timezone)
+    serve_airflow(request.airflow)
     imports = LocalImports(Path(request.dags_folder))
     imports.install(imports.archive_name(request.path))
     return {dag.dag_id: dag for dag in collect_dags(imports.load_dag_file(request.path))}

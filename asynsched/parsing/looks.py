@@ -134,7 +134,7 @@ def runtime_of(settings: Settings) -> str:
     """Return a name for the parsing software and its reading of naive dates, on which parse results depend."""
     return (
         f"asynsched {__version__}, schema {SCHEMA_VERSION}, Python {platform.python_version()}, "
-        f"{settings.default_timezone}"
+        f"{settings.default_timezone}, airflow {settings.airflow}"
     )
 
 

@@ -9,7 +9,7 @@ import structlog
 from asynsched.clock import Clock
 from asynsched.health import LongParse
 from asynsched.metrics.base import Metrics
-from asynsched.serialization.schema import DOUBTFUL, NO_EFFECT
+from asynsched.serialization.schema import DOUBTFUL, MOVED, NO_EFFECT
 from asynsched.store.dags.dags import get_dag
 from asynsched.store.dags.files import DagFileRow, ImportErrorRow
 from asynsched.store.dags.parse_results import Stored
@@ -19,7 +19,7 @@ log = structlog.get_logger(__name__)
 
 LONG_SECONDS = 2.0
 """A parse that takes longer is reported."""
-WARNINGS = {DOUBTFUL: "file.doubtful", NO_EFFECT: "file.arguments_ignored"}
+WARNINGS = {DOUBTFUL: "file.doubtful", NO_EFFECT: "file.arguments_ignored", MOVED: "file.written_for_airflow_2"}
 """The kinds of warnings that are logged, each with its event."""
 
 
@@ -121,10 +121,10 @@ class ParseLog:
     def still_failing(self, path: str) -> None:
         """Log once the errors that a file had before the start, if it is not parsed again.
 
-        Arguments without effect were logged when the file was parsed.
+        What is no mistake was logged when the file was parsed.
         """
         remembered = self._remembered.pop(path, ())
-        self._failed(path, [error for error in remembered if error.kind != NO_EFFECT])
+        self._failed(path, [error for error in remembered if error.kind not in (MOVED, NO_EFFECT)])
 
     def stored(self, file: Stored, metrics: Metrics) -> None:
         """Log the stored outcome of a file, and count it in the metrics."""

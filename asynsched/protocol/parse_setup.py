@@ -42,6 +42,7 @@ class ParseLimits(Struct, frozen=True):
     environment: tuple[str, ...] = ("AIRFLOW_VAR_*",)
     """Environment variables that are kept, beside `ALWAYS_KEPT`; `PREFIX_*` names many."""
     default_timezone: str = "UTC"
+    airflow: Literal["ours", "installed", "off"] = "ours"
     confinement: Literal["best_effort", "required", "off"] = "best_effort"
 
 

@@ -205,6 +205,8 @@ DOUBTFUL = "doubtful"
 """The kind of the warning about a probable mistake: shown with the errors, and logged."""
 NO_EFFECT = "no_effect"
 """The kind of the warning about arguments without effect: logged when the file is parsed."""
+MOVED = "moved"
+"""The kind of the warning about names of Airflow 2: logged when the file is parsed."""
 
 
 class FileError(Struct, frozen=True, omit_defaults=True):

@@ -1,14 +1,11 @@
 """Turns a DAG file's exception into one error that names the file, the line, and the remedy.
 
-Two kinds of errors have advice of their own: those that come from the confinement of parses, and imports of Airflow.
+Two kinds of errors have advice of their own: those that come from the confinement of parses, and imports of Airflow's
+names that are not here.
 """
 
-import ast
 import difflib
 import errno
-import importlib
-import importlib.util
-import linecache
 import os
 import socket
 import sys
@@ -17,6 +14,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from types import TracebackType
 
+from asynsched.airflow import names
+from asynsched.airflow.finder import AirflowFinder, distribution_of, is_provider
 from asynsched.errors import DagError, DagImportError, SerializationError
 from asynsched.protocol.parse_messages import encodable
 from asynsched.protocol.parse_setup import ParseLimits
@@ -35,8 +34,6 @@ _LIMITS = {
     errno.EFBIG: "they write only small files (parse.file_bytes)",
     errno.EPERM: "they may not do this; do it in a task",
 }
-_PLACES = {"timezone": "asynsched.authoring.timezone", "macros": "asynsched.authoring.macros"}
-"""Modules of functions, whose names are not in the package itself."""
 _ADVICE = {"days_ago": "give start_date a date, such as datetime(2026, 1, 1)"}
 MAX_MESSAGE = 1_000
 MAX_TRACEBACK = 32 * 1024
@@ -58,7 +55,7 @@ def explain(exc: BaseException, path: str, dags_folder: str, limits: ParseLimits
         where, what = path, f"cannot be read: {_why_unreadable(exc, path, dags_folder, limits)}"
     else:
         where = path if line is None else f"{path}:{line}"
-        what = _what(exc, frames) + _link_hint(exc, dags_folder)
+        what = _what(exc) + _link_hint(exc, dags_folder)
         if isinstance(exc, DagError):
             what = what.replace(f"{dags_folder}/", "")
     hint = _hint_for(exc) if limits is not None and kind == "exception" else ""
@@ -114,7 +111,7 @@ def _syntax(exc: SyntaxError, path: str, dags_folder: str) -> tuple[str, str]:
     return (filename if exc.lineno is None else f"{filename}:{exc.lineno}"), f"{type(exc).__name__}: {exc.msg}"
 
 
-def _what(exc: BaseException, frames: list[TracebackType]) -> str:
+def _what(exc: BaseException) -> str:
     """Return the message of an exception, with advice if there is some."""
     text = said(exc)
     match exc:
@@ -124,12 +121,14 @@ def _what(exc: BaseException, frames: list[TracebackType]) -> str:
             return "ran out of the memory that a parse may use (parse.memory_bytes); do heavy work in tasks"
         case DagError():
             return text
-        case ModuleNotFoundError() if (
-            exc.name and exc.name.partition(".")[0] == "airflow" and importlib.util.find_spec("airflow") is None
-        ):
-            return f"{type(exc).__name__}: {text}; {no_airflow(frames)}"
-        case ImportError() if exc.name == "asynsched" and "cannot import name" in text:
-            return "ImportError: " + missing_name(text.partition("'")[2].partition("'")[0])
+        case ModuleNotFoundError() if exc.name and exc.name.partition(".")[0] == "airflow":
+            return f"ModuleNotFoundError: {text}; {advise_on_module(exc.name)}"
+        case ImportError() if exc.name and "cannot import name" in text:
+            name = text.partition("'")[2].partition("'")[0]
+            if exc.name == "asynsched":
+                return f"ImportError: {missing_name(name)}"
+            if exc.name.partition(".")[0] == "airflow":
+                return f"ImportError: {text.partition(' (')[0]}; {advise_on_name(exc.name, name)}"
     return f"{type(exc).__name__}: {text}" if text else type(exc).__name__
 
 
@@ -256,27 +255,22 @@ def _frames(exc: BaseException) -> Iterator[tuple[object, str]]:
         tb = tb.tb_next
 
 
-def no_airflow(frames: list[TracebackType]) -> str:
-    """Return advice about an import that fails because Airflow is not installed."""
-    node = _import_at(frames[-1]) if frames else None
-    if isinstance(node, ast.ImportFrom) and node.module:
-        return instead_of(node.module, [alias.name for alias in node.names])
-    if isinstance(node, ast.Import) and any(alias.name in ("airflow", "airflow.sdk") for alias in node.names):
-        return "import the same names from asynsched"
-    return "import these names from asynsched if it has them"
+def advise_on_module(module: str) -> str:
+    """Return advice about a module of Airflow that is not there."""
+    if not any(isinstance(finder, AirflowFinder) for finder in sys.meta_path):
+        return 'set airflow = "ours", or import the same names from asynsched'
+    if is_provider(module):
+        return f"install its provider: pip install --no-deps {distribution_of(module)}"
+    near = difflib.get_close_matches(module, [*names.SERVED, *names.MOVED, *names.WHOLE, *names.MOVED_WHOLE], 2)
+    return "asynsched does not have this module of Airflow" + (f"; did you mean {' or '.join(near)}?" if near else "")
 
 
-def instead_of(module: str, names: list[str]) -> str:
-    """Return advice about `from module import names`, where the module is one of Airflow's."""
-    place = _PLACES.get(module.rpartition(".")[2], "asynsched")
-    known = dir(importlib.import_module(place))
-    here = [name for name in map(_renamed, names) if name in known or name in (*_PLACES, "*")]
-    missing = [name for name in names if _renamed(name) not in here]
-    advice = [f"import {'the same names' if here == names else ', '.join(here)} from {place}"] if here else []
-    advice += [_said(name, _ADVICE.get(name, "")) for name in missing]  # no near names: these are rightly spelt
-    if missing and module.startswith("airflow.providers."):
-        advice.append("providers of Airflow need Airflow itself")
-    return "; ".join(advice)
+def advise_on_name(module: str, name: str) -> str:
+    """Return advice about a name that a module of Airflow does not have here."""
+    if reason := names.REFUSED.get(f"{module}.{name}"):
+        return reason
+    near = difflib.get_close_matches(name, dir(sys.modules[module]), 2) if module in sys.modules else []
+    return "asynsched does not have this name of Airflow" + (f"; did you mean {' or '.join(near)}?" if near else "")
 
 
 def missing_name(name: str) -> str:
@@ -293,16 +287,3 @@ def _said(name: str, hint: str) -> str:
 
 def _renamed(name: str) -> str:
     return name.replace("Dataset", "Asset").replace("Airflow", "Asynsched")
-
-
-def _import_at(frame: TracebackType) -> ast.stmt | None:
-    """Return the import statement that a frame is in; None if the source does not show it."""
-    code = frame.tb_frame.f_code
-    try:
-        tree = ast.parse("".join(linecache.getlines(code.co_filename, frame.tb_frame.f_globals)))
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
-        return None
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Import | ast.ImportFrom) and node.lineno <= frame.tb_lineno <= (node.end_lineno or 0):
-            return node
-    return None

@@ -18,17 +18,27 @@ from typing import TYPE_CHECKING, Any, NoReturn, TextIO, TypeVar
 
 import msgspec
 
+from asynsched.airflow.finder import serve_airflow
 from asynsched.authoring.active import forgotten_dag_functions
 from asynsched.authoring.dag import DAG, collect_dags
 from asynsched.authoring.own_sandbox import own_sandbox
 from asynsched.authoring.timezone import coerce_datetime, set_default_timezone
-from asynsched.errors import DagError, DagWarning, NoEffectWarning, TimetableError, without_effect
+from asynsched.errors import (
+    DagError,
+    DagWarning,
+    MovedNameWarning,
+    NoEffectWarning,
+    TimetableError,
+    moved_names,
+    without_effect,
+)
 from asynsched.protocol.parse_messages import Channel, Confined, Found, Imported, Refused, Sourced, encodable
 from asynsched.protocol.parse_setup import ParseLimits, home_in
 from asynsched.serialization.decode import restriction
 from asynsched.serialization.encode import serialize_dag
 from asynsched.serialization.schema import (
     DOUBTFUL,
+    MOVED,
     NO_EFFECT,
     TEMPLATE,
     FileError,
@@ -147,6 +157,7 @@ def _enter(request: ParseRequest, channel_fd: int, output_fd: int) -> None:
     os.chdir(request.scratch)
     sys.argv = [f"{request.dags_folder}/{request.path}"]
     set_default_timezone(request.limits.default_timezone)
+    serve_airflow(request.limits.airflow)
 
 
 class _Finding:
@@ -161,6 +172,7 @@ class _Finding:
         self._sources: list[SourceFile] = []
         self._warnings: list[FileError] = []
         self._without_effect: list[NoEffectWarning] = []
+        self._moved: dict[str, list[MovedNameWarning]] = {}
 
     def find(self) -> Found:
         """Import the file, and return its DAGs and errors; a process that user code forked ends here."""
@@ -172,6 +184,7 @@ class _Finding:
             dags, errors = self._dags_of(module)
             self._note_forgotten()
             self._note_no_effect()
+            self._note_moved()
             if dags and os.getpid() == owner:
                 self._note_obstacle()
         except BaseException as exc:  # noqa: BLE001 - user code may raise anything
@@ -209,7 +222,11 @@ class _Finding:
         if isinstance(message, NoEffectWarning):
             # In any file: an operator of a library passes a DAG file's arguments on.
             self._without_effect.append(message)
-        elif filename.startswith(f"{self._folder}/") and len(self._warnings) < MAX_WARNINGS:
+        elif not filename.startswith(f"{self._folder}/"):
+            return  # a library's own affair
+        elif isinstance(message, MovedNameWarning):
+            self._moved.setdefault(filename.removeprefix(f"{self._folder}/"), []).append(message)
+        elif len(self._warnings) < MAX_WARNINGS:
             where = filename.removeprefix(f"{self._folder}/")
             is_doubtful = issubclass(category, DagWarning)
             what = f"{message}" if is_doubtful else f"{category.__name__}: {message}"
@@ -236,6 +253,12 @@ class _Finding:
         more = f"; and {len(found) - len(owners)} more" if len(found) > len(owners) else ""
         what = f"{self._request.path}: {without_effect(arguments)} ({'; '.join(owners)}{more})"
         self._warnings.append(FileError(NO_EFFECT, encodable(what[:_MAX_WARNING])))
+
+    def _note_moved(self) -> None:
+        """Warn once for each file of what it names as Airflow 2 did."""
+        for path, found in self._moved.items():
+            what = f"{path}: {moved_names(found)}"
+            self._warnings.append(FileError(MOVED, encodable(what[:_MAX_WARNING])))
 
     def _note_obstacle(self) -> None:
         """Warn of a file that no process can be forked from once it is loaded."""

@@ -85,7 +85,7 @@ def setup_of(settings: Settings) -> SandboxSetup:
     values = msgspec.structs.asdict(settings.parse)
     values["readable"] = tuple(str(Path(path).absolute()) for path in settings.parse.readable)
     values["hidden"] = (str(settings.home_path),)
-    values["default_timezone"] = settings.default_timezone
+    values["default_timezone"], values["airflow"] = settings.default_timezone, settings.airflow
     limits = ParseLimits(**{name: values[name] for name in ParseLimits.__struct_fields__})
     return SandboxSetup(settings.dags_path, settings.home_path / TMP, limits, is_postgresql(settings.database_url))
 

@@ -1,0 +1,190 @@
+"""The import finder: `import airflow...` gives asynsched's equivalents, and the provider packages that are installed.
+
+A module is made when it is imported, and each of its names is looked up when it is used. So a file pays only for the
+names that it uses. Where the real Airflow is installed beside the providers, its core stays out of the process: a
+class of it would be no class of asynsched's.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+from importlib.machinery import ModuleSpec, PathFinder
+
+from asynsched.airflow import names
+from asynsched.errors import MovedNameWarning
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+    from types import ModuleType
+    from typing import Any, Final
+
+ROOT: Final = "airflow"
+PROVIDERS = "airflow.providers"
+SERVED_PROVIDER = "airflow.providers.standard"
+"""Its classes are asynsched's own, also where the package is installed."""
+
+
+def serve_airflow(kind: str) -> None:
+    """From now on, make `import airflow` mean what the setting `airflow` says. Call this once, before user code.
+
+    Args:
+        kind: `ours`, `installed` (whatever Python finds), or `off` (nothing).
+    """
+    if kind == "ours":
+        sys.meta_path.insert(0, AirflowFinder())
+    elif kind == "off":
+        sys.meta_path.insert(0, _NoAirflow())
+
+
+_FAMILIES = ("apache", "atlassian", "cncf", "common", "dbt", "microsoft")
+"""Folders that have several providers."""
+
+
+class AirflowFinder:
+    """Finds the modules of the table, and the parts of installed providers."""
+
+    def __init__(self) -> None:
+        self._modules = _with_packages((*names.SERVED, *names.WHOLE, *names.MOVED, *names.MOVED_WHOLE, PROVIDERS))
+
+    def find_spec(self, fullname: str, path: Sequence[str] | None = None, _target: object = None) -> ModuleSpec | None:
+        """Return the spec of a module of Airflow's; None for other modules.
+
+        Raises:
+            ImportError: It cannot work here; the message says why.
+            ModuleNotFoundError: There is no such module, or no such provider is installed.
+        """
+        if fullname != ROOT and not fullname.startswith("airflow."):
+            return None
+        if fullname in self._modules:
+            spec = ModuleSpec(fullname, self, is_package=self._modules[fullname])  # type: ignore[arg-type]
+            if spec.submodule_search_locations is not None and is_provider(fullname):
+                spec.submodule_search_locations = list(_installed(fullname))
+            return spec
+        if is_provider(fullname):
+            found = PathFinder.find_spec(fullname, path)
+            if found is not None:
+                return found
+        if reason := refusal(fullname):
+            raise ImportError(f"{fullname} cannot be imported: {reason}", name=fullname)
+        raise ModuleNotFoundError(f"No module named {fullname!r}", name=fullname)
+
+    def create_module(self, _spec: ModuleSpec) -> None:
+        """Let Python make a plain module."""
+
+    def exec_module(self, module: ModuleType) -> None:
+        """Let the module look up each name when it is first used."""
+        contents = ServedModule(module)
+        vars(module).update(__getattr__=contents.find, __dir__=contents.public, __all__=contents.public())
+
+
+class ServedModule:
+    """The names of one module of Airflow's."""
+
+    def __init__(self, module: ModuleType) -> None:
+        self._module = module
+        self._name = module.__name__
+        self._homes = dict(_pairs(names.SERVED.get(self._name, {})))
+        self._moved = dict(_pairs(names.MOVED.get(self._name, {})))
+
+    def public(self) -> list[str]:
+        """Return the names that the module has, sorted."""
+        return sorted({*self._homes, *self._moved, *(dir(self._whole()) if self._whole() else ())})
+
+    def find(self, name: str) -> Any:
+        """Return what a name of the module means. Raises AttributeError if it means nothing here."""
+        if name in self._homes:
+            home, ours = self._homes[name]
+            value = getattr(importlib.import_module(home), ours)
+        elif name in self._moved:
+            value = self._find_moved(name)
+        else:
+            whole = self._whole()
+            if whole is None or name.startswith("_") or not hasattr(whole, name):
+                raise AttributeError(f"module {self._name!r} has no attribute {name!r}", name=name, obj=self._module)
+            value = getattr(whole, name)
+        setattr(self._module, name, value)
+        return value
+
+    def _find_moved(self, name: str) -> Any:
+        place, now = self._moved[name]
+        _warn(f"{self._name}.{name}", f"{place}.{now}")
+        return getattr(importlib.import_module(place), now)
+
+    def _whole(self) -> ModuleType | None:
+        """Return the module here that has all of its names."""
+        if self._name in names.MOVED_WHOLE:
+            return importlib.import_module(names.MOVED_WHOLE[self._name])
+        home = names.WHOLE.get(self._name)
+        return None if home is None else importlib.import_module(home)
+
+
+class _NoAirflow:
+    """Keeps every process from importing Airflow."""
+
+    def find_spec(self, fullname: str, _path: Sequence[str] | None = None, _target: object = None) -> None:
+        if fullname == ROOT:
+            raise ModuleNotFoundError("No module named 'airflow': the setting airflow is off", name=fullname)
+
+
+def is_provider(module: str) -> bool:
+    """Return whether a module is one of an installable provider, or a package of such."""
+    return module == PROVIDERS or (
+        module.startswith(f"{PROVIDERS}.") and not (module + ".").startswith(f"{SERVED_PROVIDER}.")
+    )
+
+
+def distribution_of(module: str) -> str:
+    """Return the package to install for a provider's module.
+
+    >>> distribution_of("airflow.providers.cncf.kubernetes.operators.pod")
+    'apache-airflow-providers-cncf-kubernetes'
+    """
+    parts = module.split(".")[2:]
+    return "-".join(["apache-airflow-providers", *parts[: 2 if parts[0] in _FAMILIES else 1]]).replace("_", "-")
+
+
+def refusal(module: str) -> str:
+    """Return why a module cannot work here; empty if nothing is known."""
+    while module:
+        if module in names.REFUSED:
+            return names.REFUSED[module]
+        module = module.rpartition(".")[0]
+    return ""
+
+
+def _with_packages(modules: Sequence[str]) -> dict[str, bool]:
+    """Return these modules and the packages that they are in, and whether each is a package."""
+    found = dict.fromkeys(modules, False)
+    for module in modules:
+        while "." in module:
+            module = module.rpartition(".")[0]
+            found[module] = True
+    found[PROVIDERS] = True
+    return found
+
+
+def _pairs(places: dict[str, str]) -> Iterator[tuple[str, tuple[str, str]]]:
+    """Yield each of Airflow's names with the module that has it here, and its name there."""
+    for place, texts in places.items():
+        for text in texts.split():
+            theirs, _, ours = text.partition("=")
+            yield theirs, (place, ours or theirs)
+
+
+def _installed(package: str) -> Iterator[str]:
+    """Yield the folders of a package of providers."""
+    relative = package.replace(".", "/")
+    for entry in sys.path:
+        folder = os.path.join(entry, relative)  # noqa: PTH118 - pathlib would be loaded for this
+        if os.path.isdir(folder):  # noqa: PTH112
+            yield folder
+
+
+def _warn(old: str, new: str) -> None:
+    import warnings
+
+    # The frames are this function's, two of the module's, and the importing statement's.
+    warnings.warn(MovedNameWarning(old, new), stacklevel=4)

@@ -1,0 +1,90 @@
+"""Files that were written for Airflow run as they are."""
+
+import pytest
+
+FOR_AIRFLOW_3 = """
+    from datetime import timedelta
+
+    import pendulum
+    from airflow.exceptions import AirflowException
+    from airflow.providers.standard.operators.bash import BashOperator
+    from airflow.providers.standard.triggers.temporal import TimeDeltaTrigger
+    from airflow.sdk import DAG, BaseOperator, get_current_context, task, timezone
+    from airflow.sdk.exceptions import AirflowSkipException
+
+    class Defers(BaseOperator):
+        def execute(self, context):
+            self.defer(trigger=TimeDeltaTrigger(timedelta(0)), method_name="resumed")
+
+        def resumed(self, context, event=None):
+            return timezone.coerce_datetime(event).isoformat()
+
+    def told(context):
+        from airflow.sdk import TaskInstance
+
+        assert isinstance(context["ti"], TaskInstance)
+        print("the callback was called")
+
+    with DAG("three", schedule=None, start_date=pendulum.datetime(2026, 1, 1)):
+
+        @task(on_success_callback=told)
+        def skips():
+            raise AirflowSkipException("nothing to do")
+
+        @task(trigger_rule="none_failed")
+        def catches():
+            try:
+                raise AirflowException("caught")
+            except AirflowException:
+                return get_current_context()["run_id"]
+
+        skips() >> catches() >> Defers(task_id="defers") >> BashOperator(task_id="bash", bash_command="echo {{ ds }}")
+"""
+FOR_AIRFLOW_2 = """
+    import datetime
+
+    from airflow import DAG
+    from airflow.decorators import task
+    from airflow.models import Variable
+    from airflow.operators.dummy_operator import DummyOperator
+    from airflow.operators.python import PythonOperator
+
+    with DAG("two", schedule=None, start_date=datetime.datetime(2026, 1, 1)) as dag:
+        start = DummyOperator(task_id="start")
+        says = PythonOperator(task_id="says", python_callable=lambda: Variable.get("word"))
+        start >> says
+"""
+
+
+@pytest.fixture
+def site(new_site):
+    site = new_site()
+    site.write("three.py", FOR_AIRFLOW_3)
+    site.write("two.py", FOR_AIRFLOW_2)
+    return site
+
+
+def test_files_for_airflow_run_unmodified_and_old_names_are_named(site):
+    site.run("variables", "set", "word", "hello")
+    logged = site.up_until_idle().stderr
+    assert "file.written_for_airflow_2" in logged
+    for dag_id in ("two", "three"):
+        site.run("dags", "trigger", dag_id)
+    assert "2 runs have ended: 2 success." in site.up_until_idle().stderr
+    states = {task["task_id"]: task["state"] for task in site.json("tasks", "list", "three", "latest")}
+    assert states == {"skips": "skipped", "catches": "success", "defers": "success", "bash": "success"}
+    warned = site.json("dags", "errors", "--warnings")
+    assert [(one["file"], one["kind"]) for one in warned] == [("two.py", "moved")]
+    assert "airflow.operators.dummy_operator.DummyOperator is now airflow.providers.standard" in warned[0]["message"]
+
+
+def test_the_foreground_serves_airflows_names_as_well(site):
+    assert "success" in site.run("dags", "test", "three").stdout
+
+
+def test_where_airflow_is_off_its_names_are_errors_of_the_file(site):
+    site.env["ASYNSCHED_AIRFLOW"] = "off"
+    site.up_until_idle()
+    errors = {error["file"]: error["message"] for error in site.json("dags", "errors")}
+    assert set(errors) == {"two.py", "three.py"}
+    assert 'set airflow = "ours", or import the same names from asynsched' in errors["two.py"]
