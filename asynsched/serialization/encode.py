@@ -36,8 +36,7 @@ from asynsched.serialization.schema import (
 )
 from asynsched.timetables import CustomTimetable, KnownTimetable, NullTimetable, Timetable, decode
 from asynsched.timetables.asset_condition import AssetCondition, read_condition
-from asynsched.timetables.assets import asset_part, time_part
-from asynsched.timetables.simple import is_authors_own
+from asynsched.timetables.simple import asset_part, is_authors_own, time_part
 from asynsched.timetables.zones import zone_name
 
 if TYPE_CHECKING:

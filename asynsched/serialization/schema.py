@@ -16,7 +16,7 @@ import msgspec
 from msgspec import Meta, Struct
 
 from asynsched.timetables.asset_condition import AssetCondition
-from asynsched.timetables.custom import MAX_PLANNED, PlannedInterval, TimetablePlan
+from asynsched.timetables.decoding import MAX_PLANNED, PlannedInterval, TimetablePlan
 
 SCHEMA_VERSION = 1
 """Raised whenever an older reader could misread the form."""

@@ -34,7 +34,7 @@ from asynsched.store.runs.dag_runs import last_scheduled_intervals
 from asynsched.store.runs.pools import PoolRow, list_pools
 from asynsched.store.runs.task_instances import PastTry, past_tries
 from asynsched.timetables import DataInterval
-from asynsched.timetables.custom import MAX_PLANNED
+from asynsched.timetables.decoding import MAX_PLANNED
 
 Ask = Callable[[str, ParseQuestions], ParseReport]
 """Parses a file with questions for its timetables."""

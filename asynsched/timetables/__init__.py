@@ -2,33 +2,34 @@
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from asynsched.timetables.assets import AssetOrTimeSchedule
     from asynsched.timetables.base import DagRunInfo, DataInterval, KnownTimetable, TimeRestriction, Timetable
-    from asynsched.timetables.custom import CustomTimetable, PlannedInterval, PlannedRun, TimetablePlan
-    from asynsched.timetables.decoding import decode
-    from asynsched.timetables.events import EventsTimetable
-    from asynsched.timetables.interval import CronDataIntervalTimetable, DeltaDataIntervalTimetable
+    from asynsched.timetables.decoding import CustomTimetable, PlannedInterval, PlannedRun, TimetablePlan, decode
+    from asynsched.timetables.repeating import (
+        CronDataIntervalTimetable,
+        CronTriggerTimetable,
+        DeltaDataIntervalTimetable,
+        DeltaTriggerTimetable,
+        MultipleCronTriggerTimetable,
+    )
     from asynsched.timetables.simple import (
+        AssetOrTimeSchedule,
         ContinuousTimetable,
+        EventsTimetable,
         NullTimetable,
         OnceTimetable,
         timetable_from_schedule,
     )
-    from asynsched.timetables.trigger import (
-        CronTriggerTimetable,
-        DeltaTriggerTimetable,
-        MultipleCronTriggerTimetable,
-    )
 
 _MODULES = {
-    "assets": "AssetOrTimeSchedule",
     "base": "DagRunInfo DataInterval KnownTimetable TimeRestriction Timetable",
-    "custom": "CustomTimetable PlannedInterval PlannedRun TimetablePlan",
-    "decoding": "decode",
-    "events": "EventsTimetable",
-    "interval": "CronDataIntervalTimetable DeltaDataIntervalTimetable",
-    "simple": "ContinuousTimetable NullTimetable OnceTimetable timetable_from_schedule",
-    "trigger": "CronTriggerTimetable DeltaTriggerTimetable MultipleCronTriggerTimetable",
+    "decoding": "CustomTimetable PlannedInterval PlannedRun TimetablePlan decode",
+    "repeating": (
+        "CronDataIntervalTimetable CronTriggerTimetable DeltaDataIntervalTimetable DeltaTriggerTimetable"
+        " MultipleCronTriggerTimetable"
+    ),
+    "simple": (
+        "AssetOrTimeSchedule ContinuousTimetable EventsTimetable NullTimetable OnceTimetable timetable_from_schedule"
+    ),
 }
 _HOMES = {name: module for module, names in _MODULES.items() for name in names.split()}
 

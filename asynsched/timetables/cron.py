@@ -242,28 +242,22 @@ class PolicyCronSchedule(CronSchedule):
         return {name: value for name, value in self._given.items() if value is not None}
 
     def next(self, current: datetime) -> datetime | None:
-        slack = self._largest_change(current)
-        best: datetime | None = None
-        for wall in self._walls(moved(wall_clock(current, self.zone), -slack)):
-            later = [instant for instant in self._instants(wall) if instant > current]
-            best = min((instant for instant in (best, *later) if instant is not None), default=None)
-            # Across a clock change, a later wall-clock time may be an earlier instant.
-            if best is not None and wall > wall_clock(best, self.zone) + self._largest_change(best):
-                break
-            if best is not None and not slack and not self._largest_change(best):
-                break
-        return best
+        return self._nearest(current, back=False)
 
     def previous(self, current: datetime) -> datetime | None:
-        slack = self._largest_change(current)
+        return self._nearest(current, back=True)
+
+    def _nearest(self, current: datetime, *, back: bool) -> datetime | None:
+        slack, nearer, sign = self._largest_change(current), max if back else min, -1 if back else 1
         best: datetime | None = None
-        for wall in self._walls(moved(wall_clock(current, self.zone), slack), back=True):
-            earlier = [instant for instant in self._instants(wall) if instant < current]
-            best = max((instant for instant in (best, *earlier) if instant is not None), default=None)
-            if best is not None and wall < wall_clock(best, self.zone) - self._largest_change(best):
-                break
-            if best is not None and not slack and not self._largest_change(best):
-                break
+        for wall in self._walls(moved(wall_clock(current, self.zone), -sign * slack), back=back):
+            found = [instant for instant in self._instants(wall) if sign * (instant - current) > timedelta()]
+            best = nearer((instant for instant in (best, *found) if instant is not None), default=None)
+            if best is not None:
+                change = self._largest_change(best)
+                # Across a clock change, a later wall-clock time may be an earlier instant.
+                if sign * (wall - wall_clock(best, self.zone)) > change or not (slack or change):
+                    break
         return best
 
     def _walls(self, wall: datetime, *, back: bool = False) -> Iterator[datetime]:

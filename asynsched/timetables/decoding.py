@@ -1,29 +1,162 @@
-"""Timetables read from their serialized form, which a process that ran user code wrote."""
+"""Timetables read from their serialized form, which a process that ran user code wrote; among them users' own.
 
+A user's class is user code. The process that parses its DAG file asks it for the next runs, and passes them on as a
+plan, which the scheduler uses as they come due. If the plan does not reach far enough, PlanNeeded requests another
+parse.
+"""
+
+from copy import copy
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Union
 
 import msgspec
 from msgspec import Meta, Struct
 
-from asynsched.errors import TimetableError
-from asynsched.timetables.base import KnownTimetable
+from asynsched.errors import PlanNeeded, TimetableError
+from asynsched.timetables.base import DagRunInfo, DataInterval, KnownTimetable, TimeRestriction
 from asynsched.timetables.cron import MAX_EXPRESSION_LENGTH, FoldPolicy, GapPolicy
-from asynsched.timetables.custom import CustomTimetable
 from asynsched.timetables.delta import LONGEST
-from asynsched.timetables.events import MAX_EVENTS, EventsTimetable
-from asynsched.timetables.interval import CronDataIntervalTimetable, DeltaDataIntervalTimetable
-from asynsched.timetables.simple import ContinuousTimetable, NullTimetable, OnceTimetable
-from asynsched.timetables.trigger import (
+from asynsched.timetables.repeating import (
     MAX_EXPRESSIONS,
+    CronDataIntervalTimetable,
     CronTriggerTimetable,
+    DeltaDataIntervalTimetable,
     DeltaTriggerTimetable,
     MultipleCronTriggerTimetable,
+)
+from asynsched.timetables.simple import (
+    MAX_EVENTS,
+    ContinuousTimetable,
+    EventsTimetable,
+    NullTimetable,
+    OnceTimetable,
 )
 from asynsched.timetables.zones import MAX_ZONE_LENGTH
 
 if TYPE_CHECKING:
     from asynsched.timetables.delta import AnyDelta
+
+
+MAX_PLANNED = 100_000
+"""The largest number of runs in a plan."""
+PUNCTUAL = timedelta(minutes=1)
+"""If a run that was planned in advance is later than this, the timetable is asked again, unless `catchup=True`."""
+
+Moment = Annotated[datetime, Meta(tz=True)]
+
+
+class PlannedInterval(Struct, frozen=True):
+    """A data interval."""
+
+    start: Moment
+    end: Moment
+
+    def value(self) -> DataInterval:
+        """Return the DataInterval."""
+        return DataInterval(self.start, self.end)
+
+
+class PlannedRun(Struct, frozen=True):
+    """A run that a timetable returned."""
+
+    run_after: Moment
+    interval: PlannedInterval
+
+
+class TimetablePlan(Struct, frozen=True, omit_defaults=True):
+    """Consecutive runs after `after`, which the timetable returned at `asked_at`."""
+
+    asked_at: Moment
+    after: PlannedInterval | None = None
+    """The data interval of the run before the plan; None for a new DAG."""
+    runs: Annotated[tuple[PlannedRun, ...], Meta(max_length=MAX_PLANNED)] = ()
+    is_complete: bool = False
+    """Whether no run follows the plan."""
+
+
+class CustomTimetable(KnownTimetable):
+    """A user's timetable.
+
+    Args:
+        name: The name of its class.
+        fields: The result of its `serialize`.
+        summary: The value that the class defines, like the next three.
+        description: See `Timetable`.
+        can_be_scheduled: See `Timetable`.
+        active_runs_limit: See `Timetable`.
+        plan: The runs that it returned.
+    """
+
+    kind = "custom"
+    summary = ""
+    description = ""
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        fields: dict[str, Any],
+        summary: str,
+        description: str = "",
+        can_be_scheduled: bool = True,
+        active_runs_limit: int | None = None,
+        plan: TimetablePlan | None = None,
+    ) -> None:
+        self.name = name
+        self.fields = fields
+        self.summary = summary
+        self.description = description
+        self.can_be_scheduled = can_be_scheduled
+        self.active_runs_limit = active_runs_limit
+        self._plan = plan
+
+    def serialize(self) -> dict[str, Any]:
+        names = ("kind", "name", "fields", "summary", "description", "can_be_scheduled", "active_runs_limit")
+        return {name: getattr(self, name) for name in names}
+
+    def planned(self, plan: TimetablePlan | None) -> "CustomTimetable":
+        """Return a copy with another plan."""
+        other = copy(self)
+        other._plan = plan  # noqa: SLF001 - of the same class
+        return other
+
+    def next_run(self, last: DataInterval | None, restriction: TimeRestriction, now: datetime) -> DagRunInfo | None:
+        """Return the next run of the plan. Raises PlanNeeded if the plan has no answer, or an outdated one."""
+        if not self.can_be_scheduled:
+            return None
+        plan = self._plan
+        position = self._position_after(last)
+        if plan is None or position is None:
+            raise PlanNeeded(self.name)
+        if position == len(plan.runs):
+            if plan.is_complete:
+                return None
+            raise PlanNeeded(self.name)
+        run = plan.runs[position]
+        was_ahead = plan.asked_at < run.run_after
+        if was_ahead and now - run.run_after > PUNCTUAL and restriction.catchup is not True:
+            raise PlanNeeded(self.name)
+        return DagRunInfo(run.run_after, run.interval.value())
+
+    def n_left(self, last: DataInterval | None) -> int:
+        """Return the number of runs in the plan after `last`; MAX_PLANNED if no run follows the plan."""
+        position = self._position_after(last)
+        if self._plan is None or position is None:
+            return 0
+        return MAX_PLANNED if self._plan.is_complete else len(self._plan.runs) - position
+
+    def infer_manual_data_interval(self, *, run_after: datetime) -> DataInterval:
+        """Raise PlanNeeded: only a parse of the file can answer."""
+        raise PlanNeeded(self.name)
+
+    def _position_after(self, last: DataInterval | None) -> int | None:
+        """Return the index in the plan of the run after `last`; None if `last` is unknown."""
+        if self._plan is None:
+            return None
+        before = [self._plan.after, *(run.interval for run in self._plan.runs)]
+        intervals = [None if interval is None else interval.value() for interval in before]
+        return intervals.index(last) if last in intervals else None
+
 
 _Expression = Annotated[str, Meta(max_length=MAX_EXPRESSION_LENGTH)]
 _Zone = Annotated[str, Meta(max_length=MAX_ZONE_LENGTH)]
@@ -31,7 +164,6 @@ _Seconds = Annotated[float, Meta(ge=0, le=LONGEST.total_seconds())]
 _Whole = Annotated[int, Meta(ge=-100_000, le=100_000)]
 _Part = Annotated[float, Meta(ge=-1e15, le=1e15)]
 _Text = Annotated[str, Meta(max_length=1000)]
-_Moment = Annotated[datetime, Meta(tz=True)]
 
 
 class _Relative(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -61,120 +193,49 @@ class _Relative(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=T
         return relativedelta(**parts, weekday=None if self.weekday is None else weekday(*self.weekday))
 
 
-def _delta(form: float | _Relative) -> "AnyDelta":
-    return form.value() if isinstance(form, _Relative) else timedelta(seconds=form)
+_EXPRESSION, _ZONE = ("expression", _Expression), ("timezone", _Zone)
+_DELTA, _INTERVAL = ("delta", _Seconds | _Relative), ("interval", _Seconds | _Relative, 0.0)
+_POLICY = (("gap", GapPolicy | None, None), ("fold", FoldPolicy | None, None))
+_OPTIONS_OF_TRIGGERS = (_ZONE, _INTERVAL, ("run_immediately", bool | _Seconds, False), *_POLICY)
+_FIELDS: dict[type[KnownTimetable], tuple[Any, ...]] = {
+    NullTimetable: (),
+    OnceTimetable: (),
+    ContinuousTimetable: (),
+    CronTriggerTimetable: (_EXPRESSION, *_OPTIONS_OF_TRIGGERS),
+    MultipleCronTriggerTimetable: (
+        ("expressions", Annotated[list[_Expression], Meta(max_length=MAX_EXPRESSIONS)]), *_OPTIONS_OF_TRIGGERS,
+    ),
+    CronDataIntervalTimetable: (_EXPRESSION, _ZONE, *_POLICY),
+    DeltaTriggerTimetable: (_DELTA, _INTERVAL),
+    DeltaDataIntervalTimetable: (_DELTA,),
+    EventsTimetable: (
+        ("event_dates", Annotated[list[Moment], Meta(max_length=MAX_EVENTS)]),
+        ("restrict_to_events", bool, False),
+        ("description", _Text | None, None),
+    ),
+    CustomTimetable: (
+        ("name", _Text), ("fields", dict[str, Any]), ("summary", _Text), ("description", _Text, ""),
+        ("can_be_scheduled", bool, True), ("active_runs_limit", Annotated[int, Meta(ge=1)] | None, None),
+    ),
+}  # fmt: skip
+"""The fields of each timetable's serialized form: the arguments of its class, but for the expressions."""
+_TIMETABLES: dict[type[Struct], type[KnownTimetable]] = {
+    msgspec.defstruct(made.__name__, fields, tag_field="kind", tag=made.kind, forbid_unknown_fields=True): made
+    for made, fields in _FIELDS.items()
+}
+_Form: Any = Union[tuple(_TIMETABLES)]  # noqa: UP007 - of any number of classes
 
 
-class _Null(Struct, tag_field="kind", tag="null", forbid_unknown_fields=True):
-    def timetable(self) -> KnownTimetable:
-        return NullTimetable()
-
-
-class _Once(Struct, tag_field="kind", tag="once", forbid_unknown_fields=True):
-    def timetable(self) -> KnownTimetable:
-        return OnceTimetable()
-
-
-class _Continuous(Struct, tag_field="kind", tag="continuous", forbid_unknown_fields=True):
-    def timetable(self) -> KnownTimetable:
-        return ContinuousTimetable()
-
-
-class _OptionsOfCronTriggers(Struct, kw_only=True):
-    timezone: _Zone
-    interval: _Seconds | _Relative = 0.0
-    run_immediately: bool | _Seconds = False
-    gap: GapPolicy | None = None
-    fold: FoldPolicy | None = None
-
-    def options(self) -> dict[str, Any]:
-        return {
-            "timezone": self.timezone,
-            "interval": _delta(self.interval),
-            "run_immediately": _run_immediately(self.run_immediately),
-            "gap": self.gap,
-            "fold": self.fold,
-        }
-
-
-class _CronTrigger(_OptionsOfCronTriggers, tag_field="kind", tag="cron_trigger", forbid_unknown_fields=True):
-    expression: _Expression
-
-    def timetable(self) -> KnownTimetable:
-        return CronTriggerTimetable(self.expression, **self.options())
-
-
-class _MultipleCronTrigger(
-    _OptionsOfCronTriggers, tag_field="kind", tag="multiple_cron_trigger", forbid_unknown_fields=True
-):
-    expressions: Annotated[list[_Expression], Meta(max_length=MAX_EXPRESSIONS)]
-
-    def timetable(self) -> KnownTimetable:
-        return MultipleCronTriggerTimetable(*self.expressions, **self.options())
-
-
-class _CronDataInterval(Struct, tag_field="kind", tag="cron_data_interval", forbid_unknown_fields=True):
-    expression: _Expression
-    timezone: _Zone
-    gap: GapPolicy | None = None
-    fold: FoldPolicy | None = None
-
-    def timetable(self) -> KnownTimetable:
-        return CronDataIntervalTimetable(self.expression, self.timezone, gap=self.gap, fold=self.fold)
-
-
-class _DeltaTrigger(Struct, tag_field="kind", tag="delta_trigger", forbid_unknown_fields=True):
-    delta: _Seconds | _Relative
-    interval: _Seconds | _Relative = 0.0
-
-    def timetable(self) -> KnownTimetable:
-        return DeltaTriggerTimetable(_delta(self.delta), interval=_delta(self.interval))
-
-
-class _DeltaDataInterval(Struct, tag_field="kind", tag="delta_data_interval", forbid_unknown_fields=True):
-    delta: _Seconds | _Relative
-
-    def timetable(self) -> KnownTimetable:
-        return DeltaDataIntervalTimetable(_delta(self.delta))
-
-
-class _Events(Struct, tag_field="kind", tag="events", forbid_unknown_fields=True):
-    event_dates: Annotated[list[_Moment], Meta(max_length=MAX_EVENTS)]
-    restrict_to_events: bool = False
-    description: Annotated[str, Meta(max_length=1000)] | None = None
-
-    def timetable(self) -> KnownTimetable:
-        return EventsTimetable(self.event_dates, self.restrict_to_events, description=self.description)
-
-
-class _Custom(Struct, tag_field="kind", tag="custom", forbid_unknown_fields=True):
-    name: _Text
-    fields: dict[str, Any]
-    summary: _Text
-    description: _Text = ""
-    can_be_scheduled: bool = True
-    active_runs_limit: Annotated[int, Meta(ge=1)] | None = None
-
-    def timetable(self) -> KnownTimetable:
-        return CustomTimetable(**msgspec.structs.asdict(self))
-
-
-def _run_immediately(form: bool | float) -> bool | timedelta:
-    return form if isinstance(form, bool) else timedelta(seconds=form)
-
-
-_Form = (
-    _Null
-    | _Once
-    | _Continuous
-    | _CronTrigger
-    | _MultipleCronTrigger
-    | _CronDataInterval
-    | _DeltaTrigger
-    | _DeltaDataInterval
-    | _Events
-    | _Custom
-)
+def _timetable(form: Struct) -> KnownTimetable:
+    given = msgspec.structs.asdict(form)
+    for name in ("delta", "interval", "run_immediately"):
+        value = given.get(name)
+        if isinstance(value, _Relative):
+            given[name] = value.value()
+        elif isinstance(value, float):
+            given[name] = timedelta(seconds=value)
+    expressions = [given.pop("expression")] if "expression" in given else given.pop("expressions", ())
+    return _TIMETABLES[type(form)](*expressions, **given)
 
 
 def decode(data: dict[str, Any]) -> KnownTimetable:
@@ -184,10 +245,10 @@ def decode(data: dict[str, Any]) -> KnownTimetable:
         TimetableError: `data` is not a timetable, or has an invalid schedule; the message is one line.
     """
     try:
-        form: _Form = msgspec.convert(data, _Form)
+        form = msgspec.convert(data, _Form)
     except msgspec.ValidationError as exc:
         raise TimetableError(f"a serialized timetable is malformed: {exc}") from exc
     try:
-        return form.timetable()
+        return _timetable(form)
     except (ValueError, OverflowError, TypeError) as exc:
         raise TimetableError(f"a serialized timetable of kind {data['kind']!r} is invalid: {exc}") from exc

@@ -52,6 +52,8 @@ class Delta:
         if length > LONGEST:
             raise TimetableError(f"{what} of {value!r} is longer than {LONGEST.days} days")
 
+    description = ""
+
     def __str__(self) -> str:
         return str(self.value)
 

@@ -1,14 +1,19 @@
-"""The timetable of a DAG's `schedule`, and the timetables without arithmetic: never, once, and continuously.
+"""The timetable of a DAG's `schedule`, and the timetables without arithmetic: never, once, continuously, by events.
 
-Source: Airflow's `airflow.timetables.simple`.
+A schedule by assets has two independent parts, an expression of assets and a timetable, each with its own field in the
+serialized DAG.
+
+Source: Airflow's `airflow.timetables.simple`, `airflow.timetables.events` and `airflow.timetables.assets`.
 """
 
-from datetime import datetime, timedelta, tzinfo
+from bisect import bisect_left, bisect_right
+from collections.abc import Collection, Iterable
+from datetime import UTC, datetime, timedelta, tzinfo
 from typing import Any
 
 from asynsched.errors import DagError, TimetableError
 from asynsched.timetables.base import DagRunInfo, DataInterval, KnownTimetable, TimeRestriction, Timetable
-from asynsched.timetables.zones import moved
+from asynsched.timetables.zones import in_zone, moved
 
 
 class _TrivialTimetable(KnownTimetable):
@@ -24,14 +29,8 @@ class NullTimetable(_TrivialTimetable):
 
     kind = "null"
     can_be_scheduled = False
-
-    @property
-    def summary(self) -> str:
-        return "None"
-
-    @property
-    def description(self) -> str:
-        return "Never, external triggers only"
+    summary = "None"
+    description = "Never, external triggers only"
 
     def next_run(self, last: DataInterval | None, restriction: TimeRestriction, now: datetime) -> DagRunInfo | None:
         return None
@@ -41,14 +40,8 @@ class OnceTimetable(_TrivialTimetable):
     """Runs once, as soon as possible: `schedule="@once"`."""
 
     kind = "once"
-
-    @property
-    def summary(self) -> str:
-        return "@once"
-
-    @property
-    def description(self) -> str:
-        return "Once, as soon as possible"
+    summary = "@once"
+    description = "Once, as soon as possible"
 
     def next_run(self, last: DataInterval | None, restriction: TimeRestriction, now: datetime) -> DagRunInfo | None:
         if last is not None:
@@ -65,14 +58,8 @@ class ContinuousTimetable(_TrivialTimetable):
 
     kind = "continuous"
     active_runs_limit = 1
-
-    @property
-    def summary(self) -> str:
-        return "@continuous"
-
-    @property
-    def description(self) -> str:
-        return "As frequently as possible, but only one run at a time."
+    summary = "@continuous"
+    description = "As frequently as possible, but only one run at a time."
 
     def next_run(self, last: DataInterval | None, restriction: TimeRestriction, now: datetime) -> DagRunInfo | None:
         start = restriction.earliest or now
@@ -108,12 +95,10 @@ def timetable_from_schedule(schedule: Any, timezone: str | tzinfo) -> Timetable:
     if isinstance(schedule, str):
         return _from_text(schedule, timezone)
     if isinstance(schedule, timedelta) or type(schedule).__name__ == "relativedelta":
-        from asynsched.timetables.trigger import DeltaTriggerTimetable
+        from asynsched.timetables.repeating import DeltaTriggerTimetable
 
         return DeltaTriggerTimetable(schedule)
-    if isinstance(schedule, (list, tuple, set, frozenset)) or hasattr(schedule, "as_expression"):
-        from asynsched.timetables.assets import AssetTriggeredTimetable
-
+    if isinstance(schedule, (list, tuple, set, frozenset)) or is_asset(schedule):
         return AssetTriggeredTimetable(schedule)
     raise TimetableError(
         f"schedule must be None, a cron expression, a preset, a timedelta, a relativedelta, a timetable or assets,"
@@ -126,7 +111,7 @@ def _from_text(schedule: str, timezone: str | tzinfo) -> Timetable:
         return OnceTimetable()
     if schedule == "@continuous":
         return ContinuousTimetable()
-    from asynsched.timetables.trigger import CronTriggerTimetable
+    from asynsched.timetables.repeating import CronTriggerTimetable
 
     return CronTriggerTimetable(schedule, timezone=timezone)
 
@@ -144,3 +129,185 @@ def _checked(timetable: Timetable) -> Timetable:
 def is_authors_own(timetable: Timetable) -> bool:
     """Return whether a timetable is user code, which the scheduler cannot make again itself."""
     return not type(timetable).__module__.startswith("asynsched.timetables.")
+
+
+MAX_EVENTS = 100_000
+
+
+class EventsTimetable(KnownTimetable):
+    """Runs at the listed moments, for events that are foreseeable but irregular.
+
+    Args:
+        event_dates: The moments, aware. Duplicates run once.
+        restrict_to_events: Give a manually triggered run the most recent moment as data interval (the first if none is
+            past), instead of the time of the run.
+        presorted: Accepted as in Airflow; sorting a sorted list costs nothing.
+        description: The timetable's name; by default `N events`.
+
+    Raises:
+        TimetableError: A moment is not an aware datetime, or there are too many.
+    """
+
+    kind = "events"
+
+    def __init__(
+        self,
+        event_dates: Iterable[datetime],
+        restrict_to_events: bool = False,
+        presorted: bool = False,
+        description: str | None = None,
+    ) -> None:
+        self.event_dates = tuple(sorted({_instant(event) for event in event_dates}))
+        if len(self.event_dates) > MAX_EVENTS:
+            raise TimetableError(
+                f"EventsTimetable has {len(self.event_dates)} event_dates; at most {MAX_EVENTS} are allowed"
+            )
+        for name, flag in (("restrict_to_events", restrict_to_events), ("presorted", presorted)):
+            if not isinstance(flag, bool):
+                raise TimetableError(f"EventsTimetable: {name} must be True or False, not {flag!r:.100}")
+        if not isinstance(description, str | None):
+            raise TimetableError(f"EventsTimetable: description must be a string, not {description!r:.100}")
+        self.restrict_to_events = restrict_to_events
+        self._description = description
+
+    @property
+    def summary(self) -> str:
+        return f"{len(self.event_dates)} events" if self._description is None else self._description
+
+    @property
+    def description(self) -> str:
+        if self._description is not None:
+            return self._description
+        if not self.event_dates:
+            return "No events"
+        first, last = self.event_dates[0].isoformat(), self.event_dates[-1].isoformat()
+        return f"{len(self.event_dates)} events between {first} and {last}"
+
+    def serialize(self) -> dict[str, Any]:
+        return {
+            "kind": self.kind,
+            "event_dates": [event.isoformat() for event in self.event_dates],
+            "restrict_to_events": self.restrict_to_events,
+            "description": self._description,
+        }
+
+    def infer_manual_data_interval(self, *, run_after: datetime) -> DataInterval:
+        if not self.restrict_to_events or not self.event_dates:
+            return DataInterval(run_after, run_after)
+        event = self.event_dates[max(0, bisect_right(self.event_dates, run_after) - 1)]
+        return DataInterval(event, event)
+
+    def next_run(self, last: DataInterval | None, restriction: TimeRestriction, now: datetime) -> DagRunInfo | None:
+        earliest = restriction.earliest
+        if restriction.catchup is False:
+            earliest = now if earliest is None else max(now, earliest)
+        index = 0 if earliest is None else bisect_left(self.event_dates, earliest)
+        if last is not None:
+            index = max(index, bisect_right(self.event_dates, last.end))
+        if restriction.catchup == "latest":
+            index = max(index, bisect_right(self.event_dates, min(now, restriction.latest or now)) - 1)
+        if index == len(self.event_dates):
+            return None
+        event = self.event_dates[index]
+        if restriction.latest is not None and event > restriction.latest:
+            return None
+        return DagRunInfo.exact(event)
+
+
+def _instant(event: datetime) -> datetime:
+    if not isinstance(event, datetime):
+        raise TimetableError(f"event_dates of EventsTimetable must be datetimes, not {type(event).__name__}: {event!r}")
+    if event.utcoffset() is None:
+        raise TimetableError(f"event_dates of EventsTimetable must be aware; {event.isoformat()} has no timezone")
+    return in_zone(event, UTC)
+
+
+class AssetTriggeredTimetable(Timetable):
+    """The timetable for `schedule=[asset, …]` or an expression of assets. Time alone never causes a run.
+
+    Args:
+        assets: An asset, an expression of assets, or several of these, all of which are required.
+
+    Raises:
+        TimetableError: `assets` is something else.
+
+    Attributes:
+        expression: The expression as JSON values.
+        timetable: The part of the schedule that depends on time.
+    """
+
+    description = "Triggered by assets"
+    summary = "Asset"
+
+    def __init__(self, assets: Any) -> None:
+        self.expression = asset_expression(assets)
+        self.timetable: Timetable = NullTimetable()
+
+    def next_dagrun_info(
+        self, *, last_automated_data_interval: DataInterval | None, restriction: TimeRestriction
+    ) -> DagRunInfo | None:
+        return self.timetable.next_dagrun_info(
+            last_automated_data_interval=last_automated_data_interval, restriction=restriction
+        )
+
+    def infer_manual_data_interval(self, *, run_after: datetime) -> DataInterval:
+        return self.timetable.infer_manual_data_interval(run_after=run_after)
+
+
+class AssetOrTimeSchedule(AssetTriggeredTimetable):
+    """Runs when the assets' events have arrived, and also at the times of a timetable.
+
+    Args:
+        timetable: The timetable.
+        assets: An asset, an expression of assets, or several of these, all of which are required.
+
+    Raises:
+        TimetableError: An argument is invalid.
+    """
+
+    def __init__(self, *, timetable: Timetable, assets: Any) -> None:
+        super().__init__(assets)
+        if not isinstance(timetable, Timetable) or isinstance(timetable, AssetTriggeredTimetable):
+            raise TimetableError(
+                "AssetOrTimeSchedule(timetable=…) needs a time-based timetable, such as CronTriggerTimetable(…), not"
+                f" {timetable!r:.100}"
+            )
+        self.timetable = timetable
+        self.can_be_scheduled = timetable.can_be_scheduled
+        self.active_runs_limit = timetable.active_runs_limit
+        self.summary = f"Asset or {timetable.summary}"
+        self.description = f"Triggered by assets or {timetable.description}"
+
+
+def time_part(timetable: Timetable) -> Timetable:
+    """Return the part of a schedule that depends on time."""
+    return timetable.timetable if isinstance(timetable, AssetTriggeredTimetable) else timetable
+
+
+def asset_part(timetable: Timetable) -> dict[str, Any] | None:
+    """Return a schedule's expression of assets as JSON values; None if it has none."""
+    return timetable.expression if isinstance(timetable, AssetTriggeredTimetable) else None
+
+
+def asset_expression(assets: Any) -> dict[str, Any]:
+    """Return the expression for the assets of a schedule, all of which are required, as JSON values.
+
+    Raises:
+        TimetableError: The list is empty, or contains something else.
+    """
+    if is_asset(assets):
+        expression: dict[str, Any] = assets.as_expression()
+        return expression
+    if not isinstance(assets, Collection) or isinstance(assets, (str, bytes)):
+        raise TimetableError(f"the assets of a schedule are an asset or a list of assets, not {assets!r:.100}")
+    if not assets:
+        raise TimetableError("the schedule is an empty list of assets; use schedule=None for no schedule")
+    wrong = next((item for item in assets if not is_asset(item)), None)
+    if wrong is not None:
+        raise TimetableError(f"a schedule that is a list may contain only assets, not {wrong!r:.100}")
+    return {"all": [item.as_expression() for item in assets]}
+
+
+def is_asset(value: object) -> bool:
+    """Return whether a value is an asset or an expression of assets."""
+    return hasattr(value, "as_expression")

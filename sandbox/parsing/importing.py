@@ -58,9 +58,9 @@ from asynsched.timetables import (
     Timetable,
     TimetablePlan,
 )
-from asynsched.timetables.assets import time_part
 from asynsched.timetables.base import asked_at
-from asynsched.timetables.custom import CustomTimetable
+from asynsched.timetables.decoding import CustomTimetable
+from asynsched.timetables.simple import time_part
 from sandbox.confine import Policy, confine, use_reserves
 from sandbox.confinement.file_rules import ConfinementError
 from sandbox.forkable import ForkCheck
