@@ -18,7 +18,6 @@ from typing import Any, NamedTuple, NoReturn
 import msgspec
 
 from asynsched.authoring.dag import DAG
-from asynsched.authoring.deferral import Resumption
 from asynsched.authoring.exceptions import (
     AsynschedException,
     AsynschedRescheduleException,
@@ -36,6 +35,7 @@ from asynsched.authoring.running.try_context import build_context
 from asynsched.authoring.supervisor import set_supervisor
 from asynsched.authoring.timezone import coerce_datetime
 from asynsched.authoring.transport import from_transport
+from asynsched.authoring.triggers.base import Resumption
 from asynsched.protocol.frames import ProtocolError
 from asynsched.protocol.messages import CausingTry, CodeVersion, Ended, Launch, Started
 from sandbox.processes import adopt_orphans

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from asynsched.authoring.connection import Connection
-from asynsched.authoring.operators.base import Templater
+from asynsched.authoring.running.templating import Templater
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -22,7 +22,6 @@ from typing import Any, cast
 import msgspec
 
 from asynsched.authoring.dag import DAG
-from asynsched.authoring.deferral import TRIGGER_FAILURE, TRIGGER_TIMEOUT, Resumption, failed_resumption
 from asynsched.authoring.exceptions import (
     AsynschedFailException,
     AsynschedRescheduleException,
@@ -40,7 +39,16 @@ from asynsched.authoring.running.try_context import build_context
 from asynsched.authoring.supervisor import ask as ask_supervisor
 from asynsched.authoring.timezone import coerce_datetime, utcnow
 from asynsched.authoring.transport import from_transport, to_transport
-from asynsched.authoring.triggers.base import BaseTaskEndEvent, TriggerEvent, first_event, make_trigger
+from asynsched.authoring.triggers.base import (
+    TRIGGER_FAILURE,
+    TRIGGER_TIMEOUT,
+    BaseTaskEndEvent,
+    Resumption,
+    TriggerEvent,
+    failed_resumption,
+    first_event,
+    make_trigger,
+)
 from asynsched.foreground.interruption import Interruption
 from asynsched.foreground.supervisor import MemorySupervisor
 from asynsched.keys import DagRunKey

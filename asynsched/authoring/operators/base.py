@@ -1,4 +1,4 @@
-"""BaseOperator, the base of every task: its arguments, its place among other tasks, its templates and its hooks."""
+"""BaseOperator, the base of every task: its arguments, its hooks, its place in the DAG, its mapping and deferral."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import datetime as dt
 
 from asynsched.authoring import active
 from asynsched.authoring.active import SetupTeardownContext, close_block, note_new_task, where_made
-from asynsched.authoring.deferral import Deferrable
+from asynsched.authoring.exceptions import TaskDeferralError, TaskDeferralTimeout, TaskDeferred
 from asynsched.authoring.node import DAGNode, check_key, flatten
 from asynsched.authoring.operators import arguments
 from asynsched.authoring.operators.arguments import (
@@ -16,8 +16,16 @@ from asynsched.authoring.operators.arguments import (
     task_owner,
 )
 from asynsched.authoring.params import ParamsDict
-from asynsched.authoring.running.templating import Renderer, plain_environment
+from asynsched.authoring.running.templating import Templater
 from asynsched.authoring.trigger_rule import TriggerRule, WeightRule
+from asynsched.authoring.triggers.base import (
+    FAIL_METHOD,
+    TRIGGER_FAILURE,
+    TRIGGER_TIMEOUT,
+    BaseTrigger,
+    StartTriggerArgs,
+    make_trigger,
+)
 from asynsched.authoring.xcom_arg import XComArg, references
 from asynsched.errors import DagError, NoEffectWarning
 
@@ -25,7 +33,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     import logging
     from collections.abc import Callable, Collection, Mapping, Sequence
-    from typing import Any, ClassVar, Self
+    from typing import Any, NoReturn, Self
 
     import jinja2
 
@@ -34,207 +42,6 @@ if TYPE_CHECKING:
     from asynsched.authoring.retry_policy import RetryPolicy
     from asynsched.authoring.running.context import Context
     from asynsched.authoring.task_group import TaskGroup
-
-
-class Mappable:
-    """The part of BaseOperator for mapped tasks.
-
-    Attributes:
-        is_mapped: Whether this is a mapped task.
-        is_mapped_over: Whether a task or a task group is mapped over this task's return value.
-        mapped_from: For a running instance, its mapped task.
-        kept_as_is: Values from other tasks, in which no templates are rendered.
-    """
-
-    task_id: str
-    task_group: TaskGroup | None
-    upstream_task_ids: set[str]
-    downstream_task_ids: set[str]
-    is_mapped: bool = False
-    is_mapped_over: bool = False
-    mapped_from: MappedOperator | None = None
-    kept_as_is: Sequence[Any] = ()
-    _dag: DAG | None
-
-    @classmethod
-    def partial(cls, *, task_id: str, **kwargs: Any) -> OperatorPartial:
-        """Begin a mapped task with the arguments that all its instances share; `expand` or `expand_kwargs` makes it.
-
-        Raises:
-            TypeError: The operator has no such argument.
-        """
-        from asynsched.authoring.mapping import OperatorPartial
-
-        return OperatorPartial(cls, {"task_id": task_id, **kwargs})  # type: ignore[arg-type]
-
-    def take_place_of(self, mapped: MappedOperator) -> None:
-        """Take the place of a mapped task, for one try of an instance."""
-        self.task_id, self.task_group, self._dag = mapped.task_id, mapped.task_group, mapped.dag
-        self.upstream_task_ids, self.downstream_task_ids = mapped.upstream_task_ids, mapped.downstream_task_ids
-
-    def for_try(self, context: Context) -> BaseOperator:
-        """Return the operator to run in a try: here a copy."""
-        return self.prepare_for_execution()
-
-    def prepare_for_execution(self) -> BaseOperator:
-        """Return a copy for one try, in whose fields templates can be rendered."""
-        task: BaseOperator = object.__new__(type(self))  # type: ignore[assignment]
-        task.__dict__.update(self.__dict__)
-        task.__dict__["_constructed"] = False
-        return task
-
-
-class TaskRelations(DAGNode):
-    """The part of BaseOperator for the task's place in its DAG."""
-
-    task_id: str
-    upstream_task_ids: set[str]
-    downstream_task_ids: set[str]
-    trigger_rule: str
-    is_setup: bool
-    is_teardown: bool
-    on_failure_fail_dagrun: bool
-    _dag: DAG | None = None
-
-    @property
-    def node_id(self) -> str:
-        return self.task_id
-
-    @property
-    def dag(self) -> DAG:
-        """The task's DAG. Raises DagError if it belongs to none yet."""
-        if self._dag is None:
-            raise DagError(f"task {self.task_id!r} belongs to no DAG yet")
-        return self._dag
-
-    @dag.setter
-    def dag(self, dag: DAG) -> None:
-        dag.add_task(self)  # type: ignore[arg-type]
-
-    def has_dag(self) -> bool:
-        """Return whether the task belongs to a DAG."""
-        return self._dag is not None
-
-    def get_dag(self) -> DAG | None:
-        """Return the task's DAG; None if it belongs to none yet."""
-        return self._dag
-
-    @property
-    def dag_id(self) -> str:
-        """The DAG's id; `_in_memory_dag_` if the task belongs to none yet, as in Airflow."""
-        return "_in_memory_dag_" if self._dag is None else self._dag.dag_id
-
-    def join_dag(self, dag: DAG) -> None:
-        """Called only by `DAG.add_task`. Raises DagError if the task belongs to another DAG."""
-        if self._dag is not None and self._dag is not dag:
-            raise DagError(
-                f"task {self.task_id!r} belongs to DAG {self._dag.dag_id!r} and cannot be added to DAG {dag.dag_id!r}"
-            )
-        self._dag = dag
-        if self.task_group is None:
-            self.task_group = dag.task_group
-
-    @property
-    def roots(self) -> list[BaseOperator]:
-        return [self]  # type: ignore[list-item]
-
-    @property
-    def leaves(self) -> list[BaseOperator]:
-        return [self]  # type: ignore[list-item]
-
-    @property
-    def output(self) -> XComArg:
-        """The task's return value, to be passed to another task."""
-        return XComArg(self)  # type: ignore[arg-type]
-
-    def get_direct_relative_ids(self, upstream: bool = False) -> set[str]:
-        """Return the task_ids of the direct downstream or upstream tasks."""
-        return self.upstream_task_ids if upstream else self.downstream_task_ids
-
-    def get_direct_relatives(self, upstream: bool = False) -> list[BaseOperator]:
-        """Return the direct downstream or upstream tasks."""
-        return [self.dag.task_dict[name] for name in sorted(self.get_direct_relative_ids(upstream))]
-
-    @property
-    def upstream_list(self) -> list[BaseOperator]:
-        """The direct upstream tasks."""
-        return self.get_direct_relatives(upstream=True)
-
-    @property
-    def downstream_list(self) -> list[BaseOperator]:
-        """The direct downstream tasks."""
-        return self.get_direct_relatives(upstream=False)
-
-    def get_flat_relative_ids(self, *, upstream: bool = False) -> set[str]:
-        """Return the task_ids of all downstream or upstream tasks, direct or not."""
-        found: set[str] = set()
-        todo = list(self.get_direct_relative_ids(upstream))
-        while todo:
-            name = todo.pop()
-            if name not in found:
-                found.add(name)
-                todo.extend(self.dag.task_dict[name].get_direct_relative_ids(upstream))
-        return found
-
-    def get_flat_relatives(self, upstream: bool = False) -> list[BaseOperator]:
-        """Return all downstream or upstream tasks, direct or not."""
-        return [self.dag.task_dict[name] for name in sorted(self.get_flat_relative_ids(upstream=upstream))]
-
-    def as_setup(self) -> Self:
-        if self.is_teardown:
-            raise DagError(f"task {self.task_id!r} is a teardown, so it cannot be a setup")
-        self.is_setup = True
-        return self
-
-    def as_teardown(self, *, setups: Any = None, on_failure_fail_dagrun: bool | None = None) -> Self:
-        if self.is_setup:
-            raise DagError(f"task {self.task_id!r} is a setup, so it cannot be a teardown")
-        self.is_teardown = True
-        self.trigger_rule = TriggerRule.ALL_DONE_SETUP_SUCCESS
-        if on_failure_fail_dagrun is not None:
-            self.on_failure_fail_dagrun = on_failure_fail_dagrun
-        for setup in flatten([] if setups is None else setups):
-            setup.as_setup()
-            setup.set_downstream(self)
-        return self
-
-    def __enter__(self) -> SetupTeardownContext:
-        return SetupTeardownContext(self).open()  # type: ignore[arg-type]
-
-    def __exit__(self, *_: object) -> None:
-        close_block()
-
-
-class Templater:
-    """Something whose `template_fields` are rendered before use.
-
-    A string that ends with one of `template_ext` names a file, and the file's content is the template.
-    """
-
-    template_fields: Collection[str] = ()
-    template_ext: Sequence[str] = ()
-    template_fields_renderers: ClassVar[Mapping[str, str]] = {}
-
-    def get_template_env(self, dag: DAG | None = None) -> jinja2.Environment:
-        """Return the Jinja environment for the templates."""
-        return plain_environment() if dag is None else dag.get_template_env()
-
-    def prepare_template(self) -> None:
-        """Hook: called before the fields are rendered."""
-
-    def render_template(
-        self,
-        content: Any,
-        context: Context,
-        jinja_env: jinja2.Environment | None = None,
-        seen_oids: set[int] | None = None,
-    ) -> Any:
-        """Return `content` with every string in it rendered and every task's result in it resolved."""
-        return Renderer(self, context, jinja_env, seen_oids).render(content)
-
-    def render_template_fields(self, context: Context, jinja_env: jinja2.Environment | None = None) -> None:
-        """Render the attributes named by `template_fields`, in place."""
-        Renderer(self, context, jinja_env).render_fields(self)
 
 
 DEFAULT_RETRY_DELAY = dt.timedelta(seconds=300)
@@ -254,7 +61,7 @@ _COUNTS = ("max_active_tis_per_dag", "max_active_tis_per_dagrun")
 _CALLBACKS = tuple(f"on_{event}_callback" for event in ("execute", "failure", "success", "retry", "skipped"))
 
 
-class BaseOperator(TaskRelations, Mappable, Templater, Deferrable, metaclass=BaseOperatorMeta):
+class BaseOperator(DAGNode, Templater, metaclass=BaseOperatorMeta):
     """A task. A subclass takes its own arguments in `__init__`, passes the others on, and implements `execute`.
 
     The arguments have the names and defaults of Airflow 3's `BaseOperator`.
@@ -272,6 +79,22 @@ class BaseOperator(TaskRelations, Mappable, Templater, Deferrable, metaclass=Bas
     is_sensor: bool = False
     is_branch: bool = False
     is_short_circuit: bool = False
+    is_setup: bool = False
+    is_teardown: bool = False
+    on_failure_fail_dagrun: bool = False
+    is_mapped: bool = False
+    is_mapped_over: bool = False
+    """Whether a task or a task group is mapped over this task's return value."""
+    mapped_from: MappedOperator | None = None
+    """For a running instance, its mapped task."""
+    kept_as_is: Sequence[Any] = ()
+    """Values from other tasks, in which no templates are rendered."""
+    start_from_trigger: bool = False
+    """Whether the task begins by waiting for the trigger of `start_trigger_args` instead of calling `execute`."""
+    start_trigger_args: StartTriggerArgs | None = None
+    trigger_rule: str
+    upstream_task_ids: set[str]
+    downstream_task_ids: set[str]
     retries: int
     retry_delay: dt.timedelta
     retry_exponential_backoff: float
@@ -298,6 +121,7 @@ class BaseOperator(TaskRelations, Mappable, Templater, Deferrable, metaclass=Bas
     on_retry_callback: list[Callable[..., Any]]
     on_skipped_callback: list[Callable[..., Any]]
     _constructed = False
+    _dag: DAG | None = None
 
     def __init__(
         self,
@@ -390,7 +214,6 @@ class BaseOperator(TaskRelations, Mappable, Templater, Deferrable, metaclass=Bas
         self.outlets = arguments.assets(who, "outlets", outlets)
         self.template_fields = check_template_fields(who, self.template_fields)
         self.task_display_name = task_display_name or self.task_id
-        self.is_setup = self.is_teardown = self.on_failure_fail_dagrun = False
         self.pre_execute_hook, self.post_execute_hook = pre_execute, post_execute
         self._logger_name = logger_name
         self._warn_of_no_effect(who)
@@ -488,6 +311,209 @@ class BaseOperator(TaskRelations, Mappable, Templater, Deferrable, metaclass=Bas
 
     def on_kill(self) -> None:
         """Hook: called when the task is ended from outside, to clean up."""
+
+    # Its place in the DAG
+
+    @property
+    def node_id(self) -> str:
+        return self.task_id
+
+    @property
+    def dag(self) -> DAG:
+        """The task's DAG. Raises DagError if it belongs to none yet."""
+        if self._dag is None:
+            raise DagError(f"task {self.task_id!r} belongs to no DAG yet")
+        return self._dag
+
+    @dag.setter
+    def dag(self, dag: DAG) -> None:
+        dag.add_task(self)
+
+    def has_dag(self) -> bool:
+        """Return whether the task belongs to a DAG."""
+        return self._dag is not None
+
+    def get_dag(self) -> DAG | None:
+        """Return the task's DAG; None if it belongs to none yet."""
+        return self._dag
+
+    @property
+    def dag_id(self) -> str:
+        """The DAG's id; `_in_memory_dag_` if the task belongs to none yet, as in Airflow."""
+        return "_in_memory_dag_" if self._dag is None else self._dag.dag_id
+
+    def join_dag(self, dag: DAG) -> None:
+        """Called only by `DAG.add_task`. Raises DagError if the task belongs to another DAG."""
+        if self._dag is not None and self._dag is not dag:
+            raise DagError(
+                f"task {self.task_id!r} belongs to DAG {self._dag.dag_id!r} and cannot be added to DAG {dag.dag_id!r}"
+            )
+        self._dag = dag
+        if self.task_group is None:
+            self.task_group = dag.task_group
+
+    @property
+    def roots(self) -> list[BaseOperator]:
+        return [self]
+
+    @property
+    def leaves(self) -> list[BaseOperator]:
+        return [self]
+
+    @property
+    def output(self) -> XComArg:
+        """The task's return value, to be passed to another task."""
+        return XComArg(self)
+
+    def get_direct_relative_ids(self, upstream: bool = False) -> set[str]:
+        """Return the task_ids of the direct downstream or upstream tasks."""
+        return self.upstream_task_ids if upstream else self.downstream_task_ids
+
+    def get_direct_relatives(self, upstream: bool = False) -> list[BaseOperator]:
+        """Return the direct downstream or upstream tasks."""
+        return [self.dag.task_dict[name] for name in sorted(self.get_direct_relative_ids(upstream))]
+
+    @property
+    def upstream_list(self) -> list[BaseOperator]:
+        """The direct upstream tasks."""
+        return self.get_direct_relatives(upstream=True)
+
+    @property
+    def downstream_list(self) -> list[BaseOperator]:
+        """The direct downstream tasks."""
+        return self.get_direct_relatives(upstream=False)
+
+    def get_flat_relative_ids(self, *, upstream: bool = False) -> set[str]:
+        """Return the task_ids of all downstream or upstream tasks, direct or not."""
+        found: set[str] = set()
+        todo = list(self.get_direct_relative_ids(upstream))
+        while todo:
+            name = todo.pop()
+            if name not in found:
+                found.add(name)
+                todo.extend(self.dag.task_dict[name].get_direct_relative_ids(upstream))
+        return found
+
+    def get_flat_relatives(self, upstream: bool = False) -> list[BaseOperator]:
+        """Return all downstream or upstream tasks, direct or not."""
+        return [self.dag.task_dict[name] for name in sorted(self.get_flat_relative_ids(upstream=upstream))]
+
+    def as_setup(self) -> Self:
+        if self.is_teardown:
+            raise DagError(f"task {self.task_id!r} is a teardown, so it cannot be a setup")
+        self.is_setup = True
+        return self
+
+    def as_teardown(self, *, setups: Any = None, on_failure_fail_dagrun: bool | None = None) -> Self:
+        if self.is_setup:
+            raise DagError(f"task {self.task_id!r} is a setup, so it cannot be a teardown")
+        self.is_teardown = True
+        self.trigger_rule = TriggerRule.ALL_DONE_SETUP_SUCCESS
+        if on_failure_fail_dagrun is not None:
+            self.on_failure_fail_dagrun = on_failure_fail_dagrun
+        for setup in flatten([] if setups is None else setups):
+            setup.as_setup()
+            setup.set_downstream(self)
+        return self
+
+    def __enter__(self) -> SetupTeardownContext:
+        return SetupTeardownContext(self).open()
+
+    def __exit__(self, *_: object) -> None:
+        close_block()
+
+    # Mapping
+
+    @classmethod
+    def partial(cls, *, task_id: str, **kwargs: Any) -> OperatorPartial:
+        """Begin a mapped task with the arguments that all its instances share; `expand` or `expand_kwargs` makes it.
+
+        Raises:
+            TypeError: The operator has no such argument.
+        """
+        from asynsched.authoring.mapping import OperatorPartial
+
+        return OperatorPartial(cls, {"task_id": task_id, **kwargs})
+
+    def take_place_of(self, mapped: MappedOperator) -> None:
+        """Take the place of a mapped task, for one try of an instance."""
+        self.task_id, self.task_group, self._dag = mapped.task_id, mapped.task_group, mapped.dag
+        self.upstream_task_ids, self.downstream_task_ids = mapped.upstream_task_ids, mapped.downstream_task_ids
+
+    def for_try(self, context: Context) -> BaseOperator:
+        """Return the operator to run in a try: here a copy."""
+        return self.prepare_for_execution()
+
+    def prepare_for_execution(self) -> BaseOperator:
+        """Return a copy for one try, in whose fields templates can be rendered."""
+        task = object.__new__(type(self))
+        task.__dict__.update(self.__dict__)
+        task.__dict__["_constructed"] = False
+        return task
+
+    # Deferral
+
+    def defer(
+        self,
+        *,
+        trigger: BaseTrigger,
+        method_name: str,
+        kwargs: dict[str, Any] | None = None,
+        timeout: dt.timedelta | float | None = None,
+    ) -> NoReturn:
+        """End this process and release its slots until `trigger` fires. This method never returns.
+
+        A new process then calls `method_name(context, event=payload, **kwargs)` of this task, within the same try.
+
+        Args:
+            trigger: The trigger to wait for.
+            method_name: A method of this operator.
+            kwargs: The method's arguments in addition to `event`, of the types that `BaseTrigger.serialize` may return.
+            timeout: The longest wait, as a timedelta or seconds; after it, the task fails with TaskDeferralTimeout.
+
+        Raises:
+            TaskDeferred: Always, if the arguments are valid.
+            DagError: An argument is invalid.
+        """
+        who = f"task {self.task_id!r}: defer()"
+        if not isinstance(trigger, BaseTrigger):
+            raise DagError(f"{who}: trigger must be a BaseTrigger, not {trigger!r}")
+        if method_name != FAIL_METHOD and not callable(getattr(self, method_name, None)):
+            raise DagError(f"{who}: {type(self).__name__} has no method {method_name!r}")
+        raise TaskDeferred(
+            trigger=trigger,
+            method_name=method_name,
+            kwargs=kwargs,
+            timeout=arguments.optional_duration(who, "timeout", timeout),
+        )
+
+    def defer_at_start(self) -> NoReturn:
+        """Wait for the trigger of `start_trigger_args`. Raises TaskDeferred."""
+        given = self.start_trigger_args
+        if given is None:
+            raise DagError(f"task {self.task_id!r} has start_from_trigger, but no start_trigger_args")
+        self.defer(
+            trigger=make_trigger(given.trigger_cls, given.trigger_kwargs or {}),
+            method_name=given.next_method,
+            kwargs=given.next_kwargs,
+            timeout=given.timeout,
+        )
+
+    def resume_execution(self, next_method: str, next_kwargs: dict[str, Any] | None, context: Context) -> Any:
+        """Continue after a deferral, and return the task's result. Operators may override it.
+
+        Raises:
+            TaskDeferralTimeout: The trigger did not fire in time.
+            TaskDeferralError: The trigger failed.
+        """
+        given = next_kwargs or {}
+        if next_method != FAIL_METHOD:
+            return getattr(self, next_method)(context, **given)
+        if given.get("traceback"):
+            self.log.error("Trigger failed:\n%s", "\n".join(given["traceback"]))
+        error, detail = given.get("error", TRIGGER_FAILURE), given.get("detail", "")
+        message = f"{error}: {detail}" if detail else error
+        raise TaskDeferralTimeout(message) if error == TRIGGER_TIMEOUT else TaskDeferralError(message)
 
     def __repr__(self) -> str:
         return f"<Task({self.task_type}): {self.task_id}>"

@@ -13,9 +13,9 @@ from asynsched.authoring.running.tracebacks import one_line, user_frames
 from asynsched.authoring.transport import to_transport
 
 if TYPE_CHECKING:
-    from asynsched.authoring.deferral import Resumption
     from asynsched.authoring.operators.base import BaseOperator
     from asynsched.authoring.running.context import Context
+    from asynsched.authoring.triggers.base import Resumption
 
 
 class TaskResult:

@@ -1,4 +1,4 @@
-"""BaseTrigger, and the events that a trigger fires, with Airflow's names."""
+"""BaseTrigger, the events that a trigger fires, and how a task waits and is resumed, with Airflow's names."""
 
 from __future__ import annotations
 
@@ -12,6 +12,11 @@ if TYPE_CHECKING:
     import logging
     from collections.abc import AsyncIterator, Mapping
     from typing import Any, ClassVar
+
+FAIL_METHOD = "__fail__"
+"""In place of a method, as in Airflow: the trigger did not fire, and the task is resumed to fail."""
+TRIGGER_FAILURE = "Trigger failure"
+TRIGGER_TIMEOUT = "Trigger timeout"
 
 
 class BaseTrigger:
@@ -129,6 +134,21 @@ class StartTriggerArgs:
         self.trigger_kwargs = trigger_kwargs
         self.next_kwargs = next_kwargs
         self.timeout = timeout
+
+
+class Resumption:
+    """How a deferred task is resumed: the method to call, and its keyword arguments, including `event`."""
+
+    __slots__ = ("kwargs", "method_name")
+
+    def __init__(self, method_name: str, kwargs: dict[str, Any]) -> None:
+        self.method_name = method_name
+        self.kwargs = kwargs
+
+
+def failed_resumption(error: str, detail: str, traceback: list[str] | None = None) -> Resumption:
+    """Return the resumption of a task whose trigger did not fire."""
+    return Resumption(FAIL_METHOD, {"error": error, "detail": detail, "traceback": traceback or []})
 
 
 def make_trigger(classpath: str, kwargs: Mapping[str, Any]) -> BaseTrigger:

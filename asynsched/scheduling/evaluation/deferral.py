@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 import msgspec
 from msgspec import Struct
 
-from asynsched.authoring.deferral import FAIL_METHOD, TRIGGER_FAILURE, TRIGGER_TIMEOUT
+from asynsched.authoring.triggers.base import FAIL_METHOD, TRIGGER_FAILURE, TRIGGER_TIMEOUT
 from asynsched.protocol.messages import Deferral, Ended, Resume, TriggerOutcome, TriggerSpec, class_name
 from asynsched.scheduling.evaluation.run import ActiveTask
 

@@ -4,7 +4,7 @@ from collections import defaultdict
 from dataclasses import dataclass, field
 from typing import Literal
 
-from asynsched.authoring.deferral import FAIL_METHOD, TRIGGER_TIMEOUT
+from asynsched.authoring.triggers.base import FAIL_METHOD, TRIGGER_TIMEOUT
 from asynsched.protocol.messages import BranchDecision, Deferral, Ended, Launch, Resume, ShortCircuitDecision
 from asynsched.scheduling.triggerer import MAX_FAILURES
 

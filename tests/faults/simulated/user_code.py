@@ -3,7 +3,7 @@
 from random import Random
 from typing import Any, NamedTuple
 
-from asynsched.authoring.deferral import FAIL_METHOD
+from asynsched.authoring.triggers.base import FAIL_METHOD
 from asynsched.protocol.messages import BranchDecision, Deferral, Launch, OutletEvent, ShortCircuitDecision
 from asynsched.serialization.schema import SerializedDag, SerializedTask, results_in
 
