@@ -17,10 +17,11 @@ if TYPE_CHECKING:
     from asynsched.authoring.active import get_parsing_context
     from asynsched.authoring.asset_decorator import asset
     from asynsched.authoring.assets import Asset, AssetAlias, AssetAll, AssetAny, Metadata
-    from asynsched.authoring.connection import Connection
+    from asynsched.authoring.connection import BaseHook, Connection, Variable
     from asynsched.authoring.dag import DAG
     from asynsched.authoring.deadline import (
         AsyncCallback,
+        BaseNotifier,
         DeadlineAlert,
         DeadlineReference,
         SyncCallback,
@@ -41,7 +42,6 @@ if TYPE_CHECKING:
         TaskNotFound,
         XComNotFound,
     )
-    from asynsched.authoring.hooks import BaseHook, BaseNotifier
     from asynsched.authoring.node import EdgeModifier, Label, chain, chain_linear, cross_downstream
     from asynsched.authoring.operators.base import BaseOperator, EmptyOperator
     from asynsched.authoring.operators.bash import BashOperator
@@ -58,8 +58,8 @@ if TYPE_CHECKING:
         ExternalPythonOperator,
         PythonVirtualenvOperator,
     )
+    from asynsched.authoring.operators.other_dags import ExternalTaskMarker, ExternalTaskSensor, TriggerDagRunOperator
     from asynsched.authoring.operators.python import BranchPythonOperator, PythonOperator, ShortCircuitOperator
-    from asynsched.authoring.operators.trigger_dagrun import TriggerDagRunOperator
     from asynsched.authoring.params import Param, ParamsDict
     from asynsched.authoring.retry_policy import (
         ExceptionRetryPolicy,
@@ -70,14 +70,12 @@ if TYPE_CHECKING:
     )
     from asynsched.authoring.running.context import Context, get_current_context
     from asynsched.authoring.running.task_instance import TaskInstance
-    from asynsched.authoring.sensors.base import BaseSensorOperator, PokeReturnValue
-    from asynsched.authoring.sensors.external_task import ExternalTaskMarker, ExternalTaskSensor
-    from asynsched.authoring.sensors.filesystem import FileSensor
-    from asynsched.authoring.sensors.python import BashSensor, PythonSensor
-    from asynsched.authoring.sensors.temporal import (
+    from asynsched.authoring.sensors.base import BaseSensorOperator, BashSensor, PokeReturnValue, PythonSensor
+    from asynsched.authoring.sensors.standard import (
         DateTimeSensor,
         DateTimeSensorAsync,
         DayOfWeekSensor,
+        FileSensor,
         TimeDeltaSensor,
         TimeDeltaSensorAsync,
         TimeSensor,
@@ -98,7 +96,6 @@ if TYPE_CHECKING:
     from asynsched.authoring.triggers.external_task import DagStateTrigger, WorkflowTrigger
     from asynsched.authoring.triggers.file import FileTrigger
     from asynsched.authoring.triggers.temporal import DateTimeTrigger, TimeDeltaTrigger
-    from asynsched.authoring.variable import Variable
     from asynsched.authoring.xcom_arg import XComArg, literal
     from asynsched.errors import AsynschedError, DagError
     from asynsched.metrics.open_telemetry import OpenTelemetryMetrics as OpenTelemetryMetrics
@@ -128,15 +125,14 @@ _MODULES = {
     "authoring.active": "get_parsing_context",
     "authoring.asset_decorator": "asset",
     "authoring.assets": "Asset AssetAlias AssetAll AssetAny Metadata",
-    "authoring.connection": "Connection",
+    "authoring.connection": "BaseHook Connection Variable",
     "authoring.dag": "DAG",
-    "authoring.deadline": "AsyncCallback DeadlineAlert DeadlineReference SyncCallback",
+    "authoring.deadline": "AsyncCallback BaseNotifier DeadlineAlert DeadlineReference SyncCallback",
     "authoring.exceptions": (
         "AsynschedException AsynschedFailException AsynschedNotFoundException AsynschedRescheduleException"
         " AsynschedSensorTimeout AsynschedSkipException AsynschedTaskTimeout DuplicateTaskIdFound ParamValidationError"
         " TaskDeferralError TaskDeferralTimeout TaskDeferred TaskNotFound XComNotFound"
     ),
-    "authoring.hooks": "BaseHook BaseNotifier",
     "authoring.node": "EdgeModifier Label chain chain_linear cross_downstream",
     "authoring.operators.base": "BaseOperator EmptyOperator",
     "authoring.operators.bash": "BashOperator",
@@ -146,18 +142,15 @@ _MODULES = {
     "authoring.operators.foreign_python": (
         "BranchExternalPythonOperator BranchPythonVirtualenvOperator ExternalPythonOperator PythonVirtualenvOperator"
     ),
+    "authoring.operators.other_dags": "ExternalTaskMarker ExternalTaskSensor TriggerDagRunOperator",
     "authoring.operators.python": "BranchPythonOperator PythonOperator ShortCircuitOperator",
-    "authoring.operators.trigger_dagrun": "TriggerDagRunOperator",
     "authoring.params": "Param ParamsDict",
     "authoring.retry_policy": "ExceptionRetryPolicy RetryAction RetryDecision RetryPolicy RetryRule",
     "authoring.running.context": "Context get_current_context",
     "authoring.running.task_instance": "TaskInstance",
-    "authoring.sensors.base": "BaseSensorOperator PokeReturnValue",
-    "authoring.sensors.external_task": "ExternalTaskMarker ExternalTaskSensor",
-    "authoring.sensors.filesystem": "FileSensor",
-    "authoring.sensors.python": "BashSensor PythonSensor",
-    "authoring.sensors.temporal": (
-        "DateTimeSensor DateTimeSensorAsync DayOfWeekSensor TimeDeltaSensor TimeDeltaSensorAsync TimeSensor"
+    "authoring.sensors.base": "BaseSensorOperator BashSensor PokeReturnValue PythonSensor",
+    "authoring.sensors.standard": (
+        "DateTimeSensor DateTimeSensorAsync DayOfWeekSensor FileSensor TimeDeltaSensor TimeDeltaSensorAsync TimeSensor"
         " TimeSensorAsync WaitSensor"
     ),
     "authoring.task_group": "TaskGroup",
@@ -169,7 +162,6 @@ _MODULES = {
     "authoring.triggers.external_task": "DagStateTrigger WorkflowTrigger",
     "authoring.triggers.file": "FileTrigger",
     "authoring.triggers.temporal": "DateTimeTrigger TimeDeltaTrigger",
-    "authoring.variable": "Variable",
     "authoring.xcom_arg": "XComArg literal",
     "errors": "AsynschedError DagError",
     "metrics.open_telemetry": "OpenTelemetryMetrics",

@@ -1,4 +1,4 @@
-"""Deadlines: the time by which a run must have succeeded, and the callback if it has not.
+"""Deadlines: the time by which a run must have succeeded, and the callback if it has not; and notifiers.
 
 Source: Apache Airflow's `airflow.sdk.definitions.deadline`.
 """
@@ -7,20 +7,63 @@ from __future__ import annotations
 
 import datetime as dt
 
-from asynsched.authoring.hooks import BaseNotifier
 from asynsched.authoring.operators.arguments import LONGEST_LENGTH, as_list
+from asynsched.authoring.running.templating import Templater
 from asynsched.errors import DagError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
-    from typing import Any
+    from collections.abc import Callable, Generator, Mapping
+    from typing import Any, Self
 
     from asynsched.authoring.running.context import Context
 
 
 COROUTINE_FUNCTION = 0x80
 """CO_COROUTINE of `inspect`, which is not worth its import."""
+
+
+class BaseNotifier(Templater):
+    """A callback with templates: `on_failure_callback=MyNotifier(text="{{ ti.task_id }} failed")`.
+
+    Subclasses implement `notify`, and `async_notify` for use in an AsyncCallback. The attributes named by
+    `template_fields` are rendered first.
+
+    Args:
+        context: The context for `await`ing the notifier; other calls pass a context.
+    """
+
+    context: Mapping[str, Any] | None = None
+
+    def __init__(self, *, context: Mapping[str, Any] | None = None) -> None:
+        self.context = context
+
+    def notify(self, context: Context) -> None:
+        """Send the notification. Subclasses implement this."""
+        raise NotImplementedError(f"{type(self).__name__} has no notify()")
+
+    async def async_notify(self, context: Context) -> None:
+        """Send the notification for an AsyncCallback."""
+        raise NotImplementedError(f"{type(self).__name__} has no async_notify()")
+
+    def rendered(self, context: Context) -> Self:
+        """Return a copy with the template fields rendered."""
+        from copy import copy
+
+        notifier = copy(self)
+        notifier.render_template_fields(context)
+        return notifier
+
+    def __call__(self, context: Context) -> None:
+        """Render the template fields, then notify."""
+        self.rendered(context).notify(context)
+
+    def __await__(self) -> Generator[Any, Any, None]:
+        """Render the template fields, then notify, with the context given to the constructor."""
+        from asynsched.authoring.running.context import Context
+
+        context = Context(self.context or {})
+        return self.rendered(context).async_notify(context).__await__()
 
 
 class Callback:

@@ -37,7 +37,7 @@ from asynsched.authoring.operators.python import (
     telling_code,
 )
 from asynsched.authoring.running.context import CONTEXT_KEYS
-from asynsched.authoring.sensors.python import PythonSensor
+from asynsched.authoring.sensors.base import PythonSensor
 from asynsched.authoring.task_group import TaskGroup, unique_id
 from asynsched.authoring.trigger_rule import TriggerRule
 from asynsched.authoring.xcom_arg import ResultArg, XComArg

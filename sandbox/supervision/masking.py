@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 from urllib.parse import quote
 
-from asynsched.authoring import connection, variable
+from asynsched.authoring.connection import CONNECTION_PREFIX, VARIABLE_PREFIX, Connection
 from asynsched.errors import AsynschedError
 from asynsched.protocol.sensitive import is_sensitive
 
@@ -82,16 +82,16 @@ def environment_secrets(environ: Mapping[str, str]) -> Secrets:
     """Return the secrets in `AIRFLOW_VAR_*` and `AIRFLOW_CONN_*`, which tries inherit."""
     secrets = Secrets()
     for name, text in environ.items():
-        if name.startswith(variable.ENVIRONMENT_PREFIX):
-            secrets.learn("variable_get", {"key": name.removeprefix(variable.ENVIRONMENT_PREFIX)}, text)
-        elif name.startswith(connection.ENVIRONMENT_PREFIX):
+        if name.startswith(VARIABLE_PREFIX):
+            secrets.learn("variable_get", {"key": name.removeprefix(VARIABLE_PREFIX)}, text)
+        elif name.startswith(CONNECTION_PREFIX):
             secrets.learn("connection_get", {}, _connection_fields(text))
     return secrets
 
 
 def _connection_fields(text: str) -> dict[str, Any]:
     try:
-        return vars(connection.Connection.from_text(text))
+        return vars(Connection.from_text(text))
     except (AsynschedError, ValueError, TypeError):
         # It cannot be read, so all of it counts as secret.
         return {"password": text}

@@ -332,7 +332,7 @@ class PythonVirtualenvOperator(BaseForeignPythonOperator):
     def _fingerprint(self) -> str:
         import json
 
-        from asynsched.authoring.variable import Variable
+        from asynsched.authoring.connection import Variable
 
         return json.dumps({
             "requirements": self._requirements(),

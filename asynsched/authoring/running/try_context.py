@@ -11,7 +11,7 @@ from functools import partial
 
 from asynsched.authoring import macros
 from asynsched.authoring.assets import Asset, AssetAlias, AssetRef, checked_extra
-from asynsched.authoring.connection import Connection
+from asynsched.authoring.connection import Connection, Variable
 from asynsched.authoring.exceptions import AsynschedNotFoundException
 from asynsched.authoring.params import NOTSET, resolve_params
 from asynsched.authoring.running.context import Context, Deferred, Unmade
@@ -19,7 +19,6 @@ from asynsched.authoring.running.task_instance import DagRun, TaskInstance
 from asynsched.authoring.supervisor import SupervisorNotFound, ask, ask_in_parts
 from asynsched.authoring.timezone import aware, coerce_datetime, is_naive, make_aware, parse
 from asynsched.authoring.transport import from_transport
-from asynsched.authoring.variable import Variable
 from asynsched.authoring.xcom_arg import instance_count
 
 TYPE_CHECKING = False

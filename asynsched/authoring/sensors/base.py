@@ -1,4 +1,4 @@
-"""BaseSensorOperator: a task that checks a condition repeatedly until it is met."""
+"""Sensors check a condition repeatedly until it is met: their base, and those that call a function or a command."""
 
 from __future__ import annotations
 
@@ -16,15 +16,18 @@ from asynsched.authoring.exceptions import (
 from asynsched.authoring.operators import arguments
 from asynsched.authoring.operators.arguments import task_owner
 from asynsched.authoring.operators.base import BaseOperator
-from asynsched.authoring.operators.python import finished
+from asynsched.authoring.operators.bash import LoggedProcess, bash_command_line
+from asynsched.authoring.operators.python import call_with_context, finished
 from asynsched.authoring.timezone import utcnow
 from asynsched.errors import DagError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Mapping
     from typing import Any
 
     from asynsched.authoring.running.context import Context
+
 
 DEFAULT_TIMEOUT = dt.timedelta(days=7)
 MODES = ("poke", "reschedule")
@@ -184,3 +187,84 @@ class BaseSensorOperator(BaseOperator):
         name = f"{self.dag_id}#{self.task_id}#{started_at}#{n_pokes}"
         spread = int(sha1(name.encode(), usedforsecurity=False).hexdigest(), 16) % least
         return float(least + spread)
+
+
+class PythonSensor(BaseSensorOperator):
+    """Waits until a function, which may be `async def`, returns a true value.
+
+    Args:
+        python_callable: The function. Its parameters also receive the values of the same name in the task's context.
+        op_args: Positional arguments. (templated)
+        op_kwargs: Keyword arguments. (templated)
+        templates_dict: A dict passed as `templates_dict`. (templated)
+    """
+
+    template_fields: Collection[str] = ("templates_dict", "op_args", "op_kwargs")
+
+    def __init__(
+        self,
+        *,
+        python_callable: Callable[..., Any],
+        op_args: Collection[Any] | None = None,
+        op_kwargs: Mapping[str, Any] | None = None,
+        templates_dict: dict[str, Any] | None = None,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        self.python_callable = python_callable
+        self.op_args: Collection[Any] = op_args or ()
+        self.op_kwargs: Mapping[str, Any] = op_kwargs or {}
+        self.templates_dict = templates_dict
+
+    def poke(self, context: Context) -> bool | PokeReturnValue:
+        if self.templates_dict is not None:
+            context["templates_dict"] = self.templates_dict
+        value = call_with_context(self.python_callable, self.op_args, self.op_kwargs, context)
+        return value if isinstance(value, PokeReturnValue) else PokeReturnValue(bool(value))
+
+
+class BashSensor(BaseSensorOperator):
+    """Waits until a bash command ends with exit code 0.
+
+    Args:
+        bash_command: The command. (templated)
+        env: The command's environment; by default that of the task. (templated)
+        output_encoding: The encoding of the output.
+        retry_exit_code: The exit code that means "not yet"; any other fails the task without a retry. None: every exit
+            code means "not yet".
+    """
+
+    template_fields: Collection[str] = ("bash_command", "env")
+
+    def __init__(
+        self,
+        *,
+        bash_command: str,
+        env: dict[str, str] | None = None,
+        output_encoding: str = "utf-8",
+        retry_exit_code: int | None = None,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        self.bash_command = bash_command
+        self.env = env
+        self.output_encoding = output_encoding
+        who = f"task {self.task_id!r}"
+        is_any = retry_exit_code is None
+        self.retry_exit_code = None if is_any else arguments.whole_number(who, "retry_exit_code", retry_exit_code)
+        self._process: LoggedProcess | None = None
+
+    def poke(self, context: Context) -> bool:
+        import tempfile
+
+        self.log.info("Running command: %s", self.bash_command)
+        self._process = LoggedProcess(self.log, self.output_encoding)
+        with tempfile.TemporaryDirectory(prefix="asynsched-") as scratch:
+            code = self._process.run(bash_command_line(self.bash_command), folder=scratch, env=self.env)
+        if code and self.retry_exit_code not in (None, code):
+            raise AsynschedFailException(f"Command exited with return code {code}")
+        return code == 0
+
+    def on_kill(self) -> None:
+        if self._process is not None:
+            self._process.end()

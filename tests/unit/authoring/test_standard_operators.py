@@ -36,7 +36,7 @@ def set_now(monkeypatch):
     """Return a function that sets the present moment for operators and sensors."""
 
     def set_now(moment):
-        for module in ("operators.branch", "sensors.temporal"):
+        for module in ("operators.branch", "sensors.standard"):
             monkeypatch.setattr(f"asynsched.authoring.{module}.utcnow", lambda: moment)
 
     return set_now
