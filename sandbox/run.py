@@ -29,7 +29,6 @@ from asynsched.authoring.operators.base import BaseOperator
 from asynsched.authoring.own_sandbox import own_sandbox
 from asynsched.authoring.running.context import Context, CurrentContext, context_variables
 from asynsched.authoring.running.execution import TaskResult, execute, run_callbacks
-from asynsched.authoring.running.task_instance import TaskInstanceFacts
 from asynsched.authoring.running.tracebacks import user_frames
 from asynsched.authoring.running.try_context import build_context
 from asynsched.authoring.supervisor import set_supervisor
@@ -37,7 +36,7 @@ from asynsched.authoring.timezone import coerce_datetime
 from asynsched.authoring.transport import from_transport
 from asynsched.authoring.triggers.base import Resumption
 from asynsched.protocol.frames import ProtocolError
-from asynsched.protocol.messages import CausingTry, CodeVersion, Ended, Launch, Started
+from asynsched.protocol.messages import CausingTry, CodeVersion, Ended, Launch, Started, TaskInstanceFacts
 from sandbox.processes import adopt_orphans
 from sandbox.running import try_outcome
 from sandbox.running.loading import Ask, LoadedFile

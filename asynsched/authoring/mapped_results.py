@@ -63,23 +63,21 @@ class _ResultForm(ResultArg, ABC):
 
 
 class TransformedArg(_ResultForm):
-    """Results with functions applied to each value."""
+    """Results with a function applied to each value."""
 
     method = "map"
 
-    def __init__(self, source: ResultArg, functions: Sequence[Callable[[Any], Any]]) -> None:
-        for function in functions:
-            if hasattr(function, "operator_class") or not callable(function):
-                raise TypeError(f"map() takes a plain function, not {type(function).__name__}: {function!r}")
-        self.functions = functions
+    def __init__(self, source: ResultArg, function: Callable[[Any], Any]) -> None:
+        if hasattr(function, "operator_class") or not callable(function):
+            raise TypeError(f"map() takes a plain function, not {type(function).__name__}: {function!r}")
+        self.function = function
         super().__init__([source])
 
     def sequence(self, values: list[Any]) -> Any:
-        return TransformedSequence(values[0], self.functions)
+        return TransformedSequence(values[0], self.function)
 
     def __repr__(self) -> str:
-        names = (getattr(function, "__name__", "function") for function in self.functions)
-        return repr(self.sources[0]) + "".join(f".map({name})" for name in names)
+        return f"{self.sources[0]!r}.map({getattr(self.function, '__name__', 'function')})"
 
 
 class ZippedArg(_ResultForm):
@@ -89,12 +87,8 @@ class ZippedArg(_ResultForm):
 
     def __init__(self, sources: Sequence[ResultArg], *, fillvalue: Any = NO_FILL) -> None:
         self.fillvalue = fillvalue
+        self.is_filled = fillvalue is not NO_FILL
         super().__init__(sources)
-
-    @property
-    def is_filled(self) -> bool:
-        """Whether shorter results are filled up."""
-        return self.fillvalue is not NO_FILL
 
     def sequence(self, values: list[Any]) -> Any:
         return ZippedSequence(values, self.fillvalue)
@@ -181,20 +175,17 @@ class LazyXComSequence(MappableSequence):
 
 
 class TransformedSequence(MappableSequence):
-    """The values of a sequence, or the items of a dict, with functions applied to each: the values of `map()`."""
+    """The values of a sequence, or the items of a dict, with a function applied to each: the values of `map()`."""
 
-    def __init__(self, values: Any, functions: Sequence[Callable[[Any], Any]]) -> None:
+    def __init__(self, values: Any, function: Callable[[Any], Any]) -> None:
         self._values = values
-        self._functions = functions
+        self._function = function
 
     def __len__(self) -> int:
         return len(self._values)
 
     def at(self, index: int) -> Any:
-        value = element(self._values, index)
-        for function in self._functions:
-            value = function(value)
-        return value
+        return self._function(element(self._values, index))
 
 
 class ZippedSequence(MappableSequence):

@@ -20,7 +20,7 @@ from asynsched.authoring.mapping import (
     refuse_unknown,
 )
 from asynsched.authoring.node import flatten
-from asynsched.authoring.operators.arguments import task_owner
+from asynsched.authoring.operators.arguments import BaseOperatorMeta, task_owner
 from asynsched.authoring.operators.base import BaseOperator
 from asynsched.authoring.operators.bash import BashOperator
 from asynsched.authoring.operators.foreign_python import (
@@ -87,52 +87,14 @@ class _PythonCall(DecoratedOperator):
         )
 
 
-class PythonDecoratedOperator(_PythonCall, PythonOperator):
-    """`@task`."""
-
-    custom_operator_name = "@task"
-
-
-class BranchDecoratedOperator(_PythonCall, BranchPythonOperator):
-    """`@task.branch`."""
-
-    custom_operator_name = "@task.branch"
-
-
-class ShortCircuitDecoratedOperator(_PythonCall, ShortCircuitOperator):
-    """`@task.short_circuit`."""
-
-    custom_operator_name = "@task.short_circuit"
-
-
-class SensorDecoratedOperator(_PythonCall, PythonSensor):
-    """`@task.sensor`."""
-
-    custom_operator_name = "@task.sensor"
-
-
-class VirtualenvDecoratedOperator(_PythonCall, PythonVirtualenvOperator):
-    """`@task.virtualenv`."""
-
-    custom_operator_name = "@task.virtualenv"
-
-
-class BranchVirtualenvDecoratedOperator(_PythonCall, BranchPythonVirtualenvOperator):
-    """`@task.branch_virtualenv`."""
-
-    custom_operator_name = "@task.branch_virtualenv"
-
-
-class ExternalPythonDecoratedOperator(_PythonCall, ExternalPythonOperator):
-    """`@task.external_python`."""
-
-    custom_operator_name = "@task.external_python"
-
-
-class BranchExternalPythonDecoratedOperator(_PythonCall, BranchExternalPythonOperator):
-    """`@task.branch_external_python`."""
-
-    custom_operator_name = "@task.branch_external_python"
+def _calling(name: str, operator_class: type[BaseOperator]) -> type[BaseOperator]:
+    """Return the operator of a decorator such as `@task.short_circuit`, which is a ShortCircuitDecoratedOperator."""
+    class_name = f"{''.join(word.capitalize() for word in name.split('_'))}DecoratedOperator"
+    decorator = "@task" if name == "python" else f"@task.{name}"
+    namespace = {"__module__": __name__, "__doc__": f"`{decorator}`.", "custom_operator_name": decorator}
+    made: Any = BaseOperatorMeta(class_name, (_PythonCall, operator_class), namespace)
+    operator: type[BaseOperator] = made
+    return operator
 
 
 class BashDecoratedOperator(DecoratedOperator, BashOperator):
@@ -153,7 +115,19 @@ class BashDecoratedOperator(DecoratedOperator, BashOperator):
         return BashOperator.execute(self, context)
 
 
-RETURNING_DICTS = (PythonDecoratedOperator, VirtualenvDecoratedOperator, ExternalPythonDecoratedOperator)
+_CALLED: dict[str, type[BaseOperator]] = {
+    "python": PythonOperator,
+    "branch": BranchPythonOperator,
+    "short_circuit": ShortCircuitOperator,
+    "sensor": PythonSensor,
+    "virtualenv": PythonVirtualenvOperator,
+    "external_python": ExternalPythonOperator,
+    "branch_virtualenv": BranchPythonVirtualenvOperator,
+    "branch_external_python": BranchExternalPythonOperator,
+}
+_OPERATORS = {name: _calling(name, called) for name, called in _CALLED.items()} | {"bash": BashDecoratedOperator}
+"""The operator of each variant of `@task`."""
+RETURNING_DICTS = tuple(_OPERATORS[name] for name in ("python", "virtualenv", "external_python"))
 """Operators whose function's annotation of a dict as return type means `multiple_outputs=True`."""
 
 
@@ -448,19 +422,22 @@ def _guard(condition: Callable[[Context], Any], skip_message: str | None, *, run
 class TaskDecorators(TaskDecorator):
     """`@task`, and the namespace of its variants. The tasks of `dag.task` belong to that DAG."""
 
+    python: TaskDecorator
+    bash: TaskDecorator
+    branch: TaskDecorator
+    short_circuit: TaskDecorator
+    sensor: TaskDecorator
+    virtualenv: TaskDecorator
+    external_python: TaskDecorator
+    branch_virtualenv: TaskDecorator
+    branch_external_python: TaskDecorator
+    run_if = staticmethod(run_if)
+    skip_if = staticmethod(skip_if)
+
     def __init__(self, dag: DAG | None = None) -> None:
-        super().__init__(PythonDecoratedOperator, dag)
-        self.python = TaskDecorator(PythonDecoratedOperator, dag)
-        self.bash = TaskDecorator(BashDecoratedOperator, dag)
-        self.branch = TaskDecorator(BranchDecoratedOperator, dag)
-        self.short_circuit = TaskDecorator(ShortCircuitDecoratedOperator, dag)
-        self.sensor = TaskDecorator(SensorDecoratedOperator, dag)
-        self.virtualenv = TaskDecorator(VirtualenvDecoratedOperator, dag)
-        self.external_python = TaskDecorator(ExternalPythonDecoratedOperator, dag)
-        self.branch_virtualenv = TaskDecorator(BranchVirtualenvDecoratedOperator, dag)
-        self.branch_external_python = TaskDecorator(BranchExternalPythonDecoratedOperator, dag)
-        self.run_if = run_if
-        self.skip_if = skip_if
+        super().__init__(_OPERATORS["python"], dag)
+        for name, operator_class in _OPERATORS.items():
+            setattr(self, name, TaskDecorator(operator_class, dag))
 
 
 task = TaskDecorators()

@@ -54,7 +54,7 @@ class ResultArg(ResolveMixin, DependencyMixin):
         """
         from asynsched.authoring.mapped_results import TransformedArg
 
-        return TransformedArg(self, [f])
+        return TransformedArg(self, f)
 
     def zip(self, *others: ResultArg, **fill: Any) -> ResultArg:
         """Pair the values of several results as tuples; the shortest result sets the length.

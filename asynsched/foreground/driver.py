@@ -33,7 +33,6 @@ from asynsched.authoring.operators.base import BaseOperator
 from asynsched.authoring.retry_policy import RetryAction, ask
 from asynsched.authoring.running.context import Context, CurrentContext, context_variables
 from asynsched.authoring.running.execution import TaskResult, execute, run_callbacks
-from asynsched.authoring.running.task_instance import TaskInstanceFacts
 from asynsched.authoring.running.tracebacks import one_line, user_frames
 from asynsched.authoring.running.try_context import build_context
 from asynsched.authoring.supervisor import ask as ask_supervisor
@@ -52,7 +51,7 @@ from asynsched.authoring.triggers.base import (
 from asynsched.foreground.interruption import Interruption
 from asynsched.foreground.supervisor import MemorySupervisor
 from asynsched.keys import DagRunKey
-from asynsched.protocol.messages import CodeVersion, Ended, EndState, RunContext, Started
+from asynsched.protocol.messages import CodeVersion, Ended, EndState, RunContext, Started, TaskInstanceFacts
 from asynsched.scheduling.evaluation.batch import PendingBatch
 from asynsched.scheduling.evaluation.evaluation import Evaluation
 from asynsched.scheduling.evaluation.ready import ReadyQueues

@@ -7,10 +7,10 @@ from collections.abc import Collection, Mapping
 from functools import cached_property
 from typing import Any
 
-from asynsched.authoring.running.task_instance import TaskInstanceFacts
 from asynsched.authoring.supervisor import Supervisor, SupervisorError, SupervisorNotFound
 from asynsched.authoring.transport import from_transport
 from asynsched.authoring.xcom_arg import XCOM_RETURN_KEY
+from asynsched.protocol.messages import TaskInstanceFacts
 
 UNMAPPED = -1
 """The map_index of a task that is not mapped."""

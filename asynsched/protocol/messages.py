@@ -242,6 +242,19 @@ class Launch(Struct, frozen=True, tag="launch", omit_defaults=True):
         return f"{name} of {self.execution_timeout or 0:g} s is over"
 
 
+class TaskInstanceFacts(Struct, frozen=True, kw_only=True):
+    """What a task can see of its launch and of its end."""
+
+    map_index: int = -1
+    try_number: int = 1
+    max_tries: int = 0
+    started_at: datetime | None = None
+    ended_at: datetime | None = None
+    reschedule_started_at: datetime | None = None
+    max_map_length: int = 1024
+    test_mode: bool = False
+
+
 class Kill(Struct, frozen=True, tag="kill", omit_defaults=True):
     """End a try: SIGTERM to its group, SIGKILL after the grace. The end is reported as `cause`."""
 

@@ -7,15 +7,14 @@ from abc import abstractmethod
 from asynsched.authoring.exceptions import AsynschedException, AsynschedSkipException
 from asynsched.authoring.operators import arguments
 from asynsched.authoring.operators.bash import LoggedProcess
-from asynsched.authoring.operators.branch import BaseBranchOperator
-from asynsched.authoring.operators.python import PythonOperator, keyword_arguments
+from asynsched.authoring.operators.python import BranchByFunction, PythonOperator, keyword_arguments
 from asynsched.errors import DagError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import datetime as dt
     import os
-    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterable
     from pathlib import Path
     from typing import Any
 
@@ -44,28 +43,16 @@ class BaseForeignPythonOperator(PythonOperator):
     def __init__(
         self,
         *,
-        python_callable: Callable[..., Any],
         serializer: str | None = None,
-        op_args: Collection[Any] | None = None,
-        op_kwargs: Mapping[str, Any] | None = None,
         string_args: Iterable[str] | None = None,
-        templates_dict: dict[str, Any] | None = None,
-        templates_exts: Sequence[str] | None = None,
         expect_airflow: bool = True,
         skip_on_exit_code: int | Collection[int] | None = None,
         env_vars: dict[str, str] | None = None,
         inherit_env: bool = True,
         **kwargs: Any,
     ) -> None:
-        super().__init__(
-            python_callable=python_callable,
-            op_args=op_args,
-            op_kwargs=op_kwargs,
-            templates_dict=templates_dict,
-            templates_exts=templates_exts,
-            **kwargs,
-        )
-        _check_function(self.task_id, python_callable)
+        super().__init__(**kwargs)
+        _check_function(self.task_id, self.python_callable)
         self.serializer = serializer or SERIALIZERS[0]
         if self.serializer not in SERIALIZERS:
             raise DagError(f"task {self.task_id!r}: serializer must be one of {', '.join(SERIALIZERS)}")
@@ -187,12 +174,8 @@ class ExternalPythonOperator(BaseForeignPythonOperator):
         return self.run_python(path, context)
 
 
-class BranchExternalPythonOperator(BaseBranchOperator, ExternalPythonOperator):
+class BranchExternalPythonOperator(BranchByFunction, ExternalPythonOperator):
     """Calls a function in another Python that returns the task_ids and group_ids to run."""
-
-    def choose_branch(self, context: Context) -> str | Iterable[str] | None:
-        chosen: str | Iterable[str] | None = ExternalPythonOperator.execute(self, context)
-        return chosen
 
 
 def function_source(function: Callable[..., Any]) -> str:
@@ -384,12 +367,8 @@ class PythonVirtualenvOperator(BaseForeignPythonOperator):
             )
 
 
-class BranchPythonVirtualenvOperator(BaseBranchOperator, PythonVirtualenvOperator):
+class BranchPythonVirtualenvOperator(BranchByFunction, PythonVirtualenvOperator):
     """Calls a function in a virtual environment that returns the task_ids and group_ids to run."""
-
-    def choose_branch(self, context: Context) -> str | Iterable[str] | None:
-        chosen: str | Iterable[str] | None = PythonVirtualenvOperator.execute(self, context)
-        return chosen
 
 
 def _texts(value: str | Iterable[str] | None) -> list[str]:

@@ -8,7 +8,7 @@ from asynsched.errors import DagError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Generator, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Collection, Generator, Mapping, Sequence
     from types import CodeType
     from typing import Any, ClassVar
 
@@ -78,12 +78,15 @@ def _shown(value: Any) -> str:
         return f"of type {type(value).__name__}, which cannot be shown ({type(exc).__name__})"
 
 
-class BranchPythonOperator(BaseBranchOperator, PythonOperator):
-    """Calls a function that returns the task_ids and group_ids to run: one, several, or None."""
+class BranchByFunction(BaseBranchOperator):
+    """Follows the branches that a function returns, which the next base class calls."""
 
-    def choose_branch(self, context: Context) -> str | Iterable[str] | None:
-        chosen: str | Iterable[str] | None = PythonOperator.execute(self, context)
-        return chosen
+    def choose_branch(self, context: Context) -> Any:
+        return super(BaseBranchOperator, self).execute(context)
+
+
+class BranchPythonOperator(BranchByFunction, PythonOperator):
+    """Calls a function that returns the task_ids and group_ids to run: one, several, or None."""
 
 
 class ShortCircuitOperator(PythonOperator):

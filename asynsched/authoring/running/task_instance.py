@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from asynsched.authoring.operators.base import BaseOperator
     from asynsched.authoring.running.context import Context
-    from asynsched.protocol.messages import RunContext
+    from asynsched.protocol.messages import RunContext, TaskInstanceFacts
 
 
 class PreviousTaskInstance:
@@ -151,36 +151,6 @@ class Instant:
         return made
 
 
-class TaskInstanceFacts:
-    """The fields of `asynsched.protocol.messages.Launch` that a task can see."""
-
-    __slots__ = (
-        "ended_at", "map_index", "max_map_length", "max_tries", "reschedule_started_at", "started_at", "test_mode",
-        "try_number",
-    )  # fmt: skip
-
-    def __init__(
-        self,
-        *,
-        map_index: int = -1,
-        try_number: int = 1,
-        max_tries: int = 0,
-        started_at: dt.datetime | None = None,
-        ended_at: dt.datetime | None = None,
-        reschedule_started_at: dt.datetime | None = None,
-        max_map_length: int = 1024,
-        test_mode: bool = False,
-    ) -> None:
-        self.map_index = map_index
-        self.try_number = try_number
-        self.max_tries = max_tries
-        self.started_at = started_at
-        self.ended_at = ended_at
-        self.reschedule_started_at = reschedule_started_at
-        self.max_map_length = max_map_length
-        self.test_mode = test_mode
-
-
 class TaskInstance(AsksElsewhere):
     """The running task instance: `ti`. Its members are those of Airflow's `RuntimeTaskInstance`.
 
@@ -200,6 +170,10 @@ class TaskInstance(AsksElsewhere):
         self.map_index = facts.map_index
         self.try_number = facts.try_number
         self.max_tries = facts.max_tries
+        self.is_mapped = facts.map_index >= 0
+        self.operator = task.operator_name
+        self.pool = task.pool
+        self.queue = task.queue
         self.state: str | None = "running"
         self.rendered_map_index: str | None = None
         self.context: Context | None = None
@@ -230,26 +204,6 @@ class TaskInstance(AsksElsewhere):
         return os.getpid()
 
     @property
-    def operator(self) -> str:
-        """The name of the task's operator."""
-        return self.task.operator_name
-
-    @property
-    def is_mapped(self) -> bool:
-        """Whether this is an instance of a mapped task."""
-        return self.map_index >= 0
-
-    @property
-    def pool(self) -> str:
-        """The task's pool."""
-        return self.task.pool
-
-    @property
-    def queue(self) -> str:
-        """The task's queue."""
-        return self.task.queue
-
-    @property
     def log_url(self) -> str:
         """The command that shows the log of this try, as there is no web page."""
         from shlex import join
@@ -257,10 +211,7 @@ class TaskInstance(AsksElsewhere):
         command = ["asynsched", "tasks", "logs", self.dag_id, self.run_id, self.task_id, "--try", str(self.try_number)]
         return join([*command, "--map-index", str(self.map_index)] if self.is_mapped else command)
 
-    @property
-    def mark_success_url(self) -> str:
-        """The same as `log_url`."""
-        return self.log_url
+    mark_success_url = log_url
 
     @property
     def logical_date(self) -> dt.datetime | None:

@@ -26,8 +26,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from asynsched.authoring.operators.base import BaseOperator
-    from asynsched.authoring.running.task_instance import TaskInstanceFacts
-    from asynsched.protocol.messages import RunContext
+    from asynsched.protocol.messages import RunContext, TaskInstanceFacts
 
 
 class VariableAccessor:

@@ -4,9 +4,8 @@ import datetime as dt
 
 from asynsched import PythonOperator
 from asynsched.authoring.running.execution import execute
-from asynsched.authoring.running.task_instance import TaskInstanceFacts
 from asynsched.authoring.running.try_context import build_context
-from asynsched.protocol.messages import RunContext
+from asynsched.protocol.messages import RunContext, TaskInstanceFacts
 
 DATE = dt.datetime(2024, 5, 1, 12, 30, tzinfo=dt.UTC)
 DAY = dt.timedelta(days=1)

@@ -15,8 +15,8 @@ from asynsched import (
     RetryRule,
 )
 from asynsched.authoring.retry_policy import ask
-from asynsched.authoring.running.task_instance import DagRun, TaskInstance, TaskInstanceFacts
-from asynsched.protocol.messages import RunContext
+from asynsched.authoring.running.task_instance import DagRun, TaskInstance
+from asynsched.protocol.messages import RunContext, TaskInstanceFacts
 from tests.support.runs import NOON
 
 MINUTE = timedelta(minutes=1)

@@ -23,9 +23,8 @@ from asynsched import (
     WeekDay,
 )
 from asynsched.authoring.running.execution import execute
-from asynsched.authoring.running.task_instance import TaskInstanceFacts
 from asynsched.authoring.running.try_context import build_context
-from asynsched.protocol.messages import RunContext
+from asynsched.protocol.messages import RunContext, TaskInstanceFacts
 from tests.unit.authoring.standard import NOON, outcome
 
 HOUR, DAY = dt.timedelta(hours=1), dt.timedelta(days=1)
