@@ -95,11 +95,7 @@ class Asset(_Leaf):
 
     @staticmethod
     def ref(*, name: str = "", uri: str = "") -> AssetRef:
-        """Return a reference to an asset that is defined elsewhere, by its name or its URI.
-
-        Raises:
-            TypeError: Both are given, or neither.
-        """
+        """Return a reference to an asset defined elsewhere, by its name or its URI. Raises TypeError unless one is given."""
         return AssetRef(name=name, uri=uri)
 
     def key(self) -> tuple[str, ...]:
@@ -254,10 +250,8 @@ def _checked_name(name: object) -> str:
 def sanitized_uri(uri: object) -> str:
     """Return a URI in its normal form: without user, fragment and trailing slashes, and with its query sorted.
 
-    A URI without a scheme, or with one that begins with `x-`, does not change.
-
-    Raises:
-        DagError: It is blank, too long or invalid, or has a reserved scheme.
+    A URI without a scheme, or with one that begins with `x-`, does not change. Raises DagError if it is blank, too long
+    or invalid, or has a reserved scheme.
     """
     text = check_text("uri of an asset", str(uri))
     if ":" not in text and not text.startswith("//"):

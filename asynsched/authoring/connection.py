@@ -75,9 +75,8 @@ class Connection:
     def get(cls, conn_id: str) -> Connection:
         """Return a connection: from the environment variable `AIRFLOW_CONN_<conn_id>` (a URI or JSON), or as stored.
 
-        Raises:
-            AsynschedNotFoundException: The connection does not exist.
-            SupervisorError: A DAG file is being parsed, and the connection is not in the environment.
+        Raises AsynschedNotFoundException if the connection does not exist, and SupervisorError if a DAG file is being
+        parsed, and the connection is not in the environment.
         """
         text = os.environ.get(CONNECTION_PREFIX + conn_id.upper())
         if text is not None:

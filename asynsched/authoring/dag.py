@@ -249,9 +249,8 @@ class DAG(DagArguments):
     def add_task(self, task: BaseOperator) -> None:
         """Add a task.
 
-        Raises:
-            DuplicateTaskIdFound: Its task_id is taken.
-            DagError: It belongs to another DAG, or `fail_fast` forbids its trigger rule.
+        Raises DuplicateTaskIdFound if its task_id is taken, and DagError if it belongs to another DAG, or `fail_fast`
+        forbids its trigger rule.
         """
         known = self.task_dict.get(task.task_id)
         if known is not task:
@@ -323,11 +322,7 @@ class DAG(DagArguments):
         return {name: group for name, group in self.task_group.get_task_group_dict().items() if name is not None}
 
     def topological_sort(self) -> tuple[BaseOperator, ...]:
-        """Return the tasks with each after its upstream tasks.
-
-        Raises:
-            DagCycleError: Tasks depend on each other in a cycle; the message names them.
-        """
+        """Return the tasks with each after its upstream tasks. Raises DagCycleError, naming the tasks of a cycle."""
         ordered, cycle = topological_order(self.tasks)
         if cycle:
             raise DagCycleError(
@@ -436,10 +431,7 @@ def collect_dags(module: ModuleType) -> list[DAG]:
     """Return the DAGs that a module made when it was imported, in order.
 
     These are the DAGs in its variables, and those made by `with DAG(...)` or a `@dag` function, unless
-    `auto_register=False`.
-
-    Raises:
-        DagError: Two DAGs have the same dag_id; the message says where each was made.
+    `auto_register=False`. Raises DagError if two DAGs have the same dag_id; the message says where each was made.
     """
     found: dict[str, DAG] = {}
     for dag in (*active.registered(), *(value for value in vars(module).values() if isinstance(value, DAG))):

@@ -76,9 +76,8 @@ class ExpandInput(ResolveMixin, ABC):
     def values_at(self, index: int, context: Context) -> tuple[dict[str, Any], set[str]]:
         """Return the arguments of one instance, and the names of those that come from other tasks.
 
-        Raises:
-            TypeError: The values to map over have the wrong type.
-            IndexError: There is no value for this instance.
+        Raises TypeError if the values to map over have the wrong type, and IndexError if there is no value for this
+        instance.
         """
 
     def _mapped_over(self, value: Any, name: str, context: Context) -> Any:
@@ -247,8 +246,7 @@ class OperatorPartial:
     def expand(self, **arguments: Any) -> MappedOperator:
         """Make the task, with one instance for each combination of the arguments' values.
 
-        Raises:
-            TypeError: There is no argument, the operator does not have it, or it cannot be mapped over.
+        Raises TypeError if there is no argument, the operator does not have it, or it cannot be mapped over.
         """
         refuse_unknown(self.operator_class, "expand", arguments)
         who = f"{self.operator_class.__name__} (task_id: {self.kwargs['task_id']})"

@@ -104,11 +104,7 @@ def flatten(nodes: Any) -> Iterator[DependencyMixin]:
 
 
 def relate(upstream: DependencyMixin, downstream: DependencyMixin, label: EdgeModifier | None = None) -> None:
-    """Make every root of `downstream` follow every leaf of `upstream`.
-
-    Raises:
-        DagError: They belong to different DAGs, or to none.
-    """
+    """Make every root of `downstream` follow every leaf of `upstream`. Raises DagError if they cannot share a DAG."""
     upstream.note_relative(downstream, upstream=False)
     downstream.note_relative(upstream, upstream=True)
     for before in upstream.leaves:
@@ -217,8 +213,7 @@ def Label(label: str) -> EdgeModifier:  # noqa: N802 - Airflow's name, used like
 def chain(*tasks: Any) -> None:
     """Make each argument follow the one before it. Two adjacent lists of the same length are joined pair by pair.
 
-    Raises:
-        DagError: Two adjacent lists have different lengths.
+    Raises DagError if two adjacent lists have different lengths.
     """
     for before, after in zip(tasks, tasks[1:], strict=False):  # noqa: RUF007 - itertools is not worth its import
         if isinstance(before, DependencyMixin):
@@ -238,8 +233,7 @@ def chain(*tasks: Any) -> None:
 def chain_linear(*elements: Any) -> None:
     """Make every task of each argument follow every task of the argument before it.
 
-    Raises:
-        DagError: Fewer than two arguments have tasks.
+    Raises DagError if fewer than two arguments have tasks.
     """
     levels = [list(flatten(element)) for element in elements]
     levels = [level for level in levels if level]

@@ -210,8 +210,7 @@ class DagParam(ResolveMixin):
 def resolve_params(dag: ParamsDict, task: ParamsDict, conf: Mapping[str, Any] | None, *, owner: str) -> dict[str, Any]:
     """Return the values of a run's params: the run's conf overrides the task's params, and these the DAG's.
 
-    Raises:
-        ParamValidationError: A value does not fit its schema, or one is missing.
+    Raises ParamValidationError if a value does not fit its schema, or one is missing.
     """
     if not (dag or task or conf):
         return {}

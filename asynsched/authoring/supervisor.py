@@ -55,9 +55,8 @@ class Supervisor(Protocol):
     def request(self, operation: str, **arguments: Any) -> Any:
         """Return the answer.
 
-        Raises:
-            SupervisorNotFound: The requested object does not exist.
-            SupervisorError: The request cannot be answered; the message says why.
+        Raises SupervisorNotFound if the requested object does not exist, and SupervisorError if the request cannot be
+        answered; the message says why.
         """
 
 

@@ -214,8 +214,7 @@ class DecoratedFunction(ABC):
     def partial(self, **kwargs: Any) -> Self:
         """Return a copy with arguments of the function that all mapped instances share.
 
-        Raises:
-            TypeError: The function has no such argument, or it is already given.
+        Raises TypeError if the function has no such argument, or it is already given.
         """
         self._check_given("partial", kwargs)
         other = self.override()
@@ -274,9 +273,8 @@ class TaskFunction(DecoratedFunction):
     def expand(self, **kwargs: Any) -> XComArg:
         """Make a mapped task, with one instance for each combination of the arguments' values.
 
-        Raises:
-            TypeError: There is no argument, the function does not have it, or it cannot be mapped over.
-            DagError: Its trigger rule does not wait for the values.
+        Raises TypeError if there is no argument, the function does not have it, or it cannot be mapped over; and
+        DagError if its trigger rule does not wait for the values.
         """
         self._check_given("expand", kwargs)
         if any(isinstance(value, ResultArg) for value in kwargs.values()):
@@ -499,8 +497,7 @@ class TaskGroupFunction(DecoratedFunction):
     def expand(self, **kwargs: Any) -> Any:
         """Make a mapped group, with one instance of its tasks for each combination of the arguments' values.
 
-        Raises:
-            TypeError: There is no argument, the function does not have it, or it cannot be mapped over.
+        Raises TypeError if there is no argument, the function does not have it, or it cannot be mapped over.
         """
         self._check_given("expand", kwargs)
         return self._mapped(ExpandProduct(self._who, kwargs), list(kwargs))

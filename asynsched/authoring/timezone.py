@@ -102,9 +102,7 @@ def coerce_datetime(value: dt.datetime | None, tz: dt.tzinfo | None = None) -> p
 def convert_to_utc(value: dt.datetime | dt.date | str | None, timezone: dt.tzinfo | None = None) -> dt.datetime | None:
     """Return an instant in UTC; a naive one is wall-clock time in `timezone`, or else in the default timezone.
 
-    Raises:
-        TypeError: The value is not a date.
-        ValueError: The string is not a date.
+    Raises TypeError if the value is not a date, and ValueError if the string is not a date.
     """
     if value is None:
         return None

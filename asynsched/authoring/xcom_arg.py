@@ -46,11 +46,8 @@ class ResultArg(ResolveMixin, DependencyMixin):
         """Apply a function to each value.
 
         The function is called in the task that receives the value; it may raise AsynschedSkipException to skip that
-        task.
-
-        Raises:
-            TypeError: `f` is a task, or not a function.
-            DagError: These are not return values: nothing else can be mapped over.
+        task. Raises TypeError if `f` is a task, or not a function; and DagError if these are not return values: nothing
+        else can be mapped over.
         """
         from asynsched.authoring.mapped_results import TransformedArg
 
@@ -74,9 +71,8 @@ class ResultArg(ResolveMixin, DependencyMixin):
     def concat(self, *others: ResultArg) -> ResultArg:
         """Append the values of other results.
 
-        Raises:
-            TypeError: One of them is not the result of a task.
-            DagError: One of them is not a return value: nothing else can be mapped over.
+        Raises TypeError if one of them is not the result of a task, and DagError if one of them is not a return value:
+        nothing else can be mapped over.
         """
         from asynsched.authoring.mapped_results import ConcatenatedArg
 
@@ -101,10 +97,7 @@ class XComArg(ResultArg):
         """Return the task's XCom; None for a task that returned nothing.
 
         For a mapped task, or a task in a mapped group that does not also enclose the running task, this is the sequence
-        of its instances' XComs.
-
-        Raises:
-            XComNotFound: The task pushed nothing under this key.
+        of its instances' XComs. Raises XComNotFound if the task pushed nothing under this key.
         """
         task_id = self.operator.task_id
         share: int | tuple[int, int] | None = None

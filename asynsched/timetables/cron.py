@@ -125,8 +125,7 @@ class CronSchedule:
     def next(self, current: datetime) -> datetime | None:
         """Return the first instant after `current`; None beyond the expression's years.
 
-        Raises:
-            TimetableError: The result is outside of the calendar. The other methods raise it too.
+        Raises TimetableError if the result is outside of the calendar. The other methods raise it too.
         """
         wall = wall_clock(current, self.zone)
         found = self._step(wall)
@@ -285,11 +284,7 @@ class PolicyCronSchedule(CronSchedule):
 
 
 def cron_schedule(cron: str, zone: str | tzinfo, gap: GapPolicy | None, fold: FoldPolicy | None) -> CronSchedule:
-    """Return the schedule of an expression, with a policy if one is given.
-
-    Raises:
-        TimetableError: The expression, the timezone or a policy is invalid.
-    """
+    """Return the schedule of an expression, with a policy if there is one. Raises TimetableError if one is invalid."""
     for name, value, policy in (("gap", gap, GapPolicy), ("fold", fold, FoldPolicy)):
         if value is not None and value not in get_args(policy):
             raise TimetableError(f"{name} must be one of {', '.join(get_args(policy))}, not {value!r}")

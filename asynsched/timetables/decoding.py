@@ -241,8 +241,7 @@ def _timetable(form: Struct) -> KnownTimetable:
 def decode(data: dict[str, Any]) -> KnownTimetable:
     """Return the timetable from the result of `KnownTimetable.serialize`.
 
-    Raises:
-        TimetableError: `data` is not a timetable, or has an invalid schedule; the message is one line.
+    Raises TimetableError if `data` is not a timetable, or has an invalid schedule; the message is one line.
     """
     try:
         form = msgspec.convert(data, _Form)

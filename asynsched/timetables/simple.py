@@ -292,8 +292,7 @@ def asset_part(timetable: Timetable) -> dict[str, Any] | None:
 def asset_expression(assets: Any) -> dict[str, Any]:
     """Return the expression for the assets of a schedule, all of which are required, as JSON values.
 
-    Raises:
-        TimetableError: The list is empty, or contains something else.
+    Raises TimetableError if the list is empty, or contains something else.
     """
     if is_asset(assets):
         expression: dict[str, Any] = assets.as_expression()

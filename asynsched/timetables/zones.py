@@ -12,11 +12,7 @@ MAX_ZONE_LENGTH = 100
 
 
 def zone_named(name: str) -> tzinfo:
-    """Return the timezone with an IANA name, or with a fixed offset such as `+02:00`.
-
-    Raises:
-        TimetableError: The name is unknown.
-    """
+    """Return the timezone with an IANA name, or an offset such as `+02:00`. Raises TimetableError for an unknown name."""
     if name.upper() == "UTC":
         return UTC
     if name[:1] in ("+", "-"):
@@ -59,11 +55,7 @@ def zone_name(zone: tzinfo) -> str:
 
 
 def as_zone(value: str | tzinfo) -> tzinfo:
-    """Return a timezone of the standard library for a name, or for a timezone of any library.
-
-    Raises:
-        TimetableError: The name is unknown, or the value is neither.
-    """
+    """Return the standard library's timezone for a name, or for another library's. Raises TimetableError without one."""
     if isinstance(value, str):
         return zone_named(value)
     if isinstance(value, tzinfo):

@@ -428,8 +428,7 @@ class BaseOperator(DAGNode, Templater, metaclass=BaseOperatorMeta):
     def partial(cls, *, task_id: str, **kwargs: Any) -> OperatorPartial:
         """Begin a mapped task with the arguments that all its instances share; `expand` or `expand_kwargs` makes it.
 
-        Raises:
-            TypeError: The operator has no such argument.
+        Raises TypeError if the operator has no such argument.
         """
         from asynsched.authoring.mapping import OperatorPartial
 
@@ -502,9 +501,7 @@ class BaseOperator(DAGNode, Templater, metaclass=BaseOperatorMeta):
     def resume_execution(self, next_method: str, next_kwargs: dict[str, Any] | None, context: Context) -> Any:
         """Continue after a deferral, and return the task's result. Operators may override it.
 
-        Raises:
-            TaskDeferralTimeout: The trigger did not fire in time.
-            TaskDeferralError: The trigger failed.
+        Raises TaskDeferralTimeout if the trigger did not fire in time, and TaskDeferralError if the trigger failed.
         """
         given = next_kwargs or {}
         if next_method != FAIL_METHOD:

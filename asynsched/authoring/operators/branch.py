@@ -93,8 +93,7 @@ class BaseBranchOperator(BaseOperator):
 def followed_tasks(dag: DAG, task_id: str, chosen: Any) -> tuple[str, ...]:
     """Return the task_ids that a branch follows; a task group stands for its first tasks.
 
-    Raises:
-        DagError: A choice is not a string, or is the id of neither a task nor a task group of the DAG.
+    Raises DagError if a choice is not a string, or is the id of neither a task nor a task group of the DAG.
     """
     names = [chosen] if isinstance(chosen, str) else [] if chosen is None else chosen
     if not isinstance(names, (list, tuple, set, frozenset)) or not all(isinstance(name, str) for name in names):

@@ -76,9 +76,8 @@ class BaseForeignPythonOperator(PythonOperator):
     def run_python(self, python: str | Path, context: Context) -> Any:
         """Call the function in this Python, and return its result.
 
-        Raises:
-            AsynschedSkipException: The exit code is in `skip_on_exit_code`.
-            AsynschedException: The call failed; the message is that of the function's exception.
+        Raises AsynschedSkipException if the exit code is in `skip_on_exit_code`, and AsynschedException if the call
+        failed; the message is that of the function's exception.
         """
         import importlib
         import tempfile

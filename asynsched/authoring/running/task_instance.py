@@ -63,8 +63,7 @@ class AsksElsewhere:
     ) -> int:
         """Return the number of task instances that match; None or empty means no filter.
 
-        Raises:
-            SupervisorNotFound: The task group does not exist.
+        Raises SupervisorNotFound if the task group does not exist.
         """
         wanted = _wanted(dag_id, logical_dates, run_ids, states)
         n: int = ask("task_count", **wanted, **_tasks(map_index, task_ids, task_group_id))
@@ -81,8 +80,7 @@ class AsksElsewhere:
     ) -> dict[str, dict[str, str | None]]:
         """Return states by run_id and then task_id; the key of a mapped task is the task_id, `_` and the map index.
 
-        Raises:
-            SupervisorNotFound: The task group does not exist.
+        Raises SupervisorNotFound if the task group does not exist.
         """
         wanted = _wanted(dag_id, logical_dates, run_ids, None)
         states: dict[str, dict[str, str | None]] = {}
@@ -228,10 +226,8 @@ class TaskInstance(AsksElsewhere):
         """Store a value under a key for later tasks, which receive it unchanged.
 
         Supported are JSON values, dates, times, timedeltas, timezones, tuples, sets, Decimals, UUIDs and bytes, and
-        lists, dicts, tuples and sets of these.
-
-        Raises:
-            TypeError: The value contains something else; the message names its type.
+        lists, dicts, tuples and sets of these. Raises TypeError if the value contains something else; the message names
+        its type.
         """
         ask("xcom_push", key=key, value=to_transport(value, f"XCom {key!r} of task {self.task_id!r}"))
 

@@ -285,8 +285,7 @@ class OutletEvent:
     def add(self, asset: Asset | AssetRef, extra: dict[str, Any] | None = None) -> None:
         """Update an asset through an alias.
 
-        Raises:
-            TypeError: The outlet is not an alias, or `asset` is not an asset.
+        Raises TypeError if the outlet is not an alias, or `asset` is not an asset.
         """
         if not isinstance(self.key, AssetAlias):
             raise TypeError(f"assets can only be added to an AssetAlias, not to {self.key!r}")
@@ -355,11 +354,7 @@ def _iso(moment: str | dt.datetime) -> str:
 
 
 def build_context(task: BaseOperator, run: RunContext, ti: TaskInstanceFacts) -> Context:
-    """Return the context of a try.
-
-    Raises:
-        ParamValidationError: The run's conf does not fit the schema of a param.
-    """
+    """Return the context of a try. Raises ParamValidationError if the run's conf does not fit the schema of a param."""
     dag_run = DagRun(run)
     instance = TaskInstance(task, dag_run, ti)
     dag = task.dag
