@@ -95,7 +95,7 @@ class Asset(_Leaf):
 
     @staticmethod
     def ref(*, name: str = "", uri: str = "") -> AssetRef:
-        """Return a reference to an asset defined elsewhere, by its name or its URI. Raises TypeError unless one is given."""
+        """Return a reference to an asset made elsewhere, by its name or URI. Raises TypeError unless one is given."""
         return AssetRef(name=name, uri=uri)
 
     def key(self) -> tuple[str, ...]:

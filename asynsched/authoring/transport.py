@@ -181,8 +181,10 @@ def _read_instant(value: dict[str, Any]) -> dt.datetime:
     found = dt.datetime.fromisoformat(value["at"]).replace(fold=value["fold"])
     if value["zone"] is None:
         return found
+    from zoneinfo import ZoneInfo
+
     try:
-        zone = _read_zone(value["zone"])
+        zone = ZoneInfo(value["zone"])
     except (LookupError, ValueError, OSError):
         # A fixed offset may have a name too; the offset itself is in the string.
         return found
@@ -214,18 +216,6 @@ def _write_zone(value: dt.tzinfo, what: str) -> str:
     return name
 
 
-def _read_zone(name: str) -> dt.tzinfo:
-    from zoneinfo import ZoneInfo
-
-    return ZoneInfo(name)
-
-
-def _read_pendulum_zone(name: str) -> Any:
-    import pendulum
-
-    return pendulum.timezone(name)
-
-
 def _write_offset(value: dt.tzinfo, _: str) -> list[int]:
     offset = value.utcoffset(None)
     assert offset is not None
@@ -238,16 +228,15 @@ def _parts(value: dt.timedelta) -> list[int]:
     return [length.days, length.seconds, length.microseconds]
 
 
-def _read_decimal(value: str) -> Any:
-    from decimal import Decimal
+def _by(module: str, name: str) -> Callable[[Any], Any]:
+    """Return a function that reads a value by a class or function, whose module is imported only then."""
 
-    return Decimal(value)
+    def read(value: Any) -> Any:
+        from importlib import import_module
 
+        return getattr(import_module(module), name)(value)
 
-def _read_uuid(value: str) -> Any:
-    from uuid import UUID
-
-    return UUID(value)
+    return read
 
 
 _TYPES: dict[Any, tuple[Callable[[Any, str], Any], Callable[[Any], Any]]] = {
@@ -257,15 +246,15 @@ _TYPES: dict[Any, tuple[Callable[[Any, str], Any], Callable[[Any], Any]]] = {
     "pendulum.Date": (_iso, _read_pendulum_date),
     "time": (_iso, dt.time.fromisoformat),
     "timedelta": (lambda value, _: _parts(value), lambda parts: dt.timedelta(*parts)),
-    "ZoneInfo": (_write_zone, _read_zone),
-    "pendulum.Timezone": (_write_zone, _read_pendulum_zone),
+    "ZoneInfo": (_write_zone, _by("zoneinfo", "ZoneInfo")),
+    "pendulum.Timezone": (_write_zone, _by("pendulum", "timezone")),
     "timezone": (_write_offset, lambda parts: dt.timezone(dt.timedelta(*parts))),
     "tuple": (_items, lambda items: tuple(from_transport(items))),
     "set": (_sorted_items, lambda items: set(from_transport(items))),
     "frozenset": (_sorted_items, lambda items: frozenset(from_transport(items))),
     "bytes": (lambda value, _: value.hex(), bytes.fromhex),
-    "Decimal": (_text, _read_decimal),
-    "UUID": (_text, _read_uuid),
+    "Decimal": (_text, _by("decimal", "Decimal")),
+    "UUID": (_text, _by("uuid", "UUID")),
     "float": (_text, float),
     "dict": (_object, lambda items: {key: from_transport(item) for key, item in items.items()}),
 }

@@ -12,7 +12,7 @@ MAX_ZONE_LENGTH = 100
 
 
 def zone_named(name: str) -> tzinfo:
-    """Return the timezone with an IANA name, or an offset such as `+02:00`. Raises TimetableError for an unknown name."""
+    """Return the timezone with an IANA name or an offset such as `+02:00`. Raises TimetableError for unknown names."""
     if name.upper() == "UTC":
         return UTC
     if name[:1] in ("+", "-"):
@@ -55,7 +55,7 @@ def zone_name(zone: tzinfo) -> str:
 
 
 def as_zone(value: str | tzinfo) -> tzinfo:
-    """Return the standard library's timezone for a name, or for another library's. Raises TimetableError without one."""
+    """Return the standard library's timezone for a name, or for another library's. Raises TimetableError if none."""
     if isinstance(value, str):
         return zone_named(value)
     if isinstance(value, tzinfo):

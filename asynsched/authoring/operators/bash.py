@@ -9,7 +9,6 @@ from asynsched.authoring.running.context import context_variables
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    import logging
     import os
     import subprocess
     from collections.abc import Callable, Collection, Mapping, Sequence
@@ -19,9 +18,81 @@ if TYPE_CHECKING:
 
 
 SKIP_EXIT_CODE = 99
+TERMINATE_GRACE_SECONDS = 5.0
+LONGEST_LINE = 16 * 1024 * 1024
+"""How many bytes of a line are kept: more than a result may have."""
 
 
-class BashOperator(BaseOperator):
+class CommandOperator(BaseOperator):
+    """Runs commands, one at a time, logs their output line by line, and ends them with the task.
+
+    Attributes:
+        last_line: The last line of the output, at most LONGEST_LINE bytes of it.
+        is_cut: Whether the last line is longer than that.
+    """
+
+    last_line = ""
+    is_cut = False
+    _process: subprocess.Popen[bytes] | None = None
+
+    def run_command(
+        self,
+        command: Sequence[str],
+        *,
+        folder: str | os.PathLike[str],
+        env: Mapping[str, str] | None = None,
+        encoding: str = "utf-8",
+    ) -> int:
+        """Run a command to its end and return its exit code; None for `env` means the task's environment."""
+        import subprocess
+
+        # The child stays in the task's process group, so that it ends with the task.
+        self._process = subprocess.Popen(  # noqa: S603 - running commands is its purpose
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            cwd=folder,
+            env=env,
+        )
+        self.last_line, self.is_cut = "", False
+        try:
+            assert self._process.stdout is not None
+            goes_on = False
+            while raw := self._process.stdout.readline(LONGEST_LINE):
+                text = raw.decode(encoding, errors="backslashreplace").rstrip()
+                self.log.info("%s", text)
+                # The rest of a long line is logged but not kept.
+                self.last_line, self.is_cut = (self.last_line, True) if goes_on else (text, False)
+                goes_on = not raw.endswith(b"\n")
+            exit_code = self._process.wait()
+            self.log.info("Command exited with return code %s", exit_code)
+        finally:
+            self._end_command()
+        return exit_code
+
+    def on_kill(self) -> None:
+        self._end_command()
+
+    def _end_command(self) -> None:
+        """End the command if it is still running."""
+        import subprocess
+
+        process, self._process = self._process, None
+        if process is None:
+            return
+        if process.poll() is None:
+            process.terminate()
+            try:
+                process.wait(TERMINATE_GRACE_SECONDS)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+        if process.stdout is not None:
+            process.stdout.close()
+
+
+class BashOperator(CommandOperator):
     """Runs a bash command, logs its output, and returns the last line of the output.
 
     Args:
@@ -60,23 +131,25 @@ class BashOperator(BaseOperator):
         self.skip_on_exit_code = arguments.exit_codes(who, "skip_on_exit_code", skip_on_exit_code)
         self.cwd = cwd
         self.output_processor = output_processor
-        self._process: LoggedProcess | None = None
 
     def execute(self, context: Context) -> Any:
         import tempfile
 
         with tempfile.TemporaryDirectory(prefix="asynsched-") as scratch:
-            exit_code, command = self._run(self._folder() or scratch, self.get_env(context))
+            folder, env = self._folder() or scratch, self.get_env(context)
+            self.log.info("Running command: %s", self.bash_command)
+            command = bash_command_line(self.bash_command)
+            exit_code = self.run_command(command, folder=folder, env=env, encoding=self.output_encoding)
         if exit_code in self.skip_on_exit_code:
             raise AsynschedSkipException(f"Bash command returned exit code {exit_code}. Skipping.")
         if exit_code:
             raise AsynschedException(f"Bash command failed. The command returned a non-zero exit code {exit_code}.")
-        if command.is_cut and (self.do_xcom_push or self.output_processor is not None):
+        if self.is_cut and (self.do_xcom_push or self.output_processor is not None):
             raise AsynschedException(
                 f"The last line of the command's output has more than {LONGEST_LINE} bytes and cannot be the result:"
                 " end the output with a shorter line, or set do_xcom_push=False."
             )
-        return command.last_line if self.output_processor is None else self.output_processor(command.last_line)
+        return self.last_line if self.output_processor is None else self.output_processor(self.last_line)
 
     def get_env(self, context: Context) -> dict[str, str]:
         """Return the command's environment: the task's, `env`, or both, and variables that describe the task."""
@@ -91,85 +164,6 @@ class BashOperator(BaseOperator):
         if self.cwd is not None and not Path(self.cwd).is_dir():
             raise AsynschedException(f"task {self.task_id!r}: cwd {self.cwd!r} is not a folder")
         return self.cwd
-
-    def _run(self, folder: str, env: dict[str, str]) -> tuple[int, LoggedProcess]:
-        self.log.info("Running command: %s", self.bash_command)
-        self._process = LoggedProcess(self.log, self.output_encoding)
-        exit_code = self._process.run(bash_command_line(self.bash_command), folder=folder, env=env)
-        return exit_code, self._process
-
-    def on_kill(self) -> None:
-        if self._process is not None:
-            self._process.end()
-
-
-TERMINATE_GRACE_SECONDS = 5.0
-LONGEST_LINE = 16 * 1024 * 1024
-"""How many bytes of a line are kept: more than a result may have."""
-
-
-class LoggedProcess:
-    """Runs a command and logs its output line by line.
-
-    Attributes:
-        last_line: The last line of the output, at most LONGEST_LINE bytes of it.
-        is_cut: Whether the last line is longer than that.
-    """
-
-    def __init__(self, log: logging.Logger, encoding: str = "utf-8") -> None:
-        self._log = log
-        self._encoding = encoding
-        self._process: subprocess.Popen[bytes] | None = None
-        self.last_line = ""
-        self.is_cut = False
-
-    def run(
-        self, command: Sequence[str], *, folder: str | os.PathLike[str], env: Mapping[str, str] | None = None
-    ) -> int:
-        """Run a command to its end and return its exit code; None for `env` means the task's environment."""
-        import subprocess
-
-        # The child stays in the task's process group, so that it ends with the task.
-        self._process = subprocess.Popen(  # noqa: S603 - running commands is its purpose
-            command,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            cwd=folder,
-            env=env,
-        )
-        self.last_line, self.is_cut = "", False
-        try:
-            assert self._process.stdout is not None
-            goes_on = False
-            while raw := self._process.stdout.readline(LONGEST_LINE):
-                text = raw.decode(self._encoding, errors="backslashreplace").rstrip()
-                self._log.info("%s", text)
-                # The rest of a long line is logged but not kept.
-                self.last_line, self.is_cut = (self.last_line, True) if goes_on else (text, False)
-                goes_on = not raw.endswith(b"\n")
-            exit_code = self._process.wait()
-            self._log.info("Command exited with return code %s", exit_code)
-        finally:
-            self.end()
-        return exit_code
-
-    def end(self) -> None:
-        """End the command if it is still running."""
-        import subprocess
-
-        process, self._process = self._process, None
-        if process is None:
-            return
-        if process.poll() is None:
-            process.terminate()
-            try:
-                process.wait(TERMINATE_GRACE_SECONDS)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
-        if process.stdout is not None:
-            process.stdout.close()
 
 
 def bash_command_line(command: str) -> list[str]:

@@ -6,7 +6,7 @@ from abc import abstractmethod
 
 from asynsched.authoring.exceptions import AsynschedException, AsynschedSkipException
 from asynsched.authoring.operators import arguments
-from asynsched.authoring.operators.bash import LoggedProcess
+from asynsched.authoring.operators.bash import CommandOperator
 from asynsched.authoring.operators.python import BranchByFunction, PythonOperator, keyword_arguments
 from asynsched.errors import DagError
 
@@ -33,7 +33,7 @@ DATE_KEYS = (
 """These are pendulum dates if the other Python has pendulum, and otherwise plain ones."""
 
 
-class BaseForeignPythonOperator(PythonOperator):
+class BaseForeignPythonOperator(PythonOperator, CommandOperator):
     """Calls a function in another Python. The function must be self-contained, with its imports inside.
 
     Arguments and result are passed with `serializer`. From the task's context, the function can receive values that do
@@ -61,7 +61,6 @@ class BaseForeignPythonOperator(PythonOperator):
         self.skip_on_exit_code = arguments.exit_codes(f"task {self.task_id!r}", "skip_on_exit_code", skip_on_exit_code)
         self.env_vars = env_vars
         self.inherit_env = inherit_env
-        self._process: LoggedProcess | None = None
 
     def execute(self, context: Context) -> Any:
         value = self.call_in(context)
@@ -92,9 +91,8 @@ class BaseForeignPythonOperator(PythonOperator):
             (folder / "input").write_bytes(_dumped(serializer, given, self.task_id))
             (folder / "function.py").write_text(function_source(self.python_callable), encoding="utf-8")
             (folder / "call.json").write_text(self._description(), encoding="utf-8")
-            self._process = LoggedProcess(self.log)
             command = [str(python), str(Path(foreign_call.__file__)), scratch]
-            exit_code = self._process.run(command, folder=scratch, env=self._environment())
+            exit_code = self.run_command(command, folder=scratch, env=self._environment())
             if exit_code in self.skip_on_exit_code:
                 raise AsynschedSkipException(f"Process exited with code {exit_code}. Skipping.")
             if exit_code:
@@ -102,10 +100,6 @@ class BaseForeignPythonOperator(PythonOperator):
                 detail = error.read_text(encoding="utf-8") if error.exists() else f"exit code {exit_code}"
                 raise AsynschedException(f"The function failed in {python}: {detail}")
             return serializer.loads((folder / "output").read_bytes())
-
-    def on_kill(self) -> None:
-        if self._process is not None:
-            self._process.end()
 
     def _description(self) -> str:
         import json
@@ -354,15 +348,14 @@ class PythonVirtualenvOperator(BaseForeignPythonOperator):
         # Indexes may contain passwords, so they are not on the command line.
         urls = [*self.index_urls, *map(_index_url, self.index_urls_from_connection_ids)]
         indexes = {"PIP_INDEX_URL": urls[0], "PIP_EXTRA_INDEX_URL": " ".join(urls[1:])} if urls else {}
-        self._process = LoggedProcess(self.log)
         self.log.info("Running command: %s", " ".join(command))
         try:
-            code = self._process.run(command, folder=folder, env={**os.environ, **indexes})
+            code = self.run_command(command, folder=folder, env={**os.environ, **indexes})
         except FileNotFoundError as exc:
             raise AsynschedException(f"task {self.task_id!r}: there is no {command[0]}") from exc
         if code:
             raise AsynschedException(
-                f"task {self.task_id!r}: the virtual environment could not be made: {self._process.last_line or code}"
+                f"task {self.task_id!r}: the virtual environment could not be made: {self.last_line or code}"
             )
 
 

@@ -76,7 +76,7 @@ class ConnectionAccessor:
 
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Collection, Iterable, Iterator
     from typing import Any, Self
 
     AssetKey = Asset | AssetAlias | AssetRef
@@ -160,6 +160,14 @@ class SourceTaskInstance:
 class _ByAsset(Mapping["AssetKey", "Any"]):
     """A mapping whose keys are assets, references and aliases."""
 
+    _known: Collection[AssetKey]
+
+    def __iter__(self) -> Iterator[AssetKey]:
+        return iter(self._known)
+
+    def __len__(self) -> int:
+        return len(self._known)
+
     def for_asset(self, *, name: str = "", uri: str = "") -> Any:
         """Return the value for an asset with this name, this URI, or both."""
         return self[Asset(name, uri) if name and uri else AssetRef(name=name, uri=uri)]
@@ -180,7 +188,8 @@ class TriggeringAssetEvents(_ByAsset):
         self._is_triggered = is_triggered
         self._found: dict[AssetKey, list[AssetEvent]] | None = None
 
-    def _events(self) -> dict[AssetKey, list[AssetEvent]]:
+    @property
+    def _known(self) -> dict[AssetKey, list[AssetEvent]]:  # type: ignore[override] # read-only
         if self._found is None:
             self._found = {}
             for event in _asked("triggering_asset_events") if self._is_triggered else ():
@@ -190,24 +199,18 @@ class TriggeringAssetEvents(_ByAsset):
         return self._found
 
     def __getitem__(self, key: AssetKey) -> list[AssetEvent]:
-        events = self._events()
+        events = self._known
         return events[_resolved(key, events)]
 
-    def __iter__(self) -> Iterator[AssetKey]:
-        return iter(self._events())
-
-    def __len__(self) -> int:
-        return len(self._events())
-
     def __repr__(self) -> str:
-        return f"TriggeringAssetEvents({self._events()!r})"
+        return f"TriggeringAssetEvents({self._known!r})"
 
 
 class InletEvents(_ByAsset):
     """The events of a task's inlets, by inlet or by its index: sequences that are requested on first use."""
 
     def __init__(self, inlets: Sequence[AssetKey]) -> None:
-        self._inlets = inlets
+        self._known = self._inlets = inlets
 
     def __getitem__(self, key: AssetKey | int) -> InletEventSequence:
         inlet = self._inlets[key] if isinstance(key, int) else _resolved(key, self._inlets)
@@ -216,12 +219,6 @@ class InletEvents(_ByAsset):
         if isinstance(inlet, AssetAlias):
             return InletEventSequence({"alias": inlet.name})
         return InletEventSequence({"name": inlet.name, "uri": inlet.uri})
-
-    def __iter__(self) -> Iterator[AssetKey]:
-        return iter(self._inlets)
-
-    def __len__(self) -> int:
-        return len(self._inlets)
 
 
 class InletEventSequence(Sequence[AssetEvent]):
@@ -306,22 +303,16 @@ class OutletEvents(_ByAsset):
     """A task's descriptions of its outlets' events: `outlet_events[asset].extra = {...}`."""
 
     def __init__(self) -> None:
-        self._events: dict[AssetKey, OutletEvent] = {}
+        self._known: dict[AssetKey, OutletEvent] = {}
 
     def __getitem__(self, key: AssetKey) -> OutletEvent:
         if not isinstance(key, (Asset, AssetAlias, AssetRef)):
             raise TypeError(f"outlet_events has assets and aliases as keys, not {key!r}")
-        return self._events.setdefault(key, OutletEvent(key))
-
-    def __iter__(self) -> Iterator[AssetKey]:
-        return iter(self._events)
-
-    def __len__(self) -> int:
-        return len(self._events)
+        return self._known.setdefault(key, OutletEvent(key))
 
     def fields(self) -> list[dict[str, Any]]:
         """Return the fields of all events for the scheduler. Raises DagError if an extra is not JSON."""
-        return [fields for event in self._events.values() for fields in event.fields()]
+        return [fields for event in self._known.values() for fields in event.fields()]
 
 
 def _asked(operation: str, **wanted: Any) -> Iterator[AssetEvent]:

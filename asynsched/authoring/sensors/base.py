@@ -16,7 +16,7 @@ from asynsched.authoring.exceptions import (
 from asynsched.authoring.operators import arguments
 from asynsched.authoring.operators.arguments import task_owner
 from asynsched.authoring.operators.base import BaseOperator
-from asynsched.authoring.operators.bash import LoggedProcess, bash_command_line
+from asynsched.authoring.operators.bash import CommandOperator, bash_command_line
 from asynsched.authoring.operators.python import call_with_context, finished
 from asynsched.authoring.timezone import utcnow
 from asynsched.errors import DagError
@@ -223,7 +223,7 @@ class PythonSensor(BaseSensorOperator):
         return value if isinstance(value, PokeReturnValue) else PokeReturnValue(bool(value))
 
 
-class BashSensor(BaseSensorOperator):
+class BashSensor(BaseSensorOperator, CommandOperator):
     """Waits until a bash command ends with exit code 0.
 
     Args:
@@ -252,19 +252,14 @@ class BashSensor(BaseSensorOperator):
         who = f"task {self.task_id!r}"
         is_any = retry_exit_code is None
         self.retry_exit_code = None if is_any else arguments.whole_number(who, "retry_exit_code", retry_exit_code)
-        self._process: LoggedProcess | None = None
 
     def poke(self, context: Context) -> bool:
         import tempfile
 
         self.log.info("Running command: %s", self.bash_command)
-        self._process = LoggedProcess(self.log, self.output_encoding)
         with tempfile.TemporaryDirectory(prefix="asynsched-") as scratch:
-            code = self._process.run(bash_command_line(self.bash_command), folder=scratch, env=self.env)
+            command = bash_command_line(self.bash_command)
+            code = self.run_command(command, folder=scratch, env=self.env, encoding=self.output_encoding)
         if code and self.retry_exit_code not in (None, code):
             raise AsynschedFailException(f"Command exited with return code {code}")
         return code == 0
-
-    def on_kill(self) -> None:
-        if self._process is not None:
-            self._process.end()

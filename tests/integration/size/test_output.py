@@ -6,8 +6,6 @@ import pytest
 
 from asynsched import DAG, BashOperator
 from asynsched.authoring.operators import bash
-from asynsched.authoring.operators import bash as subprocesses
-from asynsched.authoring.operators.bash import LoggedProcess
 from sandbox.supervision.masking import Secrets
 from sandbox.supervision.supervised_try import READ_BYTES
 from sandbox.supervision.task_log import LONGEST_LINE_HELD, TaskLog
@@ -33,8 +31,7 @@ def test_the_keeper_holds_little_of_a_try_that_writes_without_end(tmp_path, bloc
 
 @pytest.fixture
 def short_lines(monkeypatch):
-    for module in (subprocesses, bash):
-        monkeypatch.setattr(module, "LONGEST_LINE", LONGEST)
+    monkeypatch.setattr(bash, "LONGEST_LINE", LONGEST)
 
 
 @pytest.mark.parametrize(
@@ -51,9 +48,9 @@ def test_a_try_holds_little_of_a_command_that_writes_one_line_without_end(
     tmp_path, caplog, short_lines, command, last_line, is_cut
 ):
     caplog.set_level(logging.INFO)
-    process = LoggedProcess(logging.getLogger("command"))
-    assert process.run(subprocesses.bash_command_line(command), folder=tmp_path) == 0
-    assert (process.last_line, process.is_cut) == (last_line, is_cut)
+    operator = bash.CommandOperator(task_id="t")
+    assert operator.run_command(bash.bash_command_line(command), folder=tmp_path) == 0
+    assert (operator.last_line, operator.is_cut) == (last_line, is_cut)
     assert max(len(record.getMessage()) for record in caplog.records) <= LONGEST
 
 
