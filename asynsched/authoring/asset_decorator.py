@@ -17,7 +17,6 @@ if TYPE_CHECKING:
 
     from asynsched.authoring.running.context import Context
 
-
 DAG_ARGUMENTS = frozenset({
     "access_control", "dag_display_name", "dag_id", "description", "is_paused_upon_creation", "on_failure_callback",
     "on_success_callback", "owner_links", "params", "tags",
@@ -115,14 +114,8 @@ class asset(_DagMaker):  # noqa: N801 - Airflow's name, used as a decorator
         schedule: When the DAG runs.
         name: The name of the asset, and the default of `dag_id`; by default the function's name.
         uri: The asset's URI; by default its name.
-        group: The asset's group.
-        extra: The asset's extra.
         watchers: Must be empty.
         arguments: Arguments of the DAG, such as `dag_id`, `tags`, `params` and `description`.
-
-    Raises:
-        TypeError: An argument is unknown, or the function has `*`, `**` or positional-only parameters.
-        DagError: The value of an argument is invalid.
     """
 
     def __init__(
@@ -150,8 +143,6 @@ class asset(_DagMaker):  # noqa: N801 - Airflow's name, used as a decorator
         """Decorate a function that updates several assets: `@asset.multi(outlets=[a, b], schedule="@daily")`.
 
         Args:
-            outlets: The assets.
-            schedule: When the DAG runs.
             arguments: Arguments of the DAG; `dag_id` is by default the function's name.
         """
 

@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
     from typing import Any
 
-
 MAX_NAME_LENGTH = 1500
 """The longest name, URI or group, in characters (Airflow's limit)."""
 RESERVED_NAMES = ("self", "context")
@@ -72,7 +71,6 @@ class Asset(_Leaf):
 
     Raises:
         TypeError: Neither name nor uri is given.
-        DagError: An argument is invalid.
     """
 
     def __init__(
@@ -132,15 +130,7 @@ class AssetRef(_Leaf):
 
 
 class AssetAlias(_Leaf):
-    """A name for assets that are known only when a task runs; the task adds their events to the alias.
-
-    Args:
-        name: The alias's name.
-        group: A word to group by.
-
-    Raises:
-        DagError: An argument is invalid.
-    """
+    """A name for assets that are known only when a task runs; the task adds their events to the alias."""
 
     def __init__(self, name: str, *, group: str = "asset") -> None:
         self.name = check_text("name of an asset alias", name)
@@ -200,7 +190,6 @@ class Metadata:
     """A description of an outlet's event, yielded by a task that is a generator: `yield Metadata(asset, {...})`.
 
     Args:
-        asset: The asset.
         extra: JSON values for its event.
         alias: The alias through which the asset is updated, if any.
     """

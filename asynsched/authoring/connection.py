@@ -13,7 +13,6 @@ if TYPE_CHECKING:
     import logging
     from typing import Any
 
-
 CONNECTION_PREFIX = "AIRFLOW_CONN_"
 VARIABLE_PREFIX = "AIRFLOW_VAR_"
 """Of environment variables with a connection or a variable."""
@@ -26,14 +25,11 @@ class Connection:
     """A connection, given in parts or as a URI.
 
     Args:
-        conn_id: The connection's name.
         conn_type: The kind of system, e.g. `postgres`.
-        description: A description for people.
         host: The host name or address.
         schema: The database, or its equivalent.
         login: The user name.
         password: The password; never shown.
-        port: The port.
         extra: Further parameters, as JSON.
         uri: `type://login:password@host:port/schema?extra`, instead of the parts.
 
@@ -251,7 +247,6 @@ class Variable:
         """Return the value of a variable.
 
         Args:
-            key: The variable's name.
             default: The result if the variable does not exist; also while a DAG file is parsed, even if it exists.
             deserialize_json: Parse the value as JSON.
 
@@ -280,9 +275,7 @@ class Variable:
         """Store a variable.
 
         Args:
-            key: The variable's name.
             value: The value; stored as `str(value)`.
-            description: A description for people.
             serialize_json: Store the value as JSON.
 
         Raises:

@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     from asynsched.foreground.run import ForegroundRun
     from asynsched.timetables.base import Timetable
 
-
 MAX_TAG_LENGTH = 100
 SHORTEST_SCHEDULE = dt.timedelta(seconds=1)
 
@@ -171,10 +170,6 @@ class DAG(DagArguments):
     """A DAG. Tasks made inside `with DAG(...)` belong to it.
 
     The arguments have the names and defaults of Airflow 3's `DAG`.
-
-    Raises:
-        TypeError: An argument is unknown.
-        DagError: The value of an argument is invalid.
     """
 
     def __init__(self, dag_id: str, **arguments: Any) -> None:
@@ -406,7 +401,6 @@ class DAG(DagArguments):
         Args:
             run_after: The run's `run_after`; by default now.
             logical_date: The run's logical date; by default now, None for a run without one.
-            run_conf: The run's conf.
             mark_success_pattern: Tasks whose whole task_id matches this regular expression succeed without running.
 
         Returns:

@@ -18,7 +18,6 @@ if TYPE_CHECKING:
 
     from asynsched.authoring.running.context import Context
 
-
 COROUTINE_FUNCTION = 0x80
 """CO_COROUTINE of `inspect`, which is not worth its import."""
 
@@ -131,9 +130,6 @@ class SyncCallback(Callback):
             for the call.
         kwargs: Its arguments. A notifier's template fields are rendered.
         executor: Accepted as in Airflow; it has no effect.
-
-    Raises:
-        DagError: An argument is invalid.
     """
 
     def __init__(
@@ -155,9 +151,6 @@ class AsyncCallback(Callback):
         callback_callable: An `async def` function, a subclass of BaseNotifier, or the dotted name of either, which is
             imported only for the call.
         kwargs: Its arguments. A notifier's template fields are rendered.
-
-    Raises:
-        DagError: An argument is invalid, or the function is not `async def`.
     """
 
     def _check(self, function: Callable[..., Any]) -> None:
@@ -236,10 +229,6 @@ class DeadlineAlert:
         reference: A member of DeadlineReference.
         interval: The time after the reference; may be negative.
         callback: Called once for each run that misses the deadline.
-        name: The name to show.
-
-    Raises:
-        DagError: An argument is invalid.
     """
 
     def __init__(

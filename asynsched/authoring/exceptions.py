@@ -76,7 +76,6 @@ class TaskDeferred(BaseException):
     """Raised by `self.defer(...)`: the task waits for a trigger, and its process ends.
 
     Attributes:
-        trigger: The trigger.
         method_name: The operator's method to call when the trigger fires.
         kwargs: The arguments of the method in addition to `event`.
         timeout: The longest wait; None for no limit.

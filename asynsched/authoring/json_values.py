@@ -12,13 +12,7 @@ _NOTHING = object()
 
 
 def check_json(value: Any, what: str, *, advice: str = _ADVICE) -> None:
-    """Raise TypeError, naming the type at fault, unless a value is JSON. Tuples pass: they become lists.
-
-    Args:
-        value: The value.
-        what: Its name in the message.
-        advice: The advice to its author.
-    """
+    """Raise TypeError, naming the type at fault, unless a value is JSON. Tuples pass: they become lists."""
     wrong = _not_json(value)
     if wrong is _NOTHING:
         return

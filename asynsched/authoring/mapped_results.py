@@ -139,8 +139,6 @@ class LazyXComSequence(MappableSequence):
     A value is requested from the scheduler when it is read; iterating requests as many as one answer holds.
 
     Args:
-        task_id: The task.
-        key: The key of the XComs.
         map_indexes: First and one past the last map index; None for all.
     """
 

@@ -230,12 +230,7 @@ UNMAPPABLE = BASE_ARGUMENTS - {"params"}
 
 
 class OperatorPartial:
-    """An operator with the arguments that all instances share: the result of `Operator.partial()`.
-
-    Raises:
-        TypeError: The operator has no such argument.
-        DagError: An argument has the wrong type.
-    """
+    """An operator with the arguments that all instances share: the result of `Operator.partial()`."""
 
     def __init__(self, operator_class: type[BaseOperator], kwargs: dict[str, Any]) -> None:
         self.operator_class = operator_class
@@ -283,9 +278,6 @@ class MappedOperator(BaseOperator):
     """A mapped task. It has the arguments of every task itself; the operator of an instance is made in its try.
 
     Attributes:
-        operator_class: The operator of the instances.
-        expand_input: The values to map over.
-        shared: The arguments that all instances share.
         op_kwargs_expand: Whether the mapped arguments are those of a decorated function, not of the operator.
 
     Raises:

@@ -97,10 +97,8 @@ class RetryPolicy(ABC):
         """Decide about a failed try. Not called if the task asked to fail without a retry.
 
         Args:
-            exception: The exception that the task raised.
             try_number: The number of the failed try, from 1.
             max_tries: The number of retries of the task instance.
-            context: The context of the try.
         """
 
 
@@ -112,11 +110,6 @@ class RetryRule:
             is imported only when a failure is compared with it.
         action: A RetryAction.
         retry_delay: The delay of the retry; None for the task's own delay.
-        reason: The reason for people.
-        match_subclasses: Also match subclasses.
-
-    Raises:
-        DagError: An argument is invalid.
     """
 
     def __init__(
@@ -161,11 +154,7 @@ class ExceptionRetryPolicy(RetryPolicy):
     """A policy of rules, in order: the first that matches the exception decides.
 
     Args:
-        rules: The rules.
         default: The RetryAction if no rule matches.
-
-    Raises:
-        DagError: An argument is invalid.
     """
 
     def __init__(self, rules: Iterable[RetryRule], default: str = RetryAction.DEFAULT) -> None:

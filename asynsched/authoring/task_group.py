@@ -29,13 +29,9 @@ class TaskGroup(DAGNode):
         default_args: Default arguments for the tasks inside; they override the DAG's.
         tooltip: A line of text shown for the group.
         add_suffix_on_collision: Append `__1`, `__2`, … if the group_id is taken, instead of failing.
-        group_display_name: The name to show.
 
     Attributes:
         expand_input: The values that the group is mapped over; None if it is not mapped.
-
-    Raises:
-        DagError: The group_id is invalid or taken, or there is no DAG.
     """
 
     expand_input: ExpandInput | None = None

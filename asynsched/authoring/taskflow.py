@@ -52,11 +52,7 @@ if TYPE_CHECKING:
 
 
 class DecoratedOperator(BaseOperator):
-    """An operator for a function and the arguments that it was called with.
-
-    Raises:
-        DagError: The function cannot be called with these arguments.
-    """
+    """An operator for a function and the arguments that it was called with."""
 
     def __init__(
         self,
@@ -191,7 +187,6 @@ class DecoratedFunction(ABC):
     """A decorated function, with the function's name and docstring.
 
     Args:
-        function: The function.
         kwargs: The arguments of the task, or task group, that a call makes.
 
     Attributes:
@@ -235,13 +230,7 @@ class DecoratedFunction(ABC):
 
 
 class TaskFunction(DecoratedFunction):
-    """A function decorated with `@task`: each call makes a task, and returns its result, to be passed to other tasks.
-
-    Args:
-        function: The function.
-        operator_class: The operator of the tasks.
-        kwargs: The arguments of the operator.
-    """
+    """A function decorated with `@task`: each call makes a task, and returns its result, to pass to other tasks."""
 
     def __init__(
         self, function: Callable[..., Any], operator_class: type[BaseOperator], kwargs: dict[str, Any]
@@ -452,7 +441,6 @@ def teardown(function: Any = None, *, setups: Any = None, on_failure_fail_dagrun
     """Decorate a function, or a `@task` function, whose tasks are teardowns.
 
     Args:
-        function: The function.
         setups: The setup tasks that it tears down.
         on_failure_fail_dagrun: Fail the run if the teardown fails.
     """

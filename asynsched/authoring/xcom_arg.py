@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from asynsched.authoring.running.context import Context
     from asynsched.authoring.task_group import TaskGroup
 
-
 XCOM_RETURN_KEY = "return_value"
 
 
@@ -57,7 +56,6 @@ class ResultArg(ResolveMixin, DependencyMixin):
         """Pair the values of several results as tuples; the shortest result sets the length.
 
         Args:
-            others: The other results.
             fill: `fillvalue=`: the longest result sets the length, and this value fills the gaps.
 
         Raises:

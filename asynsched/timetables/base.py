@@ -137,15 +137,9 @@ class KnownTimetable(Timetable, ABC):
         restriction: TimeRestriction,
         now: datetime | None = None,
     ) -> DagRunInfo | None:
-        """Return the next run, due or not; None if no run follows.
+        """Return the next run as of `now`, aware, in UTC, which is never read from the system clock here.
 
-        Args:
-            last_automated_data_interval: The data interval of the newest scheduled run; None for a new DAG.
-            restriction: The earliest and latest date, and catchup.
-            now: The current time, aware, in UTC; never read from the system clock here.
-
-        Raises:
-            TimetableError: The schedule has no future run, or there is no `now`.
+        Raises TimetableError if the schedule has no future run, or there is no `now`.
         """
         moment = now or _asked_at.get()
         if moment is None:

@@ -24,7 +24,6 @@ from asynsched.timetables.zones import as_zone, in_zone, instant_of, instants_of
 if TYPE_CHECKING:
     from croniter import croniter
 
-
 MAX_EXPRESSION_LENGTH = 1000
 PRESETS = {
     "@hourly": "0 * * * *",
@@ -222,8 +221,6 @@ class PolicyCronSchedule(CronSchedule):
     """A cron expression with a policy for clock changes.
 
     Args:
-        cron: As for CronSchedule.
-        zone: As for CronSchedule.
         gap: The policy for skipped times. None means that of Airflow: `skip` for an expression for every hour, and
             `shift` for others.
         fold: The policy for repeated times. None means that of Airflow: `both` for an expression for every hour, and

@@ -36,7 +36,6 @@ from asynsched.timetables.zones import MAX_ZONE_LENGTH
 if TYPE_CHECKING:
     from asynsched.timetables.delta import AnyDelta
 
-
 MAX_PLANNED = 100_000
 """The largest number of runs in a plan."""
 PUNCTUAL = timedelta(minutes=1)
@@ -80,10 +79,6 @@ class CustomTimetable(KnownTimetable):
     Args:
         name: The name of its class.
         fields: The result of its `serialize`.
-        summary: The value that the class defines, like the next three.
-        description: See `Timetable`.
-        can_be_scheduled: See `Timetable`.
-        active_runs_limit: See `Timetable`.
         plan: The runs that it returned.
     """
 

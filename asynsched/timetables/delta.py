@@ -26,7 +26,6 @@ class Delta:
     """A length of time that can be added to an instant.
 
     Args:
-        value: The timedelta or relativedelta.
         what: The name of the length in messages.
         zero: Whether it may be zero.
 

@@ -84,9 +84,6 @@ class CronDataIntervalTimetable(_DataIntervalTimetable):
         gap: Whether times that the clock skips are left out (`skip`) or run later (`shift`); by default as in Airflow.
         fold: Whether times that the clock repeats run the `first` time, the `last` time or `both`; by default as in
             Airflow.
-
-    Raises:
-        TimetableError: The expression, the timezone or a policy is invalid.
     """
 
     kind = "cron_data_interval"
@@ -126,9 +123,6 @@ class DeltaDataIntervalTimetable(_DataIntervalTimetable):
 
     Args:
         delta: The length of an interval.
-
-    Raises:
-        TimetableError: The length is not positive.
     """
 
     kind = "delta_data_interval"
@@ -208,9 +202,6 @@ class DeltaTriggerTimetable(_TriggerTimetable):
     Args:
         delta: The time between two runs.
         interval: The length of the data interval that ends at each run; by default empty.
-
-    Raises:
-        TimetableError: A length is not positive.
     """
 
     kind = "delta_trigger"
@@ -239,9 +230,6 @@ class CronTriggerTimetable(_TriggerTimetable):
         gap: Whether times that the clock skips are left out (`skip`) or run later (`shift`); by default as in Airflow.
         fold: Whether times that the clock repeats run the `first` time, the `last` time or `both`; by default as in
             Airflow.
-
-    Raises:
-        TimetableError: The expression, the timezone, the interval or a policy is invalid.
     """
 
     kind = "cron_trigger"
@@ -290,15 +278,7 @@ class MultipleCronTriggerTimetable(KnownTimetable):
     """Runs at the times of several cron expressions, once where they coincide.
 
     Args:
-        crons: The expressions.
-        timezone: As for CronTriggerTimetable.
-        interval: As for CronTriggerTimetable.
-        run_immediately: As for CronTriggerTimetable.
-        gap: As for CronTriggerTimetable.
-        fold: As for CronTriggerTimetable.
-
-    Raises:
-        TimetableError: There is no expression, or an argument is invalid.
+        crons: The expressions. The other arguments are those of CronTriggerTimetable.
     """
 
     kind = "multiple_cron_trigger"

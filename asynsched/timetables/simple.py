@@ -143,9 +143,6 @@ class EventsTimetable(KnownTimetable):
             past), instead of the time of the run.
         presorted: Accepted as in Airflow; sorting a sorted list costs nothing.
         description: The timetable's name; by default `N events`.
-
-    Raises:
-        TimetableError: A moment is not an aware datetime, or there are too many.
     """
 
     kind = "events"
@@ -228,9 +225,6 @@ class AssetTriggeredTimetable(Timetable):
     Args:
         assets: An asset, an expression of assets, or several of these, all of which are required.
 
-    Raises:
-        TimetableError: `assets` is something else.
-
     Attributes:
         expression: The expression as JSON values.
         timetable: The part of the schedule that depends on time.
@@ -258,11 +252,7 @@ class AssetOrTimeSchedule(AssetTriggeredTimetable):
     """Runs when the assets' events have arrived, and also at the times of a timetable.
 
     Args:
-        timetable: The timetable.
         assets: An asset, an expression of assets, or several of these, all of which are required.
-
-    Raises:
-        TimetableError: An argument is invalid.
     """
 
     def __init__(self, *, timetable: Timetable, assets: Any) -> None:

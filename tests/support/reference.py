@@ -83,7 +83,8 @@ AUTHORING_HEAD = """
 This page lists the names that you can import with `from asynsched import …`. Names, arguments and defaults are those of
 Airflow 3's `airflow.sdk`, so to move a DAG file you change its import line;
 [differences](../discussion/differences-from-airflow.md) lists the exceptions. The `**kwargs` of an operator are the
-arguments of BaseOperator, and those of a sensor also the arguments of BaseSensorOperator.
+arguments of BaseOperator, and those of a sensor also the arguments of BaseSensorOperator. An unknown argument raises
+TypeError, and an invalid one DagError, unless the text says otherwise.
 """
 
 

@@ -43,7 +43,6 @@ if TYPE_CHECKING:
     from asynsched.authoring.running.context import Context
     from asynsched.authoring.task_group import TaskGroup
 
-
 DEFAULT_RETRY_DELAY = dt.timedelta(seconds=300)
 DEFAULT_POOL = "default_pool"
 NO_EFFECT = ("email", "resources", "run_as_user", "sla")
@@ -65,10 +64,6 @@ class BaseOperator(DAGNode, Templater, metaclass=BaseOperatorMeta):
     """A task. A subclass takes its own arguments in `__init__`, passes the others on, and implements `execute`.
 
     The arguments have the names and defaults of Airflow 3's `BaseOperator`.
-
-    Raises:
-        TypeError: An argument is unknown or missing.
-        DagError: The value of an argument is invalid.
     """
 
     ui_color = "#fff"
@@ -465,7 +460,6 @@ class BaseOperator(DAGNode, Templater, metaclass=BaseOperatorMeta):
         A new process then calls `method_name(context, event=payload, **kwargs)` of this task, within the same try.
 
         Args:
-            trigger: The trigger to wait for.
             method_name: A method of this operator.
             kwargs: The method's arguments in addition to `event`, of the types that `BaseTrigger.serialize` may return.
             timeout: The longest wait, as a timedelta or seconds; after it, the task fails with TaskDeferralTimeout.

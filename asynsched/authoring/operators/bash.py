@@ -16,7 +16,6 @@ if TYPE_CHECKING:
 
     from asynsched.authoring.running.context import Context
 
-
 SKIP_EXIT_CODE = 99
 TERMINATE_GRACE_SECONDS = 5.0
 LONGEST_LINE = 16 * 1024 * 1024
@@ -99,7 +98,6 @@ class BashOperator(CommandOperator):
         bash_command: The command, or the path of a `.sh` or `.bash` file, which is rendered first. (templated)
         env: The command's environment; by default that of the task. (templated)
         append_env: Add `env` to the task's environment instead of replacing it.
-        output_encoding: The encoding of the output.
         skip_on_exit_code: The exit code, or codes, that skip the task; None for none.
         cwd: The folder to run in; by default a temporary one. (templated)
         output_processor: Converts the last line to the task's return value.

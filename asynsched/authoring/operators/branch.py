@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from asynsched.authoring.running.context import Context
     from asynsched.authoring.running.task_instance import DagRun
 
-
 NAMES = ("MONDAY", "TUESDAY", "WEDNESDAY", "THURSDAY", "FRIDAY", "SATURDAY", "SUNDAY")
 
 

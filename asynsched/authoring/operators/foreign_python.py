@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 
     from asynsched.authoring.running.context import Context
 
-
 SERIALIZERS = ("pickle", "cloudpickle", "dill")
 PLAIN_KEYS = (
     "ds", "ds_nodash", "expanded_ti_count", "inlets", "outlets", "run_id", "task_instance_key_str",

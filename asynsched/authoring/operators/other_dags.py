@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 
     from asynsched.authoring.running.context import Context
 
-
 XCOM_RUN_ID = "trigger_run_id"
 XCOM_DAG_ID = "trigger_dag_id"
 

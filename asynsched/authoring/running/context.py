@@ -10,7 +10,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from typing import Any
 
-
 CONTEXT_KEYS = frozenset({
     "conf", "conn", "dag", "dag_run", "data_interval_end", "data_interval_start", "ds", "ds_nodash", "exception",
     "expanded_ti_count", "inlet_events", "inlets", "logical_date", "macros", "map_index_template", "outlet_events",

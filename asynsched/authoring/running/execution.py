@@ -46,8 +46,6 @@ def execute(task: BaseOperator, context: Context, resumption: Resumption | None 
     """Run a task once, in this process. A copy of the task is rendered and run.
 
     Args:
-        task: The task.
-        context: The context of this try.
         resumption: How to resume a deferred task; None to run it from its beginning.
 
     Raises:

@@ -111,8 +111,6 @@ class Renderer:
     """Renders the values of an object in a context.
 
     Args:
-        owner: The object.
-        context: The values for the templates.
         environment: The Jinja environment; by default made when it is needed.
         seen: The ids of objects that were rendered before or are being rendered.
     """

@@ -86,12 +86,8 @@ class AssetEvent:
     """An update of an asset.
 
     Attributes:
-        asset: The asset.
-        extra: The extra of the event.
         timestamp: The time at which the scheduler recorded it.
         source_dag_id: The DAG that updated it. This and the other sources are None for an event from outside.
-        source_run_id: The run.
-        source_task_id: The task.
         source_map_index: The map index; -1 for a task that is not mapped.
         source_aliases: The aliases through which it was updated.
     """
@@ -269,7 +265,6 @@ class OutletEvent:
     """A task's description of the event of an outlet.
 
     Attributes:
-        key: The outlet.
         extra: JSON values for the event of an asset.
         asset_alias_events: The assets added to an alias, each with its extra.
     """

@@ -28,7 +28,6 @@ if TYPE_CHECKING:
 
     from asynsched.authoring.running.context import Context
 
-
 DEFAULT_TIMEOUT = dt.timedelta(days=7)
 MODES = ("poke", "reschedule")
 
@@ -62,9 +61,6 @@ class BaseSensorOperator(BaseOperator):
         max_wait: The longest interval, as a timedelta or seconds.
         silent_fail: Log an unexpected error of `poke` and continue.
         never_fail: Skip the task instead of failing it, for every error.
-
-    Raises:
-        DagError: An argument is invalid, or both soft_fail and never_fail are given.
     """
 
     is_sensor = True
@@ -229,7 +225,6 @@ class BashSensor(BaseSensorOperator, CommandOperator):
     Args:
         bash_command: The command. (templated)
         env: The command's environment; by default that of the task. (templated)
-        output_encoding: The encoding of the output.
         retry_exit_code: The exit code that means "not yet"; any other fails the task without a retry. None: every exit
             code means "not yet".
     """

@@ -101,7 +101,6 @@ class TimeSensor(MomentSensor):
     """Waits until a time of the day on which the task begins, in the DAG's timezone.
 
     Args:
-        target_time: The time of day.
         deferrable: Wait in a DateTimeTrigger, without a process or pool slots.
         start_from_trigger: Accepted as in Airflow; with `deferrable`, the sensor waits in the trigger immediately.
         end_from_trigger: With `deferrable`, succeed without another process.

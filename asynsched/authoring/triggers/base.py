@@ -118,7 +118,6 @@ class StartTriggerArgs:
         next_method: The operator's method to call when the trigger fires.
         trigger_kwargs: The arguments of the trigger.
         next_kwargs: The arguments of the method in addition to `event`.
-        timeout: The longest wait.
     """
 
     def __init__(

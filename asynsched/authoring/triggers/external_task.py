@@ -44,11 +44,8 @@ class WorkflowTrigger(BaseTrigger):
     The payload is `{"status": "success"}`, `{"status": "failed"}` or `{"status": "skipped"}`.
 
     Args:
-        external_dag_id: The DAG.
-        run_ids: The runs.
         execution_dates: The older name of `logical_dates`.
         logical_dates: The logical dates of the runs, instead of `run_ids`.
-        external_task_ids: The tasks.
         external_task_group_id: The task group, instead of tasks. Without either, the runs themselves count.
         failed_states: If any has one of these states, the trigger fires as failed.
         skipped_states: If any has one of these states, the trigger fires as skipped.
@@ -123,9 +120,6 @@ class DagStateTrigger(BaseTrigger):
     The payload is the path of this class, and its arguments with each run's state by run_id.
 
     Args:
-        dag_id: The DAG.
-        states: The states.
-        run_ids: The runs.
         execution_dates: The logical dates of the runs, instead of `run_ids`.
         poll_interval: The seconds between two checks.
     """

@@ -66,7 +66,6 @@ class TimeDeltaTrigger(DateTimeTrigger):
     """Fires `delta` from now.
 
     Args:
-        delta: The time to wait.
         end_from_trigger: End the task as successful instead of continuing it.
     """
 
