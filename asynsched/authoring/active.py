@@ -15,8 +15,7 @@ if TYPE_CHECKING:
     from asynsched.authoring.task_group import TaskGroup
     from asynsched.authoring.xcom_arg import XComArg
 
-_dags: list[DAG | None] = []
-_groups: list[TaskGroup | None] = []
+_open: list[tuple[DAG | None, TaskGroup | None]] = []
 _blocks: list[SetupTeardownContext] = []
 _registered: dict[int, DAG] = {}
 _dag_functions: dict[FunctionType, bool] = {}
@@ -67,37 +66,24 @@ def where_made() -> Origin:
     return Origin(frame.f_code, frame.f_lasti)
 
 
-def push_dag(dag: DAG | None) -> None:
-    """Enter a DAG; None hides the DAGs around."""
-    _dags.append(dag)
-    # A task group of the DAG around does not take this DAG's tasks.
-    _groups.append(None)
+def enter(dag: DAG | None, group: TaskGroup | None = None) -> None:
+    """Enter a DAG or a task group. None hides the DAGs around; the groups of a DAG around do not take its tasks."""
+    _open.append((dag, group))
 
 
-def pop_dag() -> None:
-    """Leave the innermost DAG."""
-    _groups.pop()
-    _dags.pop()
+def leave() -> None:
+    """Leave the innermost DAG or task group."""
+    _open.pop()
 
 
 def current_dag() -> DAG | None:
     """Return the innermost DAG; None outside of all."""
-    return _dags[-1] if _dags else None
-
-
-def push_group(group: TaskGroup) -> None:
-    """Enter a task group."""
-    _groups.append(group)
-
-
-def pop_group() -> None:
-    """Leave the innermost task group."""
-    _groups.pop()
+    return _open[-1][0] if _open else None
 
 
 def current_group(dag: DAG | None) -> TaskGroup | None:
     """Return the innermost task group if it belongs to `dag`, else that DAG's root group; None without a DAG."""
-    group = _groups[-1] if _groups else None
+    group = _open[-1][1] if _open else None
     if group is not None and (dag is None or group.dag is dag):
         return group
     return None if dag is None else dag.task_group

@@ -65,7 +65,11 @@ class Connection:
         self.login = login
         self.password = password
         self.port = _port(port)
-        self.extra = _json_text(extra)
+        if isinstance(extra, dict):
+            import json
+
+            extra = json.dumps(extra)
+        self.extra = extra
 
     @classmethod
     def get(cls, conn_id: str) -> Connection:
@@ -220,14 +224,6 @@ def _port(port: int | str | None) -> int | None:
     if not 0 <= number <= MAX_PORT:
         raise ValueError(f"a port must be between 0 and {MAX_PORT}, not {number}")
     return number
-
-
-def _json_text(extra: str | dict[str, Any] | None) -> str | None:
-    if not isinstance(extra, dict):
-        return extra
-    import json
-
-    return json.dumps(extra)
 
 
 class Variable:

@@ -87,7 +87,8 @@ class DagArguments:
         self.default_args = dict(default_args or {})
         self.timezone = _zone_of(start_date or self.default_args.get("start_date"))
         self.start_date = arguments.date(who, "start_date", start_date, self.timezone)
-        self.start_date = self.start_date or self._default_date("start_date")
+        default = self.default_args.get("start_date")
+        self.start_date = self.start_date or arguments.date(who, "default_args['start_date']", default, self.timezone)
         self.end_date = arguments.date(who, "end_date", end_date, self.timezone)
         self.schedule = schedule
         if catchup != "latest" and not isinstance(catchup, bool):
@@ -120,9 +121,6 @@ class DagArguments:
     @property
     def _who(self) -> str:
         return f"DAG {self.dag_id!r}"
-
-    def _default_date(self, name: str) -> dt.datetime | None:
-        return arguments.date(self._who, f"default_args[{name!r}]", self.default_args.get(name), self.timezone)
 
     def _load_doc(self, doc_md: str | None) -> str | None:
         """Return the string, or, if it ends with `.md`, the content of the file that it names."""
@@ -378,11 +376,11 @@ class DAG(DagArguments):
         return self._origin.lineno
 
     def __enter__(self) -> Self:
-        active.push_dag(self)
+        active.enter(self)
         return self
 
     def __exit__(self, *_: object) -> None:
-        active.pop_dag()
+        active.leave()
         if self.auto_register:
             active.register(self)
 

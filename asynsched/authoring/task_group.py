@@ -181,11 +181,11 @@ class TaskGroup(DAGNode):
         self._relatives[upstream].append(other)
 
     def __enter__(self) -> Self:
-        active.push_group(self)
+        active.enter(active.current_dag(), self)
         return self
 
     def __exit__(self, *_: object) -> None:
-        active.pop_group()
+        active.leave()
 
     def __repr__(self) -> str:
         return f"<TaskGroup: {self.group_id}>"

@@ -163,13 +163,12 @@ def _sorted_items(value: Any, what: str) -> list[Any]:
     return _items(sorted(value, key=repr), what)
 
 
-def _text(value: Any, _: str) -> str:
+def _write_text(value: Any, _: str) -> Any:
     return str(value)
 
 
-def _iso(value: Any, _: str) -> str:
-    text: str = value.isoformat()
-    return text
+def _write_iso(value: Any, _: str) -> Any:
+    return value.isoformat()
 
 
 def _write_instant(value: dt.datetime, _: str) -> dict[str, Any]:
@@ -216,12 +215,6 @@ def _write_zone(value: dt.tzinfo, what: str) -> str:
     return name
 
 
-def _write_offset(value: dt.tzinfo, _: str) -> list[int]:
-    offset = value.utcoffset(None)
-    assert offset is not None
-    return _parts(offset)
-
-
 def _parts(value: dt.timedelta) -> list[int]:
     # The attributes of a pendulum.Duration are the remainders of each unit.
     length = dt.timedelta.__add__(value, dt.timedelta())
@@ -242,20 +235,20 @@ def _by(module: str, name: str) -> Callable[[Any], Any]:
 _TYPES: dict[Any, tuple[Callable[[Any, str], Any], Callable[[Any], Any]]] = {
     "datetime": (_write_instant, _read_instant),
     "pendulum.DateTime": (_write_instant, _read_pendulum),
-    "date": (_iso, dt.date.fromisoformat),
-    "pendulum.Date": (_iso, _read_pendulum_date),
-    "time": (_iso, dt.time.fromisoformat),
+    "date": (_write_iso, dt.date.fromisoformat),
+    "pendulum.Date": (_write_iso, _read_pendulum_date),
+    "time": (_write_iso, dt.time.fromisoformat),
     "timedelta": (lambda value, _: _parts(value), lambda parts: dt.timedelta(*parts)),
     "ZoneInfo": (_write_zone, _by("zoneinfo", "ZoneInfo")),
     "pendulum.Timezone": (_write_zone, _by("pendulum", "timezone")),
-    "timezone": (_write_offset, lambda parts: dt.timezone(dt.timedelta(*parts))),
+    "timezone": (lambda value, _: _parts(value.utcoffset(None)), lambda parts: dt.timezone(dt.timedelta(*parts))),
     "tuple": (_items, lambda items: tuple(from_transport(items))),
     "set": (_sorted_items, lambda items: set(from_transport(items))),
     "frozenset": (_sorted_items, lambda items: frozenset(from_transport(items))),
     "bytes": (lambda value, _: value.hex(), bytes.fromhex),
-    "Decimal": (_text, _by("decimal", "Decimal")),
-    "UUID": (_text, _by("uuid", "UUID")),
-    "float": (_text, float),
+    "Decimal": (_write_text, _by("decimal", "Decimal")),
+    "UUID": (_write_text, _by("uuid", "UUID")),
+    "float": (_write_text, float),
     "dict": (_object, lambda items: {key: from_transport(item) for key, item in items.items()}),
 }
 """How a value is written and how it is read, by the name in the data."""

@@ -92,8 +92,14 @@ def timetable_from_schedule(schedule: Any, timezone: str | tzinfo) -> Timetable:
         return NullTimetable()
     if isinstance(schedule, Timetable):
         return _checked(schedule)
+    if schedule == "@once":
+        return OnceTimetable()
+    if schedule == "@continuous":
+        return ContinuousTimetable()
     if isinstance(schedule, str):
-        return _from_text(schedule, timezone)
+        from asynsched.timetables.repeating import CronTriggerTimetable
+
+        return CronTriggerTimetable(schedule, timezone=timezone)
     if isinstance(schedule, timedelta) or type(schedule).__name__ == "relativedelta":
         from asynsched.timetables.repeating import DeltaTriggerTimetable
 
@@ -104,16 +110,6 @@ def timetable_from_schedule(schedule: Any, timezone: str | tzinfo) -> Timetable:
         f"schedule must be None, a cron expression, a preset, a timedelta, a relativedelta, a timetable or assets,"
         f" not {type(schedule).__name__}: {schedule!r:.100}"
     )
-
-
-def _from_text(schedule: str, timezone: str | tzinfo) -> Timetable:
-    if schedule == "@once":
-        return OnceTimetable()
-    if schedule == "@continuous":
-        return ContinuousTimetable()
-    from asynsched.timetables.repeating import CronTriggerTimetable
-
-    return CronTriggerTimetable(schedule, timezone=timezone)
 
 
 def _checked(timetable: Timetable) -> Timetable:

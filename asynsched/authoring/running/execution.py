@@ -5,6 +5,8 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
+from msgspec import Struct
+
 from asynsched.authoring.mapped_results import MappableSequence, is_mappable
 from asynsched.authoring.operators.branch import followed_tasks
 from asynsched.authoring.operators.python import finished
@@ -18,7 +20,7 @@ if TYPE_CHECKING:
     from asynsched.authoring.triggers.base import Resumption
 
 
-class TaskResult:
+class TaskResult(Struct):
     """The result of a task that succeeded.
 
     Attributes:
@@ -30,16 +32,11 @@ class TaskResult:
         outlet_events: The fields of `asynsched.protocol.messages.OutletEvent` for each event the task described.
     """
 
-    __slots__ = ("follow", "outlet_events", "short_circuit", "value", "written")
-
-    def __init__(
-        self, value: Any = None, follow: tuple[str, ...] | None = None, short_circuit: bool | None = None
-    ) -> None:
-        self.value = value
-        self.written: Any = None
-        self.follow = follow
-        self.short_circuit = short_circuit
-        self.outlet_events: list[dict[str, Any]] = []
+    value: Any = None
+    written: Any = None
+    follow: tuple[str, ...] | None = None
+    short_circuit: bool | None = None
+    outlet_events: list[dict[str, Any]] = []
 
 
 def execute(task: BaseOperator, context: Context, resumption: Resumption | None = None) -> TaskResult:
@@ -123,14 +120,13 @@ def _result(task: BaseOperator, context: Context, value: Any) -> TaskResult:
     if task.is_mapped_over and task.mapped_from is None:
         _check_mappable(task, context, value)
     if value is None:
-        return TaskResult(None, follow, short_circuit)
+        return TaskResult(follow=follow, short_circuit=short_circuit)
     if isinstance(value, MappableSequence):
         value = list(value)
-    result = TaskResult(value, follow, short_circuit)
-    result.written = to_transport(value, f"what task {task.task_id!r} returned")
+    written = to_transport(value, f"what task {task.task_id!r} returned")
     if task.multiple_outputs:
         _push_items(task, context, value)
-    return result
+    return TaskResult(value, written, follow, short_circuit)
 
 
 def _check_mappable(task: BaseOperator, context: Context, value: Any) -> None:

@@ -5,8 +5,6 @@ A string without a template is not passed to Jinja, so a task without templates 
 
 from __future__ import annotations
 
-import datetime as dt
-
 from asynsched.authoring.exceptions import AsynschedException
 from asynsched.authoring.running.context import Context, Deferred
 from asynsched.authoring.xcom_arg import ResolveMixin
@@ -14,14 +12,12 @@ from asynsched.errors import AsynschedError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping, Sequence
+    from collections.abc import Callable, Collection, Mapping, Sequence
     from typing import Any, ClassVar
 
     import jinja2
 
     from asynsched.authoring.dag import DAG
-
-Moment = dt.date | dt.time | None
 
 
 class Templater:
@@ -36,7 +32,7 @@ class Templater:
 
     def get_template_env(self, dag: DAG | None = None) -> jinja2.Environment:
         """Return the Jinja environment for the templates."""
-        return plain_environment() if dag is None else dag.get_template_env()
+        return _environment(native=False, cache_size=0) if dag is None else dag.get_template_env()
 
     def prepare_template(self) -> None:
         """Hook: called before the fields are rendered."""
@@ -54,11 +50,6 @@ class Templater:
     def render_template_fields(self, context: Context, jinja_env: jinja2.Environment | None = None) -> None:
         """Render the attributes named by `template_fields`, in place."""
         Renderer(self, context, jinja_env).render_fields(self)
-
-
-def plain_environment() -> jinja2.Environment:
-    """Return the environment for templates outside of a DAG."""
-    return _environment(native=False, cache_size=0)
 
 
 def dag_environment(dag: DAG, *, native: bool) -> jinja2.Environment:
@@ -80,6 +71,7 @@ def dag_environment(dag: DAG, *, native: bool) -> jinja2.Environment:
 
 def _environment(*, native: bool, **options: Any) -> jinja2.Environment:
     from jinja2.nativetypes import NativeEnvironment
+    from jinja2.runtime import Context as Variables
     from jinja2.sandbox import SandboxedEnvironment, is_internal_attribute
 
     class TaskEnvironment(SandboxedEnvironment):
@@ -88,15 +80,6 @@ def _environment(*, native: bool, **options: Any) -> jinja2.Environment:
         def is_safe_attribute(self, obj: Any, attr: str, value: Any) -> bool:
             return not is_internal_attribute(obj, attr)
 
-    environment: jinja2.Environment = NativeEnvironment(**options) if native else TaskEnvironment(**options)
-    environment.context_class = _variables_class()
-    environment.filters.update(FILTERS)
-    return environment
-
-
-def _variables_class() -> type[jinja2.runtime.Context]:
-    from jinja2.runtime import Context as Variables
-
     class TaskVariables(Variables):
         """Resolves deferred values when a template names them."""
 
@@ -104,7 +87,10 @@ def _variables_class() -> type[jinja2.runtime.Context]:
             value = super().resolve_or_missing(key)
             return value.find() if isinstance(value, Deferred) else value
 
-    return TaskVariables
+    environment: jinja2.Environment = NativeEnvironment(**options) if native else TaskEnvironment(**options)
+    environment.context_class = TaskVariables
+    environment.filters.update(FILTERS)
+    return environment
 
 
 class Renderer:
@@ -175,14 +161,12 @@ class Renderer:
         is_path = bool(self._owner.template_ext) and text.endswith(tuple(self._owner.template_ext))
         if not is_path and self._is_literal(text):
             return text
-        environment = self._get_environment()
-        template = environment.get_template(text) if is_path else environment.from_string(text)
-        return _render_template(template, self._context)
-
-    def _get_environment(self) -> jinja2.Environment:
         if self._environment is None:
             self._environment = self._owner.get_template_env()
-        return self._environment
+        template = self._environment.get_template(text) if is_path else self._environment.from_string(text)
+        # `Template.render` copies the context with dict(), so templates cannot change it.
+        context = self._context
+        return template.render(context.with_deferred() if isinstance(context, Context) else context)
 
     def _is_literal(self, text: str) -> bool:
         """Return whether Jinja would not change a string: it removes a newline at the end, and changes CR LF."""
@@ -191,40 +175,15 @@ class Renderer:
         return not has_own_syntax and "{" not in text and "\r" not in text and not text.endswith("\n")
 
 
-def _render_template(template: jinja2.Template, context: Mapping[str, Any]) -> Any:
-    # `Template.render` copies the context with dict(), so templates cannot change it.
-    return template.render(context.with_deferred() if isinstance(context, Context) else context)
-
-
-def ds_filter(value: Moment) -> str | None:
-    """Return `2024-01-31`."""
-    return None if value is None else value.strftime("%Y-%m-%d")
-
-
-def ds_nodash_filter(value: Moment) -> str | None:
-    """Return `20240131`."""
-    return None if value is None else value.strftime("%Y%m%d")
-
-
-def ts_filter(value: Moment) -> str | None:
-    """Return `2024-01-31T00:00:00+00:00`."""
-    return None if value is None else value.isoformat()
-
-
-def ts_nodash_filter(value: Moment) -> str | None:
-    """Return `20240131T000000`."""
-    return None if value is None else value.strftime("%Y%m%dT%H%M%S")
-
-
-def ts_nodash_with_tz_filter(value: Moment) -> str | None:
-    """Return `20240131T000000+0000`."""
-    return None if value is None else value.isoformat().replace("-", "").replace(":", "")
+def _filter(write: Callable[[Any], str]) -> Callable[[Any], str | None]:
+    return lambda moment: None if moment is None else write(moment)
 
 
 FILTERS = {
-    "ds": ds_filter,
-    "ds_nodash": ds_nodash_filter,
-    "ts": ts_filter,
-    "ts_nodash": ts_nodash_filter,
-    "ts_nodash_with_tz": ts_nodash_with_tz_filter,
+    "ds": _filter(lambda moment: moment.strftime("%Y-%m-%d")),
+    "ds_nodash": _filter(lambda moment: moment.strftime("%Y%m%d")),
+    "ts": _filter(lambda moment: moment.isoformat()),
+    "ts_nodash": _filter(lambda moment: moment.strftime("%Y%m%dT%H%M%S")),
+    "ts_nodash_with_tz": _filter(lambda moment: moment.isoformat().replace("-", "").replace(":", "")),
 }
+"""Airflow's filters of dates and times."""
