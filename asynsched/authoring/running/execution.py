@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
-
-from msgspec import Struct
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from asynsched.authoring.mapped_results import MappableSequence, is_mappable
 from asynsched.authoring.operators.branch import followed_tasks
@@ -15,12 +13,14 @@ from asynsched.authoring.running.tracebacks import one_line, user_frames
 from asynsched.authoring.transport import to_transport
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from asynsched.authoring.operators.base import BaseOperator
     from asynsched.authoring.running.context import Context
     from asynsched.authoring.triggers.base import Resumption
 
 
-class TaskResult(Struct):
+class TaskResult(NamedTuple):
     """The result of a task that succeeded.
 
     Attributes:
@@ -36,7 +36,7 @@ class TaskResult(Struct):
     written: Any = None
     follow: tuple[str, ...] | None = None
     short_circuit: bool | None = None
-    outlet_events: list[dict[str, Any]] = []
+    outlet_events: Sequence[dict[str, Any]] = ()
 
 
 def execute(task: BaseOperator, context: Context, resumption: Resumption | None = None) -> TaskResult:
@@ -66,9 +66,7 @@ def execute(task: BaseOperator, context: Context, resumption: Resumption | None 
                 _render_map_index(task, context)
             raise
         _render_map_index(task, context)
-        result = _result(task, context, value)
-        result.outlet_events = outlet_events(context)
-        return result
+        return _result(task, context, value)._replace(outlet_events=outlet_events(context))
 
 
 def _call(task: BaseOperator, context: Context, resumption: Resumption | None) -> Any:
