@@ -14,7 +14,7 @@ from asynsched.authoring.running.task_instance import AsksElsewhere
 from asynsched.authoring.sensors.base import BaseSensorOperator
 from asynsched.authoring.supervisor import SupervisorNotFound, ask
 from asynsched.authoring.timezone import parse
-from asynsched.authoring.triggers.external_task import DagStateTrigger, WorkflowTrigger, count_in_states
+from asynsched.authoring.triggers.external_task import DagStateTrigger, WorkflowTrigger
 from asynsched.errors import DagError
 
 TYPE_CHECKING = False
@@ -249,10 +249,14 @@ class ExternalTaskSensor(BaseSensorOperator):
         if missing:
             self.log.warning("%s; waiting for it", missing)
         if self.deferrable:
-            self.defer(trigger=self._trigger(context), method_name="execute_complete", timeout=self.timeout or None)
+            self.defer(
+                trigger=self._trigger(self._logical_dates(context)),
+                method_name="execute_complete",
+                timeout=self.timeout or None,
+            )
         return super().execute(context)
 
-    def _trigger(self, context: Context) -> WorkflowTrigger:
+    def _trigger(self, dates: list[dt.datetime]) -> WorkflowTrigger:
         return WorkflowTrigger(
             external_dag_id=self.external_dag_id,
             external_task_ids=None if self.external_task_ids is None else list(self.external_task_ids),
@@ -262,7 +266,7 @@ class ExternalTaskSensor(BaseSensorOperator):
             skipped_states=self.skipped_states,
             poke_interval=self.poll_interval,
             soft_fail=self.soft_fail,
-            logical_dates=self._logical_dates(context),
+            logical_dates=dates,
         )
 
     def execute_complete(self, context: Context, event: dict[str, Any] | None = None) -> None:
@@ -272,20 +276,10 @@ class ExternalTaskSensor(BaseSensorOperator):
     def poke(self, context: Context) -> bool:
         dates = self._logical_dates(context)
         self.log.info("Waiting for %s on %s", self.subject, ", ".join(date.isoformat() for date in dates))
-        if self.failed_states and self._count(self.failed_states, dates):
-            self._end_by("failed")
-        if self.skipped_states and self._count(self.skipped_states, dates):
-            self._end_by("skipped")
-        return self._count(self.allowed_states, dates) == len(dates)
-
-    def _count(self, states: list[str], dates: list[dt.datetime]) -> float:
-        return count_in_states(
-            self.external_dag_id,
-            states,
-            logical_dates=dates,
-            task_ids=self.external_task_ids,
-            task_group_id=self.external_task_group_id,
-        )
+        status = self._trigger(dates).status()
+        if status in ("failed", "skipped"):
+            self._end_by(status)
+        return status == "success"
 
     def _end_by(self, status: str) -> None:
         if status == "skipped":

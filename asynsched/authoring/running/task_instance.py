@@ -65,8 +65,7 @@ class AsksElsewhere:
 
         Raises SupervisorNotFound if the task group does not exist.
         """
-        wanted = _wanted(dag_id, logical_dates, run_ids, states)
-        n: int = ask("task_count", **wanted, **_tasks(map_index, task_ids, task_group_id))
+        n: int = ask("task_count", **_wanted(locals()))
         return n
 
     @staticmethod
@@ -82,9 +81,9 @@ class AsksElsewhere:
 
         Raises SupervisorNotFound if the task group does not exist.
         """
-        wanted = _wanted(dag_id, logical_dates, run_ids, None)
+        wanted = {**_wanted(locals()), "states": None}
         states: dict[str, dict[str, str | None]] = {}
-        for part in ask_in_parts("task_states", **wanted, **_tasks(map_index, task_ids, task_group_id)):
+        for part in ask_in_parts("task_states", **wanted):
             for run_id, found in part.items():
                 states.setdefault(run_id, {}).update(found)
         return states
@@ -97,7 +96,7 @@ class AsksElsewhere:
         states: Collection[str] | None = None,
     ) -> int:
         """Return the number of runs that match; None or empty means no filter."""
-        n: int = ask("run_count", **_wanted(dag_id, logical_dates, run_ids, states))
+        n: int = ask("run_count", **_wanted(locals()))
         return n
 
     @staticmethod
@@ -107,23 +106,15 @@ class AsksElsewhere:
         return state
 
 
-def _wanted(
-    dag_id: str,
-    logical_dates: Collection[dt.datetime] | None,
-    run_ids: Collection[str] | None,
-    states: Collection[str] | None,
-) -> dict[str, Any]:
-    return {
-        "dag_id": dag_id,
-        "logical_dates": None if logical_dates is None else [date.isoformat() for date in logical_dates],
-        "run_ids": None if run_ids is None else list(run_ids),
-        "states": None if states is None else [str(state) for state in states],
-    }
+def _wanted(filters: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the filters of a request as JSON: collections as lists, instants and states as strings."""
+    return {name: _as_json(value) for name, value in filters.items()}
 
 
-def _tasks(map_index: int | None, task_ids: Collection[str] | None, task_group_id: str | None) -> dict[str, Any]:
-    names = None if task_ids is None else list(task_ids)
-    return {"map_index": map_index, "task_ids": names, "task_group_id": task_group_id}
+def _as_json(value: Any) -> Any:
+    if value is None or isinstance(value, (str, int)):
+        return value
+    return [item.isoformat() if hasattr(item, "isoformat") else str(item) for item in value]
 
 
 def _instant(text: str | None) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from importlib import import_module
 
 from asynsched.authoring.exceptions import AsynschedException
@@ -76,6 +77,33 @@ class TriggerEvent:
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.payload!r})"
+
+
+class PollingTrigger(BaseTrigger):
+    """Checks its condition at intervals, in a thread: a check may ask the scheduler, or read a slow disk.
+
+    Attributes:
+        fields: The attributes that make the trigger again.
+        poke_interval: The seconds between two checks.
+    """
+
+    fields: ClassVar[tuple[str, ...]]
+    poke_interval: float
+
+    def serialize(self) -> tuple[str, dict[str, Any]]:
+        kind: Any = next(level for level in type(self).__mro__ if "fields" in vars(level))
+        return f"{kind.__module__}.{kind.__qualname__}", {name: getattr(self, name) for name in kind.fields}
+
+    async def run(self) -> AsyncIterator[TriggerEvent]:
+        import asyncio
+
+        while (event := await asyncio.to_thread(self.check)) is None:  # noqa: ASYNC110 - it announces nothing
+            await asyncio.sleep(self.poke_interval)
+        yield event
+
+    @abstractmethod
+    def check(self) -> TriggerEvent | None:
+        """Return the event if the condition is met."""
 
 
 class BaseTaskEndEvent(TriggerEvent):

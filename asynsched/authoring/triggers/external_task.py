@@ -3,42 +3,16 @@
 from __future__ import annotations
 
 from asynsched.authoring.running.task_instance import AsksElsewhere
-from asynsched.authoring.triggers.base import BaseTrigger, TriggerEvent
+from asynsched.authoring.triggers.base import PollingTrigger, TriggerEvent
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import datetime as dt
-    from collections.abc import AsyncIterator, Collection
+    from collections.abc import Collection
     from typing import Any
 
 
-def count_in_states(
-    dag_id: str,
-    states: Collection[str],
-    *,
-    logical_dates: Collection[dt.datetime] | None = None,
-    run_ids: Collection[str] | None = None,
-    task_ids: Collection[str] | None = None,
-    task_group_id: str | None = None,
-) -> float:
-    """Return the number of runs whose tasks, task group, or without either the run itself, are in these states.
-
-    If some of a run's tasks are, the run counts as a fraction.
-    """
-    if task_ids:
-        found = AsksElsewhere.get_ti_count(
-            dag_id, task_ids=task_ids, logical_dates=logical_dates, run_ids=run_ids, states=states
-        )
-        return found / len(task_ids)
-    if task_group_id:
-        by_run = AsksElsewhere.get_task_states(
-            dag_id, task_group_id=task_group_id, logical_dates=logical_dates, run_ids=run_ids
-        )
-        return sum(bool(tasks) and all(state in states for state in tasks.values()) for tasks in by_run.values())
-    return AsksElsewhere.get_dr_count(dag_id, logical_dates=logical_dates, run_ids=run_ids, states=states)
-
-
-class WorkflowTrigger(BaseTrigger):
+class WorkflowTrigger(PollingTrigger):
     """Fires when runs of a DAG, or tasks or a task group in them, reach certain states.
 
     The payload is `{"status": "success"}`, `{"status": "failed"}` or `{"status": "skipped"}`.
@@ -53,6 +27,11 @@ class WorkflowTrigger(BaseTrigger):
         poke_interval: The seconds between two checks.
         soft_fail: Accepted as in Airflow; the sensor decides.
     """
+
+    fields = (
+        "external_dag_id", "run_ids", "logical_dates", "external_task_ids", "external_task_group_id", "failed_states",
+        "skipped_states", "allowed_states", "poke_interval", "soft_fail",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -81,21 +60,12 @@ class WorkflowTrigger(BaseTrigger):
         self.poke_interval = poke_interval
         self.soft_fail = soft_fail
 
-    def serialize(self) -> tuple[str, dict[str, Any]]:
-        names = (
-            "external_dag_id", "run_ids", "logical_dates", "external_task_ids", "external_task_group_id",
-            "failed_states", "skipped_states", "allowed_states", "poke_interval", "soft_fail",
-        )  # fmt: skip
-        return f"{__name__}.WorkflowTrigger", {name: getattr(self, name) for name in names}
+    def check(self) -> TriggerEvent | None:
+        status = self.status()
+        return None if status is None else TriggerEvent({"status": status})
 
-    async def run(self) -> AsyncIterator[TriggerEvent]:
-        import asyncio
-
-        while (status := await asyncio.to_thread(self._status)) is None:  # noqa: ASYNC110 - states announce nothing
-            await asyncio.sleep(self.poke_interval)
-        yield TriggerEvent({"status": status})
-
-    def _status(self) -> str | None:
+    def status(self) -> str | None:
+        """Return the status of the payload; None while the states are others."""
         if self.failed_states and self._count(self.failed_states):
             return "failed"
         if self.skipped_states and self._count(self.skipped_states):
@@ -104,17 +74,21 @@ class WorkflowTrigger(BaseTrigger):
         return "success" if self._count(self.allowed_states or ["success"]) == expected else None
 
     def _count(self, states: Collection[str]) -> float:
-        return count_in_states(
-            self.external_dag_id,
-            states,
-            logical_dates=self.logical_dates,
-            run_ids=self.run_ids,
-            task_ids=self.external_task_ids,
-            task_group_id=self.external_task_group_id,
-        )
+        """Return the number of runs whose tasks, task group, or without either the run itself, are in these states.
+
+        If some of a run's tasks are, the run counts as a fraction.
+        """
+        runs: dict[str, Any] = {"logical_dates": self.logical_dates, "run_ids": self.run_ids}
+        if self.external_task_ids:
+            tasks = self.external_task_ids
+            return AsksElsewhere.get_ti_count(self.external_dag_id, task_ids=tasks, states=states, **runs) / len(tasks)
+        if group := self.external_task_group_id:
+            by_run = AsksElsewhere.get_task_states(self.external_dag_id, task_group_id=group, **runs)
+            return sum(bool(tasks) and all(state in states for state in tasks.values()) for tasks in by_run.values())
+        return AsksElsewhere.get_dr_count(self.external_dag_id, states=states, **runs)
 
 
-class DagStateTrigger(BaseTrigger):
+class DagStateTrigger(PollingTrigger):
     """Fires when all given runs of a DAG are in certain states.
 
     The payload is the path of this class, and its arguments with each run's state by run_id.
@@ -123,6 +97,8 @@ class DagStateTrigger(BaseTrigger):
         execution_dates: The logical dates of the runs, instead of `run_ids`.
         poll_interval: The seconds between two checks.
     """
+
+    fields = ("dag_id", "states", "run_ids", "execution_dates", "poll_interval")
 
     def __init__(
         self,
@@ -137,19 +113,14 @@ class DagStateTrigger(BaseTrigger):
         self.states = [str(state) for state in states]
         self.run_ids = run_ids
         self.execution_dates = execution_dates
-        self.poll_interval = poll_interval
+        self.poll_interval = self.poke_interval = poll_interval
 
-    def serialize(self) -> tuple[str, dict[str, Any]]:
-        names = ("dag_id", "states", "run_ids", "execution_dates", "poll_interval")
-        return f"{__name__}.DagStateTrigger", {name: getattr(self, name) for name in names}
-
-    async def run(self) -> AsyncIterator[TriggerEvent]:
-        import asyncio
-
-        while (found := await asyncio.to_thread(self._states)) is None:  # noqa: ASYNC110 - states announce nothing
-            await asyncio.sleep(self.poll_interval)
+    def check(self) -> TriggerEvent | None:
+        found = self._states()
+        if found is None:
+            return None
         path, arguments = self.serialize()
-        yield TriggerEvent((path, {**arguments, **found}))
+        return TriggerEvent((path, {**arguments, **found}))
 
     def _states(self) -> dict[str, str] | None:
         """Return the states of the runs by run_id; None while some are in other states."""

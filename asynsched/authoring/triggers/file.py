@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from asynsched.authoring.triggers.base import BaseTrigger, TriggerEvent
+from asynsched.authoring.triggers.base import PollingTrigger, TriggerEvent
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
     from typing import Any
 
 
-class FileTrigger(BaseTrigger):
+class FileTrigger(PollingTrigger):
     """Fires when a file exists, or a folder with a file in it at any depth. The payload is True.
 
     Args:
@@ -19,24 +18,20 @@ class FileTrigger(BaseTrigger):
         poke_interval: The seconds between two checks.
     """
 
+    fields = ("filepath", "recursive", "poke_interval")
+
     def __init__(self, filepath: str, recursive: bool = False, poke_interval: float = 5.0, **kwargs: Any) -> None:
         super().__init__()
         self.filepath = filepath
         self.recursive = recursive
         self.poke_interval = poke_interval
 
-    def serialize(self) -> tuple[str, dict[str, Any]]:
-        arguments = {"filepath": self.filepath, "recursive": self.recursive, "poke_interval": self.poke_interval}
-        return f"{__name__}.FileTrigger", arguments
-
-    async def run(self) -> AsyncIterator[TriggerEvent]:
-        import asyncio
-
-        # A folder may be large or on a slow disk: other triggers must not wait for it.
-        while (found := await asyncio.to_thread(find_file, self.filepath, recursive=self.recursive)) is None:  # noqa: ASYNC110 - files announce nothing
-            await asyncio.sleep(self.poke_interval)
+    def check(self) -> TriggerEvent | None:
+        found = find_file(self.filepath, recursive=self.recursive)
+        if found is None:
+            return None
         self.log.info("Found %s", found)
-        yield TriggerEvent(True)
+        return TriggerEvent(True)
 
 
 def find_file(pattern: str, *, recursive: bool) -> str | None:
