@@ -182,10 +182,9 @@ def _parameters(function: Callable[..., Any]) -> list[tuple[str, Any]]:
 
 def _asset_of_name(name: str) -> Asset:
     from asynsched.authoring.exceptions import AsynschedNotFoundException
-    from asynsched.authoring.supervisor import SupervisorNotFound, ask
+    from asynsched.authoring.supervisor import ask_or_none
 
-    try:
-        found = ask("asset_get", name=name)
-    except SupervisorNotFound:
-        raise AsynschedNotFoundException(f"there is no asset {name!r}") from None
+    found = ask_or_none("asset_get", name=name)
+    if found is None:
+        raise AsynschedNotFoundException(f"there is no asset {name!r}")
     return Asset(found["name"], found["uri"], group=found["group_name"], extra=found["extra"])

@@ -6,7 +6,7 @@ import os
 
 from asynsched.authoring.exceptions import AsynschedException, AsynschedNotFoundException
 from asynsched.authoring.params import NOTSET
-from asynsched.authoring.supervisor import SupervisorNotFound, ask, current_supervisor
+from asynsched.authoring.supervisor import ask, ask_or_none, current_supervisor
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -81,10 +81,9 @@ class Connection:
         text = os.environ.get(CONNECTION_PREFIX + conn_id.upper())
         if text is not None:
             return cls.from_text(text, conn_id)
-        try:
-            found = ask("connection_get", conn_id=conn_id)
-        except SupervisorNotFound:
-            raise AsynschedNotFoundException(f"there is no connection {conn_id!r}") from None
+        found = ask_or_none("connection_get", conn_id=conn_id)
+        if found is None:
+            raise AsynschedNotFoundException(f"there is no connection {conn_id!r}")
         return cls(conn_id, **{field: found.get(field) for field in FIELDS})
 
     @classmethod
@@ -254,12 +253,11 @@ class Variable:
         if value is None:
             if default is not NOTSET and current_supervisor() is None:
                 return default
-            try:
-                value = ask("variable_get", key=key)
-            except SupervisorNotFound:
-                if default is not NOTSET:
-                    return default
-                raise AsynschedNotFoundException(f"there is no variable {key!r}") from None
+            value = ask_or_none("variable_get", key=key)
+        if value is None:
+            if default is not NOTSET:
+                return default
+            raise AsynschedNotFoundException(f"there is no variable {key!r}")
         if deserialize_json:
             import json
 

@@ -49,10 +49,7 @@ class RetryDecision:
     __slots__ = ("action", "reason", "retry_delay")
 
     def __init__(
-        self,
-        action: str = RetryAction.DEFAULT,
-        retry_delay: dt.timedelta | None = None,
-        reason: str | None = None,
+        self, action: str = RetryAction.DEFAULT, retry_delay: dt.timedelta | None = None, reason: str | None = None
     ) -> None:
         self.action = _checked_action("RetryDecision: action", action)
         self.retry_delay = _checked_delay("RetryDecision", retry_delay)

@@ -95,6 +95,14 @@ def ask(operation: str, **arguments: Any) -> Any:
     return _current.request(operation, **arguments)
 
 
+def ask_or_none(operation: str, **arguments: Any) -> Any:
+    """Return the answer to a request; None if the object does not exist. Raises SupervisorError like `ask`."""
+    try:
+        return ask(operation, **arguments)
+    except SupervisorNotFound:
+        return None
+
+
 def ask_in_parts(operation: str, **arguments: Any) -> Iterator[Any]:
     """Yield the parts of an answer that may be too large for one message. Raises SupervisorError like `ask`."""
     place = None

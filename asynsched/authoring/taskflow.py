@@ -202,9 +202,11 @@ class DecoratedFunction(ABC):
         wrapper: Any = self
         update_wrapper(wrapper, function)
 
-    @abstractmethod
     def override(self, **kwargs: Any) -> Self:
         """Return a copy with other arguments of the task or task group."""
+        other = object.__new__(type(self))
+        other.__dict__.update(self.__dict__, kwargs={**self.kwargs, **kwargs})
+        return other
 
     def partial(self, **kwargs: Any) -> Self:
         """Return a copy with arguments of the function that all mapped instances share.
@@ -250,14 +252,6 @@ class TaskFunction(DecoratedFunction):
             python_callable=self.function, op_args=args, op_kwargs=kwargs, **self._operator_arguments()
         )
         return self._made(task)
-
-    def override(self, **kwargs: Any) -> TaskFunction:
-        """Return a copy with other arguments of the operator."""
-        other = TaskFunction(self.function, self.operator_class, {**self.kwargs, **kwargs})
-        other.is_setup, other.is_teardown = self.is_setup, self.is_teardown
-        other.teardown_setups, other.on_failure_fail_dagrun = self.teardown_setups, self.on_failure_fail_dagrun
-        other.shared = self.shared
-        return other
 
     def expand(self, **kwargs: Any) -> XComArg:
         """Make a mapped task, with one instance for each combination of the arguments' values.
@@ -475,12 +469,6 @@ class TaskGroupFunction(DecoratedFunction):
         with TaskGroup(**{"add_suffix_on_collision": True, **self.kwargs}) as group:
             made = self.function(*args, **kwargs)
         return group if made is None else made
-
-    def override(self, **kwargs: Any) -> TaskGroupFunction:
-        """Return a copy with other arguments of the task group."""
-        other = TaskGroupFunction(self.function, {**self.kwargs, **kwargs})
-        other.shared = self.shared
-        return other
 
     def expand(self, **kwargs: Any) -> Any:
         """Make a mapped group, with one instance of its tasks for each combination of the arguments' values.

@@ -70,7 +70,3 @@ class WeightRule(_Rule):
     DOWNSTREAM = "downstream"
     UPSTREAM = "upstream"
     ABSOLUTE = "absolute"
-
-
-TRIGGER_RULES = tuple(TriggerRule)
-WEIGHT_RULES = tuple(WeightRule)

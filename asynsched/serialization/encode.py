@@ -17,7 +17,7 @@ from asynsched.authoring.operators.base import BaseOperator, EmptyOperator
 from asynsched.authoring.params import NOTSET, ParamsDict
 from asynsched.authoring.sensors.base import BaseSensorOperator
 from asynsched.authoring.task_group import TaskGroup
-from asynsched.authoring.trigger_rule import TriggerRule
+from asynsched.authoring.trigger_rule import TriggerRule, WeightRule
 from asynsched.authoring.xcom_arg import XComArg
 from asynsched.errors import DagError, SerializationError, TimetableError
 from asynsched.serialization.schema import (
@@ -209,14 +209,14 @@ def _task(dag: DAG, task: BaseOperator) -> SerializedTask:
         downstream_task_ids=tuple(sorted(task.downstream_task_ids)),
         group_id=None if group is None else group.group_id,
         doc_md=_text(task, "doc_md", task.doc_md),
-        trigger_rule=arguments.trigger_rule(who, task.trigger_rule),  # type: ignore[arg-type]
+        trigger_rule=arguments.one_of(who, "trigger_rule", task.trigger_rule, TriggerRule),  # type: ignore[arg-type]
         retries=arguments.whole_number(who, "retries", task.retries, at_least=0),
         retry_delay=arguments.duration(who, "retry_delay", task.retry_delay).total_seconds(),
         retry_exponential_backoff=arguments.backoff(who, task.retry_exponential_backoff),
         max_retry_delay=_seconds(arguments.optional_duration(who, "max_retry_delay", task.max_retry_delay)),
         execution_timeout=_seconds(arguments.positive_duration(who, "execution_timeout", task.execution_timeout)),
         priority_weight=arguments.priority_weight(who, task.priority_weight),
-        weight_rule=arguments.weight_rule(who, task.weight_rule),  # type: ignore[arg-type]
+        weight_rule=arguments.one_of(who, "weight_rule", task.weight_rule, WeightRule),  # type: ignore[arg-type]
         is_empty=_is_empty(task),
         map_length=task_map_length(task),
         callbacks=_callbacks(task, _TASK_EVENTS),

@@ -24,13 +24,7 @@ from asynsched.timetables.repeating import (
     DeltaTriggerTimetable,
     MultipleCronTriggerTimetable,
 )
-from asynsched.timetables.simple import (
-    MAX_EVENTS,
-    ContinuousTimetable,
-    EventsTimetable,
-    NullTimetable,
-    OnceTimetable,
-)
+from asynsched.timetables.simple import MAX_EVENTS, ContinuousTimetable, EventsTimetable, NullTimetable, OnceTimetable
 from asynsched.timetables.zones import MAX_ZONE_LENGTH
 
 if TYPE_CHECKING:

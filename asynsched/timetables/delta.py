@@ -71,9 +71,7 @@ class Delta:
         """Return `current`: a length of time does not fix the moments of a schedule."""
         return current
 
-    def align_to_previous(self, current: datetime) -> datetime:
-        """Return `current`: a length of time does not fix the moments of a schedule."""
-        return current
+    align_to_previous = align_to_next
 
     def newest(self, first: datetime, until: datetime) -> datetime:
         """Return the last moment until `until` of the schedule that starts at `first`; at least `first`."""

@@ -89,12 +89,7 @@ class CronDataIntervalTimetable(_DataIntervalTimetable):
     kind = "cron_data_interval"
 
     def __init__(
-        self,
-        cron: str,
-        timezone: str | tzinfo,
-        *,
-        gap: GapPolicy | None = None,
-        fold: FoldPolicy | None = None,
+        self, cron: str, timezone: str | tzinfo, *, gap: GapPolicy | None = None, fold: FoldPolicy | None = None
     ) -> None:
         self._cron = cron_schedule(cron, timezone, gap, fold)
         super().__init__(self._cron)

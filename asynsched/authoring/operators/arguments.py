@@ -10,7 +10,6 @@ from abc import ABCMeta
 
 from asynsched.authoring import active
 from asynsched.authoring.timezone import convert_to_utc
-from asynsched.authoring.trigger_rule import TRIGGER_RULES, WEIGHT_RULES
 from asynsched.authoring.xcom_arg import ResolveMixin
 from asynsched.errors import DagError
 
@@ -237,16 +236,6 @@ def one_of(owner: str, name: str, value: Any, allowed: Iterable[str]) -> str:
     return text
 
 
-def trigger_rule(owner: str, value: Any) -> str:
-    """Return the name of a trigger rule."""
-    return one_of(owner, "trigger_rule", value, TRIGGER_RULES)
-
-
-def weight_rule(owner: str, value: Any) -> str:
-    """Return the name of a weight rule."""
-    return one_of(owner, "weight_rule", value, WEIGHT_RULES)
-
-
 def priority_weight(owner: str, value: Any) -> int:
     """Return a weight, limited to 32 bits as in Airflow."""
     number = whole_number(owner, "priority_weight", value)
@@ -264,9 +253,7 @@ def text(owner: str, name: str, value: Any, *, max_length: int | None = None) ->
 
 def callbacks(owner: str, name: str, value: Any) -> list[Callable[..., Any]]:
     """Return a list of callables, from one, from several, or from None."""
-    if not value:
-        return []
-    found = list(value) if isinstance(value, (list, tuple, set)) else [value]
+    found = as_list(value or None)
     for callback in found:
         if not callable(callback):
             raise DagError(f"{owner}: {name} must be a function or a list of functions, not {callback!r}")

@@ -47,12 +47,7 @@ class CommandOperator(BaseOperator):
 
         # The child stays in the task's process group, so that it ends with the task.
         self._process = subprocess.Popen(  # noqa: S603 - running commands is its purpose
-            command,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            cwd=folder,
-            env=env,
+            command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, cwd=folder, env=env
         )
         self.last_line, self.is_cut = "", False
         try:

@@ -61,14 +61,8 @@ class BaseForeignPythonOperator(PythonOperator, CommandOperator):
         self.env_vars = env_vars
         self.inherit_env = inherit_env
 
-    def execute(self, context: Context) -> Any:
-        value = self.call_in(context)
-        if self.show_return_value_in_logs and value is not None:
-            self.log.info("Done. Returned value was: %s", value)
-        return value
-
     @abstractmethod
-    def call_in(self, context: Context) -> Any:
+    def call_function(self, context: Context) -> Any:
         """Find the other Python, and return the function's result there."""
 
     def run_python(self, python: str | Path, context: Context) -> Any:
@@ -155,7 +149,7 @@ class ExternalPythonOperator(BaseForeignPythonOperator):
         self.python = python
         self.expect_pendulum = expect_pendulum
 
-    def call_in(self, context: Context) -> Any:
+    def call_function(self, context: Context) -> Any:
         from pathlib import Path
 
         path = Path(self.python)
@@ -275,7 +269,7 @@ class PythonVirtualenvOperator(BaseForeignPythonOperator):
         self.index_urls_from_connection_ids = _texts(index_urls_from_connection_ids)
         self.venv_cache_path = venv_cache_path
 
-    def call_in(self, context: Context) -> Any:
+    def call_function(self, context: Context) -> Any:
         import tempfile
         from pathlib import Path
 

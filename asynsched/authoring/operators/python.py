@@ -64,10 +64,14 @@ class PythonOperator(BaseOperator):
     def execute(self, context: Context) -> Any:
         if self.templates_dict is not None:
             context["templates_dict"] = self.templates_dict
-        value = call_with_context(self.python_callable, self.op_args, self.op_kwargs, context)
+        value = self.call_function(context)
         if self.show_return_value_in_logs and value is not None:
             self.log.info("Done. Returned value was: %s", _shown(value))
         return value
+
+    def call_function(self, context: Context) -> Any:
+        """Call the function, and return its result."""
+        return call_with_context(self.python_callable, self.op_args, self.op_kwargs, context)
 
 
 def _shown(value: Any) -> str:

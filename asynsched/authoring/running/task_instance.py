@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from asynsched.authoring.supervisor import SupervisorNotFound, ask, ask_in_parts
+from asynsched.authoring.supervisor import SupervisorNotFound, ask, ask_in_parts, ask_or_none
 from asynsched.authoring.timezone import coerce_datetime
 from asynsched.authoring.transport import from_transport, to_transport
 from asynsched.authoring.xcom_arg import XCOM_RETURN_KEY
@@ -248,8 +248,7 @@ class TaskInstance(AsksElsewhere):
         names = [task_ids] if isinstance(task_ids, str) else [self.task_id] if task_ids is None else list(task_ids)
         one = isinstance(map_indexes, int)
         wanted = [map_indexes] if isinstance(map_indexes, int) else map_indexes
-        parts = ask_in_parts(
-            "xcom_pull",
+        found = pulled_xcoms(
             task_ids=names,
             key=key,
             map_indexes=None if wanted is None else list(wanted),
@@ -257,10 +256,6 @@ class TaskInstance(AsksElsewhere):
             dag_id=dag_id,
             include_prior_dates=include_prior_dates,
         )
-        try:
-            found = [(name, index, from_transport(value)) for part in parts for name, index, value in part]
-        except SupervisorNotFound:
-            found = []
         values = [_value_of_task(name, found, default, one=one) for name in names]
         return values[0] if single else values
 
@@ -268,10 +263,8 @@ class TaskInstance(AsksElsewhere):
         """Return the DagRun with the next earlier logical date, in `state` if given; None if there is none."""
         if self.logical_date is None:
             return None
-        try:
-            return DagRun.of_fields(ask("previous_run", state=state))
-        except SupervisorNotFound:
-            return None
+        found = ask_or_none("previous_run", state=state)
+        return None if found is None else DagRun.of_fields(found)
 
     def get_previous_ti(
         self, state: str | None = None, logical_date: dt.datetime | None = None, map_index: int = -1
@@ -286,13 +279,10 @@ class TaskInstance(AsksElsewhere):
         before = logical_date or self.logical_date
         if before is None:
             return None
-        wanted = {"task_id": self.task_id, "before": before.isoformat(), "map_index": map_index}
-        try:
-            return PreviousTaskInstance(
-                ask("previous_task_instance", **wanted, state=None if state is None else str(state))
-            )
-        except SupervisorNotFound:
-            return None
+        state = None if state is None else str(state)
+        wanted = {"task_id": self.task_id, "before": before.isoformat(), "map_index": map_index, "state": state}
+        found = ask_or_none("previous_task_instance", **wanted)
+        return None if found is None else PreviousTaskInstance(found)
 
     def get_first_reschedule_date(self, context: Context | None = None) -> dt.datetime | None:
         """Return the time of a rescheduling sensor's first check; None if this is the first."""
@@ -309,6 +299,15 @@ class TaskInstance(AsksElsewhere):
 
     def __repr__(self) -> str:
         return f"<TaskInstance {self.dag_id} {self.run_id} {self.task_id} try {self.try_number}>"
+
+
+def pulled_xcoms(**wanted: Any) -> list[tuple[str, int, Any]]:
+    """Return the XComs that match: the task_id, the map index and the value of each."""
+    parts = ask_in_parts("xcom_pull", **wanted)
+    try:
+        return [(name, index, from_transport(value)) for part in parts for name, index, value in part]
+    except SupervisorNotFound:
+        return []
 
 
 def _value_of_task(task_id: str, found: Iterable[tuple[str, int, Any]], default: Any, *, one: bool) -> Any:

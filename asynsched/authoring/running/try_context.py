@@ -15,10 +15,9 @@ from asynsched.authoring.connection import Connection, Variable
 from asynsched.authoring.exceptions import AsynschedNotFoundException
 from asynsched.authoring.params import NOTSET, resolve_params
 from asynsched.authoring.running.context import Context, Deferred, Unmade
-from asynsched.authoring.running.task_instance import DagRun, TaskInstance
-from asynsched.authoring.supervisor import SupervisorNotFound, ask, ask_in_parts
+from asynsched.authoring.running.task_instance import DagRun, TaskInstance, pulled_xcoms
+from asynsched.authoring.supervisor import ask_in_parts, ask_or_none
 from asynsched.authoring.timezone import aware, coerce_datetime, is_naive, make_aware, parse
-from asynsched.authoring.transport import from_transport
 from asynsched.authoring.xcom_arg import instance_count
 
 TYPE_CHECKING = False
@@ -117,10 +116,8 @@ class AssetEvent:
         """The run that updated the asset; None for an event from outside, or if the run was deleted."""
         if self.source_run_id is None:
             return None
-        try:
-            return DagRun.of_fields(ask("dag_run", dag_id=self.source_dag_id, run_id=self.source_run_id))
-        except SupervisorNotFound:
-            return None
+        found = ask_or_none("dag_run", dag_id=self.source_dag_id, run_id=self.source_run_id)
+        return None if found is None else DagRun.of_fields(found)
 
     def __repr__(self) -> str:
         return f"AssetEvent({self.asset.name!r}, {self.extra!r}, {self.timestamp})"
@@ -137,20 +134,15 @@ class SourceTaskInstance:
 
     def xcom_pull(self, *, key: str = "return_value", default: Any = None) -> Any:
         """Return the XCom that it pushed under a key, by default its return value."""
-        try:
-            parts = ask_in_parts(
-                "xcom_pull",
-                task_ids=[self.task_id],
-                key=key,
-                map_indexes=[self.map_index],
-                run_id=self.run_id,
-                dag_id=self.dag_id,
-                include_prior_dates=False,
-            )
-            [[_, _, value], *_] = next(parts)
-        except SupervisorNotFound:
-            return default
-        return from_transport(value)
+        found = pulled_xcoms(
+            task_ids=[self.task_id],
+            key=key,
+            map_indexes=[self.map_index],
+            run_id=self.run_id,
+            dag_id=self.dag_id,
+            include_prior_dates=False,
+        )
+        return found[0][2] if found else default
 
 
 class _ByAsset(Mapping["AssetKey", "Any"]):

@@ -116,17 +116,11 @@ class DagStateTrigger(PollingTrigger):
         self.poll_interval = self.poke_interval = poll_interval
 
     def check(self) -> TriggerEvent | None:
-        found = self._states()
-        if found is None:
-            return None
-        path, arguments = self.serialize()
-        return TriggerEvent((path, {**arguments, **found}))
-
-    def _states(self) -> dict[str, str] | None:
-        """Return the states of the runs by run_id; None while some are in other states."""
         found = AsksElsewhere.get_dr_count(
             self.dag_id, logical_dates=self.execution_dates, run_ids=self.run_ids, states=self.states
         )
         if found != len(self.run_ids or self.execution_dates or ()):
             return None
-        return {run_id: AsksElsewhere.get_dagrun_state(self.dag_id, run_id) for run_id in self.run_ids or ()}
+        states = {run_id: AsksElsewhere.get_dagrun_state(self.dag_id, run_id) for run_id in self.run_ids or ()}
+        path, arguments = self.serialize()
+        return TriggerEvent((path, {**arguments, **states}))

@@ -17,7 +17,7 @@ from asynsched import (
     ShortCircuitOperator,
     TaskGroup,
 )
-from asynsched.authoring.trigger_rule import TRIGGER_RULES, WEIGHT_RULES
+from asynsched.authoring.trigger_rule import TriggerRule, WeightRule
 from asynsched.errors import SerializationError
 from asynsched.serialization.decode import decode_dag, decode_report
 from asynsched.serialization.encode import serialize_dag
@@ -43,10 +43,10 @@ arguments = st.fixed_dictionaries(
         "max_retry_delay": lengths,
         "execution_timeout": lengths,
         "priority_weight": st.integers(),
-        "weight_rule": st.sampled_from(WEIGHT_RULES),
+        "weight_rule": st.sampled_from([*WeightRule]),
         "pool": st.text(min_size=1, max_size=256),
         "pool_slots": st.integers(1, 9),
-        "trigger_rule": st.sampled_from(TRIGGER_RULES),
+        "trigger_rule": st.sampled_from([*TriggerRule]),
         "depends_on_past": st.booleans(),
         "wait_for_downstream": st.booleans(),
         "start_date": instants,
