@@ -6,7 +6,7 @@ import os
 
 from asynsched.authoring.exceptions import AsynschedException, AsynschedNotFoundException
 from asynsched.authoring.params import NOTSET
-from asynsched.authoring.supervisor import ask, ask_or_none, current_supervisor
+from asynsched.authoring.supervisor import SupervisorNotFound, ask, ask_or_none, current_supervisor
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -253,11 +253,12 @@ class Variable:
         if value is None:
             if default is not NOTSET and current_supervisor() is None:
                 return default
-            value = ask_or_none("variable_get", key=key)
-        if value is None:
-            if default is not NOTSET:
-                return default
-            raise AsynschedNotFoundException(f"there is no variable {key!r}")
+            try:
+                value = ask("variable_get", key=key)
+            except SupervisorNotFound:
+                if default is not NOTSET:
+                    return default
+                raise AsynschedNotFoundException(f"there is no variable {key!r}") from None
         if deserialize_json:
             import json
 
