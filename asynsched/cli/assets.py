@@ -15,9 +15,9 @@ from asynsched.errors import DagError
 from asynsched.scheduling.creation.triggering import update_asset
 from asynsched.store.assets.events import AssetEvent, last_event_times, list_events, waiting_dag_ids
 from asynsched.store.assets.names import aliases_of, list_aliases, list_assets, waiting_digests
-from asynsched.store.assets.references import OUTLET, AssetReference, list_references, references_to
+from asynsched.store.assets.references import OUTLET, list_references, references_to
 from asynsched.store.runs.dag_runs import get_run
-from asynsched.store.schema import AssetRow
+from asynsched.store.schema import AssetReference, AssetRow
 
 asset_argument = click.argument("asset", metavar="NAME|URI")
 COLUMNS = ("name", "uri", "group", "last_event_at", "updated_by", "awaited_by")
@@ -116,9 +116,9 @@ def _only_producer(session: Session, found: AssetRow) -> str:
     return dag_ids[0]
 
 
-def _fields(found: AssetRow, references: list[tuple[str, AssetReference]]) -> dict[str, Any]:
+def _fields(found: AssetRow, references: list[AssetReference]) -> dict[str, Any]:
     digests = waiting_digests(found.name, found.uri, ())
-    own = [reference for digest, reference in references if digest in digests]
+    own = [reference for reference in references if reference.digest in digests]
     return {
         "name": found.name,
         "uri": found.uri,

@@ -20,8 +20,8 @@ from datetime import datetime, timedelta
 from asynsched.channels import FileChanged, FolderScanned
 from asynsched.errors import InvalidTransition
 from asynsched.parsing.looks import SETTLED_SECONDS, TRANSIENT_KINDS, Look, LookRequest, shown
-from asynsched.store.dags.files import DagFileRow
 from asynsched.store.dags.parse_results import Stored
+from asynsched.store.schema import DagFileRow
 
 MOST_LOOKS = 500
 """How many files are looked at together at most."""

@@ -18,15 +18,9 @@ from asynsched.parsing.files import KnownFiles
 from asynsched.parsing.looks import Look, LookRequest
 from asynsched.parsing.progress import ReadingProgress
 from asynsched.serialization.schema import ParseReport
-from asynsched.store.dags.files import (
-    DagFileRow,
-    claim_from_the_gone,
-    claim_unclaimed,
-    drop_claims,
-    get_files,
-    list_errors_of,
-)
+from asynsched.store.dags.files import claim_from_the_gone, claim_unclaimed, drop_claims, get_files, list_errors_of
 from asynsched.store.database import Database
+from asynsched.store.schema import DagFileRow
 
 AHEAD_SECONDS = 0.25
 """How long the ready jobs may keep a slot busy, estimated from the duration of the last parse."""

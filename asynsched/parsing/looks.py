@@ -21,7 +21,7 @@ from pathlib import Path
 from asynsched._version import __version__
 from asynsched.serialization.schema import SCHEMA_VERSION, FileError
 from asynsched.settings import Settings
-from asynsched.store.dags.files import DagFileRow
+from asynsched.store.schema import DagFileRow
 
 MAX_SOURCE_BYTES = 16 * 1024**2
 """Size of the largest Python file that is read."""

@@ -11,9 +11,9 @@ from asynsched.health import LongParse
 from asynsched.metrics.base import Metrics
 from asynsched.serialization.schema import DOUBTFUL, MOVED, NO_EFFECT
 from asynsched.store.dags.dags import get_dag
-from asynsched.store.dags.files import DagFileRow, ImportErrorRow
 from asynsched.store.dags.parse_results import Stored
 from asynsched.store.database import Database
+from asynsched.store.schema import DagFileRow, ImportErrorRow
 
 log = structlog.get_logger(__name__)
 

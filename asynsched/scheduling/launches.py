@@ -9,8 +9,7 @@ from asynsched.keys import TaskInstanceKey
 from asynsched.protocol.messages import CausingTry, Launch, RunContext
 from asynsched.scheduling.evaluation.deferral import resumption
 from asynsched.scheduling.evaluation.run import ActiveRun, ActiveTask
-from asynsched.store.runs.deadlines import DeadlineRow
-from asynsched.store.schema import CallbackRequest
+from asynsched.store.schema import CallbackRequest, DeadlineRow
 
 
 def run_context(run: ActiveRun) -> RunContext:

@@ -28,12 +28,12 @@ from asynsched.scheduling.rules.run_end import decoded as decoded_stop
 from asynsched.scheduling.slices import Slices
 from asynsched.serialization.decode import decode_dag
 from asynsched.states import DagRunState, TaskInstanceState
-from asynsched.store.dags.versions import DagVersionRow, get_sources, get_versions
+from asynsched.store.dags.versions import get_sources, get_versions
 from asynsched.store.database import Database
 from asynsched.store.runs.queue import QueuedRun
 from asynsched.store.runs.task_instances import StoredPast, load_task_instances, read_past
 from asynsched.store.runs.xcoms import get_xcoms
-from asynsched.store.schema import TaskInstanceRow, XComValue
+from asynsched.store.schema import DagVersionRow, TaskInstanceRow, XComValue
 
 MAX_LOADED = 1000
 

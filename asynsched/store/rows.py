@@ -13,9 +13,10 @@ from typing import Any, TypeVar
 import msgspec
 import sqlalchemy as sa
 from msgspec import Struct
+from msgspec.structs import asdict
 from sqlalchemy import Connection, Row
 
-from asynsched.errors import StoreError
+from asynsched.errors import NotFound, StoreError
 
 S = TypeVar("S", bound=Struct)
 T = TypeVar("T")
@@ -47,6 +48,13 @@ def fetch_one(
     return None if row is None else as_struct(struct, row)
 
 
+def as_new(row: Struct) -> dict[str, Any]:
+    """Return the values of a new row, to which the database gives its `id`."""
+    values = asdict(row)
+    del values["id"]
+    return values
+
+
 def from_json(value: bytes) -> Any:
     """Decode the value of a JSON column."""
     return msgspec.json.decode(value)
@@ -76,12 +84,33 @@ def portions(values: Sequence[T]) -> Iterator[list[T]]:
         yield list(values[start : start + MOST_PARAMETERS])
 
 
-def in_portions(
-    conn: Connection, query: sa.Executable, name: str, ids: Sequence[Any], **values: Any
-) -> "Iterator[Row[Any]]":
-    """Yield the rows of a query whose parameter `name` is a list of any length, a portion at a time."""
-    for some in portions(ids):
-        yield from conn.execute(query, {name: some, **values})
+def select_in(
+    conn: Connection, query: "sa.Select[Any]", column: "sa.ColumnElement[Any]", values: Sequence[Any]
+) -> Iterator["Row[Any]"]:
+    """Yield the rows of a query in which the column has one of these values, a portion at a time."""
+    for some in portions(values):
+        yield from conn.execute(query.where(column.in_(some)))
+
+
+def fetch_in(
+    conn: Connection, struct: type[S], query: "sa.Select[Any]", column: "sa.ColumnElement[Any]", values: Sequence[Any]
+) -> list[S]:
+    """Return such rows as structs."""
+    return [as_struct(struct, row) for row in select_in(conn, query, column, values)]
+
+
+def get_named(conn: Connection, kind: str, column: "sa.Column[Any]", name: str) -> "Row[Any]":
+    """Return the row of a name, which `column` holds. Raises NotFound, with the kind and the nearest names."""
+    row = conn.execute(sa.select(column.table).where(column == name)).first()
+    if row is None:
+        raise NotFound(kind, name, near_names(name, conn.scalars(sa.select(column))))
+    return row
+
+
+def delete_named(conn: Connection, kind: str, column: "sa.Column[Any]", name: str) -> None:
+    """Delete the row of a name. Raises NotFound as `get_named` does."""
+    get_named(conn, kind, column, name)
+    conn.execute(sa.delete(column.table).where(column == name))
 
 
 def near_names(name: str, known: Iterable[str]) -> tuple[str, ...]:

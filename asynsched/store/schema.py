@@ -17,7 +17,8 @@ from msgspec import Struct
 from sqlalchemy import Boolean, Column, Float, ForeignKey, Index, Integer, LargeBinary, String, Text, UniqueConstraint
 
 from asynsched.keys import DagRunKey
-from asynsched.store.rows import from_json, to_json
+from asynsched.protocol.messages import SourceRef
+from asynsched.store.rows import to_json
 
 REVISIONS = ("0001",)
 """Every revision in `migrations/versions`, oldest first; the last one makes the tables below."""
@@ -85,21 +86,24 @@ class Instant(sa.TypeDecorator[datetime]):
 
 
 class DecodedJson(sa.TypeDecorator[Any]):
-    """JSON as bytes, decoded in Python: the same bytes for equal values. The database never searches it."""
+    """JSON as bytes, in Python a value of a type: the same bytes for equal values. The database never searches it."""
 
     impl = LargeBinary
     cache_ok = True
+
+    def __init__(self, kind: Any = Any) -> None:
+        super().__init__()
+        self.kind = kind
+        self._decoder = msgspec.json.Decoder(kind)
 
     def process_bind_param(self, value: Any, dialect: sa.Dialect) -> bytes | None:
         return None if value is None else to_json(value)
 
     def process_result_value(self, value: bytes | None, dialect: sa.Dialect) -> Any:
-        return None if value is None else from_json(value)
+        return None if value is None else self._decoder.decode(value)
 
 
 BigId = sa.BigInteger().with_variant(Integer, "sqlite")
-Json = LargeBinary
-"""JSON as bytes, which queries encode and decode themselves: into a type, or only for some rows."""
 
 
 class Reference(NamedTuple):
@@ -116,22 +120,24 @@ Big = Annotated[int, sa.BigInteger]
 Name = Annotated[str, String(ID_LENGTH)]
 LimitName = Annotated[str, String(256)]
 SchedulerId = Annotated[str, String(64)]
+Hash = Annotated[str, String(64)]
 Word = Annotated[str, String(32)]
 Moment = Annotated[datetime, Instant]
 _COLUMN_TYPES: dict[Any, Any] = {str: Text, int: Integer, bool: Boolean, float: Float, bytes: LargeBinary}
 
 
 def table_of(name: str, row: type[Struct], *constraints: sa.Index | sa.Constraint, key: str = "id") -> sa.Table:
-    """Return the table of a type of rows: a column for each field, in their order.
+    """Return the table of a type of rows: a column for each field, in their order, but an `id` first.
 
     Args:
         name: The table's name.
-        row: Its fields' annotations name the columns' types, and a dict is stored as JSON; `| None` makes a column
-            nullable, and a field's default is also the column's.
+        row: Its fields' annotations name the columns' types; dicts and lists are stored as JSON, and bytes as they
+            are; `| None` makes a column nullable, and a field's default is also the column's.
         constraints: Constraints and indexes.
         key: The fields of the primary key, with commas between them.
     """
-    columns = [_column(field, is_key=field.name in key.split(",")) for field in msgspec.structs.fields(row)]
+    fields = sorted(msgspec.structs.fields(row), key=lambda field: field.name != "id")
+    columns = [_column(field, is_key=field.name in key.split(",")) for field in fields]
     return sa.Table(name, metadata, *columns, *constraints)
 
 
@@ -139,7 +145,7 @@ def _column(field: msgspec.structs.FieldInfo, *, is_key: bool) -> "Column[Any]":
     kinds = get_args(field.type) if type(None) in get_args(field.type) else (field.type,)
     kind = kinds[0]
     plain, *more = get_args(kind) if get_origin(kind) is Annotated else (kind,)
-    column_type = more[0] if more else _COLUMN_TYPES.get(plain, DecodedJson)
+    column_type = more[0] if more else _COLUMN_TYPES.get(plain) or DecodedJson(plain)
     references = [ForeignKey(known.column, ondelete=known.ondelete) for known in more if isinstance(known, Reference)]
     default = None if field.default is msgspec.NODEFAULT else field.default
     if field.default_factory is not msgspec.NODEFAULT:
@@ -150,47 +156,63 @@ def _column(field: msgspec.structs.FieldInfo, *, is_key: bool) -> "Column[Any]":
     )  # fmt: skip
 
 
-dag = sa.Table(
+class DagColumns(Struct, frozen=True, kw_only=True):
+    """A DAG as it is stored. The rest of it is in its newest version.
+
+    Attributes:
+        is_active: False once its file is gone, or parsed well without it.
+        deadlines: JSON of its SerializedDeadlines.
+        last_examined_at: The `updated_at` that its next run was computed from: if that is older, or missing, the next
+            run is yet to be computed.
+        timetable_plan: JSON of the next runs by a timetable of the author's own.
+    """
+
+    dag_id: Name
+    file_path: str
+    is_active: bool = True
+    is_paused: bool = False
+    version_id: VersionId | None = None
+    schedule_summary: str = ""
+    tags: list[str] = []
+    max_active_runs: int
+    deadlines: bytes = b"[]"
+    next_dagrun_logical_date: Moment | None = None
+    next_dagrun_data_interval_start: Moment | None = None
+    next_dagrun_data_interval_end: Moment | None = None
+    next_dagrun_create_after: Moment | None = None
+    last_examined_at: Moment | None = None
+    timetable_plan: bytes | None = None
+    updated_at: Moment
+
+
+dag = table_of(
     "dag",
-    metadata,
-    Column("dag_id", String(ID_LENGTH), primary_key=True),
-    Column("file_path", Text, nullable=False),
-    Column("is_active", Boolean, nullable=False, default=True),
-    Column("is_paused", Boolean, nullable=False, default=False),
-    Column("version_id", BigId, ForeignKey("dag_version.id"), nullable=True),
-    Column("schedule_summary", Text, nullable=False, default=""),
-    Column("tags", Json, nullable=False, default=b"[]"),
-    Column("max_active_runs", Integer, nullable=False),
-    Column("deadlines", Json, nullable=False, default=b"[]"),
-    Column("next_dagrun_logical_date", Instant, nullable=True),
-    Column("next_dagrun_data_interval_start", Instant, nullable=True),
-    Column("next_dagrun_data_interval_end", Instant, nullable=True),
-    Column("next_dagrun_create_after", Instant, nullable=True),
-    Column("last_examined_at", Instant, nullable=True),
-    Column("timetable_plan", Json, nullable=True),
-    Column("updated_at", Instant, nullable=False),
+    DagColumns,
     Index("ix_dag_next_dagrun_create_after", "next_dagrun_create_after"),
     Index("ix_dag_file_path", "file_path"),
+    key="dag_id",
 )
-"""One row a DAG. `is_active` is False once its file is gone, or parsed well without it. `last_examined_at` is the
-`updated_at` that its next run was computed from: where it is older, or missing, that is still to be done.
-`timetable_plan`: the next runs by a timetable of the author's own."""
 
-dag_version = sa.Table(
+
+class DagVersionRow(Struct, frozen=True):
+    """A version of a DAG, immutable. `serialized`: JSON of a SerializedDag; `sources` has the DAG file first."""
+
+    dag_id: Name
+    number: int
+    version_hash: Hash
+    file_path: str
+    serialized: bytes
+    sources: list[SourceRef]
+    created_at: Moment
+    id: Id = 0
+
+
+dag_version = table_of(
     "dag_version",
-    metadata,
-    Column("id", BigId, primary_key=True, autoincrement=True),
-    Column("dag_id", String(ID_LENGTH), nullable=False),
-    Column("number", Integer, nullable=False),
-    Column("version_hash", String(64), nullable=False),
-    Column("file_path", Text, nullable=False),
-    Column("serialized", Json, nullable=False),
-    Column("sources", Json, nullable=False),
-    Column("created_at", Instant, nullable=False),
+    DagVersionRow,
     UniqueConstraint("dag_id", "number"),
     Index("ix_dag_version_dag_id_version_hash", "dag_id", "version_hash"),
 )
-"""Immutable. `serialized` is a SerializedDag, `sources` a list of {path, module, content_hash}."""
 
 source = sa.Table(
     "source",
@@ -199,30 +221,41 @@ source = sa.Table(
     Column("text", Text, nullable=False),
 )
 
-dag_file = sa.Table(
-    "dag_file",
-    metadata,
-    Column("path", Text, primary_key=True),
-    Column("content_hash", String(64), nullable=False),
-    Column("modified_ns", sa.BigInteger, nullable=False),
-    Column("size", sa.BigInteger, nullable=False),
-    Column("local_modules", Json, nullable=False, default=b"[]"),
-    Column("parsed_at", Instant, nullable=False),
-    Column("parse_seconds", Float, nullable=False),
-    Column("n_dags", Integer, nullable=False),
-    Column("n_errors", Integer, nullable=False),
-    Column("runtime", Text, nullable=False, default=""),
-)
-"""The last parse of each file: a start without changed files parses nothing."""
 
-parse_claim = sa.Table(
-    "parse_claim",
-    metadata,
-    Column("path", Text, primary_key=True),
-    Column("scheduler_id", String(64), nullable=False),
-    Column("claimed_at", Instant, nullable=False),
-)
-"""Which scheduler parses a file at this moment, where there are several."""
+class LocalModule(Struct, frozen=True):
+    """A local module that a file imported, with the SHA-256 of its text."""
+
+    path: str
+    content_hash: str
+
+
+class DagFileRow(Struct, frozen=True):
+    """A file at its last parse. `path` is relative to the DAG folder, `runtime` names the code that parsed it."""
+
+    path: str
+    content_hash: Hash
+    modified_ns: Big
+    size: Big
+    local_modules: list[LocalModule]
+    parsed_at: Moment
+    parse_seconds: float
+    n_dags: int
+    n_errors: int
+    runtime: str = ""
+
+
+dag_file = table_of("dag_file", DagFileRow, key="path")
+
+
+class ParseClaim(Struct, frozen=True):
+    """The scheduler that parses a file at this moment, if there are several."""
+
+    path: str
+    scheduler_id: SchedulerId
+    claimed_at: Moment
+
+
+parse_claim = table_of("parse_claim", ParseClaim, key="path")
 
 schema_compatibility = sa.Table(
     "schema_compatibility",
@@ -232,21 +265,23 @@ schema_compatibility = sa.Table(
 )
 """One row: the oldest schema revision whose asynsched may go on beside one that has migrated the database."""
 
-import_error = sa.Table(
-    "import_error",
-    metadata,
-    Column("id", BigId, primary_key=True, autoincrement=True),
-    Column("file_path", Text, nullable=False),
-    Column("kind", String(32), nullable=False),
-    Column("message", Text, nullable=False),
-    Column("traceback", Text, nullable=False, default=""),
-    Column("line", Integer, nullable=True),
-    Column("dag_id", Text, nullable=True),
-    Column("output", Text, nullable=False, default=""),
-    Column("is_warning", Boolean, nullable=False, default=False),
-    Column("created_at", Instant, nullable=False),
-    Index("ix_import_error_file_path", "file_path"),
-)
+
+class ImportErrorRow(Struct, frozen=True):
+    """An error, or a warning, of a file. The first of a file has the output of its code."""
+
+    file_path: str
+    kind: Word
+    message: str
+    traceback: str
+    line: int | None
+    dag_id: str | None
+    output: str
+    is_warning: bool
+    created_at: Moment
+    id: Id = 0
+
+
+import_error = table_of("import_error", ImportErrorRow, Index("ix_import_error_file_path", "file_path"))
 
 
 class DagRunRow(Struct, frozen=True, kw_only=True):
@@ -477,7 +512,7 @@ class AssetRow(Struct, frozen=True, kw_only=True):
     """An asset: one row for each name with a URI that a DAG, or an event, has ever named. `extra` describes it."""
 
     id: Id = 0
-    digest: Annotated[str, String(64)]
+    digest: Hash
     name: str
     uri: str
     group_name: str = "asset"
@@ -505,21 +540,29 @@ asset_alias_asset = sa.Table(
 )
 """The assets that an alias was found to stand for, when a task updated them through it."""
 
-asset_reference = sa.Table(
+
+class AssetReference(Struct, frozen=True):
+    """A place where a DAG's newest version names an asset, an alias or a reference (`kind`).
+
+    `role`: in its schedule, or as inlet or outlet of a task; `task_id` is empty for its schedule.
+    """
+
+    dag_id: Name
+    role: Annotated[str, String(16)]
+    task_id: Name
+    digest: Hash
+    kind: Annotated[str, String(16)]
+    name: str
+    uri: str
+    created_at: Moment
+
+
+asset_reference = table_of(
     "asset_reference",
-    metadata,
-    Column("dag_id", String(ID_LENGTH), primary_key=True),
-    Column("role", String(16), primary_key=True),
-    Column("task_id", String(ID_LENGTH), primary_key=True, default=""),
-    Column("digest", String(64), primary_key=True),
-    Column("kind", String(16), nullable=False),
-    Column("name", Text, nullable=False),
-    Column("uri", Text, nullable=False, default=""),
-    Column("created_at", Instant, nullable=False),
+    AssetReference,
     Index("ix_asset_reference_digest_role", "digest", "role"),
+    key="dag_id,role,task_id,digest",
 )
-"""Where a DAG's newest version names an asset, an alias or a reference (`kind`): in its schedule, or as inlet or outlet
-of a task (`role`)."""
 
 asset_event = sa.Table(
     "asset_event",
@@ -605,28 +648,34 @@ callback_request = table_of(
 """Written in the transaction of the state change that caused it. Unique, so that a transaction that is applied again
 adds nothing; a run that ends once more has another `created_at`."""
 
-deadline = sa.Table(
+
+class DeadlineRow(Struct, frozen=True, kw_only=True):
+    """A deadline of a run. `number` is its place among the DAG's; `state` is pending, met or missed.
+
+    A deadline that is not due yet is met once its run has succeeded, and pending again if the run is cleared.
+    """
+
+    id: Id = 0
+    dag_run_id: RunRowId
+    number: int
+    name: str = ""
+    due_at: Moment
+    state: Word = "pending"
+
+
+deadline = table_of(
     "deadline",
-    metadata,
-    Column("id", BigId, primary_key=True, autoincrement=True),
-    Column("dag_run_id", BigId, ForeignKey("dag_run.id", ondelete="CASCADE"), nullable=False),
-    Column("number", Integer, nullable=False),
-    Column("name", Text, nullable=False, default=""),
-    Column("due_at", Instant, nullable=False),
-    Column("state", String(32), nullable=False, default="pending"),
+    DeadlineRow,
     UniqueConstraint("dag_run_id", "number"),
     Index("ix_deadline_pending", "due_at", info={ONLY_WHERE: "state = 'pending'"}),
 )
-"""Until when a run is to have succeeded. `number` is its place among the DAG's deadlines; `state` is pending, met or
-missed."""
-
 
 run_request = sa.Table(
     "run_request",
     metadata,
     Column("id", BigId, primary_key=True, autoincrement=True),
     Column("dag_run_id", BigId, ForeignKey("dag_run.id", ondelete="CASCADE"), nullable=False),
-    Column("request", Json, nullable=False),
+    Column("request", LargeBinary, nullable=False),
     Column("actor", Text, nullable=False),
     Column("created_at", Instant, nullable=False),
     Index("ix_run_request_dag_run_id", "dag_run_id"),

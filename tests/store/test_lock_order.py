@@ -21,7 +21,7 @@ from asynsched.serialization.encode import serialize_dag
 from asynsched.states import DagRunState
 from asynsched.store import rows
 from asynsched.store.dags.files import claim_from_the_gone, claim_unclaimed, drop_claims
-from asynsched.store.dags.versions import NewVersion, add_versions
+from asynsched.store.dags.versions import add_versions
 from asynsched.store.engines.opening import open_database
 from asynsched.store.runs.backfills import add_backfill, add_dates
 from asynsched.store.runs.changes import Batch, ExpandedRow, RunRow, Stale, TaskRow
@@ -30,7 +30,7 @@ from asynsched.store.runs.queue import give_back_run, take_over_runs
 from asynsched.store.runs.transitions import apply, apply_at_once
 from asynsched.store.runs.xcoms import get_xcoms, put_xcom_of_try
 from asynsched.store.schedulers import remove_scheduler
-from asynsched.store.schema import XComValue, task_instance
+from asynsched.store.schema import DagVersionRow, XComValue, task_instance
 from tests.store.test_runs import NOW, new_run, task
 
 RUNS = (1, 2, 3)
@@ -92,7 +92,7 @@ def know_dag(conn: sa.Connection) -> None:
     with DAG("d") as dag:
         EmptyOperator(task_id="a")
     serialized = msgspec.json.encode(serialize_dag(dag))
-    add_versions(conn, [NewVersion("d", 1, "1", "d.py", serialized, (), NOW)])
+    add_versions(conn, [DagVersionRow("d", 1, "1", "d.py", serialized, (), NOW)])
 
 
 def take_over(conn: sa.Connection) -> int:

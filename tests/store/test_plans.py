@@ -10,13 +10,14 @@ import sqlalchemy as sa
 from asynsched.keys import DagRunKey
 from asynsched.store.assets import events as asset_events
 from asynsched.store.dags import dags
-from asynsched.store.dags.versions import NewVersion, add_versions
+from asynsched.store.dags.versions import add_versions
 from asynsched.store.runs import callbacks as callback_requests
 from asynsched.store.runs import dag_runs, deadlines, pools, slot_settlement, states_elsewhere, task_instances, xcoms
 from asynsched.store.runs import queue as run_queue
 from asynsched.store.runs import requests as run_requests
 from asynsched.store.runs.changes import AssetEventRow, Batch, RunRow, XComRow
 from asynsched.store.runs.transitions import apply, apply_at_once
+from asynsched.store.schema import DagVersionRow
 from asynsched.timetables.asset_condition import AssetNames
 from tests.store.test_runs import history, new_run, task
 from tests.support.history import fill, look_at_sizes
@@ -131,7 +132,7 @@ async def test_a_hot_query_never_looks_through_a_growing_table(database, hot):
 def plans_with_a_run(conn: sa.Connection, *hot: Any) -> list[str]:
     """Return the plans where there is the run that BATCH speaks of."""
     assert dag_runs.insert_run(conn, new_run()) == RUN.id
-    assert add_versions(conn, [NewVersion("d", 1, "1", "a.py", b"{}", (), NOW)]) == {"d": RUN.version_id}
+    assert add_versions(conn, [DagVersionRow("d", 1, "1", "a.py", b"{}", (), NOW)]) == {"d": RUN.version_id}
     return plans(conn, *hot)
 
 

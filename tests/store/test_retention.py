@@ -14,7 +14,7 @@ from asynsched.protocol.messages import SourceRef
 from asynsched.settings import RetentionSettings
 from asynsched.states import DagRunState
 from asynsched.store.audit import count_old_audit, record_audit
-from asynsched.store.dags.versions import NewVersion, add_versions, count_unused_versions, put_sources
+from asynsched.store.dags.versions import add_versions, count_unused_versions, put_sources
 from asynsched.store.database import Database
 from asynsched.store.runs.callbacks import finish_callback, next_callbacks
 from asynsched.store.runs.changes import Batch
@@ -25,6 +25,7 @@ from asynsched.store.runs.transitions import apply
 from asynsched.store.runs.xcoms import put_xcom
 from asynsched.store.schema import (
     CallbackRequest,
+    DagVersionRow,
     XComValue,
     callback_request,
     dag,
@@ -248,7 +249,7 @@ async def test_versions_go_that_no_run_needs_and_sources_that_no_version_needs(d
     def version(conn: Connection, number: int, sources: Iterable[str], at: datetime) -> int:
         put_sources(conn, {name: f"text of {name}" for name in sources})
         refs = [SourceRef(f"{name}.py", name, name) for name in sources]
-        return add_versions(conn, [NewVersion("d", number, str(number), "a.py", b"{}", refs, at)])["d"]
+        return add_versions(conn, [DagVersionRow("d", number, str(number), "a.py", b"{}", refs, at)])["d"]
 
     def prepare(conn: Connection) -> int:
         add_dag(conn, "d")

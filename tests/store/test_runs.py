@@ -10,7 +10,7 @@ from asynsched import DAG
 from asynsched.errors import AlreadyExists, StoreError
 from asynsched.states import DagRunState, DagRunType
 from asynsched.store.dags.parse_results import DagDefaults, FileStamp, store_report
-from asynsched.store.dags.versions import NewVersion, add_versions
+from asynsched.store.dags.versions import add_versions
 from asynsched.store.runs.callbacks import finish_callback, next_callbacks, take_callback
 from asynsched.store.runs.changes import Batch, RunRow, Stale, TaskRow, XComRow
 from asynsched.store.runs.dag_runs import (
@@ -31,7 +31,7 @@ from asynsched.store.runs.states_elsewhere import TaskFilter, states_by_run
 from asynsched.store.runs.task_instances import list_task_instances, list_tries, load_task_instances
 from asynsched.store.runs.transitions import apply
 from asynsched.store.runs.xcoms import delete_xcoms, get_xcoms, list_xcoms, put_xcom, put_xcom_of_try, some_xcoms
-from asynsched.store.schema import CallbackRequest, DagRunRow, HistoryRow, XComValue
+from asynsched.store.schema import CallbackRequest, DagRunRow, DagVersionRow, HistoryRow, XComValue
 from tests.support.simulated import report_of
 
 NOW = datetime(2026, 3, 1, 12, 0, 0, 123456, tzinfo=UTC)
@@ -127,7 +127,7 @@ async def test_the_last_scheduled_interval_ignores_manual_runs_and_backfills(dat
 
 async def test_a_batch_returns_rows_that_its_author_did_not_know_as_stale(database):
     run = await database.write(insert_run, new_run())
-    version = (await database.write(add_versions, [NewVersion("d", 1, "1", "a.py", b"{}", (), NOW)]))["d"]
+    version = (await database.write(add_versions, [DagVersionRow("d", 1, "1", "a.py", b"{}", (), NOW)]))["d"]
     start = RunRow(run, "queued", 0, "running", "", NOW, None, version, "me", 5, NOW)
     tasks = [task(run, "a", "queued", try_number=1, token="x"), task(run, "b", None), task(run, "c", None, map_index=0)]
     first = Batch(5, runs=[start], new_tasks=tasks)

@@ -6,7 +6,7 @@ import pytest
 from asynsched import DAG, EmptyOperator, TaskGroup
 from asynsched.errors import NotFound
 from asynsched.serialization.encode import serialize_dag
-from asynsched.store.dags.versions import NewVersion, add_versions
+from asynsched.store.dags.versions import add_versions
 from asynsched.store.runs import states_elsewhere
 from asynsched.store.runs.dag_runs import insert_run
 from asynsched.store.runs.states_elsewhere import (
@@ -17,7 +17,7 @@ from asynsched.store.runs.states_elsewhere import (
     previous_task_instance,
     states_by_run,
 )
-from asynsched.store.schema import task_instance
+from asynsched.store.schema import DagVersionRow, task_instance
 from tests.store.test_runs import DAY, NOW, new_run, task
 
 INSTANCES = {
@@ -36,7 +36,7 @@ def fill(conn):
             with TaskGroup("in"):
                 EmptyOperator(task_id="b")
     serialized = msgspec.json.encode(serialize_dag(dag))
-    add_versions(conn, [NewVersion("d", 1, "1", "d.py", serialized, (), NOW)])
+    add_versions(conn, [DagVersionRow("d", 1, "1", "d.py", serialized, (), NOW)])
     for number, (run_id, instances) in enumerate(INSTANCES.items()):
         run = insert_run(conn, new_run(run_id, logical_date=NOW + number * DAY))
         for (task_id, map_index), state in instances.items():

@@ -10,9 +10,9 @@ from asynsched.executors.log_paths import log_path
 from asynsched.home import LOGS
 from asynsched.keys import TaskInstanceKey
 from asynsched.scheduling.creation.scheduled_runs import Examined, examine_dags
-from asynsched.store.dags.versions import DagVersionRow, get_version
+from asynsched.store.dags.versions import get_version
 from asynsched.store.rows import as_struct
-from asynsched.store.schema import AuditRow, audit, dag_version
+from asynsched.store.schema import AuditRow, DagVersionRow, audit, dag_version
 
 
 def list_audit(conn: Connection, *, dag_id: str | None = None) -> list[AuditRow]:

@@ -6,37 +6,24 @@ from typing import Any, NamedTuple
 
 import msgspec
 import sqlalchemy as sa
-from msgspec import Struct
 from sqlalchemy import Connection
 
 from asynsched.errors import NotFound
 from asynsched.serialization.schema import ParseQuestions, TimetableQuestion
-from asynsched.store.rows import as_struct, from_json, in_portions, near_names
+from asynsched.store.rows import fetch, fetch_in, near_names, select_in
 from asynsched.store.runs.dag_runs import last_scheduled_interval
-from asynsched.store.schema import dag, dag_version, import_error
+from asynsched.store.schema import DagColumns, dag, dag_version, import_error
 from asynsched.timetables import PlannedInterval, TimetablePlan
 from asynsched.timetables.base import DagRunInfo
 
 
-class DagRow(Struct, frozen=True):
-    """A DAG. `is_active` is False once its file is gone, or parsed well without it."""
+class DagRow(DagColumns, frozen=True, kw_only=True):
+    """A DAG, read without its `deadlines` and its `timetable_plan`.
 
-    dag_id: str
-    file_path: str
-    is_active: bool
-    is_paused: bool
-    version_id: int | None
-    schedule_summary: str
-    tags: list[str]
-    max_active_runs: int
-    next_dagrun_logical_date: datetime | None
-    next_dagrun_data_interval_start: datetime | None
-    next_dagrun_data_interval_end: datetime | None
-    next_dagrun_create_after: datetime | None
-    last_examined_at: datetime | None
-    updated_at: datetime
+    `has_errors`: whether the last parse of its file found an error in the file or the DAG.
+    """
+
     has_errors: bool
-    """Whether the last parse of its file found an error in the file or the DAG."""
 
 
 _HAS_ERRORS = (
@@ -48,19 +35,62 @@ _HAS_ERRORS = (
     )
     .label("has_errors")
 )
-_DAGS: sa.Select[Any] = sa.select(*(dag.c[name] for name in DagRow.__struct_fields__ if name in dag.c), _HAS_ERRORS)
-_SOME = _DAGS.where(dag.c.dag_id.in_(sa.bindparam("dag_ids", expanding=True)))
-_ACTIVE = _DAGS.where(dag.c.is_active).order_by(dag.c.dag_id)
-_ALL_IDS = sa.select(dag.c.dag_id).order_by(dag.c.dag_id)
-_IDS = _ALL_IDS.where(dag.c.is_active)
-_IS_UNEXAMINED = sa.or_(dag.c.last_examined_at.is_(None), dag.c.last_examined_at < dag.c.updated_at)
-_DUE_AT = sa.case((_IS_UNEXAMINED, dag.c.updated_at), else_=dag.c.next_dagrun_create_after)
-_SCHEDULED = (
-    sa.select(dag.c.dag_id, _DUE_AT.label("due_at"))
-    .where(dag.c.is_active, ~dag.c.is_paused, sa.or_(_IS_UNEXAMINED, dag.c.next_dagrun_create_after.is_not(None)))
-    .order_by("due_at", dag.c.dag_id)
-)
-_SCHEDULED_UNTIL = _SCHEDULED.where(sa.bindparam("until", type_=dag.c.updated_at.type) >= _DUE_AT)
+_LARGE = {"deadlines", "timetable_plan"}
+_DAGS: sa.Select[Any] = sa.select(*(column for column in dag.c if column.name not in _LARGE), _HAS_ERRORS)
+
+
+def get_dag(conn: Connection, dag_id: str) -> DagRow | None:
+    """Return a DAG, active or not; None when there never was one."""
+    return get_dags(conn, [dag_id]).get(dag_id)
+
+
+def get_dags(conn: Connection, dag_ids: Sequence[str]) -> dict[str, DagRow]:
+    """Return DAGs by dag_id, active or not, without unknown ones."""
+    return {row.dag_id: row for row in fetch_in(conn, DagRow, _DAGS, dag.c.dag_id, dag_ids)}
+
+
+def find_dag(conn: Connection, dag_id: str) -> DagRow:
+    """Return an active DAG. Raises NotFound with the nearest names."""
+    found = get_dag(conn, dag_id)
+    if found is None or not found.is_active:
+        raise NotFound("DAG", dag_id, near_dag_ids(conn, dag_id))
+    return found
+
+
+def list_dags(conn: Connection) -> list[DagRow]:
+    """Return the active DAGs, by dag_id."""
+    return fetch(conn, DagRow, _DAGS.where(dag.c.is_active).order_by(dag.c.dag_id))
+
+
+def near_dag_ids(conn: Connection, dag_id: str) -> tuple[str, ...]:
+    """Return the active DAGs that a wrong dag_id may stand for."""
+    return near_names(dag_id, conn.scalars(sa.select(dag.c.dag_id).where(dag.c.is_active).order_by(dag.c.dag_id)))
+
+
+def all_dag_ids(conn: Connection) -> list[str]:
+    """Return the dag_id of every DAG that there ever was."""
+    return list(conn.scalars(sa.select(dag.c.dag_id).order_by(dag.c.dag_id)))
+
+
+def scheduled_dag_ids(conn: Connection, until: datetime | None = None) -> list[tuple[str, datetime]]:
+    """Return each unpaused DAG with something to examine, and since when or from when, the earliest first.
+
+    That is when its next run is due, or when it changed, if no scheduler has examined it since.
+
+    Args:
+        until: Leaves out later ones.
+    """
+    is_unexamined = sa.or_(dag.c.last_examined_at.is_(None), dag.c.last_examined_at < dag.c.updated_at)
+    due_at = sa.case((is_unexamined, dag.c.updated_at), else_=dag.c.next_dagrun_create_after)
+    query = (
+        sa.select(dag.c.dag_id, due_at.label("due_at"))
+        .where(dag.c.is_active, ~dag.c.is_paused, sa.or_(is_unexamined, dag.c.next_dagrun_create_after.is_not(None)))
+        .order_by("due_at", dag.c.dag_id)
+    )
+    rows = conn.execute(query if until is None else query.where(due_at <= until))
+    return [(row.dag_id, row.due_at) for row in rows]
+
+
 _SET_NEXT = (
     sa.update(dag)
     .where(dag.c.dag_id == sa.bindparam("key"))
@@ -72,62 +102,6 @@ _SET_NEXT = (
         last_examined_at=sa.bindparam("examined_at"),
     )
 )
-_SET_PAUSED = (
-    sa.update(dag)
-    .where(dag.c.dag_id == sa.bindparam("key"), dag.c.is_active)
-    .values(is_paused=sa.bindparam("paused"), updated_at=sa.bindparam("now"))
-)
-_PAUSE_ACTIVE = _SET_PAUSED.where(~dag.c.is_paused)
-
-
-def get_dag(conn: Connection, dag_id: str) -> DagRow | None:
-    """Return a DAG, active or not; None when there never was one."""
-    return get_dags(conn, [dag_id]).get(dag_id)
-
-
-def get_dags(conn: Connection, dag_ids: Sequence[str]) -> dict[str, DagRow]:
-    """Return DAGs by dag_id, active or not, without unknown ones."""
-    rows = in_portions(conn, _SOME, "dag_ids", dag_ids)
-    return {row.dag_id: as_struct(DagRow, row, tags=from_json(row.tags)) for row in rows}
-
-
-def find_dag(conn: Connection, dag_id: str) -> DagRow:
-    """Return an active DAG.
-
-    Raises:
-        NotFound: It does not exist; carries the nearest names.
-    """
-    found = get_dag(conn, dag_id)
-    if found is None or not found.is_active:
-        raise NotFound("DAG", dag_id, near_dag_ids(conn, dag_id))
-    return found
-
-
-def list_dags(conn: Connection) -> list[DagRow]:
-    """Return the active DAGs, by dag_id."""
-    return [as_struct(DagRow, row, tags=from_json(row.tags)) for row in conn.execute(_ACTIVE)]
-
-
-def near_dag_ids(conn: Connection, dag_id: str) -> tuple[str, ...]:
-    """Return the active DAGs that a wrong dag_id may stand for."""
-    return near_names(dag_id, conn.scalars(_IDS))
-
-
-def all_dag_ids(conn: Connection) -> list[str]:
-    """Return the dag_id of every DAG that there ever was."""
-    return list(conn.scalars(_ALL_IDS))
-
-
-def scheduled_dag_ids(conn: Connection, until: datetime | None = None) -> list[tuple[str, datetime]]:
-    """Return each unpaused DAG with something to examine, and since when or from when, the earliest first.
-
-    That is when its next run is due, or when it changed, if no scheduler has examined it since.
-
-    Args:
-        until: Leaves out later ones.
-    """
-    rows = conn.execute(_SCHEDULED) if until is None else conn.execute(_SCHEDULED_UNTIL, {"until": until})
-    return [(row.dag_id, row.due_at) for row in rows]
 
 
 def set_next_dagruns(conn: Connection, infos: Mapping[str, DagRunInfo | None], dags: Mapping[str, DagRow]) -> None:
@@ -152,39 +126,26 @@ def set_next_dagruns(conn: Connection, infos: Mapping[str, DagRunInfo | None], d
 
 def pause_active(conn: Connection, dag_id: str, now: datetime) -> bool:
     """Pause a DAG. False: it was paused already, or is gone."""
-    return conn.execute(_PAUSE_ACTIVE, {"key": dag_id, "paused": True, "now": now}).rowcount > 0
+    return conn.execute(_paused(dag_id, True, now).where(~dag.c.is_paused)).rowcount > 0
 
 
 def set_paused(conn: Connection, dag_id: str, is_paused: bool, now: datetime) -> None:
-    """Pause or unpause a DAG.
-
-    Raises:
-        NotFound: There is no such active DAG; carries the nearest names.
-    """
-    if conn.execute(_SET_PAUSED, {"key": dag_id, "paused": is_paused, "now": now}).rowcount == 0:
+    """Pause or unpause an active DAG. Raises NotFound with the nearest names."""
+    if conn.execute(_paused(dag_id, is_paused, now)).rowcount == 0:
         raise NotFound("DAG", dag_id, near_dag_ids(conn, dag_id))
 
 
-_PLANS = sa.select(dag.c.dag_id, dag.c.timetable_plan).where(
-    dag.c.dag_id.in_(sa.bindparam("dag_ids", expanding=True)), dag.c.timetable_plan.is_not(None)
-)
-_OF_FILES = (
-    sa.select(
-        dag.c.file_path, dag.c.dag_id, dag_version.c.version_hash, dag.c.timetable_plan.is_not(None).label("has_plan")
-    )
-    .join(dag_version, dag_version.c.id == dag.c.version_id, isouter=True)
-    .where(dag.c.file_path.in_(sa.bindparam("paths", expanding=True)))
-    .order_by(dag.c.dag_id)
-)
-_FILE = sa.select(dag.c.file_path).where(
-    dag.c.dag_id == sa.bindparam("dag_id"), dag.c.is_active, dag.c.timetable_plan.is_not(None)
-)
+def _paused(dag_id: str, is_paused: bool, now: datetime) -> sa.Update:
+    return sa.update(dag).where(dag.c.dag_id == dag_id, dag.c.is_active).values(is_paused=is_paused, updated_at=now)
+
+
 _plan = msgspec.json.Decoder(TimetablePlan)
 
 
 def get_plans(conn: Connection, dag_ids: Sequence[str]) -> dict[str, TimetablePlan]:
     """Return the runs that custom timetables returned, by dag_id, without DAGs that have no such runs."""
-    rows = in_portions(conn, _PLANS, "dag_ids", dag_ids)
+    query = sa.select(dag.c.dag_id, dag.c.timetable_plan).where(dag.c.timetable_plan.is_not(None))
+    rows = select_in(conn, query, dag.c.dag_id, dag_ids)
     return {row.dag_id: _plan.decode(row.timetable_plan) for row in rows}
 
 
@@ -195,7 +156,8 @@ def get_plan(conn: Connection, dag_id: str) -> TimetablePlan | None:
 
 def file_to_ask(conn: Connection, dag_id: str) -> str | None:
     """Return the file of a DAG with a custom timetable; None for any other."""
-    path: str | None = conn.scalar(_FILE, {"dag_id": dag_id})
+    query = sa.select(dag.c.file_path).where(dag.c.is_active, dag.c.timetable_plan.is_not(None))
+    path: str | None = conn.scalar(query.where(dag.c.dag_id == dag_id))
     return path
 
 
@@ -208,8 +170,14 @@ class BeforeParse(NamedTuple):
 
 def before_parses(conn: Connection, paths: Sequence[str], now: datetime) -> dict[str, BeforeParse]:
     """Return the input of these files' parses, by path, from the DAGs that they had."""
+    has_plan = dag.c.timetable_plan.is_not(None).label("has_plan")
+    query = (
+        sa.select(dag.c.file_path, dag.c.dag_id, dag_version.c.version_hash, has_plan)
+        .join(dag_version, dag_version.c.id == dag.c.version_id, isouter=True)
+        .order_by(dag.c.dag_id)
+    )
     of_files: dict[str, list[sa.Row[Any]]] = {path: [] for path in paths}
-    for row in in_portions(conn, _OF_FILES, "paths", paths):
+    for row in select_in(conn, query, dag.c.file_path, paths):
         of_files[row.file_path].append(row)
     return {path: _before_parse(conn, rows, now) for path, rows in of_files.items()}
 

@@ -8,116 +8,66 @@ claim the same files may wait for one another, but never in a cycle.
 from collections.abc import Collection, Sequence
 from datetime import datetime
 
-import msgspec
 import sqlalchemy as sa
-from msgspec import Struct
 from msgspec.structs import asdict
 from sqlalchemy import Connection
 
 from asynsched.serialization.schema import FileError
-from asynsched.store.rows import as_struct, portions, storable, to_json
+from asynsched.store.rows import as_new, fetch, fetch_in, portions, storable
 from asynsched.store.runs.row_locks import lock_out_others
-from asynsched.store.schema import dag_file, import_error, parse_claim, scheduler
+from asynsched.store.schema import (
+    DagFileRow,
+    ImportErrorRow,
+    ParseClaim,
+    dag_file,
+    import_error,
+    parse_claim,
+    scheduler,
+)
 from asynsched.store.statements import execute_rows, for_each_dialect, insert_of, insert_or_update
-
-
-class LocalModule(Struct, frozen=True):
-    """A local module that a file imported, with the SHA-256 of its text."""
-
-    path: str
-    content_hash: str
-
-
-class DagFileRow(Struct, frozen=True):
-    """A file at its last parse. `path` is relative to the DAG folder, `runtime` names the code that parsed it."""
-
-    path: str
-    content_hash: str
-    modified_ns: int
-    size: int
-    local_modules: list[LocalModule]
-    parsed_at: datetime
-    parse_seconds: float
-    n_dags: int
-    n_errors: int
-    runtime: str = ""
-
-
-_ALL = sa.select(dag_file).order_by(dag_file.c.path)
-_ONE = sa.select(dag_file).where(dag_file.c.path == sa.bindparam("path"))
-_SOME = sa.select(dag_file).where(dag_file.c.path.in_(sa.bindparam("paths", expanding=True)))
-_DELETE = sa.delete(dag_file).where(dag_file.c.path == sa.bindparam("key"))
-_local_modules = msgspec.json.Decoder(list[LocalModule])
 
 
 def known_files(conn: Connection) -> list[DagFileRow]:
     """Return every file that was parsed and is not gone, by path."""
-    return [_file(row) for row in conn.execute(_ALL)]
+    return fetch(conn, DagFileRow, sa.select(dag_file).order_by(dag_file.c.path))
 
 
 def get_file(conn: Connection, path: str) -> DagFileRow | None:
     """Return a file; None when it was never parsed, or is gone."""
-    row = conn.execute(_ONE, {"path": path}).first()
-    return None if row is None else _file(row)
+    return get_files(conn, [path]).get(path)
 
 
 def get_files(conn: Connection, paths: Sequence[str]) -> dict[str, DagFileRow]:
     """Return files by their paths, without those that were never parsed, or are gone."""
-    return {row.path: _file(row) for some in portions(paths) for row in conn.execute(_SOME, {"paths": some})}
+    return {row.path: row for row in fetch_in(conn, DagFileRow, sa.select(dag_file), dag_file.c.path, paths)}
 
 
 def put_files(conn: Connection, files: Sequence[DagFileRow]) -> None:
     """Store the state of files at their last parse."""
     if files:
-        conn.execute(insert_or_update(conn, dag_file), [_values(file) for file in files])
+        conn.execute(insert_or_update(conn, dag_file), [asdict(file) for file in files])
 
 
 def delete_files(conn: Connection, paths: Sequence[str]) -> None:
     """Forget files."""
-    if paths:
-        conn.execute(_DELETE, [{"key": path} for path in paths])
+    for some in portions(paths):
+        conn.execute(sa.delete(dag_file).where(dag_file.c.path.in_(some)))
 
 
-def _values(file: DagFileRow) -> dict[str, object]:
-    return {**asdict(file), "local_modules": to_json(file.local_modules)}
-
-
-def _file(row: "sa.Row[tuple[object, ...]]") -> DagFileRow:
-    return as_struct(DagFileRow, row, local_modules=_local_modules.decode(row.local_modules))
-
-
-class ImportErrorRow(Struct, frozen=True):
-    """An error, or a warning, of a file. The first of a file has the output of its code."""
-
-    file_path: str
-    kind: str
-    message: str
-    traceback: str
-    line: int | None
-    dag_id: str | None
-    output: str
-    is_warning: bool
-    created_at: datetime
-
-
-_COLUMNS = tuple(import_error.c[name] for name in ImportErrorRow.__struct_fields__)
-_ALL_ERRORS = sa.select(*_COLUMNS).order_by(import_error.c.file_path, import_error.c.id)
-_ERRORS_OF_FILE = _ALL_ERRORS.where(import_error.c.file_path == sa.bindparam("path"))
-_ERRORS_OF_FILES = _ALL_ERRORS.where(import_error.c.file_path.in_(sa.bindparam("paths", expanding=True)))
-_DELETE_ERRORS = sa.delete(import_error).where(import_error.c.file_path.in_(sa.bindparam("paths", expanding=True)))
+_ERRORS = sa.select(*(column for column in import_error.c if column.name != "id")).order_by(
+    import_error.c.file_path, import_error.c.id
+)
 _LONGEST_KIND = 32
 
 
 def list_errors(conn: Connection, file_path: str | None = None) -> list[ImportErrorRow]:
     """Return the errors and warnings of a file, or of all files, by file, in the order in which they were found."""
-    rows = conn.execute(_ALL_ERRORS) if file_path is None else conn.execute(_ERRORS_OF_FILE, {"path": file_path})
-    return [as_struct(ImportErrorRow, row) for row in rows]
+    return fetch(conn, ImportErrorRow, _ERRORS) if file_path is None else list_errors_of(conn, [file_path])
 
 
 def list_errors_of(conn: Connection, file_paths: Sequence[str]) -> list[ImportErrorRow]:
     """Return the errors and warnings of some files."""
-    rows = (row for some in portions(file_paths) for row in conn.execute(_ERRORS_OF_FILES, {"paths": some}))
-    return [as_struct(ImportErrorRow, row) for row in rows]
+    return fetch_in(conn, ImportErrorRow, _ERRORS, import_error.c.file_path, file_paths)
 
 
 def error_rows(
@@ -144,32 +94,22 @@ def error_rows(
 def replace_errors(conn: Connection, paths: Sequence[str], rows: Sequence[ImportErrorRow]) -> None:
     """Replace the stored errors of these files."""
     for some in portions(paths):
-        conn.execute(_DELETE_ERRORS, {"paths": some})
+        conn.execute(sa.delete(import_error).where(import_error.c.file_path.in_(some)))
     if rows:
-        conn.execute(import_error.insert(), [asdict(row) for row in rows])
-
-
-class _ClaimRow(Struct, frozen=True, array_like=True):
-    path: str
-    scheduler_id: str
-    claimed_at: datetime
+        conn.execute(import_error.insert(), [as_new(row) for row in rows])
 
 
 _CLAIM = for_each_dialect(
-    lambda dialect: insert_of("parse_claim", _ClaimRow, dialect, conflict="DO NOTHING RETURNING path")
+    lambda dialect: insert_of("parse_claim", ParseClaim, dialect, conflict="DO NOTHING RETURNING path")
 )
-_IS_OF_FILE = parse_claim.c.path == sa.bindparam("of_path")
 _SERVING = sa.select(scheduler.c.id).where(
     scheduler.c.ended_at.is_(None), scheduler.c.id.not_in(sa.bindparam("silent", expanding=True))
 )
 _TAKE_FROM_THE_GONE = (
     sa.update(parse_claim)
     .where(
-        _IS_OF_FILE,
-        sa.or_(
-            parse_claim.c.scheduler_id == sa.bindparam("me"),
-            parse_claim.c.scheduler_id.not_in(_SERVING),
-        ),
+        parse_claim.c.path == sa.bindparam("of_path"),
+        sa.or_(parse_claim.c.scheduler_id == sa.bindparam("me"), parse_claim.c.scheduler_id.not_in(_SERVING)),
     )
     .values(scheduler_id=sa.bindparam("me"), claimed_at=sa.bindparam("now"))
 )
@@ -193,7 +133,7 @@ def claim_unclaimed(conn: Connection, paths: Collection[str], scheduler_id: str,
     Returns:
         The files that are this scheduler's now. `get_files`, called only after that, has the other schedulers' results.
     """
-    rows = [_ClaimRow(path, scheduler_id, now) for path in sorted(paths)]
+    rows = [ParseClaim(path, scheduler_id, now) for path in sorted(paths)]
     return {row.path for row in execute_rows(conn, _CLAIM[conn.dialect.name], rows)}
 
 

@@ -22,9 +22,6 @@ from asynsched.protocol.messages import SourceRef
 from asynsched.serialization.schema import FileError, ParsedDag, ParseReport, SerializedDag
 from asynsched.store.assets.references import store_references
 from asynsched.store.dags.files import (
-    DagFileRow,
-    ImportErrorRow,
-    LocalModule,
     delete_files,
     drop_claims,
     error_rows,
@@ -35,9 +32,17 @@ from asynsched.store.dags.files import (
     replace_errors,
     store_alone,
 )
-from asynsched.store.dags.versions import NewVersion, add_versions, put_sources
+from asynsched.store.dags.versions import add_versions, put_sources
 from asynsched.store.rows import LARGEST_INTEGER, portions, storable, to_json
-from asynsched.store.schema import dag, dag_version, import_error
+from asynsched.store.schema import (
+    DagFileRow,
+    DagVersionRow,
+    ImportErrorRow,
+    LocalModule,
+    dag,
+    dag_version,
+    import_error,
+)
 
 
 class FileStamp(NamedTuple):
@@ -288,7 +293,7 @@ class DagChange:
 
     dag: SerializedDag
     before: Any
-    version: NewVersion | None
+    version: DagVersionRow | None
     values: dict[str, Any]
 
 
@@ -348,7 +353,7 @@ def _change(found: Found, known: Known, now: datetime, defaults: DagDefaults) ->
             continue
         row = None if before is None else before.row
         number = 0 if row is None else row.number or 0
-        version = NewVersion(dag_id, number + 1, parsed.version_hash, path, serialized, refs, now)
+        version = DagVersionRow(dag_id, number + 1, parsed.version_hash, path, serialized, refs, now)
         is_same = row is not None and (row.version_hash, row.file_path) == (parsed.version_hash, path)
         values = _values(path, parsed, now, defaults)
         was_active = before is not None and before.is_active
@@ -406,7 +411,7 @@ def _values(path: str, parsed: ParsedDag, now: datetime, defaults: DagDefaults) 
         "is_active": True,
         "is_paused": defaults.paused if paused is None else paused,
         "schedule_summary": found.schedule_summary,
-        "tags": to_json(found.tags),
+        "tags": list(found.tags),
         "max_active_runs": min(limit, LARGEST_INTEGER) or LARGEST_INTEGER,  # 0 means no limit, as in Airflow
         "deadlines": to_json(found.deadlines),
         # Each parse asks for it, so a DAG that has a plan counts as changed by each.

@@ -8,7 +8,7 @@ from msgspec import Struct
 from sqlalchemy import Connection
 
 from asynsched.errors import NotFound
-from asynsched.store.rows import fetch
+from asynsched.store.rows import fetch, fetch_one
 from asynsched.store.schema import BackfillRow, backfill, backfill_dag_run, dag_run
 
 Reprocess = Literal["none", "failed", "completed"]
@@ -49,29 +49,10 @@ def _n(state: str) -> sa.Label[Any]:
 
 _BACKFILLS: sa.Select[Any] = (
     sa.select(backfill, *map(_n, ("queued", "running", "success", "failed")))
-    .select_from(
-        backfill.outerjoin(backfill_dag_run, backfill_dag_run.c.backfill_id == backfill.c.id).outerjoin(
-            dag_run, dag_run.c.id == backfill_dag_run.c.dag_run_id
-        )
-    )
+    .join(backfill_dag_run, backfill_dag_run.c.backfill_id == backfill.c.id, isouter=True)
+    .join(dag_run, dag_run.c.id == backfill_dag_run.c.dag_run_id, isouter=True)
     .group_by(*backfill.c)
     .order_by(backfill.c.id.desc())
-)
-_DATES: sa.Select[Any] = (
-    sa.select(
-        backfill_dag_run.c.logical_date,
-        backfill_dag_run.c.dag_run_id,
-        dag_run.c.run_id,
-        dag_run.c.state,
-        backfill_dag_run.c.exception_reason,
-    )
-    .select_from(backfill_dag_run.outerjoin(dag_run, dag_run.c.id == backfill_dag_run.c.dag_run_id))
-    .where(backfill_dag_run.c.backfill_id == sa.bindparam("key"))
-    .order_by(backfill_dag_run.c.sort_ordinal)
-)
-_SET_PAUSED = sa.update(backfill).where(backfill.c.id == sa.bindparam("key")).values(is_paused=sa.bindparam("paused"))
-_SET_CANCELLED = (
-    sa.update(backfill).where(backfill.c.id == sa.bindparam("key")).values(cancelled_at=sa.bindparam("now"))
 )
 
 
@@ -102,22 +83,29 @@ def list_backfills(conn: Connection, *, dag_id: str | None = None) -> list[Backf
 
 def get_backfill(conn: Connection, backfill_id: int) -> BackfillProgress:
     """Return a backfill. Raises NotFound."""
-    found = fetch(conn, BackfillProgress, _BACKFILLS.where(backfill.c.id == backfill_id))
-    if not found:
+    found = fetch_one(conn, BackfillProgress, _BACKFILLS.where(backfill.c.id == backfill_id))
+    if found is None:
         raise NotFound("backfill", str(backfill_id))
-    return found[0]
+    return found
 
 
 def list_dates(conn: Connection, backfill_id: int) -> list[BackfillDate]:
     """Return the dates of a backfill, in the order in which they run."""
-    return fetch(conn, BackfillDate, _DATES, {"key": backfill_id})
+    names = ("logical_date", "dag_run_id", "exception_reason")
+    query: sa.Select[Any] = (
+        sa.select(*(backfill_dag_run.c[name] for name in names), dag_run.c.run_id, dag_run.c.state)
+        .join(dag_run, dag_run.c.id == backfill_dag_run.c.dag_run_id, isouter=True)
+        .where(backfill_dag_run.c.backfill_id == backfill_id)
+        .order_by(backfill_dag_run.c.sort_ordinal)
+    )
+    return fetch(conn, BackfillDate, query)
 
 
 def pause_backfill(conn: Connection, backfill_id: int, *, is_paused: bool) -> None:
     """Pause or resume a backfill."""
-    conn.execute(_SET_PAUSED, {"key": backfill_id, "paused": is_paused})
+    conn.execute(sa.update(backfill).where(backfill.c.id == backfill_id).values(is_paused=is_paused))
 
 
 def end_backfill(conn: Connection, backfill_id: int, now: datetime) -> None:
     """Mark a backfill as cancelled."""
-    conn.execute(_SET_CANCELLED, {"key": backfill_id, "now": now})
+    conn.execute(sa.update(backfill).where(backfill.c.id == backfill_id).values(cancelled_at=now))

@@ -11,7 +11,7 @@ from sqlalchemy import Connection
 from asynsched.errors import AlreadyExists
 from asynsched.keys import DagRunKey
 from asynsched.states import FINISHED_RUN_STATES, DagRunState, DagRunType
-from asynsched.store.rows import fetch, fetch_one, in_portions, to_json
+from asynsched.store.rows import fetch, fetch_one, select_in, to_json
 from asynsched.store.runs.deadlines import add_deadlines
 from asynsched.store.schema import DagRunRow, dag, dag_run
 from asynsched.store.statements import execute_rows, for_each_dialect, insert_of, rows_of
@@ -105,33 +105,8 @@ _N_ACTIVE = for_each_dialect(
         f" + {_number_of('running', 'ix_dag_run_running', dialect)} AS n FROM {rows_of(_DagId, dialect)} AS v"
     )
 )
-_IS_OF_DAG = dag_run.c.dag_id == sa.bindparam("dag_id")
-_IS_OF_STATE = dag_run.c.state == sa.bindparam("state")
-_ONE = sa.select(dag_run).where(_IS_OF_DAG, dag_run.c.run_id == sa.bindparam("run_id"))
-_OF_DATE = sa.select(dag_run).where(_IS_OF_DAG, dag_run.c.logical_date == sa.bindparam("date"))
-_NEWEST = sa.select(dag_run).order_by(dag_run.c.id.desc()).limit(sa.bindparam("limit"))
-_NEWEST_OF_DAG = (
-    sa.select(dag_run)
-    .where(_IS_OF_DAG)
-    .order_by(dag_run.c.run_after.desc(), dag_run.c.id.desc())
-    .limit(sa.bindparam("limit"))
-)
-_LAST_STATES = _NEWEST_OF_DAG.with_only_columns(dag_run.c.state)
-# Not LIKE: on SQLite that ignores case, and `_` matches any letter.
-_BEGINNING_WITH = _NEWEST_OF_DAG.where(
-    sa.func.substr(dag_run.c.run_id, 1, sa.bindparam("length")) == sa.bindparam("beginning")
-)
-_N_ENDED = (
-    sa.select(dag_run.c.state, sa.func.count().label("n"))
-    .where(dag_run.c.ended_at >= sa.bindparam("since"))
-    .group_by(dag_run.c.state)
-)
-_FAILED_SINCE = (
-    sa.select(dag_run)
-    .where(dag_run.c.ended_at >= sa.bindparam("since"), dag_run.c.state == DagRunState.FAILED)
-    .order_by(dag_run.c.ended_at, dag_run.c.id)
-    .limit(sa.bindparam("limit"))
-)
+_RUNS = sa.select(dag_run)
+_NEWEST_FIRST = _RUNS.order_by(dag_run.c.run_after.desc(), dag_run.c.id.desc())
 # From the DAGs, with one look into the index for each, however many runs it has had.
 _NEWEST_SCHEDULED = (
     sa.select(dag_run.c.id)
@@ -146,18 +121,6 @@ _LAST_SCHEDULED = (
     sa.select(_newest.c.dag_id, _newest.c.data_interval_start, _newest.c.data_interval_end)
     .select_from(dag)
     .join(_newest, _newest.c.id == _NEWEST_SCHEDULED)
-    .where(dag.c.dag_id.in_(sa.bindparam("dag_ids", expanding=True)))
-)
-_PREVIOUS = (
-    sa.select(dag_run)
-    .where(_IS_OF_DAG, dag_run.c.logical_date < sa.bindparam("before"))
-    .order_by(dag_run.c.logical_date.desc())
-    .limit(1)
-)
-_END_QUEUED = (
-    sa.update(dag_run)
-    .where(dag_run.c.id == sa.bindparam("key"), dag_run.c.state == DagRunState.QUEUED)
-    .values(state=sa.bindparam("new_state"), reason=sa.bindparam("new_reason"), ended_at=sa.bindparam("now"))
 )
 
 
@@ -189,18 +152,19 @@ def insert_run(conn: Connection, run: DagRunRow) -> int:
 
 def end_queued_run(conn: Connection, run_row_id: int, state: DagRunState, reason: str, now: datetime) -> bool:
     """End a run that has not started. False: it is no longer queued."""
-    ended = {"key": run_row_id, "new_state": state, "new_reason": reason, "now": now}
-    return conn.execute(_END_QUEUED, ended).rowcount > 0
+    is_queued = sa.and_(dag_run.c.id == run_row_id, dag_run.c.state == DagRunState.QUEUED)
+    ended = sa.update(dag_run).where(is_queued).values(state=state, reason=reason, ended_at=now)
+    return conn.execute(ended).rowcount > 0
 
 
 def get_run(conn: Connection, dag_id: str, run_id: str) -> DagRunRow | None:
     """Return a run; None if it does not exist."""
-    return fetch_one(conn, DagRunRow, _ONE, {"dag_id": dag_id, "run_id": run_id})
+    return fetch_one(conn, DagRunRow, _RUNS.where(dag_run.c.dag_id == dag_id, dag_run.c.run_id == run_id))
 
 
 def run_of_date(conn: Connection, dag_id: str, logical_date: datetime) -> DagRunRow | None:
     """Return a DAG's run of that logical date; None if it does not exist."""
-    return fetch_one(conn, DagRunRow, _OF_DATE, {"dag_id": dag_id, "date": logical_date})
+    return fetch_one(conn, DagRunRow, _RUNS.where(dag_run.c.dag_id == dag_id, dag_run.c.logical_date == logical_date))
 
 
 def previous_run(
@@ -209,39 +173,43 @@ def previous_run(
     """Return a DAG's newest run of an earlier logical date, of that state if given; None if none matches."""
     if before is None:
         return None
-    statement = _PREVIOUS if state is None else _PREVIOUS.where(_IS_OF_STATE)
-    return fetch_one(conn, DagRunRow, statement, {"dag_id": dag_id, "before": before, "state": state})
+    query = _RUNS.where(dag_run.c.dag_id == dag_id, dag_run.c.logical_date < before)
+    if state is not None:
+        query = query.where(dag_run.c.state == state)
+    return fetch_one(conn, DagRunRow, query.order_by(dag_run.c.logical_date.desc()).limit(1))
 
 
 def list_runs(
     conn: Connection, *, dag_id: str | None = None, state: str | None = None, limit: int = 1000
 ) -> list[DagRunRow]:
     """Return runs, of one DAG or of all, in one state or in any, the newest first."""
-    statement = _NEWEST if dag_id is None else _NEWEST_OF_DAG
-    if state is not None:
-        statement = statement.where(_IS_OF_STATE)
-    return fetch(conn, DagRunRow, statement, {"dag_id": dag_id, "state": state, "limit": limit})
+    newest = _RUNS.order_by(dag_run.c.id.desc()) if dag_id is None else _NEWEST_FIRST.where(dag_run.c.dag_id == dag_id)
+    query = newest if state is None else newest.where(dag_run.c.state == state)
+    return fetch(conn, DagRunRow, query.limit(limit))
 
 
 def runs_beginning_with(conn: Connection, dag_id: str, beginning: str, limit: int) -> list[DagRunRow]:
     """Return a DAG's runs whose run_id begins with a text, as `list_runs` orders them."""
-    given = {"dag_id": dag_id, "beginning": beginning, "length": len(beginning), "limit": limit}
-    return fetch(conn, DagRunRow, _BEGINNING_WITH, given)
+    # Not LIKE: on SQLite that ignores case, and `_` matches any letter.
+    begins = sa.func.substr(dag_run.c.run_id, 1, len(beginning)) == beginning
+    return fetch(conn, DagRunRow, _NEWEST_FIRST.where(dag_run.c.dag_id == dag_id, begins).limit(limit))
 
 
 def failed_since(conn: Connection, since: datetime, *, limit: int) -> list[DagRunRow]:
     """Return the first runs that have failed since an instant."""
-    return fetch(conn, DagRunRow, _FAILED_SINCE, {"since": since, "limit": limit})
+    query = _RUNS.where(dag_run.c.ended_at >= since, dag_run.c.state == DagRunState.FAILED)
+    return fetch(conn, DagRunRow, query.order_by(dag_run.c.ended_at, dag_run.c.id).limit(limit))
 
 
 def last_run_states(conn: Connection, dag_id: str, n: int) -> list[str]:
     """Return the states of a DAG's newest `n` runs at most, the newest first."""
-    return list(conn.scalars(_LAST_STATES, {"dag_id": dag_id, "limit": n}))
+    query = _NEWEST_FIRST.with_only_columns(dag_run.c.state).where(dag_run.c.dag_id == dag_id)
+    return list(conn.scalars(query.limit(n)))
 
 
 def last_scheduled_intervals(conn: Connection, dag_ids: Sequence[str]) -> dict[str, DataInterval]:
     """Return the data interval of each DAG's newest scheduled run; DAGs without one are left out."""
-    rows = in_portions(conn, _LAST_SCHEDULED, "dag_ids", dag_ids)
+    rows = select_in(conn, _LAST_SCHEDULED, dag.c.dag_id, dag_ids)
     return {row.dag_id: DataInterval(row.data_interval_start, row.data_interval_end) for row in rows}
 
 
@@ -281,4 +249,5 @@ def count_active_runs(conn: Connection, dag_ids: Collection[str], at_most: int) 
 
 def count_ended_since(conn: Connection, since: datetime) -> dict[str, int]:
     """Return the numbers of runs that have ended since an instant, by state, without states that no run has."""
-    return {row.state: row.n for row in conn.execute(_N_ENDED, {"since": since})}
+    query = sa.select(dag_run.c.state, sa.func.count().label("n")).where(dag_run.c.ended_at >= since)
+    return {row.state: row.n for row in conn.execute(query.group_by(dag_run.c.state))}

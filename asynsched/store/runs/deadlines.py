@@ -11,23 +11,11 @@ from sqlalchemy import Connection
 
 from asynsched.serialization.schema import SerializedDeadline
 from asynsched.states import DagRunState
-from asynsched.store.rows import fetch
-from asynsched.store.schema import DagRunRow, callback_request, dag, dag_run, deadline
+from asynsched.store.rows import as_new, fetch
+from asynsched.store.schema import CallbackRequest, DagRunRow, DeadlineRow, callback_request, dag, dag_run, deadline
 
 MISS_EVENT = "on_deadline_miss"
 """Event of the callback that a missed deadline requests; its `try_number` is the deadline's number."""
-
-
-class DeadlineRow(Struct, frozen=True):
-    """A deadline of a run. `number` is its place among the DAG's; `state` is pending, met or missed.
-
-    A deadline that is not due yet is met once its run has succeeded, and pending again if the run is cleared.
-    """
-
-    number: int
-    name: str
-    due_at: datetime
-    state: str
 
 
 class MissedDeadline(Struct, frozen=True):
@@ -39,24 +27,8 @@ class MissedDeadline(Struct, frozen=True):
     due_at: datetime
 
 
-_ALERTS = sa.select(dag.c.deadlines).where(dag.c.dag_id == sa.bindparam("dag_id"))
 _alerts_decoder = msgspec.json.Decoder(tuple[SerializedDeadline, ...])
-_SPANS = (
-    sa.select(dag_run.c.started_at, dag_run.c.ended_at)
-    .where(
-        dag_run.c.dag_id == sa.bindparam("dag_id"), dag_run.c.started_at.is_not(None), dag_run.c.ended_at.is_not(None)
-    )
-    .order_by(dag_run.c.run_after.desc(), dag_run.c.id.desc())
-    .limit(sa.bindparam("limit"))
-)
 _HAS_SUCCEEDED_BY_THEN = sa.and_(dag_run.c.state == DagRunState.SUCCESS, dag_run.c.ended_at <= deadline.c.due_at)
-_STATE = sa.case((sa.and_(deadline.c.state == "pending", _HAS_SUCCEEDED_BY_THEN), "met"), else_=deadline.c.state)
-_OF_RUN: sa.Select[Any] = (
-    sa.select(deadline.c.number, deadline.c.name, deadline.c.due_at, _STATE.label("state"))
-    .join(dag_run, dag_run.c.id == deadline.c.dag_run_id)
-    .where(deadline.c.dag_run_id == sa.bindparam("run"))
-    .order_by(deadline.c.number)
-)
 _IS_PENDING = sa.text("deadline.state = 'pending'")
 _IS_OURS = sa.or_(dag_run.c.state != DagRunState.RUNNING, dag_run.c.lease_epoch == sa.bindparam("epoch"))
 # A sum has no index, so the pending deadlines are read first, in their order, and never all runs.
@@ -76,23 +48,6 @@ _DUE = (
     .limit(sa.bindparam("limit"))
     .with_for_update(of=deadline, skip_locked=True)
 )
-_MISSED = (
-    sa.select(dag_run.c.dag_id, dag_run.c.run_id, deadline.c.name, deadline.c.due_at)
-    .join(dag_run, dag_run.c.id == deadline.c.dag_run_id)
-    .where(deadline.c.state == "missed")
-    .order_by(deadline.c.due_at, dag_run.c.dag_id, dag_run.c.run_id, deadline.c.number)
-)
-_RENEW = (
-    sa.update(deadline)
-    .where(
-        deadline.c.dag_run_id == sa.bindparam("run"),
-        deadline.c.number == sa.bindparam("of"),
-        deadline.c.name == sa.bindparam("named"),
-        deadline.c.state != "missed",
-    )
-    .values(due_at=sa.bindparam("new_due_at"), state="pending")
-)
-_SETTLE = sa.update(deadline).where(deadline.c.id == sa.bindparam("key")).values(state=sa.bindparam("new_state"))
 
 
 def add_deadlines(conn: Connection, runs: Sequence[tuple[int, DagRunRow, bytes]]) -> None:
@@ -117,15 +72,13 @@ def _deadlines_of(conn: Connection, row_id: int, run: DagRunRow, alerts: bytes) 
 
 
 def renew_deadlines(conn: Connection, dag_run_id: int, dag_id: str, queued_at: datetime) -> None:
-    """Compute the deadlines of a run again from the moment when it was queued again; missed ones stay missed.
-
-    Source:
-        Apache Airflow, which does this when a run is cleared.
-    """
-    alerts = conn.scalar(_ALERTS, {"dag_id": dag_id})
+    """Compute the deadlines of a cleared run from its queueing, as Airflow does; missed ones stay missed."""
+    alerts = conn.scalar(sa.select(dag.c.deadlines).where(dag.c.dag_id == dag_id))
     for number, alert in enumerate(_alerts_decoder.decode(alerts or b"[]")):
         if alert.reference == "dagrun_queued_at" and (due_at := _later(queued_at, alert.interval)) is not None:
-            conn.execute(_RENEW, {"run": dag_run_id, "of": number, "named": alert.name, "new_due_at": due_at})
+            is_same = (deadline.c.dag_run_id == dag_run_id, deadline.c.number == number, deadline.c.name == alert.name)
+            renew = sa.update(deadline).where(*is_same, deadline.c.state != "missed")
+            conn.execute(renew.values(due_at=due_at, state="pending"))
 
 
 def _later(start: datetime, seconds: float) -> datetime | None:
@@ -143,49 +96,55 @@ def _after_average_runtime(conn: Connection, dag_id: str, alert: SerializedDeadl
 
 def lengths_of_last_runs(conn: Connection, dag_id: str, limit: int) -> list[timedelta]:
     """Return the durations of a DAG's last ended runs, the newest first."""
-    spans = conn.execute(_SPANS, {"dag_id": dag_id, "limit": limit})
-    return [ended_at - started_at for started_at, ended_at in spans]
+    query = (
+        sa.select(dag_run.c.started_at, dag_run.c.ended_at)
+        .where(dag_run.c.dag_id == dag_id, dag_run.c.started_at.is_not(None), dag_run.c.ended_at.is_not(None))
+        .order_by(dag_run.c.run_after.desc(), dag_run.c.id.desc())
+        .limit(limit)
+    )
+    return [ended_at - started_at for started_at, ended_at in conn.execute(query)]
 
 
 def list_deadlines(conn: Connection, dag_run_id: int) -> list[DeadlineRow]:
     """Return the deadlines of a run, in the order in which its DAG has them."""
-    return fetch(conn, DeadlineRow, _OF_RUN, {"run": dag_run_id})
+    state = sa.case((sa.and_(deadline.c.state == "pending", _HAS_SUCCEEDED_BY_THEN), "met"), else_=deadline.c.state)
+    query: sa.Select[Any] = (
+        sa.select(*(column for column in deadline.c if column.name != "state"), state.label("state"))
+        .join(dag_run, dag_run.c.id == deadline.c.dag_run_id)
+        .where(deadline.c.dag_run_id == dag_run_id)
+        .order_by(deadline.c.number)
+    )
+    return fetch(conn, DeadlineRow, query)
 
 
 def missed_deadlines(conn: Connection) -> list[MissedDeadline]:
     """Return every missed deadline, the earliest first."""
-    return [MissedDeadline(*row) for row in conn.execute(_MISSED)]
+    query = (
+        sa.select(dag_run.c.dag_id, dag_run.c.run_id, deadline.c.name, deadline.c.due_at)
+        .join(dag_run, dag_run.c.id == deadline.c.dag_run_id)
+        .where(deadline.c.state == "missed")
+        .order_by(deadline.c.due_at, dag_run.c.dag_id, dag_run.c.run_id, deadline.c.number)
+    )
+    return fetch(conn, MissedDeadline, query)
 
 
 def next_deadline_at(conn: Connection, epoch: int) -> datetime | None:
-    """Return when the next pending deadline is due; None without one.
-
-    Args:
-        epoch: The caller's lease epoch. It leaves deadlines of runs under other epochs to their schedulers.
-    """
+    """Return when the next pending deadline is due, without those of runs under other epochs; None without one."""
     due_at: datetime | None = conn.scalar(_NEXT, {"epoch": epoch})
     return due_at
 
 
 def settle_due_deadlines(conn: Connection, epoch: int, now: datetime, limit: int) -> tuple[int, list[MissedDeadline]]:
-    """Settle the earliest due deadlines, without those that another scheduler is settling.
+    """Settle up to `limit` of the earliest due deadlines, without those that another scheduler is settling.
 
-    Returns how many were settled, and the missed ones, which request their callbacks.
-
-    A run that had succeeded by then meets the deadline; one that has failed, or has not ended, misses it.
-
-    Args:
-        epoch: As in `next_deadline_at`.
-        now: Deadlines up to this instant are due.
-        limit: How many at most.
-
-    Source:
-        Apache Airflow: only the success of a run removes its deadlines.
+    Returns how many were settled, and the missed ones, which request their callbacks. A run that had succeeded by then
+    meets the deadline; one that has failed, or has not ended, misses it, as in Apache Airflow.
     """
     missed = []
     due = conn.execute(_DUE, {"epoch": epoch, "now": now, "limit": limit}).all()
     for row in due:
-        conn.execute(_SETTLE, {"key": row.id, "new_state": "met" if row.is_met else "missed"})
+        settle = sa.update(deadline).where(deadline.c.id == row.id)
+        conn.execute(settle.values(state="met" if row.is_met else "missed"))
         if not row.is_met:
             missed.append(MissedDeadline(row.dag_id, row.run_id, row.name, row.due_at))
             _request_callback(conn, row.dag_run_id, row.number, missed[-1], now)
@@ -194,13 +153,6 @@ def settle_due_deadlines(conn: Connection, epoch: int, now: datetime, limit: int
 
 def _request_callback(conn: Connection, dag_run_id: int, number: int, miss: MissedDeadline, now: datetime) -> None:
     name = f" {miss.name!r}" if miss.name else ""
-    conn.execute(
-        callback_request.insert(),
-        {
-            "dag_run_id": dag_run_id,
-            "try_number": number,
-            "event": MISS_EVENT,
-            "reason": f"the deadline{name} of {miss.due_at.isoformat()} was missed",
-            "created_at": now,
-        },
-    )
+    reason = f"the deadline{name} of {miss.due_at.isoformat()} was missed"
+    request = CallbackRequest(dag_run_id=dag_run_id, try_number=number, event=MISS_EVENT, reason=reason, created_at=now)
+    conn.execute(callback_request.insert(), as_new(request))

@@ -4,13 +4,15 @@ import sqlalchemy as sa
 from msgspec import Struct
 from sqlalchemy import Connection
 
-from asynsched.errors import NotFound, StoreError
-from asynsched.store.rows import LARGEST_INTEGER, check_name, near_names
+from asynsched.errors import StoreError
+from asynsched.store.rows import LARGEST_INTEGER, check_name, delete_named
 from asynsched.store.schema import DEFAULT_POOL, pool, task_instance
 from asynsched.store.statements import insert_or_update
 
 UNLIMITED = -1
 LONGEST_NAME = 256
+# In the words of the partial index, which is not used otherwise.
+MAY_HAVE_SLOTS = sa.text("task_instance.state IN ('queued', 'running', 'restarting', 'deferred')")
 
 
 class PoolRow(Struct, frozen=True):
@@ -35,46 +37,36 @@ class PoolRow(Struct, frozen=True):
         return None if self.slots == UNLIMITED else max(0, self.slots - self.occupied_slots)
 
 
-_ALL = sa.select(pool).order_by(pool.c.name)
-_TAKEN = (
-    sa.select(task_instance.c.pool, task_instance.c.state, sa.func.sum(task_instance.c.pool_slots).label("slots"))
-    # In the words of the partial index, which is not used otherwise.
-    .where(sa.text("task_instance.state IN ('queued', 'running', 'restarting', 'deferred')"))
-    .group_by(task_instance.c.pool, task_instance.c.state)
-)
-_CAPACITIES = sa.select(pool.c.name, pool.c.slots)
-_INCLUDING_DEFERRED = sa.select(pool.c.name).where(pool.c.include_deferred)
-_DELETE = sa.delete(pool).where(pool.c.name == sa.bindparam("key"))
-
-
 def list_pools(conn: Connection) -> list[PoolRow]:
     """Return all pools, by name, with their taken slots."""
-    taken = {(row.pool, row.state): int(row.slots) for row in conn.execute(_TAKEN)}
+    use = (
+        sa.select(task_instance.c.pool, task_instance.c.state, sa.func.sum(task_instance.c.pool_slots).label("slots"))
+        .where(MAY_HAVE_SLOTS)
+        .group_by(task_instance.c.pool, task_instance.c.state)
+    )
+    taken = {(row.pool, row.state): int(row.slots) for row in conn.execute(use)}
     return [
         PoolRow(
             row.name, row.slots, row.description, row.include_deferred,
             *(taken.get((row.name, state), 0) for state in ("running", "queued", "deferred")),
         )
-        for row in conn.execute(_ALL)
+        for row in conn.execute(sa.select(pool).order_by(pool.c.name))
     ]  # fmt: skip
 
 
 def pool_capacities(conn: Connection) -> dict[str, int | None]:
     """Return the slots of each pool by name, None for no limit."""
-    return {row.name: None if row.slots == UNLIMITED else row.slots for row in conn.execute(_CAPACITIES)}
+    rows = conn.execute(sa.select(pool.c.name, pool.c.slots))
+    return {row.name: None if row.slots == UNLIMITED else row.slots for row in rows}
 
 
 def pools_including_deferred(conn: Connection) -> frozenset[str]:
     """Return the names of the pools in which deferred task instances take slots."""
-    return frozenset(conn.scalars(_INCLUDING_DEFERRED))
+    return frozenset(conn.scalars(sa.select(pool.c.name).where(pool.c.include_deferred)))
 
 
 def set_pool(conn: Connection, name: str, slots: int, *, description: str = "", include_deferred: bool = False) -> None:
-    """Create or change a pool.
-
-    Raises:
-        StoreError: The name is empty or too long, or `slots` is less than -1 or beyond what the database can hold.
-    """
+    """Create or change a pool. Raises StoreError for a bad name, or a number of slots that the database cannot hold."""
     check_name("pool name", name, LONGEST_NAME)
     if not UNLIMITED <= slots <= LARGEST_INTEGER:
         raise StoreError(
@@ -85,13 +77,7 @@ def set_pool(conn: Connection, name: str, slots: int, *, description: str = "", 
 
 
 def delete_pool(conn: Connection, name: str) -> None:
-    """Delete a pool.
-
-    Raises:
-        StoreError: It is the default pool.
-        NotFound: There is no such pool; carries the nearest names.
-    """
+    """Delete a pool. Raises StoreError for the default pool, and NotFound with the nearest names."""
     if name == DEFAULT_POOL:
         raise StoreError(f"{DEFAULT_POOL} cannot be deleted: it is the pool of every task that names none.")
-    if conn.execute(_DELETE, {"key": name}).rowcount == 0:
-        raise NotFound("pool", name, near_names(name, (row.name for row in conn.execute(_CAPACITIES))))
+    delete_named(conn, "pool", pool.c.name, name)

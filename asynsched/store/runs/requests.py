@@ -105,9 +105,6 @@ _OPEN = (
     .where(sa.or_(dag_run.c.state != DagRunState.RUNNING, dag_run.c.lease_epoch == sa.bindparam("epoch")))
     .order_by(run_request.c.id)
 )
-_OF_RUN = sa.select(run_request).where(run_request.c.dag_run_id == sa.bindparam("key")).order_by(run_request.c.id)
-_IS_OPEN = sa.select(sa.literal(1)).where(run_request.c.id == sa.bindparam("key"))
-_DELETE = sa.delete(run_request).where(run_request.c.id == sa.bindparam("key"))
 
 
 def add_request(conn: Connection, dag_run_id: int, request: RunRequest, *, actor: str, now: datetime) -> int:
@@ -132,17 +129,15 @@ def open_requests(conn: Connection, epoch: int) -> list[OpenRequest]:
 
 def waiting_requests(conn: Connection, dag_run_id: int) -> list[WaitingRequest]:
     """Return the open requests for a run, oldest first."""
-    return [
-        WaitingRequest(_decoder.decode(row.request), row.actor, row.created_at)
-        for row in conn.execute(_OF_RUN, {"key": dag_run_id})
-    ]
+    rows = conn.execute(sa.select(run_request).where(run_request.c.dag_run_id == dag_run_id).order_by(run_request.c.id))
+    return [WaitingRequest(_decoder.decode(row.request), row.actor, row.created_at) for row in rows]
 
 
 def is_open(conn: Connection, request_id: int) -> bool:
     """Whether a request is still open."""
-    return conn.execute(_IS_OPEN, {"key": request_id}).first() is not None
+    return conn.scalar(sa.select(run_request.c.id).where(run_request.c.id == request_id)) is not None
 
 
 def close_request(conn: Connection, request_id: int) -> bool:
     """Delete a request that was carried out. False: another scheduler has deleted it."""
-    return conn.execute(_DELETE, {"key": request_id}).rowcount > 0
+    return conn.execute(sa.delete(run_request).where(run_request.c.id == request_id)).rowcount > 0

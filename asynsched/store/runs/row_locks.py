@@ -10,7 +10,7 @@ from collections.abc import Collection
 import sqlalchemy as sa
 from sqlalchemy import Connection
 
-from asynsched.store.rows import in_portions
+from asynsched.store.rows import portions
 from asynsched.store.schema import dag_run, task_instance
 
 _RUNS = (
@@ -37,7 +37,8 @@ def lock_out_others(conn: Connection, key: int) -> None:
 
 def lock_runs(conn: Connection, run_row_ids: Collection[int]) -> dict[int, int]:
     """Lock runs until this transaction ends. Returns the lease epoch of each."""
-    return {row.id: row.lease_epoch for row in in_portions(conn, _RUNS, "ids", sorted(run_row_ids))}
+    found = (conn.execute(_RUNS, {"ids": some}) for some in portions(sorted(run_row_ids)))
+    return {row.id: row.lease_epoch for rows in found for row in rows}
 
 
 def lock_tasks(conn: Connection, run_row_ids: Collection[int]) -> None:

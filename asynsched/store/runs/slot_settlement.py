@@ -18,7 +18,7 @@ from msgspec import Struct
 from sqlalchemy import Connection
 
 from asynsched.store.runs.changes import TaskRowKey
-from asynsched.store.runs.pools import UNLIMITED
+from asynsched.store.runs.pools import MAY_HAVE_SLOTS, UNLIMITED
 from asynsched.store.schema import dag, dag_run, pool, task_instance
 
 TaskOfDag = tuple[str, str]
@@ -83,10 +83,9 @@ _LOCKED_DAGS = (
 )
 _IS_ELSEWHERE = task_instance.c.lease_epoch != sa.bindparam("epoch")
 _HAS_SLOTS = sa.text("task_instance.state IN ('queued', 'running', 'restarting')")
-_MAY_HAVE_SLOTS = sa.text("task_instance.state IN ('queued', 'running', 'restarting', 'deferred')")
 _POOL_USE = (
     sa.select(task_instance.c.pool, task_instance.c.state, sa.func.sum(task_instance.c.pool_slots).label("n"))
-    .where(_MAY_HAVE_SLOTS, _IS_ELSEWHERE)
+    .where(MAY_HAVE_SLOTS, _IS_ELSEWHERE)
     .group_by(task_instance.c.pool, task_instance.c.state)
 )
 _TASK_USE = (

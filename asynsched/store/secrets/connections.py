@@ -11,8 +11,8 @@ import sqlalchemy as sa
 from msgspec import Struct
 from sqlalchemy import Connection, Row
 
-from asynsched.errors import AlreadyExists, NotFound, StoreError
-from asynsched.store.rows import check_name, near_names
+from asynsched.errors import AlreadyExists, StoreError
+from asynsched.store.rows import check_name, delete_named, get_named
 from asynsched.store.schema import ID_LENGTH, connection
 from asynsched.store.secrets.encryption import Cipher, reading_cipher, writing_cipher
 from asynsched.store.statements import insert_ignoring, insert_or_update
@@ -38,32 +38,26 @@ class ConnectionRow(Struct, frozen=True):
 _SIGNS = "# ! ( ) - _ . : / \\"
 _CONN_ID = re.compile(r"[\w#!()\-.:/\\]+")
 """Source: Airflow's `sanitize_conn_id`."""
-_ALL = sa.select(connection).order_by(connection.c.conn_id)
-_ONE = sa.select(connection).where(connection.c.conn_id == sa.bindparam("conn_id"))
-_IDS = sa.select(connection.c.conn_id).order_by(connection.c.conn_id)
-_DELETE = sa.delete(connection).where(connection.c.conn_id == sa.bindparam("name"))
 
 
 def list_connections(conn: Connection) -> list[ConnectionRow]:
     """Return all connections, by conn_id."""
     cipher = reading_cipher(conn)
-    return [_row(cipher, found) for found in conn.execute(_ALL)]
+    return [_row(cipher, found) for found in _rows(conn)]
 
 
 def connection_names(conn: Connection) -> list[tuple[str, str, str | None]]:
     """Return name, type and description of all connections, by name, without decrypting the rest."""
-    return [(row.conn_id, row.conn_type, row.description) for row in conn.execute(_ALL)]
+    return [(row.conn_id, row.conn_type, row.description) for row in _rows(conn)]
+
+
+def _rows(conn: Connection) -> "sa.CursorResult[Any]":
+    return conn.execute(sa.select(connection).order_by(connection.c.conn_id))
 
 
 def get_connection(conn: Connection, conn_id: str) -> ConnectionRow:
-    """Return a connection.
-
-    Raises:
-        NotFound: It does not exist; carries the nearest names.
-    """
-    row = conn.execute(_ONE, {"conn_id": conn_id}).first()
-    if row is None:
-        raise NotFound("connection", conn_id, near_names(conn_id, conn.scalars(_IDS)))
+    """Return a connection. Raises NotFound with the nearest names."""
+    row = get_named(conn, "connection", connection.c.conn_id, conn_id)
     return _row(reading_cipher(conn), row)
 
 
@@ -84,13 +78,8 @@ def set_connection(conn: Connection, changed: ConnectionRow) -> None:
 
 
 def delete_connection(conn: Connection, conn_id: str) -> None:
-    """Delete a connection.
-
-    Raises:
-        NotFound: It does not exist; carries the nearest names.
-    """
-    if conn.execute(_DELETE, {"name": conn_id}).rowcount == 0:
-        raise NotFound("connection", conn_id, near_names(conn_id, conn.scalars(_IDS)))
+    """Delete a connection. Raises NotFound with the nearest names."""
+    delete_named(conn, "connection", connection.c.conn_id, conn_id)
 
 
 def _row(cipher: Cipher, found: Row[Any]) -> ConnectionRow:

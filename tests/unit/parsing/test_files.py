@@ -7,8 +7,8 @@ import pytest
 from asynsched.errors import InvalidTransition
 from asynsched.parsing.files import Files
 from asynsched.parsing.looks import LookRequest
-from asynsched.store.dags.files import DagFileRow
 from asynsched.store.dags.parse_results import Stored, StoredReport
+from asynsched.store.schema import DagFileRow
 from tests.unit.parsing.dispatching import START
 
 

@@ -6,8 +6,8 @@ from structlog.testing import capture_logs
 
 from asynsched.metrics.base import NoMetrics
 from asynsched.parsing.progress import ParseLog
-from asynsched.store.dags.files import DagFileRow, ImportErrorRow
 from asynsched.store.dags.parse_results import Stored, StoredReport
+from asynsched.store.schema import DagFileRow, ImportErrorRow
 from tests.unit.parsing.dispatching import START
 
 

@@ -12,8 +12,9 @@ from asynsched.scheduling import loading
 from asynsched.scheduling.evaluation.structure import DagStructure, compile_structure
 from asynsched.scheduling.loading import VersionCache
 from asynsched.serialization.schema import SerializedDag
-from asynsched.store.dags.versions import NewVersion, add_versions, put_sources
+from asynsched.store.dags.versions import add_versions, put_sources
 from asynsched.store.engines.opening import open_inline
+from asynsched.store.schema import DagVersionRow
 from tests.support.flaky_database import FlakyDatabase
 from tests.support.runs import NOON, task
 
@@ -32,7 +33,7 @@ async def test_the_event_loop_goes_on_while_a_version_is_prepared(tmp_path, monk
     dag = SerializedDag(dag_id="dag", timetable={"kind": "null"}, tasks=(task("first", "second"), task("second")))
     await database.write(put_sources, {"0" * 64: "x = 1"})
     refs = (SourceRef("dag.py", "dag", "0" * 64),)
-    new = NewVersion("dag", 1, "1" * 64, "dag.py", msgspec.json.encode(dag), refs, NOON)
+    new = DagVersionRow("dag", 1, "1" * 64, "dag.py", msgspec.json.encode(dag), refs, NOON)
     version_id = (await database.write(add_versions, [new]))["dag"]
     cache = VersionCache(database, tmp_path, tmp_path / "dags")
     loaded = await cache.get(version_id)
@@ -50,7 +51,7 @@ async def test_many_versions_are_read_together_and_a_bad_one_fails_only_on_use(t
         dag = SerializedDag(dag_id=f"dag{number}", timetable={"kind": "null"}, tasks=(task("first"),))
         code = msgspec.json.encode(dag) if number != 3 else b'{"from": "tomorrow"}'
         sources = (SourceRef("dag.py", "dag", "0" * 64),)
-        new = NewVersion(dag.dag_id, 1, "1" * 64, "dag.py", code, sources, NOON)
+        new = DagVersionRow(dag.dag_id, 1, "1" * 64, "dag.py", code, sources, NOON)
         ids += (await database.write(add_versions, [new])).values()
     await database.write(put_sources, {"0" * 64: "x = 1"})
     counting = FlakyDatabase(database)
@@ -75,7 +76,7 @@ async def test_a_scheduler_writes_sources_again_that_a_power_cut_has_spoilt(tmp_
     dag = SerializedDag(dag_id="dag", timetable={"kind": "null"}, tasks=(task("first"),))
     sources = (SourceRef("dag.py", "dag", "0" * 64),)
     await database.write(put_sources, {"0" * 64: "x = 1"})
-    new = NewVersion("dag", 1, "1" * 64, "dag.py", msgspec.json.encode(dag), sources, NOON)
+    new = DagVersionRow("dag", 1, "1" * 64, "dag.py", msgspec.json.encode(dag), sources, NOON)
     version_id = (await database.write(add_versions, [new]))["dag"]
     source = tmp_path / f"{'0' * 64}.py"
     await VersionCache(database, tmp_path, tmp_path / "dags").get(version_id)
