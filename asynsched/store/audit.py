@@ -7,19 +7,13 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy import Connection
 
-from asynsched.store.rows import fetch
+from asynsched.store.rows import count, fetch
 from asynsched.store.schema import AuditRow, audit
-
-_OF_DAG_SINCE = sa.select(audit).where(audit.c.dag_id == sa.bindparam("dag_id"), audit.c.at >= sa.bindparam("since"))
-_IS_OLD = audit.c.at < sa.bindparam("before")
-_DELETE_OLD = sa.delete(audit).where(
-    audit.c.id.in_(sa.select(audit.c.id).where(_IS_OLD).order_by(audit.c.id).limit(sa.bindparam("limit")))
-)
 
 
 def acts_since(conn: Connection, dag_id: str, since: datetime) -> list[AuditRow]:
     """Return the actions on a DAG since an instant."""
-    return fetch(conn, AuditRow, _OF_DAG_SINCE, {"dag_id": dag_id, "since": since})
+    return fetch(conn, AuditRow, sa.select(audit).where(audit.c.dag_id == dag_id, audit.c.at >= since))
 
 
 def record_audit(
@@ -40,10 +34,10 @@ def record_audit(
 
 def count_old_audit(conn: Connection, *, before: datetime) -> int:
     """Count the actions before an instant."""
-    n: int = conn.execute(sa.select(sa.func.count()).where(_IS_OLD), {"before": before}).scalar_one()
-    return n
+    return count(conn, sa.select(audit.c.id).where(audit.c.at < before))
 
 
 def delete_old_audit(conn: Connection, *, before: datetime, limit: int) -> int:
     """Delete up to `limit` notes of actions before an instant, the oldest first. Returns how many."""
-    return conn.execute(_DELETE_OLD, {"before": before, "limit": limit}).rowcount
+    old = sa.select(audit.c.id).where(audit.c.at < before).order_by(audit.c.id).limit(limit)
+    return conn.execute(sa.delete(audit).where(audit.c.id.in_(old))).rowcount

@@ -48,6 +48,12 @@ def fetch_one(
     return None if row is None else as_struct(struct, row)
 
 
+def count(conn: Connection, query: "sa.Select[Any]") -> int:
+    """Return the number of a query's rows."""
+    n: int = conn.execute(sa.select(sa.func.count()).select_from(query.subquery())).scalar_one()
+    return n
+
+
 def as_new(row: Struct) -> dict[str, Any]:
     """Return the values of a new row, to which the database gives its `id`."""
     values = asdict(row)

@@ -16,7 +16,7 @@ from sqlalchemy import Connection
 from asynsched.errors import HomeInUse
 from asynsched.store.rows import fetch
 from asynsched.store.runs.row_locks import lock_out_others
-from asynsched.store.schema import Instant, SchedulerRow, callback_request, dag_run, scheduler
+from asynsched.store.schema import SchedulerRow, callback_request, dag_run, scheduler
 
 
 class Load(NamedTuple):
@@ -33,65 +33,17 @@ KEPT_FOR = timedelta(days=7)
 _IS_RUNNING = sa.text("dag_run.state = 'running'")
 _REGISTRATION_LOCK = 0x6173796E73726567  # "asynsreg"
 _NEXT_EPOCH = sa.select(sa.func.coalesce(sa.func.max(scheduler.c.lease_epoch), 0) + 1)
-_IS_OF_HOME = sa.and_(scheduler.c.hostname == sa.bindparam("host"), scheduler.c.home == sa.bindparam("folder"))
-_OF_HOME = sa.select(scheduler.c.id).where(_IS_OF_HOME).with_for_update()
-_DELETE = sa.delete(scheduler).where(
-    sa.or_(scheduler.c.id.in_(sa.bindparam("ids", expanding=True)), scheduler.c.ended_at < sa.bindparam("before"))
-)
-_RUNS_OF = sa.select(dag_run.c.id).where(_IS_RUNNING, dag_run.c.scheduler_id.in_(sa.bindparam("ids", expanding=True)))
-_INHERIT_RUNS = (
-    sa.update(dag_run)
-    .where(dag_run.c.id.in_(_RUNS_OF.order_by(dag_run.c.id).with_for_update(key_share=True)))
-    .values(scheduler_id=sa.bindparam("heir"))
-)
-_INHERIT_CALLBACKS = (
-    sa.update(callback_request)
-    .where(
-        sa.text("callback_request.state = 'running'"),
-        callback_request.c.scheduler_id.in_(sa.bindparam("ids", expanding=True)),
-    )
-    .values(scheduler_id=sa.bindparam("heir"))
-)
-_IS_THIS = sa.and_(scheduler.c.id == sa.bindparam("key"), scheduler.c.ended_at.is_(None))
 _HOLDS = (
     sa.select(sa.literal(1))
-    .where(_IS_THIS, scheduler.c.lease_epoch == sa.bindparam("epoch"))
+    .where(
+        scheduler.c.id == sa.bindparam("key"),
+        scheduler.c.ended_at.is_(None),
+        scheduler.c.lease_epoch == sa.bindparam("epoch"),
+    )
     .with_for_update(read=True)
 )
-_RENEW = (
-    sa.update(scheduler)
-    .where(_IS_THIS, scheduler.c.lease_epoch == sa.bindparam("epoch"))
-    .values(lease_until=sa.bindparam("until"), heartbeat_at=sa.bindparam("now"))
-)
-_SET_ROOM = (
-    sa.update(scheduler)
-    .where(scheduler.c.id == sa.bindparam("key"))
-    .values(parallelism=sa.bindparam("n"), executors=sa.bindparam("by_name"))
-)
-_LEAVE = (
-    sa.update(scheduler)
-    .where(_IS_THIS)
-    .values(
-        lease_until=scheduler.c.started_at,
-        ended_at=sa.func.coalesce(sa.bindparam("now", type_=Instant), scheduler.c.heartbeat_at),
-    )
-)
-_GIVE_UP = (
-    sa.update(scheduler)
-    .where(_IS_THIS, scheduler.c.heartbeat_at == sa.bindparam("seen"))
-    .values(ended_at=sa.bindparam("now"))
-)
-_NOT_ENDED = sa.select(scheduler).where(scheduler.c.ended_at.is_(None)).order_by(scheduler.c.lease_epoch)
+_HAS_NOT_ENDED = scheduler.c.ended_at.is_(None)
 _ALL = sa.select(scheduler).order_by(scheduler.c.lease_epoch)
-_LAST_SERVED = sa.select(sa.func.max(sa.func.coalesce(scheduler.c.ended_at, scheduler.c.heartbeat_at)))
-_PEERS = sa.select(sa.literal(1)).where(scheduler.c.ended_at.is_(None), scheduler.c.id != sa.bindparam("key")).limit(1)
-_SET_TAKEOVER = (
-    sa.update(scheduler).where(scheduler.c.id == sa.bindparam("key")).values(takeover_seconds=sa.bindparam("seconds"))
-)
-_TAKEOVER_OF_HOME = sa.select(sa.func.max(scheduler.c.takeover_seconds)).where(
-    _IS_OF_HOME, scheduler.c.ended_at.is_(None)
-)
-_SERVING = _NOT_ENDED.where(scheduler.c.lease_until > sa.bindparam("now"))
 _LOADS = """
 SELECT r.scheduler_id AS id, count(DISTINCT r.id) AS n_runs, count(t.id) AS n_tasks
 FROM dag_run AS r LEFT JOIN task_instance AS t
@@ -130,18 +82,26 @@ def register_scheduler(
     epoch: int = conn.execute(_NEXT_EPOCH).scalar_one()
     if is_alone:
         _refuse_others(conn, home, now)
-    of_home = {"host": hostname, "folder": home}
-    before = list(conn.scalars(sa.select(scheduler.c.id)) if is_alone else conn.scalars(_OF_HOME, of_home))
+    own = sa.select(scheduler.c.id)
+    before = list(conn.scalars(own if is_alone else own.where(_is_of_home(hostname, home)).with_for_update()))
     row = SchedulerRow(
         id=scheduler_id, hostname=hostname, pid=pid, home=home, lease_epoch=epoch, lease_until=lease_until,
         started_at=now, heartbeat_at=now, version=version, takeover_seconds=takeover_seconds,
     )  # fmt: skip
-    conn.execute(_DELETE, {"ids": before, "before": now - KEPT_FOR})
+    conn.execute(sa.delete(scheduler).where(scheduler.c.id.in_(before) | (scheduler.c.ended_at < now - KEPT_FOR)))
     conn.execute(scheduler.insert(), asdict(row))
     if before:
-        conn.execute(_INHERIT_RUNS, {"ids": before, "heir": scheduler_id})
-        conn.execute(_INHERIT_CALLBACKS, {"ids": before, "heir": scheduler_id})
+        runs = sa.select(dag_run.c.id).where(_IS_RUNNING, dag_run.c.scheduler_id.in_(before))
+        in_order = runs.order_by(dag_run.c.id).with_for_update(key_share=True)
+        conn.execute(sa.update(dag_run).where(dag_run.c.id.in_(in_order)).values(scheduler_id=scheduler_id))
+        is_begun = sa.text("callback_request.state = 'running'")
+        callbacks = sa.update(callback_request).where(is_begun, callback_request.c.scheduler_id.in_(before))
+        conn.execute(callbacks.values(scheduler_id=scheduler_id))
     return epoch
+
+
+def _is_of_home(hostname: str, home: str) -> sa.ColumnElement[bool]:
+    return (scheduler.c.hostname == hostname) & (scheduler.c.home == home)
 
 
 def _refuse_others(conn: Connection, home: str, now: datetime) -> None:
@@ -160,8 +120,12 @@ def renew_scheduler(
     conn: Connection, scheduler_id: str, lease_epoch: int, *, now: datetime, lease_until: datetime
 ) -> bool:
     """Extend a lease until `lease_until`. False: the lease has ended."""
-    renewed = {"key": scheduler_id, "epoch": lease_epoch, "now": now, "until": lease_until}
-    return conn.execute(_RENEW, renewed).rowcount > 0
+    renew = _unended(scheduler_id).where(scheduler.c.lease_epoch == lease_epoch)
+    return conn.execute(renew.values(lease_until=lease_until, heartbeat_at=now)).rowcount > 0
+
+
+def _unended(scheduler_id: str) -> sa.Update:
+    return sa.update(scheduler).where(scheduler.c.id == scheduler_id, _HAS_NOT_ENDED)
 
 
 def holds_lease(conn: Connection, scheduler_id: str, lease_epoch: int) -> bool:
@@ -171,38 +135,42 @@ def holds_lease(conn: Connection, scheduler_id: str, lease_epoch: int) -> bool:
 
 def has_peers(conn: Connection, scheduler_id: str) -> bool:
     """Whether there are other schedulers, including any that died unnoticed."""
-    return conn.execute(_PEERS, {"key": scheduler_id}).first() is not None
+    return conn.scalar(sa.select(scheduler.c.id).where(_HAS_NOT_ENDED, scheduler.c.id != scheduler_id)) is not None
 
 
 def set_takeover(conn: Connection, scheduler_id: str, seconds: float) -> None:
     """Store the seconds after its last renewal for which a scheduler's runs remain its own."""
-    conn.execute(_SET_TAKEOVER, {"key": scheduler_id, "seconds": seconds})
+    conn.execute(sa.update(scheduler).where(scheduler.c.id == scheduler_id).values(takeover_seconds=seconds))
 
 
 def takeover_of_home(conn: Connection, hostname: str, home: str) -> float:
     """Return the seconds after its last renewal for which a home's scheduler keeps its runs; 0 without a scheduler."""
-    return conn.scalar(_TAKEOVER_OF_HOME, {"host": hostname, "folder": home}) or 0.0
+    longest = sa.select(sa.func.max(scheduler.c.takeover_seconds))
+    return conn.scalar(longest.where(_is_of_home(hostname, home), _HAS_NOT_ENDED)) or 0.0
 
 
 def set_room(conn: Connection, scheduler_id: str, parallelism: int, executors: Mapping[str, int]) -> None:
     """Store the number of tasks that a scheduler runs at once, in all and in each of several executors."""
-    conn.execute(_SET_ROOM, {"key": scheduler_id, "n": parallelism, "by_name": dict(executors)})
+    room = {"parallelism": parallelism, "executors": dict(executors)}
+    conn.execute(sa.update(scheduler).where(scheduler.c.id == scheduler_id).values(room))
 
 
 def last_served_at(conn: Connection) -> datetime | None:
     """Return when a scheduler last served this database: when it left, or was last seen. None when none ever did."""
-    found: datetime | None = conn.scalar(_LAST_SERVED)
+    found: datetime | None = conn.scalar(
+        sa.select(sa.func.max(sa.func.coalesce(scheduler.c.ended_at, scheduler.c.heartbeat_at)))
+    )
     return found
 
 
 def list_schedulers(conn: Connection, now: datetime) -> list[SchedulerRow]:
     """Return the schedulers whose lease has not lapsed, in the order of their registration."""
-    return fetch(conn, SchedulerRow, _SERVING, {"now": now})
+    return fetch(conn, SchedulerRow, _ALL.where(_HAS_NOT_ENDED, scheduler.c.lease_until > now))
 
 
 def unended_schedulers(conn: Connection) -> list[SchedulerRow]:
     """Return the schedulers that have neither left nor were given up, including any that died unnoticed."""
-    return fetch(conn, SchedulerRow, _NOT_ENDED)
+    return fetch(conn, SchedulerRow, _ALL.where(_HAS_NOT_ENDED))
 
 
 def known_schedulers(conn: Connection) -> list[SchedulerRow]:
@@ -217,7 +185,8 @@ def loads(conn: Connection) -> dict[str, Load]:
 
 def remove_scheduler(conn: Connection, scheduler_id: str, now: datetime | None = None) -> None:
     """Note that a scheduler has stopped, which frees the runs that it owned."""
-    conn.execute(_LEAVE, {"key": scheduler_id, "now": now})
+    ended_at = scheduler.c.heartbeat_at if now is None else now
+    conn.execute(_unended(scheduler_id).values(lease_until=scheduler.c.started_at, ended_at=ended_at))
 
 
 def give_up_scheduler(conn: Connection, scheduler_id: str, heartbeat_at: datetime, now: datetime) -> bool:
@@ -230,14 +199,13 @@ def give_up_scheduler(conn: Connection, scheduler_id: str, heartbeat_at: datetim
     Returns:
         Whether this call did that: the scheduler may have renewed its lease just now.
     """
-    return conn.execute(_GIVE_UP, {"key": scheduler_id, "seen": heartbeat_at, "now": now}).rowcount > 0
+    is_silent = scheduler.c.heartbeat_at == heartbeat_at
+    return conn.execute(_unended(scheduler_id).where(is_silent).values(ended_at=now)).rowcount > 0
 
 
 CHANNEL = "asynsched"
 LONGEST_PAYLOAD_BYTES = 7999
 """PostgreSQL's limit."""
-
-_NOTIFY = sa.text("SELECT pg_notify(:channel, :payload)")
 
 
 def notify(conn: Connection, payload: str) -> None:
@@ -249,4 +217,4 @@ def notify(conn: Connection, payload: str) -> None:
         return
     if len(payload.encode()) > LONGEST_PAYLOAD_BYTES:
         payload = ""
-    conn.execute(_NOTIFY, {"channel": CHANNEL, "payload": payload})
+    conn.execute(sa.select(sa.func.pg_notify(CHANNEL, payload)))

@@ -23,7 +23,7 @@ from asynsched.store.assets.names import (
     put_assets,
     waiting_digests,
 )
-from asynsched.store.rows import MANY_ROWS, as_struct, length, n_fitting, storable
+from asynsched.store.rows import MANY_ROWS, as_struct, count, length, n_fitting, select_in, storable
 from asynsched.store.runs.changes import AssetEventRow
 from asynsched.store.schema import (
     asset,
@@ -86,37 +86,6 @@ _EVENTS = sa.select(
 _SIZES = _EVENTS.with_only_columns(
     asset_event.c.id, asset_event.c.created_at, (length(asset_event.c.extra) + length(asset.c.extra)).label("size")
 )
-_CONSUMED = (
-    _EVENTS.join(dag_run_asset_event, dag_run_asset_event.c.event_id == asset_event.c.id)
-    .where(dag_run_asset_event.c.dag_run_id == sa.bindparam("run"))
-    .order_by(asset_event.c.created_at, asset_event.c.id)
-)
-_ALIASES = (
-    sa.select(asset_alias_event.c.event_id, asset_alias.c.name)
-    .join(asset_alias, asset_alias.c.id == asset_alias_event.c.alias_id)
-    .where(asset_alias_event.c.event_id.in_(sa.bindparam("events", expanding=True)))
-    .order_by(asset_alias.c.name)
-)
-_LAST = sa.select(asset_event.c.asset_id, sa.func.max(asset_event.c.created_at).label("last")).group_by(
-    asset_event.c.asset_id
-)
-_IS_KEPT = (
-    sa.exists()
-    .where(
-        dag_run_asset_event.c.event_id == asset_event.c.id,
-        dag_run.c.id == dag_run_asset_event.c.dag_run_id,
-        sa.or_(dag_run.c.ended_at.is_(None), dag_run.c.ended_at >= sa.bindparam("before")),
-    )
-    .correlate(asset_event)
-)
-_OLD = sa.select(asset_event.c.id).where(
-    asset_event.c.created_at < sa.bindparam("before"),
-    ~sa.exists().where(asset_dag_run_queue.c.event_id == asset_event.c.id),
-    ~_IS_KEPT,
-)
-_DELETE_OLD = sa.delete(asset_event).where(
-    asset_event.c.id.in_(_OLD.order_by(asset_event.c.id).limit(sa.bindparam("limit")))
-)
 
 
 def record_events(conn: Connection, events: Iterable[AssetEventRow]) -> list[str]:
@@ -177,7 +146,8 @@ class _Names:
 
 def consumed_events(conn: Connection, dag_run_id: int) -> list[AssetEvent]:
     """Return the events that triggered a run, oldest first."""
-    return _events(conn, conn.execute(_CONSUMED, {"run": dag_run_id}).all())
+    query = _matching(conn, _EVENTS, EventFilter(run=dag_run_id)).order_by(*_order(ascending=True))
+    return _events(conn, conn.execute(query).all())
 
 
 def list_events(
@@ -261,25 +231,42 @@ def _is_after(left: EventsLeft, ascending: bool) -> sa.ColumnElement[bool]:
 
 def last_event_times(conn: Connection) -> dict[int, datetime]:
     """Return when each asset that has events was last updated, by the asset's row id."""
-    return {row.asset_id: row.last for row in conn.execute(_LAST)}
+    query = sa.select(asset_event.c.asset_id, sa.func.max(asset_event.c.created_at).label("last"))
+    return {row.asset_id: row.last for row in conn.execute(query.group_by(asset_event.c.asset_id))}
 
 
 def count_old_events(conn: Connection, *, before: datetime) -> int:
     """Count the events before an instant that wait for no DAG, and triggered no run that is active or ended later."""
-    n: int = conn.execute(sa.select(sa.func.count()).select_from(_OLD.subquery()), {"before": before}).scalar_one()
-    return n
+    return count(conn, _old(before))
 
 
 def delete_old_events(conn: Connection, *, before: datetime, limit: int) -> int:
     """Delete up to `limit` of those events, the oldest first. Returns how many."""
-    return conn.execute(_DELETE_OLD, {"before": before, "limit": limit}).rowcount
+    old = _old(before).order_by(asset_event.c.id).limit(limit)
+    return conn.execute(sa.delete(asset_event).where(asset_event.c.id.in_(old))).rowcount
+
+
+def _old(before: datetime) -> sa.Select[Any]:
+    is_kept = sa.exists().where(
+        dag_run_asset_event.c.event_id == asset_event.c.id,
+        dag_run.c.id == dag_run_asset_event.c.dag_run_id,
+        dag_run.c.ended_at.is_(None) | (dag_run.c.ended_at >= before),
+    )
+    is_queued = sa.exists().where(asset_dag_run_queue.c.event_id == asset_event.c.id)
+    return sa.select(asset_event.c.id).where(
+        asset_event.c.created_at < before, ~is_queued, ~is_kept.correlate(asset_event)
+    )
 
 
 def _events(conn: Connection, rows: Sequence[Any]) -> list[AssetEvent]:
     aliases: dict[int, list[str]] = {}
-    if rows:
-        for alias in conn.execute(_ALIASES, {"events": [row.id for row in rows]}):
-            aliases.setdefault(alias.event_id, []).append(alias.name)
+    query = (
+        sa.select(asset_alias_event.c.event_id, asset_alias.c.name)
+        .join(asset_alias, asset_alias.c.id == asset_alias_event.c.alias_id)
+        .order_by(asset_alias.c.name)
+    )
+    for alias in select_in(conn, query, asset_alias_event.c.event_id, [row.id for row in rows]):
+        aliases.setdefault(alias.event_id, []).append(alias.name)
     return [as_struct(AssetEvent, row, aliases=aliases.get(row.id, [])) for row in rows]
 
 
@@ -338,33 +325,8 @@ _ARRIVED = (
     .group_by(asset.c.id, asset.c.name, asset.c.uri)
     .order_by(sa.func.min(asset_event.c.id))
 )  # fmt: skip
-_OLDEST = (
-    sa.select(asset_dag_run_queue.c.event_id)
-    .where(asset_dag_run_queue.c.dag_id == sa.bindparam("dag_id"))
-    .order_by(asset_dag_run_queue.c.event_id)
-    .limit(sa.bindparam("n", type_=sa.Integer))
-    .with_for_update(skip_locked=True)
-)
-_EXAMINED = (
-    sa.update(asset_dag_run_queue)
-    .where(asset_dag_run_queue.c.dag_id == sa.bindparam("of_dag"), ~asset_dag_run_queue.c.is_examined)
-    .values(is_examined=True)
-)
-_UNEXAMINED = (
-    sa.select(asset_dag_run_queue.c.dag_id)
-    .distinct()
-    .where(sa.text("NOT asset_dag_run_queue.is_examined"))
-    .order_by(asset_dag_run_queue.c.dag_id)
-)
 _FORGET = sa.delete(asset_dag_run_queue).where(
     asset_dag_run_queue.c.dag_id == sa.bindparam("of_dag"), asset_dag_run_queue.c.event_id == sa.bindparam("of_event")
-)
-_WAITING_FOR = (
-    sa.select(asset_dag_run_queue.c.dag_id)
-    .distinct()
-    .join(asset_event, asset_event.c.id == asset_dag_run_queue.c.event_id)
-    .where(asset_event.c.asset_id == sa.bindparam("asset"))
-    .order_by(asset_dag_run_queue.c.dag_id)
 )
 
 
@@ -405,23 +367,39 @@ def drop_surplus(conn: Connection, dag_id: str, arrived: Collection[ArrivedAsset
     n_events = sum(item.n_events for item in arrived)
     if n_events > MAX_WAITING:
         kept = {item.newest_id for item in arrived}
-        oldest = conn.scalars(_OLDEST, {"dag_id": dag_id, "n": min(n_events - MAX_CONSUMED, MAX_CONSUMED)})
+        query = (
+            sa.select(asset_dag_run_queue.c.event_id)
+            .where(asset_dag_run_queue.c.dag_id == dag_id)
+            .order_by(asset_dag_run_queue.c.event_id)
+            .limit(min(n_events - MAX_CONSUMED, MAX_CONSUMED))
+            .with_for_update(skip_locked=True)
+        )
+        oldest = conn.scalars(query)
         _forget(conn, dag_id, [event_id for event_id in oldest if event_id not in kept])
 
 
 def mark_examined(conn: Connection, dag_id: str) -> None:
     """Record that the events that wait for a DAG do not suffice for a run."""
-    conn.execute(_EXAMINED, {"of_dag": dag_id})
+    waiting = (asset_dag_run_queue.c.dag_id == dag_id, ~asset_dag_run_queue.c.is_examined)
+    conn.execute(sa.update(asset_dag_run_queue).where(*waiting).values(is_examined=True))
 
 
 def unexamined_dag_ids(conn: Connection) -> list[str]:
     """Return the DAGs with waiting events that no scheduler has examined."""
-    return list(conn.scalars(_UNEXAMINED))
+    query = sa.select(asset_dag_run_queue.c.dag_id).distinct().where(sa.text("NOT asset_dag_run_queue.is_examined"))
+    return list(conn.scalars(query.order_by(asset_dag_run_queue.c.dag_id)))
 
 
 def waiting_dag_ids(conn: Connection, asset_id: int) -> list[str]:
     """Return the DAGs for which events of an asset wait."""
-    return list(conn.scalars(_WAITING_FOR, {"asset": asset_id}))
+    query = (
+        sa.select(asset_dag_run_queue.c.dag_id)
+        .distinct()
+        .join(asset_event, asset_event.c.id == asset_dag_run_queue.c.event_id)
+        .where(asset_event.c.asset_id == asset_id)
+        .order_by(asset_dag_run_queue.c.dag_id)
+    )
+    return list(conn.scalars(query))
 
 
 def consume(conn: Connection, dag_run_id: int, dag_id: str, events: Collection[PendingEvent]) -> None:

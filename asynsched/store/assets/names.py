@@ -8,36 +8,12 @@ import sqlalchemy as sa
 from sqlalchemy import Connection
 
 from asynsched.errors import NotFound
-from asynsched.store.rows import fetch, fetch_one, near_names, to_json
+from asynsched.store.rows import fetch, fetch_in, fetch_one, near_names, select_in, to_json
 from asynsched.store.schema import AssetRow, asset, asset_alias, asset_alias_asset
 from asynsched.store.statements import insert_ignoring
 from asynsched.timetables.asset_condition import AliasForm, AssetCondition, AssetForm
 
 _ALL = sa.select(asset).order_by(asset.c.name, asset.c.uri)
-_BY_DIGEST = sa.select(asset).where(asset.c.digest.in_(sa.bindparam("digests", expanding=True)))
-_NEWEST = sa.select(asset).order_by(asset.c.id.desc()).limit(1)
-_BY_NAME = _NEWEST.where(asset.c.name == sa.bindparam("text"))
-_BY_URI = _NEWEST.where(asset.c.uri == sa.bindparam("text"))
-_DESCRIBE = (
-    sa.update(asset)
-    .where(asset.c.digest == sa.bindparam("key"))
-    .values(group_name=sa.bindparam("new_group"), extra=sa.bindparam("new_extra"))
-)
-_ALIASES = sa.select(asset_alias.c.id, asset_alias.c.digest).where(
-    asset_alias.c.digest.in_(sa.bindparam("digests", expanding=True))
-)
-_ALL_ALIASES = (
-    sa.select(asset_alias.c.name, asset_alias.c.group_name, asset.c.name.label("asset_name"))
-    .join(asset_alias_asset, asset_alias_asset.c.alias_id == asset_alias.c.id, isouter=True)
-    .join(asset, asset.c.id == asset_alias_asset.c.asset_id, isouter=True)
-    .order_by(asset_alias.c.name, asset.c.name)
-)
-_ALIASES_OF = (
-    sa.select(asset_alias_asset.c.asset_id, asset_alias.c.name)
-    .join(asset_alias, asset_alias.c.id == asset_alias_asset.c.alias_id)
-    .where(asset_alias_asset.c.asset_id.in_(sa.bindparam("assets", expanding=True)))
-    .order_by(asset_alias.c.name)
-)
 
 
 def digest_of(kind: str, *names: str) -> str:
@@ -75,21 +51,22 @@ def put_assets(conn: Connection, assets: Iterable[AssetForm], now: datetime, *, 
         describe: Whether to update the group and the extra of known assets.
     """
     forms = {digest_of("asset", form.name, form.uri): form for form in assets}
-    known = _by_digest(conn, forms) if forms else {}
+    known = _by_digest(conn, forms)
     for digest, form in sorted(forms.items()):
         before = known.get(digest)
         if before is None:
             values = {"digest": digest, "name": form.name, "uri": form.uri, "group_name": form.group}
             conn.execute(insert_ignoring(conn, asset), {**values, "extra": form.extra, "created_at": now})
         elif describe and (before.group_name, to_json(before.extra)) != (form.group, to_json(form.extra)):
-            conn.execute(_DESCRIBE, {"key": digest, "new_group": form.group, "new_extra": form.extra})
+            described = sa.update(asset).where(asset.c.digest == digest)
+            conn.execute(described.values(group_name=form.group, extra=form.extra))
     if len(known) < len(forms):
         known = _by_digest(conn, forms)
     return {digest: row.id for digest, row in known.items()}
 
 
 def _by_digest(conn: Connection, digests: Iterable[str]) -> dict[str, AssetRow]:
-    return {row.digest: row for row in fetch(conn, AssetRow, _BY_DIGEST, {"digests": list(digests)})}
+    return {row.digest: row for row in fetch_in(conn, AssetRow, sa.select(asset), asset.c.digest, list(digests))}
 
 
 def put_aliases(conn: Connection, aliases: Iterable[AliasForm]) -> dict[str, int]:
@@ -98,7 +75,7 @@ def put_aliases(conn: Connection, aliases: Iterable[AliasForm]) -> dict[str, int
     for digest, form in sorted(forms.items()):
         values = {"digest": digest, "name": form.name, "group_name": form.group}
         conn.execute(insert_ignoring(conn, asset_alias), values)
-    rows = conn.execute(_ALIASES, {"digests": list(forms)}) if forms else ()
+    rows = select_in(conn, sa.select(asset_alias.c.id, asset_alias.c.digest), asset_alias.c.digest, list(forms))
     return {forms[row.digest].name: row.id for row in rows}
 
 
@@ -110,8 +87,10 @@ def link_alias(conn: Connection, alias_id: int, asset_id: int) -> None:
 def find_asset(conn: Connection, *, name: str = "", uri: str = "") -> AssetRow | None:
     """Return the newest asset of a name, or of a URI, or of both; None if none exists."""
     if name and uri:
-        return fetch_one(conn, AssetRow, _BY_DIGEST, {"digests": [digest_of("asset", name, uri)]})
-    return fetch_one(conn, AssetRow, _BY_NAME if name else _BY_URI, {"text": name or uri})
+        is_it = asset.c.digest == digest_of("asset", name, uri)
+    else:
+        is_it = asset.c.name == name if name else asset.c.uri == uri
+    return fetch_one(conn, AssetRow, sa.select(asset).where(is_it).order_by(asset.c.id.desc()).limit(1))
 
 
 def get_asset(conn: Connection, name_or_uri: str) -> AssetRow:
@@ -130,15 +109,26 @@ def list_assets(conn: Connection) -> list[AssetRow]:
 def aliases_of(conn: Connection, asset_ids: Collection[int]) -> dict[int, list[str]]:
     """Return the names of the aliases that stand for assets, by the assets' row ids."""
     found: dict[int, list[str]] = {asset_id: [] for asset_id in asset_ids}
-    for row in conn.execute(_ALIASES_OF, {"assets": sorted(found)}) if found else ():
+    query = (
+        sa.select(asset_alias_asset.c.asset_id, asset_alias.c.name)
+        .join(asset_alias, asset_alias.c.id == asset_alias_asset.c.alias_id)
+        .order_by(asset_alias.c.name)
+    )
+    for row in select_in(conn, query, asset_alias_asset.c.asset_id, sorted(found)):
         found[row.asset_id].append(row.name)
     return found
 
 
 def list_aliases(conn: Connection) -> list[tuple[str, str, list[str]]]:
     """Return the name and the group of each alias, and the names of the assets that it stands for."""
+    query = (
+        sa.select(asset_alias.c.name, asset_alias.c.group_name, asset.c.name.label("asset_name"))
+        .join(asset_alias_asset, asset_alias_asset.c.alias_id == asset_alias.c.id, isouter=True)
+        .join(asset, asset.c.id == asset_alias_asset.c.asset_id, isouter=True)
+        .order_by(asset_alias.c.name, asset.c.name)
+    )
     found: dict[tuple[str, str], list[str]] = {}
-    for row in conn.execute(_ALL_ALIASES):
+    for row in conn.execute(query):
         assets = found.setdefault((row.name, row.group_name), [])
         if row.asset_name is not None:
             assets.append(row.asset_name)
