@@ -13,7 +13,7 @@ from asynsched.cli.runs import run_fields
 from asynsched.cli.session import Session
 from asynsched.errors import DagError
 from asynsched.scheduling.creation.triggering import update_asset
-from asynsched.store.assets.events import AssetEvent, last_event_times, list_events, waiting_dag_ids
+from asynsched.store.assets.events import AssetEvent, EventFilter, last_event_times, list_events, waiting_dag_ids
 from asynsched.store.assets.names import aliases_of, list_aliases, list_assets, waiting_digests
 from asynsched.store.assets.references import OUTLET, list_references, references_to
 from asynsched.store.runs.dag_runs import get_run
@@ -52,7 +52,7 @@ def show_asset(session: Session, asset: str) -> Record:
     found = asset_of(session, asset)
     aliases = session.read(aliases_of, [found.id])[found.id]
     references = session.read(references_to, waiting_digests(found.name, found.uri, aliases))
-    events = session.read(list_events, name=found.name, uri=found.uri, ascending=False, limit=SHOWN_EVENTS)
+    events = session.read(list_events, EventFilter(found.name, found.uri), ascending=False, limit=SHOWN_EVENTS)
     fields = {
         "name": found.name, "uri": found.uri, "group": found.group_name, "extra": found.extra, "aliases": aliases,
         "created_at": found.created_at, "waiting_dags": session.read(waiting_dag_ids, found.id),
@@ -70,7 +70,7 @@ def show_events(session: Session, asset: str | None, alias: str, limit: int) -> 
     """List events, of one asset (its name or URI) or of all, newest first."""
     found = None if asset is None else asset_of(session, asset)
     name, uri = ("", "") if found is None else (found.name, found.uri)
-    events = session.read(list_events, name=name, uri=uri, alias=alias, ascending=False, limit=limit)
+    events = session.read(list_events, EventFilter(name, uri, alias), ascending=False, limit=limit)
     rows = [_event_fields(event) for event in events]
     return Listing(EVENT_COLUMNS, rows, "There are no events.", usual=USUAL_EVENT_COLUMNS, spare=SPARE_EVENT_COLUMNS)
 

@@ -9,7 +9,7 @@ from asynsched import DAG, Asset, AssetAlias, AssetOrTimeSchedule, BashOperator,
 from asynsched.channels import DagChanged
 from asynsched.protocol.messages import OutletEvent
 from asynsched.simulation.script import Outcome
-from asynsched.store.assets.events import consumed_events, list_events, pending_events, record_events
+from asynsched.store.assets.events import EventFilter, consumed_events, list_events, pending_events, record_events
 from asynsched.store.dags.dags import set_paused
 from asynsched.store.dags.parse_results import DagDefaults, FileStamp, store_report
 from asynsched.store.runs.changes import AssetEventRow
@@ -187,7 +187,7 @@ async def test_an_alias_stands_for_what_a_task_adds_to_it(simulate):
     runs = [len(await simulation.runs(dag_id)) for dag_id in ("of_alias", "of_b", "of_name")]
     assert runs == [1, 1, 1]
     assert await consumed(simulation, "of_alias") == [["b", "later"]]
-    events = await simulation.database.read(list_events, alias="new files")
+    events = await simulation.database.read(list_events, EventFilter(alias="new files"))
     assert {event.name: event.extra for event in events} == {"b": {"rows": 1}, "later": {"rows": 2}}
 
 

@@ -10,6 +10,7 @@ from asynsched import DAG, Asset, AssetAlias, BashOperator
 from asynsched.errors import NotFound
 from asynsched.scheduling.creation.scheduled_runs import foresee_dag
 from asynsched.store.assets.events import (
+    EventFilter,
     consumed_events,
     count_old_events,
     delete_old_events,
@@ -125,14 +126,15 @@ async def test_events_are_listed_by_asset_alias_and_time(database):
     def check(conn):
         events = [event(Asset("a", "u"), minute, extra={"n": minute}) for minute in range(5)]
         record_events(conn, [*events, event(Asset("b"), 2, aliases=("x", "y"), token="t", asset_extra={"k": 1})])
-
-        def found(**wanted):
-            return [listed.extra.get("n") for listed in list_events(conn, **wanted)]
+        def found(ascending=True, limit=None, **wanted):
+            events = list_events(conn, EventFilter(**wanted), ascending=ascending, limit=limit)
+            return [listed.extra.get("n") for listed in events]
+            return [listed.extra.get("n") for listed in list_events(conn, EventFilter(**wanted), **how)]
 
         assert found(name="a") == found(uri="u") == found(name="a", uri="u") == [0, 1, 2, 3, 4]
         assert found(name="a", after=NOW + MINUTE, before=NOW + 4 * MINUTE) == [2, 3]
         assert found(name="a", ascending=False, limit=2) == [4, 3]
-        [through] = list_events(conn, alias="x")
+        [through] = list_events(conn, EventFilter(alias="x"))
         assert (through.name, through.aliases, through.asset_extra) == ("b", ["x", "y"], {"k": 1})
         return list_aliases(conn)
 
@@ -202,5 +204,5 @@ async def test_names_that_a_task_has_made_up_are_stored_whatever_they_hold(datab
     made_up = event(Asset("a"), token="t", aliases=("x",), extra={"text": "nul \0 here"})
     odd = msgspec.structs.replace(made_up, name="nul \0 here", uri="s3://\0" + LONG, group="\0")
     await database.write(record_events, [odd])
-    [found] = await database.read(list_events, alias="x")
+    [found] = await database.read(list_events, EventFilter(alias="x"))
     assert (found.name, found.extra) == ("nul \ufffd here", {"text": "nul \0 here"})

@@ -70,6 +70,9 @@ class EventFilter(Struct, frozen=True):
     run: int | None = None
 
 
+ANY_EVENT = EventFilter()
+
+
 class EventsLeft(NamedTuple):
     """The place after which the next part of some events begins; `limit` is the number still wanted, None for all."""
 
@@ -146,23 +149,14 @@ class _Names:
 
 def consumed_events(conn: Connection, dag_run_id: int) -> list[AssetEvent]:
     """Return the events that triggered a run, oldest first."""
-    query = _matching(conn, _EVENTS, EventFilter(run=dag_run_id)).order_by(*_order(ascending=True))
-    return _events(conn, conn.execute(query).all())
+    return list_events(conn, EventFilter(run=dag_run_id))
 
 
 def list_events(
-    conn: Connection,
-    *,
-    name: str = "",
-    uri: str = "",
-    alias: str = "",
-    after: datetime | None = None,
-    before: datetime | None = None,
-    ascending: bool = True,
-    limit: int | None = None,
+    conn: Connection, wanted: EventFilter = ANY_EVENT, *, ascending: bool = True, limit: int | None = None
 ) -> list[AssetEvent]:
-    """Return events, of one asset or alias or of all, strictly between two instants, in order of time."""
-    statement = _matching(conn, _EVENTS, EventFilter(name, uri, alias, after, before)).order_by(*_order(ascending))
+    """Return events in order of time."""
+    statement = _matching(conn, _EVENTS, wanted).order_by(*_order(ascending))
     return _events(conn, conn.execute(statement if limit is None else statement.limit(limit)).all())
 
 

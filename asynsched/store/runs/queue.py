@@ -57,14 +57,6 @@ class QueuedGroup(Struct, frozen=True):
     backfill_max_active_runs: int = 0
 
 
-class DagAdmission(NamedTuple):
-    """A DAG's limits on starting its runs."""
-
-    dag_id: str
-    is_paused: bool
-    max_active_runs: int
-
-
 _HAS_ID = dag_run.c.id.in_(sa.bindparam("ids", expanding=True))
 _IS_OWNED = dag_run.c.lease_epoch == sa.bindparam("epoch")
 _RUNS = (
@@ -197,9 +189,9 @@ def owned_runs(conn: Connection, epoch: int, ids: Collection[int]) -> list[Queue
     return [run for some in found for run in _runs(conn.execute(_OWNED, {"epoch": epoch, "ids": some}))]
 
 
-def dag_admissions(conn: Connection, dag_ids: list[str]) -> list[DagAdmission]:
+def dag_admissions(conn: Connection, dag_ids: list[str]) -> list[QueuedGroup]:
     """Return the limits of the DAGs that exist among these."""
-    return [DagAdmission(*row) for some in portions(dag_ids) for row in conn.execute(_LIMITS, {"dag_ids": some})]
+    return [QueuedGroup(*row) for some in portions(dag_ids) for row in conn.execute(_LIMITS, {"dag_ids": some})]
 
 
 def _runs(rows: Iterable[Any]) -> list[QueuedRun]:

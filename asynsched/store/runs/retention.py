@@ -43,7 +43,6 @@ class OldRun(Struct, frozen=True):
 
     @property
     def key(self) -> DagRunKey:
-        """The run's key."""
         return DagRunKey(self.dag_id, self.run_id)
 
 
@@ -112,8 +111,6 @@ _LOCKED = (
 _STILL_OLD = text(f"SELECT r.id FROM dag_run r WHERE r.id IN :ids AND {_MAY_GO}").bindparams(  # noqa: S608 - constants
     bindparam("ids", expanding=True)
 )
-_DELETE_RUNS = sa.delete(dag_run).where(dag_run.c.id.in_(bindparam("ids", expanding=True)))
-_GOING = sa.update(dag_run).where(dag_run.c.id == bindparam("key")).values(reason="It is being deleted: it is too old.")
 _PARTS = (xcom, task_instance_history, task_instance)
 """Rows of a run that may be too many for one transaction. XComs first: they are the largest."""
 
@@ -160,9 +157,10 @@ def delete_runs(conn: Connection, run_ids: Sequence[int], *, max_rows: int) -> D
         whole.append(run)
         n_rows += sizes[run.id]
     if whole:
-        conn.execute(_DELETE_RUNS, {"ids": [run.id for run in whole]})
+        conn.execute(sa.delete(dag_run).where(dag_run.c.id.in_([run.id for run in whole])))
     elif found:
-        conn.execute(_GOING, {"key": found[0].id})
+        going = sa.update(dag_run).where(dag_run.c.id == found[0].id)
+        conn.execute(going.values(reason="It is being deleted: it is too old."))
         n_rows = _delete_parts(conn, _PARTS, found[0].id, max_rows)
     return Deleted(whole, n_rows)
 
@@ -221,23 +219,13 @@ class RunAge(Struct, frozen=True):
     ended_at: datetime | None
 
 
-_AGES = sa.select(dag_run.c.run_id, dag_run.c.ended_at).where(dag_run.c.dag_id == sa.bindparam("dag_id"))
-_SOME_AGES = _AGES.where(dag_run.c.run_id.in_(sa.bindparam("run_ids", expanding=True)))
-_NEWEST = (
-    sa.select(dag_run.c.run_id)
-    .where(dag_run.c.dag_id == sa.bindparam("dag_id"))
-    .order_by(dag_run.c.run_after.desc(), dag_run.c.id.desc())
-    .limit(sa.bindparam("limit"))
-)
-
-
 def run_ages(conn: Connection, dag_id: str, run_ids: Sequence[str] | None) -> list[RunAge]:
     """Return a DAG's runs with one of these run_ids; None: all of them."""
-    statement = _AGES if run_ids is None else _SOME_AGES
-    values = {"dag_id": dag_id} | ({} if run_ids is None else {"run_ids": list(run_ids)})
-    return fetch(conn, RunAge, statement, values)
+    query = sa.select(dag_run.c.run_id, dag_run.c.ended_at).where(dag_run.c.dag_id == dag_id)
+    return fetch(conn, RunAge, query if run_ids is None else query.where(dag_run.c.run_id.in_(list(run_ids))))
 
 
 def newest_run_ids(conn: Connection, dag_id: str, *, limit: int) -> list[str]:
     """Return the run_ids of a DAG's newest runs."""
-    return list(conn.scalars(_NEWEST, {"dag_id": dag_id, "limit": limit}))
+    query = sa.select(dag_run.c.run_id).where(dag_run.c.dag_id == dag_id)
+    return list(conn.scalars(query.order_by(dag_run.c.run_after.desc(), dag_run.c.id.desc()).limit(limit)))

@@ -16,7 +16,7 @@ from sqlalchemy import Connection
 
 from asynsched.keys import DagRunKey
 from asynsched.states import DagRunType, TaskInstanceState
-from asynsched.store.rows import as_struct, fetch
+from asynsched.store.rows import fetch
 from asynsched.store.schema import DagRunRow, HistoryRow, TaskInstanceRow, dag_run, task_instance, task_instance_history
 from asynsched.store.secrets.encryption import reading_cipher
 
@@ -34,39 +34,9 @@ class FailedTask(NamedTuple):
         return self.task_id if self.map_index < 0 else f"{self.task_id}[{self.map_index}]"
 
 
-_IS_OF_RUN = task_instance.c.dag_run_id == sa.bindparam("run")
-_LOADED = sa.select(task_instance).where(_IS_OF_RUN).order_by(task_instance.c.id)
-_LISTED = (
-    sa.select(task_instance)
-    .where(_IS_OF_RUN)
-    .order_by(
-        sa.func.coalesce(task_instance.c.started_at, task_instance.c.ended_at).asc().nulls_last(), task_instance.c.id
-    )
-)
-_FIRST_FAILURE = (
-    sa.select(task_instance.c.task_id, task_instance.c.map_index, task_instance.c.reason)
-    .where(_IS_OF_RUN, task_instance.c.state == TaskInstanceState.FAILED)
-    .order_by(task_instance.c.ended_at, task_instance.c.id)
-    .limit(1)
-)
-_TRIES = (
-    sa.select(task_instance_history)
-    .where(task_instance_history.c.dag_run_id == sa.bindparam("run"))
-    .order_by(task_instance_history.c.task_id, task_instance_history.c.map_index, task_instance_history.c.id)
-)
-_NUMBERS = sa.select(
-    task_instance_history.c.task_id,
-    task_instance_history.c.map_index,
-    task_instance_history.c.token,
-    task_instance_history.c.try_number,
-).where(task_instance_history.c.dag_run_id == sa.bindparam("run"))
-
-_TOKENS = sa.union(
-    *(
-        sa.select(table.c.token).where(table.c.dag_run_id == sa.bindparam("run"), table.c.token.is_not(None))
-        for table in (task_instance, task_instance_history)
-    )
-)
+_OF_RUN = sa.select(task_instance).where(task_instance.c.dag_run_id == sa.bindparam("run"))
+_LOADED = _OF_RUN.order_by(task_instance.c.id)
+_TRIES = sa.select(task_instance_history)
 
 
 def load_task_instances(conn: Connection, dag_run_id: int) -> list[TaskInstanceRow]:
@@ -80,31 +50,43 @@ def load_task_instances(conn: Connection, dag_run_id: int) -> list[TaskInstanceR
 
 def list_task_instances(conn: Connection, dag_run_id: int) -> list[TaskInstanceRow]:
     """Return the task instances of a run for a reader: in the order in which they began, then the others."""
-    return fetch(conn, TaskInstanceRow, _LISTED, {"run": dag_run_id})
+    began_at = sa.func.coalesce(task_instance.c.started_at, task_instance.c.ended_at).asc().nulls_last()
+    return fetch(conn, TaskInstanceRow, _OF_RUN.order_by(began_at, task_instance.c.id), {"run": dag_run_id})
 
 
 def first_failure(conn: Connection, dag_run_id: int) -> FailedTask | None:
     """Return the task instance of a run that failed first; None when none has."""
-    row = conn.execute(_FIRST_FAILURE, {"run": dag_run_id}).first()
+    query = (
+        sa.select(task_instance.c.task_id, task_instance.c.map_index, task_instance.c.reason)
+        .where(task_instance.c.dag_run_id == dag_run_id, task_instance.c.state == TaskInstanceState.FAILED)
+        .order_by(task_instance.c.ended_at, task_instance.c.id)
+        .limit(1)
+    )
+    row = conn.execute(query).first()
     return None if row is None else FailedTask(*row)
 
 
 def list_tries(conn: Connection, dag_run_id: int) -> list[HistoryRow]:
     """Return the earlier tries of a run's task instances, by task, oldest first."""
-    return fetch(conn, HistoryRow, _TRIES, {"run": dag_run_id})
+    of = task_instance_history.c
+    return fetch(conn, HistoryRow, _TRIES.where(of.dag_run_id == dag_run_id).order_by(of.task_id, of.map_index, of.id))
 
 
 def numbers_of_tries(conn: Connection, dag_run_id: int) -> dict[tuple[str, int], dict[str | None, int]]:
     """Return the numbers of the earlier tries of each of a run's task instances, by token."""
     found: dict[tuple[str, int], dict[str | None, int]] = {}
-    for task_id, map_index, token, number in conn.execute(_NUMBERS, {"run": dag_run_id}):
-        found.setdefault((task_id, map_index), {})[token] = number
+    for row in list_tries(conn, dag_run_id):
+        found.setdefault((row.task_id, row.map_index), {})[row.token] = row.try_number
     return found
 
 
 def tokens_of_tries(conn: Connection, dag_run_id: int) -> frozenset[str]:
     """Return the tokens of all tries of a run's task instances."""
-    return frozenset(conn.scalars(_TOKENS, {"run": dag_run_id}))
+    queries = (
+        sa.select(table.c.token).where(table.c.dag_run_id == dag_run_id, table.c.token.is_not(None))
+        for table in (task_instance, task_instance_history)
+    )
+    return frozenset(conn.scalars(sa.union(*queries)))
 
 
 class WholeRun(NamedTuple):
@@ -126,35 +108,26 @@ class PastTry(NamedTuple):
     result_length: int | None = None
 
 
-_RUNS = sa.select(dag_run).order_by(dag_run.c.run_after, dag_run.c.dag_id, dag_run.c.run_id)
-_TASKS = sa.select(task_instance).order_by(
-    task_instance.c.queued_at.asc().nulls_last(), task_instance.c.task_id, task_instance.c.map_index
-)
-_TRIES_OF_WHOLE_RUNS = sa.select(task_instance_history).order_by(task_instance_history.c.id)
-_NEWEST = (
-    sa.select(dag_run.c.id)
-    .where(dag_run.c.dag_id == sa.bindparam("dag_id"), dag_run.c.ended_at.is_not(None))
-    .order_by(dag_run.c.run_after.desc(), dag_run.c.id.desc())
-    .limit(sa.bindparam("limit"))
-)
 _TRIED = (TaskInstanceState.SUCCESS, TaskInstanceState.FAILED)
 
 
 def all_runs(conn: Connection) -> list[WholeRun]:
     """Return every run, in the order in which they were due, with its tasks in the order of their queueing."""
     tasks: dict[int, list[TaskInstanceRow]] = defaultdict(list)
-    for row in conn.execute(_TASKS):
-        tasks[row.dag_run_id].append(as_struct(TaskInstanceRow, row))
+    in_order = (task_instance.c.queued_at.asc().nulls_last(), task_instance.c.task_id, task_instance.c.map_index)
+    for task in fetch(conn, TaskInstanceRow, sa.select(task_instance).order_by(*in_order)):
+        tasks[task.dag_run_id].append(task)
     tries: dict[int, dict[tuple[str, int], list[HistoryRow]]] = defaultdict(lambda: defaultdict(list))
-    for row in conn.execute(_TRIES_OF_WHOLE_RUNS):
-        tries[row.dag_run_id][row.task_id, row.map_index].append(as_struct(HistoryRow, row))
-    runs = fetch(conn, DagRunRow, _RUNS)
+    for row in fetch(conn, HistoryRow, _TRIES.order_by(task_instance_history.c.id)):
+        tries[row.dag_run_id][row.task_id, row.map_index].append(row)
+    runs = fetch(conn, DagRunRow, sa.select(dag_run).order_by(dag_run.c.run_after, dag_run.c.dag_id, dag_run.c.run_id))
     return [WholeRun(run, tasks[run.id], tries[run.id]) for run in runs]
 
 
 def past_tries(conn: Connection, dag_id: str, *, n_runs: int) -> list[PastTry]:
     """Return the ended tries of a DAG's newest runs that ran user code."""
-    keys = list(conn.scalars(_NEWEST, {"dag_id": dag_id, "limit": n_runs}))
+    ended = sa.select(dag_run.c.id).where(dag_run.c.dag_id == dag_id, dag_run.c.ended_at.is_not(None))
+    keys = list(conn.scalars(ended.order_by(dag_run.c.run_after.desc(), dag_run.c.id.desc()).limit(n_runs)))
     found = []
     for table, length in ((task_instance, task_instance.c.result_length), (task_instance_history, sa.null())):
         statement = sa.select(table.c.task_id, table.c.state, table.c.started_at, table.c.ended_at, length).where(

@@ -9,7 +9,7 @@ from msgspec.structs import asdict, astuple
 from sqlalchemy import Connection
 
 from asynsched.errors import StoreError
-from asynsched.store.rows import MANY_ROWS, check_name, from_json, if_small, length, n_fitting
+from asynsched.store.rows import MANY_ROWS, check_name, fetch, from_json, if_small, length, n_fitting
 from asynsched.store.schema import XComValue, dag_run, task_instance, xcom
 from asynsched.store.statements import insert_or_update
 
@@ -42,29 +42,6 @@ class MappedXComs(NamedTuple):
     end: int
 
 
-_OF_KEY = (
-    sa.select(xcom)
-    .where(xcom.c.dag_run_id == sa.bindparam("run"), xcom.c.key == sa.bindparam("name"))
-    .order_by(xcom.c.task_id, xcom.c.map_index)
-)
-_IS_OF_TASK = (
-    xcom.c.dag_run_id == sa.bindparam("run"),
-    xcom.c.task_id == sa.bindparam("task"),
-    xcom.c.map_index == sa.bindparam("index"),
-)
-_OF_TASK = sa.select(xcom.c.key, xcom.c.value, xcom.c.created_at).where(*_IS_OF_TASK).order_by(xcom.c.key)
-_NEWEST_RUN = (
-    sa.select(dag_run.c.id)
-    .join(xcom, xcom.c.dag_run_id == dag_run.c.id)
-    .where(
-        dag_run.c.dag_id == sa.bindparam("dag"),
-        dag_run.c.logical_date <= sa.bindparam("until"),
-        xcom.c.key == sa.bindparam("name"),
-        xcom.c.task_id.in_(sa.bindparam("task_ids", expanding=True)),
-    )
-    .order_by(dag_run.c.logical_date.desc())
-    .limit(1)
-)
 _IS_MAPPED = (
     xcom.c.dag_run_id == sa.bindparam("run"),
     xcom.c.task_id == sa.bindparam("task"),
@@ -72,7 +49,6 @@ _IS_MAPPED = (
     xcom.c.map_index >= sa.bindparam("first"),
     xcom.c.map_index < sa.bindparam("end"),
 )
-_MAPPED_COUNT = sa.select(sa.func.count()).select_from(xcom).where(*_IS_MAPPED)
 
 
 class _Some(NamedTuple):
@@ -122,7 +98,6 @@ _OF_TRY = (
     )
     .with_for_update(read=True)
 )
-_DELETE_OF_TASK = sa.delete(xcom).where(*_IS_OF_TASK)
 
 
 def put_xcom(conn: Connection, value: XComValue) -> None:
@@ -142,7 +117,8 @@ def put_xcom_of_try(conn: Connection, value: XComValue, token: str) -> None:
 
 def get_xcoms(conn: Connection, dag_run_id: int, *, key: str = "return_value") -> list[XComValue]:
     """Return the values of a key in a run, by task and map index."""
-    return [XComValue(*row) for row in conn.execute(_OF_KEY, {"run": dag_run_id, "name": key})]
+    query = sa.select(xcom).where(xcom.c.dag_run_id == dag_run_id, xcom.c.key == key)
+    return fetch(conn, XComValue, query.order_by(xcom.c.task_id, xcom.c.map_index))
 
 
 def some_xcoms(
@@ -188,18 +164,12 @@ def _part(
 
 def count_mapped_xcoms(conn: Connection, wanted: MappedXComs) -> int:
     """Count these values."""
-    found: int = conn.scalar(_MAPPED_COUNT, wanted._asdict()) or 0
+    found: int = conn.scalar(sa.select(sa.func.count()).select_from(xcom).where(*_IS_MAPPED), wanted._asdict()) or 0
     return found
 
 
 def mapped_xcoms(conn: Connection, wanted: MappedXComs, offset: int, limit: int | None) -> list[bytes]:
-    """Return these values, as JSON, by map index: as many as one answer should hold.
-
-    Args:
-        wanted: Which.
-        offset: How many to skip.
-        limit: How many at most.
-    """
+    """Return these values, as JSON, by map index: as many as one answer should hold, without the first `offset`."""
     limit = min(limit or MANY_ROWS, MANY_ROWS)
     found, _ = _part(conn, _SOME_MAPPED, wanted._asdict(), offset=offset, limit=limit)
     return [item.value for item in found]
@@ -209,18 +179,28 @@ def newest_run_with_xcom(
     conn: Connection, dag_id: str, *, key: str, task_ids: Collection[str], until: datetime
 ) -> int | None:
     """Return the row id of a DAG's newest run up to a logical date in which one of the tasks has a value of the key."""
-    found: int | None = conn.scalar(
-        _NEWEST_RUN, {"dag": dag_id, "name": key, "task_ids": list(task_ids), "until": until}
+    query = (
+        sa.select(dag_run.c.id)
+        .join(xcom, xcom.c.dag_run_id == dag_run.c.id)
+        .where(dag_run.c.dag_id == dag_id, dag_run.c.logical_date <= until)
+        .where(xcom.c.key == key, xcom.c.task_id.in_(list(task_ids)))
+        .order_by(dag_run.c.logical_date.desc())
+        .limit(1)
     )
+    found: int | None = conn.scalar(query)
     return found
 
 
 def list_xcoms(conn: Connection, dag_run_id: int, task_id: str, map_index: int = -1) -> list[XComEntry]:
     """Return all values that one task instance pushed, by key."""
-    rows = conn.execute(_OF_TASK, {"run": dag_run_id, "task": task_id, "index": map_index})
-    return [XComEntry(row.key, from_json(row.value), row.created_at) for row in rows]
+    query = sa.select(xcom.c.key, xcom.c.value, xcom.c.created_at).where(*_is_of_task(dag_run_id, task_id, map_index))
+    return [XComEntry(key, from_json(value), at) for key, value, at in conn.execute(query.order_by(xcom.c.key))]
 
 
 def delete_xcoms(conn: Connection, dag_run_id: int, task_id: str, map_index: int = -1) -> None:
     """Delete all values that one task instance pushed."""
-    conn.execute(_DELETE_OF_TASK, {"run": dag_run_id, "task": task_id, "index": map_index})
+    conn.execute(sa.delete(xcom).where(*_is_of_task(dag_run_id, task_id, map_index)))
+
+
+def _is_of_task(dag_run_id: int, task_id: str, map_index: int) -> tuple[sa.ColumnElement[bool], ...]:
+    return xcom.c.dag_run_id == dag_run_id, xcom.c.task_id == task_id, xcom.c.map_index == map_index
