@@ -195,7 +195,7 @@ class _Listener:
     """
 
     def __init__(self, url: DatabaseUrl, run: "DagRunKey", notify: Callable[[], None]) -> None:
-        from asynsched.store.engines.postgres_engine import ServerOrder, command_timeout, connect
+        from asynsched.store.engines.postgres import ServerOrder, command_timeout, connect
 
         self._connect = partial(connect, url, ServerOrder(), command_timeout=command_timeout(url.dsn))
         self._shown, self._run, self._notify = url.shown, run, notify

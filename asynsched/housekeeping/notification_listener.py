@@ -19,7 +19,7 @@ from asynsched.errors import StoreUnavailable
 from asynsched.housekeeping.bell_listener import hand_out
 from asynsched.service import FIRST_BACKOFF, LONGEST_BACKOFF, Service
 from asynsched.store.engines.driver_errors import store_errors
-from asynsched.store.engines.postgres_engine import ServerOrder, command_timeout, connect
+from asynsched.store.engines.postgres import ServerOrder, command_timeout, connect
 from asynsched.store.engines.urls import DatabaseUrl
 from asynsched.store.schedulers import CHANNEL
 

@@ -14,6 +14,8 @@ from sqlalchemy import Connection
 
 P = ParamSpec("P")
 T = TypeVar("T")
+Query = Callable[Concatenate[Connection, P], T]
+"""A function of a connection, and of the arguments after it."""
 
 
 class Database(ABC):
@@ -23,22 +25,18 @@ class Database(ABC):
     """Whether several schedulers may use it at once."""
 
     @abstractmethod
-    async def read(self, query: Callable[Concatenate[Connection, P], T], *args: P.args, **kwargs: P.kwargs) -> T:
+    async def read(self, query: Query[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Run a query that writes nothing."""
 
-    async def read_at_once(
-        self, query: Callable[Concatenate[Connection, P], T], *args: P.args, **kwargs: P.kwargs
-    ) -> T:
+    async def read_at_once(self, query: Query[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Run a query that writes nothing and whose statements may see different moments: one message for each."""
         return await self.read(query, *args, **kwargs)
 
     @abstractmethod
-    async def write(self, query: Callable[Concatenate[Connection, P], T], *args: P.args, **kwargs: P.kwargs) -> T:
+    async def write(self, query: Query[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Run a query in a transaction of its own. It is durable when this returns, or was not done at all."""
 
-    async def write_at_once(
-        self, query: Callable[Concatenate[Connection, P], T], *args: P.args, **kwargs: P.kwargs
-    ) -> T:
+    async def write_at_once(self, query: Query[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Run a query of one statement, which may be its own transaction.
 
         It is durable when this returns. After a cancellation, it is unknown whether it was done.
@@ -54,11 +52,11 @@ class DirectDatabase(ABC):
     """A database whose methods return when the work is done. Used by one thread at a time."""
 
     @abstractmethod
-    def read(self, query: Callable[Concatenate[Connection, P], T], *args: P.args, **kwargs: P.kwargs) -> T:
+    def read(self, query: Query[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Run a query that writes nothing, and sees one moment. Raises StoreUnavailable."""
 
     @abstractmethod
-    def write(self, query: Callable[Concatenate[Connection, P], T], *args: P.args, **kwargs: P.kwargs) -> T:
+    def write(self, query: Query[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Run a query in a transaction of its own, durable when this returns. Raises StoreUnavailable."""
 
     @abstractmethod

@@ -14,7 +14,8 @@ from structlog.testing import capture_logs
 
 from asynsched import Scheduler
 from asynsched.results import FinishedRun
-from asynsched.store.engines import postgres_engine, sqlite_connection
+from asynsched.store.engines import postgres as postgres_engine
+from asynsched.store.engines import sqlite_connection
 from asynsched.store.engines.sqlite_connection import SqliteConnection
 from asynsched.store.schema import pool
 from tests.support.database_gate import gate_before

@@ -126,10 +126,10 @@ async def test_events_are_listed_by_asset_alias_and_time(database):
     def check(conn):
         events = [event(Asset("a", "u"), minute, extra={"n": minute}) for minute in range(5)]
         record_events(conn, [*events, event(Asset("b"), 2, aliases=("x", "y"), token="t", asset_extra={"k": 1})])
+
         def found(ascending=True, limit=None, **wanted):
             events = list_events(conn, EventFilter(**wanted), ascending=ascending, limit=limit)
             return [listed.extra.get("n") for listed in events]
-            return [listed.extra.get("n") for listed in list_events(conn, EventFilter(**wanted), **how)]
 
         assert found(name="a") == found(uri="u") == found(name="a", uri="u") == [0, 1, 2, 3, 4]
         assert found(name="a", after=NOW + MINUTE, before=NOW + 4 * MINUTE) == [2, 3]

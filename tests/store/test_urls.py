@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from asynsched.errors import SettingsError
-from asynsched.store.engines.postgres_engine import ServerOrder
+from asynsched.store.engines.postgres import ServerOrder
 from asynsched.store.engines.urls import hurried, parse_url, without_secrets
 
 

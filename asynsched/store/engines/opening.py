@@ -47,7 +47,7 @@ async def open_database(
 
 
 async def _open_postgres(url: DatabaseUrl, default_pool_slots: int, keys: FernetKeys | None) -> Database:
-    from asynsched.store.engines.postgres_database import PostgresDatabase  # the driver is loaded only where it is used
+    from asynsched.store.engines.postgres import PostgresDatabase  # the driver is loaded only where it is used
 
     database = PostgresDatabase(url, keys=keys)
     try:
@@ -117,7 +117,7 @@ def connect_direct(
 ) -> DirectDatabase:
     """Return a database without creating or migrating its tables."""
     if url.backend == "postgresql":
-        from asynsched.store.engines.postgres_engine import DirectPostgres  # the driver is loaded only where it is used
+        from asynsched.store.engines.postgres import DirectPostgres  # the driver is loaded only where it is used
 
         return DirectPostgres(url, keys)
     make_file(url.path)

@@ -3,7 +3,7 @@
 import sqlite3
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, Concatenate, Literal, NamedTuple, ParamSpec, TypeVar
+from typing import Any, Literal, NamedTuple
 
 import sqlalchemy as sa
 from sqlalchemy import Connection, Engine, event
@@ -11,12 +11,10 @@ from sqlalchemy.pool import NullPool
 
 from asynsched.errors import StoreUnavailable
 from asynsched.fernet_keys import FernetKeys
-from asynsched.store.database import Database, DirectDatabase
+from asynsched.store.database import Database, DirectDatabase, P, Query, T
 from asynsched.store.engines.driver_errors import store_errors
 from asynsched.store.secrets.encryption import execution_options
 
-P = ParamSpec("P")
-T = TypeVar("T")
 Work = Callable[[Connection], T]
 Synchronous = Literal["full", "normal"]
 
@@ -64,10 +62,10 @@ class SqliteConnection(DirectDatabase):
         assert isinstance(driver, sqlite3.Connection)
         return driver
 
-    def read(self, query: Callable[Concatenate[Connection, P], T], *args: P.args, **kwargs: P.kwargs) -> T:
+    def read(self, query: Query[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         return self._transaction("BEGIN", query, args, kwargs)
 
-    def write(self, query: Callable[Concatenate[Connection, P], T], *args: P.args, **kwargs: P.kwargs) -> T:
+    def write(self, query: Query[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         return self._transaction("BEGIN IMMEDIATE", query, args, kwargs)
 
     def write_together(self, queries: Sequence[Work[Any]]) -> list[Outcome]:
@@ -106,10 +104,10 @@ class InlineDatabase(Database):
     def __init__(self, path: Path | None, shown: str) -> None:
         self.connection = SqliteConnection(path, shown, synchronous="normal")
 
-    async def read(self, query: Callable[Concatenate[Connection, P], T], *args: P.args, **kwargs: P.kwargs) -> T:
+    async def read(self, query: Query[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         return self.connection.read(query, *args, **kwargs)
 
-    async def write(self, query: Callable[Concatenate[Connection, P], T], *args: P.args, **kwargs: P.kwargs) -> T:
+    async def write(self, query: Query[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         return self.connection.write(query, *args, **kwargs)
 
     async def close(self) -> None:

@@ -9,20 +9,16 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
-from typing import Concatenate, ParamSpec, TypeVar
 
 import aiosqlite
 import anyio
-from sqlalchemy import Connection
 
 from asynsched.errors import StoreError, StoreUnavailable
 from asynsched.fernet_keys import FernetKeys
-from asynsched.store.database import Database
+from asynsched.store.database import Database, P, Query, T
 from asynsched.store.engines.group_commit import GroupCommit
 from asynsched.store.engines.sqlite_connection import Outcome, SqliteConnection, Synchronous, Work
 
-P = ParamSpec("P")
-T = TypeVar("T")
 N_READERS = 2
 
 
@@ -96,11 +92,11 @@ class SqliteDatabase(Database):
         for reader in self._all_readers:
             self._idle_readers.put_nowait(reader)
 
-    async def read(self, query: Callable[Concatenate[Connection, P], T], *args: P.args, **kwargs: P.kwargs) -> T:
+    async def read(self, query: Query[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         async with self._reader() as reader:
             return await reader.run(partial(reader.queries.read, query, *args, **kwargs))
 
-    async def write(self, query: Callable[Concatenate[Connection, P], T], *args: P.args, **kwargs: P.kwargs) -> T:
+    async def write(self, query: Query[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         return await self._commits.write(lambda connection: query(connection, *args, **kwargs))
 
     async def close(self) -> None:

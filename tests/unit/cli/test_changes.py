@@ -20,7 +20,7 @@ from asynsched.cli.changes import Changes
 from asynsched.errors import StoreUnavailable
 from asynsched.keys import DagRunKey
 from asynsched.store.dags.dags import all_dag_ids
-from asynsched.store.engines import postgres_engine
+from asynsched.store.engines import postgres as postgres_engine
 from asynsched.store.engines.opening import open_direct
 from asynsched.store.runs.pools import set_pool
 from asynsched.store.schedulers import CHANNEL

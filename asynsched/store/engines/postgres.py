@@ -1,4 +1,4 @@
-"""PostgreSQL by asyncpg: SQLAlchemy's engine for it, and plain connections of the driver, with timeouts on everything.
+"""PostgreSQL by asyncpg, on an event loop or without one, and plain connections of the driver: all with timeouts.
 
 SQLAlchemy waits for that driver within greenlets, so callers run its functions by `greenlet_spawn`. SQLAlchemy's own
 asyncio package does little more than that, but imports the whole ORM: a tenth of a second for each command.
@@ -12,9 +12,10 @@ import asyncio
 import re
 from collections.abc import Callable
 from functools import partial
-from typing import Any, Concatenate, ParamSpec, TypeVar
+from typing import Any
 from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
 
+import anyio
 import asyncpg
 from sqlalchemy import Connection, Engine, ExceptionContext, create_engine, event
 from sqlalchemy.exc import InvalidatePoolError
@@ -23,16 +24,16 @@ from sqlalchemy.util import greenlet_spawn
 
 from asynsched.errors import SettingsError, StoreUnavailable
 from asynsched.fernet_keys import FernetKeys
-from asynsched.store.database import DirectDatabase
+from asynsched.store.database import Database, DirectDatabase, P, Query, T
 from asynsched.store.engines.driver_errors import store_errors
 from asynsched.store.engines.preparation import bring_to_head
 from asynsched.store.engines.urls import DatabaseUrl
 from asynsched.store.secrets.encryption import execution_options
 
-P = ParamSpec("P")
-T = TypeVar("T")
 CONNECT_TIMEOUT_SECONDS = 10.0
 POOL_TIMEOUT_SECONDS = 30.0
+COMMIT_TIMEOUT_SECONDS = 10.0
+ROLLBACK_TIMEOUT_SECONDS = 3.0
 ANSWER_SECONDS = 5.0
 """How long to wait for an answer beyond the server's own limit for a statement. After that the server is lost."""
 SERVER_SETTINGS = {
@@ -63,21 +64,17 @@ class DirectPostgres(DirectDatabase):
     def __init__(self, url: DatabaseUrl, keys: FernetKeys | None) -> None:
         self._shown = url.shown
         self._runner = asyncio.Runner()
-        order = ServerOrder()
-        self._engine = pooled_engine(url, order, pool_size=1, keys=keys)
-        self._snapshots = snapshots_of(self._engine)
-        self._for_migrations = partial(unhurried_engine, url, order)
+        self._engines = _Engines(url, pool_size=1, keys=keys)
         self._opening = True
 
-    def read(self, query: Callable[Concatenate[Connection, P], T], *args: P.args, **kwargs: P.kwargs) -> T:
-        return self._run(self._snapshots, lambda connection: query(connection, *args, **kwargs))
+    def read(self, query: Query[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        return self._run(self._engines.snapshots, lambda connection: query(connection, *args, **kwargs))
 
-    def write(self, query: Callable[Concatenate[Connection, P], T], *args: P.args, **kwargs: P.kwargs) -> T:
-        engine = self._for_migrations() if query is bring_to_head else self._engine
-        return self._run(engine, lambda connection: query(connection, *args, **kwargs))
+    def write(self, query: Query[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        return self._run(self._engines.writing(query), lambda connection: query(connection, *args, **kwargs))
 
     def close(self) -> None:
-        self._runner.run(greenlet_spawn(self._engine.dispose))
+        self._runner.run(greenlet_spawn(self._engines.pooled.dispose))
         self._runner.close()
 
     def _run(self, engine: Engine, work: Callable[[Connection], T]) -> T:
@@ -130,32 +127,33 @@ def _servers_of(dsn: str) -> list[str]:
     return [f"{parts.scheme}://{netloc}{parts.path}?{urlencode(asked | own)}" for netloc, own in places]
 
 
-def pooled_engine(url: DatabaseUrl, order: ServerOrder, *, pool_size: int, keys: FernetKeys | None) -> Engine:
-    """Return an engine for queries.
+class _Engines:
+    """The engines of one database.
 
     Args:
-        order: The order in which the URL's servers are tried.
         pool_size: Connections that are kept; as many again are opened when all are busy.
         keys: The keys of the database's secrets.
     """
-    return _engine(
-        partial(connect, url, order, command_timeout=command_timeout(url.dsn)),
-        pool_size=pool_size,
-        max_overflow=pool_size,
-        pool_timeout=POOL_TIMEOUT_SECONDS,
-        pool_use_lifo=True,
-        execution_options=execution_options(keys),
-    )
 
+    def __init__(self, url: DatabaseUrl, *, pool_size: int, keys: FernetKeys | None) -> None:
+        order = ServerOrder()
+        self.pooled = _engine(
+            partial(connect, url, order, command_timeout=command_timeout(url.dsn)),
+            pool_size=pool_size,
+            max_overflow=pool_size,
+            pool_timeout=POOL_TIMEOUT_SECONDS,
+            pool_use_lifo=True,
+            execution_options=execution_options(keys),
+        )
+        # For reading: all statements of a query see one snapshot of the database, as on SQLite.
+        self.snapshots = self.pooled.execution_options(isolation_level="REPEATABLE READ", postgresql_readonly=True)
+        # A statement that is a transaction of its own is one message to the server instead of three.
+        self.single = self.pooled.execution_options(isolation_level="AUTOCOMMIT")
+        self._for_migrations = partial(_engine, partial(connect, url, order), poolclass=NullPool)
 
-def snapshots_of(engine: Engine) -> Engine:
-    """Return the same engine for reading: all statements of a query see one snapshot of the database, as on SQLite."""
-    return engine.execution_options(isolation_level="REPEATABLE READ", postgresql_readonly=True)
-
-
-def unhurried_engine(url: DatabaseUrl, order: ServerOrder) -> Engine:
-    """Return an engine for migrations: neither asynsched nor the server limits the time of a statement."""
-    return _engine(partial(connect, url, order), poolclass=NullPool)
+    def writing(self, query: object) -> Engine:
+        """Return the engine of a query that writes: for a migration, one without any limit on a statement's time."""
+        return self._for_migrations() if query is bring_to_head else self.pooled
 
 
 async def connect(
@@ -257,3 +255,76 @@ def _without_connect_timeout(dsn: str) -> tuple[str, float]:
         raise SettingsError("database: connect_timeout in the URL must be a number of seconds") from exc
     kept = [(name, value) for name, value in query if name != "connect_timeout"]
     return urlunsplit(parts._replace(query=urlencode(kept))), timeout
+
+
+class PostgresDatabase(Database):
+    """A migrated PostgreSQL database. Belongs to the event loop that uses it."""
+
+    is_shared = True
+
+    def __init__(self, url: DatabaseUrl, *, keys: FernetKeys | None = None) -> None:
+        self._shown = url.shown
+        self._engines = _Engines(url, pool_size=5, keys=keys)
+        self._opening = True
+
+    async def read(self, query: Query[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        return await self._run(self._engines.snapshots, lambda connection: query(connection, *args, **kwargs))
+
+    async def read_at_once(self, query: Query[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        return await self._run(self._engines.single, lambda connection: query(connection, *args, **kwargs))
+
+    async def write(self, query: Query[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        return await self._run(self._engines.writing(query), lambda connection: query(connection, *args, **kwargs))
+
+    async def write_at_once(self, query: Query[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        seconds = COMMIT_TIMEOUT_SECONDS  # the statement is the commit
+        return await self._run(self._engines.single, lambda connection: query(connection, *args, **kwargs), seconds)
+
+    async def close(self) -> None:
+        with anyio.CancelScope(shield=True):
+            await greenlet_spawn(self._engines.pooled.dispose)
+
+    async def _run(self, engine: Engine, work: Callable[[Connection], T], seconds: float | None = None) -> T:
+        """Run work, and commit it unless each statement commits itself; within a number of seconds."""
+        with store_errors(self._shown, opening=self._opening):
+            connection = await greenlet_spawn(engine.connect)
+            self._opening = False
+            try:
+                try:
+                    with anyio.fail_after(seconds):
+                        result: T = await greenlet_spawn(work, connection)
+                except BaseException:
+                    await _roll_back(connection)
+                    raise
+                if engine is not self._engines.single:
+                    await self._commit(connection)
+                return result
+            finally:
+                with anyio.CancelScope(shield=True):
+                    await greenlet_spawn(connection.close)
+
+    async def _commit(self, connection: Connection) -> None:
+        # From here on the commit happens, even if the caller no longer waits for it.
+        try:
+            with anyio.move_on_after(COMMIT_TIMEOUT_SECONDS, shield=True) as scope:
+                await greenlet_spawn(connection.commit)
+        except asyncio.CancelledError:  # by the event loop itself: no scope shields from that
+            await _give_up(connection)
+            raise
+        if scope.cancelled_caught:
+            await _give_up(connection)
+            raise StoreUnavailable(
+                f"The database {self._shown} cannot be used: no answer to a commit within {COMMIT_TIMEOUT_SECONDS:g} s"
+            )
+
+
+async def _roll_back(connection: Connection) -> None:
+    with anyio.move_on_after(ROLLBACK_TIMEOUT_SECONDS, shield=True) as scope:
+        await greenlet_spawn(connection.rollback)
+    if scope.cancelled_caught:
+        await _give_up(connection)
+
+
+async def _give_up(connection: Connection) -> None:
+    with anyio.CancelScope(shield=True):  # the driver itself gives up after 2 s
+        await greenlet_spawn(connection.invalidate)
