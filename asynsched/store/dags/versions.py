@@ -6,13 +6,14 @@ stays, and so does one that was superseded only lately: a run that is being star
 
 from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
+from typing import Any
 
 import sqlalchemy as sa
-from sqlalchemy import Connection, bindparam
+from sqlalchemy import Connection
 
 from asynsched.errors import NotFound
-from asynsched.store.rows import as_new, fetch_in, fetch_one, select_in
-from asynsched.store.schema import DagVersionRow, Instant, dag, dag_run, dag_version, source
+from asynsched.store.rows import as_new, count, fetch_in, fetch_one, select_in
+from asynsched.store.schema import DagVersionRow, dag, dag_run, dag_version, source
 from asynsched.store.statements import insert_ignoring
 
 _VERSIONS = sa.select(dag_version)
@@ -76,62 +77,50 @@ def get_sources(conn: Connection, hashes: Sequence[str]) -> dict[str, str]:
     return {row.content_hash: row.text for row in select_in(conn, sa.select(source), source.c.content_hash, hashes)}
 
 
-_LATER = dag_version.alias("later")
-_UNUSED = (
-    sa.select(dag_version.c.id)
-    .where(
-        # Any later one: the very next may have gone, while a run still needed this one.
-        sa.exists().where(
-            _LATER.c.dag_id == dag_version.c.dag_id,
-            _LATER.c.number > dag_version.c.number,
-            _LATER.c.created_at < bindparam("before", type_=Instant),
-        ),
-        ~sa.exists().where(dag.c.dag_id == dag_version.c.dag_id, dag.c.version_id == dag_version.c.id),
-        ~sa.exists().where(dag_run.c.version_id == dag_version.c.id),
-    )
-    .order_by(dag_version.c.id)
-    .limit(bindparam("limit"))
-)
 _USED = {
     "sqlite": "SELECT json_extract(value, '$.content_hash') FROM dag_version, json_each(CAST(sources AS TEXT))",
     "postgresql": "SELECT item ->> 'content_hash' FROM dag_version,"
     " jsonb_array_elements(CAST(convert_from(sources, 'UTF8') AS jsonb)) AS item",
 }
-_HAS_UNUSED_SOURCES = {
-    dialect: sa.text(f"SELECT EXISTS (SELECT 1 FROM source WHERE content_hash NOT IN ({used}))")  # noqa: S608 - constants
-    for dialect, used in _USED.items()
-}
-_DELETE_SOURCES = {
-    dialect: sa.text(f"DELETE FROM source WHERE content_hash NOT IN ({used})")  # noqa: S608 - constants
-    for dialect, used in _USED.items()
-}
-# A parse stores its sources first, then the version that needs them: wait for transactions between the two.
-_LOCK = sa.text("LOCK TABLE source IN SHARE ROW EXCLUSIVE MODE")
 
 
 def count_unused_versions(conn: Connection, *, before: datetime) -> int:
     """Count the versions that were superseded before an instant and belong to no run."""
-    return len(conn.execute(_UNUSED, {"before": before, "limit": 2**31}).all())
+    return count(conn, _unused(before))
 
 
 def delete_unused_versions(conn: Connection, *, before: datetime, limit: int) -> int:
     """Delete up to `limit` versions that were superseded before an instant and belong to no run. Returns how many."""
-    keys = list(conn.scalars(_UNUSED, {"before": before, "limit": limit}))
-    if keys:
-        conn.execute(sa.delete(dag_version).where(dag_version.c.id.in_(keys)))
-    return len(keys)
+    unused = _unused(before).order_by(dag_version.c.id).limit(limit)
+    return conn.execute(sa.delete(dag_version).where(dag_version.c.id.in_(list(conn.scalars(unused))))).rowcount
+
+
+def _unused(before: datetime) -> sa.Select[Any]:
+    later = dag_version.alias("later")
+    # Any later one: the very next may have gone, while a run still needed this one.
+    is_superseded = sa.exists().where(
+        later.c.dag_id == dag_version.c.dag_id, later.c.number > dag_version.c.number, later.c.created_at < before
+    )
+    is_newest = sa.exists().where(dag.c.dag_id == dag_version.c.dag_id, dag.c.version_id == dag_version.c.id)
+    is_of_run = sa.exists().where(dag_run.c.version_id == dag_version.c.id)
+    return sa.select(dag_version.c.id).where(is_superseded, ~is_newest, ~is_of_run)
 
 
 def has_unused_sources(conn: Connection) -> bool:
     """Whether there is a source that no version needs. Unlike deleting them, this blocks no writer."""
-    return bool(conn.scalar(_HAS_UNUSED_SOURCES[conn.dialect.name]))
+    return conn.scalar(sa.select(source.c.content_hash).where(_is_unused(conn)).limit(1)) is not None
 
 
 def delete_unused_sources(conn: Connection) -> int:
     """Delete the sources that no version needs. Returns how many."""
     if conn.dialect.name == "postgresql":
-        conn.execute(_LOCK)
-    return conn.execute(_DELETE_SOURCES[conn.dialect.name]).rowcount
+        # A parse stores its sources first, then the version that needs them: wait for transactions between the two.
+        conn.execute(sa.text("LOCK TABLE source IN SHARE ROW EXCLUSIVE MODE"))
+    return conn.execute(sa.delete(source).where(_is_unused(conn))).rowcount
+
+
+def _is_unused(conn: Connection) -> sa.TextClause:
+    return sa.text(f"source.content_hash NOT IN ({_USED[conn.dialect.name]})")
 
 
 def unknown_sources(conn: Connection, hashes: Collection[str]) -> set[str]:

@@ -7,7 +7,7 @@ runs of one that is gone.
 """
 
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Sequence
 from datetime import datetime
 from typing import Any, NamedTuple
 
@@ -17,7 +17,7 @@ from sqlalchemy import Connection
 
 from asynsched.keys import DagRunKey
 from asynsched.states import DagRunState
-from asynsched.store.rows import as_struct, portions
+from asynsched.store.rows import fetch, fetch_in, portions
 from asynsched.store.runs.dag_runs import IS_QUEUED, IS_RUNNING, by_index, run_row_ids
 from asynsched.store.runs.row_locks import lock_tasks
 from asynsched.store.runs.transitions import take_for_begun
@@ -77,7 +77,6 @@ _RUNS = (
 )
 _BY_ID = _RUNS.where(_HAS_ID)
 _SOME_QUEUED = _BY_ID.where(IS_QUEUED)
-_RUNNING = _RUNS.where(IS_RUNNING)
 _OWNED = _BY_ID.where(IS_RUNNING, _IS_OWNED)
 _OWNED_IDS = sa.select(dag_run.c.id).where(IS_RUNNING, _IS_OWNED)
 _LIMITS = sa.select(dag.c.dag_id, dag.c.is_paused, dag.c.max_active_runs).where(
@@ -97,7 +96,6 @@ _OF_BACKFILL = _FIRST_ROWS.where(_A_BACKFILLS, dag_run.c.backfill_id == sa.bindp
 )
 _FIRST_OF_BACKFILL = _OF_BACKFILL.order_by(dag_run.c.logical_date)
 _LAST_OF_BACKFILL = _OF_BACKFILL.order_by(dag_run.c.logical_date.desc())
-_IS_REVERSE = sa.select(backfill.c.is_reverse).where(backfill.c.id == sa.bindparam("key"))
 
 
 def _each_queued(name: str, kind: str, index: str, dialect: str) -> str:
@@ -137,45 +135,44 @@ _QUEUED_GROUPS = {dialect: _queued_groups(dialect) for dialect in DIALECTS}
 
 def queued_groups(conn: Connection) -> list[QueuedGroup]:
     """Return the DAGs and the backfills that have queued runs: one row each, however many runs they have."""
-    return [
-        as_struct(QueuedGroup, row)
-        for statement in _QUEUED_GROUPS[conn.dialect.name]
-        for row in conn.execute(statement)
-    ]
+    return [group for query in _QUEUED_GROUPS[conn.dialect.name] for group in fetch(conn, QueuedGroup, query)]
 
 
 def first_queued(conn: Connection, wanted: Sequence[tuple[Group, int]]) -> list[list[QueuedRun]]:
     """Return the first queued runs of each group, up to a number: the oldest, or in the order of a backfill."""
-    return [_runs(_first_queued(conn, *group, limit)) for group, limit in wanted]
+    return [_first_queued(conn, *group, limit) for group, limit in wanted]
 
 
-def _first_queued(conn: Connection, dag_id: str, backfill_id: int | None, limit: int) -> Iterable[Any]:
+def _first_queued(conn: Connection, dag_id: str, backfill_id: int | None, limit: int) -> list[QueuedRun]:
     if backfill_id is None:
-        return conn.execute(_FIRST_OF_DAG, {"dag_id": dag_id, "limit": limit})
-    is_reverse = conn.scalar(_IS_REVERSE, {"key": backfill_id})
+        return fetch(conn, QueuedRun, _FIRST_OF_DAG, {"dag_id": dag_id, "limit": limit})
+    is_reverse = conn.scalar(sa.select(backfill.c.is_reverse).where(backfill.c.id == backfill_id))
     statement = _LAST_OF_BACKFILL if is_reverse else _FIRST_OF_BACKFILL
-    return conn.execute(statement, {"backfill_id": backfill_id, "limit": limit})
+    return fetch(conn, QueuedRun, statement, {"backfill_id": backfill_id, "limit": limit})
 
 
 def queued_runs(conn: Connection, keys: Sequence[DagRunKey]) -> list[QueuedRun]:
     """Return the queued runs among `keys`, oldest row first."""
-    ids = sorted(run_row_ids(conn, keys))
-    return [run for some in portions(ids) for run in _runs(conn.execute(_SOME_QUEUED, {"ids": some}))]
+    return _some(conn, _SOME_QUEUED, sorted(run_row_ids(conn, keys)))
 
 
 def runs_of(conn: Connection, keys: Sequence[DagRunKey]) -> list[QueuedRun]:
     """Return runs in any state."""
-    return [run for some in portions(run_row_ids(conn, keys)) for run in runs_by_id(conn, some)]
+    return _some(conn, _BY_ID, run_row_ids(conn, keys))
 
 
 def runs_by_id(conn: Connection, run_ids: list[int]) -> list[QueuedRun]:
     """Return runs in any state, by their row ids."""
-    return _runs(conn.execute(_BY_ID, {"ids": run_ids}))
+    return _some(conn, _BY_ID, run_ids)
+
+
+def _some(conn: Connection, query: sa.Select[Any], ids: Sequence[int], **values: Any) -> list[QueuedRun]:
+    return [run for some in portions(ids) for run in fetch(conn, QueuedRun, query, {"ids": some, **values})]
 
 
 def running_runs(conn: Connection) -> list[QueuedRun]:
     """Return the running runs of all schedulers."""
-    return _runs(conn.execute(_RUNNING))
+    return fetch(conn, QueuedRun, _RUNS.where(IS_RUNNING))
 
 
 def owned_run_ids(conn: Connection, epoch: int) -> list[int]:
@@ -185,17 +182,14 @@ def owned_run_ids(conn: Connection, epoch: int) -> list[int]:
 
 def owned_runs(conn: Connection, epoch: int, ids: Collection[int]) -> list[QueuedRun]:
     """Return those of the runs that are running and held under this lease epoch."""
-    found = portions(sorted(ids))
-    return [run for some in found for run in _runs(conn.execute(_OWNED, {"epoch": epoch, "ids": some}))]
+    return _some(conn, _OWNED, sorted(ids), epoch=epoch)
 
 
 def dag_admissions(conn: Connection, dag_ids: list[str]) -> list[QueuedGroup]:
     """Return the limits of the DAGs that exist among these."""
-    return [QueuedGroup(*row) for some in portions(dag_ids) for row in conn.execute(_LIMITS, {"dag_ids": some})]
-
-
-def _runs(rows: Iterable[Any]) -> list[QueuedRun]:
-    return [as_struct(QueuedRun, row) for row in rows]
+    return fetch_in(
+        conn, QueuedGroup, sa.select(dag.c.dag_id, dag.c.is_paused, dag.c.max_active_runs), dag.c.dag_id, dag_ids
+    )
 
 
 class ClaimedRuns(NamedTuple):

@@ -13,7 +13,7 @@ from sqlalchemy import Connection
 from asynsched.errors import SecretsUnreadable
 from asynsched.fernet_keys import FernetKeys
 from asynsched.store.schema import connection, dag_run, fernet_key, task_instance, variable
-from asynsched.store.statements import insert_ignoring
+from asynsched.store.statements import insert_ignoring, insert_or_update
 
 OPTION = "asynsched_fernet_keys"
 ONLY_ROW = 1
@@ -21,7 +21,6 @@ ONLY_ROW = 1
 _KEY_ID = sa.select(fernet_key.c.key_id).where(fernet_key.c.id == ONLY_ROW)
 # Encryption locks the row, so that the key does not change in between.
 _KEY_ID_TO_USE = _KEY_ID.with_for_update(read=True)
-_KEY_ID_TO_CHANGE = _KEY_ID.with_for_update()
 
 
 def execution_options(keys: FernetKeys | None, *, in_memory: bool = False) -> dict[str, Any]:
@@ -45,22 +44,17 @@ class Cipher(NamedTuple):
 
 
 def reading_cipher(conn: Connection) -> Cipher:
-    """Return the cipher that decrypts the secrets of this database.
-
-    Raises:
-        SecretsUnreadable: The key that encrypts them is missing.
-    """
+    """Return the cipher that decrypts the secrets of this database. Raises SecretsUnreadable as `check_key` does."""
     keys = keys_of_connection(conn)
-    if keys is not None and (key_id := conn.scalar(_KEY_ID)) is not None:
-        _require(keys, key_id)
+    if keys is not None:
+        check_key(conn)
     return Cipher(keys)
 
 
 def writing_cipher(conn: Connection) -> Cipher:
     """Return the cipher that encrypts secrets in this transaction. A database's first secret decides its key.
 
-    Raises:
-        SecretsUnreadable: The key that encrypts the other secrets is missing.
+    Raises SecretsUnreadable if the key that encrypts the other secrets is missing.
     """
     keys = keys_of_connection(conn)
     if keys is None:
@@ -76,8 +70,7 @@ def writing_cipher(conn: Connection) -> Cipher:
 def check_key(conn: Connection) -> str | None:
     """Return the name of the key that encrypts the database's secrets; None while it has none.
 
-    Raises:
-        SecretsUnreadable: That key is missing.
+    Raises SecretsUnreadable if that key is missing.
     """
     keys, key_id = keys_of_connection(conn), conn.scalar(_KEY_ID)
     if keys is not None and key_id is not None:
@@ -88,19 +81,14 @@ def check_key(conn: Connection) -> str | None:
 def change_key(conn: Connection, *, is_lost: bool = False) -> int:
     """Encrypt every secret with the first key. Returns their number.
 
-    Args:
-        is_lost: The former key is lost, and none of its secrets is left.
-
-    Raises:
-        SecretsUnreadable: The key that encrypts them is missing.
+    Raises SecretsUnreadable if the former key is missing, unless it `is_lost` and none of its secrets is left.
     """
     keys = keys_of_connection(conn)
     assert keys is not None
-    before, after = conn.scalar(_KEY_ID_TO_CHANGE), keys.first()
+    before, after = conn.scalar(_KEY_ID.with_for_update()), keys.first()
     if before is not None and not is_lost:
         _require(keys, before)
-    conn.execute(insert_ignoring(conn, fernet_key), {"id": ONLY_ROW, "key_id": after})
-    conn.execute(sa.update(fernet_key).where(fernet_key.c.id == ONLY_ROW).values(key_id=after))
+    conn.execute(insert_or_update(conn, fernet_key), {"id": ONLY_ROW, "key_id": after})
     return sum(_change_column(conn, keys, column, after) for column in _SECRET_COLUMNS)
 
 
@@ -149,10 +137,12 @@ class LostSecret(NamedTuple):
     name: str
 
 
-_VARIABLES = sa.select(variable.c.key, variable.c.key.label("name"), variable.c.value.label("token")).order_by("name")
-_CONNECTIONS = sa.select(
-    connection.c.conn_id.label("key"), connection.c.conn_id.label("name"), connection.c.secret.label("token")
-).order_by("name")
+def _secrets_of(key: "sa.Column[Any]", token: "sa.Column[Any]") -> sa.Select[Any]:
+    return sa.select(key.label("key"), key.label("name"), token.label("token")).order_by("name")
+
+
+_VARIABLES = _secrets_of(variable.c.key, variable.c.value)
+_CONNECTIONS = _secrets_of(connection.c.conn_id, connection.c.secret)
 _DEFERRED = (
     sa.select(
         task_instance.c.id.label("key"),
