@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 from asynsched.serialization.schema import FileError
 from asynsched.store.dags.files import claim_unclaimed
 from asynsched.store.dags.parse_results import Outcome, store_outcomes
-from asynsched.store.engines.opening import connect_direct
-from asynsched.store.engines.preparation import bring_to_head
+from asynsched.store.engines.opening import bring_to_head, connect_direct
 from asynsched.store.engines.urls import parse_url
 from tests.support.parse_reports import DEFAULTS, NOW, STAMP, parsed, report
 

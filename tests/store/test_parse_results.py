@@ -24,8 +24,7 @@ from asynsched.store.dags.dags import (
 from asynsched.store.dags.files import get_file, known_files, list_errors
 from asynsched.store.dags.parse_results import DagDefaults, Outcome, StoredReport, store_outcomes, store_report
 from asynsched.store.dags.versions import get_source, get_sources, get_version, latest_version
-from asynsched.store.engines.opening import connect_direct
-from asynsched.store.engines.preparation import bring_to_head
+from asynsched.store.engines.opening import bring_to_head, connect_direct
 from asynsched.store.engines.urls import parse_url
 from asynsched.timetables.base import DagRunInfo
 from tests.support.parse_reports import DEFAULTS, LATER, NOW, STAMP, parsed, report

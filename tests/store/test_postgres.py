@@ -14,9 +14,9 @@ import sqlalchemy as sa
 
 from asynsched.errors import AlreadyExists, SettingsError, StoreError, StoreUnavailable
 from asynsched.store.dags.dags import before_parses
+from asynsched.store.engines import opening as preparation
 from asynsched.store.engines import postgres as postgres_database
 from asynsched.store.engines import postgres as postgres_engine
-from asynsched.store.engines import preparation
 from asynsched.store.engines.opening import open_database
 from asynsched.store.runs.pools import list_pools, set_pool
 from asynsched.store.schedulers import CHANNEL, notify

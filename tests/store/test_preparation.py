@@ -18,7 +18,7 @@ from alembic.script import ScriptDirectory
 
 from asynsched.errors import DatabaseMissing, SettingsError, StoreUnavailable, StoreVersionError
 from asynsched.home import ATTEMPTS, LOGS, SOURCES, TMP, prepare_home
-from asynsched.store.engines import preparation
+from asynsched.store.engines import opening as preparation
 from asynsched.store.engines.opening import connect_direct, open_direct, schema_state, upgrade
 from asynsched.store.engines.urls import parse_url
 from asynsched.store.runs.pools import list_pools

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import asynsched
 import sandbox
-from asynsched.store.engines.preparation import HEAD
+from asynsched.store.engines.opening import HEAD
 from asynsched.store.schema import OLDEST_BESIDE
 
 REVISION = '''"""What a later version adds."""

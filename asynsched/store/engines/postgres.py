@@ -26,7 +26,7 @@ from asynsched.errors import SettingsError, StoreUnavailable
 from asynsched.fernet_keys import FernetKeys
 from asynsched.store.database import Database, DirectDatabase, P, Query, T
 from asynsched.store.engines.driver_errors import store_errors
-from asynsched.store.engines.preparation import bring_to_head
+from asynsched.store.engines.opening import bring_to_head
 from asynsched.store.engines.urls import DatabaseUrl
 from asynsched.store.secrets.encryption import execution_options
 

@@ -1,4 +1,4 @@
-"""Alembic's environment: migrations use the connection and the transaction of `engines/preparation.py`."""
+"""Alembic's environment: migrations use the connection and the transaction of `engines/opening.py`."""
 
 from alembic import context
 

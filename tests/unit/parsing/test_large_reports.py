@@ -9,8 +9,7 @@ import sqlalchemy as sa
 
 from asynsched.serialization.schema import SCHEMA_VERSION, ParsedDag, ParseReport, SerializedDag, SourceFile
 from asynsched.store.dags.parse_results import MOST_BYTES, DagDefaults, FileStamp, Outcome, store_outcomes
-from asynsched.store.engines.opening import connect_direct
-from asynsched.store.engines.preparation import bring_to_head
+from asynsched.store.engines.opening import bring_to_head, connect_direct
 from asynsched.store.engines.urls import parse_url
 
 NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)

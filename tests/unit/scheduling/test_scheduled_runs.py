@@ -7,8 +7,7 @@ import sqlalchemy as sa
 from asynsched import DAG
 from asynsched.scheduling.creation.scheduled_runs import examine_dags
 from asynsched.store.dags.parse_results import DagDefaults, FileStamp, store_report
-from asynsched.store.engines.opening import connect_direct
-from asynsched.store.engines.preparation import bring_to_head
+from asynsched.store.engines.opening import bring_to_head, connect_direct
 from asynsched.store.engines.urls import parse_url
 from tests.support.simulated import report_of
 
