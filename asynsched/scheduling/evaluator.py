@@ -42,8 +42,7 @@ from asynsched.scheduling.transfers import RunTransfers
 from asynsched.service import Service
 from asynsched.settings import Settings
 from asynsched.store.database import Database
-from asynsched.store.runs.pools import pool_capacities, pools_including_deferred
-from asynsched.store.runs.slot_settlement import pool_use_elsewhere
+from asynsched.store.runs.pools import pool_capacities, pool_use_elsewhere, pools_including_deferred
 
 log = structlog.get_logger(__name__)
 

@@ -22,7 +22,7 @@ from asynsched.states import SLOT_TASK_STATES, TaskInstanceState
 from asynsched.store.database import Database
 from asynsched.store.rows import MOST_PARAMETERS
 from asynsched.store.runs.changes import Batch, Stale, TaskRow, TaskRowKey
-from asynsched.store.runs.slot_settlement import OwnUse, Settlement, SlotClaim, settle_slots
+from asynsched.store.runs.pools import OwnUse, Settlement, SlotClaim, settle_slots
 from asynsched.store.runs.transitions import apply_at_once
 from asynsched.store.schedulers import notify
 

@@ -12,7 +12,7 @@ from asynsched.store.assets import events as asset_events
 from asynsched.store.dags import dags
 from asynsched.store.dags.versions import add_versions
 from asynsched.store.runs import callbacks as callback_requests
-from asynsched.store.runs import dag_runs, deadlines, pools, slot_settlement, states_elsewhere, task_instances, xcoms
+from asynsched.store.runs import dag_runs, deadlines, pools, states_elsewhere, task_instances, xcoms
 from asynsched.store.runs import queue as run_queue
 from asynsched.store.runs import requests as run_requests
 from asynsched.store.runs.changes import AssetEventRow, Batch, RunRow, XComRow
@@ -38,7 +38,7 @@ def read_past(conn: sa.Connection, *args: Any) -> None:
     task_instances.read_past(conn, *args, catchup=False)
 
 
-CLAIM = slot_settlement.SlotClaim(key=(1, "a", -1), pool="default_pool", slots=1, task=("d", "a"), max_active=1)
+CLAIM = pools.SlotClaim(key=(1, "a", -1), pool="default_pool", slots=1, task=("d", "a"), max_active=1)
 HOT = [
     (dags.get_dag, "d"),
     (dag_runs.get_run, "d", "r"),
@@ -57,8 +57,8 @@ HOT = [
     (run_queue.claim_runs, [1], "me", 1, NOW),
     (run_queue.runs_elsewhere, ["d"], 1),
     (run_requests.open_requests, 1),
-    (slot_settlement.pool_use_elsewhere, 1, frozenset({"p"})),
-    (slot_settlement.settle_slots, [CLAIM], slot_settlement.OwnUse({}, {}), 1),
+    (pools.pool_use_elsewhere, 1, frozenset({"p"})),
+    (pools.settle_slots, [CLAIM], pools.OwnUse({}, {}), 1),
     (read_past, "d", NOW, {"a": ["b"]}),
     (run_queue.runs_by_id, [1, 2]),
     (task_instances.load_task_instances, 1),

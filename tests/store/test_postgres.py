@@ -14,7 +14,7 @@ import sqlalchemy as sa
 
 from asynsched.errors import AlreadyExists, SettingsError, StoreError, StoreUnavailable
 from asynsched.store.dags.dags import before_parses
-from asynsched.store.engines import opening as preparation
+from asynsched.store.engines import opening
 from asynsched.store.engines import postgres as postgres_database
 from asynsched.store.engines import postgres as postgres_engine
 from asynsched.store.engines.opening import open_database
@@ -177,10 +177,10 @@ async def test_a_statement_that_is_its_own_transaction_is_given_up_as_a_commit_i
 async def test_migrating_may_take_longer_than_any_query(new_postgres_database, monkeypatch):
     url = new_postgres_database()
     monkeypatch.setattr(postgres_engine, "ANSWER_SECONDS", -29.9)
-    monkeypatch.setattr(preparation, "_create", lambda conn, *_: conn.execute(sa.text("SELECT pg_sleep(0.3)")))
-    monkeypatch.setattr(preparation, "current_revision", lambda conn: None)
+    monkeypatch.setattr(opening, "_create", lambda conn, *_: conn.execute(sa.text("SELECT pg_sleep(0.3)")))
+    monkeypatch.setattr(opening, "current_revision", lambda conn: None)
     database = await open_database(url)
-    await database.write(preparation.bring_to_head, "shown")
+    await database.write(opening.bring_to_head, "shown")
     await database.close()
 
 

@@ -18,7 +18,7 @@ from alembic.script import ScriptDirectory
 
 from asynsched.errors import DatabaseMissing, SettingsError, StoreUnavailable, StoreVersionError
 from asynsched.home import ATTEMPTS, LOGS, SOURCES, TMP, prepare_home
-from asynsched.store.engines import opening as preparation
+from asynsched.store.engines import opening
 from asynsched.store.engines.opening import connect_direct, open_direct, schema_state, upgrade
 from asynsched.store.engines.urls import parse_url
 from asynsched.store.runs.pools import list_pools
@@ -71,18 +71,18 @@ def test_a_new_database_is_what_the_migrations_make(new_url):
     with open_direct(new_url()) as created:
         at_once = created.read(description)
         assert created.read(differences) == []
-        assert created.read(preparation.current_revision) == preparation.HEAD
+        assert created.read(opening.current_revision) == opening.HEAD
         if created.read(lambda conn: conn.dialect.name) == "sqlite":
             Path(parse_url(new_url()).path).unlink()
     with connect_direct(parse_url(new_url())) as migrated:
-        migrated.write(preparation.migrate, preparation.HEAD)
+        migrated.write(opening.migrate, opening.HEAD)
         assert migrated.read(description) == at_once
         assert migrated.read(differences) == []
 
 
 def test_the_known_revisions_are_those_of_the_migration_scripts():
-    scripts = ScriptDirectory(str(preparation.SCRIPTS)).walk_revisions()
-    assert tuple(reversed([script.revision for script in scripts])) == preparation.REVISIONS
+    scripts = ScriptDirectory(str(opening.SCRIPTS)).walk_revisions()
+    assert tuple(reversed([script.revision for script in scripts])) == opening.REVISIONS
 
 
 @pytest.fixture
@@ -91,12 +91,11 @@ def later(tmp_path, monkeypatch) -> Callable[[], None]:
 
     def become() -> None:
         scripts = tmp_path / "migrations"
-        shutil.copytree(preparation.SCRIPTS, scripts)
+        shutil.copytree(opening.SCRIPTS, scripts)
         (scripts / "versions" / "revision_0002.py").write_text(SECOND_REVISION)
-        monkeypatch.setattr(preparation, "SCRIPTS", scripts)
-        monkeypatch.setattr(preparation, "REVISIONS", ("0001", "0002"))
-        for module in ("preparation", "opening"):
-            monkeypatch.setattr(f"asynsched.store.engines.{module}.HEAD", "0002")
+        monkeypatch.setattr(opening, "SCRIPTS", scripts)
+        monkeypatch.setattr(opening, "REVISIONS", ("0001", "0002"))
+        monkeypatch.setattr(opening, "HEAD", "0002")
 
     return become
 
@@ -108,7 +107,7 @@ def test_opening_migrates_a_database_that_is_behind_and_keeps_its_rows(new_url, 
     assert schema_state(url) == ("0001", "0002")
     assert schema_state(url).advice == "`asynsched db upgrade` migrates it."
     with open_direct(url) as database:
-        assert database.read(preparation.current_revision) == "0002"
+        assert database.read(opening.current_revision) == "0002"
         row = database.read(lambda conn: conn.execute(sa.text("SELECT slots, colour FROM pool")).one())
         assert tuple(row) == (7, None)
 
@@ -118,7 +117,7 @@ def test_a_database_that_a_newer_version_has_added_to_is_used_as_it_is(new_url):
     with open_direct(url) as database:
         database.write(lambda conn: conn.execute(sa.text("UPDATE alembic_version SET version_num = '0002'")))
     with open_direct(url) as database:
-        assert database.read(preparation.current_revision) == "0002"
+        assert database.read(opening.current_revision) == "0002"
         assert len(database.read(list_pools)) == 1
 
 
@@ -157,10 +156,10 @@ def test_no_table_is_added_to_a_file_of_another_program(tmp_path):
 
 def test_schema_state_of_a_database_that_is_not_there_makes_none(tmp_path):
     url = f"sqlite:///{tmp_path / 'none.db'}"
-    assert schema_state(url) == (None, preparation.HEAD)
+    assert schema_state(url) == (None, opening.HEAD)
     assert not (tmp_path / "none.db").exists()
     assert upgrade(url).current is None
-    assert schema_state(url) == (preparation.HEAD, preparation.HEAD)
+    assert schema_state(url) == (opening.HEAD, opening.HEAD)
 
 
 def test_a_new_file_and_its_home_are_for_their_owner_alone(tmp_path):
@@ -223,11 +222,11 @@ def test_one_of_many_clients_migrates_postgresql_and_the_others_wait(postgres_se
         migrated.append(revision)
         migrate(conn, revision)
 
-    migrate, n_clients = preparation.migrate, 5
-    monkeypatch.setattr(preparation, "migrate", migrate_once_all_others_wait)
+    migrate, n_clients = opening.migrate, 5
+    monkeypatch.setattr(opening, "migrate", migrate_once_all_others_wait)
     with ThreadPoolExecutor(n_clients) as threads:
         for database in threads.map(open_direct, [url] * n_clients):
-            assert database.read(preparation.current_revision) == "0002"
+            assert database.read(opening.current_revision) == "0002"
             assert database.write(lambda conn: conn.execute(sa.text("UPDATE pool SET colour = 'red'")).rowcount) == 1
             database.close()
     assert migrated == ["0002"]

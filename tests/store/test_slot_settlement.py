@@ -8,8 +8,7 @@ import sqlalchemy as sa
 from asynsched.states import DagRunState
 from asynsched.store.runs.changes import Batch, RunRow, Stale
 from asynsched.store.runs.dag_runs import get_run, insert_run
-from asynsched.store.runs.pools import set_pool
-from asynsched.store.runs.slot_settlement import OwnUse, SlotClaim, settle_slots
+from asynsched.store.runs.pools import OwnUse, SlotClaim, set_pool, settle_slots
 from asynsched.store.runs.task_instances import load_task_instances
 from asynsched.store.runs.transitions import apply, apply_at_once
 from asynsched.store.schema import dag_run, task_instance

@@ -39,7 +39,7 @@ from asynsched.scheduling.rules.run_end import RunStop, timed_out
 from asynsched.settings import Settings
 from asynsched.states import FINISHED_RUN_STATES, SLOT_TASK_STATES
 from asynsched.states import TaskInstanceState as State
-from asynsched.store.runs.slot_settlement import Settlement
+from asynsched.store.runs.pools import Settlement
 from asynsched.timers import Timers
 
 

@@ -22,7 +22,7 @@ from asynsched.keys import DagRunKey
 from asynsched.scheduling.evaluation.changes import PLACE, SLOTS, TRIGGER
 from asynsched.scheduling.evaluation.run import ActiveRun, ActiveTask
 from asynsched.states import SLOT_TASK_STATES, TaskInstanceState
-from asynsched.store.runs.slot_settlement import OwnUse, Settlement, SlotClaim
+from asynsched.store.runs.pools import OwnUse, Settlement, SlotClaim
 
 
 class Limit:

@@ -1,4 +1,18 @@
-"""Queries of `pool`. Taken slots are counted from the states of task instances, never stored."""
+"""Pools, and the settlement of slots between schedulers: which task instances that one wants to queue get their slots.
+
+Taken slots are counted from the states of task instances, never stored. A settlement is a short critical section of the
+transaction that queues them: the first scheduler locks the rows of the pools, and counts the slots that others take.
+No scheduler waits for a lock: tasks of a pool whose row is locked are refused for the moment. `max_active_tis_per_dag`
+is settled in the same way under the row of the DAG.
+
+A scheduler that believes to be alone signs the rows of its pools. Another scheduler that settles slots of such a pool
+removes the signature. So while the signature is there, others use no more slots than when it was made, and need not be
+counted again.
+"""
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import sqlalchemy as sa
 from msgspec import Struct
@@ -6,13 +20,18 @@ from sqlalchemy import Connection
 
 from asynsched.errors import StoreError
 from asynsched.store.rows import LARGEST_INTEGER, check_name, delete_named
-from asynsched.store.schema import DEFAULT_POOL, pool, task_instance
+from asynsched.store.runs.changes import TaskRowKey
+from asynsched.store.schema import DEFAULT_POOL, dag, dag_run, pool, task_instance
 from asynsched.store.statements import insert_or_update
 
 UNLIMITED = -1
 LONGEST_NAME = 256
-# In the words of the partial index, which is not used otherwise.
-MAY_HAVE_SLOTS = sa.text("task_instance.state IN ('queued', 'running', 'restarting', 'deferred')")
+_USE = (
+    sa.select(task_instance.c.pool, task_instance.c.state, sa.func.sum(task_instance.c.pool_slots).label("n"))
+    # In the words of the partial index, which is not used otherwise.
+    .where(sa.text("task_instance.state IN ('queued', 'running', 'restarting', 'deferred')"))
+    .group_by(task_instance.c.pool, task_instance.c.state)
+)
 
 
 class PoolRow(Struct, frozen=True):
@@ -39,12 +58,7 @@ class PoolRow(Struct, frozen=True):
 
 def list_pools(conn: Connection) -> list[PoolRow]:
     """Return all pools, by name, with their taken slots."""
-    use = (
-        sa.select(task_instance.c.pool, task_instance.c.state, sa.func.sum(task_instance.c.pool_slots).label("slots"))
-        .where(MAY_HAVE_SLOTS)
-        .group_by(task_instance.c.pool, task_instance.c.state)
-    )
-    taken = {(row.pool, row.state): int(row.slots) for row in conn.execute(use)}
+    taken = {(row.pool, row.state): int(row.n) for row in conn.execute(_USE)}
     return [
         PoolRow(
             row.name, row.slots, row.description, row.include_deferred,
@@ -81,3 +95,162 @@ def delete_pool(conn: Connection, name: str) -> None:
     if name == DEFAULT_POOL:
         raise StoreError(f"{DEFAULT_POOL} cannot be deleted: it is the pool of every task that names none.")
     delete_named(conn, "pool", pool.c.name, name)
+
+
+TaskOfDag = tuple[str, str]
+"""dag_id, task_id"""
+
+
+class SlotClaim(Struct, frozen=True):
+    """A task instance that is to be queued, and the slots that it takes.
+
+    Attributes:
+        key: Key of the task instance.
+        pool: Its pool, empty if the pool has no limit.
+        slots: How many slots of the pool it takes.
+        task: Its task, if the task's instances are limited over all runs of the DAG.
+        max_active: That limit.
+    """
+
+    key: TaskRowKey
+    pool: str = ""
+    slots: int = 1
+    task: TaskOfDag | None = None
+    max_active: int = 0
+
+
+class OwnUse(Struct, frozen=True):
+    """The use of limits by a scheduler's other task instances: slots of pools, and numbers of limited tasks."""
+
+    pools: Mapping[str, int] = {}
+    tasks: Mapping[TaskOfDag, int] = {}
+
+
+class Settlement(Struct, frozen=True):
+    """The result of a settlement.
+
+    Attributes:
+        refused: The task instances that may not be queued now.
+        busy_pools: The pools whose rows another transaction had locked.
+        busy_dags: The DAGs whose rows another transaction had locked.
+        pools: How many slots others take of each other pool.
+        tasks: How many instances others have of each limited task.
+    """
+
+    refused: frozenset[TaskRowKey] = frozenset()
+    busy_pools: frozenset[str] = frozenset()
+    busy_dags: frozenset[str] = frozenset()
+    pools: Mapping[str, int] = {}
+    tasks: Mapping[TaskOfDag, int] = {}
+
+
+_POOLS = sa.select(pool.c.name, pool.c.slots, pool.c.include_deferred, pool.c.settled_by).where(
+    pool.c.name.in_(sa.bindparam("names", expanding=True))
+)
+_LOCKED_POOLS = _POOLS.order_by(pool.c.name).with_for_update(key_share=True, skip_locked=True)
+_SIGN = (
+    sa.update(pool).where(pool.c.name.in_(sa.bindparam("names", expanding=True))).values(settled_by=sa.bindparam("by"))
+)
+_LOCKED_DAGS = (
+    sa.select(dag.c.dag_id)
+    .where(dag.c.dag_id.in_(sa.bindparam("ids", expanding=True)))
+    .order_by(dag.c.dag_id)
+    .with_for_update(key_share=True, skip_locked=True)
+)
+_IS_ELSEWHERE = task_instance.c.lease_epoch != sa.bindparam("epoch")
+_USE_ELSEWHERE = _USE.where(_IS_ELSEWHERE)
+_TASK_USE = (
+    sa.select(dag_run.c.dag_id, task_instance.c.task_id, sa.func.count().label("n"))
+    .join(dag_run, dag_run.c.id == task_instance.c.dag_run_id)
+    .where(
+        sa.text("dag_run.state = 'running'"),
+        dag_run.c.dag_id.in_(sa.bindparam("ids", expanding=True)),
+        task_instance.c.task_id.in_(sa.bindparam("task_ids", expanding=True)),
+        sa.text("task_instance.state IN ('queued', 'running', 'restarting')"),
+        _IS_ELSEWHERE,
+    )
+    .group_by(dag_run.c.dag_id, task_instance.c.task_id)
+)
+
+
+def settle_slots(
+    conn: Connection,
+    claims: Sequence[SlotClaim],
+    own: OwnUse,
+    epoch: int,
+    counted: Mapping[str, int] | None = None,
+) -> Settlement:
+    """Decide which task instances may be queued; they are to be queued in this transaction.
+
+    Args:
+        claims: The task instances, the best first.
+        own: The slots of this scheduler's other task instances after this transaction.
+        epoch: The epoch of this scheduler's lease: rows with another one belong to other schedulers.
+        counted: The slots of each pool that others had at this scheduler's last count, if it believes that it is alone.
+    """
+    names = {claim.pool for claim in claims if claim.pool}
+    capacities = {row.name: row for row in conn.execute(_LOCKED_POOLS, {"names": sorted(names)})} if names else {}
+    tasks = {claim.task: claim.max_active for claim in claims if claim.task is not None}
+    dag_ids = sorted({dag_id for dag_id, _ in tasks})
+    dags = set(conn.scalars(_LOCKED_DAGS, {"ids": dag_ids})) if tasks else set()
+    pools_elsewhere = _pool_use(conn, capacities, epoch, counted) if capacities else {}
+    tasks_elsewhere = _task_use(conn, sorted(dags), [task_id for _, task_id in tasks], epoch) if dags else {}
+
+    pools_used = defaultdict(int, {name: own.pools.get(name, 0) + pools_elsewhere.get(name, 0) for name in names})
+    tasks_used = {task: own.tasks.get(task, 0) + tasks_elsewhere.get(task, 0) for task in tasks}
+    refused = set()
+    for claim in claims:
+        row = capacities.get(claim.pool)
+        fits_pool = not claim.pool or (row is not None and _fits(row.slots, pools_used[claim.pool] + claim.slots))
+        fits_task = claim.task is None or (claim.task[0] in dags and tasks_used[claim.task] < claim.max_active)
+        if not (fits_pool and fits_task):
+            refused.add(claim.key)
+            continue
+        pools_used[claim.pool] += claim.slots
+        if claim.task is not None:
+            tasks_used[claim.task] += 1
+    return Settlement(
+        refused=frozenset(refused),
+        busy_pools=_existing(conn, names - capacities.keys()),
+        busy_dags=frozenset(dag_ids) - dags,
+        pools={name: pools_elsewhere.get(name, 0) for name in capacities},
+        tasks={task: tasks_elsewhere.get(task, 0) for task in tasks if task[0] in dags},
+    )
+
+
+def _pool_use(
+    conn: Connection, locked: Mapping[str, Any], epoch: int, counted: Mapping[str, int] | None
+) -> Mapping[str, int]:
+    """Return the slots that others take of pools whose rows are locked; sign these rows, or take signatures away.
+
+    Others can have come to more by a settlement only, which needs the row's lock, and leaves it without the signature.
+    """
+    signature = None if counted is None else epoch
+    unsigned = sorted(name for name, row in locked.items() if row.settled_by != signature)
+    if unsigned:
+        conn.execute(_SIGN, {"names": unsigned, "by": signature})
+    if counted is not None and not unsigned and locked.keys() <= counted.keys():
+        return counted
+    return pool_use_elsewhere(conn, epoch, {name for name, row in locked.items() if row.include_deferred})
+
+
+def pool_use_elsewhere(conn: Connection, epoch: int, including_deferred: set[str] | frozenset[str]) -> dict[str, int]:
+    """Return the slots of each pool that task instances of other schedulers take."""
+    used: dict[str, int] = {}
+    for row in conn.execute(_USE_ELSEWHERE, {"epoch": epoch}):
+        if row.state != "deferred" or row.pool in including_deferred:
+            used[row.pool] = used.get(row.pool, 0) + int(row.n)
+    return used
+
+
+def _task_use(conn: Connection, dag_ids: list[str], task_ids: list[str], epoch: int) -> dict[TaskOfDag, int]:
+    rows = conn.execute(_TASK_USE, {"ids": dag_ids, "task_ids": task_ids, "epoch": epoch})
+    return {(row.dag_id, row.task_id): row.n for row in rows}
+
+
+def _fits(capacity: int, wanted: int) -> bool:
+    return capacity == UNLIMITED or wanted <= capacity
+
+
+def _existing(conn: Connection, names: set[str]) -> frozenset[str]:
+    return frozenset(row.name for row in conn.execute(_POOLS, {"names": sorted(names)})) if names else frozenset()

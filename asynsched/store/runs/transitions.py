@@ -169,7 +169,7 @@ def apply_at_once(conn: Connection, batch: Batch, needed: Mapping[str, int]) -> 
 
     Args:
         batch: One that `is_of_states_alone`.
-        needed: The slots that each pool must have in all for that, by its name. See `slot_settlement`.
+        needed: The slots that each pool must have in all for that, by its name. See `pools.settle_slots`.
 
     Returns:
         Whether everything is written. If not, some task instances may be, but no run, and `apply` is to write it.

@@ -3,8 +3,8 @@
 import sqlalchemy as sa
 
 from asynsched.scheduling import announcements
+from asynsched.store.runs import pools, transitions
 from asynsched.store.runs import queue as run_queue
-from asynsched.store.runs import slot_settlement, transitions
 from tests.faults.simulated.bug import Bug, Change
 from tests.faults.simulated.conditions import STORES, Conditions
 
@@ -22,7 +22,7 @@ _RUN_GUARD = "t.lease_epoch = v.before_epoch"
 
 
 def _uncounted_others() -> list[Change]:
-    return [(slot_settlement, "pool_use_elsewhere", lambda *_: {})]
+    return [(pools, "pool_use_elsewhere", lambda *_: {})]
 
 
 def _begun_elsewhere() -> list[Change]:

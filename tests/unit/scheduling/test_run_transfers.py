@@ -19,10 +19,9 @@ from asynsched.states import SLOT_TASK_STATES
 from asynsched.store.database import Database
 from asynsched.store.engines.opening import open_inline
 from asynsched.store.runs.dag_runs import get_run
-from asynsched.store.runs.pools import set_pool
+from asynsched.store.runs.pools import pool_use_elsewhere, set_pool
 from asynsched.store.runs.queue import take_over_runs
 from asynsched.store.runs.requests import CancelRun, ClearTasks, MarkRun, MarkTasks
-from asynsched.store.runs.slot_settlement import pool_use_elsewhere
 from asynsched.store.schedulers import register_scheduler, remove_scheduler
 from asynsched.store.schema import callback_request, dag_run, dag_version, task_instance, task_instance_history
 from tests.support.flaky_database import FlakyDatabase

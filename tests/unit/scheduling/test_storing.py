@@ -3,7 +3,7 @@
 from asynsched.clock import VirtualClock
 from asynsched.scheduling.storing import Storing
 from asynsched.store.runs.changes import Stale
-from asynsched.store.runs.slot_settlement import Settlement
+from asynsched.store.runs.pools import Settlement
 from tests.support.runs import NOON, evaluation, run_of, task
 
 NOTHING_STALE = Stale(frozenset(), frozenset())
