@@ -2,7 +2,7 @@
 
 They are Fernet keys, of the library `cryptography`. They come from the setting `fernet_key`, or from the lines of the
 file `fernet_key_file`; without either, from `fernet.key` in the home, which is made for the first secret.
-`store/secrets/encryption.py` decides which of them is used.
+`store/secrets.py` decides which of them is used.
 """
 
 import base64

@@ -11,7 +11,7 @@ from sqlalchemy import Connection
 from asynsched.authoring.transport import from_transport
 from asynsched.keys import DagRunKey
 from asynsched.serialization.decode import decode_dag
-from asynsched.store.dags.versions import get_version
+from asynsched.store.dags.dags import get_version
 from asynsched.store.database import Database
 from asynsched.store.runs.dag_runs import get_run
 from asynsched.store.runs.task_instances import load_task_instances

@@ -49,7 +49,7 @@ from asynsched.store.runs.requests import (
     RunRequest,
 )
 from asynsched.store.schedulers import list_schedulers
-from asynsched.store.secrets.encryption import check_key
+from asynsched.store.secrets import check_key
 
 if TYPE_CHECKING:
     from asynsched.authoring.assets import Asset

@@ -13,9 +13,20 @@ from asynsched.cli.runs import run_fields
 from asynsched.cli.session import Session
 from asynsched.errors import DagError
 from asynsched.scheduling.creation.triggering import update_asset
-from asynsched.store.assets.events import AssetEvent, EventFilter, last_event_times, list_events, waiting_dag_ids
-from asynsched.store.assets.names import aliases_of, list_aliases, list_assets, waiting_digests
-from asynsched.store.assets.references import OUTLET, list_references, references_to
+from asynsched.store.assets import (
+    OUTLET,
+    AssetEvent,
+    EventFilter,
+    aliases_of,
+    last_event_times,
+    list_aliases,
+    list_assets,
+    list_events,
+    list_references,
+    references_to,
+    waiting_dag_ids,
+    waiting_digests,
+)
 from asynsched.store.runs.dag_runs import get_run
 from asynsched.store.schema import AssetReference, AssetRow
 

@@ -124,7 +124,7 @@ def _file_events(dags_folder: Path, mode: str) -> Finding:
 
 def _secrets(session: Session) -> Finding:
     from asynsched.store.engines.opening import schema_state
-    from asynsched.store.secrets.encryption import check_key
+    from asynsched.store.secrets import check_key
 
     try:
         is_made = schema_state(session.settings.database_url).current is not None

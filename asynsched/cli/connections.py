@@ -14,7 +14,7 @@ from asynsched.cli.session import Session
 from asynsched.cli.text_files import STANDARD_STREAM, read_text, write_private
 from asynsched.errors import SecretsUnreadable
 from asynsched.protocol.sensitive import is_sensitive
-from asynsched.store.secrets import connections as store
+from asynsched.store import secrets as store
 
 COLUMNS = ("conn_id", *FIELDS)
 USUAL_COLUMNS = ("conn_id", "conn_type", "host", "port", "schema", "login", "description")

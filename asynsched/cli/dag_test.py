@@ -32,8 +32,7 @@ from asynsched.parsing.processes.parse_server import setup_of
 from asynsched.protocol.frames import FrameReader, encode_frame
 from asynsched.protocol.messages import Reply, Request
 from asynsched.store.engines.urls import is_postgresql
-from asynsched.store.secrets.connections import get_connection
-from asynsched.store.secrets.variables import get_variable
+from asynsched.store.secrets import get_connection, get_variable
 from sandbox.confine import refused_link
 
 

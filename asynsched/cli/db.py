@@ -114,9 +114,9 @@ def _policy(session: Session, before: str | None, keep: int | None, kinds: tuple
 
 def _counts(policy: "RetentionPolicy") -> "dict[str, Callable[[Connection], int]]":
     """Return a query for each kind of row that the policy deletes: how many there are."""
-    from asynsched.store.assets.events import count_old_events
+    from asynsched.store.assets import count_old_events
     from asynsched.store.audit import count_old_audit
-    from asynsched.store.dags.versions import count_unused_versions
+    from asynsched.store.dags.dags import count_unused_versions
     from asynsched.store.runs.retention import count_old_runs, count_old_xcoms
 
     counts: dict[str, Callable[[Connection], int]] = {}
@@ -165,7 +165,7 @@ def rotate_key(session: Session, lost: bool, dry_run: bool, yes: bool) -> Done |
     With --lost: connections and variables that no key decrypts are deleted; set them again. A deferred task whose
     trigger no key decrypts has lost that trigger: clear the task.
     """
-    from asynsched.store.secrets.encryption import change_key, check_key
+    from asynsched.store.secrets import change_key, check_key
 
     if lost:
         return _give_up(session, dry_run=dry_run, yes=yes)
@@ -185,7 +185,7 @@ def rotate_key(session: Session, lost: bool, dry_run: bool, yes: bool) -> Done |
 
 
 def _give_up(session: Session, *, dry_run: bool, yes: bool) -> Done | Listing:
-    from asynsched.store.secrets.encryption import LostSecret, forget_lost, lost_secrets
+    from asynsched.store.secrets import LostSecret, forget_lost, lost_secrets
 
     found = session.read(lost_secrets)
     if dry_run:

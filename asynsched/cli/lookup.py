@@ -122,7 +122,7 @@ def known_dag_of(session: Session, dag_id: str) -> DagRow:
 
 def asset_of(session: Session, name_or_uri: str, *, make: bool = False) -> "AssetRow":
     """Return an asset by its name or its URI; the DAG folder is read first as for `dag_of`. Raises NotFound."""
-    from asynsched.store.assets.names import find_asset, get_asset
+    from asynsched.store.assets import find_asset, get_asset
 
     _read_unless_known(
         session,
@@ -185,6 +185,6 @@ def _may_read_folder(session: Session) -> bool:
 def structure_of(session: Session, dag: DagRow) -> "SerializedDag":
     """Return the newest version of a DAG."""
     from asynsched.serialization.decode import decode_dag
-    from asynsched.store.dags.versions import get_version
+    from asynsched.store.dags.dags import get_version
 
     return decode_dag(session.read(get_version, dag.version_id or 0).serialized)

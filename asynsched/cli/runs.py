@@ -11,7 +11,7 @@ from asynsched.cli.output import Done, Listing, Record
 from asynsched.cli.requests import Wording, carry_out, dry_run_option
 from asynsched.cli.session import Session
 from asynsched.states import DagRunState
-from asynsched.store.assets.events import consumed_events
+from asynsched.store.assets import consumed_events
 from asynsched.store.dags.dags import find_dag, get_dag
 from asynsched.store.runs.callbacks import list_callbacks
 from asynsched.store.runs.dag_runs import list_runs

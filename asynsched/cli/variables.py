@@ -12,8 +12,8 @@ from asynsched.cli.session import Session
 from asynsched.cli.text_files import STANDARD_STREAM, read_text, write_private
 from asynsched.errors import SecretsUnreadable
 from asynsched.protocol.sensitive import is_sensitive
+from asynsched.store import secrets as store
 from asynsched.store.schema import VariableRow
-from asynsched.store.secrets import variables as store
 
 HIDDEN = "***"
 COLUMNS = ("key", "value", "description")

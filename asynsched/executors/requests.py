@@ -15,9 +15,8 @@ from asynsched.errors import NotFound, StoreError, StoreUnavailable
 from asynsched.executors.tokens import is_callback_token
 from asynsched.protocol.messages import Reply, Request
 from asynsched.serialization.schema import SerializedDag
-from asynsched.store.assets.events import EventFilter, EventsLeft, some_events
-from asynsched.store.assets.names import find_asset
-from asynsched.store.dags.versions import get_source, latest_version
+from asynsched.store.assets import EventFilter, EventsLeft, find_asset, some_events
+from asynsched.store.dags.dags import get_source, latest_version
 from asynsched.store.database import Database
 from asynsched.store.runs.dag_runs import get_run, previous_run
 from asynsched.store.runs.states_elsewhere import (
@@ -39,8 +38,7 @@ from asynsched.store.runs.xcoms import (
     some_xcoms,
 )
 from asynsched.store.schema import XComValue
-from asynsched.store.secrets.connections import get_connection
-from asynsched.store.secrets.variables import delete_variable, get_variable, set_variable
+from asynsched.store.secrets import delete_variable, get_connection, get_variable, set_variable
 
 WRITES = frozenset({"xcom_push", "variable_set", "variable_delete"})
 RETRY_DELAY = timedelta(seconds=1)

@@ -14,8 +14,7 @@ from asynsched.settings import Settings, settings_from
 from asynsched.store.database import DirectDatabase
 from asynsched.store.engines.opening import connect_direct
 from asynsched.store.engines.urls import parse_url
-from asynsched.store.secrets.connections import get_connection
-from asynsched.store.secrets.variables import get_variable
+from asynsched.store.secrets import get_connection, get_variable
 
 _READ = ("home", "database", "fernet_key", "fernet_key_file", "max_map_length")
 """The settings that are read from the environment."""

@@ -22,10 +22,10 @@ from asynsched.executors.log_paths import DAG_PREFIX, RUN_PREFIX, folder_name, r
 from asynsched.home import LOGS, SOURCES
 from asynsched.service import Service
 from asynsched.settings import RetentionSettings
-from asynsched.store.assets.events import delete_old_events
+from asynsched.store.assets import delete_old_events
 from asynsched.store.audit import delete_old_audit
-from asynsched.store.dags.dags import all_dag_ids
-from asynsched.store.dags.versions import (
+from asynsched.store.dags.dags import (
+    all_dag_ids,
     delete_unused_sources,
     delete_unused_versions,
     has_unused_sources,

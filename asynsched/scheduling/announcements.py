@@ -26,7 +26,7 @@ from asynsched.scheduling.evaluation.decisions import unwanted_try
 from asynsched.scheduling.evaluation.run import ActiveRun, ActiveTask
 from asynsched.scheduling.launches import task_launch
 from asynsched.states import SLOT_TASK_STATES, DagRunState, TaskInstanceState
-from asynsched.store.runs.changes import Stale
+from asynsched.store.runs.transitions import Stale
 
 log = structlog.get_logger(__name__)
 

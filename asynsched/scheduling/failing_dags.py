@@ -12,9 +12,8 @@ from asynsched.scheduling.evaluation.run import ActiveRun
 from asynsched.states import DagRunState
 from asynsched.store.audit import record_audit
 from asynsched.store.dags.dags import pause_active
-from asynsched.store.runs.changes import Batch, Stale
 from asynsched.store.runs.dag_runs import last_run_states
-from asynsched.store.runs.transitions import apply
+from asynsched.store.runs.transitions import Batch, Stale, apply
 
 log = structlog.get_logger(__name__)
 

@@ -28,7 +28,7 @@ from asynsched.scheduling.rules.run_end import decoded as decoded_stop
 from asynsched.scheduling.slices import Slices
 from asynsched.serialization.decode import decode_dag
 from asynsched.states import DagRunState, TaskInstanceState
-from asynsched.store.dags.versions import get_sources, get_versions
+from asynsched.store.dags.dags import get_sources, get_versions
 from asynsched.store.database import Database
 from asynsched.store.runs.queue import QueuedRun
 from asynsched.store.runs.task_instances import StoredPast, load_task_instances, read_past

@@ -17,7 +17,7 @@ from asynsched.scheduling.evaluation.changes import TryResult
 from asynsched.scheduling.evaluation.run import ActiveRun, ActiveTask
 from asynsched.states import FINISHED_RUN_STATES, DagRunState, DagRunType
 from asynsched.states import TaskInstanceState as State
-from asynsched.store.runs.changes import Stale
+from asynsched.store.runs.transitions import Stale
 
 log = structlog.get_logger(__name__)
 

@@ -21,9 +21,8 @@ from asynsched.scheduling.slices import Slices
 from asynsched.states import SLOT_TASK_STATES, TaskInstanceState
 from asynsched.store.database import Database
 from asynsched.store.rows import MOST_PARAMETERS
-from asynsched.store.runs.changes import Batch, Stale, TaskRow, TaskRowKey
 from asynsched.store.runs.pools import OwnUse, Settlement, SlotClaim, settle_slots
-from asynsched.store.runs.transitions import apply_at_once
+from asynsched.store.runs.transitions import Batch, Stale, TaskRow, TaskRowKey, apply_at_once
 from asynsched.store.schedulers import notify
 
 BUSY_PAUSE = timedelta(milliseconds=5)

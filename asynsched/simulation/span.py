@@ -26,9 +26,8 @@ from asynsched.simulation.script import Assumption, ExpectedEnds, assumptions, m
 from asynsched.simulation.simulation import Simulation
 from asynsched.simulation.trace import PoolUse, RunTrace, pool_uses, read_trace
 from asynsched.states import DagRunState, DagRunType, TaskInstanceState
-from asynsched.store.dags.dags import get_plan, list_dags, set_paused
+from asynsched.store.dags.dags import get_plan, get_version, list_dags, set_paused
 from asynsched.store.dags.files import list_errors
-from asynsched.store.dags.versions import get_version
 from asynsched.store.runs.dag_runs import insert_run, run_of_schedule
 from asynsched.store.runs.deadlines import MissedDeadline, missed_deadlines
 from asynsched.store.runs.pools import pool_capacities, set_pool

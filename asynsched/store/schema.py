@@ -5,7 +5,7 @@ declared once: inserts, their SQL types and the columns of commands follow from 
 
 Times are UTC, aware in Python. Key order is lock order: a transaction that touches several rows of a table touches
 them by ascending primary key. Names and URIs of assets may be longer than an index can hold: a digest stands for them
-(`assets/names.py`).
+(`assets.py`).
 """
 
 from datetime import UTC, datetime, timedelta

@@ -13,6 +13,7 @@ a hundred rows and keeps plans from when the table was new, so for one task it w
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from functools import cache
+from importlib import import_module
 from typing import Any, get_args, get_type_hints
 
 import msgspec
@@ -33,10 +34,7 @@ def insert_ignoring(conn: Connection, table: sa.Table) -> Any:
 def insert_or_update(conn: Connection, table: sa.Table, source: "sa.Select[Any] | None" = None) -> Any:
     """Return an INSERT that overwrites every column of an existing row with the same primary key.
 
-    Args:
-        conn: Decides the dialect.
-        table: The table to insert into.
-        source: The values, column by column in the table's order, with a WHERE; None: the parameters.
+    `source` selects the values, column by column in the table's order, with a WHERE; None: the parameters.
     """
     return _updating(table, conn.dialect.name, source)
 
@@ -57,13 +55,7 @@ def _updating(table: sa.Table, dialect: str, source: "sa.Select[Any] | None") ->
 
 
 def _insert(table: sa.Table, dialect: str) -> Any:
-    if dialect == "postgresql":
-        from sqlalchemy.dialects import postgresql  # loaded only where it is used
-
-        return postgresql.insert(table)
-    from sqlalchemy.dialects import sqlite
-
-    return sqlite.insert(table)
+    return import_module(f"sqlalchemy.dialects.{dialect}").insert(table)  # loaded only where it is used
 
 
 DIALECTS = ("sqlite", "postgresql")
@@ -77,22 +69,12 @@ def for_each_dialect(build: Callable[[str], str]) -> dict[str, TextClause]:
 
 def rows_of(row: type, dialect: str, parameter: str = "rows") -> str:
     """Return a table expression that reads a JSON array of rows, each an array of the fields of a `row`."""
+    fields = enumerate(get_type_hints(row).items())
     if dialect == "sqlite":
-        columns = ", ".join(
-            f"json_extract(value, '$[{place}]') AS {name}" for place, name in enumerate(field_names(row))
-        )
+        columns = ", ".join(f"json_extract(value, '$[{place}]') AS {name}" for place, (name, _) in fields)
         return f"(SELECT {columns} FROM json_each(:{parameter}))"  # noqa: S608 - names come from our own types
-    hints = get_type_hints(row)
-    columns = ", ".join(
-        f"CAST(item ->> {place} AS {_sql_type(hints[name])}) AS {name}" for place, name in enumerate(field_names(row))
-    )
+    columns = ", ".join(f"CAST(item ->> {place} AS {_sql_type(hint)}) AS {name}" for place, (name, hint) in fields)
     return f"(SELECT {columns} FROM jsonb_array_elements(CAST(:{parameter} AS jsonb)) AS item)"  # noqa: S608 - as above
-
-
-def field_names(row: Any) -> tuple[str, ...]:
-    """Return the names of a struct's or a named tuple's fields, in their order."""
-    names: tuple[str, ...] = row.__struct_fields__ if issubclass(row, Struct) else row._fields
-    return names
 
 
 def _sql_type(hint: Any) -> str:
@@ -109,12 +91,9 @@ def insert_of(
     skip: frozenset[str] = frozenset({"id"}),
     extra: Mapping[str, str] | None = None,
 ) -> str:
-    """Return an INSERT of structs, in their order.
+    """Return an INSERT of structs, in their order, without the fields to `skip`.
 
-    Args:
-        conflict: The clauses for an existing row, and for the returned columns.
-        skip: Fields that are not written.
-        extra: Expressions for further columns.
+    `conflict`: the clauses for an existing row, and for the returned columns; `extra`: expressions of further columns.
     """
     names = [name for name in row.__struct_fields__ if name not in skip]
     values = [_value(metadata.tables[table].c[name], dialect) for name in names]
@@ -144,10 +123,8 @@ def update_of(
 ) -> str:
     """Return an UPDATE by structs that returns the keys of the changed rows.
 
-    Args:
-        keys: Fields that name a row. They are not written, nor are those with values from before.
-        guard: A further condition on a row `t` and a struct `v`.
-        given: Text before the UPDATE.
+    The keys are not written, nor are fields with values from before. `guard`: a further condition on a row `t` and a
+    struct `v`; `given`: text before the UPDATE.
     """
     written = assignments(struct, keys)
     same = " AND ".join(f"t.{key} = v.{key}" for key in keys)

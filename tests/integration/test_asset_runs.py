@@ -9,10 +9,16 @@ from asynsched import DAG, Asset, AssetAlias, AssetOrTimeSchedule, BashOperator,
 from asynsched.channels import DagChanged
 from asynsched.protocol.messages import OutletEvent
 from asynsched.simulation.script import Outcome
-from asynsched.store.assets.events import EventFilter, consumed_events, list_events, pending_events, record_events
+from asynsched.store.assets import (
+    AssetEventRow,
+    EventFilter,
+    consumed_events,
+    list_events,
+    pending_events,
+    record_events,
+)
 from asynsched.store.dags.dags import set_paused
 from asynsched.store.dags.parse_results import DagDefaults, FileStamp, store_report
-from asynsched.store.runs.changes import AssetEventRow
 from tests.support.simulated import Simulated, report_of
 
 START = datetime(2026, 1, 1, tzinfo=UTC)

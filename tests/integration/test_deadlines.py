@@ -13,10 +13,10 @@ from asynsched.scheduling.creation.triggering import create_manual_run
 from asynsched.scheduling.failing_dags import apply_and_pause
 from asynsched.scheduling.requests.run_requests import submit_request
 from asynsched.simulation.script import Outcome
-from asynsched.store.runs.changes import Stale
 from asynsched.store.runs.dag_runs import get_run
 from asynsched.store.runs.deadlines import list_deadlines, next_deadline_at, settle_due_deadlines
 from asynsched.store.runs.requests import ClearTasks
+from asynsched.store.runs.transitions import Stale
 from asynsched.store.schema import callback_request
 from tests.support.flaky_database import FlakyDatabase
 from tests.support.simulated import Simulated

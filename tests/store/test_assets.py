@@ -9,24 +9,27 @@ import pytest
 from asynsched import DAG, Asset, AssetAlias, BashOperator
 from asynsched.errors import NotFound
 from asynsched.scheduling.creation.scheduled_runs import foresee_dag
-from asynsched.store.assets.events import (
+from asynsched.store.assets import (
+    AssetEventRow,
     EventFilter,
     consumed_events,
     count_old_events,
     delete_old_events,
+    get_asset,
+    list_aliases,
+    list_assets,
     list_events,
     pending_events,
     record_events,
+    references_to,
     unexamined_dag_ids,
+    waiting_digests,
 )
-from asynsched.store.assets.names import get_asset, list_aliases, list_assets, waiting_digests
-from asynsched.store.assets.references import references_to
 from asynsched.store.dags.dags import set_paused
 from asynsched.store.dags.parse_results import DagDefaults, FileStamp, store_report
-from asynsched.store.runs.changes import AssetEventRow, Batch
 from asynsched.store.runs.dag_runs import end_queued_run, get_run, insert_run
 from asynsched.store.runs.retention import delete_runs
-from asynsched.store.runs.transitions import apply
+from asynsched.store.runs.transitions import Batch, apply
 from tests.store.test_runs import new_run, task
 from tests.support.simulated import report_of
 from tests.support.stored import examine_dag

@@ -13,20 +13,25 @@ from asynsched.fernet_keys import FernetKeys, keys_of
 from asynsched.settings import Settings
 from asynsched.store.database import Database
 from asynsched.store.engines.opening import open_database
-from asynsched.store.runs.changes import Batch
 from asynsched.store.runs.dag_runs import insert_run
 from asynsched.store.runs.task_instances import load_task_instances
-from asynsched.store.runs.transitions import apply
+from asynsched.store.runs.transitions import Batch, apply
 from asynsched.store.schema import metadata
-from asynsched.store.secrets.connections import (
+from asynsched.store.secrets import (
     ConnectionRow,
+    change_key,
+    check_key,
     connection_names,
+    forget_lost,
     get_connection,
+    get_variable,
     list_connections,
+    list_variables,
+    lost_secrets,
     set_connection,
+    set_variable,
+    variable_names,
 )
-from asynsched.store.secrets.encryption import change_key, check_key, forget_lost, lost_secrets
-from asynsched.store.secrets.variables import get_variable, list_variables, set_variable, variable_names
 from tests.store.test_runs import new_run, task
 
 SECRET = "hunter" + "2" * 8

@@ -20,14 +20,13 @@ from asynsched.scheduling.requests.run_requests import run_again
 from asynsched.serialization.encode import serialize_dag
 from asynsched.states import DagRunState
 from asynsched.store import rows
+from asynsched.store.dags.dags import add_versions
 from asynsched.store.dags.files import claim_from_the_gone, claim_unclaimed, drop_claims
-from asynsched.store.dags.versions import add_versions
 from asynsched.store.engines.opening import open_database
 from asynsched.store.runs.backfills import add_backfill, add_dates
-from asynsched.store.runs.changes import Batch, ExpandedRow, RunRow, Stale, TaskRow
 from asynsched.store.runs.dag_runs import insert_run
 from asynsched.store.runs.queue import give_back_run, take_over_runs
-from asynsched.store.runs.transitions import apply, apply_at_once
+from asynsched.store.runs.transitions import Batch, ExpandedRow, RunRow, Stale, TaskRow, apply, apply_at_once
 from asynsched.store.runs.xcoms import get_xcoms, put_xcom_of_try
 from asynsched.store.schedulers import remove_scheduler
 from asynsched.store.schema import DagVersionRow, XComValue, task_instance

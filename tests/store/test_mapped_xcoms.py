@@ -3,9 +3,8 @@
 from datetime import UTC, datetime
 
 from asynsched.store import rows as parts
-from asynsched.store.runs.changes import Batch, XComRow
 from asynsched.store.runs.dag_runs import insert_run
-from asynsched.store.runs.transitions import apply
+from asynsched.store.runs.transitions import Batch, XComRow, apply
 from asynsched.store.runs.xcoms import MappedXComs, count_mapped_xcoms, mapped_xcoms, some_xcoms
 from tests.store.test_runs import new_run
 

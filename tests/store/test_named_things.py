@@ -8,15 +8,18 @@ from asynsched.errors import AlreadyExists, HomeInUse, NotFound, StoreError
 from asynsched.store.audit import acts_since, record_audit
 from asynsched.store.runs.pools import delete_pool, list_pools, pool_capacities, set_pool
 from asynsched.store.schedulers import list_schedulers, register_scheduler, remove_scheduler, renew_scheduler
-from asynsched.store.secrets.connections import (
+from asynsched.store.secrets import (
     ConnectionRow,
     add_connection,
     delete_connection,
+    delete_variable,
     get_connection,
+    get_variable,
     list_connections,
+    list_variables,
     set_connection,
+    set_variable,
 )
-from asynsched.store.secrets.variables import delete_variable, get_variable, list_variables, set_variable
 
 NOW = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
 LATER = NOW + timedelta(seconds=15)

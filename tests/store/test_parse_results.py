@@ -15,6 +15,10 @@ from asynsched.serialization.schema import (
 from asynsched.store.dags.dags import (
     find_dag,
     get_dag,
+    get_source,
+    get_sources,
+    get_version,
+    latest_version,
     list_dags,
     near_dag_ids,
     scheduled_dag_ids,
@@ -23,7 +27,6 @@ from asynsched.store.dags.dags import (
 )
 from asynsched.store.dags.files import get_file, known_files, list_errors
 from asynsched.store.dags.parse_results import DagDefaults, Outcome, StoredReport, store_outcomes, store_report
-from asynsched.store.dags.versions import get_source, get_sources, get_version, latest_version
 from asynsched.store.engines.opening import bring_to_head, connect_direct
 from asynsched.store.engines.urls import parse_url
 from asynsched.timetables.base import DagRunInfo

@@ -8,15 +8,15 @@ import pytest
 import sqlalchemy as sa
 
 from asynsched.keys import DagRunKey
-from asynsched.store.assets import events as asset_events
+from asynsched.store import assets as asset_events
+from asynsched.store.assets import AssetEventRow
 from asynsched.store.dags import dags
-from asynsched.store.dags.versions import add_versions
+from asynsched.store.dags.dags import add_versions
 from asynsched.store.runs import callbacks as callback_requests
 from asynsched.store.runs import dag_runs, deadlines, pools, states_elsewhere, task_instances, xcoms
 from asynsched.store.runs import queue as run_queue
 from asynsched.store.runs import requests as run_requests
-from asynsched.store.runs.changes import AssetEventRow, Batch, RunRow, XComRow
-from asynsched.store.runs.transitions import apply, apply_at_once
+from asynsched.store.runs.transitions import Batch, RunRow, XComRow, apply, apply_at_once
 from asynsched.store.schema import DagVersionRow
 from asynsched.timetables.asset_condition import AssetNames
 from tests.store.test_runs import history, new_run, task

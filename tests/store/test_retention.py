@@ -14,14 +14,13 @@ from asynsched.protocol.messages import SourceRef
 from asynsched.settings import RetentionSettings
 from asynsched.states import DagRunState
 from asynsched.store.audit import count_old_audit, record_audit
-from asynsched.store.dags.versions import add_versions, count_unused_versions, put_sources
+from asynsched.store.dags.dags import add_versions, count_unused_versions, put_sources
 from asynsched.store.database import Database
 from asynsched.store.runs.callbacks import finish_callback, next_callbacks
-from asynsched.store.runs.changes import Batch
 from asynsched.store.runs.dag_runs import end_queued_run, insert_run, list_runs
 from asynsched.store.runs.deadlines import settle_due_deadlines
 from asynsched.store.runs.retention import Bound, count_old_runs, count_old_xcoms, delete_runs, old_runs
-from asynsched.store.runs.transitions import apply
+from asynsched.store.runs.transitions import Batch, apply
 from asynsched.store.runs.xcoms import put_xcom
 from asynsched.store.schema import (
     CallbackRequest,

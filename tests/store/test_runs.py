@@ -9,10 +9,9 @@ import pytest
 from asynsched import DAG
 from asynsched.errors import AlreadyExists, StoreError
 from asynsched.states import DagRunState, DagRunType
+from asynsched.store.dags.dags import add_versions
 from asynsched.store.dags.parse_results import DagDefaults, FileStamp, store_report
-from asynsched.store.dags.versions import add_versions
 from asynsched.store.runs.callbacks import finish_callback, next_callbacks, take_callback
-from asynsched.store.runs.changes import Batch, RunRow, Stale, TaskRow, XComRow
 from asynsched.store.runs.dag_runs import (
     count_active_runs,
     count_ended_since,
@@ -29,7 +28,7 @@ from asynsched.store.runs.dag_runs import (
 from asynsched.store.runs.pools import list_pools, set_pool
 from asynsched.store.runs.states_elsewhere import TaskFilter, states_by_run
 from asynsched.store.runs.task_instances import list_task_instances, list_tries, load_task_instances
-from asynsched.store.runs.transitions import apply
+from asynsched.store.runs.transitions import Batch, RunRow, Stale, TaskRow, XComRow, apply
 from asynsched.store.runs.xcoms import delete_xcoms, get_xcoms, list_xcoms, put_xcom, put_xcom_of_try, some_xcoms
 from asynsched.store.schema import CallbackRequest, DagRunRow, DagVersionRow, HistoryRow, XComValue
 from tests.support.simulated import report_of

@@ -6,11 +6,10 @@ import pytest
 import sqlalchemy as sa
 
 from asynsched.states import DagRunState
-from asynsched.store.runs.changes import Batch, RunRow, Stale
 from asynsched.store.runs.dag_runs import get_run, insert_run
 from asynsched.store.runs.pools import OwnUse, SlotClaim, set_pool, settle_slots
 from asynsched.store.runs.task_instances import load_task_instances
-from asynsched.store.runs.transitions import apply, apply_at_once
+from asynsched.store.runs.transitions import Batch, RunRow, Stale, apply, apply_at_once
 from asynsched.store.schema import dag_run, task_instance
 from tests.store.test_runs import NOW, new_run, task
 

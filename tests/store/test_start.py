@@ -7,8 +7,8 @@ UNUSED = {"alembic", "aiosqlite", "asyncpg", "anyio", "sqlalchemy.orm", "sqlalch
 PROGRAM = """
 import sys
 from asynsched.store.engines import opening
-for name in ("dags.dags", "dags.files", "dags.versions", "runs.dag_runs", "runs.pools", "runs.task_instances",
-             "runs.xcoms", "audit", "schedulers", "secrets.connections", "secrets.variables"):
+for name in ("dags.dags", "dags.files", "runs.dag_runs", "runs.pools", "runs.task_instances",
+             "runs.xcoms", "audit", "schedulers", "secrets"):
     __import__(f"asynsched.store.{name}")
 from asynsched.store.runs.pools import list_pools, set_pool
 with opening.open_direct(sys.argv[1]) as database:

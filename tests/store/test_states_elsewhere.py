@@ -6,7 +6,7 @@ import pytest
 from asynsched import DAG, EmptyOperator, TaskGroup
 from asynsched.errors import NotFound
 from asynsched.serialization.encode import serialize_dag
-from asynsched.store.dags.versions import add_versions
+from asynsched.store.dags.dags import add_versions
 from asynsched.store.runs import states_elsewhere
 from asynsched.store.runs.dag_runs import insert_run
 from asynsched.store.runs.states_elsewhere import (

@@ -10,7 +10,7 @@ from asynsched.executors.log_paths import log_path
 from asynsched.home import LOGS
 from asynsched.keys import TaskInstanceKey
 from asynsched.scheduling.creation.scheduled_runs import Examined, examine_dags
-from asynsched.store.dags.versions import get_version
+from asynsched.store.dags.dags import get_version
 from asynsched.store.rows import as_struct
 from asynsched.store.schema import AuditRow, DagVersionRow, audit, dag_version
 

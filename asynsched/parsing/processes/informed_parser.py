@@ -36,8 +36,7 @@ from asynsched.serialization.schema import (
     SerializedDag,
     TimetableQuestion,
 )
-from asynsched.store.dags.dags import BeforeParse, before_parses, file_to_ask
-from asynsched.store.dags.versions import latest_version
+from asynsched.store.dags.dags import BeforeParse, before_parses, file_to_ask, latest_version
 from asynsched.store.database import Database
 from asynsched.timetables import DataInterval
 

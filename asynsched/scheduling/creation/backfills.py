@@ -18,8 +18,7 @@ from asynsched.scheduling.requests.run_requests import run_again, submit_request
 from asynsched.serialization.decode import decode_dag
 from asynsched.serialization.schema import SerializedDag
 from asynsched.states import FINISHED_RUN_STATES, DagRunState, DagRunType
-from asynsched.store.dags.dags import find_dag
-from asynsched.store.dags.versions import get_version
+from asynsched.store.dags.dags import find_dag, get_version
 from asynsched.store.runs.backfills import (
     BackfillProgress,
     Reprocess,

@@ -14,7 +14,7 @@ from asynsched.keys import DagRunKey
 from asynsched.scheduling.creation.scheduled_runs import Examined, examine_dags
 from asynsched.service import Service
 from asynsched.settings import Settings
-from asynsched.store.assets.events import unexamined_dag_ids
+from asynsched.store.assets import unexamined_dag_ids
 from asynsched.store.dags.dags import scheduled_dag_ids
 from asynsched.store.database import Database
 from asynsched.store.schedulers import notify

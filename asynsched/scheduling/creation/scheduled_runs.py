@@ -16,7 +16,7 @@ from asynsched.scheduling.rules.assets import evaluate
 from asynsched.serialization.decode import decode_dag, restriction
 from asynsched.serialization.schema import SerializedDag
 from asynsched.states import DagRunState, DagRunType
-from asynsched.store.assets.events import (
+from asynsched.store.assets import (
     ArrivedAsset,
     PendingEvent,
     arrived_assets,
@@ -25,8 +25,15 @@ from asynsched.store.assets.events import (
     mark_examined,
     pending_events,
 )
-from asynsched.store.dags.dags import DagRow, find_dag, get_dags, get_plans, set_next_dagruns
-from asynsched.store.dags.versions import get_version, serialized_versions
+from asynsched.store.dags.dags import (
+    DagRow,
+    find_dag,
+    get_dags,
+    get_plans,
+    get_version,
+    serialized_versions,
+    set_next_dagruns,
+)
 from asynsched.store.runs.dag_runs import (
     WantedRun,
     count_active_runs,

@@ -20,13 +20,10 @@ from asynsched.scheduling.requests.run_requests import submit_request
 from asynsched.serialization.decode import decode_dag
 from asynsched.serialization.schema import MAX_ID_LENGTH, SerializedDag
 from asynsched.states import DagRunState, DagRunType
-from asynsched.store.assets.events import record_events
-from asynsched.store.assets.names import get_asset
+from asynsched.store.assets import AssetEventRow, get_asset, record_events
 from asynsched.store.audit import acts_since, record_audit
-from asynsched.store.dags.dags import get_dag, near_dag_ids
-from asynsched.store.dags.versions import current_version
+from asynsched.store.dags.dags import current_version, get_dag, near_dag_ids
 from asynsched.store.database import Database
-from asynsched.store.runs.changes import AssetEventRow
 from asynsched.store.runs.dag_runs import get_run, insert_run, insert_runs, run_id_of, run_of_date
 from asynsched.store.runs.requests import ClearTasks
 from asynsched.store.runs.task_instances import load_task_instances

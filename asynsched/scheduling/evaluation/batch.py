@@ -20,16 +20,8 @@ from asynsched.scheduling.evaluation.deferral import encoded
 from asynsched.scheduling.evaluation.run import ActiveRun, ActiveTask
 from asynsched.scheduling.rules.run_end import encoded as encoded_stop
 from asynsched.states import FINISHED_RUN_STATES, TaskInstanceState
-from asynsched.store.runs.changes import (
-    AssetEventRow,
-    Batch,
-    ExpandedRow,
-    ForgottenRow,
-    RunRow,
-    TaskRow,
-    TaskRowKey,
-    XComRow,
-)
+from asynsched.store.assets import AssetEventRow
+from asynsched.store.runs.transitions import Batch, ExpandedRow, ForgottenRow, RunRow, TaskRow, TaskRowKey, XComRow
 from asynsched.store.schema import CallbackRequest, HistoryRow
 
 BATCHING_DELAY = timedelta(milliseconds=20)

@@ -12,7 +12,8 @@ from asynsched.protocol.messages import Ended
 from asynsched.scheduling.rules.run_end import RunStop
 from asynsched.scheduling.rules.try_end import TryOutcome
 from asynsched.states import SLOT_TASK_STATES, TIMED_TASK_STATES, DagRunState, TaskInstanceState
-from asynsched.store.runs.changes import AssetEventRow, ForgottenRow, XComRow
+from asynsched.store.assets import AssetEventRow
+from asynsched.store.runs.transitions import ForgottenRow, XComRow
 from asynsched.store.schema import CallbackRequest, HistoryRow
 
 if TYPE_CHECKING:

@@ -35,7 +35,8 @@ from asynsched.scheduling.rules.run_end import RunStop, RunVerdict, decide_run_s
 from asynsched.scheduling.rules.try_end import after_try, instance_name
 from asynsched.states import FINISHED_TASK_STATES, SLOT_TASK_STATES, DagRunState
 from asynsched.states import TaskInstanceState as State
-from asynsched.store.runs.changes import AssetEventRow, ForgottenRow, XComRow
+from asynsched.store.assets import AssetEventRow
+from asynsched.store.runs.transitions import ForgottenRow, XComRow
 from asynsched.store.schema import CallbackRequest, HistoryRow
 
 SKIPMIXIN_KEY = "skipmixin_key"

@@ -30,8 +30,8 @@ from asynsched.states import (
     check_task_transition,
 )
 from asynsched.store.rows import near_names
-from asynsched.store.runs.changes import Batch, ForgottenRow, RunRow, TaskRow
 from asynsched.store.runs.requests import CancelRun, ClearTasks, ForceTask, MarkRun, MarkTasks, RunRequest
+from asynsched.store.runs.transitions import Batch, ForgottenRow, RunRow, TaskRow
 from asynsched.store.schema import DagRunRow, HistoryRow, TaskInstanceRow
 
 State = TaskInstanceState

@@ -20,7 +20,7 @@ from asynsched.scheduling.requests.run_edits import RunEdit, fill_in
 from asynsched.serialization.decode import decode_dag
 from asynsched.states import FINISHED_RUN_STATES, SLOT_TASK_STATES, DagRunState
 from asynsched.store.audit import record_audit
-from asynsched.store.dags.versions import get_version, latest_version
+from asynsched.store.dags.dags import get_version, latest_version
 from asynsched.store.runs.dag_runs import get_run
 from asynsched.store.runs.deadlines import renew_deadlines
 from asynsched.store.runs.requests import (

@@ -20,7 +20,8 @@ from sqlalchemy import Connection
 
 from asynsched.protocol.messages import SourceRef
 from asynsched.serialization.schema import FileError, ParsedDag, ParseReport, SerializedDag
-from asynsched.store.assets.references import store_references
+from asynsched.store.assets import store_references
+from asynsched.store.dags.dags import add_versions, put_sources
 from asynsched.store.dags.files import (
     delete_files,
     drop_claims,
@@ -32,7 +33,6 @@ from asynsched.store.dags.files import (
     replace_errors,
     store_alone,
 )
-from asynsched.store.dags.versions import add_versions, put_sources
 from asynsched.store.rows import LARGEST_INTEGER, portions, storable, to_json
 from asynsched.store.schema import (
     DagFileRow,

@@ -55,28 +55,25 @@ def store_errors(shown: str, *, opening: bool = False) -> Iterator[None]:
     """
     try:
         yield
-    except sa_exc.DBAPIError as exc:
-        raise _translated(exc, exc.orig, shown, opening) from exc
-    except (sqlite3.Error, OSError, sa_exc.TimeoutError) as exc:
-        raise _translated(exc, exc, shown, opening) from exc
     except Exception as exc:
         # PostgreSQL's driver without SQLAlchemy: its errors have the same attributes as those that SQLAlchemy wraps.
-        translated = _translated(exc, exc, shown, opening) if getattr(exc, "sqlstate", None) else exc
-        if translated is exc:
+        cause = exc.orig if isinstance(exc, sa_exc.DBAPIError) else exc
+        translated = _translated(exc, cause, shown, opening)
+        if translated is None:
             raise
         raise translated from exc
 
 
-def _translated(exc: Exception, cause: BaseException | None, shown: str, opening: bool) -> Exception:
+def _translated(exc: Exception, cause: BaseException | None, shown: str, opening: bool) -> Exception | None:
     if isinstance(cause, sqlite3.Error):
-        return _of_sqlite(cause, shown) or exc
+        return _of_sqlite(cause, shown)
     if isinstance(cause, OSError):
         return StoreUnavailable(
             f"The database {shown} cannot be reached: {cause.strerror or str(cause) or 'no answer in time'}"
         )
     if isinstance(exc, sa_exc.TimeoutError):
         return StoreUnavailable(f"The database {shown} cannot be used: every connection is busy")
-    return _of_postgres(exc, cause, shown, opening) or exc
+    return _of_postgres(exc, cause, shown, opening)
 
 
 def _of_sqlite(cause: sqlite3.Error, shown: str) -> StoreError | None:

@@ -28,7 +28,7 @@ from asynsched.store.database import Database, DirectDatabase, P, Query, T
 from asynsched.store.engines.driver_errors import store_errors
 from asynsched.store.engines.opening import bring_to_head
 from asynsched.store.engines.urls import DatabaseUrl
-from asynsched.store.secrets.encryption import execution_options
+from asynsched.store.secrets import execution_options
 
 CONNECT_TIMEOUT_SECONDS = 10.0
 POOL_TIMEOUT_SECONDS = 30.0

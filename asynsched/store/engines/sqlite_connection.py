@@ -13,7 +13,7 @@ from asynsched.errors import StoreUnavailable
 from asynsched.fernet_keys import FernetKeys
 from asynsched.store.database import Database, DirectDatabase, P, Query, T
 from asynsched.store.engines.driver_errors import store_errors
-from asynsched.store.secrets.encryption import execution_options
+from asynsched.store.secrets import execution_options
 
 Work = Callable[[Connection], T]
 Synchronous = Literal["full", "normal"]

@@ -20,7 +20,7 @@ from sqlalchemy import Connection
 
 from asynsched.errors import StoreError
 from asynsched.store.rows import LARGEST_INTEGER, check_name, delete_named
-from asynsched.store.runs.changes import TaskRowKey
+from asynsched.store.runs.transitions import TaskRowKey
 from asynsched.store.schema import DEFAULT_POOL, dag, dag_run, pool, task_instance
 from asynsched.store.statements import insert_or_update
 

@@ -10,7 +10,7 @@ from sqlalchemy import Connection
 
 from asynsched.errors import NotFound
 from asynsched.serialization.schema import SerializedDag
-from asynsched.store.dags.versions import latest_version
+from asynsched.store.dags.dags import latest_version
 from asynsched.store.rows import MANY_ROWS, fetch_one
 from asynsched.store.schema import dag_run, task_instance
 

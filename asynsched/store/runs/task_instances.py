@@ -18,7 +18,7 @@ from asynsched.keys import DagRunKey
 from asynsched.states import DagRunType, TaskInstanceState
 from asynsched.store.rows import fetch
 from asynsched.store.schema import DagRunRow, HistoryRow, TaskInstanceRow, dag_run, task_instance, task_instance_history
-from asynsched.store.secrets.encryption import reading_cipher
+from asynsched.store.secrets import reading_cipher
 
 
 class FailedTask(NamedTuple):

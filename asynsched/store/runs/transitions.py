@@ -7,30 +7,141 @@ whose commit was not confirmed may be applied again.
 """
 
 from collections.abc import Mapping, Sequence
+from datetime import datetime
 from typing import Any
 
 import msgspec
+from msgspec import Struct
 from msgspec.structs import replace
-from sqlalchemy import Connection, TextClause, bindparam, text, update
+from sqlalchemy import Connection, TextClause, select, text, update
 
 from asynsched.states import TaskInstanceState
-from asynsched.store.assets.events import record_events
+from asynsched.store.assets import AssetEventRow, record_events
 from asynsched.store.rows import MOST_PARAMETERS
-from asynsched.store.runs.changes import (
-    AssetEventRow,
-    Batch,
-    ExpandedRow,
-    ForgottenRow,
-    RunRow,
-    Stale,
-    TaskRow,
-    TaskRowKey,
-    XComRow,
-)
 from asynsched.store.runs.row_locks import lock_runs
-from asynsched.store.schema import CallbackRequest, HistoryRow, task_instance
-from asynsched.store.secrets.encryption import writing_cipher
+from asynsched.store.schema import CallbackRequest, HistoryRow, dag_run, task_instance
+from asynsched.store.secrets import writing_cipher
 from asynsched.store.statements import DIALECTS, as_json, assignments, execute_rows, insert_of, rows_of, update_of
+
+TaskRowKey = tuple[int, str, int]
+"""dag_run_id, task_id, map_index"""
+
+
+class TaskRow(Struct, frozen=True):
+    """The new values of a TaskInstance, written if its row still has the state and the try number from before."""
+
+    dag_run_id: int
+    task_id: str
+    map_index: int
+    before_state: str | None
+    before_try: int
+    state: str | None
+    reason: str
+    try_number: int
+    max_tries: int
+    machine_kills: int
+    token: str | None
+    scheduled_at: datetime | None
+    queued_at: datetime | None
+    started_at: datetime | None
+    ended_at: datetime | None
+    next_try_at: datetime | None
+    rendered_map_index: str | None
+    result_length: int | None
+    priority_weight: int
+    pool: str
+    pool_slots: int
+    queue: str
+    executor: str | None
+    deferral: str | None
+    ignored_dependencies: str | None = None
+
+
+class ExpandedRow(Struct, frozen=True):
+    """A TaskInstance that its mapped instances replace, if it still has the state from before."""
+
+    dag_run_id: int
+    task_id: str
+    map_index: int
+    before_state: str | None
+
+
+class RunRow(Struct, frozen=True):
+    """The new values of a DagRun, written if its row still has the state and the lease epoch from before.
+
+    `stop`: JSON of the RunStop of a run that is being stopped, or was.
+    """
+
+    id: int
+    before_state: str
+    before_epoch: int
+    state: str
+    reason: str
+    started_at: datetime | None
+    ended_at: datetime | None
+    version_id: int | None
+    scheduler_id: str | None
+    lease_epoch: int
+    queued_at: datetime
+    stop: str | None = None
+
+
+class ForgottenRow(Struct, frozen=True):
+    """A TaskInstance whose XComs are deleted."""
+
+    dag_run_id: int
+    task_id: str
+    map_index: int
+
+
+class XComRow(Struct, frozen=True):
+    """A task's return value or decision; `value` is JSON."""
+
+    dag_run_id: int
+    task_id: str
+    map_index: int
+    key: str
+    value: str
+    created_at: datetime
+
+
+class Batch(Struct, frozen=True):
+    """The changes of one moment, made by one scheduler under one lease."""
+
+    lease_epoch: int
+    runs: list[RunRow] = []
+    expanded: list[ExpandedRow] = []
+    new_tasks: list[TaskRow] = []
+    tasks: list[TaskRow] = []
+    history: list[HistoryRow] = []
+    forgotten: list[ForgottenRow] = []
+    xcoms: list[XComRow] = []
+    callbacks: list[CallbackRequest] = []
+    asset_events: list[AssetEventRow] = []
+
+    @property
+    def is_of_states_alone(self) -> bool:
+        """Whether it only changes task instances that have a row, none with a secret, and runs."""
+        others = (
+            self.expanded, self.new_tasks, self.history, self.forgotten, self.xcoms, self.callbacks, self.asset_events
+        )  # fmt: skip
+        return bool(self.tasks) and not any(others) and all(row.deferral is None for row in self.tasks)
+
+
+class Stale(Struct, frozen=True):
+    """The rows that a batch could not change, because they are not as its author knew them."""
+
+    runs: frozenset[int]
+    tasks: frozenset[TaskRowKey]
+
+    def __bool__(self) -> bool:
+        return bool(self.runs or self.tasks)
+
+    @property
+    def run_ids(self) -> frozenset[int]:
+        """The runs that have something stale."""
+        return self.runs | {key[0] for key in self.tasks}
+
 
 _ARE_ALL_SIGNED = "(SELECT count(*) FROM signed) = :n_needed"
 
@@ -60,9 +171,7 @@ def _with_runs(update_tasks: str) -> str:
     """Return a PostgreSQL statement that changes task instances, and then runs, if all are as their author knew them.
 
     The runs of all task instances are locked first, in their order, as every transaction does that has to do with runs.
-
-    Args:
-        update_tasks: Ends the statement that is begun here; it changes nothing unless `_RUNS_ARE_SAME`.
+    `update_tasks` ends the statement that is begun here; it changes nothing unless `_RUNS_ARE_SAME`.
     """
     tasks = rows_of(TaskRow, "postgresql")
     runs = rows_of(RunRow, "postgresql", "runs")
@@ -113,9 +222,7 @@ def _statements(dialect: str) -> dict[str, TextClause]:
         f" WHERE t.state {same_state} v.before_state AND t.lease_epoch = :epoch{in_order})",
         "find_expanded": "SELECT t.dag_run_id, t.task_id, t.map_index"  # noqa: S608 - as above
         f" FROM {expanded} AS v JOIN task_instance AS t ON {_SAME_TASK}",
-        "update_runs": update_of(
-            "dag_run", RunRow, dialect, keys=("id",), guard=_RUN_IS_SAME,
-        ),
+        "update_runs": update_of("dag_run", RunRow, dialect, keys=("id",), guard=_RUN_IS_SAME),
     }  # fmt: skip
     if dialect == "postgresql":
         statements["update_runs_at_once"] = _with_runs(
@@ -165,14 +272,10 @@ def apply(conn: Connection, batch: Batch) -> Stale:
 
 
 def apply_at_once(conn: Connection, batch: Batch, needed: Mapping[str, int]) -> bool:
-    """Write a batch of states alone in one statement, if its author may still take slots without a settlement.
+    """Write a batch that `is_of_states_alone` in one statement, if its author may take slots without a settlement.
 
-    Args:
-        batch: One that `is_of_states_alone`.
-        needed: The slots that each pool must have in all for that, by its name. See `pools.settle_slots`.
-
-    Returns:
-        Whether everything is written. If not, some task instances may be, but no run, and `apply` is to write it.
+    For that, each pool must have the `needed` slots in all; see `pools.settle_slots`. Returns whether everything is
+    written. If not, some task instances may be, but no run, and `apply` is to write it.
     """
     dialect = conn.dialect.name
     parameters = {
@@ -189,23 +292,15 @@ def apply_at_once(conn: Connection, batch: Batch, needed: Mapping[str, int]) -> 
     return len(conn.execute(STATEMENTS[dialect]["update_runs_at_once"], parameters).all()) == len(batch.runs)
 
 
-_TAKE_FOR_BEGUN = (
-    update(task_instance)
-    .where(
-        task_instance.c.dag_run_id.in_(bindparam("ids", expanding=True)),
-        task_instance.c.state == TaskInstanceState.QUEUED,
-    )
-    .values(state=TaskInstanceState.RUNNING)
-)
-
-
 def take_for_begun(conn: Connection, run_row_ids: Sequence[int]) -> None:
     """Mark queued task instances of some runs as running, because it is unknown whether their tries have begun.
 
     Call it in the transaction that makes the runs one's own, with their rows locked.
     """
     if run_row_ids:
-        conn.execute(_TAKE_FOR_BEGUN, {"ids": list(run_row_ids)})
+        is_queued = task_instance.c.state == TaskInstanceState.QUEUED
+        taken = update(task_instance).where(task_instance.c.dag_run_id.in_(run_row_ids), is_queued)
+        conn.execute(taken.values(state=TaskInstanceState.RUNNING))
 
 
 def _key(row: TaskRow | HistoryRow | ForgottenRow | XComRow | CallbackRequest | AssetEventRow) -> TaskRowKey:
@@ -265,33 +360,16 @@ def _lock_runs(conn: Connection, batch: Batch) -> set[int]:
     return {run_id for run_id in getting if owners.get(run_id) != batch.lease_epoch}
 
 
-_IS_APPLIED = text(
-    "SELECT 1 FROM task_instance WHERE dag_run_id = :dag_run_id AND task_id = :task_id AND map_index = :map_index"
-    " AND coalesce(state, '') = :state AND try_number = :try_number AND coalesce(token, '') = :token"
-    " AND lease_epoch = :epoch"
-)
-_RUN_IS_APPLIED = text("SELECT 1 FROM dag_run WHERE id = :id AND state = :state AND lease_epoch = :epoch")
-
-
 def _is_applied(conn: Connection, row: TaskRow, epoch: int) -> bool:
-    found = conn.execute(
-        _IS_APPLIED,
-        {
-            "dag_run_id": row.dag_run_id,
-            "task_id": row.task_id,
-            "map_index": row.map_index,
-            "state": row.state or "",
-            "try_number": row.try_number,
-            "token": row.token or "",
-            "epoch": epoch,
-        },
-    )
-    return found.first() is not None
+    names = ("dag_run_id", "task_id", "map_index", "state", "try_number", "token")
+    same = (task_instance.c[name] == getattr(row, name) for name in names)
+    query = select(task_instance.c.id).where(*same, task_instance.c.lease_epoch == epoch)
+    return conn.scalar(query) is not None
 
 
 def _run_is_applied(conn: Connection, row: RunRow) -> bool:
-    found = conn.execute(_RUN_IS_APPLIED, {"id": row.id, "state": row.state, "epoch": row.lease_epoch})
-    return found.first() is not None
+    same = (dag_run.c[name] == getattr(row, name) for name in ("id", "state", "lease_epoch"))
+    return conn.scalar(select(dag_run.c.id).where(*same)) is not None
 
 
 def _execute(conn: Connection, name: str, rows: list[Any], epoch: int | None = None) -> list[Any]:

@@ -18,7 +18,7 @@ from asynsched.scheduling.creation.triggering import create_manual_run
 from asynsched.settings import Settings
 from asynsched.store.database import Database
 from asynsched.store.engines.opening import open_database, open_direct
-from asynsched.store.runs.changes import Batch
+from asynsched.store.runs.transitions import Batch
 from tests.benchmarks.measuring import Sheet, at_least
 from tests.benchmarks.systems import Ours
 from tests.support.instant_executor import InstantExecutor

@@ -18,8 +18,7 @@ from asynsched.home import served_dags_folder
 from asynsched.store.database import Database
 from asynsched.store.engines.opening import open_database
 from asynsched.store.runs.dag_runs import list_runs
-from asynsched.store.secrets.connections import get_connection
-from asynsched.store.secrets.variables import get_variable
+from asynsched.store.secrets import get_connection, get_variable
 from tests.faults.power.first_life import options
 
 

@@ -7,7 +7,7 @@ from asynsched.parsing.files import Files, Repeats
 from asynsched.parsing.jobs import ParseClaims
 from asynsched.scheduling.loading import VersionCache
 from asynsched.store.dags import parse_results
-from asynsched.store.dags.versions import latest_version
+from asynsched.store.dags.dags import latest_version
 from tests.faults.simulated.bug import Bug, Change
 from tests.faults.simulated.conditions import Conditions
 from tests.faults.simulated.people import FILE_EDITS

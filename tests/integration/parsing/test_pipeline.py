@@ -23,9 +23,8 @@ from asynsched.parsing.processes.sandbox_parser import SandboxParser
 from asynsched.parsing.watching.watcher import Watcher
 from asynsched.serialization.decode import decode_dag
 from asynsched.settings import ParseSettings, Settings
-from asynsched.store.dags.dags import list_dags
+from asynsched.store.dags.dags import get_version, list_dags
 from asynsched.store.dags.files import list_errors
-from asynsched.store.dags.versions import get_version
 from asynsched.store.database import Database
 from asynsched.store.engines.opening import open_database
 from tests.support.up import title_of

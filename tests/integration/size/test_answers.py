@@ -20,9 +20,8 @@ from asynsched.keys import DagRunKey
 from asynsched.protocol.frames import MAX_FRAME_BYTES
 from asynsched.protocol.messages import Request
 from asynsched.results import read_finished_run
-from asynsched.store.assets.events import record_events
+from asynsched.store.assets import AssetEventRow, record_events
 from asynsched.store.rows import MANY_BYTES, MANY_ROWS
-from asynsched.store.runs.changes import AssetEventRow
 from asynsched.store.runs.dag_runs import insert_run
 from asynsched.store.schema import asset_event, dag_run_asset_event, task_instance, xcom
 from tests.integration.size.asking import Asking

@@ -4,8 +4,8 @@ import sqlalchemy as sa
 
 from asynsched import Asset
 from asynsched.scheduling.creation.scheduled_runs import foresee_dag
-from asynsched.store.assets import events as asset_queue
-from asynsched.store.assets.events import consumed_events, record_events
+from asynsched.store import assets as asset_queue
+from asynsched.store.assets import consumed_events, record_events
 from asynsched.store.runs.dag_runs import get_run
 from asynsched.store.schema import asset_dag_run_queue
 from tests.integration.size.counted import Cost, counting

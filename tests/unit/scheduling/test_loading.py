@@ -12,7 +12,7 @@ from asynsched.scheduling import loading
 from asynsched.scheduling.evaluation.structure import DagStructure, compile_structure
 from asynsched.scheduling.loading import VersionCache
 from asynsched.serialization.schema import SerializedDag
-from asynsched.store.dags.versions import add_versions, put_sources
+from asynsched.store.dags.dags import add_versions, put_sources
 from asynsched.store.engines.opening import open_inline
 from asynsched.store.schema import DagVersionRow
 from tests.support.flaky_database import FlakyDatabase

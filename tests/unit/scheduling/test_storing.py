@@ -2,8 +2,8 @@
 
 from asynsched.clock import VirtualClock
 from asynsched.scheduling.storing import Storing
-from asynsched.store.runs.changes import Stale
 from asynsched.store.runs.pools import Settlement
+from asynsched.store.runs.transitions import Stale
 from tests.support.runs import NOON, evaluation, run_of, task
 
 NOTHING_STALE = Stale(frozenset(), frozenset())

@@ -1,33 +1,43 @@
-"""Events of assets: updates by tasks and from outside, and the queue in which they wait for DAGs.
+"""Queries of assets and aliases, of where DAGs name them, and of their events and the queue of those.
 
-The tables are `asset_event`, `asset_dag_run_queue` and `dag_run_asset_event`. The transaction of an event adds a row to
-the queue for each DAG that waits for its asset; the transaction that creates a run removes the rows that the run
-consumes. So no event is lost, and no DAG consumes one twice.
+The transaction of an event adds a row to the queue (`asset_dag_run_queue`) for each DAG that waits for its asset; the
+transaction that creates a run removes the rows that the run consumes, and adds them to `dag_run_asset_event`. So no
+event is lost, and no DAG consumes one twice.
 """
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from datetime import datetime
+from hashlib import sha256
 from typing import Any, NamedTuple
 
 import msgspec
 import sqlalchemy as sa
 from msgspec import Struct
+from msgspec.structs import asdict
 from sqlalchemy import Connection
 
-from asynsched.store.assets.names import (
-    aliases_of,
-    digest_of,
-    find_asset,
-    link_alias,
-    put_aliases,
-    put_assets,
-    waiting_digests,
+from asynsched.errors import NotFound
+from asynsched.serialization.schema import SerializedDag
+from asynsched.store.rows import (
+    MANY_ROWS,
+    as_struct,
+    count,
+    fetch,
+    fetch_in,
+    fetch_one,
+    length,
+    n_fitting,
+    near_names,
+    select_in,
+    storable,
+    to_json,
 )
-from asynsched.store.rows import MANY_ROWS, as_struct, count, length, n_fitting, select_in, storable
-from asynsched.store.runs.changes import AssetEventRow
 from asynsched.store.schema import (
+    AssetReference,
+    AssetRow,
     asset,
     asset_alias,
+    asset_alias_asset,
     asset_alias_event,
     asset_dag_run_queue,
     asset_event,
@@ -38,6 +48,156 @@ from asynsched.store.schema import (
 )
 from asynsched.store.statements import insert_ignoring
 from asynsched.timetables.asset_condition import AliasForm, AssetCondition, AssetForm, AssetNames
+
+_ALL = sa.select(asset).order_by(asset.c.name, asset.c.uri)
+
+
+def digest_of(kind: str, *names: str) -> str:
+    """Return the index key of an asset, an alias or a reference: 64 hexadecimal digits."""
+    return sha256("\0".join((kind, *names)).encode("utf-8", "surrogatepass")).hexdigest()
+
+
+def leaf_digest(leaf: AssetCondition) -> str:
+    """Return the digest of an asset, an alias or a reference."""
+    kind, name, uri = leaf_names(leaf)
+    return digest_of(kind, name, uri) if kind == "asset" else digest_of(kind, name or uri)
+
+
+def leaf_names(leaf: AssetCondition) -> tuple[str, str, str]:
+    """Return the kind, the name and the URI of an asset, an alias or a reference."""
+    if leaf.asset is not None:
+        return "asset", leaf.asset.name, leaf.asset.uri
+    if leaf.alias is not None:
+        return "alias", leaf.alias.name, ""
+    if leaf.asset_ref is None:
+        raise ValueError("an expression of assets has no name of its own")
+    return ("name", leaf.asset_ref.name, "") if leaf.asset_ref.name else ("uri", "", leaf.asset_ref.uri)
+
+
+def waiting_digests(name: str, uri: str, aliases: Collection[str]) -> list[str]:
+    """Return the digests of everything that may wait for an event of an asset through these aliases."""
+    own = [digest_of("asset", name, uri), digest_of("name", name), digest_of("uri", uri)]
+    return own + [digest_of("alias", alias) for alias in sorted(aliases)]
+
+
+def put_assets(conn: Connection, assets: Iterable[AssetForm], now: datetime, *, describe: bool) -> dict[str, int]:
+    """Store new assets. Returns row ids by digest.
+
+    Args:
+        describe: Whether to update the group and the extra of known assets.
+    """
+    forms = {digest_of("asset", form.name, form.uri): form for form in assets}
+    known = _by_digest(conn, forms)
+    for digest, form in sorted(forms.items()):
+        before = known.get(digest)
+        if before is None:
+            values = {"digest": digest, "name": form.name, "uri": form.uri, "group_name": form.group}
+            conn.execute(insert_ignoring(conn, asset), {**values, "extra": form.extra, "created_at": now})
+        elif describe and (before.group_name, to_json(before.extra)) != (form.group, to_json(form.extra)):
+            described = sa.update(asset).where(asset.c.digest == digest)
+            conn.execute(described.values(group_name=form.group, extra=form.extra))
+    if len(known) < len(forms):
+        known = _by_digest(conn, forms)
+    return {digest: row.id for digest, row in known.items()}
+
+
+def _by_digest(conn: Connection, digests: Iterable[str]) -> dict[str, AssetRow]:
+    return {row.digest: row for row in fetch_in(conn, AssetRow, sa.select(asset), asset.c.digest, list(digests))}
+
+
+def put_aliases(conn: Connection, aliases: Iterable[AliasForm]) -> dict[str, int]:
+    """Store new aliases. Returns row ids by name."""
+    forms = {digest_of("alias", form.name): form for form in aliases}
+    for digest, form in sorted(forms.items()):
+        values = {"digest": digest, "name": form.name, "group_name": form.group}
+        conn.execute(insert_ignoring(conn, asset_alias), values)
+    rows = select_in(conn, sa.select(asset_alias.c.id, asset_alias.c.digest), asset_alias.c.digest, list(forms))
+    return {forms[row.digest].name: row.id for row in rows}
+
+
+def link_alias(conn: Connection, alias_id: int, asset_id: int) -> None:
+    """Record that an alias stands for an asset."""
+    conn.execute(insert_ignoring(conn, asset_alias_asset), {"alias_id": alias_id, "asset_id": asset_id})
+
+
+def find_asset(conn: Connection, *, name: str = "", uri: str = "") -> AssetRow | None:
+    """Return the newest asset of a name, or of a URI, or of both; None if none exists."""
+    if name and uri:
+        is_it = asset.c.digest == digest_of("asset", name, uri)
+    else:
+        is_it = asset.c.name == name if name else asset.c.uri == uri
+    return fetch_one(conn, AssetRow, sa.select(asset).where(is_it).order_by(asset.c.id.desc()).limit(1))
+
+
+def get_asset(conn: Connection, name_or_uri: str) -> AssetRow:
+    """Return an asset by its name or its URI. Raises NotFound with the nearest names."""
+    found = find_asset(conn, name=name_or_uri) or find_asset(conn, uri=name_or_uri)
+    if found is None:
+        raise NotFound("asset", name_or_uri, near_names(name_or_uri, (row.name for row in conn.execute(_ALL))))
+    return found
+
+
+def list_assets(conn: Connection) -> list[AssetRow]:
+    """Return all assets, by name."""
+    return fetch(conn, AssetRow, _ALL)
+
+
+def aliases_of(conn: Connection, asset_ids: Collection[int]) -> dict[int, list[str]]:
+    """Return the names of the aliases that stand for assets, by the assets' row ids."""
+    found: dict[int, list[str]] = {asset_id: [] for asset_id in asset_ids}
+    query = (
+        sa.select(asset_alias_asset.c.asset_id, asset_alias.c.name)
+        .join(asset_alias, asset_alias.c.id == asset_alias_asset.c.alias_id)
+        .order_by(asset_alias.c.name)
+    )
+    for row in select_in(conn, query, asset_alias_asset.c.asset_id, sorted(found)):
+        found[row.asset_id].append(row.name)
+    return found
+
+
+def list_aliases(conn: Connection) -> list[tuple[str, str, list[str]]]:
+    """Return the name and the group of each alias, and the names of the assets that it stands for."""
+    query = (
+        sa.select(asset_alias.c.name, asset_alias.c.group_name, asset.c.name.label("asset_name"))
+        .join(asset_alias_asset, asset_alias_asset.c.alias_id == asset_alias.c.id, isouter=True)
+        .join(asset, asset.c.id == asset_alias_asset.c.asset_id, isouter=True)
+        .order_by(asset_alias.c.name, asset.c.name)
+    )
+    found: dict[tuple[str, str], list[str]] = {}
+    for row in conn.execute(query):
+        assets = found.setdefault((row.name, row.group_name), [])
+        if row.asset_name is not None:
+            assets.append(row.asset_name)
+    return [(*names, assets) for names, assets in found.items()]
+
+
+class AssetEventRow(Struct, frozen=True):
+    """An update of an asset, by a try or from outside.
+
+    Attributes:
+        name: Of the asset; empty where only its URI is known.
+        uri: Of the asset; empty where only its name is known.
+        aliases: The aliases through which it was updated.
+        group: Of an asset that is new.
+        asset_extra: Describes an asset that is new.
+        token: The try that updated it; None from outside.
+        ordinal: Its place among the try's events.
+    """
+
+    name: str
+    uri: str
+    extra: dict[str, Any]
+    created_at: datetime
+    aliases: tuple[str, ...] = ()
+    group: str = "asset"
+    asset_extra: dict[str, Any] = {}
+    dag_run_id: int = 0
+    dag_id: str | None = None
+    run_id: str | None = None
+    task_id: str = ""
+    map_index: int = -1
+    token: str | None = None
+    ordinal: int = 0
 
 
 class AssetEvent(Struct, frozen=True):
@@ -415,3 +575,60 @@ def _forget(conn: Connection, dag_id: str, event_ids: Iterable[int]) -> None:
     rows: list[dict[str, Any]] = [{"of_dag": dag_id, "of_event": event_id} for event_id in event_ids]
     if rows:
         conn.execute(_FORGET, rows)
+
+
+SCHEDULE, INLET, OUTLET = "schedule", "inlet", "outlet"
+
+
+_ALL_OF_REFERENCES = (
+    sa.select(asset_reference)
+    .join(dag, dag.c.dag_id == asset_reference.c.dag_id)
+    .where(dag.c.is_active)
+    .order_by(asset_reference.c.role, asset_reference.c.dag_id, asset_reference.c.task_id)
+)
+
+
+def store_references(conn: Connection, found: SerializedDag, now: datetime, *, is_new: bool = False) -> None:
+    """Store a DAG's references to assets, and the new assets; drop events that it no longer waits for.
+
+    Args:
+        is_new: The DAG was not known before.
+    """
+    named = list(_named(found))
+    if is_new and not named:
+        return
+    put_assets(conn, (leaf.asset for *_, leaf in named if leaf.asset is not None), now, describe=True)
+    put_aliases(conn, (leaf.alias for *_, leaf in named if leaf.alias is not None))
+    wanted = {(role, task_id, leaf_digest(leaf)): leaf_names(leaf) for role, task_id, leaf in named}
+    key = (asset_reference.c.role, asset_reference.c.task_id, asset_reference.c.digest)
+    is_of_dag = asset_reference.c.dag_id == found.dag_id
+    known = {tuple(row) for row in conn.execute(sa.select(*key).where(is_of_dag))}
+    gone = sorted(known - wanted.keys())
+    if gone:
+        conn.execute(sa.delete(asset_reference).where(is_of_dag, sa.tuple_(*key).in_(gone)))
+    for role, task_id, digest in sorted(wanted.keys() - known):
+        names = wanted[role, task_id, digest]
+        row = AssetReference(found.dag_id, role, task_id, digest, *names, now)
+        conn.execute(asset_reference.insert(), asdict(row))
+    if any(role == SCHEDULE for role, *_ in gone):
+        drop_unawaited(conn, found.dag_id, [leaf for role, _, leaf in named if role == SCHEDULE])
+
+
+def _named(found: SerializedDag) -> Iterator[tuple[str, str, AssetCondition]]:
+    """Yield the role, the task_id and the leaf of each reference."""
+    if found.asset_condition is not None:
+        for leaf in found.asset_condition.leaves():
+            yield SCHEDULE, "", leaf
+    for task in found.tasks:
+        yield from ((INLET, task.task_id, leaf) for leaf in task.inlets)
+        yield from ((OUTLET, task.task_id, leaf) for leaf in task.outlets)
+
+
+def references_to(conn: Connection, digests: Iterable[str]) -> list[AssetReference]:
+    """Return the references of active DAGs to these digests."""
+    return fetch(conn, AssetReference, _ALL_OF_REFERENCES.where(asset_reference.c.digest.in_(list(digests))))
+
+
+def list_references(conn: Connection) -> list[AssetReference]:
+    """Return all references of active DAGs."""
+    return fetch(conn, AssetReference, _ALL_OF_REFERENCES)

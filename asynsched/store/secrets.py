@@ -2,17 +2,22 @@
 
 The database has the name of the key that encrypts its secrets, never the key itself. So a scheduler or command with
 the wrong key fails immediately, and cannot mix keys. The keys come with the connection (`execution_options`). Secrets
-that no key decrypts can be listed and deleted.
+that no key decrypts can be listed and deleted. Every variable is encrypted, because names do not show which values are
+secret, and all of a connection but its name, type and description. Never log or print a whole row.
 """
 
+import re
 from typing import Any, NamedTuple
 
+import msgspec
 import sqlalchemy as sa
-from sqlalchemy import Connection
+from msgspec import Struct
+from sqlalchemy import Connection, Row
 
-from asynsched.errors import SecretsUnreadable
+from asynsched.errors import AlreadyExists, SecretsUnreadable, StoreError
 from asynsched.fernet_keys import FernetKeys
-from asynsched.store.schema import connection, dag_run, fernet_key, task_instance, variable
+from asynsched.store.rows import as_struct, check_name, delete_named, get_named, storable
+from asynsched.store.schema import ID_LENGTH, VariableRow, connection, dag_run, fernet_key, task_instance, variable
 from asynsched.store.statements import insert_ignoring, insert_or_update
 
 OPTION = "asynsched_fernet_keys"
@@ -185,3 +190,108 @@ def _decrypts(keys: FernetKeys, token: str) -> bool:
     except SecretsUnreadable:
         return False
     return True
+
+
+_BY_KEY = sa.select(variable).order_by(variable.c.key)
+
+
+def list_variables(conn: Connection) -> list[VariableRow]:
+    """Return all variables, by key."""
+    cipher = reading_cipher(conn)
+    return [as_struct(VariableRow, row, value=cipher.decrypt(row.value)) for row in conn.execute(_BY_KEY)]
+
+
+def variable_names(conn: Connection) -> list[tuple[str, str]]:
+    """Return key and description of all variables, by key, without decrypting their values."""
+    return [(row.key, row.description) for row in conn.execute(_BY_KEY)]
+
+
+def get_variable(conn: Connection, key: str) -> VariableRow:
+    """Return a variable. Raises NotFound with the nearest keys."""
+    row = get_named(conn, "variable", variable.c.key, key)
+    return as_struct(VariableRow, row, value=reading_cipher(conn).decrypt(row.value))
+
+
+def set_variable(conn: Connection, key: str, value: str, description: str = "") -> None:
+    """Create or change a variable. Raises StoreError for a bad key, or a value that no database can store."""
+    check_name("variable key", key, ID_LENGTH)
+    if storable(value) != value:
+        raise StoreError(f"The variable {key!r} cannot hold a NUL character or half of a surrogate pair.")
+    token = writing_cipher(conn).encrypt(value)
+    conn.execute(insert_or_update(conn, variable), {"key": key, "value": token, "description": description})
+
+
+def delete_variable(conn: Connection, key: str) -> None:
+    """Delete a variable. Raises NotFound with the nearest keys."""
+    delete_named(conn, "variable", variable.c.key, key)
+
+
+class ConnectionRow(Struct, frozen=True):
+    """A Connection. `extra` is text, by convention a JSON object."""
+
+    conn_id: str
+    conn_type: str
+    description: str | None = None
+    host: str | None = None
+    schema: str | None = None
+    login: str | None = None
+    password: str | None = None
+    port: int | None = None
+    extra: str | None = None
+
+    def __repr__(self) -> str:
+        return f"ConnectionRow({self.conn_id!r}, {self.conn_type!r}, …)"
+
+
+_SIGNS = "# ! ( ) - _ . : / \\"
+_CONN_ID = re.compile(r"[\w#!()\-.:/\\]+")
+"""Source: Airflow's `sanitize_conn_id`."""
+_BY_CONN_ID = sa.select(connection).order_by(connection.c.conn_id)
+
+
+def list_connections(conn: Connection) -> list[ConnectionRow]:
+    """Return all connections, by conn_id."""
+    cipher = reading_cipher(conn)
+    return [_row(cipher, found) for found in conn.execute(_BY_CONN_ID)]
+
+
+def connection_names(conn: Connection) -> list[tuple[str, str, str | None]]:
+    """Return name, type and description of all connections, by name, without decrypting the rest."""
+    return [(row.conn_id, row.conn_type, row.description) for row in conn.execute(_BY_CONN_ID)]
+
+
+def get_connection(conn: Connection, conn_id: str) -> ConnectionRow:
+    """Return a connection. Raises NotFound with the nearest names."""
+    row = get_named(conn, "connection", connection.c.conn_id, conn_id)
+    return _row(reading_cipher(conn), row)
+
+
+def add_connection(conn: Connection, added: ConnectionRow) -> None:
+    """Create a connection. Raises AlreadyExists, or StoreError for a name that Airflow does not allow."""
+    if conn.execute(insert_ignoring(conn, connection), _values(conn, added)).rowcount == 0:
+        raise AlreadyExists(f"The connection {added.conn_id!r} already exists; delete it first.")
+
+
+def set_connection(conn: Connection, changed: ConnectionRow) -> None:
+    """Create or replace a connection. Raises StoreError as `add_connection` does."""
+    conn.execute(insert_or_update(conn, connection), _values(conn, changed))
+
+
+def delete_connection(conn: Connection, conn_id: str) -> None:
+    """Delete a connection. Raises NotFound with the nearest names."""
+    delete_named(conn, "connection", connection.c.conn_id, conn_id)
+
+
+def _row(cipher: Cipher, found: Row[Any]) -> ConnectionRow:
+    secret = msgspec.json.decode(cipher.decrypt(found.secret), type=dict[str, Any])
+    return ConnectionRow(found.conn_id, found.conn_type, found.description, **secret)
+
+
+def _values(conn: Connection, row: ConnectionRow) -> dict[str, object]:
+    check_name("connection name", row.conn_id, ID_LENGTH)
+    if _CONN_ID.fullmatch(row.conn_id) is None:
+        raise StoreError(f"A connection name has letters, digits and the signs {_SIGNS} only: {row.conn_id!r}.")
+    fields = msgspec.structs.asdict(row)
+    shown = {name: fields.pop(name) for name in ("conn_id", "conn_type", "description")}
+    secret = writing_cipher(conn).encrypt(msgspec.json.encode(fields).decode())
+    return {**shown, "description": row.description or "", "secret": secret}

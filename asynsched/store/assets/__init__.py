@@ -1,1 +1,0 @@
-"""Assets: their names and references, their events, and the events that DAGs wait for."""

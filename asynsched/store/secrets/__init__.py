@@ -1,1 +1,0 @@
-"""Secrets at rest: variables, connections, and the keys that encrypt them."""
