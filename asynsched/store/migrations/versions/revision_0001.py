@@ -3,11 +3,11 @@
 They are here as they were then: `schema.py` has them as they are now.
 """
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import sqlalchemy as sa
 from alembic import op
-from sqlalchemy import ForeignKeyConstraint, Index, UniqueConstraint
+from sqlalchemy import Index, UniqueConstraint
 
 revision = "0001"
 down_revision = None
@@ -32,17 +32,39 @@ def upgrade() -> None:
     metadata.create_all(op.get_bind(), checkfirst=False)
 
 
-def _table(
-    name: str, key: str, nullable: str, /, *rest: sa.Constraint | Index, **columns: "sa.types.TypeEngine[Any]"
-) -> None:
-    made = [
-        sa.Column(
-            column, kind, primary_key=column in key.split(), nullable=column in nullable.split(),
-            autoincrement="auto" if kind is BIG_ID else False,
-        )
-        for column, kind in columns.items()
-    ]  # fmt: skip
-    sa.Table(name, metadata, *made, *rest)
+class _Kind(NamedTuple):
+    """A kind of column that may be NULL, or refers to another table."""
+
+    type: "sa.types.TypeEngine[Any]"
+    nullable: bool = False
+    refers_to: str = ""
+    ondelete: str | None = None
+
+
+def _null(kind: "sa.types.TypeEngine[Any]") -> _Kind:
+    return _Kind(kind, nullable=True)
+
+
+RUN = _Kind(BIG_ID, refers_to="dag_run.id", ondelete="CASCADE")
+RUN_OR_NULL = _Kind(BIG_ID, nullable=True, refers_to="dag_run.id", ondelete="SET NULL")
+VERSION = _Kind(BIG_ID, nullable=True, refers_to="dag_version.id")
+ASSET, ALIAS, EVENT, BACKFILL = (
+    _Kind(BIG_ID, refers_to=f"{table}.id", ondelete="CASCADE")
+    for table in ("asset", "asset_alias", "asset_event", "backfill")
+)
+
+
+def _table(name: str, key: str, /, *rest: sa.Constraint | Index, **columns: "sa.types.TypeEngine[Any] | _Kind") -> None:
+    sa.Table(name, metadata, *(_column(column, kind, key.split()) for column, kind in columns.items()), *rest)
+
+
+def _column(name: str, kind: "sa.types.TypeEngine[Any] | _Kind", key: list[str]) -> "sa.Column[Any]":
+    found = kind if isinstance(kind, _Kind) else _Kind(kind)
+    references = [sa.ForeignKey(found.refers_to, ondelete=found.ondelete)] if found.refers_to else []
+    return sa.Column(
+        name, found.type, *references, primary_key=name in key, nullable=found.nullable,
+        autoincrement="auto" if kind is BIG_ID else False,
+    )  # fmt: skip
 
 
 def _index(name: str, *columns: str, where: str) -> Index:
@@ -50,172 +72,123 @@ def _index(name: str, *columns: str, where: str) -> Index:
 
 
 _table(
-    "dag", "dag_id",
-    "version_id next_dagrun_logical_date next_dagrun_data_interval_start next_dagrun_data_interval_end "
-    "next_dagrun_create_after last_examined_at timetable_plan",
-    ForeignKeyConstraint(["version_id"], ["dag_version.id"]), Index(None, "file_path"),
-    Index(None, "next_dagrun_create_after"),
-    dag_id=NAME, file_path=TEXT, is_active=BOOLEAN, is_paused=BOOLEAN, version_id=BIG_ID, schedule_summary=TEXT,
-    tags=BYTES, max_active_runs=INTEGER, deadlines=BYTES, next_dagrun_logical_date=INSTANT,
-    next_dagrun_data_interval_start=INSTANT, next_dagrun_data_interval_end=INSTANT, next_dagrun_create_after=INSTANT,
-    last_examined_at=INSTANT, timetable_plan=BYTES, updated_at=INSTANT,
+    "dag", "dag_id", Index(None, "file_path"), Index(None, "next_dagrun_create_after"), dag_id=NAME, file_path=TEXT,
+    is_active=BOOLEAN, is_paused=BOOLEAN, version_id=VERSION, schedule_summary=TEXT, tags=BYTES,
+    max_active_runs=INTEGER, deadlines=BYTES, next_dagrun_logical_date=_null(INSTANT),
+    next_dagrun_data_interval_start=_null(INSTANT), next_dagrun_data_interval_end=_null(INSTANT),
+    next_dagrun_create_after=_null(INSTANT), last_examined_at=_null(INSTANT), timetable_plan=_null(BYTES),
+    updated_at=INSTANT,
 )  # fmt: skip
 _table(
-    "dag_version", "id", "",
-    UniqueConstraint("dag_id", "number"), Index(None, "dag_id", "version_hash"),
-    id=BIG_ID, dag_id=NAME, number=INTEGER, version_hash=STRING_64, file_path=TEXT, serialized=BYTES, sources=BYTES,
+    "dag_version", "id", UniqueConstraint("dag_id", "number"), Index(None, "dag_id", "version_hash"), id=BIG_ID,
+    dag_id=NAME, number=INTEGER, version_hash=STRING_64, file_path=TEXT, serialized=BYTES, sources=BYTES,
     created_at=INSTANT,
 )  # fmt: skip
-_table("source", "content_hash", "", content_hash=STRING_64, text=TEXT)
+_table("source", "content_hash", content_hash=STRING_64, text=TEXT)
 _table(
-    "dag_file", "path", "",
-    path=TEXT, content_hash=STRING_64, modified_ns=BIG, size=BIG, local_modules=BYTES, parsed_at=INSTANT,
-    parse_seconds=FLOAT, n_dags=INTEGER, n_errors=INTEGER, runtime=TEXT,
+    "dag_file", "path", path=TEXT, content_hash=STRING_64, modified_ns=BIG, size=BIG, local_modules=BYTES,
+    parsed_at=INSTANT, parse_seconds=FLOAT, n_dags=INTEGER, n_errors=INTEGER, runtime=TEXT,
 )  # fmt: skip
-_table("parse_claim", "path", "", path=TEXT, scheduler_id=STRING_64, claimed_at=INSTANT)
-_table("schema_compatibility", "id", "", id=INTEGER, oldest_revision=WORD)
+_table("parse_claim", "path", path=TEXT, scheduler_id=STRING_64, claimed_at=INSTANT)
+_table("schema_compatibility", "id", id=INTEGER, oldest_revision=WORD)
 _table(
-    "import_error", "id", "line dag_id",
-    Index(None, "file_path"),
-    id=BIG_ID, file_path=TEXT, kind=WORD, message=TEXT, traceback=TEXT, line=INTEGER, dag_id=TEXT, output=TEXT,
-    is_warning=BOOLEAN, created_at=INSTANT,
+    "import_error", "id", Index(None, "file_path"), id=BIG_ID, file_path=TEXT, kind=WORD, message=TEXT, traceback=TEXT,
+    line=_null(INTEGER), dag_id=_null(TEXT), output=TEXT, is_warning=BOOLEAN, created_at=INSTANT,
 )  # fmt: skip
 _table(
-    "dag_run", "id",
-    "logical_date data_interval_start data_interval_end started_at ended_at version_id scheduler_id backfill_id "
-    "stop",
-    ForeignKeyConstraint(["version_id"], ["dag_version.id"]), UniqueConstraint("dag_id", "logical_date"),
-    UniqueConstraint("dag_id", "run_id"), Index(None, "dag_id", "run_after"),
-    _index("ix_dag_run_ended_at", "ended_at", where="ended_at IS NOT NULL"),
+    "dag_run", "id", UniqueConstraint("dag_id", "logical_date"), UniqueConstraint("dag_id", "run_id"),
+    Index(None, "dag_id", "run_after"), _index("ix_dag_run_ended_at", "ended_at", where="ended_at IS NOT NULL"),
     _index("ix_dag_run_queued_of_backfill", "backfill_id", "logical_date",
         where="state = 'queued' AND backfill_id IS NOT NULL"),
     _index("ix_dag_run_queued_of_dag", "dag_id", "run_after", "id", where="state = 'queued' AND backfill_id IS NULL"),
     _index("ix_dag_run_running", "dag_id", where="state = 'running'"),
-    _index("ix_dag_run_scheduled", "dag_id", "logical_date", where="run_type = 'scheduled'"),
-    Index(None, "version_id"),
-    id=BIG_ID, dag_id=NAME, run_id=NAME, run_type=WORD, state=WORD, reason=TEXT, logical_date=INSTANT,
-    data_interval_start=INSTANT, data_interval_end=INSTANT, run_after=INSTANT, queued_at=INSTANT, started_at=INSTANT,
-    ended_at=INSTANT, conf=BYTES, version_id=BIG_ID, scheduler_id=STRING_64, lease_epoch=BIG, backfill_id=BIG_ID,
-    stop=TEXT,
+    _index("ix_dag_run_scheduled", "dag_id", "logical_date", where="run_type = 'scheduled'"), Index(None, "version_id"),
+    id=BIG_ID, dag_id=NAME, run_id=NAME, run_type=WORD, state=WORD, reason=TEXT, logical_date=_null(INSTANT),
+    data_interval_start=_null(INSTANT), data_interval_end=_null(INSTANT), run_after=INSTANT, queued_at=INSTANT,
+    started_at=_null(INSTANT), ended_at=_null(INSTANT), conf=BYTES, version_id=VERSION, scheduler_id=_null(STRING_64),
+    lease_epoch=BIG, backfill_id=_null(BIG_ID), stop=_null(TEXT),
 )  # fmt: skip
 _table(
-    "task_instance", "id",
-    "state token executor scheduled_at queued_at started_at ended_at next_try_at rendered_map_index "
-    "result_length deferral ignored_dependencies",
-    ForeignKeyConstraint(["dag_run_id"], ["dag_run.id"], ondelete="CASCADE"),
-    UniqueConstraint("dag_run_id", "task_id", "map_index"),
-    _index("ix_task_instance_slots", "pool", "state",
-        where="state IN ('queued', 'running', 'restarting', 'deferred')"),
-    id=BIG_ID, dag_run_id=BIG_ID, task_id=NAME, map_index=INTEGER, state=WORD, reason=TEXT, try_number=INTEGER,
-    max_tries=INTEGER, machine_kills=INTEGER, token=WORD, lease_epoch=BIG, priority_weight=BIG, pool=STRING_256,
-    pool_slots=INTEGER, queue=STRING_256, executor=STRING_256, scheduled_at=INSTANT, queued_at=INSTANT,
-    started_at=INSTANT, ended_at=INSTANT, next_try_at=INSTANT, rendered_map_index=TEXT, result_length=INTEGER,
-    deferral=TEXT, ignored_dependencies=TEXT,
+    "task_instance", "id", UniqueConstraint("dag_run_id", "task_id", "map_index"),
+    _index("ix_task_instance_slots", "pool", "state", where="state IN ('queued', 'running', 'restarting', 'deferred')"),
+    id=BIG_ID, dag_run_id=RUN, task_id=NAME, map_index=INTEGER, state=_null(WORD), reason=TEXT, try_number=INTEGER,
+    max_tries=INTEGER, machine_kills=INTEGER, token=_null(WORD), lease_epoch=BIG, priority_weight=BIG, pool=STRING_256,
+    pool_slots=INTEGER, queue=STRING_256, executor=_null(STRING_256), scheduled_at=_null(INSTANT),
+    queued_at=_null(INSTANT), started_at=_null(INSTANT), ended_at=_null(INSTANT), next_try_at=_null(INSTANT),
+    rendered_map_index=_null(TEXT), result_length=_null(INTEGER), deferral=_null(TEXT),
+    ignored_dependencies=_null(TEXT),
 )  # fmt: skip
 _table(
-    "task_instance_history", "id", "state token scheduled_at queued_at started_at ended_at",
-    ForeignKeyConstraint(["dag_run_id"], ["dag_run.id"], ondelete="CASCADE"),
-    UniqueConstraint("dag_run_id", "task_id", "map_index", "token"),
-    id=BIG_ID, dag_run_id=BIG_ID, task_id=NAME, map_index=INTEGER, try_number=INTEGER, state=WORD, reason=TEXT,
-    token=WORD, scheduled_at=INSTANT, queued_at=INSTANT, started_at=INSTANT, ended_at=INSTANT,
+    "task_instance_history", "id", UniqueConstraint("dag_run_id", "task_id", "map_index", "token"), id=BIG_ID,
+    dag_run_id=RUN, task_id=NAME, map_index=INTEGER, try_number=INTEGER, state=_null(WORD), reason=TEXT,
+    token=_null(WORD), scheduled_at=_null(INSTANT), queued_at=_null(INSTANT), started_at=_null(INSTANT),
+    ended_at=_null(INSTANT),
 )  # fmt: skip
 _table(
-    "pool", "name", "settled_by",
-    name=STRING_256, slots=INTEGER, description=TEXT, include_deferred=BOOLEAN, settled_by=BIG,
+    "pool", "name", name=STRING_256, slots=INTEGER, description=TEXT, include_deferred=BOOLEAN, settled_by=_null(BIG)
+)
+_table(
+    "xcom", "dag_run_id task_id map_index key", dag_run_id=RUN, task_id=NAME, map_index=INTEGER, key=STRING_512,
+    value=BYTES, created_at=INSTANT,
 )  # fmt: skip
 _table(
-    "xcom", "dag_run_id task_id map_index key", "",
-    ForeignKeyConstraint(["dag_run_id"], ["dag_run.id"], ondelete="CASCADE"),
-    dag_run_id=BIG_ID, task_id=NAME, map_index=INTEGER, key=STRING_512, value=BYTES, created_at=INSTANT,
+    "scheduler", "id", id=STRING_64, hostname=TEXT, pid=INTEGER, home=TEXT, lease_epoch=BIG, lease_until=INSTANT,
+    started_at=INSTANT, heartbeat_at=INSTANT, version=STRING_64, parallelism=INTEGER, executors=BYTES,
+    takeover_seconds=FLOAT, ended_at=_null(INSTANT),
+)  # fmt: skip
+_table("variable", "key", key=NAME, value=TEXT, description=TEXT)
+_table("connection", "conn_id", conn_id=NAME, conn_type=STRING_500, description=TEXT, secret=TEXT)
+_table("fernet_key", "id", id=INTEGER, key_id=WORD)
+_table(
+    "audit", "id", Index(None, "dag_id", "at"), id=BIG_ID, at=INSTANT, actor=TEXT, action=STRING_64, dag_id=_null(NAME),
+    run_id=_null(NAME), task_id=_null(NAME), detail=BYTES,
 )  # fmt: skip
 _table(
-    "scheduler", "id", "ended_at",
-    id=STRING_64, hostname=TEXT, pid=INTEGER, home=TEXT, lease_epoch=BIG, lease_until=INSTANT, started_at=INSTANT,
-    heartbeat_at=INSTANT, version=STRING_64, parallelism=INTEGER, executors=BYTES, takeover_seconds=FLOAT,
-    ended_at=INSTANT,
+    "asset", "id", UniqueConstraint("digest"), id=BIG_ID, digest=STRING_64, name=TEXT, uri=TEXT, group_name=TEXT,
+    extra=BYTES, created_at=INSTANT,
 )  # fmt: skip
-_table("variable", "key", "", key=NAME, value=TEXT, description=TEXT)
-_table("connection", "conn_id", "", conn_id=NAME, conn_type=STRING_500, description=TEXT, secret=TEXT)
-_table("fernet_key", "id", "", id=INTEGER, key_id=WORD)
+_table("asset_alias", "id", UniqueConstraint("digest"), id=BIG_ID, digest=STRING_64, name=TEXT, group_name=TEXT)
+_table("asset_alias_asset", "alias_id asset_id", Index(None, "asset_id"), alias_id=ALIAS, asset_id=ASSET)
 _table(
-    "audit", "id", "dag_id run_id task_id",
-    Index(None, "dag_id", "at"),
-    id=BIG_ID, at=INSTANT, actor=TEXT, action=STRING_64, dag_id=NAME, run_id=NAME, task_id=NAME, detail=BYTES,
+    "asset_reference", "dag_id role task_id digest", Index(None, "digest", "role"), dag_id=NAME, role=STRING_16,
+    task_id=NAME, digest=STRING_64, kind=STRING_16, name=TEXT, uri=TEXT, created_at=INSTANT,
 )  # fmt: skip
 _table(
-    "asset", "id", "",
-    UniqueConstraint("digest"),
-    id=BIG_ID, digest=STRING_64, name=TEXT, uri=TEXT, group_name=TEXT, extra=BYTES, created_at=INSTANT,
+    "asset_event", "id", UniqueConstraint("token", "ordinal"), Index(None, "asset_id", "created_at"), id=BIG_ID,
+    asset_id=ASSET, created_at=INSTANT, extra=BYTES, source_dag_id=_null(NAME), source_run_id=_null(NAME),
+    source_task_id=_null(NAME), source_map_index=INTEGER, token=_null(WORD), ordinal=INTEGER,
 )  # fmt: skip
-_table("asset_alias", "id", "", UniqueConstraint("digest"), id=BIG_ID, digest=STRING_64, name=TEXT, group_name=TEXT)
+_table("asset_alias_event", "alias_id event_id", Index(None, "event_id"), alias_id=ALIAS, event_id=EVENT)
 _table(
-    "asset_alias_asset", "alias_id asset_id", "",
-    ForeignKeyConstraint(["alias_id"], ["asset_alias.id"], ondelete="CASCADE"),
-    ForeignKeyConstraint(["asset_id"], ["asset.id"], ondelete="CASCADE"), Index(None, "asset_id"),
-    alias_id=BIG_ID, asset_id=BIG_ID,
+    "asset_dag_run_queue", "dag_id event_id", Index(None, "event_id"),
+    _index("ix_asset_dag_run_queue_unexamined", "dag_id", where="NOT is_examined"), dag_id=NAME, event_id=EVENT,
+    is_examined=BOOLEAN,
+)  # fmt: skip
+_table("dag_run_asset_event", "dag_run_id event_id", Index(None, "event_id"), dag_run_id=RUN, event_id=EVENT)
+_table(
+    "callback_request", "id",
+    UniqueConstraint("dag_run_id", "task_id", "map_index", "try_number", "event", "created_at",
+        name="uq_callback_request_event"),
+    Index(None, "state"), id=BIG_ID, dag_run_id=RUN, task_id=NAME, map_index=INTEGER, try_number=INTEGER, event=WORD,
+    reason=TEXT, state=WORD, token=_null(WORD), attempts=INTEGER, created_at=INSTANT, caused_by=TEXT,
+    scheduler_id=_null(STRING_64),
 )  # fmt: skip
 _table(
-    "asset_reference", "dag_id role task_id digest", "",
-    Index(None, "digest", "role"),
-    dag_id=NAME, role=STRING_16, task_id=NAME, digest=STRING_64, kind=STRING_16, name=TEXT, uri=TEXT,
+    "deadline", "id", UniqueConstraint("dag_run_id", "number"),
+    _index("ix_deadline_pending", "due_at", where="state = 'pending'"), id=BIG_ID, dag_run_id=RUN, number=INTEGER,
+    name=TEXT, due_at=INSTANT, state=WORD,
+)  # fmt: skip
+_table(
+    "run_request", "id", Index(None, "dag_run_id"), id=BIG_ID, dag_run_id=RUN, request=BYTES, actor=TEXT,
     created_at=INSTANT,
 )  # fmt: skip
 _table(
-    "asset_event", "id", "source_dag_id source_run_id source_task_id token",
-    ForeignKeyConstraint(["asset_id"], ["asset.id"], ondelete="CASCADE"), UniqueConstraint("token", "ordinal"),
-    Index(None, "asset_id", "created_at"),
-    id=BIG_ID, asset_id=BIG_ID, created_at=INSTANT, extra=BYTES, source_dag_id=NAME, source_run_id=NAME,
-    source_task_id=NAME, source_map_index=INTEGER, token=WORD, ordinal=INTEGER,
+    "backfill", "id", Index(None, "dag_id"), id=BIG_ID, dag_id=NAME, from_date=INSTANT, to_date=INSTANT, reprocess=WORD,
+    is_reverse=BOOLEAN, max_active_runs=INTEGER, conf=BYTES, is_paused=BOOLEAN, actor=TEXT, created_at=INSTANT,
+    cancelled_at=_null(INSTANT),
 )  # fmt: skip
 _table(
-    "asset_alias_event", "alias_id event_id", "",
-    ForeignKeyConstraint(["alias_id"], ["asset_alias.id"], ondelete="CASCADE"),
-    ForeignKeyConstraint(["event_id"], ["asset_event.id"], ondelete="CASCADE"), Index(None, "event_id"),
-    alias_id=BIG_ID, event_id=BIG_ID,
-)  # fmt: skip
-_table(
-    "asset_dag_run_queue", "dag_id event_id", "",
-    ForeignKeyConstraint(["event_id"], ["asset_event.id"], ondelete="CASCADE"), Index(None, "event_id"),
-    _index("ix_asset_dag_run_queue_unexamined", "dag_id", where="NOT is_examined"),
-    dag_id=NAME, event_id=BIG_ID, is_examined=BOOLEAN,
-)  # fmt: skip
-_table(
-    "dag_run_asset_event", "dag_run_id event_id", "",
-    ForeignKeyConstraint(["dag_run_id"], ["dag_run.id"], ondelete="CASCADE"),
-    ForeignKeyConstraint(["event_id"], ["asset_event.id"], ondelete="CASCADE"), Index(None, "event_id"),
-    dag_run_id=BIG_ID, event_id=BIG_ID,
-)  # fmt: skip
-_table(
-    "callback_request", "id", "token scheduler_id",
-    ForeignKeyConstraint(["dag_run_id"], ["dag_run.id"], ondelete="CASCADE"),
-    UniqueConstraint("dag_run_id", "task_id", "map_index", "try_number", "event", "created_at",
-        name="uq_callback_request_event"),
-    Index(None, "state"),
-    id=BIG_ID, dag_run_id=BIG_ID, task_id=NAME, map_index=INTEGER, try_number=INTEGER, event=WORD, reason=TEXT,
-    state=WORD, token=WORD, attempts=INTEGER, created_at=INSTANT, caused_by=TEXT, scheduler_id=STRING_64,
-)  # fmt: skip
-_table(
-    "deadline", "id", "",
-    ForeignKeyConstraint(["dag_run_id"], ["dag_run.id"], ondelete="CASCADE"), UniqueConstraint("dag_run_id", "number"),
-    _index("ix_deadline_pending", "due_at", where="state = 'pending'"),
-    id=BIG_ID, dag_run_id=BIG_ID, number=INTEGER, name=TEXT, due_at=INSTANT, state=WORD,
-)  # fmt: skip
-_table(
-    "run_request", "id", "",
-    ForeignKeyConstraint(["dag_run_id"], ["dag_run.id"], ondelete="CASCADE"), Index(None, "dag_run_id"),
-    id=BIG_ID, dag_run_id=BIG_ID, request=BYTES, actor=TEXT, created_at=INSTANT,
-)  # fmt: skip
-_table(
-    "backfill", "id", "cancelled_at",
-    Index(None, "dag_id"),
-    id=BIG_ID, dag_id=NAME, from_date=INSTANT, to_date=INSTANT, reprocess=WORD, is_reverse=BOOLEAN,
-    max_active_runs=INTEGER, conf=BYTES, is_paused=BOOLEAN, actor=TEXT, created_at=INSTANT, cancelled_at=INSTANT,
-)  # fmt: skip
-_table(
-    "backfill_dag_run", "id", "dag_run_id exception_reason",
-    ForeignKeyConstraint(["backfill_id"], ["backfill.id"], ondelete="CASCADE"),
-    ForeignKeyConstraint(["dag_run_id"], ["dag_run.id"], ondelete="SET NULL"),
-    UniqueConstraint("backfill_id", "dag_run_id"), Index(None, "dag_run_id"),
-    id=BIG_ID, backfill_id=BIG_ID, dag_run_id=BIG_ID, logical_date=INSTANT, sort_ordinal=INTEGER,
-    exception_reason=STRING_64,
+    "backfill_dag_run", "id", UniqueConstraint("backfill_id", "dag_run_id"), Index(None, "dag_run_id"), id=BIG_ID,
+    backfill_id=BACKFILL, dag_run_id=RUN_OR_NULL, logical_date=INSTANT, sort_ordinal=INTEGER,
+    exception_reason=_null(STRING_64),
 )  # fmt: skip
