@@ -81,10 +81,8 @@ def all_dag_ids(conn: Connection) -> list[str]:
 def scheduled_dag_ids(conn: Connection, until: datetime | None = None) -> list[tuple[str, datetime]]:
     """Return each unpaused DAG with something to examine, and since when or from when, the earliest first.
 
-    That is when its next run is due, or when it changed, if no scheduler has examined it since.
-
-    Args:
-        until: Leaves out later ones.
+    That is when its next run is due, or when it changed, if no scheduler has examined it since. `until` leaves out
+    later ones.
     """
     is_unexamined = sa.or_(dag.c.last_examined_at.is_(None), dag.c.last_examined_at < dag.c.updated_at)
     due_at = sa.case((is_unexamined, dag.c.updated_at), else_=dag.c.next_dagrun_create_after)
@@ -97,19 +95,6 @@ def scheduled_dag_ids(conn: Connection, until: datetime | None = None) -> list[t
     return [(row.dag_id, row.due_at) for row in rows]
 
 
-_SET_NEXT = (
-    sa.update(dag)
-    .where(dag.c.dag_id == sa.bindparam("key"))
-    .values(
-        next_dagrun_logical_date=sa.bindparam("logical_date"),
-        next_dagrun_data_interval_start=sa.bindparam("start"),
-        next_dagrun_data_interval_end=sa.bindparam("end"),
-        next_dagrun_create_after=sa.bindparam("create_after"),
-        last_examined_at=sa.bindparam("examined_at"),
-    )
-)
-
-
 def set_next_dagruns(conn: Connection, infos: Mapping[str, DagRunInfo | None], dags: Mapping[str, DagRow]) -> None:
     """Store the next runs of DAGs (None: no run follows), and that the DAGs were examined as they were read.
 
@@ -118,16 +103,16 @@ def set_next_dagruns(conn: Connection, infos: Mapping[str, DagRunInfo | None], d
     rows = [
         {
             "key": dag_id,
-            "logical_date": info and info.logical_date,
-            "start": info and info.data_interval.start,
-            "end": info and info.data_interval.end,
-            "create_after": info and info.run_after,
-            "examined_at": dags[dag_id].updated_at,
+            "next_dagrun_logical_date": info and info.logical_date,
+            "next_dagrun_data_interval_start": info and info.data_interval.start,
+            "next_dagrun_data_interval_end": info and info.data_interval.end,
+            "next_dagrun_create_after": info and info.run_after,
+            "last_examined_at": dags[dag_id].updated_at,
         }
         for dag_id, info in sorted(infos.items())
     ]
     if rows:
-        conn.execute(_SET_NEXT, rows)
+        conn.execute(sa.update(dag).where(dag.c.dag_id == sa.bindparam("key")), rows)
 
 
 def pause_active(conn: Connection, dag_id: str, now: datetime) -> bool:

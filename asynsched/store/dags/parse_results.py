@@ -21,19 +21,9 @@ from sqlalchemy import Connection
 from asynsched.protocol.messages import SourceRef
 from asynsched.serialization.schema import FileError, ParsedDag, ParseReport, SerializedDag
 from asynsched.store.assets import store_references
+from asynsched.store.dags import files
 from asynsched.store.dags.dags import add_versions, put_sources
-from asynsched.store.dags.files import (
-    delete_files,
-    drop_claims,
-    error_rows,
-    get_files,
-    known_files,
-    list_errors,
-    put_files,
-    replace_errors,
-    store_alone,
-)
-from asynsched.store.rows import LARGEST_INTEGER, portions, storable, to_json
+from asynsched.store.rows import LARGEST_INTEGER, portions, select_in, storable, to_json
 from asynsched.store.schema import (
     DagFileRow,
     DagVersionRow,
@@ -122,10 +112,10 @@ def store_outcomes(
     Args:
         may_be_stored: The answer to storing some of them was lost: perhaps that write has ended their claims.
     """
-    store_alone(conn)
+    files.store_alone(conn)
     held: set[str] = set()
     for scheduler_id in {outcome.claimed_by for outcome in outcomes if outcome.claimed_by is not None}:
-        held |= drop_claims(conn, [one.path for one in outcomes if one.claimed_by == scheduler_id], scheduler_id)
+        held |= files.drop_claims(conn, [one.path for one in outcomes if one.claimed_by == scheduler_id], scheduler_id)
     stored: list[Stored] = []
     for found in _portions(outcomes):
         known = _read(conn, found)
@@ -147,18 +137,6 @@ def store_report(
     return stored.changes
 
 
-_REFUSED_FOR_NOBODY = (
-    sa.select(import_error.c.file_path)
-    .distinct()
-    .where(
-        import_error.c.kind == REFUSED,
-        ~sa.exists().where(dag.c.dag_id == import_error.c.dag_id, dag.c.is_active),
-        import_error.c.dag_id.is_not(None),
-    )
-    .order_by(import_error.c.file_path)
-)
-
-
 def load_files(conn: Connection) -> tuple[list[DagFileRow], dict[str, tuple[ImportErrorRow, ...]]]:
     """Return every file that was parsed, and the errors of those that have any.
 
@@ -166,15 +144,18 @@ def load_files(conn: Connection) -> tuple[list[DagFileRow], dict[str, tuple[Impo
     first of them gets the DAG. The scheduler that stored that the DAG left died before it announced those files.
     """
     again = frozenset(_refused_for_nobody(conn))
-    rows = [msgspec.structs.replace(row, runtime="") if row.path in again else row for row in known_files(conn)]
+    rows = [msgspec.structs.replace(row, runtime="") if row.path in again else row for row in files.known_files(conn)]
     errors: dict[str, tuple[ImportErrorRow, ...]] = {}
-    for error in list_errors(conn):
+    for error in files.list_errors(conn):
         errors[error.file_path] = (*errors.get(error.file_path, ()), error)
     return rows, errors
 
 
 def _refused_for_nobody(conn: Connection) -> tuple[str, ...]:
-    return tuple(conn.scalars(_REFUSED_FOR_NOBODY))
+    has_dag = sa.exists().where(dag.c.dag_id == import_error.c.dag_id, dag.c.is_active)
+    refused = sa.select(import_error.c.file_path).distinct().order_by(import_error.c.file_path)
+    is_refused = (import_error.c.kind == REFUSED, import_error.c.dag_id.is_not(None))
+    return tuple(conn.scalars(refused.where(*is_refused, ~has_dag)))
 
 
 # Reading
@@ -277,7 +258,7 @@ def _read(conn: Connection, found: Sequence[Found]) -> Known:
     for dag_id, one in known.dags.items():
         if one.is_active:
             known.of_files.setdefault(one.file_path, []).append(dag_id)
-    known.files = get_files(conn, sorted({*paths, *known.of_files}))
+    known.files = files.get_files(conn, sorted({*paths, *known.of_files}))
     return known
 
 
@@ -371,7 +352,7 @@ def _change(found: Found, known: Known, now: datetime, defaults: DagDefaults) ->
         len(errors), stamp.runtime,
     )  # fmt: skip
     known.files[path] = file
-    rows = error_rows(path, errors, warnings=report.warnings, output=report.output, now=now)
+    rows = files.error_rows(path, errors, warnings=report.warnings, output=report.output, now=now)
     return FileChange(path, file, dags, removed, rows, {source.content_hash: source.text for source in _sources(found)})
 
 
@@ -422,25 +403,7 @@ def _values(path: str, parsed: ParsedDag, now: datetime, defaults: DagDefaults) 
 
 # Writing
 
-_UPDATE = (
-    sa.update(dag)
-    .where(dag.c.dag_id == sa.bindparam("key"))
-    .values({name: sa.bindparam(f"new_{name}") for name in (
-        "file_path", "is_active", "version_id", "schedule_summary", "tags", "max_active_runs", "deadlines",
-        "timetable_plan",
-        "updated_at",
-    )})
-)  # fmt: skip
-_LEAVE = (
-    sa.update(dag).where(dag.c.dag_id == sa.bindparam("key")).values(is_active=False, updated_at=sa.bindparam("now"))
-)
-_CONTESTED = (
-    sa.select(import_error.c.dag_id, import_error.c.file_path)
-    .distinct()
-    .join(dag, dag.c.dag_id == import_error.c.dag_id)
-    .where(import_error.c.dag_id.in_(sa.bindparam("dag_ids", expanding=True)), ~dag.c.is_active)
-    .order_by(import_error.c.file_path)
-)
+_UPDATE = sa.update(dag).where(dag.c.dag_id == sa.bindparam("key"))
 
 
 def _write(conn: Connection, changes: Sequence[FileChange], now: datetime) -> list[Stored]:
@@ -450,7 +413,7 @@ def _write(conn: Connection, changes: Sequence[FileChange], now: datetime) -> li
     ids = add_versions(conn, [one.version for one in dags if one.version is not None])
     removed = sorted(dag_id for change in changes for dag_id in change.removed)
     if removed:
-        conn.execute(_LEAVE, [{"key": dag_id, "now": now} for dag_id in removed])
+        conn.execute(_UPDATE, [{"key": dag_id, "is_active": False, "updated_at": now} for dag_id in removed])
     if new := [one for one in dags if one.before is None]:
         rows = [{"dag_id": one.dag.dag_id, **one.values, "version_id": ids[one.dag.dag_id]} for one in new]
         conn.execute(dag.insert(), rows)
@@ -458,16 +421,24 @@ def _write(conn: Connection, changes: Sequence[FileChange], now: datetime) -> li
         conn.execute(_UPDATE, [_updated(one, ids) for one in known])
     for one in dags:
         store_references(conn, one.dag, now, is_new=one.before is None)
-    put_files(conn, [change.row for change in changes if change.row is not None])
-    delete_files(conn, [change.path for change in changes if change.row is None])
-    replace_errors(conn, [change.path for change in changes], [row for change in changes for row in change.errors])
-    contested = [tuple(row) for some in portions(removed) for row in conn.execute(_CONTESTED, {"dag_ids": some})]
+    files.put_files(conn, [change.row for change in changes if change.row is not None])
+    files.delete_files(conn, [change.path for change in changes if change.row is None])
+    files.replace_errors(
+        conn, [change.path for change in changes], [row for change in changes for row in change.errors]
+    )
+    refused = (
+        sa.select(import_error.c.dag_id, import_error.c.file_path)
+        .distinct()
+        .join(dag, dag.c.dag_id == import_error.c.dag_id)
+        .where(~dag.c.is_active)
+    )
+    contested = [tuple(row) for row in select_in(conn, refused, import_error.c.dag_id, removed)]
     return [_stored(change, contested) for change in changes]
 
 
 def _updated(change: DagChange, ids: dict[str, int]) -> dict[str, Any]:
-    values = {f"new_{name}": value for name, value in change.values.items() if name != "is_paused"}
-    return {"key": change.dag.dag_id, "new_version_id": ids.get(change.dag.dag_id, change.before.version_id), **values}
+    values = {name: value for name, value in change.values.items() if name != "is_paused"}
+    return {"key": change.dag.dag_id, "version_id": ids.get(change.dag.dag_id, change.before.version_id), **values}
 
 
 def _stored(change: FileChange, contested: Sequence[tuple[str, str]]) -> Stored:
