@@ -81,11 +81,7 @@ def waiting_digests(name: str, uri: str, aliases: Collection[str]) -> list[str]:
 
 
 def put_assets(conn: Connection, assets: Iterable[AssetForm], now: datetime, *, describe: bool) -> dict[str, int]:
-    """Store new assets. Returns row ids by digest.
-
-    Args:
-        describe: Whether to update the group and the extra of known assets.
-    """
+    """Store new assets, and `describe` known ones: update their group and extra. Returns row ids by digest."""
     forms = {digest_of("asset", form.name, form.uri): form for form in assets}
     known = _by_digest(conn, forms)
     for digest, form in sorted(forms.items()):
@@ -252,12 +248,9 @@ _SIZES = _EVENTS.with_only_columns(
 
 
 def record_events(conn: Connection, events: Iterable[AssetEventRow]) -> list[str]:
-    """Store updates of assets, and queue them for the DAGs that these assets schedule.
+    """Store updates of assets, and queue them for the DAGs that these assets schedule, which are returned.
 
     Events of a reference to an undefined asset are left out, as in Airflow.
-
-    Returns:
-        The DAGs to examine, because events were queued for them.
     """
     events = [_storable(event) for event in events]
     if not events:
@@ -328,14 +321,9 @@ def some_events(
     limit: int | None = None,
     left: EventsLeft | None = None,
 ) -> tuple[list[AssetEvent], EventsLeft | None]:
-    """Return events in order of time, as many as one answer should hold.
+    """Return events in order of time, as many as one answer should hold, and where the next part begins.
 
-    Args:
-        limit: How many are wanted; None for all.
-        left: The place and the limit that the previous part returned.
-
-    Returns:
-        The events, and where the next part begins; None where these were the last.
+    That is None when these were the last. `left`: what the previous part returned, with its place and its limit.
     """
     statement = _matching(conn, _SIZES, wanted).order_by(*_order(ascending))
     if left is not None:
@@ -589,11 +577,7 @@ _ALL_OF_REFERENCES = (
 
 
 def store_references(conn: Connection, found: SerializedDag, now: datetime, *, is_new: bool = False) -> None:
-    """Store a DAG's references to assets, and the new assets; drop events that it no longer waits for.
-
-    Args:
-        is_new: The DAG was not known before.
-    """
+    """Store a (new) DAG's references to assets, and the new assets; drop events that it no longer waits for."""
     named = list(_named(found))
     if is_new and not named:
         return

@@ -50,8 +50,7 @@ def fetch_one(
 
 def count(conn: Connection, query: "sa.Select[Any]") -> int:
     """Return the number of a query's rows."""
-    n: int = conn.execute(sa.select(sa.func.count()).select_from(query.subquery())).scalar_one()
-    return n
+    return conn.execute(sa.select(sa.func.count()).select_from(query.subquery())).scalar_one()
 
 
 def as_new(row: Struct) -> dict[str, Any]:
@@ -59,6 +58,11 @@ def as_new(row: Struct) -> dict[str, Any]:
     values = asdict(row)
     del values["id"]
     return values
+
+
+def insert(conn: Connection, table: sa.Table, values: Mapping[str, Any]) -> int:
+    """Insert a row, and return its id."""
+    return int(conn.execute(table.insert().returning(table.c.id), values).scalar_one())
 
 
 def from_json(value: bytes) -> Any:

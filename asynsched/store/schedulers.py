@@ -69,11 +69,8 @@ def register_scheduler(
     """Register a scheduler, and return its lease epoch: higher than any before.
 
     The caller holds the lock on the home, so an earlier scheduler of this home is gone. The new one inherits its runs
-    and callbacks at once, so no other scheduler can take them: the home's keeper may still run their tries.
-
-    Args:
-        takeover_seconds: How long after its last renewal no try of it can run any more.
-        is_alone: The database can serve one scheduler only, which inherits from every earlier one.
+    and callbacks at once, so no other scheduler can take them: the home's keeper may still run their tries. If the
+    database can serve one scheduler only (`is_alone`), that inherits from every earlier one.
 
     Raises:
         HomeInUse: It must be alone, and tries of another home's scheduler may still run.
@@ -192,12 +189,7 @@ def remove_scheduler(conn: Connection, scheduler_id: str, now: datetime | None =
 def give_up_scheduler(conn: Connection, scheduler_id: str, heartbeat_at: datetime, now: datetime) -> bool:
     """End a scheduler that no longer renews its lease, which frees its runs; it can never renew the lease again.
 
-    Args:
-        heartbeat_at: Its last renewal, which the caller has seen unchanged for the whole waiting time.
-        now: When it is given up.
-
-    Returns:
-        Whether this call did that: the scheduler may have renewed its lease just now.
+    False: it has renewed the lease since `heartbeat_at`, which the caller saw unchanged for the whole waiting time.
     """
     is_silent = scheduler.c.heartbeat_at == heartbeat_at
     return conn.execute(_unended(scheduler_id).where(is_silent).values(ended_at=now)).rowcount > 0

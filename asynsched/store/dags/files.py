@@ -128,10 +128,9 @@ _STORE_LOCK = 0x6173796E70617273  # "asynpars"
 
 
 def claim_unclaimed(conn: Connection, paths: Collection[str], scheduler_id: str, now: datetime) -> set[str]:
-    """Claim unclaimed files, until `drop_claims`. One statement.
+    """Claim unclaimed files, until `drop_claims`, by one statement, and return those that are this scheduler's now.
 
-    Returns:
-        The files that are this scheduler's now. `get_files`, called only after that, has the other schedulers' results.
+    `get_files`, called only after that, has the other schedulers' results.
     """
     rows = [ParseClaim(path, scheduler_id, now) for path in sorted(paths)]
     return {row.path for row in execute_rows(conn, _CLAIM[conn.dialect.name], rows)}
@@ -140,24 +139,18 @@ def claim_unclaimed(conn: Connection, paths: Collection[str], scheduler_id: str,
 def claim_from_the_gone(
     conn: Connection, paths: Collection[str], scheduler_id: str, now: datetime, silent: Collection[str] = ()
 ) -> set[str]:
-    """Claim files that this scheduler has claimed already, or one that no longer serves.
+    """Claim files that this scheduler has claimed already, or one that no longer serves, or was silent for long.
 
-    Args:
-        silent: Schedulers that have been silent for so long that others parse their files.
-
-    Returns:
-        The files that are this scheduler's now, without those whose claims were dropped just now.
+    Returns the files that are this scheduler's now, without those whose claims were dropped just now.
     """
     values = {"me": scheduler_id, "now": now, "silent": sorted(silent)}
     return {path for path in sorted(paths) if conn.execute(_TAKE_FROM_THE_GONE, {"of_path": path, **values}).rowcount}
 
 
 def drop_claims(conn: Connection, paths: Sequence[str], scheduler_id: str) -> frozenset[str]:
-    """Give up claims, in the transaction that stores this scheduler's results.
+    """Give up claims, in the transaction that stores this scheduler's results, and return those that it still had.
 
-    Returns:
-        The files whose claims this scheduler still had. Others have taken the rest: its results for those must not be
-        stored.
+    Others have taken the rest: this scheduler's results for those must not be stored.
     """
     delete = _DROP_CLAIMS[conn.dialect.name]
     return frozenset(

@@ -83,10 +83,6 @@ def current_revision(conn: Connection) -> str | None:
 def bring_to_head(conn: Connection, shown: str, default_pool_slots: int = DEFAULT_POOL_SLOTS) -> None:
     """Create or migrate the tables, in the transaction of `conn`. Cheap if they are up to date.
 
-    Args:
-        shown: The database's URL without secrets.
-        default_pool_slots: Slots of a new database's default_pool.
-
     Raises:
         StoreVersionError: A newer version has migrated the database, and this one may not use it; or it holds another
             program's tables.
@@ -103,8 +99,9 @@ def bring_to_head(conn: Connection, shown: str, default_pool_slots: int = DEFAUL
     if revision is None:
         _create(conn, shown, default_pool_slots)
     elif revision not in REVISIONS:
-        if _may_be_used_by(conn, HEAD):
-            return
+        oldest: str | None = conn.scalar(sa.select(schema_compatibility.c.oldest_revision))
+        if oldest is not None and oldest <= HEAD:
+            return  # the newer asynsched that has migrated it allows schedulers of this revision
         raise StoreVersionError(
             f"The database {shown} has schema version {revision!r}; asynsched {__version__} knows versions up to"
             f" {HEAD}. Use the asynsched that made it, or a newer one."
@@ -157,31 +154,21 @@ def _create(conn: Connection, shown: str, default_pool_slots: int) -> None:
 
 
 def refuse_foreign(conn: Connection, shown: str) -> None:
-    """Raise StoreVersionError if a database that was never prepared holds another program's tables."""
-    if foreign := _foreign_table(conn):
+    """Raise StoreVersionError if a database that was never prepared holds another program's tables: on SQLite, any."""
+    if conn.dialect.name == "sqlite":
+        foreign: str | None = conn.scalar(_ANY_TABLE)
+    else:
+        names = (_VERSION_TABLE.name, *metadata.tables)
+        foreign = next((name for name in names if _has_table(conn, name)), None)
+    if foreign:
         raise StoreVersionError(
             f"The database {shown} has a table {foreign!r} that is not asynsched's. Give it a database of its own."
         )
 
 
-def _foreign_table(conn: Connection) -> str | None:
-    """Return the name of another program's table: in a SQLite file, any table."""
-    if conn.dialect.name == "sqlite":
-        found: str | None = conn.scalar(_ANY_TABLE)
-        return found
-    names = (_VERSION_TABLE.name, *metadata.tables)
-    return next((name for name in names if _has_table(conn, name)), None)
-
-
 def _note_compatibility(conn: Connection) -> None:
     row = {"id": _ONLY_ROW, "oldest_revision": OLDEST_BESIDE}
     conn.execute(insert_or_update(conn, schema_compatibility), row)
-
-
-def _may_be_used_by(conn: Connection, revision: str) -> bool:
-    """Whether the newer asynsched that has migrated a database allows schedulers of this revision."""
-    oldest: str | None = conn.scalar(sa.select(schema_compatibility.c.oldest_revision))
-    return oldest is not None and oldest <= revision
 
 
 def _has_table(conn: Connection, name: str) -> bool:
@@ -195,11 +182,7 @@ async def open_database(
     default_pool_slots: int = DEFAULT_POOL_SLOTS,
     keys: FernetKeys | None = None,
 ) -> Database:
-    """Open a database for the event loop, as `open_direct` does.
-
-    Raises:
-        SettingsError: Also when the URL names a SQLite database in memory.
-    """
+    """Open a database for the event loop, as `open_direct` does. Raises SettingsError also for SQLite in memory."""
     parsed = parse_url(url)
     if parsed.backend == "postgresql":
         return await _open_postgres(parsed, default_pool_slots, keys)
@@ -236,7 +219,6 @@ def open_direct(
     """Open a database; create it if it does not exist and `make` is true, and migrate it if it is behind.
 
     Args:
-        url: `sqlite:///PATH` or `postgresql://USER@HOST/NAME`.
         synchronous: SQLite only: `full` survives a power cut, `normal` may lose its last moment.
         default_pool_slots: Slots of the default_pool of a new database.
         keys: The keys of its secrets; without them no query of secrets is possible.
@@ -300,13 +282,7 @@ def open_inline(url: str = "sqlite://", *, default_pool_slots: int = DEFAULT_POO
 
 
 def schema_state(url: str) -> SchemaState:
-    """Return the revision of a database, and the newest one. Creates nothing.
-
-    Raises:
-        SettingsError: The URL names no database.
-        StoreUnavailable: The database cannot be reached.
-        StoreVersionError: It holds another program's tables.
-    """
+    """Return the revision of a database, and the newest one. Creates nothing. Raises as `open_direct` does."""
     parsed = parse_url(url)
     if parsed.backend == "sqlite" and (parsed.path is None or not file_exists(parsed)):
         return SchemaState(None, HEAD)
@@ -318,13 +294,7 @@ def schema_state(url: str) -> SchemaState:
 
 
 def upgrade(url: str, *, default_pool_slots: int = DEFAULT_POOL_SLOTS) -> SchemaState:
-    """Create or migrate a database. Returns its former revision, and the newest one.
-
-    Raises:
-        SettingsError: The URL names no database.
-        StoreUnavailable: The database cannot be reached.
-        StoreVersionError: This version of asynsched does not know its schema.
-    """
+    """Create or migrate a database. Returns its former revision, and the newest one. Raises as `open_direct` does."""
     before = schema_state(url)
     open_direct(url, default_pool_slots=default_pool_slots).close()
     return before

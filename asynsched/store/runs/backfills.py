@@ -8,7 +8,7 @@ from msgspec import Struct
 from sqlalchemy import Connection
 
 from asynsched.errors import NotFound
-from asynsched.store.rows import fetch, fetch_one
+from asynsched.store.rows import fetch, fetch_one, insert
 from asynsched.store.schema import BackfillRow, backfill, backfill_dag_run, dag_run
 
 Reprocess = Literal["none", "failed", "completed"]
@@ -58,9 +58,7 @@ _BACKFILLS: sa.Select[Any] = (
 
 def add_backfill(conn: Connection, conf: dict[str, Any], **values: Any) -> int:
     """Store a backfill without dates, and return its id."""
-    statement = backfill.insert().returning(backfill.c.id)
-    backfill_id: int = conn.execute(statement, {**values, "conf": conf}).scalar_one()
-    return backfill_id
+    return insert(conn, backfill, {**values, "conf": conf})
 
 
 def add_dates(conn: Connection, backfill_id: int, dates: list[tuple[datetime, int | None, str | None]]) -> None:

@@ -102,14 +102,9 @@ TaskOfDag = tuple[str, str]
 
 
 class SlotClaim(Struct, frozen=True):
-    """A task instance that is to be queued, and the slots that it takes.
+    """A task instance that is to be queued, and the slots that it takes of its pool: empty if that has no limit.
 
-    Attributes:
-        key: Key of the task instance.
-        pool: Its pool, empty if the pool has no limit.
-        slots: How many slots of the pool it takes.
-        task: Its task, if the task's instances are limited over all runs of the DAG.
-        max_active: That limit.
+    `task` and `max_active`: its task, if the task's instances are limited over all runs of the DAG, and that limit.
     """
 
     key: TaskRowKey
@@ -180,10 +175,9 @@ def settle_slots(
     epoch: int,
     counted: Mapping[str, int] | None = None,
 ) -> Settlement:
-    """Decide which task instances may be queued; they are to be queued in this transaction.
+    """Decide which task instances, the best first, may be queued; they are to be queued in this transaction.
 
     Args:
-        claims: The task instances, the best first.
         own: The slots of this scheduler's other task instances after this transaction.
         epoch: The epoch of this scheduler's lease: rows with another one belong to other schedulers.
         counted: The slots of each pool that others had at this scheduler's last count, if it believes that it is alone.

@@ -246,13 +246,9 @@ _SET_TASK_EPOCHS = (
 def claim_runs(
     conn: Connection, run_row_ids: Sequence[int], scheduler_id: str, epoch: int, now: datetime
 ) -> ClaimedRuns:
-    """Start the queued runs that may start, owned by this scheduler. A repeated call does no harm.
+    """Start those of the queued runs that may start, in this order, owned by this scheduler, unless it was given up.
 
-    Args:
-        run_row_ids: The runs, in the order in which they are to start.
-        scheduler_id: The claiming scheduler. A scheduler that was given up gets no run.
-        epoch: Its lease's.
-        now: When they start.
+    A repeated call does no harm.
     """
     ids = list(run_row_ids)
     if not holds_lease(conn, scheduler_id, epoch):
@@ -360,13 +356,8 @@ def take_over_runs(
 
     Runs of schedulers that have left or were given up, and runs that were given back, have no owner; a scheduler also
     inherits the runs of an earlier one of its home. Queued tries of other schedulers' runs count as begun: their
-    scheduler may have gone before it could store that, and only its own home would know.
-
-    Args:
-        scheduler_id: The scheduler that takes over. A scheduler that was given up gets no run.
-        epoch: Its lease's.
-        limit: How many at most.
-        excluding: Row ids of runs that are left to others.
+    scheduler may have gone before it could store that, and only its own home would know. A scheduler that was given up
+    gets no run, and the runs of the row ids `excluding` are left to others.
     """
     if not holds_lease(conn, scheduler_id, epoch):
         return []

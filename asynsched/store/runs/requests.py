@@ -11,7 +11,7 @@ from sqlalchemy import Connection
 
 from asynsched.keys import DagRunKey
 from asynsched.states import DagRunState
-from asynsched.store.rows import to_json
+from asynsched.store.rows import insert, to_json
 from asynsched.store.schema import dag_run, run_request
 
 MarkedTaskState = Literal["success", "failed", "skipped"]
@@ -110,8 +110,7 @@ _OPEN = (
 def add_request(conn: Connection, dag_run_id: int, request: RunRequest, *, actor: str, now: datetime) -> int:
     """Store a request for the scheduler that owns the run, and return its id."""
     values = {"dag_run_id": dag_run_id, "request": to_json(request), "actor": actor, "created_at": now}
-    request_id: int = conn.execute(run_request.insert().returning(run_request.c.id), values).scalar_one()
-    return request_id
+    return insert(conn, run_request, values)
 
 
 def open_requests(conn: Connection, epoch: int) -> list[OpenRequest]:

@@ -186,8 +186,7 @@ def _find(conn: Connection, statements: tuple[TextClause, TextClause], bound: Bo
 def _count(conn: Connection, statement: TextClause, bound: Bound) -> int:
     # No run has ended before 1970, and no DAG has that many runs.
     values = {"before": bound.before or EPOCH, "per_dag": 2**62 if bound.per_dag is None else bound.per_dag}
-    n: int = conn.execute(statement, values).scalar_one()
-    return n
+    return int(conn.execute(statement, values).scalar_one())
 
 
 def _sizes(conn: Connection, run_ids: Sequence[int]) -> dict[int, int]:

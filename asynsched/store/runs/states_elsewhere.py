@@ -71,15 +71,13 @@ def count_runs(conn: Connection, wanted: RunFilter) -> int:
     """Count the runs that match."""
     is_of_state = [dag_run.c.state.in_(wanted.states)] if wanted.states else []
     query = sa.select(sa.func.count()).select_from(dag_run).where(*_run_conditions(wanted), *is_of_state)
-    n: int = conn.execute(query).scalar_one()
-    return n
+    return conn.execute(query).scalar_one()
 
 
 def count_task_instances(conn: Connection, wanted: TaskFilter) -> int:
     """Count the task instances that match. Raises NotFound for a task group that does not exist."""
     query = sa.select(sa.func.count()).select_from(_INSTANCES).where(*_task_conditions(conn, wanted))
-    n: int = conn.execute(query).scalar_one()
-    return n
+    return conn.execute(query).scalar_one()
 
 
 def states_by_run(
@@ -87,16 +85,10 @@ def states_by_run(
 ) -> tuple[dict[str, dict[str, str | None]], Place | None]:
     """Return states by run_id and task_id, as many as one answer should hold.
 
-    The key of a mapped task instance is its task_id, `_` and its index.
+    The key of a mapped task instance is its task_id, `_` and its index. Returns also the last task instance, in the
+    order of run_id, task_id and map_index, `after` which to begin next; None when no others follow.
 
-    Args:
-        after: The task instance after which to begin, in the order of run_id, task_id and map_index.
-
-    Returns:
-        The states, and the last of their task instances; None in its place when no others follow.
-
-    Raises:
-        NotFound: There is no such DAG or task group.
+    Raises NotFound for a DAG or a task group that does not exist.
     """
     after = after or Place("", "", -2)
     run_id, (task_id, map_index) = dag_run.c.run_id, (task_instance.c.task_id, task_instance.c.map_index)

@@ -132,13 +132,7 @@ def some_xcoms(
 ) -> tuple[list[FoundXCom], bool]:
     """Return values of tasks under a key, by task and map index: as many as one answer should hold.
 
-    Args:
-        task_ids: Only these tasks; None for all.
-        map_indexes: Only these instances of them.
-        after: The task_id and map_index of the value after which to begin.
-
-    Returns:
-        The values, and whether these were the last.
+    Returns also whether these were the last. `after`: the task_id and map_index of the value after which to begin.
     """
     task_id, map_index = after or ("", -2)
     given = {"run": dag_run_id, "name": key, "after_task": task_id, "after_index": map_index}
