@@ -20,7 +20,7 @@ def fill(conn: Connection, *, n_runs: int, n_dags: int, dag_id: str = "past", n_
     copy_rows(
         conn, dag_run, run,
         dag_id=dag_id, run_id=named("run_", run), run_type="manual", state="success", reason="", run_after=LONG_AGO,
-        queued_at=LONG_AGO, started_at=LONG_AGO, ended_at=LONG_AGO, conf=b"{}", lease_epoch=0,
+        queued_at=LONG_AGO, started_at=LONG_AGO, ended_at=LONG_AGO, conf={}, lease_epoch=0,
     )  # fmt: skip
     task = numbers(n_tasks)
     finished = sa.select(dag_run.c.id, task.c.n).select_from(dag_run.join(task, sa.true())).where(

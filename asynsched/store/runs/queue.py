@@ -18,12 +18,11 @@ from sqlalchemy import Connection
 from asynsched.keys import DagRunKey
 from asynsched.states import DagRunState
 from asynsched.store.rows import fetch, fetch_in, portions
-from asynsched.store.runs.dag_runs import IS_QUEUED, IS_RUNNING, by_index, run_row_ids
+from asynsched.store.runs.dag_runs import IS_QUEUED, IS_RUNNING, run_row_ids
 from asynsched.store.runs.row_locks import lock_tasks
 from asynsched.store.runs.transitions import take_for_begun
 from asynsched.store.schedulers import holds_lease
 from asynsched.store.schema import NOBODYS_EPOCH, DagRunRow, backfill, dag, dag_run, scheduler, task_instance
-from asynsched.store.statements import DIALECTS
 
 
 class QueuedRun(DagRunRow, frozen=True, kw_only=True):
@@ -79,9 +78,7 @@ _BY_ID = _RUNS.where(_HAS_ID)
 _SOME_QUEUED = _BY_ID.where(IS_QUEUED)
 _OWNED = _BY_ID.where(IS_RUNNING, _IS_OWNED)
 _OWNED_IDS = sa.select(dag_run.c.id).where(IS_RUNNING, _IS_OWNED)
-_LIMITS = sa.select(dag.c.dag_id, dag.c.is_paused, dag.c.max_active_runs).where(
-    dag.c.dag_id.in_(sa.bindparam("dag_ids", expanding=True))
-)
+_LIMITS = sa.select(dag.c.dag_id, dag.c.is_paused, dag.c.max_active_runs)
 # Whether a run is a backfill's is literal, as in the partial indexes: each query reads only the rows that it returns.
 _ITS_OWN = sa.text("dag_run.backfill_id IS NULL")
 _A_BACKFILLS = sa.text("dag_run.backfill_id IS NOT NULL")
@@ -98,44 +95,32 @@ _FIRST_OF_BACKFILL = _OF_BACKFILL.order_by(dag_run.c.logical_date)
 _LAST_OF_BACKFILL = _OF_BACKFILL.order_by(dag_run.c.logical_date.desc())
 
 
-def _each_queued(name: str, kind: str, index: str, dialect: str) -> str:
+def _each_queued(column: "sa.Column[Any]", index: str, kind: sa.TextClause) -> sa.CTE:
     """Return a table of the distinct names of queued runs: one look into the index for each, however many runs."""
-    runs = f"SELECT dag_run.{name} FROM {by_index(index, dialect)} WHERE dag_run.state = 'queued'"  # noqa: S608 - our own
-    runs += f" AND dag_run.backfill_id {kind}"
-    first, following = (
-        f"({runs}{more} ORDER BY dag_run.{name} LIMIT 1)" for more in ("", f" AND dag_run.{name} > w.name")
+    runs = sa.select(column).where(IS_QUEUED, kind).order_by(column).limit(1)
+    runs = runs.with_hint(dag_run, f"INDEXED BY {index}", "sqlite")
+    names = sa.select(runs.scalar_subquery().label("name")).cte("w", recursive=True)
+    following = runs.where(column > names.c.name).correlate(names).scalar_subquery()
+    return names.union_all(sa.select(following).where(names.c.name.is_not(None)))
+
+
+_dags = _each_queued(dag_run.c.dag_id, "ix_dag_run_queued_of_dag", _ITS_OWN)
+_backfills = _each_queued(dag_run.c.backfill_id, "ix_dag_run_queued_of_backfill", _A_BACKFILLS)
+_QUEUED_GROUPS: tuple[sa.Select[Any], ...] = (
+    _LIMITS.join_from(_dags, dag, dag.c.dag_id == _dags.c.name),
+    _LIMITS.add_columns(
+        backfill.c.id.label("backfill_id"),
+        backfill.c.is_paused.label("backfill_is_paused"),
+        backfill.c.max_active_runs.label("backfill_max_active_runs"),
     )
-    recursion = f"SELECT {first} UNION ALL SELECT {following} FROM w WHERE w.name IS NOT NULL"  # noqa: S608 - constants
-    return f"WITH RECURSIVE w(name) AS ({recursion})"
-
-
-def _queued_groups(dialect: str) -> tuple[Any, Any]:
-    dags = _each_queued("dag_id", "IS NULL", "ix_dag_run_queued_of_dag", dialect)
-    backfills = _each_queued("backfill_id", "IS NOT NULL", "ix_dag_run_queued_of_backfill", dialect)
-    limits = "SELECT dag.dag_id, dag.is_paused, dag.max_active_runs"
-    own = "backfill.id AS backfill_id, backfill.is_paused AS backfill_is_paused"
-    own += ", backfill.max_active_runs AS backfill_max_active_runs"
-    of_dags = sa.text(f"{dags} {limits} FROM w JOIN dag ON dag.dag_id = w.name")
-    of_backfills = sa.text(
-        f"{backfills} {limits}, {own} FROM w JOIN backfill ON backfill.id = w.name"
-        " JOIN dag ON dag.dag_id = backfill.dag_id"
-    )
-    return (
-        of_dags.columns(dag.c.dag_id, dag.c.is_paused, dag.c.max_active_runs),
-        of_backfills.columns(
-            dag.c.dag_id, dag.c.is_paused, dag.c.max_active_runs, backfill.c.id.label("backfill_id"),
-            backfill.c.is_paused.label("backfill_is_paused"),
-            backfill.c.max_active_runs.label("backfill_max_active_runs"),
-        ),
-    )  # fmt: skip
-
-
-_QUEUED_GROUPS = {dialect: _queued_groups(dialect) for dialect in DIALECTS}
+    .join_from(_backfills, backfill, backfill.c.id == _backfills.c.name)
+    .join(dag, dag.c.dag_id == backfill.c.dag_id),
+)
 
 
 def queued_groups(conn: Connection) -> list[QueuedGroup]:
     """Return the DAGs and the backfills that have queued runs: one row each, however many runs they have."""
-    return [group for query in _QUEUED_GROUPS[conn.dialect.name] for group in fetch(conn, QueuedGroup, query)]
+    return [group for query in _QUEUED_GROUPS for group in fetch(conn, QueuedGroup, query)]
 
 
 def first_queued(conn: Connection, wanted: Sequence[tuple[Group, int]]) -> list[list[QueuedRun]]:
@@ -187,9 +172,7 @@ def owned_runs(conn: Connection, epoch: int, ids: Collection[int]) -> list[Queue
 
 def dag_admissions(conn: Connection, dag_ids: list[str]) -> list[QueuedGroup]:
     """Return the limits of the DAGs that exist among these."""
-    return fetch_in(
-        conn, QueuedGroup, sa.select(dag.c.dag_id, dag.c.is_paused, dag.c.max_active_runs), dag.c.dag_id, dag_ids
-    )
+    return fetch_in(conn, QueuedGroup, _LIMITS, dag.c.dag_id, dag_ids)
 
 
 class ClaimedRuns(NamedTuple):
@@ -215,7 +198,11 @@ _LOCKED_QUEUED = (
     .order_by(dag_run.c.id)
     .with_for_update(key_share=True, skip_locked=True)
 )
-_LOCKED_LIMITS = _LIMITS.order_by(dag.c.dag_id).with_for_update(key_share=True, skip_locked=True)
+_LOCKED_LIMITS = (
+    _LIMITS.where(dag.c.dag_id.in_(sa.bindparam("dag_ids", expanding=True)))
+    .order_by(dag.c.dag_id)
+    .with_for_update(key_share=True, skip_locked=True)
+)
 _BACKFILL_LIMITS = sa.select(backfill.c.id, backfill.c.is_paused, backfill.c.max_active_runs).where(
     backfill.c.id.in_(sa.bindparam("ids", expanding=True))
 )
@@ -337,16 +324,6 @@ _ORPHANED = (
     .limit(sa.bindparam("limit"))
     .with_for_update(key_share=True, skip_locked=True)
 )
-_GIVE_BACK = (
-    sa.update(dag_run)
-    .where(
-        dag_run.c.id == sa.bindparam("key"),
-        dag_run.c.scheduler_id == sa.bindparam("owner"),
-        _IS_OWNED,
-        dag_run.c.state == DagRunState.RUNNING,
-    )
-    .values(scheduler_id=None, lease_epoch=NOBODYS_EPOCH)
-)
 
 
 def take_over_runs(
@@ -379,8 +356,10 @@ def give_back_run(conn: Connection, run_row_id: int, scheduler_id: str, epoch: i
 
     From then on its slots count as another scheduler's.
     """
-    own = {"key": run_row_id, "owner": scheduler_id, "epoch": epoch}
-    if not conn.execute(_GIVE_BACK, own).rowcount:
+    is_own = (dag_run.c.scheduler_id == scheduler_id, dag_run.c.lease_epoch == epoch)
+    is_running = (dag_run.c.id == run_row_id, dag_run.c.state == DagRunState.RUNNING)
+    give_back = sa.update(dag_run).where(*is_running, *is_own).values(scheduler_id=None, lease_epoch=NOBODYS_EPOCH)
+    if not conn.execute(give_back).rowcount:
         return False
     _lock_and_hand_over_tasks(conn, [run_row_id], NOBODYS_EPOCH)
     return True

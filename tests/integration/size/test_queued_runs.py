@@ -30,7 +30,7 @@ def let_wait(conn: sa.Connection, n: int) -> None:
     copy_rows(
         conn, dag_run, number,
         dag_id="d", run_id=named("q", number), run_type="manual", state="queued", reason="", run_after=NOON,
-        queued_at=NOON, conf=b'{"a": 1}', lease_epoch=0, logical_date=None,
+        queued_at=NOON, conf={"a": 1}, lease_epoch=0, logical_date=None,
     )  # fmt: skip
     look_at_sizes(conn)
 
