@@ -67,12 +67,8 @@ def check_dag(dag: SerializedDag) -> None:
     _check_groups(who, dag)
     _check_mapping(who, dag)
     _check_assets(who, dag)
-    for date in (
-        dag.start_date,
-        dag.end_date,
-        *(date for task in dag.tasks for date in (task.start_date, task.end_date)),
-        *(deadline.at for deadline in dag.deadlines),
-    ):
+    of_dag = (dag.start_date, dag.end_date, *(deadline.at for deadline in dag.deadlines))
+    for date in (*of_dag, *(date for task in dag.tasks for date in (task.start_date, task.end_date))):
         if date is not None and date.utcoffset() is None:
             raise SerializationError(f"{who}: the date {date.isoformat()} has no offset")
     try:
@@ -119,11 +115,9 @@ def _check_mapping(who: str, dag: SerializedDag) -> None:
     mapped = [(f"task {task.task_id!r}", task.map_length) for task in dag.tasks]
     mapped += [(f"task group {group.group_id!r}", group.map_length) for group in dag.task_groups]
     for name, length in mapped:
-        if length is None:
-            continue
-        missing = [source for source in results_in(length) if source not in known]
-        if missing:
-            raise SerializationError(f"{who}: {name} is mapped over the result of {missing[0]!r}, which is not a task")
+        for source in () if length is None else results_in(length):
+            if source not in known:
+                raise SerializationError(f"{who}: {name} is mapped over the result of {source!r}, which is not a task")
 
 
 def _check_assets(who: str, dag: SerializedDag) -> None:

@@ -20,20 +20,7 @@ from asynsched.authoring.task_group import TaskGroup
 from asynsched.authoring.trigger_rule import TriggerRule, WeightRule
 from asynsched.authoring.xcom_arg import XComArg
 from asynsched.errors import DagError, SerializationError, TimetableError
-from asynsched.serialization.schema import (
-    CallbackEvent,
-    MapConcat,
-    MapLength,
-    MapLiteral,
-    MapProduct,
-    MapResult,
-    MapZip,
-    SerializedDag,
-    SerializedDeadline,
-    SerializedParam,
-    SerializedTask,
-    SerializedTaskGroup,
-)
+from asynsched.serialization import schema
 from asynsched.timetables import CustomTimetable, KnownTimetable, NullTimetable, Timetable, decode
 from asynsched.timetables.asset_condition import AssetCondition, read_condition
 from asynsched.timetables.simple import asset_part, is_authors_own, time_part
@@ -43,17 +30,8 @@ if TYPE_CHECKING:
     from asynsched.authoring.deadline import DeadlineAlert
 
 
-def task_map_length(task: BaseOperator) -> MapLength | None:
-    """Return the number of instances of a mapped task; None if it is not mapped."""
-    return _of_input(task.expand_input) if isinstance(task, MappedOperator) else None
-
-
-def group_map_length(group: TaskGroup) -> MapLength | None:
-    """Return the number of instances of a mapped task group; None if it is not mapped.
-
-    Raises:
-        DagError: A task inside would not wait for the values to map over.
-    """
+def _group_map_length(group: TaskGroup) -> schema.MapLength | None:
+    """Return the number of instances of a mapped task group, whose tasks all wait for the values to map over."""
     if group.expand_input is None:
         return None
     for task in group:
@@ -65,40 +43,31 @@ def group_map_length(group: TaskGroup) -> MapLength | None:
     return _of_input(group.expand_input)
 
 
-def operator_class(task: BaseOperator) -> type[BaseOperator]:
-    """Return the operator of a task's tries."""
-    return task.operator_class if isinstance(task, MappedOperator) else type(task)
-
-
-def _of_input(expand_input: ExpandInput) -> MapLength:
+def _of_input(expand_input: ExpandInput) -> schema.MapLength:
     if isinstance(expand_input, ExpandKwargs):
         return _of_value(expand_input.kwargs)
     assert isinstance(expand_input, ExpandProduct)
     lengths = tuple(_of_value(value) for value in expand_input.arguments.values())
-    return lengths[0] if len(lengths) == 1 else MapProduct(lengths)
+    return lengths[0] if len(lengths) == 1 else schema.MapProduct(lengths)
 
 
-def _of_value(value: Any) -> MapLength:
+def _of_value(value: Any) -> schema.MapLength:
     if isinstance(value, XComArg):
-        return MapResult(value.operator.task_id)
+        return schema.MapResult(value.operator.task_id)
     if isinstance(value, TransformedArg):
         return _of_value(value.sources[0])
     if isinstance(value, ZippedArg):
-        return MapZip(tuple(map(_of_value, value.sources)), value.is_filled)
+        return schema.MapZip(tuple(map(_of_value, value.sources)), value.is_filled)
     if isinstance(value, ConcatenatedArg):
-        return MapConcat(tuple(map(_of_value, value.sources)))
+        return schema.MapConcat(tuple(map(_of_value, value.sources)))
     try:
-        return MapLiteral(len(value))
+        return schema.MapLiteral(len(value))
     except TypeError:
         raise SerializationError(f"{value!r:.100} cannot be mapped over") from None
 
 
-def stored_timetable(dag: DAG) -> KnownTimetable:
-    """Return the part of a DAG's schedule that depends on time, in a form that can be written and read.
-
-    Raises:
-        SerializationError: There is no such form; the message names the DAG and the class.
-    """
+def _stored_timetable(dag: DAG) -> KnownTimetable:
+    """Return the part of a DAG's schedule that depends on time, in a form that can be written and read."""
     timetable = time_part(dag.timetable)
     name = type(timetable).__name__
     try:
@@ -125,8 +94,8 @@ def _described(timetable: Timetable) -> dict[str, object]:
         raise TimetableError(f"{name} raised {type(exc).__name__}: {exc}") from exc
 
 
-_TASK_EVENTS: tuple[CallbackEvent, ...] = ("on_execute", "on_success", "on_failure", "on_retry", "on_skipped")
-_DAG_EVENTS: tuple[CallbackEvent, ...] = ("on_success", "on_failure")
+_TASK_EVENTS: tuple[schema.CallbackEvent, ...] = ("on_execute", "on_success", "on_failure", "on_retry", "on_skipped")
+_DAG_EVENTS: tuple[schema.CallbackEvent, ...] = ("on_success", "on_failure")
 _AS_IN_DAG = (
     "dag_id", "start_date", "end_date", "catchup", "max_active_runs", "max_active_tasks",
     "max_consecutive_failed_dag_runs", "is_paused_upon_creation", "fail_fast", "render_template_as_native_obj",
@@ -142,7 +111,7 @@ _AS_IN_TASK = (
 _PARAM_ADVICE = "use strings, numbers, lists and dicts, such as the ISO 8601 string of a date"
 
 
-def serialize_dag(dag: DAG) -> SerializedDag:
+def serialize_dag(dag: DAG) -> schema.SerializedDag:
     """Return the serialized form of a DAG, with its tasks in topological order.
 
     Raises:
@@ -156,11 +125,10 @@ def serialize_dag(dag: DAG) -> SerializedDag:
         raise SerializationError(f"DAG {dag.dag_id!r} cannot be written as JSON: {why}") from exc
 
 
-def _serialized(dag: DAG) -> SerializedDag:
+def _serialized(dag: DAG) -> schema.SerializedDag:
     dag.validate()
-    groups = dag.task_group_dict
-    timetable, assets = stored_timetable(dag), asset_part(dag.timetable)
-    return SerializedDag(
+    timetable, assets = _stored_timetable(dag), asset_part(dag.timetable)
+    return schema.SerializedDag(
         timetable=timetable.serialize(),
         asset_condition=None if assets is None else _condition(f"DAG {dag.dag_id!r}", assets),
         schedule_summary="" if isinstance(dag.timetable, NullTimetable) else dag.timetable.summary,
@@ -174,13 +142,13 @@ def _serialized(dag: DAG) -> SerializedDag:
         params=_params(f"DAG {dag.dag_id!r}", dag.params),
         callbacks=_callbacks(dag, _DAG_EVENTS),
         deadlines=tuple(_deadline(dag, alert) for alert in dag.deadline),
-        task_groups=tuple(_task_group(group) for group in groups.values()),
+        task_groups=tuple(_task_group(group) for group in dag.task_group_dict.values()),
         tasks=tuple(_task(dag, task) for task in dag.topological_sort()),
         **{name: getattr(dag, name) for name in _AS_IN_DAG},
     )
 
 
-def _checked(dag: SerializedDag) -> SerializedDag:
+def _checked(dag: schema.SerializedDag) -> schema.SerializedDag:
     """Return the DAG as the scheduler will read it."""
     from asynsched.serialization.decode import check_dag
 
@@ -189,14 +157,14 @@ def _checked(dag: SerializedDag) -> SerializedDag:
     except (TypeError, ValueError, OverflowError) as exc:
         raise SerializationError(f"DAG {dag.dag_id!r} cannot be written as JSON: {exc}") from exc
     try:
-        written = msgspec.json.decode(data, type=SerializedDag)
+        written = msgspec.json.decode(data, type=schema.SerializedDag)
     except msgspec.ValidationError as exc:
         raise SerializationError(f"DAG {dag.dag_id!r}: {exc}") from exc
     check_dag(written)
     return written
 
 
-def _task(dag: DAG, task: BaseOperator) -> SerializedTask:
+def _task(dag: DAG, task: BaseOperator) -> schema.SerializedTask:
     who = task_owner(task.task_id, dag.dag_id)
     for field in task.template_fields:
         if not task.is_mapped and not hasattr(task, field):
@@ -205,7 +173,7 @@ def _task(dag: DAG, task: BaseOperator) -> SerializedTask:
             )
     group = task.task_group
     # Attributes may have been set after construction, so they are checked again.
-    return SerializedTask(
+    return schema.SerializedTask(
         downstream_task_ids=tuple(sorted(task.downstream_task_ids)),
         group_id=None if group is None else group.group_id,
         doc_md=_text(task, "doc_md", task.doc_md),
@@ -218,7 +186,7 @@ def _task(dag: DAG, task: BaseOperator) -> SerializedTask:
         priority_weight=arguments.priority_weight(who, task.priority_weight),
         weight_rule=arguments.one_of(who, "weight_rule", task.weight_rule, WeightRule),  # type: ignore[arg-type]
         is_empty=_is_empty(task),
-        map_length=task_map_length(task),
+        map_length=_of_input(task.expand_input) if isinstance(task, MappedOperator) else None,
         callbacks=_callbacks(task, _TASK_EVENTS),
         template_fields=tuple(task.template_fields),
         inlets=_assets(who, task.inlets),
@@ -234,12 +202,8 @@ def _sensor_fields(task: BaseOperator) -> dict[str, Any]:
         return {"is_sensor": True, "sensor_mode": task.shared.get("mode", "poke")}
     if not isinstance(task, BaseSensorOperator):
         return {}
-    return {
-        "is_sensor": True,
-        "sensor_mode": task.mode,
-        "poke_interval": task.poke_interval,
-        "sensor_timeout": task.timeout,
-    }
+    known = {"sensor_mode": task.mode, "poke_interval": task.poke_interval, "sensor_timeout": task.timeout}
+    return {"is_sensor": True, **known}
 
 
 def _assets(who: str, assets: Iterable[BaseAsset]) -> tuple[AssetCondition, ...]:
@@ -257,7 +221,7 @@ def _condition(who: str, expression: dict[str, Any]) -> AssetCondition:
 
 def _is_empty(task: BaseOperator) -> bool:
     """Return whether a task can succeed without a process, because no user code would run."""
-    cls = operator_class(task)
+    cls = task.operator_class if isinstance(task, MappedOperator) else type(task)
     return (
         issubclass(cls, EmptyOperator)
         and cls.execute is EmptyOperator.execute
@@ -270,14 +234,14 @@ def _is_empty(task: BaseOperator) -> bool:
     )
 
 
-def _task_group(group: TaskGroup) -> SerializedTaskGroup:
+def _task_group(group: TaskGroup) -> schema.SerializedTaskGroup:
     parent = group.parent_group
-    return SerializedTaskGroup(
+    return schema.SerializedTaskGroup(
         group_id=group.group_id or "",
         parent_id=None if parent is None else parent.group_id,
         tooltip=group.tooltip,
         prefix_group_id=group.prefix_group_id,
-        map_length=group_map_length(group),
+        map_length=_group_map_length(group),
     )
 
 
@@ -286,13 +250,13 @@ def _edge_labels(dag: DAG, task: BaseOperator) -> dict[str, str]:
     return {name: str(info["label"]) for name, info in sorted(infos.items()) if info.get("label")}
 
 
-def _callbacks(owner: DAG | BaseOperator, events: Iterable[CallbackEvent]) -> tuple[CallbackEvent, ...]:
+def _callbacks(owner: DAG | BaseOperator, events: Iterable[schema.CallbackEvent]) -> tuple[schema.CallbackEvent, ...]:
     return tuple(event for event in events if getattr(owner, f"{event}_callback"))
 
 
-def _deadline(dag: DAG, alert: "DeadlineAlert") -> SerializedDeadline:
+def _deadline(dag: DAG, alert: "DeadlineAlert") -> schema.SerializedDeadline:
     reference = alert.reference
-    return SerializedDeadline(
+    return schema.SerializedDeadline(
         reference=reference.kind,  # type: ignore[arg-type]
         interval=alert.interval.total_seconds(),
         name=_text(dag, "the name of a deadline", alert.name) or "",
@@ -302,7 +266,7 @@ def _deadline(dag: DAG, alert: "DeadlineAlert") -> SerializedDeadline:
     )
 
 
-def _params(who: str, params: ParamsDict) -> dict[str, SerializedParam]:
+def _params(who: str, params: ParamsDict) -> dict[str, schema.SerializedParam]:
     found = {}
     for name, param in params.params():
         has_default = param.value is not NOTSET
@@ -312,7 +276,7 @@ def _params(who: str, params: ParamsDict) -> dict[str, SerializedParam]:
             check_json(param.schema, f"{who}: the schema of the param {name!r}", advice=_PARAM_ADVICE)
         except TypeError as exc:
             raise SerializationError(str(exc)) from None
-        found[name] = SerializedParam(
+        found[name] = schema.SerializedParam(
             value, has_default, param.schema, _text(who, f"param {name!r}", param.description)
         )
     return found
