@@ -2,8 +2,9 @@
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
 from functools import partial
+
+from msgspec import Struct
 
 from asynsched.channels import Channels
 from asynsched.clock import Clock
@@ -45,8 +46,7 @@ from asynsched.store.database import Database
 from asynsched.store.engines.urls import DatabaseUrl, parse_url
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Foundation:
+class Foundation(Struct, frozen=True, kw_only=True):
     """A scheduler before it has services.
 
     Attributes:
@@ -66,7 +66,7 @@ class Foundation:
     database: Database
     database_url: str | None
     lease: Lease
-    metrics: Metrics = field(default_factory=NoMetrics)
+    metrics: Metrics = NoMetrics()
     in_threads: bool = True
 
     @property

@@ -9,17 +9,26 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TypeVar
 
+from msgspec import Struct
+
 from asynsched.keys import DagRunKey
 from asynsched.protocol.messages import CodeVersion, Ended, Launch, Started, TriggerOutcome, TriggerSpec
 
 T = TypeVar("T")
 
 
+class _OfDag(Struct, frozen=True):
+    dag_id: str
+
+
+class _OfRun(Struct, frozen=True):
+    run: DagRunKey
+
+
 # Files
 
 
-@dataclass(frozen=True, slots=True)
-class FileChanged:
+class FileChanged(Struct, frozen=True):
     """A DAG file, or a file that one may have imported, was made, edited or removed.
 
     `path` is relative to the DAG folder, with forward slashes. `forced` parses it even if its content is known.
@@ -34,28 +43,22 @@ class FileChanged:
     at_start: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class FolderScanned:
+class FolderScanned(Struct, frozen=True):
     """The whole DAG folder was walked; every change that the walk found was sent before."""
 
 
 # DAGs and assets: changes that may make a run due
 
 
-@dataclass(frozen=True, slots=True)
-class DagChanged:
+class DagChanged(_OfDag, frozen=True):
     """A stored DAG has changed: it has a new version, was paused or unpaused, or was removed."""
 
-    dag_id: str
 
-
-@dataclass(frozen=True, slots=True)
-class AssetsUpdated:
+class AssetsUpdated(Struct, frozen=True):
     """The database has new asset events, and DAGs may wait for them."""
 
 
-@dataclass(frozen=True, slots=True)
-class RunEnded:
+class RunEnded(Struct, frozen=True):
     """A DagRun has ended, and its end is stored."""
 
     run: DagRunKey
@@ -65,43 +68,27 @@ class RunEnded:
 # Runs
 
 
-@dataclass(frozen=True, slots=True)
-class RunCreated:
+class RunCreated(_OfRun, frozen=True):
     """A DagRun is in the database, and waits to be started."""
 
-    run: DagRunKey
 
-
-@dataclass(frozen=True, slots=True)
-class RunsCreated:
+class RunsCreated(_OfDag, frozen=True):
     """The database may have runs of a DAG that no message announced."""
 
-    dag_id: str
 
-
-@dataclass(frozen=True, slots=True)
-class RunEdited:
+class RunEdited(_OfRun, frozen=True):
     """A user cleared, marked or cancelled this DagRun, or asks its scheduler to."""
 
-    run: DagRunKey
 
-
-@dataclass(frozen=True, slots=True)
-class RunCancelled:
+class RunCancelled(_OfRun, frozen=True):
     """This program wants a DagRun ended and its tasks killed, and waits for it no longer."""
 
-    run: DagRunKey
 
-
-@dataclass(frozen=True, slots=True)
-class RunWatched:
+class RunWatched(_OfRun, frozen=True):
     """A process on this database waits for changes of this DagRun."""
 
-    run: DagRunKey
 
-
-@dataclass(frozen=True, slots=True)
-class RunsOrphaned:
+class RunsOrphaned(Struct, frozen=True):
     """Another scheduler has left runs without an owner."""
 
 
@@ -111,20 +98,15 @@ RunNews = RunCreated | RunsCreated | RunEdited | RunCancelled | RunWatched | Run
 # Limits: changes that may let runs and tasks start, or hold them back
 
 
-@dataclass(frozen=True, slots=True)
-class BackfillChanged:
+class BackfillChanged(_OfDag, frozen=True):
     """A user made, paused or ended a backfill of this DAG."""
 
-    dag_id: str
 
-
-@dataclass(frozen=True, slots=True)
-class PoolsChanged:
+class PoolsChanged(Struct, frozen=True):
     """A user changed the pools."""
 
 
-@dataclass(frozen=True, slots=True)
-class SlotsFreed:
+class SlotsFreed(Struct, frozen=True):
     """Another scheduler has given back slots of pools, or of other shared limits."""
 
 
@@ -134,31 +116,27 @@ LimitNews = DagChanged | BackfillChanged | PoolsChanged | SlotsFreed
 # Tries
 
 
-@dataclass(frozen=True, slots=True)
-class TaskReady:
+class TaskReady(Struct, frozen=True):
     """A task instance was granted its slots and is stored as queued: launch it."""
 
     dag_run_id: int
     launch: Launch
 
 
-@dataclass(frozen=True, slots=True)
-class TriesStored:
+class TriesStored(Struct, frozen=True):
     """The ends of these tries are durable: the executor may forget them."""
 
     tokens: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class TryUnwanted:
+class TryUnwanted(Struct, frozen=True):
     """A queued or running try must be ended."""
 
     token: str
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
-class TaskFinished:
+class TaskFinished(Struct, frozen=True):
     """A try began, or ended, or was lost."""
 
     event: Started | Ended
@@ -167,38 +145,33 @@ class TaskFinished:
 # Triggers and callbacks
 
 
-@dataclass(frozen=True, slots=True)
-class TriggerWanted:
+class TriggerWanted(Struct, frozen=True):
     """A task instance is stored as deferred: run its trigger, of this code."""
 
     trigger: TriggerSpec
     code: CodeVersion
 
 
-@dataclass(frozen=True, slots=True)
-class TriggerUnwanted:
+class TriggerUnwanted(Struct, frozen=True):
     """No task instance waits for a trigger any more, and that change is stored."""
 
     trigger_id: str
 
 
-@dataclass(frozen=True, slots=True)
-class TriggerFired:
+class TriggerFired(Struct, frozen=True):
     """A trigger has fired or failed."""
 
     outcome: TriggerOutcome
 
 
-@dataclass(frozen=True, slots=True)
-class CallbackRequested:
+class CallbackRequested(Struct, frozen=True):
     """The database has callbacks that wait to be run."""
 
 
 # Other schedulers
 
 
-@dataclass(frozen=True, slots=True)
-class SchedulersChanged:
+class SchedulersChanged(Struct, frozen=True):
     """Another scheduler of this database has come or gone."""
 
 

@@ -8,12 +8,12 @@
 A tick does one bounded pass over all of it; the parses themselves run beside. `files.py` has the place of each file.
 """
 
-from dataclasses import replace
 from datetime import datetime, timedelta
 
 import anyio
 import anyio.to_thread
 from anyio.abc import TaskGroup, TaskStatus
+from msgspec.structs import replace
 
 from asynsched.channels import Channels, DagChanged
 from asynsched.clock import Clock

@@ -8,9 +8,11 @@ moment of parses, because other schedulers do not parse the files that this one 
 
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Iterable, Sequence
-from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Protocol
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from asynsched.clock import Clock
 from asynsched.errors import StoreUnavailable
@@ -30,8 +32,7 @@ RETRY_DELAY = timedelta(seconds=1)
 NEVER = datetime.min.replace(tzinfo=UTC)
 
 
-@dataclass(frozen=True, slots=True)
-class ParseJob:
+class ParseJob(Struct, frozen=True):
     """A file to be parsed: the look at it that decided so, and the request for that look."""
 
     path: str

@@ -14,9 +14,10 @@ import platform
 import stat
 import zipfile
 import zlib
-from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
+
+from msgspec import Struct
 
 from asynsched._version import __version__
 from asynsched.serialization.schema import SCHEMA_VERSION, FileError
@@ -35,8 +36,7 @@ _CHUNK_BYTES = 1024**2
 _ABSENT = frozenset({errno.ENOENT, errno.ENOTDIR})
 
 
-@dataclass(frozen=True, slots=True)
-class LookRequest:
+class LookRequest(Struct, frozen=True):
     """Why a file is looked at.
 
     `is_urgent`: the file changed, or a user asks for it. `is_forced`: parse it even if nothing about it is new.
@@ -64,8 +64,7 @@ class LookRequest:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class Look:
+class Look(Struct, frozen=True):
     """The present state of a file. A file that is not gone and has no error can be parsed.
 
     `content_hash` is the hash of the bytes, `text_hash` that of a Python file's text, like `SourceFile.content_hash`.

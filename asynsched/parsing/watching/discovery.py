@@ -10,9 +10,10 @@ import stat
 from collections import deque
 from collections.abc import Iterable
 from contextlib import suppress
-from dataclasses import dataclass, field
 from pathlib import Path, PurePath
 from typing import NamedTuple
+
+from msgspec import Struct
 
 from asynsched.parsing.watching.ignore_rules import IGNORE_FILES, IgnoreRules, read_patterns
 
@@ -40,20 +41,19 @@ class FoundFile(NamedTuple):
     is_ignored: bool
 
 
-@dataclass
-class Snapshot:
+class Snapshot(Struct):
     """The DAG folder as one walk found it. Paths are relative to it, with forward slashes."""
 
-    files: dict[str, FoundFile] = field(default_factory=dict)
-    folders: dict[FolderId, str] = field(default_factory=dict)
-    ignored_folders: set[str] = field(default_factory=set)
-    rules: dict[str, IgnoreRules] = field(default_factory=dict)
+    files: dict[str, FoundFile] = {}
+    folders: dict[FolderId, str] = {}
+    ignored_folders: set[str] = set()
+    rules: dict[str, IgnoreRules] = {}
     """Of each folder."""
-    outside: dict[FolderId, str] = field(default_factory=dict)
+    outside: dict[FolderId, str] = {}
     """Absolute paths of folders elsewhere: they hold the target of a link, or a link on the DAG folder's own path."""
-    links: dict[tuple[FolderId, str], set[str]] = field(default_factory=dict)
+    links: dict[tuple[FolderId, str], set[str]] = {}
     """The paths of a name in a real folder through symbolic links; ROOT: a change there needs a new walk."""
-    problems: list[str] = field(default_factory=list)
+    problems: list[str] = []
     """Reported to the user: unreadable folders, lines of ignore files that are not patterns."""
 
     def is_ignored(self, path: str) -> bool:

@@ -9,9 +9,9 @@ Source:
 """
 
 import re
-from dataclasses import dataclass
 from typing import NamedTuple
 
+from msgspec import Struct
 from pathspec import GitIgnoreSpec
 from pathspec.patterns.gitignore.spec import GitIgnoreSpecPattern
 
@@ -33,8 +33,7 @@ class Patterns(NamedTuple):
     problems: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class IgnoreRules:
+class IgnoreRules(Struct, frozen=True):
     """The patterns that hold in a folder: its own, and those of the folders above it, the deepest last."""
 
     levels: tuple[tuple[str, GitIgnoreSpec], ...] = ()

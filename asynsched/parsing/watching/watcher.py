@@ -15,7 +15,6 @@ import os
 import socket
 import sys
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Literal
@@ -24,6 +23,8 @@ import anyio
 import anyio.to_thread
 import structlog
 from anyio.abc import TaskGroup, TaskStatus
+from msgspec import Struct
+from msgspec.structs import replace
 
 from asynsched.channels import Channels, FileChanged, FolderScanned
 from asynsched.clock import Clock
@@ -60,8 +61,7 @@ MANY_EVENTS = 1000
 """For as many, a walk is cheaper, and also finds changes that an overflowing queue of the kernel has lost."""
 
 
-@dataclass
-class Touched:
+class Touched(Struct):
     """The meaning of a burst of events.
 
     `files` are relative paths with the metadata that each has now, None for one that is gone. `needs_walk` is set when
@@ -69,7 +69,7 @@ class Touched:
     one may have its path, and even its inode, by now.
     """
 
-    files: dict[str, FoundFile | None] = field(default_factory=dict)
+    files: dict[str, FoundFile | None] = {}
     needs_walk: bool = False
     needs_watch: bool = False
 
