@@ -5,19 +5,15 @@ the targets of symbolic links are taken in. A changed set of folders needs a new
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection
 
 import anyio
-from anyio.abc import TaskGroup
 
 from asynsched.clock import Clock
 
-EventPaths = set[str]
-"""Absolute paths that events name."""
-
 
 class FileEvents(ABC):
-    """The events of a set of folders, gathered until they are taken.
+    """The paths that events name in a set of folders, gathered until they are taken.
 
     Args:
         folders: Absolute paths of the folders.
@@ -25,6 +21,9 @@ class FileEvents(ABC):
         debounce: Longest time that a burst is gathered, seconds.
         clock: Measures both.
         wake: Called in the event loop whenever there is something to take, or the watch has failed.
+
+    Attributes:
+        is_ready: Set once every folder is watched, or `failure` says why none is.
     """
 
     def __init__(
@@ -37,25 +36,33 @@ class FileEvents(ABC):
         self._debounce = debounce
         self._clock = clock
         self._wake = wake
-        self._paths: EventPaths = set()
+        self._paths: set[str] = set()
+        self._scope = anyio.CancelScope()
+
+    async def listen(self) -> None:
+        """Gather events until `stop` is called, or the watch fails."""
+        try:
+            with self._scope:
+                await self._listen()
+        except (OSError, RuntimeError) as exc:
+            self.failure = exc
+            self._wake()
+        finally:
+            self.is_ready.set()
 
     @abstractmethod
-    def start(self, tasks: TaskGroup) -> None:
-        """Begin to watch; `is_ready` is set once every folder is watched, or `failure` says why none is."""
+    async def _listen(self) -> None:
+        """Watch the folders, set `is_ready`, and gather. OSError and RuntimeError mean that the watch has failed."""
 
-    @abstractmethod
     def stop(self) -> None:
         """Stop watching, soon. Events that were gathered can still be taken."""
+        self._scope.cancel()
 
-    def take(self) -> EventPaths:
-        """Return the paths that events have named since the last call."""
+    def take(self) -> set[str]:
+        """Return the absolute paths that events have named since the last call."""
         paths, self._paths = self._paths, set()
         return paths
 
-    def _gather(self, paths: Iterable[str]) -> None:
-        self._paths.update(paths)
-        self._wake()
-
-    def _fail(self, reason: Exception) -> None:
-        self.failure = reason
+    def _gather(self, paths: set[str]) -> None:
+        self._paths |= paths
         self._wake()

@@ -112,7 +112,10 @@ class Watcher(Service):
         if self._settings.mode == "auto" and not await anyio.to_thread.run_sync(has_events, self._root):
             self._poll("its file system reports no changes")
         async with anyio.create_task_group() as self._tasks:
-            await super().run(task_status=task_status)
+            try:
+                await super().run(task_status=task_status)
+            finally:
+                self._stop_watching()
 
     async def tick(self, now: datetime) -> None:
         events = set() if self._events is None else self._events.take()
@@ -230,7 +233,7 @@ class Watcher(Service):
         self._events = self._new_events(
             folders, step=self._settings.step, debounce=self._settings.debounce, clock=self.clock, wake=self.wake
         )
-        self._events.start(self._tasks)
+        self._tasks.start_soon(self._events.listen, name="file_events")
         await self._events.is_ready.wait()
         if self._events.failure is None:
             self._failures = 0

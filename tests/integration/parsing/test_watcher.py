@@ -219,7 +219,7 @@ class FullInotify(InotifyEvents):
 class FullWatchfiles(WatchfilesEvents):
     """The same elsewhere."""
 
-    def _watch(self, flag: Any) -> None:
+    def _watch(self) -> None:
         raise OSError("OS file watch limit reached.")
 
 
