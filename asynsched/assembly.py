@@ -1,9 +1,12 @@
-"""Makes the services of a scheduler and connects them."""
+"""The services of a scheduler: how they are made and connected, the order in which they start and stop, their state."""
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from dataclasses import dataclass
+from datetime import timedelta
 from functools import partial
 
+import anyio
 from msgspec import Struct
 
 from asynsched.channels import Channels
@@ -39,24 +42,162 @@ from asynsched.scheduling.run_waiters import RunWaiters
 from asynsched.scheduling.slices import AT_ONCE
 from asynsched.scheduling.triggerer import Triggerer
 from asynsched.service import Availability, Service, Steps
-from asynsched.services import Services
 from asynsched.settings import Settings
 from asynsched.states import TaskInstanceState
 from asynsched.store.database import Database
-from asynsched.store.engines.urls import DatabaseUrl, parse_url
+from asynsched.store.engines.urls import parse_url
+from asynsched.store.schedulers import set_room
+
+SETTLE_SECONDS = 5.0
+"""How long a stopping scheduler takes at most to store the reports of the drained tries."""
+HURRIED_SETTLE_SECONDS = 2.0
+"""The same limit for a scheduler that was told to hurry."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Services:
+    """The parts of a scheduler.
+
+    The consumers start first. When the scheduler stops, the producers stop, then the executor drains, then the
+    consumers stop: the reports of the last tries are still stored.
+
+    Attributes:
+        steps: Wakes callers that wait for a state of all services.
+    """
+
+    parser: SandboxParser
+    executor: Executor
+    manual_runs: ManualRuns
+    vitals: Vitals
+    steps: Steps
+
+    watcher: Watcher
+    dispatcher: ParseDispatcher
+    creator: DagRunCreator
+    sweeper: RetentionSweeper
+    listeners: tuple[Service, ...]
+
+    heartbeat: ExecutorHeartbeat
+    evaluator: DependencyEvaluator
+    callbacks: CallbackRunner
+    deadlines: DeadlineWatcher
+    triggerer: Triggerer
+    waiters: RunWaiters
+    claim: Claim
+
+    @property
+    def producers(self) -> tuple[Service, ...]:
+        """The services that make work."""
+        return (self.watcher, self.dispatcher, self.creator, self.sweeper, *self.listeners)
+
+    @property
+    def consumers(self) -> tuple[Service, ...]:
+        """The services that finish work, and those that hold the lease."""
+        return (
+            self.heartbeat,
+            self.evaluator,
+            self.callbacks,
+            self.deadlines,
+            self.triggerer,
+            self.waiters,
+            *self.claim.services,
+        )
+
+    # State of all together
+
+    @property
+    def are_idle(self) -> bool:
+        """Whether nothing is left to parse, to create, to run or to call back."""
+        return self._others_are_idle and self.evaluator.is_idle
+
+    @property
+    def are_at_a_standstill(self) -> bool:
+        """Whether all services wait for active runs that cannot progress."""
+        return self._others_are_idle and self.evaluator.is_at_a_standstill
+
+    @property
+    def _others_are_idle(self) -> bool:
+        others = (self.dispatcher, self.creator, self.deadlines, self.callbacks, self.heartbeat)
+        return all(part.is_at_rest for part in (*others, self.evaluator)) and all(part.is_idle for part in others)
+
+    @property
+    def are_settled(self) -> bool:
+        """Whether all that the executor has reported is stored, and the executor knows that."""
+        return (
+            self.heartbeat.is_idle
+            and self.heartbeat.is_at_rest
+            and self.evaluator.is_settled
+            and self.callbacks.is_settled
+            and self.triggerer.is_settled
+        )
+
+    # How they begin and end
+
+    async def recover(self, database: Database, lease_epoch: int) -> None:
+        """Start the executor, and take up the runs, callbacks and triggers of earlier schedulers."""
+        executor, now = self.executor, self.evaluator.clock.now()
+        held = await executor.start(lease_epoch)
+        await self.evaluator.recover(held, now)
+        await self.callbacks.recover(held)
+        self.triggerer.recover(held, now)
+        # Last, because a scheduler has room only while it serves: that tells a starting one from a stopping one.
+        await database.write(set_room, self.claim.scheduler_id, executor.parallelism, executor.capacities)
+
+    def stop_beginning(self) -> None:
+        """Begin no task, callback or trigger from now on."""
+        self.evaluator.stop_granting()
+        self.callbacks.stop_beginning()
+        self.triggerer.stop()
+
+    async def drain(self, grace: timedelta, hurried: anyio.Event) -> None:
+        """Wait a grace time for running tasks to end, interrupt the rest, and wait until all ends are stored.
+
+        Args:
+            grace: How long tasks may go on.
+            hurried: Once it is set, nothing waits for tasks any more.
+        """
+        clock = self.evaluator.clock
+        await cancelled_by(hurried, lambda: self.executor.drain(clock.now() + grace))
+        if hurried.is_set():
+            await self.executor.drain(clock.now())
+        with anyio.move_on_after(HURRIED_SETTLE_SECONDS if hurried.is_set() else SETTLE_SECONDS):
+            await self.steps.until(lambda: self.are_settled)
+
+
+async def cancelled_by(event: anyio.Event, work: Callable[[], Awaitable[object]]) -> bool:
+    """Do some work, and cancel it once an event is set. Returns whether the work was done.
+
+    Raises:
+        Exception: Raised by the work, without a group around it.
+    """
+    if event.is_set():
+        return False
+    failure: Exception | None = None
+    is_done = False
+    async with anyio.create_task_group() as group:
+
+        async def cancel() -> None:
+            await event.wait()
+            group.cancel_scope.cancel()
+
+        group.start_soon(cancel)
+        try:
+            await work()
+            is_done = True
+        except Exception as exc:  # noqa: BLE001 - it is raised below, where no group wraps it
+            failure = exc
+        group.cancel_scope.cancel()
+    if failure is not None:
+        raise failure
+    return is_done
 
 
 class Foundation(Struct, frozen=True, kw_only=True):
     """A scheduler before it has services.
 
     Attributes:
-        settings: All settings.
-        channels: Connect the services.
-        clock: Times everything.
-        database: Has the state.
         database_url: For connections beside `database`; None where a program has passed an open database.
         lease: This scheduler's name, and the epoch of its runs.
-        metrics: Take the figures.
         in_threads: Whether long computations leave the loop; in a simulation no thread may decide an order.
     """
 
@@ -68,12 +209,6 @@ class Foundation(Struct, frozen=True, kw_only=True):
     lease: Lease
     metrics: Metrics = NoMetrics()
     in_threads: bool = True
-
-    @property
-    def postgresql_url(self) -> DatabaseUrl | None:
-        """Where PostgreSQL is; None for SQLite, and for a database that was passed open."""
-        url = None if self.database_url is None else parse_url(self.database_url)
-        return url if url is not None and url.backend == "postgresql" else None
 
 
 MakeExecutor = Callable[[ExecutorContext], Executor]
@@ -93,7 +228,10 @@ def assemble(
     parser = SandboxParser(settings)
     manual_runs = ManualRuns(database, clock, partial(manual_interval, parser, database))
     heartbeat, executor = _execution(base, manual_runs, make_executor)
-    claim = _claim(base, executor, availability, on_lease_lost)
+    claim = make_claim(
+        base.lease, database=database, database_url=base.database_url, channels=channels, clock=clock,
+        tell_executor=executor.renew_lease, availability=availability, on_lost=on_lease_lost,
+    )  # fmt: skip
     versions = VersionCache(database, settings.home_path / SOURCES, settings.dags_path, in_thread=base.in_threads)
     evaluator = make_evaluator(base, versions, executor.parallelism, executor.capacities, claim.has_peers)
     vitals = Vitals(clock, scheduler_id, settings.monitor.longest_step)
@@ -144,21 +282,6 @@ def _execution(
     return heartbeat, executor
 
 
-def _claim(
-    base: Foundation, executor: Executor, availability: Availability, on_lease_lost: Callable[[], None]
-) -> Claim:
-    return make_claim(
-        base.lease,
-        database=base.database,
-        database_url=base.database_url,
-        channels=base.channels,
-        clock=base.clock,
-        tell_executor=executor.renew_lease,
-        availability=availability,
-        on_lost=on_lease_lost,
-    )
-
-
 def _parse_claims(base: Foundation, claim: Claim) -> ParseClaims | None:
     """Return what divides parses among several schedulers; None where there is one."""
     if claim.peers is None:
@@ -171,8 +294,8 @@ def _listeners(base: Foundation, vitals: Vitals) -> tuple[Service, ...]:
     """Return the services that hear other processes: commands on this machine, and on PostgreSQL all machines."""
     home, channels, clock = base.settings.home_path, base.channels, base.clock
     bell = BellListener(home=home, channels=channels, clock=clock, health=vitals.health)
-    url = base.postgresql_url
-    if url is None:
+    url = None if base.database_url is None else parse_url(base.database_url)
+    if url is None or url.backend != "postgresql":
         return (bell,)
     # Its driver is loaded only where it is used.
     from asynsched.housekeeping.notification_listener import NotificationListener
@@ -204,11 +327,8 @@ def make_evaluator(
     """Return an evaluator without runs.
 
     Args:
-        base: The settings, database and clock that it uses.
-        versions: Those of the DAGs whose runs it takes in.
         parallelism: How many tasks may run at once.
         executors: How many of them each of several executors runs, by the names that tasks give.
-        has_peers: Whether there are other schedulers now.
     """
     evaluation = Evaluation.by_settings(
         base.settings,
@@ -241,16 +361,24 @@ def make_evaluator(
 def name_gauges(metrics: Metrics, services: Services) -> None:
     """Name the function that reads each gauge."""
     evaluation, dispatcher = services.evaluator.evaluation, services.dispatcher
-    limit = evaluation.ready.parallelism
+    limit, pools = evaluation.ready.parallelism, evaluation.ready.pools
 
     def of_files(field: str) -> Iterable[Sample]:
         yield (), sum(getattr(row, field) for row in dispatcher.known)
 
-    def of_pools(place: int) -> Iterable[Sample]:
-        for name, slots in _pool_slots(evaluation).items():
-            n = slots[place]
-            if n is not None:
-                yield (name,), n
+    def in_state(state: TaskInstanceState) -> Iterable[Sample]:
+        yield (), sum(task.state == state for task in list(evaluation.tries.values()))
+
+    def open_slots() -> Iterable[Sample]:
+        return [
+            ((name,), pool.capacity - pool.taken) for name, pool in list(pools.items()) if pool.capacity is not None
+        ]
+
+    def of_pools(state: TaskInstanceState) -> Iterable[Sample]:
+        taken: Counter[str] = Counter()
+        for task in list(evaluation.tries.values()):
+            taken[task.task.pool] += task.task.pool_slots if task.state == state else 0
+        return [((name,), taken[name]) for name in list(pools)]
 
     def of_loops(field: str) -> Iterable[Sample]:
         return [((loop.name,), getattr(loop, field) or 0.0) for loop in services.vitals.health().loops]
@@ -259,34 +387,14 @@ def name_gauges(metrics: Metrics, services: Services) -> None:
     metrics.gauge("dag_processing.import_errors", lambda: of_files("n_errors"))
     metrics.gauge("dag_processing.file_path_queue_size", lambda: [((), dispatcher.jobs.n_waiting)])
     metrics.gauge("executor.open_slots", lambda: [((), (limit.capacity or 0) - limit.used)])
-    metrics.gauge("executor.queued_tasks", lambda: [((), _in_state(evaluation)[TaskInstanceState.QUEUED])])
-    metrics.gauge("executor.running_tasks", lambda: [((), _in_state(evaluation)[TaskInstanceState.RUNNING])])
-    metrics.gauge("pool.open_slots", lambda: of_pools(0))
-    metrics.gauge("pool.queued_slots", lambda: of_pools(1))
-    metrics.gauge("pool.running_slots", lambda: of_pools(2))
-    metrics.gauge("pool.deferred_slots", lambda: of_pools(3))
+    metrics.gauge("executor.queued_tasks", lambda: in_state(TaskInstanceState.QUEUED))
+    metrics.gauge("executor.running_tasks", lambda: in_state(TaskInstanceState.RUNNING))
+    metrics.gauge("pool.open_slots", open_slots)
+    metrics.gauge("pool.queued_slots", lambda: of_pools(TaskInstanceState.QUEUED))
+    metrics.gauge("pool.running_slots", lambda: of_pools(TaskInstanceState.RUNNING))
+    metrics.gauge("pool.deferred_slots", lambda: [((name,), pool.deferred) for name, pool in list(pools.items())])
     metrics.gauge("scheduler.dagruns.running", lambda: [((), len(evaluation.runs))])
     metrics.gauge("triggers.running", lambda: [((), services.triggerer.n_triggers)])
     metrics.gauge("scheduler.loop_age_seconds", lambda: of_loops("age_seconds"))
     metrics.gauge("scheduler.loop_step_seconds", lambda: of_loops("step_seconds"))
     metrics.gauge("scheduler.stale_messages", lambda: [((), evaluation.pending.n_stale)])
-
-
-def _in_state(evaluation: Evaluation) -> Counter[TaskInstanceState | None]:
-    return Counter(task.state for task in list(evaluation.tries.values()))
-
-
-def _pool_slots(evaluation: Evaluation) -> dict[str, tuple[int | None, int, int, int]]:
-    """Return the open, queued, running and deferred slots of each pool; open is None for a pool without a limit."""
-    taken: Counter[tuple[str, TaskInstanceState | None]] = Counter()
-    for task in list(evaluation.tries.values()):
-        taken[task.task.pool, task.state] += task.task.pool_slots
-    return {
-        name: (
-            None if pool.capacity is None else pool.capacity - pool.taken,
-            taken[name, TaskInstanceState.QUEUED],
-            taken[name, TaskInstanceState.RUNNING],
-            pool.deferred,
-        )
-        for name, pool in list(evaluation.ready.pools.items())
-    }

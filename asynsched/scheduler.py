@@ -16,7 +16,7 @@ import structlog
 from anyio.abc import TaskStatus
 from msgspec.structs import replace
 
-from asynsched.assembly import Foundation, assemble, name_gauges
+from asynsched.assembly import Foundation, Services, assemble, cancelled_by, name_gauges
 from asynsched.channels import AssetsUpdated, Channels, RunCancelled, RunCreated, RunEdited
 from asynsched.clock import Clock, SystemClock, new_token
 from asynsched.errors import AsynschedError, LeaseLost, NotFound, NotServing, Standstill, StoreError
@@ -35,7 +35,6 @@ from asynsched.results import FinishedRun, Running, RunningTry, read_finished_ru
 from asynsched.scheduling.creation.triggering import update_by_program
 from asynsched.scheduling.requests.run_requests import submit_by_program
 from asynsched.scheduling.run_waiters import RunWaiters
-from asynsched.services import Services, cancelled_by
 from asynsched.settings import Settings, as_argument, nearest_options, option_names
 from asynsched.store.database import Database
 from asynsched.store.engines.opening import open_database

@@ -14,7 +14,7 @@ import anyio
 import anyio.to_thread
 import msgspec
 
-from asynsched.assembly import Foundation, assemble
+from asynsched.assembly import Foundation, Services, assemble
 from asynsched.channels import Channels
 from asynsched.clock import VirtualClock
 from asynsched.errors import SimulationStalled
@@ -24,7 +24,6 @@ from asynsched.lease.expiry import Lease
 from asynsched.metrics.base import Metrics, NoMetrics
 from asynsched.scheduling.run_waiters import RunWaiters
 from asynsched.serialization.schema import ParseReport
-from asynsched.services import Services
 from asynsched.settings import LeaseSettings, Settings
 from asynsched.simulation.folder import NO_STAMP, Ask, Planner
 from asynsched.simulation.script import Script, ScriptedExecutor

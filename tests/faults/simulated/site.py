@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from asynsched.assembly import Foundation, assemble
+from asynsched.assembly import Foundation, Services, assemble
 from asynsched.bell import Hint
 from asynsched.errors import ExecutorError, HomeInUse, LeaseLost, StoreUnavailable
 from asynsched.executors.local import LocalExecutor
@@ -19,7 +19,6 @@ from asynsched.lease.expiry import takeover_seconds
 from asynsched.protocol.messages import Ended
 from asynsched.scheduler import Scheduler
 from asynsched.service import Service
-from asynsched.services import Services
 from asynsched.settings import Settings
 from tests.faults.simulated.dag_folder import DagFolder, ScriptedWatcher
 from tests.faults.simulated.faulty_database import FaultyDatabase
