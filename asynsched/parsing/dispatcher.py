@@ -18,9 +18,10 @@ from msgspec.structs import replace
 from asynsched.channels import Channels, DagChanged
 from asynsched.clock import Clock
 from asynsched.errors import SandboxError
-from asynsched.parsing.files import Files, KnownFiles
-from asynsched.parsing.jobs import Jobs, ParseClaims, ParseJob, Parser, ParseSlots
+from asynsched.parsing.files import Files, KnownFiles, Place
+from asynsched.parsing.jobs import Jobs, ParseClaims, ParseJob
 from asynsched.parsing.looks import TRANSIENT_KINDS, Look, LookRequest, Step, look_at, next_step, runtime_of, shown
+from asynsched.parsing.processes.informed_parser import InformedParser, ParseSlots
 from asynsched.parsing.processes.sandbox_parser import report_of_error, report_of_failure
 from asynsched.parsing.progress import ParseLog, ParsesUnderWay, ReadingProgress
 from asynsched.service import Service
@@ -51,7 +52,7 @@ class ParseDispatcher(Service):
         channels: Channels,
         database: Database,
         clock: Clock,
-        parser: Parser,
+        parser: InformedParser,
         claims: ParseClaims | None = None,
     ) -> None:
         super().__init__(clock)
@@ -66,7 +67,7 @@ class ParseDispatcher(Service):
         self._parses: TaskGroup | None = None
         self._slots = ParseSlots(settings.parse.processes, self.wake)
         self._files = Files(timedelta(seconds=settings.watch.min_file_process_interval))
-        self.jobs = Jobs(settings.parse.processes, parser, claims)
+        self.jobs = Jobs(settings.parse.processes, claims, parser.prepare)
         self._outcomes: list[tuple[datetime, Outcome]] = []
         self._is_unanswered = False
         self._log = ParseLog(timedelta(seconds=settings.watch.print_stats_interval), clock.now())
@@ -176,7 +177,7 @@ class ParseDispatcher(Service):
         )
         match step:
             case Step.PARSE:
-                self._files.queue(path)
+                self._files.move(path, Place.QUEUED)
                 self.jobs.add(ParseJob(path, look, request))
             case Step.REMOVE:
                 self.jobs.discard(path)
@@ -197,19 +198,19 @@ class ParseDispatcher(Service):
     def _start_parses(self) -> None:
         """Begin the parses of the jobs that are ready, and prepare the next ones."""
         assert self._parses is not None
-        self.jobs.hasten(self._files.hurried)
+        self.jobs.hasten(self._files.is_hurried)
         while self._slots.n_free and (job := self.jobs.pop()):
             self._slots.take()
-            self._files.parse(job.path)
+            self._files.move(job.path, Place.PARSING)
             self._parses.start_soon(self._parse, job)
         if jobs := self.jobs.begin(self._slots.n_free):
             for job in jobs:
-                self._files.claim(job.path)
+                self._files.move(job.path, Place.CLAIMED)
             self._parses.start_soon(self._prepare, jobs)
 
     async def _prepare(self, jobs: list[ParseJob]) -> None:
         for job, is_being_parsed in await self.jobs.prepare(jobs, self.known):
-            self._files.release(job.path)
+            self._files.move(job.path, None)
             if is_being_parsed:
                 self._files.ask_later(job.look_again(self.known), self.clock.now())
         self._start_parses()
@@ -239,7 +240,7 @@ class ParseDispatcher(Service):
     # Outcomes
 
     def _conclude(self, outcome: Outcome, now: datetime) -> None:
-        self._files.conclude(outcome.path)
+        self._files.move(outcome.path, Place.STORING)
         self._outcomes.append((now, outcome))
 
     @property

@@ -1,11 +1,10 @@
 """The files of the DAG folder: each file's last parse, the requests to look at it, and its place.
 
-                   queue            claim             parse             conclude              stored
-    looked at ───────────▶ QUEUED ─────────▶ CLAIMED ─────────▶ PARSING ───────────▶ STORING ─────────▶ (no place)
-        │                    │                  │ release                              ▲
-        │                    │                  ▼                                      │
-        │                    │        (no place: another scheduler parses it)          │
-        └────────────────────┴── conclude: gone, or unreadable ────────────────────────┘
+    looked at ───▶ QUEUED ───▶ CLAIMED ───▶ PARSING ───▶ STORING ───▶ (no place)
+        │            │            │                         ▲
+        │            │            ▼                         │
+        │            │  (no place: another scheduler parses it)
+        └────────────┴─────── gone, or unreadable ──────────┘
 
 A file that is claimed, being parsed or being stored is busy. Requests about a busy file are kept until it is no longer
 busy. So no file is parsed twice at once, and a file that changes during its parse is parsed once more.
@@ -14,8 +13,9 @@ busy. So no file is parsed twice at once, and a file that changes during its par
 import enum
 import heapq
 from collections import deque
-from collections.abc import Collection, Iterable, Iterator, Mapping, Set
+from collections.abc import Collection, Iterable, Iterator, Set
 from datetime import datetime, timedelta
+from itertools import islice
 
 from asynsched.channels import FileChanged, FolderScanned
 from asynsched.errors import InvalidTransition
@@ -43,39 +43,28 @@ class Place(enum.Enum):
     STORING = "being stored"
 
 
-_MOVES: dict[str, tuple[frozenset[Place | None], Place | None]] = {
-    "queue": (frozenset({None, Place.QUEUED}), Place.QUEUED),
-    "claim": (frozenset({Place.QUEUED}), Place.CLAIMED),
-    "release": (frozenset({Place.CLAIMED}), None),
-    "parse": (frozenset({Place.CLAIMED}), Place.PARSING),
-    "conclude": (frozenset({None, Place.QUEUED, Place.PARSING}), Place.STORING),
-    "stored": (frozenset({Place.STORING}), None),
+_PLACES_BEFORE: dict[Place | None, set[Place | None]] = {
+    Place.QUEUED: {None, Place.QUEUED},
+    Place.CLAIMED: {Place.QUEUED},
+    Place.PARSING: {Place.CLAIMED},
+    Place.STORING: {None, Place.QUEUED, Place.PARSING},
+    None: {Place.CLAIMED, Place.STORING},
 }
 
 
 class KnownFiles:
-    """The files that were parsed, by path, and the local modules that they import.
+    """The files that were parsed, by path, and the local modules that they import."""
 
-    Args:
-        rows: The last parse of each file.
-        kinds: The kinds of error of each file that has any.
-    """
-
-    def __init__(self, rows: Iterable[DagFileRow] = (), kinds: Mapping[str, frozenset[str]] | None = None) -> None:
+    def __init__(self) -> None:
         self._rows: dict[str, DagFileRow] = {}
         self._kinds: dict[str, frozenset[str]] = {}
         self._importers: dict[str, set[str]] = {}
         self._texts: dict[str, str | None] = {}
         self._text_changes: dict[str, int] = {}
         self.n_text_changes = 0
-        for row in rows:
-            self.put(row, (kinds or {}).get(row.path, frozenset()))
 
     def __iter__(self) -> Iterator[DagFileRow]:
         return iter(list(self._rows.values()))
-
-    def __len__(self) -> int:
-        return len(self._rows)
 
     def get(self, path: str) -> DagFileRow | None:
         """Return the last parse of a file; None if it was never parsed."""
@@ -141,15 +130,11 @@ class KnownFiles:
 
 def _modules_of(row: DagFileRow | None) -> dict[str, str]:
     """Return the modules outside the file itself, with their hashes. Modules in an archive change with the archive."""
-    return (
-        {}
-        if row is None
-        else {
-            module.path: module.content_hash
-            for module in row.local_modules
-            if module.path != row.path and ".zip/" not in module.path
-        }
-    )
+    if row is None:
+        return {}
+    modules = {module.path: module.content_hash for module in row.local_modules if ".zip/" not in module.path}
+    modules.pop(row.path, None)
+    return modules
 
 
 class Repeats:
@@ -215,7 +200,6 @@ class Files:
         self.n_scans = 0
         self._places: dict[str, Place] = {}
         self._asked: dict[str, LookRequest] = {}
-        self._kept: dict[str, LookRequest] = {}
         self._later: deque[tuple[datetime, LookRequest]] = deque()
         self._repeats = Repeats(repeat_interval)
         self._seen: set[str] = set()
@@ -225,7 +209,7 @@ class Files:
     @property
     def is_idle(self) -> bool:
         """Whether no file is requested, waiting, being parsed or being stored."""
-        return not (self._asked or self._kept or self._later or self._places)
+        return not (self._asked or self._later or self._places)
 
     def is_busy(self, path: str) -> bool:
         """Whether the file is claimed, being parsed or being stored."""
@@ -235,13 +219,12 @@ class Files:
 
     @property
     def are_asked(self) -> bool:
-        """Whether there are files to look at."""
-        return bool(self._asked)
+        """Whether there are files to look at now."""
+        return any(not self.is_busy(path) for path in self._asked)
 
-    @property
-    def hurried(self) -> list[str]:
-        """The busy files that have changed since."""
-        return [path for path, request in self._kept.items() if request.is_urgent]
+    def is_hurried(self, path: str) -> bool:
+        """Whether a busy file has changed since."""
+        return path in self._asked and self._asked[path].is_urgent
 
     @property
     def next_at(self) -> datetime | None:
@@ -251,8 +234,7 @@ class Files:
     def ask(self, request: LookRequest) -> None:
         """Request a look at a file; the request is merged with an earlier one for the same file."""
         path = shown(request.path)
-        requests = self._kept if self.is_busy(path) else self._asked
-        requests[path] = requests[path].merged_with(request) if path in requests else request
+        self._asked[path] = self._asked[path].merged_with(request) if path in self._asked else request
 
     def ask_later(self, request: LookRequest, now: datetime) -> None:
         """Request a look at a file after a moment."""
@@ -294,7 +276,8 @@ class Files:
             self.ask(self._later.popleft()[1])
         for path in self._repeats.due(self.known, now):
             self.ask(LookRequest(path, is_forced=True))
-        return [self._asked.pop(path) for path in list(self._asked)[:MOST_LOOKS]]
+        idle = (path for path in self._asked if not self.is_busy(path))
+        return [self._asked.pop(path) for path in list(islice(idle, MOST_LOOKS))]
 
     def note_look(self, request: LookRequest, look: Look) -> None:
         """Request looks at the files that have imported a module with another text."""
@@ -311,27 +294,18 @@ class Files:
 
     # Places
 
-    def queue(self, path: str) -> None:
-        """A look has found that the file is to be parsed."""
-        self._move(path, "queue")
-
-    def claim(self, path: str) -> None:
-        """The file's parse is being prepared."""
-        self._move(path, "claim")
-        self._texts_at_claim[path] = self.known.n_text_changes
-
-    def release(self, path: str) -> None:
-        """Another scheduler parses the file, or has parsed it."""
-        self._move(path, "release")
-        del self._texts_at_claim[path]
-
-    def parse(self, path: str) -> None:
-        """The file's parse begins."""
-        self._move(path, "parse")
-
-    def conclude(self, path: str) -> None:
-        """The file's parse has ended, or a look has found the file gone or unreadable: this outcome is to be stored."""
-        self._move(path, "conclude")
+    def move(self, path: str, place: Place | None) -> None:
+        """Move a file to another place. Raises InvalidTransition."""
+        before = self._places.get(path)
+        if before not in _PLACES_BEFORE[place]:
+            raise InvalidTransition(f"place of the file {path}", before, place)
+        if place is None:
+            del self._places[path]
+            self._texts_at_claim.pop(path, None)
+            return
+        self._places[path] = place
+        if place is Place.CLAIMED:
+            self._texts_at_claim[path] = self.known.n_text_changes
 
     def stored(self, paths: Iterable[str], stored: Collection[Stored], now: datetime) -> None:
         """The outcomes of files were stored: note them, and request the looks that follow.
@@ -343,7 +317,8 @@ class Files:
         """
         refused = set(paths) - {file.path for file in stored}
         for file in stored:
-            self._move(file.path, "stored")
+            n_texts = self._texts_at_claim.get(file.path, self.known.n_text_changes)
+            self.move(file.path, None)
             if file.row is None:
                 self.known.forget(file.path)
             else:
@@ -352,23 +327,8 @@ class Files:
                 self._repeats.note_parsed(file.row, kinds, now)
             for path in file.changes.contested:
                 self.ask(LookRequest(path, is_urgent=True, is_forced=True))
-            n_texts = self._texts_at_claim.pop(file.path, self.known.n_text_changes)
             for path in self.known.modules_changed_since(file.path, n_texts):
                 self.ask(LookRequest(path, is_urgent=True))
         for path in sorted(refused):
-            self._move(path, "stored")
+            self.move(path, None)
             self.ask(LookRequest(path, is_urgent=True, is_forced=True))
-
-    def _move(self, path: str, name: str) -> None:
-        before, (allowed, after) = self._places.get(path), _MOVES[name]
-        if before not in allowed:
-            raise InvalidTransition(f"place of the file {path}", before, after)
-        if after is None:
-            del self._places[path]
-        else:
-            self._places[path] = after
-        if self.is_busy(path):
-            if path in self._asked:
-                self._kept[path] = self._asked.pop(path)
-        elif path in self._kept:
-            self.ask(self._kept.pop(path))

@@ -7,9 +7,8 @@ moment of parses, because other schedulers do not parse the files that this one 
 """
 
 from collections import OrderedDict
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from datetime import UTC, datetime, timedelta
-from typing import Protocol
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -18,8 +17,6 @@ from asynsched.clock import Clock
 from asynsched.errors import StoreUnavailable
 from asynsched.parsing.files import KnownFiles
 from asynsched.parsing.looks import Look, LookRequest
-from asynsched.parsing.progress import ReadingProgress
-from asynsched.serialization.schema import ParseReport
 from asynsched.store.dags.files import claim_from_the_gone, claim_unclaimed, drop_claims, get_files, list_errors_of
 from asynsched.store.database import Database
 from asynsched.store.schema import DagFileRow
@@ -48,59 +45,6 @@ class ParseJob(Struct, frozen=True):
 def _parsed_at(path: str, known: KnownFiles) -> datetime:
     row = known.get(path)
     return NEVER if row is None else row.parsed_at
-
-
-class ParseSlots:
-    """Counts the parses that may still begin: `parse.processes` at once, first and second parses alike.
-
-    Args:
-        n: How many parses may run at once.
-        freed: Called whenever one more may begin.
-    """
-
-    def __init__(self, n: int, freed: Callable[[], None]) -> None:
-        self.n_free = n
-        self._freed = freed
-
-    def take(self) -> bool:
-        """Take a slot for a parse if one is free; return whether it was."""
-        if not self.n_free:
-            return False
-        self.n_free -= 1
-        return True
-
-    def give_back(self) -> None:
-        """Return the slot of a parse that has ended."""
-        self.n_free += 1
-        self._freed()
-
-
-class Parser(Protocol):
-    """Parses one file at a call; several calls may be under way."""
-
-    async def prepare(self, paths: Sequence[str]) -> None:
-        """Read the stored rows that the parses of these files need; the parses follow soon."""
-        ...
-
-    async def parse(self, path: str, slots: ParseSlots, *, is_edited: bool) -> ParseReport:
-        """Return everything that a parse of a file found, including its errors.
-
-        Args:
-            path: The file, relative to the DAG folder.
-            slots: Counts the parses. The caller has taken one for this call; a second process that parses the file at
-                the same time takes another.
-            is_edited: The file or a module that it imports changed while the folder was watched, or a user asks for
-                the parse.
-
-        Raises:
-            ParseTimeout: The parse did not end in time, not even by its own guard.
-            ParseCrashed: The parse ended without a report.
-        """
-        ...
-
-    async def warm_up(self, progress: ReadingProgress) -> None:
-        """Once the folder is read, prepare everything for which the first parse of a saved file would wait."""
-        ...
 
 
 class ParseClaims:
@@ -197,8 +141,8 @@ class _Queue:
         else:
             self._patient[job.path] = job
 
-    def hasten(self, path: str) -> None:
-        if path in self._patient:
+    def hasten(self, is_hurried: Callable[[str], bool]) -> None:
+        for path in list(filter(is_hurried, self._patient)):
             self._urgent[path] = self._patient.pop(path)
 
     def discard(self, path: str) -> None:
@@ -214,13 +158,15 @@ class Jobs:
 
     Args:
         n_slots: How many parses may run at once.
-        parser: Reads the stored rows that its parses need.
         claims: Claims files beside other schedulers; None: there are no other schedulers.
+        prepare: Reads the stored rows that the parses of these files need.
     """
 
-    def __init__(self, n_slots: int, parser: Parser, claims: ParseClaims | None) -> None:
+    def __init__(
+        self, n_slots: int, claims: ParseClaims | None, prepare: Callable[[Sequence[str]], Awaitable[None]]
+    ) -> None:
         self._n_slots = n_slots
-        self._parser = parser
+        self._prepare = prepare
         self._claims = claims
         self._n_ahead = 0
         self._queued = _Queue()
@@ -240,10 +186,9 @@ class Jobs:
         """Remove a file from the queue, if it is there."""
         self._queued.discard(path)
 
-    def hasten(self, paths: Iterable[str]) -> None:
-        """Bring forward the ready jobs of these files, which have changed again."""
-        for path in paths:
-            self._ready.hasten(path)
+    def hasten(self, is_hurried: Callable[[str], bool]) -> None:
+        """Bring forward the ready jobs of files that have changed again."""
+        self._ready.hasten(is_hurried)
 
     def note_parsed(self, seconds: float) -> None:
         """Note how long a parse took; 0: it gave no report, and may have taken long."""
@@ -276,7 +221,7 @@ class Jobs:
         if self._claims is not None:
             own, busy = await self._claims.take(jobs, known)
         if own:
-            await self._parser.prepare([job.path for job in jobs if job.path in own])
+            await self._prepare([job.path for job in jobs if job.path in own])
         self._begun = [job for job in self._begun if job not in jobs]
         for job in jobs:
             if job.path in own:

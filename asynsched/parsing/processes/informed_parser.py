@@ -22,7 +22,6 @@ from sqlalchemy import Connection
 
 from asynsched.clock import Clock
 from asynsched.errors import DagError, SandboxError, StoreUnavailable
-from asynsched.parsing.jobs import ParseSlots
 from asynsched.parsing.processes.parse_server import HASH_SEED
 from asynsched.parsing.processes.sandbox_parser import SandboxParser
 from asynsched.parsing.progress import ReadingProgress
@@ -64,8 +63,33 @@ class KnownVersion(Struct, frozen=True):
     dag: SerializedDag
 
 
+class ParseSlots:
+    """Counts the parses that may still begin: `parse.processes` at once, first and second parses alike.
+
+    Args:
+        n: How many parses may run at once.
+        freed: Called whenever one more may begin.
+    """
+
+    def __init__(self, n: int, freed: Callable[[], None]) -> None:
+        self.n_free = n
+        self._freed = freed
+
+    def take(self) -> bool:
+        """Take a slot for a parse if one is free; return whether it was."""
+        if not self.n_free:
+            return False
+        self.n_free -= 1
+        return True
+
+    def give_back(self) -> None:
+        """Return the slot of a parse that has ended."""
+        self.n_free += 1
+        self._freed()
+
+
 class InformedParser:
-    """Parses files in confined processes, for a dispatcher.
+    """Parses files in confined processes, for a dispatcher. Several parses may be under way.
 
     Both parses of an edited file run side by side while no other file is being parsed and a slot is free. If the first
     gives nothing new, the second is ended. While the database is away, a parse waits.
@@ -79,11 +103,24 @@ class InformedParser:
         self._before: dict[str, BeforeParse] = {}
 
     async def prepare(self, paths: Sequence[str]) -> None:
-        """Read the stored state of files that are to be parsed next. See `Parser.prepare`."""
+        """Read the stored rows that the parses of these files need; the parses follow soon."""
         self._before |= await self._read(before_parses, paths, self._clock.now())
 
     async def parse(self, path: str, slots: ParseSlots, *, is_edited: bool) -> ParseReport:
-        """Parse a file; a second time if a DAG would get a new version in place of another. See `Parser.parse`."""
+        """Return everything that a parse of a file found, including its errors.
+
+        The file is parsed a second time if a DAG would get a new version in place of another.
+
+        Args:
+            path: The file, relative to the DAG folder.
+            slots: The caller has taken one for this call. A second process that parses the file takes another.
+            is_edited: The file or a module that it imports changed while the folder was watched, or a user asks for
+                the parse.
+
+        Raises:
+            ParseTimeout: The parse did not end in time, not even by its own guard.
+            ParseCrashed: The parse ended without a report.
+        """
         self._n_under_way += 1
         try:
             before = await self._before_parse(path)
@@ -95,7 +132,7 @@ class InformedParser:
             self._n_under_way -= 1
 
     async def warm_up(self, progress: ReadingProgress) -> None:
-        """Start the servers of both parses of a saved file once the folder is read. See `Parser.warm_up`."""
+        """Once the folder is read, start the servers of both parses, for which the first saved file would wait."""
         await progress.until_read()
         await self._clock.sleep(WARM_UP_DELAY)
         for hash_seed in (HASH_SEED, OTHER_SEED):

@@ -7,12 +7,12 @@ import pytest
 
 from asynsched.clock import VirtualClock
 from asynsched.errors import ParseCrashed
-from asynsched.parsing.jobs import ParseSlots
 from asynsched.parsing.processes.informed_parser import (
     FEW_DAGS,
     OTHER_SEED,
     InformedParser,
     KnownVersion,
+    ParseSlots,
     differing_fields,
     settled,
     would_be_new,
