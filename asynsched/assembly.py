@@ -22,8 +22,7 @@ from asynsched.housekeeping.retention import RetentionSweeper
 from asynsched.lease.claim import Claim, make_claim
 from asynsched.lease.expiry import Lease
 from asynsched.metrics.base import Metrics, NoMetrics, Sample
-from asynsched.parsing.dispatcher import ParseDispatcher
-from asynsched.parsing.jobs import ParseClaims
+from asynsched.parsing.dispatcher import ParseClaims, ParseDispatcher
 from asynsched.parsing.looks import runtime_of
 from asynsched.parsing.processes.informed_parser import InformedParser, manual_interval
 from asynsched.parsing.processes.sandbox_parser import SandboxParser

@@ -28,7 +28,7 @@ from asynsched.cli.session import Session
 from asynsched.errors import NotFound, StoreError
 from asynsched.executors.user_environment import user_environment
 from asynsched.foreground.process import ForegroundRequest, ForegroundResult
-from asynsched.parsing.processes.parse_server import setup_of
+from asynsched.parsing.processes.sandbox_parser import setup_of
 from asynsched.protocol.frames import FrameReader, encode_frame
 from asynsched.protocol.messages import Reply, Request
 from asynsched.store.engines.urls import is_postgresql

@@ -6,7 +6,6 @@ watching/watcher.py     file events and scans -> FileChanged
 dispatcher.py           FileChanged -> parses -> stored outcomes -> DagChanged
   files.py              each file's last parse, the requests to look at it, and its place
   looks.py              the present state of a file, and the step that follows from it
-  jobs.py               files that wait to be parsed: queued, claimed beside other schedulers, ready
   progress.py           progress for waiting callers, for health and for the log
 processes/              one parse: a confined process of its own
 """

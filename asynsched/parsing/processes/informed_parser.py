@@ -22,8 +22,7 @@ from sqlalchemy import Connection
 
 from asynsched.clock import Clock
 from asynsched.errors import DagError, SandboxError, StoreUnavailable
-from asynsched.parsing.processes.parse_server import HASH_SEED
-from asynsched.parsing.processes.sandbox_parser import SandboxParser
+from asynsched.parsing.processes.sandbox_parser import HASH_SEED, SandboxParser
 from asynsched.parsing.progress import ReadingProgress
 from asynsched.serialization.decode import decode_dag
 from asynsched.serialization.schema import (

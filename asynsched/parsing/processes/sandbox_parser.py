@@ -1,8 +1,20 @@
-"""Parses files in confined processes, by warmed servers."""
+"""Parses files in confined processes: forks of a parse server, which forks guardians, each with one parse at a time.
 
-import contextlib
-from types import TracebackType
-from typing import Self
+A failure of the server or of a guardian costs the parses that it had under way: these are lost, never wrong. A server
+is replaced when it is gone, when the environment of parses has changed, and when it says that packages were installed
+since its start.
+"""
+
+import asyncio
+import os
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+from contextlib import suppress
+from pathlib import Path
+from typing import IO, NamedTuple, Self
 
 import anyio
 import anyio.to_thread
@@ -10,12 +22,343 @@ import msgspec
 
 from asynsched.clock import SystemClock
 from asynsched.errors import ParseCrashed, ParseTimeout, SandboxError, SerializationError, SettingsError
-from asynsched.parsing.processes.parse_server import HASH_SEED, GuardianLost, ParseServer, setup_of
+from asynsched.executors.user_environment import user_environment
+from asynsched.home import TMP
 from asynsched.protocol.home_files import sweep
+from asynsched.protocol.parse_setup import STALE, Greeting, Job, ParseLimits, environment_of_parses, home_in
 from asynsched.serialization.decode import decode_report
 from asynsched.serialization.schema import SCHEMA_VERSION, FileError, ParseQuestions, ParseReport
 from asynsched.settings import Settings
+from asynsched.store.engines.urls import is_postgresql
 from sandbox.confine import available
+
+HASH_SEED = 0
+"""Of the hashes of texts, so that the order of a set alone makes no new version of a DAG."""
+GUARD_SECONDS = 10.0
+"""How much longer than its limit a parse may take to report that it took too long."""
+TERM_SECONDS = 8.0
+"""How long a guardian may take to kill its processes: longer than it allows itself."""
+MAX_COMPLAINT_BYTES = 16 * 1024
+"""How many bytes of a server's own standard error are kept."""
+FRAMING_BYTES = 1024**2
+ESCAPE_FACTOR = 6
+"""How much longer a character can be as JSON."""
+MOST_PARSES = 1000
+"""Of one guardian: a new one has none of the memory that gathers."""
+END_SECONDS = 10.0
+"""How long a server whose control socket was closed may take to end."""
+
+
+class SandboxSetup(NamedTuple):
+    """The settings that all parses of a scheduler share."""
+
+    dags_folder: Path
+    scratch: Path
+    limits: ParseLimits
+    is_postgresql: bool
+    """Whether the scheduler uses PostgreSQL: then no parse sees its variables, even if the settings allow them."""
+
+    @property
+    def most_bytes(self) -> int:
+        """Return the size of the largest report."""
+        return ESCAPE_FACTOR * (self.limits.result_bytes + self.limits.output_bytes) + FRAMING_BYTES
+
+    @property
+    def longest_seconds(self) -> float:
+        """Return how long a parse may take in all, until its guard is taken to hang."""
+        return self.limits.timeout + GUARD_SECONDS
+
+    def command(self, module: str, *arguments: str) -> list[str]:
+        """Return the command that starts a module of the sandbox."""
+        return [
+            sys.executable, "-P", "-m", module, *arguments,
+            "--dags-folder", str(self.dags_folder),
+            "--scratch", str(self.scratch),
+            "--limits", msgspec.json.encode(self.limits).decode(),
+        ]  # fmt: skip
+
+    def environment(self, hash_seed: int = HASH_SEED) -> dict[str, str]:
+        """Return the environment of a process that parses, as of now."""
+        shown = user_environment(os.environ, is_postgresql=self.is_postgresql)
+        kept = environment_of_parses(shown, self.limits.environment)
+        return kept | home_in(str(self.scratch)) | {"PYTHONHASHSEED": str(hash_seed)}
+
+
+def setup_of(settings: Settings) -> SandboxSetup:
+    """Return the settings of parses: paths absolute, the home hidden."""
+    values = msgspec.structs.asdict(settings.parse)
+    values["readable"] = tuple(str(Path(path).absolute()) for path in settings.parse.readable)
+    values["hidden"] = (str(settings.home_path),)
+    values["default_timezone"], values["airflow"] = settings.default_timezone, settings.airflow
+    limits = ParseLimits(**{name: values[name] for name in ParseLimits.__struct_fields__})
+    return SandboxSetup(settings.dags_path, settings.home_path / TMP, limits, is_postgresql(settings.database_url))
+
+
+class GuardianLost(Exception):
+    """A guardian ended during a parse, or none could be started; the message is its last complaint."""
+
+
+class Guardian:
+    """One guardian: its connection, and how many files it has parsed."""
+
+    def __init__(self, server: "ServerProcess", reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.server = server
+        self.n_parses = 0
+        self._reader = reader
+        self._writer = writer
+        self._pid = 0
+
+    @property
+    def is_usable(self) -> bool:
+        """Whether the guardian may parse another file."""
+        return self.n_parses < MOST_PARSES and not self._reader.at_eof() and not self._writer.is_closing()
+
+    async def greet(self) -> None:
+        """Wait until the guardian has started. Raises GuardianLost."""
+        self._pid = msgspec.json.decode(await self._read_line(), type=Greeting).pid
+
+    async def parse(self, job: Job) -> bytes:
+        """Return the answer to a job, a line.
+
+        Raises:
+            GuardianLost: It ended without an answer.
+            LimitOverrunError: The answer is longer than the limit of the connection.
+        """
+        self.n_parses += 1
+        self._writer.write(msgspec.json.encode(job) + b"\n")
+        return await self._read_line()
+
+    async def _read_line(self) -> bytes:
+        try:
+            return await self._reader.readuntil()
+        except (OSError, asyncio.IncompleteReadError) as exc:
+            raise GuardianLost(self.server.complaint()) from exc
+
+    async def end(self) -> None:
+        """End the guardian with all processes that it has started; kill them if it does not end."""
+        with suppress(OSError):
+            self._writer.write_eof()
+        with anyio.move_on_after(TERM_SECONDS) as patience, suppress(OSError):
+            while await self._reader.read(1 << 16):
+                pass
+        if patience.cancelled_caught and self._pid:
+            # The guardian has not closed its socket, so the process number is still its own.
+            await anyio.to_thread.run_sync(kill_all, self._pid)
+        self._writer.close()
+        with suppress(OSError):
+            await self._writer.wait_closed()
+
+
+class ServerProcess:
+    """One parse server, which was started with this environment. `n_busy`: its guardians that are parsing."""
+
+    def __init__(
+        self, process: "subprocess.Popen[bytes]", control: socket.socket, errors: IO[bytes], environment: dict[str, str]
+    ) -> None:
+        self.environment = environment
+        self.n_busy = 0
+        self._process = process
+        self._control = control
+        self._errors = errors
+
+    @classmethod
+    def start(cls, setup: SandboxSetup, environment: dict[str, str]) -> "ServerProcess":
+        """Start a server. Blocks. Raises OSError."""
+        control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        errors = tempfile.TemporaryFile()  # noqa: SIM115 - closed by `end`
+        try:
+            with theirs:
+                process = subprocess.Popen(  # noqa: S603 - our own interpreter and module
+                    setup.command("sandbox.parse_server", "--control", str(theirs.fileno())),
+                    stdin=subprocess.DEVNULL,
+                    stdout=subprocess.DEVNULL,
+                    stderr=errors,
+                    cwd=setup.scratch,
+                    env=environment,
+                    pass_fds=(theirs.fileno(),),
+                    start_new_session=True,
+                )
+        except OSError:
+            control.close()
+            errors.close()
+            raise
+        return cls(process, control, errors, environment)
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether the server can fork guardians."""
+        return self._process.poll() is None
+
+    async def fork_guardian(self, most_bytes: int) -> Guardian:
+        """Return a new guardian, whose answers may have this length. Raises GuardianLost."""
+        ours, theirs = socket.socketpair()
+        with theirs:
+            try:
+                socket.send_fds(self._control, [b"g"], [theirs.fileno()])
+            except OSError as exc:
+                ours.close()
+                raise GuardianLost(self.complaint()) from exc
+        guardian = Guardian(self, *await asyncio.open_connection(sock=ours, limit=most_bytes))
+        try:
+            await guardian.greet()
+        except BaseException:
+            with anyio.CancelScope(shield=True):
+                await guardian.end()
+            raise
+        return guardian
+
+    def complaint(self) -> str:
+        """Return the last line that the server or a guardian of it wrote to its standard error."""
+        try:
+            self._errors.seek(0)
+            return last_line(self._errors.read(MAX_COMPLAINT_BYTES))
+        except ValueError:
+            # The server was ended while a parse still waited for a guardian of it.
+            return ""
+
+    def end(self) -> None:
+        """End the server, and its guardians with it; kill it if it does not end. Blocks."""
+        self._control.close()
+        try:
+            self._process.wait(END_SECONDS)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        self._errors.close()
+
+
+class ParseServer:
+    """Parses files by guardians of a server, which is started when it is needed."""
+
+    def __init__(self, setup: SandboxSetup, hash_seed: int = HASH_SEED) -> None:
+        self._setup = setup
+        self._hash_seed = hash_seed
+        self._server: ServerProcess | None = None
+        self._idle: list[Guardian] = []
+        self._starting = anyio.Lock()
+
+    async def parse(self, path: str, questions: ParseQuestions) -> bytes:
+        """Return the report of a parse, as JSON. No process of the parse is left when this returns or raises.
+
+        Raises:
+            ParseTimeout: The guardian did not answer in time.
+            ParseCrashed: It said too much, or no server can be started.
+            GuardianLost: It was killed, or crashed.
+        """
+        job = Job(path, questions)
+        try:
+            with anyio.fail_after(self._setup.longest_seconds):
+                while (answer := await self._parse(job)) == STALE:
+                    pass
+                return answer
+        except TimeoutError as exc:
+            raise ParseTimeout(path, self._setup.longest_seconds) from exc
+        except asyncio.LimitOverrunError as exc:
+            raise ParseCrashed(path, f"printed more than {self._setup.most_bytes} bytes") from exc
+
+    async def warm_up(self) -> None:
+        """Start a server and a guardian for the next parse. If that fails, the parse says why."""
+        with suppress(ParseCrashed, GuardianLost, OSError), anyio.move_on_after(self._setup.longest_seconds):
+            guardian = await self._guardian("")
+            with anyio.CancelScope(shield=True):
+                await self._put_back(guardian, is_done=True)
+
+    async def close(self) -> None:
+        """End the server with all that it has started. Call it when no parse is under way."""
+        await self._retire(self._server)
+
+    async def _parse(self, job: Job) -> bytes:
+        guardian = await self._guardian(job.path)
+        guardian.server.n_busy += 1
+        is_done = False
+        try:
+            answer = await guardian.parse(job)
+            is_done = True
+        finally:
+            guardian.server.n_busy -= 1
+            with anyio.CancelScope(shield=True):
+                await self._put_back(guardian, is_done=is_done)
+        if answer == STALE:
+            await self._retire(guardian.server)
+        return answer
+
+    async def _guardian(self, path: str) -> Guardian:
+        """Return an idle guardian of a server that is like one started now."""
+        server = await self._current(path)
+        while self._idle:
+            guardian = self._idle.pop()
+            if guardian.is_usable and guardian.server is server:
+                return guardian
+            with anyio.CancelScope(shield=True):
+                await guardian.end()
+        return await server.fork_guardian(self._setup.most_bytes)
+
+    async def _current(self, path: str) -> ServerProcess:
+        async with self._starting:
+            environment = self._setup.environment(self._hash_seed)
+            server = self._server
+            if server is not None and (not server.is_alive or server.environment != environment):
+                await self._retire(server)
+            try:
+                # A process that is started must be known here, so that it is ended.
+                with anyio.CancelScope(shield=True):
+                    if self._server is None:
+                        self._server = await anyio.to_thread.run_sync(ServerProcess.start, self._setup, environment)
+            except OSError as exc:
+                raise ParseCrashed(path, f"could not be started: {exc.strerror}") from exc
+            assert self._server is not None
+            return self._server
+
+    async def _put_back(self, guardian: Guardian, *, is_done: bool) -> None:
+        server = guardian.server
+        if is_done and guardian.is_usable and server is self._server:
+            self._idle.append(guardian)
+            return
+        await guardian.end()
+        if server is not self._server and not server.n_busy:
+            await anyio.to_thread.run_sync(server.end)
+
+    async def _retire(self, server: ServerProcess | None) -> None:
+        """Give this server no more parses; it ends when its guardians have finished theirs."""
+        if server is None or server is not self._server:
+            return
+        self._server = None
+        idle, self._idle = self._idle, []
+        # Nothing else refers to them any more, so they are ended even if the parse that found this out is cancelled.
+        with anyio.CancelScope(shield=True):
+            for guardian in idle:
+                await guardian.end()
+            if not server.n_busy:
+                await anyio.to_thread.run_sync(server.end)
+
+
+def last_line(complaint: bytes) -> str:
+    """Return the last line that a process wrote to its standard error."""
+    return (complaint.decode("utf-8", "replace").strip().splitlines() or ["it said nothing"])[-1][:500]
+
+
+def kill_all(leader: int) -> None:
+    """Kill a process and its descendants: the file's code has a process group of its own, which it cannot leave."""
+    groups = {leader: None}
+    todo = [leader]
+    while todo:
+        children = _children_of(todo.pop())
+        for child in children:
+            with suppress(ProcessLookupError):
+                groups[os.getpgid(child)] = None
+        todo += children
+    # The leader goes last: while it lives, no other process group can get the number of one of its children's groups.
+    for group in reversed(groups):
+        with suppress(ProcessLookupError):
+            os.killpg(group, signal.SIGKILL)
+
+
+def _children_of(pid: int) -> list[int]:
+    """Return the children of a process; none when it has ended."""
+    with suppress(OSError):
+        return [int(pid) for file in Path(f"/proc/{pid}/task").glob("*/children") for pid in file.read_text().split()]
+    return []
+
 
 MOST_BYTES_ON_LOOP = 64 * 1024
 """A longer report is decoded by a thread."""
@@ -57,9 +400,7 @@ class SandboxParser:
         self._servers = {}
         return self
 
-    async def __aexit__(
-        self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         servers, self._servers = self._servers, None
         if servers is not None:
             for server in servers.values():
@@ -102,7 +443,7 @@ class SandboxParser:
 
     async def _ask(self, server: ParseServer, path: str, questions: ParseQuestions) -> bytes:
         """Return the report of a guardian; one that is lost may have been killed for another's sake: ask once more."""
-        with contextlib.suppress(GuardianLost):
+        with suppress(GuardianLost):
             return await server.parse(path, questions)
         # A killed process leaves its scratch folder behind.
         await anyio.to_thread.run_sync(sweep, self._setup.scratch)

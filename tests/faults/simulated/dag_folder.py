@@ -20,7 +20,7 @@ import msgspec
 from asynsched.channels import FileChanged, FolderScanned
 from asynsched.errors import ParseCrashed, ParseTimeout
 from asynsched.parsing.looks import Look
-from asynsched.parsing.processes.parse_server import HASH_SEED
+from asynsched.parsing.processes.sandbox_parser import HASH_SEED
 from asynsched.serialization.schema import (
     SCHEMA_VERSION,
     FileError,

@@ -3,8 +3,8 @@
 from dataclasses import replace
 from typing import Any
 
+from asynsched.parsing.dispatcher import ParseClaims
 from asynsched.parsing.files import Files, Repeats
-from asynsched.parsing.jobs import ParseClaims
 from asynsched.scheduling.loading import VersionCache
 from asynsched.store.dags import parse_results
 from asynsched.store.dags.dags import latest_version

@@ -236,7 +236,7 @@ class Site:
             return
         process.start(hand_out(hints, self.scheduler.channels), "bell listener")
 
-    # The stand-in for asynsched.executors.keeper
+    # The stand-in for asynsched.executors.local
 
     def connect(self) -> Stream | None:
         return None if self.keeper is None else self.keeper.connect()

@@ -8,7 +8,8 @@ import anyio
 import pytest
 
 from asynsched import Scheduler
-from asynsched.parsing import dispatcher, jobs
+from asynsched.parsing import dispatcher
+from asynsched.parsing import dispatcher as jobs
 from asynsched.store.database import Database
 from asynsched.store.engines.opening import open_database
 from tests.support.passing_database import PassingDatabase

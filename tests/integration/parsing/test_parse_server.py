@@ -16,7 +16,7 @@ import pytest
 from msgspec.structs import replace
 
 from asynsched.errors import ParseCrashed, ParseTimeout
-from asynsched.parsing.processes import parse_server
+from asynsched.parsing.processes import sandbox_parser as parse_server
 from asynsched.parsing.processes.sandbox_parser import SandboxParser
 from asynsched.serialization.decode import decode_report
 from asynsched.serialization.schema import ParseReport

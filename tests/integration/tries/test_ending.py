@@ -6,8 +6,8 @@ from datetime import UTC, datetime, timedelta
 import psutil
 import pytest
 
-from asynsched.executors import keeper as keeper_client
 from asynsched.executors import local
+from asynsched.executors import local as keeper_client
 from asynsched.executors.local import SequentialExecutor
 from asynsched.settings import LeaseSettings, Settings
 from tests.integration.tries.bench import Bench, value

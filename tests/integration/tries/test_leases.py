@@ -11,8 +11,7 @@ import pytest
 
 from asynsched.clock import SystemClock
 from asynsched.errors import ExecutorError
-from asynsched.executors.keeper import KeeperConnection, connect
-from asynsched.executors.local import REFUSAL_PAUSE
+from asynsched.executors.local import REFUSAL_PAUSE, KeeperConnection, connect
 from asynsched.lease.expiry import Expiry, takeover_seconds
 from asynsched.protocol.frames import FrameReader, encode_frame
 from asynsched.protocol.messages import PROTOCOL_VERSION, Ended, FromKeeper, Hello, Lease, ToKeeper

@@ -11,8 +11,8 @@ from msgspec import Struct
 
 from asynsched.clock import SystemClock
 from asynsched.errors import ExecutorError
-from asynsched.executors import keeper as keeper_client
 from asynsched.executors import local
+from asynsched.executors import local as keeper_client
 from asynsched.protocol.frames import DEEPEST
 from asynsched.protocol.messages import PROTOCOL_VERSION
 from tests.integration.tries.bench import Bench, replies, value

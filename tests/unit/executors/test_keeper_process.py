@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from asynsched.errors import ExecutorError, KeeperGone
-from asynsched.executors import keeper as keeper_process
+from asynsched.executors import local as keeper_process
 from asynsched.home import prepare_home
 from asynsched.protocol.messages import READY
 from asynsched.settings import Settings

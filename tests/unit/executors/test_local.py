@@ -10,8 +10,7 @@ from structlog.testing import capture_logs
 
 from asynsched.errors import ExecutorError
 from asynsched.executors import local
-from asynsched.executors.keeper import KeeperConnection, connect
-from asynsched.executors.local import FIRST_BACKOFF, LocalExecutor
+from asynsched.executors.local import FIRST_BACKOFF, KeeperConnection, LocalExecutor, connect
 from asynsched.protocol.frames import HEADER_BYTES, encode_frame
 from asynsched.protocol.home_files import KEEPER_SOCKET
 from asynsched.protocol.messages import PROTOCOL_VERSION, Hello, Inventory, Kill, Started

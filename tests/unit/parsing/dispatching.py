@@ -14,8 +14,7 @@ import anyio
 from asynsched.channels import Channels, FileChanged, FolderScanned
 from asynsched.clock import VirtualClock
 from asynsched.errors import SandboxError
-from asynsched.parsing.dispatcher import ParseDispatcher
-from asynsched.parsing.jobs import ParseClaims
+from asynsched.parsing.dispatcher import ParseClaims, ParseDispatcher
 from asynsched.parsing.looks import runtime_of, text_hash
 from asynsched.parsing.processes.informed_parser import ParseSlots
 from asynsched.parsing.progress import ReadingProgress

@@ -7,7 +7,7 @@ import anyio
 import anyio.lowlevel
 import pytest
 
-from asynsched.parsing.processes.parse_server import Guardian, GuardianLost, ParseServer, ServerProcess, setup_of
+from asynsched.parsing.processes.sandbox_parser import Guardian, GuardianLost, ParseServer, ServerProcess, setup_of
 from asynsched.settings import Settings
 
 
