@@ -37,7 +37,7 @@ from asynsched.store.runs.xcoms import (
     put_xcom_of_try,
     some_xcoms,
 )
-from asynsched.store.schema import XComValue
+from asynsched.store.schema import DagRunRow, XComValue
 from asynsched.store.secrets import delete_variable, get_connection, get_variable, set_variable
 
 WRITES = frozenset({"xcom_push", "variable_set", "variable_delete"})
@@ -166,10 +166,6 @@ def _xcom_push(conn: Connection, ready: TaskReady, arguments: dict[str, Any], cl
         put_xcom_of_try(conn, pushed, launch.token)
 
 
-def _xcom_count(conn: Connection, ready: TaskReady, arguments: dict[str, Any], _: Clock) -> int:
-    return count_mapped_xcoms(conn, _mapped(ready, arguments))
-
-
 def _xcom_values(conn: Connection, ready: TaskReady, arguments: dict[str, Any], _: Clock) -> list[msgspec.Raw]:
     found = mapped_xcoms(conn, _mapped(ready, arguments), arguments["offset"], arguments["limit"])
     return [msgspec.Raw(value) for value in found]
@@ -180,37 +176,13 @@ def _mapped(ready: TaskReady, arguments: dict[str, Any]) -> MappedXComs:
     return MappedXComs(ready.dag_run_id, arguments["task_id"], arguments["key"], first, end)
 
 
-def _variable_get(conn: Connection, _: TaskReady, arguments: dict[str, Any], __: Clock) -> str:
-    return get_variable(conn, arguments["key"]).value
-
-
-def _variable_set(conn: Connection, _: TaskReady, arguments: dict[str, Any], __: Clock) -> None:
-    set_variable(conn, arguments["key"], arguments["value"], arguments.get("description") or "")
-
-
-def _variable_delete(conn: Connection, _: TaskReady, arguments: dict[str, Any], __: Clock) -> None:
-    delete_variable(conn, arguments["key"])
-
-
-def _connection_get(conn: Connection, _: TaskReady, arguments: dict[str, Any], __: Clock) -> dict[str, Any]:
-    return msgspec.structs.asdict(get_connection(conn, arguments["conn_id"]))
-
-
 def _task_states(conn: Connection, _: TaskReady, arguments: dict[str, Any], __: Clock) -> dict[str, Any]:
     wanted = msgspec.convert(arguments, _StatesWanted)
     return _part(*states_by_run(conn, wanted, wanted.place))
 
 
-def _task_count(conn: Connection, _: TaskReady, arguments: dict[str, Any], __: Clock) -> int:
-    return count_task_instances(conn, msgspec.convert(arguments, TaskFilter))
-
-
-def _run_count(conn: Connection, _: TaskReady, arguments: dict[str, Any], __: Clock) -> int:
-    return count_runs(conn, msgspec.convert(arguments, RunFilter))
-
-
-def _run_state(conn: Connection, _: TaskReady, arguments: dict[str, Any], __: Clock) -> str:
-    return _found(get_run(conn, arguments["dag_id"], arguments["run_id"]), "DAG run", arguments["run_id"]).state
+def _run(conn: Connection, arguments: dict[str, Any]) -> DagRunRow:
+    return _found(get_run(conn, arguments["dag_id"], arguments["run_id"]), "DAG run", arguments["run_id"])
 
 
 def _dag_names(conn: Connection, _: TaskReady, arguments: dict[str, Any], __: Clock) -> dict[str, list[str]]:
@@ -241,11 +213,6 @@ def _previous_run(conn: Connection, ready: TaskReady, arguments: dict[str, Any],
     return msgspec.to_builtins(_found(found, "earlier DAG run", launch.run.dag_id))
 
 
-def _dag_run(conn: Connection, _: TaskReady, arguments: dict[str, Any], __: Clock) -> Any:
-    found = get_run(conn, arguments["dag_id"], arguments["run_id"])
-    return msgspec.to_builtins(_found(found, "DAG run", arguments["run_id"]))
-
-
 def _triggering_asset_events(conn: Connection, ready: TaskReady, arguments: dict[str, Any], _: Clock) -> Any:
     place = msgspec.convert(arguments.get("place"), EventsLeft | None)
     return _part(*some_events(conn, EventFilter(run=ready.dag_run_id), left=place))
@@ -265,29 +232,29 @@ def _source_get(conn: Connection, ready: TaskReady, arguments: dict[str, Any], _
     return get_source(conn, wanted)
 
 
-def _asset_get(conn: Connection, _: TaskReady, arguments: dict[str, Any], __: Clock) -> Any:
-    return msgspec.to_builtins(_found(find_asset(conn, name=arguments["name"]), "asset", arguments["name"]))
-
-
 _OPERATIONS: dict[str, Callable[[Connection, TaskReady, dict[str, Any], Clock], Any]] = {
     "xcom_pull": _xcom_pull,
     "xcom_push": _xcom_push,
-    "xcom_count": _xcom_count,
+    "xcom_count": lambda conn, ready, given, _: count_mapped_xcoms(conn, _mapped(ready, given)),
     "xcom_values": _xcom_values,
-    "variable_get": _variable_get,
-    "variable_set": _variable_set,
-    "variable_delete": _variable_delete,
-    "connection_get": _connection_get,
+    "variable_get": lambda conn, _, given, __: get_variable(conn, given["key"]).value,
+    "variable_set": lambda conn, _, given, __: set_variable(
+        conn, given["key"], given["value"], given.get("description") or ""
+    ),
+    "variable_delete": lambda conn, _, given, __: delete_variable(conn, given["key"]),
+    "connection_get": lambda conn, _, given, __: msgspec.structs.asdict(get_connection(conn, given["conn_id"])),
     "task_states": _task_states,
-    "task_count": _task_count,
-    "run_count": _run_count,
-    "run_state": _run_state,
+    "task_count": lambda conn, _, given, __: count_task_instances(conn, msgspec.convert(given, TaskFilter)),
+    "run_count": lambda conn, _, given, __: count_runs(conn, msgspec.convert(given, RunFilter)),
+    "run_state": lambda conn, _, given, __: _run(conn, given).state,
     "dag_names": _dag_names,
     "previous_task_instance": _previous_task_instance,
     "previous_run": _previous_run,
-    "dag_run": _dag_run,
+    "dag_run": lambda conn, _, given, __: msgspec.to_builtins(_run(conn, given)),
     "triggering_asset_events": _triggering_asset_events,
     "asset_events": _asset_events,
-    "asset_get": _asset_get,
+    "asset_get": lambda conn, _, given, __: msgspec.to_builtins(
+        _found(find_asset(conn, name=given["name"]), "asset", given["name"])
+    ),
     "source_get": _source_get,
 }
