@@ -59,9 +59,6 @@ class Services:
 
     The consumers start first. When the scheduler stops, the producers stop, then the executor drains, then the
     consumers stop: the reports of the last tries are still stored.
-
-    Attributes:
-        steps: Wakes callers that wait for a state of all services.
     """
 
     parser: SandboxParser
@@ -151,9 +148,7 @@ class Services:
     async def drain(self, grace: timedelta, hurried: anyio.Event) -> None:
         """Wait a grace time for running tasks to end, interrupt the rest, and wait until all ends are stored.
 
-        Args:
-            grace: How long tasks may go on.
-            hurried: Once it is set, nothing waits for tasks any more.
+        Once `hurried` is set, nothing waits for tasks any more.
         """
         clock = self.evaluator.clock
         await cancelled_by(hurried, lambda: self.executor.drain(clock.now() + grace))
@@ -164,11 +159,7 @@ class Services:
 
 
 async def cancelled_by(event: anyio.Event, work: Callable[[], Awaitable[object]]) -> bool:
-    """Do some work, and cancel it once an event is set. Returns whether the work was done.
-
-    Raises:
-        Exception: Raised by the work, without a group around it.
-    """
+    """Do some work, and cancel it once an event is set. Returns whether it was done. Raises its error, in no group."""
     if event.is_set():
         return False
     failure: Exception | None = None

@@ -36,9 +36,7 @@ class Hint(Struct, frozen=True, omit_defaults=True):
     `watch`, and for a while each change of the run is a `changed`. Unknown kinds are ignored: a newer version may use
     them.
 
-    Attributes:
-        kind: One of KINDS.
-        origin: Id of the scheduler that sends it, and need not hear it.
+    `kind` is one of KINDS. `origin` names the scheduler that sends it, and need not hear it.
     """
 
     kind: str

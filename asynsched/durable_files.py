@@ -54,8 +54,7 @@ def draft_of(path: Path, data: bytes) -> Iterator[Path]:
 def replace_file(path: Path, data: bytes) -> None:
     """Replace a file, for its owner only. A reader finds the old or the new one, also after a power cut.
 
-    Raises:
-        OSError: It cannot be written; the old one is still there.
+    Raises OSError if it cannot be written; the old one is still there.
     """
     with draft_of(path, data) as draft:
         draft.replace(path)

@@ -50,12 +50,7 @@ class DagWarning(UserWarning):
 
 
 class NoEffectWarning(UserWarning):
-    """Arguments of Airflow that have no effect here. Warned, not raised.
-
-    Attributes:
-        owner: The task's name in messages.
-        arguments: The names of the arguments.
-    """
+    """Arguments of Airflow that have no effect here. `owner`: the task's name in messages. Warned, not raised."""
 
     def __init__(self, owner: str, arguments: tuple[str, ...]) -> None:
         super().__init__(f"{owner}: {without_effect(arguments)}")

@@ -53,8 +53,7 @@ class FernetKeys:
     def key_ids(self) -> tuple[str, ...]:
         """Names of the keys, which reveal nothing of them. The one for new secrets comes first.
 
-        Raises:
-            SecretsUnreadable: The file cannot be read, or everybody can read it, or a key is invalid.
+        Raises SecretsUnreadable if the file cannot be read, or everybody can read it, or a key is invalid.
         """
         return tuple(self._texts or self._load())
 

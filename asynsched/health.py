@@ -19,10 +19,8 @@ class LoopHealth(Struct, frozen=True):
     """One loop.
 
     Attributes:
-        name: As in the log.
         age_seconds: How long ago its last step ended.
         step_seconds: Age of the step that is under way; None between steps.
-        waits_for_database: Whether it waits for a lost database.
         is_stuck: Whether its step, or the time since the last one, is longer than in any healthy scheduler.
     """
 
@@ -74,13 +72,7 @@ class Health(Struct, frozen=True):
 
 
 class Vitals:
-    """Knows the loops of one scheduler.
-
-    Args:
-        clock: Times their steps.
-        scheduler_id: Of the scheduler.
-        longest_step: Longest that a step, or its delay, may take, in seconds.
-    """
+    """Knows the loops of one scheduler. `longest_step`: longest that a step, or its delay, may take, in seconds."""
 
     def __init__(self, clock: Clock, scheduler_id: str, longest_step: float) -> None:
         self._clock = clock

@@ -27,11 +27,7 @@ SERVED_FOLDER = "dags_folder"
 
 
 def prepare_home(home: Path) -> None:
-    """Make the home and its folders, accessible to their user only.
-
-    Raises:
-        SettingsError: The folder cannot be made or written.
-    """
+    """Make the home and its folders, accessible to their user only. Raises SettingsError."""
     try:
         make_folder(home)
         for name in (LOGS, ATTEMPTS, SOURCES, TMP):
@@ -46,8 +42,7 @@ def prepare_home(home: Path) -> None:
 def hold_home(home: Path) -> Iterator[None]:
     """Lock the home for one scheduler. The kernel unlocks it when the process ends, however it ends.
 
-    Raises:
-        HomeInUse: Another scheduler serves it; the message names its process.
+    Raises HomeInUse if another scheduler serves it; the message names its process.
     """
     descriptor = os.open(home / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:

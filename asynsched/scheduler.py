@@ -193,9 +193,7 @@ class Scheduler:
     async def _start(self, stack: AsyncExitStack, lease_scope: anyio.CancelScope) -> Services:
         """Open everything, and return the services, with the state of the runs in progress.
 
-        Args:
-            stack: Closes everything that was opened.
-            lease_scope: Cancelled once the lease is lost.
+        `stack` closes everything that was opened; `lease_scope` is cancelled once the lease is lost.
         """
 
         def lose_lease() -> None:

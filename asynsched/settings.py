@@ -433,8 +433,7 @@ class Settings(CheckedSettings, frozen=True, forbid_unknown_fields=True):
 def settings_from(values: dict[str, Any]) -> Settings:
     """Return settings of nested values; texts are converted to the type of their setting.
 
-    Raises:
-        SettingsError: A value is invalid, or a name unknown. The message names the option.
+    Raises SettingsError if a value is invalid, or a name unknown. The message names the option.
     """
     try:
         return msgspec.convert(values, Settings, strict=False)

@@ -66,10 +66,7 @@ def connect(home: Path) -> socket.socket | None:
 def start_keeper(home: Path, settings: Settings, *, is_postgresql: bool = False) -> None:
     """Start the keeper of this home, and return once it takes connections. Blocks: call it in a thread.
 
-    Args:
-        home: Of the scheduler.
-        settings: Of the scheduler.
-        is_postgresql: Whether the database is PostgreSQL: then tries do not see its clients' variables.
+    If the database is PostgreSQL, tries do not see its clients' variables.
 
     Raises:
         KeeperGone: It was killed while it started.
@@ -148,9 +145,6 @@ class KeeperConnection(asyncio.Protocol):
         on_message: Takes every message but the Hello.
         on_lost: Called once, when a greeted connection has ended.
         shares_database: Whether other schedulers may take over our runs.
-
-    Attributes:
-        closed: Set while there is no connection.
     """
 
     def __init__(
@@ -164,6 +158,7 @@ class KeeperConnection(asyncio.Protocol):
         self._epoch = 0
         self._greeted: asyncio.Future[Inventory] = asyncio.get_running_loop().create_future()
         self.closed = asyncio.Event()
+        """Set while there is no connection."""
         self.closed.set()
 
     @property
@@ -176,14 +171,7 @@ class KeeperConnection(asyncio.Protocol):
     ) -> Inventory:
         """Greet the keeper, and return its inventory. Ends that it reports before go to `on_message`.
 
-        Args:
-            connection: To the keeper.
-            scheduler_id: Who we are.
-            lease_epoch: Of our lease.
-            lease: Its expiry, if that is known.
-
-        Raises:
-            ExecutorError: The keeper serves a newer lease, or does not answer.
+        Raises ExecutorError if the keeper serves a newer lease, or does not answer.
         """
         self._epoch = lease_epoch
         await asyncio.get_running_loop().create_connection(lambda: self, sock=connection)

@@ -60,10 +60,8 @@ def _executor_class(name: str) -> type[Executor]:
 class SeveralExecutors(Executor):
     """Passes each launch on to the executor that its task names.
 
-    Args:
-        context: The context of each of them.
-        factories: Make them, by the name that tasks give (`executor=`). The first also runs callbacks, trigger hosts,
-            and tasks that name no executor.
+    `factories` make them, by the name that tasks give (`executor=`). The first also runs callbacks, trigger hosts, and
+    tasks that name no executor.
     """
 
     def __init__(

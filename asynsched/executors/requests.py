@@ -76,10 +76,7 @@ class _StatesWanted(TaskFilter, frozen=True):
 class RequestAnswerer:
     """Answers requests of tries from the database. While the database is away, a try waits.
 
-    Args:
-        database: Has the answers.
-        clock: Times the attempts.
-        others: Answer the operations that need more than the database, by name.
+    `others` answer the operations that need more than the database, by name.
     """
 
     def __init__(self, database: Database, clock: Clock, others: Mapping[str, Answer] = MappingProxyType({})) -> None:

@@ -15,10 +15,7 @@ POSTGRESQL_VARIABLES = frozenset(
 def user_environment(environment: Mapping[str, str], *, is_postgresql: bool) -> dict[str, str]:
     """Return a scheduler's environment without its own settings.
 
-    Args:
-        environment: The scheduler's.
-        is_postgresql: Whether its database is PostgreSQL. Then the variables of PostgreSQL's clients are its own;
-            otherwise they are meant for tasks.
+    If its database is PostgreSQL, the variables of PostgreSQL's clients are its own; otherwise they are for tasks.
     """
     hidden = POSTGRESQL_VARIABLES if is_postgresql else frozenset()
     return {

@@ -105,14 +105,7 @@ def health_answer(health: Health) -> dict[str, Any]:
 
 
 class MonitorServer:
-    """Serves until it is closed.
-
-    Args:
-        listen: `HOST:PORT`, or `unix:PATH`.
-
-    Raises:
-        SettingsError: The address is invalid, or cannot be listened on.
-    """
+    """Serves until it is closed. `listen` is `HOST:PORT`, or `unix:PATH`. Raises SettingsError if it is not usable."""
 
     def __init__(self, listen: str, health: Callable[[], Health], metrics: Metrics) -> None:
         self._path = Path(listen.removeprefix(UNIX)) if listen.startswith(UNIX) else None

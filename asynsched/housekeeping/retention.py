@@ -105,14 +105,7 @@ Chore = Callable[[datetime], AsyncIterator[int]]
 class Sweep:
     """One sweep: a batch at each step, until nothing is left to delete.
 
-    Args:
-        policy: The limits beyond which data is deleted.
-        database: Has the rows.
-        home: Has the logs, and copies of the sources.
-        batch_rows: About how many rows are deleted in one transaction.
-
-    Attributes:
-        deleted: How much of each kind was deleted so far.
+    About `batch_rows` rows are deleted in one transaction. `deleted` counts each kind.
     """
 
     def __init__(self, policy: RetentionPolicy, *, database: Database, home: Path, batch_rows: int) -> None:

@@ -14,12 +14,10 @@ class Metrics(ABC):
     """Takes figures by name, with the values of their labels in the order of `names.py`.
 
     The event loop calls `count` and `time` for every try: they are quick and never block.
-
-    Attributes:
-        are_wanted: Whether the metrics are exported; if not, some are not computed.
     """
 
     are_wanted = True
+    """Whether the metrics are exported; if not, some are not computed."""
 
     @abstractmethod
     def count(self, name: str, *labels: str, n: int = 1) -> None:
@@ -50,11 +48,7 @@ class NoMetrics(Metrics):
 
 
 def make_metrics(settings: MonitorSettings) -> Metrics:
-    """Return the exporter that the settings choose.
-
-    Raises:
-        SettingsError: The library that the settings ask for is not installed.
-    """
+    """Return the exporter that the settings choose. Raises SettingsError if its library is not installed."""
     try:
         if settings.metrics == "prometheus":
             from asynsched.metrics.prometheus import PrometheusMetrics

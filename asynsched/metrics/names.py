@@ -10,13 +10,7 @@ from typing import Literal, NamedTuple
 
 
 class Figure(NamedTuple):
-    """One figure.
-
-    Attributes:
-        kind: A counter only grows; a timer has a number and a sum of lengths; a gauge is read on demand.
-        labels: The names of its labels, in order.
-        meaning: For people.
-    """
+    """One figure. A counter only grows; a timer has a number and a sum of lengths; a gauge is read on demand."""
 
     kind: Literal["counter", "timer", "gauge"]
     labels: tuple[str, ...]

@@ -171,10 +171,7 @@ class Jobs:
     Jobs are prepared together and ahead, so that no parse waits for the database. They are prepared only for the next
     moment of parses, because other schedulers do not parse the files that this one has claimed.
 
-    Args:
-        n_slots: How many parses may run at once.
-        claims: Claims files beside other schedulers; None: there are no other schedulers.
-        prepare: Reads the stored rows that the parses of these files need.
+    Without `claims`, there are no other schedulers.
     """
 
     def __init__(
@@ -213,9 +210,6 @@ class Jobs:
         """Take from the queue the jobs to prepare together now.
 
         While there is little room, only a changed file is taken: soon there will be room for several at once.
-
-        Args:
-            n_free: How many parses may begin.
         """
         wanted = n_free + self._n_ahead
         room = wanted - len(self._begun) - len(self._ready)
@@ -257,11 +251,7 @@ MOST_STORED = 100
 
 
 class ParseDispatcher(Service):
-    """Parses changed files.
-
-    Args:
-        claims: Claims files beside other schedulers; None: this scheduler parses all.
-    """
+    """Parses changed files; without `claims`, all of them by itself."""
 
     name = "parse dispatcher"
 

@@ -140,11 +140,8 @@ def _modules_of(row: DagFileRow | None) -> dict[str, str]:
 class Repeats:
     """When files that have not changed are parsed again.
 
-    This happens after an interval, if one is set (Airflow: min_file_process_interval), and soon after a parse that was
-    killed: that may have been the machine's fault, and the next one may succeed.
-
-    Args:
-        interval: Time between two parses of a file that has not changed; zero: no file becomes due by an interval.
+    This happens after an interval, if it is not zero (Airflow: min_file_process_interval), and soon after a parse that
+    was killed: that may have been the machine's fault, and the next one may succeed.
     """
 
     def __init__(self, interval: timedelta) -> None:
@@ -185,19 +182,12 @@ class Repeats:
 
 
 class Files:
-    """The files of the folder, each with the request to look at it and its place.
-
-    Args:
-        repeat_interval: Time between two parses of a file that has not changed; zero: it is not parsed again.
-
-    Attributes:
-        known: The last parse of each file.
-        n_scans: How many full scans are complete, with all their files taken in.
-    """
+    """The files of the folder, each with the request to look at it and its place."""
 
     def __init__(self, repeat_interval: timedelta) -> None:
         self.known = KnownFiles()
         self.n_scans = 0
+        """How many full scans are complete, with all their files taken in."""
         self._places: dict[str, Place] = {}
         self._asked: dict[str, LookRequest] = {}
         self._later: deque[tuple[datetime, LookRequest]] = deque()
@@ -310,10 +300,7 @@ class Files:
     def stored(self, paths: Iterable[str], stored: Collection[Stored], now: datetime) -> None:
         """The outcomes of files were stored: note them, and request the looks that follow.
 
-        Args:
-            paths: The files whose outcomes were to be stored.
-            stored: The files whose outcomes were stored. Another scheduler has taken over the other files, and this one
-                waits for its results.
+        Another scheduler has taken over the `paths` that were not stored: this one waits for its results.
         """
         refused = set(paths) - {file.path for file in stored}
         for file in stored:

@@ -142,12 +142,7 @@ class _UnusableError(Exception):
 
 
 def look_at(root: Path, path: str) -> Look | None:
-    """Return a file's present state; None while the DAG folder itself is missing.
-
-    Args:
-        root: The DAG folder, absolute.
-        path: The file, relative to the DAG folder.
-    """
+    """Return a file's present state; None while the DAG folder itself, `root`, is missing."""
     try:
         return _look_at(f"{root}/{path}", path)
     except _UnusableError as exc:

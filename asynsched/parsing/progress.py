@@ -103,9 +103,7 @@ class ParsesUnderWay:
 class ParseLog:
     """Logs `file.parsed`, `file.removed`, `file.failed`, `file.statistics` and the events of WARNINGS.
 
-    Args:
-        interval: Time between two rounds of statistics; zero: none.
-        now: When the first interval begins.
+    `interval`: time between two rounds of statistics, the first of which begins `now`; zero: none.
     """
 
     def __init__(self, interval: timedelta, now: datetime) -> None:

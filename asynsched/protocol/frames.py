@@ -28,8 +28,7 @@ _encoder = msgspec.json.Encoder()
 def encode_frame(message: Struct, deepest: int = DEEPEST) -> bytes:
     """Return the bytes of one frame.
 
-    Raises:
-        ProtocolError: It is too long, nested more than `deepest` levels, or has a value unknown to JSON.
+    Raises ProtocolError if it is too long, nested more than `deepest` levels, or has a value unknown to JSON.
     """
     try:
         body = _encoder.encode(message)
@@ -63,11 +62,7 @@ def _decoder_of(expected: Any) -> tuple[msgspec.json.Decoder[Any], frozenset[str
 
 
 class FrameReader:
-    """Takes bytes as they arrive, gives whole messages of the given union of structs.
-
-    Args:
-        expected: The union of structs that this side understands, e.g. `ToKeeper`.
-    """
+    """Takes bytes as they arrive, gives whole messages of the given union of structs, e.g. `ToKeeper`."""
 
     def __init__(self, expected: Any) -> None:
         self._decoder, self._tags = _decoder_of(expected)

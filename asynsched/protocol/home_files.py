@@ -53,12 +53,7 @@ def lay_out_source(folder: Path, content_hash: str, text: str) -> None:
 
 
 def read_source(folder: Path, content_hash: str) -> str:
-    """Return the text of a source.
-
-    Raises:
-        OSError: It cannot be read.
-        ValueError: Its content does not match its name.
-    """
+    """Return the text of a source. Raises OSError, and ValueError if its content does not match its name."""
     data = (folder / f"{content_hash}.py").read_bytes()
     if hashlib.sha256(data).hexdigest() != content_hash:
         raise ValueError("it is damaged: its hash is not its name")
@@ -69,10 +64,8 @@ def read_source(folder: Path, content_hash: str) -> str:
 def scratch_folder(base: Path) -> Iterator[Path]:
     """Make a folder below `base` for one parse, and remove it at the end with everything in it.
 
-    Its guardian locks it meanwhile: `sweep` leaves it alone until that process is gone.
-
-    Args:
-        base: An existing folder; its path has no symbolic links.
+    `base` exists, and its path has no symbolic links. The folder's guardian locks it meanwhile: `sweep` leaves it alone
+    until that process is gone.
     """
     folder, descriptor = _make(base)
     try:

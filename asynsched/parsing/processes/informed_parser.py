@@ -63,12 +63,7 @@ class KnownVersion(Struct, frozen=True):
 
 
 class ParseSlots:
-    """Counts the parses that may still begin: `parse.processes` at once, first and second parses alike.
-
-    Args:
-        n: How many parses may run at once.
-        freed: Called whenever one more may begin.
-    """
+    """Counts the parses that may still begin, first and second parses alike; calls `freed` when one more may."""
 
     def __init__(self, n: int, freed: Callable[[], None]) -> None:
         self.n_free = n
@@ -116,9 +111,7 @@ class InformedParser:
             is_edited: The file or a module that it imports changed while the folder was watched, or a user asks for
                 the parse.
 
-        Raises:
-            ParseTimeout: The parse did not end in time, not even by its own guard.
-            ParseCrashed: The parse ended without a report.
+        Raises the errors of `SandboxParser.parse`.
         """
         self._n_under_way += 1
         try:
@@ -209,12 +202,7 @@ def _known_versions(conn: Connection, dag_ids: list[str]) -> dict[str, KnownVers
 
 
 def would_be_new(report: ParseReport, known: Mapping[str, str]) -> list[str]:
-    """Return the DAGs of a report that would get a new version in place of one that is there.
-
-    Args:
-        report: The report of a parse.
-        known: The hashes of the newest versions, by dag_id.
-    """
+    """Return the DAGs of a report that would get a new version in place of a known one, whose hash is given."""
     return [
         parsed.dag.dag_id
         for parsed in report.dags
@@ -322,8 +310,7 @@ def _warning(path: str, dag_id: str, fields: list[str]) -> FileError:
 async def manual_interval(parser: SandboxParser, database: Database, dag_id: str, at: datetime) -> DataInterval | None:
     """Return the data interval of a run that is triggered at an instant; None unless the author's code says it.
 
-    Raises:
-        DagError: The file could not be parsed, or the timetable has no answer.
+    Raises DagError if the file could not be parsed, or the timetable has no answer.
     """
     path = await database.read(file_to_ask, dag_id)
     if path is None:
@@ -337,8 +324,7 @@ async def ask(
 ) -> ParsedDag:
     """Return the DAG as its file defines it now, with the answers of its timetable.
 
-    Raises:
-        DagError: The file could not be parsed, does not have the DAG, or its timetable has no answer.
+    Raises DagError if the file could not be parsed, does not have the DAG, or its timetable has no answer.
     """
     try:
         report = await parser.parse(path, ParseQuestions(now=now, of_dags={dag_id: question}))

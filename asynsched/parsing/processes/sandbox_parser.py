@@ -380,9 +380,6 @@ class SandboxParser:
 
     As an async context manager it keeps a parse server for each hash seed, which `warm_up` or the first parse starts.
     Otherwise each parse has a server that ends with it.
-
-    Args:
-        settings: The DAG folder, the home, and the limits of a parse.
     """
 
     def __init__(self, settings: Settings) -> None:
@@ -411,11 +408,15 @@ class SandboxParser:
     async def parse(
         self, path: str, questions: ParseQuestions | None = None, *, hash_seed: int = HASH_SEED
     ) -> ParseReport:
-        """Parse a file. See `Parser.parse`.
+        """Parse a file.
 
         Args:
             questions: The questions to the authors' timetables in it; by default about their first runs.
             hash_seed: Of the hashes of texts: with the same, a set has the same order in each parse.
+
+        Raises:
+            ParseTimeout: The parse did not end in time, not even by its own guard.
+            ParseCrashed: The parse ended without a report.
         """
         await self._sweep_once()
         questions = questions or ParseQuestions(now=SystemClock().now())

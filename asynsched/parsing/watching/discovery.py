@@ -73,14 +73,9 @@ def join(folder: str, name: str) -> str:
 
 
 def scan(root: Path, home: Path) -> Snapshot:
-    """Walk the DAG folder. Blocking: takes about 10 µs a file.
+    """Walk the DAG folder, without the scheduler's home. Blocking: takes about 10 µs a file.
 
-    Args:
-        root: The DAG folder, absolute.
-        home: The scheduler's home, which is not entered.
-
-    Raises:
-        OSError: The DAG folder itself is missing, no folder, or cannot be read.
+    Raises OSError if the DAG folder itself is missing, no folder, or cannot be read.
     """
     return _Walk(root, home).run()
 
@@ -251,11 +246,7 @@ def has_events(path: Path) -> bool:
 
 
 def type_of_mount(path: PurePath, mounts: str) -> str:
-    """Return the type of the file system that an absolute, resolved path is on; empty if none is listed.
-
-    Args:
-        path: The path.
-        mounts: Text of /proc/self/mountinfo.
+    """Return the type of the file system that an absolute, resolved path is on; empty if `mounts` lists none.
 
     Source:
         proc_pid_mountinfo(5): the mount point is the fifth field, the type is the first one after ` - `.

@@ -56,10 +56,6 @@ def read_patterns(name: str, text: str) -> Patterns:
     """Return the patterns in an ignore file's text; an invalid line is reported and skipped.
 
     A line that looks like a regular expression, which was the default of Airflow 2, is named, but holds as a glob.
-
-    Args:
-        name: The file, as it is shown to users.
-        text: Its content.
     """
     lines: list[str] = []
     problems: list[str] = []

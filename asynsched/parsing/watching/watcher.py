@@ -103,11 +103,7 @@ class Watcher(Service):
         self.is_polling = self._settings.mode == "poll"
 
     async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
-        """Watch until cancelled.
-
-        Raises:
-            SettingsError: The DAG folder does not exist, is not a folder, or cannot be read.
-        """
+        """Watch until cancelled. Raises SettingsError unless the DAG folder can be watched."""
         await anyio.to_thread.run_sync(check_folder, self._root, self._home)
         if self._settings.mode == "auto" and not await anyio.to_thread.run_sync(has_events, self._root):
             self._poll("its file system reports no changes")
@@ -288,12 +284,7 @@ def in_order(
 ) -> list[FileChanged]:
     """Return the changes as their files are to be parsed; removed files come first.
 
-    Args:
-        changes: The changes to order.
-        files: The files that the last walk found, by path.
-        mode: `modified_time`: newest first; `random_seeded_by_host`: by chance, the same on each start of one host;
-            `alphabetical`.
-        host: Name of the machine.
+    `modified_time`: newest first; `random_seeded_by_host`: by chance, the same on each start of one host.
 
     Source:
         Airflow "file_parsing_sort_mode".
