@@ -94,7 +94,6 @@ class VirtualClock(SystemClock):
         return self._boot
 
     def leap(self, seconds: float) -> None:
-        """Move forward."""
         self._elapsed_seconds += max(0.0, seconds)
 
 

@@ -77,7 +77,6 @@ class FernetKeys:
         return True
 
     def encrypt(self, text: str, key_id: str) -> str:
-        """Return an encrypted text."""
         return self._fernet(key_id).encrypt(text.encode()).decode()
 
     def decrypt(self, token: str) -> str:

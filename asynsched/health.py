@@ -67,7 +67,6 @@ class Health(Struct, frozen=True):
 
     @property
     def stuck_loops(self) -> tuple[str, ...]:
-        """The names of the loops that are stuck."""
         return tuple(loop.name for loop in self.loops if loop.is_stuck)
 
 
@@ -86,11 +85,9 @@ class Vitals:
         self._loops.append((name, pulse, interval))
 
     def watch_parses(self, long_ones: Callable[[], tuple[LongParse, ...]]) -> None:
-        """Report on these parses, too."""
         self._parses = long_ones
 
     def health(self) -> Health:
-        """Return the present health."""
         at = self._clock.monotonic()
         loops = tuple(
             self._loop(name, pulse, interval(), at) for name, pulse, interval in self._loops if pulse.is_running

@@ -20,5 +20,4 @@ class TaskInstanceKey(NamedTuple):
 
     @property
     def run(self) -> DagRunKey:
-        """The key of the task instance's DagRun."""
         return DagRunKey(self.dag_id, self.run_id)

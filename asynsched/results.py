@@ -40,7 +40,6 @@ class Running:
 
     @property
     def is_nothing(self) -> bool:
-        """Whether nothing runs."""
         return not (self.tries or self.n_callbacks)
 
 

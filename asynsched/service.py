@@ -74,7 +74,6 @@ class Pulse:
 
     @contextmanager
     def running(self) -> Iterator[None]:
-        """Within, the loop runs."""
         self.is_running = True
         self.step_ended_at = self._clock.monotonic()
         try:
@@ -84,7 +83,6 @@ class Pulse:
 
     @contextmanager
     def step(self) -> Iterator[None]:
-        """Within, a step is under way."""
         self.step_began_at = self._clock.monotonic()
         try:
             yield
@@ -106,12 +104,10 @@ class Steps:
         return self._next
 
     async def until(self, is_reached: Callable[[], bool]) -> None:
-        """Wait until a condition holds between two steps."""
         while not is_reached():
             await self.next().wait()
 
     def note_end(self) -> None:
-        """Wake the waiting callers."""
         if self._is_awaited:
             ended, self._next, self._is_awaited = self._next, anyio.Event(), False
             ended.set()

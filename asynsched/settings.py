@@ -411,7 +411,6 @@ class Settings(CheckedSettings, frozen=True, forbid_unknown_fields=True):
 
     @property
     def home_path(self) -> Path:
-        """The home, absolute."""
         return Path(self.home).absolute()
 
     @property
@@ -421,7 +420,6 @@ class Settings(CheckedSettings, frozen=True, forbid_unknown_fields=True):
 
     @property
     def dags_path(self) -> Path:
-        """The DAG folder, absolute."""
         return Path(self.dags_folder).absolute()
 
     @property

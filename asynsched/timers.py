@@ -36,7 +36,6 @@ class Timers(Generic[When, Subject]):
         self._tidy()
 
     def disarm(self, subject: Subject) -> None:
-        """Disarm a subject if it is armed."""
         if self._armed.pop(subject, None) is not None:
             self._tidy()
 

@@ -50,7 +50,6 @@ class Held:
 
     @property
     def known(self) -> frozenset[str]:
-        """All of them."""
         return self.starting | self.running | self.ended
 
 

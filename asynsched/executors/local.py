@@ -163,7 +163,6 @@ class KeeperConnection(asyncio.Protocol):
 
     @property
     def is_open(self) -> bool:
-        """Whether messages can be sent."""
         return self._transport is not None and not self._transport.is_closing()
 
     async def greet(
@@ -193,7 +192,6 @@ class KeeperConnection(asyncio.Protocol):
             self._transport.write(encode_frame(message))
 
     def close(self) -> None:
-        """Hang up."""
         if self._transport is not None:
             self._transport.close()
 
@@ -522,7 +520,6 @@ class LocalExecutor(Executor):
                 return
 
     def _pause(self) -> timedelta:
-        """Return how long to wait before the next attempt to connect."""
         pause = self._backoff
         self._backoff = min(max(2 * pause, FIRST_BACKOFF), LONGEST_BACKOFF)
         return pause

@@ -49,7 +49,6 @@ class BellListener(Service):
         self._bell: socket.socket | None = None
 
     async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
-        """Listen until cancelled."""
         self._bell = open_bell(self._home)
         try:
             task_status.started()
@@ -63,7 +62,6 @@ class BellListener(Service):
             (self._home / SOCKET_NAME).unlink(missing_ok=True)
 
     async def tick(self, now: datetime) -> None:
-        """Take one ring."""
         if self._bell is None:
             return
         try:

@@ -42,7 +42,6 @@ class NotificationListener(Service):
         self._payloads: asyncio.Queue[str] = asyncio.Queue(MAX_UNREAD)
 
     async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
-        """Listen until cancelled."""
         task_status.started()
         with self.pulse.running():
             await self._keep_listening()
@@ -60,7 +59,6 @@ class NotificationListener(Service):
             backoff = min(backoff * 2, LONGEST_BACKOFF)
 
     async def tick(self, now: datetime) -> None:
-        """Pass on the notifications that have arrived."""
         while not self._payloads.empty():
             payload = self._payloads.get_nowait()
             try:

@@ -201,7 +201,6 @@ class Sweep:
                 yield len(going)
 
     async def _ages(self, dag_id: str, folders: list[LogFolder]) -> list[RunAge]:
-        """Return the runs of these folders that are stored."""
         ids = [folder.name.removeprefix(RUN_PREFIX) for folder in folders]
         # A folder's name that is not the run_id itself, which was too long or odd, may stand for any run of the DAG.
         are_plain = all(folder_name(run_id) == run_id for run_id in ids)
@@ -222,7 +221,6 @@ class RetentionSweeper(Service):
         self._next_sweep_at: datetime | None = None
 
     async def tick(self, now: datetime) -> None:
-        """Continue the sweep that is under way, or begin the next one when it is due."""
         if self._sweep is None and (self._next_sweep_at is None or now >= self._next_sweep_at):
             policy = policy_of(self._settings, now)
             rows = self._settings.batch_rows

@@ -187,19 +187,15 @@ class Jobs:
 
     @property
     def n_waiting(self) -> int:
-        """How many jobs there are."""
         return len(self._queued) + len(self._begun) + len(self._ready)
 
     def add(self, job: ParseJob) -> None:
-        """Queue a file, or bring forward one that is queued."""
         self._queued.add(job)
 
     def discard(self, path: str) -> None:
-        """Remove a file from the queue, if it is there."""
         self._queued.discard(path)
 
     def hasten(self, is_hurried: Callable[[str], bool]) -> None:
-        """Bring forward the ready jobs of files that have changed again."""
         self._ready.hasten(is_hurried)
 
     def note_parsed(self, seconds: float) -> None:
@@ -289,12 +285,10 @@ class ParseDispatcher(Service):
 
     @property
     def known(self) -> KnownFiles:
-        """The last parse of each file."""
         return self._files.known
 
     @property
     def n_scans(self) -> int:
-        """How many full scans are complete, with all their files taken in."""
         return self._files.n_scans
 
     def reparse(self, path: str) -> None:
@@ -309,7 +303,6 @@ class ParseDispatcher(Service):
         return has_heard_all and not self._is_ticking and self._files.is_idle
 
     async def wait_idle(self) -> None:
-        """Wait until `is_idle`."""
         while not self.is_idle:
             await self.progress.step()
 
@@ -355,7 +348,6 @@ class ParseDispatcher(Service):
     # Looks
 
     async def _look(self, now: datetime) -> None:
-        """Look at the requested files, and decide the next step of each."""
         requests = self._files.to_look(now)
         if not requests:
             return

@@ -71,7 +71,6 @@ class KnownFiles:
         return self._rows.get(path)
 
     def put(self, row: DagFileRow, kinds: frozenset[str]) -> None:
-        """Note the parse of a file, and the kinds of its errors."""
         self.forget(row.path)
         self._rows[row.path] = row
         if kinds:
@@ -80,18 +79,15 @@ class KnownFiles:
             self._importers.setdefault(path, set()).add(row.path)
 
     def forget(self, path: str) -> None:
-        """Forget a file."""
         row = self._rows.pop(path, None)
         self._kinds.pop(path, None)
         for module in _modules_of(row):
             self._importers[module].discard(path)
 
     def with_error(self, kinds: frozenset[str]) -> set[str]:
-        """Return the files that have an error of one of these kinds."""
         return {path for path, found in self._kinds.items() if found & kinds}
 
     def has_error(self, path: str, kinds: frozenset[str]) -> bool:
-        """Whether a file has an error of one of these kinds."""
         return bool(self._kinds.get(path, frozenset()) & kinds)
 
     def paths(self) -> set[str]:
@@ -157,7 +153,6 @@ class Repeats:
         return min(filter(None, (self._next_look_at, self._chances[0][0] if self._chances else None)), default=None)
 
     def note_parsed(self, file: DagFileRow, kinds: Set[str], now: datetime) -> None:
-        """Note a parse, and the kinds of its errors."""
         text, n_kills = self._n_kills.pop(file.path, ("", 0))
         if kinds & KILLED_KINDS:
             n_kills = n_kills + 1 if text == file.content_hash else 1
@@ -166,7 +161,6 @@ class Repeats:
                 heapq.heappush(self._chances, (now + SECOND_CHANCES[n_kills - 1], file.path))
 
     def due(self, files: Iterable[DagFileRow], now: datetime) -> list[str]:
-        """Return the files that are due."""
         due = []
         while self._chances and self._chances[0][0] <= now:
             path = heapq.heappop(self._chances)[1]
@@ -202,14 +196,12 @@ class Files:
         return not (self._asked or self._later or self._places)
 
     def is_busy(self, path: str) -> bool:
-        """Whether the file is claimed, being parsed or being stored."""
         return self._places.get(path, Place.QUEUED) is not Place.QUEUED
 
     # Requests
 
     @property
     def are_asked(self) -> bool:
-        """Whether there are files to look at now."""
         return any(not self.is_busy(path) for path in self._asked)
 
     def is_hurried(self, path: str) -> bool:
@@ -227,7 +219,6 @@ class Files:
         self._asked[path] = self._asked[path].merged_with(request) if path in self._asked else request
 
     def ask_later(self, request: LookRequest, now: datetime) -> None:
-        """Request a look at a file after a moment."""
         self._later.append((now + LOOK_AGAIN_AFTER, request))
 
     def take(self, messages: Iterable[FileChanged | FolderScanned], now: datetime) -> None:
@@ -279,7 +270,6 @@ class Files:
                     self.ask(LookRequest(importer, is_urgent=request.is_urgent, is_for_module=True))
 
     def is_ignored(self, path: str) -> bool:
-        """Whether an ignore file names a file."""
         return path in self._ignored
 
     # Places

@@ -53,7 +53,6 @@ class LookRequest(Struct, frozen=True):
     is_for_module: bool = False
 
     def merged_with(self, later: "LookRequest") -> "LookRequest":
-        """Return one request that covers both."""
         return LookRequest(
             later.path,
             self.is_urgent or later.is_urgent,

@@ -37,11 +37,9 @@ class ReadingProgress:
         step.set()
 
     async def step(self) -> None:
-        """Wait for the next step."""
         await self._step.wait()
 
     async def until_read(self) -> None:
-        """Wait until the folder is read."""
         while not self.is_complete:
             await self._step.wait()
 
@@ -68,16 +66,13 @@ class ParsesUnderWay:
         self._not_logged: dict[str, float] = {}
 
     def begin(self, path: str) -> None:
-        """Note that the parse of a file begins."""
         self._began_at[path] = self._not_logged[path] = self._clock.monotonic()
 
     def end(self, path: str) -> None:
-        """Note that the parse of a file has ended."""
         self._began_at.pop(path, None)
         self._not_logged.pop(path, None)
 
     def long_ones(self) -> tuple[LongParse, ...]:
-        """Return the parses that take long."""
         return self._long(list(self._began_at.items()))
 
     def log_long_ones(self, now: datetime) -> datetime | None:

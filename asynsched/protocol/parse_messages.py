@@ -84,7 +84,6 @@ class Transcript:
         self._decoder = msgspec.json.Decoder(Message)
 
     def feed(self, data: bytes) -> None:
-        """Take bytes as they arrive."""
         self.size += len(data)
         *lines, rest = data.split(b"\n")
         if lines:

@@ -70,14 +70,12 @@ class ParseSlots:
         self._freed = freed
 
     def take(self) -> bool:
-        """Take a slot for a parse if one is free; return whether it was."""
         if not self.n_free:
             return False
         self.n_free -= 1
         return True
 
     def give_back(self) -> None:
-        """Return the slot of a parse that has ended."""
         self.n_free += 1
         self._freed()
 

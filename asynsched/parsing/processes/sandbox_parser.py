@@ -60,7 +60,6 @@ class SandboxSetup(NamedTuple):
 
     @property
     def most_bytes(self) -> int:
-        """Return the size of the largest report."""
         return ESCAPE_FACTOR * (self.limits.result_bytes + self.limits.output_bytes) + FRAMING_BYTES
 
     @property
@@ -69,7 +68,6 @@ class SandboxSetup(NamedTuple):
         return self.limits.timeout + GUARD_SECONDS
 
     def command(self, module: str, *arguments: str) -> list[str]:
-        """Return the command that starts a module of the sandbox."""
         return [
             sys.executable, "-P", "-m", module, *arguments,
             "--dags-folder", str(self.dags_folder),
@@ -110,7 +108,6 @@ class Guardian:
 
     @property
     def is_usable(self) -> bool:
-        """Whether the guardian may parse another file."""
         return self.n_parses < MOST_PARSES and not self._reader.at_eof() and not self._writer.is_closing()
 
     async def greet(self) -> None:
@@ -186,7 +183,6 @@ class ServerProcess:
 
     @property
     def is_alive(self) -> bool:
-        """Whether the server can fork guardians."""
         return self._process.poll() is None
 
     async def fork_guardian(self, most_bytes: int) -> Guardian:

@@ -243,7 +243,6 @@ class Watcher(Service):
         self._unreported = {}
 
     def _plan(self) -> None:
-        """Set when to tick at the latest."""
         now = self.clock.now()
         self._walk_at = self._reconcile_at
         if self.is_polling or self._folder_is_away:
