@@ -13,8 +13,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from asynsched.durable_files import draft_of, replace_file, sync_folder
 from asynsched.errors import SecretsUnreadable
+from asynsched.home import draft_of, replace_file, sync_folder
 from asynsched.settings import Settings
 
 if TYPE_CHECKING:

@@ -137,9 +137,7 @@ class MonitorSettings(CheckedSettings, frozen=True, forbid_unknown_fields=True):
         doc("Where figures go: to a scraper of /metrics, or to a collector that OTEL_EXPORTER_OTLP_ENDPOINT names."),
     ] = "off"
     metrics_prefix: Annotated[
-        str,
-        Meta(pattern="^[a-zA-Z][a-zA-Z0-9_]*$"),
-        doc("Prefix of the names of figures (Airflow: statsd_prefix)."),
+        str, Meta(pattern="^[a-zA-Z][a-zA-Z0-9_]*$"), doc("Prefix of the names of figures (Airflow: statsd_prefix).")
     ] = "airflow"
     longest_step: Annotated[
         PositiveSeconds,
@@ -205,8 +203,7 @@ class WatchSettings(CheckedSettings, frozen=True, forbid_unknown_fields=True):
     debounce: Annotated[PositiveSeconds, doc("Longest time that a burst of file events is collected, seconds.")] = 0.05
     poll_interval: Annotated[PositiveSeconds, doc("Time between two scans where polling is needed, seconds.")] = 1.0
     reconcile_interval: Annotated[
-        PositiveSeconds,
-        doc("Time between two full scans of the folder, seconds (Airflow: dag_dir_list_interval)."),
+        PositiveSeconds, doc("Time between two full scans of the folder, seconds (Airflow: dag_dir_list_interval).")
     ] = 300.0
     min_file_process_interval: Annotated[
         Seconds,
@@ -227,8 +224,7 @@ class WatchSettings(CheckedSettings, frozen=True, forbid_unknown_fields=True):
         ),
     ] = True
     print_stats_interval: Annotated[
-        Seconds,
-        doc("Time between two logs of statistics per file, seconds; 0: none (Airflow: print_stats_interval)."),
+        Seconds, doc("Time between two logs of statistics per file, seconds; 0: none (Airflow: print_stats_interval).")
     ] = 0.0
 
 
@@ -271,10 +267,7 @@ class CallbacksSettings(CheckedSettings, frozen=True, forbid_unknown_fields=True
     processes: Annotated[
         Count, doc("Number of events whose callbacks may run at once, besides the parallelism of tasks.")
     ] = 4
-    attempts: Annotated[
-        Count,
-        doc("How often callbacks are started, if the machine or a crash ends them early."),
-    ] = 3
+    attempts: Annotated[Count, doc("How often callbacks are started, if the machine or a crash ends them early.")] = 3
 
 
 class LogSettings(CheckedSettings, frozen=True, forbid_unknown_fields=True):

@@ -18,7 +18,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from asynsched.protocol.parse_setup import ParseLimits
+from asynsched.protocol.parse_messages import ParseLimits
 from sandbox.confinement import kernel, privileges, seccomp
 from sandbox.confinement.file_rules import (
     ConfinementError,

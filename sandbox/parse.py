@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from asynsched.protocol.home_files import scratch_folder
-from asynsched.protocol.parse_setup import ParseLimits, decode_limits
+from asynsched.protocol.parse_messages import ParseLimits, decode_limits
 from asynsched.serialization.schema import ParseQuestions, ParseReport
 from sandbox.parsing.importing import ParseRequest
 from sandbox.parsing.supervise import (

@@ -28,7 +28,7 @@ import msgspec
 from asynsched.authoring.active import forget_registered
 from asynsched.authoring.dag import collect_dags
 from asynsched.protocol.home_files import scratch_folder
-from asynsched.protocol.parse_setup import STALE, Greeting, Job, ParseLimits, decode_limits
+from asynsched.protocol.parse_messages import STALE, Greeting, Job, ParseLimits, decode_limits
 from asynsched.serialization.encode import serialize_dag
 from asynsched.serialization.schema import SourceFile, version_hash
 from asynsched.timetables.cron import PRESETS, CronSchedule

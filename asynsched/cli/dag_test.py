@@ -26,7 +26,7 @@ from asynsched.cli.lookup import dag_of
 from asynsched.cli.output import Output, Record, note, show
 from asynsched.cli.session import Session
 from asynsched.errors import NotFound, StoreError
-from asynsched.executors.user_environment import user_environment
+from asynsched.executors.base import user_environment
 from asynsched.foreground.process import ForegroundRequest, ForegroundResult
 from asynsched.parsing.processes.sandbox_parser import setup_of
 from asynsched.protocol.frames import FrameReader, encode_frame

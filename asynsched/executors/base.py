@@ -127,3 +127,24 @@ class Executor(ABC):
         The scheduler keeps its lease then: others take its runs once the lease has expired.
         """
         return False
+
+
+POSTGRESQL_VARIABLES = frozenset(
+    {
+        "PGDATABASE", "PGGSSLIB", "PGHOST", "PGKRBSRVNAME", "PGPASSFILE", "PGPASSWORD", "PGPORT", "PGSERVICE",
+        "PGSERVICEFILE", "PGSSLCERT", "PGSSLCRL", "PGSSLKEY", "PGSSLMAXPROTOCOLVERSION", "PGSSLMINPROTOCOLVERSION",
+        "PGSSLMODE", "PGSSLNEGOTIATION", "PGSSLROOTCERT", "PGTARGETSESSIONATTRS", "PGUSER",
+    }
+)  # fmt: skip
+"""The variables that asyncpg reads when it connects: https://magicstack.github.io/asyncpg/current/api/index.html#connection."""
+
+
+def user_environment(environment: Mapping[str, str], *, is_postgresql: bool) -> dict[str, str]:
+    """Return the environment of processes that run user code: the scheduler's, without what leads to its database.
+
+    If its database is PostgreSQL, the variables of PostgreSQL's clients are its own; otherwise they are for tasks.
+    """
+    hidden = POSTGRESQL_VARIABLES if is_postgresql else frozenset()
+    return {
+        name: value for name, value in environment.items() if not name.startswith("ASYNSCHED_") and name not in hidden
+    }

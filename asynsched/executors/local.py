@@ -19,8 +19,7 @@ from msgspec import Struct
 
 from asynsched.clock import new_token
 from asynsched.errors import ExecutorError, KeeperGone
-from asynsched.executors.base import Executor, ExecutorContext, Held
-from asynsched.executors.user_environment import user_environment
+from asynsched.executors.base import Executor, ExecutorContext, Held, user_environment
 from asynsched.home import LOGS
 from asynsched.lease.keeper_line import KeeperLine
 from asynsched.protocol.frames import FrameReader, ProtocolError, encode_frame

@@ -1,7 +1,7 @@
 """From files to stored DAGs: the watcher reports changed files, the dispatcher parses them and stores the outcomes.
 
 watching/watcher.py     file events and scans -> FileChanged
-  discovery.py          a walk through the folder, without the files that ignore_rules.py excludes
+  discovery.py          a walk through the folder, without the files that ignore files exclude
   file_events.py        the kernel's reports: inotify_events.py on Linux, watchfiles_events.py elsewhere
 dispatcher.py           FileChanged -> parses -> stored outcomes -> DagChanged
   files.py              each file's last parse, the requests to look at it, and its place

@@ -11,7 +11,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from asynsched.protocol.parse_setup import ParseLimits
+from asynsched.protocol.parse_messages import ParseLimits
 
 if TYPE_CHECKING:
     from landlockpy import AccessFS, Ruleset

@@ -17,8 +17,7 @@ from types import TracebackType
 from asynsched.airflow import names
 from asynsched.airflow.finder import AirflowFinder, distribution_of, is_provider
 from asynsched.errors import DagError, DagImportError, SerializationError
-from asynsched.protocol.parse_messages import encodable
-from asynsched.protocol.parse_setup import ParseLimits
+from asynsched.protocol.parse_messages import ParseLimits, encodable
 from asynsched.serialization.schema import FileError
 from sandbox.confine import refused_link
 from sandbox.sources.archives import ArchiveError

@@ -32,8 +32,17 @@ from asynsched.errors import (
     moved_names,
     without_effect,
 )
-from asynsched.protocol.parse_messages import Channel, Confined, Found, Imported, Refused, Sourced, encodable
-from asynsched.protocol.parse_setup import ParseLimits, home_in
+from asynsched.protocol.parse_messages import (
+    Channel,
+    Confined,
+    Found,
+    Imported,
+    ParseLimits,
+    Refused,
+    Sourced,
+    encodable,
+    home_in,
+)
 from asynsched.serialization.decode import restriction
 from asynsched.serialization.encode import serialize_dag
 from asynsched.serialization.schema import (

@@ -20,8 +20,7 @@ from typing import NoReturn, Protocol
 
 import msgspec
 
-from asynsched.protocol.parse_messages import Transcript
-from asynsched.protocol.parse_setup import ParseLimits, is_kept, variables_of_all_parses
+from asynsched.protocol.parse_messages import ParseLimits, Transcript, is_kept, variables_of_all_parses
 from asynsched.serialization.schema import SCHEMA_VERSION, FileError, ParseReport
 from sandbox import processes
 from sandbox.confinement import kernel

@@ -6,8 +6,7 @@ import stat
 
 import pytest
 
-from asynsched.durable_files import make_folder, replace_file
-from asynsched.home import prepare_home, remember_dags_folder, served_dags_folder
+from asynsched.home import make_folder, prepare_home, remember_dags_folder, replace_file, served_dags_folder
 
 
 def mode(path) -> int:

@@ -22,10 +22,10 @@ import msgspec
 
 from asynsched.clock import SystemClock
 from asynsched.errors import ParseCrashed, ParseTimeout, SandboxError, SerializationError, SettingsError
-from asynsched.executors.user_environment import user_environment
+from asynsched.executors.base import user_environment
 from asynsched.home import TMP
 from asynsched.protocol.home_files import sweep
-from asynsched.protocol.parse_setup import STALE, Greeting, Job, ParseLimits, environment_of_parses, home_in
+from asynsched.protocol.parse_messages import STALE, Greeting, Job, ParseLimits, environment_of_parses, home_in
 from asynsched.serialization.decode import decode_report
 from asynsched.serialization.schema import SCHEMA_VERSION, FileError, ParseQuestions, ParseReport
 from asynsched.settings import Settings

@@ -29,7 +29,9 @@ from msgspec.structs import replace
 from asynsched.channels import Channels, FileChanged, FolderScanned
 from asynsched.clock import Clock
 from asynsched.errors import SettingsError
+from asynsched.parsing.looks import shown
 from asynsched.parsing.watching.discovery import (
+    IGNORE_FILES,
     ROOT,
     VIRTUAL_ENVIRONMENT,
     FolderId,
@@ -42,7 +44,6 @@ from asynsched.parsing.watching.discovery import (
     scan,
 )
 from asynsched.parsing.watching.file_events import FileEvents
-from asynsched.parsing.watching.ignore_rules import IGNORE_FILES
 from asynsched.service import Service
 from asynsched.settings import Settings
 
@@ -307,7 +308,7 @@ def watched_folders(root: Path, snapshot: Snapshot) -> dict[str, FolderId]:
     folders = dict(snapshot.outside)
     for identity, relative in snapshot.folders.items():
         folders[identity] = f"{root}/{relative}" if relative else str(root)
-    return {path: identity for identity, path in folders.items() if _is_text(path)}
+    return {path: identity for identity, path in folders.items() if shown(path) == path}
 
 
 def interpret(root: Path, snapshot: Snapshot, events: Iterable[str]) -> Touched:
@@ -348,11 +349,3 @@ def _known_as(snapshot: Snapshot, folder: FolderId, name: str) -> set[str]:
 
 def _changes_walk(path: Path, name: str) -> bool:
     return name in IGNORE_FILES or name == VIRTUAL_ENVIRONMENT or path.is_dir() or path.is_symlink()
-
-
-def _is_text(path: str) -> bool:
-    try:
-        path.encode()
-    except UnicodeEncodeError:
-        return False
-    return True

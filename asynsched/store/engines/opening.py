@@ -13,10 +13,10 @@ from typing import NamedTuple, NoReturn
 import sqlalchemy as sa
 from sqlalchemy import Connection
 
-from asynsched import durable_files
 from asynsched._version import __version__
 from asynsched.errors import DatabaseMissing, SettingsError, StoreUnavailable, StoreVersionError
 from asynsched.fernet_keys import FernetKeys
+from asynsched.home import make_file as make_private_file
 from asynsched.store.database import Database, DirectDatabase
 from asynsched.store.engines.sqlite_connection import InlineDatabase, SqliteConnection, Synchronous
 from asynsched.store.engines.urls import DatabaseUrl, parse_url
@@ -139,7 +139,7 @@ def make_file(path: Path | None) -> None:
                 f"database: the file {path} cannot be made: the folder {path.parent} does not exist. Make it, or name"
                 " another database"
             )
-        durable_files.make_file(path)
+        make_private_file(path)
     except OSError as exc:
         raise StoreUnavailable(f"The database file {path} cannot be made: {exc.strerror}") from exc
 

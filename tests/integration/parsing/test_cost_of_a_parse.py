@@ -27,7 +27,7 @@ from collections import Counter
 from datetime import UTC, datetime
 from pathlib import Path
 from asynsched.serialization.schema import ParseQuestions
-from asynsched.protocol.parse_setup import ParseLimits
+from asynsched.protocol.parse_messages import ParseLimits
 from sandbox.parsing import supervise
 from sandbox.parsing.importing import ParseRequest
 from sandbox.parsing.supervise import PipeLifeline

@@ -156,7 +156,7 @@ LEAVING = """
 import os, sys
 from datetime import UTC, datetime
 from pathlib import Path
-from asynsched.protocol.parse_setup import ParseLimits
+from asynsched.protocol.parse_messages import ParseLimits
 from asynsched.serialization.schema import ParseQuestions
 from sandbox.parse_server import warm
 from sandbox.parsing import supervise

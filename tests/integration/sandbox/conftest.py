@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from asynsched.protocol.parse_setup import Job
+from asynsched.protocol.parse_messages import Job
 from asynsched.serialization.decode import decode_report
 from asynsched.serialization.schema import FileError, ParseQuestions, ParseReport
 from tests.support.users import become_ordinary

@@ -5,7 +5,7 @@ import re
 
 from asyncpg import connect_utils
 
-from asynsched.executors.user_environment import POSTGRESQL_VARIABLES, user_environment
+from asynsched.executors.base import POSTGRESQL_VARIABLES, user_environment
 
 
 def test_tasks_get_postgresql_variables_only_if_the_database_is_sqlite():

@@ -10,8 +10,7 @@ from pathspec import GitIgnoreSpec
 
 from asynsched.channels import FileChanged
 from asynsched.parsing.looks import look_at
-from asynsched.parsing.watching.discovery import FoundFile, scan, type_of_mount
-from asynsched.parsing.watching.ignore_rules import IgnoreRules, read_patterns
+from asynsched.parsing.watching.discovery import FoundFile, IgnoreRules, read_patterns, scan, type_of_mount
 from asynsched.parsing.watching.watcher import changes_between, in_order, interpret
 
 
