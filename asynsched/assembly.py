@@ -268,7 +268,7 @@ def _execution(
             fail=heartbeat.fail,
         )
     )
-    heartbeat.drive(executor)
+    heartbeat.executor = executor
     return heartbeat, executor
 
 
@@ -296,7 +296,7 @@ def _listeners(base: Foundation, vitals: Vitals) -> tuple[Service, ...]:
 def _connect(services: Services, base: Foundation, availability: Availability) -> None:
     """Give all services the objects that they share, some services each other, and health the pulses of all."""
     vitals, thread = services.vitals, services.claim.thread
-    services.heartbeat.serve_hosts(services.triggerer.answer)
+    services.heartbeat.answer_host = services.triggerer.answer
     if base.database.is_shared:
         services.waiters.look_into(base.database)
     for service in (*services.producers, *services.consumers):

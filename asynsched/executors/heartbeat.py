@@ -27,20 +27,14 @@ class ExecutorHeartbeat(Service):
         super().__init__(clock)
         self._channels = channels
         self._answerer = answerer
-        self._executor: Executor | None = None
-        self._answer_host: Callable[[Request], Awaitable[Reply]] | None = None
+        self.executor: Executor | None = None
+        """Made with this service's `report`, `answer` and `fail`."""
+        self.answer_host: Callable[[Request], Awaitable[Reply]] | None = None
+        """Answers requests of trigger hosts."""
         self._launched: dict[str, TaskReady] = {}
         self._next_launches = anyio.Event()
         self._failure: Exception | None = None
         channels.ready.wakes(self.wake)
-
-    def drive(self, executor: Executor) -> None:
-        """Set the executor, which was made with this service's `report` and `answer`."""
-        self._executor = executor
-
-    def serve_hosts(self, answer: Callable[[Request], Awaitable[Reply]]) -> None:
-        """Set the function that answers requests of trigger hosts."""
-        self._answer_host = answer
 
     def report(self, event: TryEvent) -> None:
         """Pass an event of a try on. Never blocks."""
@@ -58,8 +52,8 @@ class ExecutorHeartbeat(Service):
 
     async def answer(self, request: Request) -> Reply:
         """Answer a request of a trigger host, or of a try, for its own run only."""
-        if request.operation in HOST_OPERATIONS and self._answer_host is not None:
-            return await self._answer_host(request)
+        if request.operation in HOST_OPERATIONS and self.answer_host is not None:
+            return await self.answer_host(request)
         ready = await self._find(request.token)
         if ready is None:
             return Reply(request.token, request.request_id, error="this try is not known to the scheduler")
@@ -82,8 +76,8 @@ class ExecutorHeartbeat(Service):
         """Hand over launches, acknowledgements and kills, in that order. Raises the executor's failure."""
         if self._failure is not None:
             raise self._failure
-        if self._executor is not None:
-            await self._hand_over(self._executor)
+        if self.executor is not None:
+            await self._hand_over(self.executor)
 
     async def _hand_over(self, executor: Executor) -> None:
         launches: list[Launch] = []

@@ -7,7 +7,7 @@ from datetime import datetime
 from functools import partial
 
 from asynsched.errors import SettingsError
-from asynsched.executors.base import Executor, ExecutorContext, Held, TryEvent
+from asynsched.executors.base import Executor, ExecutorContext, Held
 from asynsched.protocol.messages import Ended, Launch
 
 BUILT_IN = {
@@ -99,8 +99,10 @@ class SeveralExecutors(Executor):
         for name, found in by_name.items():
             if name in self._executors:
                 await self._executors[name].launch(found)
-            else:
-                self._refuse(name, found)
+                continue
+            now, reason = self.context.clock.now(), f"there is no executor {name!r}"
+            for launch in found:
+                self.context.report(Ended(launch.token, "failed", now, reason=reason, retry=False))
 
     async def kill(self, token: str, reason: str) -> None:
         for executor in self._holding(token):
@@ -136,9 +138,3 @@ class SeveralExecutors(Executor):
         """Return the executor that a token was launched in; all of them if that is not known."""
         name = self._of_token.get(token)
         return [*self._executors.values()] if name not in self._executors else [self._executors[name]]
-
-    def _refuse(self, name: str, launches: Sequence[Launch]) -> None:
-        now = self.context.clock.now()
-        for launch in launches:
-            event: TryEvent = Ended(launch.token, "failed", now, reason=f"there is no executor {name!r}", retry=False)
-            self.context.report(event)

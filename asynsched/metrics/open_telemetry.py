@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from opentelemetry.metrics import CallbackOptions, Counter, Histogram, Meter, Observation, get_meter
+from opentelemetry.metrics import CallbackOptions, Meter, Observation, get_meter
 
 from asynsched._version import __version__
 from asynsched.metrics.base import Metrics, Sample
@@ -23,21 +23,20 @@ class OpenTelemetryMetrics(Metrics):
     def __init__(self, meter: Meter | None = None, prefix: str = "airflow") -> None:
         self._meter = get_meter("asynsched", __version__) if meter is None else meter
         self._prefix = prefix
-        self._counters: dict[str, Counter] = {}
-        self._timers: dict[str, Histogram] = {}
+        self._instruments: dict[str, Any] = {}
         for name, figure in FIGURES.items():
             shown = f"{prefix}.{name}"
             if figure.kind == "counter":
-                self._counters[name] = self._meter.create_counter(shown, description=figure.meaning)
+                self._instruments[name] = self._meter.create_counter(shown, description=figure.meaning)
             elif figure.kind == "timer":
-                self._timers[name] = self._meter.create_histogram(shown, unit="ms", description=figure.meaning)
+                self._instruments[name] = self._meter.create_histogram(shown, unit="ms", description=figure.meaning)
         self._attributes: dict[tuple[str, ...], dict[str, str]] = {}
 
     def count(self, name: str, *labels: str, n: int = 1) -> None:
-        self._counters[name].add(n, self._attributes_of(name, labels))
+        self._instruments[name].add(n, self._attributes_of(name, labels))
 
     def time(self, name: str, seconds: float, *labels: str) -> None:
-        self._timers[name].record(seconds * MILLISECONDS, self._attributes_of(name, labels))
+        self._instruments[name].record(seconds * MILLISECONDS, self._attributes_of(name, labels))
 
     def gauge(self, name: str, read: Callable[[], Iterable[Sample]]) -> None:
         def observe(_: CallbackOptions) -> Iterable[Observation]:

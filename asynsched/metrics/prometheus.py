@@ -1,6 +1,7 @@
 """Figures in a registry of prometheus_client: counters, summaries (number and sum), and gauges read on demand."""
 
 from collections.abc import Callable, Iterable, Iterator
+from typing import Any
 
 from prometheus_client import CollectorRegistry, Counter, Summary
 from prometheus_client.core import GaugeMetricFamily, Metric
@@ -22,31 +23,25 @@ class PrometheusMetrics(Metrics):
     def __init__(self, registry: CollectorRegistry | None = None, prefix: str = "airflow") -> None:
         self.registry = CollectorRegistry() if registry is None else registry
         self._prefix = prefix
-        self._counters: dict[tuple[str, ...], Counter] = {}
-        self._timers: dict[tuple[str, ...], Summary] = {}
-        self._metrics: dict[str, Counter | Summary] = {}
+        self._metrics: dict[str, Any] = {}
+        self._children: dict[tuple[str, ...], Any] = {}
         for name, figure in FIGURES.items():
             if figure.kind != "gauge":
                 kind = Counter if figure.kind == "counter" else Summary
                 self._metrics[name] = kind(self._named(name), figure.meaning, figure.labels, registry=self.registry)
 
     def count(self, name: str, *labels: str, n: int = 1) -> None:
-        key = (name, *labels)
-        child = self._counters.get(key)
-        if child is None:
-            metric = self._metrics[name]
-            assert isinstance(metric, Counter)
-            child = self._counters[key] = metric.labels(*labels) if labels else metric
-        child.inc(n)
+        self._child(name, labels).inc(n)
 
     def time(self, name: str, seconds: float, *labels: str) -> None:
+        self._child(name, labels).observe(seconds)
+
+    def _child(self, name: str, labels: tuple[str, ...]) -> Any:
         key = (name, *labels)
-        child = self._timers.get(key)
+        child = self._children.get(key)
         if child is None:
-            metric = self._metrics[name]
-            assert isinstance(metric, Summary)
-            child = self._timers[key] = metric.labels(*labels) if labels else metric
-        child.observe(seconds)
+            child = self._children[key] = self._metrics[name].labels(*labels) if labels else self._metrics[name]
+        return child
 
     def gauge(self, name: str, read: Callable[[], Iterable[Sample]]) -> None:
         self.registry.register(_Gauge(self._named(name), name, read))
@@ -68,15 +63,16 @@ class _Gauge(Collector):
         self._name = name
         self._read = read
 
+    def _family(self) -> GaugeMetricFamily:
+        figure = FIGURES[self._name]
+        return GaugeMetricFamily(self._shown, figure.meaning, labels=figure.labels)
+
     def describe(self) -> Iterable[Metric]:
         """Return the gauge without samples, so that registering it does not read it."""
-        figure = FIGURES[self._name]
-        return [GaugeMetricFamily(self._shown, figure.meaning, labels=figure.labels)]
+        return [self._family()]
 
     def collect(self) -> Iterator[Metric]:
-        """Yield the gauge with its present samples."""
-        figure = FIGURES[self._name]
-        family = GaugeMetricFamily(self._shown, figure.meaning, labels=figure.labels)
+        family = self._family()
         for labels, value in self._read():
             family.add_metric(labels, value)
         yield family

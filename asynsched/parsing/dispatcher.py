@@ -272,6 +272,7 @@ class ParseDispatcher(Service):
         self._parses: TaskGroup | None = None
         self._slots = ParseSlots(settings.parse.processes, self.wake)
         self._files = Files(timedelta(seconds=settings.watch.min_file_process_interval))
+        self.known = self._files.known
         self.jobs = Jobs(settings.parse.processes, claims, parser.prepare)
         self._outcomes: list[tuple[datetime, Outcome]] = []
         self._is_unanswered = False
@@ -283,14 +284,6 @@ class ParseDispatcher(Service):
 
     # Questions from other services
 
-    @property
-    def known(self) -> KnownFiles:
-        return self._files.known
-
-    @property
-    def n_scans(self) -> int:
-        return self._files.n_scans
-
     def reparse(self, path: str) -> None:
         """Parse a file, even if nothing about it is new. `path` is relative to the DAG folder."""
         self._files.ask(LookRequest(path, is_urgent=True, is_forced=True, asked_at=self.clock.now()))
@@ -299,7 +292,7 @@ class ParseDispatcher(Service):
     @property
     def is_idle(self) -> bool:
         """Whether the folder was scanned, and every file found so far is parsed and stored."""
-        has_heard_all = self.n_scans > 0 and self._channels.file_changes.empty()
+        has_heard_all = self._files.n_scans > 0 and self._channels.file_changes.empty()
         return has_heard_all and not self._is_ticking and self._files.is_idle
 
     async def wait_idle(self) -> None:

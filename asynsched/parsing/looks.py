@@ -5,7 +5,6 @@ code of the file.
 """
 
 import enum
-import errno
 import hashlib
 import importlib.util
 import io
@@ -33,7 +32,6 @@ SETTLED_SECONDS = 1.0
 TRANSIENT_KINDS = frozenset({"import", "exception", "exit", "crash", "timeout", "memory", "unreadable"})
 """Errors that may disappear although the file stays the same, so that a start parses the file again."""
 _CHUNK_BYTES = 1024**2
-_ABSENT = frozenset({errno.ENOENT, errno.ENOTDIR})
 
 
 class LookRequest(Struct, frozen=True):
@@ -146,9 +144,9 @@ def look_at(root: Path, path: str) -> Look | None:
         return _look_at(f"{root}/{path}", path)
     except _UnusableError as exc:
         return Look(error=FileError("unreadable", str(exc)))
+    except (FileNotFoundError, NotADirectoryError):
+        return Look(is_gone=True) if root.is_dir() else None
     except OSError as exc:
-        if exc.errno in _ABSENT:
-            return Look(is_gone=True) if root.is_dir() else None
         return Look(error=FileError("unreadable", f"{shown(path)} cannot be read: {exc.strerror}"))
 
 
@@ -194,8 +192,8 @@ def _look_at(file: str, path: str) -> Look:
 def _status(file: str, path: str) -> os.stat_result:
     try:
         return os.stat(file)  # noqa: PTH116 - for each file of a start: text is enough
-    except OSError as exc:
-        if exc.errno in _ABSENT and (link := Path(file)).is_symlink():
+    except (FileNotFoundError, NotADirectoryError) as exc:
+        if (link := Path(file)).is_symlink():
             raise _UnusableError(
                 f"{path} is a symbolic link to {shown(str(link.readlink()))}, which does not exist"
             ) from exc

@@ -232,7 +232,7 @@ def settled(first: ParseReport, second: ParseReport, known: Mapping[str, KnownVe
     dags, warnings = [], list(first.warnings)
     for parsed in first.dags:
         dag_id = parsed.dag.dag_id
-        fields = differing_fields(parsed.dag, again[dag_id].dag) if dag_id in again else []
+        fields = list(differing_fields(parsed.dag, again[dag_id].dag)) if dag_id in again else []
         if fields:
             warnings.append(_warning(first.path, dag_id, fields))
             if dag_id in known and _is_known(parsed.dag, again[dag_id], known[dag_id]):
@@ -247,12 +247,8 @@ def _is_known(dag: SerializedDag, again: ParsedDag, known: KnownVersion) -> bool
     return has_known_code and _with_known_fields(dag, again.dag, known.dag) == known.dag
 
 
-def differing_fields(one: SerializedDag, other: SerializedDag) -> list[str]:
-    """Return the names of the fields in which two parses of a DAG differ, those of tasks with their task_id."""
-    return list(_differences(one, other))
-
-
-def _differences(one: SerializedDag, other: SerializedDag) -> Iterator[str]:
+def differing_fields(one: SerializedDag, other: SerializedDag) -> Iterator[str]:
+    """Yield the names of the fields in which two parses of a DAG differ, those of tasks with their task_id."""
     for name in _differing(one, other):
         if name != "tasks":
             yield name

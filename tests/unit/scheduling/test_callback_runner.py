@@ -48,7 +48,7 @@ class Scheduler:
         self.heartbeat = ExecutorHeartbeat(
             channels=self.channels, clock=clock, answerer=RequestAnswerer(self.database, clock)
         )
-        self.heartbeat.drive(self)
+        self.heartbeat.executor = self
         self.runner = CallbackRunner(
             settings=Settings(callbacks=CALLBACKS),
             channels=self.channels,
