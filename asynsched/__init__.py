@@ -19,13 +19,7 @@ if TYPE_CHECKING:
     from asynsched.authoring.assets import Asset, AssetAlias, AssetAll, AssetAny, Metadata
     from asynsched.authoring.connection import BaseHook, Connection, Variable
     from asynsched.authoring.dag import DAG
-    from asynsched.authoring.deadline import (
-        AsyncCallback,
-        BaseNotifier,
-        DeadlineAlert,
-        DeadlineReference,
-        SyncCallback,
-    )
+    from asynsched.authoring.deadline import AsyncCallback, BaseNotifier, DeadlineAlert, DeadlineReference, SyncCallback
     from asynsched.authoring.exceptions import (
         AsynschedException,
         AsynschedFailException,

@@ -5,60 +5,38 @@ import random
 import time
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Protocol
 
 import anyio
 
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 
-class Clock(Protocol):
-    """Tells every part of the scheduler the time, and waits for it."""
+class Clock:
+    """Tells every part of the scheduler the time, and waits for it: the machine's own clock."""
 
     def now(self) -> datetime:
         """Return the current instant, aware, in UTC."""
-        ...
-
-    def monotonic(self) -> float:
-        """Return seconds that never go back, from an arbitrary origin."""
-        ...
-
-    def boottime(self) -> float:
-        """Return seconds since the machine started, suspension included: the clock of leases."""
-        ...
-
-    def boot(self) -> str:
-        """Return a unique name of this boot of the machine; "" if the system does not give one."""
-        ...
-
-    async def wait(self, event: anyio.Event, at_most: timedelta | None = None) -> bool:
-        """Wait until the event is set (True), or `at_most` has passed (False)."""
-        ...
-
-    async def sleep(self, duration: timedelta) -> None: ...
-
-
-class SystemClock:
-    """The machine's own clock."""
-
-    def now(self) -> datetime:
         return datetime.now(UTC)
 
     def monotonic(self) -> float:
+        """Return seconds that never go back, from an arbitrary origin."""
         return time.monotonic()
 
     def boottime(self) -> float:
+        """Return seconds since the machine started, suspension included: the clock of leases."""
         if hasattr(time, "CLOCK_BOOTTIME"):
             return time.clock_gettime(time.CLOCK_BOOTTIME)
         return time.monotonic()
 
     def boot(self) -> str:
+        """Return a unique name of this boot of the machine; "" if the system does not give one."""
         try:
             return _BOOT_ID.read_text(encoding="ascii").strip()
         except OSError:
             return ""
 
     async def wait(self, event: anyio.Event, at_most: timedelta | None = None) -> bool:
+        """Wait until the event is set (True), or `at_most` has passed (False)."""
         if at_most is None or event.is_set():
             await event.wait()  # without a timer, which a busy service does not need
             return True
@@ -70,7 +48,7 @@ class SystemClock:
         await anyio.sleep(max(0.0, duration.total_seconds()))
 
 
-class VirtualClock(SystemClock):
+class VirtualClock(Clock):
     """A clock that moves only by `leap`: called by VirtualLoop (`simulation/simulation.py`), or by a test.
 
     Waiting needs that loop, whose timers follow this clock.

@@ -18,7 +18,7 @@ from msgspec.structs import replace
 
 from asynsched.assembly import Foundation, Services, assemble, cancelled_by, name_gauges
 from asynsched.channels import AssetsUpdated, Channels, RunCancelled, RunCreated, RunEdited
-from asynsched.clock import Clock, SystemClock, new_token
+from asynsched.clock import Clock, new_token
 from asynsched.errors import AsynschedError, LeaseLost, NotFound, NotServing, Standstill, StoreError
 from asynsched.executors.base import Executor, ExecutorContext
 from asynsched.executors.registry import executor_factory
@@ -123,7 +123,7 @@ class Scheduler:
             "parse": None if parse_processes is None else replace(settings.parse, processes=parse_processes),
         }
         self.settings = replace(settings, **{name: value for name, value in changes.items() if value is not None})
-        self.clock = clock or SystemClock()
+        self.clock = clock or Clock()
         self.channels = Channels()
         self.scheduler_id = f"{socket.gethostname()}:{os.getpid()}:{new_token()[:8]}"[-64:]
         self._given_database = database if isinstance(database, Database) else None

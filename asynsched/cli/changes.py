@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from asynsched.bell import Hint, decode_hints, encode_hints
-from asynsched.clock import SystemClock
+from asynsched.clock import Clock
 from asynsched.store.engines.driver_errors import store_errors
 from asynsched.store.engines.urls import DatabaseUrl, parse_url
 
@@ -120,7 +120,7 @@ class Changes:
             signal.pthread_sigmask(signal.SIG_SETMASK, mask)
 
     async def _wait(self, seconds: float) -> bool:
-        loop, clock = asyncio.get_running_loop(), SystemClock()
+        loop, clock = asyncio.get_running_loop(), Clock()
         deadline = loop.time() + seconds
         if self._listener is not None:
             await self._listener.renew()

@@ -7,7 +7,7 @@ import msgspec
 
 from asynsched.channels import Channels
 from asynsched.cli.logging import configure_logging
-from asynsched.clock import SystemClock
+from asynsched.clock import Clock
 from asynsched.errors import only_cause
 from asynsched.home import hold_home, prepare_home, remember_dags_folder
 from asynsched.parsing.dispatcher import ParseDispatcher
@@ -41,7 +41,7 @@ def read_folder(settings: Settings, *, again: str | None = None) -> None:
 
 
 async def _read(settings: Settings, again: str | None) -> None:
-    clock = SystemClock()
+    clock = Clock()
     channels = Channels()
     database = await open_database(settings.database_url, synchronous=settings.sqlite_synchronous)
     try:

@@ -21,7 +21,7 @@ from asynsched.cli.command import fail_if_wanted
 from asynsched.cli.logging import configure_logging
 from asynsched.cli.output import command_line, note, printable, some_of
 from asynsched.cli.unread_dags import files_with_errors
-from asynsched.clock import Clock, SystemClock
+from asynsched.clock import Clock
 from asynsched.errors import AsynschedError, NotServing, SettingsError, Standstill, only_cause
 from asynsched.health import Health
 from asynsched.results import Running, RunningTry
@@ -76,7 +76,7 @@ def serve_until_stopped(settings: Settings, rules: StopRules, options: Sequence[
     # Tasks are processes of the same user, and the environment may have the password of the database.
     close_memory()
     manager = ServiceManager(os.environ, os.getpid())
-    since = SystemClock().now()
+    since = Clock().now()
     live_on()
     configure_logging(settings.log, options)
     try:
@@ -160,7 +160,7 @@ async def _accompany(scheduler: Scheduler, rules: StopRules, failures: list[Asyn
     if rules.num_runs is not None:
         waits["runs ended"] = partial(scheduler.wait_runs, rules.num_runs)
     if rules.seconds is not None:
-        waits["time is over"] = partial(SystemClock().sleep, timedelta(seconds=rules.seconds))
+        waits["time is over"] = partial(Clock().sleep, timedelta(seconds=rules.seconds))
     if not waits:
         return
     async with anyio.create_task_group() as waiting:

@@ -158,9 +158,9 @@ class Session:
 
     def now(self) -> datetime:
         """Return the current instant, aware UTC."""
-        from asynsched.clock import SystemClock  # it loads anyio, and reading commands do not ask for the time
+        from asynsched.clock import Clock  # it loads anyio, and reading commands do not ask for the time
 
-        return SystemClock().now()
+        return Clock().now()
 
     def read(self, query: "Callable[Concatenate[Connection, P], T]", *args: P.args, **kwargs: P.kwargs) -> T:
         """Run a query that writes nothing."""

@@ -12,7 +12,7 @@ import pytest
 import sqlalchemy as sa
 
 from asynsched import Asset, Scheduler
-from asynsched.clock import SystemClock
+from asynsched.clock import Clock
 from asynsched.errors import AlreadyExists, AsynschedError, DagError, HomeInUse, NotFound, NotServing, SettingsError
 from asynsched.parsing.processes.informed_parser import WARM_UP_DELAY
 from asynsched.settings import LeaseSettings, Settings
@@ -105,7 +105,7 @@ async def test_a_program_runs_a_dag_and_gets_its_results(scheduler):
     ]
 
 
-class Noting(SystemClock):
+class Noting(Clock):
     """Notes each sleep."""
 
     def __init__(self) -> None:

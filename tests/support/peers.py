@@ -13,7 +13,7 @@ from asynsched import DAG, BashOperator
 from asynsched.assembly import Foundation, make_evaluator
 from asynsched.bell import Hint, encode_hints
 from asynsched.channels import Channels, TaskFinished, TaskReady, TryUnwanted
-from asynsched.clock import SystemClock
+from asynsched.clock import Clock
 from asynsched.fernet_keys import keys_of
 from asynsched.housekeeping.notification_listener import NotificationListener
 from asynsched.lease.claim import register
@@ -36,7 +36,7 @@ from tests.support.waiting import eventually
 N_RUNS = 8
 STAMP = FileStamp("", 0, 0, "")
 DEFAULTS = DagDefaults(max_active_runs=16, paused=False)
-CLOCK = SystemClock()
+CLOCK = Clock()
 Try = tuple[str, str]
 """run_id, task_id"""
 

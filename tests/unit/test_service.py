@@ -5,7 +5,7 @@ from datetime import UTC, datetime, timedelta
 import anyio
 import pytest
 
-from asynsched.clock import SystemClock
+from asynsched.clock import Clock
 from asynsched.errors import StoreUnavailable
 from asynsched.service import FIRST_BACKOFF, LONGEST_BACKOFF, Service
 
@@ -13,7 +13,7 @@ OUTAGES = [9, 3]
 """Steps without a database; after each of these outages there is one with it."""
 
 
-class Stepping(SystemClock):
+class Stepping(Clock):
     """Notes how long it is to sleep, and does not."""
 
     def __init__(self) -> None:

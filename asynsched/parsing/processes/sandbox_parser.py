@@ -20,7 +20,7 @@ import anyio
 import anyio.to_thread
 import msgspec
 
-from asynsched.clock import SystemClock
+from asynsched.clock import Clock
 from asynsched.errors import ParseCrashed, ParseTimeout, SandboxError, SerializationError, SettingsError
 from asynsched.executors.base import user_environment
 from asynsched.home import TMP
@@ -415,7 +415,7 @@ class SandboxParser:
             ParseCrashed: The parse ended without a report.
         """
         await self._sweep_once()
-        questions = questions or ParseQuestions(now=SystemClock().now())
+        questions = questions or ParseQuestions(now=Clock().now())
         is_kept, server = self._servers is not None, self._server(hash_seed)
         try:
             return await _decode(path, await self._ask(server, path, questions))

@@ -11,7 +11,7 @@ from typing import Any
 import anyio
 
 from asynsched import Scheduler
-from asynsched.clock import SystemClock
+from asynsched.clock import Clock
 from asynsched.errors import NotFound, SecretsUnreadable
 from asynsched.fernet_keys import keys_of
 from asynsched.home import served_dags_folder
@@ -22,7 +22,7 @@ from asynsched.store.secrets import get_connection, get_variable
 from tests.faults.power.first_life import options
 
 
-class AfterReboot(SystemClock):
+class AfterReboot(Clock):
     def boot(self) -> str:
         return "after the power cut"
 

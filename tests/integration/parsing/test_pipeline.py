@@ -14,7 +14,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from asynsched.channels import Channels
-from asynsched.clock import SystemClock
+from asynsched.clock import Clock
 from asynsched.home import prepare_home
 from asynsched.parsing.dispatcher import ParseDispatcher
 from asynsched.parsing.processes import informed_parser
@@ -44,7 +44,7 @@ class Pipeline:
         self.root = settings.dags_path
         self.database = database
         self._channels = Channels()
-        clock = SystemClock()
+        clock = Clock()
         self.watcher = Watcher(settings, self._channels, clock)
         informed = InformedParser(parser, database, clock)
         self.dispatcher = ParseDispatcher(settings, self._channels, database, clock, informed)

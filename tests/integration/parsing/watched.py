@@ -8,7 +8,7 @@ from typing import Any
 import anyio
 
 from asynsched.channels import Channel, Channels, FileChanged, FolderScanned
-from asynsched.clock import SystemClock
+from asynsched.clock import Clock
 from asynsched.parsing.watching.file_events import FileEvents
 from asynsched.parsing.watching.watcher import NativeEvents, Watcher
 from asynsched.settings import Settings, WatchSettings
@@ -34,7 +34,7 @@ class Watched:
         self._channel: Channel[FileChanged | FolderScanned] = Channel(queue_size)
         settings = Settings(dags_folder=str(root), home=str(home), watch=WatchSettings(**(watch or {})))
         channels = Channels(file_changes=self._channel)
-        self.watcher = Watcher(settings, channels, SystemClock(), file_events=file_events)
+        self.watcher = Watcher(settings, channels, Clock(), file_events=file_events)
 
     def write(self, path: str, text: str = "x = 1") -> None:
         file = self.root / path

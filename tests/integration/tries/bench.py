@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 import psutil
 
-from asynsched.clock import SystemClock, new_token
+from asynsched.clock import Clock, new_token
 from asynsched.executors.base import ExecutorContext, Held
 from asynsched.executors.local import LocalExecutor
 from asynsched.executors.log_paths import log_path
@@ -72,7 +72,7 @@ class Bench:
 
     def executor(self, kind: type[LocalExecutor] = LocalExecutor) -> LocalExecutor:
         """Return a new executor on this home."""
-        clock, shares = SystemClock(), self.shares_database
+        clock, shares = Clock(), self.shares_database
         return kind(ExecutorContext(self.home, self.settings, clock, "test", self._report, self._answer, shares))
 
     @asynccontextmanager

@@ -9,7 +9,7 @@ from contextlib import suppress
 import psutil
 import pytest
 
-from asynsched.clock import SystemClock
+from asynsched.clock import Clock
 from asynsched.errors import ExecutorError
 from asynsched.executors.local import REFUSAL_PAUSE, KeeperConnection, connect
 from asynsched.lease.expiry import Expiry, takeover_seconds
@@ -32,7 +32,7 @@ async def test_a_scheduler_of_an_older_lease_is_refused(bench: Bench, code):
 
 async def test_a_greeting_without_a_lease_counts_as_a_renewal(bench: Bench, code):
     async with bench.running():
-        over = SystemClock().boottime()
+        over = Clock().boottime()
         hello = Hello(PROTOCOL_VERSION, os.getpid(), "heir", lease_epoch=2, lease=Lease(over, grace=0.0, kill_time=0.0))
         reader = FrameReader(FromKeeper)
         with connect(bench.home) as heir:
@@ -73,7 +73,7 @@ async def test_tries_of_a_scheduler_that_does_not_come_back_end_with_its_lease(b
 
 async def test_a_renewed_lease_keeps_tries_alive_and_its_end_ends_them(bench: Bench, code):
     bench.settings = Settings(lease=LeaseSettings(duration=3.0, renew_interval=0.1, grace=0.1, kill_time=0.5))
-    clock = SystemClock()
+    clock = Clock()
     async with bench.running() as executor:
         launch = bench.launch(code, "waits")
         executor.renew_lease(clock.boottime() + 100)
@@ -97,7 +97,7 @@ async def test_a_new_connection_or_keeper_makes_a_lease_no_longer(bench: Bench, 
         launch = bench.launch(code, "waits")
         await executor.launch([launch])
         await bench.start_of(launch)
-        executor.renew_lease(SystemClock().boottime() + 1)
+        executor.renew_lease(Clock().boottime() + 1)
         connection = executor._connection
         connection.close()
         ended = await bench.end_of(launch)
@@ -119,13 +119,13 @@ async def test_tries_have_the_kill_time_of_the_present_scheduler(bench: Bench, c
     await first.close()
     bench.settings = Settings(lease=LeaseSettings(grace=0.0, kill_time=0.2))
     async with bench.running(lease_epoch=2) as second:
-        second.renew_lease(SystemClock().boottime())
+        second.renew_lease(Clock().boottime())
         assert "lease" in (await bench.end_of(deaf)).reason
 
 
 async def test_a_keeper_stopped_past_its_lease_notices_before_it_acts(bench: Bench, code):
     bench.settings = Settings(lease=LeaseSettings(grace=0.0))
-    clock = SystemClock()
+    clock = Clock()
     async with bench.running() as executor:
         executor.renew_lease(clock.boottime() + 100)
         running = bench.launch(code, "waits")
@@ -148,7 +148,7 @@ async def test_a_keeper_stopped_past_its_lease_notices_before_it_acts(bench: Ben
 async def test_tries_outlast_a_stopped_keeper_while_nobody_takes_their_runs(bench: Bench, code):
     lease = LeaseSettings(duration=0.2, renew_interval=0.1, grace=0.1, kill_time=0.1, shared_outage=60)
     bench.settings, bench.shares_database = Settings(lease=lease), True
-    renewed_at = SystemClock().boottime()
+    renewed_at = Clock().boottime()
     expiry = Expiry(renewed_at, takeover_seconds(lease, is_alone=False))
     async with bench.running() as executor:
         executor.renew_lease(expiry.for_keeper(lease))
@@ -157,8 +157,8 @@ async def test_tries_outlast_a_stopped_keeper_while_nobody_takes_their_runs(benc
         pid = (await bench.start_of(running)).pid
         keeper = bench.keeper()
         keeper.suspend()
-        over = SystemClock().boottime() + 0.4 + 2 * PATIENCE_SECONDS
-        await eventually(lambda: SystemClock().boottime() > over, "lease, grace and kill time are over")
+        over = Clock().boottime() + 0.4 + 2 * PATIENCE_SECONDS
+        await eventually(lambda: Clock().boottime() > over, "lease, grace and kill time are over")
         keeper.resume()
         assert (await bench.run(executor, bench.launch(code, "asks"))).state == "success"
         assert is_alive(pid)
@@ -170,7 +170,7 @@ async def test_tries_end_in_time_without_a_scheduler_and_with_a_stopped_keeper(b
     bench.shares_database = True
     first = bench.executor()
     await first.start(1)
-    first.renew_lease(SystemClock().boottime() + 100)
+    first.renew_lease(Clock().boottime() + 100)
     launches = [bench.launch(code, "waits"), bench.launch(code, "escapes")]
     await first.launch(launches)
     pids = [(await bench.start_of(launch)).pid for launch in launches]
@@ -182,7 +182,7 @@ async def test_tries_end_in_time_without_a_scheduler_and_with_a_stopped_keeper(b
         await eventually(
             lambda: [one for one in bench.children_of_keeper()[0] if one.pid != watching.pid], "another zygote"
         )
-    first.renew_lease(SystemClock().boottime() + 1)
+    first.renew_lease(Clock().boottime() + 1)
     if zygote == "beside a disk that hangs":
         unread = bench.code("# never read", "unread.py")
         source = bench.home / "sources" / f"{unread.version_hash}.py"
@@ -206,7 +206,7 @@ async def test_tries_end_in_time_without_a_scheduler_and_with_a_stopped_keeper(b
 async def test_a_keeper_that_is_well_is_not_killed_though_a_try_is_long_in_exiting(bench: Bench, code):
     bench.settings = Settings(lease=LeaseSettings(grace=0.0, kill_time=0.2))
     bench.shares_database = True
-    clock = SystemClock()
+    clock = Clock()
     async with bench.running() as executor:
         executor.renew_lease(clock.boottime() + 100)
         running = bench.launch(code, "waits")

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 from msgspec import Struct
 
-from asynsched.clock import SystemClock
+from asynsched.clock import Clock
 from asynsched.errors import ExecutorError
 from asynsched.executors import local
 from asynsched.executors import local as keeper_client
@@ -34,7 +34,7 @@ async def test_a_scheduler_that_comes_back_takes_its_tries_back(bench: Bench, co
     await second.launch([running, finished])
     (bench.home / "gate").write_text("through")
     assert value(await bench.end_of(running)) == "through"
-    await second.drain(SystemClock().now())
+    await second.drain(Clock().now())
     await second.close()
     assert begun(bench) == 1
 

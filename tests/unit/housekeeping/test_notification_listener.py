@@ -4,7 +4,7 @@ import anyio
 import asyncpg
 
 from asynsched.channels import Channels
-from asynsched.clock import SystemClock
+from asynsched.clock import Clock
 from asynsched.housekeeping import notification_listener
 from asynsched.housekeeping.notification_listener import NotificationListener
 from asynsched.store.engines.urls import parse_url
@@ -12,7 +12,7 @@ from tests.support.database_gate import gate_before
 from tests.support.waiting import eventually
 
 
-class QuickClock(SystemClock):
+class QuickClock(Clock):
     """A clock whose waits return at once."""
 
     async def sleep(self, length) -> None:
@@ -58,9 +58,7 @@ async def test_a_server_that_falls_silent_at_the_start_is_asked_again(postgres_u
     monkeypatch.setattr(notification_listener, "command_timeout", lambda _dsn: 0.2)
     monkeypatch.setattr(notification_listener, "connect", connect_and_fall_silent)
     async with gate_before(postgres_url, tmp_path) as gate, anyio.create_task_group() as tasks:
-        listener = NotificationListener(
-            url=parse_url(gate.url), channels=Channels(), clock=SystemClock(), scheduler_id="me"
-        )
+        listener = NotificationListener(url=parse_url(gate.url), channels=Channels(), clock=Clock(), scheduler_id="me")
         await tasks.start(listener.run)
         await eventually(lambda: connected and connected[0].is_closed(), "the silent connection is given up")
         await gate.open()

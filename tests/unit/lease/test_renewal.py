@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 from structlog.testing import capture_logs
 
-from asynsched.clock import SystemClock
+from asynsched.clock import Clock
 from asynsched.errors import SettingsError, StoreUnavailable
 from asynsched.lease import renewal as module
 from asynsched.lease.expiry import Expiry, Lease, takeover_seconds
@@ -33,12 +33,12 @@ class Renewals:
 
 def renewal(kind: type, told: Renewals, *, home_is_lock: bool = False, **options):
     """Return a renewal of the lease of `s`, whose loss fails the test."""
-    expiry = Expiry(SystemClock().boottime(), takeover_seconds(SETTINGS, is_alone=True))
+    expiry = Expiry(Clock().boottime(), takeover_seconds(SETTINGS, is_alone=True))
     lease = Lease("s", 1, SETTINGS, expiry, home_is_lock=home_is_lock)
     if kind is ThreadRenewal:
-        options = {"database_url": "sqlite://", "availability": Availability(SystemClock())} | options
+        options = {"database_url": "sqlite://", "availability": Availability(Clock())} | options
     options = {"on_lost": lambda: pytest.fail("it is not lost")} | options
-    return kind(lease, clock=SystemClock(), tell_executor=told, **options)
+    return kind(lease, clock=Clock(), tell_executor=told, **options)
 
 
 @pytest.mark.parametrize("home_is_lock", [True, False])
