@@ -2,7 +2,7 @@
 
 watching/watcher.py     file events and scans -> FileChanged
   discovery.py          a walk through the folder, without the files that ignore files exclude
-  file_events.py        the kernel's reports: inotify_events.py on Linux, watchfiles_events.py elsewhere
+  file_events.py        the kernel's reports: by inotify on Linux, by watchfiles elsewhere
 dispatcher.py           FileChanged -> parses -> stored outcomes -> DagChanged
   files.py              each file's last parse, the requests to look at it, and its place
   looks.py              the present state of a file, and the step that follows from it

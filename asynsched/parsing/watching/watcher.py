@@ -13,7 +13,6 @@ is away. Walks and looks at files are done by threads.
 import hashlib
 import os
 import socket
-import sys
 from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -43,14 +42,9 @@ from asynsched.parsing.watching.discovery import (
     join,
     scan,
 )
-from asynsched.parsing.watching.file_events import FileEvents
+from asynsched.parsing.watching.file_events import FileEvents, NativeEvents
 from asynsched.service import Service
 from asynsched.settings import Settings
-
-if sys.platform == "linux":
-    from asynsched.parsing.watching.inotify_events import InotifyEvents as NativeEvents
-else:
-    from asynsched.parsing.watching.watchfiles_events import WatchfilesEvents as NativeEvents
 
 log = structlog.get_logger(__name__)
 

@@ -15,8 +15,7 @@ from structlog.testing import capture_logs
 from asynsched.channels import FileChanged
 from asynsched.errors import SettingsError
 from asynsched.parsing.watching import watcher as watcher_module
-from asynsched.parsing.watching.inotify_events import InotifyEvents
-from asynsched.parsing.watching.watchfiles_events import WatchfilesEvents
+from asynsched.parsing.watching.file_events import InotifyEvents, WatchfilesEvents
 from tests.integration.parsing.watched import Watched, watching
 
 # The code for other systems works on Linux, too, and is tested there.
