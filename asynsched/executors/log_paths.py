@@ -40,13 +40,13 @@ def callback_log_path(key: TaskInstanceKey, event: str, try_number: int) -> str:
 
 def remove_logs(home: Path, runs: Iterable[DagRunKey]) -> None:
     """Remove every log of these runs. Blocks: not for the event loop."""
-    for run in runs:
-        remove_tree(home.joinpath(LOGS, *_run_folders(run)))
+    remove_folders(home.joinpath(LOGS, *_run_folders(run)) for run in runs)
 
 
-def remove_tree(folder: Path) -> None:
-    """Remove a folder of logs, and skip files that cannot be removed. Does not follow symbolic links."""
-    shutil.rmtree(folder, ignore_errors=True)
+def remove_folders(folders: Iterable[Path]) -> None:
+    """Remove folders of logs, and skip files that cannot be removed. Does not follow symbolic links."""
+    for folder in folders:
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def _folders(key: TaskInstanceKey) -> list[str]:

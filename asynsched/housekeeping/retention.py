@@ -18,7 +18,7 @@ import structlog
 from msgspec import Struct
 
 from asynsched.clock import Clock
-from asynsched.executors.log_paths import DAG_PREFIX, RUN_PREFIX, folder_name, remove_logs, remove_tree
+from asynsched.executors.log_paths import DAG_PREFIX, RUN_PREFIX, folder_name, remove_folders, remove_logs
 from asynsched.home import LOGS, SOURCES
 from asynsched.service import Service
 from asynsched.settings import RetentionSettings
@@ -197,7 +197,7 @@ class Sweep:
                     newest = frozenset(ids)
                 known = {RUN_PREFIX + folder_name(run.run_id): run for run in await self._ages(dag_id, found)}
                 going = [each for each in found if is_too_old(each, known.get(each.name), newest, bound, now)]
-                await anyio.to_thread.run_sync(_remove, going)
+                await anyio.to_thread.run_sync(remove_folders, [each.path for each in going])
                 yield len(going)
 
     async def _ages(self, dag_id: str, folders: list[LogFolder]) -> list[RunAge]:
@@ -267,11 +267,6 @@ def _run_folders(folder: Path) -> Iterator[LogFolder]:
                     yield LogFolder(Path(entry.path), entry.name, written_at)
     except FileNotFoundError:
         return
-
-
-def _remove(folders: list[LogFolder]) -> None:
-    for folder in folders:
-        remove_tree(folder.path)
 
 
 def _files(folder: Path) -> Iterator[tuple[Path, datetime]]:

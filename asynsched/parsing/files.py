@@ -11,7 +11,6 @@ busy. So no file is parsed twice at once, and a file that changes during its par
 """
 
 import enum
-import heapq
 from collections import deque
 from collections.abc import Collection, Iterable, Iterator, Set
 from datetime import datetime, timedelta
@@ -22,6 +21,7 @@ from asynsched.errors import InvalidTransition
 from asynsched.parsing.looks import SETTLED_SECONDS, TRANSIENT_KINDS, Look, LookRequest, shown
 from asynsched.store.dags.parse_results import Stored
 from asynsched.store.schema import DagFileRow
+from asynsched.timers import Timers
 
 MOST_LOOKS = 500
 """How many files are looked at together at most."""
@@ -143,29 +143,26 @@ class Repeats:
     def __init__(self, interval: timedelta) -> None:
         self._interval = interval
         self._next_look_at: datetime | None = None
-        self._chances: list[tuple[datetime, str]] = []
+        self._chances = Timers[datetime, str]()
         self._n_kills: dict[str, tuple[str, int]] = {}
         """By path: the hash of the text whose parses were killed, and how often in a row."""
 
     @property
     def next_at(self) -> datetime | None:
         """When the next file may be due; None: no time is known."""
-        return min(filter(None, (self._next_look_at, self._chances[0][0] if self._chances else None)), default=None)
+        return min(filter(None, (self._next_look_at, self._chances.next_at)), default=None)
 
     def note_parsed(self, file: DagFileRow, kinds: Set[str], now: datetime) -> None:
+        self._chances.disarm(file.path)
         text, n_kills = self._n_kills.pop(file.path, ("", 0))
         if kinds & KILLED_KINDS:
             n_kills = n_kills + 1 if text == file.content_hash else 1
             self._n_kills[file.path] = file.content_hash, n_kills
             if n_kills <= len(SECOND_CHANCES):
-                heapq.heappush(self._chances, (now + SECOND_CHANCES[n_kills - 1], file.path))
+                self._chances.arm(now + SECOND_CHANCES[n_kills - 1], file.path)
 
     def due(self, files: Iterable[DagFileRow], now: datetime) -> list[str]:
-        due = []
-        while self._chances and self._chances[0][0] <= now:
-            path = heapq.heappop(self._chances)[1]
-            if path in self._n_kills:
-                due.append(path)
+        due = list(self._chances.due(now))
         if not self._interval or (self._next_look_at is not None and now < self._next_look_at):
             return due
         moments = {file.path: file.parsed_at + self._interval for file in files}

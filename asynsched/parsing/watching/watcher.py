@@ -13,10 +13,9 @@ is away. Walks and looks at files are done by threads.
 import hashlib
 import os
 import socket
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from datetime import datetime, timedelta
 from pathlib import Path
-from typing import Literal
 
 import anyio
 import anyio.to_thread
@@ -261,9 +260,6 @@ def check_folder(dags_folder: Path, home: Path) -> None:
         raise SettingsError(f"The DAG folder {dags_folder} cannot be read: {exc.strerror}") from exc
 
 
-SortMode = Literal["modified_time", "random_seeded_by_host", "alphabetical"]
-
-
 def changes_between(before: Mapping[str, FoundFile], after: Mapping[str, FoundFile]) -> list[FileChanged]:
     """Return the files that were made, edited, removed, ignored or no longer ignored, by path."""
     removed = [FileChanged(path, removed=True) for path in before if path not in after]
@@ -273,9 +269,7 @@ def changes_between(before: Mapping[str, FoundFile], after: Mapping[str, FoundFi
     return sorted(removed + changed, key=lambda change: change.path)
 
 
-def in_order(
-    changes: Iterable[FileChanged], files: Mapping[str, FoundFile], mode: SortMode, host: str
-) -> list[FileChanged]:
+def in_order(changes: Iterable[FileChanged], files: Mapping[str, FoundFile], mode: str, host: str) -> list[FileChanged]:
     """Return the changes as their files are to be parsed; removed files come first.
 
     `modified_time`: newest first; `random_seeded_by_host`: by chance, the same on each start of one host.
@@ -283,18 +277,18 @@ def in_order(
     Source:
         Airflow "file_parsing_sort_mode".
     """
-    keys: dict[SortMode, Callable[[FileChanged], tuple[object, ...]]] = {
-        "modified_time": lambda change: (-files[change.path].modified_ns, change.path),
-        "random_seeded_by_host": lambda change: (_drawn_by(host, change.path),),
-        "alphabetical": lambda change: (change.path,),
-    }
-    changes = list(changes)
-    removed = [change for change in changes if change.path not in files]
-    return removed + sorted((change for change in changes if change.path in files), key=keys[mode])
 
+    def place(change: FileChanged) -> tuple[object, ...]:
+        path = change.path
+        if path not in files:
+            return ()
+        if mode == "modified_time":
+            return -files[path].modified_ns, path
+        if mode == "random_seeded_by_host":
+            return (hashlib.sha256(f"{host}\n{path}".encode("utf-8", "surrogateescape")).digest(),)
+        return (path,)
 
-def _drawn_by(host: str, path: str) -> bytes:
-    return hashlib.sha256(f"{host}\n{path}".encode("utf-8", "surrogateescape")).digest()
+    return sorted(changes, key=place)
 
 
 def watched_folders(root: Path, snapshot: Snapshot) -> dict[str, FolderId]:
