@@ -151,10 +151,5 @@ def keys_of(settings: Settings) -> FernetKeys:
     return FernetKeys(settings.fernet_key, file.absolute(), may_make=own and not settings.fernet_key)
 
 
-def load_library() -> None:
-    """Import the library, which takes time: in a thread, before the event loop needs it."""
-    import cryptography.fernet  # noqa: F401 - loaded only where there are secrets
-
-
 def _key_id(text: str) -> str:
     return hashlib.sha256(b"asynsched:" + base64.urlsafe_b64decode(text)).hexdigest()[:16]

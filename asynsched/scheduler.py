@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from contextlib import AsyncExitStack
 from datetime import datetime, timedelta
 from functools import partial
+from importlib import import_module
 from inspect import signature
 from typing import TYPE_CHECKING, Any, Never
 
@@ -23,7 +24,7 @@ from asynsched.errors import AsynschedError, LeaseLost, NotFound, NotServing, St
 from asynsched.executors.base import Executor, ExecutorContext
 from asynsched.executors.registry import executor_factory
 from asynsched.explaining.runs import explain_standstill
-from asynsched.fernet_keys import keys_of, load_library
+from asynsched.fernet_keys import keys_of
 from asynsched.health import Health
 from asynsched.home import hold_home, prepare_home, remember_dags_folder
 from asynsched.housekeeping.monitor_server import MonitorServer
@@ -244,7 +245,7 @@ class Scheduler:
         )
         stack.push_async_callback(database.close)
         if await database.read(check_key) is not None:
-            await anyio.to_thread.run_sync(load_library)
+            await anyio.to_thread.run_sync(import_module, "cryptography.fernet")  # before the event loop needs it
         return database
 
     async def _serve_monitor(self, stack: AsyncExitStack, services: Services, metrics: Metrics) -> None:

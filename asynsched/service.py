@@ -2,9 +2,10 @@
 
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from datetime import datetime, timedelta
+from typing import Any, TypeVar
 
 import anyio
 import structlog
@@ -14,12 +15,23 @@ from asynsched.clock import Clock, jitter
 from asynsched.errors import StoreUnavailable
 from asynsched.metrics.base import Metrics, NoMetrics
 
+T = TypeVar("T")
 log = structlog.get_logger(__name__)
 
 FIRST_BACKOFF = timedelta(milliseconds=100)
 LONGEST_BACKOFF = timedelta(seconds=10)
+RETRY_DELAY = timedelta(seconds=1)
 QUIET_SECONDS = 5.0
 """A loss this soon after a return belongs to the same outage: e.g. a connection that had not been used since."""
+
+
+async def until_available(clock: Clock, query: Callable[..., Awaitable[T]], *args: Any) -> T:
+    """Return the result of a query. While the database cannot be reached, it is repeated each RETRY_DELAY."""
+    while True:
+        try:
+            return await query(*args)
+        except StoreUnavailable:
+            await clock.sleep(RETRY_DELAY)
 
 
 class Availability:

@@ -1,7 +1,7 @@
 """Answers the requests of tries: XComs of their own runs, variables, connections, assets, states of runs and tasks."""
 
 from collections.abc import Awaitable, Callable, Mapping
-from datetime import datetime, timedelta
+from datetime import datetime
 from types import MappingProxyType
 from typing import Any, NamedTuple, TypeVar
 
@@ -11,10 +11,11 @@ from sqlalchemy import Connection
 
 from asynsched.channels import TaskReady
 from asynsched.clock import Clock
-from asynsched.errors import NotFound, StoreError, StoreUnavailable
+from asynsched.errors import NotFound, StoreError
 from asynsched.executors.tokens import is_callback_token
 from asynsched.protocol.messages import Reply, Request
 from asynsched.serialization.schema import SerializedDag
+from asynsched.service import until_available
 from asynsched.store.assets import EventFilter, EventsLeft, find_asset, some_events
 from asynsched.store.dags.dags import get_source, latest_version
 from asynsched.store.database import Database
@@ -41,8 +42,6 @@ from asynsched.store.schema import DagRunRow, XComValue
 from asynsched.store.secrets import delete_variable, get_connection, get_variable, set_variable
 
 WRITES = frozenset({"xcom_push", "variable_set", "variable_delete"})
-RETRY_DELAY = timedelta(seconds=1)
-"""Time between two attempts while the database is away: it sends no message when it is back."""
 MAX_MAP_INDEX = 2**31 - 1
 MOST_NAMES = 10_000
 """Most names in one request; each is a parameter of a statement."""
@@ -97,16 +96,13 @@ class RequestAnswerer:
             error = f"{request.operation}: {named}; one request may name at most {MOST_NAMES}"
             return Reply(request.token, request.request_id, error=error)
         run = self._database.write if request.operation in WRITES else self._database.read
-        while True:
-            try:
-                value = await run(operation, ready, request.arguments, self._clock)
-                return Reply(request.token, request.request_id, value=value)
-            except NotFound as exc:
-                return Reply(request.token, request.request_id, found=False, error=str(exc))
-            except StoreUnavailable:
-                await self._clock.sleep(RETRY_DELAY)
-            except (StoreError, KeyError, TypeError, ValueError, msgspec.ValidationError) as exc:
-                return Reply(request.token, request.request_id, error=f"{request.operation}: {exc}")
+        try:
+            value = await until_available(self._clock, run, operation, ready, request.arguments, self._clock)
+            return Reply(request.token, request.request_id, value=value)
+        except NotFound as exc:
+            return Reply(request.token, request.request_id, found=False, error=str(exc))
+        except (StoreError, KeyError, TypeError, ValueError, msgspec.ValidationError) as exc:
+            return Reply(request.token, request.request_id, error=f"{request.operation}: {exc}")
 
 
 def _xcom_pull(conn: Connection, ready: TaskReady, arguments: dict[str, Any], _: Clock) -> Any:

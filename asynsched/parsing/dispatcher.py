@@ -20,13 +20,13 @@ from msgspec.structs import replace
 
 from asynsched.channels import Channels, DagChanged
 from asynsched.clock import Clock
-from asynsched.errors import SandboxError, StoreUnavailable
+from asynsched.errors import SandboxError
 from asynsched.parsing.files import Files, KnownFiles, Place
 from asynsched.parsing.looks import TRANSIENT_KINDS, Look, LookRequest, Step, look_at, next_step, runtime_of, shown
 from asynsched.parsing.processes.informed_parser import InformedParser, ParseSlots
 from asynsched.parsing.processes.sandbox_parser import report_of_error, report_of_failure
 from asynsched.parsing.progress import ParseLog, ParsesUnderWay, ReadingProgress
-from asynsched.service import Service
+from asynsched.service import Service, until_available
 from asynsched.settings import Settings
 from asynsched.store.dags.files import claim_from_the_gone, claim_unclaimed, drop_claims, get_files, list_errors_of
 from asynsched.store.dags.parse_results import DagDefaults, FileStamp, Outcome, load_files, store_outcomes
@@ -37,7 +37,6 @@ AHEAD_SECONDS = 0.25
 """How long the ready jobs may keep a slot busy, estimated from the duration of the last parse."""
 MOST_AHEAD = 4
 """How many jobs are ready at most, for each slot."""
-RETRY_DELAY = timedelta(seconds=1)
 NEVER = datetime.min.replace(tzinfo=UTC)
 
 
@@ -89,11 +88,7 @@ class ParseClaims:
             The files claimed for this scheduler until their outcomes are stored, and the files that others are parsing.
             Others have parsed the remaining files as they are now, and their results are in `known`.
         """
-        while True:
-            try:
-                return await self._take(jobs, known)
-            except StoreUnavailable:
-                await self._clock.sleep(RETRY_DELAY)
+        return await until_available(self._clock, self._take, jobs, known)
 
     async def _take(self, jobs: Sequence[ParseJob], known: KnownFiles) -> tuple[set[str], set[str]]:
         paths = {job.path for job in jobs}

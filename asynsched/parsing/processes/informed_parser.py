@@ -12,7 +12,8 @@ of 60 (SQLite) and 53 instead of 78 (PostgreSQL), in ten pairs of `python -m tes
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from datetime import datetime, timedelta
-from typing import Any, Concatenate, ParamSpec, TypeVar
+from functools import partial
+from typing import Any
 
 import anyio
 import msgspec
@@ -21,7 +22,7 @@ from msgspec import Struct
 from sqlalchemy import Connection
 
 from asynsched.clock import Clock
-from asynsched.errors import DagError, SandboxError, StoreUnavailable
+from asynsched.errors import DagError, SandboxError
 from asynsched.parsing.processes.sandbox_parser import HASH_SEED, SandboxParser
 from asynsched.parsing.progress import ReadingProgress
 from asynsched.serialization.decode import decode_dag
@@ -34,19 +35,17 @@ from asynsched.serialization.schema import (
     SerializedDag,
     TimetableQuestion,
 )
+from asynsched.service import until_available
 from asynsched.store.dags.dags import BeforeParse, before_parses, file_to_ask, latest_version
 from asynsched.store.database import Database
 from asynsched.timetables import DataInterval
 
-P = ParamSpec("P")
-T = TypeVar("T")
 log = structlog.get_logger(__name__)
 
 OTHER_SEED = 1
 """The hash seed of a second parse."""
 FEW_DAGS = 10
 """A file with more DAGs is parsed a second time only after the first parse: their versions are read for the second."""
-RETRY_DELAY = timedelta(seconds=1)
 LATEST = timedelta(seconds=1)
 """A parse may use rows that were read from the database this long ago."""
 WARM_UP_DELAY = timedelta(seconds=1)
@@ -89,7 +88,7 @@ class InformedParser:
 
     def __init__(self, parser: SandboxParser, database: Database, clock: Clock) -> None:
         self._parser = parser
-        self._database = database
+        self._read = partial(until_available, clock, database.read_at_once)
         self._clock = clock
         self._n_under_way = 0
         self._before: dict[str, BeforeParse] = {}
@@ -179,13 +178,6 @@ class InformedParser:
             return await self._parser.parse(path, questions, hash_seed=hash_seed)
         except SandboxError as exc:
             return exc
-
-    async def _read(self, query: Callable[Concatenate[Connection, P], T], *args: P.args, **kwargs: P.kwargs) -> T:
-        while True:
-            try:
-                return await self._database.read_at_once(query, *args, **kwargs)
-            except StoreUnavailable:
-                await self._clock.sleep(RETRY_DELAY)
 
 
 def _known_versions(conn: Connection, dag_ids: list[str]) -> dict[str, KnownVersion]:
