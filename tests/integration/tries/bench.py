@@ -146,7 +146,8 @@ class Bench:
     def end_processes(self) -> None:
         """Kill the processes that a failed test has left."""
         for process in self.processes():
-            process.kill()
+            with suppress(psutil.NoSuchProcess):
+                process.kill()
 
     def _report(self, event: Started | Ended) -> None:
         if isinstance(event, Started):
