@@ -30,6 +30,7 @@ from asynsched.scheduling.creation.triggering import OPERATION, ManualRuns, Runs
 from asynsched.scheduling.deadline_watcher import DeadlineWatcher
 from asynsched.scheduling.evaluation.batch import PendingBatch
 from asynsched.scheduling.evaluation.evaluation import Evaluation
+from asynsched.scheduling.evaluation.ready import ReadyQueues
 from asynsched.scheduling.evaluator import DependencyEvaluator
 from asynsched.scheduling.intake import RunIntake
 from asynsched.scheduling.loading import VersionCache
@@ -210,11 +211,11 @@ def make_evaluator(
         executors: How many of them each of several executors runs, by the names that tasks give.
         has_peers: Whether there are other schedulers now.
     """
-    evaluation = Evaluation.by_settings(
-        base.settings,
-        PendingBatch(base.lease.scheduler_id, base.lease.epoch),
-        parallelism=parallelism,
-        executors=executors,
+    settings = base.settings
+    evaluation = Evaluation(
+        ready=ReadyQueues(parallelism, settings.max_active_tasks_per_dag, executors, settings.keep_slots),
+        pending=PendingBatch(base.lease.scheduler_id, base.lease.epoch),
+        max_machine_kills=settings.max_machine_kills,
         new_token=partial(new_try_token, boot_mark(base.clock.boot())),
         at_once=AT_ONCE,
     )
@@ -223,12 +224,12 @@ def make_evaluator(
         versions=versions,
         evaluation=evaluation,
         channels=base.channels,
-        places=Places(base.settings.max_dagruns_per_loop_to_schedule),
+        places=Places(settings.max_dagruns_per_loop_to_schedule),
         owner=(base.lease.scheduler_id, base.lease.epoch),
         has_peers=has_peers,
     )
     return DependencyEvaluator(
-        settings=base.settings,
+        settings=settings,
         channels=base.channels,
         database=base.database,
         clock=base.clock,
@@ -273,13 +274,13 @@ def name_gauges(metrics: Metrics, services: Services) -> None:
 
 
 def _in_state(evaluation: Evaluation) -> Counter[TaskInstanceState | None]:
-    return Counter(task.state for task in list(evaluation.tries.values()))
+    return Counter(task.state for task in list(evaluation.tries.awaited.values()))
 
 
 def _pool_slots(evaluation: Evaluation) -> dict[str, tuple[int | None, int, int, int]]:
     """Return the open, queued, running and deferred slots of each pool; open is None for a pool without a limit."""
     taken: Counter[tuple[str, TaskInstanceState | None]] = Counter()
-    for task in list(evaluation.tries.values()):
+    for task in list(evaluation.tries.awaited.values()):
         taken[task.task.pool, task.state] += task.task.pool_slots
     return {
         name: (

@@ -1,9 +1,10 @@
 """The messages that other services get once a batch of changes is stored."""
 
 from collections.abc import Callable, Collection, Iterable, Iterator
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
+import msgspec
 import structlog
 
 from asynsched.channels import (
@@ -19,14 +20,219 @@ from asynsched.channels import (
     TryUnwanted,
 )
 from asynsched.executors.base import Held
+from asynsched.executors.log_paths import callback_log_path, log_path
 from asynsched.executors.tokens import boot_mark, is_callback_token, key_of_token
-from asynsched.protocol.messages import Ended
+from asynsched.keys import TaskInstanceKey
+from asynsched.metrics.base import Metrics
+from asynsched.protocol.messages import CausingTry, Ended, Launch, RunContext
 from asynsched.scheduling.evaluation.batch import PendingBatch
+from asynsched.scheduling.evaluation.changes import TryResult
 from asynsched.scheduling.evaluation.decisions import unwanted_try
+from asynsched.scheduling.evaluation.deferral import resumption
 from asynsched.scheduling.evaluation.run import ActiveRun, ActiveTask
-from asynsched.scheduling.launches import task_launch
-from asynsched.states import SLOT_TASK_STATES, DagRunState, TaskInstanceState
+from asynsched.states import FINISHED_RUN_STATES, SLOT_TASK_STATES, DagRunState, DagRunType, TaskInstanceState
+from asynsched.states import TaskInstanceState as State
 from asynsched.store.runs.transitions import Stale
+from asynsched.store.schema import CallbackRequest, DeadlineRow
+
+SPAN = timedelta(seconds=10)
+MOST_LINES = 20
+"""How many failed tries are logged one by one within a SPAN."""
+FAILED_STATES = frozenset({State.FAILED, State.UP_FOR_RETRY})
+
+
+class RunMetrics:
+    """The counters and timers of a scheduler's runs."""
+
+    def __init__(self, metrics: Metrics) -> None:
+        self._metrics = metrics
+
+    def stored(self, pending: PendingBatch, stale: Stale) -> None:
+        """Update the metrics from a stored batch, except its stale changes. Call this before `mark_stored`."""
+        if not self._metrics.are_wanted:
+            return
+        for changed in pending.tasks.values():
+            if changed.run.id not in stale.run_ids:
+                self._task(changed)
+        for ended, task in pending.ends:
+            if task is not None and task.run.id not in stale.run_ids:
+                self._end(ended, task)
+        for run in pending.runs.values():
+            if run.id not in stale.runs:
+                self._run(run)
+        if pending.asset_events:
+            self._metrics.count("asset.updates", n=len(pending.asset_events))
+
+    def _run(self, run: ActiveRun) -> None:
+        dag_id = run.key.dag_id
+        if run.state in FINISHED_RUN_STATES:
+            self._time(f"dagrun.duration.{run.state}", run.started_at, run.ended_at, dag_id)
+        elif run.stored_state is DagRunState.QUEUED and run.run_type == DagRunType.SCHEDULED:
+            self._time("dagrun.schedule_delay", run.run_after, run.started_at, dag_id)
+
+    def _task(self, task: ActiveTask) -> None:
+        before, after, key = task.stored_state, task.state, (task.run.key.dag_id, task.task_id)
+        if after is State.QUEUED and before is not State.QUEUED:
+            self._time("task.scheduled_duration", task.scheduled_at, task.queued_at, *key)
+        elif after is State.RUNNING and before is State.QUEUED:
+            self._begun(task, key)
+
+    def _begun(self, task: ActiveTask, key: tuple[str, str]) -> None:
+        self._metrics.count("ti.start", *key)
+        self._time("task.queued_duration", task.queued_at, task.started_at, *key)
+
+    def _end(self, ended: Ended, task: ActiveTask) -> None:
+        key = (task.run.key.dag_id, task.task_id)
+        if ended.started_at is not None and task.stored_state is State.QUEUED:
+            self._begun(task, key)
+        self._metrics.count("ti.finish", *key, str(task.state))
+        self._time("task.duration", ended.started_at, ended.ended_at, *key)
+        if ended.state == "success":
+            self._metrics.count("ti_successes", *key)
+            self._metrics.count("operator_successes", task.task.task_type)
+        elif ended.state == "failed" and ended.cause == "task":
+            self._metrics.count("ti_failures", *key)
+            self._metrics.count("operator_failures", task.task.task_type)
+
+    def _time(self, name: str, start: datetime | None, end: datetime | None, *labels: str) -> None:
+        if start is not None and end is not None:
+            self._metrics.time(name, max(0.0, (end - start).total_seconds()), *labels)
+
+
+class TryLog:
+    """Logs `try.failed` and `tries.failed`, and `try.started` and `try.ended` if it `tells_all`."""
+
+    def __init__(self, *, tells_all: bool) -> None:
+        self._tells_all = tells_all
+        self._n_told = 0
+        self._n_untold = 0
+        self._span_ends_at: datetime | None = None
+
+    @property
+    def due_at(self) -> datetime | None:
+        """When to call `time_passed`, which logs the failures that were only counted."""
+        return self._span_ends_at if self._n_untold else None
+
+    def stored(self, pending: PendingBatch, stale: Stale, now: datetime) -> None:
+        """Log a stored batch, except its stale changes. Call this before `mark_stored`."""
+        self.time_passed(now)
+        if self._tells_all:
+            for task in pending.tasks.values():
+                before = task.stored_state
+                if task.state is State.RUNNING and before is not task.state and not is_stale(task, stale):
+                    log.debug("try.started", **_names(task, task.try_number))
+        for result in pending.results:
+            if not is_stale(result.task, stale):
+                self._ended(result, now)
+
+    def time_passed(self, now: datetime) -> None:
+        """Begin to log failures one by one again, if the span is over."""
+        if self._span_ends_at is not None and now >= self._span_ends_at:
+            self.flush()
+
+    def flush(self) -> None:
+        """Log the number of failures that were only counted."""
+        if self._n_untold:
+            seconds = int(SPAN.total_seconds())
+            log.warning("tries.failed", n_more=self._n_untold, beside=f"the {self._n_told} of the same {seconds} s")
+        self._n_told = self._n_untold = 0
+        self._span_ends_at = None
+
+    def _ended(self, result: TryResult, now: datetime) -> None:
+        if result.outcome.state in FAILED_STATES:
+            if self._span_ends_at is None:
+                self._span_ends_at = now + SPAN
+            if self._n_told < MOST_LINES or self._tells_all:
+                self._n_told += 1
+                log.warning("try.failed", **_facts_of_reports(result))
+            else:
+                self._n_untold += 1
+        elif self._tells_all:
+            log.debug("try.ended", **_facts_of_reports(result))
+
+
+def _names(task: ActiveTask, try_number: int) -> dict[str, Any]:
+    key = task.key
+    index = {} if key.map_index < 0 else {"map_index": key.map_index}
+    return {"dag_id": key.dag_id, "run_id": key.run_id, "task_id": key.task_id, **index, "try_number": try_number}
+
+
+def _facts_of_reports(result: TryResult) -> dict[str, Any]:
+    ended, outcome = result.ended, result.outcome
+    facts = _names(result.task, result.try_number) | {"state": str(outcome.state)}
+    if outcome.reason:
+        facts["reason"] = outcome.reason
+    if ended.started_at is not None:
+        facts["seconds"] = round((ended.ended_at - ended.started_at).total_seconds(), 3)
+    if outcome.state is State.UP_FOR_RETRY and outcome.next_try_at is not None:
+        facts["retry_at"] = outcome.next_try_at.isoformat(timespec="seconds")
+    return facts
+
+
+def run_context(run: ActiveRun) -> RunContext:
+    """Return the facts of a run that its tasks and callbacks get."""
+    return RunContext(
+        dag_id=run.key.dag_id,
+        run_id=run.key.run_id,
+        run_type=run.run_type,
+        run_after=run.run_after,
+        logical_date=run.logical_date,
+        data_interval_start=run.data_interval_start,
+        data_interval_end=run.data_interval_end,
+        queued_at=run.queued_at,
+        started_at=run.started_at,
+        conf=run.conf,
+        state=run.state,
+        ended_at=run.ended_at,
+    )
+
+
+def task_launch(task: ActiveTask, max_map_length: int) -> Launch:
+    """Return the launch of a task instance that has been granted its slots and given a token."""
+    if task.token is None:
+        raise ValueError(f"{task.key} has no token")
+    return Launch(
+        token=task.token,
+        task_id=task.task_id,
+        map_index=task.map_index,
+        try_number=task.try_number,
+        max_tries=task.max_tries,
+        executor=task.task.executor,
+        run=run_context(task.run),
+        code=task.run.code,
+        log_path=log_path(task.key, task.try_number),
+        execution_timeout=task.task.execution_timeout,
+        reschedule_started_at=task.started_at if task.task.sensor_mode == "reschedule" else None,
+        resume=resumption(task.deferral),
+        max_map_length=max_map_length,
+    )
+
+
+def callback_launch(request: CallbackRequest, run: ActiveRun, token: str, timeout_seconds: float) -> Launch:
+    """Return the launch of a callback of a run, or of one of its task instances, under this token."""
+    key = TaskInstanceKey(*run.key, request.task_id, request.map_index)
+    caused_by = msgspec.json.decode(request.caused_by, type=CausingTry) if request.caused_by else None
+    return Launch(
+        token=token,
+        task_id=request.task_id,
+        map_index=request.map_index,
+        try_number=request.try_number,
+        max_tries=0 if caused_by is None else caused_by.max_tries,
+        run=run_context(run),
+        code=run.code,
+        log_path=callback_log_path(key, request.event, request.try_number),
+        execution_timeout=timeout_seconds,
+        callback={"event": request.event, "reason": request.reason},
+        caused_by=caused_by,
+    )
+
+
+def with_deadline(launch: Launch, deadlines: Iterable[DeadlineRow]) -> Launch:
+    """Return a callback's launch with the missed deadline that it is for: the launch's try number is the deadline's."""
+    found = [deadline for deadline in deadlines if deadline.number == launch.try_number]
+    told = [{"number": one.number, "name": one.name, "due_at": one.due_at.isoformat()} for one in found]
+    return msgspec.structs.replace(launch, callback=launch.callback | {"deadline": told[0] if told else {}})
+
 
 log = structlog.get_logger(__name__)
 

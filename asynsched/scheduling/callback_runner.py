@@ -13,7 +13,7 @@ from asynsched.errors import DagError, NotFound
 from asynsched.executors.base import Held
 from asynsched.executors.tokens import is_callback_token, new_callback_token
 from asynsched.protocol.messages import Ended, Launch
-from asynsched.scheduling.launches import callback_launch, with_deadline
+from asynsched.scheduling.announcements import callback_launch, with_deadline
 from asynsched.scheduling.loading import VersionCache, active_run
 from asynsched.service import Service
 from asynsched.settings import Settings

@@ -29,16 +29,13 @@ from asynsched.clock import Clock
 from asynsched.errors import InvalidTransition
 from asynsched.executors.base import Held
 from asynsched.protocol.messages import Ended, Started
-from asynsched.scheduling.announcements import Announcer
+from asynsched.scheduling.announcements import Announcer, RunMetrics, TryLog
 from asynsched.scheduling.evaluation.evaluation import Evaluation, stand_still
-from asynsched.scheduling.failing_dags import announce_paused
 from asynsched.scheduling.intake import RunIntake
 from asynsched.scheduling.places import Place
-from asynsched.scheduling.reports import RunMetrics, TryLog
-from asynsched.scheduling.requests.request_taking import RequestTaker
 from asynsched.scheduling.slices import settle
-from asynsched.scheduling.storing import Storing
-from asynsched.scheduling.transfers import RunTransfers
+from asynsched.scheduling.storing import Storing, announce_paused
+from asynsched.scheduling.transfers import RequestTaker, RunTransfers
 from asynsched.service import Service
 from asynsched.settings import Settings
 from asynsched.store.database import Database
@@ -129,7 +126,7 @@ class DependencyEvaluator(Service):
     @property
     def is_at_a_standstill(self) -> bool:
         """Whether runs are active, and none of them can progress without a user's intervention."""
-        if self._evaluation.are_leaving or not (self._has_started_all and self._is_done):
+        if self._evaluation.tries.are_leaving or not (self._has_started_all and self._is_done):
             return False
         return stand_still(self._evaluation.runs.values())
 
@@ -156,7 +153,7 @@ class DependencyEvaluator(Service):
         """Take up the runs of schedulers that are gone, and the tries that the executor still holds of them."""
         await self._read_pools()
         await self._transfers.recover(held, now)
-        self._announcer.end_unclaimed(held, self._evaluation.tries)
+        self._announcer.end_unclaimed(held, self._evaluation.tries.awaited)
         # Deferred task instances are already stored as deferred, and trigger hosts may ask for them at once.
         self._announcer.announce_triggers(self._pending)
 

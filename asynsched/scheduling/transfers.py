@@ -8,7 +8,7 @@ from sqlalchemy import Connection
 
 from asynsched.bell import Hint, encode_hints
 from asynsched.channels import Channels, TaskFinished
-from asynsched.errors import DagError, NotFound
+from asynsched.errors import AsynschedError, DagError, NotFound, StoreUnavailable
 from asynsched.executors.base import Held
 from asynsched.keys import DagRunKey
 from asynsched.protocol.messages import Ended
@@ -16,8 +16,9 @@ from asynsched.scheduling.announcements import Announcer
 from asynsched.scheduling.evaluation.evaluation import Evaluation
 from asynsched.scheduling.evaluation.run import ActiveRun
 from asynsched.scheduling.intake import RunIntake
-from asynsched.scheduling.places import Place
-from asynsched.scheduling.requests.request_taking import RequestTaker
+from asynsched.scheduling.places import Place, Places
+from asynsched.scheduling.requests.run_requests import do_request, end_request, submit_by_program
+from asynsched.scheduling.rules.run_end import RunStop, cancelled, marked_failed
 from asynsched.scheduling.slices import settle
 from asynsched.states import SLOT_TASK_STATES
 from asynsched.store.database import Database
@@ -29,9 +30,125 @@ from asynsched.store.runs.queue import (
     owned_runs,
     take_over_runs,
 )
-from asynsched.store.runs.requests import OpenRequest
+from asynsched.store.runs.requests import CancelRun, MarkRun, OpenRequest, open_requests
 from asynsched.store.runs.task_instances import tokens_of_tries
 from asynsched.store.schedulers import notify
+
+
+class RequestTaker:
+    """Takes requests from the database, oldest first.
+
+    A request is done in the database, and its run is then taken up again from there. A run that a request ends is first
+    ended in memory: the request stays open until then, so that it survives a crash, and later requests wait.
+
+    Args:
+        places: Where each run is; a run that a request changes is EDITED.
+        lease_epoch: Lease epoch of the runs whose requests are taken.
+
+    Attributes:
+        are_due: Whether there may be requests to do now.
+    """
+
+    def __init__(self, *, database: Database, evaluation: Evaluation, places: Places, lease_epoch: int) -> None:
+        self._database = database
+        self._places = places
+        self._evaluation = evaluation
+        self._lease_epoch = lease_epoch
+        self._ending: set[DagRunKey] = set()
+        """Runs that a request is to end: their requests are due once the run has ended, or was taken up again."""
+        self.are_due = True
+
+    def heard(self) -> None:
+        """There may be new requests."""
+        self.are_due = True
+
+    def run_ended(self, key: DagRunKey) -> None:
+        """The end of a run is stored."""
+        self.are_due |= key in self._ending
+
+    def run_taken_up(self, key: DagRunKey, *, is_foreign: bool) -> None:
+        """A run was taken up as it is stored. If it was another scheduler's, that one may have left requests open."""
+        self.are_due |= is_foreign or key in self._ending
+
+    def run_lost(self, key: DagRunKey) -> None:
+        """A run now belongs to another scheduler, or to none."""
+        self._ending.discard(key)
+
+    async def take(self, now: datetime) -> None:
+        """Do every open request that can be done now; the runs that these change become EDITED."""
+        waiting: set[DagRunKey] = set()
+        has_more = False
+        for wanted in await self._database.read(open_requests, self._lease_epoch):
+            stop = _stop_of(wanted)
+            if wanted.run in waiting:
+                continue
+            if stop is None or wanted.run not in self._evaluation.runs:
+                # Before doing the request: the answer of the database may be lost.
+                self._places.disturb(wanted.run, wanted.dag_run_id)
+                await self._do(wanted, now)
+                continue
+            waiting.add(wanted.run)
+            if self._places.of(wanted.run) is Place.EDITED:
+                # The run in memory no longer matches its rows.
+                has_more = True
+            else:
+                self._ending.add(wanted.run)
+                self._evaluation.stop_run(wanted.run, stop, now)
+        self.are_due = has_more
+
+    async def of(self, runs: Collection[int]) -> dict[int, list[OpenRequest]]:
+        """Return the open requests for runs, by the runs' row ids, oldest first."""
+        found: dict[int, list[OpenRequest]] = {}
+        for wanted in await self._database.read(open_requests, self._lease_epoch):
+            if wanted.dag_run_id in runs:
+                found.setdefault(wanted.dag_run_id, []).append(wanted)
+        return found
+
+    async def do_unheld(self, wanted: Sequence[OpenRequest], now: datetime) -> RunStop | None:
+        """Do the requests for a run that is not in memory yet, up to the first that ends it.
+
+        That one is returned as a stop, to be done in memory. Later requests are due when the run has ended.
+        """
+        for request in wanted:
+            if (stop := _stop_of(request)) is not None:
+                self._ending.add(request.run)
+                return stop
+            await self._do(request, now)
+        return None
+
+    async def cancel(self, run: DagRunKey, now: datetime) -> None:
+        """Request the end of a run on behalf of this program, unless the run has ended or was deleted."""
+        try:
+            await self._database.write(submit_by_program, run, CancelRun(), action="run.cancel", now=now)
+        except StoreUnavailable:
+            raise
+        except AsynschedError as exc:
+            log.info("request.refused", dag_id=run.dag_id, run_id=run.run_id, actor="program", reason=str(exc))
+
+    async def _do(self, wanted: OpenRequest, now: datetime) -> None:
+        request = wanted.request.__struct_config__.tag
+        about = {"dag_id": wanted.run.dag_id, "run_id": wanted.run.run_id, "actor": wanted.actor, "request": request}
+        try:
+            await self._database.write(do_request, wanted, now)
+        except StoreUnavailable:
+            raise
+        except AsynschedError as exc:
+            # The run has changed since the request was made: it may have moved to another version.
+            await self._database.write(end_request, wanted)
+            log.warning("request.refused", **about, reason=str(exc))
+        else:
+            log.info("run.edited", **about)
+        self._ending.discard(wanted.run)
+
+
+def _stop_of(wanted: OpenRequest) -> RunStop | None:
+    match wanted.request:
+        case CancelRun():
+            return cancelled(f"{wanted.actor} cancelled the run")
+        case MarkRun(state="failed"):
+            return marked_failed(f"{wanted.actor} marked the run as failed")
+    return None
+
 
 log = structlog.get_logger(__name__)
 
@@ -82,7 +199,7 @@ class RunTransfers:
 
     async def recover(self, held: Held, now: datetime) -> None:
         """Take up the runs without an owner, and those of their tries that the executor still holds."""
-        self._evaluation.expect_ends(held.starting | held.running)
+        self._evaluation.tries.unclaimed |= held.starting | held.running
         self._may_be_orphans = True
         while self._may_be_orphans:
             await self.adopt(held, now)
@@ -165,7 +282,7 @@ class RunTransfers:
 
     def warn_of_lingering(self, now: datetime) -> None:
         """Warn once of each run that waits for processes that should be gone, such as one in state D."""
-        for run, tokens in self._evaluation.take_lingering(now - self._kill_time - LINGERING):
+        for run, tokens in self._evaluation.tries.take_lingering(now - self._kill_time - LINGERING):
             log.warning("run.waits_for_processes", dag_id=run.key.dag_id, run_id=run.key.run_id, tokens=tokens)
 
     async def _unknown(self) -> list[QueuedRun]:
@@ -216,18 +333,18 @@ class RunTransfers:
             return
         tasks = await self._loader.fill(run)
         # A stored try was launched, so its end will be reported.
-        may_be_left = held is None or held.starting or held.running or self._evaluation.unclaimed
+        may_be_left = held is None or held.starting or held.running or self._evaluation.tries.unclaimed
         launched = await self._database.read(tokens_of_tries, row.id) if may_be_left else frozenset()
         let_go = self._evaluation.drop_run(run.key)
         self._intake.take_up(row)
         # `unclaimed` has tries of runs that could not be read before and, because of these tries, were not given back.
-        left = self._evaluation.unclaimed | (set(let_go) if held is None else held.starting | held.running)
+        left = self._evaluation.tries.unclaimed | (set(let_go) if held is None else held.starting | held.running)
         awaited = {task.token for task in tasks if task.state in SLOT_TASK_STATES}
-        self._evaluation.leave(run, (left & launched) - awaited, now)
+        self._evaluation.tries.leave(run, (left & launched) - awaited, now)
         self._evaluation.resume_run(run, tasks, now, stop)
         self._places.begin(run.key)
         # If resuming the run has left tries that the executor does not know, their ends will not be reported.
-        for token in sorted(set(self._evaluation.leaving_of(run)) - left):
+        for token in sorted(set(self._evaluation.tries.leaving_of(run)) - left):
             self._evaluation.try_gone(token, now)
         self._requests.run_taken_up(run.key, is_foreign=held is not None)
         if held is not None:
@@ -248,7 +365,7 @@ class RunTransfers:
             return
         self._intake.take_up(row)
         # A request may make a task run again, so the run must not end before the requests are done.
-        self._evaluation.leave(run, [f"requests of run {row.id}"], now)
+        self._evaluation.tries.leave(run, [f"requests of run {row.id}"], now)
         self._evaluation.resume_run(run, tasks, now)
         # Should the database go away first, the run still has to be taken up as it is stored then.
         self._places.take_over(row)
@@ -274,9 +391,9 @@ class RunTransfers:
         Keep the run while a try of it may run here: another scheduler would start that try again.
         """
         let_go = self._evaluation.drop_run(row.key)
-        self._evaluation.expect_ends(let_go)
+        self._evaluation.tries.unclaimed.update(let_go)
         self._announcer.end_tries(let_go)
-        if self._evaluation.unclaimed & await self._database.read(tokens_of_tries, row.id):
+        if self._evaluation.tries.unclaimed & await self._database.read(tokens_of_tries, row.id):
             # The sweep finds the run again.
             self._lose(row.key)
             return

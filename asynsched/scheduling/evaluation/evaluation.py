@@ -13,15 +13,17 @@ from __future__ import annotations
 import heapq
 import sys
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Set
+from collections.abc import Callable, Collection, Iterable, Iterator
 from datetime import datetime, timedelta
 
+from asynsched.channels import TriggerUnwanted, TriggerWanted, TryUnwanted
 from asynsched.keys import DagRunKey, TaskInstanceKey
 from asynsched.protocol.messages import Ended, Started, TriggerOutcome
 from asynsched.scheduling.evaluation import decisions
 from asynsched.scheduling.evaluation.batch import PendingBatch
 from asynsched.scheduling.evaluation.changes import (
     HOLDS,
+    SLOTS,
     TIMER,
     TRIGGER,
     Change,
@@ -30,17 +32,183 @@ from asynsched.scheduling.evaluation.changes import (
     Stopped,
     TaskChange,
 )
-from asynsched.scheduling.evaluation.deferral import timeout_of
-from asynsched.scheduling.evaluation.past import PastLinks, instances_with_past
+from asynsched.scheduling.evaluation.deferral import timeout_of, trigger_of
 from asynsched.scheduling.evaluation.ready import ReadyQueues
 from asynsched.scheduling.evaluation.run import WAITING, ActiveRun, ActiveTask
-from asynsched.scheduling.evaluation.tries import Tries
+from asynsched.scheduling.rules.past_depends import PastTask
 from asynsched.scheduling.rules.run_end import RunStop, timed_out
-from asynsched.settings import Settings
 from asynsched.states import FINISHED_RUN_STATES, SLOT_TASK_STATES
 from asynsched.states import TaskInstanceState as State
 from asynsched.store.runs.pools import Settlement
 from asynsched.timers import Timers
+
+Message = TryUnwanted | TriggerWanted | TriggerUnwanted
+
+
+class Tries:
+    """The task instance or run that waits for the end of each try, by the try's token.
+
+    A token is *awaited* by a task instance that is queued, running or restarting; *deferred* while a trigger works for
+    its task instance; or *leaving*: the try is being ended and no task instance waits for it, but its run does. The run
+    waits because, once it has ended, it may be cleared and begun again by another scheduler, whose keeper knows nothing
+    of processes left here. A token is *unclaimed* while the executor may still run its try for a run that is not in
+    memory.
+    """
+
+    def __init__(self) -> None:
+        self.awaited: dict[str, ActiveTask] = {}
+        self.deferred: dict[str, ActiveTask] = {}
+        self.unclaimed: set[str] = set()
+        self._leaving: dict[str, ActiveRun] = {}
+        self._left_by: dict[ActiveRun, set[str]] = {}
+        self._since: dict[ActiveRun, datetime] = {}
+        """When the last leaving try of a run was added, until `take_lingering` has returned the run."""
+
+    def swap(self, change: TaskChange, held: int, holds: int, now: datetime) -> Message | None:
+        """Follow a task instance from holding `held` to `holds`; return the message on its try or trigger, if any."""
+        task, token = change.task, change.token
+        message: Message | None = None
+        if token is not None and held == TRIGGER and self.deferred.pop(token, None) is not None:
+            message = TriggerUnwanted(token)
+        elif token is not None and held == SLOTS and self.awaited.pop(token, None) is not None:
+            # The task instance goes on without its try, which has not ended.
+            self.leave(task.run, (token,), now)
+            message = TryUnwanted(token, change.reason)
+        if holds == SLOTS and task.token is not None:
+            self.awaited[task.token] = task
+        # A task instance that was put into this state by hand waits for no trigger.
+        elif holds == TRIGGER and task.deferral is not None and task.token is not None:
+            self.deferred[task.token] = task
+            message = TriggerWanted(trigger_of(task, task.deferral.deferral, task.token), task.run.code)
+        return message
+
+    def ended(self, token: str) -> tuple[ActiveTask | None, ActiveRun | None]:
+        """Forget a try that is gone. Returns the task instance that waited for its end, and the run that did."""
+        self.unclaimed.discard(token)
+        task = self.awaited.pop(token, None)
+        run = self._leaving.pop(token, None) if self._leaving else None
+        if run is not None:
+            self._left_by[run].discard(token)
+            if not self._left_by[run]:
+                self.forget(run)
+        return task, run
+
+    def leave(self, run: ActiveRun, tokens: Iterable[str], now: datetime) -> None:
+        """Make a run wait until these tries, for which none of its task instances waits, are gone."""
+        for token in tokens:
+            self._leaving[token] = run
+            self._left_by.setdefault(run, set()).add(token)
+            self._since[run] = now
+
+    @property
+    def are_leaving(self) -> bool:
+        """Whether runs wait for tries that no task instance waits for."""
+        return bool(self._leaving)
+
+    def are_waited_for(self, run: ActiveRun) -> bool:
+        """Return whether a run waits for leaving tries."""
+        return run in self._left_by
+
+    def leaving_of(self, run: ActiveRun) -> list[str]:
+        """Return the tokens of a run's leaving tries."""
+        return sorted(self._left_by.get(run, ()))
+
+    def forget(self, run: ActiveRun) -> list[str]:
+        """Forget the leaving tries of a run, and return their tokens."""
+        self._since.pop(run, None)
+        tokens = sorted(self._left_by.pop(run, ()))
+        for token in tokens:
+            del self._leaving[token]
+        return tokens
+
+    def take_lingering(self, before: datetime) -> list[tuple[ActiveRun, list[str]]]:
+        """Return the runs, each once, whose tries have been leaving since before a moment, with the tokens."""
+        found = [run for run, since in self._since.items() if since < before]
+        for run in found:
+            del self._since[run]
+        return [(run, self.leaving_of(run)) for run in found]
+
+
+class PastLinks:
+    """Which active run comes after which: `depends_on_past` and `wait_for_downstream` across active runs.
+
+    The loader reads a run's past from the database together with the run. While the run before is active here, its
+    changes are passed on as they happen; otherwise the evaluator's sweep reads the past again.
+    """
+
+    def __init__(self, runs: dict[DagRunKey, ActiveRun]) -> None:
+        self._runs = runs
+        self._after: dict[DagRunKey, set[DagRunKey]] = {}
+        self._changed: dict[DagRunKey, set[str]] = {}
+
+    def add(self, run: ActiveRun) -> None:
+        """Link a run that was taken up to the active runs before and after it."""
+        if run.key_before is not None and run.structure.depend_on_past:
+            self._after.setdefault(run.key_before, set()).add(run.key)
+            if run.key_before in self._runs:
+                self._pass_on(self._runs[run.key_before], run, run.structure.depend_on_past)
+        for later in self._later(run):
+            self._pass_on(run, later, later.structure.depend_on_past)
+
+    def remove(self, run: ActiveRun) -> None:
+        """Forget a run that is no longer active; later runs keep their knowledge of it."""
+        self._changed.pop(run.key, None)
+        if run.key_before is not None and run.key_before in self._after:
+            self._after[run.key_before].discard(run.key)
+            if not self._after[run.key_before]:
+                del self._after[run.key_before]
+
+    def task_changed(self, task: ActiveTask) -> None:
+        """Pass a task instance's change of state on to the later runs."""
+        if task.run.key not in self._after:
+            return
+        for later in self._later(task.run):
+            names = later.structure.depend_on_past
+            above = names.intersection(task.run.structure.upstream[task.task_id])
+            waits = {other for other in above if later.structure.tasks[other].wait_for_downstream}
+            self._pass_on(task.run, later, waits | (names & {task.task_id}))
+
+    def take_changed(self) -> list[tuple[ActiveRun, list[ActiveTask]]]:
+        """Return the task instances whose past has changed, by run, and forget them."""
+        changed, self._changed = self._changed, {}
+        return [
+            (run, [task for task_id in sorted(task_ids) for task in run.instances[task_id].values()])
+            for key, task_ids in changed.items()
+            if (run := self._runs.get(key)) is not None
+        ]
+
+    def _later(self, run: ActiveRun) -> list[ActiveRun]:
+        return [self._runs[key] for key in sorted(self._after.get(run.key, ())) if key in self._runs]
+
+    def _pass_on(self, before: ActiveRun, later: ActiveRun, task_ids: Iterable[str]) -> None:
+        for task_id in sorted(task_ids):
+            found, known = past_task(before, task_id), later.past.get(task_id)
+            if found.n_instances:
+                later.past[task_id] = found
+                # Of ten thousand instances in the run before, only the last bad one makes a difference.
+                if known is None or _gate(known) != _gate(found):
+                    self._changed.setdefault(later.key, set()).add(task_id)
+
+
+def instances_with_past(run: ActiveRun) -> list[ActiveTask]:
+    """Return the task instances of a run that depend on the run before."""
+    return [task for task_id in run.structure.depend_on_past for task in run.instances[task_id].values()]
+
+
+def past_task(run: ActiveRun, task_id: str) -> PastTask:
+    """Return the past that a run in memory gives to the same task of the next run."""
+    downstream = run.structure.downstream.get(task_id, ())
+    return PastTask(
+        run_id=run.key.run_id,
+        n_instances=len(run.instances.get(task_id, ())),
+        n_bad=run.bad_of[task_id],
+        n_bad_downstream=sum(run.bad_of[other] for other in downstream),
+    )
+
+
+def _gate(past: PastTask) -> tuple[bool, bool, bool]:
+    """Return the facts of a task's past that decide whether it may run."""
+    return past.n_instances > 0, past.n_bad > 0, past.n_bad_downstream > 0
 
 
 class Agenda:
@@ -93,46 +261,12 @@ class Evaluation:
         self.pending = pending
         self._new_token = new_token
         self._max_machine_kills = max_machine_kills
-        self._tries = Tries()
+        self.tries = Tries()
         self._timers: Timers[datetime, TaskInstanceKey | DagRunKey] = Timers()
         """When the next try of a task instance, the timeout of a deferral, or that of a run is due."""
         self._past = PastLinks(self.runs)
         self._agendas: dict[ActiveRun, Agenda] = {}
         self._at_once = self._left = at_once
-
-    @classmethod
-    def by_settings(
-        cls,
-        settings: Settings,
-        pending: PendingBatch,
-        *,
-        parallelism: int,
-        executors: Mapping[str, int],
-        new_token: Callable[[], str],
-        at_once: int = sys.maxsize,
-    ) -> Evaluation:
-        """Return an evaluation without runs, with the limits that settings give.
-
-        Args:
-            settings: Their `parallelism` is not used: the executor may have another one.
-            pending: Takes every change.
-            parallelism: How many tasks may run at once.
-            executors: How many of them in each of several executors, by the names that tasks give.
-            new_token: Gives an attempt token.
-            at_once: How many task instances it decides about before it asks for a pause.
-        """
-        return cls(
-            ready=ReadyQueues(parallelism, settings.max_active_tasks_per_dag, executors, settings.keep_slots),
-            pending=pending,
-            new_token=new_token,
-            max_machine_kills=settings.max_machine_kills,
-            at_once=at_once,
-        )
-
-    @property
-    def tries(self) -> Mapping[str, ActiveTask]:
-        """The task instances that are queued or running, by their tokens."""
-        return self._tries.awaited
 
     # Runs come and go
 
@@ -170,18 +304,18 @@ class Evaluation:
         tokens = [task.token for task in tasks if task.token and task.state in SLOT_TASK_STATES]
         for token in tokens:
             # It stays unclaimed if it is: its process may still run.
-            self._tries.awaited.pop(token, None)
+            self.tries.awaited.pop(token, None)
         for task in tasks:
             before, task.state = task.state, None
             self._hold(TaskChange(task, before, task.token, None), run.queued_at)
         self._forget(run)
-        return tokens + self._tries.forget(run)
+        return tokens + self.tries.forget(run)
 
     # Events
 
     def try_started(self, event: Started, now: datetime) -> None:
         """User code of a try has begun."""
-        task = self._tries.awaited.get(event.token)
+        task = self.tries.awaited.get(event.token)
         if task is None or task.state is not State.QUEUED:
             self.pending.count_stale()
         else:
@@ -189,7 +323,7 @@ class Evaluation:
 
     def try_ended(self, event: Ended, now: datetime) -> None:
         """A try has ended, or was lost."""
-        task, waiting_run = self._tries.ended(event.token)
+        task, waiting_run = self.tries.ended(event.token)
         self.pending.ends.append((event, task))
         if task is None:
             self.pending.count_stale()
@@ -202,14 +336,14 @@ class Evaluation:
 
     def try_gone(self, token: str, now: datetime) -> None:
         """No process of a try is left: its run may end if it waited for that."""
-        _, waiting_run = self._tries.ended(token)
+        _, waiting_run = self.tries.ended(token)
         if waiting_run is not None:
             self._agenda(waiting_run)
         self._follow(now)
 
     def trigger_fired(self, outcome: TriggerOutcome, now: datetime) -> None:
         """A trigger has an outcome: its task goes on in a process, or ends without one."""
-        task = self._tries.deferred.get(outcome.id)
+        task = self.tries.deferred.get(outcome.id)
         if task is None:
             self.pending.count_stale()
         else:
@@ -266,36 +400,8 @@ class Evaluation:
         """
         self.ready.note_settled(settlement, retry_at)
         for task in self.pending.take_refused(settlement.refused):
-            self._tries.ended(task.token or "")
+            self.tries.ended(task.token or "")
             self._apply((decisions.of_refusal(task),), now)
-
-    # Tries that no task instance waits for
-
-    @property
-    def are_leaving(self) -> bool:
-        """Whether runs wait for tries to be gone that no task instance waits for."""
-        return self._tries.are_leaving
-
-    @property
-    def unclaimed(self) -> Set[str]:
-        """The tries of runs that are not active here that the executor may still run."""
-        return self._tries.unclaimed
-
-    def expect_ends(self, tokens: Iterable[str]) -> None:
-        """The executor may still run these tries of runs that are not active here, until it reports their ends."""
-        self._tries.unclaimed.update(tokens)
-
-    def leave(self, run: ActiveRun, tokens: Iterable[str], now: datetime) -> None:
-        """Make a run that is taken up next wait until these tries, for which no task instance waits, are gone."""
-        self._tries.leave(run, sorted(tokens), now)
-
-    def leaving_of(self, run: ActiveRun) -> list[str]:
-        """Return the tokens of the tries that a run waits for, but none of its task instances."""
-        return self._tries.leaving_of(run)
-
-    def take_lingering(self, before: datetime) -> list[tuple[ActiveRun, list[str]]]:
-        """Return the runs, each once, that have waited for such tries since before a moment, with the tokens."""
-        return self._tries.take_lingering(before)
 
     # Changes are applied
 
@@ -329,7 +435,7 @@ class Evaluation:
             return
         task = change.task
         self.ready.swap(task, held, holds)
-        if (message := self._tries.swap(change, held, holds, now)) is not None:
+        if (message := self.tries.swap(change, held, holds, now)) is not None:
             self.pending.say(message)
         if held in (TIMER, TRIGGER):
             self._timers.disarm(task.key)
@@ -381,7 +487,7 @@ class Evaluation:
                 return
             del self._agendas[agenda.run]
             # Not before: a run that is only half examined may seem deadlocked.
-            if not self._tries.are_waited_for(agenda.run):
+            if not self.tries.are_waited_for(agenda.run):
                 self._apply(decisions.of_rest(agenda.run, now), now)
 
     def _look_at_later_runs(self) -> bool:

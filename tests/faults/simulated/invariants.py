@@ -235,7 +235,7 @@ class Invariants:
                 "lanes": len(queues._lanes),
                 "deferred": sum(pool.deferred for pool in queues.pools.values()),
                 "triggers": services.triggerer.n_triggers,
-                "tries": len(evaluation.tries),
+                "tries": len(evaluation.tries.awaited),
                 "runs": len(evaluation.runs),
                 "places": len(services.evaluator._places._runs),
                 "launched": len(services.heartbeat._launched),
