@@ -2,11 +2,13 @@
 
 from collections.abc import Callable, Collection, Iterable, Iterator
 from datetime import datetime, timedelta
+from operator import attrgetter
 from typing import Any
 
 import msgspec
 import structlog
 
+from asynsched.authoring.triggers.base import FAIL_METHOD, TRIGGER_FAILURE, TRIGGER_TIMEOUT
 from asynsched.channels import (
     AssetsUpdated,
     CallbackRequested,
@@ -24,11 +26,10 @@ from asynsched.executors.log_paths import callback_log_path, log_path
 from asynsched.executors.tokens import boot_mark, is_callback_token, key_of_token
 from asynsched.keys import TaskInstanceKey
 from asynsched.metrics.base import Metrics
-from asynsched.protocol.messages import CausingTry, Ended, Launch, RunContext
+from asynsched.protocol.messages import CausingTry, Ended, Launch, Resume, RunContext
 from asynsched.scheduling.evaluation.batch import PendingBatch
-from asynsched.scheduling.evaluation.changes import TryResult
+from asynsched.scheduling.evaluation.changes import StoredDeferral, TryResult
 from asynsched.scheduling.evaluation.decisions import unwanted_try
-from asynsched.scheduling.evaluation.deferral import resumption
 from asynsched.scheduling.evaluation.run import ActiveRun, ActiveTask
 from asynsched.states import FINISHED_RUN_STATES, SLOT_TASK_STATES, DagRunState, DagRunType, TaskInstanceState
 from asynsched.states import TaskInstanceState as State
@@ -169,22 +170,12 @@ def _facts_of_reports(result: TryResult) -> dict[str, Any]:
     return facts
 
 
+_OF_RUN = attrgetter(*RunContext.__struct_fields__[2:])
+
+
 def run_context(run: ActiveRun) -> RunContext:
     """Return the facts of a run that its tasks and callbacks get."""
-    return RunContext(
-        dag_id=run.key.dag_id,
-        run_id=run.key.run_id,
-        run_type=run.run_type,
-        run_after=run.run_after,
-        logical_date=run.logical_date,
-        data_interval_start=run.data_interval_start,
-        data_interval_end=run.data_interval_end,
-        queued_at=run.queued_at,
-        started_at=run.started_at,
-        conf=run.conf,
-        state=run.state,
-        ended_at=run.ended_at,
-    )
+    return RunContext(*run.key, *_OF_RUN(run))
 
 
 def task_launch(task: ActiveTask, max_map_length: int) -> Launch:
@@ -203,9 +194,20 @@ def task_launch(task: ActiveTask, max_map_length: int) -> Launch:
         log_path=log_path(task.key, task.try_number),
         execution_timeout=task.task.execution_timeout,
         reschedule_started_at=task.started_at if task.task.sensor_mode == "reschedule" else None,
-        resume=resumption(task.deferral),
+        resume=_resumption(task.deferral),
         max_map_length=max_map_length,
     )
+
+
+def _resumption(stored: StoredDeferral | None) -> Resume | None:
+    """Return the resumption of a task instance; None for one that begins."""
+    if stored is None or stored.outcome is None:
+        return None
+    outcome, deferral = stored.outcome, stored.deferral
+    if outcome.kind == "event":
+        return Resume(deferral.method_name, {**deferral.method_kwargs, "event": outcome.payload})
+    error = TRIGGER_TIMEOUT if outcome.kind == "timeout" else TRIGGER_FAILURE
+    return Resume(FAIL_METHOD, {"error": error, "detail": outcome.detail, "traceback": list(outcome.traceback)})
 
 
 def callback_launch(request: CallbackRequest, run: ActiveRun, token: str, timeout_seconds: float) -> Launch:

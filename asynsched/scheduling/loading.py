@@ -5,10 +5,11 @@ The code and structure of a DAG version are loaded once for all runs that are pi
 
 from collections import OrderedDict
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import partial
 from itertools import chain
 from pathlib import Path
+from typing import TypeVar
 
 import anyio.to_thread
 import msgspec
@@ -18,13 +19,13 @@ from asynsched.errors import DagError, NotFound
 from asynsched.protocol.home_files import lay_out_source
 from asynsched.protocol.messages import CodeVersion, SourceRef
 from asynsched.protocol.plainness import looks_plain
+from asynsched.scheduling.evaluation.changes import StoredDeferral
 from asynsched.scheduling.evaluation.decisions import SKIPMIXIN_KEY
-from asynsched.scheduling.evaluation.deferral import decoded
 from asynsched.scheduling.evaluation.run import ActiveRun, ActiveTask
 from asynsched.scheduling.evaluation.structure import DagStructure, compile_structure
 from asynsched.scheduling.rules.clearing import fits
 from asynsched.scheduling.rules.past_depends import GOOD_STATES, PastTask
-from asynsched.scheduling.rules.run_end import decoded as decoded_stop
+from asynsched.scheduling.rules.run_end import RunStop
 from asynsched.scheduling.slices import Slices
 from asynsched.serialization.decode import decode_dag
 from asynsched.states import DagRunState, TaskInstanceState
@@ -33,9 +34,13 @@ from asynsched.store.database import Database
 from asynsched.store.runs.queue import QueuedRun
 from asynsched.store.runs.task_instances import StoredPast, load_task_instances, read_past
 from asynsched.store.runs.xcoms import get_xcoms
-from asynsched.store.schema import DagVersionRow, TaskInstanceRow, XComValue
+from asynsched.store.schema import DagRunRow, DagVersionRow, TaskInstanceRow, XComValue
 
+T = TypeVar("T")
 MAX_LOADED = 1000
+_OF_RUN = {found.name for found in fields(ActiveRun)} & {"key", *DagRunRow.__struct_fields__}
+_OF_TASK = {found.name for found in fields(ActiveTask)} & {*TaskInstanceRow.__struct_fields__}
+"""The values that a row and its object in memory have under one name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,23 +180,12 @@ def read_versions(conn: Connection, version_ids: list[int]) -> tuple[list[DagVer
 def active_run(row: QueuedRun, version: LoadedVersion) -> ActiveRun:
     """Return a stored run, without its task instances, on the version that it is pinned to."""
     return ActiveRun(
-        id=row.id,
-        key=row.key,
+        **{name: getattr(row, name) for name in _OF_RUN}
+        | {"version_id": version.id, "state": DagRunState(row.state), "stop": _decoded(row.stop, RunStop)},
         structure=version.structure,
         code=version.code,
-        version_id=version.id,
-        run_type=row.run_type,
-        run_after=row.run_after,
-        queued_at=row.queued_at,
-        logical_date=row.logical_date,
-        data_interval_start=row.data_interval_start,
-        data_interval_end=row.data_interval_end,
-        conf=row.conf,
-        state=DagRunState(row.state),
-        started_at=row.started_at,
         stored_state=DagRunState(row.state),
         stored_epoch=row.lease_epoch,
-        stop=decoded_stop(row.stop),
     )
 
 
@@ -221,28 +215,19 @@ def _has_place(structure: DagStructure, row: TaskInstanceRow) -> bool:
 def _active_task(run: ActiveRun, row: TaskInstanceRow) -> ActiveTask:
     state = None if row.state is None else TaskInstanceState(row.state)
     return ActiveTask(
+        **{name: getattr(row, name) for name in _OF_TASK}
+        | {"state": state, "deferral": _decoded(row.deferral, StoredDeferral)},
         run=run,
         task=run.structure.tasks[row.task_id],
-        map_index=row.map_index,
-        state=state,
-        reason=row.reason,
-        try_number=row.try_number,
-        max_tries=row.max_tries,
-        machine_kills=row.machine_kills,
-        token=row.token,
-        scheduled_at=row.scheduled_at,
-        queued_at=row.queued_at,
-        started_at=row.started_at,
-        ended_at=row.ended_at,
-        next_try_at=row.next_try_at,
-        rendered_map_index=row.rendered_map_index,
-        result_length=row.result_length,
-        deferral=decoded(row.deferral),
         ignored=frozenset((row.ignored_dependencies or "").split()),
         stored_state=state,
         stored_try=row.try_number,
         is_stored=True,
     )
+
+
+def _decoded(text: str | None, kind: type[T]) -> T | None:
+    return None if text is None else msgspec.json.decode(text, type=kind)
 
 
 def past_of(run: ActiveRun, stored: StoredPast) -> dict[str, PastTask]:

@@ -4,6 +4,9 @@ from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
+import msgspec
+from msgspec import Struct
+
 from asynsched.channels import TriggerUnwanted, TriggerWanted, TryUnwanted
 from asynsched.protocol.messages import Ended
 from asynsched.scheduling.evaluation.changes import (
@@ -16,9 +19,8 @@ from asynsched.scheduling.evaluation.changes import (
     TaskChange,
     TryResult,
 )
-from asynsched.scheduling.evaluation.deferral import encoded
 from asynsched.scheduling.evaluation.run import ActiveRun, ActiveTask
-from asynsched.scheduling.rules.run_end import encoded as encoded_stop
+from asynsched.scheduling.rules.run_end import RunStop
 from asynsched.states import FINISHED_RUN_STATES, TaskInstanceState
 from asynsched.store.assets import AssetEventRow
 from asynsched.store.runs.transitions import Batch, ExpandedRow, ForgottenRow, RunRow, TaskRow, TaskRowKey, XComRow
@@ -192,7 +194,7 @@ class PendingBatch:
     def _run_row(self, run: ActiveRun) -> RunRow:
         return RunRow(
             run.id, run.stored_state, run.stored_epoch, run.state, run.reason, run.started_at, run.ended_at,
-            run.version_id, self.scheduler_id, self.lease_epoch, run.queued_at, encoded_stop(run.stop),
+            run.version_id, self.scheduler_id, self.lease_epoch, run.queued_at, _json(run.stop),
         )  # fmt: skip
 
 
@@ -202,5 +204,9 @@ def _task_row(task: ActiveTask) -> TaskRow:
         task.try_number, task.max_tries, task.machine_kills, task.token, task.scheduled_at, task.queued_at,
         task.started_at, task.ended_at, task.next_try_at, task.rendered_map_index, task.result_length,
         task.priority_weight, task.task.pool, task.task.pool_slots, task.task.queue, task.task.executor,
-        encoded(task.deferral), " ".join(sorted(task.ignored)) or None,
+        _json(task.deferral), " ".join(sorted(task.ignored)) or None,
     )  # fmt: skip
+
+
+def _json(value: Struct | RunStop | None) -> str | None:
+    return None if value is None else msgspec.json.encode(value).decode()

@@ -18,7 +18,7 @@ from datetime import datetime, timedelta
 
 from asynsched.channels import TriggerUnwanted, TriggerWanted, TryUnwanted
 from asynsched.keys import DagRunKey, TaskInstanceKey
-from asynsched.protocol.messages import Ended, Started, TriggerOutcome
+from asynsched.protocol.messages import Deferral, Ended, Started, TriggerOutcome, TriggerSpec, class_name
 from asynsched.scheduling.evaluation import decisions
 from asynsched.scheduling.evaluation.batch import PendingBatch
 from asynsched.scheduling.evaluation.changes import (
@@ -32,7 +32,6 @@ from asynsched.scheduling.evaluation.changes import (
     Stopped,
     TaskChange,
 )
-from asynsched.scheduling.evaluation.deferral import timeout_of, trigger_of
 from asynsched.scheduling.evaluation.ready import ReadyQueues
 from asynsched.scheduling.evaluation.run import WAITING, ActiveRun, ActiveTask
 from asynsched.scheduling.rules.past_depends import PastTask
@@ -127,6 +126,27 @@ class Tries:
         for run in found:
             del self._since[run]
         return [(run, self.leaving_of(run)) for run in found]
+
+
+def trigger_of(task: ActiveTask, deferral: Deferral, token: str) -> TriggerSpec:
+    """Return the trigger that a deferred task instance waits for, named by the token of the try that deferred."""
+    return TriggerSpec(
+        id=token,
+        classpath=deferral.classpath,
+        kwargs=deferral.trigger_kwargs,
+        **task.key._asdict(),
+        # A deferral uses up no try number: the try continues when its trigger has fired.
+        try_number=task.try_number + 1,
+    )
+
+
+def timeout_of(task: ActiveTask, now: datetime) -> TriggerOutcome | None:
+    """Return the outcome of a trigger that did not fire in time; None while there is time."""
+    if task.deferral is None or task.next_try_at is None or task.next_try_at > now:
+        return None
+    timeout = timedelta(seconds=task.deferral.deferral.timeout or 0)
+    detail = f"{class_name(task.deferral.deferral.classpath)} did not fire within {timeout}"
+    return TriggerOutcome(task.token or "", "timeout", detail=detail)
 
 
 class PastLinks:

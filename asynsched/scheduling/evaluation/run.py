@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from asynsched.keys import DagRunKey, TaskInstanceKey
 from asynsched.protocol.messages import CodeVersion
-from asynsched.scheduling.evaluation.changes import Change, NewInstances, RunChange, Stopped, TaskChange
+from asynsched.scheduling.evaluation.changes import Change, NewInstances, RunChange, Stopped, StoredDeferral, TaskChange
 from asynsched.scheduling.evaluation.structure import DagStructure, Link
 from asynsched.scheduling.rules.mapping import indexes_at, length_of, relevant_indexes
 from asynsched.scheduling.rules.past_depends import GOOD_STATES, PastTask, past_depends
@@ -27,7 +27,6 @@ from asynsched.states import FINISHED_TASK_STATES, DagRunState, check_run_transi
 from asynsched.states import TaskInstanceState as State
 
 if TYPE_CHECKING:
-    from asynsched.scheduling.evaluation.deferral import StoredDeferral
     from asynsched.scheduling.evaluation.ready import Limit
 
 

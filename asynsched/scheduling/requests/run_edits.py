@@ -11,6 +11,7 @@ from typing import Any
 from asynsched.errors import AsynschedError, NotFound
 from asynsched.scheduling.evaluation.structure import DagStructure
 from asynsched.scheduling.rules.clearing import (
+    EMPTIED_BY_CLEAR,
     TaskSelection,
     after_clear,
     fits,
@@ -29,7 +30,7 @@ from asynsched.states import (
     check_run_transition,
     check_task_transition,
 )
-from asynsched.store.rows import near_names
+from asynsched.store.rows import in_common, near_names
 from asynsched.store.runs.requests import CancelRun, ClearTasks, ForceTask, MarkRun, MarkTasks, RunRequest
 from asynsched.store.runs.transitions import Batch, ForgottenRow, RunRow, TaskRow
 from asynsched.store.schema import DagRunRow, HistoryRow, TaskInstanceRow
@@ -91,16 +92,13 @@ class RunEdit:
         self.goes_on = True
         self.forgotten.append(ForgottenRow(row.dag_run_id, row.task_id, row.map_index))
         if keeps_try(state) and row.token is not None:
-            self.history.append(_history(row, n_tries))
+            self.history.append(HistoryRow(**(in_common(HistoryRow, row) | {"id": 0, "try_number": n_tries})))
+        cleared = {"max_tries": max_tries, "machine_kills": 0, "ignored_dependencies": ignored}
         if state in SLOT_TASK_STATES:
-            restarted = {"max_tries": max_tries, "machine_kills": 0, "ignored_dependencies": ignored}
-            self._change(row, after_clear(state), _RESTARTED_REASON, **restarted)
-            return
-        self._change(
-            row, after_clear(state), "", try_number=n_tries, max_tries=max_tries, machine_kills=0, token=None,
-            scheduled_at=None, queued_at=None, started_at=None, ended_at=None, next_try_at=None,
-            rendered_map_index=None, result_length=None, deferral=None, ignored_dependencies=ignored,
-        )  # fmt: skip
+            self._change(row, after_clear(state), _RESTARTED_REASON, **cleared)
+        else:
+            cleared |= dict.fromkeys(EMPTIED_BY_CLEAR) | {"try_number": n_tries}
+            self._change(row, after_clear(state), "", **cleared)
 
     def end(self, row: TaskInstanceRow, state: State, reason: str) -> None:
         """Put a task instance into a finished state."""
@@ -111,9 +109,8 @@ class RunEdit:
         before = None if row.state is None else State(row.state)
         if state is not before:
             check_task_transition(before, state)
-        values = {name: getattr(row, name) for name in TaskRow.__struct_fields__ if hasattr(row, name)}
         told = {"before_state": row.state, "before_try": row.try_number, "state": state, "reason": reason}
-        self.tasks.append(TaskRow(**(values | told | changes)))
+        self.tasks.append(TaskRow(**(in_common(TaskRow, row) | told | changes)))
 
     # Changes of the run
 
@@ -141,14 +138,6 @@ class RunEdit:
             self.version_id, None if begins_anew else run.scheduler_id, run.lease_epoch,
             self.now if begins_anew else run.queued_at, None if self.goes_on else run.stop,
         )  # fmt: skip
-
-
-def _history(row: TaskInstanceRow, try_number: int) -> HistoryRow:
-    return HistoryRow(
-        dag_run_id=row.dag_run_id, task_id=row.task_id, map_index=row.map_index, try_number=try_number,
-        state=row.state or "", reason=row.reason, token=row.token, scheduled_at=row.scheduled_at,
-        queued_at=row.queued_at, started_at=row.started_at, ended_at=row.ended_at,
-    )  # fmt: skip
 
 
 # The changes of each kind of request

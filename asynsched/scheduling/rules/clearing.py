@@ -15,6 +15,12 @@ _ENDED_TRIES = frozenset(
     {State.SUCCESS, State.FAILED, State.SKIPPED, State.REMOVED, State.UP_FOR_RESCHEDULE, State.DEFERRED}
 )
 
+EMPTIED_BY_CLEAR = (
+    "token", "scheduled_at", "queued_at", "started_at", "ended_at", "next_try_at", "rendered_map_index",
+    "result_length", "deferral",
+)  # fmt: skip
+"""The fields of a task instance that a clear sets to None."""
+
 
 class TaskSelection:
     """Selects among all the tasks of one DAG."""
