@@ -228,15 +228,7 @@ def make_evaluator(
         owner=(base.lease.scheduler_id, base.lease.epoch),
         has_peers=has_peers,
     )
-    return DependencyEvaluator(
-        settings=settings,
-        channels=base.channels,
-        database=base.database,
-        clock=base.clock,
-        evaluation=evaluation,
-        intake=intake,
-        has_peers=has_peers,
-    )
+    return DependencyEvaluator(settings, base.clock, intake)
 
 
 def name_gauges(metrics: Metrics, services: Services) -> None:

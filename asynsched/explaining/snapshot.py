@@ -74,7 +74,7 @@ class Snapshot:
 
     def admission(self, dag_id: str, backfill_id: int | None) -> Verdict:
         """Return whether a queued run of a DAG, or of one of its backfills, may start."""
-        return self._intake.verdict(dag_id, backfill_id)
+        return self._intake.places.queue.verdict(dag_id, backfill_id)
 
     def lacking(self, task: ActiveTask) -> list[Limit]:
         """Return the limits that have no room for a ready task."""

@@ -10,7 +10,6 @@ from anyio.abc import TaskStatus
 
 from asynsched.channels import (
     BackfillChanged,
-    Channels,
     DagChanged,
     LimitNews,
     PoolsChanged,
@@ -30,7 +29,7 @@ from asynsched.errors import InvalidTransition
 from asynsched.executors.base import Held
 from asynsched.protocol.messages import Ended, Started
 from asynsched.scheduling.announcements import Announcer, RunMetrics, TryLog
-from asynsched.scheduling.evaluation.evaluation import Evaluation, stand_still
+from asynsched.scheduling.evaluation.evaluation import stand_still
 from asynsched.scheduling.intake import RunIntake
 from asynsched.scheduling.places import Place
 from asynsched.scheduling.slices import settle
@@ -38,7 +37,6 @@ from asynsched.scheduling.storing import Storing, announce_paused
 from asynsched.scheduling.transfers import RequestTaker, RunTransfers
 from asynsched.service import Service
 from asynsched.settings import Settings
-from asynsched.store.database import Database
 from asynsched.store.runs.pools import pool_capacities, pool_use_elsewhere, pools_including_deferred
 
 log = structlog.get_logger(__name__)
@@ -53,55 +51,31 @@ class DependencyEvaluator(Service):
     """Owns the active runs of this scheduler.
 
     Args:
-        evaluation: Decides about the runs; its decisions are gathered for this scheduler, under its lease.
-        intake: Admits runs to the evaluation.
-        has_peers: Whether there are other schedulers now.
+        intake: Admits runs to the evaluation, which gathers its decisions for this scheduler, under its lease.
 
     Attributes:
+        evaluation: The active runs, for reading only.
         stored_until: The moment up to which all reports are stored.
     """
 
     name = "evaluator"
 
-    def __init__(
-        self,
-        *,
-        settings: Settings,
-        channels: Channels,
-        database: Database,
-        clock: Clock,
-        evaluation: Evaluation,
-        intake: RunIntake,
-        has_peers: Callable[[], bool],
-    ) -> None:
+    def __init__(self, settings: Settings, clock: Clock, intake: RunIntake) -> None:
         super().__init__(clock)
         self.interval = timedelta(seconds=settings.sweep_interval)
-        self._channels = channels
-        self._database = database
-        self._evaluation = evaluation
+        self._channels = channels = intake.channels
+        self._database = intake.database
+        self.evaluation = evaluation = intake.evaluation
         self._pending = evaluation.pending
         self._intake = intake
         self._places = intake.places
-        self._has_peers = has_peers
-        owner = (self._pending.scheduler_id, self._pending.lease_epoch)
         max_failed_runs = settings.max_consecutive_failed_dag_runs_per_dag
-        self._storing = Storing(database, clock, evaluation.ready, max_failed_runs)
+        self._storing = Storing(intake.database, clock, evaluation.ready, max_failed_runs)
         self._try_log = TryLog(tells_all=settings.log.level == "debug")
         self._announcer = Announcer(channels, evaluation.ready.obstacle, settings.max_map_length, clock.boot())
-        self._requests = RequestTaker(
-            database=database, evaluation=evaluation, places=intake.places, lease_epoch=self._pending.lease_epoch
-        )
-        self._transfers = RunTransfers(
-            database=database,
-            channels=channels,
-            evaluation=evaluation,
-            intake=intake,
-            announcer=self._announcer,
-            requests=self._requests,
-            owner=owner,
-            store=self._store,
-            kill_time=timedelta(seconds=settings.lease.kill_time),
-        )
+        self._requests = RequestTaker(intake)
+        kill_time = timedelta(seconds=settings.lease.kill_time)
+        self._transfers = RunTransfers(intake, self._announcer, self._requests, self._store, kill_time)
         self._news: deque[RunNews | LimitNews] = deque()
         self._is_stopping = False
         self._are_slots_freed = False
@@ -114,21 +88,16 @@ class DependencyEvaluator(Service):
         channels.finished.wakes(self.wake)
 
     @property
-    def evaluation(self) -> Evaluation:
-        """The active runs, for reading only."""
-        return self._evaluation
-
-    @property
     def is_idle(self) -> bool:
         """Whether the evaluator has looked for waiting runs, and none is active or could start."""
-        return self._has_started_all and self._is_done and not self._evaluation.runs
+        return self._has_started_all and self._is_done and not self.evaluation.runs
 
     @property
     def is_at_a_standstill(self) -> bool:
         """Whether runs are active, and none of them can progress without a user's intervention."""
-        if self._evaluation.tries.are_leaving or not (self._has_started_all and self._is_done):
+        if self.evaluation.tries.are_leaving or not (self._has_started_all and self._is_done):
             return False
-        return stand_still(self._evaluation.runs.values())
+        return stand_still(self.evaluation.runs.values())
 
     @property
     def _is_done(self) -> bool:
@@ -137,12 +106,12 @@ class DependencyEvaluator(Service):
     @property
     def n_runs(self) -> int:
         """How many runs are active here."""
-        return len(self._evaluation.runs)
+        return len(self.evaluation.runs)
 
     @property
     def is_settled(self) -> bool:
         """Whether all reports are stored."""
-        return self._pending.is_empty and not self._channels.finished.qsize() and not self._evaluation.is_unsettled
+        return self._pending.is_empty and not self._channels.finished.qsize() and not self.evaluation.is_unsettled
 
     def stop_granting(self) -> None:
         """Start no task from now on, and store every change without delay: the scheduler is stopping."""
@@ -153,7 +122,7 @@ class DependencyEvaluator(Service):
         """Take up the runs of schedulers that are gone, and the tries that the executor still holds of them."""
         await self._read_pools()
         await self._transfers.recover(held, now)
-        self._announcer.end_unclaimed(held, self._evaluation.tries.awaited)
+        self._announcer.end_unclaimed(held, self.evaluation.tries.awaited)
         # Deferred task instances are already stored as deferred, and trigger hosts may ask for them at once.
         self._announcer.announce_triggers(self._pending)
 
@@ -177,9 +146,9 @@ class DependencyEvaluator(Service):
         await self._take_requests(now)
         await self._transfers.take_up_edited(now)
         has_taken_all = await self._take_events(now)
-        self._evaluation.time_passed(now)
+        self.evaluation.time_passed(now)
         await self._sweep(now)
-        await settle(self._evaluation, now)
+        await settle(self.evaluation, now)
         if not self._is_stopping:
             # Runs read during this pass may be newer than `now`: no run may start before it was queued.
             now = max(now, self.clock.now())
@@ -196,7 +165,7 @@ class DependencyEvaluator(Service):
         if self._channels.finished.qsize() or self._has_news or may_start_more:
             self.wake()
         times = (
-            self._evaluation.next_timer, self._pending.due_at, self._evaluation.ready.retry_at, self._intake.retry_at,
+            self.evaluation.next_timer, self._pending.due_at, self.evaluation.ready.retry_at, self._intake.retry_at,
             self._try_log.due_at,
         )  # fmt: skip
         self.due_at = min((at for at in times if at), default=None)
@@ -254,12 +223,12 @@ class DependencyEvaluator(Service):
         for message in self._channels.finished.take(MAX_EVENTS):
             match message:
                 case TriggerFired(outcome):
-                    self._evaluation.trigger_fired(outcome, now)
+                    self.evaluation.trigger_fired(outcome, now)
                 case TaskFinished(Started() as started):
-                    self._evaluation.try_started(started, now)
+                    self.evaluation.try_started(started, now)
                 case TaskFinished(Ended() as ended):
-                    self._evaluation.try_ended(ended, now)
-            await settle(self._evaluation, now)
+                    self.evaluation.try_ended(ended, now)
+            await settle(self.evaluation, now)
         return not self._channels.finished.qsize()
 
     async def _sweep(self, now: datetime) -> None:
@@ -276,7 +245,7 @@ class DependencyEvaluator(Service):
         self._swept_at = now
 
     async def _read_pools(self) -> None:
-        ready = self._evaluation.ready
+        ready = self.evaluation.ready
         capacities = await self._database.read(pool_capacities)
         ready.resize_pools(capacities, await self._database.read(pools_including_deferred))
         if self._database.is_shared:
@@ -288,13 +257,13 @@ class DependencyEvaluator(Service):
 
     async def _start_and_grant(self, now: datetime) -> None:
         await self._intake.start(now)
-        await settle(self._evaluation, now)
-        self._evaluation.ready.try_again(now)
-        self._evaluation.grant(now)
-        if self._are_slots_freed and self._evaluation.ready.are_waiting:
+        await settle(self.evaluation, now)
+        self.evaluation.ready.try_again(now)
+        self.evaluation.grant(now)
+        if self._are_slots_freed and self.evaluation.ready.are_waiting:
             # Slots that others gave back matter only once a task waits, which may be long after.
             await self._read_pools()
-            self._evaluation.grant(now)
+            self.evaluation.grant(now)
 
     async def _store_unless_young(self, now: datetime) -> None:
         if self._is_stopping or not self._pending.waits_for_more(now):
@@ -304,13 +273,13 @@ class DependencyEvaluator(Service):
         """Store the decisions, then announce them. When the database is away, the next tick tries again."""
         pending = self._pending
         # A run that is being stopped is stored once all its tasks are decided, so that no crash leaves it half stopped.
-        await settle(self._evaluation, self.clock.now())
+        await settle(self.evaluation, self.clock.now())
         if pending.is_empty:
             return
         for run in pending.ended_runs:
             self._places.end(run.key)
-        stored = await self._storing.store(pending, tell=self._has_peers())
-        self._evaluation.settled(stored.settled, stored.retry_at, self.clock.now())
+        stored = await self._storing.store(pending, tell=self._intake.has_peers())
+        self.evaluation.settled(stored.settled, stored.retry_at, self.clock.now())
         stale = stored.stale
         pending.count_stale(len(stale.runs) + len(stale.tasks))
         RunMetrics(self.metrics).stored(pending, stale)

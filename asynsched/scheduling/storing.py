@@ -5,6 +5,7 @@ settled: a grant is refused if others have taken its slots meanwhile, and memory
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import NamedTuple
 
@@ -105,24 +106,24 @@ class Stored(Struct, frozen=True):
     retry_at: datetime | None = None
 
 
+@dataclass(eq=False, slots=True)
 class Storing:
     """Writes decisions, and changes nothing in memory.
 
-    Args:
+    Attributes:
         ready: The queues whose grants are stored.
         max_failed_runs: After how many failed runs in a row a DAG is paused, if it does not say itself; 0: never.
     """
 
-    def __init__(self, database: Database, clock: Clock, ready: ReadyQueues, max_failed_runs: int) -> None:
-        self._database = database
-        self._clock = clock
-        self._ready = ready
-        self._max_failed_runs = max_failed_runs
-        self._slices = Slices()
-        self._signed: set[str] = set()
-        """Pools that this scheduler has signed: others use no more of them than memory has noted."""
-        self._watched: dict[DagRunKey, datetime] = {}
-        """Runs that commands wait for, and until when to notify these commands."""
+    database: Database
+    clock: Clock
+    ready: ReadyQueues
+    max_failed_runs: int
+    _slices: Slices = field(default_factory=Slices, init=False)
+    _signed: set[str] = field(default_factory=set, init=False)
+    """Pools that this scheduler has signed: others use no more of them than memory has noted."""
+    _watched: dict[DagRunKey, datetime] = field(default_factory=dict, init=False)
+    """Runs that commands wait for, and until when to notify these commands."""
 
     async def store(self, pending: PendingBatch, *, tell: bool) -> Stored:
         """Store a batch, except the grants for which others leave no slots. After a failure, call this again.
@@ -130,42 +131,42 @@ class Storing:
         Args:
             tell: Whether there are other schedulers, which are notified of changes that concern them.
         """
-        failed = failed_runs(pending.ended_runs, self._max_failed_runs)
+        failed = failed_runs(pending.ended_runs, self.max_failed_runs)
         batch = pending.batch(await self._slices.take(pending.task_rows()))
-        if not self._database.is_shared:
-            return Stored(*await self._database.write(apply_and_pause, batch, failed))
-        claims = self._ready.claims(task for task in pending.granted if task.state is TaskInstanceState.QUEUED)
+        if not self.database.is_shared:
+            return Stored(*await self.database.write(apply_and_pause, batch, failed))
+        claims = self.ready.claims(task for task in pending.granted if task.state is TaskInstanceState.QUEUED)
         hints = [*(_hints(pending) if tell else ()), *self._changes_of_watched(pending)]
         pools = {claim.pool for claim in claims if claim.pool}
         signed = pools & self._signed
-        counted = None if tell else {name: self._ready.pool(name).elsewhere for name in signed}
+        counted = None if tell else {name: self.ready.pool(name).elsewhere for name in signed}
         # Until the commit is confirmed, it is not known who has signed.
         self._signed -= pools
         if counted is not None and not hints and signed == pools and not failed and _is_simple(batch, claims):
-            needed = {name: self._ready.pool(name).taken for name in pools}
-            if await self._database.write_at_once(apply_at_once, batch, needed):
+            needed = {name: self.ready.pool(name).taken for name in pools}
+            if await self.database.write_at_once(apply_at_once, batch, needed):
                 self._signed |= pools
                 return Stored(Stale(frozenset(), frozenset()))
-        stale, paused, settled = await self._database.write(
-            _store, batch, failed, claims, self._ready.own_use(claims), counted, hints
+        stale, paused, settled = await self.database.write(
+            _store, batch, failed, claims, self.ready.own_use(claims), counted, hints
         )
         if counted is not None:
             self._signed.update(settled.pools)
         is_busy = settled.busy_pools or settled.busy_dags
-        retry_at = self._clock.now() + BUSY_PAUSE + jitter(BUSY_PAUSE) if is_busy else None
+        retry_at = self.clock.now() + BUSY_PAUSE + jitter(BUSY_PAUSE) if is_busy else None
         return Stored(stale, paused, settled, retry_at)
 
     async def watch(self, runs: Collection[DagRunKey], origin: str, now: datetime) -> None:
         """Notify commands of changes to these runs for a while, and at once of changes made while they asked."""
         self._watched.update(dict.fromkeys(runs, now + WATCHED_FOR))
         hints = [Hint("changed", *run, origin=origin) for run in sorted(runs)]
-        await self._database.write(notify, encode_hints(hints))
+        await self.database.write(notify, encode_hints(hints))
 
     def _changes_of_watched(self, pending: PendingBatch) -> list[Hint]:
         """Return hints of a batch's changes to runs that commands wait for."""
         if not self._watched:
             return []
-        now = self._clock.now()
+        now = self.clock.now()
         self._watched = {run: until for run, until in self._watched.items() if now < until}
         changed = {task.run.key for task in pending.tasks.values()} | {run.key for run in pending.runs.values()}
         return [Hint("changed", *run, origin=pending.scheduler_id) for run in sorted(changed & self._watched.keys())]

@@ -7,21 +7,19 @@ import structlog
 from sqlalchemy import Connection
 
 from asynsched.bell import Hint, encode_hints
-from asynsched.channels import Channels, TaskFinished
+from asynsched.channels import TaskFinished
 from asynsched.errors import AsynschedError, DagError, NotFound, StoreUnavailable
 from asynsched.executors.base import Held
 from asynsched.keys import DagRunKey
 from asynsched.protocol.messages import Ended
 from asynsched.scheduling.announcements import Announcer
-from asynsched.scheduling.evaluation.evaluation import Evaluation
 from asynsched.scheduling.evaluation.run import ActiveRun
 from asynsched.scheduling.intake import RunIntake
-from asynsched.scheduling.places import Place, Places
+from asynsched.scheduling.places import Place
 from asynsched.scheduling.requests.run_requests import do_request, end_request, submit_by_program
 from asynsched.scheduling.rules.run_end import RunStop, cancelled, marked_failed
 from asynsched.scheduling.slices import settle
 from asynsched.states import SLOT_TASK_STATES
-from asynsched.store.database import Database
 from asynsched.store.runs.queue import (
     MOST_TAKEN_OVER,
     QueuedRun,
@@ -41,19 +39,15 @@ class RequestTaker:
     A request is done in the database, and its run is then taken up again from there. A run that a request ends is first
     ended in memory: the request stays open until then, so that it survives a crash, and later requests wait.
 
-    Args:
-        places: Where each run is; a run that a request changes is EDITED.
-        lease_epoch: Lease epoch of the runs whose requests are taken.
-
     Attributes:
         are_due: Whether there may be requests to do now.
     """
 
-    def __init__(self, *, database: Database, evaluation: Evaluation, places: Places, lease_epoch: int) -> None:
-        self._database = database
-        self._places = places
-        self._evaluation = evaluation
-        self._lease_epoch = lease_epoch
+    def __init__(self, intake: RunIntake) -> None:
+        self._database = intake.database
+        self._evaluation = intake.evaluation
+        self._places = intake.places
+        self._lease_epoch = intake.evaluation.pending.lease_epoch
         self._ending: set[DagRunKey] = set()
         """Runs that a request is to end: their requests are due once the run has ended, or was taken up again."""
         self.are_due = True
@@ -160,33 +154,27 @@ class RunTransfers:
     """Brings stored runs into the evaluation, and drops those that now belong to another scheduler.
 
     Args:
-        owner: Id and lease epoch of this scheduler.
         store: Stores the decisions made until now.
         kill_time: How long a try may take to end once it was told to.
     """
 
     def __init__(
         self,
-        *,
-        database: Database,
-        channels: Channels,
-        evaluation: Evaluation,
         intake: RunIntake,
         announcer: Announcer,
         requests: RequestTaker,
-        owner: tuple[str, int],
         store: Callable[[], Awaitable[None]],
         kill_time: timedelta,
     ) -> None:
-        self._database = database
-        self._finished = channels.finished
-        self._evaluation = evaluation
         self._intake = intake
+        self._database = intake.database
+        self._finished = intake.channels.finished
+        self._evaluation = intake.evaluation
+        self._owner = (intake.evaluation.pending.scheduler_id, intake.evaluation.pending.lease_epoch)
         self._places = intake.places
         self._loader = intake.loader
         self._announcer = announcer
         self._requests = requests
-        self._owner = owner
         self._store = store
         self._kill_time = kill_time
         self._may_be_orphans = False

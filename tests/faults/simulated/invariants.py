@@ -227,7 +227,7 @@ class Invariants:
                 raise Violation(problem)
         for site in self._exploration.sites.values():
             services = site.scheduler.services
-            evaluation = services.evaluator._evaluation
+            evaluation = services.evaluator.evaluation
             queues = evaluation.ready
             left = {
                 "slots": queues.parallelism.used,
