@@ -1,6 +1,7 @@
 """The messages that other services get once a batch of changes is stored."""
 
 from collections.abc import Callable, Collection, Iterable, Iterator
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from operator import attrgetter
 from typing import Any
@@ -42,15 +43,15 @@ MOST_LINES = 20
 FAILED_STATES = frozenset({State.FAILED, State.UP_FOR_RETRY})
 
 
+@dataclass(frozen=True, slots=True)
 class RunMetrics:
     """The counters and timers of a scheduler's runs."""
 
-    def __init__(self, metrics: Metrics) -> None:
-        self._metrics = metrics
+    metrics: Metrics
 
     def stored(self, pending: PendingBatch, stale: Stale) -> None:
         """Update the metrics from a stored batch, except its stale changes. Call this before `mark_stored`."""
-        if not self._metrics.are_wanted:
+        if not self.metrics.are_wanted:
             return
         for changed in pending.tasks.values():
             if changed.run.id not in stale.run_ids:
@@ -62,7 +63,7 @@ class RunMetrics:
             if run.id not in stale.runs:
                 self._run(run)
         if pending.asset_events:
-            self._metrics.count("asset.updates", n=len(pending.asset_events))
+            self.metrics.count("asset.updates", n=len(pending.asset_events))
 
     def _run(self, run: ActiveRun) -> None:
         dag_id = run.key.dag_id
@@ -79,25 +80,25 @@ class RunMetrics:
             self._begun(task, key)
 
     def _begun(self, task: ActiveTask, key: tuple[str, str]) -> None:
-        self._metrics.count("ti.start", *key)
+        self.metrics.count("ti.start", *key)
         self._time("task.queued_duration", task.queued_at, task.started_at, *key)
 
     def _end(self, ended: Ended, task: ActiveTask) -> None:
         key = (task.run.key.dag_id, task.task_id)
         if ended.started_at is not None and task.stored_state is State.QUEUED:
             self._begun(task, key)
-        self._metrics.count("ti.finish", *key, str(task.state))
+        self.metrics.count("ti.finish", *key, str(task.state))
         self._time("task.duration", ended.started_at, ended.ended_at, *key)
         if ended.state == "success":
-            self._metrics.count("ti_successes", *key)
-            self._metrics.count("operator_successes", task.task.task_type)
+            self.metrics.count("ti_successes", *key)
+            self.metrics.count("operator_successes", task.task.task_type)
         elif ended.state == "failed" and ended.cause == "task":
-            self._metrics.count("ti_failures", *key)
-            self._metrics.count("operator_failures", task.task.task_type)
+            self.metrics.count("ti_failures", *key)
+            self.metrics.count("operator_failures", task.task.task_type)
 
     def _time(self, name: str, start: datetime | None, end: datetime | None, *labels: str) -> None:
         if start is not None and end is not None:
-            self._metrics.time(name, max(0.0, (end - start).total_seconds()), *labels)
+            self.metrics.time(name, max(0.0, (end - start).total_seconds()), *labels)
 
 
 class TryLog:
@@ -132,7 +133,6 @@ class TryLog:
             self.flush()
 
     def flush(self) -> None:
-        """Log the number of failures that were only counted."""
         if self._n_untold:
             seconds = int(SPAN.total_seconds())
             log.warning("tries.failed", n_more=self._n_untold, beside=f"the {self._n_told} of the same {seconds} s")
@@ -243,31 +243,26 @@ NOT_CLAIMED = "its task instance was changed meanwhile"
 """The reason for ending a try for which no task instance waits."""
 
 
+@dataclass(eq=False)
 class Announcer:
     """Announces changes once they are durable, never before.
 
-    Args:
-        channels: The channels to the other services.
+    Attributes:
         obstacle: Returns why a task can never start under the present limits.
         max_map_length: How many values a task may return when other tasks are mapped over its result.
         boot: Name of this boot of the machine. No try that was submitted in another boot is started.
     """
 
-    def __init__(
-        self,
-        channels: Channels,
-        obstacle: Callable[[ActiveTask], str],
-        max_map_length: int,
-        boot: str,
-    ) -> None:
-        self._boot_mark = boot_mark(boot)
-        self._max_map_length = max_map_length
-        self._channels = channels
-        self._obstacle = obstacle
+    channels: Channels
+    obstacle: Callable[[ActiveTask], str]
+    max_map_length: int
+    boot: str
+
+    def __post_init__(self) -> None:
+        self._boot_mark = boot_mark(self.boot)
 
     def announce(self, pending: PendingBatch, stale: Stale) -> None:
         """Announce a batch, except its stale changes."""
-        channels = self._channels
         if stale:
             log.warning("state.stale", n_tasks=len(stale.tasks), n_runs=len(stale.runs))
         self._warn_of_obstacles(pending)
@@ -277,12 +272,12 @@ class Announcer:
         self._acknowledge(pending, stale)
         self.announce_triggers(pending)
         for token, reason in pending.unwanted:
-            channels.ready.put_nowait(TryUnwanted(token, reason))
+            self.channels.ready.put_nowait(TryUnwanted(token, reason))
         self._announce_ends(pending, stale)
         if pending.callbacks:
-            channels.callbacks.put_nowait(CallbackRequested())
+            self.channels.callbacks.put_nowait(CallbackRequested())
         if pending.asset_events:
-            channels.dag_changes.offer(AssetsUpdated())
+            self.channels.dag_changes.offer(AssetsUpdated())
 
     def settle(self, tasks: Iterable[ActiveTask], held: Held, now: datetime) -> None:
         """Announce the tries of a run that was taken over: lost ones, those to end, and those to start."""
@@ -290,34 +285,34 @@ class Announcer:
         lost = {event.token: event for event in lost_tries(tasks, held, self._boot_mark, now)}
         for task in tasks:
             if task.token in lost:
-                self._channels.finished.put_nowait(TaskFinished(lost[task.token]))
+                self.channels.finished.put_nowait(TaskFinished(lost[task.token]))
             elif task.state is TaskInstanceState.RESTARTING and task.token is not None:
-                self._channels.ready.put_nowait(TryUnwanted(task.token, task.reason))
+                self.channels.ready.put_nowait(TryUnwanted(task.token, task.reason))
             elif task.state in SLOT_TASK_STATES:
                 # It may never have been launched. A token starts one try at most, so launching it again does no harm.
                 self.launch(task)
                 if unwanted := unwanted_try(task):
                     # The scheduler that stopped the run may have died before it announced that.
-                    self._channels.ready.put_nowait(TryUnwanted(*unwanted))
+                    self.channels.ready.put_nowait(TryUnwanted(*unwanted))
 
     def tell_of_takeover(self, dag_ids: Iterable[str]) -> None:
         """Request that other schedulers' use of the limits is read again: this scheduler has taken over part of it."""
-        self._channels.limits.offer(PoolsChanged())
+        self.channels.limits.offer(PoolsChanged())
         for dag_id in sorted(dag_ids):
-            self._channels.limits.offer(DagChanged(dag_id))
+            self.channels.limits.offer(DagChanged(dag_id))
 
     def end_unclaimed(self, held: Held, claimed: Collection[str]) -> None:
         """Order the end of the tasks' tries that an executor still holds and no task instance waits for any more."""
         for token in sorted(held.starting | held.running):
             if token not in claimed and not is_callback_token(token) and key_of_token(token) is None:
-                self._channels.ready.put_nowait(TryUnwanted(token, NOT_CLAIMED))
+                self.channels.ready.put_nowait(TryUnwanted(token, NOT_CLAIMED))
 
     def end_tries(self, tokens: Iterable[str], tasks: Iterable[ActiveTask] = ()) -> None:
         """Order the end of a run's known tries, except those that its task instances still wait for."""
         kept = {task.token for task in tasks if task.state in SLOT_TASK_STATES - {TaskInstanceState.RESTARTING}}
         for token in tokens:
             if token not in kept:
-                self._channels.ready.put_nowait(TryUnwanted(token, NOT_CLAIMED))
+                self.channels.ready.put_nowait(TryUnwanted(token, NOT_CLAIMED))
 
     def launch_unknown(self, known: Collection[str], tasks: Iterable[ActiveTask], now: datetime) -> None:
         """Launch a run's queued tries that memory did not know: the answer that they were stored was lost."""
@@ -326,12 +321,12 @@ class Announcer:
 
     def launch(self, task: ActiveTask) -> None:
         """Order the start of a task instance's try, under the token that it was given."""
-        self._channels.ready.put_nowait(TaskReady(task.run.id, task_launch(task, self._max_map_length)))
+        self.channels.ready.put_nowait(TaskReady(task.run.id, task_launch(task, self.max_map_length)))
 
     def announce_triggers(self, pending: PendingBatch) -> None:
         """Send the batch's triggers to the triggerer, and drop them from the batch."""
         for trigger in pending.triggers:
-            self._channels.triggers.put_nowait(trigger)
+            self.channels.triggers.put_nowait(trigger)
         pending.triggers.clear()
 
     def _acknowledge(self, pending: PendingBatch, stale: Stale) -> None:
@@ -339,25 +334,25 @@ class Announcer:
         stored = []
         for event, task in pending.ends:
             if task is not None and is_stale(task, stale):
-                self._channels.finished.put_nowait(TaskFinished(event))
+                self.channels.finished.put_nowait(TaskFinished(event))
             else:
                 stored.append(event.token)
         if stored:
-            self._channels.ready.put_nowait(TriesStored(tuple(stored)))
+            self.channels.ready.put_nowait(TriesStored(tuple(stored)))
 
     def _announce_ends(self, pending: PendingBatch, stale: Stale) -> None:
         for run in pending.ended_runs:
             if run.id in stale.runs:
                 continue
             ended = RunEnded(run.key, run.state)
-            self._channels.run_ends.put_nowait(ended)
-            self._channels.dag_changes.offer(ended)
+            self.channels.run_ends.put_nowait(ended)
+            self.channels.dag_changes.offer(ended)
             log.info("run.ended", dag_id=run.key.dag_id, run_id=run.key.run_id, state=run.state, **_facts(run))
 
     def _warn_of_obstacles(self, pending: PendingBatch) -> None:
         for task in pending.tasks.values():
             # A ready task may have another reason: why its last try was handed back.
-            if task.state is TaskInstanceState.SCHEDULED and task.reason and (obstacle := self._obstacle(task)):
+            if task.state is TaskInstanceState.SCHEDULED and task.reason and (obstacle := self.obstacle(task)):
                 key = task.run.key
                 log.warning(
                     "task.cannot_start", dag_id=key.dag_id, run_id=key.run_id, task_id=task.task_id, reason=obstacle

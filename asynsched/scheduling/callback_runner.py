@@ -75,7 +75,6 @@ class CallbackRunner(Service):
 
     @property
     def n_running(self) -> int:
-        """How many callbacks run."""
         return len(self._running)
 
     def stop_beginning(self) -> None:

@@ -43,8 +43,6 @@ log = structlog.get_logger(__name__)
 
 MAX_EVENTS = 2_000
 """Events taken up in one pass, so that no batch grows without bound."""
-NOTHING_HELD = Held()
-"""This executor's share of the tries of a scheduler of another home."""
 
 
 class DependencyEvaluator(Service):
@@ -105,7 +103,6 @@ class DependencyEvaluator(Service):
 
     @property
     def n_runs(self) -> int:
-        """How many runs are active here."""
         return len(self.evaluation.runs)
 
     @property
@@ -127,7 +124,6 @@ class DependencyEvaluator(Service):
         self._announcer.announce_triggers(self._pending)
 
     async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
-        """Evaluate until cancelled."""
         try:
             await super().run(task_status=task_status)
         finally:
@@ -141,8 +137,9 @@ class DependencyEvaluator(Service):
         await self._store_unless_young(now)
         await self._transfers.take_up_edited(now)
         await self._take_news(now)
-        # Before other requests: those for a run that was taken over are done as the run is taken up.
-        self._are_slots_freed |= await self._transfers.adopt(NOTHING_HELD, now)
+        # Before other requests: those for a run that was taken over are done as the run is taken up. It has no tries in
+        # this executor: its scheduler is of another home.
+        self._are_slots_freed |= await self._transfers.adopt(Held(), now)
         await self._take_requests(now)
         await self._transfers.take_up_edited(now)
         has_taken_all = await self._take_events(now)
@@ -184,7 +181,7 @@ class DependencyEvaluator(Service):
             await self._intake.take_created(created)
         edited = {message.run for message in self._news if isinstance(message, RunEdited)}
         if edited:
-            self._requests.heard()
+            self._requests.are_due = True
             await self._intake.follow_edits(edited, now)
         changed = {message.dag_id for message in self._news if isinstance(message, DagChanged)}
         if changed:
@@ -202,10 +199,10 @@ class DependencyEvaluator(Service):
         while self._news:
             match self._news[0]:
                 case RunsOrphaned():
-                    self._transfers.look_for_orphans()
+                    self._transfers.may_be_orphans = True
                 case RunCancelled(run):
                     await self._requests.cancel(run, now)
-                    self._requests.heard()
+                    self._requests.are_due = True
                     await self._intake.follow_edits({run}, now)
             self._news.popleft()
 
@@ -238,8 +235,8 @@ class DependencyEvaluator(Service):
             return
         await self._read_pools()
         await self._intake.sweep(now)
-        self._requests.heard()
-        self._transfers.look_for_orphans()
+        self._requests.are_due = True
+        self._transfers.may_be_orphans = True
         await self._transfers.find_unknown()
         self._transfers.warn_of_lingering(now)
         self._swept_at = now
@@ -281,7 +278,7 @@ class DependencyEvaluator(Service):
         stored = await self._storing.store(pending, tell=self._intake.has_peers())
         self.evaluation.settled(stored.settled, stored.retry_at, self.clock.now())
         stale = stored.stale
-        pending.count_stale(len(stale.runs) + len(stale.tasks))
+        pending.n_stale += len(stale.runs) + len(stale.tasks)
         RunMetrics(self.metrics).stored(pending, stale)
         self._try_log.stored(pending, stale, self.clock.now())
         pending.mark_stored()

@@ -47,7 +47,6 @@ class RunIntake:
     A method that needs the database changes memory only after the database has answered, so it may be called again.
 
     Attributes:
-        places: Where each run is.
         owner: Id and lease epoch of the scheduler that runs the admitted runs; None: only find out which would start.
         has_peers: Whether there are other schedulers: runs whose code only they can read are left to them.
         retry_at: When to claim again because another transaction blocked a claim; None: no claim is blocked.
@@ -76,7 +75,6 @@ class RunIntake:
 
     @property
     def may_start_any(self) -> bool:
-        """Whether a run could start now."""
         return bool(self.places.at(Place.STARTING)) or self._queue.may_start_any
 
     async def take_created(self, keys: list[DagRunKey]) -> None:
@@ -125,7 +123,8 @@ class RunIntake:
                 await self._start(row, now)
             except (NotFound, DagError) as exc:
                 log.warning("run.refused", dag_id=row.dag_id, run_id=row.run_id, reason=str(exc))
-                await self._end_queued(row, str(exc), now)
+                await self.database.write(end_queued_run, row.id, DagRunState.FAILED, str(exc), now)
+                self._say_ended_unbegun(msgspec.structs.replace(row, state=DagRunState.FAILED))
                 self.places.lose(row.key)
             await settle(self.evaluation, now)
 
@@ -227,10 +226,6 @@ class RunIntake:
     def _is_waiting(self, row: QueuedRun) -> bool:
         """Return whether a queued run has not begun in memory."""
         return row.key not in self.evaluation.runs and self.places.may_wait(row.key)
-
-    async def _end_queued(self, row: QueuedRun, reason: str, now: datetime) -> None:
-        await self.database.write(end_queued_run, row.id, DagRunState.FAILED, reason, now)
-        self._say_ended_unbegun(msgspec.structs.replace(row, state=DagRunState.FAILED))
 
     def _say_ended_unbegun(self, row: QueuedRun) -> None:
         # Several messages may announce the same end: count it once.

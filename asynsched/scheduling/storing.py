@@ -111,7 +111,6 @@ class Storing:
     """Writes decisions, and changes nothing in memory.
 
     Attributes:
-        ready: The queues whose grants are stored.
         max_failed_runs: After how many failed runs in a row a DAG is paused, if it does not say itself; 0: never.
     """
 

@@ -52,12 +52,7 @@ class RequestTaker:
         """Runs that a request is to end: their requests are due once the run has ended, or was taken up again."""
         self.are_due = True
 
-    def heard(self) -> None:
-        """There may be new requests."""
-        self.are_due = True
-
     def run_ended(self, key: DagRunKey) -> None:
-        """The end of a run is stored."""
         self.are_due |= key in self._ending
 
     def run_taken_up(self, key: DagRunKey, *, is_foreign: bool) -> None:
@@ -65,7 +60,6 @@ class RequestTaker:
         self.are_due |= is_foreign or key in self._ending
 
     def run_lost(self, key: DagRunKey) -> None:
-        """A run now belongs to another scheduler, or to none."""
         self._ending.discard(key)
 
     async def take(self, now: datetime) -> None:
@@ -156,6 +150,9 @@ class RunTransfers:
     Args:
         store: Stores the decisions made until now.
         kill_time: How long a try may take to end once it was told to.
+
+    Attributes:
+        may_be_orphans: Whether there may be runs whose scheduler is gone, for which the next `adopt` looks.
     """
 
     def __init__(
@@ -177,24 +174,20 @@ class RunTransfers:
         self._requests = requests
         self._store = store
         self._kill_time = kill_time
-        self._may_be_orphans = False
+        self.may_be_orphans = False
         self._is_unanswered = False
 
     @property
     def are_waiting(self) -> bool:
         """Whether there is something left to take up."""
-        return self._may_be_orphans or bool(self._places.at(Place.EDITED) or self._places.at(Place.TAKEN_OVER))
+        return self.may_be_orphans or bool(self._places.at(Place.EDITED) or self._places.at(Place.TAKEN_OVER))
 
     async def recover(self, held: Held, now: datetime) -> None:
         """Take up the runs without an owner, and those of their tries that the executor still holds."""
         self._evaluation.tries.unclaimed |= held.starting | held.running
-        self._may_be_orphans = True
-        while self._may_be_orphans:
+        self.may_be_orphans = True
+        while self.may_be_orphans:
             await self.adopt(held, now)
-
-    def look_for_orphans(self) -> None:
-        """Make the next `adopt` look for runs whose scheduler is gone."""
-        self._may_be_orphans = True
 
     async def adopt(self, held: Held, now: datetime) -> bool:
         """Take over some of the runs without an owner, if there may be any.
@@ -213,7 +206,7 @@ class RunTransfers:
                     self._places.take_over(owned[found.row_id])
                 else:
                     await self._lose_taken_over(found.key, now)
-        if self._may_be_orphans:
+        if self.may_be_orphans:
             await self._take_over()
         rows = self._places.rows_at(Place.TAKEN_OVER)
         if not rows:
@@ -237,7 +230,7 @@ class RunTransfers:
         left = frozenset(found.row_id for found in self._places.at(Place.LEFT))
         found = await self._database.write(take_over_runs, *self._owner, excluding=left)
         self._is_unanswered = False
-        self._may_be_orphans = len(found) == MOST_TAKEN_OVER
+        self.may_be_orphans = len(found) == MOST_TAKEN_OVER
         for row in found:
             self._places.take_over(row)
         if found:

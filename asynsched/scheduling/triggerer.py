@@ -93,7 +93,6 @@ class Triggerer(Service):
 
     @property
     def n_triggers(self) -> int:
-        """How many triggers are wanted."""
         return len(self._host_of)
 
     def recover(self, held: Held, now: datetime) -> None:
@@ -328,7 +327,6 @@ class Host:
     changed: anyio.Event = field(default_factory=anyio.Event)
 
     def wake(self) -> None:
-        """Wake its open requests."""
         self.changed.set()
         self.changed = anyio.Event()
 
@@ -375,11 +373,9 @@ class Host:
         return self.pause_until is None or not now < self.pause_until <= now + LONGEST_PAUSE
 
     def is_silent(self, now: datetime) -> bool:
-        """Whether its question is overdue."""
         return self.token is not None and self.silent_since is not None and now - self.silent_since > LONGEST_SILENCE
 
     def is_idle(self, now: datetime) -> bool:
-        """Whether it has had no triggers for some time."""
         return self.idle_since is not None and now - self.idle_since > LINGER
 
 
@@ -388,9 +384,6 @@ class HostWork:
 
     A step is repeated until the host's next question shows that it arrived. A host that names another session got its
     steps from another scheduler: it is asked for its triggers, and then told the difference.
-
-    Args:
-        session: Unique name of this object.
     """
 
     def __init__(self, session: str) -> None:

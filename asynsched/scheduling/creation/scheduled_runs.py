@@ -114,18 +114,14 @@ def examine_dags(conn: Connection, dag_ids: Sequence[str], now: datetime) -> dic
 def foresee_dag(conn: Connection, dag_id: str, now: datetime) -> Examined:
     """Return the result that `examine_dags` would have now, without writing anything."""
     examination = _Examination(conn, [dag_id], now)
-    following = examination.following().get(dag_id)
-    if following is None:
+    scheduled = examination.judged().get(dag_id)
+    if scheduled is None:
         return Examined()
     triggered = Examined()
     schedule = examination.schedules.get(dag_id)
     if schedule is not None and schedule.dag.asset_condition is not None:
         triggered = _judged(conn, examination.dags[dag_id], schedule.dag.asset_condition, arrived_assets(conn, dag_id))
-    if not isinstance(following, _Following):
-        return examination.noted(dag_id, following, Examined()).with_assets(triggered)
-    created = None if following.to_create is None else _scheduled_run_id(following.to_create.logical_date)
-    examined = Examined(created=created, due_at=following.due_at, is_held_back=following.is_held_back)
-    return examined.with_assets(triggered)
+    return scheduled.with_assets(triggered)
 
 
 def coming_runs(conn: Connection, dag_id: str, now: datetime, *, at_most: int) -> list[DagRunInfo]:
@@ -182,15 +178,6 @@ class _Schedule(NamedTuple):
     timetable: KnownTimetable
 
 
-class _Following(NamedTuple):
-    """The next run of a schedule: `to_create` if it is due, and else, if known, `due_at` or why it is not created."""
-
-    info: DagRunInfo | None
-    to_create: DagRunInfo | None = None
-    due_at: datetime | None = None
-    is_held_back: bool = False
-
-
 class _Examination:
     """One examination of some DAGs, which reads and writes for all of them together.
 
@@ -230,24 +217,22 @@ class _Examination:
         self.n_active = Counter(count_active_runs(conn, dag_ids, largest))
         self.coming: dict[str, DagRunInfo | None] = {}
 
-    def following(self) -> dict[str, _Following | Failure]:
-        """Return the run of each schedule that follows the existing ones."""
+    def judged(self) -> dict[str, Examined]:
+        """Note the run of each schedule that follows the existing ones, and return which of them are to be created."""
         wanted = {dag_id: (schedule, self.last.get(dag_id)) for dag_id, schedule in self.schedules.items()}
-        found: dict[str, _Following | Failure] = dict(self.unreadable)
-        for dag_id, info in _free_runs(self.conn, wanted, self.now).items():
-            found[dag_id] = info if isinstance(info, Exception) else self._judged(dag_id, info)
-        return found
+        following = self.unreadable | _free_runs(self.conn, wanted, self.now)
+        return {dag_id: self._noted(dag_id, info, self._judged(dag_id, info)) for dag_id, info in following.items()}
 
-    def _judged(self, dag_id: str, info: DagRunInfo | None) -> _Following:
-        dag, timetable = self.dags[dag_id], self.schedules[dag_id].timetable
-        if info is None or dag.is_paused:
-            return _Following(info)
+    def _judged(self, dag_id: str, info: DagRunInfo | Failure | None) -> Examined:
+        dag = self.dags[dag_id]
+        if not isinstance(info, DagRunInfo) or dag.is_paused:
+            return Examined()
         if info.run_after > self.now:
-            return _Following(info, due_at=info.run_after)
-        limit = min(dag.max_active_runs, timetable.active_runs_limit or dag.max_active_runs)
+            return Examined(due_at=info.run_after)
+        limit = min(dag.max_active_runs, self.schedules[dag_id].timetable.active_runs_limit or dag.max_active_runs)
         if self.n_active[dag_id] >= limit:
-            return _Following(info, is_held_back=True)
-        return _Following(info, to_create=info)
+            return Examined(is_held_back=True)
+        return Examined(created=_scheduled_run_id(info.logical_date))
 
     def create_due(self) -> dict[str, Examined]:
         """Create the next scheduled runs that are due, and note when the following ones are.
@@ -256,11 +241,11 @@ class _Examination:
         the runs that `catchup=False` leaves out. A run that a user created for the same date replaces the
         scheduled one, as in Airflow.
         """
-        following = self.following()
+        examined = self.judged()
         due = {
-            dag_id: found.to_create
-            for dag_id, found in following.items()
-            if isinstance(found, _Following) and found.to_create is not None
+            dag_id: info
+            for dag_id, found in examined.items()
+            if found.created is not None and (info := self.coming.pop(dag_id)) is not None
         }
         rows = [
             run_of_schedule(dag_id, DagRunType.SCHEDULED, info, queued_at=self.now, reason="its schedule was due")
@@ -269,17 +254,11 @@ class _Examination:
         created = {key.dag_id for key in insert_runs(self.conn, rows)}
         after = {dag_id: (self.schedules[dag_id], due[dag_id].data_interval) for dag_id in created}
         coming = _free_runs(self.conn, after, self.now)
-        examined = {}
-        for dag_id, found in following.items():
-            if not isinstance(found, _Following):
-                examined[dag_id] = self.noted(dag_id, found, Examined())
-            elif dag_id in created:
-                examined[dag_id] = self._after_creation(dag_id, due[dag_id], coming[dag_id])
-            elif dag_id in due:
-                examined[dag_id] = Examined(due_at=self.now)  # it was created elsewhere at this moment: examine again
+        for dag_id, info in due.items():
+            if dag_id in created:
+                examined[dag_id] = self._after_creation(dag_id, info, coming[dag_id])
             else:
-                not_due = Examined(due_at=found.due_at, is_held_back=found.is_held_back)
-                examined[dag_id] = self.noted(dag_id, found.info, not_due)
+                examined[dag_id] = Examined(due_at=self.now)  # it was created elsewhere at this moment: examine again
         return examined
 
     def _after_creation(self, dag_id: str, made: DagRunInfo, coming: DagRunInfo | Failure | None) -> Examined:
@@ -290,9 +269,9 @@ class _Examination:
         runs_low = isinstance(timetable, CustomTimetable) and timetable.n_left(made.data_interval) < FEW_LEFT
         if runs_low and not isinstance(coming, Exception):
             found = replace(found, asks=self.dags[dag_id].file_path)
-        return self.noted(dag_id, coming, found)
+        return self._noted(dag_id, coming, found)
 
-    def noted(self, dag_id: str, coming: DagRunInfo | Failure | None, found: Examined) -> Examined:
+    def _noted(self, dag_id: str, coming: DagRunInfo | Failure | None, found: Examined) -> Examined:
         """Note a DAG's next run, and return the result with the failure to compute it, if any."""
         if isinstance(coming, PlanNeeded):
             return replace(found, asks=self.dags[dag_id].file_path)

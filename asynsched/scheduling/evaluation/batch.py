@@ -37,6 +37,7 @@ class PendingBatch:
     Attributes:
         ends: The ends of tries that caused these changes, each with its task; None: no task waited for it.
         results: The decisions on the ends that a task waited for, and on triggers that ended a task.
+        n_stale: How many messages came too late to mean anything, or changes that the database refused as too late.
     """
 
     scheduler_id: str
@@ -59,7 +60,6 @@ class PendingBatch:
     held_since: datetime | None = None
 
     def note(self, change: Change) -> None:
-        """Gather the rows and messages of a change."""
         if isinstance(change, TaskChange):
             self.tasks[id(change.task)] = change.task
             for row in change.rows:
@@ -118,10 +118,6 @@ class PendingBatch:
         else:
             self.triggers.append(message)
 
-    def count_stale(self, n: int = 1) -> None:
-        """Count messages that came too late to mean anything, or changes that the database refused as too late."""
-        self.n_stale += n
-
     @property
     def is_urgent(self) -> bool:
         """Whether this must be stored soon; the start of a try can wait for other changes."""
@@ -175,7 +171,6 @@ class PendingBatch:
         return taken
 
     def mark_stored(self) -> None:
-        """Mark the gathered runs and task instances as stored."""
         for task in self.tasks.values():
             task.stored_state, task.stored_try, task.is_stored = task.state, task.try_number, True
         for run in self.runs.values():

@@ -71,7 +71,6 @@ class TaskChange(Struct, frozen=True, gc=False):
 
     @property
     def run(self) -> ActiveRun:
-        """The task instance's run."""
         return self.task.run
 
 

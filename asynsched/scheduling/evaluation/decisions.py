@@ -64,10 +64,6 @@ def may_be_skipped(task: ActiveTask) -> bool:
     return not task.task.wait_for_past_depends_before_skipping or _past(task).met
 
 
-def _dates(task: ActiveTask) -> Verdict:
-    return within_task_dates(task.task, task.run.logical_date, task.run.run_type)
-
-
 def _mapped_upstream(task: ActiveTask) -> Verdict:
     sources = task.run.structure.map_sources[task.task_id]
     if not sources:
@@ -91,20 +87,18 @@ def _setups(task: ActiveTask) -> Verdict:
     return evaluate_setups(setups, map_index=task.map_index) if setups.total else MET
 
 
-def _trigger_rule(task: ActiveTask) -> Verdict:
-    return evaluate(task.task.trigger_rule, task.run.ends_of(task).direct, map_index=task.map_index)
-
-
 def _past(task: ActiveTask) -> Verdict:
     return past_depends(task.task, task.run.past.get(task.task_id))
 
 
 DEPENDENCIES: dict[str, Callable[[ActiveTask], Verdict]] = {
-    "task_dates": _dates,
+    "task_dates": lambda task: within_task_dates(task.task, task.run.logical_date, task.run.run_type),
     "mapped_upstream": _mapped_upstream,
     "previously_skipped": _previously_skipped,
     "setups": _setups,
-    "trigger_rule": _trigger_rule,
+    "trigger_rule": lambda task: evaluate(
+        task.task.trigger_rule, task.run.ends_of(task).direct, map_index=task.map_index
+    ),
     "depends_on_past": _past,
 }
 """Every dependency by name, in the order in which they decide."""

@@ -36,7 +36,7 @@ from asynsched.scheduling.evaluation.ready import ReadyQueues
 from asynsched.scheduling.evaluation.run import WAITING, ActiveRun, ActiveTask
 from asynsched.scheduling.rules.past_depends import PastTask
 from asynsched.scheduling.rules.run_end import RunStop, timed_out
-from asynsched.states import FINISHED_RUN_STATES, SLOT_TASK_STATES
+from asynsched.states import FINISHED_RUN_STATES, SLOT_TASK_STATES, TIMED_TASK_STATES
 from asynsched.states import TaskInstanceState as State
 from asynsched.store.runs.pools import Settlement
 from asynsched.timers import Timers
@@ -105,15 +105,12 @@ class Tries:
         return bool(self._leaving)
 
     def are_waited_for(self, run: ActiveRun) -> bool:
-        """Return whether a run waits for leaving tries."""
         return run in self._left_by
 
     def leaving_of(self, run: ActiveRun) -> list[str]:
-        """Return the tokens of a run's leaving tries."""
         return sorted(self._left_by.get(run, ()))
 
     def forget(self, run: ActiveRun) -> list[str]:
-        """Forget the leaving tries of a run, and return their tokens."""
         self._since.pop(run, None)
         tokens = sorted(self._left_by.pop(run, ()))
         for token in tokens:
@@ -240,7 +237,6 @@ class Agenda:
         self._places: list[tuple[int, int]] = []
 
     def add(self, tasks: Iterable[ActiveTask]) -> None:
-        """Add task instances to examine."""
         position = self.run.structure.position
         for task in tasks:
             heapq.heappush(self._places, (position[task.task.task_id], task.map_index))
@@ -260,9 +256,6 @@ class Evaluation:
     """The active runs of one scheduler: takes in events, and decides their consequences.
 
     Args:
-        ready: The queues in which ready tasks wait for room.
-        pending: Gathers every change.
-        new_token: Returns a new attempt token.
         max_machine_kills: How often a task gets another try for one that the machine killed.
         at_once: How many task instances are decided about before `is_unsettled` asks for a pause.
     """
@@ -334,10 +327,9 @@ class Evaluation:
     # Events
 
     def try_started(self, event: Started, now: datetime) -> None:
-        """User code of a try has begun."""
         task = self.tries.awaited.get(event.token)
         if task is None or task.state is not State.QUEUED:
-            self.pending.count_stale()
+            self.pending.n_stale += 1
         else:
             self._apply((decisions.of_start(task, event),), now)
 
@@ -346,7 +338,7 @@ class Evaluation:
         task, waiting_run = self.tries.ended(event.token)
         self.pending.ends.append((event, task))
         if task is None:
-            self.pending.count_stale()
+            self.pending.n_stale += 1
         else:
             changes = decisions.of_end(task, event, now, self._max_machine_kills)
             self._apply(changes, now)
@@ -365,7 +357,7 @@ class Evaluation:
         """A trigger has an outcome: its task goes on in a process, or ends without one."""
         task = self.tries.deferred.get(outcome.id)
         if task is None:
-            self.pending.count_stale()
+            self.pending.n_stale += 1
         else:
             changes = decisions.of_trigger(task, outcome, self.ready.obstacle, now, self._max_machine_kills)
             self._apply(changes, now)
@@ -404,7 +396,6 @@ class Evaluation:
 
     @property
     def next_timer(self) -> datetime | None:
-        """When the earliest timer is due."""
         return self._timers.next_at
 
     def grant(self, now: datetime) -> None:
@@ -542,11 +533,7 @@ class Evaluation:
         return True
 
 
-_GOING_ON = SLOT_TASK_STATES | {
-    State.UP_FOR_RETRY,
-    State.UP_FOR_RESCHEDULE,
-    State.DEFERRED,
-}
+_GOING_ON = SLOT_TASK_STATES | TIMED_TASK_STATES | {State.DEFERRED}
 
 
 def stand_still(runs: Collection[ActiveRun]) -> bool:

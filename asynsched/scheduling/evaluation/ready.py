@@ -14,6 +14,7 @@ from __future__ import annotations
 import heapq
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from itertools import count
 from types import MappingProxyType
@@ -25,6 +26,7 @@ from asynsched.states import SLOT_TASK_STATES, TaskInstanceState
 from asynsched.store.runs.pools import OwnUse, Settlement, SlotClaim
 
 
+@dataclass(eq=False)
 class Limit:
     """At most `capacity` of the tasks that share it may be queued or running; None means no limit.
 
@@ -37,20 +39,16 @@ class Limit:
             lanes compete, so it costs the same however many there are.
     """
 
-    def __init__(
-        self, name: str, capacity: int | None, *, release: str = "one of these ends", is_wide: bool = False
-    ) -> None:
-        self.name = name
-        self.release = release
-        self.is_wide = is_wide
-        self.capacity = capacity
-        self.used = 0
-        self.elsewhere = 0
-        self.is_busy = False
-        self.lanes: set[Lane] = set()
+    name: str
+    capacity: int | None
+    release: str = "one of these ends"
+    is_wide: bool = False
+    used: int = 0
+    elsewhere: int = 0
+    is_busy: bool = False
+    lanes: set[Lane] = field(default_factory=set)
 
     def has_room(self, slots: int = 1) -> bool:
-        """Whether that many slots are free."""
         return not self.is_busy and (self.capacity is None or self.taken + slots <= self.capacity)
 
     @property
@@ -182,7 +180,6 @@ class ReadyQueues:
     """All ready tasks that were not granted yet.
 
     Args:
-        parallelism: Limit of the tasks that may run at once.
         max_active_tasks: How many tasks of one run may be active, if its DAG does not say.
         executors: How many tasks each executor takes, by name, the default first; empty: one executor takes all tasks.
         keep_slots_after: How long a task waits for slots of its pool before freed slots are kept for it; None: slots
@@ -273,7 +270,6 @@ class ReadyQueues:
 
     @property
     def are_waiting(self) -> bool:
-        """Whether any task waits for room."""
         return bool(self._lanes)
 
     def best(self, now: datetime) -> ActiveTask | None:
@@ -484,15 +480,11 @@ class RunLimits:
         return self._executors[name]
 
     def _dag(self, dag_id: str) -> Limit:
-        if dag_id not in self._dags:
-            self._dags[dag_id] = Limit(f"the DAG {dag_id} is paused", None, release="it is unpaused")
-        return self._dags[dag_id]
+        return self._dags.setdefault(dag_id, Limit(f"the DAG {dag_id} is paused", None, release="it is unpaused"))
 
     def _run(self, run: ActiveRun) -> Limit:
-        if run.key not in self._runs:
-            capacity = run.structure.dag.max_active_tasks or self._max_active_tasks
-            self._runs[run.key] = Limit("max_active_tasks", capacity)
-        return self._runs[run.key]
+        capacity = run.structure.dag.max_active_tasks or self._max_active_tasks
+        return self._runs.setdefault(run.key, Limit("max_active_tasks", capacity))
 
     def _task(self, owner: str | DagRunKey, task: ActiveTask, setting: str, capacity: int) -> Limit:
         limits, version_id = self._tasks.setdefault(owner, {}), task.run.version_id

@@ -42,11 +42,9 @@ class UpstreamEnds:
     setups: UpstreamCounts = field(default_factory=UpstreamCounts)
 
     def of(self, link: Link) -> UpstreamCounts:
-        """Return the counter that a link's upstream is counted in."""
         return self.setups if link.is_setup_constraint else self.direct
 
     def count(self, link: Link, upstreams: Iterable[ActiveTask], *, is_setup: bool) -> None:
-        """Count instances of a link's upstream."""
         counts, states = self.of(link), [upstream.state for upstream in upstreams]
         counts.add_expected(len(states), is_setup=is_setup)
         for state in states:
@@ -98,17 +96,14 @@ class ActiveTask:
 
     @property
     def task_id(self) -> str:
-        """The task's id."""
         return self.task.task_id
 
     @property
     def key(self) -> TaskInstanceKey:
-        """The task instance's key."""
         return TaskInstanceKey(*self.run.key, self.task.task_id, self.map_index)
 
     @property
     def priority_weight(self) -> int:
-        """The total weight."""
         return self.run.structure.weights[self.task.task_id]
 
     @property
@@ -118,7 +113,6 @@ class ActiveTask:
 
     @property
     def is_finished(self) -> bool:
-        """Whether it has ended for good."""
         return self.state in FINISHED_TASK_STATES
 
 

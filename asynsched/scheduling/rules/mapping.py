@@ -13,7 +13,6 @@ def length_of(length: MapLength, result_length: Callable[[str], int | None]) -> 
     """Return the number of values to map over; None if a result is missing.
 
     Args:
-        length: The input that a task is mapped over.
         result_length: Returns the number of values in a task's result, None if it has none.
     """
     if isinstance(length, MapLiteral):
@@ -36,13 +35,8 @@ def length_of(length: MapLength, result_length: Callable[[str], int | None]) -> 
 def relevant_indexes(index: int, *, n_own: int, n_other: int, n_common: int) -> range:
     """Return the map indexes of another task in the same instance of the mapped groups around both tasks.
 
-    Instances are numbered with the innermost group running fastest. The relation is symmetric.
-
-    Args:
-        index: Map index of this task's instance.
-        n_own: Number of instances of this task.
-        n_other: Number of instances of the other task.
-        n_common: Number of instances of their innermost common mapped group.
+    Instances are numbered with the innermost group running fastest. The relation is symmetric: `n_own` is the number of
+    instances of this task, `n_other` of the other one, `n_common` of their innermost common mapped group.
     """
     return indexes_at(index * n_common // n_own, n_instances=n_other, n_common=n_common)
 
