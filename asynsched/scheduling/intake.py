@@ -22,18 +22,8 @@ from asynsched.scheduling.places import Place, Places
 from asynsched.scheduling.slices import Slices, settle
 from asynsched.states import FINISHED_RUN_STATES, DagRunState
 from asynsched.store.database import Database
+from asynsched.store.runs import queue
 from asynsched.store.runs.dag_runs import end_queued_run
-from asynsched.store.runs.queue import (
-    QueuedRun,
-    begin_again,
-    claim_runs,
-    dag_admissions,
-    first_queued,
-    queued_groups,
-    queued_runs,
-    runs_elsewhere,
-    runs_of,
-)
 
 log = structlog.get_logger(__name__)
 BUSY_PAUSE = timedelta(milliseconds=20)
@@ -79,7 +69,7 @@ class RunIntake:
 
     async def take_created(self, keys: list[DagRunKey]) -> None:
         """Enqueue the runs that messages announced."""
-        for row in await self.database.read_at_once(queued_runs, keys):
+        for row in await self.database.read_at_once(queue.queued_runs, keys):
             self._enqueue(row)
             if row.has_deadlines:
                 self.channels.deadlines.offer(RunCreated(row.key))
@@ -93,14 +83,14 @@ class RunIntake:
 
     async def _look_for_queued(self) -> None:
         """Read which DAGs and backfills have queued runs. The runs are read when there is room for them."""
-        await self._slices.take(self._queue.read_anew(await self.database.read(queued_groups)))
+        await self._slices.take(self._queue.read_anew(await self.database.read(queue.queued_groups)))
         await self._count_elsewhere(self._queue.dag_ids)
 
     async def read_dags(self, dag_ids: set[str]) -> None:
         """Read the pause and the `max_active_runs` of these DAGs if they have runs here; others do not matter yet."""
         known = dag_ids & (self._queue.dag_ids | {key.dag_id for key in self.evaluation.runs})
         if known:
-            for dag in await self.database.read_at_once(dag_admissions, sorted(known)):
+            for dag in await self.database.read_at_once(queue.dag_admissions, sorted(known)):
                 self._queue.update_dag(dag.dag_id, is_paused=dag.is_paused, max_active_runs=dag.max_active_runs)
                 self.evaluation.ready.pause(dag.dag_id, paused=dag.is_paused)
             await self._count_elsewhere(known)
@@ -136,18 +126,18 @@ class RunIntake:
         wanted = [(group, n + n_begun[group]) for group, n in self._queue.to_read(at_most)]
         if not wanted:
             return
-        found = await self.database.read_at_once(first_queued, wanted)
+        found = await self.database.read_at_once(queue.first_queued, wanted)
         for (group, limit), rows in zip(wanted, found, strict=True):
             waiting = [row for row in rows if self._is_waiting(row)]
             # If none of them waits, reading them again before the next sweep is useless.
             self._queue.take_first(group, waiting, is_all=len(rows) < limit or not waiting)
 
-    async def _start(self, row: QueuedRun, now: datetime) -> None:
-        begun: QueuedRun | None = row
+    async def _start(self, row: queue.QueuedRun, now: datetime) -> None:
+        begun: queue.QueuedRun | None = row
         is_cleared = row.has_begun and row.state != DagRunState.RUNNING
         if is_cleared and self.owner is not None:
             # The run may have been edited since it was admitted: read it once it is ours.
-            begun = await self.database.write(begin_again, row.id, *self.owner, now)
+            begun = await self.database.write(queue.begin_again, row.id, *self.owner, now)
         if begun is None:
             self.places.lose(row.key)
             return
@@ -174,12 +164,12 @@ class RunIntake:
     async def follow_backfills(self, dag_ids: set[str]) -> None:
         """Read the changed backfills of these DAGs: their runs, and whether they are paused."""
         waiting = self._queue.waiting_of(dag_ids)
-        self._note_gone(waiting, await self.database.read(runs_of, waiting) if waiting else [])
+        self._note_gone(waiting, await self.database.read(queue.runs_of, waiting) if waiting else [])
         await self._look_for_queued()
 
     async def follow_edits(self, keys: set[DagRunKey], now: datetime) -> None:
         """Read edited runs again: queued ones, and those that came before active runs."""
-        found = await self.database.read(runs_of, sorted(keys))
+        found = await self.database.read(queue.runs_of, sorted(keys))
         for row in found:
             if row.state == DagRunState.QUEUED:
                 self._enqueue(row)
@@ -188,7 +178,7 @@ class RunIntake:
             if run.key_before in keys:
                 await self._follow_past(run, now)
 
-    def _note_gone(self, keys: Collection[DagRunKey], found: Iterable[QueuedRun]) -> None:
+    def _note_gone(self, keys: Collection[DagRunKey], found: Iterable[queue.QueuedRun]) -> None:
         """Remove runs from the queue that are no longer queued, and announce those that ended before they began.
 
         Args:
@@ -211,23 +201,23 @@ class RunIntake:
         if run.key_before not in self.evaluation.runs and await self.loader.read_past(run):
             self.evaluation.past_read(run, now)
 
-    def take_up(self, row: QueuedRun) -> None:
+    def take_up(self, row: queue.QueuedRun) -> None:
         """Prepare to resume a run that was begun by another scheduler, or by a claim whose answer was lost."""
         self.places.take_up(row)
         self.evaluation.ready.pause(row.dag_id, paused=row.is_paused)
         if row.has_deadlines:
             self.channels.deadlines.offer(RunCreated(row.key))
 
-    def _enqueue(self, row: QueuedRun) -> None:
+    def _enqueue(self, row: queue.QueuedRun) -> None:
         if self._is_waiting(row):
             self.evaluation.ready.pause(row.dag_id, paused=row.is_paused)
             self.places.heard(row)
 
-    def _is_waiting(self, row: QueuedRun) -> bool:
+    def _is_waiting(self, row: queue.QueuedRun) -> bool:
         """Return whether a queued run has not begun in memory."""
         return row.key not in self.evaluation.runs and self.places.may_wait(row.key)
 
-    def _say_ended_unbegun(self, row: QueuedRun) -> None:
+    def _say_ended_unbegun(self, row: queue.QueuedRun) -> None:
         # Several messages may announce the same end: count it once.
         if (row.id, row.queued_at) not in self._told:
             self._told.append((row.id, row.queued_at))
@@ -250,9 +240,9 @@ class RunIntake:
         wanted = await self._loadable()
         if not wanted:
             return
-        claims = await self.database.write(claim_runs, [row.id for row in wanted], scheduler_id, epoch, now)
+        claims = await self.database.write(queue.claim_runs, [row.id for row in wanted], scheduler_id, epoch, now)
         keys = [row.key for row in wanted if row.id in claims.held]
-        held = await self.database.read(queued_runs, keys) if keys else []
+        held = await self.database.read(queue.queued_runs, keys) if keys else []
         self._queue.note_elsewhere(claims.n_elsewhere)
         own = {row.id: row for row in claims.own}
         for row in wanted:
@@ -265,7 +255,7 @@ class RunIntake:
         if claims.is_busy:
             self.retry_at = now + BUSY_PAUSE + jitter(BUSY_PAUSE)
 
-    async def _loadable(self) -> list[QueuedRun]:
+    async def _loadable(self) -> list[queue.QueuedRun]:
         """Return the starting runs that are queued and can begin here; leave to others those that only they can."""
         wanted = []
         for row in self.places.rows_at(Place.STARTING):
@@ -283,10 +273,10 @@ class RunIntake:
             return
         if groups := self._queue.groups_of(dag_ids):
             of_dags = sorted({group[0] for group in groups})
-            found = await self.database.read_at_once(runs_elsewhere, of_dags, self.owner[1])
+            found = await self.database.read_at_once(queue.runs_elsewhere, of_dags, self.owner[1])
             self._queue.note_elsewhere({group: found.get(group, 0) for group in groups})
 
-    async def _is_loadable(self, row: QueuedRun) -> bool | None:
+    async def _is_loadable(self, row: queue.QueuedRun) -> bool | None:
         """Return whether the run's version exists; None: it exists, but only a newer asynsched can read it."""
         if row.version_id is None:
             return False

@@ -20,14 +20,7 @@ from asynsched.scheduling.requests.run_requests import do_request, end_request, 
 from asynsched.scheduling.rules.run_end import RunStop, cancelled, marked_failed
 from asynsched.scheduling.slices import settle
 from asynsched.states import SLOT_TASK_STATES
-from asynsched.store.runs.queue import (
-    MOST_TAKEN_OVER,
-    QueuedRun,
-    give_back_run,
-    owned_run_ids,
-    owned_runs,
-    take_over_runs,
-)
+from asynsched.store.runs import queue
 from asynsched.store.runs.requests import CancelRun, MarkRun, OpenRequest, open_requests
 from asynsched.store.runs.task_instances import tokens_of_tries
 from asynsched.store.schedulers import notify
@@ -228,9 +221,9 @@ class RunTransfers:
                 self._places.take_over(row)
         self._is_unanswered = True
         left = frozenset(found.row_id for found in self._places.at(Place.LEFT))
-        found = await self._database.write(take_over_runs, *self._owner, excluding=left)
+        found = await self._database.write(queue.take_over_runs, *self._owner, excluding=left)
         self._is_unanswered = False
-        self.may_be_orphans = len(found) == MOST_TAKEN_OVER
+        self.may_be_orphans = len(found) == queue.MOST_TAKEN_OVER
         for row in found:
             self._places.take_over(row)
         if found:
@@ -266,10 +259,10 @@ class RunTransfers:
         for run, tokens in self._evaluation.tries.take_lingering(now - self._kill_time - LINGERING):
             log.warning("run.waits_for_processes", dag_id=run.key.dag_id, run_id=run.key.run_id, tokens=tokens)
 
-    async def _unknown(self) -> list[QueuedRun]:
+    async def _unknown(self) -> list[queue.QueuedRun]:
         places = (Place.ACTIVE, Place.LEAVING, Place.TAKEN_OVER)
         known = {found.row_id for place in places for found in self._places.at(place)}
-        unknown = set(await self._database.read(owned_run_ids, self._owner[1])) - known
+        unknown = set(await self._database.read(queue.owned_run_ids, self._owner[1])) - known
         return list((await self._owned(sorted(unknown))).values())
 
     def _lose(self, key: DagRunKey) -> None:
@@ -283,14 +276,14 @@ class RunTransfers:
         self._lose(key)
         await self._intake.follow_edits({key}, now)
 
-    async def _owned(self, run_ids: Collection[int]) -> dict[int, QueuedRun]:
+    async def _owned(self, run_ids: Collection[int]) -> dict[int, queue.QueuedRun]:
         """Return these runs as they are stored now, except those that are no longer ours."""
         if not run_ids:
             return {}
-        return {row.id: row for row in await self._database.read(owned_runs, self._owner[1], list(run_ids))}
+        return {row.id: row for row in await self._database.read(queue.owned_runs, self._owner[1], list(run_ids))}
 
     async def _take_up(
-        self, row: QueuedRun, held: Held | None, now: datetime, wanted: Sequence[OpenRequest] = ()
+        self, row: queue.QueuedRun, held: Held | None, now: datetime, wanted: Sequence[OpenRequest] = ()
     ) -> None:
         """Take up a running run as it is stored.
 
@@ -335,7 +328,7 @@ class RunTransfers:
             self._announcer.launch_unknown(let_go, tasks, now)
         await settle(self._evaluation, now)
 
-    async def _store_ends(self, row: QueuedRun, run: ActiveRun, held: Held, now: datetime) -> None:
+    async def _store_ends(self, row: queue.QueuedRun, run: ActiveRun, held: Held, now: datetime) -> None:
         """Store the ends of a run's tries that ended while no scheduler served, as one would have done then.
 
         Requests for the run come after that: the try of a cleared task goes into the history as it ended.
@@ -366,7 +359,7 @@ class RunTransfers:
                 self._finished.put_nowait(message)
         return ends
 
-    async def _give_back(self, row: QueuedRun, reason: str) -> None:
+    async def _give_back(self, row: queue.QueuedRun, reason: str) -> None:
         """Leave a run that this scheduler cannot read to others: a newer one may be able to.
 
         Keep the run while a try of it may run here: another scheduler would start that try again.
@@ -386,5 +379,5 @@ class RunTransfers:
 
 def give_back(conn: Connection, run_row_id: int, scheduler_id: str, epoch: int) -> None:
     """Release a run and notify the other schedulers, so that one can claim it immediately; see `give_back_run`."""
-    if give_back_run(conn, run_row_id, scheduler_id, epoch):
+    if queue.give_back_run(conn, run_row_id, scheduler_id, epoch):
         notify(conn, encode_hints([Hint("orphan", origin=scheduler_id)]))

@@ -16,15 +16,7 @@ from asynsched.scheduling.rules.assets import evaluate
 from asynsched.serialization.decode import decode_dag, restriction
 from asynsched.serialization.schema import SerializedDag
 from asynsched.states import DagRunState, DagRunType
-from asynsched.store.assets import (
-    ArrivedAsset,
-    PendingEvent,
-    arrived_assets,
-    consume,
-    drop_surplus,
-    mark_examined,
-    pending_events,
-)
+from asynsched.store import assets
 from asynsched.store.dags.dags import (
     DagRow,
     find_dag,
@@ -34,18 +26,7 @@ from asynsched.store.dags.dags import (
     serialized_versions,
     set_next_dagruns,
 )
-from asynsched.store.runs.dag_runs import (
-    WantedRun,
-    count_active_runs,
-    get_run,
-    insert_run,
-    insert_runs,
-    last_scheduled_interval,
-    last_scheduled_intervals,
-    run_id_of,
-    run_of_schedule,
-    runs_made,
-)
+from asynsched.store.runs import dag_runs
 from asynsched.store.schema import DagRunRow
 from asynsched.timetables import CustomTimetable, DagRunInfo, DataInterval, KnownTimetable, decode
 from asynsched.timetables.asset_condition import AssetCondition
@@ -60,7 +41,7 @@ MAX_NAMED = 5
 """How many assets a run's reason names."""
 Failure = DagError | NotFound
 """Why the schedule of a DAG cannot be computed. A value, not raised: it must not stop the examination of other DAGs."""
-_Waiting = Sequence[ArrivedAsset] | Sequence[PendingEvent]
+_Waiting = Sequence[assets.ArrivedAsset] | Sequence[assets.PendingEvent]
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +101,9 @@ def foresee_dag(conn: Connection, dag_id: str, now: datetime) -> Examined:
     triggered = Examined()
     schedule = examination.schedules.get(dag_id)
     if schedule is not None and schedule.dag.asset_condition is not None:
-        triggered = _judged(conn, examination.dags[dag_id], schedule.dag.asset_condition, arrived_assets(conn, dag_id))
+        triggered = _judged(
+            conn, examination.dags[dag_id], schedule.dag.asset_condition, assets.arrived_assets(conn, dag_id)
+        )
     return scheduled.with_assets(triggered)
 
 
@@ -134,7 +117,7 @@ def coming_runs(conn: Connection, dag_id: str, now: datetime, *, at_most: int) -
     serialized = decode_dag(get_version(conn, find_dag(conn, dag_id).version_id or 0).serialized)
     schedule = _schedules_of(conn, {dag_id: serialized})[dag_id]
     found: list[DagRunInfo] = []
-    last = last_scheduled_interval(conn, dag_id)
+    last = dag_runs.last_scheduled_interval(conn, dag_id)
     while len(found) < at_most and (info := _free_runs(conn, {dag_id: (schedule, last)}, now)[dag_id]) is not None:
         if not isinstance(info, DagRunInfo):
             raise info
@@ -212,9 +195,9 @@ class _Examination:
             except (DagError, NotFound) as exc:
                 self.unreadable[dag_id] = exc
         self.schedules = _schedules_of(conn, readable)
-        self.last = last_scheduled_intervals(conn, dag_ids)
+        self.last = dag_runs.last_scheduled_intervals(conn, dag_ids)
         largest = max((dag.max_active_runs for dag in self.dags.values()), default=0)
-        self.n_active = Counter(count_active_runs(conn, dag_ids, largest))
+        self.n_active = Counter(dag_runs.count_active_runs(conn, dag_ids, largest))
         self.coming: dict[str, DagRunInfo | None] = {}
 
     def judged(self) -> dict[str, Examined]:
@@ -248,10 +231,12 @@ class _Examination:
             if found.created is not None and (info := self.coming.pop(dag_id)) is not None
         }
         rows = [
-            run_of_schedule(dag_id, DagRunType.SCHEDULED, info, queued_at=self.now, reason="its schedule was due")
+            dag_runs.run_of_schedule(
+                dag_id, DagRunType.SCHEDULED, info, queued_at=self.now, reason="its schedule was due"
+            )
             for dag_id, info in sorted(due.items())
         ]
-        created = {key.dag_id for key in insert_runs(self.conn, rows)}
+        created = {key.dag_id for key in dag_runs.insert_runs(self.conn, rows)}
         after = {dag_id: (self.schedules[dag_id], due[dag_id].data_interval) for dag_id in created}
         coming = _free_runs(self.conn, after, self.now)
         for dag_id, info in due.items():
@@ -292,7 +277,7 @@ def _schedules_of(conn: Connection, dags: Mapping[str, SerializedDag]) -> dict[s
 
 
 def _scheduled_run_id(logical_date: datetime) -> str:
-    return run_id_of(DagRunType.SCHEDULED, logical_date)
+    return dag_runs.run_id_of(DagRunType.SCHEDULED, logical_date)
 
 
 def _free_runs(
@@ -336,9 +321,10 @@ def _existing(conn: Connection, found: Mapping[str, DagRunInfo | Failure | None]
     """Return the runs among these that exist already."""
     runs = {dag_id: info for dag_id, info in found.items() if isinstance(info, DagRunInfo)}
     wanted = [
-        WantedRun(dag_id, _scheduled_run_id(info.logical_date), info.logical_date) for dag_id, info in runs.items()
+        dag_runs.WantedRun(dag_id, _scheduled_run_id(info.logical_date), info.logical_date)
+        for dag_id, info in runs.items()
     ]
-    return {run.dag_id: runs[run.dag_id] for run in runs_made(conn, wanted)}
+    return {run.dag_id: runs[run.dag_id] for run in dag_runs.runs_made(conn, wanted)}
 
 
 def _trigger_by_assets(conn: Connection, dag: DagRow, condition: AssetCondition | None, now: datetime) -> Examined:
@@ -346,16 +332,16 @@ def _trigger_by_assets(conn: Connection, dag: DagRow, condition: AssetCondition 
     if condition is None:
         return Examined()
     # Only the assets that have events matter here, so the events themselves, maybe many, are not read yet.
-    arrived = arrived_assets(conn, dag.dag_id)
+    arrived = assets.arrived_assets(conn, dag.dag_id)
     found = _judged(conn, dag, condition, arrived)
     if found.triggered is not None:
-        pending = pending_events(conn, dag.dag_id)
+        pending = assets.pending_events(conn, dag.dag_id)
         # Another scheduler may have consumed some of them in the meantime.
         found = _judged(conn, dag, condition, pending)
     if found.triggered is None:
-        drop_surplus(conn, dag.dag_id, arrived)
+        assets.drop_surplus(conn, dag.dag_id, arrived)
         if arrived and not found.is_held_back:
-            mark_examined(conn, dag.dag_id)
+            assets.mark_examined(conn, dag.dag_id)
         return found
     names = list(dict.fromkeys(event.asset.name for event in pending))
     more = f" and {len(names) - MAX_NAMED} more" if len(names) > MAX_NAMED else ""
@@ -368,7 +354,7 @@ def _trigger_by_assets(conn: Connection, dag: DagRow, condition: AssetCondition 
         queued_at=now,
         reason=f"assets were updated: {', '.join(names[:MAX_NAMED])}{more}",
     )
-    consume(conn, insert_run(conn, run), dag.dag_id, pending)
+    assets.consume(conn, dag_runs.insert_run(conn, run), dag.dag_id, pending)
     return found
 
 
@@ -376,12 +362,12 @@ def _judged(conn: Connection, dag: DagRow, condition: AssetCondition, waiting: _
     verdict = evaluate(condition, [item.asset for item in waiting])
     if dag.is_paused or not verdict.met:
         return Examined(waits_for=verdict.reason)
-    if count_active_runs(conn, [dag.dag_id], dag.max_active_runs)[dag.dag_id] >= dag.max_active_runs:
+    if dag_runs.count_active_runs(conn, [dag.dag_id], dag.max_active_runs)[dag.dag_id] >= dag.max_active_runs:
         return Examined(is_held_back=True)
     # An earlier run may be named for events of the same instant.
     plain = run_id = f"{DagRunType.ASSET_TRIGGERED}__{_newest(waiting).isoformat()}"
     number = 1
-    while get_run(conn, dag.dag_id, run_id) is not None:
+    while dag_runs.get_run(conn, dag.dag_id, run_id) is not None:
         number += 1
         run_id = f"{plain}_{number}"
     return Examined(triggered=run_id)

@@ -18,15 +18,7 @@ from asynsched.bell import Hint, encode_hints
 from asynsched.errors import AsynschedError, NotFound, StoreError
 from asynsched.keys import DagRunKey
 from asynsched.scheduling.evaluation.structure import DagStructure, compile_structure
-from asynsched.scheduling.rules.clearing import (
-    EMPTIED_BY_CLEAR,
-    TaskSelection,
-    after_clear,
-    is_cleared,
-    keeps_try,
-    may_be_forced,
-    tries_after_clear,
-)
+from asynsched.scheduling.rules import clearing
 from asynsched.serialization.decode import decode_dag
 from asynsched.states import (
     FAILED_TASK_STATES,
@@ -109,20 +101,20 @@ class RunEdit:
         """Make a task instance run again, with all its retries, and ignore these of its dependencies."""
         state = None if row.state is None else State(row.state)
         task = self.structure.tasks.get(row.task_id)
-        n_tries = tries_after_clear(
+        n_tries = clearing.tries_after_clear(
             state, row.try_number, row.token, self.earlier.get((row.task_id, row.map_index), {})
         )
         max_tries = max(row.max_tries, n_tries) if task is None else n_tries + task.retries
         self.goes_on = True
         self.forgotten.append(ForgottenRow(row.dag_run_id, row.task_id, row.map_index))
-        if keeps_try(state) and row.token is not None:
+        if clearing.keeps_try(state) and row.token is not None:
             self.history.append(HistoryRow(**(in_common(HistoryRow, row) | {"id": 0, "try_number": n_tries})))
         cleared = {"max_tries": max_tries, "machine_kills": 0, "ignored_dependencies": ignored}
         if state in SLOT_TASK_STATES:
-            self._change(row, after_clear(state), _RESTARTED_REASON, **cleared)
+            self._change(row, clearing.after_clear(state), _RESTARTED_REASON, **cleared)
         else:
-            cleared |= dict.fromkeys(EMPTIED_BY_CLEAR) | {"try_number": n_tries}
-            self._change(row, after_clear(state), "", **cleared)
+            cleared |= dict.fromkeys(clearing.EMPTIED_BY_CLEAR) | {"try_number": n_tries}
+            self._change(row, clearing.after_clear(state), "", **cleared)
 
     def end(self, row: TaskInstanceRow, state: State, reason: str) -> None:
         """Put a task instance into a finished state."""
@@ -191,14 +183,14 @@ def _clear(edit: RunEdit, request: ClearTasks) -> None:
     if request.latest:
         _follow_version(edit)
     _check_named(edit, request)
-    selection = TaskSelection(edit.structure.dag.tasks)
+    selection = clearing.TaskSelection(edit.structure.dag.tasks)
     wanted = selection.to_clear(
         request.task_ids or [*edit.structure.tasks], upstream=request.upstream, downstream=request.downstream
     )
     edit.named += [
         row
         for row in _instances_of(edit, wanted, request)
-        if is_cleared(
+        if clearing.is_cleared(
             _state(row),
             is_expanded=row.map_index >= 0 and edit.structure.is_mapped(row.task_id),
             only_failed=request.only_failed,
@@ -213,7 +205,7 @@ def _clear(edit: RunEdit, request: ClearTasks) -> None:
 
 def _mark(edit: RunEdit, request: MarkTasks, actor: str) -> None:
     _check_named(edit, request)
-    selection = TaskSelection(edit.structure.dag.tasks)
+    selection = clearing.TaskSelection(edit.structure.dag.tasks)
     wanted = selection.to_mark(request.task_ids, upstream=request.upstream, downstream=request.downstream)
     state = State(request.state)
     edit.named += [
@@ -234,7 +226,7 @@ def _force(edit: RunEdit, request: ForceTask) -> None:
     check_tasks((request.task_id,), edit.structure.tasks)
     check_instances(edit.instances, (request.task_id,), request.map_index)
     [row] = [row for row in edit.instances if (row.task_id, row.map_index) == (request.task_id, request.map_index)]
-    verdict = may_be_forced(
+    verdict = clearing.may_be_forced(
         _state(row), ignore_state=request.ignore_state, ignore_retry_period=request.ignore_retry_period
     )
     if not verdict.met:
