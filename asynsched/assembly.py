@@ -113,7 +113,7 @@ def assemble(
         heartbeat=heartbeat,
         evaluator=evaluator,
         callbacks=CallbackRunner(*shared, versions=versions, scheduler_id=scheduler_id),
-        deadlines=DeadlineWatcher(*shared, lease_epoch=base.lease.epoch, stored_until=evaluator.stored_until),
+        deadlines=DeadlineWatcher(*shared, lease_epoch=base.lease.epoch, reports_stored=evaluator.reports_stored),
         triggerer=Triggerer(channels=channels, clock=clock, block_timeout=settings.trigger_block_timeout),
         waiters=waiters,
         claim=claim,

@@ -1,7 +1,6 @@
 """The dependency evaluator: turns events into stored state changes, and those into launches."""
 
 from collections import deque
-from collections.abc import Callable
 from datetime import datetime, timedelta
 
 import anyio
@@ -53,7 +52,7 @@ class DependencyEvaluator(Service):
 
     Attributes:
         evaluation: The active runs, for reading only.
-        stored_until: The moment up to which all reports are stored.
+        stored_until: The instant of the monotonic clock up to which all reports are stored.
     """
 
     name = "evaluator"
@@ -80,7 +79,7 @@ class DependencyEvaluator(Service):
         """Whether other schedulers have given back slots since theirs were last counted."""
         self._has_started_all = False
         self._swept_at: datetime | None = None
-        self.stored_until = Watermark(self.wake)
+        self.stored_until = float("-inf")
         channels.runs.wakes(self.wake)
         channels.limits.wakes(self.wake)
         channels.finished.wakes(self.wake)
@@ -114,6 +113,12 @@ class DependencyEvaluator(Service):
         """Start no task from now on, and store every change without delay: the scheduler is stopping."""
         self._is_stopping = True
         self.wake()
+
+    async def reports_stored(self) -> None:
+        """Wait until all reports up to now are stored."""
+        now = self.clock.monotonic()
+        self.wake()
+        await self.steps.until(lambda: self.stored_until >= now)
 
     async def recover(self, held: Held, now: datetime) -> None:
         """Take up the runs of schedulers that are gone, and the tries that the executor still holds of them."""
@@ -153,7 +158,7 @@ class DependencyEvaluator(Service):
         await self._store_unless_young(now)
         if has_taken_all and not self._places.at(Place.EDITED):
             # Only without stale changes: these may have put ends back, to be decided again.
-            self.stored_until.rise(began_at)
+            self.stored_until = began_at
         self._has_started_all = not self._is_stopping
         self._plan_next_pass()
 
@@ -295,32 +300,3 @@ class DependencyEvaluator(Service):
         if stored.settled.refused:
             # Other tasks may take the slots that a refused task gave back.
             self.wake()
-
-
-class Watermark:
-    """An instant of the monotonic clock that only rises, and that other services wait for.
-
-    Args:
-        ask: Requests that it rise soon, up to the present moment.
-
-    Attributes:
-        at: All reports up to this instant are stored.
-    """
-
-    def __init__(self, ask: Callable[[], None]) -> None:
-        self._ask = ask
-        self.at = float("-inf")
-        self._has_risen = anyio.Event()
-
-    def rise(self, at: float) -> None:
-        """Note that all reports up to `at` are stored."""
-        if at > self.at:
-            self.at = at
-            self._has_risen.set()
-            self._has_risen = anyio.Event()
-
-    async def reach(self, at: float) -> None:
-        """Wait until the watermark is at this instant or later."""
-        while self.at < at:
-            self._ask()
-            await self._has_risen.wait()
