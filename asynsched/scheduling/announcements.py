@@ -1,4 +1,8 @@
-"""The messages that other services get once a batch of changes is stored."""
+"""What is told once a batch of changes is stored: messages to other services, launches, metrics and log lines.
+
+Writing a log line takes as long as a decision about a task. So a thousand failures at once must not make a line each:
+beyond MOST_LINES, they are counted.
+"""
 
 from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass
@@ -32,11 +36,17 @@ from asynsched.scheduling.evaluation.batch import PendingBatch
 from asynsched.scheduling.evaluation.changes import StoredDeferral, TryResult
 from asynsched.scheduling.evaluation.decisions import unwanted_try
 from asynsched.scheduling.evaluation.run import ActiveRun, ActiveTask
-from asynsched.states import FINISHED_RUN_STATES, SLOT_TASK_STATES, DagRunState, DagRunType, TaskInstanceState
+from asynsched.states import FINISHED_RUN_STATES, SLOT_TASK_STATES, DagRunState, DagRunType
 from asynsched.states import TaskInstanceState as State
+from asynsched.store.runs.deadlines import MISS_EVENT
 from asynsched.store.runs.transitions import Stale
 from asynsched.store.schema import CallbackRequest, DeadlineRow
 
+log = structlog.get_logger(__name__)
+
+_OF_RUN = attrgetter(*RunContext.__struct_fields__[2:])
+NOT_CLAIMED = "its task instance was changed meanwhile"
+"""The reason for ending a try for which no task instance waits."""
 SPAN = timedelta(seconds=10)
 MOST_LINES = 20
 """How many failed tries are logged one by one within a SPAN."""
@@ -145,11 +155,11 @@ class TryLog:
                 self._span_ends_at = now + SPAN
             if self._n_told < MOST_LINES or self._tells_all:
                 self._n_told += 1
-                log.warning("try.failed", **_facts_of_reports(result))
+                log.warning("try.failed", **_facts_of_try(result))
             else:
                 self._n_untold += 1
         elif self._tells_all:
-            log.debug("try.ended", **_facts_of_reports(result))
+            log.debug("try.ended", **_facts_of_try(result))
 
 
 def _names(task: ActiveTask, try_number: int) -> dict[str, Any]:
@@ -158,7 +168,7 @@ def _names(task: ActiveTask, try_number: int) -> dict[str, Any]:
     return {"dag_id": key.dag_id, "run_id": key.run_id, "task_id": key.task_id, **index, "try_number": try_number}
 
 
-def _facts_of_reports(result: TryResult) -> dict[str, Any]:
+def _facts_of_try(result: TryResult) -> dict[str, Any]:
     ended, outcome = result.ended, result.outcome
     facts = _names(result.task, result.try_number) | {"state": str(outcome.state)}
     if outcome.reason:
@@ -168,9 +178,6 @@ def _facts_of_reports(result: TryResult) -> dict[str, Any]:
     if outcome.state is State.UP_FOR_RETRY and outcome.next_try_at is not None:
         facts["retry_at"] = outcome.next_try_at.isoformat(timespec="seconds")
     return facts
-
-
-_OF_RUN = attrgetter(*RunContext.__struct_fields__[2:])
 
 
 def run_context(run: ActiveRun) -> RunContext:
@@ -210,8 +217,18 @@ def _resumption(stored: StoredDeferral | None) -> Resume | None:
     return Resume(FAIL_METHOD, {"error": error, "detail": outcome.detail, "traceback": list(outcome.traceback)})
 
 
-def callback_launch(request: CallbackRequest, run: ActiveRun, token: str, timeout_seconds: float) -> Launch:
-    """Return the launch of a callback of a run, or of one of its task instances, under this token."""
+def callback_launch(
+    request: CallbackRequest, run: ActiveRun, token: str, timeout_seconds: float, deadlines: Iterable[DeadlineRow]
+) -> Launch:
+    """Return the launch of a callback of a run, or of one of its task instances, under this token.
+
+    The try number of a missed deadline's callback is the deadline's among `deadlines`.
+    """
+    callback: dict[str, Any] = {"event": request.event, "reason": request.reason}
+    if request.event == MISS_EVENT:
+        found = [deadline for deadline in deadlines if deadline.number == request.try_number]
+        told = [{"number": one.number, "name": one.name, "due_at": one.due_at.isoformat()} for one in found]
+        callback["deadline"] = told[0] if told else {}
     key = TaskInstanceKey(*run.key, request.task_id, request.map_index)
     caused_by = msgspec.json.decode(request.caused_by, type=CausingTry) if request.caused_by else None
     return Launch(
@@ -224,23 +241,9 @@ def callback_launch(request: CallbackRequest, run: ActiveRun, token: str, timeou
         code=run.code,
         log_path=callback_log_path(key, request.event, request.try_number),
         execution_timeout=timeout_seconds,
-        callback={"event": request.event, "reason": request.reason},
+        callback=callback,
         caused_by=caused_by,
     )
-
-
-def with_deadline(launch: Launch, deadlines: Iterable[DeadlineRow]) -> Launch:
-    """Return a callback's launch with the missed deadline that it is for: the launch's try number is the deadline's."""
-    found = [deadline for deadline in deadlines if deadline.number == launch.try_number]
-    told = [{"number": one.number, "name": one.name, "due_at": one.due_at.isoformat()} for one in found]
-    return msgspec.structs.replace(launch, callback=launch.callback | {"deadline": told[0] if told else {}})
-
-
-log = structlog.get_logger(__name__)
-
-_HAVE_PROCESSES = frozenset({TaskInstanceState.RUNNING, TaskInstanceState.RESTARTING})
-NOT_CLAIMED = "its task instance was changed meanwhile"
-"""The reason for ending a try for which no task instance waits."""
 
 
 @dataclass(eq=False)
@@ -286,7 +289,7 @@ class Announcer:
         for task in tasks:
             if task.token in lost:
                 self.channels.finished.put_nowait(TaskFinished(lost[task.token]))
-            elif task.state is TaskInstanceState.RESTARTING and task.token is not None:
+            elif task.state is State.RESTARTING and task.token is not None:
                 self.channels.ready.put_nowait(TryUnwanted(task.token, task.reason))
             elif task.state in SLOT_TASK_STATES:
                 # It may never have been launched. A token starts one try at most, so launching it again does no harm.
@@ -309,15 +312,10 @@ class Announcer:
 
     def end_tries(self, tokens: Iterable[str], tasks: Iterable[ActiveTask] = ()) -> None:
         """Order the end of a run's known tries, except those that its task instances still wait for."""
-        kept = {task.token for task in tasks if task.state in SLOT_TASK_STATES - {TaskInstanceState.RESTARTING}}
+        kept = {task.token for task in tasks if task.state in SLOT_TASK_STATES - {State.RESTARTING}}
         for token in tokens:
             if token not in kept:
                 self.channels.ready.put_nowait(TryUnwanted(token, NOT_CLAIMED))
-
-    def launch_unknown(self, known: Collection[str], tasks: Iterable[ActiveTask], now: datetime) -> None:
-        """Launch a run's queued tries that memory did not know: the answer that they were stored was lost."""
-        queued = [task for task in tasks if task.state is TaskInstanceState.QUEUED and task.token not in known]
-        self.settle(queued, Held(), now)
 
     def launch(self, task: ActiveTask) -> None:
         """Order the start of a task instance's try, under the token that it was given."""
@@ -347,19 +345,19 @@ class Announcer:
             ended = RunEnded(run.key, run.state)
             self.channels.run_ends.put_nowait(ended)
             self.channels.dag_changes.offer(ended)
-            log.info("run.ended", dag_id=run.key.dag_id, run_id=run.key.run_id, state=run.state, **_facts(run))
+            log.info("run.ended", dag_id=run.key.dag_id, run_id=run.key.run_id, state=run.state, **_facts_of_run(run))
 
     def _warn_of_obstacles(self, pending: PendingBatch) -> None:
         for task in pending.tasks.values():
             # A ready task may have another reason: why its last try was handed back.
-            if task.state is TaskInstanceState.SCHEDULED and task.reason and (obstacle := self.obstacle(task)):
+            if task.state is State.SCHEDULED and task.reason and (obstacle := self.obstacle(task)):
                 key = task.run.key
                 log.warning(
                     "task.cannot_start", dag_id=key.dag_id, run_id=key.run_id, task_id=task.task_id, reason=obstacle
                 )
 
 
-def _facts(run: ActiveRun) -> dict[str, Any]:
+def _facts_of_run(run: ActiveRun) -> dict[str, Any]:
     """Return the fields that the log shows of a run that has ended."""
     facts: dict[str, Any] = {"reason": run.reason, "n_tasks": sum(map(len, run.instances.values()))}
     if run.started_at is not None and run.ended_at is not None:
@@ -374,7 +372,7 @@ def _first_failure(run: ActiveRun) -> ActiveTask | None:
     """Return the first task instance in topological order that failed itself, not because of its upstream."""
     for task_id, instances in run.instances.items():
         if run.bad_of[task_id]:
-            failed = (task for task in instances.values() if task.state is TaskInstanceState.FAILED)
+            failed = (task for task in instances.values() if task.state is State.FAILED)
             if (task := next(failed, None)) is not None:
                 return task
     return None
@@ -396,9 +394,9 @@ def lost_tries(tasks: Iterable[ActiveTask], held: Held, boot_mark: str, now: dat
     for task in tasks:
         if task.token is None or task.token in held.known:
             continue
-        if task.state in _HAVE_PROCESSES:
+        if task.state in (State.RUNNING, State.RESTARTING):
             reason = "the try was lost: its keeper is gone, and left no record of its end"
-        elif task.state is TaskInstanceState.QUEUED and not task.token.startswith(boot_mark):
+        elif task.state is State.QUEUED and not task.token.startswith(boot_mark):
             reason = "the try was not submitted since the machine was started: it may have begun before that"
         else:
             continue

@@ -13,7 +13,7 @@ from asynsched.errors import DagError, NotFound
 from asynsched.executors.base import Held
 from asynsched.executors.tokens import is_callback_token, new_callback_token
 from asynsched.protocol.messages import Ended, Launch
-from asynsched.scheduling.announcements import callback_launch, with_deadline
+from asynsched.scheduling.announcements import callback_launch
 from asynsched.scheduling.loading import VersionCache, active_run
 from asynsched.service import Service
 from asynsched.settings import Settings
@@ -163,10 +163,9 @@ class CallbackRunner(Service):
             version = await self._versions.get(rows[0].version_id)
         except NotFound:
             return None
-        launch = callback_launch(request, active_run(rows[0], version), token, self._settings.timeout)
-        if request.event != MISS_EVENT:
-            return launch
-        return with_deadline(launch, await self._database.read(list_deadlines, request.dag_run_id))
+        is_miss = request.event == MISS_EVENT
+        deadlines = await self._database.read(list_deadlines, request.dag_run_id) if is_miss else ()
+        return callback_launch(request, active_run(rows[0], version), token, self._settings.timeout, deadlines)
 
     async def _give_up(self, request: CallbackRequest, reason: str) -> None:
         await self._database.write(callbacks.finish_callback, request.id, request.token, "failed")

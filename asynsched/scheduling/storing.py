@@ -2,6 +2,8 @@
 
 If several schedulers may serve the database, grants made in memory against pools and `max_active_tis_per_dag` are
 settled: a grant is refused if others have taken its slots meanwhile, and memory then notes the others' use.
+
+The same transaction pauses DAGs whose last runs have all failed: Airflow's `max_consecutive_failed_dag_runs`.
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -33,6 +35,11 @@ from asynsched.store.runs.transitions import Batch, Stale, TaskRow, TaskRowKey, 
 from asynsched.store.schedulers import notify
 
 log = structlog.get_logger(__name__)
+
+BUSY_PAUSE = timedelta(milliseconds=5)
+"""How long to leave limits alone that another scheduler is settling: about as long as that takes."""
+WATCHED_FOR = timedelta(seconds=30)
+"""How long a command that waits for a run is notified of its changes; the command asks more often than that."""
 
 
 class FailedRun(NamedTuple):
@@ -82,12 +89,6 @@ def announce_paused(channels: Channels, paused: Iterable[FailedRun]) -> None:
         log.warning("dag.paused", dag_id=run.dag_id, reason=f"its last {run.limit} runs have failed")
         channels.dag_changes.offer(DagChanged(run.dag_id))
         channels.limits.offer(DagChanged(run.dag_id))
-
-
-BUSY_PAUSE = timedelta(milliseconds=5)
-"""How long to leave limits alone that another scheduler is settling: about as long as that takes."""
-WATCHED_FOR = timedelta(seconds=30)
-"""How long a command that waits for a run is notified of its changes; the command asks more often than that."""
 
 
 class Stored(Struct, frozen=True):

@@ -20,10 +20,16 @@ from asynsched.scheduling.requests.run_requests import do_request, end_request, 
 from asynsched.scheduling.rules.run_end import RunStop, cancelled, marked_failed
 from asynsched.scheduling.slices import settle
 from asynsched.states import SLOT_TASK_STATES
+from asynsched.states import TaskInstanceState as State
 from asynsched.store.runs import queue
 from asynsched.store.runs.requests import CancelRun, MarkRun, OpenRequest, open_requests
 from asynsched.store.runs.task_instances import tokens_of_tries
 from asynsched.store.schedulers import notify
+
+log = structlog.get_logger(__name__)
+
+LINGERING = timedelta(minutes=1)
+"""How long after their kill time processes may remain before a warning is logged."""
 
 
 class RequestTaker:
@@ -129,12 +135,6 @@ def _stop_of(wanted: OpenRequest) -> RunStop | None:
         case MarkRun(state="failed"):
             return marked_failed(f"{wanted.actor} marked the run as failed")
     return None
-
-
-log = structlog.get_logger(__name__)
-
-LINGERING = timedelta(minutes=1)
-"""How long after their kill time processes may remain before a warning is logged."""
 
 
 class RunTransfers:
@@ -325,7 +325,9 @@ class RunTransfers:
             self._announcer.settle(tasks, held, now)
         else:
             self._announcer.end_tries(let_go, tasks)
-            self._announcer.launch_unknown(let_go, tasks, now)
+            # The queued tries that memory did not know: the answer that they were stored was lost.
+            unknown = [task for task in tasks if task.state is State.QUEUED and task.token not in let_go]
+            self._announcer.settle(unknown, Held(), now)
         await settle(self._evaluation, now)
 
     async def _store_ends(self, row: queue.QueuedRun, run: ActiveRun, held: Held, now: datetime) -> None:

@@ -136,24 +136,17 @@ def upcoming_runs(
     n: int,
     timetable: KnownTimetable | None = None,
 ) -> list[DagRunInfo]:
-    """Return at most the next `n` runs, computed as if the clock stood at `now`. Raises TimetableError."""
-    timetable = timetable or decode(dag.timetable)
-    found: list[DagRunInfo] = []
-    while len(found) < n and (info := next_run(dag, last=last, now=now, timetable=timetable)) is not None:
-        found.append(info)
-        last = info.data_interval
-    return found
-
-
-def next_run(
-    dag: SerializedDag, *, last: DataInterval | None, now: datetime, timetable: KnownTimetable | None = None
-) -> DagRunInfo | None:
-    """Return the run that follows `last`, due or not; None if no run follows.
+    """Return at most the next `n` runs, due or not, computed as if the clock stood at `now`.
 
     Raises:
         TimetableError: The schedule has no future match, is invalid, or leads out of the calendar.
     """
-    return (timetable or decode(dag.timetable)).next_run(last, restriction(dag), now)
+    timetable = timetable or decode(dag.timetable)
+    found: list[DagRunInfo] = []
+    while len(found) < n and (info := timetable.next_run(last, restriction(dag), now)) is not None:
+        found.append(info)
+        last = info.data_interval
+    return found
 
 
 class _Schedule(NamedTuple):
@@ -312,7 +305,7 @@ def _free_runs(
 
 def _next(schedule: _Schedule, last: DataInterval | None, now: datetime) -> DagRunInfo | Failure | None:
     try:
-        return next_run(schedule.dag, last=last, now=now, timetable=schedule.timetable)
+        return schedule.timetable.next_run(last, restriction(schedule.dag), now)
     except (DagError, NotFound) as exc:
         return exc
 

@@ -36,11 +36,20 @@ from asynsched.scheduling.rules.run_end import RunStop, RunVerdict, decide_run_s
 from asynsched.scheduling.rules.trigger_rule import evaluate, evaluate_setups, mapped_upstream
 from asynsched.scheduling.rules.try_end import after_try, instance_name
 from asynsched.scheduling.rules.verdict import MET, Verdict
-from asynsched.states import FINISHED_TASK_STATES, SLOT_TASK_STATES, DagRunState, TaskInstanceState
+from asynsched.states import FINISHED_TASK_STATES, SLOT_TASK_STATES, DagRunState
 from asynsched.states import TaskInstanceState as State
 from asynsched.store.assets import AssetEventRow
 from asynsched.store.runs.transitions import ForgottenRow, XComRow
 from asynsched.store.schema import CallbackRequest, HistoryRow
+
+SKIPMIXIN_KEY = "skipmixin_key"
+"""XCom key (Airflow's name) of a branch's or short circuit's decision, which still holds when a task that it skipped is
+cleared."""
+Obstacle = Callable[[ActiveTask], str]
+"""Returns why a task can never start with the present pools and executors; empty if it can."""
+
+
+# Dependencies, without limits such as pools
 
 
 def verdict_of(task: ActiveTask) -> Verdict:
@@ -50,7 +59,7 @@ def verdict_of(task: ActiveTask) -> Verdict:
         if name in task.ignored:
             continue
         verdict = dependency(task)
-        if verdict.settle_as is TaskInstanceState.SKIPPED and not may_be_skipped(task):
+        if verdict.settle_as is State.SKIPPED and not may_be_skipped(task):
             return Verdict(met=False, reason=f"to be skipped, but first: {_past(task).reason}")
         if verdict.settle_as is not None:
             return verdict
@@ -104,13 +113,6 @@ DEPENDENCIES: dict[str, Callable[[ActiveTask], Verdict]] = {
 """Every dependency by name, in the order in which they decide."""
 IGNORABLE = frozenset(DEPENDENCIES) - {"mapped_upstream"}
 """The dependencies that forcing a task may ignore. Without its mapped upstream, a mapped task has no instances."""
-
-
-SKIPMIXIN_KEY = "skipmixin_key"
-"""XCom key (Airflow's name) of a branch's or short circuit's decision, which still holds when a task that it skipped is
-cleared."""
-Obstacle = Callable[[ActiveTask], str]
-"""Returns why a task can never start with the present pools and executors; empty if it can."""
 
 
 # Waiting task instances
@@ -388,16 +390,6 @@ def _json(value: object) -> str:
 
 
 # Runs
-
-
-def of_beginning(run: ActiveRun, now: datetime) -> RunChange:
-    """A queued run begins."""
-    return RunChange(run, run.state, DagRunState.RUNNING, started_at=now)
-
-
-def of_taking_up(run: ActiveRun) -> RunChange:
-    """A run that has begun is taken up as it is stored."""
-    return RunChange(run, DagRunState.RUNNING, DagRunState.RUNNING, run.reason, run.started_at)
 
 
 def of_wish(run: ActiveRun, stop: RunStop, now: datetime) -> Sequence[Stopped]:

@@ -36,7 +36,7 @@ from asynsched.scheduling.evaluation.ready import ReadyQueues
 from asynsched.scheduling.evaluation.run import WAITING, ActiveRun, ActiveTask
 from asynsched.scheduling.rules.past_depends import PastTask
 from asynsched.scheduling.rules.run_end import RunStop, timed_out
-from asynsched.states import FINISHED_RUN_STATES, SLOT_TASK_STATES, TIMED_TASK_STATES
+from asynsched.states import FINISHED_RUN_STATES, SLOT_TASK_STATES, TIMED_TASK_STATES, DagRunState
 from asynsched.states import TaskInstanceState as State
 from asynsched.store.runs.pools import Settlement
 from asynsched.timers import Timers
@@ -287,16 +287,14 @@ class Evaluation:
         """Begin a queued run: all its task instances are new, and made here unless it has them already."""
         if not run.instances:
             run.add_tasks(run.first_instances())
-        change = decisions.of_beginning(run, now)
-        self._apply((change,), now)
+        self._apply((RunChange(run, run.state, DagRunState.RUNNING, started_at=now),), now)
         self._follow(now)
 
     def resume_run(self, run: ActiveRun, tasks: list[ActiveTask], now: datetime, stop: RunStop | None = None) -> None:
         """Take up a run that has begun, with its stored task instances and new ones; apply `stop` first, if given."""
         if not run.instances:
             run.add_tasks([*tasks, *run.first_instances({task.task_id for task in tasks})])
-        change = decisions.of_taking_up(run)
-        self._apply((change,), now)
+        self._apply((RunChange(run, DagRunState.RUNNING, DagRunState.RUNNING, run.reason, run.started_at),), now)
         for task in tasks:
             self._hold(TaskChange(task, None, None, task.state), now)
         if stop is not None:

@@ -18,7 +18,7 @@ from asynsched.keys import DagRunKey, TaskInstanceKey
 from asynsched.protocol.messages import CodeVersion
 from asynsched.scheduling.evaluation.changes import Change, NewInstances, RunChange, Stopped, StoredDeferral, TaskChange
 from asynsched.scheduling.evaluation.structure import DagStructure, Link
-from asynsched.scheduling.rules.mapping import indexes_at, length_of, relevant_indexes
+from asynsched.scheduling.rules.mapping import indexes_at, length_of
 from asynsched.scheduling.rules.past_depends import GOOD_STATES, PastTask, past_depends
 from asynsched.scheduling.rules.run_end import RunStop, TaskEnd
 from asynsched.scheduling.rules.trigger_rule import UpstreamCounts
@@ -455,7 +455,7 @@ class ActiveRun:
         n_own, n_other = self.n_expanded[link.upstream_id], self.n_expanded[link.task_id]
         if not n_common or not n_own or not n_other:
             return ()
-        return relevant_indexes(task.map_index, n_own=n_own, n_other=n_other, n_common=n_common)
+        return indexes_at(task.map_index * n_common // n_own, n_instances=n_other, n_common=n_common)
 
     def _count_expanded(self, task_id: str) -> None:
         removed = State.REMOVED

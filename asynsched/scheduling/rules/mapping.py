@@ -32,17 +32,10 @@ def length_of(length: MapLength, result_length: Callable[[str], int | None]) -> 
             return prod(known)
 
 
-def relevant_indexes(index: int, *, n_own: int, n_other: int, n_common: int) -> range:
-    """Return the map indexes of another task in the same instance of the mapped groups around both tasks.
-
-    Instances are numbered with the innermost group running fastest. The relation is symmetric: `n_own` is the number of
-    instances of this task, `n_other` of the other one, `n_common` of their innermost common mapped group.
-    """
-    return indexes_at(index * n_common // n_own, n_instances=n_other, n_common=n_common)
-
-
 def indexes_at(place: int, *, n_instances: int, n_common: int) -> range:
     """Return a task's map indexes in the instance of a mapped group with the number `place`.
+
+    Instances are numbered with the innermost group running fastest.
 
     The number of instances need not divide evenly: the group may have had another size before.
     """
