@@ -33,7 +33,7 @@ from asynsched.scheduling.intake import RunIntake
 from asynsched.scheduling.places import Place
 from asynsched.scheduling.slices import settle
 from asynsched.scheduling.storing import Storing, announce_paused
-from asynsched.scheduling.transfers import RequestTaker, RunTransfers
+from asynsched.scheduling.transfers import RunTransfers
 from asynsched.service import Service
 from asynsched.settings import Settings
 from asynsched.store.runs.pools import pool_capacities, pool_use_elsewhere, pools_including_deferred
@@ -70,9 +70,8 @@ class DependencyEvaluator(Service):
         self._storing = Storing(intake.database, clock, evaluation.ready, max_failed_runs)
         self._try_log = TryLog(tells_all=settings.log.level == "debug")
         self._announcer = Announcer(channels, evaluation.ready.obstacle, settings.max_map_length, clock.boot())
-        self._requests = RequestTaker(intake)
         kill_time = timedelta(seconds=settings.lease.kill_time)
-        self._transfers = RunTransfers(intake, self._announcer, self._requests, self._store, kill_time)
+        self._transfers = RunTransfers(intake, self._announcer, self._store, kill_time)
         self._news: deque[RunNews | LimitNews] = deque()
         self._is_stopping = False
         self._are_slots_freed = False
@@ -175,7 +174,7 @@ class DependencyEvaluator(Service):
     @property
     def _has_news(self) -> bool:
         is_sent = self._channels.runs.qsize() or self._channels.limits.qsize()
-        return bool(self._news or is_sent or self._transfers.are_waiting or self._requests.are_due)
+        return bool(self._news or is_sent or self._transfers.are_waiting or self._transfers.requests_are_due)
 
     # Events
 
@@ -186,7 +185,7 @@ class DependencyEvaluator(Service):
             await self._intake.take_created(created)
         edited = {message.run for message in self._news if isinstance(message, RunEdited)}
         if edited:
-            self._requests.are_due = True
+            self._transfers.requests_are_due = True
             await self._intake.follow_edits(edited, now)
         changed = {message.dag_id for message in self._news if isinstance(message, DagChanged)}
         if changed:
@@ -206,17 +205,17 @@ class DependencyEvaluator(Service):
                 case RunsOrphaned():
                     self._transfers.may_be_orphans = True
                 case RunCancelled(run):
-                    await self._requests.cancel(run, now)
-                    self._requests.are_due = True
+                    await self._transfers.cancel(run, now)
+                    self._transfers.requests_are_due = True
                     await self._intake.follow_edits({run}, now)
             self._news.popleft()
 
     async def _take_requests(self, now: datetime) -> None:
         """Do the requests for runs that are active here. Runs that these change are taken up again."""
-        if self._requests.are_due:
+        if self._transfers.requests_are_due:
             # Store pending changes first: a request changes the stored rows.
             await self._store()
-            await self._requests.take(now)
+            await self._transfers.take_requests(now)
 
     async def _take_events(self, now: datetime) -> bool:
         """Process the starts and ends of tries and triggers; return whether none is left."""
@@ -240,7 +239,7 @@ class DependencyEvaluator(Service):
             return
         await self._read_pools()
         await self._intake.sweep(now)
-        self._requests.are_due = True
+        self._transfers.requests_are_due = True
         self._transfers.may_be_orphans = True
         await self._transfers.find_unknown()
         self._transfers.warn_of_lingering(now)
@@ -293,7 +292,7 @@ class DependencyEvaluator(Service):
                 self._places.disturb(changed[run_id].key, run_id)
         for run in pending.ended_runs:
             self._places.stored(run.key)
-            self._requests.run_ended(run.key)
+            self._transfers.run_ended(run.key)
         self._announcer.announce(pending, stale)
         announce_paused(self._channels, stored.paused)
         pending.clear()

@@ -1,4 +1,4 @@
-"""Transfers of stored runs into memory: taken over from schedulers that are gone, or taken up again after an edit."""
+"""Transfers of stored runs into memory: taken over from schedulers that are gone, or taken up again after a request."""
 
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from datetime import datetime, timedelta
@@ -32,119 +32,15 @@ LINGERING = timedelta(minutes=1)
 """How long after their kill time processes may remain before a warning is logged."""
 
 
-class RequestTaker:
-    """Takes requests from the database, oldest first.
-
-    A request is done in the database, and its run is then taken up again from there. A run that a request ends is first
-    ended in memory: the request stays open until then, so that it survives a crash, and later requests wait.
-
-    Attributes:
-        are_due: Whether there may be requests to do now.
-    """
-
-    def __init__(self, intake: RunIntake) -> None:
-        self._database = intake.database
-        self._evaluation = intake.evaluation
-        self._places = intake.places
-        self._lease_epoch = intake.evaluation.pending.lease_epoch
-        self._ending: set[DagRunKey] = set()
-        """Runs that a request is to end: their requests are due once the run has ended, or was taken up again."""
-        self.are_due = True
-
-    def run_ended(self, key: DagRunKey) -> None:
-        self.are_due |= key in self._ending
-
-    def run_taken_up(self, key: DagRunKey, *, is_foreign: bool) -> None:
-        """A run was taken up as it is stored. If it was another scheduler's, that one may have left requests open."""
-        self.are_due |= is_foreign or key in self._ending
-
-    def run_lost(self, key: DagRunKey) -> None:
-        self._ending.discard(key)
-
-    async def take(self, now: datetime) -> None:
-        """Do every open request that can be done now; the runs that these change become EDITED."""
-        waiting: set[DagRunKey] = set()
-        has_more = False
-        for wanted in await self._database.read(open_requests, self._lease_epoch):
-            stop = _stop_of(wanted)
-            if wanted.run in waiting:
-                continue
-            if stop is None or wanted.run not in self._evaluation.runs:
-                # Before doing the request: the answer of the database may be lost.
-                self._places.disturb(wanted.run, wanted.dag_run_id)
-                await self._do(wanted, now)
-                continue
-            waiting.add(wanted.run)
-            if self._places.of(wanted.run) is Place.EDITED:
-                # The run in memory no longer matches its rows.
-                has_more = True
-            else:
-                self._ending.add(wanted.run)
-                self._evaluation.stop_run(wanted.run, stop, now)
-        self.are_due = has_more
-
-    async def of(self, runs: Collection[int]) -> dict[int, list[OpenRequest]]:
-        """Return the open requests for runs, by the runs' row ids, oldest first."""
-        found: dict[int, list[OpenRequest]] = {}
-        for wanted in await self._database.read(open_requests, self._lease_epoch):
-            if wanted.dag_run_id in runs:
-                found.setdefault(wanted.dag_run_id, []).append(wanted)
-        return found
-
-    async def do_unheld(self, wanted: Sequence[OpenRequest], now: datetime) -> RunStop | None:
-        """Do the requests for a run that is not in memory yet, up to the first that ends it.
-
-        That one is returned as a stop, to be done in memory. Later requests are due when the run has ended.
-        """
-        for request in wanted:
-            if (stop := _stop_of(request)) is not None:
-                self._ending.add(request.run)
-                return stop
-            await self._do(request, now)
-        return None
-
-    async def cancel(self, run: DagRunKey, now: datetime) -> None:
-        """Request the end of a run on behalf of this program, unless the run has ended or was deleted."""
-        try:
-            await self._database.write(submit_by_program, run, CancelRun(), action="run.cancel", now=now)
-        except StoreUnavailable:
-            raise
-        except AsynschedError as exc:
-            log.info("request.refused", dag_id=run.dag_id, run_id=run.run_id, actor="program", reason=str(exc))
-
-    async def _do(self, wanted: OpenRequest, now: datetime) -> None:
-        request = wanted.request.__struct_config__.tag
-        about = {"dag_id": wanted.run.dag_id, "run_id": wanted.run.run_id, "actor": wanted.actor, "request": request}
-        try:
-            await self._database.write(do_request, wanted, now)
-        except StoreUnavailable:
-            raise
-        except AsynschedError as exc:
-            # The run has changed since the request was made: it may have moved to another version.
-            await self._database.write(end_request, wanted)
-            log.warning("request.refused", **about, reason=str(exc))
-        else:
-            log.info("run.edited", **about)
-        self._ending.discard(wanted.run)
-
-
-def _stop_of(wanted: OpenRequest) -> RunStop | None:
-    match wanted.request:
-        case CancelRun():
-            return cancelled(f"{wanted.actor} cancelled the run")
-        case MarkRun(state="failed"):
-            return marked_failed(f"{wanted.actor} marked the run as failed")
-    return None
-
-
 class RunTransfers:
-    """Brings stored runs into the evaluation, and drops those that now belong to another scheduler.
+    """Brings stored runs into the evaluation, does the requests for them, and drops those that are no longer ours.
 
     Args:
         store: Stores the decisions made until now.
         kill_time: How long a try may take to end once it was told to.
 
     Attributes:
+        requests_are_due: Whether there may be requests to do now.
         may_be_orphans: Whether there may be runs whose scheduler is gone, for which the next `adopt` looks.
     """
 
@@ -152,7 +48,6 @@ class RunTransfers:
         self,
         intake: RunIntake,
         announcer: Announcer,
-        requests: RequestTaker,
         store: Callable[[], Awaitable[None]],
         kill_time: timedelta,
     ) -> None:
@@ -164,9 +59,11 @@ class RunTransfers:
         self._places = intake.places
         self._loader = intake.loader
         self._announcer = announcer
-        self._requests = requests
         self._store = store
         self._kill_time = kill_time
+        self._ending: set[DagRunKey] = set()
+        """Runs that a request is to end: their requests are due once the run has ended, or was taken up again."""
+        self.requests_are_due = True
         self.may_be_orphans = False
         self._is_unanswered = False
 
@@ -205,7 +102,7 @@ class RunTransfers:
         if not rows:
             return False
         dag_ids = {row.dag_id for row in rows}
-        wanted = await self._requests.of([row.id for row in rows])
+        wanted = await self._requests_of([row.id for row in rows])
         try:
             # A run leaves its place only once it is taken up: the database may go away between two runs.
             for row in rows:
@@ -269,7 +166,7 @@ class RunTransfers:
         """Forget a run that is no longer ours, unless it waits here again."""
         if self._places.of(key) is not Place.QUEUED:
             self._places.lose(key)
-        self._requests.run_lost(key)
+        self._ending.discard(key)
 
     async def _lose_taken_over(self, key: DagRunKey, now: datetime) -> None:
         """Forget a run that was taken over and is no longer ours; it waits here if it is queued again."""
@@ -297,7 +194,7 @@ class RunTransfers:
             if wanted:
                 if held is not None and held.ended:
                     await self._store_ends(row, run, held, now)
-                stop = await self._requests.do_unheld(wanted, now)
+                stop = await self._do_unheld(wanted, now)
                 if (edited := (await self._owned({row.id})).get(row.id)) is None:
                     await self._lose_taken_over(row.key, now)
                     return  # it has ended, or is another scheduler's by now
@@ -320,7 +217,8 @@ class RunTransfers:
         # If resuming the run has left tries that the executor does not know, their ends will not be reported.
         for token in sorted(set(self._evaluation.tries.leaving_of(run)) - left):
             self._evaluation.try_gone(token, now)
-        self._requests.run_taken_up(run.key, is_foreign=held is not None)
+        # Another scheduler may have left requests open.
+        self.requests_are_due |= held is not None or run.key in self._ending
         if held is not None:
             self._announcer.settle(tasks, held, now)
         else:
@@ -375,8 +273,93 @@ class RunTransfers:
             return
         await self._database.write(give_back, row.id, *self._owner)
         self._places.give_back(row)
-        self._requests.run_lost(row.key)
+        self._ending.discard(row.key)
         log.warning("run.given_back", dag_id=row.dag_id, run_id=row.run_id, reason=reason)
+
+    # Requests: clear, mark, cancel
+
+    def run_ended(self, key: DagRunKey) -> None:
+        """The end of a run is stored."""
+        self.requests_are_due |= key in self._ending
+
+    async def take_requests(self, now: datetime) -> None:
+        """Do every open request for our runs that can be done now; the runs that these change become EDITED.
+
+        A request is done in the database, and its run is then taken up again from there. A run that a request ends is
+        first ended in memory: the request stays open until then, so that it survives a crash, and later requests wait.
+        """
+        waiting: set[DagRunKey] = set()
+        has_more = False
+        for wanted in await self._database.read(open_requests, self._owner[1]):
+            stop = _stop_of(wanted)
+            if wanted.run in waiting:
+                continue
+            if stop is None or wanted.run not in self._evaluation.runs:
+                # Before doing the request: the answer of the database may be lost.
+                self._places.disturb(wanted.run, wanted.dag_run_id)
+                await self._do(wanted, now)
+                continue
+            waiting.add(wanted.run)
+            if self._places.of(wanted.run) is Place.EDITED:
+                # The run in memory no longer matches its rows.
+                has_more = True
+            else:
+                self._ending.add(wanted.run)
+                self._evaluation.stop_run(wanted.run, stop, now)
+        self.requests_are_due = has_more
+
+    async def _requests_of(self, runs: Collection[int]) -> dict[int, list[OpenRequest]]:
+        """Return the open requests for runs, by the runs' row ids, oldest first."""
+        found: dict[int, list[OpenRequest]] = {}
+        for wanted in await self._database.read(open_requests, self._owner[1]):
+            if wanted.dag_run_id in runs:
+                found.setdefault(wanted.dag_run_id, []).append(wanted)
+        return found
+
+    async def _do_unheld(self, wanted: Sequence[OpenRequest], now: datetime) -> RunStop | None:
+        """Do the requests for a run that is not in memory yet, up to the first that ends it.
+
+        That one is returned as a stop, to be done in memory. Later requests are due when the run has ended.
+        """
+        for request in wanted:
+            if (stop := _stop_of(request)) is not None:
+                self._ending.add(request.run)
+                return stop
+            await self._do(request, now)
+        return None
+
+    async def cancel(self, run: DagRunKey, now: datetime) -> None:
+        """Request the end of a run on behalf of this program, unless the run has ended or was deleted."""
+        try:
+            await self._database.write(submit_by_program, run, CancelRun(), action="run.cancel", now=now)
+        except StoreUnavailable:
+            raise
+        except AsynschedError as exc:
+            log.info("request.refused", dag_id=run.dag_id, run_id=run.run_id, actor="program", reason=str(exc))
+
+    async def _do(self, wanted: OpenRequest, now: datetime) -> None:
+        request = wanted.request.__struct_config__.tag
+        about = {"dag_id": wanted.run.dag_id, "run_id": wanted.run.run_id, "actor": wanted.actor, "request": request}
+        try:
+            await self._database.write(do_request, wanted, now)
+        except StoreUnavailable:
+            raise
+        except AsynschedError as exc:
+            # The run has changed since the request was made: it may have moved to another version.
+            await self._database.write(end_request, wanted)
+            log.warning("request.refused", **about, reason=str(exc))
+        else:
+            log.info("run.edited", **about)
+        self._ending.discard(wanted.run)
+
+
+def _stop_of(wanted: OpenRequest) -> RunStop | None:
+    match wanted.request:
+        case CancelRun():
+            return cancelled(f"{wanted.actor} cancelled the run")
+        case MarkRun(state="failed"):
+            return marked_failed(f"{wanted.actor} marked the run as failed")
+    return None
 
 
 def give_back(conn: Connection, run_row_id: int, scheduler_id: str, epoch: int) -> None:
