@@ -65,7 +65,7 @@ class ActiveTask:
         ignored: The dependencies that do not count, because the task was forced.
         own_counts: How those upstream instances ended that belong to the same instances of mapped groups; other task
             instances share these counts.
-        limits: The limits that it shares with other tasks, once `RunLimits` has returned them: they stay the same.
+        limits: The limits that it shares with other tasks, once `ReadyQueues` has made them: they stay the same.
         stored_state: The state in the database; `stored_try` is the try number there.
     """
 
