@@ -540,9 +540,7 @@ def stand_still(runs: Collection[ActiveRun]) -> bool:
     Call this once everything that may start has started: a task that is still ready although nothing runs will never
     have room.
     """
-    return bool(runs) and not any(_goes_on(run) for run in runs)
-
-
-def _goes_on(run: ActiveRun) -> bool:
-    will_time_out = run.structure.dag.dagrun_timeout is not None
-    return will_time_out or any(task.state in _GOING_ON for task in run.all_instances())
+    return bool(runs) and not any(
+        run.structure.dag.dagrun_timeout is not None or any(task.state in _GOING_ON for task in run.all_instances())
+        for run in runs
+    )

@@ -3,32 +3,41 @@
 Every state change updates the counters of upstream ends, so that examining a task costs the same however many tasks its
 DAG has. All instances of a task share one counter, except for upstreams in an instance of the same mapped group.
 Nothing here decides or stores.
+
+Source: Apache Airflow's expand inputs and `get_relevant_upstream_map_indexes`, for mapped tasks.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 from datetime import datetime
 from itertools import islice
+from math import prod
 from typing import TYPE_CHECKING, Any
 
 from asynsched.keys import DagRunKey, TaskInstanceKey
 from asynsched.protocol.messages import CodeVersion
 from asynsched.scheduling.evaluation.changes import Change, NewInstances, RunChange, Stopped, StoredDeferral, TaskChange
 from asynsched.scheduling.evaluation.structure import DagStructure, Link
-from asynsched.scheduling.rules.mapping import indexes_at, length_of
 from asynsched.scheduling.rules.past_depends import GOOD_STATES, PastTask, past_depends
 from asynsched.scheduling.rules.run_end import RunStop, TaskEnd
 from asynsched.scheduling.rules.trigger_rule import UpstreamCounts
-from asynsched.serialization.schema import MapProduct, SerializedTask
+from asynsched.serialization.schema import (
+    MapConcat,
+    MapLength,
+    MapLiteral,
+    MapProduct,
+    MapResult,
+    MapZip,
+    SerializedTask,
+)
 from asynsched.states import FINISHED_TASK_STATES, DagRunState, check_run_transition, check_task_transition
 from asynsched.states import TaskInstanceState as State
 
 if TYPE_CHECKING:
     from asynsched.scheduling.evaluation.ready import Limit
-
 
 WAITING: frozenset[State | None] = frozenset({None})
 """States in which a task instance starts only when another one of its run ends."""
@@ -481,3 +490,37 @@ class ActiveRun:
         if not is_expanded or self.structure.tasks[task_id].map_length is None:
             return None
         return sum(task.result_length is not None for task in found.values() if task.state is not State.REMOVED)
+
+
+def length_of(length: MapLength, result_length: Callable[[str], int | None]) -> int | None:
+    """Return the number of values to map over; None if a result is missing.
+
+    Args:
+        result_length: Returns the number of values in a task's result, None if it has none.
+    """
+    if isinstance(length, MapLiteral):
+        return length.length
+    if isinstance(length, MapResult):
+        return result_length(length.task_id)
+    parts = [length_of(part, result_length) for part in length.parts]
+    if any(part is None for part in parts):
+        return None
+    known = [part for part in parts if part is not None]
+    match length:
+        case MapZip(_, is_filled):
+            return max(known, default=0) if is_filled else min(known, default=0)
+        case MapConcat():
+            return sum(known)
+        case MapProduct():
+            return prod(known)
+
+
+def indexes_at(place: int, *, n_instances: int, n_common: int) -> range:
+    """Return a task's map indexes in the instance of a mapped group with the number `place`.
+
+    Instances are numbered with the innermost group running fastest.
+
+    The number of instances need not divide evenly: the group may have had another size before.
+    """
+    first, end = (-(-number * n_instances // n_common) for number in (place, place + 1))
+    return range(first, end)
