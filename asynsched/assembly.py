@@ -33,6 +33,7 @@ from asynsched.scheduling.creation.triggering import OPERATION, ManualRuns, Runs
 from asynsched.scheduling.deadline_watcher import DeadlineWatcher
 from asynsched.scheduling.evaluation.batch import PendingBatch
 from asynsched.scheduling.evaluation.evaluation import Evaluation
+from asynsched.scheduling.evaluation.ready import ReadyQueues
 from asynsched.scheduling.evaluator import DependencyEvaluator
 from asynsched.scheduling.intake import RunIntake
 from asynsched.scheduling.loading import VersionCache
@@ -240,7 +241,7 @@ def assemble(
         heartbeat=heartbeat,
         evaluator=evaluator,
         callbacks=CallbackRunner(*shared, versions=versions, scheduler_id=scheduler_id),
-        deadlines=DeadlineWatcher(*shared, lease_epoch=base.lease.epoch, stored_until=evaluator.stored_until),
+        deadlines=DeadlineWatcher(*shared, lease_epoch=base.lease.epoch, reports_stored=evaluator.reports_stored),
         triggerer=Triggerer(channels=channels, clock=clock, block_timeout=settings.trigger_block_timeout),
         waiters=waiters,
         claim=claim,
@@ -320,11 +321,11 @@ def make_evaluator(
         parallelism: How many tasks may run at once.
         executors: How many of them each of several executors runs, by the names that tasks give.
     """
-    evaluation = Evaluation.by_settings(
-        base.settings,
-        PendingBatch(base.lease.scheduler_id, base.lease.epoch),
-        parallelism=parallelism,
-        executors=executors,
+    settings = base.settings
+    evaluation = Evaluation(
+        ready=ReadyQueues(parallelism, settings.max_active_tasks_per_dag, executors, settings.keep_slots),
+        pending=PendingBatch(base.lease.scheduler_id, base.lease.epoch),
+        max_machine_kills=settings.max_machine_kills,
         new_token=partial(new_try_token, boot_mark(base.clock.boot())),
         at_once=AT_ONCE,
     )
@@ -333,19 +334,11 @@ def make_evaluator(
         versions=versions,
         evaluation=evaluation,
         channels=base.channels,
-        places=Places(base.settings.max_dagruns_per_loop_to_schedule),
+        places=Places(settings.max_dagruns_per_loop_to_schedule),
         owner=(base.lease.scheduler_id, base.lease.epoch),
         has_peers=has_peers,
     )
-    return DependencyEvaluator(
-        settings=base.settings,
-        channels=base.channels,
-        database=base.database,
-        clock=base.clock,
-        evaluation=evaluation,
-        intake=intake,
-        has_peers=has_peers,
-    )
+    return DependencyEvaluator(settings, base.clock, intake)
 
 
 def name_gauges(metrics: Metrics, services: Services) -> None:
@@ -357,7 +350,7 @@ def name_gauges(metrics: Metrics, services: Services) -> None:
         yield (), sum(getattr(row, field) for row in dispatcher.known)
 
     def in_state(state: TaskInstanceState) -> Iterable[Sample]:
-        yield (), sum(task.state == state for task in list(evaluation.tries.values()))
+        yield (), sum(task.state == state for task in list(evaluation.tries.awaited.values()))
 
     def open_slots() -> Iterable[Sample]:
         return [
@@ -366,7 +359,7 @@ def name_gauges(metrics: Metrics, services: Services) -> None:
 
     def of_pools(state: TaskInstanceState) -> Iterable[Sample]:
         taken: Counter[str] = Counter()
-        for task in list(evaluation.tries.values()):
+        for task in list(evaluation.tries.awaited.values()):
             taken[task.task.pool] += task.task.pool_slots if task.state == state else 0
         return [((name,), taken[name]) for name in list(pools)]
 

@@ -453,7 +453,7 @@ class Scheduler:
         services = self._serving_now()
         tries = [
             RunningTry(*task.key, task.try_number, task.started_at)
-            for task in services.evaluator.evaluation.tries.values()
+            for task in services.evaluator.evaluation.tries.awaited.values()
         ]
         # Tries that have not begun come last.
         tries.sort(key=lambda one: (one.started_at is None, one.started_at or self.clock.now()))

@@ -85,7 +85,7 @@ def find_task(conn: Connection, dag_id: str, run_id: str, task_id: str, map_inde
             return instance
     indexes = sorted(instance.map_index for instance in instances if instance.task_id == task_id)
     if indexes:
-        from asynsched.scheduling.requests.run_edits import no_such_instance
+        from asynsched.scheduling.requests.run_requests import no_such_instance
 
         raise AsynschedError(no_such_instance(task_id, map_index, indexes))
     known = sorted({instance.task_id for instance in instances})

@@ -179,7 +179,7 @@ def force_task(
 
     Pools and other limits always hold. A run that has ended goes on for it.
     """
-    from asynsched.scheduling.evaluation.dependencies import IGNORABLE
+    from asynsched.scheduling.evaluation.decisions import IGNORABLE
 
     ignored = sorted(IGNORABLE if ignore_task_deps or ignore_all_deps else ())
     if ignore_depends_on_past and not ignored:

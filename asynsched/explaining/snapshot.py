@@ -20,7 +20,7 @@ from asynsched.home import SOURCES
 from asynsched.keys import DagRunKey
 from asynsched.scheduling.evaluation.batch import PendingBatch
 from asynsched.scheduling.evaluation.evaluation import Evaluation
-from asynsched.scheduling.evaluation.ready import Limit
+from asynsched.scheduling.evaluation.ready import Limit, ReadyQueues
 from asynsched.scheduling.evaluation.run import ActiveRun, ActiveTask
 from asynsched.scheduling.intake import RunIntake
 from asynsched.scheduling.loading import VersionCache
@@ -74,7 +74,7 @@ class Snapshot:
 
     def admission(self, dag_id: str, backfill_id: int | None) -> Verdict:
         """Return whether a queued run of a DAG, or of one of its backfills, may start."""
-        return self._intake.verdict(dag_id, backfill_id)
+        return self._intake.places.queue.verdict(dag_id, backfill_id)
 
     def lacking(self, task: ActiveTask) -> list[Limit]:
         """Return the limits that have no room for a ready task."""
@@ -125,11 +125,11 @@ async def take_snapshot(
     """
     tokens = count()
     serving = await database.read(list_schedulers, now)
-    evaluation = Evaluation.by_settings(
-        settings,
-        PendingBatch("", 0),
-        parallelism=sum(found.parallelism for found in serving) or settings.parallelism,
-        executors=_executors(serving),
+    parallelism = sum(found.parallelism for found in serving) or settings.parallelism
+    evaluation = Evaluation(
+        ready=ReadyQueues(parallelism, settings.max_active_tasks_per_dag, _executors(serving), settings.keep_slots),
+        pending=PendingBatch("", 0),
+        max_machine_kills=settings.max_machine_kills,
         new_token=lambda: f"explained-{next(tokens)}",
     )
     evaluation.ready.resize_pools(await database.read(pool_capacities), await database.read(pools_including_deferred))

@@ -6,7 +6,7 @@ from datetime import datetime
 from asynsched.explaining.owners import RULE, answer_of, with_service
 from asynsched.explaining.reason import Explanation, Reason, shortened
 from asynsched.explaining.snapshot import Snapshot
-from asynsched.scheduling.evaluation.dependencies import DEPENDENCIES
+from asynsched.scheduling.evaluation.decisions import DEPENDENCIES
 from asynsched.scheduling.evaluation.run import ActiveTask
 from asynsched.scheduling.rules.past_depends import GOOD_STATES
 from asynsched.states import FAILED_TASK_STATES, FINISHED_TASK_STATES, TaskInstanceState

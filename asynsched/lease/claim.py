@@ -105,7 +105,6 @@ class Claim:
 
     @property
     def services(self) -> tuple[Service, ...]:
-        """The parts on the event loop."""
         return (self.beat,) if self.peers is None else (self.beat, self.peers)
 
     @asynccontextmanager
@@ -135,7 +134,6 @@ class Claim:
             renewing.result()
 
     def has_peers(self) -> bool:
-        """Return whether other schedulers were found last."""
         return self.peers is not None and self.peers.n_peers > 0
 
 
@@ -159,13 +157,10 @@ def make_claim(
     """Return the parts that hold a lease, not yet started. The executor hears of the lease first, before it starts.
 
     Args:
-        lease: The lease that they hold.
         database: Where the other schedulers are looked for; renewed through where there is no URL.
         database_url: For the thread's own connection; None where a program has passed an open database.
         channels: Take the news of other schedulers.
-        clock: Times everything.
         tell_executor: The executor's `renew_lease`.
-        availability: Hears when the database is away.
         on_lost: Called once, on the event loop, when another scheduler may take the runs.
     """
     tell_executor(lease.keeper_expiry(clock.boottime()))

@@ -15,6 +15,7 @@ scheduler stores how long after it others leave its runs alone, and tells its ke
 Until their end, tries continue even if the database is away, or the scheduler, keeper or machine is stalled.
 """
 
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import NamedTuple
 
@@ -50,7 +51,6 @@ class Expiry(NamedTuple):
 
     @property
     def takeover_at(self) -> float:
-        """When others may take the runs."""
         return self.renewed_at + self.takeover_seconds
 
     def for_keeper(self, lease: LeaseSettings) -> float:
@@ -59,47 +59,32 @@ class Expiry(NamedTuple):
         return self.renewed_at + without_margins - lease.grace - lease.kill_time
 
 
-NEVER_RENEWED = Expiry(0.0, 0.0)
-DEFAULTS = LeaseSettings()
-
-
+@dataclass(eq=False)
 class Lease:
     """This scheduler's lease.
 
-    Args:
+    Attributes:
         scheduler_id: The scheduler's name, also in the database.
         epoch: The fencing token: part of every guarded update. Each scheduler that registers gets a higher one.
-        settings: Its times.
-        expiry: The time that was stored at registration.
+        expiry: The time that was stored at registration, or by the last committed renewal.
         home_is_lock: Whether no other scheduler can take the runs while the home is locked, as on SQLite. Then tries go
             on as long as the scheduler lives, even while the database cannot be written.
     """
 
-    def __init__(
-        self,
-        scheduler_id: str,
-        epoch: int,
-        settings: LeaseSettings = DEFAULTS,
-        expiry: Expiry = NEVER_RENEWED,
-        *,
-        home_is_lock: bool = False,
-    ) -> None:
-        self.scheduler_id = scheduler_id
-        self.epoch = epoch
-        self.settings = settings
-        self._expiry = expiry
-        self._home_is_lock = home_is_lock
+    scheduler_id: str
+    epoch: int
+    settings: LeaseSettings = field(default_factory=LeaseSettings)
+    expiry: Expiry = field(default_factory=lambda: Expiry(0.0, 0.0))
+    home_is_lock: bool = field(default=False, kw_only=True)
 
     def renew(self, conn: Connection, *, now: datetime, boottime: float) -> Expiry | None:
         """Renew the lease, and store how long others leave the runs alone.
 
         Args:
-            conn: A transaction; `note_renewed` follows once it is committed.
-            now: The present instant.
-            boottime: CLOCK_BOOTTIME of that instant, or earlier.
+            boottime: CLOCK_BOOTTIME of this instant, or earlier.
 
         Returns:
-            The new expiry; None if the lease is lost.
+            The new `expiry`, for once the transaction is committed; None if the lease is lost.
         """
         lease_until = now + timedelta(seconds=self.settings.duration)
         if not renew_scheduler(conn, self.scheduler_id, self.epoch, now=now, lease_until=lease_until):
@@ -107,16 +92,12 @@ class Lease:
         seconds = takeover_seconds(self.settings, is_alone=not has_peers(conn, self.scheduler_id))
         # `takeover_at` never moves back, even when another scheduler comes or the last one goes: the keeper relies on
         # the last time that it was told, and may hear late of a shorter one. So an unconfirmed commit does no harm.
-        expiry = Expiry(boottime, max(seconds, self._expiry.takeover_at - boottime))
+        expiry = Expiry(boottime, max(seconds, self.expiry.takeover_at - boottime))
         set_takeover(conn, self.scheduler_id, expiry.takeover_seconds)
         return expiry
 
-    def note_renewed(self, expiry: Expiry) -> None:
-        """Go by this expiry from now on: the renewal is committed."""
-        self._expiry = expiry
-
     def keeper_expiry(self, boottime: float) -> float:
         """Return when the lease expires for the keeper if it is never renewed again; both are of CLOCK_BOOTTIME."""
-        if self._home_is_lock:
+        if self.home_is_lock:
             return boottime + self.settings.duration
-        return self._expiry.for_keeper(self.settings)
+        return self.expiry.for_keeper(self.settings)

@@ -12,6 +12,7 @@ import threading
 import traceback
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import KW_ONLY, dataclass
 from datetime import datetime, timedelta
 
 import anyio
@@ -35,45 +36,36 @@ JOIN_SECONDS = 5.0
 """Longest that a stop waits for a renewal under way."""
 
 
+@dataclass(eq=False)
 class ThreadRenewal:
     """Renews a lease from a thread until it is stopped.
 
-    Args:
-        lease: The lease.
+    Attributes:
         database_url: The thread opens a connection of its own.
-        clock: Times the renewals.
         tell_executor: Takes the instant at which the lease expires for the executor's keeper.
         availability: Hears when the database is away, and when it is back.
         on_lost: Called on the event loop when the database says that the lease is lost.
-
-    Attributes:
         pulse: When its steps began and ended.
     """
 
-    def __init__(
-        self,
-        lease: Lease,
-        *,
-        database_url: str,
-        clock: Clock,
-        tell_executor: Callable[[float], None],
-        availability: Availability,
-        on_lost: Callable[[], None],
-    ) -> None:
-        self.pulse = Pulse(clock)
-        self.interval = timedelta(seconds=lease.settings.renew_interval)
-        self._lease = lease
+    lease: Lease
+    _: KW_ONLY
+    database_url: str
+    clock: Clock
+    tell_executor: Callable[[float], None]
+    availability: Availability
+    on_lost: Callable[[], None]
+
+    def __post_init__(self) -> None:
+        self.pulse = Pulse(self.clock)
+        self.interval = timedelta(seconds=self.lease.settings.renew_interval)
         # A renewal without an answer must not last until the lease has expired.
-        self._database_url = hurried(database_url, lease.settings.renew_interval)
-        self._clock = clock
-        self._tell_executor = tell_executor
-        self._availability = availability
-        self._on_lost = on_lost
+        self.database_url = hurried(self.database_url, self.lease.settings.renew_interval)
         self._is_due = threading.Event()
         self._is_stopped = False
         self._loop: asyncio.AbstractEventLoop | None = None
         self._loop_thread = threading.get_ident()
-        self._beat_at = clock.monotonic()
+        self._beat_at = self.clock.monotonic()
         self._stall_is_logged = False
         self._thread = threading.Thread(target=self._run, name="asynsched lease", daemon=True)
 
@@ -95,8 +87,7 @@ class ThreadRenewal:
         self._is_due.set()
 
     def beat(self) -> None:
-        """Say that the event loop is alive."""
-        self._beat_at = self._clock.monotonic()
+        self._beat_at = self.clock.monotonic()
 
     def _run(self) -> None:
         try:
@@ -104,54 +95,54 @@ class ThreadRenewal:
                 self._keep_renewing()
         except Exception:
             # The lease is no longer renewed: others may take the runs.
-            log.exception("lease.failed", scheduler_id=self._lease.scheduler_id)
+            log.exception("lease.failed", scheduler_id=self.lease.scheduler_id)
             self._lose()
 
     def _keep_renewing(self) -> None:
         database: DirectDatabase | None = None
-        next_renewal = self._clock.monotonic()
+        next_renewal = self.clock.monotonic()
         try:
             while not self._is_stopped:
-                self._is_due.wait(min(LOOK_SECONDS, self._lease.settings.renew_interval))
+                self._is_due.wait(min(LOOK_SECONDS, self.lease.settings.renew_interval))
                 self._watch_loop()
-                if self._is_stopped or (self._clock.monotonic() < next_renewal and not self._is_due.is_set()):
+                if self._is_stopped or (self.clock.monotonic() < next_renewal and not self._is_due.is_set()):
                     continue
                 self._is_due.clear()
                 try:
-                    boottime = self._clock.boottime()
+                    boottime = self.clock.boottime()
                     # Before the renewal as well: the database may be away.
-                    self._tell_executor(self._lease.keeper_expiry(boottime))
+                    self.tell_executor(self.lease.keeper_expiry(boottime))
                     with self.pulse.step():
-                        database = database or open_direct(self._database_url)
+                        database = database or open_direct(self.database_url)
                         self._renew(database, boottime)
                     self.pulse.waits_for_database = False
-                    next_renewal = self._clock.monotonic() + self._lease.settings.renew_interval
+                    next_renewal = self.clock.monotonic() + self.lease.settings.renew_interval
                 except Exception as exc:  # noqa: BLE001 - after any error, the next attempt may succeed
                     self.pulse.waits_for_database = True
-                    self._availability.lost("lease", exc)
+                    self.availability.lost("lease", exc)
                 else:
-                    self._availability.found("lease")
+                    self.availability.found("lease")
         finally:
             if database is not None:
                 database.close()
 
     def _renew(self, database: DirectDatabase, boottime: float) -> None:
-        expiry = database.write(self._lease.renew, now=self._clock.now(), boottime=boottime)
+        expiry = database.write(self.lease.renew, now=self.clock.now(), boottime=boottime)
         if expiry is None:
-            log.error("lease.lost", scheduler_id=self._lease.scheduler_id)
+            log.error("lease.lost", scheduler_id=self.lease.scheduler_id)
             self._lose()
         else:
-            self._lease.note_renewed(expiry)
-            self._tell_executor(self._lease.keeper_expiry(boottime))
+            self.lease.expiry = expiry
+            self.tell_executor(self.lease.keeper_expiry(boottime))
 
     def _lose(self) -> None:
         self._is_stopped = True
         with suppress(RuntimeError):  # the loop has ended, so nothing receives the call
             assert self._loop is not None
-            self._loop.call_soon_threadsafe(self._on_lost)
+            self._loop.call_soon_threadsafe(self.on_lost)
 
     def _watch_loop(self) -> None:
-        stalled_for = self._clock.monotonic() - self._beat_at
+        stalled_for = self.clock.monotonic() - self._beat_at
         if stalled_for < STALL_SECONDS:
             self._stall_is_logged = False
         elif not self._stall_is_logged:
@@ -188,7 +179,6 @@ class LoopRenewal(Service):
         self._is_lost = False
 
     async def tick(self, now: datetime) -> None:
-        """Renew once."""
         if self._is_lost:
             return
         boottime = self.clock.boottime()
@@ -196,7 +186,7 @@ class LoopRenewal(Service):
         await self._tell_executor(self._lease.keeper_expiry(boottime))
         expiry = await self._database.write(self._lease.renew, now=now, boottime=boottime)
         if expiry is not None:
-            self._lease.note_renewed(expiry)
+            self._lease.expiry = expiry
             await self._tell_executor(self._lease.keeper_expiry(boottime))
         else:
             log.error("lease.lost", scheduler_id=self._lease.scheduler_id)
@@ -219,6 +209,5 @@ class LoopBeat(Service):
         self._thread = thread
 
     async def tick(self, now: datetime) -> None:
-        """Beat."""
         self._thread.beat()
         self.metrics.count("scheduler_heartbeat")

@@ -45,12 +45,7 @@ class _Seen(NamedTuple):
 class PeerWatch(Service):
     """Looks at the schedulers' rows as often as leases are renewed, because a row that stays the same causes no event.
 
-    Args:
-        lease: This scheduler's own.
-        channels: Take the news.
-        database: Has the rows.
-        clock: Times the looks.
-        on_change: Called when another scheduler has come or gone.
+    It calls `on_change` when another scheduler has come or gone.
 
     Attributes:
         n_peers: How many other schedulers were found last.

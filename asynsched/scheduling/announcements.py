@@ -1,11 +1,19 @@
-"""The messages that other services get once a batch of changes is stored."""
+"""What is told once a batch of changes is stored: messages to other services, launches, metrics and log lines.
+
+Writing a log line takes as long as a decision about a task. So a thousand failures at once must not make a line each:
+beyond MOST_LINES, they are counted.
+"""
 
 from collections.abc import Callable, Collection, Iterable, Iterator
-from datetime import datetime
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from operator import attrgetter
 from typing import Any
 
+import msgspec
 import structlog
 
+from asynsched.authoring.triggers.base import FAIL_METHOD, TRIGGER_FAILURE, TRIGGER_TIMEOUT
 from asynsched.channels import (
     AssetsUpdated,
     CallbackRequested,
@@ -19,47 +27,245 @@ from asynsched.channels import (
     TryUnwanted,
 )
 from asynsched.executors.base import Held
+from asynsched.executors.log_paths import callback_log_path, log_path
 from asynsched.executors.tokens import boot_mark, is_callback_token, key_of_token
-from asynsched.protocol.messages import Ended
+from asynsched.keys import TaskInstanceKey
+from asynsched.metrics.base import Metrics
+from asynsched.protocol.messages import CausingTry, Ended, Launch, Resume, RunContext
 from asynsched.scheduling.evaluation.batch import PendingBatch
+from asynsched.scheduling.evaluation.changes import StoredDeferral, TryResult
 from asynsched.scheduling.evaluation.decisions import unwanted_try
 from asynsched.scheduling.evaluation.run import ActiveRun, ActiveTask
-from asynsched.scheduling.launches import task_launch
-from asynsched.states import SLOT_TASK_STATES, DagRunState, TaskInstanceState
+from asynsched.states import FINISHED_RUN_STATES, SLOT_TASK_STATES, DagRunState, DagRunType
+from asynsched.states import TaskInstanceState as State
+from asynsched.store.runs.deadlines import MISS_EVENT
 from asynsched.store.runs.transitions import Stale
+from asynsched.store.schema import CallbackRequest, DeadlineRow
 
 log = structlog.get_logger(__name__)
 
-_HAVE_PROCESSES = frozenset({TaskInstanceState.RUNNING, TaskInstanceState.RESTARTING})
+_OF_RUN = attrgetter(*RunContext.__struct_fields__[2:])
 NOT_CLAIMED = "its task instance was changed meanwhile"
 """The reason for ending a try for which no task instance waits."""
+SPAN = timedelta(seconds=10)
+MOST_LINES = 20
+"""How many failed tries are logged one by one within a SPAN."""
+FAILED_STATES = frozenset({State.FAILED, State.UP_FOR_RETRY})
 
 
+@dataclass(frozen=True, slots=True)
+class RunMetrics:
+    """The counters and timers of a scheduler's runs."""
+
+    metrics: Metrics
+
+    def stored(self, pending: PendingBatch, stale: Stale) -> None:
+        """Update the metrics from a stored batch, except its stale changes. Call this before `mark_stored`."""
+        if not self.metrics.are_wanted:
+            return
+        for changed in pending.tasks.values():
+            if changed.run.id not in stale.run_ids:
+                self._task(changed)
+        for ended, task in pending.ends:
+            if task is not None and task.run.id not in stale.run_ids:
+                self._end(ended, task)
+        for run in pending.runs.values():
+            if run.id not in stale.runs:
+                self._run(run)
+        if pending.asset_events:
+            self.metrics.count("asset.updates", n=len(pending.asset_events))
+
+    def _run(self, run: ActiveRun) -> None:
+        dag_id = run.key.dag_id
+        if run.state in FINISHED_RUN_STATES:
+            self._time(f"dagrun.duration.{run.state}", run.started_at, run.ended_at, dag_id)
+        elif run.stored_state is DagRunState.QUEUED and run.run_type == DagRunType.SCHEDULED:
+            self._time("dagrun.schedule_delay", run.run_after, run.started_at, dag_id)
+
+    def _task(self, task: ActiveTask) -> None:
+        before, after, key = task.stored_state, task.state, (task.run.key.dag_id, task.task_id)
+        if after is State.QUEUED and before is not State.QUEUED:
+            self._time("task.scheduled_duration", task.scheduled_at, task.queued_at, *key)
+        elif after is State.RUNNING and before is State.QUEUED:
+            self._begun(task, key)
+
+    def _begun(self, task: ActiveTask, key: tuple[str, str]) -> None:
+        self.metrics.count("ti.start", *key)
+        self._time("task.queued_duration", task.queued_at, task.started_at, *key)
+
+    def _end(self, ended: Ended, task: ActiveTask) -> None:
+        key = (task.run.key.dag_id, task.task_id)
+        if ended.started_at is not None and task.stored_state is State.QUEUED:
+            self._begun(task, key)
+        self.metrics.count("ti.finish", *key, str(task.state))
+        self._time("task.duration", ended.started_at, ended.ended_at, *key)
+        if ended.state == "success":
+            self.metrics.count("ti_successes", *key)
+            self.metrics.count("operator_successes", task.task.task_type)
+        elif ended.state == "failed" and ended.cause == "task":
+            self.metrics.count("ti_failures", *key)
+            self.metrics.count("operator_failures", task.task.task_type)
+
+    def _time(self, name: str, start: datetime | None, end: datetime | None, *labels: str) -> None:
+        if start is not None and end is not None:
+            self.metrics.time(name, max(0.0, (end - start).total_seconds()), *labels)
+
+
+class TryLog:
+    """Logs `try.failed` and `tries.failed`, and `try.started` and `try.ended` if it `tells_all`."""
+
+    def __init__(self, *, tells_all: bool) -> None:
+        self._tells_all = tells_all
+        self._n_told = 0
+        self._n_untold = 0
+        self._span_ends_at: datetime | None = None
+
+    @property
+    def due_at(self) -> datetime | None:
+        """When to call `time_passed`, which logs the failures that were only counted."""
+        return self._span_ends_at if self._n_untold else None
+
+    def stored(self, pending: PendingBatch, stale: Stale, now: datetime) -> None:
+        """Log a stored batch, except its stale changes. Call this before `mark_stored`."""
+        self.time_passed(now)
+        if self._tells_all:
+            for task in pending.tasks.values():
+                before = task.stored_state
+                if task.state is State.RUNNING and before is not task.state and not is_stale(task, stale):
+                    log.debug("try.started", **_names(task, task.try_number))
+        for result in pending.results:
+            if not is_stale(result.task, stale):
+                self._ended(result, now)
+
+    def time_passed(self, now: datetime) -> None:
+        """Begin to log failures one by one again, if the span is over."""
+        if self._span_ends_at is not None and now >= self._span_ends_at:
+            self.flush()
+
+    def flush(self) -> None:
+        if self._n_untold:
+            seconds = int(SPAN.total_seconds())
+            log.warning("tries.failed", n_more=self._n_untold, beside=f"the {self._n_told} of the same {seconds} s")
+        self._n_told = self._n_untold = 0
+        self._span_ends_at = None
+
+    def _ended(self, result: TryResult, now: datetime) -> None:
+        if result.outcome.state in FAILED_STATES:
+            if self._span_ends_at is None:
+                self._span_ends_at = now + SPAN
+            if self._n_told < MOST_LINES or self._tells_all:
+                self._n_told += 1
+                log.warning("try.failed", **_facts_of_try(result))
+            else:
+                self._n_untold += 1
+        elif self._tells_all:
+            log.debug("try.ended", **_facts_of_try(result))
+
+
+def _names(task: ActiveTask, try_number: int) -> dict[str, Any]:
+    key = task.key
+    index = {} if key.map_index < 0 else {"map_index": key.map_index}
+    return {"dag_id": key.dag_id, "run_id": key.run_id, "task_id": key.task_id, **index, "try_number": try_number}
+
+
+def _facts_of_try(result: TryResult) -> dict[str, Any]:
+    ended, outcome = result.ended, result.outcome
+    facts = _names(result.task, result.try_number) | {"state": str(outcome.state)}
+    if outcome.reason:
+        facts["reason"] = outcome.reason
+    if ended.started_at is not None:
+        facts["seconds"] = round((ended.ended_at - ended.started_at).total_seconds(), 3)
+    if outcome.state is State.UP_FOR_RETRY and outcome.next_try_at is not None:
+        facts["retry_at"] = outcome.next_try_at.isoformat(timespec="seconds")
+    return facts
+
+
+def run_context(run: ActiveRun) -> RunContext:
+    """Return the facts of a run that its tasks and callbacks get."""
+    return RunContext(*run.key, *_OF_RUN(run))
+
+
+def task_launch(task: ActiveTask, max_map_length: int) -> Launch:
+    """Return the launch of a task instance that has been granted its slots and given a token."""
+    if task.token is None:
+        raise ValueError(f"{task.key} has no token")
+    return Launch(
+        token=task.token,
+        task_id=task.task_id,
+        map_index=task.map_index,
+        try_number=task.try_number,
+        max_tries=task.max_tries,
+        executor=task.task.executor,
+        run=run_context(task.run),
+        code=task.run.code,
+        log_path=log_path(task.key, task.try_number),
+        execution_timeout=task.task.execution_timeout,
+        reschedule_started_at=task.started_at if task.task.sensor_mode == "reschedule" else None,
+        resume=_resumption(task.deferral),
+        max_map_length=max_map_length,
+    )
+
+
+def _resumption(stored: StoredDeferral | None) -> Resume | None:
+    """Return the resumption of a task instance; None for one that begins."""
+    if stored is None or stored.outcome is None:
+        return None
+    outcome, deferral = stored.outcome, stored.deferral
+    if outcome.kind == "event":
+        return Resume(deferral.method_name, {**deferral.method_kwargs, "event": outcome.payload})
+    error = TRIGGER_TIMEOUT if outcome.kind == "timeout" else TRIGGER_FAILURE
+    return Resume(FAIL_METHOD, {"error": error, "detail": outcome.detail, "traceback": list(outcome.traceback)})
+
+
+def callback_launch(
+    request: CallbackRequest, run: ActiveRun, token: str, timeout_seconds: float, deadlines: Iterable[DeadlineRow]
+) -> Launch:
+    """Return the launch of a callback of a run, or of one of its task instances, under this token.
+
+    The try number of a missed deadline's callback is the deadline's among `deadlines`.
+    """
+    callback: dict[str, Any] = {"event": request.event, "reason": request.reason}
+    if request.event == MISS_EVENT:
+        found = [deadline for deadline in deadlines if deadline.number == request.try_number]
+        told = [{"number": one.number, "name": one.name, "due_at": one.due_at.isoformat()} for one in found]
+        callback["deadline"] = told[0] if told else {}
+    key = TaskInstanceKey(*run.key, request.task_id, request.map_index)
+    caused_by = msgspec.json.decode(request.caused_by, type=CausingTry) if request.caused_by else None
+    return Launch(
+        token=token,
+        task_id=request.task_id,
+        map_index=request.map_index,
+        try_number=request.try_number,
+        max_tries=0 if caused_by is None else caused_by.max_tries,
+        run=run_context(run),
+        code=run.code,
+        log_path=callback_log_path(key, request.event, request.try_number),
+        execution_timeout=timeout_seconds,
+        callback=callback,
+        caused_by=caused_by,
+    )
+
+
+@dataclass(eq=False)
 class Announcer:
     """Announces changes once they are durable, never before.
 
-    Args:
-        channels: The channels to the other services.
+    Attributes:
         obstacle: Returns why a task can never start under the present limits.
         max_map_length: How many values a task may return when other tasks are mapped over its result.
         boot: Name of this boot of the machine. No try that was submitted in another boot is started.
     """
 
-    def __init__(
-        self,
-        channels: Channels,
-        obstacle: Callable[[ActiveTask], str],
-        max_map_length: int,
-        boot: str,
-    ) -> None:
-        self._boot_mark = boot_mark(boot)
-        self._max_map_length = max_map_length
-        self._channels = channels
-        self._obstacle = obstacle
+    channels: Channels
+    obstacle: Callable[[ActiveTask], str]
+    max_map_length: int
+    boot: str
+
+    def __post_init__(self) -> None:
+        self._boot_mark = boot_mark(self.boot)
 
     def announce(self, pending: PendingBatch, stale: Stale) -> None:
         """Announce a batch, except its stale changes."""
-        channels = self._channels
         if stale:
             log.warning("state.stale", n_tasks=len(stale.tasks), n_runs=len(stale.runs))
         self._warn_of_obstacles(pending)
@@ -69,12 +275,12 @@ class Announcer:
         self._acknowledge(pending, stale)
         self.announce_triggers(pending)
         for token, reason in pending.unwanted:
-            channels.ready.put_nowait(TryUnwanted(token, reason))
+            self.channels.ready.put_nowait(TryUnwanted(token, reason))
         self._announce_ends(pending, stale)
         if pending.callbacks:
-            channels.callbacks.put_nowait(CallbackRequested())
+            self.channels.callbacks.put_nowait(CallbackRequested())
         if pending.asset_events:
-            channels.dag_changes.offer(AssetsUpdated())
+            self.channels.dag_changes.offer(AssetsUpdated())
 
     def settle(self, tasks: Iterable[ActiveTask], held: Held, now: datetime) -> None:
         """Announce the tries of a run that was taken over: lost ones, those to end, and those to start."""
@@ -82,48 +288,43 @@ class Announcer:
         lost = {event.token: event for event in lost_tries(tasks, held, self._boot_mark, now)}
         for task in tasks:
             if task.token in lost:
-                self._channels.finished.put_nowait(TaskFinished(lost[task.token]))
-            elif task.state is TaskInstanceState.RESTARTING and task.token is not None:
-                self._channels.ready.put_nowait(TryUnwanted(task.token, task.reason))
+                self.channels.finished.put_nowait(TaskFinished(lost[task.token]))
+            elif task.state is State.RESTARTING and task.token is not None:
+                self.channels.ready.put_nowait(TryUnwanted(task.token, task.reason))
             elif task.state in SLOT_TASK_STATES:
                 # It may never have been launched. A token starts one try at most, so launching it again does no harm.
                 self.launch(task)
                 if unwanted := unwanted_try(task):
                     # The scheduler that stopped the run may have died before it announced that.
-                    self._channels.ready.put_nowait(TryUnwanted(*unwanted))
+                    self.channels.ready.put_nowait(TryUnwanted(*unwanted))
 
     def tell_of_takeover(self, dag_ids: Iterable[str]) -> None:
         """Request that other schedulers' use of the limits is read again: this scheduler has taken over part of it."""
-        self._channels.limits.offer(PoolsChanged())
+        self.channels.limits.offer(PoolsChanged())
         for dag_id in sorted(dag_ids):
-            self._channels.limits.offer(DagChanged(dag_id))
+            self.channels.limits.offer(DagChanged(dag_id))
 
     def end_unclaimed(self, held: Held, claimed: Collection[str]) -> None:
         """Order the end of the tasks' tries that an executor still holds and no task instance waits for any more."""
         for token in sorted(held.starting | held.running):
             if token not in claimed and not is_callback_token(token) and key_of_token(token) is None:
-                self._channels.ready.put_nowait(TryUnwanted(token, NOT_CLAIMED))
+                self.channels.ready.put_nowait(TryUnwanted(token, NOT_CLAIMED))
 
     def end_tries(self, tokens: Iterable[str], tasks: Iterable[ActiveTask] = ()) -> None:
         """Order the end of a run's known tries, except those that its task instances still wait for."""
-        kept = {task.token for task in tasks if task.state in SLOT_TASK_STATES - {TaskInstanceState.RESTARTING}}
+        kept = {task.token for task in tasks if task.state in SLOT_TASK_STATES - {State.RESTARTING}}
         for token in tokens:
             if token not in kept:
-                self._channels.ready.put_nowait(TryUnwanted(token, NOT_CLAIMED))
-
-    def launch_unknown(self, known: Collection[str], tasks: Iterable[ActiveTask], now: datetime) -> None:
-        """Launch a run's queued tries that memory did not know: the answer that they were stored was lost."""
-        queued = [task for task in tasks if task.state is TaskInstanceState.QUEUED and task.token not in known]
-        self.settle(queued, Held(), now)
+                self.channels.ready.put_nowait(TryUnwanted(token, NOT_CLAIMED))
 
     def launch(self, task: ActiveTask) -> None:
         """Order the start of a task instance's try, under the token that it was given."""
-        self._channels.ready.put_nowait(TaskReady(task.run.id, task_launch(task, self._max_map_length)))
+        self.channels.ready.put_nowait(TaskReady(task.run.id, task_launch(task, self.max_map_length)))
 
     def announce_triggers(self, pending: PendingBatch) -> None:
         """Send the batch's triggers to the triggerer, and drop them from the batch."""
         for trigger in pending.triggers:
-            self._channels.triggers.put_nowait(trigger)
+            self.channels.triggers.put_nowait(trigger)
         pending.triggers.clear()
 
     def _acknowledge(self, pending: PendingBatch, stale: Stale) -> None:
@@ -131,32 +332,32 @@ class Announcer:
         stored = []
         for event, task in pending.ends:
             if task is not None and is_stale(task, stale):
-                self._channels.finished.put_nowait(TaskFinished(event))
+                self.channels.finished.put_nowait(TaskFinished(event))
             else:
                 stored.append(event.token)
         if stored:
-            self._channels.ready.put_nowait(TriesStored(tuple(stored)))
+            self.channels.ready.put_nowait(TriesStored(tuple(stored)))
 
     def _announce_ends(self, pending: PendingBatch, stale: Stale) -> None:
         for run in pending.ended_runs:
             if run.id in stale.runs:
                 continue
             ended = RunEnded(run.key, run.state)
-            self._channels.run_ends.put_nowait(ended)
-            self._channels.dag_changes.offer(ended)
-            log.info("run.ended", dag_id=run.key.dag_id, run_id=run.key.run_id, state=run.state, **_facts(run))
+            self.channels.run_ends.put_nowait(ended)
+            self.channels.dag_changes.offer(ended)
+            log.info("run.ended", dag_id=run.key.dag_id, run_id=run.key.run_id, state=run.state, **_facts_of_run(run))
 
     def _warn_of_obstacles(self, pending: PendingBatch) -> None:
         for task in pending.tasks.values():
             # A ready task may have another reason: why its last try was handed back.
-            if task.state is TaskInstanceState.SCHEDULED and task.reason and (obstacle := self._obstacle(task)):
+            if task.state is State.SCHEDULED and task.reason and (obstacle := self.obstacle(task)):
                 key = task.run.key
                 log.warning(
                     "task.cannot_start", dag_id=key.dag_id, run_id=key.run_id, task_id=task.task_id, reason=obstacle
                 )
 
 
-def _facts(run: ActiveRun) -> dict[str, Any]:
+def _facts_of_run(run: ActiveRun) -> dict[str, Any]:
     """Return the fields that the log shows of a run that has ended."""
     facts: dict[str, Any] = {"reason": run.reason, "n_tasks": sum(map(len, run.instances.values()))}
     if run.started_at is not None and run.ended_at is not None:
@@ -171,7 +372,7 @@ def _first_failure(run: ActiveRun) -> ActiveTask | None:
     """Return the first task instance in topological order that failed itself, not because of its upstream."""
     for task_id, instances in run.instances.items():
         if run.bad_of[task_id]:
-            failed = (task for task in instances.values() if task.state is TaskInstanceState.FAILED)
+            failed = (task for task in instances.values() if task.state is State.FAILED)
             if (task := next(failed, None)) is not None:
                 return task
     return None
@@ -193,9 +394,9 @@ def lost_tries(tasks: Iterable[ActiveTask], held: Held, boot_mark: str, now: dat
     for task in tasks:
         if task.token is None or task.token in held.known:
             continue
-        if task.state in _HAVE_PROCESSES:
+        if task.state in (State.RUNNING, State.RESTARTING):
             reason = "the try was lost: its keeper is gone, and left no record of its end"
-        elif task.state is TaskInstanceState.QUEUED and not task.token.startswith(boot_mark):
+        elif task.state is State.QUEUED and not task.token.startswith(boot_mark):
             reason = "the try was not submitted since the machine was started: it may have begun before that"
         else:
             continue

@@ -13,18 +13,12 @@ from asynsched.errors import DagError, NotFound
 from asynsched.executors.base import Held
 from asynsched.executors.tokens import is_callback_token, new_callback_token
 from asynsched.protocol.messages import Ended, Launch
-from asynsched.scheduling.launches import callback_launch, with_deadline
+from asynsched.scheduling.announcements import callback_launch
 from asynsched.scheduling.loading import VersionCache, active_run
 from asynsched.service import Service
 from asynsched.settings import Settings
 from asynsched.store.database import Database
-from asynsched.store.runs.callbacks import (
-    finish_callback,
-    hand_back_callback,
-    next_callbacks,
-    running_callbacks,
-    take_callback,
-)
+from asynsched.store.runs import callbacks
 from asynsched.store.runs.deadlines import MISS_EVENT, list_deadlines
 from asynsched.store.runs.queue import runs_by_id
 from asynsched.store.schema import CallbackRequest
@@ -75,7 +69,6 @@ class CallbackRunner(Service):
 
     @property
     def n_running(self) -> int:
-        """How many callbacks run."""
         return len(self._running)
 
     def stop_beginning(self) -> None:
@@ -84,7 +77,7 @@ class CallbackRunner(Service):
 
     async def recover(self, held: Held) -> None:
         """Resume an earlier scheduler's callbacks that the executor still holds; the others start again."""
-        running = await self._database.read(running_callbacks, self._scheduler_id)
+        running = await self._database.read(callbacks.running_callbacks, self._scheduler_id)
         requests = {request.token: request for request in running}
         for token in sorted(held.known):
             request = requests.get(token)
@@ -117,7 +110,7 @@ class CallbackRunner(Service):
         # Until the callbacks found below have begun, nothing else records that they wait.
         self._may_have_more = True
         others = {request.id for request in self._running.values()} | self._left_to_others
-        waiting = await self._database.read(next_callbacks, self._scheduler_id, room, others)
+        waiting = await self._database.read(callbacks.next_callbacks, self._scheduler_id, room, others)
         for request in waiting:
             await self._begin(request)
         self._may_have_more = len(waiting) == room
@@ -142,7 +135,7 @@ class CallbackRunner(Service):
             return
         self._is_taking = True
         try:
-            if not await self._database.write(take_callback, request, token, self._scheduler_id):
+            if not await self._database.write(callbacks.take_callback, request, token, self._scheduler_id):
                 return
         finally:
             self._is_taking = False
@@ -170,13 +163,12 @@ class CallbackRunner(Service):
             version = await self._versions.get(rows[0].version_id)
         except NotFound:
             return None
-        launch = callback_launch(request, active_run(rows[0], version), token, self._settings.timeout)
-        if request.event != MISS_EVENT:
-            return launch
-        return with_deadline(launch, await self._database.read(list_deadlines, request.dag_run_id))
+        is_miss = request.event == MISS_EVENT
+        deadlines = await self._database.read(list_deadlines, request.dag_run_id) if is_miss else ()
+        return callback_launch(request, active_run(rows[0], version), token, self._settings.timeout, deadlines)
 
     async def _give_up(self, request: CallbackRequest, reason: str) -> None:
-        await self._database.write(finish_callback, request.id, request.token, "failed")
+        await self._database.write(callbacks.finish_callback, request.id, request.token, "failed")
         log.error("callback.given_up", **await self._about(request), reason=reason)
 
     async def _about(self, request: CallbackRequest) -> dict[str, Any]:
@@ -191,10 +183,12 @@ class CallbackRunner(Service):
         request = self._running.get(ended.token)
         if request is not None and ended.cause == "interrupted":
             # As with tries: a callback that a stop interrupted, or the executor refused, is not an attempt.
-            await self._database.write(hand_back_callback, request.id, ended.token)
+            await self._database.write(callbacks.hand_back_callback, request.id, ended.token)
         elif request is not None and ended.cause == "task":
             succeeded = ended.state == "success"
-            await self._database.write(finish_callback, request.id, ended.token, "success" if succeeded else "failed")
+            await self._database.write(
+                callbacks.finish_callback, request.id, ended.token, "success" if succeeded else "failed"
+            )
             if not succeeded:
                 about = await self._about(request)
                 self.metrics.count("dag.callback_exceptions", str(about.get("dag_id", "")))

@@ -8,13 +8,13 @@ database is away, and only the run's own scheduler knows of it. The deadlines of
 by the scheduler that locks them.
 """
 
+from collections.abc import Awaitable, Callable
 from datetime import datetime, timedelta
 
 import structlog
 
 from asynsched.channels import CallbackRequested, Channels
 from asynsched.clock import Clock
-from asynsched.scheduling.evaluator import Watermark
 from asynsched.service import Service
 from asynsched.settings import Settings
 from asynsched.store.database import Database
@@ -33,7 +33,7 @@ class DeadlineWatcher(Service):
 
     Args:
         lease_epoch: Lease epoch of this scheduler's runs.
-        stored_until: The moment up to which all reports on these runs are stored.
+        reports_stored: Waits until all reports on these runs are stored.
     """
 
     name = "deadline watcher"
@@ -46,14 +46,14 @@ class DeadlineWatcher(Service):
         clock: Clock,
         *,
         lease_epoch: int,
-        stored_until: Watermark,
+        reports_stored: Callable[[], Awaitable[None]],
     ) -> None:
         super().__init__(clock)
         self.interval = timedelta(seconds=settings.sweep_interval)
         self._channels = channels
         self._database = database
         self._lease_epoch = lease_epoch
-        self._stored_until = stored_until
+        self._reports_stored = reports_stored
         channels.deadlines.wakes(self.wake)
 
     @property
@@ -67,7 +67,7 @@ class DeadlineWatcher(Service):
         self.due_at = await self._database.read(next_deadline_at, self._lease_epoch)
         if self.due_at is None or self.due_at > now:
             return
-        await self._stored_until.reach(self.clock.monotonic())
+        await self._reports_stored()
         n_settled, missed = await self._database.write(settle_due_deadlines, self._lease_epoch, now, MAX_AT_ONCE)
         for miss in missed:
             due_at = miss.due_at.isoformat()

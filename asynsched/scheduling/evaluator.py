@@ -1,7 +1,6 @@
 """The dependency evaluator: turns events into stored state changes, and those into launches."""
 
 from collections import deque
-from collections.abc import Callable
 from datetime import datetime, timedelta
 
 import anyio
@@ -10,7 +9,6 @@ from anyio.abc import TaskStatus
 
 from asynsched.channels import (
     BackfillChanged,
-    Channels,
     DagChanged,
     LimitNews,
     PoolsChanged,
@@ -29,109 +27,73 @@ from asynsched.clock import Clock
 from asynsched.errors import InvalidTransition
 from asynsched.executors.base import Held
 from asynsched.protocol.messages import Ended, Started
-from asynsched.scheduling.announcements import Announcer
-from asynsched.scheduling.evaluation.evaluation import Evaluation, stand_still
-from asynsched.scheduling.failing_dags import announce_paused
+from asynsched.scheduling.announcements import Announcer, RunMetrics, TryLog
+from asynsched.scheduling.evaluation.evaluation import stand_still
 from asynsched.scheduling.intake import RunIntake
 from asynsched.scheduling.places import Place
-from asynsched.scheduling.reports import RunMetrics, TryLog
-from asynsched.scheduling.requests.request_taking import RequestTaker
 from asynsched.scheduling.slices import settle
-from asynsched.scheduling.storing import Storing
+from asynsched.scheduling.storing import Storing, announce_paused
 from asynsched.scheduling.transfers import RunTransfers
 from asynsched.service import Service
 from asynsched.settings import Settings
-from asynsched.store.database import Database
 from asynsched.store.runs.pools import pool_capacities, pool_use_elsewhere, pools_including_deferred
 
 log = structlog.get_logger(__name__)
 
 MAX_EVENTS = 2_000
 """Events taken up in one pass, so that no batch grows without bound."""
-NOTHING_HELD = Held()
-"""This executor's share of the tries of a scheduler of another home."""
 
 
 class DependencyEvaluator(Service):
     """Owns the active runs of this scheduler.
 
     Args:
-        evaluation: Decides about the runs; its decisions are gathered for this scheduler, under its lease.
-        intake: Admits runs to the evaluation.
-        has_peers: Whether there are other schedulers now.
+        intake: Admits runs to the evaluation, which gathers its decisions for this scheduler, under its lease.
 
     Attributes:
-        stored_until: The moment up to which all reports are stored.
+        evaluation: The active runs, for reading only.
+        stored_until: The instant of the monotonic clock up to which all reports are stored.
     """
 
     name = "evaluator"
 
-    def __init__(
-        self,
-        *,
-        settings: Settings,
-        channels: Channels,
-        database: Database,
-        clock: Clock,
-        evaluation: Evaluation,
-        intake: RunIntake,
-        has_peers: Callable[[], bool],
-    ) -> None:
+    def __init__(self, settings: Settings, clock: Clock, intake: RunIntake) -> None:
         super().__init__(clock)
         self.interval = timedelta(seconds=settings.sweep_interval)
-        self._channels = channels
-        self._database = database
-        self._evaluation = evaluation
+        self._channels = channels = intake.channels
+        self._database = intake.database
+        self.evaluation = evaluation = intake.evaluation
         self._pending = evaluation.pending
         self._intake = intake
         self._places = intake.places
-        self._has_peers = has_peers
-        owner = (self._pending.scheduler_id, self._pending.lease_epoch)
         max_failed_runs = settings.max_consecutive_failed_dag_runs_per_dag
-        self._storing = Storing(database, clock, evaluation.ready, max_failed_runs)
+        self._storing = Storing(intake.database, clock, evaluation.ready, max_failed_runs)
         self._try_log = TryLog(tells_all=settings.log.level == "debug")
         self._announcer = Announcer(channels, evaluation.ready.obstacle, settings.max_map_length, clock.boot())
-        self._requests = RequestTaker(
-            database=database, evaluation=evaluation, places=intake.places, lease_epoch=self._pending.lease_epoch
-        )
-        self._transfers = RunTransfers(
-            database=database,
-            channels=channels,
-            evaluation=evaluation,
-            intake=intake,
-            announcer=self._announcer,
-            requests=self._requests,
-            owner=owner,
-            store=self._store,
-            kill_time=timedelta(seconds=settings.lease.kill_time),
-        )
+        kill_time = timedelta(seconds=settings.lease.kill_time)
+        self._transfers = RunTransfers(intake, self._announcer, self._store, kill_time)
         self._news: deque[RunNews | LimitNews] = deque()
         self._is_stopping = False
         self._are_slots_freed = False
         """Whether other schedulers have given back slots since theirs were last counted."""
         self._has_started_all = False
         self._swept_at: datetime | None = None
-        self.stored_until = Watermark(self.wake)
+        self.stored_until = float("-inf")
         channels.runs.wakes(self.wake)
         channels.limits.wakes(self.wake)
         channels.finished.wakes(self.wake)
 
     @property
-    def evaluation(self) -> Evaluation:
-        """The active runs, for reading only."""
-        return self._evaluation
-
-    @property
     def is_idle(self) -> bool:
         """Whether the evaluator has looked for waiting runs, and none is active or could start."""
-        return self._has_started_all and self._is_done and not self._evaluation.runs
+        return self._has_started_all and self._is_done and not self.evaluation.runs
 
     @property
     def is_at_a_standstill(self) -> bool:
         """Whether runs are active, and none of them can progress without a user's intervention."""
-        if self._evaluation.are_leaving or not (self._has_started_all and self._is_done):
+        if self.evaluation.tries.are_leaving or not (self._has_started_all and self._is_done):
             return False
-        return stand_still(self._evaluation.runs.values())
+        return stand_still(self.evaluation.runs.values())
 
     @property
     def _is_done(self) -> bool:
@@ -139,29 +101,33 @@ class DependencyEvaluator(Service):
 
     @property
     def n_runs(self) -> int:
-        """How many runs are active here."""
-        return len(self._evaluation.runs)
+        return len(self.evaluation.runs)
 
     @property
     def is_settled(self) -> bool:
         """Whether all reports are stored."""
-        return self._pending.is_empty and not self._channels.finished.qsize() and not self._evaluation.is_unsettled
+        return self._pending.is_empty and not self._channels.finished.qsize() and not self.evaluation.is_unsettled
 
     def stop_granting(self) -> None:
         """Start no task from now on, and store every change without delay: the scheduler is stopping."""
         self._is_stopping = True
         self.wake()
 
+    async def reports_stored(self) -> None:
+        """Wait until all reports up to now are stored."""
+        now = self.clock.monotonic()
+        self.wake()
+        await self.steps.until(lambda: self.stored_until >= now)
+
     async def recover(self, held: Held, now: datetime) -> None:
         """Take up the runs of schedulers that are gone, and the tries that the executor still holds of them."""
         await self._read_pools()
         await self._transfers.recover(held, now)
-        self._announcer.end_unclaimed(held, self._evaluation.tries)
+        self._announcer.end_unclaimed(held, self.evaluation.tries.awaited)
         # Deferred task instances are already stored as deferred, and trigger hosts may ask for them at once.
         self._announcer.announce_triggers(self._pending)
 
     async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
-        """Evaluate until cancelled."""
         try:
             await super().run(task_status=task_status)
         finally:
@@ -175,14 +141,15 @@ class DependencyEvaluator(Service):
         await self._store_unless_young(now)
         await self._transfers.take_up_edited(now)
         await self._take_news(now)
-        # Before other requests: those for a run that was taken over are done as the run is taken up.
-        self._are_slots_freed |= await self._transfers.adopt(NOTHING_HELD, now)
+        # Before other requests: those for a run that was taken over are done as the run is taken up. It has no tries in
+        # this executor: its scheduler is of another home.
+        self._are_slots_freed |= await self._transfers.adopt(Held(), now)
         await self._take_requests(now)
         await self._transfers.take_up_edited(now)
         has_taken_all = await self._take_events(now)
-        self._evaluation.time_passed(now)
+        self.evaluation.time_passed(now)
         await self._sweep(now)
-        await settle(self._evaluation, now)
+        await settle(self.evaluation, now)
         if not self._is_stopping:
             # Runs read during this pass may be newer than `now`: no run may start before it was queued.
             now = max(now, self.clock.now())
@@ -190,7 +157,7 @@ class DependencyEvaluator(Service):
         await self._store_unless_young(now)
         if has_taken_all and not self._places.at(Place.EDITED):
             # Only without stale changes: these may have put ends back, to be decided again.
-            self.stored_until.rise(began_at)
+            self.stored_until = began_at
         self._has_started_all = not self._is_stopping
         self._plan_next_pass()
 
@@ -199,7 +166,7 @@ class DependencyEvaluator(Service):
         if self._channels.finished.qsize() or self._has_news or may_start_more:
             self.wake()
         times = (
-            self._evaluation.next_timer, self._pending.due_at, self._evaluation.ready.retry_at, self._intake.retry_at,
+            self.evaluation.next_timer, self._pending.due_at, self.evaluation.ready.retry_at, self._intake.retry_at,
             self._try_log.due_at,
         )  # fmt: skip
         self.due_at = min((at for at in times if at), default=None)
@@ -207,7 +174,7 @@ class DependencyEvaluator(Service):
     @property
     def _has_news(self) -> bool:
         is_sent = self._channels.runs.qsize() or self._channels.limits.qsize()
-        return bool(self._news or is_sent or self._transfers.are_waiting or self._requests.are_due)
+        return bool(self._news or is_sent or self._transfers.are_waiting or self._transfers.requests_are_due)
 
     # Events
 
@@ -218,7 +185,7 @@ class DependencyEvaluator(Service):
             await self._intake.take_created(created)
         edited = {message.run for message in self._news if isinstance(message, RunEdited)}
         if edited:
-            self._requests.heard()
+            self._transfers.requests_are_due = True
             await self._intake.follow_edits(edited, now)
         changed = {message.dag_id for message in self._news if isinstance(message, DagChanged)}
         if changed:
@@ -236,19 +203,19 @@ class DependencyEvaluator(Service):
         while self._news:
             match self._news[0]:
                 case RunsOrphaned():
-                    self._transfers.look_for_orphans()
+                    self._transfers.may_be_orphans = True
                 case RunCancelled(run):
-                    await self._requests.cancel(run, now)
-                    self._requests.heard()
+                    await self._transfers.cancel(run, now)
+                    self._transfers.requests_are_due = True
                     await self._intake.follow_edits({run}, now)
             self._news.popleft()
 
     async def _take_requests(self, now: datetime) -> None:
         """Do the requests for runs that are active here. Runs that these change are taken up again."""
-        if self._requests.are_due:
+        if self._transfers.requests_are_due:
             # Store pending changes first: a request changes the stored rows.
             await self._store()
-            await self._requests.take(now)
+            await self._transfers.take_requests(now)
 
     async def _take_events(self, now: datetime) -> bool:
         """Process the starts and ends of tries and triggers; return whether none is left."""
@@ -257,12 +224,12 @@ class DependencyEvaluator(Service):
         for message in self._channels.finished.take(MAX_EVENTS):
             match message:
                 case TriggerFired(outcome):
-                    self._evaluation.trigger_fired(outcome, now)
+                    self.evaluation.trigger_fired(outcome, now)
                 case TaskFinished(Started() as started):
-                    self._evaluation.try_started(started, now)
+                    self.evaluation.try_started(started, now)
                 case TaskFinished(Ended() as ended):
-                    self._evaluation.try_ended(ended, now)
-            await settle(self._evaluation, now)
+                    self.evaluation.try_ended(ended, now)
+            await settle(self.evaluation, now)
         return not self._channels.finished.qsize()
 
     async def _sweep(self, now: datetime) -> None:
@@ -272,14 +239,14 @@ class DependencyEvaluator(Service):
             return
         await self._read_pools()
         await self._intake.sweep(now)
-        self._requests.heard()
-        self._transfers.look_for_orphans()
+        self._transfers.requests_are_due = True
+        self._transfers.may_be_orphans = True
         await self._transfers.find_unknown()
         self._transfers.warn_of_lingering(now)
         self._swept_at = now
 
     async def _read_pools(self) -> None:
-        ready = self._evaluation.ready
+        ready = self.evaluation.ready
         capacities = await self._database.read(pool_capacities)
         ready.resize_pools(capacities, await self._database.read(pools_including_deferred))
         if self._database.is_shared:
@@ -291,13 +258,13 @@ class DependencyEvaluator(Service):
 
     async def _start_and_grant(self, now: datetime) -> None:
         await self._intake.start(now)
-        await settle(self._evaluation, now)
-        self._evaluation.ready.try_again(now)
-        self._evaluation.grant(now)
-        if self._are_slots_freed and self._evaluation.ready.are_waiting:
+        await settle(self.evaluation, now)
+        self.evaluation.ready.try_again(now)
+        self.evaluation.grant(now)
+        if self._are_slots_freed and self.evaluation.ready.are_waiting:
             # Slots that others gave back matter only once a task waits, which may be long after.
             await self._read_pools()
-            self._evaluation.grant(now)
+            self.evaluation.grant(now)
 
     async def _store_unless_young(self, now: datetime) -> None:
         if self._is_stopping or not self._pending.waits_for_more(now):
@@ -307,15 +274,15 @@ class DependencyEvaluator(Service):
         """Store the decisions, then announce them. When the database is away, the next tick tries again."""
         pending = self._pending
         # A run that is being stopped is stored once all its tasks are decided, so that no crash leaves it half stopped.
-        await settle(self._evaluation, self.clock.now())
+        await settle(self.evaluation, self.clock.now())
         if pending.is_empty:
             return
         for run in pending.ended_runs:
             self._places.end(run.key)
-        stored = await self._storing.store(pending, tell=self._has_peers())
-        self._evaluation.settled(stored.settled, stored.retry_at, self.clock.now())
+        stored = await self._storing.store(pending, tell=self._intake.has_peers())
+        self.evaluation.settled(stored.settled, stored.retry_at, self.clock.now())
         stale = stored.stale
-        pending.count_stale(len(stale.runs) + len(stale.tasks))
+        pending.n_stale += len(stale.runs) + len(stale.tasks)
         RunMetrics(self.metrics).stored(pending, stale)
         self._try_log.stored(pending, stale, self.clock.now())
         pending.mark_stored()
@@ -325,39 +292,10 @@ class DependencyEvaluator(Service):
                 self._places.disturb(changed[run_id].key, run_id)
         for run in pending.ended_runs:
             self._places.stored(run.key)
-            self._requests.run_ended(run.key)
+            self._transfers.run_ended(run.key)
         self._announcer.announce(pending, stale)
         announce_paused(self._channels, stored.paused)
         pending.clear()
         if stored.settled.refused:
             # Other tasks may take the slots that a refused task gave back.
             self.wake()
-
-
-class Watermark:
-    """An instant of the monotonic clock that only rises, and that other services wait for.
-
-    Args:
-        ask: Requests that it rise soon, up to the present moment.
-
-    Attributes:
-        at: All reports up to this instant are stored.
-    """
-
-    def __init__(self, ask: Callable[[], None]) -> None:
-        self._ask = ask
-        self.at = float("-inf")
-        self._has_risen = anyio.Event()
-
-    def rise(self, at: float) -> None:
-        """Note that all reports up to `at` are stored."""
-        if at > self.at:
-            self.at = at
-            self._has_risen.set()
-            self._has_risen = anyio.Event()
-
-    async def reach(self, at: float) -> None:
-        """Wait until the watermark is at this instant or later."""
-        while self.at < at:
-            self._ask()
-            await self._has_risen.wait()

@@ -5,6 +5,7 @@ A scheduler that shares its database claims runs before it starts them.
 
 from collections import Counter, deque
 from collections.abc import Callable, Collection, Iterable
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
 import msgspec
@@ -18,70 +19,44 @@ from asynsched.scheduling.evaluation.evaluation import Evaluation
 from asynsched.scheduling.evaluation.run import ActiveRun
 from asynsched.scheduling.loading import Loader, VersionCache
 from asynsched.scheduling.places import Place, Places
-from asynsched.scheduling.rules.verdict import Verdict
 from asynsched.scheduling.slices import Slices, settle
 from asynsched.states import FINISHED_RUN_STATES, DagRunState
 from asynsched.store.database import Database
+from asynsched.store.runs import queue
 from asynsched.store.runs.dag_runs import end_queued_run
-from asynsched.store.runs.queue import (
-    QueuedRun,
-    begin_again,
-    claim_runs,
-    dag_admissions,
-    first_queued,
-    queued_groups,
-    queued_runs,
-    runs_elsewhere,
-    runs_of,
-)
 
 log = structlog.get_logger(__name__)
 BUSY_PAUSE = timedelta(milliseconds=20)
 """How long to wait before claiming queued runs again whose rows another transaction has locked."""
 
 
+@dataclass(eq=False, kw_only=True)
 class RunIntake:
     """Admits queued runs to the evaluation.
 
     A method that needs the database changes memory only after the database has answered, so it may be called again.
 
-    Args:
-        places: Where each run is.
+    Attributes:
         owner: Id and lease epoch of the scheduler that runs the admitted runs; None: only find out which would start.
-        has_peers: Whether there are other schedulers.
+        has_peers: Whether there are other schedulers: runs whose code only they can read are left to them.
+        retry_at: When to claim again because another transaction blocked a claim; None: no claim is blocked.
     """
 
-    def __init__(
-        self,
-        *,
-        database: Database,
-        versions: VersionCache,
-        evaluation: Evaluation,
-        channels: Channels,
-        places: Places,
-        owner: tuple[str, int] | None = None,
-        has_peers: Callable[[], bool] = lambda: False,
-    ) -> None:
-        self._database = database
-        self._versions = versions
-        self.loader = Loader(database, versions)
-        self._evaluation = evaluation
-        self._channels = channels
-        self.places = places
-        self._queue = places.queue
+    database: Database
+    versions: VersionCache
+    evaluation: Evaluation
+    channels: Channels
+    places: Places
+    owner: tuple[str, int] | None = None
+    has_peers: Callable[[], bool] = lambda: False
+    retry_at: datetime | None = field(default=None, init=False)
+
+    def __post_init__(self) -> None:
+        self.loader = Loader(self.database, self.versions)
+        self._queue = self.places.queue
         self._slices = Slices()
         self._told = deque[tuple[int, datetime]](maxlen=1_000)
         """Runs that were lately announced as ended before they began: row ids, and when each was queued."""
-        self._owner = owner
-        self._claimer = None
-        if owner is not None and database.is_shared:
-            self._claimer = RunClaimer(database, versions, places, owner, has_peers)
-        self._has_peers = has_peers
-
-    @property
-    def retry_at(self) -> datetime | None:
-        """When to retry claims that other transactions blocked; None: no claim is blocked."""
-        return None if self._claimer is None else self._claimer.retry_at
 
     @property
     def starts_any(self) -> bool:
@@ -90,85 +65,79 @@ class RunIntake:
 
     @property
     def may_start_any(self) -> bool:
-        """Whether a run could start now."""
         return bool(self.places.at(Place.STARTING)) or self._queue.may_start_any
-
-    def verdict(self, dag_id: str, backfill_id: int | None = None) -> Verdict:
-        """Return whether the next queued run of a DAG, or of a backfill, may start, and if not, why."""
-        return self._queue.verdict(dag_id, backfill_id)
 
     async def take_created(self, keys: list[DagRunKey]) -> None:
         """Enqueue the runs that messages announced."""
-        for row in await self._database.read_at_once(queued_runs, keys):
+        for row in await self.database.read_at_once(queue.queued_runs, keys):
             self._enqueue(row)
             if row.has_deadlines:
-                self._channels.deadlines.offer(RunCreated(row.key))
+                self.channels.deadlines.offer(RunCreated(row.key))
 
     async def sweep(self, now: datetime) -> None:
         """Enqueue runs that no message announced, and read again their DAGs and the past of active runs."""
         await self._look_for_queued()
-        for run in [run for run in self._evaluation.runs.values() if run.structure.depend_on_past]:
+        for run in [run for run in self.evaluation.runs.values() if run.structure.depend_on_past]:
             await self._follow_past(run, now)
-        await self.read_dags({key.dag_id for key in self._evaluation.runs})
+        await self.read_dags({key.dag_id for key in self.evaluation.runs})
 
     async def _look_for_queued(self) -> None:
         """Read which DAGs and backfills have queued runs. The runs are read when there is room for them."""
-        await self._slices.take(self._queue.read_anew(await self._database.read(queued_groups)))
-        if self._claimer is not None:
-            await self._claimer.read(self._queue.dag_ids)
+        await self._slices.take(self._queue.read_anew(await self.database.read(queue.queued_groups)))
+        await self._count_elsewhere(self._queue.dag_ids)
 
     async def read_dags(self, dag_ids: set[str]) -> None:
         """Read the pause and the `max_active_runs` of these DAGs if they have runs here; others do not matter yet."""
-        known = dag_ids & (self._queue.dag_ids | {key.dag_id for key in self._evaluation.runs})
+        known = dag_ids & (self._queue.dag_ids | {key.dag_id for key in self.evaluation.runs})
         if known:
-            for dag in await self._database.read_at_once(dag_admissions, sorted(known)):
+            for dag in await self.database.read_at_once(queue.dag_admissions, sorted(known)):
                 self._queue.update_dag(dag.dag_id, is_paused=dag.is_paused, max_active_runs=dag.max_active_runs)
-                self._evaluation.ready.pause(dag.dag_id, paused=dag.is_paused)
-            if self._claimer is not None:
-                await self._claimer.read(known)
+                self.evaluation.ready.pause(dag.dag_id, paused=dag.is_paused)
+            await self._count_elsewhere(known)
 
     async def start(self, now: datetime) -> None:
         """Begin the runs that may start."""
         if self._leaves_runs_to_others:
             return
         if not self.places.at(Place.STARTING):
-            at_most = self._n_slots if self._has_peers() else None
+            at_most = self._n_slots if self.has_peers() else None
             await self._read_first(at_most)
             self.places.admit(at_most)
         starting = self.places.rows_at(Place.STARTING)
-        await self._versions.prepare(row.version_id for row in starting if row.version_id is not None)
-        if self._claimer is not None:
-            await self._claimer.claim(now)
+        await self.versions.prepare(row.version_id for row in starting if row.version_id is not None)
+        if self.owner is not None and self.database.is_shared:
+            await self._claim(*self.owner, now)
         # A run leaves its place only once it has begun: the database may go away between two runs.
         for row in self.places.rows_at(Place.STARTING):
             try:
                 await self._start(row, now)
             except (NotFound, DagError) as exc:
                 log.warning("run.refused", dag_id=row.dag_id, run_id=row.run_id, reason=str(exc))
-                await self._end_queued(row, str(exc), now)
+                await self.database.write(end_queued_run, row.id, DagRunState.FAILED, str(exc), now)
+                self._say_ended_unbegun(msgspec.structs.replace(row, state=DagRunState.FAILED))
                 self.places.lose(row.key)
-            await settle(self._evaluation, now)
+            await settle(self.evaluation, now)
 
     async def _read_first(self, at_most: int | None) -> None:
         """Read the first queued runs of groups that have room for them and none of whose waiting runs is in memory."""
         # Runs that have begun in memory, but are still stored as queued, take up part of the rows that are read.
-        begun = (run for run in self._evaluation.pending.runs.values() if run.stored_state is DagRunState.QUEUED)
+        begun = (run for run in self.evaluation.pending.runs.values() if run.stored_state is DagRunState.QUEUED)
         n_begun = Counter(self._queue.group_of(run.key) for run in begun)
         wanted = [(group, n + n_begun[group]) for group, n in self._queue.to_read(at_most)]
         if not wanted:
             return
-        found = await self._database.read_at_once(first_queued, wanted)
+        found = await self.database.read_at_once(queue.first_queued, wanted)
         for (group, limit), rows in zip(wanted, found, strict=True):
             waiting = [row for row in rows if self._is_waiting(row)]
             # If none of them waits, reading them again before the next sweep is useless.
             self._queue.take_first(group, waiting, is_all=len(rows) < limit or not waiting)
 
-    async def _start(self, row: QueuedRun, now: datetime) -> None:
-        begun: QueuedRun | None = row
+    async def _start(self, row: queue.QueuedRun, now: datetime) -> None:
+        begun: queue.QueuedRun | None = row
         is_cleared = row.has_begun and row.state != DagRunState.RUNNING
-        if is_cleared and self._owner is not None:
+        if is_cleared and self.owner is not None:
             # The run may have been edited since it was admitted: read it once it is ours.
-            begun = await self._database.write(begin_again, row.id, *self._owner, now)
+            begun = await self.database.write(queue.begin_again, row.id, *self.owner, now)
         if begun is None:
             self.places.lose(row.key)
             return
@@ -176,40 +145,40 @@ class RunIntake:
         tasks = await self.loader.fill(run, is_new=not row.has_begun)
         if is_cleared or row.state == DagRunState.RUNNING:
             # A run that was claimed and has never begun has no task instances yet.
-            self._evaluation.resume_run(run, tasks, now)
+            self.evaluation.resume_run(run, tasks, now)
         else:
-            self._evaluation.start_run(run, now)
+            self.evaluation.start_run(run, now)
         self.places.begin(row.key)
 
     @property
     def _leaves_runs_to_others(self) -> bool:
         """Whether this scheduler is full, and others may have room for queued runs."""
-        return self._has_peers() and not self._n_slots
+        return self.has_peers() and not self._n_slots
 
     @property
     def _n_slots(self) -> int:
         """How many more tasks could run here at once. A run has at least one."""
-        parallelism = self._evaluation.ready.parallelism
+        parallelism = self.evaluation.ready.parallelism
         return max(0, (parallelism.capacity or 0) - parallelism.used)
 
     async def follow_backfills(self, dag_ids: set[str]) -> None:
         """Read the changed backfills of these DAGs: their runs, and whether they are paused."""
         waiting = self._queue.waiting_of(dag_ids)
-        self._note_gone(waiting, await self._database.read(runs_of, waiting) if waiting else [])
+        self._note_gone(waiting, await self.database.read(queue.runs_of, waiting) if waiting else [])
         await self._look_for_queued()
 
     async def follow_edits(self, keys: set[DagRunKey], now: datetime) -> None:
         """Read edited runs again: queued ones, and those that came before active runs."""
-        found = await self._database.read(runs_of, sorted(keys))
+        found = await self.database.read(queue.runs_of, sorted(keys))
         for row in found:
             if row.state == DagRunState.QUEUED:
                 self._enqueue(row)
-        self._note_gone(sorted(keys - self._evaluation.runs.keys()), found)
-        for run in list(self._evaluation.runs.values()):
+        self._note_gone(sorted(keys - self.evaluation.runs.keys()), found)
+        for run in list(self.evaluation.runs.values()):
             if run.key_before in keys:
                 await self._follow_past(run, now)
 
-    def _note_gone(self, keys: Collection[DagRunKey], found: Iterable[QueuedRun]) -> None:
+    def _note_gone(self, keys: Collection[DagRunKey], found: Iterable[queue.QueuedRun]) -> None:
         """Remove runs from the queue that are no longer queued, and announce those that ended before they began.
 
         Args:
@@ -229,30 +198,26 @@ class RunIntake:
 
     async def _follow_past(self, run: ActiveRun, now: datetime) -> None:
         """Read a run's past, unless the run before is active here: then its changes are passed on as they happen."""
-        if run.key_before not in self._evaluation.runs and await self.loader.read_past(run):
-            self._evaluation.past_read(run, now)
+        if run.key_before not in self.evaluation.runs and await self.loader.read_past(run):
+            self.evaluation.past_read(run, now)
 
-    def take_up(self, row: QueuedRun) -> None:
+    def take_up(self, row: queue.QueuedRun) -> None:
         """Prepare to resume a run that was begun by another scheduler, or by a claim whose answer was lost."""
         self.places.take_up(row)
-        self._evaluation.ready.pause(row.dag_id, paused=row.is_paused)
+        self.evaluation.ready.pause(row.dag_id, paused=row.is_paused)
         if row.has_deadlines:
-            self._channels.deadlines.offer(RunCreated(row.key))
+            self.channels.deadlines.offer(RunCreated(row.key))
 
-    def _enqueue(self, row: QueuedRun) -> None:
+    def _enqueue(self, row: queue.QueuedRun) -> None:
         if self._is_waiting(row):
-            self._evaluation.ready.pause(row.dag_id, paused=row.is_paused)
+            self.evaluation.ready.pause(row.dag_id, paused=row.is_paused)
             self.places.heard(row)
 
-    def _is_waiting(self, row: QueuedRun) -> bool:
+    def _is_waiting(self, row: queue.QueuedRun) -> bool:
         """Return whether a queued run has not begun in memory."""
-        return row.key not in self._evaluation.runs and self.places.may_wait(row.key)
+        return row.key not in self.evaluation.runs and self.places.may_wait(row.key)
 
-    async def _end_queued(self, row: QueuedRun, reason: str, now: datetime) -> None:
-        await self._database.write(end_queued_run, row.id, DagRunState.FAILED, reason, now)
-        self._say_ended_unbegun(msgspec.structs.replace(row, state=DagRunState.FAILED))
-
-    def _say_ended_unbegun(self, row: QueuedRun) -> None:
+    def _say_ended_unbegun(self, row: queue.QueuedRun) -> None:
         # Several messages may announce the same end: count it once.
         if (row.id, row.queued_at) not in self._told:
             self._told.append((row.id, row.queued_at))
@@ -260,37 +225,12 @@ class RunIntake:
 
     def _say_ended(self, key: DagRunKey, state: str) -> None:
         ended = RunEnded(key, state)
-        self._channels.run_ends.put_nowait(ended)
-        self._channels.dag_changes.offer(ended)
+        self.channels.run_ends.put_nowait(ended)
+        self.channels.dag_changes.offer(ended)
 
+    # Claims, where other schedulers share the database
 
-class RunClaimer:
-    """Claims admitted runs for this scheduler, if other schedulers leave them to it.
-
-    Args:
-        owner: Id and lease epoch of the scheduler.
-        has_peers: Whether there are others: runs whose code only they can read are left to them.
-
-    Attributes:
-        retry_at: When to claim again because another transaction blocked a claim; None: no claim is blocked.
-    """
-
-    def __init__(
-        self,
-        database: Database,
-        versions: VersionCache,
-        places: Places,
-        owner: tuple[str, int],
-        has_peers: Callable[[], bool],
-    ) -> None:
-        self._has_peers = has_peers
-        self._database = database
-        self._versions = versions
-        self._places = places
-        self._owner = owner
-        self.retry_at: datetime | None = None
-
-    async def claim(self, now: datetime) -> None:
+    async def _claim(self, scheduler_id: str, epoch: int, now: datetime) -> None:
         """Claim the starting runs that are queued. A run that was not claimed waits again if it is still queued.
 
         Runs whose code cannot be loaded stay as they are.
@@ -300,47 +240,48 @@ class RunClaimer:
         wanted = await self._loadable()
         if not wanted:
             return
-        claims = await self._database.write(claim_runs, [row.id for row in wanted], *self._owner, now)
+        claims = await self.database.write(queue.claim_runs, [row.id for row in wanted], scheduler_id, epoch, now)
         keys = [row.key for row in wanted if row.id in claims.held]
-        held = await self._database.read(queued_runs, keys) if keys else []
-        self._places.queue.note_elsewhere(claims.n_elsewhere)
+        held = await self.database.read(queue.queued_runs, keys) if keys else []
+        self._queue.note_elsewhere(claims.n_elsewhere)
         own = {row.id: row for row in claims.own}
         for row in wanted:
             if row.id in own:
-                self._places.claimed(msgspec.structs.replace(own[row.id], has_begun=row.has_begun))
+                self.places.claimed(msgspec.structs.replace(own[row.id], has_begun=row.has_begun))
             else:
-                self._places.lose(row.key)
+                self.places.lose(row.key)
         for row in held:
-            self._places.heard(row)
+            self.places.heard(row)
         if claims.is_busy:
             self.retry_at = now + BUSY_PAUSE + jitter(BUSY_PAUSE)
 
-    async def _loadable(self) -> list[QueuedRun]:
+    async def _loadable(self) -> list[queue.QueuedRun]:
         """Return the starting runs that are queued and can begin here; leave to others those that only they can."""
         wanted = []
-        for row in self._places.rows_at(Place.STARTING):
+        for row in self.places.rows_at(Place.STARTING):
             is_loadable = row.state == DagRunState.QUEUED and await self._is_loadable(row)
-            if is_loadable is None and self._has_peers():
+            if is_loadable is None and self.has_peers():
                 log.warning("run.left_to_others", dag_id=row.dag_id, run_id=row.run_id)
-                self._places.leave_queued(row)
+                self.places.leave_queued(row)
             elif is_loadable:
                 wanted.append(row)
         return wanted
 
-    async def read(self, dag_ids: Iterable[str]) -> None:
+    async def _count_elsewhere(self, dag_ids: Collection[str]) -> None:
         """Read the numbers of other schedulers' running runs of these DAGs."""
-        groups = self._places.queue.groups_of(set(dag_ids))
-        if groups:
+        if self.owner is None or not self.database.is_shared:
+            return
+        if groups := self._queue.groups_of(dag_ids):
             of_dags = sorted({group[0] for group in groups})
-            found = await self._database.read_at_once(runs_elsewhere, of_dags, self._owner[1])
-            self._places.queue.note_elsewhere({group: found.get(group, 0) for group in groups})
+            found = await self.database.read_at_once(queue.runs_elsewhere, of_dags, self.owner[1])
+            self._queue.note_elsewhere({group: found.get(group, 0) for group in groups})
 
-    async def _is_loadable(self, row: QueuedRun) -> bool | None:
+    async def _is_loadable(self, row: queue.QueuedRun) -> bool | None:
         """Return whether the run's version exists; None: it exists, but only a newer asynsched can read it."""
         if row.version_id is None:
             return False
         try:
-            await self._versions.get(row.version_id)
+            await self.versions.get(row.version_id)
         except NotFound:
             return False
         except DagError:

@@ -5,10 +5,11 @@ The code and structure of a DAG version are loaded once for all runs that are pi
 
 from collections import OrderedDict
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field, fields
 from functools import partial
 from itertools import chain
 from pathlib import Path
+from typing import TypeVar
 
 import anyio.to_thread
 import msgspec
@@ -18,13 +19,12 @@ from asynsched.errors import DagError, NotFound
 from asynsched.protocol.home_files import lay_out_source
 from asynsched.protocol.messages import CodeVersion, SourceRef
 from asynsched.protocol.plainness import looks_plain
+from asynsched.scheduling.evaluation.changes import StoredDeferral
 from asynsched.scheduling.evaluation.decisions import SKIPMIXIN_KEY
-from asynsched.scheduling.evaluation.deferral import decoded
 from asynsched.scheduling.evaluation.run import ActiveRun, ActiveTask
 from asynsched.scheduling.evaluation.structure import DagStructure, compile_structure
-from asynsched.scheduling.rules.clearing import fits
 from asynsched.scheduling.rules.past_depends import GOOD_STATES, PastTask
-from asynsched.scheduling.rules.run_end import decoded as decoded_stop
+from asynsched.scheduling.rules.run_end import RunStop
 from asynsched.scheduling.slices import Slices
 from asynsched.serialization.decode import decode_dag
 from asynsched.states import DagRunState, TaskInstanceState
@@ -33,9 +33,13 @@ from asynsched.store.database import Database
 from asynsched.store.runs.queue import QueuedRun
 from asynsched.store.runs.task_instances import StoredPast, load_task_instances, read_past
 from asynsched.store.runs.xcoms import get_xcoms
-from asynsched.store.schema import DagVersionRow, TaskInstanceRow, XComValue
+from asynsched.store.schema import DagRunRow, DagVersionRow, TaskInstanceRow, XComValue
 
+T = TypeVar("T")
 MAX_LOADED = 1000
+_OF_RUN = {found.name for found in fields(ActiveRun)} & {"key", *DagRunRow.__struct_fields__}
+_OF_TASK = {found.name for found in fields(ActiveTask)} & {*TaskInstanceRow.__struct_fields__}
+"""The values that a row and its object in memory have under one name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,23 +51,22 @@ class LoadedVersion:
     code: CodeVersion
 
 
+@dataclass(eq=False)
 class VersionCache:
     """Loads versions, and writes their sources to the folder from which this machine's executors read them.
 
-    Args:
-        database: Where versions and sources are stored.
+    Attributes:
         sources_folder: Folder with one file per source, named by content hash.
         dags_folder: Absolute path to which the sources' paths are relative.
         in_thread: Whether a version is prepared in a thread. A simulation prepares it in the event loop, because its
             order must not depend on when a thread is done.
     """
 
-    def __init__(self, database: Database, sources_folder: Path, dags_folder: Path, *, in_thread: bool = True) -> None:
-        self._database = database
-        self._sources_folder = sources_folder
-        self._dags_folder = dags_folder
-        self._in_thread = in_thread
-        self._loaded: OrderedDict[int, LoadedVersion] = OrderedDict()
+    database: Database
+    sources_folder: Path
+    dags_folder: Path
+    in_thread: bool = field(default=True, kw_only=True)
+    _loaded: OrderedDict[int, LoadedVersion] = field(default_factory=OrderedDict, init=False)
 
     async def get(self, version_id: int) -> LoadedVersion:
         """Return a version. Raises NotFound if the database has none with that id, DagError if it cannot be decoded."""
@@ -84,8 +87,8 @@ class VersionCache:
 
     async def _load(self, version_ids: list[int]) -> list[LoadedVersion | DagError]:
         """Load those of some versions that exist, with one query and one call in a thread."""
-        rows, texts = await self._database.read(read_versions, version_ids)
-        if self._in_thread:
+        rows, texts = await self.database.read(read_versions, version_ids)
+        if self.in_thread:
             # A large DAG takes a while: do not block the event loop.
             found = await anyio.to_thread.run_sync(self._compile, rows, texts)
         else:
@@ -96,7 +99,10 @@ class VersionCache:
         return found
 
     def _compile(self, rows: list[DagVersionRow], texts: dict[str, str]) -> list[LoadedVersion | DagError]:
-        self._lay_out(texts)
+        # The files are copies of the database's texts, so they need not be synced: the next scheduler finds and
+        # replaces any that a power cut has damaged.
+        for content_hash, text in texts.items():
+            lay_out_source(self.sources_folder, content_hash, text)
         return [self._compiled(row, texts) for row in rows]
 
     def _compiled(self, row: DagVersionRow, texts: dict[str, str]) -> LoadedVersion | DagError:
@@ -106,42 +112,33 @@ class VersionCache:
             return exc
         sources = tuple(SourceRef(ref.path, ref.module, ref.content_hash) for ref in row.sources)
         is_plain = looks_plain([texts.get(ref.content_hash, "") for ref in sources], [ref.module for ref in sources])
-        code = CodeVersion(row.version_hash, str(self._dags_folder), sources, is_plain=is_plain)
+        code = CodeVersion(row.version_hash, str(self.dags_folder), sources, is_plain=is_plain)
         return LoadedVersion(row.id, structure, code)
 
-    def _lay_out(self, texts: dict[str, str]) -> None:
-        """Write the sources whose files are missing or differ from the database, which is authoritative.
 
-        The files are copies, so they need not be synced: the next scheduler finds and replaces any that a power cut
-        has damaged.
-        """
-        for content_hash, text in texts.items():
-            lay_out_source(self._sources_folder, content_hash, text)
-
-
+@dataclass(eq=False)
 class Loader:
     """Reads stored runs, each on the version that it is pinned to. It changes only the runs passed to it."""
 
-    def __init__(self, database: Database, versions: VersionCache) -> None:
-        self._database = database
-        self._versions = versions
-        self._slices = Slices()
+    database: Database
+    versions: VersionCache
+    _slices: Slices = field(default_factory=Slices, init=False)
 
     async def run(self, row: QueuedRun) -> ActiveRun:
         """Return a stored run without its task instances. Raises NotFound or DagError if its version is not usable."""
         if row.version_id is None:
             raise NotFound("version of the DAG", row.dag_id)
-        run = active_run(row, await self._versions.get(row.version_id))
+        run = active_run(row, await self.versions.get(row.version_id))
         if run.structure.depend_on_past:
             await self.read_past(run)
         return run
 
     async def tasks(self, run: ActiveRun) -> list[ActiveTask]:
         """Return the stored task instances of a run, with the skips that branches and short circuits decided."""
-        rows = await self._database.read(load_task_instances, run.id)
+        rows = await self.database.read(load_task_instances, run.id)
         decisions: list[XComValue] = []
         if any(run.structure.deciders.values()):
-            decisions = await self._database.read(partial(get_xcoms, key=SKIPMIXIN_KEY), run.id)
+            decisions = await self.database.read(partial(get_xcoms, key=SKIPMIXIN_KEY), run.id)
         return active_tasks(run, rows, decisions)
 
     async def fill(self, run: ActiveRun, *, is_new: bool = False) -> list[ActiveTask]:
@@ -159,7 +156,7 @@ class Loader:
         catchup = bool(run.structure.dag.catchup)
         never_seen = frozenset(task_id for task_id, past in run.past.items() if not past.has_earlier)
         read = partial(read_past, catchup=catchup, never_seen=never_seen)
-        stored = await self._database.read(read, run.key.dag_id, run.logical_date, downstream)
+        stored = await self.database.read(read, run.key.dag_id, run.logical_date, downstream)
         before = run.past
         run.key_before, run.past = (stored.key, past_of(run, stored)) if stored is not None else (None, {})
         return run.past != before
@@ -175,37 +172,20 @@ def read_versions(conn: Connection, version_ids: list[int]) -> tuple[list[DagVer
 def active_run(row: QueuedRun, version: LoadedVersion) -> ActiveRun:
     """Return a stored run, without its task instances, on the version that it is pinned to."""
     return ActiveRun(
-        id=row.id,
-        key=row.key,
+        **{name: getattr(row, name) for name in _OF_RUN}
+        | {"version_id": version.id, "state": DagRunState(row.state), "stop": _decoded(row.stop, RunStop)},
         structure=version.structure,
         code=version.code,
-        version_id=version.id,
-        run_type=row.run_type,
-        run_after=row.run_after,
-        queued_at=row.queued_at,
-        logical_date=row.logical_date,
-        data_interval_start=row.data_interval_start,
-        data_interval_end=row.data_interval_end,
-        conf=row.conf,
-        state=DagRunState(row.state),
-        started_at=row.started_at,
         stored_state=DagRunState(row.state),
         stored_epoch=row.lease_epoch,
-        stop=decoded_stop(row.stop),
     )
 
 
 def active_tasks(
     run: ActiveRun, rows: Iterable[TaskInstanceRow], decisions: Iterable[XComValue] = ()
 ) -> list[ActiveTask]:
-    """Return a run's stored task instances, without those for which its version has no place.
-
-    Args:
-        run: The run.
-        rows: The rows of its task instances.
-        decisions: The skips that its branches and short circuits decided.
-    """
-    tasks = [_active_task(run, row) for row in rows if _has_place(run.structure, row)]
+    """Return a run's stored task instances that its version has, with the skips that branches and the like decided."""
+    tasks = [_active_task(run, row) for row in rows if run.structure.has_place(row.task_id, row.map_index)]
     by_key = {(task.task_id, task.map_index): task for task in tasks}
     for found in decisions:
         if (task := by_key.get((found.task_id, found.map_index))) is not None:
@@ -213,36 +193,22 @@ def active_tasks(
     return tasks
 
 
-def _has_place(structure: DagStructure, row: TaskInstanceRow) -> bool:
-    task = structure.tasks.get(row.task_id)
-    return fits(task, row.map_index, is_mapped=task is not None and structure.is_mapped(row.task_id))
-
-
 def _active_task(run: ActiveRun, row: TaskInstanceRow) -> ActiveTask:
     state = None if row.state is None else TaskInstanceState(row.state)
     return ActiveTask(
+        **{name: getattr(row, name) for name in _OF_TASK}
+        | {"state": state, "deferral": _decoded(row.deferral, StoredDeferral)},
         run=run,
         task=run.structure.tasks[row.task_id],
-        map_index=row.map_index,
-        state=state,
-        reason=row.reason,
-        try_number=row.try_number,
-        max_tries=row.max_tries,
-        machine_kills=row.machine_kills,
-        token=row.token,
-        scheduled_at=row.scheduled_at,
-        queued_at=row.queued_at,
-        started_at=row.started_at,
-        ended_at=row.ended_at,
-        next_try_at=row.next_try_at,
-        rendered_map_index=row.rendered_map_index,
-        result_length=row.result_length,
-        deferral=decoded(row.deferral),
         ignored=frozenset((row.ignored_dependencies or "").split()),
         stored_state=state,
         stored_try=row.try_number,
         is_stored=True,
     )
+
+
+def _decoded(text: str | None, kind: type[T]) -> T | None:
+    return None if text is None else msgspec.json.decode(text, type=kind)
 
 
 def past_of(run: ActiveRun, stored: StoredPast) -> dict[str, PastTask]:

@@ -134,7 +134,6 @@ class Places:
         self.queue.leave_to_others(row)
 
     def begin(self, key: DagRunKey) -> None:
-        """A starting run is active now."""
         self._move(key, self._runs[key].row_id, Place.ACTIVE)
 
     # Runs that end, and runs that were changed elsewhere
@@ -145,7 +144,6 @@ class Places:
             self._move(key, self._runs[key].row_id, Place.LEAVING)
 
     def stored(self, key: DagRunKey) -> None:
-        """The end of a leaving run is stored."""
         if self.of(key) is Place.LEAVING:
             self.lose(key)
 
@@ -221,9 +219,6 @@ class Admission:
     them, so that neither memory nor a sweep grows with the number of waiting runs.
 
     The groups that could start a run are kept in the order of their turns, so that no step looks at the others.
-
-    Args:
-        at_once: How many runs one pass starts at most.
     """
 
     def __init__(self, at_once: int) -> None:
@@ -396,7 +391,6 @@ class Admission:
         return True
 
     def has(self, run: DagRunKey) -> bool:
-        """Return whether a queued run is in memory."""
         return run in self._known
 
     def waiting_of(self, dag_ids: Collection[str]) -> list[DagRunKey]:
@@ -404,7 +398,6 @@ class Admission:
         return [key for key in self._known if key.dag_id in dag_ids]
 
     def group_of(self, run: DagRunKey) -> Group | None:
-        """Return the group of an active run."""
         return self._group_of.get(run)
 
     @property
@@ -414,7 +407,6 @@ class Admission:
 
     @property
     def may_start_any(self) -> bool:
-        """Whether a queued run could start now."""
         return bool(self._turns)
 
     def _limit(self, at_most: int | None) -> int:

@@ -51,12 +51,10 @@ class RunWaiters(Service):
                 del self._waiting[run]
 
     async def until_ended(self, n: int) -> None:
-        """Wait until that many runs have ended."""
         while self.n_ended < n:
             await self._next_end.wait()
 
     async def tick(self, now: datetime) -> None:
-        """Wake the callers that wait for ended runs."""
         for message in self._channels.run_ends.take():
             self.n_ended += 1
             self._wake(message.run)

@@ -1,4 +1,4 @@
-"""Transfers of stored runs into memory: taken over from schedulers that are gone, or taken up again after an edit."""
+"""Transfers of stored runs into memory: taken over from schedulers that are gone, or taken up again after a request."""
 
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from datetime import datetime, timedelta
@@ -7,29 +7,22 @@ import structlog
 from sqlalchemy import Connection
 
 from asynsched.bell import Hint, encode_hints
-from asynsched.channels import Channels, TaskFinished
-from asynsched.errors import DagError, NotFound
+from asynsched.channels import TaskFinished
+from asynsched.errors import AsynschedError, DagError, NotFound, StoreUnavailable
 from asynsched.executors.base import Held
 from asynsched.keys import DagRunKey
 from asynsched.protocol.messages import Ended
 from asynsched.scheduling.announcements import Announcer
-from asynsched.scheduling.evaluation.evaluation import Evaluation
 from asynsched.scheduling.evaluation.run import ActiveRun
 from asynsched.scheduling.intake import RunIntake
 from asynsched.scheduling.places import Place
-from asynsched.scheduling.requests.request_taking import RequestTaker
+from asynsched.scheduling.requests.run_requests import do_request, end_request, submit_by_program
+from asynsched.scheduling.rules.run_end import RunStop, cancelled, marked_failed
 from asynsched.scheduling.slices import settle
 from asynsched.states import SLOT_TASK_STATES
-from asynsched.store.database import Database
-from asynsched.store.runs.queue import (
-    MOST_TAKEN_OVER,
-    QueuedRun,
-    give_back_run,
-    owned_run_ids,
-    owned_runs,
-    take_over_runs,
-)
-from asynsched.store.runs.requests import OpenRequest
+from asynsched.states import TaskInstanceState as State
+from asynsched.store.runs import queue
+from asynsched.store.runs.requests import CancelRun, MarkRun, OpenRequest, open_requests
 from asynsched.store.runs.task_instances import tokens_of_tries
 from asynsched.store.schedulers import notify
 
@@ -40,56 +33,51 @@ LINGERING = timedelta(minutes=1)
 
 
 class RunTransfers:
-    """Brings stored runs into the evaluation, and drops those that now belong to another scheduler.
+    """Brings stored runs into the evaluation, does the requests for them, and drops those that are no longer ours.
 
     Args:
-        owner: Id and lease epoch of this scheduler.
         store: Stores the decisions made until now.
         kill_time: How long a try may take to end once it was told to.
+
+    Attributes:
+        requests_are_due: Whether there may be requests to do now.
+        may_be_orphans: Whether there may be runs whose scheduler is gone, for which the next `adopt` looks.
     """
 
     def __init__(
         self,
-        *,
-        database: Database,
-        channels: Channels,
-        evaluation: Evaluation,
         intake: RunIntake,
         announcer: Announcer,
-        requests: RequestTaker,
-        owner: tuple[str, int],
         store: Callable[[], Awaitable[None]],
         kill_time: timedelta,
     ) -> None:
-        self._database = database
-        self._finished = channels.finished
-        self._evaluation = evaluation
         self._intake = intake
+        self._database = intake.database
+        self._finished = intake.channels.finished
+        self._evaluation = intake.evaluation
+        self._owner = (intake.evaluation.pending.scheduler_id, intake.evaluation.pending.lease_epoch)
         self._places = intake.places
         self._loader = intake.loader
         self._announcer = announcer
-        self._requests = requests
-        self._owner = owner
         self._store = store
         self._kill_time = kill_time
-        self._may_be_orphans = False
+        self._ending: set[DagRunKey] = set()
+        """Runs that a request is to end: their requests are due once the run has ended, or was taken up again."""
+        self.requests_are_due = True
+        self.may_be_orphans = False
         self._is_unanswered = False
 
     @property
     def are_waiting(self) -> bool:
         """Whether there is something left to take up."""
-        return self._may_be_orphans or bool(self._places.at(Place.EDITED) or self._places.at(Place.TAKEN_OVER))
+        return self.may_be_orphans or bool(self._places.at(Place.EDITED) or self._places.at(Place.TAKEN_OVER))
 
     async def recover(self, held: Held, now: datetime) -> None:
         """Take up the runs without an owner, and those of their tries that the executor still holds."""
-        self._evaluation.expect_ends(held.starting | held.running)
-        self._may_be_orphans = True
-        while self._may_be_orphans:
+        self._evaluation.tries.unclaimed |= held.starting | held.running
+        self.may_be_orphans = True
+        while self.may_be_orphans:
             await self.adopt(held, now)
-
-    def look_for_orphans(self) -> None:
-        """Make the next `adopt` look for runs whose scheduler is gone."""
-        self._may_be_orphans = True
 
     async def adopt(self, held: Held, now: datetime) -> bool:
         """Take over some of the runs without an owner, if there may be any.
@@ -108,13 +96,13 @@ class RunTransfers:
                     self._places.take_over(owned[found.row_id])
                 else:
                     await self._lose_taken_over(found.key, now)
-        if self._may_be_orphans:
+        if self.may_be_orphans:
             await self._take_over()
         rows = self._places.rows_at(Place.TAKEN_OVER)
         if not rows:
             return False
         dag_ids = {row.dag_id for row in rows}
-        wanted = await self._requests.of([row.id for row in rows])
+        wanted = await self._requests_of([row.id for row in rows])
         try:
             # A run leaves its place only once it is taken up: the database may go away between two runs.
             for row in rows:
@@ -130,9 +118,9 @@ class RunTransfers:
                 self._places.take_over(row)
         self._is_unanswered = True
         left = frozenset(found.row_id for found in self._places.at(Place.LEFT))
-        found = await self._database.write(take_over_runs, *self._owner, excluding=left)
+        found = await self._database.write(queue.take_over_runs, *self._owner, excluding=left)
         self._is_unanswered = False
-        self._may_be_orphans = len(found) == MOST_TAKEN_OVER
+        self.may_be_orphans = len(found) == queue.MOST_TAKEN_OVER
         for row in found:
             self._places.take_over(row)
         if found:
@@ -165,34 +153,34 @@ class RunTransfers:
 
     def warn_of_lingering(self, now: datetime) -> None:
         """Warn once of each run that waits for processes that should be gone, such as one in state D."""
-        for run, tokens in self._evaluation.take_lingering(now - self._kill_time - LINGERING):
+        for run, tokens in self._evaluation.tries.take_lingering(now - self._kill_time - LINGERING):
             log.warning("run.waits_for_processes", dag_id=run.key.dag_id, run_id=run.key.run_id, tokens=tokens)
 
-    async def _unknown(self) -> list[QueuedRun]:
+    async def _unknown(self) -> list[queue.QueuedRun]:
         places = (Place.ACTIVE, Place.LEAVING, Place.TAKEN_OVER)
         known = {found.row_id for place in places for found in self._places.at(place)}
-        unknown = set(await self._database.read(owned_run_ids, self._owner[1])) - known
+        unknown = set(await self._database.read(queue.owned_run_ids, self._owner[1])) - known
         return list((await self._owned(sorted(unknown))).values())
 
     def _lose(self, key: DagRunKey) -> None:
         """Forget a run that is no longer ours, unless it waits here again."""
         if self._places.of(key) is not Place.QUEUED:
             self._places.lose(key)
-        self._requests.run_lost(key)
+        self._ending.discard(key)
 
     async def _lose_taken_over(self, key: DagRunKey, now: datetime) -> None:
         """Forget a run that was taken over and is no longer ours; it waits here if it is queued again."""
         self._lose(key)
         await self._intake.follow_edits({key}, now)
 
-    async def _owned(self, run_ids: Collection[int]) -> dict[int, QueuedRun]:
+    async def _owned(self, run_ids: Collection[int]) -> dict[int, queue.QueuedRun]:
         """Return these runs as they are stored now, except those that are no longer ours."""
         if not run_ids:
             return {}
-        return {row.id: row for row in await self._database.read(owned_runs, self._owner[1], list(run_ids))}
+        return {row.id: row for row in await self._database.read(queue.owned_runs, self._owner[1], list(run_ids))}
 
     async def _take_up(
-        self, row: QueuedRun, held: Held | None, now: datetime, wanted: Sequence[OpenRequest] = ()
+        self, row: queue.QueuedRun, held: Held | None, now: datetime, wanted: Sequence[OpenRequest] = ()
     ) -> None:
         """Take up a running run as it is stored.
 
@@ -206,7 +194,7 @@ class RunTransfers:
             if wanted:
                 if held is not None and held.ended:
                     await self._store_ends(row, run, held, now)
-                stop = await self._requests.do_unheld(wanted, now)
+                stop = await self._do_unheld(wanted, now)
                 if (edited := (await self._owned({row.id})).get(row.id)) is None:
                     await self._lose_taken_over(row.key, now)
                     return  # it has ended, or is another scheduler's by now
@@ -216,28 +204,31 @@ class RunTransfers:
             return
         tasks = await self._loader.fill(run)
         # A stored try was launched, so its end will be reported.
-        may_be_left = held is None or held.starting or held.running or self._evaluation.unclaimed
+        may_be_left = held is None or held.starting or held.running or self._evaluation.tries.unclaimed
         launched = await self._database.read(tokens_of_tries, row.id) if may_be_left else frozenset()
         let_go = self._evaluation.drop_run(run.key)
         self._intake.take_up(row)
         # `unclaimed` has tries of runs that could not be read before and, because of these tries, were not given back.
-        left = self._evaluation.unclaimed | (set(let_go) if held is None else held.starting | held.running)
+        left = self._evaluation.tries.unclaimed | (set(let_go) if held is None else held.starting | held.running)
         awaited = {task.token for task in tasks if task.state in SLOT_TASK_STATES}
-        self._evaluation.leave(run, (left & launched) - awaited, now)
+        self._evaluation.tries.leave(run, (left & launched) - awaited, now)
         self._evaluation.resume_run(run, tasks, now, stop)
         self._places.begin(run.key)
         # If resuming the run has left tries that the executor does not know, their ends will not be reported.
-        for token in sorted(set(self._evaluation.leaving_of(run)) - left):
+        for token in sorted(set(self._evaluation.tries.leaving_of(run)) - left):
             self._evaluation.try_gone(token, now)
-        self._requests.run_taken_up(run.key, is_foreign=held is not None)
+        # Another scheduler may have left requests open.
+        self.requests_are_due |= held is not None or run.key in self._ending
         if held is not None:
             self._announcer.settle(tasks, held, now)
         else:
             self._announcer.end_tries(let_go, tasks)
-            self._announcer.launch_unknown(let_go, tasks, now)
+            # The queued tries that memory did not know: the answer that they were stored was lost.
+            unknown = [task for task in tasks if task.state is State.QUEUED and task.token not in let_go]
+            self._announcer.settle(unknown, Held(), now)
         await settle(self._evaluation, now)
 
-    async def _store_ends(self, row: QueuedRun, run: ActiveRun, held: Held, now: datetime) -> None:
+    async def _store_ends(self, row: queue.QueuedRun, run: ActiveRun, held: Held, now: datetime) -> None:
         """Store the ends of a run's tries that ended while no scheduler served, as one would have done then.
 
         Requests for the run come after that: the try of a cleared task goes into the history as it ended.
@@ -248,7 +239,7 @@ class RunTransfers:
             return
         self._intake.take_up(row)
         # A request may make a task run again, so the run must not end before the requests are done.
-        self._evaluation.leave(run, [f"requests of run {row.id}"], now)
+        self._evaluation.tries.leave(run, [f"requests of run {row.id}"], now)
         self._evaluation.resume_run(run, tasks, now)
         # Should the database go away first, the run still has to be taken up as it is stored then.
         self._places.take_over(row)
@@ -268,25 +259,110 @@ class RunTransfers:
                 self._finished.put_nowait(message)
         return ends
 
-    async def _give_back(self, row: QueuedRun, reason: str) -> None:
+    async def _give_back(self, row: queue.QueuedRun, reason: str) -> None:
         """Leave a run that this scheduler cannot read to others: a newer one may be able to.
 
         Keep the run while a try of it may run here: another scheduler would start that try again.
         """
         let_go = self._evaluation.drop_run(row.key)
-        self._evaluation.expect_ends(let_go)
+        self._evaluation.tries.unclaimed.update(let_go)
         self._announcer.end_tries(let_go)
-        if self._evaluation.unclaimed & await self._database.read(tokens_of_tries, row.id):
+        if self._evaluation.tries.unclaimed & await self._database.read(tokens_of_tries, row.id):
             # The sweep finds the run again.
             self._lose(row.key)
             return
         await self._database.write(give_back, row.id, *self._owner)
         self._places.give_back(row)
-        self._requests.run_lost(row.key)
+        self._ending.discard(row.key)
         log.warning("run.given_back", dag_id=row.dag_id, run_id=row.run_id, reason=reason)
+
+    # Requests: clear, mark, cancel
+
+    def run_ended(self, key: DagRunKey) -> None:
+        """The end of a run is stored."""
+        self.requests_are_due |= key in self._ending
+
+    async def take_requests(self, now: datetime) -> None:
+        """Do every open request for our runs that can be done now; the runs that these change become EDITED.
+
+        A request is done in the database, and its run is then taken up again from there. A run that a request ends is
+        first ended in memory: the request stays open until then, so that it survives a crash, and later requests wait.
+        """
+        waiting: set[DagRunKey] = set()
+        has_more = False
+        for wanted in await self._database.read(open_requests, self._owner[1]):
+            stop = _stop_of(wanted)
+            if wanted.run in waiting:
+                continue
+            if stop is None or wanted.run not in self._evaluation.runs:
+                # Before doing the request: the answer of the database may be lost.
+                self._places.disturb(wanted.run, wanted.dag_run_id)
+                await self._do(wanted, now)
+                continue
+            waiting.add(wanted.run)
+            if self._places.of(wanted.run) is Place.EDITED:
+                # The run in memory no longer matches its rows.
+                has_more = True
+            else:
+                self._ending.add(wanted.run)
+                self._evaluation.stop_run(wanted.run, stop, now)
+        self.requests_are_due = has_more
+
+    async def _requests_of(self, runs: Collection[int]) -> dict[int, list[OpenRequest]]:
+        """Return the open requests for runs, by the runs' row ids, oldest first."""
+        found: dict[int, list[OpenRequest]] = {}
+        for wanted in await self._database.read(open_requests, self._owner[1]):
+            if wanted.dag_run_id in runs:
+                found.setdefault(wanted.dag_run_id, []).append(wanted)
+        return found
+
+    async def _do_unheld(self, wanted: Sequence[OpenRequest], now: datetime) -> RunStop | None:
+        """Do the requests for a run that is not in memory yet, up to the first that ends it.
+
+        That one is returned as a stop, to be done in memory. Later requests are due when the run has ended.
+        """
+        for request in wanted:
+            if (stop := _stop_of(request)) is not None:
+                self._ending.add(request.run)
+                return stop
+            await self._do(request, now)
+        return None
+
+    async def cancel(self, run: DagRunKey, now: datetime) -> None:
+        """Request the end of a run on behalf of this program, unless the run has ended or was deleted."""
+        try:
+            await self._database.write(submit_by_program, run, CancelRun(), action="run.cancel", now=now)
+        except StoreUnavailable:
+            raise
+        except AsynschedError as exc:
+            log.info("request.refused", dag_id=run.dag_id, run_id=run.run_id, actor="program", reason=str(exc))
+
+    async def _do(self, wanted: OpenRequest, now: datetime) -> None:
+        request = wanted.request.__struct_config__.tag
+        about = {"dag_id": wanted.run.dag_id, "run_id": wanted.run.run_id, "actor": wanted.actor, "request": request}
+        try:
+            await self._database.write(do_request, wanted, now)
+        except StoreUnavailable:
+            raise
+        except AsynschedError as exc:
+            # The run has changed since the request was made: it may have moved to another version.
+            await self._database.write(end_request, wanted)
+            log.warning("request.refused", **about, reason=str(exc))
+        else:
+            log.info("run.edited", **about)
+        self._ending.discard(wanted.run)
+
+
+def _stop_of(wanted: OpenRequest) -> RunStop | None:
+    match wanted.request:
+        case CancelRun():
+            return cancelled(f"{wanted.actor} cancelled the run")
+        case MarkRun(state="failed"):
+            return marked_failed(f"{wanted.actor} marked the run as failed")
+    return None
 
 
 def give_back(conn: Connection, run_row_id: int, scheduler_id: str, epoch: int) -> None:
     """Release a run and notify the other schedulers, so that one can claim it immediately; see `give_back_run`."""
-    if give_back_run(conn, run_row_id, scheduler_id, epoch):
+    if queue.give_back_run(conn, run_row_id, scheduler_id, epoch):
         notify(conn, encode_hints([Hint("orphan", origin=scheduler_id)]))

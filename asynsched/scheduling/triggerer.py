@@ -93,7 +93,6 @@ class Triggerer(Service):
 
     @property
     def n_triggers(self) -> int:
-        """How many triggers are wanted."""
         return len(self._host_of)
 
     def recover(self, held: Held, now: datetime) -> None:
@@ -218,7 +217,7 @@ class Triggerer(Service):
             host.code = code
             if host.token is not None:
                 # With a launch the executor passes on the host's requests. A token starts one process only: none now.
-                launch = host.launch_of(host.token, now, self._block_timeout)
+                launch = host.launch(now, self._block_timeout)
                 self._channels.ready.put_nowait(TaskReady(NO_RUN, launch))
         host.idle_since, host.is_leaving = None, False
         host.work.want(trigger)
@@ -328,24 +327,20 @@ class Host:
     changed: anyio.Event = field(default_factory=anyio.Event)
 
     def wake(self) -> None:
-        """Wake its open requests."""
         self.changed.set()
         self.changed = anyio.Event()
 
     def launch(self, now: datetime, block_timeout: float) -> Launch:
-        """Return the launch of a new process."""
-        self.token = new_host_token(self.key)
-        self.launched_at = self.silent_since = now
-        self.pause_until = None
-        self.work.forget_host()
-        return self.launch_of(self.token, now, block_timeout)
-
-    def launch_of(self, token: str, now: datetime, block_timeout: float) -> Launch:
-        """Return the launch of a process, new or already running, by its token."""
+        """Return the launch of its process; of a new one unless it has one."""
         assert self.code is not None
+        if self.token is None:
+            self.token = new_host_token(self.key)
+            self.launched_at = self.silent_since = now
+            self.pause_until = None
+            self.work.forget_host()
         name = self.code.sources[0].path if self.code.sources else "asynsched"
         return Launch(
-            token=token, task_id="", map_index=-1, try_number=1, max_tries=0, run=RunContext("", "", "", now),
+            token=self.token, task_id="", map_index=-1, try_number=1, max_tries=0, run=RunContext("", "", "", now),
             code=self.code, log_path=f"triggers/{name}.log", trigger_host=TriggerHost(block_timeout),
         )  # fmt: skip
 
@@ -375,11 +370,9 @@ class Host:
         return self.pause_until is None or not now < self.pause_until <= now + LONGEST_PAUSE
 
     def is_silent(self, now: datetime) -> bool:
-        """Whether its question is overdue."""
         return self.token is not None and self.silent_since is not None and now - self.silent_since > LONGEST_SILENCE
 
     def is_idle(self, now: datetime) -> bool:
-        """Whether it has had no triggers for some time."""
         return self.idle_since is not None and now - self.idle_since > LINGER
 
 
@@ -388,9 +381,6 @@ class HostWork:
 
     A step is repeated until the host's next question shows that it arrived. A host that names another session got its
     steps from another scheduler: it is asked for its triggers, and then told the difference.
-
-    Args:
-        session: Unique name of this object.
     """
 
     def __init__(self, session: str) -> None:

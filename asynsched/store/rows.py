@@ -35,6 +35,11 @@ def as_struct(struct: type[S], row: Row[Any], **decoded: Any) -> S:
     return struct(**{**row._mapping, **decoded})  # noqa: SLF001 - public in spite of its name
 
 
+def in_common(struct: type[Struct], other: Struct) -> dict[str, Any]:
+    """Return the values of another struct under the names that are fields of `struct` too."""
+    return {name: getattr(other, name) for name in struct.__struct_fields__ if hasattr(other, name)}
+
+
 def fetch(conn: Connection, struct: type[S], query: sa.Executable, values: Mapping[str, Any] | None = None) -> list[S]:
     """Return the rows of a query as structs with the names of its columns."""
     return [as_struct(struct, row) for row in conn.execute(query, values)]

@@ -6,7 +6,7 @@ from itertools import groupby
 import msgspec
 import pytest
 
-from asynsched.scheduling.creation.scheduled_runs import next_run, upcoming_runs
+from asynsched.scheduling.creation.scheduled_runs import upcoming_runs
 from asynsched.serialization.decode import decode_dag
 from asynsched.serialization.encode import serialize_dag
 from asynsched.timetables import DataInterval
@@ -33,7 +33,8 @@ def answers(case):
     if case["advance"] == "fixed":
         return upcoming_runs(dag, last=interval, now=now, n=case["n"])
     runs = []
-    while len(runs) < case["n"] and (info := next_run(dag, last=interval, now=now)) is not None:
+    while len(runs) < case["n"] and (coming := upcoming_runs(dag, last=interval, now=now, n=1)):
+        [info] = coming
         runs.append(info)
         interval, now = info.data_interval, max(now, info.run_after) + timedelta(seconds=case.get("step_seconds", 1))
     return runs

@@ -141,7 +141,7 @@ def has_been_refused(peer: Peer, shared: str) -> bool:
         return bool(evaluator._intake.places.queue._elsewhere)
     if shared == "pool":
         return evaluator.evaluation.ready.pool("narrow").elsewhere == 1
-    return any(limit.elsewhere for limit in evaluator.evaluation.ready.limits.all_shared)
+    return any(limit.elsewhere for limit in evaluator.evaluation.ready.all_shared)
 
 
 async def test_a_run_that_waited_here_when_another_began_it_is_taken_over_once(postgres_url, tmp_path):

@@ -10,8 +10,8 @@ from asynsched import DAG, BashOperator, DeadlineAlert, DeadlineReference, SyncC
 from asynsched.channels import RunCreated
 from asynsched.keys import DagRunKey
 from asynsched.scheduling.creation.triggering import create_manual_run
-from asynsched.scheduling.failing_dags import apply_and_pause
 from asynsched.scheduling.requests.run_requests import submit_request
+from asynsched.scheduling.storing import apply_and_pause
 from asynsched.simulation.script import Outcome
 from asynsched.store.runs.dag_runs import get_run
 from asynsched.store.runs.deadlines import list_deadlines, next_deadline_at, settle_due_deadlines

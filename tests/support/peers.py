@@ -78,7 +78,7 @@ class Peer:
 
     def limit_to(self, parallelism: int) -> None:
         """Let no more tasks run at once here."""
-        self.evaluator._evaluation.ready.parallelism.capacity = parallelism
+        self.evaluator.evaluation.ready.parallelism.capacity = parallelism
 
     def end(self, *tokens: str) -> None:
         """Let tries succeed."""

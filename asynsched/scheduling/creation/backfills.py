@@ -19,17 +19,7 @@ from asynsched.serialization.decode import decode_dag
 from asynsched.serialization.schema import SerializedDag
 from asynsched.states import FINISHED_RUN_STATES, DagRunState, DagRunType
 from asynsched.store.dags.dags import find_dag, get_version
-from asynsched.store.runs.backfills import (
-    BackfillProgress,
-    Reprocess,
-    add_backfill,
-    add_dates,
-    end_backfill,
-    get_backfill,
-    list_backfills,
-    list_dates,
-    pause_backfill,
-)
+from asynsched.store.runs import backfills as stored
 from asynsched.store.runs.dag_runs import insert_run, run_of_date, run_of_schedule
 from asynsched.store.runs.requests import CancelRun
 from asynsched.store.runs.row_locks import lock_runs
@@ -63,7 +53,7 @@ class BackfillPlan:
     dag_id: str
     from_date: datetime
     to_date: datetime
-    reprocess: Reprocess = "none"
+    reprocess: stored.Reprocess = "none"
     is_reverse: bool = False
     max_active_runs: int = 10
     conf: Mapping[str, Any] = field(default_factory=dict)
@@ -104,13 +94,15 @@ def plan_dates(conn: Connection, plan: BackfillPlan, now: datetime) -> list[Plan
     return dates
 
 
-def create_backfill(conn: Connection, plan: BackfillPlan, *, actor: str, now: datetime) -> BackfillProgress:
+def create_backfill(conn: Connection, plan: BackfillPlan, *, actor: str, now: datetime) -> stored.BackfillProgress:
     """Store a backfill and its runs, queued. Raises the errors of `plan_dates`, too.
 
     Raises:
         AlreadyExists: The DAG has a backfill that has not ended.
     """
-    open_ones = [found for found in list_backfills(conn, dag_id=plan.dag_id) if found.state in ("running", "paused")]
+    open_ones = [
+        found for found in stored.list_backfills(conn, dag_id=plan.dag_id) if found.state in ("running", "paused")
+    ]
     if open_ones:
         raise AlreadyExists(
             f"The DAG {plan.dag_id!r} has a backfill already, and may have only one at a time: wait until it has ended,"
@@ -119,7 +111,7 @@ def create_backfill(conn: Connection, plan: BackfillPlan, *, actor: str, now: da
     planned = plan_dates(conn, plan, now)
     # Lock all of them first, by row id: the loop below would lock them in the order of their dates.
     lock_runs(conn, [date.existing.id for date in planned if date.existing and date.exception_reason is None])
-    backfill_id = add_backfill(
+    backfill_id = stored.add_backfill(
         conn, dict(plan.conf), dag_id=plan.dag_id, from_date=plan.from_date, to_date=plan.to_date,
         reprocess=plan.reprocess, is_reverse=plan.is_reverse, max_active_runs=plan.max_active_runs, actor=actor,
         created_at=now,
@@ -131,31 +123,31 @@ def create_backfill(conn: Connection, plan: BackfillPlan, *, actor: str, now: da
             run_row_id = _run_for(conn, plan, date, backfill_id, now)
             reason = EXISTS if run_row_id is None else None
         dates.append((date.info.logical_date, run_row_id, reason))
-    add_dates(conn, backfill_id, dates)
-    return get_backfill(conn, backfill_id)
+    stored.add_dates(conn, backfill_id, dates)
+    return stored.get_backfill(conn, backfill_id)
 
 
-def set_paused(conn: Connection, backfill_id: int, *, is_paused: bool) -> BackfillProgress:
+def set_paused(conn: Connection, backfill_id: int, *, is_paused: bool) -> stored.BackfillProgress:
     """Pause a backfill, so that no further run starts, or resume it. Raises NotFound, and DagError if it has ended."""
     _open(conn, backfill_id)
-    pause_backfill(conn, backfill_id, is_paused=is_paused)
-    return get_backfill(conn, backfill_id)
+    stored.pause_backfill(conn, backfill_id, is_paused=is_paused)
+    return stored.get_backfill(conn, backfill_id)
 
 
-def cancel_backfill(conn: Connection, backfill_id: int, *, actor: str, now: datetime) -> BackfillProgress:
+def cancel_backfill(conn: Connection, backfill_id: int, *, actor: str, now: datetime) -> stored.BackfillProgress:
     """End a backfill: queued runs fail, active ones continue. Raises NotFound, and DagError if it has ended."""
     found = _open(conn, backfill_id)
     # Lock all of them first, by row id, so that none of them begins any more.
-    lock_runs(conn, [date.dag_run_id for date in list_dates(conn, backfill_id) if date.dag_run_id is not None])
-    for date in list_dates(conn, backfill_id):
+    lock_runs(conn, [date.dag_run_id for date in stored.list_dates(conn, backfill_id) if date.dag_run_id is not None])
+    for date in stored.list_dates(conn, backfill_id):
         if date.state == DagRunState.QUEUED and date.run_id is not None:
             submit_request(conn, DagRunKey(found.dag_id, date.run_id), CancelRun(), actor=actor, now=now)
-    end_backfill(conn, backfill_id, now)
-    return get_backfill(conn, backfill_id)
+    stored.end_backfill(conn, backfill_id, now)
+    return stored.get_backfill(conn, backfill_id)
 
 
-def _open(conn: Connection, backfill_id: int) -> BackfillProgress:
-    found = get_backfill(conn, backfill_id)
+def _open(conn: Connection, backfill_id: int) -> stored.BackfillProgress:
+    found = stored.get_backfill(conn, backfill_id)
     if found.state in ("completed", "cancelled"):
         raise DagError(f"The backfill {backfill_id} is {found.state} already.")
     return found
@@ -194,7 +186,7 @@ def _infos(dag: SerializedDag, plan: BackfillPlan, now: datetime) -> Iterator[Da
     raise DagError(f"The backfill would have more than {MAX_RUNS} runs: choose a shorter span.")
 
 
-def _exception(existing: DagRunRow | None, reprocess: Reprocess) -> str | None:
+def _exception(existing: DagRunRow | None, reprocess: stored.Reprocess) -> str | None:
     if existing is None:
         return None
     if existing.state not in FINISHED_RUN_STATES:

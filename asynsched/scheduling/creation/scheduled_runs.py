@@ -16,15 +16,7 @@ from asynsched.scheduling.rules.assets import evaluate
 from asynsched.serialization.decode import decode_dag, restriction
 from asynsched.serialization.schema import SerializedDag
 from asynsched.states import DagRunState, DagRunType
-from asynsched.store.assets import (
-    ArrivedAsset,
-    PendingEvent,
-    arrived_assets,
-    consume,
-    drop_surplus,
-    mark_examined,
-    pending_events,
-)
+from asynsched.store import assets
 from asynsched.store.dags.dags import (
     DagRow,
     find_dag,
@@ -34,18 +26,7 @@ from asynsched.store.dags.dags import (
     serialized_versions,
     set_next_dagruns,
 )
-from asynsched.store.runs.dag_runs import (
-    WantedRun,
-    count_active_runs,
-    get_run,
-    insert_run,
-    insert_runs,
-    last_scheduled_interval,
-    last_scheduled_intervals,
-    run_id_of,
-    run_of_schedule,
-    runs_made,
-)
+from asynsched.store.runs import dag_runs
 from asynsched.store.schema import DagRunRow
 from asynsched.timetables import CustomTimetable, DagRunInfo, DataInterval, KnownTimetable, decode
 from asynsched.timetables.asset_condition import AssetCondition
@@ -60,7 +41,7 @@ MAX_NAMED = 5
 """How many assets a run's reason names."""
 Failure = DagError | NotFound
 """Why the schedule of a DAG cannot be computed. A value, not raised: it must not stop the examination of other DAGs."""
-_Waiting = Sequence[ArrivedAsset] | Sequence[PendingEvent]
+_Waiting = Sequence[assets.ArrivedAsset] | Sequence[assets.PendingEvent]
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,18 +95,16 @@ def examine_dags(conn: Connection, dag_ids: Sequence[str], now: datetime) -> dic
 def foresee_dag(conn: Connection, dag_id: str, now: datetime) -> Examined:
     """Return the result that `examine_dags` would have now, without writing anything."""
     examination = _Examination(conn, [dag_id], now)
-    following = examination.following().get(dag_id)
-    if following is None:
+    scheduled = examination.judged().get(dag_id)
+    if scheduled is None:
         return Examined()
     triggered = Examined()
     schedule = examination.schedules.get(dag_id)
     if schedule is not None and schedule.dag.asset_condition is not None:
-        triggered = _judged(conn, examination.dags[dag_id], schedule.dag.asset_condition, arrived_assets(conn, dag_id))
-    if not isinstance(following, _Following):
-        return examination.noted(dag_id, following, Examined()).with_assets(triggered)
-    created = None if following.to_create is None else _scheduled_run_id(following.to_create.logical_date)
-    examined = Examined(created=created, due_at=following.due_at, is_held_back=following.is_held_back)
-    return examined.with_assets(triggered)
+        triggered = _judged(
+            conn, examination.dags[dag_id], schedule.dag.asset_condition, assets.arrived_assets(conn, dag_id)
+        )
+    return scheduled.with_assets(triggered)
 
 
 def coming_runs(conn: Connection, dag_id: str, now: datetime, *, at_most: int) -> list[DagRunInfo]:
@@ -138,7 +117,7 @@ def coming_runs(conn: Connection, dag_id: str, now: datetime, *, at_most: int) -
     serialized = decode_dag(get_version(conn, find_dag(conn, dag_id).version_id or 0).serialized)
     schedule = _schedules_of(conn, {dag_id: serialized})[dag_id]
     found: list[DagRunInfo] = []
-    last = last_scheduled_interval(conn, dag_id)
+    last = dag_runs.last_scheduled_interval(conn, dag_id)
     while len(found) < at_most and (info := _free_runs(conn, {dag_id: (schedule, last)}, now)[dag_id]) is not None:
         if not isinstance(info, DagRunInfo):
             raise info
@@ -157,38 +136,22 @@ def upcoming_runs(
     n: int,
     timetable: KnownTimetable | None = None,
 ) -> list[DagRunInfo]:
-    """Return at most the next `n` runs, computed as if the clock stood at `now`. Raises TimetableError."""
+    """Return at most the next `n` runs, due or not, computed as if the clock stood at `now`.
+
+    Raises:
+        TimetableError: The schedule has no future match, is invalid, or leads out of the calendar.
+    """
     timetable = timetable or decode(dag.timetable)
     found: list[DagRunInfo] = []
-    while len(found) < n and (info := next_run(dag, last=last, now=now, timetable=timetable)) is not None:
+    while len(found) < n and (info := timetable.next_run(last, restriction(dag), now)) is not None:
         found.append(info)
         last = info.data_interval
     return found
 
 
-def next_run(
-    dag: SerializedDag, *, last: DataInterval | None, now: datetime, timetable: KnownTimetable | None = None
-) -> DagRunInfo | None:
-    """Return the run that follows `last`, due or not; None if no run follows.
-
-    Raises:
-        TimetableError: The schedule has no future match, is invalid, or leads out of the calendar.
-    """
-    return (timetable or decode(dag.timetable)).next_run(last, restriction(dag), now)
-
-
 class _Schedule(NamedTuple):
     dag: SerializedDag
     timetable: KnownTimetable
-
-
-class _Following(NamedTuple):
-    """The next run of a schedule: `to_create` if it is due, and else, if known, `due_at` or why it is not created."""
-
-    info: DagRunInfo | None
-    to_create: DagRunInfo | None = None
-    due_at: datetime | None = None
-    is_held_back: bool = False
 
 
 class _Examination:
@@ -225,29 +188,27 @@ class _Examination:
             except (DagError, NotFound) as exc:
                 self.unreadable[dag_id] = exc
         self.schedules = _schedules_of(conn, readable)
-        self.last = last_scheduled_intervals(conn, dag_ids)
+        self.last = dag_runs.last_scheduled_intervals(conn, dag_ids)
         largest = max((dag.max_active_runs for dag in self.dags.values()), default=0)
-        self.n_active = Counter(count_active_runs(conn, dag_ids, largest))
+        self.n_active = Counter(dag_runs.count_active_runs(conn, dag_ids, largest))
         self.coming: dict[str, DagRunInfo | None] = {}
 
-    def following(self) -> dict[str, _Following | Failure]:
-        """Return the run of each schedule that follows the existing ones."""
+    def judged(self) -> dict[str, Examined]:
+        """Note the run of each schedule that follows the existing ones, and return which of them are to be created."""
         wanted = {dag_id: (schedule, self.last.get(dag_id)) for dag_id, schedule in self.schedules.items()}
-        found: dict[str, _Following | Failure] = dict(self.unreadable)
-        for dag_id, info in _free_runs(self.conn, wanted, self.now).items():
-            found[dag_id] = info if isinstance(info, Exception) else self._judged(dag_id, info)
-        return found
+        following = self.unreadable | _free_runs(self.conn, wanted, self.now)
+        return {dag_id: self._noted(dag_id, info, self._judged(dag_id, info)) for dag_id, info in following.items()}
 
-    def _judged(self, dag_id: str, info: DagRunInfo | None) -> _Following:
-        dag, timetable = self.dags[dag_id], self.schedules[dag_id].timetable
-        if info is None or dag.is_paused:
-            return _Following(info)
+    def _judged(self, dag_id: str, info: DagRunInfo | Failure | None) -> Examined:
+        dag = self.dags[dag_id]
+        if not isinstance(info, DagRunInfo) or dag.is_paused:
+            return Examined()
         if info.run_after > self.now:
-            return _Following(info, due_at=info.run_after)
-        limit = min(dag.max_active_runs, timetable.active_runs_limit or dag.max_active_runs)
+            return Examined(due_at=info.run_after)
+        limit = min(dag.max_active_runs, self.schedules[dag_id].timetable.active_runs_limit or dag.max_active_runs)
         if self.n_active[dag_id] >= limit:
-            return _Following(info, is_held_back=True)
-        return _Following(info, to_create=info)
+            return Examined(is_held_back=True)
+        return Examined(created=_scheduled_run_id(info.logical_date))
 
     def create_due(self) -> dict[str, Examined]:
         """Create the next scheduled runs that are due, and note when the following ones are.
@@ -256,30 +217,26 @@ class _Examination:
         the runs that `catchup=False` leaves out. A run that a user created for the same date replaces the
         scheduled one, as in Airflow.
         """
-        following = self.following()
+        examined = self.judged()
         due = {
-            dag_id: found.to_create
-            for dag_id, found in following.items()
-            if isinstance(found, _Following) and found.to_create is not None
+            dag_id: info
+            for dag_id, found in examined.items()
+            if found.created is not None and (info := self.coming.pop(dag_id)) is not None
         }
         rows = [
-            run_of_schedule(dag_id, DagRunType.SCHEDULED, info, queued_at=self.now, reason="its schedule was due")
+            dag_runs.run_of_schedule(
+                dag_id, DagRunType.SCHEDULED, info, queued_at=self.now, reason="its schedule was due"
+            )
             for dag_id, info in sorted(due.items())
         ]
-        created = {key.dag_id for key in insert_runs(self.conn, rows)}
+        created = {key.dag_id for key in dag_runs.insert_runs(self.conn, rows)}
         after = {dag_id: (self.schedules[dag_id], due[dag_id].data_interval) for dag_id in created}
         coming = _free_runs(self.conn, after, self.now)
-        examined = {}
-        for dag_id, found in following.items():
-            if not isinstance(found, _Following):
-                examined[dag_id] = self.noted(dag_id, found, Examined())
-            elif dag_id in created:
-                examined[dag_id] = self._after_creation(dag_id, due[dag_id], coming[dag_id])
-            elif dag_id in due:
-                examined[dag_id] = Examined(due_at=self.now)  # it was created elsewhere at this moment: examine again
+        for dag_id, info in due.items():
+            if dag_id in created:
+                examined[dag_id] = self._after_creation(dag_id, info, coming[dag_id])
             else:
-                not_due = Examined(due_at=found.due_at, is_held_back=found.is_held_back)
-                examined[dag_id] = self.noted(dag_id, found.info, not_due)
+                examined[dag_id] = Examined(due_at=self.now)  # it was created elsewhere at this moment: examine again
         return examined
 
     def _after_creation(self, dag_id: str, made: DagRunInfo, coming: DagRunInfo | Failure | None) -> Examined:
@@ -290,9 +247,9 @@ class _Examination:
         runs_low = isinstance(timetable, CustomTimetable) and timetable.n_left(made.data_interval) < FEW_LEFT
         if runs_low and not isinstance(coming, Exception):
             found = replace(found, asks=self.dags[dag_id].file_path)
-        return self.noted(dag_id, coming, found)
+        return self._noted(dag_id, coming, found)
 
-    def noted(self, dag_id: str, coming: DagRunInfo | Failure | None, found: Examined) -> Examined:
+    def _noted(self, dag_id: str, coming: DagRunInfo | Failure | None, found: Examined) -> Examined:
         """Note a DAG's next run, and return the result with the failure to compute it, if any."""
         if isinstance(coming, PlanNeeded):
             return replace(found, asks=self.dags[dag_id].file_path)
@@ -313,7 +270,7 @@ def _schedules_of(conn: Connection, dags: Mapping[str, SerializedDag]) -> dict[s
 
 
 def _scheduled_run_id(logical_date: datetime) -> str:
-    return run_id_of(DagRunType.SCHEDULED, logical_date)
+    return dag_runs.run_id_of(DagRunType.SCHEDULED, logical_date)
 
 
 def _free_runs(
@@ -348,7 +305,7 @@ def _free_runs(
 
 def _next(schedule: _Schedule, last: DataInterval | None, now: datetime) -> DagRunInfo | Failure | None:
     try:
-        return next_run(schedule.dag, last=last, now=now, timetable=schedule.timetable)
+        return schedule.timetable.next_run(last, restriction(schedule.dag), now)
     except (DagError, NotFound) as exc:
         return exc
 
@@ -357,9 +314,10 @@ def _existing(conn: Connection, found: Mapping[str, DagRunInfo | Failure | None]
     """Return the runs among these that exist already."""
     runs = {dag_id: info for dag_id, info in found.items() if isinstance(info, DagRunInfo)}
     wanted = [
-        WantedRun(dag_id, _scheduled_run_id(info.logical_date), info.logical_date) for dag_id, info in runs.items()
+        dag_runs.WantedRun(dag_id, _scheduled_run_id(info.logical_date), info.logical_date)
+        for dag_id, info in runs.items()
     ]
-    return {run.dag_id: runs[run.dag_id] for run in runs_made(conn, wanted)}
+    return {run.dag_id: runs[run.dag_id] for run in dag_runs.runs_made(conn, wanted)}
 
 
 def _trigger_by_assets(conn: Connection, dag: DagRow, condition: AssetCondition | None, now: datetime) -> Examined:
@@ -367,16 +325,16 @@ def _trigger_by_assets(conn: Connection, dag: DagRow, condition: AssetCondition 
     if condition is None:
         return Examined()
     # Only the assets that have events matter here, so the events themselves, maybe many, are not read yet.
-    arrived = arrived_assets(conn, dag.dag_id)
+    arrived = assets.arrived_assets(conn, dag.dag_id)
     found = _judged(conn, dag, condition, arrived)
     if found.triggered is not None:
-        pending = pending_events(conn, dag.dag_id)
+        pending = assets.pending_events(conn, dag.dag_id)
         # Another scheduler may have consumed some of them in the meantime.
         found = _judged(conn, dag, condition, pending)
     if found.triggered is None:
-        drop_surplus(conn, dag.dag_id, arrived)
+        assets.drop_surplus(conn, dag.dag_id, arrived)
         if arrived and not found.is_held_back:
-            mark_examined(conn, dag.dag_id)
+            assets.mark_examined(conn, dag.dag_id)
         return found
     names = list(dict.fromkeys(event.asset.name for event in pending))
     more = f" and {len(names) - MAX_NAMED} more" if len(names) > MAX_NAMED else ""
@@ -389,7 +347,7 @@ def _trigger_by_assets(conn: Connection, dag: DagRow, condition: AssetCondition 
         queued_at=now,
         reason=f"assets were updated: {', '.join(names[:MAX_NAMED])}{more}",
     )
-    consume(conn, insert_run(conn, run), dag.dag_id, pending)
+    assets.consume(conn, dag_runs.insert_run(conn, run), dag.dag_id, pending)
     return found
 
 
@@ -397,12 +355,12 @@ def _judged(conn: Connection, dag: DagRow, condition: AssetCondition, waiting: _
     verdict = evaluate(condition, [item.asset for item in waiting])
     if dag.is_paused or not verdict.met:
         return Examined(waits_for=verdict.reason)
-    if count_active_runs(conn, [dag.dag_id], dag.max_active_runs)[dag.dag_id] >= dag.max_active_runs:
+    if dag_runs.count_active_runs(conn, [dag.dag_id], dag.max_active_runs)[dag.dag_id] >= dag.max_active_runs:
         return Examined(is_held_back=True)
     # An earlier run may be named for events of the same instant.
     plain = run_id = f"{DagRunType.ASSET_TRIGGERED}__{_newest(waiting).isoformat()}"
     number = 1
-    while get_run(conn, dag.dag_id, run_id) is not None:
+    while dag_runs.get_run(conn, dag.dag_id, run_id) is not None:
         number += 1
         run_id = f"{plain}_{number}"
     return Examined(triggered=run_id)

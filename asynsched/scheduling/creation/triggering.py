@@ -1,6 +1,7 @@
 """Runs and asset updates that are asked for: by a person, a task, or the program that embeds the scheduler."""
 
 from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -38,27 +39,25 @@ RESERVED_PREFIXES = tuple(f"{run_type}__" for run_type in DagRunType if run_type
 RUN_ID_CHARACTERS = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_.~:+-")
 
 
+@dataclass(frozen=True, slots=True)
 class ManualRuns:
     """Creates the runs that a serving scheduler is asked for.
 
-    Args:
+    Attributes:
         ask: Returns the data interval of a run of a DAG that is triggered at an instant, by the DAG's custom timetable;
             None if the DAG has a timetable that the scheduler can evaluate itself. Raises DagError.
     """
 
-    def __init__(
-        self, database: Database, clock: Clock, ask: Callable[[str, datetime], Awaitable[DataInterval | None]]
-    ) -> None:
-        self._database = database
-        self._clock = clock
-        self._ask = ask
+    database: Database
+    clock: Clock
+    ask: Callable[[str, datetime], Awaitable[DataInterval | None]]
 
     async def create(self, dag_id: str, *, actor: str, **options: Any) -> DagRunKey:
         """Call `create_manual_run` with these options, and record the actor in the audit log."""
-        now = self._clock.now()
+        now = self.clock.now()
         if options.get("has_logical_date", True):
-            options["data_interval"] = await self._ask(dag_id, options.get("logical_date") or now)
-        return await self._database.write(_create_for, actor, dag_id, now=now, **options)
+            options["data_interval"] = await self.ask(dag_id, options.get("logical_date") or now)
+        return await self.database.write(_create_for, actor, dag_id, now=now, **options)
 
 
 def _create_for(conn: Connection, /, actor: str, dag_id: str, *, now: datetime, **options: Any) -> DagRunKey:
@@ -195,14 +194,14 @@ class WantedRun(msgspec.Struct, frozen=True):
     fail_when_paused: bool = False
 
 
+@dataclass(frozen=True, slots=True)
 class RunsByTasks:
     """Creates runs for tasks, and tells the evaluator. While the database is unavailable, the task waits."""
 
-    def __init__(self, database: Database, channels: Channels, clock: Clock, runs: ManualRuns) -> None:
-        self._database = database
-        self._channels = channels
-        self._clock = clock
-        self._runs = runs
+    database: Database
+    channels: Channels
+    clock: Clock
+    runs: ManualRuns
 
     async def answer(self, request: Request, ready: TaskReady) -> Reply:
         """Return the result: its `status` is `created`, `exists` or `paused`."""
@@ -211,7 +210,7 @@ class RunsByTasks:
                 wanted = msgspec.convert(request.arguments, WantedRun)
                 value = await self._trigger(wanted, ready.launch)
             except StoreUnavailable:
-                await self._clock.sleep(RETRY_DELAY)
+                await self.clock.sleep(RETRY_DELAY)
             except NotFound:
                 return Reply(request.token, request.request_id, found=False)
             except (StoreError, DagError, msgspec.ValidationError) as exc:
@@ -222,11 +221,11 @@ class RunsByTasks:
     async def _trigger(self, wanted: WantedRun, launch: Launch) -> dict[str, Any]:
         own = launch.run
         actor = f"task {own.dag_id} {own.run_id} {launch.task_id} {launch.token}"
-        known = await self._database.read(_known, wanted, actor, own.started_at or own.run_after)
+        known = await self.database.read(_known, wanted, actor, own.started_at or own.run_after)
         if known is not None:
             return known
         try:
-            key = await self._runs.create(
+            key = await self.runs.create(
                 wanted.dag_id,
                 actor=actor,
                 conf=wanted.conf,
@@ -238,10 +237,10 @@ class RunsByTasks:
         except AlreadyExists as exc:
             if not wanted.reset:
                 return {"status": "exists", "reason": str(exc)}
-            key = await self._database.write(_clear, wanted, actor, self._clock.now())
-            await self._channels.runs.put(RunEdited(key))
+            key = await self.database.write(_clear, wanted, actor, self.clock.now())
+            await self.channels.runs.put(RunEdited(key))
         else:
-            await self._channels.runs.put(RunCreated(key))
+            await self.channels.runs.put(RunCreated(key))
         return {"status": "created", "run_id": key.run_id}
 
 

@@ -4,6 +4,9 @@ from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
+import msgspec
+from msgspec import Struct
+
 from asynsched.channels import TriggerUnwanted, TriggerWanted, TryUnwanted
 from asynsched.protocol.messages import Ended
 from asynsched.scheduling.evaluation.changes import (
@@ -16,9 +19,8 @@ from asynsched.scheduling.evaluation.changes import (
     TaskChange,
     TryResult,
 )
-from asynsched.scheduling.evaluation.deferral import encoded
 from asynsched.scheduling.evaluation.run import ActiveRun, ActiveTask
-from asynsched.scheduling.rules.run_end import encoded as encoded_stop
+from asynsched.scheduling.rules.run_end import RunStop
 from asynsched.states import FINISHED_RUN_STATES, TaskInstanceState
 from asynsched.store.assets import AssetEventRow
 from asynsched.store.runs.transitions import Batch, ExpandedRow, ForgottenRow, RunRow, TaskRow, TaskRowKey, XComRow
@@ -35,6 +37,7 @@ class PendingBatch:
     Attributes:
         ends: The ends of tries that caused these changes, each with its task; None: no task waited for it.
         results: The decisions on the ends that a task waited for, and on triggers that ended a task.
+        n_stale: How many messages came too late to mean anything, or changes that the database refused as too late.
     """
 
     scheduler_id: str
@@ -57,7 +60,6 @@ class PendingBatch:
     held_since: datetime | None = None
 
     def note(self, change: Change) -> None:
-        """Gather the rows and messages of a change."""
         if isinstance(change, TaskChange):
             self.tasks[id(change.task)] = change.task
             for row in change.rows:
@@ -116,10 +118,6 @@ class PendingBatch:
         else:
             self.triggers.append(message)
 
-    def count_stale(self, n: int = 1) -> None:
-        """Count messages that came too late to mean anything, or changes that the database refused as too late."""
-        self.n_stale += n
-
     @property
     def is_urgent(self) -> bool:
         """Whether this must be stored soon; the start of a try can wait for other changes."""
@@ -173,7 +171,6 @@ class PendingBatch:
         return taken
 
     def mark_stored(self) -> None:
-        """Mark the gathered runs and task instances as stored."""
         for task in self.tasks.values():
             task.stored_state, task.stored_try, task.is_stored = task.state, task.try_number, True
         for run in self.runs.values():
@@ -192,7 +189,7 @@ class PendingBatch:
     def _run_row(self, run: ActiveRun) -> RunRow:
         return RunRow(
             run.id, run.stored_state, run.stored_epoch, run.state, run.reason, run.started_at, run.ended_at,
-            run.version_id, self.scheduler_id, self.lease_epoch, run.queued_at, encoded_stop(run.stop),
+            run.version_id, self.scheduler_id, self.lease_epoch, run.queued_at, _json(run.stop),
         )  # fmt: skip
 
 
@@ -202,5 +199,9 @@ def _task_row(task: ActiveTask) -> TaskRow:
         task.try_number, task.max_tries, task.machine_kills, task.token, task.scheduled_at, task.queued_at,
         task.started_at, task.ended_at, task.next_try_at, task.rendered_map_index, task.result_length,
         task.priority_weight, task.task.pool, task.task.pool_slots, task.task.queue, task.task.executor,
-        encoded(task.deferral), " ".join(sorted(task.ignored)) or None,
+        _json(task.deferral), " ".join(sorted(task.ignored)) or None,
     )  # fmt: skip
+
+
+def _json(value: Struct | RunStop | None) -> str | None:
+    return None if value is None else msgspec.json.encode(value).decode()

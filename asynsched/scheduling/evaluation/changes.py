@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from datetime import datetime
-from typing import TYPE_CHECKING, NamedTuple, TypedDict
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from msgspec import Struct
 
-from asynsched.protocol.messages import Ended
+from asynsched.protocol.messages import Deferral, Ended, TriggerOutcome
 from asynsched.scheduling.rules.run_end import RunStop
 from asynsched.scheduling.rules.try_end import TryOutcome
 from asynsched.states import SLOT_TASK_STATES, TIMED_TASK_STATES, DagRunState, TaskInstanceState
@@ -17,7 +17,6 @@ from asynsched.store.runs.transitions import ForgottenRow, XComRow
 from asynsched.store.schema import CallbackRequest, HistoryRow
 
 if TYPE_CHECKING:
-    from asynsched.scheduling.evaluation.deferral import StoredDeferral
     from asynsched.scheduling.evaluation.run import ActiveRun, ActiveTask
 
 Row = HistoryRow | ForgottenRow | XComRow | CallbackRequest | AssetEventRow
@@ -33,22 +32,14 @@ HOLDS: dict[TaskInstanceState | None, int] = (
 them, while the end of its try is awaited; a timer; or a trigger, with a timeout, and slots of a pool that counts it."""
 
 
-class TaskValues(TypedDict, total=False):
-    """The fields of a task instance that a change sets, beside its state and the reason."""
+class StoredDeferral(Struct, frozen=True, omit_defaults=True):
+    """A deferral and the outcome of its trigger; None until there is one.
 
-    try_number: int
-    max_tries: int
-    machine_kills: int
-    token: str | None
-    scheduled_at: datetime | None
-    queued_at: datetime | None
-    started_at: datetime | None
-    ended_at: datetime | None
-    next_try_at: datetime | None
-    rendered_map_index: str | None
-    result_length: int | None
-    deferral: StoredDeferral | None
-    skips: frozenset[str]
+    The task instance keeps it until the try ends, so that a try that is handed back after resuming resumes again.
+    """
+
+    deferral: Deferral
+    outcome: TriggerOutcome | None = None
 
 
 class TryResult(NamedTuple):
@@ -64,6 +55,7 @@ class TaskChange(Struct, frozen=True, gc=False):
     """A task instance goes from one state into another.
 
     Attributes:
+        values: Its other fields that change, by name.
         token: Token of the try that the task instance had before.
         result: How that try ended, if its end caused the change.
     """
@@ -73,13 +65,12 @@ class TaskChange(Struct, frozen=True, gc=False):
     token: str | None
     state: TaskInstanceState | None
     reason: str = ""
-    values: TaskValues = {}
+    values: Mapping[str, Any] = {}
     rows: tuple[Row, ...] = ()
     result: TryResult | None = None
 
     @property
     def run(self) -> ActiveRun:
-        """The task instance's run."""
         return self.task.run
 
 

@@ -8,8 +8,9 @@ Source: Apache Airflow's `TaskMap.expand_mapped_task` and `DagRun._revise_map_in
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
+from typing import Any
 
 import msgspec
 
@@ -22,17 +23,19 @@ from asynsched.scheduling.evaluation.changes import (
     Row,
     RunChange,
     Stopped,
+    StoredDeferral,
     TaskChange,
-    TaskValues,
     TryResult,
 )
-from asynsched.scheduling.evaluation.deferral import StoredDeferral, after_end, end_of
-from asynsched.scheduling.evaluation.dependencies import may_be_skipped, verdict_of
 from asynsched.scheduling.evaluation.run import WAITING, ActiveRun, ActiveTask
 from asynsched.scheduling.rules.assets import updates_of
-from asynsched.scheduling.rules.branching import Skips, skips_of
+from asynsched.scheduling.rules.branching import Skips, not_previously_skipped, skips_of
+from asynsched.scheduling.rules.clearing import EMPTIED_BY_CLEAR
+from asynsched.scheduling.rules.past_depends import past_depends, within_task_dates
 from asynsched.scheduling.rules.run_end import RunStop, RunVerdict, decide_run_state, failing_fast, on_stop, stopped_try
+from asynsched.scheduling.rules.trigger_rule import evaluate, evaluate_setups, mapped_upstream
 from asynsched.scheduling.rules.try_end import after_try, instance_name
+from asynsched.scheduling.rules.verdict import MET, Verdict
 from asynsched.states import FINISHED_TASK_STATES, SLOT_TASK_STATES, DagRunState
 from asynsched.states import TaskInstanceState as State
 from asynsched.store.assets import AssetEventRow
@@ -44,6 +47,72 @@ SKIPMIXIN_KEY = "skipmixin_key"
 cleared."""
 Obstacle = Callable[[ActiveTask], str]
 """Returns why a task can never start with the present pools and executors; empty if it can."""
+
+
+# Dependencies, without limits such as pools
+
+
+def verdict_of(task: ActiveTask) -> Verdict:
+    """Return whether a task instance may start: the first verdict that settles it, else the first that is not met."""
+    held: Verdict | None = None
+    for name, dependency in DEPENDENCIES.items():
+        if name in task.ignored:
+            continue
+        verdict = dependency(task)
+        if verdict.settle_as is State.SKIPPED and not may_be_skipped(task):
+            return Verdict(met=False, reason=f"to be skipped, but first: {_past(task).reason}")
+        if verdict.settle_as is not None:
+            return verdict
+        if not verdict.met and held is None:
+            held = verdict
+    return held or MET
+
+
+def may_be_skipped(task: ActiveTask) -> bool:
+    """Whether a task instance need not wait for its past before it is skipped."""
+    return not task.task.wait_for_past_depends_before_skipping or _past(task).met
+
+
+def _mapped_upstream(task: ActiveTask) -> Verdict:
+    sources = task.run.structure.map_sources[task.task_id]
+    if not sources:
+        return MET
+    unexpanded = (task.run.instances[source].get(-1) for source in sources)
+    return mapped_upstream([source.state for source in unexpanded if source is not None])
+
+
+def _previously_skipped(task: ActiveTask) -> Verdict:
+    decisions = {}
+    for upstream_id in task.run.structure.deciders[task.task_id]:
+        instances = task.run.instances[upstream_id]
+        upstream = instances.get(task.map_index) or instances.get(-1)
+        if upstream is not None and upstream.is_finished:
+            decisions[upstream_id] = upstream.skips
+    return not_previously_skipped(task.task_id, decisions)
+
+
+def _setups(task: ActiveTask) -> Verdict:
+    setups = task.run.ends_of(task).setups
+    return evaluate_setups(setups, map_index=task.map_index) if setups.total else MET
+
+
+def _past(task: ActiveTask) -> Verdict:
+    return past_depends(task.task, task.run.past.get(task.task_id))
+
+
+DEPENDENCIES: dict[str, Callable[[ActiveTask], Verdict]] = {
+    "task_dates": lambda task: within_task_dates(task.task, task.run.logical_date, task.run.run_type),
+    "mapped_upstream": _mapped_upstream,
+    "previously_skipped": _previously_skipped,
+    "setups": _setups,
+    "trigger_rule": lambda task: evaluate(
+        task.task.trigger_rule, task.run.ends_of(task).direct, map_index=task.map_index
+    ),
+    "depends_on_past": _past,
+}
+"""Every dependency by name, in the order in which they decide."""
+IGNORABLE = frozenset(DEPENDENCIES) - {"mapped_upstream"}
+"""The dependencies that forcing a task may ignore. Without its mapped upstream, a mapped task has no instances."""
 
 
 # Waiting task instances
@@ -64,23 +133,32 @@ def of_look(task: ActiveTask, obstacle: Obstacle, now: datetime) -> Sequence[Cha
     if task.is_unexpanded:
         return (_expansion(task, now),)
     if task.task.is_empty:
-        times: TaskValues = {"started_at": now, "ended_at": now, "scheduled_at": now}
-        return (TaskChange(task, task.state, task.token, State.SUCCESS, "an empty task", times),)
+        return (_change(task, State.SUCCESS, "an empty task", started_at=now, ended_at=now, scheduled_at=now),)
     return (ready(task, obstacle, now),)
 
 
-def ready(task: ActiveTask, obstacle: Obstacle, now: datetime, deferral: StoredDeferral | None = None) -> TaskChange:
-    """Make a task instance wait for room; `deferral` is the one that its trigger has ended, if it resumes."""
-    values: TaskValues = {"scheduled_at": now}
-    if deferral is not None:
-        values["deferral"] = deferral
+def _change(
+    task: ActiveTask,
+    state: State | None,
+    reason: str = "",
+    *,
+    rows: tuple[Row, ...] = (),
+    result: TryResult | None = None,
+    **values: Any,
+) -> TaskChange:
+    """Return the change of a task instance, as it is now, into a state, with the values of its other fields."""
+    return TaskChange(task, task.state, task.token, state, reason, values, rows, result)
+
+
+def ready(task: ActiveTask, obstacle: Obstacle, now: datetime, **values: Any) -> TaskChange:
+    """Make a task instance wait for room."""
     if task.state is State.UP_FOR_RETRY:
         values["started_at"] = None
-    return TaskChange(task, task.state, task.token, State.SCHEDULED, obstacle(task), values)
+    return _change(task, State.SCHEDULED, obstacle(task), scheduled_at=now, **values)
 
 
 def _settled(task: ActiveTask, state: State, reason: str, now: datetime) -> TaskChange:
-    return TaskChange(task, task.state, task.token, state, reason, {"ended_at": task.ended_at or now})
+    return _change(task, state, reason, ended_at=task.ended_at or now)
 
 
 def _expansion(task: ActiveTask, now: datetime) -> TaskChange | Expanded:
@@ -129,22 +207,19 @@ def _refit(task: ActiveTask, now: datetime) -> list[Change]:
 
 def of_grant(task: ActiveTask, token: str, now: datetime) -> TaskChange:
     """Begin a try of a task instance that was granted its slots."""
-    values: TaskValues = {
-        "try_number": task.try_number + 1, "token": token, "queued_at": now, "ended_at": None, "next_try_at": None,
-    }  # fmt: skip
-    return TaskChange(task, task.state, task.token, State.QUEUED, "", values)
+    number = task.try_number + 1
+    return _change(task, State.QUEUED, try_number=number, token=token, queued_at=now, ended_at=None, next_try_at=None)
 
 
 def of_refusal(task: ActiveTask) -> TaskChange:
     """Make a task instance wait again: its try was not stored, because other schedulers had taken the slots."""
-    values: TaskValues = {"try_number": task.try_number - 1, "token": None, "queued_at": None}
-    return TaskChange(task, task.state, task.token, State.SCHEDULED, task.reason, values)
+    number = task.try_number - 1
+    return _change(task, State.SCHEDULED, task.reason, try_number=number, token=None, queued_at=None)
 
 
 def of_start(task: ActiveTask, event: Started) -> TaskChange:
     """User code of a try has begun."""
-    values: TaskValues = {"started_at": task.started_at or event.started_at}
-    return TaskChange(task, task.state, task.token, State.RUNNING, "", values)
+    return _change(task, State.RUNNING, started_at=task.started_at or event.started_at)
 
 
 def of_end(
@@ -186,9 +261,9 @@ def of_trigger(
 ) -> list[Change]:
     """Return the changes that follow from a trigger's outcome: its task resumes in a process, or ends without one."""
     assert task.deferral is not None
-    ended = end_of(outcome, now)
+    ended = _end_of(outcome, now)
     if ended is None:
-        return [ready(task, obstacle, now, StoredDeferral(task.deferral.deferral, outcome))]
+        return [ready(task, obstacle, now, deferral=StoredDeferral(task.deferral.deferral, outcome))]
     rows = tuple(XComRow(*_row_key(task), name, _json(value), now) for name, value in outcome.xcoms.items())
     # The try ends here, without the process that would have counted it.
     first, *others = of_end(task, ended, now, max_machine_kills, task.try_number + 1)
@@ -196,24 +271,36 @@ def of_trigger(
     return [msgspec.structs.replace(first, rows=rows + first.rows), *others]
 
 
+def _end_of(outcome: TriggerOutcome, now: datetime) -> Ended | None:
+    """Return the end of a task instance that its trigger has ended; None when it goes on in a process."""
+    reason = "its trigger has ended it"
+    match outcome.kind:
+        case "success" | "skipped" as state:
+            return Ended(outcome.id, state, now, reason=reason)
+        case "failed":
+            return Ended(outcome.id, "failed", now, reason=reason, retry=False)
+    return None
+
+
+def after_end(stored: StoredDeferral | None, ended: Ended) -> StoredDeferral | None:
+    """Return the deferral to keep after a try: a new one; the same if the try was only handed back; else None."""
+    if ended.state == "deferred" and ended.deferral is not None:
+        return StoredDeferral(ended.deferral)
+    return stored if ended.cause == "interrupted" else None
+
+
 def _restart(task: ActiveTask, event: Ended) -> TaskChange:
     """Move a killed try into the history, and make the task instance wait as if it were new."""
     started_at = task.started_at or event.started_at
-    rows = (
-        _history(task, task.try_number, task.reason, started_at, event.ended_at),
-        ForgottenRow(*_row_key(task)),
-    )
-    values: TaskValues = {
-        "token": None, "scheduled_at": None, "queued_at": None, "started_at": None, "ended_at": None,
-        "next_try_at": None, "rendered_map_index": None, "result_length": None, "deferral": None, "skips": frozenset(),
-    }  # fmt: skip
-    return TaskChange(task, task.state, task.token, None, "", values, rows)
+    history = _history(task, task.try_number, task.reason, started_at=started_at, ended_at=event.ended_at)
+    values: dict[str, Any] = dict.fromkeys(EMPTIED_BY_CLEAR) | {"skips": frozenset()}
+    return _change(task, None, rows=(history, ForgottenRow(*_row_key(task))), **values)
 
 
 def _end(task: ActiveTask, result: TryResult, skips: Skips | None, now: datetime) -> TaskChange:
     _, number, event, outcome = result
     started_at, ended_at = _span(task, event)
-    values: TaskValues = {
+    values: dict[str, Any] = {
         "started_at": started_at,
         "ended_at": ended_at or (now if outcome.state in FINISHED_TASK_STATES else None),
         "next_try_at": outcome.next_try_at,
@@ -232,16 +319,17 @@ def _end(task: ActiveTask, result: TryResult, skips: Skips | None, now: datetime
     if skips is not None:
         values["skips"] = skips.task_ids
     rows = tuple(_rows_of_end(task, result, values, skips, now))
-    return TaskChange(task, task.state, task.token, outcome.state, outcome.reason, values, rows, result)
+    return _change(task, outcome.state, outcome.reason, rows=rows, result=result, **values)
 
 
 def _rows_of_end(
-    task: ActiveTask, result: TryResult, values: TaskValues, skips: Skips | None, now: datetime
+    task: ActiveTask, result: TryResult, values: Mapping[str, Any], skips: Skips | None, now: datetime
 ) -> Iterator[Row]:
     _, number, event, outcome = result
     key = _row_key(task)
     if outcome.is_retry:
-        yield _history(task, number, outcome.reason, values["started_at"], values["ended_at"])
+        times = {"started_at": values["started_at"], "ended_at": values["ended_at"]}
+        yield _history(task, number, outcome.reason, **times)
     if outcome.state is State.SUCCESS and event.return_value:
         yield XComRow(*key, "return_value", bytes(event.return_value).decode(), now)
     if outcome.state is State.SUCCESS and task.task.outlets:
@@ -286,13 +374,10 @@ def _span(task: ActiveTask, event: Ended) -> tuple[datetime | None, datetime | N
     return (started_at if task.deferral is not None or is_older else None), None
 
 
-def _history(
-    task: ActiveTask, number: int, reason: str, started_at: datetime | None, ended_at: datetime | None
-) -> HistoryRow:
+def _history(task: ActiveTask, number: int, reason: str, **times: Any) -> HistoryRow:
     return HistoryRow(
         dag_run_id=task.run.id, task_id=task.task_id, map_index=task.map_index, try_number=number, state=State.FAILED,
-        reason=reason, token=task.token, scheduled_at=task.scheduled_at, queued_at=task.queued_at,
-        started_at=started_at, ended_at=ended_at,
+        reason=reason, token=task.token, scheduled_at=task.scheduled_at, queued_at=task.queued_at, **times,
     )  # fmt: skip
 
 
@@ -305,16 +390,6 @@ def _json(value: object) -> str:
 
 
 # Runs
-
-
-def of_beginning(run: ActiveRun, now: datetime) -> RunChange:
-    """A queued run begins."""
-    return RunChange(run, run.state, DagRunState.RUNNING, started_at=now)
-
-
-def of_taking_up(run: ActiveRun) -> RunChange:
-    """A run that has begun is taken up as it is stored."""
-    return RunChange(run, DagRunState.RUNNING, DagRunState.RUNNING, run.reason, run.started_at)
 
 
 def of_wish(run: ActiveRun, stop: RunStop, now: datetime) -> Sequence[Stopped]:

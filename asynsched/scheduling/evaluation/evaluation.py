@@ -13,15 +13,17 @@ from __future__ import annotations
 import heapq
 import sys
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Set
+from collections.abc import Callable, Collection, Iterable, Iterator
 from datetime import datetime, timedelta
 
+from asynsched.channels import TriggerUnwanted, TriggerWanted, TryUnwanted
 from asynsched.keys import DagRunKey, TaskInstanceKey
-from asynsched.protocol.messages import Ended, Started, TriggerOutcome
+from asynsched.protocol.messages import Deferral, Ended, Started, TriggerOutcome, TriggerSpec, class_name
 from asynsched.scheduling.evaluation import decisions
 from asynsched.scheduling.evaluation.batch import PendingBatch
 from asynsched.scheduling.evaluation.changes import (
     HOLDS,
+    SLOTS,
     TIMER,
     TRIGGER,
     Change,
@@ -30,17 +32,200 @@ from asynsched.scheduling.evaluation.changes import (
     Stopped,
     TaskChange,
 )
-from asynsched.scheduling.evaluation.deferral import timeout_of
-from asynsched.scheduling.evaluation.past import PastLinks, instances_with_past
 from asynsched.scheduling.evaluation.ready import ReadyQueues
 from asynsched.scheduling.evaluation.run import WAITING, ActiveRun, ActiveTask
-from asynsched.scheduling.evaluation.tries import Tries
+from asynsched.scheduling.rules.past_depends import PastTask
 from asynsched.scheduling.rules.run_end import RunStop, timed_out
-from asynsched.settings import Settings
-from asynsched.states import FINISHED_RUN_STATES, SLOT_TASK_STATES
+from asynsched.states import FINISHED_RUN_STATES, SLOT_TASK_STATES, TIMED_TASK_STATES, DagRunState
 from asynsched.states import TaskInstanceState as State
 from asynsched.store.runs.pools import Settlement
 from asynsched.timers import Timers
+
+Message = TryUnwanted | TriggerWanted | TriggerUnwanted
+
+
+class Tries:
+    """The task instance or run that waits for the end of each try, by the try's token.
+
+    A token is *awaited* by a task instance that is queued, running or restarting; *deferred* while a trigger works for
+    its task instance; or *leaving*: the try is being ended and no task instance waits for it, but its run does. The run
+    waits because, once it has ended, it may be cleared and begun again by another scheduler, whose keeper knows nothing
+    of processes left here. A token is *unclaimed* while the executor may still run its try for a run that is not in
+    memory.
+    """
+
+    def __init__(self) -> None:
+        self.awaited: dict[str, ActiveTask] = {}
+        self.deferred: dict[str, ActiveTask] = {}
+        self.unclaimed: set[str] = set()
+        self._leaving: dict[str, ActiveRun] = {}
+        self._left_by: dict[ActiveRun, set[str]] = {}
+        self._since: dict[ActiveRun, datetime] = {}
+        """When the last leaving try of a run was added, until `take_lingering` has returned the run."""
+
+    def swap(self, change: TaskChange, held: int, holds: int, now: datetime) -> Message | None:
+        """Follow a task instance from holding `held` to `holds`; return the message on its try or trigger, if any."""
+        task, token = change.task, change.token
+        message: Message | None = None
+        if token is not None and held == TRIGGER and self.deferred.pop(token, None) is not None:
+            message = TriggerUnwanted(token)
+        elif token is not None and held == SLOTS and self.awaited.pop(token, None) is not None:
+            # The task instance goes on without its try, which has not ended.
+            self.leave(task.run, (token,), now)
+            message = TryUnwanted(token, change.reason)
+        if holds == SLOTS and task.token is not None:
+            self.awaited[task.token] = task
+        # A task instance that was put into this state by hand waits for no trigger.
+        elif holds == TRIGGER and task.deferral is not None and task.token is not None:
+            self.deferred[task.token] = task
+            message = TriggerWanted(trigger_of(task, task.deferral.deferral, task.token), task.run.code)
+        return message
+
+    def ended(self, token: str) -> tuple[ActiveTask | None, ActiveRun | None]:
+        """Forget a try that is gone. Returns the task instance that waited for its end, and the run that did."""
+        self.unclaimed.discard(token)
+        task = self.awaited.pop(token, None)
+        run = self._leaving.pop(token, None) if self._leaving else None
+        if run is not None:
+            self._left_by[run].discard(token)
+            if not self._left_by[run]:
+                self.forget(run)
+        return task, run
+
+    def leave(self, run: ActiveRun, tokens: Iterable[str], now: datetime) -> None:
+        """Make a run wait until these tries, for which none of its task instances waits, are gone."""
+        for token in tokens:
+            self._leaving[token] = run
+            self._left_by.setdefault(run, set()).add(token)
+            self._since[run] = now
+
+    @property
+    def are_leaving(self) -> bool:
+        """Whether runs wait for tries that no task instance waits for."""
+        return bool(self._leaving)
+
+    def are_waited_for(self, run: ActiveRun) -> bool:
+        return run in self._left_by
+
+    def leaving_of(self, run: ActiveRun) -> list[str]:
+        return sorted(self._left_by.get(run, ()))
+
+    def forget(self, run: ActiveRun) -> list[str]:
+        self._since.pop(run, None)
+        tokens = sorted(self._left_by.pop(run, ()))
+        for token in tokens:
+            del self._leaving[token]
+        return tokens
+
+    def take_lingering(self, before: datetime) -> list[tuple[ActiveRun, list[str]]]:
+        """Return the runs, each once, whose tries have been leaving since before a moment, with the tokens."""
+        found = [run for run, since in self._since.items() if since < before]
+        for run in found:
+            del self._since[run]
+        return [(run, self.leaving_of(run)) for run in found]
+
+
+def trigger_of(task: ActiveTask, deferral: Deferral, token: str) -> TriggerSpec:
+    """Return the trigger that a deferred task instance waits for, named by the token of the try that deferred."""
+    return TriggerSpec(
+        id=token,
+        classpath=deferral.classpath,
+        kwargs=deferral.trigger_kwargs,
+        **task.key._asdict(),
+        # A deferral uses up no try number: the try continues when its trigger has fired.
+        try_number=task.try_number + 1,
+    )
+
+
+def timeout_of(task: ActiveTask, now: datetime) -> TriggerOutcome | None:
+    """Return the outcome of a trigger that did not fire in time; None while there is time."""
+    if task.deferral is None or task.next_try_at is None or task.next_try_at > now:
+        return None
+    timeout = timedelta(seconds=task.deferral.deferral.timeout or 0)
+    detail = f"{class_name(task.deferral.deferral.classpath)} did not fire within {timeout}"
+    return TriggerOutcome(task.token or "", "timeout", detail=detail)
+
+
+class PastLinks:
+    """Which active run comes after which: `depends_on_past` and `wait_for_downstream` across active runs.
+
+    The loader reads a run's past from the database together with the run. While the run before is active here, its
+    changes are passed on as they happen; otherwise the evaluator's sweep reads the past again.
+    """
+
+    def __init__(self, runs: dict[DagRunKey, ActiveRun]) -> None:
+        self._runs = runs
+        self._after: dict[DagRunKey, set[DagRunKey]] = {}
+        self._changed: dict[DagRunKey, set[str]] = {}
+
+    def add(self, run: ActiveRun) -> None:
+        """Link a run that was taken up to the active runs before and after it."""
+        if run.key_before is not None and run.structure.depend_on_past:
+            self._after.setdefault(run.key_before, set()).add(run.key)
+            if run.key_before in self._runs:
+                self._pass_on(self._runs[run.key_before], run, run.structure.depend_on_past)
+        for later in self._later(run):
+            self._pass_on(run, later, later.structure.depend_on_past)
+
+    def remove(self, run: ActiveRun) -> None:
+        """Forget a run that is no longer active; later runs keep their knowledge of it."""
+        self._changed.pop(run.key, None)
+        if run.key_before is not None and run.key_before in self._after:
+            self._after[run.key_before].discard(run.key)
+            if not self._after[run.key_before]:
+                del self._after[run.key_before]
+
+    def task_changed(self, task: ActiveTask) -> None:
+        """Pass a task instance's change of state on to the later runs."""
+        if task.run.key not in self._after:
+            return
+        for later in self._later(task.run):
+            names = later.structure.depend_on_past
+            above = names.intersection(task.run.structure.upstream[task.task_id])
+            waits = {other for other in above if later.structure.tasks[other].wait_for_downstream}
+            self._pass_on(task.run, later, waits | (names & {task.task_id}))
+
+    def take_changed(self) -> list[tuple[ActiveRun, list[ActiveTask]]]:
+        """Return the task instances whose past has changed, by run, and forget them."""
+        changed, self._changed = self._changed, {}
+        return [
+            (run, [task for task_id in sorted(task_ids) for task in run.instances[task_id].values()])
+            for key, task_ids in changed.items()
+            if (run := self._runs.get(key)) is not None
+        ]
+
+    def _later(self, run: ActiveRun) -> list[ActiveRun]:
+        return [self._runs[key] for key in sorted(self._after.get(run.key, ())) if key in self._runs]
+
+    def _pass_on(self, before: ActiveRun, later: ActiveRun, task_ids: Iterable[str]) -> None:
+        for task_id in sorted(task_ids):
+            found, known = past_task(before, task_id), later.past.get(task_id)
+            if found.n_instances:
+                later.past[task_id] = found
+                # Of ten thousand instances in the run before, only the last bad one makes a difference.
+                if known is None or _gate(known) != _gate(found):
+                    self._changed.setdefault(later.key, set()).add(task_id)
+
+
+def instances_with_past(run: ActiveRun) -> list[ActiveTask]:
+    """Return the task instances of a run that depend on the run before."""
+    return [task for task_id in run.structure.depend_on_past for task in run.instances[task_id].values()]
+
+
+def past_task(run: ActiveRun, task_id: str) -> PastTask:
+    """Return the past that a run in memory gives to the same task of the next run."""
+    downstream = run.structure.downstream.get(task_id, ())
+    return PastTask(
+        run_id=run.key.run_id,
+        n_instances=len(run.instances.get(task_id, ())),
+        n_bad=run.bad_of[task_id],
+        n_bad_downstream=sum(run.bad_of[other] for other in downstream),
+    )
+
+
+def _gate(past: PastTask) -> tuple[bool, bool, bool]:
+    """Return the facts of a task's past that decide whether it may run."""
+    return past.n_instances > 0, past.n_bad > 0, past.n_bad_downstream > 0
 
 
 class Agenda:
@@ -52,7 +237,6 @@ class Agenda:
         self._places: list[tuple[int, int]] = []
 
     def add(self, tasks: Iterable[ActiveTask]) -> None:
-        """Add task instances to examine."""
         position = self.run.structure.position
         for task in tasks:
             heapq.heappush(self._places, (position[task.task.task_id], task.map_index))
@@ -72,9 +256,6 @@ class Evaluation:
     """The active runs of one scheduler: takes in events, and decides their consequences.
 
     Args:
-        ready: The queues in which ready tasks wait for room.
-        pending: Gathers every change.
-        new_token: Returns a new attempt token.
         max_machine_kills: How often a task gets another try for one that the machine killed.
         at_once: How many task instances are decided about before `is_unsettled` asks for a pause.
     """
@@ -93,46 +274,12 @@ class Evaluation:
         self.pending = pending
         self._new_token = new_token
         self._max_machine_kills = max_machine_kills
-        self._tries = Tries()
+        self.tries = Tries()
         self._timers: Timers[datetime, TaskInstanceKey | DagRunKey] = Timers()
         """When the next try of a task instance, the timeout of a deferral, or that of a run is due."""
         self._past = PastLinks(self.runs)
         self._agendas: dict[ActiveRun, Agenda] = {}
         self._at_once = self._left = at_once
-
-    @classmethod
-    def by_settings(
-        cls,
-        settings: Settings,
-        pending: PendingBatch,
-        *,
-        parallelism: int,
-        executors: Mapping[str, int],
-        new_token: Callable[[], str],
-        at_once: int = sys.maxsize,
-    ) -> Evaluation:
-        """Return an evaluation without runs, with the limits that settings give.
-
-        Args:
-            settings: Their `parallelism` is not used: the executor may have another one.
-            pending: Takes every change.
-            parallelism: How many tasks may run at once.
-            executors: How many of them in each of several executors, by the names that tasks give.
-            new_token: Gives an attempt token.
-            at_once: How many task instances it decides about before it asks for a pause.
-        """
-        return cls(
-            ready=ReadyQueues(parallelism, settings.max_active_tasks_per_dag, executors, settings.keep_slots),
-            pending=pending,
-            new_token=new_token,
-            max_machine_kills=settings.max_machine_kills,
-            at_once=at_once,
-        )
-
-    @property
-    def tries(self) -> Mapping[str, ActiveTask]:
-        """The task instances that are queued or running, by their tokens."""
-        return self._tries.awaited
 
     # Runs come and go
 
@@ -140,16 +287,14 @@ class Evaluation:
         """Begin a queued run: all its task instances are new, and made here unless it has them already."""
         if not run.instances:
             run.add_tasks(run.first_instances())
-        change = decisions.of_beginning(run, now)
-        self._apply((change,), now)
+        self._apply((RunChange(run, run.state, DagRunState.RUNNING, started_at=now),), now)
         self._follow(now)
 
     def resume_run(self, run: ActiveRun, tasks: list[ActiveTask], now: datetime, stop: RunStop | None = None) -> None:
         """Take up a run that has begun, with its stored task instances and new ones; apply `stop` first, if given."""
         if not run.instances:
             run.add_tasks([*tasks, *run.first_instances({task.task_id for task in tasks})])
-        change = decisions.of_taking_up(run)
-        self._apply((change,), now)
+        self._apply((RunChange(run, DagRunState.RUNNING, DagRunState.RUNNING, run.reason, run.started_at),), now)
         for task in tasks:
             self._hold(TaskChange(task, None, None, task.state), now)
         if stop is not None:
@@ -170,29 +315,28 @@ class Evaluation:
         tokens = [task.token for task in tasks if task.token and task.state in SLOT_TASK_STATES]
         for token in tokens:
             # It stays unclaimed if it is: its process may still run.
-            self._tries.awaited.pop(token, None)
+            self.tries.awaited.pop(token, None)
         for task in tasks:
             before, task.state = task.state, None
             self._hold(TaskChange(task, before, task.token, None), run.queued_at)
         self._forget(run)
-        return tokens + self._tries.forget(run)
+        return tokens + self.tries.forget(run)
 
     # Events
 
     def try_started(self, event: Started, now: datetime) -> None:
-        """User code of a try has begun."""
-        task = self._tries.awaited.get(event.token)
+        task = self.tries.awaited.get(event.token)
         if task is None or task.state is not State.QUEUED:
-            self.pending.count_stale()
+            self.pending.n_stale += 1
         else:
             self._apply((decisions.of_start(task, event),), now)
 
     def try_ended(self, event: Ended, now: datetime) -> None:
         """A try has ended, or was lost."""
-        task, waiting_run = self._tries.ended(event.token)
+        task, waiting_run = self.tries.ended(event.token)
         self.pending.ends.append((event, task))
         if task is None:
-            self.pending.count_stale()
+            self.pending.n_stale += 1
         else:
             changes = decisions.of_end(task, event, now, self._max_machine_kills)
             self._apply(changes, now)
@@ -202,16 +346,16 @@ class Evaluation:
 
     def try_gone(self, token: str, now: datetime) -> None:
         """No process of a try is left: its run may end if it waited for that."""
-        _, waiting_run = self._tries.ended(token)
+        _, waiting_run = self.tries.ended(token)
         if waiting_run is not None:
             self._agenda(waiting_run)
         self._follow(now)
 
     def trigger_fired(self, outcome: TriggerOutcome, now: datetime) -> None:
         """A trigger has an outcome: its task goes on in a process, or ends without one."""
-        task = self._tries.deferred.get(outcome.id)
+        task = self.tries.deferred.get(outcome.id)
         if task is None:
-            self.pending.count_stale()
+            self.pending.n_stale += 1
         else:
             changes = decisions.of_trigger(task, outcome, self.ready.obstacle, now, self._max_machine_kills)
             self._apply(changes, now)
@@ -250,7 +394,6 @@ class Evaluation:
 
     @property
     def next_timer(self) -> datetime | None:
-        """When the earliest timer is due."""
         return self._timers.next_at
 
     def grant(self, now: datetime) -> None:
@@ -266,36 +409,8 @@ class Evaluation:
         """
         self.ready.note_settled(settlement, retry_at)
         for task in self.pending.take_refused(settlement.refused):
-            self._tries.ended(task.token or "")
+            self.tries.ended(task.token or "")
             self._apply((decisions.of_refusal(task),), now)
-
-    # Tries that no task instance waits for
-
-    @property
-    def are_leaving(self) -> bool:
-        """Whether runs wait for tries to be gone that no task instance waits for."""
-        return self._tries.are_leaving
-
-    @property
-    def unclaimed(self) -> Set[str]:
-        """The tries of runs that are not active here that the executor may still run."""
-        return self._tries.unclaimed
-
-    def expect_ends(self, tokens: Iterable[str]) -> None:
-        """The executor may still run these tries of runs that are not active here, until it reports their ends."""
-        self._tries.unclaimed.update(tokens)
-
-    def leave(self, run: ActiveRun, tokens: Iterable[str], now: datetime) -> None:
-        """Make a run that is taken up next wait until these tries, for which no task instance waits, are gone."""
-        self._tries.leave(run, sorted(tokens), now)
-
-    def leaving_of(self, run: ActiveRun) -> list[str]:
-        """Return the tokens of the tries that a run waits for, but none of its task instances."""
-        return self._tries.leaving_of(run)
-
-    def take_lingering(self, before: datetime) -> list[tuple[ActiveRun, list[str]]]:
-        """Return the runs, each once, that have waited for such tries since before a moment, with the tokens."""
-        return self._tries.take_lingering(before)
 
     # Changes are applied
 
@@ -329,7 +444,7 @@ class Evaluation:
             return
         task = change.task
         self.ready.swap(task, held, holds)
-        if (message := self._tries.swap(change, held, holds, now)) is not None:
+        if (message := self.tries.swap(change, held, holds, now)) is not None:
             self.pending.say(message)
         if held in (TIMER, TRIGGER):
             self._timers.disarm(task.key)
@@ -381,7 +496,7 @@ class Evaluation:
                 return
             del self._agendas[agenda.run]
             # Not before: a run that is only half examined may seem deadlocked.
-            if not self._tries.are_waited_for(agenda.run):
+            if not self.tries.are_waited_for(agenda.run):
                 self._apply(decisions.of_rest(agenda.run, now), now)
 
     def _look_at_later_runs(self) -> bool:
@@ -416,11 +531,7 @@ class Evaluation:
         return True
 
 
-_GOING_ON = SLOT_TASK_STATES | {
-    State.UP_FOR_RETRY,
-    State.UP_FOR_RESCHEDULE,
-    State.DEFERRED,
-}
+_GOING_ON = SLOT_TASK_STATES | TIMED_TASK_STATES | {State.DEFERRED}
 
 
 def stand_still(runs: Collection[ActiveRun]) -> bool:
@@ -429,9 +540,7 @@ def stand_still(runs: Collection[ActiveRun]) -> bool:
     Call this once everything that may start has started: a task that is still ready although nothing runs will never
     have room.
     """
-    return bool(runs) and not any(_goes_on(run) for run in runs)
-
-
-def _goes_on(run: ActiveRun) -> bool:
-    will_time_out = run.structure.dag.dagrun_timeout is not None
-    return will_time_out or any(task.state in _GOING_ON for task in run.all_instances())
+    return bool(runs) and not any(
+        run.structure.dag.dagrun_timeout is not None or any(task.state in _GOING_ON for task in run.all_instances())
+        for run in runs
+    )

@@ -14,6 +14,7 @@ from __future__ import annotations
 import heapq
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from itertools import count
 from types import MappingProxyType
@@ -25,6 +26,7 @@ from asynsched.states import SLOT_TASK_STATES, TaskInstanceState
 from asynsched.store.runs.pools import OwnUse, Settlement, SlotClaim
 
 
+@dataclass(eq=False)
 class Limit:
     """At most `capacity` of the tasks that share it may be queued or running; None means no limit.
 
@@ -37,20 +39,16 @@ class Limit:
             lanes compete, so it costs the same however many there are.
     """
 
-    def __init__(
-        self, name: str, capacity: int | None, *, release: str = "one of these ends", is_wide: bool = False
-    ) -> None:
-        self.name = name
-        self.release = release
-        self.is_wide = is_wide
-        self.capacity = capacity
-        self.used = 0
-        self.elsewhere = 0
-        self.is_busy = False
-        self.lanes: set[Lane] = set()
+    name: str
+    capacity: int | None
+    release: str = "one of these ends"
+    is_wide: bool = False
+    used: int = 0
+    elsewhere: int = 0
+    is_busy: bool = False
+    lanes: set[Lane] = field(default_factory=set)
 
     def has_room(self, slots: int = 1) -> bool:
-        """Whether that many slots are free."""
         return not self.is_busy and (self.capacity is None or self.taken + slots <= self.capacity)
 
     @property
@@ -182,7 +180,6 @@ class ReadyQueues:
     """All ready tasks that were not granted yet.
 
     Args:
-        parallelism: Limit of the tasks that may run at once.
         max_active_tasks: How many tasks of one run may be active, if its DAG does not say.
         executors: How many tasks each executor takes, by name, the default first; empty: one executor takes all tasks.
         keep_slots_after: How long a task waits for slots of its pool before freed slots are kept for it; None: slots
@@ -197,7 +194,15 @@ class ReadyQueues:
         keep_slots_after: timedelta | None = None,
     ) -> None:
         self.parallelism = Limit("parallelism", parallelism)
-        self.limits = RunLimits(max_active_tasks, executors)
+        self._max_active_tasks = max_active_tasks
+        self._executors = {
+            name: Limit(f"executor {name}", capacity, is_wide=True) for name, capacity in executors.items()
+        }
+        self._default_executor = next(iter(executors), None)
+        self._runs: dict[DagRunKey, Limit] = {}
+        self._dags: dict[str, Limit] = {}
+        self._tasks: dict[str | DagRunKey, dict[str, tuple[Limit, int]]] = {}
+        """The limits of single tasks, by DAG or by run."""
         self._keep_slots_after = keep_slots_after
         self.pools: dict[str, Pool] = {}
         self._lanes: dict[tuple[Pool, int, tuple[Limit, ...]], Lane] = {}
@@ -217,7 +222,9 @@ class ReadyQueues:
         name, slots = task.task.pool, task.task.pool_slots
         pool = self.pool(name)
         if pool.capacity is None or slots <= pool.capacity:
-            return self.limits.obstacle(task)
+            executor = task.task.executor or self._default_executor
+            limit = None if self._default_executor is None or executor is None else self._executor(executor)
+            return limit.name if limit is not None and limit.capacity == 0 else ""
         if pool.capacity == 0:
             return f"the pool {name!r} has no slots, or does not exist: `asynsched pools set {name} SLOTS`"
         return f"it needs {slots} slots, and its pool {name!r} has {pool.capacity}"
@@ -229,7 +236,7 @@ class ReadyQueues:
 
     def limits_of(self, task: ActiveTask) -> tuple[Limit, ...]:
         """Return all limits of a task, its pool included."""
-        return (self.pool(task.task.pool), self.parallelism, *self.limits.of(task))
+        return (self.pool(task.task.pool), self.parallelism, *self._of(task))
 
     def lacking(self, task: ActiveTask) -> list[Limit]:
         """Return the limits that have no room for a task."""
@@ -243,11 +250,13 @@ class ReadyQueues:
 
     def pause(self, dag_id: str, *, paused: bool) -> None:
         """Hold back a DAG's ready tasks, or release them."""
-        self._reopen([self.limits.pause(dag_id, paused=paused)])
+        limit = self._dag(dag_id)
+        limit.capacity = 0 if paused else None
+        self._reopen([limit])
 
     def swap(self, task: ActiveTask, held: int, holds: int) -> None:
         """Take the slots or place of a task instance's new state, and give back those of the state before."""
-        of_task = self.limits.of(task)
+        of_task = self._of(task)
         # Take first: a lane that is full then offers no other task.
         if holds == SLOTS:
             self.occupy(task, of_task)
@@ -273,7 +282,6 @@ class ReadyQueues:
 
     @property
     def are_waiting(self) -> bool:
-        """Whether any task waits for room."""
         return bool(self._lanes)
 
     def best(self, now: datetime) -> ActiveTask | None:
@@ -308,7 +316,10 @@ class ReadyQueues:
 
     def forget(self, run: ActiveRun) -> None:
         """Drop the limits of a run that is no longer active, with every task that waits under them."""
-        for lane in list(self.limits.forget(run).lanes):
+        limit = self._run(run)
+        del self._runs[run.key]
+        self._tasks.pop(run.key, None)
+        for lane in list(limit.lanes):
             lane.heap.clear()
             self._forget(lane)
 
@@ -320,7 +331,7 @@ class ReadyQueues:
         return [claim for claim in claims.values() if claim.pool or claim.task is not None]
 
     def _claim(self, task: ActiveTask) -> SlotClaim:
-        limit = self.limits.shared(task)
+        limit = self._shared(task)
         return SlotClaim(
             key=(task.run.id, task.task_id, task.map_index),
             pool="" if self.pool(task.task.pool).capacity is None else task.task.pool,
@@ -336,7 +347,7 @@ class ReadyQueues:
             claimed[claim.pool] += claim.slots
         n_claimed = Counter(claim.task for claim in claims if claim.task is not None)
         pools = {name: self.pool(name) for name in claimed if name}
-        limits = {task: self.limits.shared_of(task[0]).get(task[1]) for task in n_claimed}
+        limits = {task: self._shared_of(task[0]).get(task[1]) for task in n_claimed}
         return OwnUse(
             {name: pool.taken - pool.elsewhere - claimed[name] for name, pool in pools.items()},
             {task: limit.used - n_claimed[task] for task, limit in limits.items() if limit is not None},
@@ -347,10 +358,10 @@ class ReadyQueues:
         for name, used in settled.pools.items():
             self.pool(name).elsewhere = used
         for (dag_id, task_id), n in settled.tasks.items():
-            if (limit := self.limits.shared_of(dag_id).get(task_id)) is not None:
+            if (limit := self._shared_of(dag_id).get(task_id)) is not None:
                 limit.elsewhere = n
         busy: list[Limit] = [self.pool(name) for name in settled.busy_pools]
-        busy += [limit for dag_id in settled.busy_dags for limit in self.limits.shared_of(dag_id).values()]
+        busy += [limit for dag_id in settled.busy_dags for limit in self._shared_of(dag_id).values()]
         for limit in busy:
             limit.is_busy = True
         if busy:
@@ -371,7 +382,7 @@ class ReadyQueues:
         """Note others' use of the pools; of the other limits, assume that they have given back everything."""
         for name, pool in self.pools.items():
             pool.elsewhere = used.get(name, 0)
-        held_up = [limit for limit in self.limits.all_shared if limit.elsewhere]
+        held_up = [limit for limit in self.all_shared if limit.elsewhere]
         for limit in held_up:
             limit.elsewhere = 0
         self._reopen(held_up)
@@ -403,30 +414,9 @@ class ReadyQueues:
             limit.lanes.discard(lane)
         del self._lanes[(lane.pool, lane.slots, lane.limits)]
 
+    # The limits of a task, beside the parallelism and its pool
 
-def _have_room(limits: tuple[Limit, ...]) -> bool:
-    return all(limit.has_room() for limit in limits)
-
-
-def _order(task: ActiveTask) -> Order:
-    return (-task.priority_weight, task.run.run_after, *task.key)
-
-
-class RunLimits:
-    """Makes and keeps the limits that tasks share beside the parallelism and their pools."""
-
-    def __init__(self, max_active_tasks: int, executors: Mapping[str, int]) -> None:
-        self._max_active_tasks = max_active_tasks
-        self._executors = {
-            name: Limit(f"executor {name}", capacity, is_wide=True) for name, capacity in executors.items()
-        }
-        self._default_executor = next(iter(executors), None)
-        self._runs: dict[DagRunKey, Limit] = {}
-        self._dags: dict[str, Limit] = {}
-        self._tasks: dict[str | DagRunKey, dict[str, tuple[Limit, int]]] = {}
-        """The limits of single tasks, by DAG or by run."""
-
-    def of(self, task: ActiveTask) -> tuple[Limit, ...]:
+    def _of(self, task: ActiveTask) -> tuple[Limit, ...]:
         """Return the limits of a task instance, always the same objects in the same order."""
         if task.limits is not None:
             return task.limits
@@ -442,40 +432,20 @@ class RunLimits:
         task.limits = tuple(limits)
         return task.limits
 
-    def obstacle(self, task: ActiveTask) -> str:
-        """Return why a task's executor can never take it with the present settings; empty if it can."""
-        if self._default_executor is None:
-            return ""
-        limit = self._executor(task.task.executor or self._default_executor)
-        return limit.name if limit.capacity == 0 else ""
-
-    def pause(self, dag_id: str, *, paused: bool) -> Limit:
-        """Set and return the limit of a DAG, which has no room while it is paused."""
-        limit = self._dag(dag_id)
-        limit.capacity = 0 if paused else None
-        return limit
-
-    def shared(self, task: ActiveTask) -> Limit | None:
+    def _shared(self, task: ActiveTask) -> Limit | None:
         """Return a task's limit across all runs of its DAG, other schedulers' included; None if it has none."""
         if task.task.max_active_tis_per_dag is None:
             return None
         return self._task(task.run.key.dag_id, task, "max_active_tis_per_dag", task.task.max_active_tis_per_dag)
 
-    def shared_of(self, dag_id: str) -> dict[str, Limit]:
+    def _shared_of(self, dag_id: str) -> dict[str, Limit]:
         """Return the limits that span the runs of a DAG, by task."""
         return {task_id: limit for task_id, (limit, _) in self._tasks.get(dag_id, {}).items()}
 
     @property
     def all_shared(self) -> list[Limit]:
         """The limits that span the runs of a DAG, for every DAG."""
-        return [limit for owner in self._tasks if isinstance(owner, str) for limit in self.shared_of(owner).values()]
-
-    def forget(self, run: ActiveRun) -> Limit:
-        """Drop the limits of a run that is no longer active, and return the limit that all its tasks shared."""
-        limit = self._run(run)
-        del self._runs[run.key]
-        self._tasks.pop(run.key, None)
-        return limit
+        return [limit for owner in self._tasks if isinstance(owner, str) for limit in self._shared_of(owner).values()]
 
     def _executor(self, name: str) -> Limit:
         if name not in self._executors:
@@ -484,15 +454,11 @@ class RunLimits:
         return self._executors[name]
 
     def _dag(self, dag_id: str) -> Limit:
-        if dag_id not in self._dags:
-            self._dags[dag_id] = Limit(f"the DAG {dag_id} is paused", None, release="it is unpaused")
-        return self._dags[dag_id]
+        return self._dags.setdefault(dag_id, Limit(f"the DAG {dag_id} is paused", None, release="it is unpaused"))
 
     def _run(self, run: ActiveRun) -> Limit:
-        if run.key not in self._runs:
-            capacity = run.structure.dag.max_active_tasks or self._max_active_tasks
-            self._runs[run.key] = Limit("max_active_tasks", capacity)
-        return self._runs[run.key]
+        capacity = run.structure.dag.max_active_tasks or self._max_active_tasks
+        return self._runs.setdefault(run.key, Limit("max_active_tasks", capacity))
 
     def _task(self, owner: str | DagRunKey, task: ActiveTask, setting: str, capacity: int) -> Limit:
         limits, version_id = self._tasks.setdefault(owner, {}), task.run.version_id
@@ -502,3 +468,11 @@ class RunLimits:
             limit.capacity, of_version = capacity, version_id
         limits[task.task_id] = (limit, of_version)
         return limit
+
+
+def _have_room(limits: tuple[Limit, ...]) -> bool:
+    return all(limit.has_room() for limit in limits)
+
+
+def _order(task: ActiveTask) -> Order:
+    return (-task.priority_weight, task.run.run_after, *task.key)

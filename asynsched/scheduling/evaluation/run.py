@@ -3,33 +3,41 @@
 Every state change updates the counters of upstream ends, so that examining a task costs the same however many tasks its
 DAG has. All instances of a task share one counter, except for upstreams in an instance of the same mapped group.
 Nothing here decides or stores.
+
+Source: Apache Airflow's expand inputs and `get_relevant_upstream_map_indexes`, for mapped tasks.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 from datetime import datetime
 from itertools import islice
+from math import prod
 from typing import TYPE_CHECKING, Any
 
 from asynsched.keys import DagRunKey, TaskInstanceKey
 from asynsched.protocol.messages import CodeVersion
-from asynsched.scheduling.evaluation.changes import Change, NewInstances, RunChange, Stopped, TaskChange
+from asynsched.scheduling.evaluation.changes import Change, NewInstances, RunChange, Stopped, StoredDeferral, TaskChange
 from asynsched.scheduling.evaluation.structure import DagStructure, Link
-from asynsched.scheduling.rules.mapping import indexes_at, length_of, relevant_indexes
 from asynsched.scheduling.rules.past_depends import GOOD_STATES, PastTask, past_depends
 from asynsched.scheduling.rules.run_end import RunStop, TaskEnd
 from asynsched.scheduling.rules.trigger_rule import UpstreamCounts
-from asynsched.serialization.schema import MapProduct, SerializedTask
+from asynsched.serialization.schema import (
+    MapConcat,
+    MapLength,
+    MapLiteral,
+    MapProduct,
+    MapResult,
+    MapZip,
+    SerializedTask,
+)
 from asynsched.states import FINISHED_TASK_STATES, DagRunState, check_run_transition, check_task_transition
 from asynsched.states import TaskInstanceState as State
 
 if TYPE_CHECKING:
-    from asynsched.scheduling.evaluation.deferral import StoredDeferral
     from asynsched.scheduling.evaluation.ready import Limit
-
 
 WAITING: frozenset[State | None] = frozenset({None})
 """States in which a task instance starts only when another one of its run ends."""
@@ -43,11 +51,9 @@ class UpstreamEnds:
     setups: UpstreamCounts = field(default_factory=UpstreamCounts)
 
     def of(self, link: Link) -> UpstreamCounts:
-        """Return the counter that a link's upstream is counted in."""
         return self.setups if link.is_setup_constraint else self.direct
 
     def count(self, link: Link, upstreams: Iterable[ActiveTask], *, is_setup: bool) -> None:
-        """Count instances of a link's upstream."""
         counts, states = self.of(link), [upstream.state for upstream in upstreams]
         counts.add_expected(len(states), is_setup=is_setup)
         for state in states:
@@ -68,7 +74,7 @@ class ActiveTask:
         ignored: The dependencies that do not count, because the task was forced.
         own_counts: How those upstream instances ended that belong to the same instances of mapped groups; other task
             instances share these counts.
-        limits: The limits that it shares with other tasks, once `RunLimits` has returned them: they stay the same.
+        limits: The limits that it shares with other tasks, once `ReadyQueues` has made them: they stay the same.
         stored_state: The state in the database; `stored_try` is the try number there.
     """
 
@@ -99,17 +105,14 @@ class ActiveTask:
 
     @property
     def task_id(self) -> str:
-        """The task's id."""
         return self.task.task_id
 
     @property
     def key(self) -> TaskInstanceKey:
-        """The task instance's key."""
         return TaskInstanceKey(*self.run.key, self.task.task_id, self.map_index)
 
     @property
     def priority_weight(self) -> int:
-        """The total weight."""
         return self.run.structure.weights[self.task.task_id]
 
     @property
@@ -119,7 +122,6 @@ class ActiveTask:
 
     @property
     def is_finished(self) -> bool:
-        """Whether it has ended for good."""
         return self.state in FINISHED_TASK_STATES
 
 
@@ -462,7 +464,7 @@ class ActiveRun:
         n_own, n_other = self.n_expanded[link.upstream_id], self.n_expanded[link.task_id]
         if not n_common or not n_own or not n_other:
             return ()
-        return relevant_indexes(task.map_index, n_own=n_own, n_other=n_other, n_common=n_common)
+        return indexes_at(task.map_index * n_common // n_own, n_instances=n_other, n_common=n_common)
 
     def _count_expanded(self, task_id: str) -> None:
         removed = State.REMOVED
@@ -488,3 +490,37 @@ class ActiveRun:
         if not is_expanded or self.structure.tasks[task_id].map_length is None:
             return None
         return sum(task.result_length is not None for task in found.values() if task.state is not State.REMOVED)
+
+
+def length_of(length: MapLength, result_length: Callable[[str], int | None]) -> int | None:
+    """Return the number of values to map over; None if a result is missing.
+
+    Args:
+        result_length: Returns the number of values in a task's result, None if it has none.
+    """
+    if isinstance(length, MapLiteral):
+        return length.length
+    if isinstance(length, MapResult):
+        return result_length(length.task_id)
+    parts = [length_of(part, result_length) for part in length.parts]
+    if any(part is None for part in parts):
+        return None
+    known = [part for part in parts if part is not None]
+    match length:
+        case MapZip(_, is_filled):
+            return max(known, default=0) if is_filled else min(known, default=0)
+        case MapConcat():
+            return sum(known)
+        case MapProduct():
+            return prod(known)
+
+
+def indexes_at(place: int, *, n_instances: int, n_common: int) -> range:
+    """Return a task's map indexes in the instance of a mapped group with the number `place`.
+
+    Instances are numbered with the innermost group running fastest.
+
+    The number of instances need not divide evenly: the group may have had another size before.
+    """
+    first, end = (-(-number * n_instances // n_common) for number in (place, place + 1))
+    return range(first, end)

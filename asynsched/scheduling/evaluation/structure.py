@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from asynsched.scheduling.rules.branching import descendants
+from asynsched.scheduling.rules.branching import descendants, reversed_edges
 from asynsched.scheduling.rules.priority import total_weights
 from asynsched.serialization.schema import MapLength, SerializedDag, SerializedTask, results_in
 
@@ -67,12 +67,16 @@ class DagStructure:
         """Whether a task is expanded into instances, by itself or with its group."""
         return bool(self.map_factors[task_id])
 
+    def has_place(self, task_id: str, map_index: int) -> bool:
+        """Whether the version has such a task instance; any map index fits a mapped task."""
+        return task_id in self.tasks and (map_index < 0 or self.is_mapped(task_id))
+
 
 def compile_structure(dag: SerializedDag) -> DagStructure:
     """Return the structure of a serialized DAG."""
     tasks = {task.task_id: task for task in dag.tasks}
     downstream = {task.task_id: task.downstream_task_ids for task in dag.tasks}
-    upstream = _reversed(downstream)
+    upstream = reversed_edges(downstream)
     mapped_groups, group_factors = _mapped_groups(dag)
     map_factors = {
         task.task_id: (
@@ -111,14 +115,6 @@ def compile_structure(dag: SerializedDag) -> DagStructure:
         deciding=_deciding(dag.tasks),
         depend_on_past=frozenset(task.task_id for task in dag.tasks if task.depends_on_past),
     )
-
-
-def _reversed(downstream: Mapping[str, tuple[str, ...]]) -> dict[str, tuple[str, ...]]:
-    upstream: dict[str, list[str]] = {task_id: [] for task_id in downstream}
-    for task_id, targets in downstream.items():
-        for target in targets:
-            upstream[target].append(task_id)
-    return {task_id: tuple(ids) for task_id, ids in upstream.items()}
 
 
 def _mapped_groups(dag: SerializedDag) -> tuple[dict[str, tuple[str, ...]], dict[str, MapLength]]:

@@ -5,8 +5,10 @@ it. Any other run is changed at once. In both cases the same rows change in the 
 the one function that writes states.
 """
 
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import datetime
+from typing import Any
 
 import msgspec
 import sqlalchemy as sa
@@ -16,17 +18,28 @@ from asynsched.bell import Hint, encode_hints
 from asynsched.errors import AsynschedError, NotFound, StoreError
 from asynsched.keys import DagRunKey
 from asynsched.scheduling.evaluation.structure import DagStructure, compile_structure
-from asynsched.scheduling.requests.run_edits import RunEdit, fill_in
+from asynsched.scheduling.rules import clearing
 from asynsched.serialization.decode import decode_dag
-from asynsched.states import FINISHED_RUN_STATES, SLOT_TASK_STATES, DagRunState
+from asynsched.states import (
+    FAILED_TASK_STATES,
+    FINISHED_RUN_STATES,
+    FINISHED_TASK_STATES,
+    SLOT_TASK_STATES,
+    DagRunState,
+    TaskInstanceState,
+    check_run_transition,
+    check_task_transition,
+)
 from asynsched.store.audit import record_audit
 from asynsched.store.dags.dags import get_version, latest_version
+from asynsched.store.rows import in_common, near_names
 from asynsched.store.runs.dag_runs import get_run
 from asynsched.store.runs.deadlines import renew_deadlines
 from asynsched.store.runs.requests import (
     CancelRun,
     ClearTasks,
     ForceTask,
+    MarkRun,
     MarkTasks,
     OpenRequest,
     RunRequest,
@@ -35,9 +48,294 @@ from asynsched.store.runs.requests import (
 )
 from asynsched.store.runs.row_locks import lock_runs, lock_tasks
 from asynsched.store.runs.task_instances import load_task_instances, numbers_of_tries
-from asynsched.store.runs.transitions import apply
+from asynsched.store.runs.transitions import Batch, ForgottenRow, RunRow, TaskRow, apply
 from asynsched.store.schedulers import notify
-from asynsched.store.schema import DagRunRow, TaskInstanceRow, task_instance
+from asynsched.store.schema import DagRunRow, HistoryRow, TaskInstanceRow, task_instance
+
+State = TaskInstanceState
+_RESTARTED_REASON = "it was cleared while it ran"
+
+
+@dataclass(slots=True)
+class RunEdit:
+    """The changes that a request makes to one run.
+
+    Attributes:
+        run: The run as it is stored.
+        instances: Its task instances as they are stored.
+        earlier: The numbers of their tries that are in the history, by token.
+        structure: The structure of the version that the run is on, or is moved to.
+        version_id: Row id of that version.
+        named: The task instances that change because the request names them or includes them.
+        tasks: The changed rows of the task instances.
+        new_state: The run's new state; None: the state stays.
+        goes_on: Whether part of the run is to run again: this ends a stop that is under way.
+    """
+
+    run: DagRunRow
+    instances: list[TaskInstanceRow]
+    earlier: Mapping[tuple[str, int], Mapping[str | None, int]]
+    structure: DagStructure
+    version_id: int | None
+    now: datetime
+    named: list[TaskInstanceRow] = field(default_factory=list)
+    tasks: list[TaskRow] = field(default_factory=list)
+    history: list[HistoryRow] = field(default_factory=list)
+    forgotten: list[ForgottenRow] = field(default_factory=list)
+    new_state: DagRunState | None = None
+    reason: str = ""
+    goes_on: bool = False
+
+    def batch(self) -> Batch:
+        return Batch(
+            lease_epoch=self.run.lease_epoch,
+            runs=[self._run_row()] if self._changes_run else [],
+            tasks=self.tasks,
+            history=self.history,
+            forgotten=self.forgotten,
+        )
+
+    # Changes of single task instances
+
+    def clear(self, row: TaskInstanceRow, ignored: str | None = None) -> None:
+        """Make a task instance run again, with all its retries, and ignore these of its dependencies."""
+        state = None if row.state is None else State(row.state)
+        task = self.structure.tasks.get(row.task_id)
+        n_tries = clearing.tries_after_clear(
+            state, row.try_number, row.token, self.earlier.get((row.task_id, row.map_index), {})
+        )
+        max_tries = max(row.max_tries, n_tries) if task is None else n_tries + task.retries
+        self.goes_on = True
+        self.forgotten.append(ForgottenRow(row.dag_run_id, row.task_id, row.map_index))
+        if clearing.keeps_try(state) and row.token is not None:
+            self.history.append(HistoryRow(**(in_common(HistoryRow, row) | {"id": 0, "try_number": n_tries})))
+        cleared = {"max_tries": max_tries, "machine_kills": 0, "ignored_dependencies": ignored}
+        if state in SLOT_TASK_STATES:
+            self._change(row, clearing.after_clear(state), _RESTARTED_REASON, **cleared)
+        else:
+            cleared |= dict.fromkeys(clearing.EMPTIED_BY_CLEAR) | {"try_number": n_tries}
+            self._change(row, clearing.after_clear(state), "", **cleared)
+
+    def end(self, row: TaskInstanceRow, state: State, reason: str) -> None:
+        """Put a task instance into a finished state."""
+        ended_at = row.ended_at if row.state in FINISHED_TASK_STATES else None
+        self._change(row, state, reason, ended_at=ended_at or self.now, next_try_at=None, deferral=None)
+
+    def _change(self, row: TaskInstanceRow, state: State | None, reason: str, **changes: Any) -> None:
+        before = None if row.state is None else State(row.state)
+        if state is not before:
+            check_task_transition(before, state)
+        told = {"before_state": row.state, "before_try": row.try_number, "state": state, "reason": reason}
+        self.tasks.append(TaskRow(**(in_common(TaskRow, row) | told | changes)))
+
+    # Changes of the run
+
+    def reopen(self) -> None:
+        """Queue a run again if it has ended, and end a stop that is under way."""
+        self.goes_on = True
+        if self.run.state in FINISHED_RUN_STATES:
+            self.new_state, self.reason = DagRunState.QUEUED, "it was cleared"
+
+    @property
+    def _changes_run(self) -> bool:
+        is_let_go = self.goes_on and self.run.stop is not None
+        return self.new_state is not None or self.version_id != self.run.version_id or is_let_go
+
+    def _run_row(self) -> RunRow:
+        run, state = self.run, self.new_state or DagRunState(self.run.state)
+        if state != run.state:
+            check_run_transition(DagRunState(run.state), state)
+        begins_anew = self.new_state is DagRunState.QUEUED
+        return RunRow(
+            run.id, run.state, run.lease_epoch, state,
+            self.reason if self.new_state is not None else run.reason,
+            None if begins_anew else run.started_at,
+            None if begins_anew else (self.now if self.new_state is not None else run.ended_at),
+            self.version_id, None if begins_anew else run.scheduler_id, run.lease_epoch,
+            self.now if begins_anew else run.queued_at, None if self.goes_on else run.stop,
+        )  # fmt: skip
+
+
+# The changes of each kind of request
+
+
+def fill_in(edit: RunEdit, request: RunRequest, actor: str) -> None:
+    """Add a request's changes to an edit.
+
+    Raises:
+        NotFound: The run lacks a named task; carries the nearest names.
+        AsynschedError: The run lacks the named instance of a task.
+    """
+    match request:
+        case ClearTasks():
+            _clear(edit, request)
+        case MarkTasks():
+            _mark(edit, request, actor)
+        case ForceTask():
+            _force(edit, request)
+        case MarkRun():
+            _mark_run(edit, request, actor)
+        case CancelRun():
+            _cancel(edit, actor)
+
+
+def _clear(edit: RunEdit, request: ClearTasks) -> None:
+    if request.latest:
+        _follow_version(edit)
+    _check_named(edit, request)
+    selection = clearing.TaskSelection(edit.structure.dag.tasks)
+    wanted = selection.to_clear(
+        request.task_ids or [*edit.structure.tasks], upstream=request.upstream, downstream=request.downstream
+    )
+    edit.named += [
+        row
+        for row in _instances_of(edit, wanted, request)
+        if clearing.is_cleared(
+            _state(row),
+            is_expanded=row.map_index >= 0 and edit.structure.is_mapped(row.task_id),
+            only_failed=request.only_failed,
+            only_running=request.only_running,
+        )
+    ]
+    for row in edit.named:
+        edit.clear(row)
+    if edit.named or edit.tasks or request.latest:
+        edit.reopen()
+
+
+def _mark(edit: RunEdit, request: MarkTasks, actor: str) -> None:
+    _check_named(edit, request)
+    selection = clearing.TaskSelection(edit.structure.dag.tasks)
+    wanted = selection.to_mark(request.task_ids, upstream=request.upstream, downstream=request.downstream)
+    state = State(request.state)
+    edit.named += [
+        row for row in _instances_of(edit, wanted, request) if row.state != state and _state(row) is not State.REMOVED
+    ]
+    for row in edit.named:
+        edit.end(row, state, f"{actor} marked it as {state}")
+    # Tasks that failed because of the marked ones may run now.
+    below = selection.to_clear(request.task_ids, downstream=True) - wanted
+    failed = [row for row in edit.instances if row.task_id in below and _state(row) in FAILED_TASK_STATES]
+    if edit.named and failed:
+        for row in failed:
+            edit.clear(row)
+        edit.reopen()
+
+
+def _force(edit: RunEdit, request: ForceTask) -> None:
+    check_tasks((request.task_id,), edit.structure.tasks)
+    check_instances(edit.instances, (request.task_id,), request.map_index)
+    [row] = [row for row in edit.instances if (row.task_id, row.map_index) == (request.task_id, request.map_index)]
+    verdict = clearing.may_be_forced(
+        _state(row), ignore_state=request.ignore_state, ignore_retry_period=request.ignore_retry_period
+    )
+    if not verdict.met:
+        raise AsynschedError(f"The task {request.task_id!r} {verdict.reason}.")
+    edit.named.append(row)
+    edit.clear(row, " ".join(request.ignored) or None)
+    edit.reopen()
+
+
+def _mark_run(edit: RunEdit, request: MarkRun, actor: str) -> None:
+    reason = f"{actor} marked the run as {request.state}"
+    teardowns = edit.structure.teardowns
+    is_success = request.state == "success"
+    kept, after = (("success", "removed"), State.SUCCESS) if is_success else (FINISHED_TASK_STATES, State.SKIPPED)
+    changed, to_run = [], False
+    for row in edit.instances:
+        if row.task_id in teardowns and row.state not in FINISHED_TASK_STATES:
+            to_run = True
+        elif row.state not in kept:
+            changed.append(row)
+    edit.named += changed
+    for row in changed:
+        edit.end(row, after, reason)
+    if edit.run.state != DagRunState.RUNNING and edit.run.state != request.state and not to_run:
+        edit.new_state, edit.reason = DagRunState(request.state), reason
+
+
+def _cancel(edit: RunEdit, actor: str) -> None:
+    if edit.run.state in FINISHED_RUN_STATES:
+        return
+    reason = f"{actor} cancelled the run"
+    edit.named += [row for row in edit.instances if row.state not in FINISHED_TASK_STATES]
+    for row in edit.named:
+        edit.end(row, State.SKIPPED, reason)
+    edit.new_state, edit.reason = DagRunState.FAILED, reason
+
+
+def _follow_version(edit: RunEdit) -> None:
+    """Match a run's task instances to another version: remove those that it lacks, restore removed ones that it has.
+
+    New tasks get their instances when the run starts again.
+    """
+    kept = []
+    for row in edit.instances:
+        has_place = edit.structure.has_place(row.task_id, row.map_index)
+        if has_place and _state(row) is State.REMOVED:
+            edit.named.append(row)
+            edit.clear(row)
+        elif has_place:
+            kept.append(row)
+        elif _state(row) is not State.REMOVED:
+            edit.end(row, State.REMOVED, "the version that the run was moved to has no such task")
+    edit.instances = kept
+
+
+def _check_named(edit: RunEdit, request: ClearTasks | MarkTasks) -> None:
+    check_tasks(request.task_ids, edit.structure.tasks)
+    if request.map_index is not None:
+        check_instances(edit.instances, request.task_ids, request.map_index)
+
+
+def _instances_of(edit: RunEdit, wanted: frozenset[str], request: ClearTasks | MarkTasks) -> Iterator[TaskInstanceRow]:
+    for row in edit.instances:
+        is_asked_for = row.task_id in request.task_ids
+        if row.task_id in wanted and (
+            request.map_index is None or not is_asked_for or row.map_index == request.map_index
+        ):
+            yield row
+
+
+def _state(row: TaskInstanceRow) -> State | None:
+    return None if row.state is None else State(row.state)
+
+
+def check_tasks(task_ids: Iterable[str], known: Collection[str]) -> None:
+    """Raise NotFound, with near names, for the first task that is not known."""
+    for task_id in task_ids:
+        if task_id not in known:
+            raise NotFound("task", task_id, near_names(task_id, known))
+
+
+def check_instances(instances: Sequence[TaskInstanceRow], task_ids: Collection[str], map_index: int) -> None:
+    """Raise AsynschedError unless each of the tasks has an instance of that map index in a run.
+
+    Args:
+        map_index: -1 for a task that is not mapped.
+    """
+    if not task_ids:
+        raise AsynschedError(f"The map index {map_index} needs a task: name one.")
+    for task_id in task_ids:
+        indexes = sorted(instance.map_index for instance in instances if instance.task_id == task_id)
+        if map_index not in indexes:
+            raise AsynschedError(no_such_instance(task_id, map_index, indexes))
+
+
+def no_such_instance(task_id: str, map_index: int, indexes: Sequence[int]) -> str:
+    """Return the message for a task that has no instance of that map index.
+
+    Args:
+        indexes: The map indexes that it has, sorted.
+    """
+    if not indexes:
+        return f"The task {task_id!r} has no instances in this run yet."
+    if indexes[-1] < 0:
+        return f"The task {task_id!r} has no instance {map_index}, it has one only: leave the map index out."
+    known = f"{indexes[0]} to {indexes[-1]}" if len(indexes) > 1 else str(indexes[0])
+    missing = "is mapped" if map_index < 0 else f"is mapped, but has no instance {map_index}"
+    return f"The task {task_id!r} {missing}: say which by its map index, {known}."
+
 
 _ADOPT = (
     sa.update(task_instance)

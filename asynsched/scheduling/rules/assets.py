@@ -55,10 +55,6 @@ def updates_of(outlets: Iterable[AssetCondition], told: Iterable[OutletEvent]) -
     Each outlet that is an asset or a reference is updated, with the extra that the task gave its event. An alias
     stands for the assets that the task added to it. Events of one asset with the same extra make one update, under
     however many aliases they were added.
-
-    Args:
-        outlets: The outlets of the task.
-        told: The events that the task reported.
     """
     told, outlets = list(told), list(outlets)
     aliases = {outlet.alias.name for outlet in outlets if outlet.alias is not None}

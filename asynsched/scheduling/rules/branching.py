@@ -59,3 +59,12 @@ def descendants(task_ids: Iterable[str], downstream: Mapping[str, Collection[str
                 seen.add(target)
                 stack.append(target)
     return seen
+
+
+def reversed_edges(downstream: Mapping[str, Collection[str]]) -> dict[str, tuple[str, ...]]:
+    """Return the tasks directly upstream of each task."""
+    upstream: dict[str, list[str]] = {task_id: [] for task_id in downstream}
+    for task_id, targets in downstream.items():
+        for target in targets:
+            upstream[target].append(task_id)
+    return {task_id: tuple(found) for task_id, found in upstream.items()}

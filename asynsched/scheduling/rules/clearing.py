@@ -5,7 +5,7 @@ Source: Apache Airflow's `clear_task_instances` and `set_state`.
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
 
-from asynsched.scheduling.rules.branching import descendants
+from asynsched.scheduling.rules.branching import descendants, reversed_edges
 from asynsched.scheduling.rules.verdict import MET, Verdict
 from asynsched.serialization.schema import SerializedTask
 from asynsched.states import FAILED_TASK_STATES, SLOT_TASK_STATES
@@ -15,6 +15,12 @@ _ENDED_TRIES = frozenset(
     {State.SUCCESS, State.FAILED, State.SKIPPED, State.REMOVED, State.UP_FOR_RESCHEDULE, State.DEFERRED}
 )
 
+EMPTIED_BY_CLEAR = (
+    "token", "scheduled_at", "queued_at", "started_at", "ended_at", "next_try_at", "rendered_map_index",
+    "result_length", "deferral",
+)  # fmt: skip
+"""The fields of a task instance that a clear sets to None."""
+
 
 class TaskSelection:
     """Selects among all the tasks of one DAG."""
@@ -22,10 +28,7 @@ class TaskSelection:
     def __init__(self, tasks: Iterable[SerializedTask]) -> None:
         self._tasks = {task.task_id: task for task in tasks}
         self._downstream = {task.task_id: task.downstream_task_ids for task in self._tasks.values()}
-        self._upstream: dict[str, list[str]] = {task_id: [] for task_id in self._tasks}
-        for task_id, targets in self._downstream.items():
-            for target in targets:
-                self._upstream[target].append(task_id)
+        self._upstream = reversed_edges(self._downstream)
 
     def to_clear(
         self, task_ids: Collection[str], *, upstream: bool = False, downstream: bool = False
@@ -78,10 +81,7 @@ def is_cleared(
     """Return whether to clear a task instance in this state; with both `only_` flags, either suffices.
 
     Args:
-        state: Its state.
         is_expanded: It belongs to a mapped task. A removed one is cleared, too: its task may now have more values.
-        only_failed: Clear it if it has failed.
-        only_running: Clear it if it has a process.
     """
     if state is None or (state is State.REMOVED and not is_expanded):
         return False
@@ -103,9 +103,7 @@ def tries_after_clear(
     A try that was deferred or rescheduled had not used up a number: the clear ends it, and gives it one.
 
     Args:
-        state: The state before the clear.
         try_number: The last try number that was used up.
-        token: Token of the last try.
         earlier: The numbers of the tries in the history, by token.
     """
     if token is None or token in earlier or not keeps_try(state):
@@ -119,11 +117,6 @@ def keeps_try(state: State | None) -> bool:
     A killed try is moved when it has ended, and a try that is followed by a retry is there already.
     """
     return state in _ENDED_TRIES
-
-
-def fits(task: SerializedTask | None, map_index: int, *, is_mapped: bool) -> bool:
-    """Return whether a version of a DAG has such a task instance; any map index fits a mapped task."""
-    return task is not None and (is_mapped or map_index < 0)
 
 
 def may_be_forced(state: State | None, *, ignore_state: bool, ignore_retry_period: bool) -> Verdict:

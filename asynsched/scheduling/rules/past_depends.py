@@ -33,7 +33,6 @@ def past_depends(task: SerializedTask, past: PastTask | None) -> Verdict:
     """Decide by `depends_on_past` and `wait_for_downstream`.
 
     Args:
-        task: The task.
         past: The task in the run with the next earlier logical date; with `catchup`, manual runs are passed over. None
             if there is no such run.
 

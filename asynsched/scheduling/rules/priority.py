@@ -9,6 +9,7 @@ from collections.abc import Collection, Mapping
 from graphlib import TopologicalSorter
 from itertools import chain
 
+from asynsched.scheduling.rules.branching import reversed_edges
 from asynsched.serialization.schema import SerializedTask
 
 MAX_WEIGHT = 2**31 - 1
@@ -20,14 +21,10 @@ def total_weights(tasks: tuple[SerializedTask, ...]) -> Mapping[str, int]:
     """Return the total priority weight of each task, by task_id."""
     own = {task.task_id: max(MIN_WEIGHT, min(MAX_WEIGHT, task.priority_weight)) for task in tasks}
     downstream = {task.task_id: task.downstream_task_ids for task in tasks}
-    upstream: dict[str, list[str]] = {task.task_id: [] for task in tasks}
-    for task in tasks:
-        for target in task.downstream_task_ids:
-            upstream[target].append(task.task_id)
     rules = {task.weight_rule for task in tasks}
     beyond = {
         "downstream": _weights_beyond(own, downstream) if "downstream" in rules else {},
-        "upstream": _weights_beyond(own, upstream) if "upstream" in rules else {},
+        "upstream": _weights_beyond(own, reversed_edges(downstream)) if "upstream" in rules else {},
     }
     return {task.task_id: own[task.task_id] + beyond.get(task.weight_rule, {}).get(task.task_id, 0) for task in tasks}
 

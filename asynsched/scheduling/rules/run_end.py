@@ -4,8 +4,6 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
 
-import msgspec
-
 from asynsched.protocol.messages import Ended
 from asynsched.serialization.schema import SerializedTask
 from asynsched.states import (
@@ -92,16 +90,6 @@ class RunStop:
     killed_as: Literal["failed", "skipped"] = "failed"
     fails_run: bool = True
     spares_teardowns: bool = False
-
-
-def encoded(stop: RunStop | None) -> str | None:
-    """Return the text that a run's row stores."""
-    return None if stop is None else msgspec.json.encode(stop).decode()
-
-
-def decoded(text: str | None) -> RunStop | None:
-    """Return the stop that a run's row stores."""
-    return None if text is None else msgspec.json.decode(text, type=RunStop)
 
 
 def cancelled(reason: str) -> RunStop:

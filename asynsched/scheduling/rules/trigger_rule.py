@@ -36,12 +36,10 @@ class UpstreamCounts:
 
     @property
     def done(self) -> int:
-        """How many have ended."""
         return self.success + self.failed + self.upstream_failed + self.skipped + self.removed
 
     @property
     def all_done(self) -> bool:
-        """Whether all have ended."""
         return self.done >= self.total
 
     @property
@@ -84,7 +82,6 @@ def evaluate(rule: str, upstream: UpstreamCounts, *, map_index: int = -1) -> Ver
 
     Args:
         rule: Airflow's name of the trigger rule.
-        upstream: The direct upstream task instances.
         map_index: Index of the task instance; a mapped one is removed when fewer upstreams are left than its index.
 
     Raises:

@@ -53,13 +53,10 @@ def after_try(
     """Decide the outcome of a try.
 
     Args:
-        task: Its retry settings.
-        ended: The executor's report.
         instance: The result of `instance_name`.
         try_number: Number of this try, from 1.
         max_tries: Retries that the task instance has in all, including those for kills by the machine; grows when the
             task instance is cleared.
-        machine_kills: How many earlier tries the machine has killed.
         max_machine_kills: How many kills by the machine another try makes up for.
     """
     if ended.cause == "interrupted":

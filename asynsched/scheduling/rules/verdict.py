@@ -33,7 +33,6 @@ class Verdict:
 
     @property
     def reason(self) -> str:
-        """Why, for a person."""
         return self._reason if isinstance(self._reason, str) else self._reason()
 
 

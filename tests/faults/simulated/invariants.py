@@ -227,7 +227,7 @@ class Invariants:
                 raise Violation(problem)
         for site in self._exploration.sites.values():
             services = site.scheduler.services
-            evaluation = services.evaluator._evaluation
+            evaluation = services.evaluator.evaluation
             queues = evaluation.ready
             left = {
                 "slots": queues.parallelism.used,
@@ -235,7 +235,7 @@ class Invariants:
                 "lanes": len(queues._lanes),
                 "deferred": sum(pool.deferred for pool in queues.pools.values()),
                 "triggers": services.triggerer.n_triggers,
-                "tries": len(evaluation.tries),
+                "tries": len(evaluation.tries.awaited),
                 "runs": len(evaluation.runs),
                 "places": len(services.evaluator._places._runs),
                 "launched": len(services.heartbeat._launched),

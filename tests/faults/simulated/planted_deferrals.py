@@ -28,7 +28,7 @@ def _forgotten_event() -> list[Change]:
 
 
 def _endless_wait() -> list[Change]:
-    return [(evaluation, "TRIGGER", None)]
+    return [(evaluation, "timeout_of", lambda *_: None)]
 
 
 def _uncounted_deferred() -> list[Change]:

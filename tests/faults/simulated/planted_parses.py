@@ -38,7 +38,7 @@ def _newest_code() -> list[Change]:
 
     async def get_newest(self: Any, version_id: int) -> Any:
         wanted = await get(self, version_id)
-        newest = await self._database.read(latest_version, wanted.structure.dag.dag_id)
+        newest = await self.database.read(latest_version, wanted.structure.dag.dag_id)
         return await get(self, newest.id)
 
     return [(VersionCache, "get", get_newest)]

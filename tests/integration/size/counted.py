@@ -151,7 +151,7 @@ class Site:
         self.others = (
             CallbackRunner(settings=settings, versions=versions, scheduler_id="me", **shared),
             DeadlineWatcher(
-                settings=settings, lease_epoch=epoch, stored_until=self.evaluator.stored_until, **shared
+                settings=settings, lease_epoch=epoch, reports_stored=self.evaluator.reports_stored, **shared
             ),
             PeerWatch(lease, **shared),
         )  # fmt: skip

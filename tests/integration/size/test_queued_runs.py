@@ -75,7 +75,7 @@ async def costs(opened, folder, n: int):
 
 def launched_run(site) -> str:
     [token] = site.launched
-    return site.evaluator.evaluation.tries[token].run.key.run_id
+    return site.evaluator.evaluation.tries.awaited[token].run.key.run_id
 
 
 async def test_what_runs_by_itself_costs_as_much_with_many_queued_runs_as_with_few(opened, tmp_path):

@@ -7,7 +7,7 @@ import pytest
 
 from asynsched.channels import TriggerUnwanted, TriggerWanted
 from asynsched.protocol.messages import Deferral, Ended, Resume, Started, TriggerOutcome
-from asynsched.scheduling.launches import task_launch
+from asynsched.scheduling.announcements import task_launch
 from asynsched.scheduling.rules.run_end import cancelled
 from tests.support.runs import NOON, evaluation, run_of, task
 

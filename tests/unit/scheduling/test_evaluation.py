@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from asynsched.protocol.messages import BranchDecision, Ended, ShortCircuitDecision, Started
-from asynsched.scheduling.launches import task_launch
+from asynsched.scheduling.announcements import task_launch
 from tests.support.runs import NOON, evaluation, run_of, task
 
 
@@ -292,6 +292,6 @@ def test_a_run_that_is_dropped_leaves_the_tries_whose_ends_the_executor_will_rep
     engine.start_run(run, NOON)
     engine.grant(NOON)
     known, other = run.instance("a").token, run.instance("b").token
-    engine.expect_ends([known])
+    engine.tries.unclaimed.add(known)
     assert set(engine.drop_run(run.key)) == {known, other}
-    assert engine.unclaimed == {known}
+    assert engine.tries.unclaimed == {known}

@@ -6,7 +6,7 @@ import pytest
 
 from asynsched.protocol.messages import BranchDecision, Ended
 from asynsched.scheduling.evaluation import decisions
-from asynsched.scheduling.evaluation.dependencies import verdict_of
+from asynsched.scheduling.evaluation.decisions import verdict_of
 from asynsched.scheduling.rules.past_depends import PastTask, past_depends
 from asynsched.serialization.schema import MapLiteral
 from tests.support.runs import NOON, evaluation, run_of, task

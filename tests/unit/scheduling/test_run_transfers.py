@@ -227,7 +227,7 @@ async def test_a_takeover_that_removes_an_instance_awaits_no_process_elsewhere(
         await database.write(lambda conn, change=change: conn.execute(change))
     await database.write(remove_scheduler, "gone")
     heir = await serving(database, tmp_path, "heir")
-    heir.end(*heir.evaluator.evaluation.tries)
+    heir.end(*heir.evaluator.evaluation.tries.awaited)
     await heir.tick()
     assert await states(database) == {"success": 2, "removed": 1}
     assert (await database.read(get_run, "d", "r")).state == "success"

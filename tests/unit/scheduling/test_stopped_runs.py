@@ -151,7 +151,7 @@ def test_a_run_that_starts_again_has_its_full_time_again():
 
 def test_a_run_whose_tasks_ended_in_time_succeeds_when_processes_end_late():
     engine, run = timed(NOON)
-    engine.leave(run, ["marked"], NOON)
+    engine.tries.leave(run, ["marked"], NOON)
     engine.try_ended(Ended(run.instance("a").token, "success", NOON, NOON), NOON)
     engine.time_passed(NOON + HOUR)
     assert run.state == "running"

@@ -5,8 +5,8 @@ from datetime import timedelta
 from structlog.testing import capture_logs
 
 from asynsched.protocol.messages import Ended, Started
+from asynsched.scheduling.announcements import MOST_LINES, SPAN, TryLog
 from asynsched.scheduling.evaluation.evaluation import Evaluation
-from asynsched.scheduling.reports import MOST_LINES, SPAN, TryLog
 from asynsched.store.runs.transitions import Stale
 from tests.support.runs import NOON, evaluation, run_of, task
 

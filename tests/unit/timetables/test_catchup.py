@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from asynsched import DAG, EmptyOperator
-from asynsched.scheduling.creation.scheduled_runs import next_run
+from asynsched.scheduling.creation.scheduled_runs import upcoming_runs
 from asynsched.serialization.decode import restriction
 from asynsched.serialization.encode import serialize_dag
 from asynsched.timetables import (
@@ -66,9 +66,8 @@ def test_latest_makes_only_the_newest_of_the_missed_runs(timetable, hours, end_a
 def test_a_dag_without_a_start_date_may_catch_up_with_the_latest_run():
     dag = DAG("d", schedule="@hourly", catchup="latest")
     now = START + timedelta(minutes=30)
-    assert next_run(serialize_dag(dag), last=DataInterval(START - timedelta(days=9), START), now=now).run_after == (
-        START + timedelta(hours=1)
-    )
+    [coming] = upcoming_runs(serialize_dag(dag), last=DataInterval(START - timedelta(days=9), START), now=now, n=1)
+    assert coming.run_after == (START + timedelta(hours=1))
 
 
 @pytest.mark.parametrize("catchup", [True, False, "latest"])
