@@ -12,13 +12,7 @@ from asynsched.cli.dags import conf_option, read_conf
 from asynsched.cli.lookup import dag_of
 from asynsched.cli.output import Done, Listing, Record, are, fields_of
 from asynsched.cli.session import Session, actor
-from asynsched.scheduling.creation.backfills import (
-    BackfillPlan,
-    cancel_backfill,
-    create_backfill,
-    plan_dates,
-    set_paused,
-)
+from asynsched.scheduling.creation import backfills
 from asynsched.store.rows import LARGEST_INTEGER
 from asynsched.store.runs.backfills import BackfillProgress, get_backfill, list_backfills, list_dates
 
@@ -60,7 +54,7 @@ def backfill_create(
     """
     zone = session.settings.default_timezone
     start, end = read_instant(from_date, zone, "--from"), read_instant(to_date, zone, "--to")
-    plan = BackfillPlan(dag_id, start, end, conf=read_conf(conf), **options)
+    plan = backfills.BackfillPlan(dag_id, start, end, conf=read_conf(conf), **options)
     dag_of(session, dag_id, make=not dry_run)
     now = session.now()
     if dry_run:
@@ -70,12 +64,12 @@ def backfill_create(
                 **({} if date.existing is None else fields_of(date.existing, ("run_id", "state"))),
                 "exception_reason": date.exception_reason,
             }
-            for date in session.read(plan_dates, plan, now)
+            for date in session.read(backfills.plan_dates, plan, now)
         ]
         return Listing(DATE_COLUMNS, rows)
     made = session.change(
         "backfill.create",
-        lambda conn: create_backfill(conn, plan, actor=actor(), now=now),
+        lambda conn: backfills.create_backfill(conn, plan, actor=actor(), now=now),
         hint=_hint,
         detail={"from": start.isoformat(), "to": end.isoformat(), **options},
     )
@@ -109,14 +103,14 @@ def backfill_show(session: Session, backfill_id: int) -> Record:
 @backfill_argument
 def backfill_pause(session: Session, backfill_id: int) -> Done:
     """Start no further runs of a backfill. Its active runs continue."""
-    return _change(session, "backfill.pause", lambda conn: set_paused(conn, backfill_id, is_paused=True))
+    return _change(session, "backfill.pause", lambda conn: backfills.set_paused(conn, backfill_id, is_paused=True))
 
 
 @command("unpause")
 @backfill_argument
 def backfill_unpause(session: Session, backfill_id: int) -> Done:
     """Resume a paused backfill."""
-    return _change(session, "backfill.unpause", lambda conn: set_paused(conn, backfill_id, is_paused=False))
+    return _change(session, "backfill.unpause", lambda conn: backfills.set_paused(conn, backfill_id, is_paused=False))
 
 
 @command("cancel")
@@ -124,7 +118,8 @@ def backfill_unpause(session: Session, backfill_id: int) -> Done:
 def backfill_cancel(session: Session, backfill_id: int) -> Done:
     """End a backfill: its queued runs count as failed, its running ones continue."""
     now = session.now()
-    return _change(session, "backfill.cancel", lambda conn: cancel_backfill(conn, backfill_id, actor=actor(), now=now))
+    cancel = backfills.cancel_backfill
+    return _change(session, "backfill.cancel", lambda conn: cancel(conn, backfill_id, actor=actor(), now=now))
 
 
 def _change(session: Session, action: str, query: Callable[[Connection], BackfillProgress]) -> Done:

@@ -260,7 +260,9 @@ def why_no_log(task: TaskInstanceRow, run: DagRunRow, wanted: int | None, earlie
     if number in started:
         return f"Try {number} of the task {task.task_id!r} has no log in the home {home}."
     if started and number != task.try_number:
-        return f"The task {task.task_id!r} has no try {number}; it has {_listed(started)}."
+        *others, last = sorted(started)
+        tries = f"the tries {', '.join(map(str, others))} and {last}" if others else f"try {last}"
+        return f"The task {task.task_id!r} has no try {number}; it has {tries}."
     if task.state in FINISHED_TASK_STATES:
         ended = _with_reason(_ENDED_AS[TaskInstanceState(task.state)], task)
         return f"The task {task.task_id!r} never started: {ended}."
@@ -278,8 +280,3 @@ def _waits(task: TaskInstanceRow, run: DagRunRow) -> str:
 
 def _with_reason(what: str, task: TaskInstanceRow) -> str:
     return f"{what} ({task.reason})" if task.reason else what
-
-
-def _listed(tries: Collection[int]) -> str:
-    *others, last = sorted(tries)
-    return f"the tries {', '.join(map(str, others))} and {last}" if others else f"try {last}"

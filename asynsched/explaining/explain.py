@@ -99,20 +99,17 @@ def explain_run(snapshot: Snapshot, row: DagRunRow, run: ActiveRun | None) -> Ex
         verdict = snapshot.admission(row.dag_id, row.backfill_id)
         reasons = (Reason("admission", verdict.reason, verdict.release),)
     elif row.state != DagRunState.QUEUED:
-        reasons = _open_ends(snapshot, run) or _processes(run)
+        # Why each unfinished task instance waits, unless it waits for others of the run.
+        reasons = grouped(
+            (task, reason)
+            for task in run.all_instances()
+            if not task.is_finished and task not in snapshot.starting
+            for reason in open_ends_of(snapshot, task)
+        )
+        reasons = reasons or _processes(run)
     found = with_service(reasons, snapshot.unserved, snapshot.lack_of_owner(run))
     answer = held_up_by(found) or "Nothing holds it up: it goes on now."
     return Explanation(subject, row.state, answer, found)
-
-
-def _open_ends(snapshot: Snapshot, run: ActiveRun) -> tuple[Reason, ...]:
-    """Return the reason for each unfinished task instance that waits, unless it waits for others of the run."""
-    return grouped(
-        (task, reason)
-        for task in run.all_instances()
-        if not task.is_finished and task not in snapshot.starting
-        for reason in open_ends_of(snapshot, task)
-    )
 
 
 def _processes(run: ActiveRun) -> tuple[Reason, ...]:

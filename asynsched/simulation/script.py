@@ -27,16 +27,7 @@ from msgspec import Meta, Struct
 
 from asynsched.errors import SettingsError, did_you_mean
 from asynsched.executors.base import Executor, ExecutorContext, Held
-from asynsched.protocol.messages import (
-    BranchDecision,
-    Ended,
-    EndState,
-    FailureCause,
-    Launch,
-    OutletEvent,
-    ShortCircuitDecision,
-    Started,
-)
+from asynsched.protocol import messages
 from asynsched.serialization.schema import MapConcat, MapLength, MapProduct, MapResult, MapZip, SerializedDag
 from asynsched.store.rows import near_names
 
@@ -197,22 +188,22 @@ def _entries(path: Path, content: Mapping[str, Any], prefix: str) -> Iterator[En
 class Outcome:
     """How long a try lasts, and how it ends, with the fields of the reported Ended."""
 
-    state: EndState = "success"
+    state: messages.EndState = "success"
     duration: timedelta = timedelta(seconds=1)
     reason: str = ""
     retry: bool = True
-    cause: FailureCause = "task"
+    cause: messages.FailureCause = "task"
     return_value: Any = None
-    decision: BranchDecision | ShortCircuitDecision | None = None
-    outlet_events: tuple[OutletEvent, ...] = ()
+    decision: messages.BranchDecision | messages.ShortCircuitDecision | None = None
+    outlet_events: tuple[messages.OutletEvent, ...] = ()
 
 
-Script = Callable[[Launch], Outcome]
+Script = Callable[[messages.Launch], Outcome]
 
 
 @dataclass
 class _Try:
-    launch: Launch
+    launch: messages.Launch
     started_at: datetime
     timer: asyncio.TimerHandle = field(repr=False)
 
@@ -236,8 +227,8 @@ class ScriptedExecutor(Executor):
         super().__init__(context)
         self.script = script
         self._gathers_starts = gathers_starts
-        self._untold: list[Started] = []
-        self.launched: list[Launch] = []
+        self._untold: list[messages.Started] = []
+        self.launched: list[messages.Launch] = []
         self.running: dict[str, _Try] = {}
         self.acknowledged: list[str] = []
         self._known: set[str] = set()
@@ -249,7 +240,7 @@ class ScriptedExecutor(Executor):
     async def start(self, lease_epoch: int) -> Held:
         return Held()
 
-    async def launch(self, launches: Sequence[Launch]) -> None:
+    async def launch(self, launches: Sequence[messages.Launch]) -> None:
         for launch in launches:
             if launch.token in self._known:
                 continue
@@ -260,7 +251,7 @@ class ScriptedExecutor(Executor):
                 outcome.duration.total_seconds(), self._end, launch.token, outcome
             )
             self.running[launch.token] = _Try(launch, now, end)
-            self._untold.append(Started(launch.token, now, 1))
+            self._untold.append(messages.Started(launch.token, now, 1))
         if not self._gathers_starts:
             self.tell_starts()
 
@@ -292,19 +283,14 @@ class ScriptedExecutor(Executor):
         self.tell_starts()
         value = outcome.return_value
         written = msgspec.UNSET if value is None else msgspec.Raw(msgspec.json.encode(value))
+        length = len(value) if isinstance(value, list | dict) else -1
         self.context.report(
-            Ended(
+            messages.Ended(
                 token, outcome.state, self.context.clock.now(), ended.started_at, outcome.reason, outcome.retry,
-                outcome.cause, written, outcome.decision, result_length=_length(value),
+                outcome.cause, written, outcome.decision, result_length=None if value is None else length,
                 outlet_events=outcome.outlet_events,
             )
         )  # fmt: skip
-
-
-def _length(value: Any) -> int | None:
-    if value is None:
-        return None
-    return len(value) if isinstance(value, list | dict) else -1
 
 
 USUAL_SECONDS = 60.0
@@ -328,7 +314,7 @@ class ExpectedEnds:
         self._seed = seed
         self._mapped_over = mapped_over
 
-    def __call__(self, launch: Launch) -> Outcome:
+    def __call__(self, launch: messages.Launch) -> Outcome:
         if launch.callback:
             return Outcome(duration=timedelta())
         expected = self._expectations.of(launch.run.dag_id, launch.task_id)
@@ -343,16 +329,21 @@ class ExpectedEnds:
             return Outcome("failed", lasting, why)
         if expected.skip:
             return Outcome("skipped", lasting, "it is expected to skip itself")
-        return Outcome("success", lasting, return_value=self._result(launch, expected), decision=_decision(expected))
+        decision: messages.BranchDecision | messages.ShortCircuitDecision | None = None
+        if expected.follow is not None:
+            decision = messages.BranchDecision(expected.follow)
+        elif expected.condition is False:
+            decision = messages.ShortCircuitDecision()
+        return Outcome("success", lasting, return_value=self._result(launch, expected), decision=decision)
 
-    def _result(self, launch: Launch, expected: Expectation) -> Any:
+    def _result(self, launch: messages.Launch, expected: Expectation) -> Any:
         if expected.returns is not None:
             return expected.returns
         usual = USUAL_LENGTH if (launch.run.dag_id, launch.task_id) in self._mapped_over else None
         length = usual if expected.length is None else expected.length
         return None if length is None else list(range(length))
 
-    def chance(self, launch: Launch) -> float:
+    def chance(self, launch: messages.Launch) -> float:
         """Return a number from 0 up to 1, always the same for a try and a seed."""
         run = launch.run
         about = f"{self._seed}\0{run.dag_id}\0{run.run_id}\0{launch.task_id}\0{launch.map_index}\0{launch.try_number}"
@@ -389,12 +380,6 @@ def assumptions(
             returns = f"a result of {USUAL_LENGTH} value"
             found.setdefault((returns, "whose results are not known, and are mapped over"), []).append(name)
     return tuple(Assumption(*what, tuple(names)) for what, names in sorted(found.items()))
-
-
-def _decision(expected: Expectation) -> BranchDecision | ShortCircuitDecision | None:
-    if expected.follow is not None:
-        return BranchDecision(expected.follow)
-    return ShortCircuitDecision() if expected.condition is False else None
 
 
 def mapped_over(dags: Iterable[SerializedDag]) -> frozenset[tuple[str, str]]:
