@@ -23,6 +23,7 @@ from asynsched.cli.lookup import files_with_errors
 from asynsched.cli.output import command_line, have, note, printable, some_of
 from asynsched.clock import Clock, SystemClock
 from asynsched.errors import AsynschedError, NotServing, SettingsError, Standstill, only_cause
+from asynsched.health import Health
 from asynsched.keys import instance_name
 from asynsched.results import Running, RunningTry
 from asynsched.scheduler import Scheduler
@@ -415,15 +416,20 @@ class ServiceManager:
         if self.watchdog is None:
             return
         with suppress(NotServing):
-            was_stuck = False
+            is_stuck = False
             while True:
-                if not (stuck := scheduler.health().stuck_loops):
-                    self.tell("WATCHDOG=1")
-                elif not was_stuck:
-                    log.error("scheduler.stuck", loops=list(stuck))
-                    self.tell(f"STATUS=Stuck: {', '.join(stuck)}")
-                was_stuck = bool(stuck)
+                is_stuck = self._report(scheduler.health(), is_stuck)
                 await clock.sleep(self.watchdog / 3)
+
+    def _report(self, health: Health, was_stuck: bool) -> bool:
+        """Send a sign of life, or log once why it is withheld. Returns whether a loop is stuck."""
+        stuck = health.stuck_loops
+        if not stuck:
+            self.tell("WATCHDOG=1")
+        elif not was_stuck:
+            log.error("scheduler.stuck", loops=list(stuck))
+            self.tell(f"STATUS=Stuck: {', '.join(stuck)}")
+        return bool(stuck)
 
 
 @contextmanager
