@@ -33,6 +33,11 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 
+def did_you_mean(near: tuple[str, ...] | list[str]) -> str:
+    """Return a question to append to an error about an unknown name; empty without near names."""
+    return f" Did you mean {' or '.join(near)}?" if near else ""
+
+
 class AsynschedError(Exception):
     """The base of all errors that asynsched raises on purpose."""
 
@@ -162,7 +167,7 @@ class NotFound(StoreError, LookupError):
     """A DAG, run, task, pool, variable or connection does not exist."""
 
     def __init__(self, kind: str, name: str, near: tuple[str, ...] = (), *, where: str = "") -> None:
-        hint = f" Did you mean {' or '.join(near)}?" if near else ""
+        hint = did_you_mean(near)
         super().__init__(f"There is no {kind} {name!r}{f' in {where}' if where else ''}.{hint}")
         self.kind = kind
         self.name = name

@@ -21,3 +21,8 @@ class TaskInstanceKey(NamedTuple):
     @property
     def run(self) -> DagRunKey:
         return DagRunKey(self.dag_id, self.run_id)
+
+
+def instance_name(task_id: str, map_index: int) -> str:
+    """Return the name of a task instance within its run: `load`, or `load[3]` if the task is mapped."""
+    return task_id if map_index < 0 else f"{task_id}[{map_index}]"

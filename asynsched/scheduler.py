@@ -23,7 +23,7 @@ from asynsched.clock import Clock, new_token
 from asynsched.errors import AsynschedError, LeaseLost, NotFound, NotServing, Standstill, StoreError
 from asynsched.executors.base import Executor, ExecutorContext
 from asynsched.executors.registry import executor_factory
-from asynsched.explaining.runs import explain_standstill
+from asynsched.explaining.explain import explain_standstill
 from asynsched.fernet_keys import keys_of
 from asynsched.health import Health
 from asynsched.home import hold_home, prepare_home, remember_dags_folder

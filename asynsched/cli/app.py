@@ -50,89 +50,37 @@ GROUP_HELP = {
     "db": "Maintain the database.",
     "config": "See the settings.",
 }
+
+
+def _of_group(module: str, names: str) -> dict[str, str]:
+    """Return the modules of the commands of a group: this one, unless a name has another one before a colon."""
+    parts = (name.rpartition(":") for name in names.split())
+    return {name: other or module for other, _, name in parts}
+
+
 COMMANDS: Mapping[str, str | Mapping[str, str]] = {
-    "up": "up:up",
-    "check": "check:check",
-    "simulate": "simulate:simulate",
-    "dags": {
-        "list": "dags:show_dags",
-        "show": "dags:show_dag",
-        "errors": "dags:show_errors",
-        "pause": "dags:pause_dag",
-        "unpause": "dags:unpause_dag",
-        "reparse": "dags:reparse_dag",
-        "trigger": "dag_runs:trigger_dag",
-        "next": "dag_runs:show_next_runs",
-        "test": "dag_test:run_in_foreground",
-    },
-    "runs": {
-        "list": "runs:show_runs",
-        "show": "runs:show_run",
-        "logs": "task_logs:show_run_logs",
-        "clear": "runs:clear_run",
-        "mark": "runs:mark_run",
-        "cancel": "runs:cancel_run",
-    },
-    "tasks": {
-        "list": "tasks:show_tasks",
-        "logs": "task_logs:show_logs",
-        "xcom": "tasks:show_xcoms",
-        "clear": "tasks:clear_tasks",
-        "mark": "tasks:mark_tasks",
-        "run": "tasks:force_task",
-    },
-    "assets": {
-        "list": "assets:show_assets",
-        "show": "assets:show_asset",
-        "events": "assets:show_events",
-        "event": "assets:add_event",
-        "materialize": "assets:materialize",
-    },
-    "backfill": {
-        "create": "backfill:create",
-        "list": "backfill:show_backfills",
-        "show": "backfill:show_backfill",
-        "pause": "backfill:pause",
-        "unpause": "backfill:unpause",
-        "cancel": "backfill:cancel",
-    },
-    "schedulers": {"list": "schedulers:show_schedulers"},
-    "pools": {"list": "pools:show_pools", "set": "pools:set_pool", "delete": "pools:delete_pool"},
-    "variables": {
-        "list": "variables:show_variables",
-        "get": "variables:show_variable",
-        "set": "variables:set_variable",
-        "delete": "variables:delete_variable",
-        "import": "variables:import_variables",
-        "export": "variables:export_variables",
-    },
-    "connections": {
-        "list": "connections:show_connections",
-        "get": "connections:show_connection",
-        "add": "connections:add_connection",
-        "delete": "connections:delete_connection",
-        "import": "connections:import_connections",
-        "export": "connections:export_connections",
-    },
-    "db": {
-        "upgrade": "db:upgrade_database",
-        "check": "db:check_database",
-        "clean": "db:clean_database",
-        "rotate-key": "db:rotate_key",
-    },
-    "why": "why:explain",
-    "config": {"show": "config:show_config"},
-    "version": "config:show_version",
+    "up": "up",
+    "check": "check",
+    "simulate": "simulate",
+    "dags": _of_group("dags", "list show errors pause unpause reparse trigger next dag_test:test"),
+    "runs": _of_group("runs", "list show task_logs:logs clear mark cancel"),
+    "tasks": _of_group("runs", "list task_logs:logs xcom clear mark run"),
+    "assets": _of_group("assets", "list show events event materialize"),
+    "backfill": _of_group("backfill", "create list show pause unpause cancel"),
+    "schedulers": _of_group("schedulers", "list"),
+    "pools": _of_group("pools", "list set delete"),
+    "variables": _of_group("secrets", "list get set delete import export"),
+    "connections": _of_group("secrets", "list get add delete import export"),
+    "db": _of_group("db", "upgrade check clean rotate-key"),
+    "why": "why",
+    "config": _of_group("check", "show"),
+    "version": "check",
 }
-"""Every command: its module in this package and its name there, or the commands of a group."""
+"""The module of each command, or of each command of a group, in this package. `dags list` is its `dags_list`."""
 
 
 class LazyGroup(click.Group):
-    """A group that imports a command when it is used.
-
-    Args:
-        members: The part of COMMANDS that is this group.
-    """
+    """A group that imports a command when it is used. `members` is the part of COMMANDS that is this group."""
 
     def __init__(self, members: Mapping[str, str | Mapping[str, str]], **attributes: Any) -> None:
         super().__init__(no_args_is_help=True, **attributes)
@@ -147,8 +95,8 @@ class LazyGroup(click.Group):
             return None
         if not isinstance(where, str):
             return LazyGroup(where, name=cmd_name, help=GROUP_HELP[cmd_name])
-        module, _, name = where.partition(":")
-        command: Command = getattr(import_module(f"asynsched.cli.{module}"), name)
+        path = cmd_name if self.name == "asynsched" else f"{self.name}_{cmd_name}"
+        command: Command = getattr(import_module(f"asynsched.cli.{where}"), path.replace("-", "_"))
         return command
 
     def resolve_command(self, ctx: Context, args: list[str]) -> tuple[str | None, Command | None, list[str]]:

@@ -7,41 +7,22 @@ import click
 from sqlalchemy import Connection
 
 from asynsched.bell import Hint
-from asynsched.cli.command import INSTANT_FORMS, command, completed_as, dag_argument, read_instant
-from asynsched.cli.dag_runs import conf_option, read_conf
+from asynsched.cli.command import INSTANT_FORMS, command, completes, dag_argument, read_instant
+from asynsched.cli.dags import conf_option, read_conf
 from asynsched.cli.lookup import dag_of
-from asynsched.cli.output import Done, Listing, Record, are
+from asynsched.cli.output import Done, Listing, Record, are, fields_of
 from asynsched.cli.session import Session, actor
-from asynsched.scheduling.creation.backfills import (
-    BackfillPlan,
-    cancel_backfill,
-    create_backfill,
-    plan_dates,
-    set_paused,
-)
+from asynsched.scheduling.creation import backfills
 from asynsched.store.rows import LARGEST_INTEGER
 from asynsched.store.runs.backfills import BackfillProgress, get_backfill, list_backfills, list_dates
 
 COLUMNS = (
-    "id",
-    "dag_id",
-    "state",
-    "from_date",
-    "to_date",
-    "reprocess",
-    "is_reverse",
-    "max_active_runs",
-    "n_queued",
-    "n_running",
-    "n_success",
-    "n_failed",
-    "actor",
-    "created_at",
-)
+    "id", "dag_id", "state", "from_date", "to_date", "reprocess", "is_reverse", "max_active_runs", "n_queued",
+    "n_running", "n_success", "n_failed", "actor", "created_at",
+)  # fmt: skip
 USUAL_COLUMNS = (
     "id", "dag_id", "state", "from_date", "to_date", "n_queued", "n_running", "n_success", "n_failed", "created_at",
 )  # fmt: skip
-SPARE_COLUMNS = ("created_at", "n_queued")
 DATE_COLUMNS = ("logical_date", "run_id", "state", "exception_reason")
 
 backfill_argument = click.argument("backfill_id", metavar="ID", type=click.IntRange(max=LARGEST_INTEGER))
@@ -64,7 +45,7 @@ backfill_argument = click.argument("backfill_id", metavar="ID", type=click.IntRa
 )
 @conf_option
 @click.option("--dry-run", is_flag=True, help="Only show which dates would run.")
-def create(
+def backfill_create(
     session: Session, dag_id: str, from_date: str, to_date: str, conf: str | None, dry_run: bool, **options: Any
 ) -> Done | Listing:
     """Create the runs that a DAG's schedule has in a span of the past. The schedule itself is not affected.
@@ -73,82 +54,78 @@ def create(
     """
     zone = session.settings.default_timezone
     start, end = read_instant(from_date, zone, "--from"), read_instant(to_date, zone, "--to")
-    plan = BackfillPlan(dag_id, start, end, conf=read_conf(conf), **options)
+    plan = backfills.BackfillPlan(dag_id, start, end, conf=read_conf(conf), **options)
     dag_of(session, dag_id, make=not dry_run)
     now = session.now()
     if dry_run:
         rows = [
             {
                 "logical_date": date.info.logical_date,
-                "run_id": None if date.existing is None else date.existing.run_id,
-                "state": None if date.existing is None else date.existing.state,
+                **({} if date.existing is None else fields_of(date.existing, ("run_id", "state"))),
                 "exception_reason": date.exception_reason,
             }
-            for date in session.read(plan_dates, plan, now)
+            for date in session.read(backfills.plan_dates, plan, now)
         ]
         return Listing(DATE_COLUMNS, rows)
     made = session.change(
         "backfill.create",
-        lambda conn: create_backfill(conn, plan, actor=actor(), now=now),
-        hints=_hints,
+        lambda conn: backfills.create_backfill(conn, plan, actor=actor(), now=now),
+        hint=_hint,
         detail={"from": start.isoformat(), "to": end.isoformat(), **options},
     )
     n_left_out = sum(date.exception_reason is not None for date in session.read(list_dates, made.id))
     left_out = f" {are(n_left_out, 'date')} left out: `asynsched backfill show {made.id}`." if n_left_out else ""
-    return Done(
-        f"Backfill {made.id} of the DAG {dag_id!r}: {are(made.n_queued, 'run')} queued.{left_out}", _fields(made)
-    )
+    sentence = f"Backfill {made.id} of the DAG {dag_id!r}: {are(made.n_queued, 'run')} queued.{left_out}"
+    return Done(sentence, fields_of(made, COLUMNS))
 
 
 @command("list", tables=True)
-@click.argument("dag_id", metavar="[DAG]", required=False, shell_complete=completed_as("dag"))
-def show_backfills(session: Session, dag_id: str | None) -> Listing:
+@click.argument("dag_id", metavar="[DAG]", required=False, shell_complete=completes("dag"))
+def backfill_list(session: Session, dag_id: str | None) -> Listing:
     """List backfills, of one DAG or of all, newest first."""
     if dag_id is not None:
         dag_of(session, dag_id)
-    rows = [_fields(row) for row in session.read(list_backfills, dag_id=dag_id)]
-    return Listing(COLUMNS, rows, "There are no backfills.", usual=USUAL_COLUMNS, spare=SPARE_COLUMNS)
+    rows = [fields_of(row, COLUMNS) for row in session.read(list_backfills, dag_id=dag_id)]
+    spare = ("created_at", "n_queued")
+    return Listing(COLUMNS, rows, "There are no backfills.", usual=USUAL_COLUMNS, spare=spare)
 
 
 @command("show", tables=True)
 @backfill_argument
-def show_backfill(session: Session, backfill_id: int) -> Record:
+def backfill_show(session: Session, backfill_id: int) -> Record:
     """Show a backfill and its dates, in the order in which they run."""
     row = session.read(get_backfill, backfill_id)
-    dates = [{name: getattr(date, name) for name in DATE_COLUMNS} for date in session.read(list_dates, backfill_id)]
-    return Record({**_fields(row), "conf": row.conf, "dates": dates}, sections={"dates": ()})
+    dates = [fields_of(date, DATE_COLUMNS) for date in session.read(list_dates, backfill_id)]
+    return Record({**fields_of(row, COLUMNS), "conf": row.conf, "dates": dates}, sections={"dates": ()})
 
 
 @command("pause")
 @backfill_argument
-def pause(session: Session, backfill_id: int) -> Done:
+def backfill_pause(session: Session, backfill_id: int) -> Done:
     """Start no further runs of a backfill. Its active runs continue."""
-    return _change(session, "backfill.pause", lambda conn: set_paused(conn, backfill_id, is_paused=True))
+    return _change(session, "backfill.pause", lambda conn: backfills.set_paused(conn, backfill_id, is_paused=True))
 
 
 @command("unpause")
 @backfill_argument
-def unpause(session: Session, backfill_id: int) -> Done:
+def backfill_unpause(session: Session, backfill_id: int) -> Done:
     """Resume a paused backfill."""
-    return _change(session, "backfill.unpause", lambda conn: set_paused(conn, backfill_id, is_paused=False))
+    return _change(session, "backfill.unpause", lambda conn: backfills.set_paused(conn, backfill_id, is_paused=False))
 
 
 @command("cancel")
 @backfill_argument
-def cancel(session: Session, backfill_id: int) -> Done:
+def backfill_cancel(session: Session, backfill_id: int) -> Done:
     """End a backfill: its queued runs count as failed, its running ones continue."""
     now = session.now()
-    return _change(session, "backfill.cancel", lambda conn: cancel_backfill(conn, backfill_id, actor=actor(), now=now))
+    cancel = backfills.cancel_backfill
+    return _change(session, "backfill.cancel", lambda conn: cancel(conn, backfill_id, actor=actor(), now=now))
 
 
 def _change(session: Session, action: str, query: Callable[[Connection], BackfillProgress]) -> Done:
-    row = session.change(action, query, hints=_hints)
-    return Done(f"Backfill {row.id} of the DAG {row.dag_id!r} is {row.state}.", _fields(row))
+    row = session.change(action, query, hint=_hint)
+    return Done(f"Backfill {row.id} of the DAG {row.dag_id!r} is {row.state}.", fields_of(row, COLUMNS))
 
 
-def _hints(row: BackfillProgress) -> list[Hint]:
-    return [Hint("backfill", dag_id=row.dag_id)]
-
-
-def _fields(row: BackfillProgress) -> dict[str, Any]:
-    return {name: getattr(row, name) for name in COLUMNS}
+def _hint(row: BackfillProgress) -> Hint:
+    return Hint("backfill", dag_id=row.dag_id)

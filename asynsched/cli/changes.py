@@ -50,7 +50,6 @@ class Changes:
     """Changes since the last report, or since this object was made: make it before the first look.
 
     Args:
-        database: Its URL.
         run: The run to hear of, on PostgreSQL; None: nothing is heard from there.
 
     Raises:
@@ -189,8 +188,6 @@ class _Listener:
     """A connection to PostgreSQL that listens for changes of a run.
 
     Args:
-        url: The database.
-        run: The run.
         notify: Called when a notification says that the run has changed.
     """
 

@@ -1,7 +1,6 @@
-"""`asynsched check`: whether this machine is fit for a scheduler and, with --live, whether one is serving."""
+"""`asynsched check`, `config show` and `version`: this machine and installation, and whether a scheduler is serving."""
 
 import platform
-import sqlite3
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,26 +9,20 @@ from typing import Any, NamedTuple
 import click
 import msgspec
 
+from asynsched._version import __version__
 from asynsched.bell import PING_SECONDS, ask_health
-from asynsched.cli.command import command, fail, told_output
+from asynsched.cli.command import command, fail
 from asynsched.cli.output import Done, Listing, Output, note, show
 from asynsched.cli.session import Session
 from asynsched.errors import AsynschedError
 
 OLDEST_PYTHON = (3, 11)
-OLDEST_SQLITE = (3, 35)
-"""The first that has RETURNING."""
+OLDEST_SQLITE = (3, 35)  # the first that has RETURNING
 LOOP_COLUMNS = ("name", "age_seconds", "step_seconds", "waits_for_database", "is_stuck")
 
 
 class Finding(NamedTuple):
-    """One thing that was checked.
-
-    Attributes:
-        what: Its name.
-        ok: Whether it is good enough for a scheduler.
-        detail: The result, with advice.
-    """
+    """One thing that was checked: whether it is good enough for a scheduler, and the result, with advice."""
 
     what: str
     ok: bool
@@ -38,8 +31,7 @@ class Finding(NamedTuple):
 
 @command("check")
 @click.option("--live", is_flag=True, help="Only check the scheduler of this home.")
-@told_output()
-def check(session: Session, output: str, live: bool) -> None:
+def check(session: Session, output: Output, live: bool) -> None:
     """Check whether this machine is fit: confinement, file events, database, versions. Exit code 1 if not.
 
     With --live, exit code 0 if a scheduler of this home is serving and none of its loops is stuck. It shows the age of
@@ -49,21 +41,21 @@ def check(session: Session, output: str, live: bool) -> None:
         _check_live(session, output)
         return
     findings = list(_findings(session))
-    show(Listing(Finding._fields, [finding._asdict() for finding in findings]), Output(output))
+    show(Listing(Finding._fields, [finding._asdict() for finding in findings]), output)
     unfit = [finding.what for finding in findings if not finding.ok]
     if unfit:
         fail(f"This machine is not fit: {', '.join(unfit)}.")
 
 
-def _check_live(session: Session, output: str) -> None:
+def _check_live(session: Session, output: Output) -> None:
     answer = ask_health(session.home)
     health = None if answer is None else msgspec.json.decode(answer)
     is_well = health is not None and health["status"] != "stuck"
-    if output == Output.JSON:
+    if output is Output.JSON:
         show(Done("", {"home": str(session.home), "live": is_well, "health": health}), Output.JSON)
     elif health is not None:
-        show(Done(f"A scheduler is serving the home {session.home}. {_oldest_step(health)}", {}), Output(output))
-        show(Listing(LOOP_COLUMNS, health["loops"]), Output(output))
+        show(Done(f"A scheduler is serving the home {session.home}. {_oldest_step(health)}", {}), output)
+        show(Listing(LOOP_COLUMNS, health["loops"]), output)
         for parse in health.get("parses", ()):
             note(f"{parse['file']} is being parsed, for {parse['seconds']:.0f} s so far.")
     if health is None:
@@ -85,9 +77,11 @@ def _oldest_step(health: dict[str, Any]) -> str:
 def _findings(session: Session) -> Iterator[Finding]:
     yield Finding("python", sys.version_info >= OLDEST_PYTHON, f"{platform.python_version()}; 3.11 or newer is needed")
     yield Finding("platform", sys.platform in {"linux", "darwin"}, f"{platform.system()} {platform.release()}")
-    yield from _confinement(session)
+    yield from _confinement(session.settings.parse.confinement)
     yield _file_events(session.settings.dags_path, session.settings.watch.mode)
     if session.settings.database_url.startswith("sqlite"):
+        import sqlite3
+
         ok = sqlite3.sqlite_version_info >= OLDEST_SQLITE
         yield Finding("sqlite", ok, f"{sqlite3.sqlite_version}; 3.35 or newer is needed")
     found = _database(session.settings.database_url)
@@ -96,19 +90,17 @@ def _findings(session: Session) -> Iterator[Finding]:
         yield _secrets(session)
 
 
-def _confinement(session: Session) -> Iterator[Finding]:
+def _confinement(wanted: str) -> Iterator[Finding]:
     from sandbox.confine import available
 
-    strength = available()
-    wanted = session.settings.parse.confinement
     if wanted == "off":
         yield Finding("confinement", True, "nothing is enforced on parses: the setting parse.confinement is off")
         return
+    strength = available()
     yield Finding("confinement", True, strength.lines[0])
     for missing in strength.missing:
         yield Finding("confinement", wanted != "required", f"{missing} (parse.confinement is {wanted})")
-    for stricter in strength.stricter:
-        yield Finding("confinement", True, stricter)
+    yield from (Finding("confinement", True, stricter) for stricter in strength.stricter)
 
 
 def _file_events(dags_folder: Path, mode: str) -> Finding:
@@ -118,8 +110,8 @@ def _file_events(dags_folder: Path, mode: str) -> Finding:
     where = str(dags_folder) if existing == dags_folder else f"{dags_folder} does not exist yet; {existing}"
     if has_events(existing):
         return Finding("file events", True, f"{where} is on a file system with events.")
-    ok = mode != "events"
-    return Finding("file events", ok, f"{where} is on a file system without events: it is polled (watch.mode).")
+    text = f"{where} is on a file system without events: it is polled (watch.mode)."
+    return Finding("file events", mode != "events", text)
 
 
 def _secrets(session: Session) -> Finding:
@@ -149,3 +141,16 @@ def _database(url: str) -> Finding:
         return Finding("database", True, f"It can be reached, and has the newest schema, {state.head}.")
     text = f"It has schema {state.current}, that of this asynsched is {state.head}. {state.advice}"
     return Finding("database", False, text)
+
+
+@command("show", tables=True)
+def config_show(session: Session) -> Listing:
+    """Show every setting, its value and where it came from. Passwords in URLs are hidden."""
+    return Listing(("name", "value", "source"), session.configuration.rows())
+
+
+@command("version")
+def version(_: Session) -> Done:
+    """Show the versions of asynsched and of its Python."""
+    python = platform.python_version()
+    return Done(f"asynsched {__version__}, Python {python}", {"asynsched": __version__, "python": python})

@@ -3,8 +3,8 @@
 import os
 import re
 import sys
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import closing, contextmanager
 from datetime import UTC, datetime
 from functools import wraps
 from pathlib import Path
@@ -29,12 +29,9 @@ Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 
 home_option = click.option("--home", metavar="DIR", help="Folder of the scheduler's state.")
 database_option = click.option("--database", metavar="URL", help="sqlite:///PATH or postgresql://USER@HOST/NAME.")
-output_option = click.option(
-    "-o", "--output", type=click.Choice(FORMS), default=FORMS[0], show_default=True, help="Form of the answer."
-)
 
 
-def completed_as(kind: "Kind") -> Callable[[click.Context, click.Parameter, str], list[str]]:
+def completes(kind: "Kind") -> Callable[[click.Context, click.Parameter, str], list[str]]:
     """Return how a shell completes the name of a DAG, or of a run or task, given the arguments before it."""
 
     def complete(context: click.Context, _: click.Parameter, incomplete: str) -> list[str]:
@@ -45,51 +42,63 @@ def completed_as(kind: "Kind") -> Callable[[click.Context, click.Parameter, str]
     return complete
 
 
-dag_argument = click.argument("dag_id", metavar="DAG", shell_complete=completed_as("dag"))
-run_argument = click.argument("run_id", metavar="RUN", shell_complete=completed_as("run"))
-task_argument = click.argument("task_id", metavar="TASK", shell_complete=completed_as("task"))
+dag_argument = click.argument("dag_id", metavar="DAG", shell_complete=completes("dag"))
+_run_argument = click.argument("run_id", metavar="RUN", shell_complete=completes("run"))
+_task_argument = click.argument("task_id", metavar="TASK", shell_complete=completes("task"))
 yes_option = click.option("-y", "--yes", is_flag=True, help="Do not ask; needed where there is no terminal.")
 wide_option = click.option(
     "--wide", is_flag=True, help="Tables with all columns, not fitted to the terminal, and instants in full, in UTC."
 )
-map_index_option = click.option(
+index_option = click.option(
     "--map-index", type=click.IntRange(min=-1), default=-1, help="Which instance of a mapped task; -1 for other tasks."
 )
 
 
+def run_arguments(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Give a command the arguments DAG and RUN."""
+    return dag_argument(_run_argument(function))
+
+
+def task_arguments(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Give a command the arguments DAG, RUN and TASK."""
+    return run_arguments(_task_argument(function))
+
+
 def command(
-    name: str, *, tables: bool = False, negative_numbers: bool = False
+    name: str, *, tables: bool = False, negative_numbers: bool = False, forms: Sequence[str] = FORMS
 ) -> Callable[[Callable[..., Answer | None]], click.Command]:
     """Make a function `(session, …options) -> Answer | None` a command with --home, --database and --output.
 
-    The answer is shown in the form that --output names. A function that shows its answer itself gets that form with the
-    decorator `told_output`.
+    The answer is shown in the form that --output names. A function that shows its answer itself has a parameter
+    `output` for that form.
 
     Args:
-        name: The command's name.
         tables: Whether the answer is shown as tables: then the command has --wide, too.
         negative_numbers: Whether an argument may be a negative number, which is then not taken for an option.
     """
 
     def make(function: Callable[..., Answer | None]) -> click.Command:
-        own_output = getattr(function, "own_output", None)
-
         @click.command(name, context_settings={"ignore_unknown_options": negative_numbers})
         @wraps(function)
         def run(*, home: str | None, database: str | None, output: str, wide: bool = False, **options: Any) -> None:
-            if own_output is not None:
-                options["output"] = output
+            form = Output(output)
             _refuse_undecodable(options)
+            if "output" in function.__annotations__:
+                options["output"] = form
             with errors_in_one_line():
                 configuration = with_served_folder(configure(home=home, database=database))
-                with Session(configuration) as session, dags_explained(session):
+                with closing(Session(configuration)) as session, dags_explained(session):
                     answer = function(session, **options)
                     if answer is not None:
-                        show(answer, Output(output), wide=wide)
+                        show(answer, form, wide=wide)
                 # Here the error of a closed pipe can still be caught.
                 sys.stdout.flush()
 
-        for option in (home_option, database_option, *([wide_option] if tables else []), own_output or output_option):
+        help_text = f"Form of the answer{'; dot is for Graphviz' if Output.DOT in forms else ''}."
+        output_option = click.option(
+            "-o", "--output", type=click.Choice(forms), default=FORMS[0], show_default=True, help=help_text
+        )
+        for option in (home_option, database_option, *([wide_option] if tables else []), output_option):
             run = option(run)
         return run
 
@@ -103,16 +112,6 @@ def _refuse_undecodable(options: dict[str, Any]) -> None:
         for text in texts:
             if isinstance(text, str) and name not in FILES and not text.isascii() and _UNDECODED.search(text):
                 raise click.UsageError(f"This is not UTF-8: {text!r}")
-
-
-def told_output(option: Decorator = output_option) -> Decorator:
-    """Pass the value of --output to a command's function; `option` may offer other forms."""
-
-    def mark(function: Callable[..., Any]) -> Callable[..., Any]:
-        function.own_output = option  # type: ignore[attr-defined]
-        return function
-
-    return mark
 
 
 def configure(**flags: Any) -> Configuration:
@@ -150,7 +149,7 @@ def dags_explained(session: Session) -> Iterator[None]:
     except NotFound as exc:
         if exc.kind != "DAG":
             raise
-        from asynsched.cli.unread_dags import long_parses, why_unknown
+        from asynsched.cli.lookup import long_parses, why_unknown
 
         more = session.read(why_unknown, exc.name, tells_errors=session.is_passing)
         more = " ".join(filter(None, (more, *(parse.sentence for parse in long_parses(session.home)))))
@@ -216,14 +215,8 @@ def fail_on_option(errors: str, failed: str) -> Decorator:
     return click.option("--fail-on", callback=read, metavar="LIST", help=help_text)
 
 
-def fail_if_wanted(fail_on: frozenset[str], *, errors: str, failed: str) -> None:
-    """End with code 1 if something that --fail-on names has gone wrong.
-
-    Args:
-        fail_on: The kinds of problems that it names.
-        errors: How many errors there are, in words; empty for none.
-        failed: How many runs have failed, in words; empty for none.
-    """
+def fail_if_wanted(fail_on: frozenset[str], *, errors: str, failed: str = "") -> None:
+    """End with code 1 if something that --fail-on names has gone wrong; the arguments tell what, in words."""
     told = [text for kind, text in zip(FAIL_ON, (errors, failed), strict=True) if kind in fail_on and text]
     if told:
         fail(f"{', '.join(told)} (--fail-on {','.join(kind for kind in FAIL_ON if kind in fail_on)}).")

@@ -5,7 +5,8 @@ variable that begins with ASYNSCHED_, is an error: a typing error must not be si
 """
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
+from operator import attrgetter
 from pathlib import Path
 from types import UnionType
 from typing import Any, Literal, NamedTuple, Union, get_args, get_origin
@@ -13,7 +14,7 @@ from typing import Any, Literal, NamedTuple, Union, get_args, get_origin
 import msgspec
 from msgspec import Meta, Struct
 
-from asynsched.errors import SettingsError
+from asynsched.errors import SettingsError, did_you_mean
 from asynsched.home import served_dags_folder
 from asynsched.settings import InvalidSetting, Settings, field_types, nearest_options, settings_from
 from asynsched.store.engines.urls import without_secrets
@@ -38,9 +39,6 @@ class Option(NamedTuple):
 
     Attributes:
         name: Its place in the settings and in asynsched.toml, e.g. `parse.timeout`.
-        type: Its type with its bounds.
-        default: Its default value.
-        description: Its effect, in one sentence.
     """
 
     name: str
@@ -79,7 +77,6 @@ class Configuration(NamedTuple):
     """The settings, and where each came from.
 
     Attributes:
-        settings: The settings.
         sources: Where each option's value comes from, by the option's name.
     """
 
@@ -88,12 +85,9 @@ class Configuration(NamedTuple):
 
     def rows(self) -> list[dict[str, Any]]:
         """Return every setting with its value and source; passwords in URLs are hidden."""
-        values = {name: _value_of(self.settings, name) for name in self.sources}
+        values = {name: attrgetter(name)(self.settings) for name in self.sources}
         values["database"] = self.settings.database_url
-        return [
-            {"name": name, "value": _shown(name, values[name]), "source": source}
-            for name, source in self.sources.items()
-        ]
+        return [{"name": name, "value": _shown(name, values[name]), "source": self.sources[name]} for name in values]
 
 
 def load_configuration(flags: Mapping[str, Any], environ: Mapping[str, str], folder: Path) -> Configuration:
@@ -101,7 +95,6 @@ def load_configuration(flags: Mapping[str, Any], environ: Mapping[str, str], fol
 
     Args:
         flags: Values by option name; None: not given.
-        folder: The working folder.
 
     Raises:
         SettingsError: A value is wrong, a variable or a key of the file is unknown, or the file cannot be read. The
@@ -109,10 +102,16 @@ def load_configuration(flags: Mapping[str, Any], environ: Mapping[str, str], fol
     """
     options = all_options()
     given = _from_file(options, environ, folder) | _from_environment(options, environ)
-    given |= {name: Given(value, _flag(name)) for name, value in flags.items() if value is not None}
+    for name, value in flags.items():
+        flag = "argument DIR" if name == "dags_folder" else "flag --" + name.replace(".", "-").replace("_", "-")
+        if value is not None:
+            given[name] = Given(value, flag)
     values: dict[str, Any] = {}
     for name, found in given.items():
-        _put(values, name, _read(options[name], found))
+        try:
+            _put(values, name, options[name].read(found.value))
+        except ValueError as exc:
+            raise SettingsError(_located(name, str(exc), found)) from exc
     try:
         settings = settings_from(values)
     except InvalidSetting as exc:
@@ -194,7 +193,7 @@ def _from_environment(options: dict[str, Option], environ: Mapping[str, str]) ->
             if _is_of_service(variable, environ):
                 continue
             near = [options[name].variable for name in nearest_options(variable.removeprefix(PREFIX), options)]
-            raise SettingsError(f"environment variable {variable}: there is no such setting.{_did_you_mean(near)}")
+            raise SettingsError(f"environment variable {variable}: there is no such setting.{did_you_mean(near)}")
         given[by_variable[variable]] = Given(text, f"environment variable {variable}")
     return given
 
@@ -222,7 +221,7 @@ def _from_file(options: dict[str, Option], environ: Mapping[str, str], folder: P
     given = {}
     for name, value in _leaves(content, options):
         if name not in options:
-            raise SettingsError(f"{path}: there is no setting {name!r}.{_did_you_mean(nearest_options(name, options))}")
+            raise SettingsError(f"{path}: there is no setting {name!r}.{did_you_mean(nearest_options(name, options))}")
         given[name] = Given(value, str(path))
     return given
 
@@ -236,17 +235,6 @@ def _leaves(content: Mapping[str, Any], options: Mapping[str, Option], prefix: s
             yield from _leaves(value, options, f"{name}.")
         else:
             yield name, value
-
-
-def _flag(name: str) -> str:
-    return "argument DIR" if name == "dags_folder" else "flag --" + name.replace(".", "-").replace("_", "-")
-
-
-def _read(option: Option, given: Given) -> Any:
-    try:
-        return option.read(given.value)
-    except ValueError as exc:
-        raise SettingsError(_located(option.name, str(exc), given)) from exc
 
 
 def _located(name: str, problem: str, given: Given | None) -> str:
@@ -263,17 +251,7 @@ def _put(values: dict[str, Any], name: str, value: Any) -> None:
         values[name] = value
 
 
-def _value_of(settings: Any, name: str) -> Any:
-    for part in name.split("."):
-        settings = getattr(settings, part)
-    return settings
-
-
 def _shown(name: str, value: Any) -> Any:
     if name == "fernet_key" and value:
         return HIDDEN
     return without_secrets(value) if name == "database" and isinstance(value, str) else value
-
-
-def _did_you_mean(near: Sequence[str]) -> str:
-    return f" Did you mean {' or '.join(near)}?" if near else ""

@@ -12,27 +12,19 @@ from typing import Any
 import click
 import msgspec
 
-from asynsched.cli.command import (
-    command,
-    dag_argument,
-    fail,
-    fail_if_wanted,
-    fail_on_option,
-    read_instant,
-    told_output,
-)
-from asynsched.cli.dag_runs import conf_option, logical_date_option, read_conf
+from asynsched.cli.command import command, dag_argument, fail, fail_if_wanted, fail_on_option, read_instant
+from asynsched.cli.dags import conf_option, logical_date_option, read_conf
 from asynsched.cli.lookup import dag_of
 from asynsched.cli.output import Output, Record, note, show
 from asynsched.cli.session import Session
 from asynsched.errors import NotFound, StoreError
 from asynsched.executors.base import user_environment
 from asynsched.foreground.process import ForegroundRequest, ForegroundResult
+from asynsched.foreground.stored_names import stored_value
 from asynsched.parsing.processes.sandbox_parser import setup_of
 from asynsched.protocol.frames import FrameReader, encode_frame
 from asynsched.protocol.messages import Reply, Request
 from asynsched.store.engines.urls import is_postgresql
-from asynsched.store.secrets import get_connection, get_variable
 from sandbox.confine import refused_link
 
 
@@ -41,14 +33,8 @@ from sandbox.confine import refused_link
 @conf_option
 @logical_date_option
 @fail_on_option("other DAGs of the file cannot be used", "the run has failed, as without this option")
-@told_output()
-def run_in_foreground(
-    session: Session,
-    output: str,
-    dag_id: str,
-    conf: str | None,
-    logical_date: str | None,
-    fail_on: frozenset[str],
+def dags_test(
+    session: Session, output: Output, dag_id: str, conf: str | None, logical_date: str | None, fail_on: frozenset[str]
 ) -> None:
     """Run a DAG once in the foreground, its file as it is now, with logs on standard error. Nothing is stored.
 
@@ -76,11 +62,11 @@ def run_in_foreground(
         fail(result.error)
     tasks = [msgspec.structs.asdict(task) for task in result.tasks]
     fields: dict[str, Any] = {"dag_id": dag_id, "state": result.state, "tasks": tasks}
-    show(Record(fields, sections={"tasks": ()}), Output(output))
+    show(Record(fields, sections={"tasks": ()}), output)
     for error in result.file_errors:
         note(error)
     n_errors = f"{len(result.file_errors)} of the other DAGs of {request.path} cannot be used"
-    fail_if_wanted(fail_on, errors=n_errors if result.file_errors else "", failed="")
+    fail_if_wanted(fail_on, errors=n_errors if result.file_errors else "")
     if result.state != "success":
         raise click.exceptions.Exit(1)
 
@@ -122,17 +108,14 @@ def run_in_process(session: Session, request: ForegroundRequest) -> ForegroundRe
 
 
 class _Stop:
-    """The effect of Ctrl-C and SIGTERM during the run: they end it, then this command; a second Ctrl-C kills it.
-
-    Attributes:
-        number: The signal that has come first.
-    """
+    """The effect of Ctrl-C and SIGTERM during the run: they end it, then this command; a second Ctrl-C kills it."""
 
     def __init__(self, process: "subprocess.Popen[bytes]", connection: socket.socket) -> None:
         self._process = process
         self._connection = connection
         self._before: dict[int, Any] = {}
         self.number: int | None = None
+        """The signal that has come first."""
 
     def take_signals(self) -> None:
         """Install handlers of these signals, except of ignored ones."""
@@ -196,10 +179,8 @@ def _answer(session: Session, asked: Request) -> Reply:
     try:
         if asked.operation == "max_map_length":
             value: Any = session.settings.max_map_length
-        elif asked.operation == "variable_get":
-            value = session.read(get_variable, asked.arguments["key"]).value
         else:
-            value = msgspec.structs.asdict(session.read(get_connection, asked.arguments["conn_id"]))
+            value = session.read(stored_value, asked.operation, asked.arguments)
     except NotFound as exc:
         return Reply(asked.token, asked.request_id, found=False, error=str(exc))
     except StoreError as exc:

@@ -1,7 +1,5 @@
 """`asynsched db …`: the schema of the database, the deletion of old rows, and the key of its secrets."""
 
-from collections.abc import Callable
-from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -18,23 +16,24 @@ if TYPE_CHECKING:
 
 
 @command("upgrade")
-def upgrade_database(session: Session) -> Done:
+def db_upgrade(session: Session) -> Done:
     """Make the database, or migrate it to the schema of this version of asynsched."""
     from asynsched.store.engines.opening import upgrade
 
     with session.making_home():
         before = upgrade(session.settings.database_url, default_pool_slots=session.settings.default_pool_slots)
-    fields = {"database": without_secrets(session.settings.database_url), "from": before.current, "to": before.head}
+    after: str | None = before.head
+    done = f"is now at schema {before.head}"
     if before.current == before.head:
-        return Done(f"The database {fields['database']} is at the newest schema, {before.head}.", fields)
-    if before.is_newer:
-        sentence = "is left as it is: this version works beside the newer one that has migrated it"
-        return Done(f"The database {fields['database']} {sentence}.", fields | {"to": before.current})
-    return Done(f"The database {fields['database']} is now at schema {before.head}.", fields)
+        done = f"is at the newest schema, {before.head}"
+    elif before.is_newer:
+        after, done = before.current, "is left as it is: this version works beside the newer one that has migrated it"
+    shown = without_secrets(session.settings.database_url)
+    return Done(f"The database {shown} {done}.", {"database": shown, "from": before.current, "to": after})
 
 
 @command("check")
-def check_database(session: Session) -> Done:
+def db_check(session: Session) -> Done:
     """Check that the database can be reached and has the schema of this version. Exit code 1 if not."""
     from asynsched.store.engines.opening import schema_state
 
@@ -59,7 +58,7 @@ WORDS = {"asset_events": "asset events", "xcoms": "XComs", "audit": "notes of th
 @click.option("--only", multiple=True, type=click.Choice(KINDS), help="Delete only this; may be given several times.")
 @click.option("--dry-run", is_flag=True, help="Show what would be deleted, and delete nothing.")
 @yes_option
-def clean_database(
+def db_clean(
     session: Session, before: str | None, keep: int | None, only: tuple[str, ...], dry_run: bool, yes: bool
 ) -> Done:
     """Delete old rows: ended runs with their tasks, XComs and logs; asset events; versions that no run needs.
@@ -72,8 +71,8 @@ def clean_database(
     import structlog
 
     policy = _policy(session, before, keep, only or USUAL_KINDS)
-    found = {kind: session.read(count) for kind, count in _counts(policy).items()}
-    told = ", ".join(f"{n} {WORDS.get(kind, kind)}" for kind, n in found.items()) or "the old logs"
+    found = session.read(_counts, policy)
+    told = _listed(found) or "the old logs"
     if dry_run:
         return Done(f"{told} would be deleted.", {"found": found, "deleted": {}})
     if not yes:
@@ -81,8 +80,11 @@ def clean_database(
     # The answer lists the deletions; nothing is logged.
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(50))
     deleted = anyio.run(_sweep, session, policy)
-    gone = ", ".join(f"{n} {WORDS.get(kind, kind)}" for kind, n in deleted.items()) or "nothing"
-    return Done(f"Deleted: {gone}.", {"found": found, "deleted": deleted})
+    return Done(f"Deleted: {_listed(deleted) or 'nothing'}.", {"found": found, "deleted": deleted})
+
+
+def _listed(counts: dict[str, int]) -> str:
+    return ", ".join(f"{n} {WORDS.get(kind, kind)}" for kind, n in counts.items())
 
 
 def _policy(session: Session, before: str | None, keep: int | None, kinds: tuple[str, ...]) -> "RetentionPolicy":
@@ -96,40 +98,30 @@ def _policy(session: Session, before: str | None, keep: int | None, kinds: tuple
             fail("The settings of retention keep everything: give --before T or --keep N.")
         return policy
     instant = None if before is None else read_instant(before, session.settings.default_timezone, "--before")
-    bound = Bound(instant, keep)
-
-    def if_wanted(kind: str) -> datetime | None:
-        return instant if kind in kinds else None
-
-    versions = if_wanted("versions")
-    return RetentionPolicy(
-        runs=bound if "runs" in kinds else Bound(),
-        xcoms=bound if "xcoms" in kinds else Bound(),
-        logs=bound if "logs" in kinds else Bound(),
-        asset_events=if_wanted("asset-events"),
-        audit=if_wanted("audit"),
-        versions=versions and min(versions, now - SUPERSEDED_FOR),
-    )
+    runs, xcoms, logs = (Bound(instant, keep) if kind in kinds else Bound() for kind in ("runs", "xcoms", "logs"))
+    events, audit, versions = (instant if kind in kinds else None for kind in ("asset-events", "audit", "versions"))
+    superseded = versions and min(versions, now - SUPERSEDED_FOR)
+    return RetentionPolicy(runs=runs, xcoms=xcoms, logs=logs, asset_events=events, audit=audit, versions=superseded)
 
 
-def _counts(policy: "RetentionPolicy") -> "dict[str, Callable[[Connection], int]]":
-    """Return a query for each kind of row that the policy deletes: how many there are."""
+def _counts(conn: "Connection", policy: "RetentionPolicy") -> dict[str, int]:
+    """Return how many rows there are of each kind that the policy deletes."""
     from asynsched.store.assets import count_old_events
     from asynsched.store.audit import count_old_audit
     from asynsched.store.dags.dags import count_unused_versions
     from asynsched.store.runs.retention import count_old_runs, count_old_xcoms
 
-    counts: dict[str, Callable[[Connection], int]] = {}
+    counts: dict[str, int] = {}
     if not policy.runs.is_open:
-        counts["runs"] = lambda conn: count_old_runs(conn, policy.runs)
+        counts["runs"] = count_old_runs(conn, policy.runs)
     if not policy.xcoms.is_open:
-        counts["xcoms"] = lambda conn: count_old_xcoms(conn, policy.xcoms)
-    if (events := policy.asset_events) is not None:
-        counts["asset_events"] = lambda conn: count_old_events(conn, before=events)
-    if (audit := policy.audit) is not None:
-        counts["audit"] = lambda conn: count_old_audit(conn, before=audit)
-    if (versions := policy.versions) is not None:
-        counts["versions"] = lambda conn: count_unused_versions(conn, before=versions)
+        counts["xcoms"] = count_old_xcoms(conn, policy.xcoms)
+    if policy.asset_events is not None:
+        counts["asset_events"] = count_old_events(conn, before=policy.asset_events)
+    if policy.audit is not None:
+        counts["audit"] = count_old_audit(conn, before=policy.audit)
+    if policy.versions is not None:
+        counts["versions"] = count_unused_versions(conn, before=policy.versions)
     return counts
 
 
@@ -156,7 +148,7 @@ async def _sweep(session: Session, policy: "RetentionPolicy") -> dict[str, int]:
 @click.option("--lost", is_flag=True, help="The key is lost: delete secrets that no key decrypts; use a new key.")
 @click.option("--dry-run", is_flag=True, help="With --lost: only list the secrets that cannot be read.")
 @yes_option
-def rotate_key(session: Session, lost: bool, dry_run: bool, yes: bool) -> Done | Listing:
+def db_rotate_key(session: Session, lost: bool, dry_run: bool, yes: bool) -> Done | Listing:
     """Encrypt all connections, variables and waiting triggers with a new key. Schedulers may serve meanwhile.
 
     The key file of the home gets a new key, before the old ones. Where fernet_key or fernet_key_file is set, its first
@@ -177,11 +169,8 @@ def rotate_key(session: Session, lost: bool, dry_run: bool, yes: bool) -> Done |
         fail(f"The secrets are encrypted with the first key of {session.keys.source} already. Put a new one before it.")
     n_secrets = session.change("key.rotate", change_key, detail={"from": before, "to": session.keys.first()})
     fields = {"secrets": n_secrets, "from": before, "to": session.keys.first(), "keys": session.keys.source}
-    return Done(
-        f"{are(n_secrets, 'secret')} encrypted with the key {fields['to']} of {fields['keys']}."
-        " Backups made until now need the keys before it.",
-        fields,
-    )
+    encrypted = f"{are(n_secrets, 'secret')} encrypted with the key {fields['to']} of {fields['keys']}."
+    return Done(f"{encrypted} Backups made until now need the keys before it.", fields)
 
 
 def _give_up(session: Session, *, dry_run: bool, yes: bool) -> Done | Listing:
@@ -197,9 +186,6 @@ def _give_up(session: Session, *, dry_run: bool, yes: bool) -> Done | Listing:
         confirm(f"Delete these secrets, which no key decrypts: {names}?")
     session.make()  # where keys are kept
     n_left = session.change("key.lost", forget_lost, detail={"lost": [[*secret] for secret in found]})
-    fields: dict[str, Any] = {"lost": [secret._asdict() for secret in found], "secrets": n_left}
-    return Done(
-        f"Deleted: {names}. {are(n_left, 'other secret')} encrypted with the key {session.keys.first()} of"
-        f" {session.keys.source}.",
-        fields | {"to": session.keys.first(), "keys": session.keys.source},
-    )
+    key, source = session.keys.first(), session.keys.source
+    fields = {"lost": [secret._asdict() for secret in found], "secrets": n_left, "to": key, "keys": source}
+    return Done(f"Deleted: {names}. {are(n_left, 'other secret')} encrypted with the key {key} of {source}.", fields)

@@ -22,7 +22,6 @@ def read_folder(settings: Settings, *, again: str | None = None) -> None:
     """Parse the files that have changed since the DAG folder was last read, and store the results.
 
     Args:
-        settings: The settings with the home and the folder.
         again: A file to parse even if it has not changed, relative to the folder.
 
     Raises:

@@ -8,7 +8,6 @@ import logging
 import sys
 from collections.abc import Sequence
 from logging.handlers import RotatingFileHandler
-from typing import Any
 
 import msgspec
 import structlog
@@ -19,26 +18,14 @@ from asynsched.errors import SettingsError
 from asynsched.settings import LogSettings
 from asynsched.states import DagRunState
 
-RENDERED = "asynsched.rendered"
-"""The logger of lines that structlog has already rendered."""
-
-
-class _Formatter(logging.Formatter):
-    """Leaves asynsched's own lines as they are, and renders those of libraries in the same style."""
-
-    def __init__(self, foreign: logging.Formatter) -> None:
-        super().__init__()
-        self._foreign = foreign
-
-    def format(self, record: logging.LogRecord) -> str:
-        return record.getMessage() if record.name == RENDERED else self._foreign.format(record)
+OWN = "asynsched.own"
+"""The logger of asynsched's own events, which structlog has filtered by level."""
 
 
 def configure_logging(settings: LogSettings, options: Sequence[str] = ()) -> None:
     """Send the logs of asynsched, and of the libraries that it uses, to standard error or to the file in `settings`.
 
     Args:
-        settings: The format, the level and the file.
         options: Options that make a suggested command use the same home and database.
 
     Raises:
@@ -51,19 +38,20 @@ def configure_logging(settings: LogSettings, options: Sequence[str] = ()) -> Non
         structlog.processors.TimeStamper(fmt="iso", utc=settings.format == "json"),
     ]
     renderers = _renderers(settings.format, options, colors=settings.file is None and sys.stderr.isatty())
-    own = logging.getLogger(RENDERED)
-    own.setLevel(logging.DEBUG)  # structlog has already filtered by level
+    own = logging.getLogger(OWN)
+    own.setLevel(logging.DEBUG)
     structlog.configure(
-        processors=[*shared, *renderers],
+        processors=[*shared, structlog.stdlib.ProcessorFormatter.wrap_for_formatter],
         wrapper_class=structlog.make_filtering_bound_logger(level),
         logger_factory=lambda *_: own,
     )
-    foreign = structlog.stdlib.ProcessorFormatter(
-        foreign_pre_chain=shared,
-        processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, *renderers],
-    )
     handler = _handler(settings)
-    handler.setFormatter(_Formatter(foreign))
+    handler.setFormatter(
+        structlog.stdlib.ProcessorFormatter(
+            foreign_pre_chain=shared,
+            processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, *renderers],
+        )
+    )
     # Libraries log only warnings and errors, even if our own level is lower.
     # The pool's errors about closing broken connections add nothing: the scheduler logs that the database is away.
     logging.getLogger("sqlalchemy.pool").setLevel(logging.CRITICAL)
@@ -83,7 +71,11 @@ def _handler(settings: LogSettings) -> logging.Handler:
 
 def _renderers(form: str, options: Sequence[str], *, colors: bool) -> list[Processor]:
     if form == "json":
-        return [structlog.processors.dict_tracebacks, structlog.processors.JSONRenderer(serializer=_json)]
+        encode = msgspec.json.Encoder(enc_hook=str).encode
+        return [
+            structlog.processors.dict_tracebacks,
+            structlog.processors.JSONRenderer(serializer=lambda value, **_: encode(value).decode()),
+        ]
     console = structlog.dev.ConsoleRenderer(
         colors=colors, exception_formatter=structlog.dev.plain_traceback, pad_event_to=30
     )
@@ -108,10 +100,6 @@ def _command_of(event: EventDict, options: Sequence[str]) -> str:
         case {"event": "run.ended", "state": DagRunState.FAILED, "dag_id": dag_id, "run_id": run_id}:
             return command_line("why", dag_id, run_id, options=options)
     return ""
-
-
-def _json(value: Any, **_: Any) -> str:
-    return msgspec.json.encode(value, enc_hook=str).decode()
 
 
 def _without_control_characters(_: WrappedLogger, __: str, event: EventDict) -> EventDict:

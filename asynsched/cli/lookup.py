@@ -5,26 +5,32 @@ DAG or asset is not known yet, the DAG folder is read.
 """
 
 from collections.abc import Callable
+from contextlib import suppress
 from datetime import timedelta
 from difflib import get_close_matches
+from pathlib import Path
 from typing import TYPE_CHECKING
 
+import msgspec
 from sqlalchemy import Connection
 
-from asynsched.cli.output import note
+from asynsched.bell import ask_health
+from asynsched.cli.output import have, note, some_of
 from asynsched.cli.session import Session
 from asynsched.errors import AsynschedError, HomeInUse, NotFound
 from asynsched.home import served_dags_folder
 from asynsched.states import FINISHED_RUN_STATES
 from asynsched.store.dags.dags import DagRow, find_dag, get_dag
-from asynsched.store.dags.files import known_files
+from asynsched.store.dags.files import get_file, known_files, list_errors
 from asynsched.store.runs.dag_runs import get_run, list_runs, runs_beginning_with
 from asynsched.store.runs.task_instances import list_task_instances
 from asynsched.store.schema import DagRunRow, TaskInstanceRow
 
 if TYPE_CHECKING:
+    from asynsched.health import LongParse
     from asynsched.serialization.schema import SerializedDag
     from asynsched.store.schema import AssetRow
+
 
 LATEST = "latest"
 """Names the run that `runs list DAG` shows first."""
@@ -35,10 +41,7 @@ NEWEST_RUNS = 200
 
 
 def find_run(conn: Connection, dag_id: str, run_id: str, *, is_whole: bool = False) -> DagRunRow:
-    """Return the run that a user has named.
-
-    Args:
-        is_whole: Whether a beginning of a run_id is not enough.
+    """Return the run that a user has named; `is_whole`: a beginning of a run_id is not enough.
 
     Raises:
         NotFound: There is no such DAG or run; carries near names.
@@ -124,19 +127,17 @@ def asset_of(session: Session, name_or_uri: str, *, make: bool = False) -> "Asse
     """Return an asset by its name or its URI; the DAG folder is read first as for `dag_of`. Raises NotFound."""
     from asynsched.store.assets import find_asset, get_asset
 
-    _read_unless_known(
-        session,
-        lambda: bool(session.read(find_asset, name=name_or_uri) or session.read(find_asset, uri=name_or_uri)),
-        make=make,
-    )
+    def is_known() -> bool:
+        return bool(session.read(find_asset, name=name_or_uri) or session.read(find_asset, uri=name_or_uri))
+
+    _read_unless_known(session, is_known, make=make)
     return session.read(get_asset, name_or_uri)
 
 
 def read_dag_folder(session: Session, *, make: bool, again: str | None = None) -> None:
     """Read the DAG folder into this home or, if there is no home and `make` is false, into a temporary one.
 
-    Args:
-        again: A file to parse even if it has not changed, relative to the folder.
+    `again` is a file to parse even if it has not changed, relative to the folder.
 
     Raises:
         HomeInUse: Another command reads it, or a scheduler serves this home.
@@ -188,3 +189,40 @@ def structure_of(session: Session, dag: DagRow) -> "SerializedDag":
     from asynsched.store.dags.dags import get_version
 
     return decode_dag(session.read(get_version, dag.version_id or 0).serialized)
+
+
+def why_unknown(conn: Connection, dag_id: str, *, tells_errors: bool) -> str:
+    """Return in sentences why a DAG is not active; `tells_errors` if no other command could show those of files."""
+    was = ""
+    if (before := get_dag(conn, dag_id)) is not None:
+        gone = "is gone" if get_file(conn, before.file_path) is None else "has it no longer"
+        was = f"It was in {before.file_path}, which {gone}."
+    return " ".join(filter(None, (was, unparsed_files(conn, tells_errors=tells_errors))))
+
+
+def files_with_errors(conn: Connection) -> list[str]:
+    """Return the files that could not be parsed, or only in part."""
+    return list(dict.fromkeys(error.file_path for error in list_errors(conn) if not error.is_warning))
+
+
+def unparsed_files(conn: Connection, *, tells_errors: bool = False) -> str:
+    """Return a sentence about the files that could not be parsed, or only in part; empty if there are none."""
+    files = files_with_errors(conn)
+    if not files:
+        return ""
+    what = have(len(files), "DAG file")
+    if tells_errors:
+        return f"{what} errors: {some_of([error.message for error in list_errors(conn) if not error.is_warning])}."
+    return f"{what} errors, {some_of(files)}: see `asynsched dags errors`."
+
+
+def long_parses(home: Path) -> "tuple[LongParse, ...]":
+    """Return the parses that take long now; none if no scheduler answers, or one of another version does."""
+    answer = ask_health(home)
+    if answer is None:
+        return ()
+    from asynsched.health import Health  # loads anyio, which reading commands do not need
+
+    with suppress(msgspec.ValidationError):
+        return msgspec.json.decode(answer, type=Health).parses
+    return ()

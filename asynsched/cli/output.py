@@ -5,7 +5,7 @@ escapes, as JSON does anyway.
 """
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
 from enum import StrEnum
@@ -24,9 +24,11 @@ class Output(StrEnum):
 
     TABLE = "table"
     JSON = "json"
+    DOT = "dot"
 
 
-FORMS = tuple(form.value for form in Output)
+FORMS = (Output.TABLE.value, Output.JSON.value)
+"""The forms that every command has."""
 
 
 class Listing(NamedTuple):
@@ -34,7 +36,6 @@ class Listing(NamedTuple):
 
     Attributes:
         columns: The fields in a wide table and in JSON.
-        rows: One mapping for each thing.
         nothing: Printed on standard error instead of an empty table.
         details: More fields, for JSON only.
         usual: The columns of a table that is not wide; empty for all.
@@ -55,7 +56,6 @@ class Record(NamedTuple):
     """One thing, with its fields.
 
     Attributes:
-        fields: All its fields.
         sections: The fields that are lists of rows, shown as tables below, each with its spare columns.
     """
 
@@ -94,9 +94,24 @@ def printable(text: str, *, keep: str = "") -> str:
     return "".join(c if c.isprintable() or c in keep else c.encode("unicode_escape").decode() for c in text)
 
 
+def fields_of(row: object, names: Iterable[str]) -> dict[str, Any]:
+    """Return these attributes of a row by their names."""
+    return {name: getattr(row, name) for name in names}
+
+
+def count(n: int, what: str) -> str:
+    """Return a number with its noun: `1 run`, `3 runs`."""
+    return f"1 {what}" if n == 1 else f"{n} {what}s"
+
+
 def are(n: int, what: str) -> str:
     """Return a number with its noun and verb: `1 run is`, `3 runs are`."""
-    return f"{n} {what} is" if n == 1 else f"{n} {what}s are"
+    return f"{count(n, what)} {'is' if n == 1 else 'are'}"
+
+
+def have(n: int, what: str) -> str:
+    """Return a number with its noun and verb: `1 run has`, `3 runs have`."""
+    return f"{count(n, what)} {'has' if n == 1 else 'have'}"
 
 
 def some_of(names: Sequence[str], most: int = 3) -> str:
@@ -161,9 +176,5 @@ def command_line(*words: str, options: Sequence[str] = ()) -> str:
 
 def of_same_place(home: str | None, database: str | None) -> tuple[str, ...]:
     """Return the options with which another command works on the same home and database; without passwords."""
-    options: list[str] = []
-    if home is not None:
-        options += ["--home", home]
-    if database is not None:
-        options += ["--database", without_secrets(database)]
-    return tuple(options)
+    places = (("--home", home), ("--database", None if database is None else without_secrets(database)))
+    return tuple(word for option, value in places if value is not None for word in (option, value))

@@ -1,12 +1,11 @@
 """`asynsched pools …`."""
 
-from typing import Any
-
 import click
+import msgspec
 
 from asynsched.bell import Hint
 from asynsched.cli.command import command
-from asynsched.cli.output import Done, Listing
+from asynsched.cli.output import Done, Listing, count
 from asynsched.cli.session import Session
 from asynsched.store.runs import pools as store
 
@@ -17,9 +16,12 @@ COLUMNS = (
 
 
 @command("list", tables=True)
-def show_pools(session: Session) -> Listing:
+def pools_list(session: Session) -> Listing:
     """List the pools and their occupied slots."""
-    rows = [_fields(pool) for pool in session.read(store.list_pools)]
+    rows = []
+    for pool in session.read(store.list_pools):
+        occupied = pool.running_slots + pool.queued_slots + (pool.deferred_slots if pool.include_deferred else 0)
+        rows.append(msgspec.structs.asdict(pool) | {"occupied_slots": occupied})
     return Listing(COLUMNS, rows, spare=("description", "include_deferred", "deferred_slots"))
 
 
@@ -28,34 +30,22 @@ def show_pools(session: Session) -> Listing:
 @click.argument("slots", type=click.IntRange(min=-1))
 @click.option("--description", default="", help="The pool's purpose.")
 @click.option("--include-deferred", is_flag=True, help="Count deferred tasks.")
-def set_pool(session: Session, name: str, slots: int, description: str, include_deferred: bool) -> Done:
+def pools_set(session: Session, name: str, slots: int, description: str, include_deferred: bool) -> Done:
     """Create or change a pool. SLOTS is the number of slots that tasks may take at once; -1 means no limit."""
     session.make()
     session.change(
         "pool.set",
         lambda conn: store.set_pool(conn, name, slots, description=description, include_deferred=include_deferred),
-        hints=_pools_changed,
+        hint=Hint("pool"),
         detail={"name": name, "slots": slots},
     )
-    has = "no limit" if slots < 0 else f"{slots} slot{'' if slots == 1 else 's'}"
+    has = "no limit" if slots < 0 else count(slots, "slot")
     return Done(f"Pool {name!r} has {has}.", {"name": name, "slots": slots})
 
 
 @command("delete")
 @click.argument("name")
-def delete_pool(session: Session, name: str) -> Done:
+def pools_delete(session: Session, name: str) -> Done:
     """Delete a pool. Tasks that name it wait until a pool of that name exists again."""
-    session.change(
-        "pool.delete", lambda conn: store.delete_pool(conn, name), hints=_pools_changed, detail={"name": name}
-    )
+    session.change("pool.delete", lambda conn: store.delete_pool(conn, name), hint=Hint("pool"), detail={"name": name})
     return Done(f"Pool {name!r} is deleted.", {"name": name})
-
-
-def _pools_changed(_: object) -> list[Hint]:
-    return [Hint("pool")]
-
-
-def _fields(pool: store.PoolRow) -> dict[str, Any]:
-    fields = {name: getattr(pool, name) for name in COLUMNS if name != "occupied_slots"}
-    deferred = pool.deferred_slots if pool.include_deferred else 0
-    return fields | {"occupied_slots": pool.running_slots + pool.queued_slots + deferred}

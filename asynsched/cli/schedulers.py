@@ -1,24 +1,22 @@
 """`asynsched schedulers list`."""
 
-from typing import Any
+import msgspec
 
 from asynsched.cli.command import command
 from asynsched.cli.output import Listing
 from asynsched.cli.session import Session
 from asynsched.explaining.owners import standing
 from asynsched.store.schedulers import loads, unended_schedulers
-from asynsched.store.schema import SchedulerRow
 
 COLUMNS = (
     "id", "state", "hostname", "pid", "home", "version", "parallelism", "n_runs", "n_tasks", "started_at",
     "heartbeat_at", "lease_until", "lease_epoch",
 )  # fmt: skip
 USUAL_COLUMNS = ("id", "state", "hostname", "pid", "home", "n_runs", "n_tasks", "started_at", "heartbeat_at")
-SPARE_COLUMNS = ("started_at", "pid", "hostname")
 
 
 @command("list", tables=True)
-def show_schedulers(session: Session) -> Listing:
+def schedulers_list(session: Session) -> Listing:
     """List the schedulers of this database, with the number of runs and task instances that each has.
 
     A `serving` scheduler renews its lease; a `lapsed` one has not renewed it for too long: others take over its runs
@@ -27,12 +25,11 @@ def show_schedulers(session: Session) -> Listing:
     next scheduler of its home takes over its runs at once. Schedulers that have stopped are not listed.
     """
     now, carried = session.now(), session.read(loads)
-
-    def fields(row: SchedulerRow) -> dict[str, Any]:
-        n_runs, n_tasks = carried.get(row.id, (0, 0))
-        known = {name: getattr(row, name) for name in COLUMNS if hasattr(row, name)}
-        return known | {"state": standing(row, now), "n_runs": n_runs, "n_tasks": n_tasks}
-
-    rows = [fields(row) for row in session.read(unended_schedulers)]
+    rows = [
+        msgspec.structs.asdict(row)
+        | {"state": standing(row, now)}
+        | dict(zip(("n_runs", "n_tasks"), carried.get(row.id, (0, 0)), strict=True))
+        for row in session.read(unended_schedulers)
+    ]
     nothing = "No scheduler serves this database."
-    return Listing(COLUMNS, rows, nothing, usual=USUAL_COLUMNS, spare=SPARE_COLUMNS)
+    return Listing(COLUMNS, rows, nothing, usual=USUAL_COLUMNS, spare=("started_at", "pid", "hostname"))

@@ -19,11 +19,12 @@ from asynsched._version import __version__
 from asynsched.cli import live_on
 from asynsched.cli.command import fail_if_wanted
 from asynsched.cli.logging import configure_logging
-from asynsched.cli.output import command_line, note, printable, some_of
-from asynsched.cli.unread_dags import files_with_errors
+from asynsched.cli.lookup import files_with_errors
+from asynsched.cli.output import command_line, have, note, printable, some_of
 from asynsched.clock import Clock
 from asynsched.errors import AsynschedError, NotServing, SettingsError, Standstill, only_cause
 from asynsched.health import Health
+from asynsched.keys import instance_name
 from asynsched.results import Running, RunningTry
 from asynsched.scheduler import Scheduler
 from asynsched.settings import Settings
@@ -64,8 +65,6 @@ def serve_until_stopped(settings: Settings, rules: StopRules, options: Sequence[
     """Run a scheduler in this process, whose memory and environment its tasks cannot read.
 
     Args:
-        settings: The settings of the scheduler.
-        rules: The rules by which the scheduler ends.
         options: The options of commands that work on the same home and database.
 
     Raises:
@@ -184,23 +183,18 @@ async def _accompany(scheduler: Scheduler, rules: StopRules, failures: list[Asyn
 def _introduce(settings: Settings) -> None:
     """Print the folder, the home and the database, and how strictly parses are confined."""
     strength = available()
-    facts = {
-        "dags_folder": str(settings.dags_path),
-        "home": str(settings.home_path),
-        "database": without_secrets(settings.database_url),
-        "confinement": ", ".join(strength.enforced) or "none",
-        "not_enforced": strength.missing,
-        "stricter": strength.stricter,
-        "executor": settings.executor,
-        "parallelism": settings.parallelism,
-        "parse_processes": settings.parse.processes,
-    }
+    home, database = settings.home_path, without_secrets(settings.database_url)
     if settings.log.format == "json":
-        log.info("scheduler.starting", version=__version__, **facts)
+        log.info(
+            "scheduler.starting", version=__version__, dags_folder=str(settings.dags_path), home=str(home),
+            database=database, confinement=", ".join(strength.enforced) or "none", not_enforced=strength.missing,
+            stricter=strength.stricter, executor=settings.executor, parallelism=settings.parallelism,
+            parse_processes=settings.parse.processes,
+        )  # fmt: skip
         return
     note(f"asynsched {__version__}")
-    note(f"  DAG folder   {facts['dags_folder']}")
-    note(f"  state        {facts['home']}, {facts['database']}")
+    note(f"  DAG folder   {settings.dags_path}")
+    note(f"  state        {home}, {database}")
     for line in strength.lines if settings.parse.confinement != "off" else ("off, by the setting parse.confinement",):
         note(f"  confinement  {line}")
     note(f"  tasks        {settings.executor} executor, {settings.parallelism} at once")
@@ -213,7 +207,6 @@ async def tell_of_stop(scheduler: Scheduler, signalled: anyio.Event) -> None:
     """Report the tries that a scheduler waits for, from the request to stop until it has stopped.
 
     Args:
-        scheduler: It may not have started yet.
         signalled: Set if a signal has requested the stop.
     """
     await scheduler.stopping.wait()
@@ -225,16 +218,11 @@ async def tell_of_stop(scheduler: Scheduler, signalled: anyio.Event) -> None:
         except NotServing:
             return
         line = report.next_line(running, clock.monotonic(), clock.now(), by_signal=signalled.is_set())
-        if line:
-            _say(settings, running, line)
+        if line and settings.log.format == "json":
+            log.info("scheduler.waiting", message=line, n_tries=len(running.tries), n_callbacks=running.n_callbacks)
+        elif line:
+            note(line)
         await clock.sleep(timedelta(seconds=report.next_look(clock.monotonic()) - clock.monotonic()))
-
-
-def _say(settings: Settings, running: Running, line: str) -> None:
-    if settings.log.format == "json":
-        log.info("scheduler.waiting", message=line, n_tries=len(running.tries), n_callbacks=running.n_callbacks)
-    else:
-        note(line)
 
 
 class StopReport:
@@ -257,7 +245,6 @@ class StopReport:
         """Return the line to print now, or an empty text.
 
         Args:
-            running: The tries and callbacks that run.
             at: Now, by the monotonic clock.
             now: The same by the wall clock.
             by_signal: Whether a signal has begun the stop, so that the next one kills the running tries.
@@ -266,7 +253,8 @@ class StopReport:
         if running.is_nothing or at >= self._over_at or not self._is_due((running, is_asked), at):
             return ""
         self._told, self._told_at = (running, is_asked), at
-        what = _what(running)
+        counts = ((len(running.tries), "try", "tries"), (running.n_callbacks, "callback", "callbacks"))
+        what = " and ".join(f"{n} {one if n == 1 else many}" for n, one, many in counts if n)
         if is_asked:
             line = f"Waiting for {what}, which had to be asked to end, {self._over_at - at:.0f} s at most"
         else:
@@ -286,15 +274,9 @@ class StopReport:
         return at - self._told_at >= (MOST_SECONDS if self._told == found else LEAST_SECONDS)
 
 
-def _what(running: Running) -> str:
-    parts = [(len(running.tries), "try", "tries"), (running.n_callbacks, "callback", "callbacks")]
-    return " and ".join(f"{n} {one if n == 1 else many}" for n, one, many in parts if n)
-
-
 def _name(one: RunningTry, now: datetime) -> str:
-    index = "" if one.map_index < 0 else f"[{one.map_index}]"
     since = "" if one.started_at is None else f", for {(now - one.started_at).total_seconds():.0f} s"
-    return f"{one.dag_id}.{one.task_id}{index} (run {one.run_id}{since})"
+    return f"{one.dag_id}.{instance_name(one.task_id, one.map_index)} (run {one.run_id}{since})"
 
 
 def tell_what_came_of_it(
@@ -303,9 +285,6 @@ def tell_what_came_of_it(
     """Print how the runs have ended since a scheduler started, and end with code 1 if `fail_on` wants that.
 
     Args:
-        settings: The settings of the scheduler, which has stopped.
-        since: When the scheduler started.
-        fail_on: The problems that --fail-on names.
         options: The options of commands that work on the same home and database.
     """
     try:
@@ -325,8 +304,8 @@ def tell_what_came_of_it(
     else:
         for line in _lines(summary, options):
             note(line)
-    n_failed = f"{_have(summary.n_failed, 'run')} failed" if summary.n_failed else ""
-    n_errors = f"{_have(len(summary.files), 'DAG file')} errors" if summary.files else ""
+    n_failed = f"{have(summary.n_failed, 'run')} failed" if summary.n_failed else ""
+    n_errors = f"{have(len(summary.files), 'DAG file')} errors" if summary.files else ""
     fail_if_wanted(fail_on, errors=n_errors, failed=n_failed)
 
 
@@ -344,7 +323,6 @@ class Summary(NamedTuple):
     Attributes:
         ended: The number of runs that have ended, by state.
         failed: The first of the failed runs.
-        files: The DAG files that have errors.
     """
 
     ended: dict[str, int]
@@ -357,18 +335,11 @@ class Summary(NamedTuple):
         return self.ended.get(DagRunState.FAILED, 0)
 
     @property
-    def ends_told(self) -> str:
-        """`ended` in a sentence."""
-        n_ended = sum(self.ended.values())
-        if not n_ended:
-            return "No run has ended."
+    def sentences(self) -> tuple[str, str]:
+        """How the runs have ended, and which files have errors; the latter is empty for none."""
         states = ", ".join(f"{n} {state}" for state, n in sorted(self.ended.items(), reverse=True))
-        return f"{_have(n_ended, 'run')} ended: {states}."
-
-    @property
-    def files_told(self) -> str:
-        """`files` in a sentence; empty for none."""
-        return f"{_have(len(self.files), 'DAG file')} errors: {some_of(self.files)}." if self.files else ""
+        ended = f"{have(sum(self.ended.values()), 'run')} ended: {states}." if self.ended else "No run has ended."
+        return ended, f"{have(len(self.files), 'DAG file')} errors: {some_of(self.files)}." if self.files else ""
 
 
 def summarize(conn: Connection, since: datetime) -> Summary:
@@ -381,14 +352,15 @@ def summarize(conn: Connection, since: datetime) -> Summary:
 
 
 def _lines(summary: Summary, options: Sequence[str]) -> Iterator[str]:
-    yield summary.ends_told
+    ends, files = summary.sentences
+    yield ends
     for run in summary.failed:
         yield f"  {run.dag_id} {run.run_id}: {run.reason}"
         yield f"    {command_line('why', run.dag_id, run.run_id, options=options)}"
     if (n_more := summary.n_failed - len(summary.failed)) > 0:
         yield f"  and {n_more} more: {command_line('runs', 'list', '--state', DagRunState.FAILED, options=options)}"
     if summary.files:
-        yield summary.files_told
+        yield files
         yield f"    {command_line('dags', 'errors', options=options)}"
 
 
@@ -396,15 +368,11 @@ def _log(summary: Summary) -> None:
     has_trouble = summary.n_failed or summary.files
     (log.warning if has_trouble else log.info)(
         "scheduler.idle",
-        message=" ".join(filter(None, (summary.ends_told, summary.files_told))),
+        message=" ".join(filter(None, summary.sentences)),
         runs=summary.ended,
         failed_runs=[run._asdict() for run in summary.failed],
         files_with_errors=list(summary.files),
     )
-
-
-def _have(n: int, what: str) -> str:
-    return f"1 {what} has" if n == 1 else f"{n} {what}s have"
 
 
 class ServiceManager:
@@ -412,7 +380,6 @@ class ServiceManager:
 
     Args:
         environment: The manager's variables are removed from it: they are meant for this process, and not for tasks.
-        pid: This process.
 
     Attributes:
         watchdog: How long the manager waits for a sign of life before it restarts the service; None: it wants none.

@@ -2,13 +2,12 @@
 
 import getpass
 import socket
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, closing, contextmanager
 from datetime import datetime
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 
 import msgspec
 
@@ -47,13 +46,9 @@ class Session:
         self._database: DirectDatabase | None = None
         self._passing: TemporaryDirectory[str] | None = None
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self._close()
+    def close(self) -> None:
+        """Close the database, and remove a temporary home."""
+        self._close_database()
         if self._passing is not None:
             self._passing.cleanup()
 
@@ -65,22 +60,18 @@ class Session:
     @property
     def database(self) -> "DirectDatabase":
         """The database. Raises StoreError or SettingsError if it cannot be used, or does not exist."""
-        if self._database is None:
-            try:
-                self._open(make=False)
-            except DatabaseMissing as exc:
-                raise AsynschedError(self._nothing_here) from exc
-        assert self._database is not None
-        return self._database
+        try:
+            return self._opened(make=False)
+        except DatabaseMissing as exc:
+            raise AsynschedError(self._nothing_here()) from exc
 
     @property
     def is_made(self) -> bool:
         """Whether there is a database. Raises StoreError or SettingsError when it cannot be used."""
-        if self._database is None:
-            try:
-                self._open(make=False)
-            except DatabaseMissing:
-                return False
+        try:
+            self._opened(make=False)
+        except DatabaseMissing:
+            return False
         return True
 
     @property
@@ -94,7 +85,7 @@ class Session:
             prepare_home(self.home)
             return
         with self.making_home():
-            self._open(make=True)
+            self._opened(make=True)
         note(f"Made {self.place}.")
 
     @contextmanager
@@ -116,7 +107,7 @@ class Session:
         self._passing = TemporaryDirectory(prefix="asynsched-", ignore_cleanup_errors=True)
         database = self.settings.database_url if keep_database else None
         if not keep_database:
-            self._close()
+            self._close_database()
         self.settings = msgspec.structs.replace(self.settings, home=self._passing.name, database=database)
 
     @property
@@ -128,9 +119,8 @@ class Session:
             return f"the home {self.home}"
         return f"the database {without_secrets(self.settings.database)}"
 
-    @property
     def _nothing_here(self) -> str:
-        """The error where there is no database: where it should be, and how to name or make one."""
+        """Return the error where there is no database: where it should be, and how to name or make one."""
         option = "home" if self.settings.database is None else "database"
         source = self.configuration.sources[option]
         given = "" if source == DEFAULT else f" ({source})"
@@ -140,18 +130,18 @@ class Session:
             f" {PREFIX}{option.upper()}; `asynsched up DIR` makes it."
         )
 
-    def _open(self, *, make: bool) -> None:
+    def _opened(self, *, make: bool) -> "DirectDatabase":
         from asynsched.store.engines.opening import open_direct  # some commands need no database
 
-        self._database = open_direct(
-            self.settings.database_url,
-            synchronous=self.settings.sqlite_synchronous,
-            default_pool_slots=self.settings.default_pool_slots,
-            keys=self.keys,
-            make=make,
-        )
+        if self._database is None:
+            settings = self.settings
+            self._database = open_direct(
+                settings.database_url, synchronous=settings.sqlite_synchronous,
+                default_pool_slots=settings.default_pool_slots, keys=self.keys, make=make,
+            )  # fmt: skip
+        return self._database
 
-    def _close(self) -> None:
+    def _close_database(self) -> None:
         if self._database is not None:
             self._database.close()
             self._database = None
@@ -171,7 +161,7 @@ class Session:
         action: str,
         query: "Callable[[Connection], T]",
         *,
-        hints: Callable[[T], Sequence[Hint]] = lambda _: (),
+        hint: Hint | Callable[[T], Hint] | None = None,
         detail: Mapping[str, Any] | None = None,
     ) -> T:
         """Change something for the user, in one transaction, and wake the schedulers that it concerns.
@@ -179,24 +169,22 @@ class Session:
         Args:
             action: Its name in the audit, e.g. `dag.pause`.
             query: Makes the change.
-            hints: Returns the hints for the schedulers of this home and, on PostgreSQL, of others, given the result
-                of `query`. The first hint names the DAG and the run for the audit.
+            hint: For the schedulers of this home and, on PostgreSQL, of others; or a function of the result of `query`.
+                It names the DAG and the run for the audit.
             detail: More for the audit; never secrets.
         """
         from asynsched.store.audit import record_audit
         from asynsched.store.schedulers import notify
 
-        def write(conn: "Connection") -> tuple[T, Sequence[Hint]]:
+        def write(conn: "Connection") -> tuple[T, list[Hint]]:
             result = query(conn)
-            told = hints(result)
-            about = told[0] if told else Hint("pool")
-            record_audit(
-                conn, at=self.now(), actor=actor(), action=action, dag_id=about.dag_id or None,
-                run_id=about.run_id or None, detail=dict(detail or {}),
-            )  # fmt: skip
-            if told:
-                notify(conn, encode_hints(told))
-            return result, told
+            told = hint(result) if callable(hint) else hint
+            names = {} if told is None else {"dag_id": told.dag_id or None, "run_id": told.run_id or None}
+            record_audit(conn, at=self.now(), actor=actor(), action=action, **names, detail=dict(detail or {}))
+            if told is None:
+                return result, []
+            notify(conn, encode_hints([told]))
+            return result, [told]
 
         result, told = self.database.write(write)
         if told:
@@ -209,18 +197,14 @@ class Session:
 
         return closing(Changes(self.settings.database_url, run))
 
-    def is_serving(self) -> bool:
-        """Return whether a scheduler on this home is serving."""
-        return is_serving(self.home)
-
     def has_scheduler(self) -> bool:
         """Return whether a scheduler is serving this home or, on PostgreSQL, this database."""
-        return self.is_serving() or (self._is_shared and self.owners().are_serving)
+        return is_serving(self.home) or (self._is_shared and self.owners().are_serving)
 
     def look_for_schedulers(self) -> "tuple[bool, Owners]":
         """Return `has_scheduler` and `owners` as of one moment: a scheduler may stop between two calls."""
-        is_serving, owners = self.is_serving(), self.owners()
-        return is_serving or (self._is_shared and owners.are_serving), owners
+        serves_home, owners = is_serving(self.home), self.owners()
+        return serves_home or (self._is_shared and owners.are_serving), owners
 
     def owners(self) -> "Owners":
         """Return the scheduler that owns each running run, if this process can know it."""

@@ -2,27 +2,28 @@
 
 import asyncio
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from datetime import timedelta
+from itertools import groupby
+from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 import msgspec
 
-from asynsched.cli.command import INSTANT_FORMS, command, fail_if_wanted, fail_on_option, read_instant, told_output
-from asynsched.cli.output import Listing, Output, Record, Row, note, show, some_of
+from asynsched.cli.command import INSTANT_FORMS, command, fail_if_wanted, fail_on_option, read_instant
+from asynsched.cli.output import Listing, Output, Record, Row, count, note, show, some_of
 from asynsched.cli.session import Session
 from asynsched.errors import SettingsError, only_cause
 from asynsched.settings import Settings
 from asynsched.states import FINISHED_RUN_STATES, DagRunState
 
 if TYPE_CHECKING:
-    from asynsched.simulation.comparison import Comparison, RunChange
-    from asynsched.simulation.expectations import Entry, Expectations
     from asynsched.simulation.folder import HomeState
-    from asynsched.simulation.span import Plan, SpanReport
-    from asynsched.simulation.trace import RunTrace
+    from asynsched.simulation.script import Expectations
+    from asynsched.simulation.span import Comparison, Plan, RunChange, RunTrace, SpanReport
 
 HISTORY = "history"
 NEW_FILE = click.Path(dir_okay=False, path_type=Path)
@@ -65,8 +66,7 @@ FOLDER = click.Path(file_okay=False, path_type=Path)
 @fail_on_option(
     "DAG files, or DAGs of them, are left out", "runs of the span have failed; with --compare, those of its DIR count"
 )
-@told_output()
-def simulate(session: Session, output: str, folder: Path | None, other: Path | None, **options: Any) -> None:
+def simulate(session: Session, output: Output, folder: Path | None, other: Path | None, **options: Any) -> None:
     """Show what a scheduler will do in a span of time: every run and task, the use of pools, changes of the clock.
 
     The scheduler's own code runs in virtual time, as if all that was due before had been done. Nothing is executed but
@@ -89,39 +89,30 @@ def simulate(session: Session, output: str, folder: Path | None, other: Path | N
     span = _simulated(settings, plan)
     changed = None
     if other is None:
-        show_span(span, Output(output))
+        show_span(span, output)
     else:
         changed = _simulated(msgspec.structs.replace(settings, dags_folder=str(other)), plan)
-        show_comparison(span, changed, Output(output))
+        show_comparison(span, changed, output)
     say_what_is_assumed(span, changed)
     write_files(span, changed, report=report, picture=picture)
     last = changed or span
-    fail_if_wanted(fail_on, errors=n_errors(last), failed=n_failed_runs(last))
+    n_failed = sum(run.state == DagRunState.FAILED for run in last.runs)
+    errors = f"{count(len(last.problems), 'error')} of DAG files" if last.problems else ""
+    fail_if_wanted(fail_on, errors=errors, failed=f"{count(n_failed, 'run')} failed" if n_failed else "")
 
 
 def _plan(
-    settings: Settings,
-    *,
-    start: str,
-    end: str,
-    durations: Path | None,
-    duration: float | None,
-    failure_rate: str | None,
-    seed: int,
-    pools: Sequence[str],
-    unpause: bool,
+    settings: Settings, *, start: str, end: str, pools: Sequence[str], seed: int, unpause: bool, **given: Any
 ) -> "Plan":
-    from asynsched.simulation.expectations import read_entries
     from asynsched.simulation.folder import read_home_state
     from asynsched.simulation.span import Plan
 
-    zone = settings.default_timezone
-    home = read_home_state(settings.database_url)
+    zone, home = settings.default_timezone, read_home_state(settings.database_url)
     plan = Plan(
         start=read_instant(start, zone, "--from"),
         end=read_instant(end, zone, "--to"),
         seed=seed,
-        expectations=_expectations(read_entries(durations) if durations else (), duration, failure_rate, home),
+        expectations=_expectations(home, **given),
         home=home,
         pools=dict(map(_read_pool, pools)),
         unpause=unpause,
@@ -132,11 +123,12 @@ def _plan(
 
 
 def _expectations(
-    entries: "tuple[Entry, ...]", duration: float | None, failure_rate: str | None, home: "HomeState"
+    home: "HomeState", durations: Path | None, duration: float | None, failure_rate: str | None
 ) -> "Expectations":
-    from asynsched.simulation.expectations import Expectation, Expectations, Rate, with_certain_failures
+    from asynsched.simulation.script import Expectation, Expectations, Rate, read_entries, with_certain_failures
 
-    given, history = Expectation(duration=duration), home.history
+    entries = read_entries(durations) if durations else ()
+    rate, history = None, home.history
     if failure_rate is None:
         history = with_certain_failures(history)
     elif failure_rate != HISTORY:
@@ -145,8 +137,7 @@ def _expectations(
         except msgspec.ValidationError as exc:
             message = f"{failure_rate!r} is neither a number from 0 to 1 nor {HISTORY!r}"
             raise click.BadParameter(message, param_hint="--failure-rate") from exc
-        given = Expectation(duration=duration, failure_rate=rate)
-    return Expectations(entries, given=given, history=history)
+    return Expectations(entries, given=Expectation(duration=duration, failure_rate=rate), history=history)
 
 
 def _read_pool(text: str) -> tuple[str, int]:
@@ -161,8 +152,8 @@ def _read_pool(text: str) -> tuple[str, int]:
 
 def _simulated(settings: Settings, plan: "Plan") -> "SpanReport":
     """Read a folder and simulate it; report errors in its files on standard error."""
-    from asynsched.simulation.expectations import why_unused
     from asynsched.simulation.folder import asker, parse_folder
+    from asynsched.simulation.script import why_unused
     from asynsched.simulation.span import simulate_span
 
     try:
@@ -182,7 +173,7 @@ def _simulated(settings: Settings, plan: "Plan") -> "SpanReport":
 def show_span(span: "SpanReport", output: Output) -> None:
     """Show the simulation: summaries as tables, or every run and task as JSON."""
     if output is Output.JSON:
-        from asynsched.simulation.trace import RunTrace
+        from asynsched.simulation.span import RunTrace
 
         show(Listing(RunTrace.__struct_fields__, [msgspec.structs.asdict(run) for run in span.runs]), output)
         return
@@ -198,13 +189,17 @@ def show_span(span: "SpanReport", output: Output) -> None:
         "missed_deadlines": [_without(miss) for miss in span.missed_deadlines],
         "clock_changes": [_without(change) for change in span.clock_changes],
     }
-    sections = ("dags", "pools", "missed_deadlines", "clock_changes")
-    show(Record(fields, sections=dict.fromkeys(sections, ())), output)
+    show(_as_record(fields), output)
+
+
+def _as_record(fields: Row) -> Record:
+    """Return a record in which every list is a table."""
+    return Record(fields, sections={name: () for name, value in fields.items() if isinstance(value, list)})
 
 
 def show_comparison(before: "SpanReport", after: "SpanReport", output: Output) -> None:
     """Show the effect of a change of the DAG files."""
-    from asynsched.simulation.comparison import compare
+    from asynsched.simulation.span import compare
 
     found = compare(before, after)
     if output is Output.JSON:
@@ -228,16 +223,15 @@ def show_comparison(before: "SpanReport", after: "SpanReport", output: Output) -
                 "slots": _change(pool.slots_before, pool.slots_after),
                 "peak": _change(pool.peak_before, pool.peak_after),
                 "mean": _change(pool.mean_before, pool.mean_after),
-                "full": _change(_length(pool.full_seconds_before), _length(pool.full_seconds_after)),
+                "full": _change(*map(_length, (pool.full_seconds_before, pool.full_seconds_after))),
                 "longest_wait": _change(
-                    _length(pool.longest_wait_seconds_before), _length(pool.longest_wait_seconds_after)
+                    *map(_length, (pool.longest_wait_seconds_before, pool.longest_wait_seconds_after))
                 ),
             }
             for pool in found.pools
         ],
     }
-    sections = ("dags", "tasks_added", "tasks_removed", "deadlines", "pools")
-    show(Record(fields, sections=dict.fromkeys(sections, ())), output)
+    show(_as_record(fields), output)
 
 
 def say_what_is_assumed(*spans: "SpanReport | None") -> None:
@@ -248,23 +242,7 @@ def say_what_is_assumed(*spans: "SpanReport | None") -> None:
             tasks = found.setdefault((assumption.assumed, assumption.whose), {})
             tasks.update(dict.fromkeys(assumption.tasks))
     for (assumed, whose), tasks in found.items():
-        note(f"Assumed: {assumed}, for {_count(len(tasks), 'task')} {whose}: {some_of(list(tasks))}.")
-
-
-def n_errors(span: "SpanReport") -> str:
-    """Return how many DAG files, or DAGs of them, are left out, in words; empty for none."""
-    n = len(span.problems)
-    return f"{_count(n, 'error')} of DAG files" if n else ""
-
-
-def n_failed_runs(span: "SpanReport") -> str:
-    """Return how many runs have failed, in words; empty for none."""
-    n = sum(run.state == DagRunState.FAILED for run in span.runs)
-    return f"{_count(n, 'run')} failed" if n else ""
-
-
-def _count(n: int, what: str) -> str:
-    return f"1 {what}" if n == 1 else f"{n} {what}s"
+        note(f"Assumed: {assumed}, for {count(len(tasks), 'task')} {whose}: {some_of(list(tasks))}.")
 
 
 def write_files(span: "SpanReport", changed: "SpanReport | None", *, report: Path | None, picture: Path | None) -> None:
@@ -274,32 +252,33 @@ def write_files(span: "SpanReport", changed: "SpanReport | None", *, report: Pat
         SettingsError: A file cannot be written, or there is no library to draw with.
     """
     if report is not None:
-        from asynsched.simulation.comparison import compare
+        from asynsched.simulation.span import compare
 
         content: Any = span
         if changed is not None:
             content = {"before": span, "after": changed, "comparison": compare(span, changed)}
         encoded = msgspec.json.format(msgspec.json.encode(content), indent=1)
-        _written(report, lambda: report.write_bytes(encoded + b"\n"))
+        with _writing(report):
+            report.write_bytes(encoded + b"\n")
     if picture is not None:
         from asynsched.simulation.picture import draw_span  # a plotting library, only where it is asked for
 
-        _written(picture, lambda: draw_span(changed or span, picture))
+        with _writing(picture):
+            draw_span(changed or span, picture)
 
 
-def _written(path: Path, write: Callable[[], object]) -> None:
+@contextmanager
+def _writing(path: Path) -> Iterator[None]:
     try:
-        write()
+        yield
     except OSError as exc:
         raise SettingsError(f"{path} cannot be written: {exc.strerror}") from exc
 
 
 def dag_rows(runs: "Iterable[RunTrace]") -> list[Row]:
     """Return one row a DAG: how many of its runs ended how, and how long they took."""
-    by_dag: dict[str, list[RunTrace]] = defaultdict(list)
-    for run in runs:
-        by_dag[run.dag_id].append(run)
-    return [_dag_row(dag_id, by_dag[dag_id]) for dag_id in sorted(by_dag)]
+    by_dag = groupby(sorted(runs, key=attrgetter("dag_id")), key=attrgetter("dag_id"))
+    return [_dag_row(dag_id, list(its)) for dag_id, its in by_dag]
 
 
 def _dag_row(dag_id: str, runs: "list[RunTrace]") -> Row:
@@ -312,7 +291,7 @@ def _dag_row(dag_id: str, runs: "list[RunTrace]") -> Row:
         "failed": sum(run.state == DagRunState.FAILED for run in runs),
         "unfinished": sum(run.state not in FINISHED_RUN_STATES for run in runs),
         "task_starts": sum(map(n_starts, runs)),
-        "mean_duration": _length(_mean(lengths)),
+        "mean_duration": _length(sum(lengths, timedelta()) / len(lengths) if lengths else None),
         "longest": _length(max(lengths, default=None)),
         "longest_delay": _length(max(delays, default=None)),
     }
@@ -353,10 +332,6 @@ def _dag_changes(before: "SpanReport", after: "SpanReport", found: "Comparison")
 def _change(before: object, after: object) -> str:
     old, new = ("none" if value is None else str(value) for value in (before, after))
     return old if old == new else f"{old} -> {new}"
-
-
-def _mean(lengths: list[timedelta]) -> timedelta | None:
-    return sum(lengths, timedelta()) / len(lengths) if lengths else None
 
 
 def _length(value: timedelta | float | None) -> str | None:

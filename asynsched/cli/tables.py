@@ -36,11 +36,7 @@ class Layout(NamedTuple):
 
 
 def show_tables(answer: Listing | Record, *, wide: bool = False) -> None:
-    """Write a listing, or a record with its sections below, to standard output.
-
-    Args:
-        wide: With all columns and instants in full, also on a terminal.
-    """
+    """Write a listing, or a record with its sections below; `wide`: all columns and instants in full."""
     show = _show_whole if wide or not sys.stdout.isatty() else _show_fitted
     if isinstance(answer, Listing):
         if answer.rows:
@@ -124,8 +120,6 @@ def fitted_table(cells: Cells, width: int, *, spare: Sequence[str] = (), whole: 
     order, until the names in the others are whole. If that is not enough, the widest columns are broken.
 
     Args:
-        cells: The texts of each column, by its name.
-        width: Of the terminal.
         spare: Columns that may be left out, the least useful first.
         whole: Columns that contain blanks but must not be broken, such as instants.
     """

@@ -9,22 +9,14 @@ from typing import Any, NamedTuple
 
 import click
 
-from asynsched.cli.command import (
-    command,
-    dag_argument,
-    fail,
-    map_index_option,
-    run_argument,
-    task_argument,
-    told_output,
-)
+from asynsched.cli.command import command, fail, index_option, run_arguments, task_arguments
 from asynsched.cli.lookup import find_run, find_task
-from asynsched.cli.output import Output, Record, note, printable
+from asynsched.cli.output import Output, Record, fields_of, note, printable
+from asynsched.cli.runs import tries_of
 from asynsched.cli.session import Session
-from asynsched.cli.tasks import tries_of
 from asynsched.executors.log_paths import callback_log_path, log_path
 from asynsched.home import LOGS
-from asynsched.keys import DagRunKey, TaskInstanceKey
+from asynsched.keys import DagRunKey, TaskInstanceKey, instance_name
 from asynsched.states import FINISHED_TASK_STATES, DagRunState, TaskInstanceState
 from asynsched.store.runs.callbacks import list_callbacks
 from asynsched.store.runs.deadlines import MISS_EVENT
@@ -45,7 +37,6 @@ _WAITS_AS = {
     TaskInstanceState.UP_FOR_RESCHEDULE: "it waits for its next look",
     TaskInstanceState.DEFERRED: "it is deferred, and waits for its trigger",
 }
-_TASKS_BEFORE = "it waits for the tasks before it"
 BLOCK_BYTES = 1024**2
 """The most of a log that is in memory at once."""
 _PAUSED = frozenset({TaskInstanceState.UP_FOR_RESCHEDULE, TaskInstanceState.DEFERRED, TaskInstanceState.SCHEDULED})
@@ -53,16 +44,13 @@ _OVER = FINISHED_TASK_STATES | {TaskInstanceState.UP_FOR_RETRY}
 
 
 @command("logs")
-@dag_argument
-@run_argument
-@task_argument
+@task_arguments
 @click.option("--try", "try_number", type=click.IntRange(min=1), metavar="N", help="Which try; by default the newest.")
-@map_index_option
+@index_option
 @click.option("-f", "--follow", is_flag=True, help="Go on until the try has ended.")
-@told_output()
-def show_logs(
+def tasks_logs(
     session: Session,
-    output: str,
+    output: Output,
     dag_id: str,
     run_id: str,
     task_id: str,
@@ -71,7 +59,7 @@ def show_logs(
     follow: bool,
 ) -> Record | None:
     """Show the log of a task's try, then those of its callbacks. Control characters are shown as escapes."""
-    if follow and output == Output.JSON:
+    if follow and output is Output.JSON:
         raise click.BadParameter("a log that is followed has no end: it cannot be JSON", param_hint="--follow")
     run = session.read(find_run, dag_id, run_id)
     key = TaskInstanceKey(dag_id, run.run_id, task_id, map_index)
@@ -80,13 +68,13 @@ def show_logs(
         _follow(session, key, try_number)
         return None
     number = try_number or _newest_try(task)
-    path = _path(session, key, number)
+    path = session.home / LOGS / log_path(key, number)
     requests = session.read(list_callbacks, run.id)
     its = (item for item in requests if (item.task_id, item.map_index, item.try_number) == (task_id, map_index, number))
     callbacks = _callback_logs(session, key, its)
     if not (path.exists() or callbacks):
         fail(_explain_absence(session, key, task, try_number))
-    if output == Output.JSON:
+    if output is Output.JSON:
         return Record(
             {**key._asdict(), "try_number": number, "log": _text(path) or "", "callbacks": _as_fields(callbacks)}
         )
@@ -96,25 +84,21 @@ def show_logs(
 
 
 @command("logs")
-@dag_argument
-@run_argument
-@told_output()
-def show_run_logs(session: Session, output: str, dag_id: str, run_id: str) -> Record | None:
+@run_arguments
+def runs_logs(session: Session, output: Output, dag_id: str, run_id: str) -> Record | None:
     """Show every log of a run: of its tries in the order of their starts, with their callbacks, and of its callbacks.
 
     Only logs of this home: a scheduler of another home keeps the logs of its own tries.
     """
     run = session.read(find_run, dag_id, run_id)
-    parts = [
-        part for part in _parts(session, run) if part.callbacks or _path(session, part.key, part.try_number).exists()
-    ]
-    if output == Output.JSON:
+    parts = [part for part in _parts(session, run) if part.callbacks or part.path.exists()]
+    if output is Output.JSON:
         return _as_record(run, parts)
     if not parts:
         fail(f"The run {run.run_id!r} ({run.state}) has no log in the home {session.home}.")
     for part in parts:
-        index = f"[{part.key.map_index}]" if part.key.map_index >= 0 else ""
-        what = f"{part.key.task_id}{index}, try {part.try_number}" if part.key.task_id else run.run_id
+        name = instance_name(part.key.task_id, part.key.map_index)
+        what = f"{name}, try {part.try_number}" if part.key.task_id else run.run_id
         sys.stdout.write(f"==> {printable(what)}{f': {part.state}' if part.state else ''} <==\n")
         if part.key.task_id:
             _write_file(part.path)
@@ -148,27 +132,21 @@ def _parts(session: Session, run: DagRunRow) -> Iterator[TryLogs]:
         # The run's own callbacks belong to no try: their numbers tell its deadlines apart.
         requests[item.task_id, item.map_index, item.try_number if item.task_id else 0].append(item)
     tries = sorted(tries_of(session, run.id), key=lambda row: (row["started_at"] is None, row["started_at"]))
-    names: dict[tuple[str, int, int], str | None] = {
-        (row["task_id"], row["map_index"], row["try_number"]): row["state"] for row in tries
-    }
+    names = {(row["task_id"], row["map_index"], row["try_number"]): row["state"] for row in tries}
     own = requests.pop(("", -1, 0), [])
     # The callbacks of a task that never began have no try.
-    for name in [*names, *(name for name in requests if name not in names)]:
-        task_id, map_index, number = name
+    found = [(name, names.get(name), requests.get(name, ())) for name in dict.fromkeys((*names, *requests))]
+    for (task_id, map_index, number), state, its in [*found, (("", -1, 0), run.state, own)]:
         key = TaskInstanceKey(run.dag_id, run.run_id, task_id, map_index)
-        callbacks = _callback_logs(session, key, requests.get(name, ()))
-        yield TryLogs(key, number, _path(session, key, number), names.get(name), callbacks)
-    key = TaskInstanceKey(run.dag_id, run.run_id, "", -1)
-    yield TryLogs(key, 0, _path(session, key, 0), run.state, _callback_logs(session, key, own))
+        yield TryLogs(
+            key, number, session.home / LOGS / log_path(key, number), state, _callback_logs(session, key, its)
+        )
 
 
 def _as_record(run: DagRunRow, parts: list[TryLogs]) -> Record:
     tries = [
-        {
-            "task_id": part.key.task_id, "map_index": part.key.map_index, "try_number": part.try_number,
-            "state": part.state, "log": _text(part.path),
-            "callbacks": _as_fields(part.callbacks),
-        }
+        fields_of(part.key, ("task_id", "map_index")) | fields_of(part, ("try_number", "state"))
+        | {"log": _text(part.path), "callbacks": _as_fields(part.callbacks)}
         for part in parts
         if part.key.task_id
     ]  # fmt: skip
@@ -180,13 +158,8 @@ def _callback_logs(session: Session, key: TaskInstanceKey, requests: Iterable[Ca
     """Return the logs of callbacks of one try, or of a run."""
     # A run that has ended several times has one log for each event, and the state of the latest callback.
     newest = {(item.event, item.try_number): item for item in requests}
-    folder = session.home / LOGS
-    return [
-        CallbackLog(
-            item.event, item.state, item.reason, _text(folder / callback_log_path(key, item.event, item.try_number))
-        )
-        for item in newest.values()
-    ]
+    logs = (_text(session.home / LOGS / callback_log_path(key, *name)) for name in newest)
+    return [CallbackLog(one.event, one.state, one.reason, log) for one, log in zip(newest.values(), logs, strict=True)]
 
 
 def _write_callback_logs(logs: list[CallbackLog]) -> None:
@@ -238,7 +211,7 @@ def _follow(session: Session, key: TaskInstanceKey, wanted: int | None) -> None:
         while True:
             number = wanted or max(_newest_try(task), 1)
             over = _is_over(task, number)
-            path = _path(session, key, number)
+            path = session.home / LOGS / log_path(key, number)
             changes.follow(path, session.home)
             # Read after the state: the log of a try that is over is whole.
             if path.exists():
@@ -266,10 +239,6 @@ def _is_over(task: TaskInstanceRow, number: int) -> bool:
     return task.try_number > number or task.state in _OVER
 
 
-def _path(session: Session, key: TaskInstanceKey, try_number: int) -> Path:
-    return session.home / LOGS / log_path(key, try_number)
-
-
 def _explain_absence(session: Session, key: TaskInstanceKey, task: TaskInstanceRow, wanted: int | None) -> str:
     run = session.read(find_run, key.dag_id, key.run_id)
     tries = session.read(list_tries, run.id)
@@ -281,10 +250,7 @@ def why_no_log(task: TaskInstanceRow, run: DagRunRow, wanted: int | None, earlie
     """Return why there is no log, in a sentence.
 
     Args:
-        task: The task instance.
-        run: Its run.
         wanted: The try that was asked for, None for the newest.
-        earlier: The numbers of its earlier tries.
         home: The home whose logs were searched. A scheduler of another home writes logs there.
     """
     started = {*earlier, task.try_number} - {0}
@@ -294,11 +260,12 @@ def why_no_log(task: TaskInstanceRow, run: DagRunRow, wanted: int | None, earlie
     if number in started:
         return f"Try {number} of the task {task.task_id!r} has no log in the home {home}."
     if started and number != task.try_number:
-        return f"The task {task.task_id!r} has no try {number}; it has {_listed(started)}."
+        *others, last = sorted(started)
+        tries = f"the tries {', '.join(map(str, others))} and {last}" if others else f"try {last}"
+        return f"The task {task.task_id!r} has no try {number}; it has {tries}."
     if task.state in FINISHED_TASK_STATES:
-        return (
-            f"The task {task.task_id!r} never started: {_with_reason(_ENDED_AS[TaskInstanceState(task.state)], task)}."
-        )
+        ended = _with_reason(_ENDED_AS[TaskInstanceState(task.state)], task)
+        return f"The task {task.task_id!r} never started: {ended}."
     what = f"Try {number} of the task" if started else "The task"
     return f"{what} {task.task_id!r} has not started yet: {_waits(task, run)}."
 
@@ -307,14 +274,9 @@ def _waits(task: TaskInstanceRow, run: DagRunRow) -> str:
     if run.state == DagRunState.QUEUED:
         return f"its run is queued ({run.reason})" if run.reason else "its run is queued"
     if task.state is None:
-        return _with_reason(_TASKS_BEFORE, task)
+        return _with_reason("it waits for the tasks before it", task)
     return _with_reason(_WAITS_AS.get(TaskInstanceState(task.state), f"it is {task.state}"), task)
 
 
 def _with_reason(what: str, task: TaskInstanceRow) -> str:
     return f"{what} ({task.reason})" if task.reason else what
-
-
-def _listed(tries: Collection[int]) -> str:
-    *others, last = sorted(tries)
-    return f"the tries {', '.join(map(str, others))} and {last}" if others else f"try {last}"

@@ -20,10 +20,7 @@ from asynsched.cli.command import configure, database_option, errors_in_one_line
     help="End when every file is parsed and no run is active, and show how runs have ended, why some failed, and which"
     " files have errors; with code 1 if runs are left that cannot go on.",
 )
-@fail_on_option(
-    "DAG files have errors",
-    "runs have failed since the start. Needs --until-idle",
-)
+@fail_on_option("DAG files have errors", "runs have failed since the start. Needs --until-idle")
 @click.option("--num-runs", type=click.IntRange(min=1), metavar="N", help="End when N runs have ended.")
 @click.option("--for", "seconds", type=click.FloatRange(min=0), metavar="SECONDS", help="End after this time.")
 @click.option("--log-format", type=click.Choice(["console", "json"]), help="For people or programs.")

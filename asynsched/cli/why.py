@@ -6,17 +6,14 @@ from collections.abc import Iterator
 import click
 import msgspec
 
-from asynsched.cli.command import command, completed_as, dag_argument, map_index_option
-from asynsched.cli.lookup import find_run, find_task, known_dag_of
+from asynsched.cli.command import command, completes, dag_argument, index_option
+from asynsched.cli.lookup import find_run, find_task, known_dag_of, long_parses
 from asynsched.cli.output import Text
 from asynsched.cli.session import Session
-from asynsched.cli.unread_dags import long_parses
-from asynsched.explaining.dags import explain_dag
+from asynsched.explaining.explain import explain_dag, explain_run, explain_task, with_requests
 from asynsched.explaining.owners import RULE, Owners, no_scheduler
 from asynsched.explaining.reason import Explanation, Reason
-from asynsched.explaining.runs import explain_run, with_requests
 from asynsched.explaining.snapshot import take_snapshot
-from asynsched.explaining.tasks import explain_task
 from asynsched.keys import DagRunKey
 from asynsched.store.dags.dags import DagRow
 from asynsched.store.engines.opening import open_database
@@ -27,10 +24,10 @@ from asynsched.store.schema import DagRunRow
 
 @command("why")
 @dag_argument
-@click.argument("run_id", metavar="[RUN]", required=False, shell_complete=completed_as("run"))
-@click.argument("task_id", metavar="[TASK]", required=False, shell_complete=completed_as("task"))
-@map_index_option
-def explain(session: Session, dag_id: str, run_id: str | None, task_id: str | None, map_index: int) -> Text:
+@click.argument("run_id", metavar="[RUN]", required=False, shell_complete=completes("run"))
+@click.argument("task_id", metavar="[TASK]", required=False, shell_complete=completes("task"))
+@index_option
+def why(session: Session, dag_id: str, run_id: str | None, task_id: str | None, map_index: int) -> Text:
     """Explain why a DAG has no run, why a run does not go on, or why a task does not start.
 
     For a run or task that has ended: why it ended so. A DAG whose file is gone keeps its runs. This only reads.

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Literal
 
 from asynsched.bell import is_abandoned, is_without_bell
-from asynsched.explaining.reason import Reason
+from asynsched.explaining.reason import Reason, moment
 from asynsched.store.schema import SchedulerRow
 
 Standing = Literal["serving", "stopping", "lapsed", "gone"]
@@ -25,7 +25,6 @@ class Owners:
     Args:
         schedulers: All known schedulers, also those that have ended.
         standings: The condition of each that has not left, by its epoch.
-        now: Aware UTC.
         is_shared: Several schedulers may serve the database.
     """
 
@@ -59,13 +58,13 @@ class Owners:
         if owner is None:
             return Reason("owner", "no scheduler has this run", self._next())
         if owner.ended_at is not None:
-            text = f"no scheduler has this run since {owner.id} ended at {_moment(owner.ended_at)}"
+            text = f"no scheduler has this run since {owner.id} ended at {moment(owner.ended_at)}"
             return Reason("owner", text, self._next())
         if self._standings.get(epoch) in ("serving", "stopping"):
             return None
         # The clock of another machine may differ: this is only shown, and decides nothing.
         whose = ", by the clock of this machine" if self._is_shared else ""
-        text = f"scheduler {owner.id} has this run, and is silent since {_moment(owner.heartbeat_at)}{whose}"
+        text = f"scheduler {owner.id} has this run, and is silent since {moment(owner.heartbeat_at)}{whose}"
         return self._takeover(owner, text)
 
     def _next(self) -> str:
@@ -81,10 +80,6 @@ class Owners:
         if free_at <= self._now:
             return Reason("owner", text, f"{own}, or another one does, in a moment")
         return Reason("owner", text, f"{own}, or another one does", free_at)
-
-
-def _moment(instant: datetime) -> str:
-    return instant.isoformat(sep=" ", timespec="seconds")
 
 
 def standing(row: SchedulerRow, now: datetime) -> Standing:
@@ -120,9 +115,7 @@ def no_scheduler(last_served_at: datetime | None, stopping: Sequence[str] = ()) 
     if stopping:
         told = f"scheduler {stopping[0]} is stopping: it lets running tasks end, and starts nothing more"
         return Reason(RULE, told, AFTER_STOP)
-    since = "; none has yet"
-    if last_served_at is not None:
-        since = f" since {last_served_at.isoformat(sep=' ', timespec='seconds')}"
+    since = "; none has yet" if last_served_at is None else f" since {moment(last_served_at)}"
     return Reason(RULE, f"no scheduler is serving{since}", f"one is started: {START}")
 
 

@@ -8,8 +8,15 @@ from typing import TYPE_CHECKING, TypeVar
 import msgspec
 from msgspec import Struct
 
+from asynsched.keys import instance_name
+
 if TYPE_CHECKING:
     from asynsched.scheduling.evaluation.run import ActiveTask
+
+
+def moment(instant: datetime) -> str:
+    """Return an instant to the second, for a person."""
+    return instant.isoformat(sep=" ", timespec="seconds")
 
 
 class Reason(Struct, frozen=True, omit_defaults=True):
@@ -19,7 +26,6 @@ class Reason(Struct, frozen=True, omit_defaults=True):
         rule: The dependency, limit or state that decided.
         text: Why, for a person.
         release: The event that will end it.
-        at: When, if that is known.
         causes: The reasons for this reason, down to the root.
     """
 
@@ -33,7 +39,7 @@ class Reason(Struct, frozen=True, omit_defaults=True):
     def line(self) -> str:
         """The reason and its end, for a person."""
         until = f"; until {self.release}" if self.release else ""
-        at = f", at {self.at.isoformat(sep=' ', timespec='seconds')}" if self.at else ""
+        at = f", at {moment(self.at)}" if self.at else ""
         return f"{self.text.rstrip('.')}{until}{at}"
 
 
@@ -97,7 +103,7 @@ def _of_task(task_id: str, found: "Iterable[tuple[ActiveTask, Reason]]") -> Iter
 def _named(task_id: str, indexes: Sequence[int]) -> str:
     """Return the names of instances of a task: `t`, `t[3]`, `t[0..2, 5] (4 instances)`."""
     if len(indexes) == 1:
-        return task_id if indexes[0] < 0 else f"{task_id}[{indexes[0]}]"
+        return instance_name(task_id, indexes[0])
     spans = [[index for _, index in span] for _, span in groupby(enumerate(sorted(indexes)), lambda at: at[1] - at[0])]
     named = [f"{span[0]}..{span[-1]}" if len(span) > 1 else str(span[0]) for span in spans[:MOST_CAUSES]]
     return f"{task_id}[{', '.join(named)}{', …' if len(spans) > MOST_CAUSES else ''}] ({len(indexes)} instances)"

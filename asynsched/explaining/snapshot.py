@@ -5,7 +5,7 @@ The runs and tasks that it did not start are to be explained.
 """
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from datetime import datetime
 from itertools import count
 from typing import Concatenate, ParamSpec, TypeVar
@@ -32,7 +32,6 @@ from asynsched.store.database import Database
 from asynsched.store.runs.pools import pool_capacities, pools_including_deferred
 from asynsched.store.runs.queue import running_runs, runs_by_id
 from asynsched.store.schedulers import list_schedulers
-from asynsched.store.schema import SchedulerRow
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -117,17 +116,17 @@ async def take_snapshot(
     """Return the decisions that a scheduler would make at `now` from the stored state.
 
     Args:
-        database: Only read.
-        settings: The settings of the scheduler.
-        now: Aware UTC.
         unserved: Why no scheduler works; None if one serves.
         owners: Which scheduler owns which run; None: schedulers that all work.
     """
     tokens = count()
     serving = await database.read(list_schedulers, now)
+    executors: Counter[str] = Counter()
+    for scheduler in serving:
+        executors.update(scheduler.executors)
     parallelism = sum(found.parallelism for found in serving) or settings.parallelism
     evaluation = Evaluation(
-        ready=ReadyQueues(parallelism, settings.max_active_tasks_per_dag, _executors(serving), settings.keep_slots),
+        ready=ReadyQueues(parallelism, settings.max_active_tasks_per_dag, dict(executors), settings.keep_slots),
         pending=PendingBatch("", 0),
         max_machine_kills=settings.max_machine_kills,
         new_token=lambda: f"explained-{next(tokens)}",
@@ -164,14 +163,6 @@ async def _take_up_running(database: Database, intake: RunIntake, evaluation: Ev
         intake.take_up(row)
         evaluation.resume_run(run, tasks, now)
         intake.places.begin(row.key)
-
-
-def _executors(serving: Sequence[SchedulerRow]) -> dict[str, int]:
-    """Return the number of tasks that the executors of all schedulers run at once, by the names that tasks give."""
-    total: Counter[str] = Counter()
-    for scheduler in serving:
-        total.update(scheduler.executors)
-    return dict(total)
 
 
 class _Unwritten(Database):

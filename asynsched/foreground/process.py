@@ -29,7 +29,6 @@ from msgspec import Struct
 
 from asynsched.authoring.own_sandbox import own_sandbox
 from asynsched.authoring.supervisor import set_supervisor
-from asynsched.foreground.interruption import Interruption
 from sandbox.parsing.explain import explain
 from sandbox.processes import adopt_orphans, die_with, end_all_children
 from sandbox.running.scheduler_link import SchedulerLink
@@ -75,6 +74,41 @@ class ForegroundResult(Struct, frozen=True, tag="foreground", omit_defaults=True
     error: str = ""
     file_errors: tuple[str, ...] = ()
     """Errors of the other DAGs of the file, where `checks_file` asks for them; one line each."""
+
+
+ENDING = (signal.SIGTERM, signal.SIGINT)
+
+
+class Interruption:
+    """Interrupts the run's code by KeyboardInterrupt at the first SIGINT or SIGTERM, and not again: it may clean up.
+
+    Nothing of the run begins after that, also where its code goes on as if nothing had happened.
+    """
+
+    def __init__(self) -> None:
+        self._process = os.getpid()
+        self._has_come = False
+
+    def take_signals(self) -> None:
+        """Handle these signals from now on, unless they are ignored. They may have been blocked until now."""
+        for number in ENDING:
+            if signal.getsignal(number) is not signal.SIG_IGN:
+                signal.signal(number, self._interrupt)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, ENDING)
+
+    def check(self) -> None:
+        """Raise KeyboardInterrupt if a signal has come."""
+        if self._has_come:
+            raise KeyboardInterrupt
+
+    def _interrupt(self, number: int, _frame: object) -> None:
+        if os.getpid() != self._process:
+            # A process that the task has forked has nothing to clean up, and ends as others do.
+            signal.signal(number, signal.SIG_DFL)
+            signal.raise_signal(number)
+        elif not self._has_come:
+            self._has_come = True
+            raise KeyboardInterrupt
 
 
 def main(descriptor: int, request: ForegroundRequest) -> NoReturn:
@@ -145,7 +179,7 @@ def _run(
             found[request.dag_id],
             conf=request.conf,
             logical_date=request.logical_date or utcnow(),
-            interruption=interruption,
+            check_interruption=interruption.check,
         )
     except DagError as exc:
         return ForegroundResult(error=f"{request.path}: {exc}")
@@ -164,9 +198,6 @@ def _errors(found: "dict[str, DAG]", request: ForegroundRequest) -> "Iterator[st
                 serialize_dag(dag)
             except DagError as exc:
                 yield f"{request.path}: {exc}"
-
-
-ENDING = (signal.SIGTERM, signal.SIGINT)
 
 
 def go_on_guarded(command: int, kill_time: float) -> None:
@@ -220,12 +251,15 @@ class _Guard:
         poll.register(self._wakeup, select.POLLIN)
         poll.register(self._command, 0)  # it is the run that reads there
         while not self._has_ended():
-            for descriptor, _ in poll.poll(self._patience()):
+            patience = None if self._kill_at is None else 1000 * max(0.0, self._kill_at - time.monotonic())
+            for descriptor, _ in poll.poll(patience):  # milliseconds
                 if descriptor == self._command:
                     poll.unregister(descriptor)
                     self._kill()
-                elif signal.SIGTERM in self._wakeup.recv(4096):
-                    self._end()
+                elif signal.SIGTERM in self._wakeup.recv(4096) and not self._is_ending:
+                    self._is_ending = True
+                    self._kill_at = time.monotonic() + self._kill_time
+                    os.kill(self._run, signal.SIGTERM)
             if self._kill_at is not None and time.monotonic() >= self._kill_at:
                 self._kill()
         end_all_children()
@@ -238,16 +272,6 @@ class _Guard:
         while pid not in (0, self._run):
             pid, self._status = os.waitpid(-1, os.WNOHANG)
         return pid == self._run
-
-    def _patience(self) -> float | None:
-        """Return how long to wait for an event, in milliseconds; None for no limit."""
-        return None if self._kill_at is None else 1000 * max(0.0, self._kill_at - time.monotonic())
-
-    def _end(self) -> None:
-        if not self._is_ending:
-            self._is_ending = True
-            self._kill_at = time.monotonic() + self._kill_time
-            os.kill(self._run, signal.SIGTERM)
 
     def _kill(self) -> None:
         self._is_ending, self._kill_at = True, None

@@ -1,26 +1,54 @@
 """One run of a DAG in this process, task after task: `DAG.test()`.
 
-The scheduler's own evaluation decides. There is no database, no process and no limit, and retries start immediately.
+The scheduler's own evaluation decides. Unlike with a scheduler, nothing is stored, the run has no time limit, and
+retries start at once.
 """
 
+import asyncio
 import datetime as dt
+import itertools
 import logging
 import os
-from collections.abc import Mapping
-from contextlib import ExitStack
+import re
+import threading
+import time
+import traceback
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
-from typing import Any
+from datetime import datetime
+from typing import Any, cast
 
+import msgspec
+
+from asynsched.authoring import exceptions
 from asynsched.authoring.dag import DAG
+from asynsched.authoring.operators.base import BaseOperator
 from asynsched.authoring.own_sandbox import own_sandbox
 from asynsched.authoring.params import ParamsDict, resolve_params
+from asynsched.authoring.retry_policy import RetryAction, ask
+from asynsched.authoring.running.context import Context, CurrentContext, context_variables
+from asynsched.authoring.running.execution import TaskResult, execute, run_callbacks
+from asynsched.authoring.running.tracebacks import one_line, user_frames
+from asynsched.authoring.running.try_context import build_context
 from asynsched.authoring.supervisor import Supervisor, current_supervisor, set_supervisor
-from asynsched.authoring.timezone import convert_to_utc, utcnow
-from asynsched.foreground.driver import ForegroundDriver
-from asynsched.foreground.interruption import Interruption
+from asynsched.authoring.supervisor import ask as ask_supervisor
+from asynsched.authoring.timezone import coerce_datetime, convert_to_utc, utcnow
+from asynsched.authoring.transport import from_transport, to_transport
+from asynsched.authoring.triggers import base as triggers
 from asynsched.foreground.supervisor import MemorySupervisor
-from asynsched.protocol.messages import RunContext
-from asynsched.states import DagRunState, DagRunType
+from asynsched.keys import DagRunKey
+from asynsched.protocol.messages import CodeVersion, Ended, EndState, RunContext, Started, TaskInstanceFacts
+from asynsched.scheduling.evaluation.batch import PendingBatch
+from asynsched.scheduling.evaluation.evaluation import Evaluation
+from asynsched.scheduling.evaluation.ready import ReadyQueues
+from asynsched.scheduling.evaluation.run import ActiveRun, ActiveTask
+from asynsched.scheduling.evaluation.structure import compile_structure
+from asynsched.serialization.encode import serialize_dag
+from asynsched.serialization.schema import SerializedDag
+from asynsched.states import DagRunState, DagRunType, TaskInstanceState
+from asynsched.store.schema import CallbackRequest
+from sandbox.running.try_outcome import Span, interrupted_after, of_result
 
 log = logging.getLogger("asynsched.test")
 
@@ -63,19 +91,17 @@ def run_in_foreground(
     mark_success_pattern: str | None = None,
     variables: Mapping[str, str] | None = None,
     connections: Mapping[str, Mapping[str, Any]] | None = None,
-    interruption: Interruption | None = None,
+    check_interruption: Callable[[], None] = lambda: None,
 ) -> ForegroundRun:
     """Run all tasks of a DAG once, in this process, with logs on the terminal.
 
     Args:
-        dag: The DAG.
         run_after: The run's `run_after`; now, unless given.
         logical_date: The run's logical date, None for a run without one.
-        conf: The run's conf.
         mark_success_pattern: Tasks whose whole task_id matches this regular expression succeed without running.
         variables: Variables that tasks may read; they hide those of the home that `ASYNSCHED_HOME` names.
         connections: The fields of connections, by conn_id; they hide those of the home.
-        interruption: Another way to end the run, besides Ctrl-C.
+        check_interruption: Raises KeyboardInterrupt if the run is to end, even if the code of a task has caught that.
 
     Raises:
         DagError: The DAG is not coherent, or the conf does not fit its params. Nothing has run then.
@@ -89,8 +115,8 @@ def run_in_foreground(
         names = _names_of_home(stack) if earlier is None else earlier
         supervisor = MemorySupervisor(variables or {}, connections or {}, names)
         set_supervisor(supervisor)
-        stack.enter_context(LogsOnTerminal())
-        return _result(_driven(ForegroundDriver(dag, facts, supervisor, mark_success_pattern, interruption)))
+        stack.enter_context(_logs_on_terminal())
+        return ForegroundDriver(dag, facts, supervisor, mark_success_pattern, check_interruption).drive()
 
 
 def _names_of_home(stack: ExitStack) -> Supervisor | None:
@@ -124,48 +150,339 @@ def _run_facts(
     )
 
 
-def _driven(driver: ForegroundDriver) -> ForegroundDriver:
-    run = driver.run
-    log.info("run %s of DAG %s", run.key.run_id, run.key.dag_id)
-    driver.drive()
-    log.info("run %s: %s (%s)", run.key.run_id, run.state, run.reason)
-    return driver
+@contextmanager
+def _logs_on_terminal() -> Iterator[None]:
+    """Within, show the logs of tasks on standard error, unless the calling program has set up logging."""
+    logger = logging.getLogger("asynsched")
+    if logger.hasHandlers():
+        yield
+        return
+    handler, level = logging.StreamHandler(), logger.level
+    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)-7s %(name)s: %(message)s"))
+    logger.addHandler(handler)
+    logger.setLevel(logging.INFO)
+    try:
+        yield
+    finally:
+        logger.removeHandler(handler)
+        logger.setLevel(level)
 
 
-def _result(driver: ForegroundDriver) -> ForegroundRun:
-    tasks = []
-    for task in driver.run.all_instances():
+@dataclass(frozen=True, slots=True)
+class TryEnd:
+    """How a try ended.
+
+    `retry` is False if the task asked to fail without a retry; `again_at` is when a sensor pokes again.
+    """
+
+    state: TaskInstanceState
+    reason: str = ""
+    retry: bool = True
+    result: TaskResult | None = None
+    exception: BaseException | None = None
+    context: Context | None = None
+    again_at: dt.datetime | None = None
+
+
+class ForegroundDriver:
+    """One run of a DAG, whose tries run in this process one after another.
+
+    Raises:
+        DagError: The DAG is not coherent.
+    """
+
+    def __init__(
+        self,
+        dag: DAG,
+        facts: RunContext,
+        supervisor: MemorySupervisor,
+        mark_success: str | None,
+        check_interruption: Callable[[], None],
+    ) -> None:
+        self._dag = dag
+        self._facts = facts
+        self._supervisor = supervisor
+        self._mark_success = None if mark_success is None else re.compile(mark_success)
+        self._check_interruption = check_interruption
+        self._pending = PendingBatch("foreground", 1)
+        serialized = msgspec.structs.replace(serialize_dag(dag), dagrun_timeout=None)
+        self._evaluation = _evaluation(serialized, self._pending)
+        self._run = _active_run(serialized, facts)
+        self._ends: dict[tuple[str, int], TryEnd] = {}
+        self._results: dict[tuple[str, int], Any] = {}
+
+    def drive(self) -> ForegroundRun:
+        """Run the tasks until the run has ended."""
+        run = self._run
+        log.info("run %s of DAG %s", run.key.run_id, run.key.dag_id)
+        self._evaluation.start_run(run, utcnow())
+        while granted := self._step():
+            for task in granted:
+                self._check_interruption()
+                self._try(task)
+                self._check_interruption()
+        log.info("run %s: %s (%s)", run.key.run_id, run.state, run.reason)
+        return ForegroundRun(*run.key, run.state, run.reason, tuple(map(self._outcome, run.all_instances())))
+
+    def _outcome(self, task: ActiveTask) -> ForegroundTask:
         key = task.task_id, task.map_index
-        end = driver.ends.get(key)
-        tasks.append(
-            ForegroundTask(
-                *key,
-                state=task.state,
-                reason=task.reason,
-                try_number=task.try_number,
-                result=driver.results.get(key),
-                exception=None if end is None else end.exception,
-                rendered_map_index=task.rendered_map_index,
-            )
+        return ForegroundTask(
+            *key,
+            state=task.state,
+            reason=task.reason,
+            try_number=task.try_number,
+            result=self._results.get(key),
+            exception=self._ends[key].exception if key in self._ends else None,
+            rendered_map_index=task.rendered_map_index,
         )
-    run = driver.run
-    return ForegroundRun(run.key.dag_id, run.key.run_id, run.state, run.reason, tuple(tasks))
+
+    def _step(self) -> list[ActiveTask]:
+        """Apply the events so far, and return the task instances to run next; none if the run is over or stuck."""
+        while True:
+            self._evaluation.grant(utcnow())
+            granted = list(self._pending.granted)
+            self._say_what_ended()
+            callbacks = list(self._pending.callbacks)
+            self._pending.mark_stored()
+            self._pending.clear()
+            for row in callbacks:
+                self._call_back(row)
+            due = self._evaluation.next_timer
+            if granted or due is None or self._run.state is not DagRunState.RUNNING:
+                return granted
+            if not any(task.state is TaskInstanceState.UP_FOR_RETRY for task in self._run.all_instances()):
+                time.sleep(max(0.0, (due - utcnow()).total_seconds()))  # until the next poke of a sensor
+            self._evaluation.time_passed(max(due, utcnow()))
+
+    def _say_what_ended(self) -> None:
+        for task in self._pending.tasks.values():
+            if task.is_finished:
+                log.info("task %s: %s%s", task.name, task.state, f" ({task.reason})" if task.reason else "")
+            elif task.state is TaskInstanceState.UP_FOR_RETRY:
+                log.warning("task %s: try %d failed: %s", task.name, task.try_number, task.reason)
+
+    def _try(self, task: ActiveTask) -> None:
+        token, started_at, looked_since = task.token or "", utcnow(), task.started_at
+        self._evaluation.try_started(Started(token, started_at, os.getpid()), started_at)
+        if self._mark_success is not None and self._mark_success.fullmatch(task.task_id):
+            ended = Ended(token, "success", utcnow(), started_at, "marked, not run")
+        else:
+            self._supervisor.running_task, self._supervisor.running_index = task.task_id, task.map_index
+            with ExitStack() as environment:
+                make_context = self._context_maker(task, looked_since, environment)
+                end = attempt(self._dag.get_task(task.task_id), make_context)
+            self._ends[task.task_id, task.map_index] = end
+            try:
+                ended = _ended(token, Span(started_at, utcnow()), end)
+            except (TypeError, ValueError, RecursionError) as exc:
+                # Its asset events, or the name of its instance, cannot be serialized.
+                end = TryEnd(TaskInstanceState.FAILED, one_line(exc), exception=exc, context=end.context)
+                self._ends[task.task_id, task.map_index] = end
+                ended = _ended(token, Span(started_at, utcnow()), end)
+            if end.result is not None and end.result.written is not None:
+                kept = self._supervisor.keep_result(task.task_id, end.result.written, task.map_index)
+                self._results[task.task_id, task.map_index] = kept
+        self._evaluation.try_ended(ended, utcnow())
+
+    def _context_maker(
+        self, task: ActiveTask, looked_since: datetime | None = None, environment: ExitStack | None = None
+    ) -> Callable[[], Context]:
+        """Return a function that makes a task instance's context.
+
+        Args:
+            looked_since: The first poke of the sensor.
+            environment: Takes the context's environment variables; None: they are not set.
+        """
+
+        def make() -> Context:
+            facts = TaskInstanceFacts(
+                map_index=task.map_index,
+                try_number=max(task.try_number, 1),
+                max_tries=task.max_tries,
+                started_at=utcnow(),
+                reschedule_started_at=looked_since,
+                max_map_length=self._supervisor.max_map_length,
+                test_mode=True,
+            )
+            context = build_context(self._dag.get_task(task.task_id), self._facts, facts)
+            if environment is not None:
+                environment.enter_context(environment_of(context))
+            return context
+
+        return make
+
+    def _call_back(self, row: CallbackRequest) -> None:
+        if not row.task_id:
+            self._call_back_dag(row)
+            return
+        task = self._run.instance(row.task_id, row.map_index)
+        end = self._ends.get((row.task_id, row.map_index))
+        context = end.context if end is not None and end.context is not None else self._context_maker(task)()
+        context["ti"].state = str(task.state)
+        context["ti"].end_date = coerce_datetime(utcnow())
+        context["reason"] = task.reason
+        if end is not None and end.state is TaskInstanceState.FAILED:
+            context["exception"] = end.exception
+        operator = self._dag.get_task(row.task_id)
+        with CurrentContext(context), environment_of(context):
+            run_callbacks(getattr(operator, f"{row.event}_callback"), context, operator)
+
+    def _call_back_dag(self, row: CallbackRequest) -> None:
+        last = self._dag.topological_sort()[-1]
+        context = self._context_maker(ActiveTask(self._run, self._run.structure.tasks[last.task_id]))()
+        context["reason"] = row.reason
+        context["dag_run"].state = str(self._run.state)
+        with CurrentContext(context), environment_of(context):
+            run_callbacks(getattr(self._dag, f"{row.event}_callback"), context, last)
 
 
-class LogsOnTerminal:
-    """Shows the logs of tasks on standard error, unless the calling program has set up logging."""
+def _evaluation(dag: SerializedDag, pending: PendingBatch) -> Evaluation:
+    ready = ReadyQueues(1, 1)  # one try at a time
+    ready.resize_pools({task.pool: None for task in dag.tasks})
+    numbers = itertools.count()
+    return Evaluation(ready=ready, pending=pending, new_token=lambda: f"try-{next(numbers)}", max_machine_kills=0)
 
-    def __enter__(self) -> None:
-        self._handler: logging.Handler | None = None
-        self._logger = logging.getLogger("asynsched")
-        self._level = self._logger.level
-        if not self._logger.hasHandlers():
-            self._handler = logging.StreamHandler()
-            self._handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)-7s %(name)s: %(message)s"))
-            self._logger.addHandler(self._handler)
-            self._logger.setLevel(logging.INFO)
 
-    def __exit__(self, *_: object) -> None:
-        if self._handler is not None:
-            self._logger.removeHandler(self._handler)
-            self._logger.setLevel(self._level)
+def _active_run(dag: SerializedDag, facts: RunContext) -> ActiveRun:
+    return ActiveRun(
+        id=1,
+        key=DagRunKey(facts.dag_id, facts.run_id),
+        structure=compile_structure(dag),
+        code=CodeVersion("", ""),
+        version_id=1,
+        run_type=facts.run_type,
+        run_after=facts.run_after,
+        queued_at=facts.started_at or facts.run_after,
+        logical_date=facts.logical_date,
+        data_interval_start=facts.data_interval_start,
+        data_interval_end=facts.data_interval_end,
+        conf=dict(facts.conf or {}),
+    )
+
+
+def _ended(token: str, span: Span, end: TryEnd) -> Ended:
+    name = None if end.context is None else end.context["ti"].rendered_map_index
+    if end.result is not None:
+        return msgspec.structs.replace(of_result(token, span, end.result, name), reason=end.reason)
+    state = cast("EndState", str(end.state))
+    return Ended(
+        token, state, span.ended_at, span.started_at, end.reason, retry=end.retry, rendered_map_index=name,
+        reschedule_at=end.again_at,
+    )  # fmt: skip
+
+
+def attempt(task: BaseOperator, make_context: Callable[[], Context]) -> TryEnd:
+    """Run a task once, in this process, in the context that `make_context` returns."""
+    context: Context | None = None
+    resumption: triggers.Resumption | None = None
+    deferred: exceptions.TaskDeferred | None = None
+    while True:
+        if deferred is not None:
+            # Outside the `except`: its errors would be shown with the frames that led to the deferral.
+            fired = wait_for_trigger(deferred)
+            if isinstance(fired, triggers.BaseTaskEndEvent):
+                return _ended_by(fired, context)
+            resumption = fired
+        try:
+            context = make_context()
+            with _limit_of(task):
+                return TryEnd(TaskInstanceState.SUCCESS, result=execute(task, context, resumption), context=context)
+        except exceptions.TaskDeferred as exc:
+            log.info("task %s: %s", task.task_id, exc)
+            deferred = exc
+        except exceptions.AsynschedRescheduleException as exc:
+            log.info("task %s: %s", task.task_id, exc)
+            state = TaskInstanceState.UP_FOR_RESCHEDULE
+            return TryEnd(state, str(exc), context=context, again_at=exc.reschedule_date)
+        except exceptions.AsynschedSkipException as exc:
+            return TryEnd(TaskInstanceState.SKIPPED, str(exc), exception=exc, context=context)
+        except KeyboardInterrupt:
+            if context is not None:
+                _on_kill(context)
+            raise
+        except BaseException as exc:
+            log.exception("task %s failed", task.task_id, exc_info=(type(exc), exc, user_frames(exc)))
+            retry = not isinstance(exc, exceptions.AsynschedFailException) and _policy_allows_retry(task, exc, context)
+            return TryEnd(TaskInstanceState.FAILED, one_line(exc), retry, exception=exc, context=context)
+
+
+def _on_kill(context: Context) -> None:
+    try:
+        context["ti"].task.on_kill()
+    except Exception:
+        log.exception("on_kill failed")
+
+
+def _ended_by(event: triggers.BaseTaskEndEvent, context: Context | None) -> TryEnd:
+    for key, value in (event.xcoms or {}).items():
+        ask_supervisor("xcom_push", key=key, value=to_transport(value, f"XCom {key!r} of the trigger's event"))
+    state = TaskInstanceState(event.task_instance_state)
+    return TryEnd(state, "its trigger has ended it", retry=False, context=context)
+
+
+def _policy_allows_retry(task: BaseOperator, exc: BaseException, context: Context | None) -> bool:
+    if task.retry_policy is None or context is None:
+        return True
+    return ask(task.retry_policy, exc, context).action != RetryAction.FAIL
+
+
+def _limit_of(task: BaseOperator) -> AbstractContextManager[None]:
+    """Return a context in which a try is interrupted after its execution_timeout; only the main thread can be."""
+    limit = task.execution_timeout
+    if limit is None or threading.current_thread() is not threading.main_thread():
+        return nullcontext()
+    seconds = limit.total_seconds()
+    return interrupted_after(seconds, exceptions.AsynschedTaskTimeout(f"execution_timeout of {seconds:g} s is over"))
+
+
+@contextmanager
+def environment_of(context: Context) -> Iterator[None]:
+    """Within, set the `AIRFLOW_CTX_*` variables of a task."""
+    variables = context_variables(context)
+    before = {name: os.environ.get(name) for name in variables}
+    os.environ.update(variables)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            os.environ.pop(name, None)
+            if value is not None:
+                os.environ[name] = value
+
+
+def wait_for_trigger(deferred: exceptions.TaskDeferred) -> triggers.Resumption | triggers.BaseTaskEndEvent:
+    """Run a trigger until it fires. Returns how the task goes on, or the event that ends it.
+
+    All values are serialized as between processes, so that a value that cannot be is found here, too.
+    """
+    try:
+        given = _carried(deferred.kwargs or {})
+        event = asyncio.run(_first_event(deferred))
+        payload = _carried(event.payload)
+    except TimeoutError:
+        return triggers.failed_resumption(
+            triggers.TRIGGER_TIMEOUT, f"{deferred.trigger!r} did not fire within {deferred.timeout}"
+        )
+    except Exception as exc:  # noqa: BLE001 - a trigger is user code
+        # The task logs it when it resumes in order to fail.
+        lines = traceback.format_exception(type(exc), exc, user_frames(exc))
+        return triggers.failed_resumption(triggers.TRIGGER_FAILURE, one_line(exc), "".join(lines).splitlines())
+    if isinstance(event, triggers.BaseTaskEndEvent):
+        return event
+    return triggers.Resumption(deferred.method_name, {**given, "event": payload})
+
+
+async def _first_event(deferred: exceptions.TaskDeferred) -> triggers.TriggerEvent:
+    classpath, kwargs = deferred.trigger.serialize()
+    seconds = None if deferred.timeout is None else deferred.timeout.total_seconds()
+    async with asyncio.timeout(seconds):
+        try:
+            event = await triggers.first_event(triggers.make_trigger(classpath, _carried(kwargs)))
+        except TimeoutError as exc:
+            # An error of the trigger itself, like its others.
+            raise RuntimeError(f"TimeoutError: {exc}") from exc
+    return event
+
+
+def _carried(value: Any) -> Any:
+    return from_transport(to_transport(value))

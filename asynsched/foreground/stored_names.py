@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+from sqlalchemy import Connection
 
 from asynsched.authoring.supervisor import SupervisorError, SupervisorNotFound
 from asynsched.errors import NotFound, StoreError
@@ -56,11 +57,16 @@ class StoredNames:
     def _answer(self, operation: str, arguments: dict[str, Any]) -> Any:
         if self._database is None:
             self._database = connect_direct(parse_url(self._settings.database_url), keys=keys_of(self._settings))
-        if operation == "variable_get":
-            return self._database.read(get_variable, arguments["key"]).value
-        if operation == "connection_get":
-            return msgspec.structs.asdict(self._database.read(get_connection, arguments["conn_id"]))
-        raise SupervisorError(f"{operation} cannot be answered in a run without a scheduler")
+        if operation not in ("variable_get", "connection_get"):
+            raise SupervisorError(f"{operation} cannot be answered in a run without a scheduler")
+        return self._database.read(stored_value, operation, arguments)
+
+
+def stored_value(conn: Connection, operation: str, arguments: Mapping[str, Any]) -> Any:
+    """Return the value of a variable, or the fields of a connection. Raises NotFound."""
+    if operation == "variable_get":
+        return get_variable(conn, arguments["key"]).value
+    return msgspec.structs.asdict(get_connection(conn, arguments["conn_id"]))
 
 
 def names_of_home(environ: Mapping[str, str]) -> StoredNames | None:

@@ -5,6 +5,7 @@ import sys
 from collections import defaultdict
 from collections.abc import Collection, Mapping
 from functools import cached_property
+from operator import itemgetter
 from typing import Any
 
 from asynsched.authoring.supervisor import Supervisor, SupervisorError, SupervisorNotFound
@@ -14,38 +15,6 @@ from asynsched.protocol.messages import TaskInstanceFacts
 
 UNMAPPED = -1
 """The map_index of a task that is not mapped."""
-
-
-class MemoryXComs:
-    """The XComs of one run."""
-
-    def __init__(self) -> None:
-        self._values: defaultdict[tuple[str, str], dict[int, Any]] = defaultdict(dict)
-
-    def push(self, task_id: str, map_index: int, key: str, value: Any) -> Any:
-        """Store a value, and return it as other tasks will see it."""
-        kept = json.loads(json.dumps(value, allow_nan=False))
-        self._values[task_id, key][map_index] = kept
-        return kept
-
-    def pull(self, task_ids: Collection[str], key: str, map_indexes: Collection[int] | None) -> list[Any]:
-        """Return [task_id, map_index, value] of each XCom, by task and index."""
-        return [
-            [task_id, map_index, value]
-            for task_id in task_ids
-            for map_index, value in sorted(self._values[task_id, key].items())
-            if map_indexes is None or map_index in map_indexes
-        ]
-
-    def mapped(self, task_id: str, key: str, map_indexes: Collection[int] | None) -> list[Any]:
-        """Return the values that the instances of a mapped task have pushed, by map index.
-
-        Args:
-            map_indexes: The first instance, and one past the last; None for all.
-        """
-        found = sorted(self._values[task_id, key].items(), key=lambda item: item[0])
-        first, end = map_indexes or (0, sys.maxsize)
-        return [value for index, value in found if first <= index < end]
 
 
 class MemorySupervisor:
@@ -73,7 +42,7 @@ class MemorySupervisor:
         """None: the run has deleted it."""
         self._names = names
         self._connections = connections
-        self._xcoms = MemoryXComs()
+        self._xcoms: defaultdict[tuple[str, str], dict[int, Any]] = defaultdict(dict)
 
     def request(self, operation: str, **arguments: Any) -> Any:
         """Return the answer to one request; `asynsched.authoring.supervisor` lists them."""
@@ -92,23 +61,41 @@ class MemorySupervisor:
 
     def keep_result(self, task_id: str, value: Any, map_index: int = UNMAPPED) -> Any:
         """Store the result of a task, and return it as other tasks will see it."""
-        return from_transport(self._xcoms.push(task_id, map_index, XCOM_RETURN_KEY, value))
+        return from_transport(self._push(task_id, map_index, XCOM_RETURN_KEY, value))
+
+    def _push(self, task_id: str, map_index: int, key: str, value: Any) -> Any:
+        kept = json.loads(json.dumps(value, allow_nan=False))
+        self._xcoms[task_id, key][map_index] = kept
+        return kept
+
+    def _mapped(self, task_id: str, key: str, map_indexes: Collection[int] | None) -> list[Any]:
+        """Return the values of the instances of a mapped task, by map index: from the first to before the second."""
+        first, end = map_indexes or (0, sys.maxsize)
+        found = sorted(self._xcoms[task_id, key].items(), key=itemgetter(0))
+        return [value for index, value in found if first <= index < end]
 
     def _answer_xcom_pull(
         self, *, task_ids: list[str], key: str, map_indexes: list[int] | None, **_: Any
     ) -> dict[str, Any]:
-        return _whole(self._xcoms.pull(task_ids, key, map_indexes))
+        return _whole(
+            [
+                [task_id, map_index, value]
+                for task_id in task_ids
+                for map_index, value in sorted(self._xcoms[task_id, key].items(), key=itemgetter(0))
+                if map_indexes is None or map_index in map_indexes
+            ]
+        )
 
     def _answer_xcom_push(self, *, key: str, value: Any) -> None:
-        self._xcoms.push(self.running_task, self.running_index, key, value)
+        self._push(self.running_task, self.running_index, key, value)
 
     def _answer_xcom_count(self, *, task_id: str, key: str, map_indexes: list[int] | None) -> int:
-        return len(self._xcoms.mapped(task_id, key, map_indexes))
+        return len(self._mapped(task_id, key, map_indexes))
 
     def _answer_xcom_values(
         self, *, task_id: str, key: str, map_indexes: list[int] | None, offset: int, limit: int | None
     ) -> list[Any]:
-        return self._xcoms.mapped(task_id, key, map_indexes)[offset:][:limit]
+        return self._mapped(task_id, key, map_indexes)[offset:][:limit]
 
     def _answer_variable_get(self, *, key: str) -> str:
         if key not in self._variables and self._names is not None:
@@ -139,8 +126,7 @@ class MemorySupervisor:
     def _answer_triggering_asset_events(self, **_: Any) -> dict[str, Any]:
         return _whole([])
 
-    def _answer_asset_events(self, **_: Any) -> dict[str, Any]:
-        return _whole([])
+    _answer_asset_events = _answer_triggering_asset_events
 
     def _answer_asset_get(self, *, name: str) -> dict[str, Any]:
         return {"name": name, "uri": name, "group_name": "asset", "extra": {}}

@@ -363,8 +363,7 @@ def _facts_of_run(run: ActiveRun) -> dict[str, Any]:
     if run.started_at is not None and run.ended_at is not None:
         facts["seconds"] = round((run.ended_at - run.started_at).total_seconds(), 3)
     if run.state is DagRunState.FAILED and (task := _first_failure(run)) is not None:
-        name = task.task_id if task.map_index < 0 else f"{task.task_id}[{task.map_index}]"
-        facts["error"] = f"{name}: {task.reason}"
+        facts["error"] = f"{task.name}: {task.reason}"
     return facts
 
 

@@ -32,7 +32,6 @@ class ClockChange(Struct, frozen=True):
         shift_seconds: How far the clock is put forward; negative: back.
         n_runs: The number of the DAG's runs that day.
         usual_runs: Their number if the clock were not changed.
-        effect: The difference in words.
     """
 
     dag_id: str

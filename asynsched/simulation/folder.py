@@ -23,7 +23,7 @@ from asynsched.parsing.watching.watcher import check_folder
 from asynsched.serialization.schema import ParseQuestions, ParseReport, TimetableQuestion
 from asynsched.service import Service
 from asynsched.settings import Settings
-from asynsched.simulation.expectations import Expectation
+from asynsched.simulation.script import Expectation
 from asynsched.states import TaskInstanceState
 from asynsched.store.dags.dags import list_dags, questions_for_file
 from asynsched.store.dags.parse_results import DagDefaults, FileStamp, store_report
@@ -47,14 +47,11 @@ class Planner(Service):
     Args:
         ask: Blocks the event loop, whose time is virtual, so that the order of events does not depend on how long a
             parse takes.
-        defaults: The values that a DAG does not set.
     """
 
     name = "planner"
 
-    def __init__(
-        self, *, channels: Channels, database: Database, clock: Clock, ask: Ask, defaults: DagDefaults
-    ) -> None:
+    def __init__(self, channels: Channels, database: Database, clock: Clock, ask: Ask, defaults: DagDefaults) -> None:
         super().__init__(clock)
         self._channels = channels
         self._database = database
@@ -85,8 +82,6 @@ class HomeState:
     """The state of a home's database.
 
     Attributes:
-        pools: Its pools.
-        paused: Whether each of its DAGs is paused.
         last: The data interval of each DAG's last scheduled run.
         history: By `DAG.TASK`, the median length of the tries that succeeded, or of all tries if none has, and the
             share of the tries that failed, which is 1 only if none has succeeded.

@@ -1,14 +1,13 @@
 """A picture of a span: runs or tasks as bars over time, and the use of pools below. Drawn by matplotlib."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from datetime import datetime
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from asynsched.errors import SettingsError
-from asynsched.simulation.span import SpanReport
-from asynsched.simulation.trace import PoolUse
+from asynsched.simulation.span import PoolUse, SpanReport
 from asynsched.states import TaskInstanceState
 
 if TYPE_CHECKING:
@@ -72,16 +71,14 @@ def draw_span(span: SpanReport, path: Path) -> None:
 def bars(span: SpanReport) -> list[Bar]:
     """Return a bar for each try of each task or, if there are too many tasks, for each run of each DAG."""
     if len({(run.dag_id, task.task_id) for run in span.runs for task in run.tasks}) <= MOST_TASK_ROWS:
-        return list(_task_bars(span))
+        return [
+            Bar(f"{run.dag_id}.{task.task_id}", one.started_at, one.ended_at or span.end, one.state or "")
+            for run in span.runs
+            for task in run.tasks
+            for one in task.tries
+            if one.started_at is not None
+        ]
     return [Bar(run.dag_id, run.started_at, run.ended_at or span.end, run.state) for run in span.runs if run.started_at]
-
-
-def _task_bars(span: SpanReport) -> Iterator[Bar]:
-    for run in span.runs:
-        for task in run.tasks:
-            for one in task.tries:
-                if one.started_at is not None:
-                    yield Bar(f"{run.dag_id}.{task.task_id}", one.started_at, one.ended_at or span.end, one.state or "")
 
 
 def _figure(span: SpanReport) -> "Figure":
@@ -114,10 +111,8 @@ def _draw_bars(axis: "Axes", found: Iterable[Bar], rows: list[str]) -> None:
         colors = [_color(bar.state) for bar in by_row[row]]
         axis.broken_barh(spans, (place - 0.4, 0.8), facecolors=colors, edgecolors=colors, linewidth=0.4)
     axis.set_ylim(len(rows) - 0.5, -0.5)
-    if len(rows) <= MOST_LABELS:
-        axis.set_yticks(range(len(rows)), rows)
-    else:
-        axis.set_yticks([])
+    has_labels = len(rows) <= MOST_LABELS
+    axis.set_yticks(range(len(rows)) if has_labels else (), rows if has_labels else ())
     states = sorted({bar.state for bars in by_row.values() for bar in bars})
     axis.legend(handles=[Patch(color=_color(state), label=state) for state in states], loc="upper right")
     axis.grid(axis="x", alpha=0.3)

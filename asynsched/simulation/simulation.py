@@ -5,7 +5,7 @@ No process, thread or socket takes part: the result depends on the DAGs, the scr
 
 import asyncio
 import selectors
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator
+from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from concurrent import futures
 from datetime import datetime, timedelta
 from typing import Any, TypeVar, TypeVarTuple, Unpack
@@ -127,15 +127,10 @@ class Simulation:
 
     Args:
         settings: The scheduler's settings; only the sources of versions are stored in its home.
-        reports: The DAGs of the files.
-        script: How long each try lasts, and how it ends.
-        start: The virtual instant of the scheduler's start.
 
     Attributes:
         ask: Asks authors' own timetables for more runs; None: they are not asked.
-        gathers_starts: See ScriptedExecutor.
         metrics: Receives the figures; None: they are dropped.
-        inline: The database, in memory.
         database: The database as the services see it; a test may wrap it.
         when_started: Called when the services run.
         act: A coroutine function that runs beside them, given the channels, and acts as users do.
@@ -169,13 +164,18 @@ class Simulation:
     async def _serve(self, span: timedelta) -> None:
         prepare_home(self.settings.home_path)
         await self.prepare()
+        now = self.clock.now()
+        epoch = await self.database.write(
+            register_scheduler, scheduler_id=NAME, hostname=NAME, pid=1, home="", version="0", now=now,
+            lease_until=now + LEASE, takeover_seconds=LEASE.total_seconds(),
+        )  # fmt: skip
         base = Foundation(
             settings=self.settings,
             channels=Channels(),
             clock=self.clock,
             database=self.database,
             database_url=None,
-            lease=Lease(NAME, await self._register(), self.settings.lease),
+            lease=Lease(NAME, epoch, self.settings.lease),
             metrics=self.metrics or NoMetrics(),
             in_threads=False,
         )
@@ -188,8 +188,10 @@ class Simulation:
         await services.evaluator.recover(await services.executor.start(1), self.clock.now())
         async with anyio.create_task_group() as group:
             # No service watches files or other processes: nothing outside changes.
-            for service in (*services.consumers, services.creator, *self._planners(channels)):
+            for service in (*services.consumers, services.creator):
                 await group.start(service.run)
+            if self.ask is not None:
+                await group.start(Planner(channels, self.database, self.clock, self.ask, self._defaults).run)
             self.when_started()
             if self.act is not None:
                 group.start_soon(self.act, channels)
@@ -200,12 +202,6 @@ class Simulation:
             await self.clock.sleep(MOMENT)
             group.cancel_scope.cancel()
 
-    def _planners(self, channels: Channels) -> Iterator[Planner]:
-        if self.ask is not None:
-            yield Planner(
-                channels=channels, database=self.database, clock=self.clock, ask=self.ask, defaults=self._defaults
-            )
-
     @property
     def _defaults(self) -> DagDefaults:
         return DagDefaults(self.settings.max_active_runs_per_dag, self.settings.dags_are_paused_at_creation)
@@ -213,10 +209,3 @@ class Simulation:
     def _make_executor(self, context: ExecutorContext) -> Executor:
         self.executor = ScriptedExecutor(context, self.script, gathers_starts=self.gathers_starts)
         return self.executor
-
-    async def _register(self) -> int:
-        now = self.clock.now()
-        return await self.database.write(
-            register_scheduler, scheduler_id=NAME, hostname=NAME, pid=1, home="", version="0", now=now,
-            lease_until=now + LEASE, takeover_seconds=LEASE.total_seconds(),
-        )  # fmt: skip

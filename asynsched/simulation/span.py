@@ -1,10 +1,15 @@
-"""The simulation of a span of time: from the DAG files and the home to all events in the span."""
+"""The simulation of a span of time: from the DAG files and the home to all events in the span, as plain values.
+
+Two spans, before and after a change of the DAG files, are compared run by run.
+"""
 
 import tempfile
-from collections.abc import Iterable, Mapping
+from collections import Counter, defaultdict
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from pathlib import Path
+from itertools import chain, pairwise
+from typing import Any, TypeVar
 
 import msgspec
 from msgspec import Struct
@@ -20,17 +25,16 @@ from asynsched.serialization.decode import decode_dag, restriction
 from asynsched.serialization.schema import ParseReport, SerializedDag
 from asynsched.settings import Settings
 from asynsched.simulation.clock_changes import ClockChange, clock_changes
-from asynsched.simulation.expectations import Expectations
 from asynsched.simulation.folder import Ask, HomeState
-from asynsched.simulation.script import Assumption, ExpectedEnds, assumptions, mapped_over
+from asynsched.simulation.script import Assumption, Expectations, ExpectedEnds, assumptions, mapped_over
 from asynsched.simulation.simulation import Simulation
-from asynsched.simulation.trace import PoolUse, RunTrace, pool_uses, read_trace
 from asynsched.states import DagRunState, DagRunType, TaskInstanceState
 from asynsched.store.dags.dags import get_plan, get_version, list_dags, set_paused
 from asynsched.store.dags.files import list_errors
 from asynsched.store.runs.dag_runs import insert_run, run_of_schedule
 from asynsched.store.runs.deadlines import MissedDeadline, missed_deadlines
 from asynsched.store.runs.pools import pool_capacities, set_pool
+from asynsched.store.runs.task_instances import WholeRun, all_runs
 from asynsched.store.runs.transitions import apply
 from asynsched.timetables import (
     CustomTimetable,
@@ -42,6 +46,167 @@ from asynsched.timetables import (
     OnceTimetable,
     decode,
 )
+
+T = TypeVar("T", bound=Struct)
+
+
+class TryTrace(Struct, frozen=True):
+    """An earlier try of a task instance."""
+
+    try_number: int
+    state: str | None
+    reason: str
+    queued_at: datetime | None
+    started_at: datetime | None
+    ended_at: datetime | None
+
+
+class TaskTrace(Struct, frozen=True):
+    """A task instance with its newest try and the earlier ones. Its state is None before it is scheduled."""
+
+    task_id: str
+    map_index: int
+    try_number: int
+    state: str | None
+    reason: str
+    scheduled_at: datetime | None
+    queued_at: datetime | None
+    started_at: datetime | None
+    ended_at: datetime | None
+    pool: str
+    pool_slots: int
+    earlier_tries: tuple[TryTrace, ...] = ()
+
+    @property
+    def tries(self) -> tuple[TryTrace, ...]:
+        """Every try that was queued, oldest first. A try that waits for its retry counts as an earlier one."""
+        is_told = bool(self.earlier_tries) and self.earlier_tries[-1].queued_at == self.queued_at
+        if self.queued_at is None or is_told:
+            return self.earlier_tries
+        newest = TryTrace(self.try_number, self.state, self.reason, self.queued_at, self.started_at, self.ended_at)
+        return (*self.earlier_tries, newest)
+
+
+class RunTrace(Struct, frozen=True):
+    """A DAG run and its task instances, in the order in which they were queued."""
+
+    dag_id: str
+    run_id: str
+    run_type: str
+    state: str
+    reason: str
+    logical_date: datetime | None
+    data_interval_start: datetime | None
+    data_interval_end: datetime | None
+    run_after: datetime
+    queued_at: datetime
+    started_at: datetime | None
+    ended_at: datetime | None
+    tasks: tuple[TaskTrace, ...]
+
+
+def read_trace(conn: Connection, *, without: Collection[int] = ()) -> tuple[RunTrace, ...]:
+    """Return all runs, in the order in which they were due, except the runs with these row ids."""
+    return tuple(_run(whole) for whole in all_runs(conn) if whole.run.id not in without)
+
+
+def _run(whole: WholeRun) -> RunTrace:
+    tasks = []
+    for row in whole.tasks:
+        earlier = tuple(part_of(TryTrace, one) for one in whole.tries.get((row.task_id, row.map_index), ()))
+        tasks.append(part_of(TaskTrace, row, earlier_tries=earlier))
+    return part_of(RunTrace, whole.run, tasks=tuple(tasks))
+
+
+def part_of(trace: type[T], row: Struct, **parts: object) -> T:
+    """Return a struct made of the fields of another one that have the same names, and of these parts."""
+    names = (name for name in trace.__struct_fields__ if name not in parts)
+    return trace(**{name: getattr(row, name) for name in names}, **parts)
+
+
+class SlotsAt(Struct, frozen=True):
+    """The number of slots taken from an instant on."""
+
+    at: datetime
+    slots: int
+
+
+class PoolUse(Struct, frozen=True):
+    """The use of one pool.
+
+    Attributes:
+        slots: The slots of the pool; -1 means no limit.
+        peak: The most slots taken at once, for the first time at `peak_at`.
+        mean: The average number of slots taken.
+        full_seconds: How long no slot was free.
+        n_waited: Tasks that were ready and had to wait, for this pool or for another limit.
+        longest_wait_seconds: The longest such wait.
+        steps: The use over time: one entry for each change.
+    """
+
+    pool: str
+    slots: int
+    peak: int
+    peak_at: datetime | None
+    mean: float
+    full_seconds: float
+    n_waited: int
+    longest_wait_seconds: float
+    steps: tuple[SlotsAt, ...]
+
+
+def pool_uses(
+    runs: tuple[RunTrace, ...], capacities: Mapping[str, int | None], start: datetime, end: datetime
+) -> tuple[PoolUse, ...]:
+    """Return the use of each pool, by name.
+
+    Args:
+        capacities: Slots of each pool, None for no limit.
+    """
+    changes: dict[str, dict[datetime, int]] = {name: defaultdict(int) for name in capacities}
+    waits: dict[str, list[timedelta]] = defaultdict(list)
+    for task in (task for run in runs for task in run.tasks):
+        for one in task.tries:
+            if one.queued_at is not None:
+                change = changes.setdefault(task.pool, defaultdict(int))
+                change[one.queued_at] += task.pool_slots
+                change[one.ended_at or end] -= task.pool_slots
+        if task.scheduled_at and task.queued_at and task.queued_at > task.scheduled_at:
+            waits[task.pool].append(task.queued_at - task.scheduled_at)
+    return tuple(
+        _use(name, capacities.get(name, 0), _steps(changes[name]), waits[name], end - start, end)
+        for name in sorted(changes)
+    )
+
+
+def _use(
+    name: str, capacity: int | None, steps: tuple[SlotsAt, ...], waits: list[timedelta], span: timedelta, end: datetime
+) -> PoolUse:
+    peak = max(steps, key=lambda step: step.slots, default=None)
+    pairs = pairwise((*steps, SlotsAt(end, 0)))
+    lasting = [(step.slots, (after.at - step.at).total_seconds()) for step, after in pairs]
+    return PoolUse(
+        pool=name,
+        slots=-1 if capacity is None else capacity,
+        peak=peak.slots if peak else 0,
+        peak_at=peak.at if peak else None,
+        mean=round(sum(slots * seconds for slots, seconds in lasting) / span.total_seconds(), 3),
+        full_seconds=sum(seconds for slots, seconds in lasting if capacity is not None and 0 < capacity <= slots),
+        n_waited=len(waits),
+        longest_wait_seconds=max(waits, default=timedelta()).total_seconds(),
+        steps=steps,
+    )
+
+
+def _steps(changes: Mapping[datetime, int]) -> tuple[SlotsAt, ...]:
+    steps: list[SlotsAt] = []
+    slots = 0
+    for at in sorted(changes):
+        if changes[at]:
+            slots += changes[at]
+            steps.append(SlotsAt(at, slots))
+    return tuple(steps)
+
 
 MOMENT = timedelta(microseconds=1)
 MOST_RUNS = 100_000
@@ -63,11 +228,15 @@ def store_last_runs(
             continue
         dag = decode_dag(get_version(conn, row.version_id).serialized)
         timetable = decode(dag.timetable)
-        is_planned = isinstance(timetable, CustomTimetable)
-        try:
-            info = _last_planned(conn, dag) if is_planned else last_run_before(dag, timetable, start)
-        except TimetableError:
-            continue  # the scheduler reports it when it examines the DAG
+        if isinstance(timetable, CustomTimetable):
+            # The plan of an author's own timetable has the runs of the span, and begins after the last one before.
+            plan = get_plan(conn, dag.dag_id)
+            info = None if plan is None or plan.after is None else DagRunInfo.interval(*plan.after.value())
+        else:
+            try:
+                info = last_run_before(dag, timetable, start)
+            except TimetableError:
+                continue  # the scheduler reports it when it examines the DAG
         last = known.get(dag.dag_id)
         if info is None and isinstance(timetable, OnceTimetable) and last is not None and last.end < start:
             info = DagRunInfo.interval(last.start, last.end)
@@ -76,19 +245,13 @@ def store_last_runs(
     return frozenset(stored)
 
 
-def _last_planned(conn: Connection, dag: SerializedDag) -> DagRunInfo | None:
-    """Return the run after which the plan of an author's own timetable begins: the plan has the runs of the span."""
-    plan = get_plan(conn, dag.dag_id)
-    return None if plan is None or plan.after is None else DagRunInfo.interval(plan.after.start, plan.after.end)
-
-
 def last_run_before(dag: SerializedDag, timetable: KnownTimetable, start: datetime) -> DagRunInfo | None:
     """Return the last run of a DAG's schedule that is due before an instant; None if none is."""
     now = start - MOMENT
     # A schedule that is over has had its last run too.
     limits = restriction(dag)._replace(latest=None)
-    if not (limits.catchup and _counts_from_its_start(timetable)):
-        # The newest run is given without those before it.
+    if not (limits.catchup and isinstance(timetable, DeltaTriggerTimetable | DeltaDataIntervalTimetable)):
+        # The newest run is given without those before it; these timetables find a run only from the one before.
         limits = limits._replace(catchup=False)
     last = timetable.next_run(None, limits, now)
     # A schedule that runs at once, when the scheduler first examines it, has not run yet.
@@ -100,11 +263,6 @@ def last_run_before(dag: SerializedDag, timetable: KnownTimetable, start: dateti
             break
         last = following
     return last
-
-
-def _counts_from_its_start(timetable: KnownTimetable) -> bool:
-    """Whether a run can only be found from the run before it."""
-    return isinstance(timetable, DeltaTriggerTimetable | DeltaDataIntervalTimetable)
 
 
 def _store(conn: Connection, dag: SerializedDag, version_id: int, info: DagRunInfo, lease_epoch: int) -> int:
@@ -147,9 +305,6 @@ class Plan:
     Attributes:
         start: Aware UTC; the scheduler is up to date at that instant.
         end: Aware UTC, after `start`; not part of the span.
-        seed: Decides which tries fail.
-        expectations: How long tasks take, and how they end.
-        home: The state of the home's database.
         pools: Slots by name, instead of the home's; -1 means no limit.
         unpause: Whether paused DAGs run, too.
     """
@@ -195,21 +350,15 @@ def simulate_span(
     The result is a function of the arguments: no clock is read, and the home is not changed.
 
     Args:
-        settings: The settings of the scheduler.
-        reports: The DAGs of the files.
         plan: The span, and the expectations of its tasks.
         ask: Asks authors' own timetables for more runs.
     """
     with tempfile.TemporaryDirectory(prefix="asynsched-simulation-") as folder:
-        simulation = _SpanSimulation(_private(settings, Path(folder)), tuple(reports), plan)
+        private = msgspec.structs.replace(settings, home=folder, database=None, sweep_interval=SWEEP_SECONDS)
+        simulation = _SpanSimulation(private, tuple(reports), plan)
         simulation.ask = ask
         simulation.run_for(plan.end - plan.start - LAST_MOMENT)
         return simulation.report()
-
-
-def _private(settings: Settings, folder: Path) -> Settings:
-    """Return the settings with a home of the simulation's own."""
-    return msgspec.structs.replace(settings, home=str(folder), database=None, sweep_interval=SWEEP_SECONDS)
 
 
 class _SpanSimulation(Simulation):
@@ -262,3 +411,136 @@ class _SpanSimulation(Simulation):
             ),
             assumptions=assumptions(plan.expectations, started, self._mapped_over),
         )
+
+
+TaskName = tuple[str, str]
+"""dag_id, task_id"""
+
+
+class RunName(Struct, frozen=True):
+    """A run that only one of the simulations has."""
+
+    dag_id: str
+    run_id: str
+    logical_date: datetime | None
+    run_after: datetime
+
+
+class TaskCount(Struct, frozen=True):
+    """A task that only one of the simulations has, and how many instances it has there."""
+
+    dag_id: str
+    task_id: str
+    n_instances: int
+
+
+class RunChange(Struct, frozen=True):
+    """A run that both simulations have, but that goes differently.
+
+    Attributes:
+        start_later_seconds: How much later it starts; negative: earlier; None: it has not started in both.
+        end_later_seconds: How much later it ends; negative: earlier; None: it has not ended in both.
+        duration_before_seconds: From its start to its end before the change; None if it has not ended.
+        duration_after_seconds: From its start to its end after the change; None if it has not ended.
+    """
+
+    dag_id: str
+    run_id: str
+    logical_date: datetime | None
+    state_before: str
+    state_after: str
+    start_later_seconds: float | None
+    end_later_seconds: float | None
+    duration_before_seconds: float | None
+    duration_after_seconds: float | None
+
+
+class PoolChange(Struct, frozen=True):
+    """The use of a pool before the change and after it."""
+
+    pool: str
+    slots_before: int | None
+    slots_after: int | None
+    peak_before: int
+    peak_after: int
+    mean_before: float
+    mean_after: float
+    full_seconds_before: float
+    full_seconds_after: float
+    longest_wait_seconds_before: float
+    longest_wait_seconds_after: float
+
+
+class Comparison(Struct, frozen=True):
+    """All differences after a change.
+
+    Attributes:
+        deadlines_missed: Deadlines that are missed only after the change.
+        deadlines_saved: Deadlines that were missed only before the change.
+    """
+
+    runs_added: tuple[RunName, ...]
+    runs_removed: tuple[RunName, ...]
+    tasks_added: tuple[TaskCount, ...]
+    tasks_removed: tuple[TaskCount, ...]
+    runs_changed: tuple[RunChange, ...]
+    deadlines_missed: tuple[MissedDeadline, ...]
+    deadlines_saved: tuple[MissedDeadline, ...]
+    pools: tuple[PoolChange, ...]
+
+
+def compare(before: SpanReport, after: SpanReport) -> Comparison:
+    """Return the differences between two simulations. Runs with the same DAG and run_id are the same run."""
+    old = {(run.dag_id, run.run_id): run for run in before.runs}
+    new = {(run.dag_id, run.run_id): run for run in after.runs}
+    old_misses, new_misses = set(before.missed_deadlines), set(after.missed_deadlines)
+    old_tasks, new_tasks = _instances(before.runs), _instances(after.runs)
+    changes = (_run_change(old[key], new[key]) for key in old if key in new)
+    return Comparison(
+        runs_added=tuple(part_of(RunName, run) for key, run in new.items() if key not in old),
+        runs_removed=tuple(part_of(RunName, run) for key, run in old.items() if key not in new),
+        tasks_added=tuple(TaskCount(*name, n) for name, n in sorted(new_tasks.items()) if name not in old_tasks),
+        tasks_removed=tuple(TaskCount(*name, n) for name, n in sorted(old_tasks.items()) if name not in new_tasks),
+        runs_changed=tuple(change for change in changes if change is not None),
+        deadlines_missed=tuple(miss for miss in after.missed_deadlines if miss not in old_misses),
+        deadlines_saved=tuple(miss for miss in before.missed_deadlines if miss not in new_misses),
+        pools=_pool_changes(before.pools, after.pools),
+    )
+
+
+def _instances(runs: Iterable[RunTrace]) -> Counter[TaskName]:
+    return Counter((run.dag_id, task.task_id) for run in runs for task in run.tasks)
+
+
+def _run_change(old: RunTrace, new: RunTrace) -> RunChange | None:
+    if (old.state, old.started_at, old.ended_at) == (new.state, new.started_at, new.ended_at):
+        return None
+    return RunChange(
+        dag_id=new.dag_id,
+        run_id=new.run_id,
+        logical_date=new.logical_date,
+        state_before=old.state,
+        state_after=new.state,
+        start_later_seconds=_seconds(old.started_at, new.started_at),
+        end_later_seconds=_seconds(old.ended_at, new.ended_at),
+        duration_before_seconds=_seconds(old.started_at, old.ended_at),
+        duration_after_seconds=_seconds(new.started_at, new.ended_at),
+    )
+
+
+def _seconds(earlier: datetime | None, later: datetime | None) -> float | None:
+    return None if earlier is None or later is None else (later - earlier).total_seconds()
+
+
+def _pool_changes(before: Iterable[PoolUse], after: Iterable[PoolUse]) -> tuple[PoolChange, ...]:
+    old, new = ({use.pool: use for use in uses} for uses in (before, after))
+    names = sorted(old.keys() | new.keys())
+    pairs = ((name, zip(_figures(old.get(name)), _figures(new.get(name)), strict=True)) for name in names)
+    return tuple(PoolChange(name, *chain.from_iterable(figures)) for name, figures in pairs)
+
+
+def _figures(use: PoolUse | None) -> tuple[Any, ...]:
+    """Return the figures of a pool in the order of PoolChange."""
+    if use is None:
+        return None, 0, 0.0, 0.0, 0.0
+    return use.slots, use.peak, use.mean, use.full_seconds, use.longest_wait_seconds

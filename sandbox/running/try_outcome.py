@@ -228,7 +228,7 @@ def decided_by_policy(ended: Ended, policy: RetryPolicy | None, exc: BaseExcepti
     if policy is None or ended.state != "failed" or not ended.retry or isinstance(exc, TaskTerminated):
         return ended
     try:
-        with _limited():
+        with interrupted_after(LIMIT_SECONDS, _TookTooLong()):
             decision = ask(policy, exc, context)
     except _TookTooLong:
         log.exception("The retry policy took longer than %g s; the task's own settings decide", LIMIT_SECONDS)
@@ -246,12 +246,14 @@ def decided_by_policy(ended: Ended, policy: RetryPolicy | None, exc: BaseExcepti
 
 
 @contextmanager
-def _limited() -> Iterator[None]:
+def interrupted_after(seconds: float, exc: BaseException) -> Iterator[None]:
+    """Within, raise this exception after a time. Only in the main thread, which alone receives signals."""
+
     def interrupt(_number: int, _frame: FrameType | None) -> None:
-        raise _TookTooLong
+        raise exc
 
     earlier = signal.signal(signal.SIGALRM, interrupt)
-    signal.setitimer(signal.ITIMER_REAL, LIMIT_SECONDS)
+    signal.setitimer(signal.ITIMER_REAL, seconds)
     try:
         yield
     finally:

@@ -22,8 +22,8 @@ from asynsched.serialization.encode import serialize_dag
 from asynsched.serialization.schema import MapResult
 from asynsched.settings import Settings
 from asynsched.simulation import folder
-from asynsched.simulation.expectations import Entry, Expectation, Expectations
 from asynsched.simulation.folder import HomeState
+from asynsched.simulation.script import Entry, Expectation, Expectations
 from asynsched.simulation.span import Plan, SpanReport, simulate_span
 from asynsched.timetables import DataInterval
 from tests.support.simulated import report_of

@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from asynsched import DAG, BashOperator
 from asynsched.channels import PoolsChanged
+from asynsched.explaining.explain import explain_task
 from asynsched.explaining.snapshot import take_snapshot
-from asynsched.explaining.tasks import explain_task
 from asynsched.keys import DagRunKey
 from asynsched.settings import Settings
 from asynsched.simulation.script import Outcome

@@ -109,7 +109,7 @@ def _import_commands() -> None:
 
     for group in COMMANDS.values():
         for place in [group] if isinstance(group, str) else group.values():
-            import_module(f"asynsched.cli.{place.partition(':')[0]}")
+            import_module(f"asynsched.cli.{place}")
     for name in ("sqlalchemy.dialects.sqlite", "sqlalchemy.dialects.postgresql", "rich.table"):
         import_module(name)
 

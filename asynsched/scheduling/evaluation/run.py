@@ -17,7 +17,7 @@ from itertools import islice
 from math import prod
 from typing import TYPE_CHECKING, Any
 
-from asynsched.keys import DagRunKey, TaskInstanceKey
+from asynsched.keys import DagRunKey, TaskInstanceKey, instance_name
 from asynsched.protocol.messages import CodeVersion
 from asynsched.scheduling.evaluation.changes import Change, NewInstances, RunChange, Stopped, StoredDeferral, TaskChange
 from asynsched.scheduling.evaluation.structure import DagStructure, Link
@@ -106,6 +106,11 @@ class ActiveTask:
     @property
     def task_id(self) -> str:
         return self.task.task_id
+
+    @property
+    def name(self) -> str:
+        """Its name within its run: `load`, or `load[3]` if the task is mapped."""
+        return instance_name(self.task.task_id, self.map_index)
 
     @property
     def key(self) -> TaskInstanceKey:

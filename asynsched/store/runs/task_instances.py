@@ -14,7 +14,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 from sqlalchemy import Connection
 
-from asynsched.keys import DagRunKey
+from asynsched.keys import DagRunKey, instance_name
 from asynsched.states import DagRunType, TaskInstanceState
 from asynsched.store.rows import fetch
 from asynsched.store.schema import DagRunRow, HistoryRow, TaskInstanceRow, dag_run, task_instance, task_instance_history
@@ -31,7 +31,7 @@ class FailedTask(NamedTuple):
     @property
     def name(self) -> str:
         """Its task_id, with the map index of a mapped one."""
-        return self.task_id if self.map_index < 0 else f"{self.task_id}[{self.map_index}]"
+        return instance_name(self.task_id, self.map_index)
 
 
 _OF_RUN = sa.select(task_instance).where(task_instance.c.dag_run_id == sa.bindparam("run"))

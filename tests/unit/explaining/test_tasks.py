@@ -4,10 +4,9 @@ from datetime import timedelta
 from itertools import pairwise
 from types import SimpleNamespace
 
+from asynsched.explaining.explain import explain_run, explain_task
 from asynsched.explaining.owners import Owners
-from asynsched.explaining.runs import explain_run
 from asynsched.explaining.snapshot import Snapshot
-from asynsched.explaining.tasks import explain_task
 from asynsched.protocol.messages import Ended, Started
 from asynsched.serialization.schema import MapLiteral
 from asynsched.states import DagRunState, TaskInstanceState

@@ -6,16 +6,18 @@ import pytest
 
 from asynsched.errors import SettingsError
 from asynsched.protocol.messages import BranchDecision, CodeVersion, Launch, RunContext, ShortCircuitDecision
-from asynsched.simulation.expectations import (
+from asynsched.simulation.folder import history_of
+from asynsched.simulation.script import (
     Entry,
     Expectation,
     Expectations,
+    ExpectedEnds,
+    Outcome,
+    assumptions,
     read_entries,
     why_unused,
     with_certain_failures,
 )
-from asynsched.simulation.folder import history_of
-from asynsched.simulation.script import ExpectedEnds, Outcome, assumptions
 from asynsched.store.runs.task_instances import PastTry
 
 FIVE = timedelta(seconds=5)

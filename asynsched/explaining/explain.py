@@ -1,17 +1,192 @@
-"""Why a task instance does not start, or why it ended as it did."""
+"""Why a DAG has no run, why a run or a task instance waits, and why it ended as it did."""
 
 from collections.abc import Callable, Sequence
 from datetime import datetime
 
-from asynsched.explaining.owners import RULE, answer_of, with_service
-from asynsched.explaining.reason import Explanation, Reason, shortened
-from asynsched.explaining.snapshot import Snapshot
-from asynsched.scheduling.evaluation.decisions import DEPENDENCIES
-from asynsched.scheduling.evaluation.run import ActiveTask
-from asynsched.scheduling.rules.past_depends import GOOD_STATES
-from asynsched.states import FAILED_TASK_STATES, FINISHED_TASK_STATES, TaskInstanceState
+import msgspec
 
-State = TaskInstanceState
+from asynsched.explaining.owners import RULE, answer_of, with_service
+from asynsched.explaining.reason import Explanation, Reason, grouped, moment, shortened
+from asynsched.explaining.snapshot import Snapshot, take_snapshot
+from asynsched.health import LongParse
+from asynsched.scheduling.creation.scheduled_runs import Examined, foresee_dag
+from asynsched.scheduling.evaluation.decisions import DEPENDENCIES
+from asynsched.scheduling.evaluation.run import ActiveRun, ActiveTask
+from asynsched.scheduling.rules.past_depends import GOOD_STATES
+from asynsched.settings import Settings
+from asynsched.states import FAILED_TASK_STATES, FINISHED_RUN_STATES, FINISHED_TASK_STATES, DagRunState
+from asynsched.states import TaskInstanceState as State
+from asynsched.store.dags.dags import DagRow
+from asynsched.store.dags.files import list_errors
+from asynsched.store.database import Database
+from asynsched.store.runs.dag_runs import get_run
+from asynsched.store.runs.requests import CancelRun, ClearTasks, ForceTask, MarkRun, RunRequest, WaitingRequest
+from asynsched.store.schema import DagRunRow
+
+
+async def explain_dag(
+    database: Database, dag: DagRow, *, now: datetime, unserved: Reason | None, parses: Sequence[LongParse] = ()
+) -> Explanation:
+    """Return why no run of a DAG is created at this moment.
+
+    Args:
+        unserved: Why no scheduler works; None if one serves.
+    """
+    reasons = [
+        Reason("parse", parse.sentence.rstrip("."), "the parse has ended")
+        for parse in parses
+        if parse.file == dag.file_path
+    ]
+    if dag.has_errors:
+        errors = await database.read(list_errors, dag.file_path)
+        reasons += [
+            Reason("file", f"its file has an error: {error.message}; its last good version is used", "it is mended")
+            for error in errors
+            if not error.is_warning and error.dag_id in (None, dag.dag_id)
+        ]
+    if not dag.is_active:
+        text = f"the file {dag.file_path} is gone, or no longer has this DAG"
+        reasons.append(Reason("removed", text, "a file of the DAG folder has it again"))
+    elif dag.is_paused:
+        reasons.append(Reason("paused", "it is paused", f"a user unpauses it: `asynsched dags unpause {dag.dag_id}`"))
+    else:
+        reasons += _of_schedule(dag, await database.read(foresee_dag, dag.dag_id, now))
+    found = with_service(reasons, unserved)
+    answer = held_up_by(found) or "Nothing holds it up: a run is created now."
+    state = "paused" if dag.is_paused else "active"
+    return Explanation(dag.dag_id, state if dag.is_active else "removed", answer, found)
+
+
+def _of_schedule(dag: DagRow, examined: Examined) -> list[Reason]:
+    if examined.created is not None or examined.triggered is not None:
+        return []
+    if examined.error:
+        return [Reason("schedule", examined.error, "its schedule is mended")]
+    if examined.is_held_back:
+        text = f"a run is due, and max_active_runs ({dag.max_active_runs}) are active"
+        return [Reason("max_active_runs", text, "one of them ends")]
+    reasons = []
+    if examined.asks:
+        text = "its timetable, which is code of its file, has not said yet which run is next"
+        reasons.append(Reason("timetable", text, "its file has been parsed again"))
+    if examined.waits_for:
+        reasons.append(Reason("assets", examined.waits_for, "these are updated"))
+    if examined.due_at is not None:
+        reasons.append(Reason("schedule", "the next run is not due yet", "its time comes", examined.due_at))
+    if not reasons:
+        release = f"a user triggers it: `asynsched dags trigger {dag.dag_id}`"
+        summary = dag.schedule_summary
+        text = f"its schedule, {summary}, gives no further run" if summary else "it has no schedule"
+        reasons.append(Reason("schedule", text, release))
+    return reasons
+
+
+def explain_run(snapshot: Snapshot, row: DagRunRow, run: ActiveRun | None) -> Explanation:
+    """Return why a run does not start or go on, or why it ended as it did.
+
+    Args:
+        run: The run with its task instances; None if it would not start now, or if its code cannot be read.
+    """
+    subject = f"{row.run_id} of {row.dag_id}"
+    if row.state in FINISHED_RUN_STATES:
+        colon = "" if row.reason.startswith("because") else ":"
+        why = f"{colon} {row.reason}" if row.reason else ""
+        return Explanation(subject, row.state, f"It ended as {row.state}{why}.", _ends(snapshot, run))
+    reasons: tuple[Reason, ...] = ()
+    if run is None and row.state == DagRunState.RUNNING:
+        reasons = (Reason("code", "its code cannot be read by this version", "a scheduler that can has taken it over"),)
+    elif run is None:
+        verdict = snapshot.admission(row.dag_id, row.backfill_id)
+        reasons = (Reason("admission", verdict.reason, verdict.release),)
+    elif row.state != DagRunState.QUEUED:
+        # Why each unfinished task instance waits, unless it waits for others of the run.
+        reasons = grouped(
+            (task, reason)
+            for task in run.all_instances()
+            if not task.is_finished and task not in snapshot.starting
+            for reason in open_ends_of(snapshot, task)
+        )
+        reasons = reasons or _processes(run)
+    found = with_service(reasons, snapshot.unserved, snapshot.lack_of_owner(run))
+    answer = held_up_by(found) or "Nothing holds it up: it goes on now."
+    return Explanation(subject, row.state, answer, found)
+
+
+def _processes(run: ActiveRun) -> tuple[Reason, ...]:
+    """Return why a run goes on though all its tasks have ended: only its scheduler knows which processes are left."""
+    if not all(task.stored_state in FINISHED_TASK_STATES for task in run.all_instances()):
+        return ()
+    text = "it ends once no process is left of tasks that were marked or removed while they ran"
+    return (Reason("processes", f"all its tasks have ended: {text}"),)
+
+
+def _ends(snapshot: Snapshot, run: ActiveRun | None) -> tuple[Reason, ...]:
+    if run is None:
+        return ()
+    told = Told()
+
+    def reason(task: ActiveTask) -> Reason:
+        return Reason("task", f"{task.name}: {task.state}", causes=reasons_of(snapshot, task, told))
+
+    return shortened([task for task in run.all_instances() if task.state in FAILED_TASK_STATES], reason)
+
+
+MOST_RUNS = 5
+"""Runs that the sentence names."""
+
+
+async def explain_standstill(database: Database, settings: Settings, now: datetime) -> str:
+    """Return the reasons why no active run can progress, in one sentence; empty if a run can."""
+    snapshot = await take_snapshot(database, settings, now)
+    runs = [snapshot.evaluation.runs[key] for key in sorted(snapshot.evaluation.runs)]
+    told = []
+    for run in runs[:MOST_RUNS]:
+        row = await database.read(get_run, *run.key)
+        explained = None if row is None else explain_run(snapshot, row, run)
+        if explained is None or not explained.reasons:
+            return ""
+        more = len(explained.reasons) - 1
+        told.append(f"{explained.subject}: {explained.reasons[0].text}{f', and {more} more' if more else ''}")
+    if len(runs) > MOST_RUNS:
+        told.append(f"and {len(runs) - MOST_RUNS} more")
+    return "; ".join(told)
+
+
+def with_requests(found: Explanation, requests: Sequence[WaitingRequest], *, is_served: bool) -> Explanation:
+    """Return an explanation with the open requests of users added, oldest first.
+
+    Args:
+        is_served: Whether a scheduler serves, which will do them.
+    """
+    if not requests:
+        return found
+    release = "the scheduler has done it" if is_served else "a scheduler is started: `asynsched up`"
+    wishes = [_wish(waiting.request) for waiting in requests]
+    asked = tuple(
+        Reason("request", f"{wish} was asked for by {waiting.actor} at {moment(waiting.created_at)}", release)
+        for wish, waiting in zip(wishes, requests, strict=True)
+    )
+    answer = f"{found.answer} Before that: {', '.join(wishes)}."
+    n_first = 0 if is_served else 1
+    reasons = (*found.reasons[:n_first], *asked, *found.reasons[n_first:])
+    return msgspec.structs.replace(found, answer=answer, reasons=reasons)
+
+
+def _wish(request: RunRequest) -> str:
+    """Return a request in a few words."""
+    match request:
+        case CancelRun():
+            return "cancelling the run"
+        case MarkRun():
+            return f"marking the run as {request.state}"
+        case ForceTask():
+            return f"starting task {request.task_id}"
+        case ClearTasks(task_ids=()):
+            return "clearing the run"
+    tasks = f"task{'s' if len(request.task_ids) > 1 else ''} {', '.join(request.task_ids)}"
+    return f"clearing {tasks}" if isinstance(request, ClearTasks) else f"marking {tasks} as {request.state}"
+
+
 PAST = "depends_on_past"
 WITHIN_RUN = frozenset({"trigger_rule", "setups"})
 """The dependencies on other task instances of the same run."""
@@ -45,7 +220,7 @@ def explain_task(snapshot: Snapshot, task: ActiveTask) -> Explanation:
     reasons = reasons_of(snapshot, task)
     state = task.stored_state
     if task.is_finished and state in FINISHED_TASK_STATES:
-        answer = f"It ended as {state}{_at(task.ended_at)}."
+        answer = f"It ended as {state}{_when('at', task.ended_at)}."
     else:
         reasons = with_service(reasons, snapshot.unserved, snapshot.lack_of_owner(task.run))
         answer = held_up_by(reasons) or "Nothing holds it up: it starts now."
@@ -56,10 +231,7 @@ def reasons_of(snapshot: Snapshot, task: ActiveTask, told: Told | None = None, d
     """Return every cause that holds a task instance up, or led to its end; none if it starts now.
 
     Args:
-        snapshot: The scheduler's next steps.
-        task: The task instance.
         told: The task instances that the explanation has covered already.
-        depth: The depth of this part of the explanation.
     """
     told = told or Told()
     match task.state:
@@ -77,7 +249,9 @@ def reasons_of(snapshot: Snapshot, task: ActiveTask, told: Told | None = None, d
         case State.UP_FOR_RESCHEDULE:
             return (Reason("reschedule", "it looked, and will look again", "it is due", task.next_try_at),)
         case State.DEFERRED:
-            return (_deferred(task),)
+            timeout = "" if task.next_try_at is None else f", or its timeout is over{_when('at', task.next_try_at)}"
+            reason = f": {task.reason}" if task.reason else ""
+            return (Reason("deferred", f"it is deferred{reason}", f"the trigger fires{timeout}"),)
     return _end(task, told, depth)
 
 
@@ -165,13 +339,6 @@ def _limits(snapshot: Snapshot, task: ActiveTask) -> tuple[Reason, ...]:
     return tuple(reasons)
 
 
-def _deferred(task: ActiveTask) -> Reason:
-    release = "the trigger fires"
-    if task.next_try_at is not None:
-        release += f", or its timeout is over{_at(task.next_try_at)}"
-    return Reason("deferred", f"it is deferred{_colon(task.reason)}", release)
-
-
 def _under_way(snapshot: Snapshot, task: ActiveTask) -> Reason:
     if snapshot.lack_of_owner(task.run) is not None:
         text = f"try {task.try_number} was {task.stored_state} when its scheduler was last heard of"
@@ -180,12 +347,14 @@ def _under_way(snapshot: Snapshot, task: ActiveTask) -> Reason:
         text = f"it was cleared while try {task.try_number} was under way, whose process is being ended"
         return Reason("restarting", text, "the process has ended; it runs again then, once nothing else holds it up")
     if task.stored_state is State.RUNNING:
-        return Reason("running", f"try {task.try_number} is running{_since(task.started_at)}", "it ends")
+        return Reason("running", f"try {task.try_number} is running{_when('since', task.started_at)}", "it ends")
     release = "it begins"
     if task.try_number > 1:
         # The executor lets two tries never overlap.
         release += ", once no process of an earlier try is left"
-    return Reason("queued", f"try {task.try_number} was handed to the executor{_since(task.queued_at)}", release)
+    return Reason(
+        "queued", f"try {task.try_number} was handed to the executor{_when('since', task.queued_at)}", release
+    )
 
 
 def _end(task: ActiveTask, told: Told, depth: int) -> tuple[Reason, ...]:
@@ -224,33 +393,17 @@ def held_up_by(reasons: Sequence[Reason]) -> str:
         return f"{first} Besides: {held_up_by(reasons[1:])}" if reasons[1:] else first
     more = len(reasons) - 1
     rest = f", and {more} thing{'s' if more > 1 else ''} more" if more else ""
-    return f"{_sentence(reasons[0].text)[:-1]}{rest}."
+    text = reasons[0].text
+    return f"{text[:1].upper()}{text[1:].rstrip('.')}{rest}."
 
 
 def _standing(task: ActiveTask) -> str:
     return f"{_subject(task)}: {task.state or 'waits'}"
 
 
-def task_name(task: ActiveTask) -> str:
-    """Return a task instance's name within its run."""
-    return task.task_id if task.map_index < 0 else f"{task.task_id}[{task.map_index}]"
-
-
 def _subject(task: ActiveTask) -> str:
-    return f"{task_name(task)} of {task.run.key.run_id} of {task.run.key.dag_id}"
+    return f"{task.name} of {task.run.key.run_id} of {task.run.key.dag_id}"
 
 
-def _at(instant: datetime | None) -> str:
-    return "" if instant is None else f" at {instant.isoformat(timespec='milliseconds')}"
-
-
-def _since(instant: datetime | None) -> str:
-    return "" if instant is None else f" since {instant.isoformat(timespec='milliseconds')}"
-
-
-def _colon(text: str) -> str:
-    return f": {text}" if text else ""
-
-
-def _sentence(text: str) -> str:
-    return text[:1].upper() + text[1:].rstrip(".") + "."
+def _when(word: str, instant: datetime | None) -> str:
+    return "" if instant is None else f" {word} {instant.isoformat(timespec='milliseconds')}"

@@ -1,0 +1,272 @@
+"""`asynsched variables …` and `asynsched connections …`: values that are stored encrypted.
+
+Secrets are hidden in listings, and passwords wherever a connection is shown; only `export` writes them. A file is JSON,
+and `-` is standard input or output.
+"""
+
+import os
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+import msgspec
+from sqlalchemy import Connection as DatabaseConnection
+
+from asynsched.authoring.connection import FIELDS, Connection
+from asynsched.authoring.exceptions import AsynschedException
+from asynsched.cli.command import command, fail
+from asynsched.cli.output import Done, Listing, Record, are, fields_of, note
+from asynsched.cli.session import Session
+from asynsched.errors import SecretsUnreadable
+from asynsched.protocol.sensitive import is_sensitive
+from asynsched.store import secrets as store
+
+T = TypeVar("T")
+HIDDEN = "***"
+STANDARD_STREAM = "-"
+VARIABLE_COLUMNS = ("key", "value", "description")
+CONNECTION_COLUMNS = ("conn_id", *FIELDS)
+USUAL_CONNECTION_COLUMNS = ("conn_id", "conn_type", "host", "port", "schema", "login", "description")
+
+key_argument = click.argument("key")
+conn_id_argument = click.argument("conn_id")
+file_argument = click.argument("file")
+
+
+@command("list", tables=True)
+def variables_list(session: Session) -> Listing:
+    """List the variables. Values of keys that sound secret are hidden; without the encryption key, all values are."""
+    try:
+        rows = [fields_of(row, VARIABLE_COLUMNS) for row in session.read(store.list_variables)]
+    except SecretsUnreadable as exc:
+        note(f"Warning: no value can be read. {exc}")
+        rows = [{"key": key, "description": text} for key, text in session.read(store.variable_names)]
+    for row in rows:
+        if is_sensitive(row["key"]):
+            row["value"] = HIDDEN
+    return Listing(VARIABLE_COLUMNS, rows, nothing="There are no variables.")
+
+
+@command("get")
+@key_argument
+def variables_get(session: Session, key: str) -> Record:
+    """Show a variable, even if it is secret."""
+    return Record(fields_of(session.read(store.get_variable, key), VARIABLE_COLUMNS))
+
+
+@command("set")
+@key_argument
+@click.argument("value")
+@click.option("--description", default="", help="The variable's purpose.")
+def variables_set(session: Session, key: str, value: str, description: str) -> Done:
+    """Set a variable.
+
+    VALUE - reads it from standard input, which keeps a secret out of the list of processes.
+    """
+    text = _given(value)
+    session.make()
+    session.change("variable.set", lambda conn: store.set_variable(conn, key, text, description), detail={"key": key})
+    return Done(f"Variable {key!r} is set.", {"key": key})
+
+
+@command("delete")
+@key_argument
+def variables_delete(session: Session, key: str) -> Done:
+    """Delete a variable."""
+    session.change("variable.delete", lambda conn: store.delete_variable(conn, key), detail={"key": key})
+    return Done(f"Variable {key!r} is deleted.", {"key": key})
+
+
+@command("import")
+@file_argument
+def variables_import(session: Session, file: str) -> Done:
+    """Set variables from a JSON file; - is standard input.
+
+    The file is an object that maps each key to its value, or to {"value": …, "description": …}, as Airflow writes it.
+    """
+    content = _read_object(file, "variables", dict[str, Any])
+    parsed = {key: _value_and_description(value) for key, value in sorted(content.items())}
+
+    def write(conn: DatabaseConnection) -> None:
+        for key, (value, description) in parsed.items():
+            store.set_variable(conn, key, value, description)
+
+    return _import(session, "variable", write, "keys", [*parsed])
+
+
+@command("export")
+@file_argument
+def variables_export(session: Session, file: str) -> Done | None:
+    """Write all variables, including secret ones, as a JSON file that `import` reads; - is standard output."""
+    rows = session.read(store.list_variables)
+    content = {
+        row.key: {"value": row.value, "description": row.description} if row.description else row.value for row in rows
+    }
+    return _write_private(file, "variable", content)
+
+
+def _value_and_description(value: Any) -> tuple[str, str]:
+    description = ""
+    if isinstance(value, dict) and "value" in value and set(value) <= {"value", "description"}:
+        value, description = value["value"], str(value.get("description") or "")
+    return value if isinstance(value, str) else msgspec.json.encode(value).decode(), description
+
+
+@command("list", tables=True)
+def connections_list(session: Session) -> Listing:
+    """List the connections. Passwords are hidden, and without the key there are only names and types."""
+    try:
+        rows = [_shown(row) for row in session.read(store.list_connections)]
+    except SecretsUnreadable as exc:
+        note(f"Warning: of the connections, only these fields can be read. {exc}")
+        found = session.read(store.connection_names)
+        rows = [dict(zip(("conn_id", "conn_type", "description"), names, strict=True)) for names in found]
+    nothing = "There are no connections."
+    return Listing(CONNECTION_COLUMNS, rows, nothing, usual=USUAL_CONNECTION_COLUMNS, spare=("description",))
+
+
+@command("get")
+@conn_id_argument
+def connections_get(session: Session, conn_id: str) -> Record:
+    """Show a connection. Its password is hidden."""
+    return Record(_shown(session.read(store.get_connection, conn_id)))
+
+
+@command("add")
+@conn_id_argument
+@click.option("--conn-uri", "uri", metavar="URI", help="All of it: type://login:password@host:port/schema; - reads it.")
+@click.option("--conn-type", help="Kind of system, e.g. postgres.")
+@click.option("--conn-description", "description", help="Text for people.")
+@click.option("--conn-host", "host", help="Host name or address.")
+@click.option("--conn-login", "login", help="User name.")
+@click.option("--conn-password", "password", help="Password; - reads it from standard input.")
+@click.option("--conn-schema", "schema", help="Database, or the like.")
+@click.option("--conn-port", "port", type=click.IntRange(0, 65535), help="Port.")
+@click.option("--conn-extra", "extra", metavar="JSON", help="More, as an object.")
+def connections_add(session: Session, conn_id: str, uri: str | None, password: str | None, **parts: Any) -> Done:
+    """Add a connection: by its URI, or by its parts.
+
+    Standard input keeps a secret out of the list of processes.
+    """
+    added = _checked(conn_id, {"uri": _given(uri), "password": _given(password), **parts})
+    session.make()
+    session.change("connection.add", lambda conn: store.add_connection(conn, added), detail={"conn_id": conn_id})
+    return Done(f"Connection {conn_id!r} is added.", {"conn_id": conn_id})
+
+
+@command("delete")
+@conn_id_argument
+def connections_delete(session: Session, conn_id: str) -> Done:
+    """Delete a connection."""
+    session.change(
+        "connection.delete", lambda conn: store.delete_connection(conn, conn_id), detail={"conn_id": conn_id}
+    )
+    return Done(f"Connection {conn_id!r} is deleted.", {"conn_id": conn_id})
+
+
+@command("import")
+@file_argument
+def connections_import(session: Session, file: str) -> Done:
+    """Set connections from a JSON file; - is standard input.
+
+    The file is an object: by conn_id its parts, or its URI, as Airflow writes it.
+    """
+    rows = []
+    for conn_id, value in sorted(_read_object(file, "connections", dict[str, dict[str, Any] | str]).items()):
+        parts = {"uri": value} if isinstance(value, str) else value
+        if unknown := set(parts) - {*FIELDS, "uri"}:
+            fail(f"{file}: the connection {conn_id!r} has unknown fields: {', '.join(sorted(unknown))}")
+        rows.append(_checked(conn_id, parts))
+
+    def write(conn: DatabaseConnection) -> None:
+        for row in rows:
+            store.set_connection(conn, row)
+
+    return _import(session, "connection", write, "conn_ids", [row.conn_id for row in rows])
+
+
+@command("export")
+@file_argument
+def connections_export(session: Session, file: str) -> Done | None:
+    """Write all connections, with their passwords, as a JSON file that `import` reads; - is standard output."""
+    rows = session.read(store.list_connections)
+    return _write_private(file, "connection", {row.conn_id: fields_of(row, FIELDS) for row in rows})
+
+
+def _checked(conn_id: str, parts: dict[str, Any]) -> store.ConnectionRow:
+    try:
+        made = Connection(conn_id, **parts)
+    except (AsynschedException, ValueError, TypeError) as exc:
+        fail(str(exc))
+    if not made.conn_type:
+        fail(f"The connection {conn_id!r} needs a type: give --conn-type, or a URI that begins with one.")
+    if made.extra and not isinstance(_json(made.extra), dict):
+        fail(f"The connection {conn_id!r}: its extra is not a JSON object.")
+    return store.ConnectionRow(conn_id, **fields_of(made, FIELDS))
+
+
+def _shown(row: store.ConnectionRow) -> dict[str, Any]:
+    shown = fields_of(row, CONNECTION_COLUMNS)
+    shown["password"] = HIDDEN if row.password else row.password
+    extra = _json(row.extra) if row.extra else None
+    if isinstance(extra, dict):
+        shown["extra"] = msgspec.json.encode(_without_secrets(extra)).decode()
+    return shown
+
+
+def _json(text: str) -> Any:
+    try:
+        return msgspec.json.decode(text)
+    except msgspec.DecodeError:
+        return None
+
+
+def _without_secrets(value: Any) -> Any:
+    """Return a JSON value in which every field with the name of a secret is hidden."""
+    if isinstance(value, dict):
+        return {key: HIDDEN if is_sensitive(key) else _without_secrets(item) for key, item in value.items()}
+    return [_without_secrets(item) for item in value] if isinstance(value, list) else value
+
+
+def _given(value: T) -> T | str:
+    """Return the value of an argument, `-` replaced by the text of standard input."""
+    return sys.stdin.read().rstrip("\n") if value == STANDARD_STREAM else value
+
+
+def _read_object(file: str, what: str, form: type[T]) -> T:
+    """Return the content of a JSON file, which has this form. Ends the command if it cannot be read."""
+    try:
+        text = sys.stdin.read() if file == STANDARD_STREAM else Path(file).read_text(encoding="utf-8")
+        return msgspec.json.decode(text, type=form)
+    except OSError as exc:
+        fail(f"{file}: the file cannot be read: {exc.strerror}")
+    except UnicodeDecodeError:
+        fail(f"{file}: the file is not UTF-8.")
+    except msgspec.DecodeError as exc:
+        fail(f"{file}: not a JSON object of {what}: {exc}")
+
+
+def _import(
+    session: Session, what: str, write: Callable[[DatabaseConnection], None], field: str, names: list[str]
+) -> Done:
+    session.make()
+    session.change(f"{what}.import", write, detail={field: names})
+    return Done(f"{are(len(names), what)} set.", {field: names})
+
+
+def _write_private(file: str, what: str, content: Mapping[str, Any]) -> Done | None:
+    """Write an object as JSON, into a file that only its user can read. Returns the command's answer."""
+    text = msgspec.json.format(msgspec.json.encode(content), indent=2) + b"\n"
+    if file == STANDARD_STREAM:
+        sys.stdout.write(text.decode())
+        return None
+    try:
+        descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+        with os.fdopen(descriptor, "wb") as opened:
+            os.fchmod(descriptor, 0o600)
+            opened.write(text)
+    except OSError as exc:
+        fail(f"{file}: the file cannot be written: {exc.strerror}")
+    return Done(f"{are(len(content), what)} written to {file}.", {"file": file, "count": len(content)})
