@@ -5,14 +5,14 @@ Source: Apache Airflow's `airflow.sdk.definitions.asset.decorators`.
 
 from __future__ import annotations
 
-from asynsched.authoring.assets import Asset, AssetRef, BaseAsset
+from asynsched.authoring.assets import Asset, AssetRef, BaseAsset, Combination
 from asynsched.authoring.dag import DAG
 from asynsched.authoring.operators.python import PythonOperator, describe_outlets, finished
 from asynsched.errors import DagError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator, Mapping
+    from collections.abc import Callable, Collection, Mapping
     from typing import Any
 
     from asynsched.authoring.running.context import Context
@@ -57,20 +57,16 @@ class AssetDefinition(Asset):
         self.__doc__ = function.__doc__
 
 
-class MultiAssetDefinition(BaseAsset):
+class MultiAssetDefinition(Combination):
     """Several assets with the function that updates them, made by `@asset.multi`. A schedule waits for all of them."""
 
+    _word = "all"
+
     def __init__(self, function: Callable[..., Any], outlets: Collection[BaseAsset]) -> None:
+        super().__init__(*outlets)
         self.function = function
-        self.outlets = tuple(outlets)
+        self.outlets = self.objects
         self.__doc__ = function.__doc__
-
-    def as_expression(self) -> dict[str, Any]:
-        return {"all": [outlet.as_expression() for outlet in self.outlets]}
-
-    def iter_leaves(self) -> Iterator[Any]:
-        for outlet in self.outlets:
-            yield from outlet.iter_leaves()
 
 
 class _DagMaker:

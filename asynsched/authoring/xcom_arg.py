@@ -37,9 +37,7 @@ class ResultArg(ResolveMixin, DependencyMixin):
     def roots(self) -> list[BaseOperator]:
         return [operator for operator, _ in self.iter_references()]
 
-    @property
-    def leaves(self) -> list[BaseOperator]:
-        return [operator for operator, _ in self.iter_references()]
+    leaves = roots
 
     def map(self, f: Callable[[Any], Any]) -> ResultArg:
         """Apply a function to each value.

@@ -351,9 +351,7 @@ class BaseOperator(DAGNode, Templater, metaclass=BaseOperatorMeta):
     def roots(self) -> list[BaseOperator]:
         return [self]
 
-    @property
-    def leaves(self) -> list[BaseOperator]:
-        return [self]
+    leaves = roots
 
     @property
     def output(self) -> XComArg:
