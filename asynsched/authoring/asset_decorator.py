@@ -7,7 +7,9 @@ from __future__ import annotations
 
 from asynsched.authoring.assets import Asset, AssetRef, BaseAsset, Combination
 from asynsched.authoring.dag import DAG
+from asynsched.authoring.exceptions import AsynschedNotFoundException
 from asynsched.authoring.operators.python import PythonOperator, describe_outlets, finished
+from asynsched.authoring.supervisor import ask_or_none
 from asynsched.errors import DagError
 
 TYPE_CHECKING = False
@@ -43,9 +45,12 @@ class AssetOperator(PythonOperator):
     def _argument(self, name: str, default: Any, context: Context) -> Any:
         if default is not _REQUIRED:
             return default
-        if name == "context":
-            return context
-        return self.definition if name == "self" else _asset_of_name(name)
+        if name in ("context", "self"):
+            return context if name == "context" else self.definition
+        found = ask_or_none("asset_get", name=name)
+        if found is None:
+            raise AsynschedNotFoundException(f"there is no asset {name!r}")
+        return Asset(found["name"], found["uri"], group=found["group_name"], extra=found["extra"])
 
 
 class AssetDefinition(Asset):
@@ -174,13 +179,3 @@ def _parameters(function: Callable[..., Any]) -> list[tuple[str, Any]]:
             continue
         found.append((parameter.name, parameter.default if has_default else _REQUIRED))
     return found
-
-
-def _asset_of_name(name: str) -> Asset:
-    from asynsched.authoring.exceptions import AsynschedNotFoundException
-    from asynsched.authoring.supervisor import ask_or_none
-
-    found = ask_or_none("asset_get", name=name)
-    if found is None:
-        raise AsynschedNotFoundException(f"there is no asset {name!r}")
-    return Asset(found["name"], found["uri"], group=found["group_name"], extra=found["extra"])
