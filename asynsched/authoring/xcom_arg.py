@@ -56,9 +56,7 @@ class ResultArg(ResolveMixin, DependencyMixin):
         Args:
             fill: `fillvalue=`: the longest result sets the length, and this value fills the gaps.
 
-        Raises:
-            TypeError: One of them is not the result of a task.
-            DagError: One of them is not a return value: nothing else can be mapped over.
+        Raises the errors of `concat`.
         """
         from asynsched.authoring.mapped_results import ZippedArg
 
