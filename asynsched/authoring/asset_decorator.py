@@ -5,14 +5,16 @@ Source: Apache Airflow's `airflow.sdk.definitions.asset.decorators`.
 
 from __future__ import annotations
 
-from asynsched.authoring.assets import Asset, AssetRef, BaseAsset
+from asynsched.authoring.assets import Asset, AssetRef, BaseAsset, Combination
 from asynsched.authoring.dag import DAG
+from asynsched.authoring.exceptions import AsynschedNotFoundException
 from asynsched.authoring.operators.python import PythonOperator, describe_outlets, finished
+from asynsched.authoring.supervisor import ask_or_none
 from asynsched.errors import DagError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator, Mapping
+    from collections.abc import Callable, Collection, Mapping
     from typing import Any
 
     from asynsched.authoring.running.context import Context
@@ -43,9 +45,12 @@ class AssetOperator(PythonOperator):
     def _argument(self, name: str, default: Any, context: Context) -> Any:
         if default is not _REQUIRED:
             return default
-        if name == "context":
-            return context
-        return self.definition if name == "self" else _asset_of_name(name)
+        if name in ("context", "self"):
+            return context if name == "context" else self.definition
+        found = ask_or_none("asset_get", name=name)
+        if found is None:
+            raise AsynschedNotFoundException(f"there is no asset {name!r}")
+        return Asset(found["name"], found["uri"], group=found["group_name"], extra=found["extra"])
 
 
 class AssetDefinition(Asset):
@@ -57,20 +62,16 @@ class AssetDefinition(Asset):
         self.__doc__ = function.__doc__
 
 
-class MultiAssetDefinition(BaseAsset):
+class MultiAssetDefinition(Combination):
     """Several assets with the function that updates them, made by `@asset.multi`. A schedule waits for all of them."""
 
+    _word = "all"
+
     def __init__(self, function: Callable[..., Any], outlets: Collection[BaseAsset]) -> None:
+        super().__init__(*outlets)
         self.function = function
-        self.outlets = tuple(outlets)
+        self.outlets = self.objects
         self.__doc__ = function.__doc__
-
-    def as_expression(self) -> dict[str, Any]:
-        return {"all": [outlet.as_expression() for outlet in self.outlets]}
-
-    def iter_leaves(self) -> Iterator[Any]:
-        for outlet in self.outlets:
-            yield from outlet.iter_leaves()
 
 
 class _DagMaker:
@@ -178,13 +179,3 @@ def _parameters(function: Callable[..., Any]) -> list[tuple[str, Any]]:
             continue
         found.append((parameter.name, parameter.default if has_default else _REQUIRED))
     return found
-
-
-def _asset_of_name(name: str) -> Asset:
-    from asynsched.authoring.exceptions import AsynschedNotFoundException
-    from asynsched.authoring.supervisor import ask_or_none
-
-    found = ask_or_none("asset_get", name=name)
-    if found is None:
-        raise AsynschedNotFoundException(f"there is no asset {name!r}")
-    return Asset(found["name"], found["uri"], group=found["group_name"], extra=found["extra"])

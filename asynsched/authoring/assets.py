@@ -146,7 +146,7 @@ class AssetAlias(_Leaf):
         return {"alias": {"name": self.name, "group": self.group}}
 
 
-class _Combination(BaseAsset):
+class Combination(BaseAsset):
     """A combination of assets and expressions. Raises TypeError for other objects."""
 
     _word = ""
@@ -168,7 +168,7 @@ class _Combination(BaseAsset):
         return f"{type(self).__name__}({', '.join(map(repr, self.objects))})"
 
 
-class AssetAny(_Combination):
+class AssetAny(Combination):
     """Met when any of its parts is met: `a | b`."""
 
     _word = "any"
@@ -177,7 +177,7 @@ class AssetAny(_Combination):
         return AssetAny(*self.objects, other) if isinstance(other, BaseAsset) else NotImplemented
 
 
-class AssetAll(_Combination):
+class AssetAll(Combination):
     """Met when all of its parts are met: `a & b`, or a list of assets as `schedule`."""
 
     _word = "all"

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from _collections_abc import Mapping  # without `collections`, which is not worth its import to every DAG file
+
 from asynsched.authoring.exceptions import ParamValidationError
 from asynsched.authoring.json_values import with_text_keys
 from asynsched.authoring.xcom_arg import ResolveMixin
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator
     from typing import Any
 
     from asynsched.authoring.dag import DAG
@@ -103,7 +105,7 @@ class Param:
         return f"Param({self.value!r})"
 
 
-class ParamsDict:
+class ParamsDict(Mapping["str", "Any"]):
     """Params by name; reading one returns its value, as in a dict."""
 
     def __init__(self, params: Mapping[str, Any] | None = None, *, owner: str = "params") -> None:
@@ -123,10 +125,6 @@ class ParamsDict:
     def __getitem__(self, name: str) -> Any:
         return self._naming(name, self._params[name].resolve)
 
-    def get(self, name: str, default: Any = None) -> Any:
-        """Return the value of a param, or `default` if it does not exist."""
-        return self[name] if name in self._params else default
-
     def get_param(self, name: str) -> Param:
         """Return the param itself. Raises KeyError."""
         return self._params[name]
@@ -145,18 +143,6 @@ class ParamsDict:
                 self._params[name] = Param(other[name], known.description, schema=known.schema)
             else:
                 self[name] = other[name]
-
-    def keys(self) -> Iterable[str]:
-        """Return the names in order."""
-        return self._params.keys()
-
-    def items(self) -> list[tuple[str, Any]]:
-        """Return the names and values in order."""
-        return [(name, self[name]) for name in self._params]
-
-    def values(self) -> list[Any]:
-        """Return the values in order."""
-        return [self[name] for name in self._params]
 
     def validate(self) -> dict[str, Any]:
         """Return all values. Raises ParamValidationError naming the first param without a valid value."""

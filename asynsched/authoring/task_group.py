@@ -94,9 +94,7 @@ class TaskGroup(DAGNode):
         """The id with the prefixes of the enclosing groups; None for a DAG's root group."""
         return self._group_id
 
-    @property
-    def node_id(self) -> str | None:
-        return self._group_id
+    node_id = group_id
 
     @property
     def is_root(self) -> bool:

@@ -265,15 +265,9 @@ class TaskFunction(DecoratedFunction):
         return self._mapped(ExpandProduct(self._who, kwargs))
 
     def expand_kwargs(self, kwargs: Any, *, strict: bool = True) -> XComArg:
-        """Make a mapped task, with one instance for each dict of arguments.
+        """Make a mapped task, with one instance for each dict of arguments, like an operator's `expand_kwargs`.
 
-        Args:
-            kwargs: A list of dicts, or the result of a task that returns one.
-            strict: Fail an instance whose dict repeats an argument of `partial`. If False, the dict overrides it.
-
-        Raises:
-            TypeError: `kwargs` is neither.
-            DagError: Its trigger rule does not wait for the values.
+        Raises also DagError if its trigger rule does not wait for the values.
         """
         expand_input = ExpandKwargs(self._who, kwargs)
         if not isinstance(kwargs, ResultArg) and any(True for _ in expand_input.iter_references()):

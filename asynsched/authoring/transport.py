@@ -12,6 +12,8 @@ from __future__ import annotations
 
 import datetime as dt
 
+from asynsched.timetables.zones import iana_name
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -173,7 +175,7 @@ def _write_iso(value: Any, _: str) -> Any:
 
 def _write_instant(value: dt.datetime, _: str) -> dict[str, Any]:
     # A subclass may have another `isoformat`.
-    return {"at": dt.datetime.isoformat(value), "fold": value.fold, "zone": _zone_name(value.tzinfo)}
+    return {"at": dt.datetime.isoformat(value), "fold": value.fold, "zone": iana_name(value.tzinfo)}
 
 
 def _read_instant(value: dict[str, Any]) -> dt.datetime:
@@ -203,13 +205,8 @@ def _read_pendulum_date(value: str) -> Any:
     return pendulum.Date.fromisoformat(value)
 
 
-def _zone_name(zone: dt.tzinfo | None) -> str | None:
-    names = (getattr(zone, attribute, None) for attribute in ("key", "name", "zone"))
-    return next((name for name in names if isinstance(name, str)), None)
-
-
 def _write_zone(value: dt.tzinfo, what: str) -> str:
-    name = _zone_name(value)
+    name = iana_name(value)
     if name is None:
         raise TypeError(f"{what} contains a timezone without a name, {value!r}: pass on its name")
     return name

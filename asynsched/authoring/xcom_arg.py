@@ -37,9 +37,7 @@ class ResultArg(ResolveMixin, DependencyMixin):
     def roots(self) -> list[BaseOperator]:
         return [operator for operator, _ in self.iter_references()]
 
-    @property
-    def leaves(self) -> list[BaseOperator]:
-        return [operator for operator, _ in self.iter_references()]
+    leaves = roots
 
     def map(self, f: Callable[[Any], Any]) -> ResultArg:
         """Apply a function to each value.
@@ -58,9 +56,7 @@ class ResultArg(ResolveMixin, DependencyMixin):
         Args:
             fill: `fillvalue=`: the longest result sets the length, and this value fills the gaps.
 
-        Raises:
-            TypeError: One of them is not the result of a task.
-            DagError: One of them is not a return value: nothing else can be mapped over.
+        Raises the errors of `concat`.
         """
         from asynsched.authoring.mapped_results import ZippedArg
 

@@ -20,19 +20,6 @@ if TYPE_CHECKING:
         timetable_from_schedule,
     )
 
-_MODULES = {
-    "base": "DagRunInfo DataInterval KnownTimetable TimeRestriction Timetable",
-    "decoding": "CustomTimetable PlannedInterval PlannedRun TimetablePlan decode",
-    "repeating": (
-        "CronDataIntervalTimetable CronTriggerTimetable DeltaDataIntervalTimetable DeltaTriggerTimetable"
-        " MultipleCronTriggerTimetable"
-    ),
-    "simple": (
-        "AssetOrTimeSchedule ContinuousTimetable EventsTimetable NullTimetable OnceTimetable timetable_from_schedule"
-    ),
-}
-_HOMES = {name: module for module, names in _MODULES.items() for name in names.split()}
-
 __all__ = [
     "AssetOrTimeSchedule", "ContinuousTimetable", "CronDataIntervalTimetable", "CronTriggerTimetable",
     "CustomTimetable", "DagRunInfo", "DataInterval", "DeltaDataIntervalTimetable", "DeltaTriggerTimetable",
@@ -43,11 +30,13 @@ __all__ = [
 
 
 def __getattr__(name: str) -> object:
-    module = _HOMES.get(name)
-    if module is None:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from importlib import import_module
+    if name in __all__:
+        from importlib import import_module
 
-    value: object = getattr(import_module(f"{__name__}.{module}"), name)
-    globals()[name] = value
-    return value
+        # Each of these modules loads more than the one before it.
+        for home in ("base", "simple", "repeating", "decoding"):
+            names = vars(import_module(f"{__name__}.{home}"))
+            if name in names:
+                globals()[name] = names[name]
+                return names[name]
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -37,6 +37,13 @@ _N_FIELDS_WITH_YEAR = 7
 _SOME_DAY = datetime(2000, 1, 1)  # noqa: DTZ001 - a wall clock has no zone
 
 
+GapPolicy = Literal["skip", "shift"]
+FoldPolicy = Literal["first", "last", "both"]
+
+_VICINITY = timedelta(hours=25)
+"""A clock change moves the clock by at most a day, so only changes within this time matter."""
+
+
 @lru_cache(maxsize=4096)
 def _expand(expression: str) -> "croniter":
     """Return a croniter for a valid expression. It is never moved; its copies are."""
@@ -94,12 +101,24 @@ class CronSchedule:
     Args:
         cron: Five fields, six with seconds last, seven with the year, or a preset.
         zone: The timezone, as a name or a tzinfo.
+        gap: The policy for skipped times. None means that of Airflow: `skip` for an expression for every hour, and
+            `shift` for others.
+        fold: The policy for repeated times. None means that of Airflow: `both` for an expression for every hour, and
+            `last` for others.
+
+    Attributes:
+        policy: The given policies, for the serialized form.
 
     Raises:
-        TimetableError: The expression or the timezone is invalid; the message names it.
+        TimetableError: The expression, the timezone or a policy is invalid; the message names it.
     """
 
-    def __init__(self, cron: str, zone: str | tzinfo) -> None:
+    def __init__(
+        self, cron: str, zone: str | tzinfo, gap: GapPolicy | None = None, fold: FoldPolicy | None = None
+    ) -> None:
+        for name, value, allowed in (("gap", gap, GapPolicy), ("fold", fold, FoldPolicy)):
+            if value is not None and value not in get_args(allowed):
+                raise TimetableError(f"{name} must be one of {', '.join(get_args(allowed))}, not {value!r}")
         if not isinstance(cron, str):
             raise TimetableError(f"a cron expression must be a str, not {type(cron).__name__}: {cron!r}")
         self.expression = PRESETS.get(cron, cron)
@@ -107,14 +126,12 @@ class CronSchedule:
         self.zone_name = zone_name(self.zone)
         self._cron = _expand(self.expression)
         self._every_hour = self._cron.expanded[1] == ["*"]
+        self.policy = {name: value for name, value in (("gap", gap), ("fold", fold)) if value is not None}
+        self._gap = gap or ("skip" if self._every_hour else "shift")
+        self._fold = fold or ("both" if self._every_hour else "last")
 
     def __str__(self) -> str:
         return self.expression
-
-    @property
-    def policy(self) -> dict[str, str]:
-        """The policy for clock changes, for the serialized form; empty for that of Airflow."""
-        return {}
 
     @property
     def description(self) -> str:
@@ -126,6 +143,8 @@ class CronSchedule:
 
         Raises TimetableError if the result is outside of the calendar. The other methods raise it too.
         """
+        if self.policy:
+            return self._nearest(current, back=False)
         wall = wall_clock(current, self.zone)
         found = self._step(wall)
         if found is None:
@@ -145,6 +164,8 @@ class CronSchedule:
 
         Around a clock change, as in Airflow, the result may be `current` itself, or later.
         """
+        if self.policy:
+            return self._nearest(current, back=True)
         wall = wall_clock(current, self.zone)
         found = self._step(wall, back=True)
         if found is None:
@@ -174,74 +195,6 @@ class CronSchedule:
 
     def _step(self, wall: datetime, *, back: bool = False) -> datetime | None:
         return _step(self.expression, wall, back)
-
-
-def describe(expression: str, n_fields: int) -> str:
-    """Return a sentence for a cron expression; empty if it has more than five fields, or cannot be described.
-
-    If both the day of the month and the day of the week are given, the sentence says that either is enough.
-
-    Source: Airflow's descriptions, which exclude six fields because libraries disagree about their order.
-    """
-    fields = expression.split()
-    if n_fields > 5 or len(fields) != 5:
-        return ""
-    minute, hour, day, month, weekday = fields
-    if day == "*" or weekday == "*":
-        return _sentence(expression)
-    by_day = _sentence(f"{minute} {hour} {day} {month} *")
-    by_weekday = _sentence(f"{minute} {hour} * {month} {weekday}")
-    return f"{by_day} (or) {by_weekday}" if by_day and by_weekday else ""
-
-
-def _sentence(expression: str) -> str:
-    from cron_descriptor import (
-        CasingTypeEnum,
-        ExpressionDescriptor,
-        FormatException,
-        MissingFieldException,
-        WrongArgumentException,
-    )
-
-    try:
-        descriptor = ExpressionDescriptor(expression, casing_type=CasingTypeEnum.Sentence, use_24hour_time_format=True)
-        return str(descriptor.get_description())
-    except (FormatException, MissingFieldException, WrongArgumentException, ValueError):
-        return ""
-
-
-GapPolicy = Literal["skip", "shift"]
-FoldPolicy = Literal["first", "last", "both"]
-
-_VICINITY = timedelta(hours=25)
-"""A clock change moves the clock by at most a day, so only changes within this time matter."""
-
-
-class PolicyCronSchedule(CronSchedule):
-    """A cron expression with a policy for clock changes.
-
-    Args:
-        gap: The policy for skipped times. None means that of Airflow: `skip` for an expression for every hour, and
-            `shift` for others.
-        fold: The policy for repeated times. None means that of Airflow: `both` for an expression for every hour, and
-            `last` for others.
-    """
-
-    def __init__(self, cron: str, zone: str | tzinfo, gap: GapPolicy | None, fold: FoldPolicy | None) -> None:
-        super().__init__(cron, zone)
-        self._given = {"gap": gap, "fold": fold}
-        self._gap = gap or ("skip" if self._every_hour else "shift")
-        self._fold = fold or ("both" if self._every_hour else "last")
-
-    @property
-    def policy(self) -> dict[str, str]:
-        return {name: value for name, value in self._given.items() if value is not None}
-
-    def next(self, current: datetime) -> datetime | None:
-        return self._nearest(current, back=False)
-
-    def previous(self, current: datetime) -> datetime | None:
-        return self._nearest(current, back=True)
 
     def _nearest(self, current: datetime, *, back: bool) -> datetime | None:
         slack, nearer, sign = self._largest_change(current), max if back else min, -1 if back else 1
@@ -280,9 +233,35 @@ class PolicyCronSchedule(CronSchedule):
         return max(abs(after - before) for before, after in pairwise(offsets))
 
 
-def cron_schedule(cron: str, zone: str | tzinfo, gap: GapPolicy | None, fold: FoldPolicy | None) -> CronSchedule:
-    """Return the schedule of an expression, with a policy if there is one. Raises TimetableError if one is invalid."""
-    for name, value, policy in (("gap", gap, GapPolicy), ("fold", fold, FoldPolicy)):
-        if value is not None and value not in get_args(policy):
-            raise TimetableError(f"{name} must be one of {', '.join(get_args(policy))}, not {value!r}")
-    return CronSchedule(cron, zone) if gap is None and fold is None else PolicyCronSchedule(cron, zone, gap, fold)
+def describe(expression: str, n_fields: int) -> str:
+    """Return a sentence for a cron expression; empty if it has more than five fields, or cannot be described.
+
+    If both the day of the month and the day of the week are given, the sentence says that either is enough.
+
+    Source: Airflow's descriptions, which exclude six fields because libraries disagree about their order.
+    """
+    fields = expression.split()
+    if n_fields > 5 or len(fields) != 5:
+        return ""
+    minute, hour, day, month, weekday = fields
+    if day == "*" or weekday == "*":
+        return _sentence(expression)
+    by_day = _sentence(f"{minute} {hour} {day} {month} *")
+    by_weekday = _sentence(f"{minute} {hour} * {month} {weekday}")
+    return f"{by_day} (or) {by_weekday}" if by_day and by_weekday else ""
+
+
+def _sentence(expression: str) -> str:
+    from cron_descriptor import (
+        CasingTypeEnum,
+        ExpressionDescriptor,
+        FormatException,
+        MissingFieldException,
+        WrongArgumentException,
+    )
+
+    try:
+        descriptor = ExpressionDescriptor(expression, casing_type=CasingTypeEnum.Sentence, use_24hour_time_format=True)
+        return str(descriptor.get_description())
+    except (FormatException, MissingFieldException, WrongArgumentException, ValueError):
+        return ""

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from asynsched.errors import TimetableError
 from asynsched.timetables.base import DagRunInfo, DataInterval, KnownTimetable, TimeRestriction
-from asynsched.timetables.cron import CronSchedule, FoldPolicy, GapPolicy, cron_schedule
+from asynsched.timetables.cron import CronSchedule, FoldPolicy, GapPolicy
 from asynsched.timetables.delta import Delta
 
 if TYPE_CHECKING:
@@ -91,7 +91,7 @@ class CronDataIntervalTimetable(_DataIntervalTimetable):
     def __init__(
         self, cron: str, timezone: str | tzinfo, *, gap: GapPolicy | None = None, fold: FoldPolicy | None = None
     ) -> None:
-        self._cron = cron_schedule(cron, timezone, gap, fold)
+        self._cron = CronSchedule(cron, timezone, gap, fold)
         super().__init__(self._cron)
 
     def serialize(self) -> dict[str, Any]:
@@ -239,7 +239,7 @@ class CronTriggerTimetable(_TriggerTimetable):
         gap: GapPolicy | None = None,
         fold: FoldPolicy | None = None,
     ) -> None:
-        self._cron = cron_schedule(cron, timezone, gap, fold)
+        self._cron = CronSchedule(cron, timezone, gap, fold)
         if not isinstance(run_immediately, bool | timedelta):
             raise TimetableError(f"run_immediately must be True, False or a timedelta, not {run_immediately!r:.100}")
         self._run_immediately = run_immediately

@@ -40,18 +40,15 @@ def _fixed_offset(name: str) -> tzinfo:
         raise TimetableError(f"{name!r} is not an offset from UTC; write it as +HH:MM") from exc
 
 
+def iana_name(zone: tzinfo | None) -> str | None:
+    """Return the IANA name of a timezone of the standard library, pendulum or pytz; None if it has none."""
+    names = (getattr(zone, attribute, None) for attribute in ("key", "name", "zone"))
+    return next((name for name in names if isinstance(name, str) and name), None)
+
+
 def zone_name(zone: tzinfo) -> str:
-    """Return the name for `zone_named`: the IANA name (also of pendulum's and pytz's zones), or the offset."""
-    for attribute in ("key", "name", "zone"):
-        name = getattr(zone, attribute, None)
-        if isinstance(name, str) and name:
-            return name
-    offset = zone.utcoffset(None)
-    if not offset:
-        return "UTC"
-    sign = "-" if offset < timedelta() else "+"
-    minutes, seconds = divmod(abs(offset) // timedelta(seconds=1), 60)
-    return f"{sign}{minutes // 60:02}:{minutes % 60:02}" + (f":{seconds:02}" if seconds else "")
+    """Return the name for `zone_named`: the IANA name, or the offset."""
+    return iana_name(zone) or str(timezone(zone.utcoffset(None) or timedelta())).removeprefix("UTC") or "UTC"
 
 
 def as_zone(value: str | tzinfo) -> tzinfo:

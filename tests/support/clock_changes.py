@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 from functools import cache
 from zoneinfo import ZoneInfo, available_timezones
 
-from asynsched.timetables.cron import cron_schedule
+from asynsched.timetables.cron import CronSchedule
 
 BEGIN, END = datetime(2000, 1, 1, tzinfo=UTC), datetime(2041, 1, 1, tzinfo=UTC)
 _STEP = timedelta(days=3)
@@ -67,7 +67,7 @@ def daily_disagreement(zone: str, change: Change, gap: str | None, fold: str | N
         for day in range(-3, 4)
         for instant in _instants(middle + timedelta(days=day), clock, change, gap or "shift", fold or "last")
     })  # fmt: skip
-    schedule = cron_schedule(f"{middle.minute} {middle.hour} * * *", zone, gap, fold)
+    schedule = CronSchedule(f"{middle.minute} {middle.hour} * * *", zone, gap, fold)
     forth, back = [], []
     instant = wanted[0] - timedelta(seconds=1)
     while (instant := schedule.next(instant)) <= wanted[-1]:

@@ -90,11 +90,6 @@ class BaseOperator(DAGNode, Templater, metaclass=BaseOperatorMeta):
     trigger_rule: str
     upstream_task_ids: set[str]
     downstream_task_ids: set[str]
-    retries: int
-    retry_delay: dt.timedelta
-    retry_exponential_backoff: float
-    max_retry_delay: dt.timedelta | None
-    execution_timeout: dt.timedelta | None
     doc: str | None
     doc_json: str | None
     doc_md: str | None
@@ -351,9 +346,7 @@ class BaseOperator(DAGNode, Templater, metaclass=BaseOperatorMeta):
     def roots(self) -> list[BaseOperator]:
         return [self]
 
-    @property
-    def leaves(self) -> list[BaseOperator]:
-        return [self]
+    leaves = roots
 
     @property
     def output(self) -> XComArg:

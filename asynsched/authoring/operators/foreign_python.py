@@ -259,8 +259,6 @@ class PythonVirtualenvOperator(BaseForeignPythonOperator):
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
-        if python_version is not None and not isinstance(python_version, str):
-            raise DagError(f"task {self.task_id!r}: python_version must be a string such as '3.12'")
         self.requirements = _texts(requirements)
         self.python_version = python_version
         self.system_site_packages = system_site_packages

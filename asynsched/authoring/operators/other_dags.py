@@ -24,9 +24,6 @@ if TYPE_CHECKING:
 
     from asynsched.authoring.running.context import Context
 
-XCOM_RUN_ID = "trigger_run_id"
-XCOM_DAG_ID = "trigger_dag_id"
-
 
 class DagRunAlreadyExists(AsynschedException):
     """A run with this run_id or logical date already exists."""
@@ -96,10 +93,10 @@ class TriggerDagRunOperator(BaseOperator):
         self.deferrable = deferrable
 
     def execute(self, context: Context) -> None:
-        context["ti"].xcom_push(key=XCOM_DAG_ID, value=self.trigger_dag_id)
+        context["ti"].xcom_push(key="trigger_dag_id", value=self.trigger_dag_id)
         run_id = self._trigger()
         self.log.info("Triggered the run %s of the DAG %s", run_id, self.trigger_dag_id)
-        context["ti"].xcom_push(key=XCOM_RUN_ID, value=run_id)
+        context["ti"].xcom_push(key="trigger_run_id", value=run_id)
         if not self.wait_for_completion:
             return
         if self.deferrable:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from asynsched.authoring.operators.arguments import TAKES_KEYWORDS
 from asynsched.authoring.operators.base import BaseOperator
 from asynsched.authoring.operators.branch import BaseBranchOperator
 from asynsched.errors import DagError
@@ -13,9 +14,6 @@ if TYPE_CHECKING:
     from typing import Any, ClassVar
 
     from asynsched.authoring.running.context import Context
-
-CO_VARKEYWORDS = 0x08
-"""The constant of `inspect`, which takes longer to load than all authoring names."""
 
 
 class PythonOperator(BaseOperator):
@@ -187,7 +185,7 @@ def _parameters_of(function: Callable[..., Any]) -> tuple[Sequence[str], Sequenc
     if code is not None:
         end = code.co_argcount + code.co_kwonlyargcount
         positional, others = code.co_varnames[: code.co_argcount], code.co_varnames[code.co_argcount : end]
-        return positional, others, bool(code.co_flags & CO_VARKEYWORDS)
+        return positional, others, bool(code.co_flags & TAKES_KEYWORDS)
     import inspect
 
     try:

@@ -47,15 +47,14 @@ class VariableAccessor:
 class VariableAccessors:
     """`var`: `var.value` and `var.json`, or in Python code `context["var"]["value"]`."""
 
-    def __init__(self, *, value: VariableAccessor, json: VariableAccessor) -> None:
-        self.value = value
-        self.json = json
+    def __init__(self) -> None:
+        self.value = VariableAccessor(parse_json=False)
+        self.json = VariableAccessor(parse_json=True)
 
     def __getitem__(self, name: str) -> VariableAccessor:
         if name not in ("value", "json"):
             raise KeyError(f"var has 'value' and 'json', not {name!r}")
-        accessor: VariableAccessor = getattr(self, name)
-        return accessor
+        return self.value if name == "value" else self.json
 
 
 class ConnectionAccessor:
@@ -360,7 +359,7 @@ def build_context(task: BaseOperator, run: RunContext, ti: TaskInstanceFacts) ->
             partial(TriggeringAssetEvents, is_triggered=dag_run.run_type == "asset_triggered")
         ),
         try_number=instance.try_number,
-        var=VariableAccessors(json=VariableAccessor(parse_json=True), value=VariableAccessor(parse_json=False)),
+        var=VariableAccessors(),
     )
     if run.logical_date is None:
         context.update(prev_start_date_success=None, prev_end_date_success=None)

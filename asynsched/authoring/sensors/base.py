@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 
 DEFAULT_TIMEOUT = dt.timedelta(days=7)
 MODES = ("poke", "reschedule")
+FINAL = (AsynschedTaskTimeout, AsynschedFailException, TaskDeferralTimeout)
+"""Errors that `soft_fail` turns into a skip."""
 
 
 class PokeReturnValue:
@@ -126,16 +128,12 @@ class BaseSensorOperator(BaseOperator):
     def resume_execution(self, next_method: str, next_kwargs: dict[str, Any] | None, context: Context) -> Any:
         try:
             return super().resume_execution(next_method, next_kwargs, context)
-        except TaskDeferralTimeout as exc:
-            self._skip_instead(exc, self.soft_fail or self.never_fail)
-            raise AsynschedSensorTimeout(str(exc)) from exc
         except AsynschedSkipException:
             raise
-        except (AsynschedTaskTimeout, AsynschedFailException) as exc:
-            self._skip_instead(exc, self.soft_fail or self.never_fail)
-            raise
-        except AsynschedException as exc:
-            self._skip_instead(exc, self.never_fail)
+        except (AsynschedTaskTimeout, AsynschedException) as exc:
+            self._skip_instead(exc)
+            if isinstance(exc, TaskDeferralTimeout):
+                raise AsynschedSensorTimeout(str(exc)) from exc
             raise
 
     def _poke_safely(self, context: Context) -> Any:
@@ -143,18 +141,15 @@ class BaseSensorOperator(BaseOperator):
             return finished(self.poke(context))
         except (AsynschedSkipException, AsynschedRescheduleException):
             raise
-        except (AsynschedTaskTimeout, AsynschedFailException) as exc:
-            self._skip_instead(exc, self.soft_fail or self.never_fail)
-            raise
-        except Exception as exc:
-            if self.silent_fail:
+        except (AsynschedTaskTimeout, Exception) as exc:
+            if self.silent_fail and not isinstance(exc, FINAL):
                 self.log.exception("Sensor poke failed")
                 return False
-            self._skip_instead(exc, self.never_fail)
+            self._skip_instead(exc)
             raise
 
-    def _skip_instead(self, error: BaseException, skips: bool) -> None:
-        if skips:
+    def _skip_instead(self, error: BaseException) -> None:
+        if self.never_fail or (self.soft_fail and isinstance(error, FINAL)):
             raise AsynschedSkipException(f"Skipping instead of failing: {error}") from error
 
     def _next_interval(self, n_pokes: int, waited: float, started_at: dt.datetime) -> float:

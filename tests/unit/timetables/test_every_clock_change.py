@@ -9,7 +9,7 @@ import pytest
 
 from asynsched.errors import TimetableError
 from asynsched.timetables import CronDataIntervalTimetable, CronTriggerTimetable, TimeRestriction, decode
-from asynsched.timetables.cron import cron_schedule
+from asynsched.timetables.cron import CronSchedule
 from tests.support.clock_changes import POLICIES, changes, daily_disagreement, zone_names
 
 
@@ -53,7 +53,7 @@ def test_an_hourly_expression_runs_in_real_time_through_every_change(policy):
     for change, zone in distinct_changes().items():
         shapes.setdefault((change.before, change.after), (zone, change))
     for zone, change in shapes.values():
-        schedule = cron_schedule("*/15 * * * *", zone, policy.get("gap"), policy.get("fold"))
+        schedule = CronSchedule("*/15 * * * *", zone, policy.get("gap"), policy.get("fold"))
         found = [change.at - timedelta(hours=2)]
         while found[-1] < change.at + timedelta(hours=2):
             found.append(schedule.next(found[-1]))
