@@ -5,8 +5,7 @@ asynchronous driver below SQLAlchemy does, takes three to four times as long.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
@@ -93,8 +92,11 @@ class SqliteDatabase(Database):
             self._idle_readers.put_nowait(reader)
 
     async def read(self, query: Query[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        async with self._reader() as reader:
+        reader = await self._idle_readers.get()
+        try:
             return await reader.run(partial(reader.queries.read, query, *args, **kwargs))
+        finally:
+            self._idle_readers.put_nowait(reader)
 
     async def write(self, query: Query[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         return await self._commits.write(lambda connection: query(connection, *args, **kwargs))
@@ -108,14 +110,6 @@ class SqliteDatabase(Database):
 
     async def _commit(self, works: list[Work[object]]) -> list[Outcome]:
         return await self._writer.run(partial(self._writer.queries.write_together, works))
-
-    @asynccontextmanager
-    async def _reader(self) -> AsyncIterator[QueryThread]:
-        reader = await self._idle_readers.get()
-        try:
-            yield reader
-        finally:
-            self._idle_readers.put_nowait(reader)
 
 
 def _has_failed(opening: asyncio.Task[_Thread]) -> bool:
