@@ -16,7 +16,7 @@ from asynsched.errors import StoreError, StoreUnavailable
 from asynsched.fernet_keys import FernetKeys
 from asynsched.store.database import Database, P, Query, T
 from asynsched.store.engines.group_commit import GroupCommit
-from asynsched.store.engines.sqlite_connection import Outcome, SqliteConnection, Synchronous, Work
+from asynsched.store.engines.sqlite_connection import SqliteConnection, Synchronous
 
 N_READERS = 2
 
@@ -83,7 +83,8 @@ class SqliteDatabase(Database):
 
     def __init__(self, path: Path, shown: str, *, synchronous: Synchronous, keys: FernetKeys | None = None) -> None:
         self._writer = QueryThread(SqliteConnection(path, shown, synchronous=synchronous, keys=keys), shown)
-        self._commits = GroupCommit(self._commit)
+        writer = self._writer
+        self._commits = GroupCommit(lambda works: writer.run(partial(writer.queries.write_together, works)))
         self._all_readers = tuple(
             QueryThread(SqliteConnection(path, shown, read_only=True, keys=keys), shown) for _ in range(N_READERS)
         )
@@ -107,9 +108,6 @@ class SqliteDatabase(Database):
             await self._commits.wait_idle()
             for connection in (*self._all_readers, self._writer):
                 await connection.close()
-
-    async def _commit(self, works: list[Work[object]]) -> list[Outcome]:
-        return await self._writer.run(partial(self._writer.queries.write_together, works))
 
 
 def _has_failed(opening: asyncio.Task[_Thread]) -> bool:
