@@ -26,10 +26,12 @@ from asynsched.store.schema import (
 )
 from asynsched.store.statements import execute_rows, for_each_dialect, insert_of, insert_or_update
 
+_FILES = sa.select(dag_file)
+
 
 def known_files(conn: Connection) -> list[DagFileRow]:
     """Return every file that was parsed and is not gone, by path."""
-    return fetch(conn, DagFileRow, sa.select(dag_file).order_by(dag_file.c.path))
+    return fetch(conn, DagFileRow, _FILES.order_by(dag_file.c.path))
 
 
 def get_file(conn: Connection, path: str) -> DagFileRow | None:
@@ -39,7 +41,7 @@ def get_file(conn: Connection, path: str) -> DagFileRow | None:
 
 def get_files(conn: Connection, paths: Sequence[str]) -> dict[str, DagFileRow]:
     """Return files by their paths, without those that were never parsed, or are gone."""
-    return {row.path: row for row in fetch_in(conn, DagFileRow, sa.select(dag_file), dag_file.c.path, paths)}
+    return {row.path: row for row in fetch_in(conn, DagFileRow, _FILES, dag_file.c.path, paths)}
 
 
 def put_files(conn: Connection, files: Sequence[DagFileRow]) -> None:
