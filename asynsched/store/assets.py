@@ -28,6 +28,7 @@ from asynsched.store.rows import (
     length,
     n_fitting,
     near_names,
+    portions,
     select_in,
     storable,
     to_json,
@@ -447,28 +448,26 @@ _WAITING = (
     )
     .order_by(asset_reference.c.dag_id)
 )
-_PENDING = (
-    sa.select(asset_dag_run_queue.c.event_id, asset.c.id.label("asset_id"), asset.c.name, asset.c.uri,
-              asset_event.c.created_at)
-    .join(asset_event, asset_event.c.id == asset_dag_run_queue.c.event_id)
-    .join(asset, asset.c.id == asset_event.c.asset_id)
-    .where(asset_dag_run_queue.c.dag_id == sa.bindparam("dag_id"))
-    .order_by(asset_dag_run_queue.c.event_id)
-    .with_for_update(of=asset_dag_run_queue)
-)  # fmt: skip
-_ARRIVED = (
-    sa.select(asset.c.id.label("asset_id"), asset.c.name, asset.c.uri,
-              sa.func.max(asset_event.c.created_at).label("created_at"), sa.func.count().label("n_events"),
-              sa.func.max(asset_event.c.id).label("newest_id"))
+_QUEUED = (
+    sa.select(asset.c.id.label("asset_id"), asset.c.name, asset.c.uri)
     .select_from(asset_dag_run_queue)
     .join(asset_event, asset_event.c.id == asset_dag_run_queue.c.event_id)
     .join(asset, asset.c.id == asset_event.c.asset_id)
     .where(asset_dag_run_queue.c.dag_id == sa.bindparam("dag_id"))
+)
+_PENDING = (
+    _QUEUED.add_columns(asset_dag_run_queue.c.event_id, asset_event.c.created_at)
+    .order_by(asset_dag_run_queue.c.event_id)
+    .with_for_update(of=asset_dag_run_queue)
+)
+_ARRIVED = (
+    _QUEUED.add_columns(
+        sa.func.max(asset_event.c.created_at).label("created_at"),
+        sa.func.count().label("n_events"),
+        sa.func.max(asset_event.c.id).label("newest_id"),
+    )
     .group_by(asset.c.id, asset.c.name, asset.c.uri)
     .order_by(sa.func.min(asset_event.c.id))
-)  # fmt: skip
-_FORGET = sa.delete(asset_dag_run_queue).where(
-    asset_dag_run_queue.c.dag_id == sa.bindparam("of_dag"), asset_dag_run_queue.c.event_id == sa.bindparam("of_event")
 )
 
 
@@ -560,15 +559,13 @@ def drop_unawaited(conn: Connection, dag_id: str, leaves: Collection[AssetCondit
 
 
 def _forget(conn: Connection, dag_id: str, event_ids: Iterable[int]) -> None:
-    rows: list[dict[str, Any]] = [{"of_dag": dag_id, "of_event": event_id} for event_id in event_ids]
-    if rows:
-        conn.execute(_FORGET, rows)
+    for some in portions(list(event_ids)):
+        is_gone = (asset_dag_run_queue.c.dag_id == dag_id, asset_dag_run_queue.c.event_id.in_(some))
+        conn.execute(sa.delete(asset_dag_run_queue).where(*is_gone))
 
 
 SCHEDULE, INLET, OUTLET = "schedule", "inlet", "outlet"
-
-
-_ALL_OF_REFERENCES = (
+_REFERENCES = (
     sa.select(asset_reference)
     .join(dag, dag.c.dag_id == asset_reference.c.dag_id)
     .where(dag.c.is_active)
@@ -588,8 +585,8 @@ def store_references(conn: Connection, found: SerializedDag, now: datetime, *, i
     is_of_dag = asset_reference.c.dag_id == found.dag_id
     known = {tuple(row) for row in conn.execute(sa.select(*key).where(is_of_dag))}
     gone = sorted(known - wanted.keys())
-    if gone:
-        conn.execute(sa.delete(asset_reference).where(is_of_dag, sa.tuple_(*key).in_(gone)))
+    for some in portions(gone):
+        conn.execute(sa.delete(asset_reference).where(is_of_dag, sa.tuple_(*key).in_(some)))
     for role, task_id, digest in sorted(wanted.keys() - known):
         names = wanted[role, task_id, digest]
         row = AssetReference(found.dag_id, role, task_id, digest, *names, now)
@@ -610,9 +607,9 @@ def _named(found: SerializedDag) -> Iterator[tuple[str, str, AssetCondition]]:
 
 def references_to(conn: Connection, digests: Iterable[str]) -> list[AssetReference]:
     """Return the references of active DAGs to these digests."""
-    return fetch(conn, AssetReference, _ALL_OF_REFERENCES.where(asset_reference.c.digest.in_(list(digests))))
+    return fetch(conn, AssetReference, _REFERENCES.where(asset_reference.c.digest.in_(list(digests))))
 
 
 def list_references(conn: Connection) -> list[AssetReference]:
     """Return all references of active DAGs."""
-    return fetch(conn, AssetReference, _ALL_OF_REFERENCES)
+    return fetch(conn, AssetReference, _REFERENCES)

@@ -7,6 +7,7 @@ for the lengths of values first, so it reads no value that belongs to the next p
 import difflib
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import lru_cache
 from itertools import accumulate, takewhile
 from typing import Any, TypeVar
 
@@ -103,8 +104,15 @@ def select_in(
     conn: Connection, query: "sa.Select[Any]", column: "sa.ColumnElement[Any]", values: Sequence[Any]
 ) -> Iterator["Row[Any]"]:
     """Yield the rows of a query in which the column has one of these values, a portion at a time."""
+    statement = _within(query, column)
     for some in portions(values):
-        yield from conn.execute(query.where(column.in_(some)))
+        yield from conn.execute(statement, {"values": some})
+
+
+@lru_cache(maxsize=64)
+def _within(query: "sa.Select[Any]", column: "sa.ColumnElement[Any]") -> "sa.Select[Any]":
+    """Return the statement of such rows: the same one for the same query, so that SQLAlchemy knows it again at once."""
+    return query.where(column.in_(sa.bindparam("values", expanding=True)))
 
 
 def fetch_in(

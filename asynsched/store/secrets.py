@@ -181,15 +181,13 @@ def forget_lost(conn: Connection) -> int:
 
 def _unreadable(conn: Connection, query: sa.Select[Any]) -> list[sa.Row[Any]]:
     keys = keys_of_connection(conn)
-    return [] if keys is None else [row for row in conn.execute(query).all() if not _decrypts(keys, row.token)]
-
-
-def _decrypts(keys: FernetKeys, token: str) -> bool:
-    try:
-        keys.decrypt(token)
-    except SecretsUnreadable:
-        return False
-    return True
+    found = []
+    for row in [] if keys is None else conn.execute(query).all():
+        try:
+            Cipher(keys).decrypt(row.token)
+        except SecretsUnreadable:
+            found.append(row)
+    return found
 
 
 _BY_KEY = sa.select(variable).order_by(variable.c.key)

@@ -26,10 +26,12 @@ from asynsched.store.schema import (
 )
 from asynsched.store.statements import execute_rows, for_each_dialect, insert_of, insert_or_update
 
+_FILES = sa.select(dag_file)
+
 
 def known_files(conn: Connection) -> list[DagFileRow]:
     """Return every file that was parsed and is not gone, by path."""
-    return fetch(conn, DagFileRow, sa.select(dag_file).order_by(dag_file.c.path))
+    return fetch(conn, DagFileRow, _FILES.order_by(dag_file.c.path))
 
 
 def get_file(conn: Connection, path: str) -> DagFileRow | None:
@@ -39,7 +41,7 @@ def get_file(conn: Connection, path: str) -> DagFileRow | None:
 
 def get_files(conn: Connection, paths: Sequence[str]) -> dict[str, DagFileRow]:
     """Return files by their paths, without those that were never parsed, or are gone."""
-    return {row.path: row for row in fetch_in(conn, DagFileRow, sa.select(dag_file), dag_file.c.path, paths)}
+    return {row.path: row for row in fetch_in(conn, DagFileRow, _FILES, dag_file.c.path, paths)}
 
 
 def put_files(conn: Connection, files: Sequence[DagFileRow]) -> None:
@@ -102,17 +104,6 @@ def replace_errors(conn: Connection, paths: Sequence[str], rows: Sequence[Import
 _CLAIM = for_each_dialect(
     lambda dialect: insert_of("parse_claim", ParseClaim, dialect, conflict="DO NOTHING RETURNING path")
 )
-_SERVING = sa.select(scheduler.c.id).where(
-    scheduler.c.ended_at.is_(None), scheduler.c.id.not_in(sa.bindparam("silent", expanding=True))
-)
-_TAKE_FROM_THE_GONE = (
-    sa.update(parse_claim)
-    .where(
-        parse_claim.c.path == sa.bindparam("of_path"),
-        sa.or_(parse_claim.c.scheduler_id == sa.bindparam("me"), parse_claim.c.scheduler_id.not_in(_SERVING)),
-    )
-    .values(scheduler_id=sa.bindparam("me"), claimed_at=sa.bindparam("now"))
-)
 _ARE_MINE = sa.and_(
     parse_claim.c.path.in_(sa.bindparam("paths", expanding=True)), parse_claim.c.scheduler_id == sa.bindparam("me")
 )
@@ -143,8 +134,10 @@ def claim_from_the_gone(
 
     Returns the files that are this scheduler's now, without those whose claims were dropped just now.
     """
-    values = {"me": scheduler_id, "now": now, "silent": sorted(silent)}
-    return {path for path in sorted(paths) if conn.execute(_TAKE_FROM_THE_GONE, {"of_path": path, **values}).rowcount}
+    serving = sa.select(scheduler.c.id).where(scheduler.c.ended_at.is_(None), scheduler.c.id.not_in(sorted(silent)))
+    may_take = sa.or_(parse_claim.c.scheduler_id == scheduler_id, parse_claim.c.scheduler_id.not_in(serving))
+    take = sa.update(parse_claim).where(may_take).values(scheduler_id=scheduler_id, claimed_at=now)
+    return {path for path in sorted(paths) if conn.execute(take.where(parse_claim.c.path == path)).rowcount}
 
 
 def drop_claims(conn: Connection, paths: Sequence[str], scheduler_id: str) -> frozenset[str]:

@@ -159,11 +159,9 @@ class _Engines:
 async def connect(
     url: DatabaseUrl, order: ServerOrder, *, command_timeout: float | None = None
 ) -> "asyncpg.Connection[asyncpg.Record]":
-    """Return a plain connection of the driver, to the first of the URL's servers that can be used.
+    """Return a plain connection of the driver, to the first of the URL's servers that can be used, in their order.
 
-    Args:
-        order: The order in which the servers are tried; the one that answers becomes the first.
-        command_timeout: Seconds to wait for the answer to a statement; None means no limit.
+    `command_timeout`: seconds to wait for the answer to a statement; None means no limit.
 
     Raises:
         SettingsError: The URL has a parameter that the driver refuses.

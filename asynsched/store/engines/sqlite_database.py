@@ -5,8 +5,7 @@ asynchronous driver below SQLAlchemy does, takes three to four times as long.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
@@ -17,7 +16,7 @@ from asynsched.errors import StoreError, StoreUnavailable
 from asynsched.fernet_keys import FernetKeys
 from asynsched.store.database import Database, P, Query, T
 from asynsched.store.engines.group_commit import GroupCommit
-from asynsched.store.engines.sqlite_connection import Outcome, SqliteConnection, Synchronous, Work
+from asynsched.store.engines.sqlite_connection import SqliteConnection, Synchronous
 
 N_READERS = 2
 
@@ -84,7 +83,8 @@ class SqliteDatabase(Database):
 
     def __init__(self, path: Path, shown: str, *, synchronous: Synchronous, keys: FernetKeys | None = None) -> None:
         self._writer = QueryThread(SqliteConnection(path, shown, synchronous=synchronous, keys=keys), shown)
-        self._commits = GroupCommit(self._commit)
+        writer = self._writer
+        self._commits = GroupCommit(lambda works: writer.run(partial(writer.queries.write_together, works)))
         self._all_readers = tuple(
             QueryThread(SqliteConnection(path, shown, read_only=True, keys=keys), shown) for _ in range(N_READERS)
         )
@@ -93,8 +93,11 @@ class SqliteDatabase(Database):
             self._idle_readers.put_nowait(reader)
 
     async def read(self, query: Query[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        async with self._reader() as reader:
+        reader = await self._idle_readers.get()
+        try:
             return await reader.run(partial(reader.queries.read, query, *args, **kwargs))
+        finally:
+            self._idle_readers.put_nowait(reader)
 
     async def write(self, query: Query[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         return await self._commits.write(lambda connection: query(connection, *args, **kwargs))
@@ -105,17 +108,6 @@ class SqliteDatabase(Database):
             await self._commits.wait_idle()
             for connection in (*self._all_readers, self._writer):
                 await connection.close()
-
-    async def _commit(self, works: list[Work[object]]) -> list[Outcome]:
-        return await self._writer.run(partial(self._writer.queries.write_together, works))
-
-    @asynccontextmanager
-    async def _reader(self) -> AsyncIterator[QueryThread]:
-        reader = await self._idle_readers.get()
-        try:
-            yield reader
-        finally:
-            self._idle_readers.put_nowait(reader)
 
 
 def _has_failed(opening: asyncio.Task[_Thread]) -> bool:

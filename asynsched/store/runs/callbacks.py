@@ -32,8 +32,7 @@ def next_callbacks(
 ) -> list[CallbackRequest]:
     """Return the oldest callbacks that a scheduler may run: waiting ones, and those begun by a scheduler that is gone.
 
-    Args:
-        excluding: Callbacks that it already runs, or leaves to others.
+    Without those `excluding`, which it already runs, or leaves to others.
     """
     return fetch(conn, CallbackRequest, _NEXT, {"me": scheduler_id, "limit": limit, "excluding": list(excluding)})
 

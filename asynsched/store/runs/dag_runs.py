@@ -49,20 +49,13 @@ class _DagId(NamedTuple):
 # Literal, as in the partial indexes: with a parameter, neither database would use the index.
 IS_QUEUED = sa.text("dag_run.state = 'queued'")
 IS_RUNNING = sa.text("dag_run.state = 'running'")
-_IS_SCHEDULED = sa.text("dag_run.run_type = 'scheduled'")
-
-
-def by_index(name: str, dialect: str) -> str:
-    """Return `dag_run` with the index that a statement reads it by.
-
-    SQLite does not know how few rows a partial index has, and might look through all runs that a DAG has had.
-    """
-    return f"dag_run INDEXED BY {name}" if dialect == "sqlite" else "dag_run"
 
 
 def _number_of(state: str, index: str, dialect: str) -> str:
+    # SQLite does not know how few rows a partial index has, and might look through all runs that a DAG has had.
+    by_index = f"INDEXED BY {index}" if dialect == "sqlite" else ""
     some = (
-        f"SELECT 1 FROM {by_index(index, dialect)} WHERE dag_run.state = '{state}' AND dag_run.backfill_id IS NULL"  # noqa: S608 - our own
+        f"SELECT 1 FROM dag_run {by_index} WHERE dag_run.state = '{state}' AND dag_run.backfill_id IS NULL"  # noqa: S608 - our own
         " AND dag_run.dag_id = v.dag_id LIMIT :at_most"
     )
     return f"(SELECT count(*) FROM ({some}) AS few)"  # noqa: S608 - our own
@@ -110,7 +103,7 @@ _NEWEST_FIRST = _RUNS.order_by(dag_run.c.run_after.desc(), dag_run.c.id.desc())
 # From the DAGs, with one look into the index for each, however many runs it has had.
 _NEWEST_SCHEDULED = (
     sa.select(dag_run.c.id)
-    .where(dag_run.c.dag_id == dag.c.dag_id, _IS_SCHEDULED)
+    .where(dag_run.c.dag_id == dag.c.dag_id, sa.text("dag_run.run_type = 'scheduled'"))
     .order_by(dag_run.c.logical_date.desc())
     .limit(1)
     .correlate(dag)
@@ -141,8 +134,7 @@ def insert_runs(conn: Connection, runs: Sequence[DagRunRow]) -> dict[DagRunKey, 
 def insert_run(conn: Connection, run: DagRunRow) -> int:
     """Store a new run with its deadlines, and return its row's id.
 
-    Raises:
-        AlreadyExists: The DAG has a run of that run_id, or of that logical date. The transaction may go on.
+    Raises AlreadyExists if the DAG has a run of that run_id or logical date; the transaction may go on.
     """
     for row_id in insert_runs(conn, [run]).values():
         return row_id
@@ -240,8 +232,7 @@ def ended_among(conn: Connection, keys: Collection[DagRunKey]) -> list[DagRunKey
 def count_active_runs(conn: Connection, dag_ids: Collection[str], at_most: int) -> dict[str, int]:
     """Return the numbers of queued and running runs, without those of backfills, by dag_id.
 
-    Args:
-        at_most: Where to stop counting, as a DAG may have very many queued runs. A larger number means: or more.
+    Counting stops at `at_most`, as a DAG may have very many queued runs: a larger number means: or more.
     """
     rows = execute_rows(conn, _N_ACTIVE[conn.dialect.name], [_DagId(dag_id) for dag_id in dag_ids], at_most=at_most)
     return {row.dag_id: row.n for row in rows}

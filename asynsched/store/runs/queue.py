@@ -308,22 +308,6 @@ def begin_again(conn: Connection, run_row_id: int, scheduler_id: str, epoch: int
 
 MOST_TAKEN_OVER = 100
 """How many runs one transaction takes over at most."""
-_ORPHANED = (
-    sa.select(dag_run.c.id, dag_run.c.scheduler_id)
-    .where(
-        IS_RUNNING,
-        dag_run.c.id.not_in(sa.bindparam("excluding", expanding=True)),
-        sa.or_(
-            dag_run.c.scheduler_id.is_(None),
-            dag_run.c.scheduler_id.not_in(sa.select(scheduler.c.id).where(scheduler.c.ended_at.is_(None))),
-            sa.and_(dag_run.c.scheduler_id == sa.bindparam("me"), dag_run.c.lease_epoch != sa.bindparam("epoch")),
-        ),
-    )
-    # A sum has no index: the running runs are found and sorted, and the table is never read in its own order.
-    .order_by(dag_run.c.id + 0)
-    .limit(sa.bindparam("limit"))
-    .with_for_update(key_share=True, skip_locked=True)
-)
 
 
 def take_over_runs(
@@ -338,8 +322,20 @@ def take_over_runs(
     """
     if not holds_lease(conn, scheduler_id, epoch):
         return []
-    wanted = {"me": scheduler_id, "epoch": epoch, "limit": limit, "excluding": list(excluding)}
-    owners = {row.id: row.scheduler_id for row in conn.execute(_ORPHANED, wanted)}
+    has_no_owner = sa.or_(
+        dag_run.c.scheduler_id.is_(None),
+        dag_run.c.scheduler_id.not_in(sa.select(scheduler.c.id).where(scheduler.c.ended_at.is_(None))),
+        sa.and_(dag_run.c.scheduler_id == scheduler_id, dag_run.c.lease_epoch != epoch),
+    )
+    orphaned = (
+        sa.select(dag_run.c.id, dag_run.c.scheduler_id)
+        .where(IS_RUNNING, dag_run.c.id.not_in(list(excluding)), has_no_owner)
+        # A sum has no index: the running runs are found and sorted, and the table is never read in its own order.
+        .order_by(dag_run.c.id + 0)
+        .limit(limit)
+        .with_for_update(key_share=True, skip_locked=True)
+    )
+    owners = {row.id: row.scheduler_id for row in conn.execute(orphaned)}
     if not owners:
         return []
     ids = list(owners)

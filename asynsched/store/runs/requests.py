@@ -19,16 +19,10 @@ MarkedRunState = Literal["success", "failed"]
 
 
 class ClearTasks(Struct, frozen=True, tag="clear", omit_defaults=True):
-    """Run tasks again.
+    """Run tasks again: the named ones, or all of the run, with their upstream or downstream tasks.
 
-    Attributes:
-        task_ids: Which tasks; empty for all of the run.
-        upstream: Also their upstream tasks.
-        downstream: Also their downstream tasks.
-        only_failed: Of all these, only the failed ones.
-        only_running: Of all these, only the running ones.
-        map_index: Only this instance of the named tasks; None: all.
-        latest: Move the run to the newest version of its DAG first.
+    `only_failed` and `only_running` choose among these, `map_index` among the instances of the named tasks. `latest`
+    moves the run to the newest version of its DAG first.
     """
 
     task_ids: tuple[str, ...] = ()

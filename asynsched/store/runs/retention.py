@@ -9,7 +9,6 @@ from datetime import datetime
 
 import sqlalchemy as sa
 from msgspec import Struct
-from msgspec.structs import asdict
 from sqlalchemy import Connection, TextClause, bindparam, text
 
 from asynsched.keys import DagRunKey
@@ -82,25 +81,7 @@ _BY_NUMBER = (
 )
 
 
-def _typed(statement: str) -> TextClause:
-    found = text(statement)
-    return found.bindparams(bindparam("before", type_=Instant)) if ":before" in statement else found
-
-
-def _portions(condition: str) -> tuple[TextClause, TextClause]:
-    """Return the statements that find the oldest runs that meet a condition, by age and by number."""
-    by_age = f"{_BY_AGE.format(condition=condition)} ORDER BY r.ended_at LIMIT :limit"
-    return _typed(by_age), _typed(f"{_BY_NUMBER.format(condition=condition)} LIMIT :limit")
-
-
-_OLD_RUNS = _portions(_MAY_GO)
-_OLD_RUNS_WITH_XCOMS = _portions(_HAS_XCOMS)
 _EITHER = f"{_BY_AGE} UNION {_BY_NUMBER}"
-_COUNT = _typed(f"SELECT count(*) FROM ({_EITHER.format(condition=_MAY_GO)}) AS old")  # noqa: S608 - constants
-_COUNT_XCOMS = _typed(
-    "SELECT count(*) FROM xcom WHERE dag_run_id IN"  # noqa: S608 - constants
-    f" (SELECT id FROM ({_EITHER.format(condition=_HAS_ENDED)}) AS old)"
-)
 _LOCKED = (
     sa.select(dag_run.c.id, dag_run.c.dag_id, dag_run.c.run_id)
     .where(dag_run.c.id.in_(bindparam("ids", expanding=True)), sa.text("dag_run.state IN ('success', 'failed')"))
@@ -121,22 +102,23 @@ def old_runs(conn: Connection, bound: Bound, *, limit: int) -> list[OldRun]:
     Never a run that is active, the newest scheduled run of a DAG, the run before one that is active, or one with
     callbacks that have not ended or a deadline that it may still miss.
     """
-    return _find(conn, _OLD_RUNS, bound, limit)
+    return _find(conn, _MAY_GO, bound, limit)
 
 
 def old_runs_with_xcoms(conn: Connection, bound: Bound, *, limit: int) -> list[OldRun]:
     """Return up to `limit` ended runs whose XComs are too old."""
-    return _find(conn, _OLD_RUNS_WITH_XCOMS, bound, limit)
+    return _find(conn, _HAS_XCOMS, bound, limit)
 
 
 def count_old_runs(conn: Connection, bound: Bound) -> int:
     """Count the runs that are too old."""
-    return _count(conn, _COUNT, bound)
+    return _count(conn, f"FROM ({_EITHER.format(condition=_MAY_GO)}) AS old", bound)
 
 
 def count_old_xcoms(conn: Connection, bound: Bound) -> int:
     """Count the XComs of ended runs that are too old."""
-    return _count(conn, _COUNT_XCOMS, bound)
+    runs = f"SELECT id FROM ({_EITHER.format(condition=_HAS_ENDED)}) AS old"  # noqa: S608 - constants
+    return _count(conn, f"FROM xcom WHERE dag_run_id IN ({runs})", bound)
 
 
 def delete_runs(conn: Connection, run_ids: Sequence[int], *, max_rows: int) -> Deleted:
@@ -175,18 +157,25 @@ def delete_xcoms_of(conn: Connection, run_ids: Sequence[int], *, max_rows: int) 
     return n_rows
 
 
-def _find(conn: Connection, statements: tuple[TextClause, TextClause], bound: Bound, limit: int) -> list[OldRun]:
+def _find(conn: Connection, condition: str, bound: Bound, limit: int) -> list[OldRun]:
+    """Return the oldest runs that meet a condition, by age and by number."""
     found: dict[int, OldRun] = {}
-    for statement, (name, value) in zip(statements, asdict(bound).items(), strict=True):
-        if value is not None and len(found) < limit:
-            found |= {run.id: run for run in fetch(conn, OldRun, statement, {name: value, "limit": limit})}
+    for name, statement in {"before": f"{_BY_AGE} ORDER BY r.ended_at", "per_dag": _BY_NUMBER}.items():
+        if (value := getattr(bound, name)) is not None and len(found) < limit:
+            query = _typed(f"{statement.format(condition=condition)} LIMIT :limit")
+            found |= {run.id: run for run in fetch(conn, OldRun, query, {name: value, "limit": limit})}
     return list(found.values())[:limit]
 
 
-def _count(conn: Connection, statement: TextClause, bound: Bound) -> int:
+def _count(conn: Connection, of_what: str, bound: Bound) -> int:
     # No run has ended before 1970, and no DAG has that many runs.
     values = {"before": bound.before or EPOCH, "per_dag": 2**62 if bound.per_dag is None else bound.per_dag}
-    return int(conn.execute(statement, values).scalar_one())
+    return int(conn.execute(_typed(f"SELECT count(*) {of_what}"), values).scalar_one())
+
+
+def _typed(statement: str) -> TextClause:
+    found = text(statement)
+    return found.bindparams(bindparam("before", type_=Instant)) if ":before" in statement else found
 
 
 def _sizes(conn: Connection, run_ids: Sequence[int]) -> dict[int, int]:

@@ -11,7 +11,7 @@ from sqlalchemy import Connection
 from asynsched.errors import NotFound
 from asynsched.serialization.schema import SerializedDag
 from asynsched.store.dags.dags import latest_version
-from asynsched.store.rows import MANY_ROWS, fetch_one
+from asynsched.store.rows import MANY_ROWS, count, fetch_one
 from asynsched.store.schema import dag_run, task_instance
 
 NO_STATE = "null"
@@ -70,14 +70,13 @@ _INSTANCES = task_instance.join(dag_run, dag_run.c.id == task_instance.c.dag_run
 def count_runs(conn: Connection, wanted: RunFilter) -> int:
     """Count the runs that match."""
     is_of_state = [dag_run.c.state.in_(wanted.states)] if wanted.states else []
-    query = sa.select(sa.func.count()).select_from(dag_run).where(*_run_conditions(wanted), *is_of_state)
-    return conn.execute(query).scalar_one()
+    return count(conn, sa.select(dag_run.c.id).where(*_run_conditions(wanted), *is_of_state))
 
 
 def count_task_instances(conn: Connection, wanted: TaskFilter) -> int:
     """Count the task instances that match. Raises NotFound for a task group that does not exist."""
-    query = sa.select(sa.func.count()).select_from(_INSTANCES).where(*_task_conditions(conn, wanted))
-    return conn.execute(query).scalar_one()
+    query = sa.select(task_instance.c.id).select_from(_INSTANCES)
+    return count(conn, query.where(*_task_conditions(conn, wanted)))
 
 
 def states_by_run(
@@ -118,9 +117,8 @@ def previous_task_instance(
 ) -> PreviousTry | None:
     """Return a task's instance of the newest earlier logical date, in that state if given; None if none matches."""
     columns = (
-        dag_run.c.dag_id, dag_run.c.run_id, dag_run.c.logical_date,
-        *(task_instance.c[name] for name in PreviousTry.__struct_fields__ if name in task_instance.c),
-    )  # fmt: skip
+        (task_instance if name in task_instance.c else dag_run).c[name] for name in PreviousTry.__struct_fields__
+    )
     query = (
         sa.select(*columns)
         .select_from(_INSTANCES)
