@@ -61,7 +61,7 @@ from asynsched.serialization.encode import serialize_dag
 from asynsched.serialization.schema import SerializedDag
 from asynsched.states import DagRunState, TaskInstanceState
 from asynsched.store.schema import CallbackRequest
-from sandbox.running.try_outcome import Span, of_result
+from sandbox.run import Span, of_result
 
 log = logging.getLogger("asynsched.test")
 AT_ONCE = 1
