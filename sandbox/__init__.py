@@ -7,9 +7,9 @@ confine.py        the restrictions of a parse; its parts in confinement/. The fr
 keeper.py         supervisor of every local try; its parts in supervision/
   zygote.py       forks the processes that load DAG files
   template.py     a DAG file's version, loaded, to be forked
-  run.py          one try; its parts in running/
+  run.py          one try
   trigger_host.py the triggers of one version, on one event loop
 sources/          a DAG file's own modules: recorded by a parse, imported again by a try
-processes.py      the processes below one: adopting, reaping, killing
-titles.py         the title of each of these processes in `ps`
+loading.py        one version of a DAG file, loaded in a process that runs tries
+processes.py      what all of them share: title, output, adopting, reaping, killing
 """

@@ -23,12 +23,9 @@ from asynsched.airflow.finder import serve_airflow
 from asynsched.authoring.timezone import set_default_timezone
 from asynsched.protocol.home_files import KEEPER_MARK
 from asynsched.protocol.messages import LONGEST_REASON, READY
-from sandbox.processes import adopt_orphans, set_readable
-from sandbox.running.try_logging import configure_logging
-from sandbox.running.warming import warm
+from sandbox.processes import adopt_orphans, configure_logging, set_readable, set_title
 from sandbox.supervision.lifeline import Alarm, sweep
-from sandbox.titles import set_title
-from sandbox.zygote import ZygoteHandle, Zygotes
+from sandbox.zygote import ZygoteHandle, Zygotes, warm
 
 if TYPE_CHECKING:
     from sandbox.supervision.keeping import Keeper
@@ -69,7 +66,8 @@ def _started(options: argparse.Namespace) -> "tuple[Keeper, int]":
     # Before it gets warm: user code that an earlier keeper has left behind may still run.
     set_readable(readable=False)
     set_title("keeper", "--home", str(options.home))
-    lock = take_lock(options.home)
+    lock = os.open(options.home / LOCK_NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    fcntl.flock(lock, fcntl.LOCK_EX)  # waits until no other keeper of this home is left
     previous = os.pread(lock, 64, 0).decode().strip()
     if previous:
         sweep(previous)
@@ -103,26 +101,20 @@ def _tell(descriptor: int, text: bytes) -> None:
     os.close(descriptor)
 
 
-def take_lock(home: Path) -> int:
-    """Wait until no other keeper of this home is left, and return a descriptor that holds the lock."""
-    descriptor = os.open(home / LOCK_NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    fcntl.flock(descriptor, fcntl.LOCK_EX)
-    return descriptor
-
-
 def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -P -m sandbox.keeper", description=__doc__)
-    parser.add_argument("--home", type=Path, required=True, help="folder of the scheduler's state")
-    parser.add_argument("--ready", type=int, required=True, help="descriptor that is told once schedulers may connect")
-    parser.add_argument(
-        "--lease-seconds", type=float, default=15.0, help="lease of a scheduler that has just connected"
-    )
-    parser.add_argument("--lease-grace", type=float, default=10.0, help="how long tries go on after a lease")
-    parser.add_argument("--kill-time", type=float, default=5.0, help="time from SIGTERM to SIGKILL")
-    parser.add_argument("--import-timeout", type=float, default=30.0, help="longest import of a DAG file")
-    parser.add_argument("--default-timezone", default="UTC", help="zone of naive dates in DAG files")
-    parser.add_argument("--airflow", default="ours", help="what `import airflow` gives to DAG files")
-    parser.add_argument("--log-bytes", type=int, default=64 * 1024**2, help="largest log of a try")
+    for name, kind, what in (
+        ("home", Path, "folder of the scheduler's state"),
+        ("ready", int, "descriptor that is told once schedulers may connect"),
+        ("lease-seconds", float, "lease of a scheduler that has just connected"),
+        ("lease-grace", float, "how long tries go on after a lease"),
+        ("kill-time", float, "time from SIGTERM to SIGKILL"),
+        ("import-timeout", float, "longest import of a DAG file"),
+        ("default-timezone", str, "zone of naive dates in DAG files"),
+        ("airflow", str, "what `import airflow` gives to DAG files"),
+        ("log-bytes", int, "largest log of a try"),
+    ):
+        parser.add_argument(f"--{name}", type=kind, required=True, help=what)
     return parser.parse_args(arguments)
 
 

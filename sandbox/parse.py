@@ -14,17 +14,10 @@ from pathlib import Path
 from asynsched.protocol.home_files import scratch_folder
 from asynsched.protocol.parse_messages import ParseLimits, decode_limits
 from asynsched.serialization.schema import ParseQuestions, ParseReport
+from sandbox.parsing import supervise
 from sandbox.parsing.importing import ParseRequest
-from sandbox.parsing.supervise import (
-    HelperLifeline,
-    become_guardian,
-    encode,
-    enter_environment,
-    exit_by_signals,
-    parse_file,
-)
+from sandbox.processes import of_parse, set_title
 from sandbox.sources.local_imports import ARCHIVE_SUFFIX
-from sandbox.titles import of_parse, set_title
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -32,17 +25,18 @@ def main(arguments: list[str] | None = None) -> int:
     parser = _parser()
     options = parser.parse_args(arguments)
     try:
-        limits = decode_limits(options.limits) if options.limits else _limits_by_hand()
+        home = Path(os.environ.get("ASYNSCHED_HOME", ".asynsched")).absolute()
+        limits = decode_limits(options.limits) if options.limits else ParseLimits(hidden=(str(home),))
     except ValueError as exc:
         parser.error(str(exc))
     dags_folder, path = locate(options.file, options.dags_folder)
     set_title(f"guardian of the {of_parse(path)}", "--dags-folder", str(dags_folder))
-    become_guardian()
-    enter_environment(limits.environment)
-    exit_by_signals()
+    supervise.become_guardian()
+    supervise.enter_environment(limits.environment)
+    supervise.exit_by_signals()
     with scratch_folder(_scratch_base(options.scratch)) as scratch:
         request = ParseRequest(path, dags_folder, scratch, limits, ParseQuestions(now=datetime.now(UTC)))
-        report = parse_file(request, HelperLifeline())
+        report = supervise.parse_file(request, supervise.HelperLifeline())
     return _print(report)
 
 
@@ -55,10 +49,6 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--limits", help="JSON object of limits; a missing limit has its default")
     return parser
-
-
-def _limits_by_hand() -> ParseLimits:
-    return ParseLimits(hidden=(str(Path(os.environ.get("ASYNSCHED_HOME", ".asynsched")).absolute()),))
 
 
 def locate(file: str, dags_folder: str | None) -> tuple[Path, str]:
@@ -84,7 +74,7 @@ def _scratch_base(given: str | None) -> Path:
 
 
 def _print(report: ParseReport) -> int:
-    sys.stdout.buffer.write(encode(report))
+    sys.stdout.buffer.write(supervise.encode(report))
     sys.stdout.buffer.flush()
     return 1 if report.errors else 0
 

@@ -34,20 +34,11 @@ from asynsched.serialization.schema import SourceFile, version_hash
 from asynsched.timetables.cron import PRESETS, CronSchedule
 from sandbox import processes
 from sandbox.confine import prepare
+from sandbox.loading import freeze_heap, import_authoring
+from sandbox.parsing import supervise
 from sandbox.parsing.importing import ParseRequest
-from sandbox.parsing.supervise import (
-    GROUP,
-    NotWantedError,
-    PipeLifeline,
-    become_guardian,
-    encode,
-    enter_environment,
-    exit_by_signals,
-    parse_file,
-)
-from sandbox.running.loading import freeze_heap, import_authoring
+from sandbox.processes import set_title
 from sandbox.sources.local_imports import dag_module_name
-from sandbox.titles import set_title
 
 _NEEDED_WITHIN_FUNCTIONS = (
     "sandbox.parsing.explain", "sandbox.sources.archives"
@@ -126,10 +117,10 @@ class ParseServer:
 
     def _read_lifeline(self, lifeline: int) -> None:
         """Record the group that ends with a guardian; when the guardian is gone, end the processes that it has left."""
-        data = os.read(lifeline, GROUP.size * _ENTRIES_AT_ONCE)
+        data = os.read(lifeline, supervise.GROUP.size * _ENTRIES_AT_ONCE)
         if data:
             # Written whole, so read whole.
-            [self._groups[lifeline]] = GROUP.unpack(data[-GROUP.size :])
+            [self._groups[lifeline]] = supervise.GROUP.unpack(data[-supervise.GROUP.size :])
             return
         self._poll.unregister(lifeline)
         os.close(lifeline)
@@ -141,25 +132,21 @@ class ParseServer:
 
 
 def serve_as_guardian(site: ParseSite, connection: socket.socket, lifeline: int, server: int) -> NoReturn:
-    """Serve until the other end of the connection hangs up, and never return.
+    """Serve the jobs of a connection until its other end hangs up, and never return.
 
-    Args:
-        site: The values that all parses share.
-        connection: Where jobs come from.
-        lifeline: The writing end of a pipe to the server.
-        server: The process that this was forked from.
+    `lifeline` is the writing end of a pipe to the server, the process that this was forked from.
     """
     status = 1
     try:
         os.setsid()
-        exit_by_signals()
-        become_guardian()
+        supervise.exit_by_signals()
+        supervise.become_guardian()
         set_title("guardian of parses")
         # The server may have ended before the kernel was asked to tell.
         if os.getppid() == server:
-            _serve(site, connection, PipeLifeline(lifeline))
+            _serve(site, connection, supervise.PipeLifeline(lifeline))
             status = 0
-    except (NotWantedError, OSError, SystemExit):
+    except (supervise.NotWantedError, OSError, SystemExit):
         status = 0
     except BaseException:  # noqa: BLE001 - it must not go on as the server
         traceback.print_exc()
@@ -168,7 +155,7 @@ def serve_as_guardian(site: ParseSite, connection: socket.socket, lifeline: int,
         os._exit(status)
 
 
-def _serve(site: ParseSite, connection: socket.socket, lifeline: PipeLifeline) -> None:
+def _serve(site: ParseSite, connection: socket.socket, lifeline: supervise.PipeLifeline) -> None:
     decoder = msgspec.json.Decoder(Job)
     connection.sendall(msgspec.json.encode(Greeting(os.getpid())) + b"\n")
     with connection.makefile("rb") as jobs:
@@ -179,8 +166,8 @@ def _serve(site: ParseSite, connection: socket.socket, lifeline: PipeLifeline) -
             job = decoder.decode(line)
             with scratch_folder(site.scratch) as scratch:
                 request = ParseRequest(job.path, site.dags_folder, scratch, site.limits, job.questions)
-                report = parse_file(request, lifeline, connection.fileno())
-            connection.sendall(encode(report))
+                report = supervise.parse_file(request, lifeline, connection.fileno())
+            connection.sendall(supervise.encode(report))
 
 
 def warm(limits: ParseLimits) -> None:
@@ -226,7 +213,7 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     # Ctrl-C in the terminal is the scheduler's to hear.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     before = installed()
-    enter_environment(limits.environment)
+    supervise.enter_environment(limits.environment)
     processes.adopt_orphans()
     processes.set_readable(readable=False)
     warm(limits)

@@ -4,50 +4,52 @@ It takes its launch from the control socket, runs the task's code or its callbac
 or an exit hook that user code has left does not keep it.
 """
 
+import json
 import logging
 import os
 import signal
 import socket
 import sys
+import threading
 from _thread import get_ident
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime
+from functools import partial
+from itertools import count
 from types import FrameType
 from typing import Any, NamedTuple, NoReturn
 
 import msgspec
+from msgspec import Struct
 
+from asynsched.authoring import exceptions
 from asynsched.authoring.dag import DAG
-from asynsched.authoring.exceptions import (
-    AsynschedException,
-    AsynschedRescheduleException,
-    AsynschedSkipException,
-    AsynschedTaskTimeout,
-    TaskDeferred,
-)
+from asynsched.authoring.mapped_results import is_mappable
 from asynsched.authoring.operators.base import BaseOperator
 from asynsched.authoring.own_sandbox import own_sandbox
+from asynsched.authoring.retry_policy import RetryAction, RetryPolicy, ask
 from asynsched.authoring.running.context import Context, CurrentContext, context_variables
 from asynsched.authoring.running.execution import TaskResult, execute, run_callbacks
-from asynsched.authoring.running.tracebacks import user_frames
+from asynsched.authoring.running.tracebacks import one_line, text_of, user_frames
 from asynsched.authoring.running.try_context import build_context
-from asynsched.authoring.supervisor import set_supervisor
+from asynsched.authoring.supervisor import SupervisorError, SupervisorNotFound, set_supervisor
 from asynsched.authoring.timezone import coerce_datetime
-from asynsched.authoring.transport import from_transport
+from asynsched.authoring.transport import from_transport, to_transport
 from asynsched.authoring.triggers.base import Resumption
-from asynsched.protocol.frames import ProtocolError
-from asynsched.protocol.messages import CausingTry, CodeVersion, Ended, Launch, Started, TaskInstanceFacts
-from sandbox.processes import adopt_orphans
-from sandbox.running import try_outcome
-from sandbox.running.loading import Ask, LoadedFile
-from sandbox.running.scheduler_link import SchedulerLink
-from sandbox.running.try_logging import flush_streams
-from sandbox.running.try_outcome import Span, TaskTerminated, decided_by_policy, rebuilt
+from asynsched.protocol import messages
+from asynsched.protocol.frames import DEEPEST, FrameReader, ProtocolError, encode_frame
+from sandbox.loading import Ask, LoadedFile
+from sandbox.processes import adopt_orphans, flush_streams, of_launch, set_title
 from sandbox.supervision import lifeline
-from sandbox.titles import of_launch, set_title
 
-Loader = Callable[[CodeVersion, Ask], LoadedFile]
 log = logging.getLogger("asynsched.task")
+LIMIT_SECONDS = 30.0
+"""Longest that a retry policy may think: the task holds its slot meanwhile."""
+MAX_REASON = 500
+LONGEST_MESSAGE = 10_000
+_PLAIN = (str, int, float, bool, type(None))
+_NOTE = "raised in the task's own process; the traceback is in the log of its try"
 _STATE_AT = {
     "on_execute": "running",
     "on_success": "success",
@@ -55,7 +57,87 @@ _STATE_AT = {
     "on_retry": "up_for_retry",
     "on_skipped": "skipped",
 }
-_MISS = "on_deadline_miss"
+READ_BYTES = 64 * 1024
+MAX_MESSAGE_BYTES = 15 * 1024 * 1024
+"""Less than MAX_FRAME_BYTES: the keeper adds fields to the frames that it passes on."""
+DEEPEST_MESSAGE = DEEPEST - 20
+"""Less than DEEPEST: a launch or an answer may hold a value at a deeper level than the message that brought it."""
+
+
+class SchedulerLink:
+    """Answers a task's requests (the Supervisor of `asynsched.authoring`) by asking the scheduler.
+
+    A request waits as long as it takes: a scheduler that restarts answers when it is back.
+    """
+
+    def __init__(self, control: socket.socket) -> None:
+        self.socket = control
+        """For another reader, if this link makes no more requests."""
+        self._reader = FrameReader(messages.Launch | messages.Reply)
+        self._arrived: Iterator[Any] = iter(())
+        self._lock = threading.Lock()
+        self._numbers = count(1)
+        self._process = os.getpid()
+        self._token = ""
+
+    def receive_launch(self) -> messages.Launch:
+        """Return the launch of this try. Raises ProtocolError when the keeper sends something else."""
+        message = self._receive()
+        if not isinstance(message, messages.Launch):
+            raise ProtocolError(f"expected a launch, not {type(message).__name__}")
+        self._token = message.token
+        return message
+
+    def send(self, message: Struct) -> None:
+        """Report something. Raises ProtocolError when it is too large, or nested too deeply, to be passed on."""
+        frame = encode_frame(message, DEEPEST_MESSAGE)
+        if len(frame) > MAX_MESSAGE_BYTES:
+            raise ProtocolError(f"{len(frame)} bytes of JSON; the limit is {MAX_MESSAGE_BYTES}")
+        self.socket.sendall(frame)
+
+    def request(self, operation: str, **arguments: Any) -> Any:
+        """Ask, and wait for the answer.
+
+        Raises SupervisorNotFound, or SupervisorError if the scheduler could not answer, or in a fork of the process.
+        """
+        if os.getpid() != self._process:
+            raise SupervisorError(f"{operation}: only the task's own process can ask; pass the value to the others")
+        with self._lock:
+            number = next(self._numbers)
+            encoded = {name: json_of(value) for name, value in arguments.items()}
+            try:
+                self.send(messages.Request(self._token, number, operation, encoded))
+            except ProtocolError as exc:
+                raise SupervisorError(f"{operation}: {exc}") from None
+            reply = self._receive()
+            while not (isinstance(reply, messages.Reply) and reply.request_id == number):
+                # The answer to a request that a signal has interrupted.
+                reply = self._receive()
+        return answer_of(operation, reply)
+
+    def _receive(self) -> Any:
+        while (message := next(self._arrived, None)) is None:
+            data = self.socket.recv(READ_BYTES)
+            if not data:
+                raise SupervisorError("the keeper of this task is gone")
+            self._arrived = self._reader.feed(data)
+        return message
+
+
+def answer_of(operation: str, reply: messages.Reply) -> Any:
+    """Return the value of a reply. Raises SupervisorNotFound or SupervisorError."""
+    if not reply.found:
+        raise SupervisorNotFound(reply.error or f"{operation}: there is no such thing")
+    if reply.error:
+        raise SupervisorError(reply.error)
+    return reply.value
+
+
+def json_of(value: Any) -> msgspec.Raw:
+    """Return a value as JSON text. Raises TypeError or ValueError for something that JSON does not have."""
+    # Not msgspec's encoder: that refuses subclasses of str, int and dict, which are JSON just the same.
+    text = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    return msgspec.Raw(text.encode())
 
 
 class TryDescriptors(NamedTuple):
@@ -66,11 +148,10 @@ class TryDescriptors(NamedTuple):
     tie: int
 
 
-def become_try(descriptors: TryDescriptors, load: Loader) -> NoReturn:
+def become_try(descriptors: TryDescriptors, load: Callable[[messages.CodeVersion, Ask], LoadedFile]) -> NoReturn:
     """Run one try in this process, which was forked for it, and exit.
 
-    Args:
-        load: Returns the version's DAGs, which a template has already; it may ask the scheduler for a source.
+    `load` returns the version's DAGs, which a template has already; it may ask the scheduler for a source.
     """
     status = 1
     try:
@@ -93,7 +174,36 @@ def become_try(descriptors: TryDescriptors, load: Loader) -> NoReturn:
         os._exit(status)
 
 
-def run_launch(launch: Launch, link: SchedulerLink, file: LoadedFile) -> Ended:
+def _settle(descriptors: TryDescriptors) -> None:
+    """Make this fork a process of its own: session, output, signals, and a death with its keeper."""
+    os.setsid()
+    lifeline.hold(descriptors.tie)
+    adopt_orphans()
+    signal.set_wakeup_fd(-1)
+    for number in (signal.SIGTERM, signal.SIGCHLD):
+        signal.signal(number, signal.SIG_DFL)
+    os.dup2(descriptors.output, 1)
+    os.dup2(descriptors.output, 2)
+    os.close(descriptors.output)
+    if "numpy.random" in sys.modules:
+        # Python seeds its own generator again in every fork, but not NumPy's.
+        sys.modules["numpy.random"].seed()
+
+
+def _report(link: SchedulerLink, ended: messages.Ended) -> None:
+    try:
+        link.send(ended)
+    except ProtocolError as exc:
+        reason = f"the task's result or deferral is too large or nested too deeply: {exc}"
+        log.exception("Task failed")
+        flush_streams()
+        nothing: dict[str, Any] = {
+            "return_value": msgspec.UNSET, "decision": None, "deferral": None, "outlet_events": ()
+        }  # fmt: skip
+        link.send(msgspec.structs.replace(ended, state="failed", reason=reason, **nothing))
+
+
+def run_launch(launch: messages.Launch, link: SchedulerLink, file: LoadedFile) -> messages.Ended:
     """Run a launch's task, or its callbacks, and return how that ended."""
     started_at = datetime.now(UTC)
     if launch.trigger_host is not None and not file.reason:
@@ -104,30 +214,160 @@ def run_launch(launch: Launch, link: SchedulerLink, file: LoadedFile) -> Ended:
     if file.reason or launch.run.dag_id not in file.dags:
         reason = file.reason or f"the file makes no DAG {launch.run.dag_id!r} when its tasks run"
         log.error("%s\n%s", reason, file.traceback)
-        return Ended(launch.token, "failed", datetime.now(UTC), started_at=started_at, reason=reason)
+        return messages.Ended(launch.token, "failed", datetime.now(UTC), started_at=started_at, reason=reason)
     set_supervisor(link)
     dag = file.dags[launch.run.dag_id]
     context = Context()
     try:
-        task = callback_task(launch, dag) if launch.callback else dag.get_task(launch.task_id)
+        # Callbacks of a DAG get the context of its last task, as in Airflow.
+        task = dag.get_task(launch.task_id) if launch.task_id else dag.topological_sort()[-1]
         context = _context(launch, task, started_at)
         started_at = datetime.now(UTC)
-        link.send(Started(launch.token, started_at, os.getpid()))
+        link.send(messages.Started(launch.token, started_at, os.getpid()))
         # They stay: this process is the task's own.
         for name, value in context_variables(context).items():
             os.environ[name] = value
         with Termination(launch, started_at):
             result = _call(launch, dag, task, context)
         span = Span(started_at, datetime.now(UTC))
-        return try_outcome.of_result(launch.token, span, result, context["ti"].rendered_map_index)
+        return of_result(launch.token, span, result, context["ti"].rendered_map_index)
     except BaseException as exc:  # noqa: BLE001 - SystemExit and KeyboardInterrupt of user code included
         span = Span(started_at, datetime.now(UTC))
         _log_end(exc)
-        if isinstance(exc, (AsynschedTaskTimeout, TaskTerminated)):
+        if isinstance(exc, (exceptions.AsynschedTaskTimeout, TaskTerminated)):
             _on_kill(context)
-        ended = try_outcome.of_exception(launch.token, span, exc, _rendered_map_index(context))
+        ended = of_exception(launch.token, span, exc, context["ti"].rendered_map_index if "ti" in context else None)
         policy = None if launch.callback or "task" not in context else context["task"].retry_policy
         return decided_by_policy(ended, policy, exc, context)
+
+
+def _call(launch: messages.Launch, dag: DAG, task: BaseOperator, context: Context) -> TaskResult:
+    if launch.callback:
+        failures = call_back(launch, dag, context)
+        if failures:
+            # The log has their tracebacks already.
+            raise CallbacksFailed("; ".join(failures))
+        return TaskResult()
+    if launch.resume is None:
+        return execute(task, context)
+    kwargs = {name: from_transport(value) for name, value in launch.resume.kwargs.items()}
+    return execute(task, context, Resumption(launch.resume.method_name, kwargs))
+
+
+def _context(launch: messages.Launch, task: BaseOperator, started_at: datetime) -> Context:
+    caused_by = launch.caused_by or messages.CausingTry(launch.max_tries, started_at)
+    facts = messages.TaskInstanceFacts(
+        map_index=launch.map_index,
+        try_number=launch.try_number,
+        max_tries=caused_by.max_tries,
+        started_at=caused_by.started_at,
+        ended_at=caused_by.ended_at,
+        reschedule_started_at=launch.reschedule_started_at,
+        max_map_length=launch.max_map_length,
+    )
+    return build_context(task, launch.run, facts)
+
+
+class Span(NamedTuple):
+    """When user code ran: aware UTC, stamped in its own process."""
+
+    started_at: datetime
+    ended_at: datetime
+
+
+def of_result(token: str, span: Span, result: TaskResult, rendered_map_index: str | None = None) -> messages.Ended:
+    """Return the end of a try whose code returned. Raises ValueError for a value that JSON cannot express."""
+    decision: messages.BranchDecision | messages.ShortCircuitDecision | None = None
+    if result.follow is not None:
+        decision = messages.BranchDecision(tuple(result.follow))
+    elif result.short_circuit is not None:
+        decision = messages.ShortCircuitDecision(ignore_downstream_trigger_rules=result.short_circuit)
+    return messages.Ended(
+        token,
+        "success",
+        span.ended_at,
+        started_at=span.started_at,
+        return_value=msgspec.UNSET if result.written is None else json_of(result.written),
+        decision=decision,
+        rendered_map_index=rendered_map_index,
+        result_length=_length(result.value),
+        outlet_events=tuple(
+            msgspec.json.decode(json_of(told), type=messages.OutletEvent) for told in result.outlet_events
+        ),
+    )
+
+
+def _length(value: Any) -> int | None:
+    """Return the number of values that `expand` would map over; -1 if it cannot map over this one, None for None."""
+    if value is None:
+        return None
+    return len(value) if is_mappable(value) else -1
+
+
+def of_exception(token: str, span: Span, exc: BaseException, rendered_map_index: str | None = None) -> messages.Ended:
+    """Return the end of a try whose code raised."""
+    end = partial(messages.Ended, token, ended_at=span.ended_at, started_at=span.started_at)
+    if isinstance(exc, exceptions.TaskDeferred):
+        try:
+            deferral = _deferral(exc)
+        except Exception as wrong:  # noqa: BLE001 - a trigger's own code may raise anything
+            exc = wrong
+        else:
+            reason = f"waits for the trigger {messages.class_name(deferral.classpath)}"
+            return end("deferred", reason=reason, deferral=deferral)
+    if isinstance(exc, exceptions.AsynschedSkipException):
+        return end("skipped", reason=one_line(exc), rendered_map_index=rendered_map_index)
+    if isinstance(exc, exceptions.AsynschedRescheduleException):
+        return end("up_for_reschedule", reason=str(exc), reschedule_at=exc.reschedule_date)
+    return end(
+        "failed",
+        reason=_reason(exc),
+        rendered_map_index=rendered_map_index,
+        retry=not isinstance(exc, exceptions.AsynschedFailException),
+        cause="machine" if isinstance(exc, TaskTerminated) else "task",
+        exception=None if isinstance(exc, TaskTerminated) else described(exc),
+    )
+
+
+def _deferral(exc: exceptions.TaskDeferred) -> messages.Deferral:
+    """Return the deferral of a task. Raises TypeError for arguments that cannot be passed on."""
+    classpath, kwargs = exc.trigger.serialize()
+    return messages.Deferral(
+        classpath=classpath,
+        trigger_kwargs={key: to_transport(value, f"trigger argument {key!r}") for key, value in kwargs.items()},
+        method_name=exc.method_name,
+        method_kwargs={
+            key: to_transport(value, f"defer() argument {key!r}") for key, value in (exc.kwargs or {}).items()
+        },
+        timeout=None if exc.timeout is None else exc.timeout.total_seconds(),
+    )
+
+
+def _reason(exc: BaseException) -> str:
+    if isinstance(exc, SystemExit):
+        return f"sys.exit({exc.code!r}) was called"
+    if isinstance(exc, (exceptions.AsynschedTaskTimeout, TaskTerminated)):
+        return str(exc)
+    return one_line(exc)
+
+
+def _log_end(exc: BaseException) -> None:
+    if isinstance(exc, exceptions.AsynschedSkipException):
+        log.info("Skipped: %s", exc)
+    elif isinstance(exc, exceptions.AsynschedRescheduleException):
+        log.info("Rescheduled: %s", exc)
+    elif isinstance(exc, exceptions.TaskDeferred):
+        log.info("Deferred: %s", exc)
+    elif not isinstance(exc, CallbacksFailed):
+        log.error("Task failed", exc_info=(type(exc), exc, user_frames(exc)))
+
+
+def _on_kill(context: Context) -> None:
+    """Call the operator's `on_kill`, which ends the processes that it started, within the keeper's kill time."""
+    try:
+        context["ti"].task.on_kill()
+    except Exception:
+        log.exception("on_kill failed")
 
 
 class Termination:
@@ -137,7 +377,7 @@ class Termination:
     Processes that the task forks end by it as any other does: see `_Forks`.
     """
 
-    def __init__(self, launch: Launch, started_at: datetime) -> None:
+    def __init__(self, launch: messages.Launch, started_at: datetime) -> None:
         self._launch = launch
         self._started_at = started_at
         self._is_armed = False
@@ -156,8 +396,12 @@ class Termination:
         elapsed = (datetime.now(UTC) - self._started_at).total_seconds()
         limit = self._launch.execution_timeout
         if limit is not None and elapsed >= limit:
-            raise AsynschedTaskTimeout(self._launch.timeout_reason)
+            raise exceptions.AsynschedTaskTimeout(self._launch.timeout_reason)
         raise TaskTerminated("ended from outside by SIGTERM")
+
+
+class TaskTerminated(BaseException):
+    """Raised in user code when the try is ended from outside; no `except Exception` hides it."""
 
 
 class _Forks:
@@ -189,98 +433,14 @@ class _Forks:
         self._unblock()
 
 
-def _call(launch: Launch, dag: DAG, task: BaseOperator, context: Context) -> TaskResult:
-    if launch.callback:
-        failures = call_back(launch, dag, context)
-        if failures:
-            # The log has their tracebacks already.
-            raise CallbacksFailed("; ".join(failures))
-        return TaskResult()
-    if launch.resume is None:
-        return execute(task, context)
-    kwargs = {name: from_transport(value) for name, value in launch.resume.kwargs.items()}
-    return execute(task, context, Resumption(launch.resume.method_name, kwargs))
-
-
-def _context(launch: Launch, task: BaseOperator, started_at: datetime) -> Context:
-    caused_by = launch.caused_by or CausingTry(launch.max_tries, started_at)
-    facts = TaskInstanceFacts(
-        map_index=launch.map_index,
-        try_number=launch.try_number,
-        max_tries=caused_by.max_tries,
-        started_at=caused_by.started_at,
-        ended_at=caused_by.ended_at,
-        reschedule_started_at=launch.reschedule_started_at,
-        max_map_length=launch.max_map_length,
-    )
-    return build_context(task, launch.run, facts)
-
-
-def _rendered_map_index(context: Context) -> str | None:
-    return context["ti"].rendered_map_index if "ti" in context else None
-
-
-def _settle(descriptors: TryDescriptors) -> None:
-    """Make this fork a process of its own: session, output, signals, and a death with its keeper."""
-    os.setsid()
-    lifeline.hold(descriptors.tie)
-    adopt_orphans()
-    signal.set_wakeup_fd(-1)
-    for number in (signal.SIGTERM, signal.SIGCHLD):
-        signal.signal(number, signal.SIG_DFL)
-    os.dup2(descriptors.output, 1)
-    os.dup2(descriptors.output, 2)
-    os.close(descriptors.output)
-    if "numpy.random" in sys.modules:
-        # Python seeds its own generator again in every fork, but not NumPy's.
-        sys.modules["numpy.random"].seed()
-
-
-def _log_end(exc: BaseException) -> None:
-    if isinstance(exc, AsynschedSkipException):
-        log.info("Skipped: %s", exc)
-    elif isinstance(exc, AsynschedRescheduleException):
-        log.info("Rescheduled: %s", exc)
-    elif isinstance(exc, TaskDeferred):
-        log.info("Deferred: %s", exc)
-    elif not isinstance(exc, CallbacksFailed):
-        log.error("Task failed", exc_info=(type(exc), exc, user_frames(exc)))
-
-
-def _on_kill(context: Context) -> None:
-    """Call the operator's `on_kill`, which ends the processes that it started, within the keeper's kill time."""
-    try:
-        context["ti"].task.on_kill()
-    except Exception:
-        log.exception("on_kill failed")
-
-
-def _report(link: SchedulerLink, ended: Ended) -> None:
-    try:
-        link.send(ended)
-    except ProtocolError as exc:
-        reason = f"the task's result or deferral is too large or nested too deeply: {exc}"
-        log.exception("Task failed")
-        flush_streams()
-        nothing: dict[str, Any] = {
-            "return_value": msgspec.UNSET, "decision": None, "deferral": None, "outlet_events": ()
-        }  # fmt: skip
-        link.send(msgspec.structs.replace(ended, state="failed", reason=reason, **nothing))
-
-
-class CallbacksFailed(AsynschedException):
+class CallbacksFailed(exceptions.AsynschedException):
     """Callbacks of an event raised exceptions; each is in the log."""
 
 
-def callback_task(launch: Launch, dag: DAG) -> BaseOperator:
-    """Return the task whose context the callbacks get: for callbacks of a DAG its last one, as in Airflow."""
-    return dag.get_task(launch.task_id) if launch.task_id else dag.topological_sort()[-1]
-
-
-def call_back(launch: Launch, dag: DAG, context: Context) -> list[str]:
+def call_back(launch: messages.Launch, dag: DAG, context: Context) -> list[str]:
     """Run the callbacks of the launch's event, and return their errors; one that fails keeps no other from running."""
     event, reason = launch.callback["event"], launch.callback.get("reason", "")
-    if event == _MISS:
+    if event == "on_deadline_miss":
         return _call_for_deadline(launch, dag, context)
     owner = context["task"] if launch.task_id else dag
     if launch.task_id:
@@ -292,7 +452,7 @@ def call_back(launch: Launch, dag: DAG, context: Context) -> list[str]:
         return run_callbacks(list(getattr(owner, f"{event}_callback", None) or ()), context, context["task"])
 
 
-def _call_for_deadline(launch: Launch, dag: DAG, context: Context) -> list[str]:
+def _call_for_deadline(launch: messages.Launch, dag: DAG, context: Context) -> list[str]:
     told = launch.callback["deadline"]
     if told["number"] >= len(dag.deadline):
         return [f"the version of DAG {dag.dag_id!r} that this run has, has no deadline {told['number'] + 1}"]
@@ -303,3 +463,99 @@ def _call_for_deadline(launch: Launch, dag: DAG, context: Context) -> list[str]:
     }
     with CurrentContext(context):
         return run_callbacks([dag.deadline[told["number"]].callback], context, context["task"])
+
+
+class _TookTooLong(BaseException):
+    """Raised in a policy when its time is over."""
+
+
+def decided_by_policy(
+    ended: messages.Ended, policy: RetryPolicy | None, exc: BaseException, context: Context
+) -> messages.Ended:
+    """Return the end of a try with the decision of the task's policy about its failure.
+
+    The policy decides about no failure that asked for no retry, and about no try that was ended from outside.
+    """
+    if policy is None or ended.state != "failed" or not ended.retry or isinstance(exc, TaskTerminated):
+        return ended
+    try:
+        with interrupted_after(LIMIT_SECONDS, _TookTooLong()):
+            decision = ask(policy, exc, context)
+    except _TookTooLong:
+        log.exception("The retry policy took longer than %g s; the task's own settings decide", LIMIT_SECONDS)
+        return ended
+    if decision.action == RetryAction.DEFAULT:
+        return ended
+    log.info("The retry policy decided: %s", decision)
+    reason = ended.reason
+    if decision.reason:
+        reason = f"{reason} ({' '.join(str(decision.reason).split())[:MAX_REASON]})"
+    if decision.action == RetryAction.FAIL:
+        return msgspec.structs.replace(ended, retry=False, reason=reason)
+    delay = None if decision.retry_delay is None else decision.retry_delay.total_seconds()
+    return msgspec.structs.replace(ended, retry_delay=delay, reason=reason)
+
+
+@contextmanager
+def interrupted_after(seconds: float, exc: BaseException) -> Iterator[None]:
+    """Within, raise this exception after a time. Only in the main thread, which alone receives signals."""
+
+    def interrupt(_number: int, _frame: FrameType | None) -> None:
+        raise exc
+
+    earlier = signal.signal(signal.SIGALRM, interrupt)
+    signal.setitimer(signal.ITIMER_REAL, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, earlier)
+
+
+def described(exc: BaseException) -> messages.RaisedException:
+    """Return the description of an exception, for callbacks in another process."""
+    cls = type(exc)
+    message = text_of(exc)
+    raised = messages.RaisedException(str(cls.__module__), cls.__qualname__, message[:LONGEST_MESSAGE])
+    if len(message) > LONGEST_MESSAGE or not all(type(argument) in _PLAIN for argument in exc.args):
+        return raised
+    with_arguments = msgspec.structs.replace(raised, arguments=tuple(exc.args))
+    try:
+        msgspec.json.encode(with_arguments)
+    except (ValueError, OverflowError):
+        return raised
+    return with_arguments
+
+
+def rebuilt(raised: messages.RaisedException | None, reason: str) -> BaseException:
+    """Return an exception like the one that was raised: of its class, with its words, without its traceback.
+
+    The class must be loaded already, and is made without its `__init__`, whose other arguments are unknown. Where that
+    fails, and for a try that was ended from outside, the result is an AsynschedException.
+    """
+    if raised is None:
+        return exceptions.AsynschedException(reason)
+    cls = _loaded_class(raised)
+    if cls is not None:
+        for arguments in (raised.arguments, (raised.message,)):
+            exc = _made(cls, arguments)
+            if exc is not None and text_of(exc) == raised.message:
+                exc.add_note(_NOTE)
+                return exc
+    return exceptions.AsynschedException(f"{raised.qualname}: {raised.message}")
+
+
+def _loaded_class(raised: messages.RaisedException) -> type[BaseException] | None:
+    found: object = sys.modules.get(raised.module)
+    for name in raised.qualname.split("."):
+        found = getattr(found, name, None)
+    return found if isinstance(found, type) and issubclass(found, BaseException) else None
+
+
+def _made(cls: type[BaseException], arguments: tuple[object, ...]) -> BaseException | None:
+    try:
+        exc = cls.__new__(cls, *arguments)
+        exc.args = arguments
+    except Exception:  # noqa: BLE001 - it is user code
+        return None
+    return exc

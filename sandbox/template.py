@@ -19,13 +19,21 @@ from msgspec import Struct
 
 from asynsched.protocol.frames import encode_frame
 from asynsched.protocol.messages import CodeVersion
-from sandbox.forkable import ForkCheck
-from sandbox.processes import die_with, keep_only, reap, set_readable
+from sandbox.loading import Ask, LoadedFile, freeze_heap, load_version
+from sandbox.processes import (
+    ForkCheck,
+    die_with,
+    keep_only,
+    leave_time_to_keeper,
+    of_ready_process,
+    of_template,
+    own_bytes,
+    reap,
+    set_readable,
+    set_title,
+)
 from sandbox.run import TryDescriptors, become_try
-from sandbox.running.loading import Ask, LoadedFile, freeze_heap, load_version, own_bytes
-from sandbox.running.try_logging import leave_time_to_keeper
 from sandbox.supervision.lifeline import make_tie
-from sandbox.titles import of_ready_process, of_template, set_title
 
 FORK = b"f"
 """The keeper sends one byte for each process that it wants."""
@@ -44,17 +52,14 @@ class Born(Struct, frozen=True, tag="born"):
 
 
 class Loaded(Struct, frozen=True, tag="loaded"):
-    """The file is loaded.
-
-    Attributes:
-        is_broken: Whether its import failed; its tries only report the failure.
-        unfit: Why the process cannot be forked; empty if it can.
-        n_bytes: Memory that the template shares with no other process.
-    """
+    """The file is loaded."""
 
     is_broken: bool = False
+    """Whether its import failed; its tries only report the failure."""
     unfit: str = ""
+    """Why the process cannot be forked; empty if it can."""
     n_bytes: int = 0
+    """Memory that the template shares with no other process."""
 
 
 class Forked(Struct, frozen=True, tag="forked"):

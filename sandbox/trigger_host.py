@@ -19,7 +19,7 @@ from contextvars import ContextVar
 from datetime import UTC, datetime
 from itertools import count
 from types import FrameType, SimpleNamespace
-from typing import Any, Literal
+from typing import Any
 
 import msgspec
 
@@ -27,19 +27,9 @@ from asynsched.authoring.running.tracebacks import one_line, user_frames
 from asynsched.authoring.supervisor import SupervisorError, set_supervisor
 from asynsched.authoring.transport import from_transport, to_transport
 from asynsched.authoring.triggers.base import BaseTaskEndEvent, TriggerEvent, first_event, make_trigger
+from asynsched.protocol import messages
 from asynsched.protocol.frames import FrameReader, ProtocolError, encode_frame
-from asynsched.protocol.messages import (
-    Ended,
-    Launch,
-    Reply,
-    Request,
-    Started,
-    TriggerOutcome,
-    TriggerSpec,
-    TriggerWork,
-    class_name,
-)
-from sandbox.running.scheduler_link import READ_BYTES, SchedulerLink, answer_of, json_of
+from sandbox.run import READ_BYTES, SchedulerLink, answer_of, json_of
 
 log = logging.getLogger("asynsched.triggerer")
 
@@ -53,20 +43,22 @@ MAX_EVENT_BYTES = 8_000_000
 """JSON of one event: with the rest of its report, it must fit into a frame."""
 MAX_TRACEBACK = 100_000
 _label: ContextVar[str] = ContextVar("label", default="")
+"""Of the trigger whose code runs, for the lines that it logs, and those of tasks that it starts."""
 
 
-def run_host(launch: Launch, link: SchedulerLink) -> Ended:
+def run_host(launch: messages.Launch, link: SchedulerLink) -> messages.Ended:
     """Run triggers until the scheduler, or a signal, ends the host."""
     assert launch.trigger_host is not None
     started_at = datetime.now(UTC)
-    link.send(Started(launch.token, started_at, os.getpid()))
-    host_link = HostLink(link.hand_over(), launch.token)
+    link.send(messages.Started(launch.token, started_at, os.getpid()))
+    host_link = HostLink(link.socket, launch.token)
     set_supervisor(host_link)
-    label_logs()
+    for handler in logging.getLogger().handlers:
+        handler.addFilter(_add_label)
     selector = WatchfulSelector(launch.trigger_host.block_timeout)
     with asyncio.Runner(loop_factory=lambda: asyncio.SelectorEventLoop(selector)) as runner:
         runner.run(TriggerRunner(host_link).serve())
-    return Ended(launch.token, "success", datetime.now(UTC), started_at=started_at)
+    return messages.Ended(launch.token, "success", datetime.now(UTC), started_at=started_at)
 
 
 class TriggerRunner:
@@ -75,28 +67,27 @@ class TriggerRunner:
     def __init__(self, link: "HostLink") -> None:
         self._link = link
         self._running: dict[str, asyncio.Task[None]] = {}
-        self._outcomes: dict[str, TriggerOutcome] = {}
+        self._outcomes: dict[str, messages.TriggerOutcome] = {}
         """Outcomes that may not be stored yet."""
         self._has_outcomes = asyncio.Event()
         self._is_told_to_end = asyncio.Event()
-        self._failed: list[asyncio.Task[None]] = []
-        """Triggers that ended without an outcome, which is a bug of this module: their host ends with its error."""
+        self._tasks: asyncio.TaskGroup
 
     async def serve(self) -> None:
-        """Run until told to end, then let every trigger clean up."""
+        """Run until told to end, then let every trigger clean up.
+
+        A trigger that ends without an outcome is a bug of this module: the host ends with its error.
+        """
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, self._is_told_to_end.set)
-        services = [asyncio.create_task(self._take_work()), asyncio.create_task(self._report_outcomes())]
-        ended = asyncio.create_task(self._is_told_to_end.wait())
-        done, _ = await asyncio.wait([*services, ended], return_when=asyncio.FIRST_COMPLETED)
-        for task in (*services, ended, *self._running.values()):
-            task.cancel()
-        await asyncio.gather(*services, ended, *self._running.values(), return_exceptions=True)
-        for task in (*done, *self._failed):
-            task.result()
+        async with asyncio.TaskGroup() as self._tasks:
+            services = [self._tasks.create_task(self._take_work()), self._tasks.create_task(self._report_outcomes())]
+            await self._is_told_to_end.wait()
+            for task in (*services, *self._running.values()):
+                task.cancel()
 
     async def _take_work(self) -> None:
         """Ask which triggers to start and to stop; the answer comes once there is a change."""
-        known = TriggerWork("")
+        known = messages.TriggerWork("")
         arguments: dict[str, Any] = {}
         while True:
             try:
@@ -107,7 +98,7 @@ class TriggerRunner:
                 log.warning("The scheduler could not say which triggers to run: %s", exc)
                 await asyncio.sleep(PAUSE_SECONDS)
                 continue
-            known = msgspec.convert(reply, TriggerWork)
+            known = msgspec.convert(reply, messages.TriggerWork)
             arguments = {"running": [*self._running, *self._outcomes]} if known.tell_all else {}
             if known.end:
                 self._is_told_to_end.set()
@@ -130,8 +121,8 @@ class TriggerRunner:
             for outcome in reported:
                 self._forget(outcome.id)
 
-    def _next_outcomes(self) -> list[TriggerOutcome]:
-        reported: list[TriggerOutcome] = []
+    def _next_outcomes(self) -> list[messages.TriggerOutcome]:
+        reported: list[messages.TriggerOutcome] = []
         size = 0
         for outcome in self._outcomes.values():
             if len(reported) == MAX_OUTCOMES or size > MAX_BYTES:
@@ -140,34 +131,27 @@ class TriggerRunner:
             size += len(msgspec.json.encode(outcome))
         return reported
 
-    def _start(self, spec: TriggerSpec) -> None:
+    def _start(self, spec: messages.TriggerSpec) -> None:
         if spec.id not in self._running and spec.id not in self._outcomes:
-            task = self._running[spec.id] = asyncio.create_task(self._run(spec))
-            task.add_done_callback(self._note_end)
-
-    def _note_end(self, task: "asyncio.Task[None]") -> None:
-        if not task.cancelled() and task.exception() is not None:
-            self._failed.append(task)
-            self._is_told_to_end.set()
+            self._running[spec.id] = self._tasks.create_task(self._run(spec))
 
     def _stop(self, trigger_id: str) -> None:
         self._forget(trigger_id)
-        task = self._running.get(trigger_id)
-        if task is not None:
-            task.cancel()
+        if trigger_id in self._running:
+            self._running[trigger_id].cancel()
 
     def _forget(self, trigger_id: str) -> None:
         self._outcomes.pop(trigger_id, None)
         if not self._outcomes:
             self._has_outcomes.clear()
 
-    async def _run(self, spec: TriggerSpec) -> None:
+    async def _run(self, spec: messages.TriggerSpec) -> None:
         task = asyncio.current_task()
         assert task is not None
         try:
             index = "" if spec.map_index < 0 else f"[{spec.map_index}]"
-            with labelled(f"{spec.dag_id} {spec.run_id} {spec.task_id}{index}"):
-                outcome = await _outcome_of(spec)
+            _label.set(f"{spec.dag_id} {spec.run_id} {spec.task_id}{index}")
+            outcome = await _outcome_of(spec)
             if not task.cancelling():
                 self._outcomes[spec.id] = outcome
                 self._has_outcomes.set()
@@ -175,7 +159,7 @@ class TriggerRunner:
             self._running.pop(spec.id, None)
 
 
-async def _outcome_of(spec: TriggerSpec) -> TriggerOutcome:
+async def _outcome_of(spec: messages.TriggerSpec) -> messages.TriggerOutcome:
     """Run a trigger, and return its outcome, even if its code fails."""
     try:
         trigger = make_trigger(spec.classpath, from_transport(spec.kwargs))
@@ -190,27 +174,26 @@ async def _outcome_of(spec: TriggerSpec) -> TriggerOutcome:
         log.info("Trigger %r starts", trigger)
         event = await first_event(trigger)
         log.info("Trigger %r has fired", trigger)
-        return _checked(_outcome(spec.id, event))
+        return _outcome(spec.id, event)
     except BaseException as exc:
         task = asyncio.current_task()
         if isinstance(exc, asyncio.CancelledError) and task is not None and task.cancelling():
             raise
         text = "".join(traceback.format_exception(type(exc), exc, user_frames(exc)))[-MAX_TRACEBACK:]
-        log.error("Trigger %s has failed\n%s", class_name(spec.classpath), text)  # noqa: TRY400 - user frames only
-        return TriggerOutcome(spec.id, "error", detail=one_line(exc), traceback=tuple(text.splitlines()))
+        log.error("Trigger %s has failed\n%s", messages.class_name(spec.classpath), text)  # noqa: TRY400 - user frames only
+        return messages.TriggerOutcome(spec.id, "error", detail=one_line(exc), traceback=tuple(text.splitlines()))
 
 
-def _outcome(trigger_id: str, event: TriggerEvent) -> TriggerOutcome:
-    if not isinstance(event, BaseTaskEndEvent):
-        return TriggerOutcome(trigger_id, "event", payload=to_transport(event.payload, "the event's payload"))
-    xcoms = {key: to_transport(value, f"XCom {key!r} of its event") for key, value in (event.xcoms or {}).items()}
-    kind: Literal["success", "failed", "skipped"] = event.task_instance_state  # type: ignore[assignment]
-    return TriggerOutcome(trigger_id, kind, xcoms=xcoms)
-
-
-def _checked(outcome: TriggerOutcome) -> TriggerOutcome:
-    size = len(msgspec.json.encode(outcome))
-    if size > MAX_EVENT_BYTES:
+def _outcome(trigger_id: str, event: TriggerEvent) -> messages.TriggerOutcome:
+    """Return the outcome of a trigger that has fired. Raises TypeError or ValueError if it cannot be sent."""
+    if isinstance(event, BaseTaskEndEvent):
+        xcoms = {key: to_transport(value, f"XCom {key!r} of its event") for key, value in (event.xcoms or {}).items()}
+        outcome = messages.TriggerOutcome(trigger_id, event.task_instance_state, xcoms=xcoms)  # type: ignore[arg-type]
+    else:
+        outcome = messages.TriggerOutcome(
+            trigger_id, "event", payload=to_transport(event.payload, "the event's payload")
+        )
+    if (size := len(msgspec.json.encode(outcome))) > MAX_EVENT_BYTES:
         raise ValueError(f"its event is {size} bytes of JSON; the limit is {MAX_EVENT_BYTES}")
     return outcome
 
@@ -226,7 +209,7 @@ class HostLink:
         self._socket = control
         self._token = token
         self._numbers = count(1)
-        self._waiting: dict[int, Future[Reply]] = {}
+        self._waiting: dict[int, Future[messages.Reply]] = {}
         self._lock = threading.Lock()
         self._process = os.getpid()
         threading.Thread(target=self._read, name="answers of the scheduler", daemon=True).start()
@@ -234,9 +217,7 @@ class HostLink:
     def request(self, operation: str, **arguments: Any) -> Any:
         """Ask, and block until the answer is there: for code of triggers, where it is quick.
 
-        Raises:
-            SupervisorNotFound: The requested object does not exist.
-            SupervisorError: The scheduler could not answer, or this is a process that a trigger has forked.
+        Raises the errors of `SchedulerLink.request`.
         """
         if os.getpid() != self._process:
             raise SupervisorError(f"{operation}: only the host's own process can ask")
@@ -248,12 +229,12 @@ class HostLink:
         """Ask, and return the answer. Raises the errors of `request`."""
         return answer_of(operation, await asyncio.wrap_future(self._ask(operation, arguments)))
 
-    def _ask(self, operation: str, arguments: dict[str, Any]) -> Future[Reply]:
-        future: Future[Reply] = Future()
+    def _ask(self, operation: str, arguments: dict[str, Any]) -> Future[messages.Reply]:
+        future: Future[messages.Reply] = Future()
         with self._lock:
             number = next(self._numbers)
             try:
-                frame = encode_frame(Request(self._token, number, operation, arguments))
+                frame = encode_frame(messages.Request(self._token, number, operation, arguments))
             except ProtocolError as exc:
                 raise SupervisorError(f"{operation}: {exc}") from None
             self._waiting[number] = future
@@ -261,7 +242,7 @@ class HostLink:
         return future
 
     def _read(self) -> None:
-        reader = FrameReader(Launch | Reply)
+        reader = FrameReader(messages.Launch | messages.Reply)
         try:
             with suppress(OSError):
                 while data := self._socket.recv(READ_BYTES):
@@ -276,26 +257,11 @@ class HostLink:
             os._exit(1)
 
 
-@contextmanager
-def labelled(label: str) -> Iterator[None]:
-    """Put this label into the lines that code within logs, and tasks that it starts."""
-    token = _label.set(label)
-    try:
-        yield
-    finally:
-        _label.reset(token)
-
-
 def _add_label(record: logging.LogRecord) -> bool:
+    """Begin a line with the task whose trigger has logged it."""
     if label := _label.get():
         record.msg, record.args = f"[{label}] {record.getMessage()}", None
     return True
-
-
-def label_logs() -> None:
-    """Begin each line that this process logs from now on with the task whose trigger wrote it."""
-    for handler in logging.getLogger().handlers:
-        handler.addFilter(_add_label)
 
 
 class TriggerBlocked(BaseException):
@@ -303,11 +269,7 @@ class TriggerBlocked(BaseException):
 
 
 class WatchfulSelector(selectors.DefaultSelector):
-    """Runs an alarm while its event loop is not waiting, which interrupts a trigger that blocks the others.
-
-    Args:
-        limit: Seconds that code may hold the loop without giving it back.
-    """
+    """Interrupts a trigger that holds its event loop for `limit` seconds: an alarm runs while it does not wait."""
 
     def __init__(self, limit: float) -> None:
         super().__init__()

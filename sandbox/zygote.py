@@ -14,9 +14,14 @@ There are two. The *full zygote* has loaded everything that tasks commonly need.
 tasks look at nothing but their arguments (`CodeVersion.is_plain`), has neither Jinja nor pendulum, so that its forks
 are smaller: the hop between two such tasks takes about four fifths of the time. The plain zygote stands in for a full
 one that hangs or dies (`TemplatePool`), and watches the keeper, in case it stalls (`sandbox.supervision.lifeline`).
+
+They load the modules that tries need and rehearse a try, so that no try does this work. A try that is the first to run
+a function, or to use a module, writes to pages of memory that it shares with its parent, and the kernel copies each of
+them. Without rehearsals a plain try takes 1.3 of its CPU time.
 """
 
 import argparse
+import importlib
 import logging
 import os
 import select
@@ -25,26 +30,37 @@ import socket
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import NamedTuple, NoReturn
 
 import msgspec
 
 from asynsched.airflow.finder import serve_airflow
+from asynsched.authoring.active import forget_registered
+from asynsched.authoring.dag import DAG
+from asynsched.authoring.supervisor import set_supervisor
+from asynsched.authoring.taskflow import task
 from asynsched.authoring.timezone import set_default_timezone
 from asynsched.protocol.frames import encode_frame
-from asynsched.protocol.messages import CodeVersion
+from asynsched.protocol.messages import CodeVersion, Launch, RunContext
+from sandbox import processes
 from sandbox.confinement import kernel
-from sandbox.processes import die_with, keep_only, set_readable
-from sandbox.running.loading import freeze_heap
-from sandbox.running.try_logging import configure_logging
-from sandbox.running.warming import warm, warm_fully
+from sandbox.loading import LoadedFile, freeze_heap, import_authoring
+from sandbox.processes import (
+    configure_logging,
+    die_with,
+    keep_only,
+    logging_nowhere,
+    of_launch,
+    set_readable,
+    set_title,
+)
+from sandbox.run import SchedulerLink, run_launch
 from sandbox.supervision.lifeline import Alarm, Watchdog
 from sandbox.template import Born, TemplateStart, become_template
-from sandbox.titles import set_title
 
 log = logging.getLogger("sandbox.zygote")
-
 TEMPLATE = b"t"
 LONE_TRY = b"l"
 """The keeper's requests: one of these bytes, with the descriptors of an `Errand`."""
@@ -52,17 +68,14 @@ _GO = b"g"
 
 
 class Errand(NamedTuple):
-    """The descriptors that come with a request.
-
-    Attributes:
-        channel: The new process's end of its connection to the keeper.
-        output: Takes the file's output during its import.
-        code: An open file that holds the version to be loaded.
-    """
+    """The descriptors that come with a request."""
 
     channel: int
+    """The new process's end of its connection to the keeper."""
     output: int
+    """Takes the file's output during its import."""
     code: int
+    """An open file that holds the version to be loaded."""
 
 
 class ZygoteStart(NamedTuple):
@@ -79,10 +92,6 @@ class ZygoteStart(NamedTuple):
     is_plain: bool
 
 
-class KeeperKilledError(Exception):
-    """The keeper stood still for too long."""
-
-
 def become_zygote(start: ZygoteStart) -> NoReturn:
     """Serve the keeper until it hangs up. Never returns: the frames of the caller stay below."""
     try:
@@ -96,11 +105,7 @@ def become_zygote(start: ZygoteStart) -> NoReturn:
 
 
 class Zygote:
-    """Forks whenever the keeper asks, and kills a keeper that lets its alarm ring.
-
-    Args:
-        name: Of the processes that it forks, as `ps` shows them.
-    """
+    """Forks whenever the keeper asks, and kills a keeper that lets its alarm ring. Forks get the name, as in `ps`."""
 
     def __init__(self, start: ZygoteStart, name: bytes) -> None:
         self._start = start
@@ -118,13 +123,11 @@ class Zygote:
                 log.exception("Tasks import Jinja and pendulum themselves, because they cannot be loaded beforehand")
         set_title("zygote" if self._start.is_plain else "full zygote")  # rehearsals leave their own
         freeze_heap()
-        with suppress(KeeperKilledError):
-            self._wait()
-            while self.serve_one():
-                self._wait()
+        while self._wait() and self.serve_one():
+            pass
 
-    def _wait(self) -> None:
-        """Wait for a request, and watch over the keeper meanwhile. Raises KeeperKilledError."""
+    def _wait(self) -> bool:
+        """Wait for a request, and watch over the keeper meanwhile. Returns False when it had to be killed."""
         poll = select.poll()
         poll.register(self._start.channel, select.POLLIN)
         if self._watchdog is not None:
@@ -132,9 +135,9 @@ class Zygote:
         while True:
             ready = {readable for readable, _ in poll.poll()}
             if self._watchdog is not None and self._watchdog.alarm in ready and self._watchdog.kill_late_keeper():
-                raise KeeperKilledError
+                return False
             if self._start.channel.fileno() in ready:
-                return
+                return True
 
     def serve_one(self) -> bool:
         """Take a request, and fork. Returns False when the keeper has hung up."""
@@ -188,18 +191,11 @@ class Zygote:
                 # The keeper does not know this process, or is gone: the machine's fault, not the file's.
                 os.kill(os.getpid(), signal.SIGKILL)
             kernel.set_process_name(self._name_of_others)
-            with os.fdopen(os.dup(errand.code), "rb") as file:
-                file.seek(0)
-                code = msgspec.json.decode(file.read(), type=CodeVersion)
+            code = msgspec.json.decode(os.pread(errand.code, os.fstat(errand.code).st_size, 0), type=CodeVersion)
+            channel, start = socket.socket(fileno=errand.channel), self._start
             become_template(
                 TemplateStart(
-                    code,
-                    self._start.sources_folder,
-                    socket.socket(fileno=errand.channel),
-                    errand.output,
-                    self._start.lifeline,
-                    self._start.keeper,
-                    is_lone_try=kind == LONE_TRY,
+                    code, start.sources_folder, channel, errand.output, start.lifeline, start.keeper, kind == LONE_TRY
                 )
             )
         except BaseException:
@@ -216,12 +212,8 @@ class ZygoteHandle:
     """The keeper's side of a zygote: asks it for processes, and starts another one when it is gone.
 
     Make it when the keeper is warm and has heard of no try yet. Where there are no subreapers (not Linux) there is no
-    zygote, and the keeper forks.
-
-    Args:
-        lifeline: Reading end of the pipe that ties tries to the keeper.
-        alarm: When it rings, the zygote kills the keeper; None: it does not watch.
-        user_code: Options of the zygote that say how DAG files are read.
+    zygote, and the keeper forks. `lifeline` is the reading end of the pipe that ties tries to the keeper; when the
+    alarm rings, the zygote kills the keeper. `user_code` are options of the zygote that say how DAG files are read.
     """
 
     def __init__(
@@ -248,18 +240,14 @@ class ZygoteHandle:
     def ask(self, kind: bytes, code: CodeVersion, channel: int, output: int) -> None:
         """Ask for a process that loads a version and gets these descriptors. It says `Born` on the channel.
 
-        Raises:
-            ZygoteBusy: It cannot be asked now.
-            OSError: It cannot be asked.
+        Raises ZygoteBusy if it cannot be asked now, and OSError if it cannot be asked.
         """
         if sys.platform != "linux":
             self._fork_here(kind, code, channel, output)
             return
-        file = os.memfd_create("code")
-        try:
-            with os.fdopen(os.dup(file), "wb") as writer:
-                writer.write(msgspec.json.encode(code))
-            errand = Errand(channel, output, file)
+        with os.fdopen(os.memfd_create("code"), "wb", buffering=0) as file:
+            file.write(msgspec.json.encode(code))
+            errand = Errand(channel, output, file.fileno())
             try:
                 socket.send_fds(self._channel, [kind], errand)
             except BlockingIOError as exc:
@@ -267,14 +255,11 @@ class ZygoteHandle:
             except (BrokenPipeError, ConnectionResetError):
                 self._execute()
                 socket.send_fds(self._channel, [kind], errand)
-        finally:
-            os.close(file)
 
     def kill(self) -> None:
         """Kill the zygote, which has failed to answer a request."""
         if self.pid is not None:
-            with suppress(ProcessLookupError):
-                os.kill(self.pid, signal.SIGKILL)
+            processes.kill(self.pid)
 
     def ended(self, pid: int) -> bool:
         """Take note that a child of the keeper was reaped. Returns whether it was the zygote."""
@@ -286,8 +271,7 @@ class ZygoteHandle:
     def replace(self) -> None:
         """Start another one if it is gone: the next template need not wait for it, and it watches over the keeper.
 
-        Raises:
-            OSError: None can be started now.
+        Raises OSError if none can be started now.
         """
         if self.pid is None and sys.platform == "linux":
             self._execute()
@@ -339,6 +323,70 @@ class Zygotes(NamedTuple):
 
 def _given(alarm: int | None) -> tuple[int, ...]:
     return () if alarm is None else (alarm,)
+
+
+_NEEDED_BY_ALL = ("inspect", "traceback", "typing")
+"""Modules that the authoring names import only when they are used."""
+_NEEDED_BY_SOME = (
+    "jinja2", "jinja2.nativetypes", "pendulum", "pendulum.locales.en.locale", "subprocess", "tempfile", "zoneinfo",
+)  # fmt: skip
+"""The same for tasks that look at more than their arguments: a quarter of the memory."""
+_N_REHEARSALS = 10
+"""After that many, the interpreter has specialised the functions."""
+
+
+def warm() -> None:
+    """Import everything that each task needs, rehearse a try, and settle the heap for forking."""
+    import_authoring(_NEEDED_BY_ALL)
+    _rehearse("text")
+    freeze_heap()
+
+
+def warm_fully() -> None:
+    """Do so for tasks that render templates, look at the instants of their run, or start programs. Needs `warm`."""
+    for name in _NEEDED_BY_SOME:
+        importlib.import_module(name)
+    _rehearse("{{ ds }}")
+    freeze_heap()
+
+
+def _rehearse(argument: str) -> None:
+    """Run a task of our own in this process as a try is run: make decoders, fill caches, specialise functions."""
+    on_sigterm, environment = signal.getsignal(signal.SIGTERM), dict(os.environ)
+    with DAG("rehearsal", start_date=datetime(2024, 1, 1, tzinfo=UTC)) as dag:
+        task(_nothing, task_id="nothing")(argument)
+    file = LoadedFile({dag.dag_id: dag})
+    try:
+        with logging_nowhere():
+            for _ in range(_N_REHEARSALS):
+                _rehearse_once(file, dag)
+    finally:
+        signal.signal(signal.SIGTERM, on_sigterm)
+        for name in os.environ.keys() - environment.keys():
+            del os.environ[name]
+        os.environ.update(environment)
+        set_supervisor(None)
+        forget_registered()
+
+
+def _rehearse_once(file: LoadedFile, dag: DAG) -> None:
+    now = datetime.now(UTC)
+    run = RunContext(dag.dag_id, "manual__rehearsal", "manual", now, now, now, now)
+    launch = Launch("0" * 32, "nothing", -1, 1, 0, run, CodeVersion("", ""), "")
+    keeper, ours = socket.socketpair()
+    with keeper, ours:
+        keeper.sendall(encode_frame(launch))
+        keeper.shutdown(socket.SHUT_WR)  # no answer will come
+        link = SchedulerLink(ours)
+        received = link.receive_launch()
+        set_title(of_launch(received))
+        ended = run_launch(received, link, file)
+        assert ended.state == "success", ended.reason
+        link.send(ended)
+
+
+def _nothing(value: str, run_id: str | None = None) -> list[str | None]:
+    return [value, run_id]
 
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:

@@ -30,11 +30,9 @@ from msgspec import Struct
 from asynsched.authoring.own_sandbox import own_sandbox
 from asynsched.authoring.supervisor import set_supervisor
 from sandbox.parsing.explain import explain
-from sandbox.processes import adopt_orphans, die_with, end_all_children
-from sandbox.running.scheduler_link import SchedulerLink
-from sandbox.running.try_logging import flush_streams
+from sandbox.processes import adopt_orphans, die_with, end_all_children, flush_streams, of_test, set_title
+from sandbox.run import SchedulerLink
 from sandbox.sources.local_imports import LocalImports
-from sandbox.titles import of_test, set_title
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -157,7 +155,7 @@ def _load(request: ForegroundRequest) -> "dict[str, DAG]":
     set_default_timezone(request.default_timezone)
     serve_airflow(request.airflow)
     imports = LocalImports(Path(request.dags_folder))
-    imports.install(imports.archive_name(request.path))
+    imports.install(request.path)
     return {dag.dag_id: dag for dag in collect_dags(imports.load_dag_file(request.path))}
 
 

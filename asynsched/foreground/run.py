@@ -48,7 +48,7 @@ from asynsched.serialization.encode import serialize_dag
 from asynsched.serialization.schema import SerializedDag
 from asynsched.states import DagRunState, DagRunType, TaskInstanceState
 from asynsched.store.schema import CallbackRequest
-from sandbox.running.try_outcome import Span, interrupted_after, of_result
+from sandbox.run import Span, interrupted_after, of_result
 
 log = logging.getLogger("asynsched.test")
 

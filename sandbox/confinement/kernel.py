@@ -1,11 +1,12 @@
 """Calls to Linux that Python has no function for: prctl, seccomp, unshare, capabilities, timers.
 
-Everything here raises OSError where the kernel refuses. On other systems nothing here can be called.
+Everything here raises OSError where the kernel refuses. On other systems only `prctl` can be called.
 """
 
 import ctypes
 import errno
 import os
+import sys
 from functools import cache
 from pathlib import Path
 
@@ -48,7 +49,9 @@ def _checked(result: int, what: str) -> int:
 
 
 def prctl(option: int, *arguments: int) -> int:
-    """Change something of the calling process."""
+    """Change something of the calling process; do nothing where there is no such call (not Linux)."""
+    if sys.platform != "linux":
+        return 0
     return _checked(_libc().prctl(option, *(*arguments, 0, 0, 0, 0)[:4]), f"prctl({option})")
 
 

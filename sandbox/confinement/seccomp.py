@@ -16,46 +16,57 @@ from typing import NamedTuple
 
 from sandbox.confinement import kernel
 
-# fmt: off
-_SOCKETS = (
-    "socket", "bind", "connect", "listen", "accept", "accept4",
-)
+# The names of system calls, with their numbers: on x86_64 and aarch64, or one for both; `-` where there is none.
+_SOCKETS = """
+    socket 41 198, bind 49 200, connect 42 203, listen 50 201, accept 43 202, accept4 288 242
+"""
 """No connection to anything: only pairs of connected streams are left."""
-_METADATA = (
-    "chmod", "fchmod", "fchmodat", "fchmodat2", "chown", "fchown", "lchown", "fchownat", "utime", "utimes",
-    "futimesat", "utimensat", "setxattr", "lsetxattr", "fsetxattr", "removexattr", "lremovexattr",
-    "fremovexattr", "setxattrat", "removexattrat", "file_setattr", "mknod", "mknodat", "truncate",
-)
+_METADATA = """
+    chmod 90 -, fchmod 91 52, fchmodat 268 53, fchmodat2 452, chown 92 -, fchown 93 55, lchown 94 -, fchownat 260 54,
+    utime 132 -, utimes 235 -, futimesat 261 -, utimensat 280 88, setxattr 188 5, lsetxattr 189 6, fsetxattr 190 7,
+    removexattr 197 14, lremovexattr 198 15, fremovexattr 199 16, setxattrat 463, removexattrat 466, file_setattr 469,
+    mknod 133 -, mknodat 259 33, truncate 76 45
+"""
 """Changes of a file's metadata, which Landlock does not know; of its length, only since ABI 3."""
-_OTHER_PROCESSES = (
-    "ptrace", "process_vm_readv", "process_vm_writev", "process_madvise", "process_mrelease", "kcmp",
-    "pidfd_getfd", "migrate_pages", "move_pages", "setsid", "setpgid",
-)
+_OTHER_PROCESSES = """
+    ptrace 101 117, process_vm_readv 310 270, process_vm_writev 311 271, process_madvise 440, process_mrelease 448,
+    kcmp 312 272, pidfd_getfd 438, migrate_pages 256 238, move_pages 279 239, setsid 112 157, setpgid 109 154
+"""
 """Looking into, steering or leaving the family of processes."""
-_SHARED_BY_NAME = (
-    "shmget", "shmat", "shmctl", "semget", "semop", "semtimedop", "semctl", "msgget", "msgsnd", "msgrcv",
-    "msgctl", "mq_open", "mq_unlink",
-)
+_SHARED_BY_NAME = """
+    shmget 29 194, shmat 30 196, shmctl 31 195, semget 64 190, semop 65 193, semtimedop 220 192, semctl 66 191,
+    msgget 68 186, msgsnd 69 189, msgrcv 70 188, msgctl 71 187, mq_open 240 180, mq_unlink 241 181
+"""
 """System V and POSIX objects that other processes of the same user could have."""
-_NAMESPACES = (
-    "mount", "umount2", "pivot_root", "chroot", "unshare", "setns", "open_tree", "open_tree_attr", "move_mount",
-    "fsopen", "fsconfig", "fsmount", "fspick", "mount_setattr",
-)
+_NAMESPACES = """
+    mount 165 40, umount2 166 39, pivot_root 155 41, chroot 161 51, unshare 272 97, setns 308 268, open_tree 428,
+    open_tree_attr 467, move_mount 429, fsopen 430, fsconfig 431, fsmount 432, fspick 433, mount_setattr 442
+"""
 """Mounts and namespaces."""
-_KERNEL = (
-    "io_uring_setup", "io_uring_enter", "io_uring_register", "bpf", "perf_event_open", "userfaultfd",
-    "fanotify_init", "fanotify_mark", "add_key", "request_key", "keyctl", "name_to_handle_at",
-    "open_by_handle_at", "quotactl", "quotactl_fd", "lookup_dcookie", "personality", "modify_ldt", "uselib",
-    "nfsservctl", "_sysctl", "sysfs", "lsm_set_self_attr",
-)
+_KERNEL = """
+    io_uring_setup 425, io_uring_enter 426, io_uring_register 427, bpf 321 280, perf_event_open 298 241,
+    userfaultfd 323 282, fanotify_init 300 262, fanotify_mark 301 263, add_key 248 217, request_key 249 218,
+    keyctl 250 219, name_to_handle_at 303 264, open_by_handle_at 304 265, quotactl 179 60, quotactl_fd 443,
+    lookup_dcookie 212 18, personality 135 92, modify_ldt 154 -, uselib 134 -, nfsservctl 180 42, _sysctl 156 -,
+    sysfs 139 -, lsm_set_self_attr 460
+"""
 """Parts of the kernel that no definition of a DAG needs, many with a history of vulnerabilities."""
-_MACHINE = (
-    "kexec_load", "kexec_file_load", "init_module", "finit_module", "create_module", "delete_module", "reboot",
-    "swapon", "swapoff", "settimeofday", "clock_settime", "clock_adjtime", "adjtimex", "acct", "syslog",
-    "sethostname", "setdomainname", "vhangup", "iopl", "ioperm",
-)
+_MACHINE = """
+    kexec_load 246 104, kexec_file_load 320 294, init_module 175 105, finit_module 313 273, create_module 174 -,
+    delete_module 176 106, reboot 169 142, swapon 167 224, swapoff 168 225, settimeofday 164 170, clock_settime 227 112,
+    clock_adjtime 305 266, adjtimex 159 171, acct 163 89, syslog 103 116, sethostname 170 161, setdomainname 171 162,
+    vhangup 153 58, iopl 172 -, ioperm 173 -
+"""
 """The machine as a whole."""
-# fmt: on
+_CONDITIONAL = """
+    clone 56 220, clone3 435, fcntl 72 25, fork 57 -, ioctl 16 29, ioprio_set 251 30, kill 62 129, open 2 -,
+    openat 257 56, openat2 437, pidfd_send_signal 424, prctl 157 167, prlimit64 302 261, rt_sigqueueinfo 129 138,
+    rt_tgsigqueueinfo 297 240, sched_setaffinity 203 122, sched_setattr 314 274, sched_setparam 142 118,
+    sched_setscheduler 144 119, sendto 44 206, setpriority 141 140, socketpair 53 199, tgkill 234 131, tkill 200 130,
+    vfork 58 -
+"""
+"""Refused in part: see the rules below."""
+_REFUSED = (_SOCKETS, _METADATA, _OTHER_PROCESSES, _SHARED_BY_NAME, _NAMESPACES, _KERNEL, _MACHINE)
 
 AF_UNIX = 1
 SOCK_STREAM, SOCK_SEQPACKET, SOCK_TYPE_MASK = 1, 5, 0xF
@@ -109,15 +120,13 @@ class Refusal(NamedTuple):
     when: tuple[tuple[Condition, ...], ...] = ()
 
 
-def _unless_zero(*calls: str) -> list[Refusal]:
-    """Refuse calls whose first argument names a process other than the caller."""
-    return [Refusal(call, when=((Condition(0, 0, equal=False),),)) for call in calls]
-
-
 def _process_rules() -> list[Refusal]:
     not_self = Condition(0, 0, equal=False)
     return [
-        *_unless_zero("sched_setaffinity", "sched_setparam", "sched_setscheduler", "sched_setattr"),
+        *(
+            Refusal(call, when=((not_self,),))
+            for call in ("sched_setaffinity", "sched_setparam", "sched_setscheduler", "sched_setattr")
+        ),
         # The new limits are a pointer: null only asks for the present ones.
         Refusal(
             "prlimit64",
@@ -175,14 +184,9 @@ def _none_of(argument: int, allowed: tuple[int, ...]) -> tuple[tuple[Condition, 
 
 
 def refusals(*, may_fork: bool) -> list[Refusal]:
-    """Return the system calls that every parse is refused.
-
-    Args:
-        may_fork: False where the number of its processes cannot be limited.
-    """
-    always = (*_SOCKETS, *_METADATA, *_OTHER_PROCESSES, *_SHARED_BY_NAME, *_NAMESPACES, *_KERNEL, *_MACHINE)
+    """Return the system calls that every parse is refused; it may fork where its processes can be limited."""
     return [
-        *(Refusal(call) for call in always),
+        *(Refusal(entry.split()[0]) for group in _REFUSED for entry in group.split(",")),
         *_socket_rules(),
         *_process_rules(),
         *_fork_rules(may_fork=may_fork),
@@ -203,11 +207,6 @@ def program(*, may_fork: bool) -> bytes:
     return assemble(refusals(may_fork=may_fork))
 
 
-def program_for_signals(pid: int) -> bytes:
-    """Return the filter of the parse in process `pid` where Landlock has no scopes, see `signals_to_others`."""
-    return assemble(signals_to_others(pid))
-
-
 _LOAD, _AND, _RETURN = 0x20, 0x54, 0x06
 _JUMP, _JUMP_EQUAL, _JUMP_GREATER, _JUMP_AT_LEAST = 0x05, 0x15, 0x25, 0x35
 _NUMBER_AT, _ARCHITECTURE_AT, _ARGUMENTS_AT = 0, 4, 16
@@ -219,74 +218,24 @@ LAST_KNOWN = 469
 """The highest known system call; calls that a newer kernel adds do not exist for a parse."""
 
 
-# fmt: off
-_EVERYWHERE = {
-    "clone3": 435, "fchmodat2": 452, "file_setattr": 469, "fsconfig": 431, "fsmount": 432, "fsopen": 430,
-    "fspick": 433, "io_uring_enter": 426, "io_uring_register": 427, "io_uring_setup": 425, "lsm_set_self_attr":
-    460, "mount_setattr": 442, "move_mount": 429, "open_tree": 428, "open_tree_attr": 467, "openat2": 437,
-    "pidfd_getfd": 438, "pidfd_send_signal": 424, "process_madvise": 440, "process_mrelease": 448,
-    "quotactl_fd": 443, "removexattrat": 466, "setxattrat": 463,
-}
+def _numbers(machine: int) -> dict[str, int]:
+    """Return the numbers of all named system calls on the first or the second machine."""
+    groups = (*_REFUSED, _CONDITIONAL)
+    entries = (entry.split() for group in groups for entry in group.split(","))
+    found = {name: numbers[min(machine, len(numbers) - 1)] for name, *numbers in entries}
+    return {name: int(number) for name, number in found.items() if number != "-"}
 
 
-X86_64 = _EVERYWHERE | {
-    "accept": 43, "accept4": 288, "acct": 163, "add_key": 248, "adjtimex": 159, "bind": 49, "bpf": 321, "chmod":
-    90, "chown": 92, "chroot": 161, "clock_adjtime": 305, "clock_settime": 227, "clone": 56, "connect": 42,
-    "create_module": 174, "delete_module": 176, "fanotify_init": 300, "fanotify_mark": 301, "fchmod": 91,
-    "fchmodat": 268, "fchown": 93, "fchownat": 260, "fcntl": 72, "finit_module": 313, "fork": 57, "fremovexattr": 199,
-    "fsetxattr": 190, "futimesat": 261, "init_module": 175, "ioctl": 16, "ioperm": 173, "iopl": 172,
-    "ioprio_set": 251, "kcmp": 312, "kexec_file_load": 320, "kexec_load": 246, "keyctl": 250, "kill": 62,
-    "lchown": 94, "listen": 50, "lookup_dcookie": 212, "lremovexattr": 198, "lsetxattr": 189, "migrate_pages":
-    256, "mknod": 133, "mknodat": 259, "modify_ldt": 154, "mount": 165, "move_pages": 279, "mq_open": 240,
-    "mq_unlink": 241, "msgctl": 71, "msgget": 68, "msgrcv": 70, "msgsnd": 69, "name_to_handle_at": 303,
-    "nfsservctl": 180, "open": 2, "open_by_handle_at": 304, "openat": 257, "perf_event_open": 298,
-    "personality": 135, "pivot_root": 155, "prctl": 157, "prlimit64": 302, "process_vm_readv": 310,
-    "process_vm_writev": 311, "ptrace": 101, "quotactl": 179, "reboot": 169, "removexattr": 197, "request_key":
-    249, "rt_sigqueueinfo": 129, "rt_tgsigqueueinfo": 297, "sched_setaffinity": 203, "sched_setattr": 314,
-    "sched_setparam": 142, "sched_setscheduler": 144, "semctl": 66, "semget": 64, "semop": 65, "semtimedop":
-    220, "sendto": 44, "setdomainname": 171, "sethostname": 170, "setns": 308, "setpgid": 109, "setpriority":
-    141, "setsid": 112, "settimeofday": 164, "setxattr": 188, "shmat": 30, "shmctl": 31, "shmget": 29, "socket":
-    41, "socketpair": 53, "swapoff": 168, "swapon": 167, "_sysctl": 156, "sysfs": 139, "syslog": 103, "tgkill":
-    234, "tkill": 200, "truncate": 76, "umount2": 166, "unshare": 272, "uselib": 134, "userfaultfd": 323,
-    "utime": 132, "utimensat": 280, "utimes": 235, "vfork": 58, "vhangup": 153,
-}
-
-
-AARCH64 = _EVERYWHERE | {
-    "accept": 202, "accept4": 242, "acct": 89, "add_key": 217, "adjtimex": 171, "bind": 200, "bpf": 280,
-    "chroot": 51, "clock_adjtime": 266, "clock_settime": 112, "clone": 220, "connect": 203, "delete_module":
-    106, "fanotify_init": 262, "fanotify_mark": 263, "fchmod": 52, "fchmodat": 53, "fchown": 55, "fchownat": 54,
-    "fcntl": 25, "finit_module": 273, "fremovexattr": 16, "fsetxattr": 7, "init_module": 105, "ioctl": 29,
-    "ioprio_set": 30, "kcmp": 272, "kexec_file_load": 294, "kexec_load": 104, "keyctl": 219, "kill": 129,
-    "listen": 201,
-    "lookup_dcookie": 18, "lremovexattr": 15, "lsetxattr": 6, "migrate_pages": 238, "mknodat": 33, "mount": 40,
-    "move_pages": 239, "mq_open": 180, "mq_unlink": 181, "msgctl": 187, "msgget": 186, "msgrcv": 188, "msgsnd":
-    189, "name_to_handle_at": 264, "nfsservctl": 42, "open_by_handle_at": 265, "openat": 56, "perf_event_open":
-    241, "personality": 92, "pivot_root": 41, "prctl": 167, "prlimit64": 261, "process_vm_readv": 270,
-    "process_vm_writev": 271, "ptrace": 117, "quotactl": 60, "reboot": 142, "removexattr": 14, "request_key":
-    218, "rt_sigqueueinfo": 138, "rt_tgsigqueueinfo": 240, "sched_setaffinity": 122, "sched_setattr": 274,
-    "sched_setparam": 118, "sched_setscheduler": 119, "semctl": 191, "semget": 190, "semop": 193, "semtimedop":
-    192, "sendto": 206, "setdomainname": 162, "sethostname": 161, "setns": 268, "setpgid": 154, "setpriority":
-    140, "setsid": 157, "settimeofday": 170, "setxattr": 5, "shmat": 196, "shmctl": 195, "shmget": 194,
-    "socket": 198, "socketpair": 199, "swapoff": 225, "swapon": 224, "syslog": 116, "tgkill": 131, "tkill": 130,
-    "truncate": 45, "umount2": 39, "unshare": 97, "userfaultfd": 282, "utimensat": 88, "vhangup": 58,
-}
-
-
-_MACHINES = {"x86_64": (0xC000003E, X86_64), "aarch64": (0xC00000B7, AARCH64)}
+X86_64, AARCH64 = _numbers(0), _numbers(1)
+MACHINES = {"x86_64": (0xC000003E, X86_64), "aarch64": (0xC00000B7, AARCH64)}
 
 Instruction = tuple[int, int, int, int]
 """Code, steps to skip when true, steps to skip when false, operand."""
 
 
-def is_known_machine() -> bool:
-    """Whether there is a table of system calls for this machine."""
-    return os.uname().machine in _MACHINES
-
-
 def assemble(rules: Iterable[Refusal]) -> bytes:
     """Return the BPF program that refuses these calls and allows every other. Raises KeyError: unknown machine."""
-    architecture, numbers = _MACHINES[os.uname().machine]
+    architecture, numbers = MACHINES[os.uname().machine]
     bodies = {numbers[rule.call]: _body(rule) for rule in rules if rule.call in numbers}
     program: list[Instruction] = [
         (_LOAD, 0, 0, _ARCHITECTURE_AT),
@@ -334,9 +283,3 @@ def _all_of(conditions: tuple[Condition, ...], error: int) -> list[Instruction]:
             test.append((_AND, 0, 0, condition.mask))
         body = [*test, (_JUMP_EQUAL, *skip, condition.value), *body]
     return body
-
-
-
-
-
-# fmt: on

@@ -34,6 +34,11 @@ _LIMITS = {
     errno.EPERM: "they may not do this; do it in a task",
 }
 _ADVICE = {"days_ago": "give start_date a date, such as datetime(2026, 1, 1)"}
+_KINDS = {
+    SyntaxError: "syntax", ArchiveError: "archive", ImportError: "import", DagImportError: "import",
+    MemoryError: "memory", SystemExit: "exit", SerializationError: "serialization", DagError: "dag",
+}  # fmt: skip
+"""The kinds of errors. The first class that fits counts."""
 MAX_MESSAGE = 1_000
 MAX_TRACEBACK = 32 * 1024
 
@@ -41,17 +46,20 @@ MAX_TRACEBACK = 32 * 1024
 def explain(exc: BaseException, path: str, dags_folder: str, limits: ParseLimits | None) -> FileError:
     """Return the error of the DAG file at `path`, relative to the DAG folder.
 
-    Args:
-        limits: Those of the parse, which may have caused the error; None if the file ran without confinement.
+    The limits may have caused it; they are None if the file ran without confinement.
     """
     frames = _user_frames(exc.__traceback__, dags_folder)
-    line = _line_in(f"{dags_folder}/{path}", frames)
+    lines = [tb.tb_lineno for tb in frames if tb.tb_frame.f_code.co_filename == f"{dags_folder}/{path}"]
+    line = lines[-1] if lines else None
     kind = _kind(exc, path, dags_folder, in_user_code=bool(frames))
     if isinstance(exc, SyntaxError):
         where, what = _syntax(exc, path, dags_folder)
         line = exc.lineno if where.startswith(path) else line
     elif kind == "unreadable":
-        where, what = path, f"cannot be read: {_why_unreadable(exc, path, dags_folder, limits)}"
+        refused = ""
+        if limits is not None and isinstance(exc, PermissionError):
+            refused = refused_link(path, dags_folder, limits)
+        where, what = path, f"cannot be read: {refused or getattr(exc, 'strerror', None) or said(exc)}"
     else:
         where = path if line is None else f"{path}:{line}"
         what = _what(exc) + _link_hint(exc, dags_folder)
@@ -73,35 +81,14 @@ def _user_frames(tb: TracebackType | None, dags_folder: str) -> list[TracebackTy
     return frames
 
 
-def _line_in(filename: str, frames: list[TracebackType]) -> int | None:
-    lines = [tb.tb_lineno for tb in frames if tb.tb_frame.f_code.co_filename == filename]
-    return lines[-1] if lines else None
-
-
 def _kind(exc: BaseException, path: str, dags_folder: str, *, in_user_code: bool) -> str:
-    match exc:
-        case SyntaxError():
-            return "syntax"
-        case ArchiveError():
-            return "archive"
-        case ImportError() | DagImportError():
-            return "import"
-        case MemoryError():
-            return "memory"
-        case SystemExit():
-            return "exit"
-        case SerializationError():
-            return "serialization"
-        case DagError():
-            return "dag"
-        case OSError() if not in_user_code and _is_the_file(exc, path, dags_folder):
-            return "unreadable"
+    for cls, kind in _KINDS.items():
+        if isinstance(exc, cls):
+            return kind
+    if isinstance(exc, OSError) and not in_user_code:
+        is_the_file = exc.filename is None or f"{dags_folder}/{path}".startswith(str(exc.filename))
+        return "unreadable" if is_the_file else "exception"
     return "exception"
-
-
-def _is_the_file(exc: OSError, path: str, dags_folder: str) -> bool:
-    filename = f"{dags_folder}/{path}"
-    return exc.filename is None or filename.startswith(str(exc.filename))
 
 
 def _syntax(exc: SyntaxError, path: str, dags_folder: str) -> tuple[str, str]:
@@ -129,12 +116,6 @@ def _what(exc: BaseException) -> str:
             if exc.name.partition(".")[0] == "airflow":
                 return f"ImportError: {text.partition(' (')[0]}; {advise_on_name(exc.name, name)}"
     return f"{type(exc).__name__}: {text}" if text else type(exc).__name__
-
-
-def _why_unreadable(exc: BaseException, path: str, dags_folder: str, limits: ParseLimits | None) -> str:
-    """Return why the file itself cannot be read, with advice for a link to a place that no parse may read."""
-    refused = refused_link(path, dags_folder, limits) if isinstance(exc, PermissionError) and limits is not None else ""
-    return refused or getattr(exc, "strerror", None) or said(exc)
 
 
 def _link_hint(exc: BaseException, dags_folder: str) -> str:
@@ -248,10 +229,8 @@ def _limit(exc: BaseException) -> str:
 
 def _frames(exc: BaseException) -> Iterator[tuple[object, str]]:
     """Yield the code, and the name of the module, of each frame that an exception passed."""
-    tb = exc.__traceback__
-    while tb is not None:
-        yield tb.tb_frame.f_code, str(tb.tb_frame.f_globals.get("__name__", ""))
-        tb = tb.tb_next
+    for frame, _ in traceback.walk_tb(exc.__traceback__):
+        yield frame.f_code, str(frame.f_globals.get("__name__", ""))
 
 
 def advise_on_module(module: str) -> str:

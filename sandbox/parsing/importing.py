@@ -14,7 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn, TextIO, TypeVar
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 import msgspec
 
@@ -43,21 +43,9 @@ from asynsched.protocol.parse_messages import (
     encodable,
     home_in,
 )
+from asynsched.serialization import schema
 from asynsched.serialization.decode import restriction
 from asynsched.serialization.encode import serialize_dag
-from asynsched.serialization.schema import (
-    DOUBTFUL,
-    MOVED,
-    NO_EFFECT,
-    TEMPLATE,
-    FileError,
-    ParsedDag,
-    ParseQuestions,
-    SerializedDag,
-    SourceFile,
-    TimetableQuestion,
-    version_hash,
-)
 from asynsched.timetables import (
     DagRunInfo,
     DataInterval,
@@ -70,15 +58,10 @@ from asynsched.timetables import (
 from asynsched.timetables.base import asked_at
 from asynsched.timetables.decoding import CustomTimetable
 from asynsched.timetables.simple import time_part
-from sandbox.confine import Policy, confine, use_reserves
-from sandbox.confinement.file_rules import ConfinementError
-from sandbox.forkable import ForkCheck
-from sandbox.processes import keep_only
-from sandbox.running.try_logging import flush_streams
+from sandbox.confine import ConfinementError, Policy, confine, use_reserves
+from sandbox.processes import ForkCheck, flush_streams, keep_only, of_parse, set_title
 from sandbox.sources.later_imports import note_later_imports
-from sandbox.sources.local_imports import LocalImports
-from sandbox.sources.versions import SourceRecorder
-from sandbox.titles import of_parse, set_title
+from sandbox.sources.local_imports import LocalImports, SourceRecorder
 
 if TYPE_CHECKING:
     from types import ModuleType
@@ -106,7 +89,7 @@ class ParseRequest:
     scratch: Path
     """An empty folder for this parse alone."""
     limits: ParseLimits
-    questions: ParseQuestions
+    questions: schema.ParseQuestions
 
     @property
     def policy(self) -> Policy:
@@ -114,23 +97,10 @@ class ParseRequest:
         return Policy(self.limits, str(self.dags_folder), str(self.scratch))
 
 
-def open_streams() -> None:
-    """Make the standard streams that user code writes to, once for all forks of this process."""
-    sys.stdout = sys.__stdout__ = _text_stream(1)  # type: ignore[misc, assignment]
-    sys.stderr = sys.__stderr__ = _text_stream(2)  # type: ignore[misc, assignment]
-
-
-def _text_stream(descriptor: int) -> TextIO:
-    return open(descriptor, "w", buffering=1, encoding="utf-8", errors="backslashreplace", closefd=False)
-
-
 def run_dag_file(request: ParseRequest, channel_fd: int, output_fd: int) -> NoReturn:
     """Run the file in this process, which was forked for it, and never return.
 
-    Args:
-        request: The file.
-        channel_fd: Where messages go.
-        output_fd: Where user code's standard output and error go.
+    Messages go to `channel_fd`, user code's standard output and error to `output_fd`.
     """
     channel = Channel(channel_fd)
     try:
@@ -178,8 +148,8 @@ class _Finding:
         self._is_confined = is_confined
         self._channel = channel
         self._folder = str(request.dags_folder)
-        self._sources: list[SourceFile] = []
-        self._warnings: list[FileError] = []
+        self._sources: list[schema.SourceFile] = []
+        self._warnings: list[schema.FileError] = []
         self._without_effect: list[NoEffectWarning] = []
         self._moved: dict[str, list[MovedNameWarning]] = {}
 
@@ -208,10 +178,10 @@ class _Finding:
         local = LocalImports(
             self._request.dags_folder, SourceRecorder(self._request.dags_folder, self._note_source).note
         )
-        local.install(local.archive_name(self._request.path))
+        local.install(self._request.path)
         return local.load_dag_file(self._request.path)
 
-    def _explain(self, exc: BaseException) -> FileError:
+    def _explain(self, exc: BaseException) -> schema.FileError:
         use_reserves()
         try:
             with own_sandbox():  # loaded for a file with errors only
@@ -221,9 +191,9 @@ class _Finding:
             return explain(exc, self._request.path, self._folder, limits)
         except BaseException as worse:  # noqa: BLE001 - user code may have replaced anything that is used here
             why = f"{type(exc).__name__}, and then {type(worse).__name__}: the file has changed how Python itself works"
-            return FileError("exception", encodable(f"{self._request.path}: {why}"))
+            return schema.FileError("exception", encodable(f"{self._request.path}: {why}"))
 
-    def _note_source(self, source: SourceFile) -> None:
+    def _note_source(self, source: schema.SourceFile) -> None:
         self._sources.append(source)
         self._channel.send(Sourced(source))
 
@@ -239,18 +209,18 @@ class _Finding:
             where = filename.removeprefix(f"{self._folder}/")
             is_doubtful = issubclass(category, DagWarning)
             what = f"{message}" if is_doubtful else f"{category.__name__}: {message}"
-            self._warn(DOUBTFUL if is_doubtful else "warning", where, lineno, what)
+            self._warn(schema.DOUBTFUL if is_doubtful else "warning", where, lineno, what)
 
     def _warn(self, kind: str, where: str, lineno: int, what: str) -> None:
         line = lineno if where == self._request.path else None
-        self._warnings.append(FileError(kind, encodable(f"{where}:{lineno}: {what}"[:_MAX_WARNING]), line=line))
+        self._warnings.append(schema.FileError(kind, encodable(f"{where}:{lineno}: {what}"[:_MAX_WARNING]), line=line))
 
     def _note_forgotten(self) -> None:
         """Warn of `@dag` functions where the file calls none of them."""
         for function in forgotten_dag_functions(f"{self._folder}/{self._request.path}"):
             code, name = function.__code__, function.__name__
             what = f"{name} is decorated with @dag, but never called, so it makes no DAG: add {name}() below it"
-            self._warn(DOUBTFUL, code.co_filename.removeprefix(f"{self._folder}/"), code.co_firstlineno, what)
+            self._warn(schema.DOUBTFUL, code.co_filename.removeprefix(f"{self._folder}/"), code.co_firstlineno, what)
 
     def _note_no_effect(self) -> None:
         """Warn once for the whole file of arguments that do nothing: `default_args` give them to every task."""
@@ -261,25 +231,25 @@ class _Finding:
         owners = [warning.owner for warning in found[:_MOST_OWNERS]]
         more = f"; and {len(found) - len(owners)} more" if len(found) > len(owners) else ""
         what = f"{self._request.path}: {without_effect(arguments)} ({'; '.join(owners)}{more})"
-        self._warnings.append(FileError(NO_EFFECT, encodable(what[:_MAX_WARNING])))
+        self._warnings.append(schema.FileError(schema.NO_EFFECT, encodable(what[:_MAX_WARNING])))
 
     def _note_moved(self) -> None:
         """Warn once for each file of what it names as Airflow 2 did."""
         for path, found in self._moved.items():
             what = f"{path}: {moved_names(found)}"
-            self._warnings.append(FileError(MOVED, encodable(what[:_MAX_WARNING])))
+            self._warnings.append(schema.FileError(schema.MOVED, encodable(what[:_MAX_WARNING])))
 
     def _note_obstacle(self) -> None:
         """Warn of a file that no process can be forked from once it is loaded."""
         with contextlib.suppress(OSError):
             if obstacle := self._check.obstacle():
                 what = f"each of its tasks imports it again, because {obstacle}; start that in a task"
-                self._warnings.append(FileError(TEMPLATE, f"{self._request.path}: {what}"))
+                self._warnings.append(schema.FileError(schema.TEMPLATE, f"{self._request.path}: {what}"))
 
-    def _dags_of(self, module: "ModuleType") -> tuple[tuple[ParsedDag, ...], tuple[FileError, ...]]:
+    def _dags_of(self, module: "ModuleType") -> tuple[tuple[schema.ParsedDag, ...], tuple[schema.FileError, ...]]:
         """Return the DAGs that can be serialized, and an error for each other one."""
-        dags: list[ParsedDag] = []
-        errors: list[FileError] = []
+        dags: list[schema.ParsedDag] = []
+        errors: list[schema.FileError] = []
         for dag in collect_dags(module):
             try:
                 dags.append(self._parsed(dag, serialize_dag(dag)))
@@ -287,12 +257,12 @@ class _Finding:
                 errors.append(msgspec.structs.replace(self._explain(exc), dag_id=dag.dag_id))
         return tuple(dags), tuple(errors)
 
-    def _parsed(self, dag: DAG, serialized: SerializedDag) -> ParsedDag:
+    def _parsed(self, dag: DAG, serialized: schema.SerializedDag) -> schema.ParsedDag:
         sources, known = tuple(self._sources), self._request.questions.known.get(dag.dag_id)
-        parsed = ParsedDag(
+        parsed = schema.ParsedDag(
             serialized,
-            version_hash(serialized, sources),
-            known_hash=None if known is None else version_hash(known, sources),
+            schema.version_hash(serialized, sources),
+            known_hash=None if known is None else schema.version_hash(known, sources),
         )
         if serialized.timetable["kind"] != CustomTimetable.kind:
             return parsed
@@ -307,23 +277,18 @@ class _Finding:
 
 
 class AskedTimetable:
-    """A DAG's timetable, asked with a fixed current time.
+    """A DAG's timetable, asked with a fixed current time, aware UTC.
 
     Every method raises TimetableError when the timetable raises or gives an invalid answer; the message names the DAG.
-
-    Args:
-        dag: The DAG as its author made it.
-        serialized: The same DAG in the form to be stored.
-        now: The current time, aware UTC.
     """
 
-    def __init__(self, dag: DAG, serialized: SerializedDag, now: datetime) -> None:
+    def __init__(self, dag: DAG, serialized: schema.SerializedDag, now: datetime) -> None:
         self._timetable: Timetable = time_part(dag.timetable)
         self._who = f"DAG {dag.dag_id!r}: its timetable {type(self._timetable).__name__}"
         self._bounds = restriction(serialized)
         self._now = now
 
-    def plan(self, question: TimetableQuestion) -> TimetablePlan:
+    def plan(self, question: schema.TimetableQuestion) -> TimetablePlan:
         """Return the runs that follow one another after the last one."""
         last = None if question.last is None else question.last.value()
         after, before, is_complete = question.last, None, False

@@ -14,17 +14,15 @@ import struct
 import sys
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
-from enum import Enum
-from typing import NoReturn, Protocol
+from typing import NoReturn
 
 import msgspec
 
-from asynsched.protocol.parse_messages import ParseLimits, Transcript, is_kept, variables_of_all_parses
+from asynsched.protocol.parse_messages import Transcript, is_kept, variables_of_all_parses
 from asynsched.serialization.schema import SCHEMA_VERSION, FileError, ParseReport
 from sandbox import processes
 from sandbox.confinement import kernel
-from sandbox.parsing.importing import STACK_SIGNAL, ParseRequest, open_streams, run_dag_file
+from sandbox.parsing.importing import STACK_SIGNAL, ParseRequest, run_dag_file
 
 _ENDING = (signal.SIGTERM, signal.SIGHUP, signal.SIGINT)
 _LOOK_SECONDS = 0.1
@@ -33,15 +31,17 @@ _QUIET_SECONDS = 0.05
 _CHUNK = 1 << 16
 _PIPE_CHUNKS = 32
 """The number of chunks that is more than a pipe holds."""
+_MIB = 1024**2
+Failure = tuple[str, str]
+"""The kind and the message of an error."""
 
 
 def become_guardian() -> None:
     """Adopt descendants that lose their parent, close this process's memory to others, and end with the parent."""
-    open_streams()
+    processes.open_streams()
     processes.adopt_orphans()
     processes.set_readable(readable=False)
-    if sys.platform == "linux":
-        kernel.prctl(kernel.PR_SET_PDEATHSIG, signal.SIGTERM)
+    kernel.prctl(kernel.PR_SET_PDEATHSIG, signal.SIGTERM)
 
 
 def exit_by_signals() -> None:
@@ -59,37 +59,6 @@ def _hear_no_more() -> None:
     """Ignore further signals, so that none interrupts the cleanup."""
     for number in _ENDING:
         signal.signal(number, signal.SIG_IGN)
-
-
-class Stopped(Enum):
-    """Why the watching process ended a parse."""
-
-    IMPORT_TIMEOUT = "import_timeout"
-    TIMEOUT = "timeout"
-    MEMORY = "memory"
-    RESULT_TOO_LARGE = "result_too_large"
-
-
-@dataclass(frozen=True, slots=True)
-class End:
-    """How the process that ran a DAG file ended."""
-
-    transcript: Transcript
-    status: int | None
-    """As `os.waitpid` gives it; None when it was still running."""
-    stopped: Stopped | None = None
-    left_over: bool = False
-    """Whether a process of the parse could not be ended."""
-
-
-class Lifeline(Protocol):
-    """Ends a process group, from outside of this process, when this process is gone."""
-
-    def hold(self, group: int) -> None:
-        """End this group when this process is gone."""
-
-    def release(self) -> None:
-        """Forget the group, which has ended: another may get its number."""
 
 
 def enter_environment(allowed: tuple[str, ...]) -> None:
@@ -112,201 +81,6 @@ class NotWantedError(Exception):
     """The asker of a parse has hung up."""
 
 
-def parse_file(request: ParseRequest, lifeline: Lifeline, asker: int | None = None) -> ParseReport:
-    """Parse a file in a process of its own, and report; every failure is an error in the report.
-
-    When this returns, or is interrupted by an exception, no process of the parse is left.
-
-    Args:
-        request: The file.
-        lifeline: Ends the parse should this process be killed.
-        asker: Descriptor of the asker, which says nothing during the parse, but may hang up.
-
-    Raises:
-        NotWantedError: Something came from `asker`.
-    """
-    started_at = time.monotonic()
-    watched = _Watched(request, lifeline, asker)
-    try:
-        stopped = watched.watch()
-    finally:
-        status, all_ended = watched.end()
-    end = End(watched.transcript, status, stopped, left_over=not all_ended)
-    return _report(request, end, watched.output, time.monotonic() - started_at)
-
-
-def _report(request: ParseRequest, end: End, output: str, duration: float) -> ParseReport:
-    errors = failures(end, request.path, str(request.dags_folder), request.limits)
-    found = None if errors else end.transcript.found
-    confined = end.transcript.confined
-    return ParseReport(
-        schema_version=SCHEMA_VERSION,
-        path=request.path,
-        dags=found.dags if found else (),
-        errors=found.errors if found else errors,
-        warnings=found.warnings if found else (),
-        sources=tuple(end.transcript.sources.values()),
-        output=output,
-        confinement=confined.enforced if confined else (),
-        duration=round(duration, 6),
-    )
-
-
-class _Watched:
-    """A forked process that runs a DAG file, and the ends of its pipes."""
-
-    def __init__(self, request: ParseRequest, lifeline: Lifeline, asker: int | None) -> None:
-        self.transcript = Transcript()
-        self._limits = request.limits
-        self._lifeline = lifeline
-        self._asker = asker
-        self._output = bytearray()
-        self._status: int | None = None
-        self._started_at = time.monotonic()
-        self._import_began_at: float | None = None
-        self._look_at = self._started_at + _LOOK_SECONDS
-        self._channel, channel_end = os.pipe()
-        self._output_pipe, output_end = os.pipe()
-        self._pid = os.fork()
-        if self._pid == 0:
-            run_dag_file(request, channel_end, output_end)
-        lifeline.hold(self._pid)
-        os.close(channel_end)
-        os.close(output_end)
-        os.set_blocking(self._channel, False)
-        os.set_blocking(self._output_pipe, False)
-
-    @property
-    def output(self) -> str:
-        """The beginning of user code's standard output and error."""
-        return self._output.decode("utf-8", "replace")
-
-    def watch(self) -> Stopped | None:
-        """Wait for the process to end; return why it must be stopped if it does not."""
-        poll = select.poll()
-        poll.register(self._channel, select.POLLIN)
-        poll.register(self._output_pipe, select.POLLIN)
-        if self._asker is not None:
-            poll.register(self._asker, select.POLLIN)
-        with self._exit_event(poll):
-            while not self._has_ended():
-                stopped = self._overstepped()
-                if stopped is not None:
-                    self._ask_for_stack(stopped)
-                    return stopped
-                for descriptor, _ in poll.poll(1000 * min(_LOOK_SECONDS, self._seconds_left())):
-                    if descriptor == self._asker:
-                        _hear_no_more()  # that the asker has ended may come as a signal, too
-                        raise NotWantedError
-                    if not self._read(descriptor):
-                        poll.unregister(descriptor)
-        self._drain()
-        return Stopped.RESULT_TOO_LARGE if self._is_too_large() else None
-
-    @contextlib.contextmanager
-    def _exit_event(self, poll: select.poll) -> Iterator[None]:
-        """Make the end of the process wake `poll` if the system supports that; otherwise the loop polls for the end."""
-        if not hasattr(os, "pidfd_open"):
-            yield
-            return
-        descriptor = os.pidfd_open(self._pid)
-        poll.register(descriptor, select.POLLIN)
-        try:
-            yield
-        finally:
-            os.close(descriptor)
-
-    def _has_ended(self) -> bool:
-        if hasattr(os, "waitid"):
-            # Left unreaped: its id, and with it its process group, stays its own until `end`.
-            return os.waitid(os.P_PID, self._pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
-        pid, status = os.waitpid(self._pid, os.WNOHANG)
-        self._status = status if pid else None
-        return bool(pid)
-
-    def _overstepped(self) -> Stopped | None:
-        """Return which limit the parse is over, if any."""
-        now = time.monotonic()
-        if self._is_too_large():
-            return Stopped.RESULT_TOO_LARGE
-        if now >= self._started_at + self._limits.timeout:
-            return Stopped.TIMEOUT
-        if self._is_importing() and now >= self._import_deadline():
-            return Stopped.IMPORT_TIMEOUT
-        if now < self._look_at:
-            return None
-        self._look_at = now + _LOOK_SECONDS
-        return Stopped.MEMORY if processes.memory_of(processes.descendants()) > self._limits.memory_bytes else None
-
-    def _is_too_large(self) -> bool:
-        return self.transcript.size > self._limits.result_bytes
-
-    def _is_importing(self) -> bool:
-        if self._import_began_at is None and self.transcript.confined is not None:
-            self._import_began_at = time.monotonic()
-        return self._import_began_at is not None and not self.transcript.imported
-
-    def _import_deadline(self) -> float:
-        return (self._import_began_at or self._started_at) + self._limits.import_timeout
-
-    def _seconds_left(self) -> float:
-        deadline = self._started_at + self._limits.timeout
-        if self._is_importing():
-            deadline = min(deadline, self._import_deadline())
-        return max(0.0, deadline - time.monotonic())
-
-    def _read(self, descriptor: int) -> bool:
-        """Read a pipe. Return False when nothing more will come from it."""
-        if descriptor not in (self._channel, self._output_pipe):
-            return False
-        try:
-            data = os.read(descriptor, _CHUNK)
-        except BlockingIOError:
-            return True
-        if descriptor == self._channel:
-            self.transcript.feed(data)
-        else:
-            self._output += data[: max(0, self._limits.output_bytes - len(self._output))]
-        return bool(data)
-
-    def _drain(self) -> None:
-        """Read the output of a dead process that is left in its pipes, but no later output of its living children."""
-        for descriptor in (self._channel, self._output_pipe):
-            poll = select.poll()
-            poll.register(descriptor, select.POLLIN)
-            for _ in range(_PIPE_CHUNKS):
-                if not poll.poll(0) or not self._read(descriptor):
-                    break
-
-    def _ask_for_stack(self, stopped: Stopped) -> None:
-        """Ask a hanging process for its stack before it is killed."""
-        if stopped not in (Stopped.TIMEOUT, Stopped.IMPORT_TIMEOUT):
-            return
-        poll = select.poll()
-        poll.register(self._channel, select.POLLIN)
-        with contextlib.suppress(OSError):
-            os.kill(self._pid, STACK_SIGNAL)
-        deadline = time.monotonic() + _STACK_SECONDS
-        while (left := deadline - time.monotonic()) > 0:
-            # The stack comes in pieces, and is complete when nothing follows for a moment.
-            quiet = _QUIET_SECONDS if self.transcript.text else left
-            if not poll.poll(1000 * quiet) or not self._read(self._channel):
-                break
-
-    def end(self) -> tuple[int | None, bool]:
-        """Kill the remaining processes of the parse; return its status, and whether all of them have ended."""
-        status, all_ended = processes.end_tree(self._pid)
-        self._lifeline.release()
-        for descriptor in (self._channel, self._output_pipe):
-            os.close(descriptor)
-        return (self._status if status is None else status), all_ended
-
-
-def encode(report: ParseReport) -> bytes:
-    """Return the report as one line of JSON."""
-    return msgspec.json.encode(report) + b"\n"
-
-
 GROUP = struct.Struct("=i")
 """How the number of a process group is written to a pipe; 0 for none."""
 
@@ -327,7 +101,7 @@ class HelperLifeline:
             os.close(theirs)
             self._descriptor = ours
             return
-        for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
+        for number in _ENDING:
             signal.signal(number, signal.SIG_DFL)
         os.setsid()
         os.dup2(theirs, 0)
@@ -342,11 +116,7 @@ class HelperLifeline:
 
 
 class PipeLifeline:
-    """The parse server, which reads the group's number from a pipe. Costs no process.
-
-    Args:
-        descriptor: The writing end.
-    """
+    """The parse server, which reads the group's number from a pipe. Costs no process."""
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
@@ -362,73 +132,223 @@ class PipeLifeline:
             os.write(self._descriptor, GROUP.pack(0))
 
 
-_MIB = 1024**2
+Lifeline = HelperLifeline | PipeLifeline
+"""Ends a process group, from outside of this process, when this process is gone. Another may get its number later."""
 
 
-def failures(end: End, path: str, dags_folder: str, limits: ParseLimits) -> tuple[FileError, ...]:
-    """Return the errors that follow from the end of the process; none when it sent its findings and ended."""
-    transcript = end.transcript
-    errors: list[FileError] = []
-    if end.left_over:
-        errors.append(FileError("crash", f"{path}: left a process behind that could not be ended"))
-    if transcript.refused is not None:
-        message = f"{path}: was not parsed, because it cannot be confined: {transcript.refused.reason}"
-        errors.append(FileError("confinement", message))
-    elif end.stopped is not None or transcript.found is None or end.status != 0:
-        errors.append(_failure(end, path, dags_folder, limits))
-    return tuple(errors)
+def parse_file(request: ParseRequest, lifeline: Lifeline, asker: int | None = None) -> ParseReport:
+    """Parse a file in a process of its own, and report; every failure is an error in the report.
 
-
-def _failure(end: End, path: str, dags_folder: str, limits: ParseLimits) -> FileError:
-    text = end.transcript.text.strip()
-    line = line_in_stack(text, f"{dags_folder}/{path}")
-    kind, what = _stopped(end.stopped, limits) if end.stopped else _died(end, limits)
-    where = path if line is None else f"{path}:{line}"
-    # Other text than a report of Python's is garbage: user code wrote to a descriptor that it guessed.
-    return FileError(kind, f"{where}: {what}", _user_part(text, dags_folder) if line is not None else "", line)
-
-
-def _stopped(why: Stopped, limits: ParseLimits) -> tuple[str, str]:
-    """Return the kind and the message of the error."""
-    match why:
-        case Stopped.IMPORT_TIMEOUT:
-            return "timeout", f"its import took longer than {limits.import_timeout:g} s (parse.import_timeout)"
-        case Stopped.TIMEOUT:
-            return "timeout", f"its parse took longer than {limits.timeout:g} s (parse.timeout)"
-        case Stopped.MEMORY:
-            size = limits.memory_bytes // _MIB
-            return "memory", f"took more than {size} MiB of memory (parse.memory_bytes); do heavy work in tasks"
-        case Stopped.RESULT_TOO_LARGE:
-            size = limits.result_bytes // _MIB
-            return "output", f"its DAGs and sources are more than {size} MiB of JSON (parse.result_bytes)"
-
-
-def _died(end: End, limits: ParseLimits) -> tuple[str, str]:
-    """Return the kind and the message of the error."""
-    status = end.status
-    if status is None:
-        return "crash", "its parse process was lost"
-    number = status & 0x7F
-    if number == 0:
-        code = status >> 8
-        return "exit", f"ended its process with exit code {code} (os._exit); a DAG file must only define DAGs"
-    if number == signal.SIGXCPU:
-        return "timeout", f"used more than {limits.cpu_seconds} s of CPU time (parse.cpu_seconds)"
-    if number == signal.SIGKILL:
-        return "memory", "its process was killed, by the kernel for lack of memory or by another process"
-    if number == signal.SIGSEGV and end.transcript.imported:
-        # The encoder does not survive a refused allocation.
-        size = limits.memory_bytes // _MIB
-        return "memory", f"its DAGs need more than {size} MiB of memory to be written down (parse.memory_bytes)"
-    return "crash", f"crashed its process: {_name_of(number)}"
-
-
-def _name_of(number: int) -> str:
+    When this returns, or is interrupted by an exception, no process of the parse is left; `lifeline` ends them should
+    this process be killed. `asker` is a descriptor of the asker, which says nothing during the parse, but may hang up.
+    Raises NotWantedError then.
+    """
+    started_at = time.monotonic()
+    watched = _Watched(request, lifeline, asker)
     try:
-        known = signal.Signals(number)
-    except ValueError:
-        return f"signal {number}"
-    return f"{known.name} ({signal.strsignal(number)})"
+        watched.watch()
+    finally:
+        watched.end()
+    return watched.report(time.monotonic() - started_at)
+
+
+class _Watched:
+    """A forked process that runs a DAG file, and the ends of its pipes."""
+
+    def __init__(self, request: ParseRequest, lifeline: Lifeline, asker: int | None) -> None:
+        self._request = request
+        self._limits = request.limits
+        self._lifeline = lifeline
+        self._asker = asker
+        self._transcript = Transcript()
+        self._output = bytearray()
+        self._stopped: Failure | None = None
+        """Why it was stopped."""
+        self._status: int | None = None
+        """As `os.waitpid` gives it; None while it runs."""
+        self._have_all_ended = False
+        self._started_at = time.monotonic()
+        self._import_began_at: float | None = None
+        self._look_at = self._started_at + _LOOK_SECONDS
+        self._exit: int | None = None
+        self._channel, channel_end = os.pipe()
+        self._output_pipe, output_end = os.pipe()
+        self._pid = os.fork()
+        if self._pid == 0:
+            run_dag_file(request, channel_end, output_end)
+        lifeline.hold(self._pid)
+        os.close(channel_end)
+        os.close(output_end)
+        os.set_blocking(self._channel, False)
+        os.set_blocking(self._output_pipe, False)
+
+    def watch(self) -> None:
+        """Wait until the process ends, or must be stopped."""
+        poll = select.poll()
+        poll.register(self._channel, select.POLLIN)
+        poll.register(self._output_pipe, select.POLLIN)
+        if self._asker is not None:
+            poll.register(self._asker, select.POLLIN)
+        if hasattr(os, "pidfd_open"):  # where there is none, the loop polls for the end
+            self._exit = os.pidfd_open(self._pid)
+            poll.register(self._exit, select.POLLIN)
+        while not self._has_ended():
+            self._stopped = self._overstepped()
+            if self._stopped is not None:
+                if self._stopped[0] == "timeout":
+                    self._ask_for_stack()
+                return
+            seconds_left = max(0.0, self._deadline()[0] - time.monotonic())
+            for descriptor, _ in poll.poll(1000 * min(_LOOK_SECONDS, seconds_left)):
+                if descriptor == self._asker:
+                    _hear_no_more()  # that the asker has ended may come as a signal, too
+                    raise NotWantedError
+                if not self._read(descriptor):
+                    poll.unregister(descriptor)
+        self._drain()
+        self._stopped = self._excess()
+
+    def _has_ended(self) -> bool:
+        if hasattr(os, "waitid"):
+            # Left unreaped: its id, and with it its process group, stays its own until `end`.
+            return os.waitid(os.P_PID, self._pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
+        pid, status = os.waitpid(self._pid, os.WNOHANG)
+        self._status = status if pid else None
+        return bool(pid)
+
+    def _overstepped(self) -> Failure | None:
+        """Return which limit the parse is over, if any."""
+        now = time.monotonic()
+        if excess := self._excess():
+            return excess
+        deadline, what = self._deadline()
+        if now >= deadline:
+            return "timeout", what
+        if now >= self._look_at:
+            self._look_at = now + _LOOK_SECONDS
+            if processes.memory_of(processes.descendants()) > self._limits.memory_bytes:
+                size = self._limits.memory_bytes // _MIB
+                return "memory", f"took more than {size} MiB of memory (parse.memory_bytes); do heavy work in tasks"
+        return None
+
+    def _excess(self) -> Failure | None:
+        if self._transcript.size <= self._limits.result_bytes:
+            return None
+        size = self._limits.result_bytes // _MIB
+        return "output", f"its DAGs and sources are more than {size} MiB of JSON (parse.result_bytes)"
+
+    def _deadline(self) -> tuple[float, str]:
+        """Return when the process must have gone on, and the message if it has not."""
+        seconds = self._limits.timeout
+        whole = self._started_at + seconds, f"its parse took longer than {seconds:g} s (parse.timeout)"
+        if self._transcript.confined is None or self._transcript.imported:
+            return whole
+        if self._import_began_at is None:
+            self._import_began_at = time.monotonic()
+        seconds = self._limits.import_timeout
+        of_import = self._import_began_at + seconds, f"its import took longer than {seconds:g} s (parse.import_timeout)"
+        return min(whole, of_import)
+
+    def _read(self, descriptor: int) -> bool:
+        """Read a pipe. Return False when nothing more will come from it."""
+        if descriptor not in (self._channel, self._output_pipe):
+            return False
+        try:
+            data = os.read(descriptor, _CHUNK)
+        except BlockingIOError:
+            return True
+        if descriptor == self._channel:
+            self._transcript.feed(data)
+        else:
+            self._output += data[: max(0, self._limits.output_bytes - len(self._output))]
+        return bool(data)
+
+    def _drain(self) -> None:
+        """Read the output of a dead process that is left in its pipes, but no later output of its living children."""
+        for descriptor in (self._channel, self._output_pipe):
+            poll = select.poll()
+            poll.register(descriptor, select.POLLIN)
+            for _ in range(_PIPE_CHUNKS):
+                if not poll.poll(0) or not self._read(descriptor):
+                    break
+
+    def _ask_for_stack(self) -> None:
+        """Ask a hanging process for its stack before it is killed."""
+        poll = select.poll()
+        poll.register(self._channel, select.POLLIN)
+        with contextlib.suppress(OSError):
+            os.kill(self._pid, STACK_SIGNAL)
+        deadline = time.monotonic() + _STACK_SECONDS
+        while (left := deadline - time.monotonic()) > 0:
+            # The stack comes in pieces, and is complete when nothing follows for a moment.
+            quiet = _QUIET_SECONDS if self._transcript.text else left
+            if not poll.poll(1000 * quiet) or not self._read(self._channel):
+                break
+
+    def end(self) -> None:
+        """Kill the remaining processes of the parse."""
+        status, self._have_all_ended = processes.end_tree(self._pid)
+        self._status = self._status if status is None else status
+        self._lifeline.release()
+        for descriptor in (self._channel, self._output_pipe, self._exit):
+            if descriptor is not None:
+                os.close(descriptor)
+
+    def report(self, duration: float) -> ParseReport:
+        """Return the findings of the process, or the errors that follow from its end."""
+        errors = tuple(self._errors())
+        found = None if errors else self._transcript.found
+        confined = self._transcript.confined
+        return ParseReport(
+            schema_version=SCHEMA_VERSION,
+            path=self._request.path,
+            dags=found.dags if found else (),
+            errors=found.errors if found else errors,
+            warnings=found.warnings if found else (),
+            sources=tuple(self._transcript.sources.values()),
+            output=self._output.decode("utf-8", "replace"),
+            confinement=confined.enforced if confined else (),
+            duration=round(duration, 6),
+        )
+
+    def _errors(self) -> Iterator[FileError]:
+        """Yield the errors that follow from the end of the process; none when it sent its findings and ended."""
+        path = self._request.path
+        if not self._have_all_ended:
+            yield FileError("crash", f"{path}: left a process behind that could not be ended")
+        if refused := self._transcript.refused:
+            message = f"{path}: was not parsed, because it cannot be confined: {refused.reason}"
+            yield FileError("confinement", message)
+        elif self._stopped is not None or self._transcript.found is None or self._status != 0:
+            kind, what = self._stopped or self._death()
+            folder, text = str(self._request.dags_folder), self._transcript.text.strip()
+            line = _line_in_stack(text, f"{folder}/{path}")
+            # Other text than a report of Python's is garbage: user code wrote to a descriptor that it guessed.
+            stack = "" if line is None else _user_part(text, folder)
+            yield FileError(kind, f"{path if line is None else f'{path}:{line}'}: {what}", stack, line)
+
+    def _death(self) -> Failure:
+        """Return why a process that was not stopped sent no findings."""
+        if self._status is None:
+            return "crash", "its parse process was lost"
+        number = self._status & 0x7F
+        if number == 0:
+            code = self._status >> 8
+            return "exit", f"ended its process with exit code {code} (os._exit); a DAG file must only define DAGs"
+        if number == signal.SIGXCPU:
+            return "timeout", f"used more than {self._limits.cpu_seconds} s of CPU time (parse.cpu_seconds)"
+        if number == signal.SIGKILL:
+            return "memory", "its process was killed, by the kernel for lack of memory or by another process"
+        if number == signal.SIGSEGV and self._transcript.imported:
+            # The encoder does not survive a refused allocation.
+            size = self._limits.memory_bytes // _MIB
+            return "memory", f"its DAGs need more than {size} MiB of memory to be written down (parse.memory_bytes)"
+        return "crash", f"crashed its process: {processes.signal_name(number)} ({signal.strsignal(number)})"
+
+
+def encode(report: ParseReport) -> bytes:
+    """Return the report as one line of JSON."""
+    return msgspec.json.encode(report) + b"\n"
 
 
 def _user_part(stack: str, dags_folder: str) -> str:
@@ -443,7 +363,7 @@ def _escaped(filename: str) -> str:
     return filename.encode("ascii", "backslashreplace").decode("ascii")
 
 
-def line_in_stack(stack: str, filename: str) -> int | None:
+def _line_in_stack(stack: str, filename: str) -> int | None:
     """Return the line of `filename` that a crash report of Python's names first: the innermost one."""
     found = re.search(rf'File "{re.escape(_escaped(filename))}", line (\d+)', stack)
     return int(found[1]) if found else None

@@ -11,12 +11,13 @@ import re
 import sys
 import warnings
 from collections.abc import Iterator
+from contextlib import suppress
 from importlib.machinery import ModuleSpec
 from pathlib import Path
-from typing import Protocol, cast
 
 from asynsched.serialization.schema import SourceFile
 from sandbox.sources.archives import ArchiveError
+from sandbox.sources.local_imports import LocalLoader
 
 _MAY_IMPORT_LATER = re.compile(
     r"(?m)^[ \t]+(?:import|from)\b|[:;][ \t]*(?:import|from)\b|\bimport_module\b|\b__import__\b"
@@ -24,17 +25,10 @@ _MAY_IMPORT_LATER = re.compile(
 """A statement at the beginning of a line has been executed, and its imports were recorded then."""
 
 
-class _NotingLoader(Protocol):
-    def get_source(self, fullname: str) -> str:
-        """Record the module's source and return its text."""
-
-
 def note_later_imports(sources: list[SourceFile], dags_folder: Path) -> None:
     """Record the local modules that the sources import in functions, and the modules that these import in turn.
 
-    Args:
-        sources: The sources recorded so far. The loaders of `LocalImports` append to them.
-        dags_folder: The DAG folder, absolute.
+    The loaders of `LocalImports` append them to `sources`. The DAG folder is absolute.
     """
     finder = _LocalFinder(f"{dags_folder}/")
     n_executed = len(sources)
@@ -94,12 +88,9 @@ def _search(name: str, entries: list[str]) -> ModuleSpec | None:
 
 def _record(name: str, spec: ModuleSpec) -> None:
     """Record a module's source if it can be read; if not, its import will report the error."""
-    if spec.origin is None or not spec.origin.endswith(".py"):
-        return
-    try:
-        cast("_NotingLoader", spec.loader).get_source(name)
-    except (OSError, SyntaxError, ArchiveError):
-        return
+    if isinstance(spec.loader, LocalLoader):
+        with suppress(OSError, SyntaxError, ArchiveError):
+            spec.loader.get_source(name)
 
 
 def _imported_names(source: SourceFile) -> Iterator[str]:

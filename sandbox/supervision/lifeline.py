@@ -62,23 +62,20 @@ def hold(tie: int) -> None:
         os._exit(1)
 
 
-def sweep(keeper_id: str) -> int:
-    """Kill the processes that a dead keeper's tries have left behind, and return their number.
+def sweep(keeper_id: str) -> None:
+    """Kill the processes that a dead keeper's tries have left behind, but not the calling one.
 
-    They are gone when this returns, or cannot be killed: the next keeper is to report their tries as ended. The calling
-    process is spared.
+    They are gone when this returns, or cannot be killed: the next keeper is to report their tries as ended.
     """
     mark = f"{KEEPER_MARK}={keeper_id}".encode()
-    killed: set[int] = set()
     patience_ends_at = time.monotonic() + SWEEP_SECONDS
-    while (left := _kill_marked(mark)) and time.monotonic() < patience_ends_at:
-        killed |= left
+    while _kill_marked(mark) and time.monotonic() < patience_ends_at:
         time.sleep(SWEEP_PAUSE_SECONDS)
-    return len(killed | left)
 
 
-def _kill_marked(mark: bytes) -> set[int]:
-    killed = set()
+def _kill_marked(mark: bytes) -> bool:
+    """Kill the processes whose environment has this mark; return whether there were any."""
+    killed = False
     for entry in Path("/proc").glob("[0-9]*/environ"):
         pid = int(entry.parent.name)
         with suppress(OSError):
@@ -87,7 +84,7 @@ def _kill_marked(mark: bytes) -> set[int]:
             try:
                 if pid != os.getpid() and mark in entry.read_bytes().split(b"\0"):
                     signal.pidfd_send_signal(process, signal.SIGKILL)
-                    killed.add(pid)
+                    killed = True
             finally:
                 os.close(process)
     return killed
@@ -106,12 +103,7 @@ class Alarm:
 
 
 class Watchdog:
-    """The zygote's end.
-
-    Args:
-        keeper: Its process, which is our parent: the number is its own.
-        alarm: Descriptor of the keeper's alarm.
-    """
+    """The zygote's end. The keeper is our parent, so its number is its own."""
 
     def __init__(self, keeper: int, alarm: int) -> None:
         self.alarm = alarm

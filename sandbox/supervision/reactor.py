@@ -3,6 +3,7 @@
 The keeper forks, so it may have no threads, and asyncio's event loop would slow down every fork.
 """
 
+import os
 import selectors
 import socket
 import time
@@ -89,11 +90,7 @@ class Reactor:
         return timer
 
     def turn(self, before_frames: Callable[[], None]) -> None:
-        """Wait until something is ready or due, and serve it.
-
-        Args:
-            before_frames: Called after news of the lease was read, before anything else is served.
-        """
+        """Wait until something is ready or due, and serve it: news of the lease first, then call `before_frames`."""
         next_at = self._timers.next_at
         patience = None if next_at is None else max(0.0, next_at - self.now())
         ready = sorted(self._selector.select(patience), key=lambda pair: pair[0].data.urgency)
@@ -117,13 +114,43 @@ class Reactor:
                 timer.callback()
 
 
+class Pipe:
+    """The reading end of a pipe, read without ever blocking, until it ends or is closed. `write` takes the bytes."""
+
+    def __init__(self, reactor: Reactor, descriptor: int, write: Callable[[bytes], None]) -> None:
+        os.set_blocking(descriptor, False)
+        self._reactor = reactor
+        self._descriptor: int | None = descriptor
+        self._write = write
+        reactor.watch(descriptor, lambda _: self.read(), Urgency.OUTPUT)
+
+    def read(self) -> int:
+        """Read once, and return the number of bytes."""
+        if self._descriptor is None:
+            return 0
+        try:
+            data = os.read(self._descriptor, READ_BYTES)
+        except BlockingIOError:
+            return 0
+        if data:
+            self._write(data)
+        else:
+            self.close()
+        return len(data)
+
+    def close(self) -> None:
+        """Close it, if it is open."""
+        if self._descriptor is not None:
+            self._reactor.forget(self._descriptor)
+            os.close(self._descriptor)
+            self._descriptor = None
+
+
 class Wire:
     """A connection of the keeper: frames in and out, without ever blocking.
 
-    Args:
-        expected: The union of structs that may arrive.
-        on_message: Called with each message, in order.
-        on_closed: Called once, when the other side has hung up or sent an invalid frame.
+    `expected` is the union of structs that may arrive. `on_closed` is called once, when the other side has hung up or
+    sent an invalid frame.
     """
 
     def __init__(

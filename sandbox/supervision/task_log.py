@@ -1,15 +1,150 @@
 """The log of one try: the output of its processes, masked, stamped and cut to its limit.
 
+Masked are the secrets of a try: values of secret variables, passwords of connections.
+
 Each line begins with the time at which the keeper got it. So prints, log records, tracebacks and the output of commands
 look alike, and nothing that a try does to its logging can change that.
 """
 
+import json
 import os
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
+from urllib.parse import quote
 
-from sandbox.supervision.masking import Secrets
+from asynsched.authoring.connection import CONNECTION_PREFIX, VARIABLE_PREFIX, Connection
+from asynsched.errors import AsynschedError
+from asynsched.protocol.sensitive import is_sensitive
+
+MASK = b"***"
+MIN_SECRET_LENGTH = 5
+"""Shorter values would mask words (Airflow: logging.min_length_masked_secret)."""
+FIELDS = "fields"
+
+
+class Secrets:
+    """The secrets known to one try, those that it has inherited first."""
+
+    def __init__(self, inherited: "Secrets | None" = None) -> None:
+        self.values: tuple[bytes, ...] = () if inherited is None else inherited.values
+        """The longest first: a secret may contain another."""
+
+    def __bool__(self) -> bool:
+        return bool(self.values)
+
+    @property
+    def longest(self) -> int:
+        """Length of the longest secret, in bytes."""
+        return len(self.values[0]) if self.values else 0
+
+    def learn(self, operation: str, arguments: dict[str, Any], value: Any) -> None:
+        """Learn the secrets in an answer to the try."""
+        found = set(self.values)
+        for text in _secret_texts(operation, arguments, value):
+            # Output is masked line by line, so a key of several lines is as many secrets.
+            for line in {*_spellings(text), *text.splitlines()}:
+                if len(line) >= MIN_SECRET_LENGTH:
+                    found.add(line.encode("utf-8", "replace"))
+        self.values = tuple(sorted(found, key=len, reverse=True))
+
+    def learn_fields(self, kwargs: dict[str, Any]) -> None:
+        """Learn the secrets, by their names, in the arguments of a trigger or of the method of a resumed task."""
+        self.learn(FIELDS, {}, kwargs)
+
+    def mask_outcomes(self, arguments: dict[str, Any]) -> dict[str, Any]:
+        """Return a trigger host's outcomes, with secrets masked in reasons and tracebacks."""
+        outcomes = arguments.get("outcomes")
+        if not self.values or not isinstance(outcomes, list):
+            return arguments
+        return {**arguments, "outcomes": [self._masked_outcome(outcome) for outcome in outcomes]}
+
+    def _masked_outcome(self, outcome: Any) -> Any:
+        if not isinstance(outcome, dict):
+            return outcome
+        texts = {name: outcome[name] for name in ("detail", "traceback") if name in outcome}
+        return {**outcome, **{name: self._masked_texts(value) for name, value in texts.items()}}
+
+    def _masked_texts(self, value: Any) -> Any:
+        if isinstance(value, list):
+            return [self._masked_texts(item) for item in value]
+        return self.mask_text(value) if isinstance(value, str) else value
+
+    def mask(self, data: bytes) -> bytes:
+        """Return the data with every secret replaced."""
+        for value in self.values:
+            data = data.replace(value, MASK)
+        return data
+
+    def mask_text(self, text: str) -> str:
+        """Return a text with every secret replaced."""
+        return self.mask(text.encode("utf-8", "replace")).decode("utf-8", "replace") if self.values else text
+
+
+def environment_secrets(environ: Mapping[str, str]) -> Secrets:
+    """Return the secrets in `AIRFLOW_VAR_*` and `AIRFLOW_CONN_*`, which tries inherit."""
+    secrets = Secrets()
+    for name, text in environ.items():
+        if name.startswith(VARIABLE_PREFIX):
+            secrets.learn("variable_get", {"key": name.removeprefix(VARIABLE_PREFIX)}, text)
+        elif name.startswith(CONNECTION_PREFIX):
+            secrets.learn("connection_get", {}, _connection_fields(text))
+    return secrets
+
+
+def _connection_fields(text: str) -> dict[str, Any]:
+    try:
+        return vars(Connection.from_text(text))
+    except (AsynschedError, ValueError, TypeError):
+        # It cannot be read, so all of it counts as secret.
+        return {"password": text}
+
+
+def _secret_texts(operation: str, arguments: dict[str, Any], value: Any) -> Iterator[str]:
+    if operation == "variable_get" and isinstance(value, str):
+        structure = _json_or_none(value)
+        if is_sensitive(str(arguments.get("key", ""))):
+            yield value
+            yield from _texts(structure, all_of_it=True)
+        else:
+            yield from _texts(structure)
+    elif operation == "connection_get" and isinstance(value, dict):
+        password = value.get("password")
+        if isinstance(password, str):
+            yield password
+        yield from _texts(_json_or_none(value.get("extra")))
+    elif operation in (FIELDS, "trigger_work"):
+        yield from _texts(value)
+
+
+def _texts(value: Any, *, all_of_it: bool = False) -> Iterator[str]:
+    """Yield the texts in a JSON value: all, or those below sensitive names."""
+    if isinstance(value, str) and all_of_it:
+        yield value
+    elif isinstance(value, dict):
+        for name, item in value.items():
+            yield from _texts(item, all_of_it=all_of_it or is_sensitive(str(name)))
+    elif isinstance(value, list):
+        for item in value:
+            yield from _texts(item, all_of_it=all_of_it)
+
+
+def _spellings(text: str) -> set[str]:
+    """Return a secret as programs print it: as it is, in a URL, in Python's own spelling, and in JSON."""
+    in_json = {json.dumps(text), json.dumps(text, ensure_ascii=False)}
+    return {text, quote(text, safe=""), *(spelled[1:-1] for spelled in (repr(text), *in_json))}
+
+
+def _json_or_none(value: Any) -> Any:
+    if not isinstance(value, str):
+        return value
+    try:
+        return json.loads(value)
+    except ValueError:
+        return None
+
 
 PRIVATE_FILE = 0o600
 PRIVATE_FOLDER = 0o700
@@ -18,11 +153,9 @@ CUT = b"\n*** The log has reached its limit (log.task_bytes); the rest is droppe
 
 
 class TaskLog:
-    """Writes a log file, made at the first byte.
+    """Writes a log file, made with its folders at the first byte.
 
-    Args:
-        path: The file; its folders are made.
-        max_bytes: How much is kept, stamps included; a line reports that the rest is dropped.
+    It keeps `max_bytes`, stamps included; a line reports that the rest is dropped.
     """
 
     def __init__(self, path: Path, max_bytes: int, secrets: Secrets) -> None:

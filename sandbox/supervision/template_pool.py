@@ -9,23 +9,26 @@ the file itself.
 
 import logging
 import os
-import signal
 import socket
 import sys
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
-from typing import Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from msgspec.structs import replace
 
 from asynsched.protocol.frames import FrameReader, ProtocolError
 from asynsched.protocol.messages import CodeVersion, FailureCause
-from sandbox.running.try_outcome import of_status
-from sandbox.supervision.reactor import Reactor, Timer, Urgency
+from sandbox import processes
+from sandbox.processes import reason_of
+from sandbox.supervision.reactor import Pipe, Reactor, Timer, Urgency
 from sandbox.template import FORK, MOST_AT_ONCE, Born, Exited, Forked, FromTemplate, Loaded
 from sandbox.zygote import LONE_TRY, TEMPLATE, ZygoteBusy, ZygoteHandle, Zygotes
+
+if TYPE_CHECKING:
+    from sandbox.supervision.tries import SupervisedTry, Tries
 
 log = logging.getLogger("sandbox.keeper")
 
@@ -74,44 +77,17 @@ class ReadyProcess(NamedTuple):
         os.close(self.output)
 
 
-class TryEvents(Protocol):
-    """Receives the pool's events about tries, which it names by number."""
-
-    def forked(self, number: int, process: ReadyProcess, parent: int | None) -> None:
-        """The try has this process, which waits for the launch."""
-
-    def output(self, number: int, data: bytes) -> None:
-        """The file has written this while it was imported for the try."""
-
-    def exited(self, pid: int, status: int, parent: int) -> None:
-        """A child of this parent has exited; it may be the process of a try."""
-
-    def has(self, pid: int) -> bool:
-        """Whether this is the process of a try."""
-
-    def lost(self, number: int, loss: Loss) -> None:
-        """The template that was to fork the try is gone. None of the try's own code has run."""
-
-    def orphaned(self, parent: int) -> None:
-        """The template that reported exits is gone; the keeper is now the parent of its tries."""
-
-
 class TemplatePool:
-    """Gives processes to tries.
+    """Gives processes to tries, and tells `events` of them. Loading a file may take `import_timeout` seconds."""
 
-    Args:
-        zygotes: Fork the processes that load files.
-        import_timeout: How long loading a file may take, seconds.
-    """
-
-    def __init__(self, reactor: Reactor, zygotes: Zygotes, import_timeout: float, events: TryEvents) -> None:
+    def __init__(self, reactor: Reactor, zygotes: Zygotes, import_timeout: float, events: "Tries") -> None:
         self._reactor = reactor
         self._zygotes = zygotes
         self._import_timeout = import_timeout
         self._events = events
         self._by_code: dict[CodeVersion, TemplateHandle] = {}
         self._all: dict[TemplateHandle, None] = {}
-        self._postponed: dict[int, CodeVersion] = {}
+        self._postponed: dict[SupervisedTry, Timer] = {}
         """Tries for which a zygote could not be asked yet."""
         self._unfit: set[CodeVersion] = set()
         self._replace_seconds: dict[ZygoteHandle, float] = {}
@@ -129,30 +105,31 @@ class TemplatePool:
         ready = (process.pid for template in self._all for process in template.ready)
         return frozenset((*(pid for pid in pids if pid is not None), *ready))
 
-    def assign(self, number: int, code: CodeVersion) -> None:
+    def assign(self, supervised: "SupervisedTry", code: CodeVersion) -> None:
         """Find a process for a try: calls `forked` or `lost` with the outcome, perhaps at once."""
+        self._postponed.pop(supervised, None)
         code = replace(code, version_hash="")  # the DAGs of one file share a template
         try:
             template = self._template_for(code)
         except ZygoteBusy:
-            self._postponed[number] = code
-            self._reactor.after(BUSY_SECONDS, partial(self._assign_postponed, number))
+            self._postponed[supervised] = self._reactor.after(BUSY_SECONDS, partial(self.assign, supervised, code))
             return
         except OSError as exc:
             # The limit of descriptors or of processes is reached.
-            self._events.lost(number, Loss(f"the try could not be started: {exc}", "machine", may_retry=False))
+            self._events.lost(supervised, Loss(f"the try could not be started: {exc}", "machine", may_retry=False))
             return
         template.used_at = self._reactor.now()
-        template.waiting.append(number)
+        template.waiting.append(supervised)
         if not template.is_lone_try:
             self.match(template)
 
-    def withdraw(self, number: int) -> None:
+    def withdraw(self, supervised: "SupervisedTry") -> None:
         """Stop looking for a process for this try."""
-        self._postponed.pop(number, None)
+        if (timer := self._postponed.pop(supervised, None)) is not None:
+            timer.cancel()
         for template in self._all:
-            if number in template.waiting:
-                template.waiting.remove(number)
+            if supervised in template.waiting:
+                template.waiting.remove(supervised)
 
     def read_news(self) -> None:
         """Read the reports of all templates so far."""
@@ -170,7 +147,7 @@ class TemplatePool:
         template = next((template for template in self._all if template.pid == pid), None)
         if template is None:
             return False
-        reason, cause = of_status(status)
+        reason, cause = reason_of(status)
         self._lose(template, Loss(f"importing {_path(template.code)}: {reason}", cause, may_retry=True))
         self._events.orphaned(pid)
         return True
@@ -201,7 +178,7 @@ class TemplatePool:
     def wrote(self, template: "TemplateHandle", data: bytes) -> None:
         """Pass the output of a file's import to the try that waits for the import."""
         if template.waiting:
-            self._events.output(template.waiting[0], data)
+            template.waiting[0].log.write(data)
 
     def is_taken(self, template: "TemplateHandle", pid: int) -> bool:
         """Whether a process belongs to another template or try, even if this template claims it as its child."""
@@ -237,8 +214,7 @@ class TemplatePool:
     def _template_for(self, code: CodeVersion) -> "TemplateHandle":
         """Return the template of a version, or a new one; for a version that cannot be forked, one that becomes a try.
 
-        Raises:
-            OSError: None could be started.
+        Raises OSError if none could be started.
         """
         template = self._by_code.get(code)
         if template is not None:
@@ -277,11 +253,6 @@ class TemplatePool:
                 reason,
             )
 
-    def _assign_postponed(self, number: int) -> None:
-        code = self._postponed.pop(number, None)
-        if code is not None:
-            self.assign(number, code)
-
     def _loaded(self, template: "TemplateHandle", message: Loaded) -> None:
         template.read_output()
         template.stop_timer()
@@ -316,8 +287,8 @@ class TemplatePool:
             reason = f"{_path(template.code)} took longer than {self._import_timeout:g} s to import"
             loss = Loss(reason, "task", may_retry=False)
         self._leave(template)
-        for number in template.waiting:
-            self._events.lost(number, loss)
+        for supervised in template.waiting:
+            self._events.lost(supervised, loss)
 
     def _leave(self, template: "TemplateHandle") -> None:
         template.forget()
@@ -354,19 +325,8 @@ class TemplatePool:
 class TemplateHandle:
     """One template: its process, its channel, and its processes that wait for a launch.
 
-    `forget` it when its process is reaped, not earlier: its last words are still to be read.
-
-    Args:
-        pool: Is notified of the template's events.
-        zygote: Is asked for the process.
-        is_lone_try: Whether it becomes a try itself, the first that waits: its process is the one that gets ready.
-
-    Attributes:
-        pid: Its process, None until that has said Born.
-        waiting: Numbers of the tries that have no process yet.
-        is_late: Whether it is killed because the import took too long.
-        n_bytes: Memory that it takes of its own, known once it is loaded.
-        timer: Runs while there is something that it has to do in time.
+    `forget` it when its process is reaped, not earlier: its last words are still to be read. One that `is_lone_try`
+    becomes a try itself, the first that waits: its process is the one that gets ready.
     """
 
     def __init__(
@@ -376,12 +336,17 @@ class TemplateHandle:
         self.code = code
         self.is_lone_try = is_lone_try
         self.pid: int | None = None
+        """Its process, None until that has said Born."""
         self.used_at = reactor.now()
-        self.waiting: deque[int] = deque()
+        self.waiting: deque[SupervisedTry] = deque()
         self.ready: deque[ReadyProcess] = deque()
-        self.is_retired = self.is_late = False
+        self.is_retired = False
+        self.is_late = False
+        """Whether it is killed because the import took too long."""
         self.n_bytes = 0
+        """Memory that it takes of its own, known once it is loaded."""
         self.timer: Timer | None = None
+        """Runs while there is something that it has to do in time."""
         self._pool = pool
         self._reactor = reactor
         self._n_asked = 0
@@ -398,11 +363,9 @@ class TemplateHandle:
         finally:
             theirs.close()
             os.close(their_output)
-        os.set_blocking(output, False)
         self._channel.setblocking(False)
-        self._output: int | None = output
+        self._output = Pipe(reactor, output, partial(pool.wrote, self))
         reactor.watch(self._channel.fileno(), lambda _: self.read(), Urgency.FRAMES)
-        reactor.watch(output, lambda _: self.read_output(), Urgency.OUTPUT)
 
     @property
     def parent(self) -> int | None:
@@ -430,8 +393,7 @@ class TemplateHandle:
     def kill(self) -> None:
         """Kill the template's process, if it has one: it is not reaped yet, so the number is its own."""
         if self.pid is not None:
-            with suppress(ProcessLookupError):
-                os.kill(self.pid, signal.SIGKILL)
+            processes.kill(self.pid)
 
     def set_timer(self, seconds: float, late: Callable[[], None]) -> None:
         """Call `late` after that many seconds, and cancel the earlier timer."""
@@ -476,15 +438,8 @@ class TemplateHandle:
 
     def read_output(self) -> None:
         """Pass on the output of the file's import."""
-        while self._output is not None:
-            try:
-                data = os.read(self._output, READ_BYTES)
-            except BlockingIOError:
-                return
-            if data:
-                self._pool.wrote(self, data)
-            else:
-                self._close_output()
+        while self._output.read():
+            pass
 
     def lose_ready(self, pid: int) -> bool:
         """Note that a process has exited. Returns whether it was a ready one."""
@@ -504,7 +459,7 @@ class TemplateHandle:
         self._dismiss_ready()
         while self._descriptors:
             os.close(self._descriptors.popleft())
-        self._close_output()
+        self._output.close()
 
     def _take(self, message: Any) -> None:
         if (self.pid is None) != isinstance(message, Born):
@@ -526,12 +481,6 @@ class TemplateHandle:
     def _dismiss_ready(self) -> None:
         while self.ready:
             self.ready.popleft().dismiss()
-
-    def _close_output(self) -> None:
-        if self._output is not None:
-            self._reactor.forget(self._output)
-            os.close(self._output)
-            self._output = None
 
     def _close_channel(self) -> None:
         if self._channel.fileno() >= 0:

@@ -2,29 +2,200 @@
 
 import logging
 import os
+import signal
 import socket
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Iterator
-from datetime import UTC, datetime
+from collections.abc import Callable, Collection, Iterable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
 from functools import partial
-from itertools import count
 from pathlib import Path
 from typing import Generic, NamedTuple, Protocol, TypeVar
 
+import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from asynsched.protocol.frames import ProtocolError
-from asynsched.protocol.messages import Ended, FailureCause, Kill, Launch, Reply, Request, Started
-from sandbox.processes import is_child, kill_strangers
-from sandbox.running.try_outcome import of_status
+from asynsched.protocol.frames import MAX_FRAME_BYTES, UNDECODABLE, ProtocolError, encode_frame
+from asynsched.protocol.messages import Ended, FailureCause, Kill, Launch, RaisedException, Reply, Request, Started
+from sandbox import processes
+from sandbox.processes import is_child, kill_strangers, reason_of
 from sandbox.supervision.attempts import AttemptRecords
-from sandbox.supervision.masking import Secrets, environment_secrets
-from sandbox.supervision.reactor import Reactor, Wire
-from sandbox.supervision.supervised_try import Ending, SupervisedTry, plausible
-from sandbox.supervision.task_log import TaskLog
+from sandbox.supervision.reactor import Pipe, Reactor, Timer, Wire
+from sandbox.supervision.task_log import Secrets, TaskLog, environment_secrets
 from sandbox.supervision.template_pool import Loss, ReadyProcess, TemplatePool
 from sandbox.zygote import Zygotes
+
+MAX_REASON_LENGTH = 1000
+MAX_PIPE_BYTES = 1024 * 1024
+MAX_REQUESTS = 64
+"""How many requests a try may have open; its own code makes one at a time."""
+MAX_UNREAD_BYTES = 4 * MAX_FRAME_BYTES
+"""The most bytes of answers that a try may leave unread; an interrupted one leaves one answer."""
+LONGEST_WAIT = timedelta(days=36_525)
+LARGEST_LENGTH = 2**31 - 1
+"""Of a result that others are mapped over: the largest number that its column can hold."""
+NO_JSON = "its process returned a value that is not valid JSON"
+
+
+class Ending(NamedTuple):
+    """Why a try is being ended. The try's own later reports do not change this end."""
+
+    reason: str
+    cause: FailureCause
+
+
+@dataclass(eq=False, slots=True)
+class SupervisedTry:
+    """One try: its launch, its process, its descriptors, and how far it has come.
+
+    launched ──forked──▶ has a process ──Started──▶ user code runs ──Ended, or exit──▶ ended ──exit──▶ released
+    """
+
+    launch: Launch
+    log: TaskLog
+    secrets: Secrets
+    wire: Wire | None = None
+    output: Pipe | None = None
+    pid: int | None = None
+    parent: int | None = None
+    started: Started | None = None
+    ending: Ending | None = None
+    ended: Ended | None = None
+    pending: dict[int, Request] = field(default_factory=dict)
+    was_lost: bool = False
+    _timers: list[Timer] = field(default_factory=list)
+
+    @property
+    def token(self) -> str:
+        """The try's token."""
+        return self.launch.token
+
+    def objection_to(self, request: Request) -> str:
+        """Return why a request is not passed on, and its try is to end; empty if it is passed on."""
+        if request.request_id in self.pending:
+            return f"the task's process sent request {request.request_id} again before it was answered"
+        if len(self.pending) >= MAX_REQUESTS:
+            return f"the task's process sent more than {MAX_REQUESTS} requests without waiting for an answer"
+        if self.wire is not None and self.wire.n_unsent > MAX_UNREAD_BYTES:
+            return f"the task's process sent requests and left more than {MAX_UNREAD_BYTES} bytes of answers unread"
+        return ""
+
+    def keep_timer(self, timer: Timer) -> None:
+        """Cancel this timer when the try goes on, or ends."""
+        self._timers.append(timer)
+
+    def cancel_timers(self) -> None:
+        """Cancel the timers of this try."""
+        for timer in self._timers:
+            timer.cancel()
+        self._timers.clear()
+
+    def terminate(self) -> None:
+        """Send SIGTERM to the try's processes."""
+        assert self.pid is not None
+        with suppress(ProcessLookupError, PermissionError):
+            try:
+                os.killpg(self.pid, signal.SIGTERM)
+            except ProcessLookupError:
+                # Forked just now, it leads no group yet.
+                os.kill(self.pid, signal.SIGTERM)
+
+    def kill(self) -> None:
+        """Send SIGKILL to the try's processes."""
+        assert self.pid is not None
+        processes.kill_group(self.pid)
+        processes.kill(self.pid)
+
+    def drain_output(self) -> None:
+        """Write the try's output until now to the log: at most as much as a pipe holds."""
+        room = MAX_PIPE_BYTES
+        while room > 0 and self.output is not None and (size := self.output.read()):
+            room -= size
+
+    def release(self) -> None:
+        """Close every descriptor."""
+        self.cancel_timers()
+        if self.wire is not None:
+            self.wire.close()
+        if self.output is not None:
+            self.output.close()
+        self.log.close()
+
+    def settled(self, said: Ended) -> Ended:
+        """Return the end of the try, from its report: the keeper's own reason takes precedence, and secrets are masked.
+
+        A try that took too long may still have asked its retry policy.
+        """
+        said = believable(said)
+        exception = self._masked(said.exception)
+        if self.ending is not None:
+            return Ended(
+                self.token,
+                "failed",
+                said.ended_at,
+                started_at=said.started_at,
+                reason=self.ending.reason,
+                retry=said.retry,
+                retry_delay=said.retry_delay,
+                cause=self.ending.cause,
+                exception=exception,
+            )
+        reason = self.secrets.mask_text(said.reason)[:MAX_REASON_LENGTH]
+        # The keeper has not ended it. A SIGTERM from elsewhere is the only other cause that a try can know.
+        cause: FailureCause = "machine" if said.cause == "machine" else "task"
+        ended = replace(said, token=self.token, reason=reason, exception=exception, cause=cause)
+        try:
+            encode_frame(ended)
+        except ProtocolError as exc:
+            # Only code that goes around the try's own limit gets here.
+            return Ended(self.token, "failed", said.ended_at, started_at=said.started_at, reason=str(exc))
+        return ended
+
+    def _masked(self, raised: RaisedException | None) -> RaisedException | None:
+        if raised is None:
+            return None
+        mask = self.secrets.mask_text
+        arguments = tuple(mask(item) if isinstance(item, str) else item for item in raised.arguments)
+        return replace(raised, message=mask(raised.message), arguments=arguments)
+
+
+def plausible(stamp: datetime, now: datetime) -> datetime:
+    """Return an instant that a try has stamped, moved into the past, and into the years that databases have."""
+    return min(max(stamp, now - LONGEST_WAIT), now)
+
+
+def believable(said: Ended) -> Ended:
+    """Return a try's report of its end, with instants and lengths that are within a scheduler's range."""
+    now = datetime.now(UTC)
+    started_at = None if said.started_at is None else plausible(said.started_at, now)
+    if said.return_value and not _is_json(bytes(said.return_value)):
+        return Ended(said.token, "failed", plausible(said.ended_at, now), started_at=started_at, reason=NO_JSON)
+    deferral = said.deferral
+    return replace(
+        said,
+        ended_at=plausible(said.ended_at, now),
+        started_at=started_at,
+        reschedule_at=None if said.reschedule_at is None else min(said.reschedule_at, now + LONGEST_WAIT),
+        retry_delay=_length(said.retry_delay),
+        result_length=None if said.result_length is None else min(max(said.result_length, -1), LARGEST_LENGTH),
+        deferral=None if deferral is None else replace(deferral, timeout=_length(deferral.timeout)),
+    )
+
+
+def _length(seconds: float | None) -> float | None:
+    return None if seconds is None else min(max(seconds, 0.0), LONGEST_WAIT.total_seconds())
+
+
+def _is_json(data: bytes) -> bool:
+    """Return whether bytes are JSON as it is read later; the frame was checked for its outline only."""
+    try:
+        msgspec.json.decode(data)
+    except UNDECODABLE:
+        return False
+    return True
+
 
 log = logging.getLogger("sandbox.keeper")
 FromTry = Started | Request | Ended
@@ -42,11 +213,7 @@ class Limits(NamedTuple):
 
 
 class Tries:
-    """The tries of a keeper, by token, number and process.
-
-    Args:
-        report: Takes Started, Ended and Request frames for the scheduler.
-    """
+    """The tries of a keeper. `report` takes Started, Ended and Request frames for the scheduler."""
 
     def __init__(
         self, reactor: Reactor, home: Path, zygotes: Zygotes, limits: Limits, report: Callable[[Struct], None]
@@ -58,29 +225,37 @@ class Tries:
         self._records = AttemptRecords(home / "attempts")
         self._pool = TemplatePool(reactor, zygotes, limits.import_timeout, self)
         self._turns = Turns(self._begin)
-        self._numbers = count(1)
         self._secrets = environment_secrets(os.environ)
         self._by_token: dict[str, SupervisedTry] = {}
-        self._by_number: dict[int, SupervisedTry] = {}
+        self._unreleased: set[SupervisedTry] = set()
         self._by_pid: dict[int, SupervisedTry] = {}
         self._reaped: Collection[int] = ()
         self._looks_for_strangers = False
         self.ends: dict[str, Ended] = {}
         """Ends that the scheduler has not acknowledged."""
+        self._recover()
 
     @property
     def is_idle(self) -> bool:
         """Whether no process of a try is left."""
-        return not self._by_number
+        return not self._unreleased
 
     @property
     def live(self) -> list[SupervisedTry]:
         """The tries that have not ended."""
         return list(self._by_token.values())
 
-    def recover(self) -> None:
-        """Report the tries that an earlier keeper has recorded: those that it had running died with it."""
-        self.ends = {ended.token: ended for ended in earlier_ends(self._records, self._open_log)}
+    def _recover(self) -> None:
+        """Take over the ends of an earlier keeper's tries: those that it had running died with it."""
+        for attempt, ended in self._records.load():
+            if ended is None:
+                ended = Ended(attempt.token, "failed", datetime.now(UTC), reason=LOST, cause="machine")
+                if attempt.log_path:
+                    task_log = self._open_log(attempt.log_path)
+                    task_log.say("ERROR", LOST)
+                    task_log.close()
+                self._records.end(ended)
+            self.ends[ended.token] = ended
 
     def launch(self, launch: Launch, *, refused: str = "") -> None:
         """Start a try, unless its token is known, or report that it is refused, for this reason."""
@@ -102,10 +277,9 @@ class Tries:
         secrets = Secrets(self._secrets)
         if launch.resume is not None:
             secrets.learn_fields(launch.resume.kwargs)
-        supervised = SupervisedTry(
-            self._reactor, next(self._numbers), launch, self._open_log(launch.log_path, secrets), secrets
-        )
-        self._by_token[launch.token] = self._by_number[supervised.number] = supervised
+        supervised = SupervisedTry(launch, self._open_log(launch.log_path, secrets), secrets)
+        self._by_token[launch.token] = supervised
+        self._unreleased.add(supervised)
         self._turns.wait(supervised)
 
     def kill(self, kill: Kill) -> None:
@@ -128,7 +302,7 @@ class Tries:
         is_first = supervised.ending is None
         supervised.ending = supervised.ending or ending
         if supervised.pid is None:
-            self._pool.withdraw(supervised.number)
+            self._pool.withdraw(supervised)
             self._gone(supervised, *ending)
             return
         if is_first:
@@ -138,7 +312,7 @@ class Tries:
 
     def kill_all(self) -> None:
         """Send SIGKILL to the processes of every try, even if it has reported its end."""
-        for supervised in list(self._by_number.values()):
+        for supervised in list(self._unreleased):
             self._kill(supervised)
 
     def acknowledge(self, tokens: Iterable[str]) -> None:
@@ -168,36 +342,34 @@ class Tries:
         for pid, status in tries.items():
             self.exited(pid, status)
 
-    def forked(self, number: int, process: ReadyProcess, parent: int | None) -> None:
-        supervised = self._by_number[number]
+    def forked(self, supervised: SupervisedTry, process: ReadyProcess, parent: int | None) -> None:
+        """The try has this process, which waits for the launch."""
         supervised.pid, supervised.parent = process.pid, parent
         self._by_pid[process.pid] = supervised
-        supervised.watch_output(process.output)
+        supervised.output = Pipe(self._reactor, process.output, supervised.log.write)
         control = socket.socket(fileno=process.control)
         supervised.wire = Wire(self._reactor, control, FromTry, partial(self._heard, supervised), lambda: None)
         supervised.wire.send(supervised.launch)
-        reason = f"the task's code took longer than {self._limits.import_timeout:g} s to get ready"
-        late = partial(self.end, supervised, Ending(reason, "task"), self._limits.kill_time)
-        supervised.keep_timer(self._reactor.after(self._limits.import_timeout, late))
-
-    def output(self, number: int, data: bytes) -> None:
-        self._by_number[number].log.write(data)
+        seconds = self._limits.import_timeout
+        self._end_after(seconds, supervised, f"the task's code took longer than {seconds:g} s to get ready")
 
     def has(self, pid: int) -> bool:
+        """Whether this is the process of a try."""
         return pid in self._by_pid
 
     def exited(self, pid: int, status: int, parent: int | None = None) -> None:
+        """A child of this parent, or of the keeper, has exited; it may be the process of a try."""
         supervised = self._by_pid.get(pid)
         # A template's message may come from its file, which may name a try of another template.
         if supervised is not None and parent in (None, supervised.parent):
             del self._by_pid[pid]
-            self._gone(supervised, *of_status(status))
+            self._gone(supervised, *reason_of(status))
         if not self._looks_for_strangers:
             self._looks_for_strangers = True
             self._reactor.after(0.0, self._kill_strangers)
 
-    def lost(self, number: int, loss: Loss) -> None:
-        supervised = self._by_number[number]
+    def lost(self, supervised: SupervisedTry, loss: Loss) -> None:
+        """The template that was to fork the try is gone. None of the try's own code has run."""
         if loss.may_retry and not supervised.was_lost:
             supervised.was_lost = True
             self._begin(supervised)
@@ -205,6 +377,7 @@ class Tries:
             self._gone(supervised, loss.reason, loss.cause)
 
     def orphaned(self, parent: int) -> None:
+        """The template that reported exits is gone; the keeper is now the parent of its tries."""
         for pid, supervised in list(self._by_pid.items()):
             if supervised.parent == parent and pid not in self._reaped and not is_child(pid):
                 del self._by_pid[pid]
@@ -214,7 +387,7 @@ class Tries:
         return TaskLog(self._logs / path, self._limits.log_bytes, self._secrets if secrets is None else secrets)
 
     def _begin(self, supervised: SupervisedTry) -> None:
-        self._pool.assign(supervised.number, supervised.launch.code)
+        self._pool.assign(supervised, supervised.launch.code)
 
     def _heard(self, supervised: SupervisedTry, message: FromTry) -> None:
         if supervised.ended is not None:
@@ -235,9 +408,11 @@ class Tries:
         if supervised.ending is None:
             supervised.cancel_timers()
             if limit is not None:
-                over = Ending(supervised.launch.timeout_reason, "task")
-                time_out = partial(self.end, supervised, over, self._limits.kill_time)
-                supervised.keep_timer(self._reactor.after(limit, time_out))
+                self._end_after(limit, supervised, supervised.launch.timeout_reason)
+
+    def _end_after(self, seconds: float, supervised: SupervisedTry, reason: str) -> None:
+        late = partial(self.end, supervised, Ending(reason, "task"), self._limits.kill_time)
+        supervised.keep_timer(self._reactor.after(seconds, late))
 
     def _asked(self, supervised: SupervisedTry, request: Request) -> None:
         if objection := supervised.objection_to(request):
@@ -279,7 +454,7 @@ class Tries:
             ended = Ended(supervised.token, "failed", now, started_at=started_at, reason=reason, cause=cause)
             self._finish(supervised, ended)
         supervised.release()
-        del self._by_number[supervised.number]
+        self._unreleased.remove(supervised)
         self._turns.is_over(supervised)
 
     def _finish(self, supervised: SupervisedTry, ended: Ended) -> None:
@@ -299,23 +474,6 @@ class Tries:
         ended = Ended(launch.token, "failed", datetime.now(UTC), reason=reason, cause=cause)
         self.ends[launch.token] = ended
         self._report(ended)
-
-
-def earlier_ends(records: AttemptRecords, open_log: Callable[[str], TaskLog]) -> Iterator[Ended]:
-    """Yield the end of each try of an earlier keeper.
-
-    Args:
-        open_log: Opens the log file of a try, by its path in the log folder.
-    """
-    for attempt, ended in records.load():
-        if ended is None:
-            ended = Ended(attempt.token, "failed", datetime.now(UTC), reason=LOST, cause="machine")
-            if attempt.log_path:
-                task_log = open_log(attempt.log_path)
-                task_log.say("ERROR", LOST)
-                task_log.close()
-            records.end(ended)
-        yield ended
 
 
 class Launched(Protocol):

@@ -12,8 +12,8 @@ DAG_FILE = """
     from datetime import datetime
     from pathlib import Path
 
-    import sandbox.titles
-    from sandbox.running import WHOSE
+    import sandbox.processes
+    from sandbox.supervision import WHOSE
     from asynsched import DAG, BaseOperator, BaseTrigger, TriggerEvent, Variable, task
     from asynsched.timetables import DataInterval, Timetable
 
@@ -50,7 +50,7 @@ DAG_FILE = """
         @task
         def imports():
             import sandbox.later
-            return [WHOSE, sandbox.titles.WHOSE, sandbox.later.WHOSE, Variable.get("stored")]
+            return [WHOSE, sandbox.processes.WHOSE, sandbox.later.WHOSE, Variable.get("stored")]
 
         imports() >> Waits(task_id="waits")
 
@@ -74,7 +74,7 @@ def site(tmp_path_factory) -> Site:
     site = Site(root, env={"MARK": str(root / "mark")})
     site.write("own.py", DAG_FILE)
     site.write("broken.py", BROKEN)
-    for name in ("__init__", "later", "titles", "running", "trigger_host"):
+    for name in ("__init__", "later", "processes", "supervision", "trigger_host"):
         site.write(f"sandbox/{name}.py", 'WHOSE = "mine"\n')
     site.run("variables", "set", "stored", "its value")
     return site

@@ -67,9 +67,8 @@ def titles(site: Site) -> dict[str, psutil.Process]:
 
 
 def test_what_does_not_fit_is_cut(tmp_path):
-    program = (
-        "from sandbox.titles import set_title\nset_title('é' * 500, '--home', '/the/home')\nprint(flush=True)\ninput()"
-    )
+    program = "from sandbox.processes import set_title\nset_title('é' * 500, '--home', '/the/home')"
+    program += "\nprint(flush=True)\ninput()"
     command = [sys.executable, "-c", program, "x" * 100]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
         assert process.stdin is not None

@@ -1,6 +1,6 @@
 """An ordinary user, for tests that root runs."""
 
-from sandbox.confinement import privileges
+from sandbox import confine as privileges
 
 ORDINARY_UID = 54321
 

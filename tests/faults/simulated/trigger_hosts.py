@@ -21,7 +21,7 @@ from asynsched.authoring.triggers.base import (
     TriggerEvent,
 )
 from asynsched.protocol.messages import Ended, Launch, Reply, Request, Started
-from sandbox.running.scheduler_link import answer_of
+from sandbox.run import answer_of
 from sandbox.trigger_host import TriggerRunner
 from tests.faults.simulated.ledger import Violation
 from tests.faults.simulated.loop import NOBODY, Process

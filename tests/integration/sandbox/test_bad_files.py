@@ -256,7 +256,7 @@ def test_wrong_usage_exits_with_2(parse_once: Parser) -> None:
 def test_required_confinement_refuses_where_something_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
     from asynsched.protocol.parse_messages import ParseLimits
     from sandbox import confine
-    from sandbox.confinement.file_rules import ConfinementError
+    from sandbox.confine import ConfinementError
 
     weak = confine.Strength(("limits",), ("there is no Landlock",))
     monkeypatch.setattr(confine, "available", lambda: weak)

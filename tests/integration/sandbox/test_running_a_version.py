@@ -15,7 +15,7 @@ from asynsched.serialization.schema import ParseReport
 RUN = """
 import sys, msgspec, inspect, traceback
 from asynsched.protocol.messages import CodeVersion
-from sandbox.sources.versions import install_version
+from sandbox.sources.local_imports import install_version
 code, texts = msgspec.json.decode(sys.stdin.buffer.read(), type=tuple[CodeVersion, dict[str, str]])
 module = install_version(code, texts.__getitem__)
 result = vars(module).get("RESULT")
@@ -139,7 +139,7 @@ def test_modules_that_functions_import_belong_to_the_version(tmp_path: Path, *, 
     [
         ("sandbox", "sandbox.py"),
         ("sandbox", "sandbox/__init__.py"),
-        ("sandbox.titles", "sandbox/titles.py"),
+        ("sandbox.processes", "sandbox/processes.py"),
     ],
     ids=["module", "package", "namespace"],
 )

@@ -15,7 +15,7 @@ from asynsched.executors.requests import RequestAnswerer
 from asynsched.protocol.frames import FrameReader, encode_frame
 from asynsched.protocol.messages import CodeVersion, Launch, Reply, Request, RunContext
 from asynsched.store.database import Database
-from sandbox.running.scheduler_link import json_of
+from sandbox.run import json_of
 from tests.integration.size.counted import Cost, CountedDatabase
 from tests.support.runs import NOON
 

@@ -6,9 +6,8 @@ import pytest
 
 from asynsched import DAG, BashOperator
 from asynsched.authoring.operators import bash
-from sandbox.supervision.masking import Secrets
-from sandbox.supervision.supervised_try import READ_BYTES
-from sandbox.supervision.task_log import LONGEST_LINE_HELD, TaskLog
+from sandbox.supervision.reactor import READ_BYTES
+from sandbox.supervision.task_log import LONGEST_LINE_HELD, Secrets, TaskLog
 
 LONGEST = 1000
 

@@ -4,7 +4,7 @@ import anyio
 import pytest
 
 from asynsched.protocol.messages import Reply
-from sandbox.supervision.supervised_try import MAX_REQUESTS, MAX_UNREAD_BYTES
+from sandbox.supervision.tries import MAX_REQUESTS, MAX_UNREAD_BYTES
 from tests.integration.tries.bench import Bench
 from tests.support.waiting import eventually
 

@@ -18,7 +18,7 @@ from asynsched.protocol.parse_messages import Transcript
 from asynsched.scheduling.rules.try_end import after_try
 from asynsched.serialization.decode import decode_dag, decode_report
 from asynsched.serialization.schema import SCHEMA_VERSION, SerializedTask
-from sandbox.supervision.supervised_try import believable
+from sandbox.supervision.tries import believable
 from tests.unit.serialization.test_serialization import serialized
 
 DEEP = b"[" * 50_000

@@ -5,8 +5,7 @@ import re
 
 import pytest
 
-from sandbox.supervision.masking import Secrets
-from sandbox.supervision.task_log import TaskLog
+from sandbox.supervision.task_log import Secrets, TaskLog
 
 STAMP = re.compile(r"^\[\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z\] ", re.MULTILINE)
 LENGTH_OF_STAMP = len("[2024-05-01T12:30:00.000Z] ")

@@ -5,7 +5,7 @@ import pytest
 
 from asynsched import AsynschedException, AsynschedFailException
 from asynsched.protocol.messages import RaisedException
-from sandbox.running.try_outcome import described, rebuilt
+from sandbox.run import described, rebuilt
 
 
 class TwoArguments(Exception):

@@ -4,8 +4,8 @@ import pytest
 
 from asynsched import Context, RetryDecision, RetryPolicy
 from asynsched.protocol.messages import Ended
-from sandbox.running import try_outcome
-from sandbox.running.try_outcome import TaskTerminated, decided_by_policy
+from sandbox import run as try_outcome
+from sandbox.run import TaskTerminated, decided_by_policy
 from tests.support.runs import NOON
 from tests.unit.authoring.test_retry_policy import MINUTE, context
 

@@ -5,8 +5,8 @@ import pytest
 from asynsched.executors.local import connect
 from asynsched.protocol.frames import encode_frame
 from asynsched.protocol.messages import PROTOCOL_VERSION, Hello, Kill
+from sandbox.supervision.keeping import SchedulerPort
 from sandbox.supervision.reactor import Reactor
-from sandbox.supervision.scheduler_port import SchedulerPort
 
 BAD = b"\0\0\0\2{]"
 HELLO = Hello(PROTOCOL_VERSION, 4711, "s", lease_epoch=1)
@@ -24,7 +24,7 @@ KILL = Kill("t", "it was marked")
 )
 def test_a_bad_frame_ends_a_connection_and_only_a_schedulers_is_logged(tmp_path, caplog, greeting, heard, n_logged):
     reactor, taken = Reactor(), []
-    port = SchedulerPort(reactor, tmp_path, taken.append, lambda _: None, lambda: ())
+    port = SchedulerPort(reactor, tmp_path, taken.append, lambda: ())
     with connect(tmp_path) as caller:
         said = [] if greeting is None else [greeting, KILL]
         caller.sendall(b"".join(map(encode_frame, said)) + BAD)

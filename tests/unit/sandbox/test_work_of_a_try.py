@@ -14,9 +14,8 @@ from asynsched import DAG, task
 from asynsched.authoring.supervisor import set_supervisor
 from asynsched.protocol.frames import encode_frame
 from asynsched.protocol.messages import CodeVersion, Launch, RunContext
-from sandbox.run import run_launch
-from sandbox.running.loading import LoadedFile
-from sandbox.running.scheduler_link import SchedulerLink
+from sandbox.loading import LoadedFile
+from sandbox.run import SchedulerLink, run_launch
 
 OURS = tuple(f"{Path(package.__path__[0])}/" for package in (asynsched, sandbox))
 """Other calls by Python's own library differ by its version."""

@@ -20,7 +20,7 @@ from asynsched.authoring.supervisor import SupervisorError
 from asynsched.errors import AsynschedError
 from asynsched.protocol.home_files import lay_out_source, read_source
 from asynsched.protocol.messages import CodeVersion
-from sandbox.sources.versions import install_version
+from sandbox.sources.local_imports import install_version
 
 Ask = Callable[[str], str]
 """Returns the text with a content hash, from the database. Raises SupervisorError."""
@@ -45,11 +45,8 @@ class LoadedFile(NamedTuple):
 def load_version(code: CodeVersion, sources_folder: Path, ask: Ask | None = None) -> LoadedFile:
     """Import a version of a DAG file. An exception of its code becomes the reason.
 
-    The version without sources, which runs asynsched's own triggers, has no DAGs.
-
-    Args:
-        sources_folder: Where the sources are, by content hash.
-        ask: Asks the database for a source that is damaged or missing there.
+    The version without sources, which runs asynsched's own triggers, has no DAGs. `ask` asks the database for a source
+    that is damaged or missing in its folder.
     """
     if not code.sources:
         return LoadedFile({})
@@ -77,11 +74,7 @@ def load_version(code: CodeVersion, sources_folder: Path, ask: Ask | None = None
 def _read_sources(folder: Path, code: CodeVersion, ask: Ask | None = None) -> dict[str, str]:
     """Return the texts of a version by their content hash, and replace the files that were wrong.
 
-    Args:
-        ask: Asks the database; None: it cannot be asked.
-
-    Raises:
-        SourceDamagedError: One is damaged or missing, and the database does not give it.
+    Raises SourceDamagedError for one that is damaged or missing, and that the database does not give.
     """
     texts: dict[str, str] = {}
     for ref in code.sources:
@@ -132,12 +125,3 @@ def freeze_heap() -> None:
     """Keep the garbage collector from writing to the objects of now, so that forks share their memory."""
     gc.collect()
     gc.freeze()
-
-
-def own_bytes() -> int:
-    """Return how much memory this process has that it shares with no other, 0 where the system does not say."""
-    try:
-        lines = Path("/proc/self/smaps_rollup").read_text(encoding="ascii").splitlines()
-    except OSError:
-        return 0
-    return 1024 * sum(int(line.split()[1]) for line in lines if line.startswith("Private_"))

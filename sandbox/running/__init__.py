@@ -1,1 +1,0 @@
-"""The process of a try: loading the DAG file, running the task, reporting the outcome."""
