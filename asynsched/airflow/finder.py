@@ -136,14 +136,14 @@ def is_provider(module: str) -> bool:
     )
 
 
-def distribution_of(module: str) -> str:
-    """Return the package to install for a provider's module.
+def provider_of(module: str) -> str:
+    """Return the name of the provider that has a module.
 
-    >>> distribution_of("airflow.providers.cncf.kubernetes.operators.pod")
-    'apache-airflow-providers-cncf-kubernetes'
+    >>> provider_of("airflow.providers.cncf.kubernetes.operators.pod")
+    'cncf-kubernetes'
     """
     parts = module.split(".")[2:]
-    return "-".join(["apache-airflow-providers", *parts[: 2 if parts[0] in _FAMILIES else 1]]).replace("_", "-")
+    return "-".join(parts[: 2 if parts[0] in _FAMILIES else 1]).replace("_", "-")
 
 
 def refusal(module: str) -> str:

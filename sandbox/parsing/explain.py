@@ -15,7 +15,7 @@ from pathlib import Path
 from types import TracebackType
 
 from asynsched.airflow import names
-from asynsched.airflow.finder import AirflowFinder, distribution_of, is_provider
+from asynsched.airflow.finder import AirflowFinder, is_provider, provider_of
 from asynsched.errors import DagError, DagImportError, SerializationError
 from asynsched.protocol.parse_messages import ParseLimits, encodable
 from asynsched.serialization.schema import FileError
@@ -238,7 +238,7 @@ def advise_on_module(module: str) -> str:
     if not any(isinstance(finder, AirflowFinder) for finder in sys.meta_path):
         return 'set airflow = "ours", or import the same names from asynsched'
     if is_provider(module):
-        return f"install its provider: pip install --no-deps {distribution_of(module)}"
+        return f"install its provider: asynsched providers install {provider_of(module)}"
     near = difflib.get_close_matches(module, [*names.SERVED, *names.MOVED, *names.WHOLE, *names.MOVED_WHOLE], 2)
     return "asynsched does not have this module of Airflow" + (f"; did you mean {' or '.join(near)}?" if near else "")
 

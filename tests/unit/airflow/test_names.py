@@ -95,8 +95,8 @@ def test_what_cannot_work_is_refused_with_the_reason(statement, said):
 @pytest.mark.parametrize(
     ("module", "said"),
     [
-        ("airflow.providers.http.hooks.http", "pip install --no-deps apache-airflow-providers-http"),
-        ("airflow.providers.cncf.kubernetes", "pip install --no-deps apache-airflow-providers-cncf-kubernetes"),
+        ("airflow.providers.http.hooks.http", "asynsched providers install http"),
+        ("airflow.providers.cncf.kubernetes", "asynsched providers install cncf-kubernetes"),
         ("airflow.operator.bash", "did you mean airflow.operators.bash"),
         ("airflow.www.app", "asynsched does not have this module of Airflow"),
     ],

@@ -1,0 +1,133 @@
+"""Provider packages are installed without Airflow, and their modules work in DAG files."""
+
+import os
+import subprocess
+import sys
+import sysconfig
+import zipfile
+from pathlib import Path
+
+import pytest
+
+INFO = """
+def get_provider_info():
+    return {
+        "name": "Acme",
+        "connection-types": [{"connection-type": "acme", "hook-class-name": "airflow.providers.acme.hooks.AcmeHook"}],
+    }
+"""
+HOOKS = """
+from airflow.providers.acmebase.shout import shout
+from airflow.sdk import BaseHook
+
+class AcmeHook(BaseHook):
+    def get_conn(self):
+        return shout(self.get_connection("acme_default").host)
+"""
+USES = """
+    from airflow.providers.acme.hooks import AcmeHook
+    from airflow.sdk import DAG, task
+
+    with DAG("uses", schedule=None):
+
+        @task
+        def connects():
+            print(AcmeHook().get_conn())
+
+        connects()
+"""
+
+
+def wheel(folder: Path, name: str, version: str, files: dict[str, str], requires: list[str], entry: str = "") -> None:
+    """Write a package of these modules into the folder, as an index would have it."""
+    stem = f"{name.replace('-', '_')}-{version}"
+    info = f"{stem}.dist-info"
+    needs = "".join(f"Requires-Dist: {one}\n" for one in requires)
+    texts = files | {
+        f"{info}/METADATA": f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n{needs}",
+        f"{info}/WHEEL": "Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
+    }
+    if entry:
+        texts[f"{info}/entry_points.txt"] = f"[apache_airflow_provider]\nprovider_info={entry}\n"
+    texts[f"{info}/RECORD"] = "".join(f"{path},,\n" for path in [*texts, f"{info}/RECORD"])
+    with zipfile.ZipFile(folder / f"{stem}-py3-none-any.whl", "w") as archive:
+        for path, text in texts.items():
+            archive.writestr(path, text)
+
+
+@pytest.fixture(scope="module")
+def index(tmp_path_factory) -> Path:
+    """A folder with packages, which stands in for the index."""
+    folder = tmp_path_factory.mktemp("index")
+    prefix, package = "apache-airflow-providers-", "airflow/providers"
+    wheel(
+        folder, f"{prefix}acme", "1.0",
+        {f"{package}/acme/__init__.py": "", f"{package}/acme/info.py": INFO, f"{package}/acme/hooks.py": HOOKS},
+        ["apache-airflow>=2.11", f"{prefix}acmebase>=1", "acme-extra; extra == 'more'"],
+        "airflow.providers.acme.info:get_provider_info",
+    )  # fmt: skip
+    shout = {f"{package}/acmebase/shout.py": "from acmelib import loud as shout\n"}
+    wheel(folder, f"{prefix}acmebase", "1.2", shout, ["apache-airflow>=2.11", "acmelib>=2"])
+    wheel(folder, "acmelib", "2.1", {"acmelib.py": "loud = str.upper\n"}, [])
+    wheel(folder, "acme-extra", "1.0", {"acme_extra.py": ""}, [])
+    wheel(folder, f"{prefix}newer", "9.0", {f"{package}/newer/__init__.py": ""}, ["apache-airflow>=99"])
+    return folder
+
+
+@pytest.fixture(scope="module")
+def python(backend, tmp_path_factory) -> Path:
+    """The interpreter of an environment of its own, one for each kind of database, which has everything of this one."""
+    folder = tmp_path_factory.mktemp("environment")
+    subprocess.run([sys.executable, "-m", "venv", folder], check=True, capture_output=True)
+    interpreter = folder / "bin" / "python"
+    asking = [interpreter, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))"]
+    own = subprocess.run(asking, check=True, capture_output=True, text=True).stdout.strip()
+    Path(own, "outer.pth").write_text(f"import site; site.addsitedir({sysconfig.get_path('purelib')!r})\n")
+    return interpreter
+
+
+@pytest.fixture
+def site(new_site):
+    site = new_site()
+    site.write("uses.py", USES)
+    return site
+
+
+@pytest.fixture
+def asynsched(python, index, site):
+    """Return a function that runs a command in that environment, and requires an exit code."""
+
+    def run(*arguments: str, code: int = 0) -> str:
+        environment = site.environment | {"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": str(index), "PATH": os.defpath}
+        command = [python, "-P", "-m", "asynsched", *arguments]
+        done = subprocess.run(command, env=environment, cwd=site.root, capture_output=True, text=True, check=False)
+        assert done.returncode == code, done.stderr
+        return done.stdout + done.stderr
+
+    return run
+
+
+def test_a_provider_is_installed_with_what_it_needs_and_without_airflow(asynsched, site):
+    up = asynsched("up", str(site.dags), "--until-idle")
+    assert "install its provider: asynsched providers install acme" in up
+    told = asynsched("providers", "install", "acme[more]")
+    assert "Installing apache-airflow-providers-acme==1.0, apache-airflow-providers-acmebase==1.2, without" in told
+    assert "Installing what they need: acme-extra, acmelib>=2." in told
+    listed = asynsched("providers", "list")
+    assert "acme" in listed
+    asynsched("connections", "add", "acme_default", "--conn-uri", "acme://somewhere")
+    assert "SOMEWHERE" in asynsched("dags", "test", "uses")
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("celery", "it is an executor of Airflow's; asynsched runs tasks itself"),
+        ("standard", "it is a part of asynsched"),
+        ("newer", "apache-airflow-providers-newer 9.0 needs Airflow >=99, and asynsched is like Airflow 3"),
+        ("nowhere", "No matching distribution found for apache-airflow-providers-nowhere"),
+        ("a b", "'a b' does not name a provider; write for example http"),
+    ],
+)
+def test_a_provider_that_cannot_work_is_refused_with_the_reason(asynsched, name, said):
+    assert said in asynsched("providers", "install", name, code=1)
