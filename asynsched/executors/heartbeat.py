@@ -15,7 +15,7 @@ from asynsched.service import Service
 
 HOST_OPERATIONS = frozenset({"trigger_work", "trigger_outcomes"})
 LONGEST_UNKNOWN = timedelta(seconds=30)
-"""Longest that a request waits until its try is known: a new scheduler takes up runs one after another."""
+"""Longest that a request waits until its try is known, once the scheduler has taken up the runs that it found."""
 
 
 class ExecutorHeartbeat(Service):
@@ -33,6 +33,8 @@ class ExecutorHeartbeat(Service):
         """Answers requests of trigger hosts."""
         self._launched: dict[str, TaskReady] = {}
         self._next_launches = anyio.Event()
+        self._has_taken_up = anyio.Event()
+        """Set once the launches of the runs that the scheduler found at its start are known."""
         self._failure: Exception | None = None
         channels.ready.wakes(self.wake)
 
@@ -60,7 +62,11 @@ class ExecutorHeartbeat(Service):
         return await self._answerer.answer(request, ready)
 
     async def _find(self, token: str) -> TaskReady | None:
-        """Return the launch of a try. A try of an earlier scheduler may ask before it is taken up."""
+        """Return the launch of a try. A try of an earlier scheduler may ask before it is taken up.
+
+        That may take long: at its start, a scheduler takes up run after run.
+        """
+        await self._has_taken_up.wait()
         deadline = self.clock.now() + LONGEST_UNKNOWN
         while token not in self._launched:
             if not await self.clock.wait(self._next_launches, deadline - self.clock.now()):
@@ -78,6 +84,10 @@ class ExecutorHeartbeat(Service):
             raise self._failure
         if self.executor is not None:
             await self._hand_over(self.executor)
+        if self._channels.ready.qsize():
+            self.wake()  # one pass takes only so many
+        else:
+            self._has_taken_up.set()
 
     async def _hand_over(self, executor: Executor) -> None:
         launches: list[Launch] = []
