@@ -49,7 +49,7 @@ from asynsched.store.engines.urls import parse_url
 from asynsched.store.schedulers import set_room
 
 SETTLE_SECONDS = 5.0
-"""How long a stopping scheduler takes at most to store the reports of the drained tries."""
+"""How long a stopping scheduler takes at most to store the reports of the drained tries, in each of two attempts."""
 HURRIED_SETTLE_SECONDS = 2.0
 """The same limit for a scheduler that was told to hurry."""
 
@@ -128,6 +128,11 @@ class Services:
             and self.triggerer.is_settled
         )
 
+    @property
+    def have_stored_ends(self) -> bool:
+        """Whether the end of every try that was launched here is stored, so that another scheduler repeats none."""
+        return self.are_settled and not self.evaluator.evaluation.tries.awaited
+
     # How they begin and end
 
     async def recover(self, database: Database, lease_epoch: int) -> None:
@@ -155,6 +160,24 @@ class Services:
         await cancelled_by(hurried, lambda: self.executor.drain(clock.now() + grace))
         if hurried.is_set():
             await self.executor.drain(clock.now())
+        await self._settle(hurried)
+
+    async def store_ends(self, hurried: anyio.Event) -> None:
+        """Store the ends of drained tries after the services were cancelled, e.g. in a pause of an outage.
+
+        Raises:
+            ExceptionGroup: A service fails by a bug.
+        """
+        if self.are_settled:
+            return
+        self.stop_beginning()
+        async with anyio.create_task_group() as group:
+            for service in (self.heartbeat, self.evaluator, self.callbacks, self.triggerer):
+                group.start_soon(service.run)
+            await self._settle(hurried)
+            group.cancel_scope.cancel()
+
+    async def _settle(self, hurried: anyio.Event) -> None:
         with anyio.move_on_after(HURRIED_SETTLE_SECONDS if hurried.is_set() else SETTLE_SECONDS):
             await self.steps.until(lambda: self.are_settled)
 

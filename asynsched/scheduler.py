@@ -155,7 +155,7 @@ class Scheduler:
             ExceptionGroup: A service failed by a bug.
         """
         async with AsyncExitStack() as stack:
-            stack.callback(self._end)
+            stack.callback(self._end)  # also if the start fails
             lease_scope = anyio.CancelScope()
             services = await self._start(stack, lease_scope)
             async with anyio.create_task_group() as consumers:
@@ -185,7 +185,7 @@ class Scheduler:
         """Kill immediately the tries that a stop or a cancellation ends. Returns immediately.
 
         A stop that is under way no longer waits for them: they are handed back as interrupted, if the database takes
-        that within two seconds.
+        that within a few seconds.
         """
         self._is_hurried.set()
         if self._services is not None:
@@ -203,7 +203,7 @@ class Scheduler:
 
         await self._take_home(stack)
         database = await self._open_database(stack)
-        stack.callback(self._end)
+        stack.callback(self._end)  # before the database is closed, which callers use
         lease = await acquire(database, self.settings, self.clock, self.scheduler_id)
         stack.push_async_callback(self._release_lease, database)
         base = Foundation(
@@ -264,15 +264,24 @@ class Scheduler:
                 if has_started:
                     # Not after a start that failed: tries that have outlived a crash wait for the next start.
                     await executor.drain(self.clock.now())
+                    try:
+                        await services.store_ends(self._is_hurried)
+                    except Exception:
+                        # By a bug of a service, which has probably ended the scheduler. The rest is still to be done.
+                        log.exception("scheduler.ends_not_stored")
                 await executor.close()
             self._have_tries_ended = has_started and not executor.has_left_tries
 
     async def _release_lease(self, database: Database) -> None:
-        """Release the lease, unless tries may still run, which no other scheduler may start then."""
-        if self._have_tries_ended:
-            await release(database, self.clock, self.scheduler_id)
-        elif self._services is not None:
+        """Release the lease, unless another scheduler would then repeat tries that still run, or that have ended."""
+        if self._services is None:
+            return
+        if not self._have_tries_ended:
             log.warning("lease.kept", reason="tries may be left that could not be ended")
+        elif not self._services.have_stored_ends:
+            log.warning("lease.kept", reason="ends of tries are not stored: the next start on this home stores them")
+        else:
+            await release(database, self.clock, self.scheduler_id)
 
     def _end(self) -> None:
         """Wake all waiters: the scheduler no longer serves."""

@@ -221,8 +221,10 @@ class DependencyEvaluator(Service):
         """Process the starts and ends of tries and triggers; return whether none is left."""
         if edited := self._places.at(Place.EDITED):
             raise InvalidTransition("run whose events are taken", edited[0].place, Place.ACTIVE)
-        for message in self._channels.finished.take(MAX_EVENTS):
-            match message:
+        finished = self._channels.finished
+        for _ in range(min(finished.qsize(), MAX_EVENTS)):
+            # One by one: a cancellation in between must lose none, because they are stored after it.
+            match finished.get_nowait():
                 case TriggerFired(outcome):
                     self.evaluation.trigger_fired(outcome, now)
                 case TaskFinished(Started() as started):

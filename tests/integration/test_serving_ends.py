@@ -5,7 +5,7 @@ import socket
 import subprocess
 import sys
 import threading
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -27,6 +27,7 @@ from asynsched.simulation.script import ScriptedExecutor
 from asynsched.store.engines.opening import open_database
 from asynsched.store.schedulers import list_schedulers, register_scheduler, unended_schedulers
 from asynsched.store.schema import scheduler as scheduler_table
+from asynsched.store.schema import task_instance
 from tests.support.flaky_database import FlakyDatabase
 from tests.support.waiting import eventually
 
@@ -164,6 +165,31 @@ async def test_runs_are_handed_over_only_when_no_try_can_be_left(options, tmp_pa
             await serving
         assert len(await database.read(unended_schedulers)) == has_left_tries
         assert ("lease.kept" in {entry["event"] for entry in logs}) == has_left_tries
+
+
+@pytest.mark.parametrize("is_cancelled", [False, True], ids=["asked", "cancelled"])
+@pytest.mark.parametrize("is_away", [False, True], ids=["stored", "away"])
+async def test_runs_are_handed_over_only_when_the_ends_of_their_tries_are_stored(
+    options, program, tmp_path, monkeypatch, is_cancelled, is_away
+):
+    monkeypatch.setattr("asynsched.assembly.HURRIED_SETTLE_SECONDS", 0.2 if is_away else 60)
+    async with AsyncExitStack() as stack:
+        database = FlakyDatabase(await open_database(f"sqlite:///{tmp_path / 'state.db'}"))
+        stack.push_async_callback(database.close)
+        scheduler = Scheduler(database=database, **options)
+        serving = asyncio.create_task(scheduler.serve())
+        await scheduler.wait_idle()
+        await scheduler.trigger("deaf")
+        await eventually(program.hangs.exists, "the task runs")
+        database.is_away = lambda query: is_away and query == "apply_and_pause"
+        scheduler.hurry()
+        with capture_logs() as logs, suppress(asyncio.CancelledError):
+            serving.cancel() if is_cancelled else scheduler.request_stop()
+            await serving
+        assert len(await database.read(unended_schedulers)) == is_away
+        assert ("lease.kept" in {entry["event"] for entry in logs}) == is_away
+        [state] = await database.read(lambda conn: conn.execute(sa.select(task_instance.c.state)).scalars().all())
+        assert (state in ("queued", "running")) == is_away
 
 
 @pytest.mark.parametrize("of_one_before", [0, 1000])

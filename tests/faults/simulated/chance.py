@@ -48,7 +48,7 @@ class Climate:
     stopped: float = 0.0
     """The scheduler is stopped for a while, and then goes on (SIGSTOP, SIGCONT)."""
     asked_to_stop: float = 0.0
-    """The scheduler is asked to stop, and is started again."""
+    """The scheduler is asked to stop, or cancelled, and is started again."""
     clock_jump: float = 0.0
     """The wall clock jumps."""
     slow: float = 0.0
@@ -93,6 +93,8 @@ class Chance:
             drawn |= {name: AIMED * drawn[name] for name in ("crash_before", "crash_after") if name in drawn}
         self.climate = Climate(**drawn, crashes_at=tuple(sorted(aim)))
         self.tokens = Random(f"tokens {seed}")
+        self.ways = Random(f"ways {seed}")
+        """Draws how what happens is done."""
         self.n_faults = 0
         self.is_calm = False
 

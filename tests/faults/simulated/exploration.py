@@ -133,6 +133,8 @@ class Exploration:
             for call in self._after_takeover:
                 self.later(0, call)
             self._after_takeover.clear()
+        if query == "give_up_scheduler":
+            self.ledger.given_up_at = self.clock.monotonic()
         self.invariants.check_commit(process, query)
 
     def process_begins(self) -> None:
@@ -148,6 +150,8 @@ class Exploration:
         is_edited = (launch.run.dag_id, launch.run.run_id) in self.invariants.edits.starts
         if launch.code.version_hash != run.version_hash and not is_edited:
             raise Violation(f"a try of {run[:2]}, which is of {run.version_hash}, is of {launch.code.version_hash}")
+        if not is_edited:
+            self.ledger.check_need(launch)
         n_seconds_off = sum(site.n_seconds_off for site in self.sites.values())
         self.ledger.check_resumption(launch, self.clock.monotonic(), is_edited=is_edited, n_seconds_off=n_seconds_off)
 

@@ -83,6 +83,8 @@ class Ledger:
         self.tokens: dict[str, Execution] = {}
         self.deferrals: dict[str, Waiting] = {}
         """The deferrals of tries, by the token of each."""
+        self.given_up_at = -1.0
+        """When a scheduler was last given up by another one."""
         self.host_deaths: list[float] = []
         """When processes of trigger hosts were killed, or have died."""
         self.callbacks: dict[tuple[str, str, str, int, str], list[str]] = defaultdict(list)
@@ -99,6 +101,17 @@ class Ledger:
         self.running[key] = self.tokens[launch.token] = made
         self.executions[key].append(made)
         return made
+
+    def check_need(self, launch: Launch) -> None:
+        """A try is about to begin, and no one has edited its run: its last one has not succeeded.
+
+        Another home's scheduler does not know of a success that is not stored, and may run the task again: but only
+        once it has given up the scheduler whose keeper knows.
+        """
+        key = launch.run.dag_id, launch.run.run_id, launch.task_id, launch.map_index
+        last = self.executions[key][-1] if self.executions[key] else None
+        if last is not None and last.end == "success" and last.started_at > self.given_up_at:
+            raise Violation(f"the try {launch.token} of {key} begins, and {last.token} has succeeded")
 
     def check_resumption(self, launch: Launch, now: float, *, is_edited: bool, n_seconds_off: float) -> None:
         """A try is about to begin: it is resumed if its last one has deferred, with that deferral.

@@ -1,7 +1,10 @@
 """Bugs that are planted on purpose where runs go from one scheduler to another, and limits are shared."""
 
+from typing import Any
+
 import sqlalchemy as sa
 
+from asynsched.assembly import Services
 from asynsched.scheduling import announcements
 from asynsched.store.runs import pools, transitions
 from asynsched.store.runs import queue as run_queue
@@ -37,6 +40,13 @@ def _unguarded_insert() -> list[Change]:
     return [(transitions, "_lock_runs", lambda *_: set())]
 
 
+def _early_release() -> list[Change]:
+    async def store_nothing(*_: Any) -> None:
+        """Leave the ends to the next scheduler of the home."""
+
+    return [(Services, "store_ends", store_nothing), (Services, "have_stored_ends", True)]
+
+
 CRASHES_OF_TWO = Conditions(("crash_after",), STORES, n_sites=2, dag_id="dag0")
 LATE_STORES = Conditions(("crash_before", "late_write"), STORES, n_sites=2)
 BUGS_OF_OWNERSHIP: dict[str, Bug] = {
@@ -58,5 +68,10 @@ BUGS_OF_OWNERSHIP: dict[str, Bug] = {
         "Task instances are inserted into a run that is another scheduler's by now.",
         _unguarded_insert,
         LATE_STORES,
+    ),
+    "early-release": Bug(
+        "A scheduler that stops frees its runs before the ends of their tries are stored.",
+        _early_release,
+        Conditions(("asked_to_stop", "outage"), n_sites=2),
     ),
 }

@@ -37,6 +37,9 @@ EXPECTED_ENDS = (StoreUnavailable, LeaseLost, ExecutorError, asyncio.CancelledEr
 LONG_PAUSES = 0.5
 """Share of pauses that outlast leases, where there are other schedulers."""
 
+SHARE_OF_CANCELLATIONS = 0.5
+"""Of the stops, those that do not wait for the tries that run."""
+
 LOST_RECORDS = 0.5
 """Share of the records that a power cut takes, of those that it may take."""
 
@@ -83,6 +86,7 @@ class Site:
     Attributes:
         process: The scheduler's process of now.
         scheduler: The scheduler of now, None while none is started.
+        serving: The task that serves.
         is_right_since: When the wall clock has last jumped, or was corrected, in the world's seconds.
         n_seconds_off: How far the wall clock has jumped in all. Stamps from meanwhile are off by that at most.
     """
@@ -97,6 +101,7 @@ class Site:
         self.process: Process | None = None
         self.database: FaultyDatabase | None = None
         self.scheduler: SimulatedScheduler | None = None
+        self.serving: asyncio.Task[None] | None = None
         self.n_starts = 0
         self.n_seconds_off = 0.0
         self.is_right_since = -self.settings.sweep_interval
@@ -128,8 +133,10 @@ class Site:
 
     @property
     def is_stopping(self) -> bool:
-        """Whether the scheduler was asked to stop."""
-        return self.scheduler is not None and self.scheduler.stopping.is_set()
+        """Whether the scheduler was asked to stop, or cancelled."""
+        if self.scheduler is None or self.serving is None:
+            return False
+        return self.scheduler.stopping.is_set() or self.serving.cancelling() > 0
 
     async def keep_serving(self) -> None:
         """Start a scheduler, and another one when that is gone."""
@@ -153,7 +160,7 @@ class Site:
         self.database = FaultyDatabase(world, process, inline_database())
         self.scheduler = scheduler = process.context.run(self._make)
         world.say(process.name, "starts")
-        task = process.start(scheduler.serve(), "serve")
+        self.serving = task = process.start(scheduler.serve(), "serve")
         await asyncio.wait({task})
         error = None if task.cancelled() else task.exception()
         world.say(process.name, "is gone" if error is None else f"is gone: {error!r}")
@@ -195,11 +202,16 @@ class Site:
             self.crash("by a power cut")
 
     def ask_to_stop(self) -> None:
-        """Ask the scheduler to stop, as Ctrl-C does."""
+        """Ask the scheduler to stop, as Ctrl-C does, or cancel it, as the program does that embeds it."""
         assert self.process is not None
         assert self.scheduler is not None
-        self.world.say("people", f"ask {self.process.name} to stop")
-        self.process.context.run(self.scheduler.request_stop)
+        assert self.serving is not None
+        if self.world.chance.ways.random() < SHARE_OF_CANCELLATIONS:
+            self.world.say("people", f"cancel {self.process.name}")
+            self.process.context.run(self.serving.cancel)
+        else:
+            self.world.say("people", f"ask {self.process.name} to stop")
+            self.process.context.run(self.scheduler.request_stop)
 
     def stop_process(self, seconds: float) -> None:
         """SIGSTOP, and SIGCONT later."""
