@@ -11,6 +11,7 @@ by the scheduler that locks them.
 from collections.abc import Awaitable, Callable
 from datetime import datetime, timedelta
 
+import anyio
 import structlog
 
 from asynsched.channels import CallbackRequested, Channels
@@ -54,6 +55,7 @@ class DeadlineWatcher(Service):
         self._database = database
         self._lease_epoch = lease_epoch
         self._reports_stored = reports_stored
+        self._longest_wait_seconds = settings.monitor.longest_step / 2
         channels.deadlines.wakes(self.wake)
 
     @property
@@ -67,7 +69,11 @@ class DeadlineWatcher(Service):
         self.due_at = await self._database.read(next_deadline_at, self._lease_epoch)
         if self.due_at is None or self.due_at > now:
             return
-        await self._reports_stored()
+        with anyio.move_on_after(self._longest_wait_seconds) as wait:
+            await self._reports_stored()
+        if wait.cancelled_caught:
+            # While the database comes and goes, that may take long, but the step must not seem stuck. Try again.
+            return
         n_settled, missed = await self._database.write(settle_due_deadlines, self._lease_epoch, now, MAX_AT_ONCE)
         for miss in missed:
             due_at = miss.due_at.isoformat()
