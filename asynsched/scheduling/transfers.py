@@ -223,9 +223,9 @@ class RunTransfers:
             self._announcer.settle(tasks, held, now)
         else:
             self._announcer.end_tries(let_go, tasks)
-            # The queued tries that memory did not know: the answer that they were stored was lost.
-            unknown = [task for task in tasks if task.state is State.QUEUED and task.token not in let_go]
-            self._announcer.settle(unknown, Held(), now)
+            # That they are stored may not have been announced: the answer was lost, or the run was stale. A token
+            # starts one try at most.
+            self._announcer.settle([task for task in tasks if task.state is State.QUEUED], Held(), now)
         await settle(self._evaluation, now)
 
     async def _store_ends(self, row: queue.QueuedRun, run: ActiveRun, held: Held, now: datetime) -> None:

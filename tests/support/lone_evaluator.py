@@ -47,6 +47,7 @@ class LoneEvaluator:
         self.name, self.epoch = name, epoch
         self.clock = VirtualClock(NOON, boot)
         self.channels = Channels()
+        self._launched: set[str] = set()
         base = Foundation(
             settings=Settings(sweep_interval=60), channels=self.channels, clock=self.clock, database=database,
             database_url=None, lease=Lease(name, epoch),
@@ -56,14 +57,16 @@ class LoneEvaluator:
         )
 
     async def tick(self, *news: object) -> dict[str, str]:
-        """Let it go round until it rests; return the run of each try that it has launched, by token."""
+        """Let it go round until it rests; return the run of each try that begins, by token: launched the first time."""
         for message in news:
             channel = self.channels.limits if isinstance(message, LimitNews) else self.channels.runs
             channel.put_nowait(message)
         for _ in range(5):
             await self.evaluator.tick(self.clock.now())
         ready = [message.launch for message in self.channels.ready.take() if isinstance(message, TaskReady)]
-        return {launch.token: launch.run.run_id for launch in ready}
+        begun = {launch.token: launch.run.run_id for launch in ready if launch.token not in self._launched}
+        self._launched |= begun.keys()
+        return begun
 
     async def sweep(self) -> None:
         """Let it go round after the time of a sweep."""

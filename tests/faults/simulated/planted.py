@@ -132,7 +132,18 @@ def _dropped_batch() -> list[Change]:
 
 
 def _unrepeatable_batch() -> list[Change]:
-    return [(transitions, "_is_applied", lambda *_: False), (transitions, "_run_is_applied", lambda *_: False)]
+    settle = Announcer.settle
+
+    def settle_held(self: Any, tasks: Any, held: Held, now: Any) -> None:
+        if held != Held():
+            settle(self, tasks, held, now)
+
+    return [
+        (transitions, "_is_applied", lambda *_: False),
+        (transitions, "_run_is_applied", lambda *_: False),
+        # Launching all queued tries of the runs that are then taken up again would make up for most of it.
+        (Announcer, "settle", settle_held),
+    ]
 
 
 def _lost_launches() -> list[Change]:
@@ -246,7 +257,9 @@ BUGS: dict[str, Bug] = {
     ),
     "dropped-batch": Bug("Changes that were not stored are forgotten.", _dropped_batch, Conditions(("away_before",))),
     "unrepeatable-batch": Bug(
-        "A batch whose commit was not confirmed is taken for stale.", _unrepeatable_batch, Conditions(("away_after",))
+        "A batch whose commit was not confirmed is taken for stale, and its tries are not launched.",
+        _unrepeatable_batch,
+        Conditions(("away_after",)),
     ),
     "lost-launches": Bug(
         "Launches that were on their way to a keeper are not sent to the next one.",

@@ -271,6 +271,34 @@ async def test_a_run_waits_for_the_process_of_a_removed_and_cleared_instance(tmp
     await database.close()
 
 
+async def test_a_try_that_was_stored_beside_a_stale_change_is_launched(tmp_path):
+    database = open_inline()
+    with DAG("d", fail_fast=True) as dag:
+        setup, fails, down, _ = (BashOperator(task_id=name, bash_command="true") for name in ("su", "f", "td", "o"))
+        setup >> fails >> down.as_teardown(setups=setup)
+    await store_dag(database, dag)
+    scheduler = await serving(database, tmp_path, "home")
+    await run_on(scheduler, database, "r")
+    stored = sa.select(task_instance.c.task_id, task_instance.c.token).where(task_instance.c.token.is_not(None))
+
+    async def tokens() -> dict[str, str]:
+        return dict(tuple(row) for row in await database.read(lambda conn: conn.execute(stored).all()))
+
+    scheduler.end((await tokens())["su"])
+    await scheduler.tick()
+    elsewhere = sa.update(task_instance).where(task_instance.c.task_id == "o").values(state="skipped")
+    await database.write(lambda conn: conn.execute(elsewhere))
+    failed = Ended((await tokens())["f"], "failed", NOON, NOON)
+    scheduler.channels.finished.put_nowait(TaskFinished(failed))
+    scheduler.end((await tokens())["o"])
+    launched = await scheduler.tick()
+    assert launched.keys() == {(await tokens())["td"]}
+    scheduler.end(*launched)
+    await scheduler.tick()
+    assert (await database.read(get_run, "d", "r")).state == "failed"
+    await database.close()
+
+
 async def test_a_run_that_others_ended_and_cleared_before_it_was_taken_up_starts_at_once(database, tmp_path):
     gone = await serving(database, tmp_path, "gone")
     begun = await run_on(gone, database, "r")
