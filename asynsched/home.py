@@ -2,12 +2,14 @@
 
 asynsched.db   the database, unless another is configured
 lock           locked while a scheduler serves this home
+keeper.lock    locked while a keeper lives, which may run tries
 bell.sock      rung by commands from other terminals (see bell.py)
 logs/          one file a try
 attempts/      the keeper's journal of tries
 sources/       the code of DAG versions, by content hash: copies of those in the database
 tmp/           scratch folders of parses
 dags_folder    path of the DAG folder that was last served
+database       path of the SQLite database that was last served
 """
 
 import errno
@@ -18,16 +20,19 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from asynsched.errors import HomeInUse, SettingsError
+from asynsched.protocol.home_files import KEEPER_LOCK
 
 PRIVATE_FILE = 0o600
 PRIVATE_FOLDER = 0o700
 _UNKNOWN_TO_FILE_SYSTEM = (errno.EINVAL, errno.ENOTSUP)
 """Errors of network file systems that cannot sync a folder."""
+LOCK = "lock"
 LOGS = "logs"
 ATTEMPTS = "attempts"
 SOURCES = "sources"
 TMP = "tmp"
 SERVED_FOLDER = "dags_folder"
+SERVED_DATABASE = "database"
 
 
 def prepare_home(home: Path) -> None:
@@ -48,7 +53,7 @@ def hold_home(home: Path) -> Iterator[None]:
 
     Raises HomeInUse if another scheduler serves it; the message names its process.
     """
-    descriptor = os.open(home / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    descriptor = os.open(home / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -64,6 +69,41 @@ def hold_home(home: Path) -> Iterator[None]:
         yield
     finally:
         os.close(descriptor)
+
+
+def remember_database(home: Path, path: str) -> None:
+    """Record the SQLite database that a scheduler of this home is about to serve, for schedulers of other homes."""
+    if _served_database(home) != path:
+        replace_file(home / SERVED_DATABASE, os.fsencode(path))
+
+
+def serves_database(home: Path, path: str) -> bool:
+    """Return whether a scheduler or keeper of a home lives, and last served this SQLite database, not a copy of it.
+
+    False if the home cannot be seen from here.
+    """
+    return _served_database(home) == path and (_is_locked(home / LOCK) or _is_locked(home / KEEPER_LOCK))
+
+
+def _served_database(home: Path) -> str | None:
+    try:
+        return os.fsdecode((home / SERVED_DATABASE).read_bytes())
+    except OSError:
+        return None
+
+
+def _is_locked(path: Path) -> bool:
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(descriptor)
+    return False
 
 
 def remember_dags_folder(home: Path, dags_folder: Path) -> None:

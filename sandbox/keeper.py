@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 from asynsched.airflow.finder import serve_airflow
 from asynsched.authoring.timezone import set_default_timezone
-from asynsched.protocol.home_files import KEEPER_MARK
+from asynsched.protocol.home_files import KEEPER_LOCK, KEEPER_MARK
 from asynsched.protocol.messages import LONGEST_REASON, READY
 from sandbox.processes import adopt_orphans, configure_logging, set_readable, set_title
 from sandbox.supervision.lifeline import Alarm, sweep
@@ -32,7 +32,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("sandbox.keeper")
 
-LOCK_NAME = "keeper.lock"
 DEEPEST = 700
 """Python's limit of recursion here. It is below the usual one: a value that the keeper can decode, the scheduler can
 decode as well, whose stack is higher. It is above the deepest frame (`asynsched.protocol.frames.DEEPEST`) by more than
@@ -66,7 +65,7 @@ def _started(options: argparse.Namespace) -> "tuple[Keeper, int]":
     # Before it gets warm: user code that an earlier keeper has left behind may still run.
     set_readable(readable=False)
     set_title("keeper", "--home", str(options.home))
-    lock = os.open(options.home / LOCK_NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    lock = os.open(options.home / KEEPER_LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     fcntl.flock(lock, fcntl.LOCK_EX)  # waits until no other keeper of this home is left
     previous = os.pread(lock, 64, 0).decode().strip()
     if previous:

@@ -18,13 +18,14 @@ from asynsched.bell import Hint, encode_hints
 from asynsched.channels import Channels
 from asynsched.clock import Clock
 from asynsched.errors import StoreUnavailable
+from asynsched.home import remember_database
 from asynsched.lease.expiry import Expiry, Lease, takeover_seconds
 from asynsched.lease.renewal import LoopBeat, LoopRenewal, ThreadRenewal
 from asynsched.lease.takeover import PeerWatch
 from asynsched.service import Availability, Service
 from asynsched.settings import Settings
 from asynsched.store.database import Database
-from asynsched.store.schedulers import notify, register_scheduler, remove_scheduler, takeover_of_home
+from asynsched.store.schedulers import notify, register_scheduler, remove_scheduler, sqlite_file, takeover_of_home
 
 log = structlog.get_logger(__name__)
 
@@ -40,6 +41,8 @@ async def acquire(database: Database, settings: Settings, clock: Clock, schedule
         HomeInUse: The database serves one scheduler only, and another home's may still run tries.
         StoreError: The database cannot be used.
     """
+    if not database.is_shared:
+        remember_database(settings.home_path, await database.read(sqlite_file))
     times, boottime, now = settings.lease, clock.boottime(), clock.now()
     epoch, seconds = await database.write(
         register,

@@ -17,6 +17,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 KEEPER_SOCKET = "keeper.sock"
+KEEPER_LOCK = "keeper.lock"
+"""Locked as long as a keeper lives."""
 KEEPER_MARK = "SANDBOX_KEEPER"
 """Environment variable of the keeper and of all processes that it starts: which keeper they belong to."""
 MAX_ADDRESS_BYTES = 100

@@ -7,6 +7,7 @@ transaction commits. SQLite has one scheduler, which its own bell wakes.
 
 from collections.abc import Mapping
 from datetime import datetime, timedelta
+from pathlib import Path
 from typing import NamedTuple
 
 import sqlalchemy as sa
@@ -14,6 +15,7 @@ from msgspec.structs import asdict
 from sqlalchemy import Connection
 
 from asynsched.errors import HomeInUse
+from asynsched.home import serves_database
 from asynsched.store.rows import fetch
 from asynsched.store.runs.row_locks import lock_out_others
 from asynsched.store.schema import SchedulerRow, callback_request, dag_run, scheduler
@@ -105,12 +107,19 @@ def _refuse_others(conn: Connection, home: str, now: datetime) -> None:
     # The lease alone does not suffice: the tries of a dead scheduler outlast it by the grace and the time to end.
     for other in unended_schedulers(conn):
         free_at = other.heartbeat_at + timedelta(seconds=other.takeover_seconds)
-        if other.home != home and now < free_at:
+        # Nor does the time: a live scheduler cannot renew while the database is locked, and a clock may jump.
+        if other.home != home and (now < free_at or serves_database(Path(other.home), sqlite_file(conn))):
             raise HomeInUse(
                 f"A scheduler is serving this database already: process {other.pid} on {other.hostname}, with the home"
                 f" {other.home}. A SQLite database has one scheduler: stop that one first, or use PostgreSQL. If it has"
-                f" died, try again after {free_at.isoformat(timespec='seconds')}."
+                f" died, try again after {max(now, free_at).isoformat(timespec='seconds')}."
             )
+
+
+def sqlite_file(conn: Connection) -> str:
+    """Return the path of a SQLite database; empty for one in memory."""
+    path: str = conn.execute(sa.text("PRAGMA database_list")).one().file
+    return path
 
 
 def renew_scheduler(

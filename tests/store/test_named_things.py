@@ -1,13 +1,22 @@
 """Pools, variables, connections, the audit and the schedulers that serve a database."""
 
+import fcntl
 from datetime import UTC, datetime, timedelta
 
 import pytest
 
 from asynsched.errors import AlreadyExists, HomeInUse, NotFound, StoreError
+from asynsched.home import remember_database
 from asynsched.store.audit import acts_since, record_audit
+from asynsched.store.database import Database
 from asynsched.store.runs.pools import delete_pool, list_pools, pool_capacities, set_pool
-from asynsched.store.schedulers import list_schedulers, register_scheduler, remove_scheduler, renew_scheduler
+from asynsched.store.schedulers import (
+    list_schedulers,
+    register_scheduler,
+    remove_scheduler,
+    renew_scheduler,
+    sqlite_file,
+)
 from asynsched.store.secrets import (
     ConnectionRow,
     add_connection,
@@ -124,18 +133,35 @@ async def test_a_scheduler_serves_until_its_lease_lapses_or_its_home_restarts(da
     assert [row.id for row in await database.read(list_schedulers, NOW)] == ["b"]
 
 
-async def test_on_sqlite_another_home_is_refused_while_old_tries_may_run(database):
-    async def enter_alone(scheduler_id: str, home: str, now: datetime) -> None:
-        await database.write(
-            register_scheduler, scheduler_id=scheduler_id, hostname="h", pid=1, home=home, version="1", now=now,
-            lease_until=now + timedelta(seconds=15), takeover_seconds=31, is_alone=True,
-        )  # fmt: skip
+async def enter_alone(database: Database, scheduler_id: str, home: str, seconds: float = 0.0) -> None:
+    if database.is_shared:
+        pytest.skip("several schedulers may serve it")
+    now = NOW + timedelta(seconds=seconds)
+    await database.write(
+        register_scheduler, scheduler_id=scheduler_id, hostname="h", pid=1, home=home, version="1", now=now,
+        lease_until=now + timedelta(seconds=15), takeover_seconds=31, is_alone=True,
+    )  # fmt: skip
 
-    await enter_alone("dead", "/home", NOW)
+
+async def test_on_sqlite_another_home_is_refused_while_old_tries_may_run(database):
+    await enter_alone(database, "dead", "/home")
     for seconds in (1, 16, 30):
         with pytest.raises(HomeInUse, match=r"with the home /home\..* try again after 2026-03-01T12:00:31\+00:00"):
-            await enter_alone("other", "/elsewhere", NOW + timedelta(seconds=seconds))
-    await enter_alone("other", "/elsewhere", NOW + timedelta(seconds=31))
-    await enter_alone("successor", "/elsewhere", NOW + timedelta(seconds=32))
+            await enter_alone(database, "other", "/elsewhere", seconds)
+    await enter_alone(database, "other", "/elsewhere", 31)
+    await enter_alone(database, "successor", "/elsewhere", 32)
     await database.write(remove_scheduler, "successor")
-    await enter_alone("back", "/home", NOW + timedelta(seconds=33))
+    await enter_alone(database, "back", "/home", 33)
+
+
+@pytest.mark.parametrize("lock", ["lock", "keeper.lock"])
+async def test_on_sqlite_another_home_is_refused_while_one_is_locked_whatever_the_time(database, tmp_path, lock):
+    await enter_alone(database, "silent", str(tmp_path))
+    with (tmp_path / lock).open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        remember_database(tmp_path, await database.read(sqlite_file))
+        with pytest.raises(HomeInUse, match="stop that one first, or use PostgreSQL"):
+            await enter_alone(database, "other", "/elsewhere", 3600)
+        await enter_alone(database, "next", str(tmp_path), 3600)
+        remember_database(tmp_path, "/the/original/of/a/copy.db")
+        await enter_alone(database, "of a copy", "/elsewhere", 7200)
