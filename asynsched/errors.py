@@ -141,7 +141,7 @@ class StoreError(AsynschedError):
 
 
 class StoreUnavailable(StoreError):
-    """The database cannot be reached at the moment. Back off and try again."""
+    """The database cannot be reached at the moment. Back off and try again: a write may have been done, or not."""
 
 
 class DatabaseMissing(StoreError):

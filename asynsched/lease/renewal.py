@@ -75,7 +75,7 @@ class ThreadRenewal:
         self._thread.start()
 
     async def stop(self) -> None:
-        """Stop renewing, and wait for a renewal under way: it would revive a lease that is released meanwhile."""
+        """Stop renewing, and wait for a renewal under way: it would report a lease that is released then as lost."""
         self._is_stopped = True
         self._is_due.set()
         if self._thread.is_alive():

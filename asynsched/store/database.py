@@ -33,13 +33,14 @@ class Database(ABC):
 
     @abstractmethod
     async def write(self, query: Query[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """Run a query in a transaction of its own. It is durable when this returns, or was not done at all."""
+        """Run a query in a transaction of its own. It is durable when this returns.
+
+        After StoreUnavailable or a cancellation, it is unknown whether it was done: the answer to the commit may be
+        lost. So every write must bear to be repeated. After any other error, it was not done.
+        """
 
     async def write_at_once(self, query: Query[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """Run a query of one statement, which may be its own transaction.
-
-        It is durable when this returns. After a cancellation, it is unknown whether it was done.
-        """
+        """Run a query of one statement, which may be its own transaction; otherwise the same as `write`."""
         return await self.write(query, *args, **kwargs)
 
     @abstractmethod
@@ -56,7 +57,10 @@ class DirectDatabase(ABC):
 
     @abstractmethod
     def write(self, query: Query[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """Run a query in a transaction of its own, durable when this returns. Raises StoreUnavailable."""
+        """Run a query in a transaction of its own, durable when this returns.
+
+        Raises StoreUnavailable, and then it is unknown whether it was done; see `Database.write`.
+        """
 
     @abstractmethod
     def close(self) -> None:
