@@ -102,6 +102,7 @@ class Site:
         self.database: FaultyDatabase | None = None
         self.scheduler: SimulatedScheduler | None = None
         self.serving: asyncio.Task[None] | None = None
+        self._is_cancelled = False
         self.n_starts = 0
         self.n_seconds_off = 0.0
         self.is_right_since = -self.settings.sweep_interval
@@ -134,9 +135,9 @@ class Site:
     @property
     def is_stopping(self) -> bool:
         """Whether the scheduler was asked to stop, or cancelled."""
-        if self.scheduler is None or self.serving is None:
+        if self.scheduler is None:
             return False
-        return self.scheduler.stopping.is_set() or self.serving.cancelling() > 0
+        return self.scheduler.stopping.is_set() or self._is_cancelled
 
     async def keep_serving(self) -> None:
         """Start a scheduler, and another one when that is gone."""
@@ -160,6 +161,7 @@ class Site:
         self.database = FaultyDatabase(world, process, inline_database())
         self.scheduler = scheduler = process.context.run(self._make)
         world.say(process.name, "starts")
+        self._is_cancelled = False
         self.serving = task = process.start(scheduler.serve(), "serve")
         await asyncio.wait({task})
         error = None if task.cancelled() else task.exception()
@@ -208,6 +210,7 @@ class Site:
         assert self.serving is not None
         if self.world.chance.ways.random() < SHARE_OF_CANCELLATIONS:
             self.world.say("people", f"cancel {self.process.name}")
+            self._is_cancelled = True
             self.process.context.run(self.serving.cancel)
         else:
             self.world.say("people", f"ask {self.process.name} to stop")
