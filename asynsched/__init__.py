@@ -36,6 +36,7 @@ if TYPE_CHECKING:
         TaskNotFound,
         XComNotFound,
     )
+    from asynsched.authoring.masking import mask_secret
     from asynsched.authoring.node import EdgeModifier, Label, chain, chain_linear, cross_downstream
     from asynsched.authoring.operators.base import BaseOperator, EmptyOperator
     from asynsched.authoring.operators.bash import BashOperator
@@ -127,6 +128,7 @@ _MODULES = {
         " AsynschedSensorTimeout AsynschedSkipException AsynschedTaskTimeout DuplicateTaskIdFound ParamValidationError"
         " TaskDeferralError TaskDeferralTimeout TaskDeferred TaskNotFound XComNotFound"
     ),
+    "authoring.masking": "mask_secret",
     "authoring.node": "EdgeModifier Label chain chain_linear cross_downstream",
     "authoring.operators.base": "BaseOperator EmptyOperator",
     "authoring.operators.bash": "BashOperator",
@@ -191,7 +193,7 @@ __all__ = [
     "TimeDeltaTrigger", "TimeRestriction", "TimeSensor", "TimeSensorAsync", "Timetable", "TriggerDagRunOperator",
     "TriggerEvent", "TriggerRule", "Variable", "WaitSensor", "WeekDay", "WeightRule", "WorkflowTrigger", "XComArg",
     "XComNotFound", "__version__", "asset", "chain", "chain_linear", "cross_downstream", "dag", "get_current_context",
-    "get_parsing_context", "literal", "macros", "setup", "task", "task_group", "teardown", "timezone",
+    "get_parsing_context", "literal", "macros", "mask_secret", "setup", "task", "task_group", "teardown", "timezone",
 ]  # fmt: skip
 
 

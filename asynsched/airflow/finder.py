@@ -12,12 +12,12 @@ import os
 import sys
 from importlib.machinery import ModuleSpec, PathFinder
 
-from asynsched.airflow import names
+from asynsched.airflow import configuration, names
 from asynsched.errors import MovedNameWarning
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
     from types import ModuleType
     from typing import Any, Final
 
@@ -27,12 +27,14 @@ SERVED_PROVIDER = "airflow.providers.standard"
 """Its classes are asynsched's own, also where the package is installed."""
 
 
-def serve_airflow(kind: str) -> None:
+def serve_airflow(kind: str, options: Mapping[str, str] | None = None) -> None:
     """From now on, make `import airflow` mean what the setting `airflow` says. Call this once, before user code.
 
     Args:
         kind: `ours`, `installed` (whatever Python finds), or `off` (nothing).
+        options: What `conf` answers, by `section.key`, before it looks at the environment.
     """
+    configuration.set_options(options or {})
     if kind == "ours":
         sys.meta_path.insert(0, AirflowFinder())
     elif kind == "off":
@@ -103,7 +105,8 @@ class ServedModule:
         else:
             whole = self._whole()
             if whole is None or name.startswith("_") or not hasattr(whole, name):
-                raise AttributeError(f"module {self._name!r} has no attribute {name!r}", name=name, obj=self._module)
+                why = f": {names.REFUSED[refused]}" if (refused := f"{self._name}.{name}") in names.REFUSED else ""
+                raise AttributeError(f"module {self._name!r} has no attribute {name!r}{why}", name=name, obj=self._module)
             value = getattr(whole, name)
         setattr(self._module, name, value)
         return value

@@ -18,6 +18,7 @@ part is a dict of `found` and of the `place` where the next part begins, None in
 - `variable_get` (key): the value. Not found: SupervisorNotFound.
 - `variable_set` (key, value, description), `variable_delete` (key): nothing.
 - `connection_get` (conn_id): a dict of the fields of `Connection`. Not found: SupervisorNotFound.
+- `mask_secret` (secrets): nothing. The log of the task shows these texts no more.
 - `task_states` (dag_id, map_index, task_ids, task_group_id, logical_dates, run_ids): in parts, dicts of states by
   run_id and task_id.
 - `task_count` (the same, and states), `run_count` (dag_id, logical_dates, run_ids, states): a number.
@@ -38,6 +39,7 @@ part is a dict of `found` and of the `place` where the next part begins, None in
 
 from __future__ import annotations
 
+from asynsched.authoring.masking import learn_answer
 from asynsched.errors import AsynschedError
 
 TYPE_CHECKING = False
@@ -92,7 +94,9 @@ def ask(operation: str, **arguments: Any) -> Any:
             "variables, connections and XComs are available while a task runs, not while a DAG file is parsed:"
             " use a template such as {{ var.value.name }}, or read it inside the task"
         )
-    return _current.request(operation, **arguments)
+    answer = _current.request(operation, **arguments)
+    learn_answer(operation, arguments, answer)
+    return answer
 
 
 def ask_or_none(operation: str, **arguments: Any) -> Any:

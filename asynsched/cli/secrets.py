@@ -16,11 +16,11 @@ from sqlalchemy import Connection as DatabaseConnection
 
 from asynsched.authoring.connection import FIELDS, Connection
 from asynsched.authoring.exceptions import AsynschedException
+from asynsched.authoring.masking import is_sensitive
 from asynsched.cli.command import command, fail
 from asynsched.cli.output import Done, Listing, Record, are, fields_of, note
 from asynsched.cli.session import Session
 from asynsched.errors import SecretsUnreadable
-from asynsched.protocol.sensitive import is_sensitive
 from asynsched.store import secrets as store
 
 T = TypeVar("T")

@@ -16,13 +16,13 @@ from typing import Any
 from urllib.parse import quote
 
 from asynsched.authoring.connection import CONNECTION_PREFIX, VARIABLE_PREFIX, Connection
+from asynsched.authoring.masking import MIN_SECRET_LENGTH, secrets_in_answer, sensitive_texts
 from asynsched.errors import AsynschedError
-from asynsched.protocol.sensitive import is_sensitive
 
 MASK = b"***"
-MIN_SECRET_LENGTH = 5
-"""Shorter values would mask words (Airflow: logging.min_length_masked_secret)."""
 FIELDS = "fields"
+MASK_SECRET = "mask_secret"  # noqa: S105 - the name of a request
+"""A task's request to mask secrets that it has from elsewhere; the keeper answers it itself."""
 
 
 class Secrets:
@@ -103,47 +103,18 @@ def _connection_fields(text: str) -> dict[str, Any]:
 
 
 def _secret_texts(operation: str, arguments: dict[str, Any], value: Any) -> Iterator[str]:
-    if operation == "variable_get" and isinstance(value, str):
-        structure = _json_or_none(value)
-        if is_sensitive(str(arguments.get("key", ""))):
-            yield value
-            yield from _texts(structure, all_of_it=True)
-        else:
-            yield from _texts(structure)
-    elif operation == "connection_get" and isinstance(value, dict):
-        password = value.get("password")
-        if isinstance(password, str):
-            yield password
-        yield from _texts(_json_or_none(value.get("extra")))
-    elif operation in (FIELDS, "trigger_work"):
-        yield from _texts(value)
-
-
-def _texts(value: Any, *, all_of_it: bool = False) -> Iterator[str]:
-    """Yield the texts in a JSON value: all, or those below sensitive names."""
-    if isinstance(value, str) and all_of_it:
-        yield value
-    elif isinstance(value, dict):
-        for name, item in value.items():
-            yield from _texts(item, all_of_it=all_of_it or is_sensitive(str(name)))
-    elif isinstance(value, list):
-        for item in value:
-            yield from _texts(item, all_of_it=all_of_it)
+    if operation in (FIELDS, "trigger_work"):
+        yield from sensitive_texts(value)
+    elif operation == MASK_SECRET:
+        yield from (text for text in arguments.get("secrets", ()) if isinstance(text, str))
+    else:
+        yield from secrets_in_answer(operation, arguments, value)
 
 
 def _spellings(text: str) -> set[str]:
     """Return a secret as programs print it: as it is, in a URL, in Python's own spelling, and in JSON."""
     in_json = {json.dumps(text), json.dumps(text, ensure_ascii=False)}
     return {text, quote(text, safe=""), *(spelled[1:-1] for spelled in (repr(text), *in_json))}
-
-
-def _json_or_none(value: Any) -> Any:
-    if not isinstance(value, str):
-        return value
-    try:
-        return json.loads(value)
-    except ValueError:
-        return None
 
 
 PRIVATE_FILE = 0o600

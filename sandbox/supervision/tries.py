@@ -23,7 +23,7 @@ from sandbox import processes
 from sandbox.processes import is_child, kill_strangers, reason_of
 from sandbox.supervision.attempts import AttemptRecords
 from sandbox.supervision.reactor import Pipe, Reactor, Timer, Wire
-from sandbox.supervision.task_log import Secrets, TaskLog, environment_secrets
+from sandbox.supervision.task_log import MASK_SECRET, Secrets, TaskLog, environment_secrets
 from sandbox.supervision.template_pool import Loss, ReadyProcess, TemplatePool
 from sandbox.zygote import Zygotes
 
@@ -420,6 +420,9 @@ class Tries:
                 self.end(supervised, Ending(objection, "task"), self._limits.kill_time)
             return
         supervised.pending[request.request_id] = request
+        if request.operation == MASK_SECRET:
+            self.reply(Reply(supervised.token, request.request_id))
+            return
         if request.operation == "trigger_outcomes":
             request = replace(request, arguments=supervised.secrets.mask_outcomes(request.arguments))
         try:

@@ -1,0 +1,298 @@
+"""`conf`: Airflow's configuration, as providers and DAG files read it.
+
+An option comes from asynsched's settings where there is an equivalent, then from `AIRFLOW__SECTION__KEY` in the
+environment, then from Airflow's defaults, then from the defaults of the installed providers.
+
+Source of the defaults: `airflow/config_templates/config.yml` of Apache Airflow 3.3.2.
+"""
+
+from __future__ import annotations
+
+import os
+
+from asynsched.airflow.exceptions import AirflowConfigException
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from datetime import timedelta
+    from enum import Enum
+    from typing import Any, TypeVar
+
+    Member = TypeVar("Member", bound=Enum)
+
+AIRFLOW_HOME = os.path.expanduser(os.environ.get("AIRFLOW_HOME", "~/airflow"))  # noqa: PTH111 - pathlib is heavy
+_ENVIRONMENT_PREFIX = "AIRFLOW__"
+_DEFAULTS: dict[str, dict[str, str]] = {
+    "core": {
+        "dags_folder": f"{AIRFLOW_HOME}/dags", "plugins_folder": f"{AIRFLOW_HOME}/plugins", "default_timezone": "utc",
+        "executor": "LocalExecutor", "parallelism": "32", "max_active_tasks_per_dag": "16",
+        "max_active_runs_per_dag": "16", "max_consecutive_failed_dag_runs_per_dag": "0",
+        "dags_are_paused_at_creation": "True", "load_examples": "True", "dagbag_import_timeout": "30.0",
+        "default_impersonation": "", "security": "", "unit_test_mode": "False",
+        "allowed_deserialization_classes": "airflow.*", "allowed_deserialization_classes_regexp": "",
+        "killed_task_cleanup_time": "60", "dag_run_conf_overrides_params": "True", "dag_discovery_safe_mode": "True",
+        "dag_ignore_file_syntax": "glob", "default_task_retries": "0", "default_task_retry_delay": "300",
+        "max_task_retry_delay": "86400", "default_task_weight_rule": "downstream",
+        "default_task_execution_timeout": "", "hide_sensitive_var_conn_fields": "True",
+        "sensitive_var_conn_names": "", "default_pool_task_slot_count": "128", "max_map_length": "1024",
+        "allow_double_dot_in_ids": "False", "test_connection": "Disabled", "max_templated_field_length": "4096",
+        "multi_team": "False", "hostname_callable": "airflow.utils.net.getfqdn",
+    },
+    "logging": {
+        "base_log_folder": f"{AIRFLOW_HOME}/logs", "remote_logging": "False", "remote_log_conn_id": "",
+        "delete_local_logs": "False", "google_key_path": "", "remote_base_log_folder": "",
+        "remote_task_handler_kwargs": "", "encrypt_s3_logs": "False", "logging_level": "INFO",
+        "colored_console_log": "True", "log_format": "", "min_length_masked_secret": "5", "task_log_reader": "task",
+        "simple_log_format": "%(asctime)s %(levelname)s - %(message)s",
+        "file_task_handler_new_folder_permissions": "0o775", "file_task_handler_new_file_permissions": "0o664",
+    },
+    "operators": {
+        "default_owner": "airflow", "default_deferrable": "false", "default_cpus": "1", "default_ram": "512",
+        "default_disk": "512", "default_gpus": "0", "default_queue": "default",
+    },
+    "sensors": {"default_timeout": "604800"},
+    "email": {
+        "email_backend": "airflow.utils.email.send_email_smtp", "email_conn_id": "smtp_default",
+        "default_email_on_retry": "True", "default_email_on_failure": "True", "ssl_context": "default",
+    },
+    "smtp": {
+        "smtp_host": "localhost", "smtp_starttls": "True", "smtp_ssl": "False", "smtp_port": "25",
+        "smtp_mail_from": "airflow@example.com", "smtp_timeout": "30", "smtp_retry_limit": "5",
+    },
+    "kerberos": {
+        "ccache": "/tmp/airflow_krb5_ccache",  # noqa: S108 - Airflow's default
+        "principal": "airflow", "reinit_frequency": "3600", "kinit_path": "kinit", "keytab": "airflow.keytab",
+        "forwardable": "True", "include_ip": "True",
+    },
+    "secrets": {"backend": "", "backend_kwargs": "", "use_cache": "False", "cache_ttl_seconds": "900"},
+    "workers": {
+        "secrets_backend": "", "secrets_backend_kwargs": "", "execution_api_retries": "5",
+        "execution_api_retry_wait_min": "1.0", "execution_api_retry_wait_max": "90.0",
+    },
+    "scheduler": {
+        "catchup_by_default": "False", "create_cron_data_intervals": "False", "create_delta_data_intervals": "False",
+        "scheduler_health_check_threshold": "30", "orphaned_tasks_check_interval": "300.0",
+        "max_dagruns_to_create_per_loop": "10", "max_dagruns_per_loop_to_schedule": "20",
+        "allowed_run_id_pattern": "^[A-Za-z0-9_.~:+-]+$",
+    },
+    "dag_processor": {
+        "refresh_interval": "300", "parsing_processes": "2", "file_parsing_sort_mode": "modified_time",
+        "min_file_process_interval": "30", "dag_file_processor_timeout": "50",
+    },
+    "triggerer": {"capacity": "1000"},
+    "api": {"host": "0.0.0.0", "port": "8080", "ssl_cert": "", "ssl_key": "", "maximum_page_limit": "100"},  # noqa: S104
+    "lineage": {"max_assets_per_collector": "100", "max_extras_per_collector": "200"},
+    "metrics": {"statsd_on": "False", "statsd_prefix": "airflow", "otel_on": "False", "otel_prefix": "airflow"},
+}  # fmt: skip
+"""The defaults that have a meaning outside of Airflow's own processes. None of them is a secret."""
+
+_TRUE, _FALSE = ("t", "true", "1"), ("f", "false", "0")
+_from_settings: dict[str, str] = {}
+
+
+def set_options(options: Mapping[str, str]) -> None:
+    """Set the options that asynsched's settings answer, by `section.key`."""
+    _from_settings.clear()
+    _from_settings.update(options)
+
+
+def options_in(environment: Mapping[str, str]) -> dict[str, str]:
+    """Return the options in an environment that have a default here, by `section.key`. They hold no secrets."""
+    named = {f"{section}.{key}": _variable(section, key) for section, keys in _DEFAULTS.items() for key in keys}
+    return {option: environment[name] for option, name in named.items() if name in environment}
+
+
+class Configuration:
+    """Answers questions for options; their values are texts.
+
+    All methods take the section and the key, in any case, and `fallback`: what to return for an option that has no
+    value. They raise AirflowConfigException if there is no fallback, or the value has the wrong form.
+    """
+
+    def get(self, section: str, key: str, **options: Any) -> Any:
+        """Return the value as a text. Other arguments than `fallback` have no effect."""
+        section, key = section.lower(), key.lower()
+        value = _value(section, key)
+        if value is None:
+            value = _defaults_of_providers().get(section, {}).get(key)
+        if value is not None:
+            return value
+        if "fallback" in options:
+            return options["fallback"]
+        raise AirflowConfigException(
+            f"[{section}] {key} is not configured; set {_variable(section, key)} in the environment"
+        )
+
+    def get_mandatory_value(self, section: str, key: str, **options: Any) -> str:
+        """Return the value as a text; None is an error as well."""
+        value = self.get(section, key, **options)
+        if value is None:
+            raise _wrong(section, key, value, "a text")
+        return str(value)
+
+    def getboolean(self, section: str, key: str, **options: Any) -> bool:
+        """Return whether the value is t, true or 1, and not f, false or 0."""
+        value = self.get(section, key, **options)
+        word = str(value).partition("#")[0].strip().lower()
+        if word not in (*_TRUE, *_FALSE):
+            raise _wrong(section, key, value, "true or false")
+        return word in _TRUE
+
+    def getint(self, section: str, key: str, **options: Any) -> int:
+        """Return the value as an int."""
+        value = self.get(section, key, **options)
+        number = _converted(float, section, key, value, "a whole number")
+        if not number.is_integer():
+            raise _wrong(section, key, value, "a whole number")
+        return int(number)
+
+    def getfloat(self, section: str, key: str, **options: Any) -> float:
+        """Return the value as a float."""
+        return _converted(float, section, key, self.get(section, key, **options), "a number")
+
+    def getlist(self, section: str, key: str, delimiter: str = ",", **options: Any) -> Any:
+        """Return the parts of the value between the delimiters."""
+        value = self.get(section, key, **options)
+        if value is None or isinstance(value, list):
+            return value
+        return [part.strip() for part in value.split(delimiter)] if value else []
+
+    def get_mandatory_list_value(self, section: str, key: str, **options: Any) -> list[str]:
+        """Do so; None is an error as well."""
+        value = self.getlist(section, key, **options)
+        if value is None:
+            raise _wrong(section, key, value, "a list")
+        return list(value)
+
+    def getjson(self, section: str, key: str, **options: Any) -> Any:
+        """Return the value of a JSON text; the fallback for an empty one."""
+        import json
+
+        value = self.get(section, key, **options)
+        if not value:
+            return options.get("fallback") if value == "" else value
+        if not isinstance(value, str):
+            return value
+        return _converted(json.loads, section, key, value, "JSON")
+
+    def getimport(self, section: str, key: str, **options: Any) -> Any:
+        """Return the object with that dotted name; None for an empty one."""
+        from asynsched.airflow.module_loading import import_string
+
+        value = self.get(section, key, **options)
+        if not value:
+            return None
+        try:
+            return import_string(value)
+        except ImportError as exc:
+            raise _wrong(section, key, value, "the name of an object that can be imported") from exc
+
+    def getenum(self, section: str, key: str, enum_class: type[Member], **options: Any) -> Member:
+        """Return the member of an enumeration with that name."""
+        value = self.get(section, key, **options)
+        if value not in enum_class.__members__:
+            raise _wrong(section, key, value, f"one of {', '.join(enum_class.__members__)}")
+        return enum_class[value]
+
+    def gettimedelta(self, section: str, key: str, fallback: Any = None, **_options: Any) -> timedelta | None:
+        """Return the value, in seconds, as a timedelta; None for an empty one."""
+        from datetime import timedelta
+
+        value = self.get(section, key, fallback=fallback)
+        if not value or isinstance(value, timedelta):
+            return value or None
+        return timedelta(seconds=_converted(float, section, key, value, "a number of seconds"))
+
+    def has_option(self, section: str, option: str, **_options: Any) -> bool:
+        """Return whether the option has a value."""
+        return self.get(section, option, fallback=None) is not None
+
+    def has_section(self, section: str) -> bool:
+        """Return whether the section has options."""
+        return self.getsection(section) is not None
+
+    def getsection(self, section: str, **_options: Any) -> dict[str, str | int | float | bool] | None:
+        """Return the options of a section, numbers and booleans as such; None if it has none."""
+        section = section.lower()
+        prefix = _variable(section, "")
+        keys = {
+            *_defaults_of_providers().get(section, ()),
+            *_DEFAULTS.get(section, ()),
+            *(name.removeprefix(prefix).lower() for name in os.environ if name.startswith(prefix)),
+            *(name.removeprefix(f"{section}.") for name in _from_settings if name.startswith(f"{section}.")),
+        }
+        return {key: _natural(self.get(section, key)) for key in sorted(keys)} or None
+
+
+conf = Configuration()
+
+
+def get_airflow_home() -> str:
+    """Return Airflow's folder: `AIRFLOW_HOME`, or `~/airflow`. asynsched does not use it."""
+    return AIRFLOW_HOME
+
+
+def _variable(section: str, key: str) -> str:
+    return f"{_ENVIRONMENT_PREFIX}{section.replace('.', '_').upper()}__{key.upper()}"
+
+
+def _value(section: str, key: str) -> str | None:
+    found = _from_settings.get(f"{section}.{key}")
+    if found is None:
+        found = os.environ.get(_variable(section, key))
+    return _DEFAULTS.get(section, {}).get(key) if found is None else found
+
+
+_provided: dict[str, dict[str, str]] | None = None
+
+
+def _defaults_of_providers() -> dict[str, dict[str, str]]:
+    """Return the defaults that installed providers declare for options of their own."""
+    global _provided
+    if _provided is None:
+        from importlib.metadata import entry_points
+
+        _provided = {}
+        for entry in entry_points(group="apache_airflow_provider"):
+            if entry.value.startswith("airflow.providers.standard."):
+                continue  # asynsched has this one itself
+            for section, described in _described_by(entry).items():
+                _provided.setdefault(section, {}).update(
+                    (key, str(option["default"]))
+                    for key, option in described["options"].items()
+                    if option.get("default") is not None
+                )
+    return _provided
+
+
+def _described_by(entry: Any) -> dict[str, Any]:
+    try:
+        found: dict[str, Any] = entry.load()().get("config", {})
+    except Exception:
+        import logging
+
+        logging.getLogger(__name__).warning("The provider %s cannot tell its configuration", entry.value, exc_info=True)
+        return {}
+    return found
+
+
+def _converted(convert: Callable[[Any], Any], section: str, key: str, value: Any, form: str) -> Any:
+    try:
+        return convert(value)
+    except (TypeError, ValueError) as exc:
+        raise _wrong(section, key, value, form) from exc
+
+
+def _wrong(section: str, key: str, value: Any, form: str) -> AirflowConfigException:
+    return AirflowConfigException(f"[{section.lower()}] {key.lower()} must be {form}, not {value!r}")
+
+
+def _natural(value: str) -> str | int | float | bool:
+    for convert in (int, float):
+        try:
+            return convert(value)
+        except ValueError:
+            pass
+    word = value.lower()
+    return word in _TRUE if word in (*_TRUE, *_FALSE) else value

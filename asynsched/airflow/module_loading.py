@@ -1,0 +1,71 @@
+"""Finds objects by their dotted names, and names by their objects."""
+
+from __future__ import annotations
+
+import re
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from types import ModuleType
+    from typing import Any
+
+_DOTTED = re.compile(r"[a-zA-Z_][a-zA-Z0-9_]*(\.[a-zA-Z_][a-zA-Z0-9_]*)*")
+
+
+def import_string(dotted_path: str) -> Any:
+    """Return the object `package.module.name`. Raises ImportError if there is none."""
+    from importlib import import_module
+
+    module_path, dot, name = dotted_path.rpartition(".")
+    if not dot:
+        raise ImportError(f"{dotted_path!r} is not the name of an object in a module: write module.name")
+    module = import_module(module_path)
+    try:
+        return getattr(module, name)
+    except AttributeError:
+        raise ImportError(f"the module {module_path!r} has no {name!r}") from None
+
+
+def qualname(o: object | Callable[..., Any], use_qualname: bool = False, exclude_module: bool = False) -> str:
+    """Return the name by which `import_string` finds a class or function; for other objects that of their class.
+
+    Args:
+        o: A class, a function, or any object.
+        use_qualname: Whether the name of a nested one has the names around it.
+        exclude_module: Whether to leave out the module; then nested names are whole.
+    """
+    from functools import partial
+
+    if exclude_module and isinstance(o, partial):
+        return qualname(o.func, exclude_module=True)
+    named = o if hasattr(o, "__name__") and hasattr(o, "__module__") and callable(o) else type(o)
+    whole: str = getattr(named, "__qualname__", named.__name__)
+    if exclude_module:
+        return whole
+    is_whole = use_qualname or named is not o
+    return f"{named.__module__}.{whole if is_whole else named.__name__}"
+
+
+def iter_namespace(ns: ModuleType) -> Iterator[Any]:
+    """Yield what is in a package: `pkgutil.ModuleInfo` with whole names."""
+    import pkgutil
+
+    return pkgutil.iter_modules(ns.__path__, f"{ns.__name__}.")
+
+
+def is_valid_dotpath(path: str) -> bool:
+    """Return whether a text has the form `package.module.name`."""
+    return isinstance(path, str) and _DOTTED.fullmatch(path) is not None
+
+
+def is_async_callable(func: Any) -> bool:
+    """Return whether a call of this function, partial or object gives a coroutine."""
+    from functools import partial
+    from inspect import iscoroutinefunction, unwrap
+
+    while isinstance(func, partial):
+        func = func.func
+    if callable(func):
+        func = unwrap(func)
+    return iscoroutinefunction(func) or iscoroutinefunction(getattr(func, "__call__", None))  # noqa: B004

@@ -1,0 +1,44 @@
+"""Airflow's global values, and the hooks of the module `airflow_local_settings`, which an administrator may provide."""
+
+from __future__ import annotations
+
+import os
+
+from asynsched.airflow.configuration import AIRFLOW_HOME, conf
+from asynsched.authoring.timezone import default_timezone
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from typing import Any
+
+DAGS_FOLDER = conf.get("core", "dags_folder")
+PLUGINS_FOLDER = conf.get("core", "plugins_folder", fallback=os.path.join(AIRFLOW_HOME, "plugins"))  # noqa: PTH118
+TIMEZONE = default_timezone()
+SIMPLE_LOG_FORMAT = conf.get("logging", "simple_log_format")
+LOCAL_SETTINGS = "airflow_local_settings"
+
+
+def pod_mutation_hook(pod: Any) -> None:
+    """Let `airflow_local_settings` change a pod before Kubernetes gets it."""
+    if hook := _hook("pod_mutation_hook"):
+        hook(pod)
+
+
+def get_airflow_context_vars(context: Mapping[str, Any]) -> dict[str, str]:
+    """Return the names and values that `airflow_local_settings` adds to those of a task's context."""
+    hook = _hook("get_airflow_context_vars")
+    return {} if hook is None else hook(context)
+
+
+def _hook(name: str) -> Any:
+    """Return a function of `airflow_local_settings`; None if there is none."""
+    from importlib import import_module
+
+    try:
+        module = import_module(LOCAL_SETTINGS)
+    except ModuleNotFoundError as exc:
+        if exc.name != LOCAL_SETTINGS:
+            raise
+        return None
+    return getattr(module, name, None)

@@ -1,0 +1,150 @@
+"""Secrets of a process: which values are secret, decided by names, and how to hide them.
+
+The keeper masks the log of a try. A task that gets a secret from elsewhere passes it to `mask_secret`, so that the log
+does not show that one either.
+"""
+
+from __future__ import annotations
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+    from typing import Any
+
+MASK = "***"
+MIN_SECRET_LENGTH = 5
+"""Shorter values would mask words (Airflow: logging.min_length_masked_secret)."""
+_NOT_SECRET = "airflow"
+"""A word that is no secret, although it is a usual password (Airflow: SECRETS_TO_SKIP_MASKING)."""
+_SENSITIVE_NAMES = (
+    "access_key", "access_token", "api_key", "apikey", "authorization", "keyfile_dict", "passphrase", "passwd",
+    "password", "private_key", "secret", "service_account", "token",
+)  # fmt: skip
+"""Source: Airflow's secrets masker, DEFAULT_SENSITIVE_FIELDS."""
+_DEEPEST = 5
+"""Values at deeper levels are not examined (Airflow: MAX_RECURSION_DEPTH)."""
+
+_known: set[str] = set()
+"""The secrets that this process was told of."""
+
+
+def is_sensitive(name: str) -> bool:
+    """Return whether a variable or field of that name holds a secret."""
+    lowered = name.strip().lower()
+    return any(word in lowered for word in _SENSITIVE_NAMES)
+
+
+def mask_secret(secret: Any, name: str | None = None) -> None:
+    """Hide a secret in the log of this task, from now on.
+
+    While a DAG file is parsed, only `redact` knows it afterwards: the output of a parse is not masked.
+
+    Args:
+        secret: A text of at least 5 characters; or a dict or list of such. Fields of a dict count by their names.
+        name: The secret's name. If the name is not that of a secret, nothing is hidden.
+    """
+    from asynsched.authoring.supervisor import SupervisorError, ask, current_supervisor
+
+    texts = sorted(set(_texts_to_mask(secret, name)) - _known)
+    if not texts:
+        return
+    _known.update(texts)
+    if current_supervisor() is not None:
+        try:
+            ask("mask_secret", secrets=texts)
+        except SupervisorError:
+            # A run without a log of its own, or a process that the task has forked.
+            return
+
+
+def redact(value: Any, name: str | None = None, max_depth: int | None = None, replacement: str = MASK) -> Any:
+    """Return a value without secrets: those passed to `mask_secret`, and the fields whose names are those of secrets.
+
+    Args:
+        value: Texts, and dicts, lists, tuples and sets of them; other objects are returned as they are.
+        name: The value's name.
+        max_depth: How many levels to examine; by default 5.
+        replacement: Stands for a secret.
+    """
+    return _redacted(value, name, max_depth or _DEEPEST, replacement)
+
+
+def _redacted(value: Any, name: str | None, levels: int, replacement: str) -> Any:
+    if name and is_sensitive(name) and value and isinstance(value, (str, list, tuple, set, dict)):
+        return _all_replaced(value, replacement)
+    if isinstance(value, str):
+        for secret in sorted(_known, key=len, reverse=True):
+            value = value.replace(secret, replacement)
+        return value
+    if levels <= 0:
+        return value
+    if isinstance(value, dict):
+        return {key: _redacted(item, str(key), levels - 1, replacement) for key, item in value.items()}
+    if type(value) in (list, tuple, set):
+        return type(value)(_redacted(item, None, levels - 1, replacement) for item in value)
+    return value
+
+
+def _all_replaced(value: Any, replacement: str) -> Any:
+    if isinstance(value, dict):
+        return {key: _all_replaced(item, replacement) for key, item in value.items()}
+    if isinstance(value, (list, tuple, set)):
+        return type(value)([_all_replaced(item, replacement) for item in value])
+    return replacement if isinstance(value, str) else value
+
+
+def _texts_to_mask(secret: Any, name: str | None) -> Iterator[str]:
+    if isinstance(secret, dict):
+        for key, item in secret.items():
+            yield from _texts_to_mask(item, str(key))
+    elif isinstance(secret, str):
+        is_meant = name is None or is_sensitive(name)
+        if is_meant and len(secret) >= MIN_SECRET_LENGTH and secret.lower() != _NOT_SECRET:
+            yield secret
+    elif isinstance(secret, (list, tuple, set, frozenset)):
+        for item in secret:
+            yield from _texts_to_mask(item, name)
+
+
+def sensitive_texts(value: Any, *, all_of_it: bool = False) -> Iterator[str]:
+    """Yield the texts in a structure of dicts and lists that their names make secrets; with `all_of_it` all texts."""
+    if isinstance(value, str) and all_of_it:
+        yield value
+    elif isinstance(value, dict):
+        for name, item in value.items():
+            yield from sensitive_texts(item, all_of_it=all_of_it or is_sensitive(str(name)))
+    elif isinstance(value, list):
+        for item in value:
+            yield from sensitive_texts(item, all_of_it=all_of_it)
+
+
+def learn_answer(operation: str, arguments: Mapping[str, Any], value: Any) -> None:
+    """Remember the secrets in the answer to a question for a variable or a connection."""
+    _known.update(text for text in secrets_in_answer(operation, arguments, value) if len(text) >= MIN_SECRET_LENGTH)
+
+
+def secrets_in_answer(operation: str, arguments: Mapping[str, Any], value: Any) -> Iterator[str]:
+    """Yield the secrets in the answer to a question for a variable or a connection."""
+    if operation == "variable_get" and isinstance(value, str):
+        structure = _json_or_none(value)
+        if is_sensitive(str(arguments.get("key", ""))):
+            yield value
+            yield from sensitive_texts(structure, all_of_it=True)
+        else:
+            yield from sensitive_texts(structure)
+    elif operation == "connection_get" and isinstance(value, dict):
+        password = value.get("password")
+        if isinstance(password, str):
+            yield password
+        yield from sensitive_texts(_json_or_none(value.get("extra")))
+
+
+def _json_or_none(value: Any) -> Any:
+    if not isinstance(value, str):
+        return value
+    import json
+
+    try:
+        return json.loads(value)
+    except ValueError:
+        return None
