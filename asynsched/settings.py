@@ -283,6 +283,10 @@ class LogSettings(CheckedSettings, frozen=True, forbid_unknown_fields=True):
     )
 
 
+_EXECUTORS = {"local": "LocalExecutor", "sequential": "SequentialExecutor"}
+"""Airflow's names of our executors."""
+
+
 class Settings(CheckedSettings, frozen=True, forbid_unknown_fields=True):
     """All settings of a scheduler. Relative paths start at the working folder."""
 
@@ -414,6 +418,33 @@ class Settings(CheckedSettings, frozen=True, forbid_unknown_fields=True):
     @property
     def dags_path(self) -> Path:
         return Path(self.dags_folder).absolute()
+
+    @property
+    def airflow_options(self) -> dict[str, str]:
+        """The options of Airflow's configuration that these settings answer, by `section.key`, for `conf`."""
+        values = {
+            "core.dags_folder": self.dags_path,
+            "core.default_timezone": self.default_timezone,
+            "core.executor": _EXECUTORS.get(self.executor, self.executor),
+            "core.parallelism": self.parallelism,
+            "core.max_active_tasks_per_dag": self.max_active_tasks_per_dag,
+            "core.max_active_runs_per_dag": self.max_active_runs_per_dag,
+            "core.max_consecutive_failed_dag_runs_per_dag": self.max_consecutive_failed_dag_runs_per_dag,
+            "core.dags_are_paused_at_creation": self.dags_are_paused_at_creation,
+            "core.dagbag_import_timeout": self.parse.import_timeout,
+            "core.default_pool_task_slot_count": self.default_pool_slots,
+            "core.max_map_length": self.max_map_length,
+            "core.dag_discovery_safe_mode": self.watch.safe_mode,
+            "dag_processor.parsing_processes": self.parse.processes,
+            "dag_processor.dag_file_processor_timeout": self.parse.timeout,
+            "dag_processor.refresh_interval": self.watch.reconcile_interval,
+            "dag_processor.min_file_process_interval": self.watch.min_file_process_interval,
+            "dag_processor.file_parsing_sort_mode": self.watch.sort_mode,
+            "scheduler.max_dagruns_to_create_per_loop": self.max_dagruns_to_create_per_loop,
+            "scheduler.max_dagruns_per_loop_to_schedule": self.max_dagruns_per_loop_to_schedule,
+            "metrics.statsd_prefix": self.monitor.metrics_prefix,
+        }
+        return {option: f"{value:g}" if isinstance(value, float) else str(value) for option, value in values.items()}
 
     @property
     def database_url(self) -> str:

@@ -11,6 +11,7 @@ so that no process of a try has memory in which secrets of others were.
 
 import argparse
 import fcntl
+import json
 import logging
 import os
 import sys
@@ -78,9 +79,12 @@ def _started(options: argparse.Namespace) -> "tuple[Keeper, int]":
     warm()
     set_title("keeper")
     set_default_timezone(options.default_timezone)
-    serve_airflow(options.airflow)
+    serve_airflow(options.airflow, options.airflow_options)
     alarm = Alarm()
-    user_code = ("--default-timezone", options.default_timezone, "--airflow", options.airflow)
+    user_code = (
+        "--default-timezone", options.default_timezone, "--airflow", options.airflow,
+        "--airflow-options", json.dumps(options.airflow_options),
+    )  # fmt: skip
     zygotes = Zygotes(
         plain=ZygoteHandle(options.home, lifeline, alarm, user_code, is_plain=True),
         full=ZygoteHandle(options.home, lifeline, None, user_code, is_plain=False),
@@ -111,6 +115,7 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
         ("import-timeout", float, "longest import of a DAG file"),
         ("default-timezone", str, "zone of naive dates in DAG files"),
         ("airflow", str, "what `import airflow` gives to DAG files"),
+        ("airflow-options", json.loads, "what `conf` of Airflow answers, as JSON"),
         ("log-bytes", int, "largest log of a try"),
     ):
         parser.add_argument(f"--{name}", type=kind, required=True, help=what)

@@ -22,6 +22,7 @@ them. Without rehearsals a plain try takes 1.3 of its CPU time.
 
 import argparse
 import importlib
+import json
 import logging
 import os
 import select
@@ -401,6 +402,7 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     parser.add_argument("--keeper", type=int, required=True, help="the keeper's process")
     parser.add_argument("--default-timezone", default="UTC", help="zone of naive dates in DAG files")
     parser.add_argument("--airflow", default="ours", help="what `import airflow` gives to DAG files")
+    parser.add_argument("--airflow-options", type=json.loads, default={}, help="what `conf` answers, as JSON")
     parser.add_argument("--plain", action="store_true", help="serve versions whose tasks need no Jinja or pendulum")
     options = parser.parse_args(arguments)
     set_title("zygote", "--home", str(options.home))
@@ -412,7 +414,7 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     configure_logging()
     warm()
     set_default_timezone(options.default_timezone)
-    serve_airflow(options.airflow)
+    serve_airflow(options.airflow, options.airflow_options)
     channel, sources = socket.socket(fileno=options.channel), options.home / "sources"
     become_zygote(
         ZygoteStart(channel, options.lifeline, options.alarm, sources, options.keeper, is_plain=options.plain)

@@ -149,7 +149,8 @@ class Configuration:
 
     def getfloat(self, section: str, key: str, **options: Any) -> float:
         """Return the value as a float."""
-        return _converted(float, section, key, self.get(section, key, **options), "a number")
+        number: float = _converted(float, section, key, self.get(section, key, **options), "a number")
+        return number
 
     def getlist(self, section: str, key: str, delimiter: str = ",", **options: Any) -> Any:
         """Return the parts of the value between the delimiters."""

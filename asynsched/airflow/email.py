@@ -113,10 +113,12 @@ def build_mime_message(
 
     receivers, copied, hidden = (get_email_address_list(addresses or ()) for addresses in (to, cc, bcc))
     message = MIMEMultipart(mime_subtype)
-    headers = {"Subject": subject, "From": mail_from, "To": ", ".join(receivers), "CC": ", ".join(copied)}
-    for name, value in headers.items():
-        if value or name in ("Subject", "To"):
-            message[name] = value
+    message["Subject"] = subject
+    message["To"] = ", ".join(receivers)
+    if mail_from:
+        message["From"] = mail_from
+    if copied:
+        message["CC"] = ", ".join(copied)
     message["Date"] = formatdate(localtime=True)
     message.attach(MIMEText(html_content, "html", mime_charset))
     for path in files or ():

@@ -44,7 +44,9 @@ def get_unique_dag_module_name(file_path: str) -> str:
     import hashlib
 
     if not isinstance(file_path, str):
-        raise ValueError(f"the path of a DAG file must be a string, not {type(file_path).__name__}")
+        raise ValueError(  # noqa: TRY004 - as Airflow
+            f"the path of a DAG file must be a string, not {type(file_path).__name__}"
+        )
     digest = hashlib.sha1(file_path.encode(), usedforsecurity=False).hexdigest()
     stem = os.path.splitext(os.path.basename(file_path))[0]  # noqa: PTH119, PTH122 - pathlib would be loaded for this
     return f"unusual_prefix_{digest}_{re.sub('[.-]', '_', stem)}"

@@ -106,7 +106,9 @@ class ServedModule:
             whole = self._whole()
             if whole is None or name.startswith("_") or not hasattr(whole, name):
                 why = f": {names.REFUSED[refused]}" if (refused := f"{self._name}.{name}") in names.REFUSED else ""
-                raise AttributeError(f"module {self._name!r} has no attribute {name!r}{why}", name=name, obj=self._module)
+                raise AttributeError(
+                    f"module {self._name!r} has no attribute {name!r}{why}", name=name, obj=self._module
+                )
             value = getattr(whole, name)
         setattr(self._module, name, value)
         return value

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from asynsched.airflow.configuration import conf
-from asynsched.airflow.helpers import get_hostname
+from asynsched.airflow.values import get_hostname
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

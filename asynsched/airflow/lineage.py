@@ -12,9 +12,9 @@ if TYPE_CHECKING:
 
 LineageContext = object
 """What tells: a hook, for example."""
-AssetLineageInfo = namedtuple("AssetLineageInfo", "asset count context")  # noqa: PYI024 - without `typing`
-ExtraLineageInfo = namedtuple("ExtraLineageInfo", "key value count context")  # noqa: PYI024
-HookLineage = namedtuple("HookLineage", "inputs outputs extra", defaults=((), (), ()))  # noqa: PYI024
+AssetLineageInfo = namedtuple("AssetLineageInfo", "asset count context")
+ExtraLineageInfo = namedtuple("ExtraLineageInfo", "key value count context")
+HookLineage = namedtuple("HookLineage", "inputs outputs extra", defaults=((), (), ()))
 
 
 class HookLineageCollector(LoggingMixin):

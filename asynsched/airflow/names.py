@@ -180,22 +180,20 @@ SERVED: dict[str, dict[str, str]] = {
         f"{_OWN}.email": "build_mime_message get_email_address_list send_email send_email_smtp send_mime_email"
     },
     "airflow.utils.file": {f"{_OWN}.file": "correct_maybe_zipped get_unique_dag_module_name open_maybe_zipped"},
-    "airflow.utils.hashlib_wrapper": {f"{_OWN}.helpers": "md5"},
-    "airflow.utils.helpers": {f"{_OWN}.helpers": _HELPERS},
-    "airflow.utils.log.logging_mixin": {
-        f"{_OWN}.logging_mixin": "LoggingMixin StreamLogWriter remove_escape_codes"
-    },
+    "airflow.utils.hashlib_wrapper": {f"{_OWN}.values": "md5"},
+    "airflow.utils.helpers": {f"{_OWN}.values": _HELPERS},
+    "airflow.utils.log.logging_mixin": {f"{_OWN}.logging_mixin": "LoggingMixin StreamLogWriter remove_escape_codes"},
     "airflow.utils.module_loading": {f"{_OWN}.module_loading": _LOADING},
-    "airflow.utils.net": {f"{_OWN}.helpers": "get_hostname getfqdn=get_hostname"},
-    "airflow.utils.platform": {f"{_OWN}.helpers": "getuser is_tty"},
+    "airflow.utils.net": {f"{_OWN}.values": "get_hostname getfqdn=get_hostname"},
+    "airflow.utils.platform": {f"{_OWN}.values": "getuser is_tty"},
     "airflow.utils.process_utils": {
-        f"{_OWN}.process_utils": (
+        f"{_OWN}.processes": (
             "execute_in_subprocess execute_in_subprocess_with_kwargs patch_environ set_new_process_group"
         )
     },
     "airflow.utils.session": {f"{_OWN}.session": "NEW_SESSION create_session provide_session"},
     "airflow.utils.state": {PUBLIC: "DagRunState State TaskInstanceState"},
-    "airflow.utils.strings": {f"{_OWN}.helpers": "get_random_string to_boolean"},
+    "airflow.utils.strings": {f"{_OWN}.values": "get_random_string to_boolean"},
     "airflow.utils.types": {PUBLIC: "DagRunType", f"{_OWN}.types": _UNSET},
     # The standard provider
     f"{_STANDARD}.operators.bash": {PUBLIC: "BashOperator"},

@@ -9,19 +9,21 @@ if TYPE_CHECKING:
 
 def safe_load(stream: Any) -> Any:
     """Return the value that a YAML text or file describes."""
-    import yaml
-
-    return yaml.load(stream, getattr(yaml, "CSafeLoader", yaml.SafeLoader))  # noqa: S506 - both are safe
+    yaml = _yaml()
+    return yaml.load(stream, getattr(yaml, "CSafeLoader", yaml.SafeLoader))
 
 
 def dump(data: Any, **kwargs: Any) -> Any:
     """Return a value as YAML; the arguments are those of `yaml.dump`."""
-    import yaml
-
+    yaml = _yaml()
     return yaml.dump(data, Dumper=getattr(yaml, "CSafeDumper", yaml.SafeDumper), **kwargs)
 
 
 def __getattr__(name: str) -> Any:
-    import yaml
+    return getattr(_yaml(), name)
 
-    return getattr(yaml, name)
+
+def _yaml() -> Any:
+    from importlib import import_module
+
+    return import_module("yaml")

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 MASK = "***"
 MIN_SECRET_LENGTH = 5
 """Shorter values would mask words (Airflow: logging.min_length_masked_secret)."""
-_NOT_SECRET = "airflow"
+_NOT_SECRET = "airflow"  # noqa: S105 - a usual password
 """A word that is no secret, although it is a usual password (Airflow: SECRETS_TO_SKIP_MASKING)."""
 _SENSITIVE_NAMES = (
     "access_key", "access_token", "api_key", "apikey", "authorization", "keyfile_dict", "passphrase", "passwd",

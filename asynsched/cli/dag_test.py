@@ -51,6 +51,7 @@ def dags_test(
         logical_date=read_instant(logical_date, zone, "--logical-date") if logical_date else None,
         default_timezone=zone,
         airflow=session.settings.airflow,
+        airflow_options=session.settings.airflow_options,
         kill_time=session.settings.lease.kill_time,
         checks_file="errors" in fail_on,
     )

@@ -74,6 +74,8 @@ def dags_show(session: Session, output: Output, dag_id: str) -> Record | None:
     fields = _dag_fields(row) | fields_of(dag, DAG_FIELDS)
     fields["assets"] = None if dag.asset_condition is None else dag.asset_condition.text
     fields["params"] = {name: param.value for name, param in dag.params.items()}
+    file = session.read(get_file, row.file_path)
+    fields["airflow"] = (file.airflow or None) if file else None
     fields["task_start"] = obstacles[0] if obstacles else "each task is a fork of a process that has loaded the file"
     fields["tasks"] = [fields_of(task, TASK_FIELDS) for task in dag.tasks]
     fields["edges"] = [

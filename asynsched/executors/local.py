@@ -1,6 +1,7 @@
 """LocalExecutor: each try a process of its own on this machine, under a keeper that outlives the scheduler."""
 
 import asyncio
+import json
 import os
 import select
 import socket
@@ -102,7 +103,7 @@ def _spawn(home: Path, settings: Settings, environment: Mapping[str, str], ready
         "--lease-seconds", str(settings.lease.duration), "--lease-grace", str(settings.lease.grace),
         "--kill-time", str(settings.lease.kill_time), "--import-timeout", str(settings.parse.import_timeout),
         "--log-bytes", str(settings.log.task_bytes), "--default-timezone", settings.default_timezone,
-        "--airflow", settings.airflow,
+        "--airflow", settings.airflow, "--airflow-options", json.dumps(settings.airflow_options),
     ]  # fmt: skip
     log = os.open(home / LOGS / KEEPER_LOG, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:

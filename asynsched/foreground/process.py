@@ -50,6 +50,7 @@ class ForegroundRequest(Struct, frozen=True, omit_defaults=True):
     logical_date: datetime | None = None
     default_timezone: str = "UTC"
     airflow: str = "ours"
+    airflow_options: dict[str, str] = {}
     kill_time: float = 5.0
     """How long a task may take to end itself when the run is to end, seconds."""
     checks_file: bool = False
@@ -153,7 +154,7 @@ def _load(request: ForegroundRequest) -> "dict[str, DAG]":
     from asynsched.authoring.timezone import set_default_timezone
 
     set_default_timezone(request.default_timezone)
-    serve_airflow(request.airflow)
+    serve_airflow(request.airflow, request.airflow_options)
     imports = LocalImports(Path(request.dags_folder))
     imports.install(request.path)
     return {dag.dag_id: dag for dag in collect_dags(imports.load_dag_file(request.path))}

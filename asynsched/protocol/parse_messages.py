@@ -19,7 +19,7 @@ import msgspec
 from msgspec import Meta, Struct
 
 from asynsched.protocol.frames import UNDECODABLE
-from asynsched.serialization.schema import FileError, ParsedDag, ParseQuestions, SourceFile
+from asynsched.serialization.schema import AirflowKind, FileError, ParsedDag, ParseQuestions, SourceFile
 
 Seconds = Annotated[float, Meta(gt=0)]
 Count = Annotated[int, Meta(ge=1)]
@@ -55,6 +55,8 @@ class ParseLimits(Struct, frozen=True):
     """Environment variables that are kept, beside `ALWAYS_KEPT`; `PREFIX_*` names many."""
     default_timezone: str = "UTC"
     airflow: Literal["ours", "installed", "off"] = "ours"
+    airflow_options: dict[str, str] = {}
+    """What `conf` of Airflow answers, by `section.key`, beside its defaults."""
     confinement: Literal["best_effort", "required", "off"] = "best_effort"
 
 
@@ -137,6 +139,7 @@ class Found(Struct, frozen=True, tag="found"):
     dags: tuple[ParsedDag, ...] = ()
     errors: tuple[FileError, ...] = ()
     warnings: tuple[FileError, ...] = ()
+    airflow: AirflowKind = ""
 
 
 Message = Confined | Refused | Sourced | Imported | Found

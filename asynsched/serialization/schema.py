@@ -277,6 +277,9 @@ class ParsedDag(Struct, frozen=True, omit_defaults=True):
     """The version of the DAG in `ParseQuestions.known`."""
 
 
+AirflowKind = Literal["", "ours", "installed"]
+
+
 class ParseReport(Struct, frozen=True, omit_defaults=True):
     """The result of the parse of a file."""
 
@@ -292,6 +295,8 @@ class ParseReport(Struct, frozen=True, omit_defaults=True):
     confinement: tuple[str, ...] = ()
     """The confinements that the kernel enforced, e.g. `landlock 7`, `seccomp`, `limits`, `user`."""
     duration: float = 0.0
+    airflow: AirflowKind = ""
+    """What the file got for `import airflow`, as the setting says; empty if it did not import it."""
 
 
 _canonical = msgspec.json.Encoder(order="sorted")

@@ -230,7 +230,11 @@ class LocalModule(Struct, frozen=True):
 
 
 class DagFileRow(Struct, frozen=True):
-    """A file at its last parse. `path` is relative to the DAG folder, `runtime` names the code that parsed it."""
+    """A file at its last parse.
+
+    `path` is relative to the DAG folder, `runtime` names the code that parsed it, `airflow` is what the file got for
+    `import airflow` (the value of that setting); empty if it does not import it.
+    """
 
     path: str
     content_hash: Hash
@@ -242,6 +246,7 @@ class DagFileRow(Struct, frozen=True):
     n_dags: int
     n_errors: int
     runtime: str = ""
+    airflow: str = ""
 
 
 dag_file = table_of("dag_file", DagFileRow, key="path")

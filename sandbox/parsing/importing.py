@@ -136,7 +136,7 @@ def _enter(request: ParseRequest, channel_fd: int, output_fd: int) -> None:
     os.chdir(request.scratch)
     sys.argv = [f"{request.dags_folder}/{request.path}"]
     set_default_timezone(request.limits.default_timezone)
-    serve_airflow(request.limits.airflow)
+    serve_airflow(request.limits.airflow, request.limits.airflow_options)
 
 
 class _Finding:
@@ -170,7 +170,12 @@ class _Finding:
             dags, errors = (), (self._explain(exc),)
         if os.getpid() != owner:
             os._exit(0)
-        return Found(dags, errors, tuple(self._warnings))
+        return Found(dags, errors, tuple(self._warnings), self._airflow())
+
+    def _airflow(self) -> schema.AirflowKind:
+        """Return what the file has got for `import airflow`."""
+        kind = self._request.limits.airflow
+        return kind if kind != "off" and "airflow" in sys.modules else ""
 
     def _import(self) -> "ModuleType":
         warnings.simplefilter("default")

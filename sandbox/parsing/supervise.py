@@ -309,6 +309,7 @@ class _Watched:
             output=self._output.decode("utf-8", "replace"),
             confinement=confined.enforced if confined else (),
             duration=round(duration, 6),
+            airflow=found.airflow if found else "",
         )
 
     def _errors(self) -> Iterator[FileError]:

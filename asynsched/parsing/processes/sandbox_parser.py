@@ -20,6 +20,7 @@ import anyio
 import anyio.to_thread
 import msgspec
 
+from asynsched.airflow.configuration import options_in
 from asynsched.clock import Clock
 from asynsched.errors import ParseCrashed, ParseTimeout, SandboxError, SerializationError, SettingsError
 from asynsched.executors.base import user_environment
@@ -88,6 +89,8 @@ def setup_of(settings: Settings) -> SandboxSetup:
     values["readable"] = tuple(str(Path(path).absolute()) for path in settings.parse.readable)
     values["hidden"] = (str(settings.home_path),)
     values["default_timezone"], values["airflow"] = settings.default_timezone, settings.airflow
+    # A parse sees little of the environment: it is told the options that hold no secrets.
+    values["airflow_options"] = options_in(os.environ) | settings.airflow_options
     limits = ParseLimits(**{name: values[name] for name in ParseLimits.__struct_fields__})
     return SandboxSetup(settings.dags_path, settings.home_path / TMP, limits, is_postgresql(settings.database_url))
 

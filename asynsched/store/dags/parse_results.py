@@ -349,7 +349,7 @@ def _change(found: Found, known: Known, now: datetime, defaults: DagDefaults) ->
         modules = known.files[path].local_modules  # the parse ended before it could say: those of the one before count
     file = DagFileRow(
         path, stamp.content_hash, stamp.modified_ns, stamp.size, modules, now, report.duration, len(report.dags),
-        len(errors), stamp.runtime,
+        len(errors), stamp.runtime, report.airflow,
     )  # fmt: skip
     known.files[path] = file
     rows = files.error_rows(path, errors, warnings=report.warnings, output=report.output, now=now)

@@ -88,6 +88,7 @@ _table("source", "content_hash", content_hash=STRING_64, text=TEXT)
 _table(
     "dag_file", "path", path=TEXT, content_hash=STRING_64, modified_ns=BIG, size=BIG, local_modules=BYTES,
     parsed_at=INSTANT, parse_seconds=FLOAT, n_dags=INTEGER, n_errors=INTEGER, runtime=TEXT,
+    airflow=TEXT,
 )  # fmt: skip
 _table("parse_claim", "path", path=TEXT, scheduler_id=STRING_64, claimed_at=INSTANT)
 _table("schema_compatibility", "id", id=INTEGER, oldest_revision=WORD)

@@ -129,10 +129,10 @@ def to_boolean(astring: str | None) -> bool:
 
 def get_random_string(length: int = 8, choices: str | None = None) -> str:
     """Return a random text, by default of letters and digits. It is no secret."""
-    import random
+    import random  # noqa: TID251 - for user code, in its own process
     import string
 
-    return "".join(random.choices(choices or string.ascii_letters + string.digits, k=length))  # noqa: S311
+    return "".join(random.choices(choices or string.ascii_letters + string.digits, k=length))  # noqa: S311 - no secret
 
 
 def md5(string: bytes = b"", /) -> _Hash:
