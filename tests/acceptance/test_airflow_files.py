@@ -54,6 +54,28 @@ FOR_AIRFLOW_2 = """
         says = PythonOperator(task_id="says", python_callable=lambda: Variable.get("word"))
         start >> says
 """
+SMALL_NAMES = """
+    from airflow import DAG
+    from airflow.configuration import conf
+    from airflow.sdk import task
+    from airflow.sdk.log import mask_secret
+    from airflow.utils.dates import days_ago
+
+    options = [conf.get("core", "parallelism"), str(conf.getboolean("operators", "default_deferrable"))]
+    with DAG("small", schedule=None, start_date=days_ago(1), tags=options):
+
+        @task
+        def tells():
+            mask_secret({"password": "correct horse", "user": "battery staple"})
+            print("correct horse, battery staple,", conf.getint("core", "parallelism"), conf.get("smtp", "smtp_host"))
+
+        tells()
+"""
+OURS = """
+    from asynsched import DAG
+
+    dag = DAG("ours", schedule=None)
+"""
 
 
 @pytest.fixture
@@ -88,3 +110,18 @@ def test_where_airflow_is_off_its_names_are_errors_of_the_file(site):
     errors = {error["file"]: error["message"] for error in site.json("dags", "errors")}
     assert set(errors) == {"two.py", "three.py"}
     assert 'set airflow = "ours", or import the same names from asynsched' in errors["two.py"]
+
+
+def test_configuration_and_masking_work_at_parse_and_in_tasks(new_site):
+    site = new_site()
+    site.write("small.py", SMALL_NAMES)
+    site.write("ours.py", OURS)
+    site.env |= {"ASYNSCHED_PARALLELISM": "7", "AIRFLOW__OPERATORS__DEFAULT_DEFERRABLE": "True"}
+    site.up_until_idle()
+    assert site.json("dags", "show", "ours")["airflow"] is None
+    shown = site.json("dags", "show", "small")
+    assert (shown["airflow"], sorted(shown["tags"])) == ("ours", ["7", "True"])
+    site.run("dags", "trigger", "small")
+    site.up_until_idle()
+    assert "***, battery staple, 7 localhost" in site.run("tasks", "logs", "small", "latest", "tells").stdout
+    assert "battery staple, 7 localhost" in site.run("dags", "test", "small").stderr

@@ -1,0 +1,127 @@
+"""`conf`: options of asynsched's settings, of the environment, of Airflow and of providers."""
+
+import enum
+import importlib.metadata
+from datetime import timedelta
+from types import SimpleNamespace
+
+import pytest
+
+from asynsched.airflow import configuration
+from asynsched.airflow.configuration import conf, options_in, set_options
+from asynsched.airflow.exceptions import AirflowConfigException
+from asynsched.settings import ParseSettings, Settings
+
+
+class Colour(enum.Enum):
+    RED = 1
+
+
+@pytest.fixture(autouse=True)
+def options(monkeypatch):
+    """Leave no option to other tests."""
+    monkeypatch.setattr(configuration, "_provided", None)
+    yield
+    set_options({})
+
+
+def test_settings_come_before_the_environment_and_that_before_defaults(monkeypatch):
+    assert conf.getint("core", "parallelism") == 32
+    monkeypatch.setenv("AIRFLOW__CORE__PARALLELISM", "5")
+    assert conf.getint("core", "PARALLELISM") == 5
+    set_options(Settings(parallelism=7).airflow_options)
+    assert conf.getint("CORE", "parallelism") == 7
+
+
+def test_the_options_of_the_settings_have_the_form_of_airflows(tmp_path):
+    settings = Settings(
+        dags_folder=str(tmp_path), executor="sequential", parse=ParseSettings(timeout=12.5, import_timeout=20.0)
+    )
+    set_options(settings.airflow_options)
+    assert conf.get("core", "dags_folder") == str(tmp_path)
+    assert conf.get("core", "executor") == "SequentialExecutor"
+    assert conf.getfloat("dag_processor", "dag_file_processor_timeout") == 12.5
+    assert conf.getint("core", "dagbag_import_timeout") == 20
+    assert conf.getboolean("core", "dags_are_paused_at_creation") is False
+
+
+def test_a_parse_is_told_only_options_that_hold_no_secrets():
+    environment = {
+        "AIRFLOW__OPERATORS__DEFAULT_DEFERRABLE": "True",
+        "AIRFLOW__CORE__FERNET_KEY": "secret",
+        "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": "secret",
+    }
+    assert options_in(environment) == {"operators.default_deferrable": "True"}
+
+
+@pytest.mark.parametrize(
+    ("method", "text", "arguments", "value"),
+    [
+        (conf.get, "a", (), "a"),
+        (conf.get_mandatory_value, "a", (), "a"),
+        (conf.getboolean, "True", (), True),
+        (conf.getboolean, "0 # no", (), False),
+        (conf.getint, "4.0", (), 4),
+        (conf.getfloat, "0.5", (), 0.5),
+        (conf.getlist, "a, b", (), ["a", "b"]),
+        (conf.getlist, "", (), []),
+        (conf.getlist, "a;b", (";",), ["a", "b"]),
+        (conf.get_mandatory_list_value, "a", (), ["a"]),
+        (conf.getjson, '{"a": [1]}', (), {"a": [1]}),
+        (conf.getjson, "", (), None),
+        (conf.getimport, "datetime.timedelta", (), timedelta),
+        (conf.getimport, "", (), None),
+        (conf.getenum, "RED", (Colour,), Colour.RED),
+        (conf.gettimedelta, "90", (), timedelta(seconds=90)),
+    ],
+)
+def test_a_value_has_the_type_that_is_asked_for(method, text, arguments, value, monkeypatch):
+    monkeypatch.setenv("AIRFLOW__MY_TEAM__KEY", text)
+    assert method("my_team", "key", *arguments) == value
+
+
+@pytest.mark.parametrize(
+    ("method", "text", "arguments", "form"),
+    [
+        (conf.getboolean, "maybe", (), "true or false"),
+        (conf.getint, "1.5", (), "a whole number"),
+        (conf.getfloat, "many", (), "a number"),
+        (conf.getjson, "{", (), "JSON"),
+        (conf.getimport, "datetime.nothing", (), "the name of an object that can be imported"),
+        (conf.getenum, "BLUE", (Colour,), "one of RED"),
+    ],
+)
+def test_a_value_of_the_wrong_form_is_told_with_its_option(method, text, arguments, form, monkeypatch):
+    monkeypatch.setenv("AIRFLOW__MY_TEAM__KEY", text)
+    with pytest.raises(AirflowConfigException, match=rf"\[my_team\] key must be {form}, not '"):
+        method("my_team", "key", *arguments)
+
+
+def test_a_missing_option_is_an_error_unless_there_is_a_fallback():
+    with pytest.raises(AirflowConfigException, match=r"set AIRFLOW__MY_TEAM__KEY in the environment"):
+        conf.get("my_team", "key")
+    assert conf.get("my_team", "key", fallback=None) is None
+    assert conf.getint("my_team", "key", fallback=3) == 3
+    assert conf.getboolean("my_team", "key", fallback=False) is False
+    assert not conf.has_option("my_team", "key")
+    assert conf.has_option("core", "parallelism")
+
+
+def test_a_section_has_values_of_all_sources(monkeypatch):
+    monkeypatch.setenv("AIRFLOW__SENSORS__MINE", "yes")
+    set_options({"sensors.ours": "true"})
+    assert conf.getsection("sensors") == {"default_timeout": 604800, "mine": "yes", "ours": True}
+    assert conf.getsection("nothing") is None
+    assert not conf.has_section("nothing")
+
+
+def test_installed_providers_give_defaults_for_their_own_options(monkeypatch, caplog):
+    described = {"config": {"acme": {"options": {"host": {"default": "localhost"}, "key": {"default": None}}}}}
+    entries = [
+        SimpleNamespace(value="acme:get_provider_info", load=lambda: lambda: described),
+        SimpleNamespace(value="broken:get_provider_info", load=lambda: 1 / 0),
+    ]
+    monkeypatch.setattr(importlib.metadata, "entry_points", lambda group: entries)
+    assert conf.get("acme", "host", fallback="other") == "localhost"
+    assert conf.get("acme", "key", fallback="other") == "other"
+    assert "The provider broken:get_provider_info cannot tell its configuration" in caplog.text
