@@ -252,3 +252,39 @@ class AirflowProviderDeprecationWarning(DeprecationWarning):
 
 class DeprecatedImportWarning(FutureWarning):
     """A name has another place now."""
+
+
+class AirflowExternalTaskSensorException(AsynschedException):
+    """A sensor for tasks of other DAGs failed."""
+
+
+class ExternalDagNotFoundError(AirflowExternalTaskSensorException):
+    """The other DAG does not exist."""
+
+
+class ExternalDagDeletedError(AirflowExternalTaskSensorException):
+    """The other DAG was deleted."""
+
+
+class ExternalTaskNotFoundError(AirflowExternalTaskSensorException):
+    """The other task does not exist."""
+
+
+class ExternalTaskGroupNotFoundError(AirflowExternalTaskSensorException):
+    """The other task group does not exist."""
+
+
+class ExternalTaskFailedError(AirflowExternalTaskSensorException):
+    """The other task failed."""
+
+
+class ExternalTaskGroupFailedError(AirflowExternalTaskSensorException):
+    """The other task group failed."""
+
+
+class ExternalDagFailedError(AirflowExternalTaskSensorException):
+    """The other DAG failed."""
+
+
+class DuplicateStateError(AirflowExternalTaskSensorException):
+    """A state is in two of the lists of allowed, skipped and failed states."""

@@ -14,7 +14,20 @@ LineageContext = object
 """What tells: a hook, for example."""
 AssetLineageInfo = namedtuple("AssetLineageInfo", "asset count context")
 ExtraLineageInfo = namedtuple("ExtraLineageInfo", "key value count context")
-HookLineage = namedtuple("HookLineage", "inputs outputs extra", defaults=((), (), ()))
+
+
+class HookLineage:
+    """What a collector has: assets read, assets written, and more."""
+
+    def __init__(
+        self,
+        inputs: list[AssetLineageInfo] | None = None,
+        outputs: list[AssetLineageInfo] | None = None,
+        extra: list[ExtraLineageInfo] | None = None,
+    ) -> None:
+        self.inputs = inputs or []
+        self.outputs = outputs or []
+        self.extra = extra or []
 
 
 class HookLineageCollector(LoggingMixin):
@@ -22,6 +35,8 @@ class HookLineageCollector(LoggingMixin):
 
     def __init__(self, **_: Any) -> None:
         super().__init__()
+        # By this attribute providers know a collector that has `add_extra`; they patch others.
+        self._extra: dict[str, Any] = {}
 
     def create_asset(self, **_: Any) -> None:
         """Make no asset."""

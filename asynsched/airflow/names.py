@@ -196,6 +196,13 @@ SERVED: dict[str, dict[str, str]] = {
     "airflow.utils.strings": {f"{_OWN}.values": "get_random_string to_boolean"},
     "airflow.utils.types": {PUBLIC: "DagRunType", f"{_OWN}.types": _UNSET},
     # The standard provider
+    f"{_STANDARD}.exceptions": {
+        f"{_OWN}.exceptions": (
+            "AirflowExternalTaskSensorException DuplicateStateError ExternalDagDeletedError ExternalDagFailedError"
+            " ExternalDagNotFoundError ExternalTaskFailedError ExternalTaskGroupFailedError"
+            " ExternalTaskGroupNotFoundError ExternalTaskNotFoundError"
+        )
+    },
     f"{_STANDARD}.operators.bash": {PUBLIC: "BashOperator"},
     f"{_STANDARD}.operators.branch": {PUBLIC: "BaseBranchOperator"},
     f"{_STANDARD}.operators.datetime": {PUBLIC: "BranchDateTimeOperator"},

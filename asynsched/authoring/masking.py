@@ -52,9 +52,10 @@ def mask_secret(secret: Any, name: str | None = None) -> None:
     if current_supervisor() is not None:
         try:
             ask("mask_secret", secrets=texts)
-        except SupervisorError:
-            # A run without a log of its own, or a process that the task has forked.
-            return
+        except SupervisorError as exc:
+            import logging
+
+            logging.getLogger("asynsched.task").warning("The log of this task may show a secret: %s", exc)
 
 
 def redact(value: Any, name: str | None = None, max_depth: int | None = None, replacement: str = MASK) -> Any:

@@ -112,6 +112,9 @@ class MemorySupervisor:
     def _answer_variable_delete(self, *, key: str) -> None:
         self._variables[key] = None
 
+    def _answer_mask_secret(self, *, secrets: list[str]) -> None:
+        """Do nothing: the output goes to the terminal as it is."""
+
     def _answer_connection_get(self, *, conn_id: str) -> Mapping[str, Any]:
         if conn_id not in self._connections and self._names is not None:
             found: Mapping[str, Any] = self._names.request("connection_get", conn_id=conn_id)

@@ -23,6 +23,8 @@ MASK = b"***"
 FIELDS = "fields"
 MASK_SECRET = "mask_secret"  # noqa: S105 - the name of a request
 """A task's request to mask secrets that it has from elsewhere; the keeper answers it itself."""
+MAX_SECRETS = 2_000
+"""Spellings of secrets that a task may have masked: the keeper looks for each of them in every line."""
 
 
 class Secrets:
@@ -49,6 +51,15 @@ class Secrets:
                 if len(line) >= MIN_SECRET_LENGTH:
                     found.add(line.encode("utf-8", "replace"))
         self.values = tuple(sorted(found, key=len, reverse=True))
+
+    def learn_told(self, arguments: dict[str, Any]) -> str:
+        """Learn the secrets that a task names. Returns why it learns none of them; empty if it learns them."""
+        before = self.values
+        self.learn(MASK_SECRET, arguments, None)
+        if len(self.values) <= MAX_SECRETS:
+            return ""
+        self.values = before
+        return f"{MASK_SECRET}: a task may have at most about {MAX_SECRETS // 4} secrets masked"
 
     def learn_fields(self, kwargs: dict[str, Any]) -> None:
         """Learn the secrets, by their names, in the arguments of a trigger or of the method of a resumed task."""
@@ -106,7 +117,7 @@ def _secret_texts(operation: str, arguments: dict[str, Any], value: Any) -> Iter
     if operation in (FIELDS, "trigger_work"):
         yield from sensitive_texts(value)
     elif operation == MASK_SECRET:
-        yield from (text for text in arguments.get("secrets", ()) if isinstance(text, str))
+        yield from sensitive_texts(arguments.get("secrets"), all_of_it=True)
     else:
         yield from secrets_in_answer(operation, arguments, value)
 

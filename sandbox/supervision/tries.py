@@ -419,10 +419,12 @@ class Tries:
             if supervised.ending is None:
                 self.end(supervised, Ending(objection, "task"), self._limits.kill_time)
             return
-        supervised.pending[request.request_id] = request
         if request.operation == MASK_SECRET:
-            self.reply(Reply(supervised.token, request.request_id))
+            assert supervised.wire is not None
+            error = supervised.secrets.learn_told(request.arguments)
+            supervised.wire.send(Reply(supervised.token, request.request_id, error=error))
             return
+        supervised.pending[request.request_id] = request
         if request.operation == "trigger_outcomes":
             request = replace(request, arguments=supervised.secrets.mask_outcomes(request.arguments))
         try:

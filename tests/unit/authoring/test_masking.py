@@ -29,7 +29,7 @@ def scheduler(monkeypatch):
     set_supervisor(None)
 
 
-def test_secrets_go_to_the_keeper_once_and_only_if_their_names_are_secret(scheduler):
+def test_secrets_go_to_the_keeper_once_and_only_if_their_names_are_secret(scheduler, caplog):
     mask_secret({"password": "correct horse", "user": "battery staple", "token": ["first one", "short"[:4]]})
     mask_secret("correct horse")
     mask_secret("airflow")
@@ -37,6 +37,7 @@ def test_secrets_go_to_the_keeper_once_and_only_if_their_names_are_secret(schedu
     assert scheduler.asked == [("mask_secret", {"secrets": ["correct horse", "first one"]})]
     mask_secret("refused")
     assert redact("refused, harmless") == "***, harmless"
+    assert caplog.messages == ["The log of this task may show a secret: no"]
 
 
 def test_while_a_file_is_parsed_secrets_are_known_to_this_process_only():

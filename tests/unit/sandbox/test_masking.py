@@ -5,7 +5,7 @@ import re
 
 import pytest
 
-from sandbox.supervision.task_log import Secrets, TaskLog
+from sandbox.supervision.task_log import MAX_SECRETS, Secrets, TaskLog
 
 STAMP = re.compile(r"^\[\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z\] ", re.MULTILINE)
 LENGTH_OF_STAMP = len("[2024-05-01T12:30:00.000Z] ")
@@ -42,6 +42,15 @@ def test_a_secret_is_masked_however_a_program_spells_it(spell):
     masked = secrets.mask_text(f"<{spell(secret)}>")
     assert "***" in masked
     assert "cd" not in masked
+
+
+def test_a_task_may_name_secrets_up_to_a_limit():
+    secrets = Secrets()
+    assert secrets.learn_told({"secrets": ["correct horse", 7]}) == ""
+    assert secrets.learn_told({"secrets": 7}) == ""
+    objection = secrets.learn_told({"secrets": [f"secret {number}" for number in range(MAX_SECRETS)]})
+    assert "a task may have at most about" in objection
+    assert secrets.mask(b"correct horse, secret 7") == b"***, secret 7"
 
 
 def test_what_a_trigger_host_says_of_a_trigger_that_failed_is_masked():
