@@ -69,7 +69,7 @@ SERVED: dict[str, dict[str, str]] = {
     },
     "airflow.version": {"asynsched.airflow.version": "version"},
     # The task SDK
-    "airflow.sdk": {PUBLIC: _SDK},
+    "airflow.sdk": {PUBLIC: _SDK, "asynsched.airflow.configuration": "conf"},
     "airflow.sdk.bases.branch": {PUBLIC: "BaseBranchOperator"},
     "airflow.sdk.bases.hook": {PUBLIC: "BaseHook"},
     "airflow.sdk.bases.notifier": {PUBLIC: "BaseNotifier"},

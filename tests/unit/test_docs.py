@@ -119,7 +119,7 @@ StartOfYearMapper WaitForAll WeekWindow Window YearWindow NEVER_EXPIRE
 """
 NOT_HERE = """
 AssetAccessControl AssetWatcher BaseAsyncOperator BaseOperatorLink BaseXCom BranchMixIn ObjectStoragePath
-ResumableJobMixin SkipMixin conf lineage ApprovalOperator HITLBranchOperator HITLEntryOperator HITLOperator FSHook
+ResumableJobMixin SkipMixin ApprovalOperator HITLBranchOperator HITLEntryOperator HITLOperator FSHook
 PackageIndexHook SubprocessHook
 """
 
