@@ -1,4 +1,4 @@
-"""Admission of queued runs: which wait, which start, and which can never start.
+"""Intake of queued runs from the database: reads and claims them, begins those that `admission.py` lets start.
 
 A scheduler that shares its database claims runs before it starts them.
 """

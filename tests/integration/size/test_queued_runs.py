@@ -8,8 +8,8 @@ import sqlalchemy as sa
 from asynsched import DAG, BashOperator
 from asynsched.channels import BackfillChanged, DagChanged, RunCreated, RunEdited, RunsCreated
 from asynsched.keys import DagRunKey
+from asynsched.scheduling.admission import A_FEW
 from asynsched.scheduling.creation.triggering import create_manual_run
-from asynsched.scheduling.places import A_FEW
 from asynsched.store.dags.parse_results import DagDefaults, FileStamp, store_report
 from asynsched.store.runs.retention import Bound, old_runs
 from asynsched.store.schema import dag_run

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from asynsched.keys import DagRunKey
-from asynsched.scheduling.places import A_FEW, Admission
+from asynsched.scheduling.admission import A_FEW, Admission
 from asynsched.store.runs.queue import QueuedGroup, QueuedRun
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
