@@ -136,8 +136,8 @@ class TryUnwanted(Struct, frozen=True):
     reason: str
 
 
-class TaskFinished(Struct, frozen=True):
-    """A try began, or ended, or was lost."""
+class TryReported(Struct, frozen=True):
+    """The executor reports that a try began, ended, or was lost."""
 
     event: Started | Ended
 
@@ -221,11 +221,11 @@ class Channels:
     """dagrun creator, command line, other schedulers, evaluator -> evaluator"""
     ready: Channel[TaskReady | TriesStored | TryUnwanted] = field(default_factory=Channel)
     """evaluator, callback runner, triggerer -> executor heartbeat"""
-    finished: Channel[TaskFinished | TriggerFired] = field(default_factory=Channel)
+    reports: Channel[TryReported | TriggerFired] = field(default_factory=Channel)
     """executor heartbeat, triggerer -> evaluator"""
-    triggers: Channel[TriggerWanted | TriggerUnwanted | TaskFinished] = field(default_factory=Channel)
+    triggers: Channel[TriggerWanted | TriggerUnwanted | TryReported] = field(default_factory=Channel)
     """evaluator, executor heartbeat -> triggerer"""
-    callbacks: Channel[CallbackRequested | TaskFinished] = field(default_factory=Channel)
+    callbacks: Channel[CallbackRequested | TryReported] = field(default_factory=Channel)
     """evaluator, executor heartbeat -> callback runner"""
     deadlines: Channel[RunCreated] = field(default_factory=lambda: Channel(1))
     """evaluator -> deadline watcher: runs that have deadlines"""

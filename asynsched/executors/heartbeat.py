@@ -5,7 +5,7 @@ from datetime import datetime, timedelta
 
 import anyio
 
-from asynsched.channels import Channels, TaskFinished, TaskReady, TriesStored, TryUnwanted
+from asynsched.channels import Channels, TaskReady, TriesStored, TryReported, TryUnwanted
 from asynsched.clock import Clock
 from asynsched.executors.base import Executor, TryEvent
 from asynsched.executors.requests import RequestAnswerer
@@ -41,11 +41,11 @@ class ExecutorHeartbeat(Service):
     def report(self, event: TryEvent) -> None:
         """Pass an event of a try on. Never blocks."""
         if is_callback_token(event.token):
-            self._channels.callbacks.put_nowait(TaskFinished(event))
+            self._channels.callbacks.put_nowait(TryReported(event))
         elif key_of_token(event.token) is not None:
-            self._channels.triggers.put_nowait(TaskFinished(event))
+            self._channels.triggers.put_nowait(TryReported(event))
         else:
-            self._channels.finished.put_nowait(TaskFinished(event))
+            self._channels.finished.put_nowait(TryReported(event))
 
     def fail(self, error: Exception) -> None:
         """End the scheduler with an error of the executor. Never blocks."""

@@ -21,9 +21,9 @@ from asynsched.channels import (
     DagChanged,
     PoolsChanged,
     RunEnded,
-    TaskFinished,
     TaskReady,
     TriesStored,
+    TryReported,
     TryUnwanted,
 )
 from asynsched.executors.base import Held
@@ -288,7 +288,7 @@ class Announcer:
         lost = {event.token: event for event in lost_tries(tasks, held, self._boot_mark, now)}
         for task in tasks:
             if task.token in lost:
-                self.channels.finished.put_nowait(TaskFinished(lost[task.token]))
+                self.channels.reports.put_nowait(TryReported(lost[task.token]))
             elif task.state is State.RESTARTING and task.token is not None:
                 self.channels.ready.put_nowait(TryUnwanted(task.token, task.reason))
             elif task.state in SLOT_TASK_STATES:
@@ -332,7 +332,7 @@ class Announcer:
         stored = []
         for event, task in pending.ends:
             if task is not None and is_stale(task, stale):
-                self.channels.finished.put_nowait(TaskFinished(event))
+                self.channels.reports.put_nowait(TryReported(event))
             else:
                 stored.append(event.token)
         if stored:

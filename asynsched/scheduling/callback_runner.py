@@ -7,7 +7,7 @@ from typing import Any
 
 import structlog
 
-from asynsched.channels import CallbackRequested, Channels, TaskFinished, TaskReady, TriesStored, TryUnwanted
+from asynsched.channels import CallbackRequested, Channels, TaskReady, TriesStored, TryReported, TryUnwanted
 from asynsched.clock import Clock
 from asynsched.errors import DagError, NotFound
 from asynsched.executors.base import Held
@@ -49,7 +49,7 @@ class CallbackRunner(Service):
         self._database = database
         self._versions = versions
         self._running: dict[str, CallbackRequest] = {}
-        self._news: deque[CallbackRequested | TaskFinished] = deque()
+        self._news: deque[CallbackRequested | TryReported] = deque()
         self._may_have_more = True
         self._is_stopping = False
         self._is_taking = False
@@ -101,7 +101,7 @@ class CallbackRunner(Service):
             match self._news[0]:
                 case CallbackRequested():
                     self._may_have_more = True
-                case TaskFinished(Ended() as ended):
+                case TryReported(Ended() as ended):
                     await self._finish(ended)
             self._news.popleft()
         room = self._settings.processes - len(self._running)
@@ -143,9 +143,7 @@ class CallbackRunner(Service):
         if self._is_stopping:
             # The scheduler was told to stop meanwhile: this attempt ends before it begins, and does not count.
             reason = "the scheduler is stopping"
-            self._news.append(
-                TaskFinished(Ended(token, "failed", self.clock.now(), reason=reason, cause="interrupted"))
-            )
+            self._news.append(TryReported(Ended(token, "failed", self.clock.now(), reason=reason, cause="interrupted")))
             self.wake()
             return
         self._channels.ready.put_nowait(TaskReady(request.dag_run_id, launch))

@@ -20,8 +20,8 @@ from asynsched.channels import (
     RunsOrphaned,
     RunWatched,
     SlotsFreed,
-    TaskFinished,
     TriggerFired,
+    TryReported,
 )
 from asynsched.clock import Clock
 from asynsched.errors import InvalidTransition
@@ -81,7 +81,7 @@ class DependencyEvaluator(Service):
         self.stored_until = float("-inf")
         channels.runs.wakes(self.wake)
         channels.limits.wakes(self.wake)
-        channels.finished.wakes(self.wake)
+        channels.reports.wakes(self.wake)
 
     @property
     def is_idle(self) -> bool:
@@ -227,9 +227,9 @@ class DependencyEvaluator(Service):
             match finished.get_nowait():
                 case TriggerFired(outcome):
                     self.evaluation.trigger_fired(outcome, now)
-                case TaskFinished(Started() as started):
+                case TryReported(Started() as started):
                     self.evaluation.try_started(started, now)
-                case TaskFinished(Ended() as ended):
+                case TryReported(Ended() as ended):
                     self.evaluation.try_ended(ended, now)
             await settle(self.evaluation, now)
         return not self._channels.finished.qsize()

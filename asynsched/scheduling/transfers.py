@@ -7,7 +7,7 @@ import structlog
 from sqlalchemy import Connection
 
 from asynsched.bell import Hint, encode_hints
-from asynsched.channels import TaskFinished
+from asynsched.channels import TryReported
 from asynsched.errors import AsynschedError, DagError, NotFound, StoreUnavailable
 from asynsched.executors.base import Held
 from asynsched.keys import DagRunKey
@@ -53,7 +53,7 @@ class RunTransfers:
     ) -> None:
         self._intake = intake
         self._database = intake.database
-        self._finished = intake.channels.finished
+        self._reports = intake.channels.reports
         self._evaluation = intake.evaluation
         self._owner = (intake.evaluation.pending.scheduler_id, intake.evaluation.pending.lease_epoch)
         self._places = intake.places
@@ -252,11 +252,11 @@ class RunTransfers:
     def _take_ends(self, tokens: Collection[str | None]) -> list[Ended]:
         """Remove the ends of these tries from the channel; its other messages stay, in their order."""
         ends = []
-        for message in self._finished.take(self._finished.qsize() if tokens else 0):
-            if isinstance(message, TaskFinished) and isinstance(message.event, Ended) and message.event.token in tokens:
+        for message in self._reports.take(self._reports.qsize() if tokens else 0):
+            if isinstance(message, TryReported) and isinstance(message.event, Ended) and message.event.token in tokens:
                 ends.append(message.event)
             else:
-                self._finished.put_nowait(message)
+                self._reports.put_nowait(message)
         return ends
 
     async def _give_back(self, row: queue.QueuedRun, reason: str) -> None:

@@ -14,12 +14,12 @@ import structlog
 
 from asynsched.channels import (
     Channels,
-    TaskFinished,
     TaskReady,
     TriesStored,
     TriggerFired,
     TriggerUnwanted,
     TriggerWanted,
+    TryReported,
     TryUnwanted,
 )
 from asynsched.clock import Clock, new_token
@@ -135,7 +135,7 @@ class Triggerer(Service):
                     host = self._want(message, now)
                 case TriggerUnwanted(trigger_id):
                     host = self._unwant(trigger_id, now)
-                case TaskFinished(event):
+                case TryReported(event):
                     host = self._ended(event, now) if isinstance(event, Ended) else None
             if host is not None:
                 touched[host] = None

@@ -8,7 +8,7 @@ from structlog.testing import capture_logs
 
 from asynsched import DAG, BashOperator
 from asynsched.bell import Hint, encode_hints
-from asynsched.channels import RunsOrphaned, TaskFinished, TriggerFired
+from asynsched.channels import RunsOrphaned, TriggerFired, TryReported
 from asynsched.lease.claim import unregister
 from asynsched.protocol.messages import Deferral, Ended, TriggerOutcome
 from asynsched.scheduling.creation.backfills import BackfillPlan, create_backfill
@@ -92,7 +92,7 @@ async def test_who_takes_over_a_deferred_task_waits_for_its_trigger(postgres_url
         [token] = one.running
         deferral = Deferral("module.Trigger", {"a": 1}, "go_on")
         deferred = Ended(token, "deferred", CLOCK.now(), CLOCK.now(), "waits", deferral=deferral)
-        one.channels.finished.put_nowait(TaskFinished(deferred))
+        one.channels.reports.put_nowait(TryReported(deferred))
         await eventually(lambda: one.channels.triggers.qsize(), "it is stored as deferred")
         peers.serve(other)
         await peers.database.write(unregister, "one", CLOCK.now())
@@ -101,7 +101,7 @@ async def test_who_takes_over_a_deferred_task_waits_for_its_trigger(postgres_url
         [wanted] = other.channels.triggers.take()
         assert (wanted.trigger.id, wanted.trigger.kwargs) == (token, {"a": 1})
         assert not other.running
-        other.channels.finished.put_nowait(TriggerFired(TriggerOutcome(token, "event", payload=3)))
+        other.channels.reports.put_nowait(TriggerFired(TriggerOutcome(token, "event", payload=3)))
         await eventually(lambda: other.running, "it goes on")
         other.end(*other.running)
         await peers.until_all_are("success")

@@ -12,7 +12,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from asynsched import DAG, Asset, BashOperator, OpenTelemetryMetrics, PrometheusMetrics
 from asynsched.assembly import name_gauges
-from asynsched.channels import TaskFinished
+from asynsched.channels import TryReported
 from asynsched.errors import SettingsError
 from asynsched.metrics.base import Metrics, make_metrics
 from asynsched.metrics.names import FIGURES
@@ -136,7 +136,7 @@ def test_what_came_too_late_to_change_anything_is_counted(tmp_path):
 
     async def meddle(channels):
         await simulated.clock.sleep(timedelta(seconds=30))
-        channels.finished.put_nowait(TaskFinished(Ended("an earlier try", "success", simulated.clock.now())))
+        channels.reports.put_nowait(TryReported(Ended("an earlier try", "success", simulated.clock.now())))
         await simulated.clock.sleep(timedelta(seconds=1))
         told.append(read())
         # Another scheduler has taken the run over, and this one was not told.

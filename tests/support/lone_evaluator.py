@@ -7,7 +7,7 @@ from types import MappingProxyType
 
 from asynsched import DAG
 from asynsched.assembly import Foundation, make_evaluator
-from asynsched.channels import Channels, LimitNews, RunCreated, TaskFinished, TaskReady
+from asynsched.channels import Channels, LimitNews, RunCreated, TaskReady, TryReported
 from asynsched.clock import VirtualClock
 from asynsched.executors.base import Held
 from asynsched.keys import DagRunKey
@@ -75,7 +75,7 @@ class LoneEvaluator:
 
     def end(self, *tokens: str) -> None:
         for token in tokens:
-            self.channels.finished.put_nowait(TaskFinished(Ended(token, "success", NOON)))
+            self.channels.reports.put_nowait(TryReported(Ended(token, "success", NOON)))
 
 
 async def store_dag(database: Database, dag: DAG) -> None:

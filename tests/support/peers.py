@@ -12,7 +12,7 @@ import sqlalchemy as sa
 from asynsched import DAG, BashOperator
 from asynsched.assembly import Foundation, make_evaluator
 from asynsched.bell import Hint, encode_hints
-from asynsched.channels import Channels, TaskFinished, TaskReady, TryUnwanted
+from asynsched.channels import Channels, TaskReady, TryReported, TryUnwanted
 from asynsched.clock import Clock
 from asynsched.fernet_keys import keys_of
 from asynsched.housekeeping.notification_listener import NotificationListener
@@ -84,7 +84,7 @@ class Peer:
         """Let tries succeed."""
         for token in tokens:
             del self.running[token]
-            self.channels.finished.put_nowait(TaskFinished(Ended(token, "success", CLOCK.now())))
+            self.channels.reports.put_nowait(TryReported(Ended(token, "success", CLOCK.now())))
 
 
 class Peers:

@@ -10,7 +10,7 @@ import pytest
 import sqlalchemy as sa
 
 from asynsched.assembly import Foundation, make_evaluator
-from asynsched.channels import Channels, LimitNews, TaskFinished, TaskReady
+from asynsched.channels import Channels, LimitNews, TaskReady, TryReported
 from asynsched.clock import VirtualClock
 from asynsched.executors.base import Held
 from asynsched.lease.expiry import Lease
@@ -171,7 +171,7 @@ class Site:
         """Return the cost of one round, with this news, after these seconds; the first round was before."""
         self.clock.leap(after)
         if ended is not None:
-            self.channels.finished.put_nowait(TaskFinished(Ended(ended, "success", self.clock.now())))
+            self.channels.reports.put_nowait(TryReported(Ended(ended, "success", self.clock.now())))
         self.database.take_cost()
         self.launched = await self.tick(*news)
         return self.database.take_cost()

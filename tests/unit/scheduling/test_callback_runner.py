@@ -176,7 +176,7 @@ async def test_a_new_scheduler_takes_its_callbacks_back_and_restarts_lost_ones(d
         scheduler.end(*held)
     await scheduler.runner.recover(Held(**{held_as: frozenset(held)}))
     await scheduler.tick()
-    assert scheduler.channels.finished.empty()
+    assert scheduler.channels.reports.empty()
     if held_as != "ended":
         asked = [await scheduler.heartbeat.answer(Request(token, 1, "task_states", {"dag_id": "d"})) for token in held]
         assert [reply.error for reply in asked] == ["", ""]

@@ -9,7 +9,7 @@ from msgspec import Raw
 from structlog.testing import capture_logs
 
 from asynsched import DAG, BashOperator, PythonOperator
-from asynsched.channels import RunEdited, RunsOrphaned, TaskFinished
+from asynsched.channels import RunEdited, RunsOrphaned, TryReported
 from asynsched.errors import StoreUnavailable
 from asynsched.executors.base import Held
 from asynsched.keys import DagRunKey
@@ -216,7 +216,7 @@ async def test_a_takeover_that_removes_an_instance_awaits_no_process_elsewhere(
     gone = await serving(database, tmp_path, "gone")
     [token] = await run_on(gone, database, "r")
     result = Ended(token, "success", NOON, return_value=Raw(b"[]"), result_length=2)
-    gone.channels.finished.put_nowait(TaskFinished(result))
+    gone.channels.reports.put_nowait(TryReported(result))
     assert len(await gone.tick()) == 2
     # As if it had been cleared, and had returned less.
     of, values = task_instance.c, sa.update(task_instance).values
@@ -245,7 +245,7 @@ async def test_a_run_waits_for_the_process_of_a_removed_and_cleared_instance(tmp
 
     async def returned(token: str, length: int) -> list[str]:
         result = Ended(token, "success", NOON, return_value=Raw(b"[1, 2]"), result_length=length)
-        scheduler.channels.finished.put_nowait(TaskFinished(result))
+        scheduler.channels.reports.put_nowait(TryReported(result))
         return [*await scheduler.tick()]
 
     async def clear(task_id: str, map_index: int | None = None) -> list[str]:

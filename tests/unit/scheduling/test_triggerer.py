@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 
 from asynsched.channels import (
     Channels,
-    TaskFinished,
     TaskReady,
     TriggerFired,
     TriggerUnwanted,
     TriggerWanted,
+    TryReported,
     TryUnwanted,
 )
 from asynsched.clock import VirtualClock
@@ -81,7 +81,7 @@ class Bench:
         return {started["id"] for started in work.get("start", ())}
 
     def fired(self) -> list[TriggerOutcome]:
-        return [message.outcome for message in self.channels.finished.take() if isinstance(message, TriggerFired)]
+        return [message.outcome for message in self.channels.reports.take() if isinstance(message, TriggerFired)]
 
 
 def virtual(test: Callable[[Bench], Any]) -> Callable[[], None]:
@@ -95,8 +95,8 @@ def virtual(test: Callable[[Bench], Any]) -> Callable[[], None]:
     return wrapped
 
 
-def failed(token: str, *, cause: str = "task", begun: bool = True) -> TaskFinished:
-    return TaskFinished(Ended(token, "failed", NOON, NOON if begun else None, "it crashed", cause=cause))
+def failed(token: str, *, cause: str = "task", begun: bool = True) -> TryReported:
+    return TryReported(Ended(token, "failed", NOON, NOON if begun else None, "it crashed", cause=cause))
 
 
 @virtual
@@ -178,7 +178,7 @@ async def test_an_interrupted_host_has_not_failed(bench):
 @virtual
 async def test_a_silent_host_is_ended_but_not_one_with_an_open_question(bench):
     silent, asking = await bench.launched(TriggerWanted(spec("t1"), code("a")), TriggerWanted(spec("t2"), code("b")))
-    await bench.tick(TaskFinished(Started(silent, NOON, 1)))
+    await bench.tick(TryReported(Started(silent, NOON, 1)))
     session = (await bench.ask(asking))["session"]
     number = 0
     while bench.clock.now() <= NOON + LONGEST_SILENCE:
@@ -198,14 +198,14 @@ async def test_a_host_without_triggers_is_told_to_end_after_a_while(bench):
     await asyncio.sleep(1)
     await bench.tick()
     assert await bench.running(token) == {"end"}
-    [acknowledged] = await bench.tick(TaskFinished(Ended(token, "success", NOON, NOON)))
+    [acknowledged] = await bench.tick(TryReported(Ended(token, "success", NOON, NOON)))
     assert acknowledged.tokens == (token,)
 
 
 @virtual
 async def test_a_silent_host_without_triggers_is_ended(bench):
     [token] = await bench.launched(TriggerWanted(spec("t1"), code()))
-    await bench.tick(TaskFinished(Started(token, NOON, 1)), TriggerUnwanted("t1"))
+    await bench.tick(TryReported(Started(token, NOON, 1)), TriggerUnwanted("t1"))
     await asyncio.sleep(max(LINGER, LONGEST_SILENCE).total_seconds() + 1)
     [told] = [*await bench.tick(), *await bench.tick()]
     assert told == TryUnwanted(token, told.reason)
@@ -239,7 +239,7 @@ async def test_a_stopping_scheduler_ends_its_hosts_and_launches_none(bench):
     await asyncio.sleep(1)
     bench.triggerer.stop()
     assert (await question)["end"]
-    assert await bench.launched(TaskFinished(Ended(token, "success", NOON, NOON))) == []
+    assert await bench.launched(TryReported(Ended(token, "success", NOON, NOON))) == []
 
 
 @virtual
