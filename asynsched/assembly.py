@@ -12,7 +12,7 @@ from msgspec import Struct
 from asynsched.channels import Channels
 from asynsched.clock import Clock
 from asynsched.executors.base import Executor, ExecutorContext
-from asynsched.executors.heartbeat import ExecutorHeartbeat
+from asynsched.executors.client import ExecutorClient
 from asynsched.executors.requests import RequestAnswerer
 from asynsched.executors.tokens import boot_mark, new_try_token
 from asynsched.health import Vitals
@@ -74,7 +74,7 @@ class Services:
     sweeper: RetentionSweeper
     listeners: tuple[Service, ...]
 
-    heartbeat: ExecutorHeartbeat
+    executor_client: ExecutorClient
     evaluator: DependencyEvaluator
     callbacks: CallbackRunner
     deadlines: DeadlineWatcher
@@ -91,7 +91,7 @@ class Services:
     def consumers(self) -> tuple[Service, ...]:
         """The services that finish work, and those that hold the lease."""
         return (
-            self.heartbeat,
+            self.executor_client,
             self.evaluator,
             self.callbacks,
             self.deadlines,
@@ -114,15 +114,15 @@ class Services:
 
     @property
     def _others_are_idle(self) -> bool:
-        others = (self.dispatcher, self.creator, self.deadlines, self.callbacks, self.heartbeat)
+        others = (self.dispatcher, self.creator, self.deadlines, self.callbacks, self.executor_client)
         return all(part.is_at_rest for part in (*others, self.evaluator)) and all(part.is_idle for part in others)
 
     @property
     def are_settled(self) -> bool:
         """Whether all that the executor has reported is stored, and the executor knows that."""
         return (
-            self.heartbeat.is_idle
-            and self.heartbeat.is_at_rest
+            self.executor_client.is_idle
+            and self.executor_client.is_at_rest
             and self.evaluator.is_settled
             and self.callbacks.is_settled
             and self.triggerer.is_settled
@@ -241,7 +241,7 @@ def assemble(
     availability, scheduler_id = Availability(clock), base.lease.scheduler_id
     parser = SandboxParser(settings)
     manual_runs = ManualRuns(database, clock, partial(manual_interval, parser, database))
-    heartbeat, executor = _execution(base, manual_runs, make_executor)
+    executor_client, executor = _execution(base, manual_runs, make_executor)
     claim = make_claim(
         base.lease, database=database, database_url=base.database_url, channels=channels, clock=clock,
         tell_executor=executor.renew_lease, availability=availability, on_lost=on_lease_lost,
@@ -261,7 +261,7 @@ def assemble(
         creator=DagRunCreator(*shared, tell_as=lambda: scheduler_id if claim.has_peers() else None),
         sweeper=RetentionSweeper(settings=settings.retention, database=database, clock=clock, home=settings.home_path),
         listeners=_listeners(base, vitals),
-        heartbeat=heartbeat,
+        executor_client=executor_client,
         evaluator=evaluator,
         callbacks=CallbackRunner(*shared, versions=versions, scheduler_id=scheduler_id),
         deadlines=DeadlineWatcher(*shared, lease_epoch=base.lease.epoch, reports_stored=evaluator.reports_stored),
@@ -275,25 +275,25 @@ def assemble(
 
 def _execution(
     base: Foundation, manual_runs: ManualRuns, make_executor: MakeExecutor
-) -> tuple[ExecutorHeartbeat, Executor]:
-    """Return the executor, and the heartbeat that drives it."""
+) -> tuple[ExecutorClient, Executor]:
+    """Return the executor, and the client that drives it."""
     runs_by_tasks = RunsByTasks(base.database, base.channels, base.clock, manual_runs)
     answerer = RequestAnswerer(base.database, base.clock, {OPERATION: runs_by_tasks.answer})
-    heartbeat = ExecutorHeartbeat(channels=base.channels, clock=base.clock, answerer=answerer)
+    client = ExecutorClient(channels=base.channels, clock=base.clock, answerer=answerer)
     executor = make_executor(
         ExecutorContext(
             home=base.settings.home_path,
             settings=base.settings,
             clock=base.clock,
             scheduler_id=base.lease.scheduler_id,
-            report=heartbeat.report,
-            answer=heartbeat.answer,
+            report=client.report,
+            answer=client.answer,
             shares_database=base.database.is_shared,
-            fail=heartbeat.fail,
+            fail=client.fail,
         )
     )
-    heartbeat.executor = executor
-    return heartbeat, executor
+    client.executor = executor
+    return client, executor
 
 
 def _parse_claims(base: Foundation, claim: Claim) -> ParseClaims | None:
@@ -320,7 +320,7 @@ def _listeners(base: Foundation, vitals: Vitals) -> tuple[Service, ...]:
 def _connect(services: Services, base: Foundation, availability: Availability) -> None:
     """Give all services the objects that they share, some services each other, and health the pulses of all."""
     vitals, thread = services.vitals, services.claim.thread
-    services.heartbeat.answer_host = services.triggerer.answer
+    services.executor_client.answer_host = services.triggerer.answer
     if base.database.is_shared:
         services.waiters.look_into(base.database)
     for service in (*services.producers, *services.consumers):

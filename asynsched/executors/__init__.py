@@ -1,1 +1,1 @@
-"""Where tries run: the protocol, one module an executor, and the heartbeat that talks to it."""
+"""Where tries run: the protocol, one module an executor, and the client that talks to it."""

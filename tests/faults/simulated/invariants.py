@@ -238,7 +238,7 @@ class Invariants:
                 "tries": len(evaluation.tries.awaited),
                 "runs": len(evaluation.runs),
                 "places": len(services.evaluator._places._runs),
-                "launched": len(services.heartbeat._launched),
+                "launched": len(services.executor_client._launched),
                 "in the executor": len(services.executor._launched),
             }
             if any(left.values()):

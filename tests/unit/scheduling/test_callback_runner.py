@@ -13,7 +13,7 @@ from asynsched.channels import CallbackRequested, Channels
 from asynsched.clock import VirtualClock
 from asynsched.errors import StoreUnavailable
 from asynsched.executors.base import Held
-from asynsched.executors.heartbeat import ExecutorHeartbeat
+from asynsched.executors.client import ExecutorClient
 from asynsched.executors.requests import RequestAnswerer
 from asynsched.protocol.messages import Ended, Request
 from asynsched.scheduling.callback_runner import CallbackRunner
@@ -37,7 +37,7 @@ CALLBACKS = CallbacksSettings(processes=5, attempts=2, timeout=7)
 
 @dataclass
 class Scheduler:
-    """The callback runner and the heartbeat of one scheduler; the executor is the test."""
+    """The callback runner and the executor client of one scheduler; the executor is the test."""
 
     database: FlakyDatabase
     home: Path
@@ -45,10 +45,10 @@ class Scheduler:
 
     def __post_init__(self) -> None:
         clock = VirtualClock(NOON)
-        self.heartbeat = ExecutorHeartbeat(
+        self.executor_client = ExecutorClient(
             channels=self.channels, clock=clock, answerer=RequestAnswerer(self.database, clock)
         )
-        self.heartbeat.executor = self
+        self.executor_client.executor = self
         self.runner = CallbackRunner(
             settings=Settings(callbacks=CALLBACKS),
             channels=self.channels,
@@ -69,13 +69,13 @@ class Scheduler:
 
     def end(self, *tokens: str) -> None:
         for token in tokens:
-            self.heartbeat.report(Ended(token, "success", NOON))
+            self.executor_client.report(Ended(token, "success", NOON))
 
     async def tick(self) -> None:
         try:
             await self.runner.tick(NOON)
         finally:
-            await self.heartbeat.tick(NOON)
+            await self.executor_client.tick(NOON)
 
 
 @pytest.fixture
@@ -178,7 +178,9 @@ async def test_a_new_scheduler_takes_its_callbacks_back_and_restarts_lost_ones(d
     await scheduler.tick()
     assert scheduler.channels.reports.empty()
     if held_as != "ended":
-        asked = [await scheduler.heartbeat.answer(Request(token, 1, "task_states", {"dag_id": "d"})) for token in held]
+        asked = [
+            await scheduler.executor_client.answer(Request(token, 1, "task_states", {"dag_id": "d"})) for token in held
+        ]
         assert [reply.error for reply in asked] == ["", ""]
         scheduler.end(*held)
         await scheduler.tick()
@@ -198,7 +200,9 @@ async def test_callbacks_killed_by_the_machine_restart_and_are_finally_given_up(
         await scheduler.tick()
         assert len(scheduler.launched) == n_launches
         if not scheduler.runner.is_idle:
-            scheduler.heartbeat.report(Ended(scheduler.launched[-1], "failed", NOON, reason="killed", cause="machine"))
+            scheduler.executor_client.report(
+                Ended(scheduler.launched[-1], "failed", NOON, reason="killed", cause="machine")
+            )
     assert await states(database) == {("failed", 2): 1}
     assert scheduler.acknowledged == scheduler.launched
 
@@ -210,7 +214,7 @@ async def test_callbacks_that_a_stop_interrupts_start_again_and_lose_no_attempt(
         await stopping.tick()
         [token] = stopping.launched
         stopping.runner.stop_beginning()
-        stopping.heartbeat.report(Ended(token, "failed", NOON, reason="a stop", cause="interrupted"))
+        stopping.executor_client.report(Ended(token, "failed", NOON, reason="a stop", cause="interrupted"))
         for _ in range(2):
             await stopping.tick()
         assert stopping.launched == stopping.acknowledged == [token]

@@ -1,4 +1,8 @@
-"""The executor heartbeat: carries granted launches to the executor, and its reports to the evaluator."""
+"""The client of the executor: hands over launches, passes its reports on, and answers the requests of its tries.
+
+Users know it as the executor heartbeat: Airflow's `Executor.heartbeat()` starts queued tasks and collects the ends of
+others. Here messages wake it, and nothing beats.
+"""
 
 from collections.abc import Awaitable, Callable
 from datetime import datetime, timedelta
@@ -18,8 +22,12 @@ LONGEST_UNKNOWN = timedelta(seconds=30)
 """Longest that a request waits until its try is known, once the scheduler has taken up the runs that it found."""
 
 
-class ExecutorHeartbeat(Service):
-    """The only service that talks to the executor."""
+class ExecutorClient(Service):
+    """The only service that talks to the executor.
+
+    It sends granted launches, acknowledgements and kills as their messages arrive. `report` passes the starts and ends
+    of tries on: those of task instances to the evaluator, others to the callback runner or the triggerer.
+    """
 
     name = "executor heartbeat"
 
