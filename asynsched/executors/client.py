@@ -53,7 +53,7 @@ class ExecutorClient(Service):
         elif key_of_token(event.token) is not None:
             self._channels.triggers.put_nowait(TryReported(event))
         else:
-            self._channels.finished.put_nowait(TryReported(event))
+            self._channels.reports.put_nowait(TryReported(event))
 
     def fail(self, error: Exception) -> None:
         """End the scheduler with an error of the executor. Never blocks."""

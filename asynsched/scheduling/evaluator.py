@@ -106,7 +106,7 @@ class DependencyEvaluator(Service):
     @property
     def is_settled(self) -> bool:
         """Whether all reports are stored."""
-        return self._pending.is_empty and not self._channels.finished.qsize() and not self.evaluation.is_unsettled
+        return self._pending.is_empty and not self._channels.reports.qsize() and not self.evaluation.is_unsettled
 
     def stop_granting(self) -> None:
         """Start no task from now on, and store every change without delay: the scheduler is stopping."""
@@ -163,7 +163,7 @@ class DependencyEvaluator(Service):
 
     def _plan_next_pass(self) -> None:
         may_start_more = self._intake.starts_any and not self._is_stopping
-        if self._channels.finished.qsize() or self._has_news or may_start_more:
+        if self._channels.reports.qsize() or self._has_news or may_start_more:
             self.wake()
         times = (
             self.evaluation.next_timer, self._pending.due_at, self.evaluation.ready.retry_at, self._intake.retry_at,
@@ -221,10 +221,10 @@ class DependencyEvaluator(Service):
         """Process the starts and ends of tries and triggers; return whether none is left."""
         if edited := self._places.at(Place.EDITED):
             raise InvalidTransition("run whose events are taken", edited[0].place, Place.ACTIVE)
-        finished = self._channels.finished
-        for _ in range(min(finished.qsize(), MAX_EVENTS)):
+        reports = self._channels.reports
+        for _ in range(min(reports.qsize(), MAX_EVENTS)):
             # One by one: a cancellation in between must lose none, because they are stored after it.
-            match finished.get_nowait():
+            match reports.get_nowait():
                 case TriggerFired(outcome):
                     self.evaluation.trigger_fired(outcome, now)
                 case TryReported(Started() as started):
@@ -232,7 +232,7 @@ class DependencyEvaluator(Service):
                 case TryReported(Ended() as ended):
                     self.evaluation.try_ended(ended, now)
             await settle(self.evaluation, now)
-        return not self._channels.finished.qsize()
+        return not self._channels.reports.qsize()
 
     async def _sweep(self, now: datetime) -> None:
         """At intervals, look for changes that no message announced."""

@@ -194,7 +194,7 @@ class Triggerer(Service):
             if self._host_of.get(outcome.id) is host:
                 self._outcomes[outcome.id] = outcome
                 self.metrics.count("triggers.failed" if outcome.kind in ("error", "timeout") else "triggers.succeeded")
-                self._channels.finished.put_nowait(TriggerFired(outcome))
+                self._channels.reports.put_nowait(TriggerFired(outcome))
         # A process that has ended needs no answer.
         while request.token in self._by_token and any(self._host_of.get(outcome.id) is host for outcome in outcomes):
             await host.changed.wait()
@@ -209,7 +209,7 @@ class Triggerer(Service):
         self._give(host, message.trigger, code, now)
         if message.trigger.id in self._outcomes:
             # The run was released and taken up again before the outcome could be stored.
-            self._channels.finished.put_nowait(TriggerFired(self._outcomes[message.trigger.id]))
+            self._channels.reports.put_nowait(TriggerFired(self._outcomes[message.trigger.id]))
         return host
 
     def _give(self, host: "Host", trigger: TriggerSpec, code: CodeVersion, now: datetime) -> None:
@@ -294,7 +294,7 @@ class Triggerer(Service):
             host.n_failures = 0
             detail = f"the process of its trigger ended {MAX_FAILURES} times, most recently because: {ended.reason}"
             for trigger_id in host.work.wanted:
-                self._channels.finished.put_nowait(TriggerFired(TriggerOutcome(trigger_id, "error", detail=detail)))
+                self._channels.reports.put_nowait(TriggerFired(TriggerOutcome(trigger_id, "error", detail=detail)))
         return host
 
 

@@ -53,11 +53,11 @@ def _early_acknowledgement() -> list[Change]:
     take = DependencyEvaluator._take_events
 
     async def acknowledge_first(self: Any, now: Any) -> bool:
-        messages = self._channels.finished.take(MAX_EVENTS)
+        messages = self._channels.reports.take(MAX_EVENTS)
         for message in messages:
             if hasattr(message, "event"):
                 self._channels.ready.put_nowait(TriesStored((message.event.token,)))
-            self._channels.finished.put_nowait(message)
+            self._channels.reports.put_nowait(message)
         return await take(self, now)
 
     return [(DependencyEvaluator, "_take_events", acknowledge_first)]

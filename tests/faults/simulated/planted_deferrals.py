@@ -17,7 +17,7 @@ from tests.faults.simulated.conditions import Conditions
 def _early_answer() -> list[Change]:
     async def answer_at_once(self: Any, request: Any) -> None:
         for outcome in msgspec.convert(request.arguments["outcomes"], list[TriggerOutcome]):
-            self._channels.finished.put_nowait(TriggerFired(outcome))
+            self._channels.reports.put_nowait(TriggerFired(outcome))
 
     return [(Triggerer, "_take_outcomes", answer_at_once)]
 

@@ -45,10 +45,10 @@ class Scheduler:
 
     def __post_init__(self) -> None:
         clock = VirtualClock(NOON)
-        self.executor_client = ExecutorClient(
+        self.client = ExecutorClient(
             channels=self.channels, clock=clock, answerer=RequestAnswerer(self.database, clock)
         )
-        self.executor_client.executor = self
+        self.client.executor = self
         self.runner = CallbackRunner(
             settings=Settings(callbacks=CALLBACKS),
             channels=self.channels,
@@ -69,13 +69,13 @@ class Scheduler:
 
     def end(self, *tokens: str) -> None:
         for token in tokens:
-            self.executor_client.report(Ended(token, "success", NOON))
+            self.client.report(Ended(token, "success", NOON))
 
     async def tick(self) -> None:
         try:
             await self.runner.tick(NOON)
         finally:
-            await self.executor_client.tick(NOON)
+            await self.client.tick(NOON)
 
 
 @pytest.fixture
@@ -178,9 +178,7 @@ async def test_a_new_scheduler_takes_its_callbacks_back_and_restarts_lost_ones(d
     await scheduler.tick()
     assert scheduler.channels.reports.empty()
     if held_as != "ended":
-        asked = [
-            await scheduler.executor_client.answer(Request(token, 1, "task_states", {"dag_id": "d"})) for token in held
-        ]
+        asked = [await scheduler.client.answer(Request(token, 1, "task_states", {"dag_id": "d"})) for token in held]
         assert [reply.error for reply in asked] == ["", ""]
         scheduler.end(*held)
         await scheduler.tick()
@@ -200,9 +198,7 @@ async def test_callbacks_killed_by_the_machine_restart_and_are_finally_given_up(
         await scheduler.tick()
         assert len(scheduler.launched) == n_launches
         if not scheduler.runner.is_idle:
-            scheduler.executor_client.report(
-                Ended(scheduler.launched[-1], "failed", NOON, reason="killed", cause="machine")
-            )
+            scheduler.client.report(Ended(scheduler.launched[-1], "failed", NOON, reason="killed", cause="machine"))
     assert await states(database) == {("failed", 2): 1}
     assert scheduler.acknowledged == scheduler.launched
 
@@ -214,7 +210,7 @@ async def test_callbacks_that_a_stop_interrupts_start_again_and_lose_no_attempt(
         await stopping.tick()
         [token] = stopping.launched
         stopping.runner.stop_beginning()
-        stopping.executor_client.report(Ended(token, "failed", NOON, reason="a stop", cause="interrupted"))
+        stopping.client.report(Ended(token, "failed", NOON, reason="a stop", cause="interrupted"))
         for _ in range(2):
             await stopping.tick()
         assert stopping.launched == stopping.acknowledged == [token]

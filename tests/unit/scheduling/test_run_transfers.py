@@ -289,7 +289,7 @@ async def test_a_try_that_was_stored_beside_a_stale_change_is_launched(tmp_path)
     elsewhere = sa.update(task_instance).where(task_instance.c.task_id == "o").values(state="skipped")
     await database.write(lambda conn: conn.execute(elsewhere))
     failed = Ended((await tokens())["f"], "failed", NOON, NOON)
-    scheduler.channels.finished.put_nowait(TaskFinished(failed))
+    scheduler.channels.reports.put_nowait(TryReported(failed))
     scheduler.end((await tokens())["o"])
     launched = await scheduler.tick()
     assert launched.keys() == {(await tokens())["td"]}

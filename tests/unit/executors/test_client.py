@@ -5,8 +5,8 @@ from datetime import timedelta
 
 from asynsched.channels import Channels, TaskReady
 from asynsched.clock import VirtualClock
-from asynsched.executors import heartbeat as module
-from asynsched.executors.heartbeat import ExecutorHeartbeat
+from asynsched.executors import client as module
+from asynsched.executors.client import ExecutorClient
 from asynsched.executors.requests import RequestAnswerer
 from asynsched.protocol.messages import CodeVersion, Launch, Reply, Request, RunContext
 from asynsched.simulation.simulation import run_virtual
@@ -25,17 +25,17 @@ async def answer(request, ready):
 
 def test_a_request_waits_for_its_try_however_long_the_start_takes():
     clock, channels = VirtualClock(NOON), Channels()
-    heartbeat = ExecutorHeartbeat(
+    client = ExecutorClient(
         channels=channels, clock=clock, answerer=RequestAnswerer(PassingDatabase(None), clock, {"ask": answer})
     )
-    heartbeat.executor = Executor()
+    client.executor = Executor()
 
     async def ask_while_it_starts():
-        taken_up, unknown = (asyncio.create_task(heartbeat.answer(Request(token, 1, "ask", {}))) for token in "ab")
+        taken_up, unknown = (asyncio.create_task(client.answer(Request(token, 1, "ask", {}))) for token in "ab")
         await asyncio.sleep(100 * module.LONGEST_UNKNOWN.total_seconds())
         launch = Launch("a", "t", -1, 1, 0, RunContext("d", "r", "manual", NOON), CodeVersion("", ""), "log")
         channels.ready.put_nowait(TaskReady(1, launch))
-        serving = asyncio.create_task(heartbeat.run())
+        serving = asyncio.create_task(client.run())
         assert (await taken_up).value == "answered"
         began_at = clock.now()
         assert "not known" in (await unknown).error
