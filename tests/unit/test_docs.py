@@ -2,6 +2,7 @@
 
 import re
 import subprocess
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -148,3 +149,13 @@ def test_every_promise_names_tests_and_they_exist():
         if not file.is_file() or (name and not re.search(rf"^(async )?def {name}\(", file.read_text(), re.MULTILINE)):
             missing.append(f"{path}::{name}")
     assert missing == []
+
+
+def test_the_layers_of_the_architecture_are_those_of_the_import_contract():
+    project = tomllib.loads((MOVING.parents[2] / "pyproject.toml").read_text(encoding="utf-8"))
+    [contract] = [found for found in project["tool"]["importlinter"]["contracts"] if found["type"] == "layers"]
+    section = (
+        (MOVING.parents[1] / "discussion" / "architecture.md").read_text(encoding="utf-8").partition("## Layers")[2]
+    )
+    drawn = [re.split(r" {2,}", line)[0].split(", ") for line in section.split("```")[1].strip().splitlines()]
+    assert drawn == [re.split(r" [:|] ", layer) for layer in contract["layers"]]
