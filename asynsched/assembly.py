@@ -172,7 +172,7 @@ class Services:
             return
         self.stop_beginning()
         async with anyio.create_task_group() as group:
-            for service in (self.heartbeat, self.evaluator, self.callbacks, self.triggerer):
+            for service in (self.executor_client, self.evaluator, self.callbacks, self.triggerer):
                 group.start_soon(service.run)
             await self._settle(hurried)
             group.cancel_scope.cancel()
