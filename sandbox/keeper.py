@@ -5,6 +5,9 @@ When none comes until the lease and its grace are over, it ends its tries, and i
 one thread and no asyncio, so that its forks are clean and small. It forks the zygotes only, before it hears of any try,
 so that no process of a try has memory in which secrets of others were.
 
+This module starts it; `sandbox/supervision/keeper.py` is its work. The scheduler's side is `executors/local.py`, which
+starts and drives it, and `lease/keeper_line.py`, which tells it of the lease.
+
     keeper ──fork──▶ zygotes ──fork──▶ template (a version of a DAG file, loaded) ──fork──▶ try
                         └───────────fork──────────▶ try of a file that cannot be forked once it is loaded
 """
@@ -26,10 +29,11 @@ from asynsched.protocol.home_files import KEEPER_LOCK, KEEPER_MARK
 from asynsched.protocol.messages import LONGEST_REASON, READY
 from sandbox.processes import adopt_orphans, configure_logging, set_readable, set_title
 from sandbox.supervision.lifeline import Alarm, sweep
-from sandbox.zygote import ZygoteHandle, Zygotes, warm
+from sandbox.supervision.zygote_handle import ZygoteHandle, Zygotes
+from sandbox.zygote import warm
 
 if TYPE_CHECKING:
-    from sandbox.supervision.keeping import Keeper
+    from sandbox.supervision.keeper import Keeper
 
 log = logging.getLogger("sandbox.keeper")
 
@@ -90,7 +94,7 @@ def _started(options: argparse.Namespace) -> "tuple[Keeper, int]":
         full=ZygoteHandle(options.home, lifeline, None, user_code, is_plain=False),
     )
     # Zygotes do not need this, and every try has a copy of their memory.
-    from sandbox.supervision.keeping import Keeper
+    from sandbox.supervision.keeper import Keeper
 
     sys.setrecursionlimit(DEEPEST)
     return Keeper(options, zygotes, alarm), lock

@@ -9,6 +9,8 @@ warm and have nothing of other tries in their memory.
 The go-between tells the keeper the number of the new process, and exits. So the keeper, a subreaper, becomes the
 parent, and knows the number before that. A zygote that dies takes no template along: the keeper executes a new one,
 `python -P -m sandbox.zygote`, for a fork of the keeper would have its memory of that moment.
+The keeper's side is
+`sandbox/supervision/zygote_handle.py`.
 
 There are two. The *full zygote* has loaded everything that tasks commonly need. The *plain zygote*, for versions whose
 tasks look at nothing but their arguments (`CodeVersion.is_plain`), has neither Jinja nor pendulum, so that its forks
@@ -28,7 +30,6 @@ import os
 import select
 import signal
 import socket
-import sys
 from collections.abc import Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
@@ -45,7 +46,6 @@ from asynsched.authoring.taskflow import task
 from asynsched.authoring.timezone import set_default_timezone
 from asynsched.protocol.frames import encode_frame
 from asynsched.protocol.messages import CodeVersion, Launch, RunContext
-from sandbox import processes
 from sandbox.confinement import kernel
 from sandbox.loading import LoadedFile, freeze_heap, import_authoring
 from sandbox.processes import (
@@ -58,7 +58,7 @@ from sandbox.processes import (
     set_title,
 )
 from sandbox.run import SchedulerLink, run_launch
-from sandbox.supervision.lifeline import Alarm, Watchdog
+from sandbox.supervision.lifeline import Watchdog
 from sandbox.template import Born, TemplateStart, become_template
 
 log = logging.getLogger("sandbox.zygote")
@@ -97,7 +97,7 @@ def become_zygote(start: ZygoteStart) -> NoReturn:
     """Serve the keeper until it hangs up. Never returns: the frames of the caller stay below."""
     try:
         die_with(start.keeper)
-        keep_only(start.channel.fileno(), start.lifeline, *_given(start.alarm))
+        keep_only(start.channel.fileno(), start.lifeline, *given_alarm(start.alarm))
         Zygote(start, kernel.process_name()).serve()
     except BaseException:
         log.exception("The zygote failed")
@@ -205,124 +205,8 @@ class Zygote:
             os._exit(1)
 
 
-class ZygoteBusy(OSError):
-    """The zygote has more to do than its socket holds."""
-
-
-class ZygoteHandle:
-    """The keeper's side of a zygote: asks it for processes, and starts another one when it is gone.
-
-    Make it when the keeper is warm and has heard of no try yet. Where there are no subreapers (not Linux) there is no
-    zygote, and the keeper forks. `lifeline` is the reading end of the pipe that ties tries to the keeper; when the
-    alarm rings, the zygote kills the keeper. `user_code` are options of the zygote that say how DAG files are read.
-    """
-
-    def __init__(
-        self, home: Path, lifeline: int, alarm: Alarm | None, user_code: Sequence[str], *, is_plain: bool
-    ) -> None:
-        self._home = home
-        self._lifeline = lifeline
-        self._alarm = None if alarm is None else alarm.descriptor
-        self._user_code = user_code
-        self._is_plain = is_plain
-        self.pid: int | None = None
-        """Its process, None when it is known to be gone."""
-        self._channel, theirs = socket.socketpair()
-        self._channel.setblocking(False)
-        if sys.platform != "linux":
-            warm_fully()
-            return
-        keeper = os.getpid()
-        self.pid = os.fork()
-        if self.pid == 0:
-            become_zygote(ZygoteStart(theirs, lifeline, self._alarm, home / "sources", keeper, is_plain))
-        theirs.close()
-
-    def ask(self, kind: bytes, code: CodeVersion, channel: int, output: int) -> None:
-        """Ask for a process that loads a version and gets these descriptors. It says `Born` on the channel.
-
-        Raises ZygoteBusy if it cannot be asked now, and OSError if it cannot be asked.
-        """
-        if sys.platform != "linux":
-            self._fork_here(kind, code, channel, output)
-            return
-        with os.fdopen(os.memfd_create("code"), "wb", buffering=0) as file:
-            file.write(msgspec.json.encode(code))
-            errand = Errand(channel, output, file.fileno())
-            try:
-                socket.send_fds(self._channel, [kind], errand)
-            except BlockingIOError as exc:
-                raise ZygoteBusy(*exc.args) from exc
-            except (BrokenPipeError, ConnectionResetError):
-                self._execute()
-                socket.send_fds(self._channel, [kind], errand)
-
-    def kill(self) -> None:
-        """Kill the zygote, which has failed to answer a request."""
-        if self.pid is not None:
-            processes.kill(self.pid)
-
-    def ended(self, pid: int) -> bool:
-        """Take note that a child of the keeper was reaped. Returns whether it was the zygote."""
-        if pid != self.pid:
-            return False
-        self.pid = None
-        return True
-
-    def replace(self) -> None:
-        """Start another one if it is gone: the next template need not wait for it, and it watches over the keeper.
-
-        Raises OSError if none can be started now.
-        """
-        if self.pid is None and sys.platform == "linux":
-            self._execute()
-
-    def _fork_here(self, kind: bytes, code: CodeVersion, channel: int, output: int) -> None:
-        keeper = os.getpid()
-        if os.fork() == 0:
-            try:
-                ours = socket.socket(fileno=channel)
-                ours.sendall(encode_frame(Born(os.getpid())))
-                sources = self._home / "sources"
-                is_lone_try = kind == LONE_TRY
-                become_template(TemplateStart(code, sources, ours, output, self._lifeline, keeper, is_lone_try))
-            finally:
-                os._exit(1)
-
-    def _execute(self) -> None:
-        self._channel.close()
-        self._channel, theirs = socket.socketpair()
-        self._channel.setblocking(False)
-        given = (theirs.fileno(), self._lifeline, *_given(self._alarm))
-        command = [
-            sys.executable, "-P", "-m", "sandbox.zygote", "--home", str(self._home),
-            "--channel", str(theirs.fileno()), "--lifeline", str(self._lifeline),
-            "--keeper", str(os.getpid()), *self._user_code,
-            *(["--plain"] if self._is_plain else []),
-            *([] if self._alarm is None else ["--alarm", str(self._alarm)]),
-        ]  # fmt: skip
-        with theirs:
-            for descriptor in given:
-                os.set_inheritable(descriptor, True)
-            try:
-                self.pid = os.posix_spawn(sys.executable, command, os.environ)
-            finally:
-                for descriptor in given:
-                    os.set_inheritable(descriptor, False)
-
-
-class Zygotes(NamedTuple):
-    """Both zygotes of a keeper."""
-
-    plain: ZygoteHandle
-    full: ZygoteHandle
-
-    def of(self, code: CodeVersion) -> ZygoteHandle:
-        """Return the one that forks the template of a version."""
-        return self.plain if code.is_plain or not code.sources else self.full
-
-
-def _given(alarm: int | None) -> tuple[int, ...]:
+def given_alarm(alarm: int | None) -> tuple[int, ...]:
+    """Return the descriptor of the alarm that a zygote gets, if any."""
     return () if alarm is None else (alarm,)
 
 
@@ -407,7 +291,7 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     options = parser.parse_args(arguments)
     set_title("zygote", "--home", str(options.home))
     die_with(options.keeper)
-    given = (options.channel, options.lifeline, *_given(options.alarm))
+    given = (options.channel, options.lifeline, *given_alarm(options.alarm))
     keep_only(*given)
     for descriptor in given:
         os.set_inheritable(descriptor, False)

@@ -1,7 +1,7 @@
 """The line on which a scheduler tells its keeper when the lease expires.
 
 It is a connection of its own, for the lease's thread: the keeper hears of renewals also while the event loop, which has
-the other connection, is stalled. `sandbox/supervision/keeping.py` ends the tries when the lease expires.
+the other connection, is stalled. `sandbox/supervision/keeper.py` ends the tries when the lease expires.
 """
 
 import os

@@ -7,7 +7,7 @@ have left the try's group are found by their environment, which names the keeper
 starts.
 
 The keeper may also stand still: stopped (SIGSTOP), or hanging, while its scheduler's lease and the time for ending the
-tries (`sandbox.supervision.keeping`) run out. Another scheduler waits no longer for that. So the keeper shares a timer
+tries (`sandbox.supervision.keeper`) run out. Another scheduler waits no longer for that. So the keeper shares a timer
 of the kernel with its plain zygote. With each renewal of the lease it sets the timer to the instant at which no try may
 be left, and off when the lease is over and it has sent SIGKILL to every remaining try. When the timer rings, the keeper
 has done neither, and the zygote kills it. The timer is one of CLOCK_BOOTTIME, so it rings also for a machine that was

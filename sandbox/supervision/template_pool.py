@@ -24,8 +24,9 @@ from asynsched.protocol.messages import CodeVersion, FailureCause
 from sandbox import processes
 from sandbox.processes import reason_of
 from sandbox.supervision.reactor import Pipe, Reactor, Timer, Urgency
+from sandbox.supervision.zygote_handle import ZygoteBusy, ZygoteHandle, Zygotes
 from sandbox.template import FORK, MOST_AT_ONCE, Born, Exited, Forked, FromTemplate, Loaded
-from sandbox.zygote import LONE_TRY, TEMPLATE, ZygoteBusy, ZygoteHandle, Zygotes
+from sandbox.zygote import LONE_TRY, TEMPLATE
 
 if TYPE_CHECKING:
     from sandbox.supervision.tries import SupervisedTry, Tries

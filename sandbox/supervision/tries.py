@@ -25,7 +25,7 @@ from sandbox.supervision.attempts import AttemptRecords
 from sandbox.supervision.reactor import Pipe, Reactor, Timer, Wire
 from sandbox.supervision.task_log import MASK_SECRET, Secrets, TaskLog, environment_secrets
 from sandbox.supervision.template_pool import Loss, ReadyProcess, TemplatePool
-from sandbox.zygote import Zygotes
+from sandbox.supervision.zygote_handle import Zygotes
 
 MAX_REASON_LENGTH = 1000
 MAX_PIPE_BYTES = 1024 * 1024

@@ -9,8 +9,8 @@ from asynsched.protocol.messages import CodeVersion, SourceRef
 from sandbox.supervision import template_pool
 from sandbox.supervision.reactor import Reactor
 from sandbox.supervision.template_pool import TemplateHandle
+from sandbox.supervision.zygote_handle import ZygoteBusy, Zygotes
 from sandbox.template import Born, Forked, Loaded
-from sandbox.zygote import ZygoteBusy, Zygotes
 
 MIB = 1024**2
 ZYGOTE = 1_000_000

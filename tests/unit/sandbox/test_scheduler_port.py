@@ -5,7 +5,7 @@ import pytest
 from asynsched.executors.local import connect
 from asynsched.protocol.frames import encode_frame
 from asynsched.protocol.messages import PROTOCOL_VERSION, Hello, Kill
-from sandbox.supervision.keeping import SchedulerPort
+from sandbox.supervision.keeper import SchedulerPort
 from sandbox.supervision.reactor import Reactor
 
 BAD = b"\0\0\0\2{]"

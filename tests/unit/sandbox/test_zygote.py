@@ -12,8 +12,9 @@ import pytest
 from asynsched.protocol.frames import FrameReader
 from asynsched.protocol.messages import CodeVersion
 from sandbox.supervision.lifeline import Alarm
+from sandbox.supervision.zygote_handle import ZygoteBusy, ZygoteHandle
 from sandbox.template import Born, Loaded
-from sandbox.zygote import TEMPLATE, Zygote, ZygoteBusy, ZygoteHandle, ZygoteStart
+from sandbox.zygote import TEMPLATE, Zygote, ZygoteStart
 
 
 def test_a_zygote_that_gets_too_few_descriptors_keeps_none():

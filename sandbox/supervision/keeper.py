@@ -23,7 +23,7 @@ from sandbox.processes import end_all_children, reap
 from sandbox.supervision.lifeline import Alarm
 from sandbox.supervision.reactor import Reactor, Timer, Urgency, Wire
 from sandbox.supervision.tries import Limits, Tries
-from sandbox.zygote import Zygotes
+from sandbox.supervision.zygote_handle import Zygotes
 
 log = logging.getLogger("sandbox.keeper")
 ENDED_BY_FENCE = "the scheduler's lease is over, and another scheduler may run the task"
