@@ -9,8 +9,7 @@ warm and have nothing of other tries in their memory.
 The go-between tells the keeper the number of the new process, and exits. So the keeper, a subreaper, becomes the
 parent, and knows the number before that. A zygote that dies takes no template along: the keeper executes a new one,
 `python -P -m sandbox.zygote`, for a fork of the keeper would have its memory of that moment.
-The keeper's side is
-`sandbox/supervision/zygote_handle.py`.
+`sandbox/supervision/zygote_handle.py` is the keeper's side.
 
 There are two. The *full zygote* has loaded everything that tasks commonly need. The *plain zygote*, for versions whose
 tasks look at nothing but their arguments (`CodeVersion.is_plain`), has neither Jinja nor pendulum, so that its forks

@@ -36,7 +36,7 @@ from asynsched.protocol.messages import (
     Inventory,
     Kill,
     Launch,
-    Lease,
+    LeaseTerm,
     Reply,
     Request,
     Shutdown,
@@ -166,7 +166,7 @@ class KeeperConnection(asyncio.Protocol):
         return self._transport is not None and not self._transport.is_closing()
 
     async def greet(
-        self, connection: socket.socket, scheduler_id: str, lease_epoch: int, lease: Lease | None = None
+        self, connection: socket.socket, scheduler_id: str, lease_epoch: int, lease: LeaseTerm | None = None
     ) -> Inventory:
         """Greet the keeper, and return its inventory. Ends that it reports before go to `on_message`.
 
@@ -328,7 +328,7 @@ class LocalExecutor(Executor):
         self._send(Acknowledge(tuple(tokens)))
 
     def renew_lease(self, valid_until: float) -> None:
-        self._keeper_line.tell(Lease(valid_until, self.context.settings.lease.grace, self._kill_time))
+        self._keeper_line.tell(LeaseTerm(valid_until, self.context.settings.lease.grace, self._kill_time))
 
     def hurry(self) -> None:
         self._kill_time = 0.0

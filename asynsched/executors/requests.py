@@ -38,7 +38,7 @@ from asynsched.store.runs.xcoms import (
     put_xcom_of_try,
     some_xcoms,
 )
-from asynsched.store.schema import DagRunRow, XComValue
+from asynsched.store.schema import DagRunRow, XComRow
 from asynsched.store.secrets import delete_variable, get_connection, get_variable, set_variable
 
 WRITES = frozenset({"xcom_push", "variable_set", "variable_delete"})
@@ -151,7 +151,7 @@ def _run_pulled_from(conn: Connection, ready: TaskReady, arguments: dict[str, An
 def _xcom_push(conn: Connection, ready: TaskReady, arguments: dict[str, Any], clock: Clock) -> None:
     launch = ready.launch
     value = msgspec.json.encode(arguments["value"])
-    pushed = XComValue(ready.dag_run_id, launch.task_id, launch.map_index, arguments["key"], value, clock.now())
+    pushed = XComRow(ready.dag_run_id, launch.task_id, launch.map_index, arguments["key"], value, clock.now())
     if is_callback_token(launch.token):
         put_xcom(conn, pushed)
     else:

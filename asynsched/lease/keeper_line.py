@@ -11,7 +11,7 @@ from collections.abc import Callable
 from contextlib import suppress
 
 from asynsched.protocol.frames import encode_frame
-from asynsched.protocol.messages import PROTOCOL_VERSION, Hello, Lease
+from asynsched.protocol.messages import PROTOCOL_VERSION, Hello, LeaseTerm
 
 
 class KeeperLine:
@@ -31,7 +31,7 @@ class KeeperLine:
         self._lock = threading.Lock()
         self._socket: socket.socket | None = None
         self._epoch: int | None = None
-        self.latest: Lease | None = None
+        self.latest: LeaseTerm | None = None
 
     def open(self, lease_epoch: int) -> None:
         """Speak under this epoch from now on."""
@@ -39,7 +39,7 @@ class KeeperLine:
             self._hang_up()
             self._epoch = lease_epoch
 
-    def tell(self, lease: Lease) -> None:
+    def tell(self, lease: LeaseTerm) -> None:
         """Tell the keeper. Without a keeper nothing happens: the next one hears `latest` in its greeting."""
         self.latest = lease
         with self._lock, suppress(OSError):

@@ -19,7 +19,7 @@ from itertools import islice
 from asynsched.channels import FileChanged, FolderScanned
 from asynsched.errors import InvalidTransition
 from asynsched.parsing.looks import SETTLED_SECONDS, TRANSIENT_KINDS, Look, LookRequest, shown
-from asynsched.store.dags.parse_results import Stored
+from asynsched.store.dags.parse_results import StoredFile
 from asynsched.store.schema import DagFileRow
 from asynsched.timers import Timers
 
@@ -284,7 +284,7 @@ class Files:
         if place is Place.CLAIMED:
             self._texts_at_claim[path] = self.known.n_text_changes
 
-    def stored(self, paths: Iterable[str], stored: Collection[Stored], now: datetime) -> None:
+    def stored(self, paths: Iterable[str], stored: Collection[StoredFile], now: datetime) -> None:
         """The outcomes of files were stored: note them, and request the looks that follow.
 
         Another scheduler has taken over the `paths` that were not stored: this one waits for its results.

@@ -11,7 +11,7 @@ from asynsched.health import LongParse
 from asynsched.metrics.base import Metrics
 from asynsched.serialization.schema import DOUBTFUL, MOVED, NO_EFFECT
 from asynsched.store.dags.dags import get_dag
-from asynsched.store.dags.parse_results import Stored
+from asynsched.store.dags.parse_results import StoredFile
 from asynsched.store.database import Database
 from asynsched.store.schema import DagFileRow, ImportErrorRow
 
@@ -119,7 +119,7 @@ class ParseLog:
         remembered = self._remembered.pop(path, ())
         self._failed(path, [error for error in remembered if error.kind not in (MOVED, NO_EFFECT)])
 
-    def stored(self, file: Stored, metrics: Metrics) -> None:
+    def stored(self, file: StoredFile, metrics: Metrics) -> None:
         """Log the stored outcome of a file, and count it in the metrics."""
         self._remembered.pop(file.path, None)
         if file.row is None:

@@ -5,7 +5,7 @@ connection is a Hello in each direction. A reader skips frames and fields that i
 version and a scheduler of the next understand each other. Values of users, as in deferrals and trigger arguments,
 travel as `asynsched.authoring.transport` writes them.
 
-    scheduler ──Launch, Kill, Acknowledge, Lease, Reply, Shutdown──▶ keeper ──fork──▶ try
+    scheduler ──Launch, Kill, Acknowledge, LeaseTerm, Reply, Shutdown──▶ keeper ──fork──▶ try
     scheduler ◀──Inventory, Started, Ended, Request──────────────── keeper ◀──frames── try
 
 Instants are aware UTC, lengths are seconds.
@@ -172,7 +172,7 @@ class TriggerWork(Struct, frozen=True, omit_defaults=True):
     end: bool = False
 
 
-class Lease(Struct, frozen=True, tag="lease", omit_defaults=True):
+class LeaseTerm(Struct, frozen=True, tag="lease", omit_defaults=True):
     """Until when the scheduler's lease is valid, on the machine's CLOCK_BOOTTIME, in seconds.
 
     Tries go on until then and for `grace` seconds more, without any other news of the scheduler. They have `kill_time`
@@ -197,11 +197,11 @@ class Hello(Struct, frozen=True, tag="hello", omit_defaults=True):
     scheduler_id: str = ""
     lease_epoch: int = 0
     role: Role = "scheduler"
-    """`lease`: a second connection, written by the thread that renews the lease; it carries Lease frames only."""
+    """`lease`: a second connection, written by the thread that renews the lease; it carries LeaseTerm frames only."""
     shares_database: bool = False
     """Whether other schedulers may take over the runs of this one, once its lease is over and its tries have ended."""
-    lease: Lease | None = None
-    """The lease as it is now. None: it was renewed just now, and a Lease follows in a moment."""
+    lease: LeaseTerm | None = None
+    """The lease as it is now. None: it was renewed just now, and a LeaseTerm follows in a moment."""
 
 
 class Launch(Struct, frozen=True, tag="launch", omit_defaults=True):
@@ -356,5 +356,5 @@ class Inventory(Struct, frozen=True, tag="inventory"):
     """Tokens whose try has not begun yet."""
 
 
-ToKeeper = Hello | Launch | Kill | Acknowledge | Lease | Shutdown | Reply
+ToKeeper = Hello | Launch | Kill | Acknowledge | LeaseTerm | Shutdown | Reply
 FromKeeper = Hello | Inventory | Started | Ended | Request

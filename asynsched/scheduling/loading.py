@@ -33,7 +33,7 @@ from asynsched.store.database import Database
 from asynsched.store.runs.queue import QueuedRun
 from asynsched.store.runs.task_instances import StoredPast, load_task_instances, read_past
 from asynsched.store.runs.xcoms import get_xcoms
-from asynsched.store.schema import DagRunRow, DagVersionRow, TaskInstanceRow, XComValue
+from asynsched.store.schema import DagRunRow, DagVersionRow, TaskInstanceRow, XComRow
 
 T = TypeVar("T")
 MAX_LOADED = 1000
@@ -136,7 +136,7 @@ class Loader:
     async def tasks(self, run: ActiveRun) -> list[ActiveTask]:
         """Return the stored task instances of a run, with the skips that branches and short circuits decided."""
         rows = await self.database.read(load_task_instances, run.id)
-        decisions: list[XComValue] = []
+        decisions: list[XComRow] = []
         if any(run.structure.deciders.values()):
             decisions = await self.database.read(partial(get_xcoms, key=SKIPMIXIN_KEY), run.id)
         return active_tasks(run, rows, decisions)
@@ -182,7 +182,7 @@ def active_run(row: QueuedRun, version: LoadedVersion) -> ActiveRun:
 
 
 def active_tasks(
-    run: ActiveRun, rows: Iterable[TaskInstanceRow], decisions: Iterable[XComValue] = ()
+    run: ActiveRun, rows: Iterable[TaskInstanceRow], decisions: Iterable[XComRow] = ()
 ) -> list[ActiveTask]:
     """Return a run's stored task instances that its version has, with the skips that branches and the like decided."""
     tasks = [_active_task(run, row) for row in rows if run.structure.has_place(row.task_id, row.map_index)]

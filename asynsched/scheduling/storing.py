@@ -31,7 +31,7 @@ from asynsched.store.database import Database
 from asynsched.store.rows import MOST_PARAMETERS
 from asynsched.store.runs.dag_runs import last_run_states
 from asynsched.store.runs.pools import OwnUse, Settlement, SlotClaim, settle_slots
-from asynsched.store.runs.transitions import Batch, Stale, TaskRow, TaskRowKey, apply, apply_at_once
+from asynsched.store.runs.transitions import Batch, Stale, TaskRowKey, TaskWrite, apply, apply_at_once
 from asynsched.store.schedulers import notify
 
 log = structlog.get_logger(__name__)
@@ -91,7 +91,7 @@ def announce_paused(channels: Channels, paused: Iterable[FailedRun]) -> None:
         channels.limits.offer(DagChanged(run.dag_id))
 
 
-class Stored(Struct, frozen=True):
+class BatchAnswer(Struct, frozen=True):
     """The answer of the database to a batch.
 
     Attributes:
@@ -125,7 +125,7 @@ class Storing:
     _watched: dict[DagRunKey, datetime] = field(default_factory=dict, init=False)
     """Runs that commands wait for, and until when to notify these commands."""
 
-    async def store(self, pending: PendingBatch, *, tell: bool) -> Stored:
+    async def store(self, pending: PendingBatch, *, tell: bool) -> BatchAnswer:
         """Store a batch, except the grants for which others leave no slots. After a failure, call this again.
 
         Args:
@@ -134,7 +134,7 @@ class Storing:
         failed = failed_runs(pending.ended_runs, self.max_failed_runs)
         batch = pending.batch(await self._slices.take(pending.task_rows()))
         if not self.database.is_shared:
-            return Stored(*await self.database.write(apply_and_pause, batch, failed))
+            return BatchAnswer(*await self.database.write(apply_and_pause, batch, failed))
         claims = self.ready.claims(task for task in pending.granted if task.state is TaskInstanceState.QUEUED)
         hints = [*(_hints(pending) if tell else ()), *self._changes_of_watched(pending)]
         pools = {claim.pool for claim in claims if claim.pool}
@@ -146,7 +146,7 @@ class Storing:
             needed = {name: self.ready.pool(name).taken for name in pools}
             if await self.database.write_at_once(apply_at_once, batch, needed):
                 self._signed |= pools
-                return Stored(Stale(frozenset(), frozenset()))
+                return BatchAnswer(Stale(frozenset(), frozenset()))
         stale, paused, settled = await self.database.write(
             _store, batch, failed, claims, self.ready.own_use(claims), counted, hints
         )
@@ -154,7 +154,7 @@ class Storing:
             self._signed.update(settled.pools)
         is_busy = settled.busy_pools or settled.busy_dags
         retry_at = self.clock.now() + BUSY_PAUSE + jitter(BUSY_PAUSE) if is_busy else None
-        return Stored(stale, paused, settled, retry_at)
+        return BatchAnswer(stale, paused, settled, retry_at)
 
     async def watch(self, runs: Collection[DagRunKey], origin: str, now: datetime) -> None:
         """Notify commands of changes to these runs for a while, and at once of changes made while they asked."""
@@ -205,7 +205,7 @@ def _store(
     return stale, paused, settled
 
 
-def _unqueued(row: TaskRow, refused: frozenset[TaskRowKey]) -> TaskRow:
+def _unqueued(row: TaskWrite, refused: frozenset[TaskRowKey]) -> TaskWrite:
     """Return the row of a task instance whose slots were refused: it waits as before; see `decisions.of_refusal`."""
     if (row.dag_run_id, row.task_id, row.map_index) not in refused:
         return row

@@ -424,7 +424,7 @@ pool = sa.Table(
 the only scheduler that has settled slots since it counted those of others; NULL if others may have settled some."""
 
 
-class XComValue(Struct, frozen=True):
+class XComRow(Struct, frozen=True):
     """A value that a task instance pushed; `value` is JSON."""
 
     dag_run_id: RunRowId
@@ -435,7 +435,7 @@ class XComValue(Struct, frozen=True):
     created_at: Moment
 
 
-xcom = table_of("xcom", XComValue, key="dag_run_id,task_id,map_index,key")
+xcom = table_of("xcom", XComRow, key="dag_run_id,task_id,map_index,key")
 
 
 class SchedulerRow(Struct, frozen=True, kw_only=True):

@@ -22,7 +22,7 @@ from asynsched.protocol.home_files import KEEPER_SOCKET, socket_address
 from sandbox.processes import end_all_children, reap
 from sandbox.supervision.lifeline import Alarm
 from sandbox.supervision.reactor import Reactor, Timer, Urgency, Wire
-from sandbox.supervision.tries import Limits, Tries
+from sandbox.supervision.tries import SupervisedTries, TryLimits
 from sandbox.supervision.zygote_handle import Zygotes
 
 log = logging.getLogger("sandbox.keeper")
@@ -70,9 +70,9 @@ class Keeper:
         """Whether other schedulers may take over the runs. If none can, tries get their whole time to end."""
         self._reactor = Reactor()
         self._fence = Fence(self._reactor.now() + options.lease_seconds, options.lease_grace, options.kill_time)
-        limits = Limits(options.import_timeout, options.kill_time, options.log_bytes)
+        limits = TryLimits(options.import_timeout, options.kill_time, options.log_bytes)
         self._port = SchedulerPort(self._reactor, options.home, self._heard, self._welcome)
-        self._tries = Tries(self._reactor, options.home, zygotes, limits, self._port.send)
+        self._tries = SupervisedTries(self._reactor, options.home, zygotes, limits, self._port.send)
         self._is_stopping = False
         self._is_fenced = False
         self._fence_timer = self._reactor.at(self._fence.closes_at, self._check_fence)
@@ -112,7 +112,7 @@ class Keeper:
                 self._stop(message.grace)
             case messages.Hello():
                 self._greeted(message)
-            case messages.Lease():
+            case messages.LeaseTerm():
                 self._leased(message)
 
     def _greeted(self, hello: messages.Hello) -> None:
@@ -122,9 +122,11 @@ class Keeper:
         if hello.lease is not None:
             self._leased(hello.lease)
         elif is_another:  # else it has connected again, which makes its lease no longer
-            self._leased(messages.Lease(self._reactor.now() + self._options.lease_seconds, self._options.lease_grace))
+            self._leased(
+                messages.LeaseTerm(self._reactor.now() + self._options.lease_seconds, self._options.lease_grace)
+            )
 
-    def _leased(self, lease: messages.Lease) -> None:
+    def _leased(self, lease: messages.LeaseTerm) -> None:
         kill_time = self._options.kill_time if lease.kill_time is None else lease.kill_time
         self._fence = Fence(lease.valid_until, lease.grace, kill_time)
         self._fence_timer.cancel()
@@ -221,8 +223,8 @@ class Caller(Wire):
 class SchedulerPort:
     """The connections of schedulers.
 
-    `on_message` takes the scheduler's messages, its Hello included, and every Lease of its epoch. `welcome` returns the
-    first messages to a scheduler after the keeper's Hello.
+    `on_message` takes the scheduler's messages, its Hello included, and every LeaseTerm of its epoch. `welcome` returns
+    the first messages to a scheduler after the keeper's Hello.
     """
 
     def __init__(
@@ -266,7 +268,7 @@ class SchedulerPort:
             self._greeted(caller, message)
         elif caller.hello is None:
             self._hang_up(caller)
-        elif caller is self._scheduler or isinstance(message, messages.Lease):
+        elif caller is self._scheduler or isinstance(message, messages.LeaseTerm):
             self._on_message(message)
 
     def left(self, caller: Caller) -> None:

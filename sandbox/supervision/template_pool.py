@@ -29,7 +29,7 @@ from sandbox.template import FORK, MOST_AT_ONCE, Born, Exited, Forked, FromTempl
 from sandbox.zygote import LONE_TRY, TEMPLATE
 
 if TYPE_CHECKING:
-    from sandbox.supervision.tries import SupervisedTry, Tries
+    from sandbox.supervision.tries import SupervisedTries, SupervisedTry
 
 log = logging.getLogger("sandbox.keeper")
 
@@ -81,7 +81,7 @@ class ReadyProcess(NamedTuple):
 class TemplatePool:
     """Gives processes to tries, and tells `events` of them. Loading a file may take `import_timeout` seconds."""
 
-    def __init__(self, reactor: Reactor, zygotes: Zygotes, import_timeout: float, events: "Tries") -> None:
+    def __init__(self, reactor: Reactor, zygotes: Zygotes, import_timeout: float, events: "SupervisedTries") -> None:
         self._reactor = reactor
         self._zygotes = zygotes
         self._import_timeout = import_timeout

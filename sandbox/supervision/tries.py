@@ -204,7 +204,7 @@ LINGER_SECONDS = 1.0
 LOST = "the keeper of the task's process died, and the process with it"
 
 
-class Limits(NamedTuple):
+class TryLimits(NamedTuple):
     """Limits of every try: seconds and bytes."""
 
     import_timeout: float
@@ -212,11 +212,11 @@ class Limits(NamedTuple):
     log_bytes: int
 
 
-class Tries:
+class SupervisedTries:
     """The tries of a keeper. `report` takes Started, Ended and Request frames for the scheduler."""
 
     def __init__(
-        self, reactor: Reactor, home: Path, zygotes: Zygotes, limits: Limits, report: Callable[[Struct], None]
+        self, reactor: Reactor, home: Path, zygotes: Zygotes, limits: TryLimits, report: Callable[[Struct], None]
     ) -> None:
         self._reactor = reactor
         self._limits = limits

@@ -26,10 +26,10 @@ from asynsched.store.engines.opening import open_database
 from asynsched.store.runs.backfills import add_backfill, add_dates
 from asynsched.store.runs.dag_runs import insert_run
 from asynsched.store.runs.queue import give_back_run, take_over_runs
-from asynsched.store.runs.transitions import Batch, ExpandedRow, RunRow, Stale, TaskRow, apply, apply_at_once
+from asynsched.store.runs.transitions import Batch, ExpandedWrite, RunWrite, Stale, TaskWrite, apply, apply_at_once
 from asynsched.store.runs.xcoms import get_xcoms, put_xcom_of_try
 from asynsched.store.schedulers import remove_scheduler
-from asynsched.store.schema import DagVersionRow, XComValue, task_instance
+from asynsched.store.schema import DagVersionRow, XComRow, task_instance
 from tests.store.test_runs import NOW, new_run, task
 
 RUNS = (1, 2, 3)
@@ -62,9 +62,9 @@ def prepare(conn: sa.Connection) -> None:
 
 def ends_of(keys: list[tuple[int, str, int]], *runs: int, state: str = "success") -> Batch:
     """Return the batch of the ends of these tasks, and of these runs."""
-    tasks: list[TaskRow] = [task(*key[:2], state, before_state="running", before_try=1, try_number=1) for key in keys]
+    tasks: list[TaskWrite] = [task(*key[:2], state, before_state="running", before_try=1, try_number=1) for key in keys]
     return Batch(
-        1, tasks=tasks, runs=[RunRow(run, "running", 1, state, "", NOW, NOW, None, "gone", 1, NOW) for run in runs]
+        1, tasks=tasks, runs=[RunWrite(run, "running", 1, state, "", NOW, NOW, None, "gone", 1, NOW) for run in runs]
     )
 
 
@@ -82,8 +82,10 @@ def ended_at_once(*keys_and_runs: Any, state: str = "success") -> Callable[[sa.C
 
 def expanded(conn: sa.Connection) -> int:
     """Store that tasks of a run have got their instances, and that the run goes on."""
-    gone = [ExpandedRow(2, name, -1, "running") for name in NAMES]
-    apply(conn, Batch(1, expanded=gone, runs=[RunRow(2, "running", 1, "running", "", NOW, None, None, "gone", 1, NOW)]))
+    gone = [ExpandedWrite(2, name, -1, "running") for name in NAMES]
+    apply(
+        conn, Batch(1, expanded=gone, runs=[RunWrite(2, "running", 1, "running", "", NOW, None, None, "gone", 1, NOW)])
+    )
     return len(gone)
 
 
@@ -244,7 +246,7 @@ async def test_what_an_old_try_pushes_while_its_task_is_cleared_is_refused(opene
         conn.execute(sa.update(task_instance).where(task_instance.c.id == 1).values(token=token))
 
     await database.write(set_token, "old")
-    value = XComValue(1, "a", -1, "k", b"1", NOW)
+    value = XComRow(1, "a", -1, "k", b"1", NOW)
     async with asyncio.timeout(60), holder.transaction():
         # As a clear does, which has not committed yet.
         await holder.execute("UPDATE task_instance SET token = NULL WHERE id = 1")

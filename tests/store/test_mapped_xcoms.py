@@ -4,7 +4,7 @@ from datetime import UTC, datetime
 
 from asynsched.store import rows as parts
 from asynsched.store.runs.dag_runs import insert_run
-from asynsched.store.runs.transitions import Batch, XComRow, apply
+from asynsched.store.runs.transitions import Batch, XComWrite, apply
 from asynsched.store.runs.xcoms import MappedXComs, count_mapped_xcoms, mapped_xcoms, some_xcoms
 from tests.store.test_runs import new_run
 
@@ -13,8 +13,8 @@ NOW = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
 
 async def stored(database, values, task_id="m", key="return_value"):
     run = await database.write(insert_run, new_run())
-    rows = [XComRow(run, task_id, index, key, value, NOW) for index, value in values.items()]
-    others = [XComRow(run, "other", 0, key, "0", NOW), XComRow(run, task_id, 0, "other", "0", NOW)]
+    rows = [XComWrite(run, task_id, index, key, value, NOW) for index, value in values.items()]
+    others = [XComWrite(run, "other", 0, key, "0", NOW), XComWrite(run, task_id, 0, "other", "0", NOW)]
     await database.write(apply, Batch(1, xcoms=[*rows, *others]))
     return MappedXComs(run, task_id, key, 0, 100)
 

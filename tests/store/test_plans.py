@@ -16,7 +16,7 @@ from asynsched.store.runs import callbacks as callback_requests
 from asynsched.store.runs import dag_runs, deadlines, pools, states_elsewhere, task_instances, xcoms
 from asynsched.store.runs import queue as run_queue
 from asynsched.store.runs import requests as run_requests
-from asynsched.store.runs.transitions import Batch, RunRow, XComRow, apply, apply_at_once
+from asynsched.store.runs.transitions import Batch, RunWrite, XComWrite, apply, apply_at_once
 from asynsched.store.schema import DagVersionRow
 from asynsched.timetables.asset_condition import AssetNames
 from tests.store.test_runs import history, new_run, task
@@ -27,10 +27,10 @@ GROWING = (
     "dag_run", "task_instance", "task_instance_history", "xcom", "callback_request", "deadline", "asset_event",
     "asset_alias_event", "asset_dag_run_queue", "dag_run_asset_event",
 )  # fmt: skip
-RUN = RunRow(1, "queued", 0, "running", "", NOW, None, 1, "me", 1, NOW)
+RUN = RunWrite(1, "queued", 0, "running", "", NOW, None, 1, "me", 1, NOW)
 BATCH = Batch(
-    1, runs=[RUN], tasks=[task(1, "a", "success", before_state="running")], xcoms=[XComRow(1, "a", -1, "k", "1", NOW)],
-    history=[history(1, "a")],
+    1, runs=[RUN], tasks=[task(1, "a", "success", before_state="running")],
+    xcoms=[XComWrite(1, "a", -1, "k", "1", NOW)], history=[history(1, "a")],
 )  # fmt: skip
 
 

@@ -25,7 +25,7 @@ from asynsched.store.runs.xcoms import put_xcom
 from asynsched.store.schema import (
     CallbackRequest,
     DagVersionRow,
-    XComValue,
+    XComRow,
     callback_request,
     dag,
     dag_run,
@@ -58,7 +58,7 @@ def add_run(
     tries = [history(run, row.task_id) for row in tasks]
     apply(conn, Batch(0, new_tasks=tasks, history=tries))
     for row in tasks:
-        put_xcom(conn, XComValue(run, row.task_id, -1, "return_value", b"1", at))
+        put_xcom(conn, XComRow(run, row.task_id, -1, "return_value", b"1", at))
     if not active:
         end_queued_run(conn, run, DagRunState.SUCCESS, "", at)
     return run

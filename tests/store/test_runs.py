@@ -28,9 +28,9 @@ from asynsched.store.runs.dag_runs import (
 from asynsched.store.runs.pools import list_pools, set_pool
 from asynsched.store.runs.states_elsewhere import TaskFilter, states_by_run
 from asynsched.store.runs.task_instances import list_task_instances, list_tries, load_task_instances
-from asynsched.store.runs.transitions import Batch, RunRow, Stale, TaskRow, XComRow, apply
+from asynsched.store.runs.transitions import Batch, RunWrite, Stale, TaskWrite, XComWrite, apply
 from asynsched.store.runs.xcoms import delete_xcoms, get_xcoms, list_xcoms, put_xcom, put_xcom_of_try, some_xcoms
-from asynsched.store.schema import CallbackRequest, DagRunRow, DagVersionRow, HistoryRow, XComValue
+from asynsched.store.schema import CallbackRequest, DagRunRow, DagVersionRow, HistoryRow, XComRow
 from tests.support.simulated import report_of
 
 NOW = datetime(2026, 3, 1, 12, 0, 0, 123456, tzinfo=UTC)
@@ -46,13 +46,13 @@ def new_run(run_id: str = "r1", dag_id: str = "d", **fields: Any) -> DagRunRow:
     )  # fmt: skip
 
 
-def task(run: int, task_id: str, state: str | None, **fields: Any) -> TaskRow:
-    values = dict.fromkeys(TaskRow.__struct_fields__) | {
+def task(run: int, task_id: str, state: str | None, **fields: Any) -> TaskWrite:
+    values = dict.fromkeys(TaskWrite.__struct_fields__) | {
         "dag_run_id": run, "task_id": task_id, "map_index": -1, "state": state, "reason": "", "try_number": 0,
         "before_try": 0, "max_tries": 0, "machine_kills": 0, "priority_weight": 1, "pool": "default_pool",
         "pool_slots": 1, "queue": "default",
     }  # fmt: skip
-    return TaskRow(**(values | fields))
+    return TaskWrite(**(values | fields))
 
 
 def history(run: int, task_id: str, **fields: Any) -> HistoryRow:
@@ -127,7 +127,7 @@ async def test_the_last_scheduled_interval_ignores_manual_runs_and_backfills(dat
 async def test_a_batch_returns_rows_that_its_author_did_not_know_as_stale(database):
     run = await database.write(insert_run, new_run())
     version = (await database.write(add_versions, [DagVersionRow("d", 1, "1", "a.py", b"{}", (), NOW)]))["d"]
-    start = RunRow(run, "queued", 0, "running", "", NOW, None, version, "me", 5, NOW)
+    start = RunWrite(run, "queued", 0, "running", "", NOW, None, version, "me", 5, NOW)
     tasks = [task(run, "a", "queued", try_number=1, token="x"), task(run, "b", None), task(run, "c", None, map_index=0)]
     first = Batch(5, runs=[start], new_tasks=tasks)
     assert not await database.write(apply, first)
@@ -194,11 +194,11 @@ async def test_a_run_that_ends_again_calls_back_again(database):
 
 async def test_xcoms_are_found_by_key_task_and_index_and_overwritten(database):
     run = await database.write(insert_run, new_run())
-    await database.write(apply, Batch(1, xcoms=[XComRow(run, "b", -1, "return_value", '{"x":"€"}', NOW)]))
+    await database.write(apply, Batch(1, xcoms=[XComWrite(run, "b", -1, "return_value", '{"x":"€"}', NOW)]))
     for index in (1, 0):
-        await database.write(put_xcom, XComValue(run, "a", index, "return_value", b"%d" % index, NOW))
-    await database.write(put_xcom, XComValue(run, "a", 0, "return_value", b"[2]", NOW))
-    await database.write(put_xcom, XComValue(run, "a", 0, "other", b"null", NOW))
+        await database.write(put_xcom, XComRow(run, "a", index, "return_value", b"%d" % index, NOW))
+    await database.write(put_xcom, XComRow(run, "a", 0, "return_value", b"[2]", NOW))
+    await database.write(put_xcom, XComRow(run, "a", 0, "other", b"null", NOW))
     everything = await database.read(get_xcoms, run)
     assert [(value.task_id, value.map_index) for value in everything] == [("a", 0), ("a", 1), ("b", -1)]
     assert [msgspec.json.decode(value.value) for value in everything] == [[2], 1, {"x": "€"}]
@@ -211,16 +211,16 @@ async def test_xcoms_are_found_by_key_task_and_index_and_overwritten(database):
     await database.write(delete_xcoms, run, "a", 0)
     assert await database.read(list_xcoms, run, "a", 0) == []
     with pytest.raises(StoreError, match="XCom key has 1 to 512 characters"):
-        await database.write(put_xcom, XComValue(run, "a", 0, "k" * 513, b"1", NOW))
+        await database.write(put_xcom, XComRow(run, "a", 0, "k" * 513, b"1", NOW))
 
 
 async def test_a_try_stores_values_until_its_task_goes_on_without_it(database):
     run = await database.write(insert_run, new_run())
     await database.write(apply, Batch(0, new_tasks=[task(run, "a", "running", token="present")]))
     for value in (b"1", b"2"):
-        await database.write(put_xcom_of_try, XComValue(run, "a", -1, "k", value, NOW), "present")
+        await database.write(put_xcom_of_try, XComRow(run, "a", -1, "k", value, NOW), "present")
     with pytest.raises(StoreError, match="goes on without this try"):
-        await database.write(put_xcom_of_try, XComValue(run, "a", -1, "k", b"3", NOW), "earlier")
+        await database.write(put_xcom_of_try, XComRow(run, "a", -1, "k", b"3", NOW), "earlier")
     assert await database.read(list_xcoms, run, "a", -1) == [("k", 2, NOW)]
 
 

@@ -9,7 +9,7 @@ from asynsched.states import DagRunState
 from asynsched.store.runs.dag_runs import get_run, insert_run
 from asynsched.store.runs.pools import OwnUse, SlotClaim, set_pool, settle_slots
 from asynsched.store.runs.task_instances import load_task_instances
-from asynsched.store.runs.transitions import Batch, RunRow, Stale, apply, apply_at_once
+from asynsched.store.runs.transitions import Batch, RunWrite, Stale, apply, apply_at_once
 from asynsched.store.schema import dag_run, task_instance
 from tests.store.test_runs import NOW, new_run, task
 
@@ -80,7 +80,7 @@ async def test_instances_are_written_at_once_only_while_signed_pools_have_room(d
     await slots.take(ONE, {})
     await slots.take(OTHER, None)
 
-    async def at_once(before: str, state: str, epoch: int = ONE, runs: Sequence[RunRow] = (), **needed: int) -> bool:
+    async def at_once(before: str, state: str, epoch: int = ONE, runs: Sequence[RunWrite] = (), **needed: int) -> bool:
         row = task(run, "t1", state, before_state=before, pool="narrow")
         batch = Batch(lease_epoch=epoch, tasks=[row], runs=list(runs))
         is_written = await database.write_at_once(apply_at_once, batch, needed)
@@ -93,7 +93,7 @@ async def test_instances_are_written_at_once_only_while_signed_pools_have_room(d
     assert not await at_once("queued", "running", narrow=4)
     assert not await at_once("queued", "running", epoch=OTHER, narrow=3)
     assert not await at_once("queued", "running", narrow=3, missing=1)
-    end = RunRow(run, "queued", 0, "success", "", NOW, NOW, None, "me", ONE, NOW)
+    end = RunWrite(run, "queued", 0, "success", "", NOW, NOW, None, "me", ONE, NOW)
     assert not await at_once("queued", "running", narrow=4, runs=[end])
     assert (await database.read(get_run, "d", "r1")).state == "queued", "with its tasks, a run is left as it is"
     assert await at_once("queued", "running", narrow=3)
@@ -119,7 +119,7 @@ async def test_a_run_ends_with_its_last_tasks_only_if_all_are_as_expected(databa
     before = await database.read(get_run, "d", "r1")
     batch = Batch(
         ONE, tasks=[task(run, name, "success", before_state="running") for name in "ab"],
-        runs=[RunRow(run, "running", ONE, "success", "", NOW, NOW, None, "me", ONE, NOW)],
+        runs=[RunWrite(run, "running", ONE, "success", "", NOW, NOW, None, "me", ONE, NOW)],
     )  # fmt: skip
     is_written = await database.write_at_once(apply_at_once, batch, {})
     assert is_written == (database.is_shared and meanwhile == "SELECT 1")

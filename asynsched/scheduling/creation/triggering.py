@@ -182,7 +182,7 @@ def _free_run_id(conn: Connection, dag_id: str, instant: datetime) -> str:
     return found
 
 
-class WantedRun(msgspec.Struct, frozen=True):
+class RequestedRun(msgspec.Struct, frozen=True):
     """A task's request for a run."""
 
     dag_id: str
@@ -207,7 +207,7 @@ class RunsByTasks:
         """Return the result: its `status` is `created`, `exists` or `paused`."""
         while True:
             try:
-                wanted = msgspec.convert(request.arguments, WantedRun)
+                wanted = msgspec.convert(request.arguments, RequestedRun)
                 value = await self._trigger(wanted, ready.launch)
             except StoreUnavailable:
                 await self.clock.sleep(RETRY_DELAY)
@@ -218,7 +218,7 @@ class RunsByTasks:
             else:
                 return Reply(request.token, request.request_id, value=value)
 
-    async def _trigger(self, wanted: WantedRun, launch: Launch) -> dict[str, Any]:
+    async def _trigger(self, wanted: RequestedRun, launch: Launch) -> dict[str, Any]:
         own = launch.run
         actor = f"task {own.dag_id} {own.run_id} {launch.task_id} {launch.token}"
         known = await self.database.read(_known, wanted, actor, own.started_at or own.run_after)
@@ -244,7 +244,7 @@ class RunsByTasks:
         return {"status": "created", "run_id": key.run_id}
 
 
-def _known(conn: Connection, wanted: WantedRun, actor: str, since: datetime) -> dict[str, Any] | None:
+def _known(conn: Connection, wanted: RequestedRun, actor: str, since: datetime) -> dict[str, Any] | None:
     """Return the result if no run must be created: the DAG is paused, or an earlier scheduler has created the run."""
     dag = get_dag(conn, wanted.dag_id)
     if wanted.fail_when_paused and dag is not None and dag.is_paused:
@@ -255,7 +255,7 @@ def _known(conn: Connection, wanted: WantedRun, actor: str, since: datetime) -> 
     return None
 
 
-def _clear(conn: Connection, wanted: WantedRun, actor: str, now: datetime) -> DagRunKey:
+def _clear(conn: Connection, wanted: RequestedRun, actor: str, now: datetime) -> DagRunKey:
     """Clear the existing run, so that it runs again, and return its key."""
     run = get_run(conn, wanted.dag_id, wanted.run_id) if wanted.run_id else None
     if run is None and wanted.logical_date is not None:

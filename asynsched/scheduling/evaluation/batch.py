@@ -23,7 +23,15 @@ from asynsched.scheduling.evaluation.run import ActiveRun, ActiveTask
 from asynsched.scheduling.rules.run_end import RunStop
 from asynsched.states import FINISHED_RUN_STATES, TaskInstanceState
 from asynsched.store.assets import AssetEventRow
-from asynsched.store.runs.transitions import Batch, ExpandedRow, ForgottenRow, RunRow, TaskRow, TaskRowKey, XComRow
+from asynsched.store.runs.transitions import (
+    Batch,
+    ExpandedWrite,
+    RunWrite,
+    TaskRowKey,
+    TaskWrite,
+    XComDeletion,
+    XComWrite,
+)
 from asynsched.store.schema import CallbackRequest, HistoryRow
 
 BATCHING_DELAY = timedelta(milliseconds=20)
@@ -44,10 +52,10 @@ class PendingBatch:
     lease_epoch: int
     tasks: dict[int, ActiveTask] = field(default_factory=dict)
     runs: dict[int, ActiveRun] = field(default_factory=dict)
-    expanded: list[ExpandedRow] = field(default_factory=list)
+    expanded: list[ExpandedWrite] = field(default_factory=list)
     history: list[HistoryRow] = field(default_factory=list)
-    forgotten: list[ForgottenRow] = field(default_factory=list)
-    xcoms: list[XComRow] = field(default_factory=list)
+    forgotten: list[XComDeletion] = field(default_factory=list)
+    xcoms: list[XComWrite] = field(default_factory=list)
     callbacks: list[CallbackRequest] = field(default_factory=list)
     asset_events: list[AssetEventRow] = field(default_factory=list)
     granted: list[ActiveTask] = field(default_factory=list)
@@ -93,18 +101,18 @@ class PendingBatch:
         if (gone := change.gone) is not None:
             self.tasks.pop(id(gone), None)
             if gone.is_stored:
-                self.expanded.append(ExpandedRow(gone.run.id, gone.task_id, gone.map_index, gone.stored_state))
+                self.expanded.append(ExpandedWrite(gone.run.id, gone.task_id, gone.map_index, gone.stored_state))
 
     def _add(self, row: Row) -> None:
         match row:
             case HistoryRow():
                 self.history.append(row)
-            case ForgottenRow(run_id, task_id, map_index):
+            case XComDeletion(run_id, task_id, map_index):
                 # No XCom of the task instance remains, neither those gathered here nor those in the database.
                 key = (run_id, task_id, map_index)
                 self.xcoms = [xcom for xcom in self.xcoms if (xcom.dag_run_id, xcom.task_id, xcom.map_index) != key]
                 self.forgotten.append(row)
-            case XComRow():
+            case XComWrite():
                 self.xcoms.append(row)
             case CallbackRequest():
                 self.callbacks.append(row)
@@ -143,12 +151,12 @@ class PendingBatch:
         """When the delay ends; None when nothing is delayed."""
         return None if self.held_since is None else self.held_since + BATCHING_DELAY
 
-    def task_rows(self) -> Iterator[tuple[ActiveTask, TaskRow]]:
+    def task_rows(self) -> Iterator[tuple[ActiveTask, TaskWrite]]:
         """Yield the changed task instances with their rows, in key order."""
         for task in sorted(self.tasks.values(), key=lambda task: (task.run.id, task.task_id, task.map_index)):
             yield task, _task_row(task)
 
-    def batch(self, task_rows: Iterable[tuple[ActiveTask, TaskRow]] | None = None) -> Batch:
+    def batch(self, task_rows: Iterable[tuple[ActiveTask, TaskWrite]] | None = None) -> Batch:
         """Return the rows to write, in key order; pass `task_rows` if they were made before."""
         rows = list(self.task_rows() if task_rows is None else task_rows)
         return Batch(
@@ -186,15 +194,15 @@ class PendingBatch:
             gathered.clear()
         self.held_since = None
 
-    def _run_row(self, run: ActiveRun) -> RunRow:
-        return RunRow(
+    def _run_row(self, run: ActiveRun) -> RunWrite:
+        return RunWrite(
             run.id, run.stored_state, run.stored_epoch, run.state, run.reason, run.started_at, run.ended_at,
             run.version_id, self.scheduler_id, self.lease_epoch, run.queued_at, _json(run.stop),
         )  # fmt: skip
 
 
-def _task_row(task: ActiveTask) -> TaskRow:
-    return TaskRow(
+def _task_row(task: ActiveTask) -> TaskWrite:
+    return TaskWrite(
         task.run.id, task.task_id, task.map_index, task.stored_state, task.stored_try, task.state, task.reason,
         task.try_number, task.max_tries, task.machine_kills, task.token, task.scheduled_at, task.queued_at,
         task.started_at, task.ended_at, task.next_try_at, task.rendered_map_index, task.result_length,

@@ -13,13 +13,13 @@ from asynsched.scheduling.rules.run_end import RunStop
 from asynsched.scheduling.rules.try_end import TryOutcome
 from asynsched.states import SLOT_TASK_STATES, TIMED_TASK_STATES, DagRunState, TaskInstanceState
 from asynsched.store.assets import AssetEventRow
-from asynsched.store.runs.transitions import ForgottenRow, XComRow
+from asynsched.store.runs.transitions import XComDeletion, XComWrite
 from asynsched.store.schema import CallbackRequest, HistoryRow
 
 if TYPE_CHECKING:
     from asynsched.scheduling.evaluation.run import ActiveRun, ActiveTask
 
-Row = HistoryRow | ForgottenRow | XComRow | CallbackRequest | AssetEventRow
+Row = HistoryRow | XComDeletion | XComWrite | CallbackRequest | AssetEventRow
 """The rows written in the transaction that stores a change."""
 NOTHING, PLACE, SLOTS, TIMER, TRIGGER = range(5)
 HOLDS: dict[TaskInstanceState | None, int] = (

@@ -39,7 +39,7 @@ from asynsched.scheduling.rules.verdict import MET, Verdict
 from asynsched.states import FINISHED_TASK_STATES, SLOT_TASK_STATES, DagRunState
 from asynsched.states import TaskInstanceState as State
 from asynsched.store.assets import AssetEventRow
-from asynsched.store.runs.transitions import ForgottenRow, XComRow
+from asynsched.store.runs.transitions import XComDeletion, XComWrite
 from asynsched.store.schema import CallbackRequest, HistoryRow
 
 SKIPMIXIN_KEY = "skipmixin_key"
@@ -264,7 +264,7 @@ def of_trigger(
     ended = _end_of(outcome, now)
     if ended is None:
         return [ready(task, obstacle, now, deferral=StoredDeferral(task.deferral.deferral, outcome))]
-    rows = tuple(XComRow(*_row_key(task), name, _json(value), now) for name, value in outcome.xcoms.items())
+    rows = tuple(XComWrite(*_row_key(task), name, _json(value), now) for name, value in outcome.xcoms.items())
     # The try ends here, without the process that would have counted it.
     first, *others = of_end(task, ended, now, max_machine_kills, task.try_number + 1)
     assert isinstance(first, TaskChange)
@@ -294,7 +294,7 @@ def _restart(task: ActiveTask, event: Ended) -> TaskChange:
     started_at = task.started_at or event.started_at
     history = _history(task, task.try_number, task.reason, started_at=started_at, ended_at=event.ended_at)
     values: dict[str, Any] = dict.fromkeys(EMPTIED_BY_CLEAR) | {"skips": frozenset()}
-    return _change(task, None, rows=(history, ForgottenRow(*_row_key(task))), **values)
+    return _change(task, None, rows=(history, XComDeletion(*_row_key(task))), **values)
 
 
 def _end(task: ActiveTask, result: TryResult, skips: Skips | None, now: datetime) -> TaskChange:
@@ -331,7 +331,7 @@ def _rows_of_end(
         times = {"started_at": values["started_at"], "ended_at": values["ended_at"]}
         yield _history(task, number, outcome.reason, **times)
     if outcome.state is State.SUCCESS and event.return_value:
-        yield XComRow(*key, "return_value", bytes(event.return_value).decode(), now)
+        yield XComWrite(*key, "return_value", bytes(event.return_value).decode(), now)
     if outcome.state is State.SUCCESS and task.task.outlets:
         for ordinal, update in enumerate(updates_of(task.task.outlets, event.outlet_events)):
             yield AssetEventRow(
@@ -346,7 +346,7 @@ def _rows_of_end(
             event=outcome.callback, reason=outcome.reason, created_at=now, caused_by=_json(about),
         )  # fmt: skip
     if skips is not None:
-        yield XComRow(*key, SKIPMIXIN_KEY, _json({"skipped": sorted(skips.task_ids)}), now)
+        yield XComWrite(*key, SKIPMIXIN_KEY, _json({"skipped": sorted(skips.task_ids)}), now)
 
 
 def _left_out(task: ActiveTask, skips: Skips, now: datetime) -> list[TaskChange]:

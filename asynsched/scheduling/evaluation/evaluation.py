@@ -44,7 +44,7 @@ from asynsched.timers import Timers
 Message = TryUnwanted | TriggerWanted | TriggerUnwanted
 
 
-class Tries:
+class AwaitedTries:
     """The task instance or run that waits for the end of each try, by the try's token.
 
     A token is *awaited* by a task instance that is queued, running or restarting; *deferred* while a trigger works for
@@ -274,7 +274,7 @@ class Evaluation:
         self.pending = pending
         self._new_token = new_token
         self._max_machine_kills = max_machine_kills
-        self.tries = Tries()
+        self.tries = AwaitedTries()
         self._timers: Timers[datetime, TaskInstanceKey | DagRunKey] = Timers()
         """When the next try of a task instance, the timeout of a deferral, or that of a run is due."""
         self._past = PastLinks(self.runs)

@@ -48,7 +48,7 @@ from asynsched.store.runs.requests import (
 )
 from asynsched.store.runs.row_locks import lock_runs, lock_tasks
 from asynsched.store.runs.task_instances import load_task_instances, numbers_of_tries
-from asynsched.store.runs.transitions import Batch, ForgottenRow, RunRow, TaskRow, apply
+from asynsched.store.runs.transitions import Batch, RunWrite, TaskWrite, XComDeletion, apply
 from asynsched.store.schedulers import notify
 from asynsched.store.schema import DagRunRow, HistoryRow, TaskInstanceRow, task_instance
 
@@ -79,9 +79,9 @@ class RunEdit:
     version_id: int | None
     now: datetime
     named: list[TaskInstanceRow] = field(default_factory=list)
-    tasks: list[TaskRow] = field(default_factory=list)
+    tasks: list[TaskWrite] = field(default_factory=list)
     history: list[HistoryRow] = field(default_factory=list)
-    forgotten: list[ForgottenRow] = field(default_factory=list)
+    forgotten: list[XComDeletion] = field(default_factory=list)
     new_state: DagRunState | None = None
     reason: str = ""
     goes_on: bool = False
@@ -106,7 +106,7 @@ class RunEdit:
         )
         max_tries = max(row.max_tries, n_tries) if task is None else n_tries + task.retries
         self.goes_on = True
-        self.forgotten.append(ForgottenRow(row.dag_run_id, row.task_id, row.map_index))
+        self.forgotten.append(XComDeletion(row.dag_run_id, row.task_id, row.map_index))
         if clearing.keeps_try(state) and row.token is not None:
             self.history.append(HistoryRow(**(in_common(HistoryRow, row) | {"id": 0, "try_number": n_tries})))
         cleared = {"max_tries": max_tries, "machine_kills": 0, "ignored_dependencies": ignored}
@@ -126,7 +126,7 @@ class RunEdit:
         if state is not before:
             check_task_transition(before, state)
         told = {"before_state": row.state, "before_try": row.try_number, "state": state, "reason": reason}
-        self.tasks.append(TaskRow(**(in_common(TaskRow, row) | told | changes)))
+        self.tasks.append(TaskWrite(**(in_common(TaskWrite, row) | told | changes)))
 
     # Changes of the run
 
@@ -141,12 +141,12 @@ class RunEdit:
         is_let_go = self.goes_on and self.run.stop is not None
         return self.new_state is not None or self.version_id != self.run.version_id or is_let_go
 
-    def _run_row(self) -> RunRow:
+    def _run_row(self) -> RunWrite:
         run, state = self.run, self.new_state or DagRunState(self.run.state)
         if state != run.state:
             check_run_transition(DagRunState(run.state), state)
         begins_anew = self.new_state is DagRunState.QUEUED
-        return RunRow(
+        return RunWrite(
             run.id, run.state, run.lease_epoch, state,
             self.reason if self.new_state is not None else run.reason,
             None if begins_anew else run.started_at,

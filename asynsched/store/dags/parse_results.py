@@ -81,7 +81,7 @@ class StoredReport(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Stored:
+class StoredFile:
     """A file as it is stored now. `row` is None when it is gone."""
 
     path: str
@@ -103,7 +103,7 @@ MOST_BYTES = 1 << 20
 
 def store_outcomes(
     conn: Connection, outcomes: Sequence[Outcome], *, now: datetime, defaults: DagDefaults, may_be_stored: bool = False
-) -> list[Stored]:
+) -> list[StoredFile]:
     """Store outcomes, each of another file.
 
     An outcome of a parse under a claim that another scheduler has taken meanwhile is not stored, and is missing in the
@@ -116,7 +116,7 @@ def store_outcomes(
     held: set[str] = set()
     for scheduler_id in {outcome.claimed_by for outcome in outcomes if outcome.claimed_by is not None}:
         held |= files.drop_claims(conn, [one.path for one in outcomes if one.claimed_by == scheduler_id], scheduler_id)
-    stored: list[Stored] = []
+    stored: list[StoredFile] = []
     for found in _portions(outcomes):
         known = _read(conn, found)
         stored += _write(conn, decide(found, held, known, now, defaults, may_be_stored=may_be_stored), now)
@@ -406,7 +406,7 @@ def _values(path: str, parsed: ParsedDag, now: datetime, defaults: DagDefaults) 
 _UPDATE = sa.update(dag).where(dag.c.dag_id == sa.bindparam("key"))
 
 
-def _write(conn: Connection, changes: Sequence[FileChange], now: datetime) -> list[Stored]:
+def _write(conn: Connection, changes: Sequence[FileChange], now: datetime) -> list[StoredFile]:
     """Store changes, each kind of them for all files. A DAG that moves leaves first."""
     put_sources(conn, {content_hash: text for change in changes for content_hash, text in change.sources.items()})
     dags = sorted((one for change in changes for one in change.dags), key=lambda one: one.dag.dag_id)
@@ -441,10 +441,10 @@ def _updated(change: DagChange, ids: dict[str, int]) -> dict[str, Any]:
     return {"key": change.dag.dag_id, "version_id": ids.get(change.dag.dag_id, change.before.version_id), **values}
 
 
-def _stored(change: FileChange, contested: Sequence[tuple[str, str]]) -> Stored:
+def _stored(change: FileChange, contested: Sequence[tuple[str, str]]) -> StoredFile:
     new = tuple(one.dag.dag_id for one in change.dags if one.before is None)
     changed = tuple(one.dag.dag_id for one in change.dags if one.before is not None)
     others = sorted({path for dag_id, path in contested if dag_id in change.removed and path != change.path})
-    return Stored(
+    return StoredFile(
         change.path, StoredReport(new, changed, change.removed, tuple(others)), change.row, tuple(change.errors)
     )

@@ -27,7 +27,7 @@ TaskRowKey = tuple[int, str, int]
 """dag_run_id, task_id, map_index"""
 
 
-class TaskRow(Struct, frozen=True):
+class TaskWrite(Struct, frozen=True):
     """The new values of a TaskInstance, written if its row still has the state and the try number from before."""
 
     dag_run_id: int
@@ -57,7 +57,7 @@ class TaskRow(Struct, frozen=True):
     ignored_dependencies: str | None = None
 
 
-class ExpandedRow(Struct, frozen=True):
+class ExpandedWrite(Struct, frozen=True):
     """A TaskInstance that its mapped instances replace, if it still has the state from before."""
 
     dag_run_id: int
@@ -66,7 +66,7 @@ class ExpandedRow(Struct, frozen=True):
     before_state: str | None
 
 
-class RunRow(Struct, frozen=True):
+class RunWrite(Struct, frozen=True):
     """The new values of a DagRun, written if its row still has the state and the lease epoch from before.
 
     `stop`: JSON of the RunStop of a run that is being stopped, or was.
@@ -86,7 +86,7 @@ class RunRow(Struct, frozen=True):
     stop: str | None = None
 
 
-class ForgottenRow(Struct, frozen=True):
+class XComDeletion(Struct, frozen=True):
     """A TaskInstance whose XComs are deleted."""
 
     dag_run_id: int
@@ -94,7 +94,7 @@ class ForgottenRow(Struct, frozen=True):
     map_index: int
 
 
-class XComRow(Struct, frozen=True):
+class XComWrite(Struct, frozen=True):
     """A task's return value or decision; `value` is JSON."""
 
     dag_run_id: int
@@ -109,13 +109,13 @@ class Batch(Struct, frozen=True):
     """The changes of one moment, made by one scheduler under one lease."""
 
     lease_epoch: int
-    runs: list[RunRow] = []
-    expanded: list[ExpandedRow] = []
-    new_tasks: list[TaskRow] = []
-    tasks: list[TaskRow] = []
+    runs: list[RunWrite] = []
+    expanded: list[ExpandedWrite] = []
+    new_tasks: list[TaskWrite] = []
+    tasks: list[TaskWrite] = []
     history: list[HistoryRow] = []
-    forgotten: list[ForgottenRow] = []
-    xcoms: list[XComRow] = []
+    forgotten: list[XComDeletion] = []
+    xcoms: list[XComWrite] = []
     callbacks: list[CallbackRequest] = []
     asset_events: list[AssetEventRow] = []
 
@@ -173,8 +173,8 @@ def _with_runs(update_tasks: str) -> str:
     The runs of all task instances are locked first, in their order, as every transaction does that has to do with runs.
     `update_tasks` ends the statement that is begun here; it changes nothing unless `_RUNS_ARE_SAME`.
     """
-    tasks = rows_of(TaskRow, "postgresql")
-    runs = rows_of(RunRow, "postgresql", "runs")
+    tasks = rows_of(TaskWrite, "postgresql")
+    runs = rows_of(RunWrite, "postgresql", "runs")
     return (
         f"{_signed('postgresql')}, locked AS MATERIALIZED (SELECT t.id, t.state, t.lease_epoch FROM"  # noqa: S608 - ours
         f" (SELECT dag_run_id AS id FROM {tasks} AS a UNION SELECT id FROM {runs} AS b ORDER BY id) AS v"
@@ -182,7 +182,7 @@ def _with_runs(update_tasks: str) -> str:
         ", same_runs AS MATERIALIZED"
         f" (SELECT v.* FROM {runs} AS v JOIN locked AS t ON t.id = v.id WHERE {_RUN_IS_SAME})"
         f", written AS ({update_tasks})"
-        f", ended AS (UPDATE dag_run AS t SET {assignments(RunRow, ('id',))} FROM same_runs AS v"
+        f", ended AS (UPDATE dag_run AS t SET {assignments(RunWrite, ('id',))} FROM same_runs AS v"
         f" WHERE t.id = v.id AND {_ARE_ALL_WRITTEN} RETURNING t.id) SELECT id FROM ended"
     )
 
@@ -195,26 +195,26 @@ def _statements(dialect: str) -> dict[str, TextClause]:
     same_state = "IS" if dialect == "sqlite" else "IS NOT DISTINCT FROM"
     before = frozenset({"before_state", "before_try"})
     same_task = f"t.state {same_state} v.before_state AND t.try_number = v.before_try AND t.lease_epoch = :epoch"
-    forgotten = rows_of(ForgottenRow, dialect)
-    expanded = rows_of(ExpandedRow, dialect)
+    forgotten = rows_of(XComDeletion, dialect)
+    expanded = rows_of(ExpandedWrite, dialect)
     statements = {
         "insert_tasks": insert_of(
-            "task_instance", TaskRow, dialect, skip=before, extra={"lease_epoch": ":epoch"}, conflict="DO NOTHING"
+            "task_instance", TaskWrite, dialect, skip=before, extra={"lease_epoch": ":epoch"}, conflict="DO NOTHING"
         ),
         "insert_history": insert_of("task_instance_history", HistoryRow, dialect, conflict="DO NOTHING"),
         "delete_xcoms": "DELETE FROM xcom WHERE (dag_run_id, task_id, map_index) IN"  # noqa: S608 - names of our own
         f" (SELECT v.dag_run_id, v.task_id, v.map_index FROM {forgotten} AS v)",
         "upsert_xcoms": insert_of(
-            "xcom", XComRow, dialect,
+            "xcom", XComWrite, dialect,
             conflict="(dag_run_id, task_id, map_index, key) DO UPDATE SET value = excluded.value,"
             " created_at = excluded.created_at",
         ),
         "insert_callbacks": insert_of("callback_request", CallbackRequest, dialect, conflict="DO NOTHING"),
         "update_tasks": update_of(
-            "task_instance", TaskRow, dialect, keys=("dag_run_id", "task_id", "map_index"), guard=same_task
+            "task_instance", TaskWrite, dialect, keys=("dag_run_id", "task_id", "map_index"), guard=same_task
         ),
         "update_tasks_at_once": update_of(
-            "task_instance", TaskRow, dialect, keys=("dag_run_id", "task_id", "map_index"),
+            "task_instance", TaskWrite, dialect, keys=("dag_run_id", "task_id", "map_index"),
             guard=f"{same_task} AND {_ARE_ALL_SIGNED}", given=_signed(dialect),
         ),
         "delete_expanded": "DELETE FROM task_instance WHERE id IN (SELECT t.id"  # noqa: S608 - as above
@@ -222,12 +222,12 @@ def _statements(dialect: str) -> dict[str, TextClause]:
         f" WHERE t.state {same_state} v.before_state AND t.lease_epoch = :epoch{in_order})",
         "find_expanded": "SELECT t.dag_run_id, t.task_id, t.map_index"  # noqa: S608 - as above
         f" FROM {expanded} AS v JOIN task_instance AS t ON {_SAME_TASK}",
-        "update_runs": update_of("dag_run", RunRow, dialect, keys=("id",), guard=_RUN_IS_SAME),
+        "update_runs": update_of("dag_run", RunWrite, dialect, keys=("id",), guard=_RUN_IS_SAME),
     }  # fmt: skip
     if dialect == "postgresql":
         statements["update_runs_at_once"] = _with_runs(
             update_of(
-                "task_instance", TaskRow, dialect, keys=("dag_run_id", "task_id", "map_index"),
+                "task_instance", TaskWrite, dialect, keys=("dag_run_id", "task_id", "map_index"),
                 guard=f"{same_task} AND {_ARE_ALL_SIGNED} AND {_RUNS_ARE_SAME}",
             )
         )  # fmt: skip
@@ -254,7 +254,7 @@ def apply(conn: Connection, batch: Batch) -> Stale:
 
     written = {_key(row) for row in batch.tasks} - tasks
 
-    def is_valid(row: HistoryRow | ForgottenRow | TaskRow | XComRow | CallbackRequest | AssetEventRow) -> bool:
+    def is_valid(row: HistoryRow | XComDeletion | TaskWrite | XComWrite | CallbackRequest | AssetEventRow) -> bool:
         return _key(row) in written or (row.dag_run_id not in runs and _key(row) not in tasks)
 
     for statement, rows in (
@@ -303,11 +303,11 @@ def take_for_begun(conn: Connection, run_row_ids: Sequence[int]) -> None:
         conn.execute(taken.values(state=TaskInstanceState.RUNNING))
 
 
-def _key(row: TaskRow | HistoryRow | ForgottenRow | XComRow | CallbackRequest | AssetEventRow) -> TaskRowKey:
+def _key(row: TaskWrite | HistoryRow | XComDeletion | XComWrite | CallbackRequest | AssetEventRow) -> TaskRowKey:
     return (row.dag_run_id, row.task_id, row.map_index)
 
 
-def _encrypted(conn: Connection, rows: list[TaskRow]) -> list[TaskRow]:
+def _encrypted(conn: Connection, rows: list[TaskWrite]) -> list[TaskWrite]:
     """Return the rows with the deferrals as they are stored: the arguments of triggers may be secrets."""
     if all(row.deferral is None for row in rows):
         return rows
@@ -315,7 +315,7 @@ def _encrypted(conn: Connection, rows: list[TaskRow]) -> list[TaskRow]:
     return [row if row.deferral is None else replace(row, deferral=cipher.encrypt(row.deferral)) for row in rows]
 
 
-def _update_tasks(conn: Connection, rows: list[TaskRow], epoch: int) -> set[TaskRowKey]:
+def _update_tasks(conn: Connection, rows: list[TaskWrite], epoch: int) -> set[TaskRowKey]:
     if not rows:
         return set()
     updated = {(key[0], key[1], key[2]) for key in _execute(conn, "update_tasks", rows, epoch)}
@@ -323,7 +323,7 @@ def _update_tasks(conn: Connection, rows: list[TaskRow], epoch: int) -> set[Task
     return {_key(row) for row in missing if not _is_applied(conn, row, epoch)}
 
 
-def _delete_expanded(conn: Connection, rows: list[ExpandedRow], epoch: int) -> set[TaskRowKey]:
+def _delete_expanded(conn: Connection, rows: list[ExpandedWrite], epoch: int) -> set[TaskRowKey]:
     """Delete the unexpanded task instances; one that is still there was changed elsewhere."""
     if not rows:
         return set()
@@ -331,7 +331,7 @@ def _delete_expanded(conn: Connection, rows: list[ExpandedRow], epoch: int) -> s
     return {(key[0], key[1], key[2]) for key in _execute(conn, "find_expanded", rows)}
 
 
-def _update_runs(conn: Connection, rows: list[RunRow]) -> set[int]:
+def _update_runs(conn: Connection, rows: list[RunWrite]) -> set[int]:
     if not rows:
         return set()
     # Sorted, for more than one statement takes may wait for another such batch in the middle.
@@ -360,14 +360,14 @@ def _lock_runs(conn: Connection, batch: Batch) -> set[int]:
     return {run_id for run_id in getting if owners.get(run_id) != batch.lease_epoch}
 
 
-def _is_applied(conn: Connection, row: TaskRow, epoch: int) -> bool:
+def _is_applied(conn: Connection, row: TaskWrite, epoch: int) -> bool:
     names = ("dag_run_id", "task_id", "map_index", "state", "try_number", "token")
     same = (task_instance.c[name] == getattr(row, name) for name in names)
     query = select(task_instance.c.id).where(*same, task_instance.c.lease_epoch == epoch)
     return conn.scalar(query) is not None
 
 
-def _run_is_applied(conn: Connection, row: RunRow) -> bool:
+def _run_is_applied(conn: Connection, row: RunWrite) -> bool:
     same = (dag_run.c[name] == getattr(row, name) for name in ("id", "state", "lease_epoch"))
     return conn.scalar(select(dag_run.c.id).where(*same)) is not None
 

@@ -10,7 +10,7 @@ from sqlalchemy import Connection
 
 from asynsched.errors import StoreError
 from asynsched.store.rows import MANY_ROWS, check_name, fetch, from_json, if_small, length, n_fitting
-from asynsched.store.schema import XComValue, dag_run, task_instance, xcom
+from asynsched.store.schema import XComRow, dag_run, task_instance, xcom
 from asynsched.store.statements import insert_or_update
 
 LONGEST_KEY = 512
@@ -100,13 +100,13 @@ _OF_TRY = (
 )
 
 
-def put_xcom(conn: Connection, value: XComValue) -> None:
+def put_xcom(conn: Connection, value: XComRow) -> None:
     """Store a value, in place of an earlier one of the same key. Raises StoreError for a bad key."""
     check_name("XCom key", value.key, LONGEST_KEY)
     conn.execute(insert_or_update(conn, xcom), asdict(value))
 
 
-def put_xcom_of_try(conn: Connection, value: XComValue, token: str) -> None:
+def put_xcom_of_try(conn: Connection, value: XComRow, token: str) -> None:
     """Store a value as `put_xcom` does. Raises StoreError also when its task instance goes on without this try."""
     check_name("XCom key", value.key, LONGEST_KEY)
     names = ("run", "task", "index", "name", "content", "at")
@@ -115,10 +115,10 @@ def put_xcom_of_try(conn: Connection, value: XComValue, token: str) -> None:
         raise StoreError("the task instance was cleared, and goes on without this try")
 
 
-def get_xcoms(conn: Connection, dag_run_id: int, *, key: str = "return_value") -> list[XComValue]:
+def get_xcoms(conn: Connection, dag_run_id: int, *, key: str = "return_value") -> list[XComRow]:
     """Return the values of a key in a run, by task and map index."""
     query = sa.select(xcom).where(xcom.c.dag_run_id == dag_run_id, xcom.c.key == key)
-    return fetch(conn, XComValue, query.order_by(xcom.c.task_id, xcom.c.map_index))
+    return fetch(conn, XComRow, query.order_by(xcom.c.task_id, xcom.c.map_index))
 
 
 def some_xcoms(

@@ -16,7 +16,7 @@ from asynsched.protocol.messages import (
     Inventory,
     Kill,
     Launch,
-    Lease,
+    LeaseTerm,
     Reply,
     Request,
     Shutdown,
@@ -123,7 +123,7 @@ class SimulatedKeeper:
         self._check_fence()
         if isinstance(message, Hello):
             self._greet(stream, message)
-        elif isinstance(message, Lease):
+        elif isinstance(message, LeaseTerm):
             self._leased(message.valid_until)
         elif stream is self.connection:
             self._told(message)

@@ -14,7 +14,7 @@ from asynsched.errors import ExecutorError
 from asynsched.executors.local import REFUSAL_PAUSE, KeeperConnection, connect
 from asynsched.lease.expiry import Expiry, takeover_seconds
 from asynsched.protocol.frames import FrameReader, encode_frame
-from asynsched.protocol.messages import PROTOCOL_VERSION, Ended, FromKeeper, Hello, Lease, ToKeeper
+from asynsched.protocol.messages import PROTOCOL_VERSION, Ended, FromKeeper, Hello, LeaseTerm, ToKeeper
 from asynsched.settings import LeaseSettings, Settings
 from sandbox.supervision.lifeline import PATIENCE_SECONDS
 from tests.integration.tries.bench import DEADLINE, Bench
@@ -33,7 +33,9 @@ async def test_a_scheduler_of_an_older_lease_is_refused(bench: Bench, code):
 async def test_a_greeting_without_a_lease_counts_as_a_renewal(bench: Bench, code):
     async with bench.running():
         over = Clock().boottime()
-        hello = Hello(PROTOCOL_VERSION, os.getpid(), "heir", lease_epoch=2, lease=Lease(over, grace=0.0, kill_time=0.0))
+        hello = Hello(
+            PROTOCOL_VERSION, os.getpid(), "heir", lease_epoch=2, lease=LeaseTerm(over, grace=0.0, kill_time=0.0)
+        )
         reader = FrameReader(FromKeeper)
         with connect(bench.home) as heir:
             heir.settimeout(DEADLINE)
@@ -45,7 +47,7 @@ async def test_a_greeting_without_a_lease_counts_as_a_renewal(bench: Bench, code
 
 
 async def test_an_older_keeper_hears_of_the_lease_right_after_the_greeting():
-    lease = Lease(5.0, grace=1.0, kill_time=1.0)
+    lease = LeaseTerm(5.0, grace=1.0, kill_time=1.0)
     ours, theirs = socket.socketpair()
     connection = KeeperConnection(lambda _: None, lambda: None, shares_database=True)
     greeting = asyncio.create_task(connection.greet(ours, "s", 1, lease))

@@ -15,7 +15,7 @@ from asynsched.states import DagRunState, DagRunType
 from asynsched.store.engines.opening import open_inline
 from asynsched.store.runs.dag_runs import insert_run
 from asynsched.store.runs.xcoms import put_xcom
-from asynsched.store.schema import DagRunRow, XComValue, dag_run, task_instance, xcom
+from asynsched.store.schema import DagRunRow, XComRow, dag_run, task_instance, xcom
 from tests.support.runs import NOON
 
 OPERATIONS = sorted(requests._OPERATIONS)
@@ -38,7 +38,7 @@ async def a_run(database: Any, dag_id: str) -> int:
     row_id = await database.write(insert_run, run)
     row = sa.insert(task_instance).values(dag_run_id=row_id, task_id="t", map_index=-1, token="token", pool="narrow")
     await database.write(lambda conn: conn.execute(row))
-    await database.write(put_xcom, XComValue(row_id, "t", -1, "k", b'"as it was"', NOON))
+    await database.write(put_xcom, XComRow(row_id, "t", -1, "k", b'"as it was"', NOON))
     return row_id
 
 

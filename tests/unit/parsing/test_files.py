@@ -7,7 +7,7 @@ import pytest
 from asynsched.errors import InvalidTransition
 from asynsched.parsing.files import Files, Place
 from asynsched.parsing.looks import LookRequest
-from asynsched.store.dags.parse_results import Stored, StoredReport
+from asynsched.store.dags.parse_results import StoredFile, StoredReport
 from asynsched.store.schema import DagFileRow
 from tests.unit.parsing.dispatching import START
 
@@ -26,7 +26,7 @@ def test_what_is_asked_about_a_busy_file_is_kept_until_it_is_stored():
         files.move("a.py", place)
         files.ask(LookRequest("a.py", is_urgent=True))
         assert (asked(files), files.is_hurried("a.py"), files.is_idle) == ([], True, False)
-    files.stored(["a.py"], [Stored("a.py", StoredReport(), row, ())], START)
+    files.stored(["a.py"], [StoredFile("a.py", StoredReport(), row, ())], START)
     assert (asked(files), files.is_idle, files.known.get("a.py")) == (["a.py"], True, row)
 
 

@@ -6,7 +6,7 @@ from structlog.testing import capture_logs
 
 from asynsched.metrics.base import NoMetrics
 from asynsched.parsing.progress import ParseLog
-from asynsched.store.dags.parse_results import Stored, StoredReport
+from asynsched.store.dags.parse_results import StoredFile, StoredReport
 from asynsched.store.schema import DagFileRow, ImportErrorRow
 from tests.unit.parsing.dispatching import START
 
@@ -31,6 +31,6 @@ def test_arguments_without_effect_are_logged_at_a_parse_not_at_a_start():
         log.remember({"dag.py": found})
         log.still_failing("dag.py")
         for _ in range(2):
-            log.stored(Stored("dag.py", StoredReport(), file, found), NoMetrics())
+            log.stored(StoredFile("dag.py", StoredReport(), file, found), NoMetrics())
     told = [line["message"] for line in logs if line["event"] == "file.arguments_ignored"]
     assert told == ["dag.py:3: no_effect"]

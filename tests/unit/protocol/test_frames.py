@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from msgspec import Struct
 
 from asynsched.protocol.frames import DEEPEST, FrameReader, ProtocolError, encode_frame
-from asynsched.protocol.messages import FromKeeper, Hello, Inventory, Kill, Lease, Reply, ToKeeper
+from asynsched.protocol.messages import FromKeeper, Hello, Inventory, Kill, LeaseTerm, Reply, ToKeeper
 
 
 def raw(**fields) -> bytes:
@@ -27,7 +27,7 @@ def test_what_a_later_version_says_is_understood_as_far_as_it_is_known():
     reader = FrameReader(ToKeeper)
     later = raw(type="hello", version=2, pid=7, lease_epoch=3, region="north") + encode_frame(Inspect(1))
     later += raw(type="lease", valid_until=5.0, grace=1.0, zone={"of": ["later"]})
-    assert list(reader.feed(later)) == [Hello(2, 7, lease_epoch=3), Lease(5.0, 1.0)]
+    assert list(reader.feed(later)) == [Hello(2, 7, lease_epoch=3), LeaseTerm(5.0, 1.0)]
 
 
 def test_what_an_earlier_version_leaves_out_has_a_value_that_changes_nothing():
