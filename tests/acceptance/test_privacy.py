@@ -94,10 +94,14 @@ def be_looked_at():
 """
 
 
-@pytest.mark.parametrize(
-    ("module", "options"),
-    [("keeper", "--ready {given}"), ("zygote", "--channel {given} --lifeline {given} --keeper {parent}")],
+KEEPER_OPTIONS = (
+    "--ready {given} --lease-seconds 15 --lease-grace 10 --kill-time 5 --import-timeout 30 --default-timezone UTC"
+    " --airflow ours --airflow-options {{}} --log-bytes 1000"
 )
+ZYGOTE_OPTIONS = "--channel {given} --lifeline {given} --keeper {parent}"
+
+
+@pytest.mark.parametrize(("module", "options"), [("keeper", KEEPER_OPTIONS), ("zygote", ZYGOTE_OPTIONS)])
 def test_processes_hide_memory_and_environment_while_they_warm_up_too(site, module, options):
     ours, theirs = socket.socketpair()
     with ours, theirs:
