@@ -50,7 +50,19 @@ from asynsched.store.schema import (
 from asynsched.store.statements import insert_ignoring
 from asynsched.timetables.asset_condition import AliasForm, AssetCondition, AssetForm, AssetNames
 
-_ALL = sa.select(asset).order_by(asset.c.name, asset.c.uri)
+_ASSETS = sa.select(asset)
+_ALL = _ASSETS.order_by(asset.c.name, asset.c.uri)
+_ALIASES = sa.select(asset_alias.c.id, asset_alias.c.digest)
+_ALIASES_OF_ASSETS = (
+    sa.select(asset_alias_asset.c.asset_id, asset_alias.c.name)
+    .join(asset_alias, asset_alias.c.id == asset_alias_asset.c.alias_id)
+    .order_by(asset_alias.c.name)
+)
+_ALIASES_OF_EVENTS = (
+    sa.select(asset_alias_event.c.event_id, asset_alias.c.name)
+    .join(asset_alias, asset_alias.c.id == asset_alias_event.c.alias_id)
+    .order_by(asset_alias.c.name)
+)
 
 
 def digest_of(kind: str, *names: str) -> str:
@@ -99,7 +111,7 @@ def put_assets(conn: Connection, assets: Iterable[AssetForm], now: datetime, *, 
 
 
 def _by_digest(conn: Connection, digests: Iterable[str]) -> dict[str, AssetRow]:
-    return {row.digest: row for row in fetch_in(conn, AssetRow, sa.select(asset), asset.c.digest, list(digests))}
+    return {row.digest: row for row in fetch_in(conn, AssetRow, _ASSETS, asset.c.digest, list(digests))}
 
 
 def put_aliases(conn: Connection, aliases: Iterable[AliasForm]) -> dict[str, int]:
@@ -108,7 +120,7 @@ def put_aliases(conn: Connection, aliases: Iterable[AliasForm]) -> dict[str, int
     for digest, form in sorted(forms.items()):
         values = {"digest": digest, "name": form.name, "group_name": form.group}
         conn.execute(insert_ignoring(conn, asset_alias), values)
-    rows = select_in(conn, sa.select(asset_alias.c.id, asset_alias.c.digest), asset_alias.c.digest, list(forms))
+    rows = select_in(conn, _ALIASES, asset_alias.c.digest, list(forms))
     return {forms[row.digest].name: row.id for row in rows}
 
 
@@ -142,12 +154,7 @@ def list_assets(conn: Connection) -> list[AssetRow]:
 def aliases_of(conn: Connection, asset_ids: Collection[int]) -> dict[int, list[str]]:
     """Return the names of the aliases that stand for assets, by the assets' row ids."""
     found: dict[int, list[str]] = {asset_id: [] for asset_id in asset_ids}
-    query = (
-        sa.select(asset_alias_asset.c.asset_id, asset_alias.c.name)
-        .join(asset_alias, asset_alias.c.id == asset_alias_asset.c.alias_id)
-        .order_by(asset_alias.c.name)
-    )
-    for row in select_in(conn, query, asset_alias_asset.c.asset_id, sorted(found)):
+    for row in select_in(conn, _ALIASES_OF_ASSETS, asset_alias_asset.c.asset_id, sorted(found)):
         found[row.asset_id].append(row.name)
     return found
 
@@ -403,12 +410,7 @@ def _old(before: datetime) -> sa.Select[Any]:
 
 def _events(conn: Connection, rows: Sequence[Any]) -> list[AssetEvent]:
     aliases: dict[int, list[str]] = {}
-    query = (
-        sa.select(asset_alias_event.c.event_id, asset_alias.c.name)
-        .join(asset_alias, asset_alias.c.id == asset_alias_event.c.alias_id)
-        .order_by(asset_alias.c.name)
-    )
-    for alias in select_in(conn, query, asset_alias_event.c.event_id, [row.id for row in rows]):
+    for alias in select_in(conn, _ALIASES_OF_EVENTS, asset_alias_event.c.event_id, [row.id for row in rows]):
         aliases.setdefault(alias.event_id, []).append(alias.name)
     return [as_struct(AssetEvent, row, aliases=aliases.get(row.id, [])) for row in rows]
 
@@ -471,6 +473,19 @@ _ARRIVED = (
 )
 
 
+_EXAMINED = (
+    sa.update(asset_dag_run_queue)
+    .where(asset_dag_run_queue.c.dag_id == sa.bindparam("of_dag"), ~asset_dag_run_queue.c.is_examined)
+    .values(is_examined=True)
+)
+_UNEXAMINED = (
+    sa.select(asset_dag_run_queue.c.dag_id)
+    .distinct()
+    .where(sa.text("NOT asset_dag_run_queue.is_examined"))
+    .order_by(asset_dag_run_queue.c.dag_id)
+)
+
+
 def queue_event(conn: Connection, event_id: int, name: str, uri: str, aliases: Collection[str]) -> list[str]:
     """Queue an event for each active, unpaused DAG that waits for its asset. Returns their dag_ids."""
     dag_ids = list(conn.scalars(_WAITING, {"digests": waiting_digests(name, uri, aliases)}))
@@ -521,14 +536,12 @@ def drop_surplus(conn: Connection, dag_id: str, arrived: Collection[ArrivedAsset
 
 def mark_examined(conn: Connection, dag_id: str) -> None:
     """Record that the events that wait for a DAG do not suffice for a run."""
-    waiting = (asset_dag_run_queue.c.dag_id == dag_id, ~asset_dag_run_queue.c.is_examined)
-    conn.execute(sa.update(asset_dag_run_queue).where(*waiting).values(is_examined=True))
+    conn.execute(_EXAMINED, {"of_dag": dag_id})
 
 
 def unexamined_dag_ids(conn: Connection) -> list[str]:
     """Return the DAGs with waiting events that no scheduler has examined."""
-    query = sa.select(asset_dag_run_queue.c.dag_id).distinct().where(sa.text("NOT asset_dag_run_queue.is_examined"))
-    return list(conn.scalars(query.order_by(asset_dag_run_queue.c.dag_id)))
+    return list(conn.scalars(_UNEXAMINED))
 
 
 def waiting_dag_ids(conn: Connection, asset_id: int) -> list[str]:

@@ -124,10 +124,15 @@ def fetch_in(
 
 def get_named(conn: Connection, kind: str, column: "sa.Column[Any]", name: str) -> "Row[Any]":
     """Return the row of a name, which `column` holds. Raises NotFound, with the kind and the nearest names."""
-    row = conn.execute(sa.select(column.table).where(column == name)).first()
+    row = conn.execute(_of_name(column), {"name": name}).first()
     if row is None:
         raise NotFound(kind, name, near_names(name, conn.scalars(sa.select(column))))
     return row
+
+
+@lru_cache(maxsize=64)
+def _of_name(column: "sa.Column[Any]") -> "sa.Select[Any]":
+    return sa.select(column.table).where(column == sa.bindparam("name"))
 
 
 def delete_named(conn: Connection, kind: str, column: "sa.Column[Any]", name: str) -> None:

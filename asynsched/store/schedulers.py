@@ -46,6 +46,7 @@ _HOLDS = (
 )
 _HAS_NOT_ENDED = scheduler.c.ended_at.is_(None)
 _ALL = sa.select(scheduler).order_by(scheduler.c.lease_epoch)
+_PEERS = sa.select(scheduler.c.id).where(_HAS_NOT_ENDED, scheduler.c.id != sa.bindparam("key"))
 _LOADS = """
 SELECT r.scheduler_id AS id, count(DISTINCT r.id) AS n_runs, count(t.id) AS n_tasks
 FROM dag_run AS r LEFT JOIN task_instance AS t
@@ -141,7 +142,7 @@ def holds_lease(conn: Connection, scheduler_id: str, lease_epoch: int) -> bool:
 
 def has_peers(conn: Connection, scheduler_id: str) -> bool:
     """Whether there are other schedulers, including any that died unnoticed."""
-    return conn.scalar(sa.select(scheduler.c.id).where(_HAS_NOT_ENDED, scheduler.c.id != scheduler_id)) is not None
+    return conn.scalar(_PEERS, {"key": scheduler_id}) is not None
 
 
 def set_takeover(conn: Connection, scheduler_id: str, seconds: float) -> None:
@@ -209,6 +210,9 @@ LONGEST_PAYLOAD_BYTES = 7999
 """PostgreSQL's limit."""
 
 
+_NOTIFY = sa.text("SELECT pg_notify(:channel, :payload)")
+
+
 def notify(conn: Connection, payload: str) -> None:
     """Notify every scheduler that listens on this database of a change.
 
@@ -218,4 +222,4 @@ def notify(conn: Connection, payload: str) -> None:
         return
     if len(payload.encode()) > LONGEST_PAYLOAD_BYTES:
         payload = ""
-    conn.execute(sa.select(sa.func.pg_notify(CHANNEL, payload)))
+    conn.execute(_NOTIFY, {"channel": CHANNEL, "payload": payload})

@@ -78,20 +78,24 @@ def all_dag_ids(conn: Connection) -> list[str]:
     return list(conn.scalars(sa.select(dag.c.dag_id).order_by(dag.c.dag_id)))
 
 
+_IS_UNEXAMINED = sa.or_(dag.c.last_examined_at.is_(None), dag.c.last_examined_at < dag.c.updated_at)
+_DUE_AT = sa.case((_IS_UNEXAMINED, dag.c.updated_at), else_=dag.c.next_dagrun_create_after)
+_SCHEDULED = (
+    sa.select(dag.c.dag_id, _DUE_AT.label("due_at"))
+    .where(dag.c.is_active, ~dag.c.is_paused, sa.or_(_IS_UNEXAMINED, dag.c.next_dagrun_create_after.is_not(None)))
+    .order_by("due_at", dag.c.dag_id)
+)
+_SCHEDULED_UNTIL = _SCHEDULED.where(sa.bindparam("until", type_=dag.c.updated_at.type) >= _DUE_AT)
+_SET_NEXT = sa.update(dag).where(dag.c.dag_id == sa.bindparam("key"))
+
+
 def scheduled_dag_ids(conn: Connection, until: datetime | None = None) -> list[tuple[str, datetime]]:
     """Return each unpaused DAG with something to examine, and since when or from when, the earliest first.
 
     That is when its next run is due, or when it changed, if no scheduler has examined it since. `until` leaves out
     later ones.
     """
-    is_unexamined = sa.or_(dag.c.last_examined_at.is_(None), dag.c.last_examined_at < dag.c.updated_at)
-    due_at = sa.case((is_unexamined, dag.c.updated_at), else_=dag.c.next_dagrun_create_after)
-    query = (
-        sa.select(dag.c.dag_id, due_at.label("due_at"))
-        .where(dag.c.is_active, ~dag.c.is_paused, sa.or_(is_unexamined, dag.c.next_dagrun_create_after.is_not(None)))
-        .order_by("due_at", dag.c.dag_id)
-    )
-    rows = conn.execute(query if until is None else query.where(due_at <= until))
+    rows = conn.execute(_SCHEDULED) if until is None else conn.execute(_SCHEDULED_UNTIL, {"until": until})
     return [(row.dag_id, row.due_at) for row in rows]
 
 
@@ -112,7 +116,7 @@ def set_next_dagruns(conn: Connection, infos: Mapping[str, DagRunInfo | None], d
         for dag_id, info in sorted(infos.items())
     ]
     if rows:
-        conn.execute(sa.update(dag).where(dag.c.dag_id == sa.bindparam("key")), rows)
+        conn.execute(_SET_NEXT, rows)
 
 
 def pause_active(conn: Connection, dag_id: str, now: datetime) -> bool:
@@ -131,12 +135,12 @@ def _paused(dag_id: str, is_paused: bool, now: datetime) -> sa.Update:
 
 
 _plan = msgspec.json.Decoder(TimetablePlan)
+_PLANS = sa.select(dag.c.dag_id, dag.c.timetable_plan).where(dag.c.timetable_plan.is_not(None))
 
 
 def get_plans(conn: Connection, dag_ids: Sequence[str]) -> dict[str, TimetablePlan]:
     """Return the runs that custom timetables returned, by dag_id, without DAGs that have no such runs."""
-    query = sa.select(dag.c.dag_id, dag.c.timetable_plan).where(dag.c.timetable_plan.is_not(None))
-    rows = select_in(conn, query, dag.c.dag_id, dag_ids)
+    rows = select_in(conn, _PLANS, dag.c.dag_id, dag_ids)
     return {row.dag_id: _plan.decode(row.timetable_plan) for row in rows}
 
 
@@ -159,16 +163,19 @@ class BeforeParse(NamedTuple):
     hashes: dict[str, str]
 
 
+_DAGS_OF_FILES = (
+    sa.select(
+        dag.c.file_path, dag.c.dag_id, dag_version.c.version_hash, dag.c.timetable_plan.is_not(None).label("has_plan")
+    )
+    .join(dag_version, dag_version.c.id == dag.c.version_id, isouter=True)
+    .order_by(dag.c.dag_id)
+)
+
+
 def before_parses(conn: Connection, paths: Sequence[str], now: datetime) -> dict[str, BeforeParse]:
     """Return the input of these files' parses, by path, from the DAGs that they had."""
-    has_plan = dag.c.timetable_plan.is_not(None).label("has_plan")
-    query = (
-        sa.select(dag.c.file_path, dag.c.dag_id, dag_version.c.version_hash, has_plan)
-        .join(dag_version, dag_version.c.id == dag.c.version_id, isouter=True)
-        .order_by(dag.c.dag_id)
-    )
     of_files: dict[str, list[sa.Row[Any]]] = {path: [] for path in paths}
-    for row in select_in(conn, query, dag.c.file_path, paths):
+    for row in select_in(conn, _DAGS_OF_FILES, dag.c.file_path, paths):
         of_files[row.file_path].append(row)
     return {path: _before_parse(conn, rows, now) for path, rows in of_files.items()}
 
@@ -188,6 +195,12 @@ def questions_for_file(conn: Connection, path: str, now: datetime) -> ParseQuest
 
 
 _VERSIONS = sa.select(dag_version)
+_CURRENT = _VERSIONS.join(dag, dag.c.version_id == dag_version.c.id).where(
+    dag.c.dag_id == sa.bindparam("dag_id"), dag.c.is_active
+)
+_SERIALIZED = sa.select(dag_version.c.id, dag_version.c.serialized)
+_SOURCES = sa.select(source)
+_HASHES = sa.select(source.c.content_hash)
 
 
 def get_version(conn: Connection, version_id: int) -> DagVersionRow:
@@ -199,8 +212,7 @@ def get_version(conn: Connection, version_id: int) -> DagVersionRow:
 
 def current_version(conn: Connection, dag_id: str) -> DagVersionRow | None:
     """Return the version of a new run of a DAG; None if the DAG does not exist, or its file is gone."""
-    query = _VERSIONS.join(dag, dag.c.version_id == dag_version.c.id).where(dag.c.dag_id == dag_id, dag.c.is_active)
-    return fetch_one(conn, DagVersionRow, query)
+    return fetch_one(conn, DagVersionRow, _CURRENT, {"dag_id": dag_id})
 
 
 def get_versions(conn: Connection, version_ids: Sequence[int]) -> list[DagVersionRow]:
@@ -210,8 +222,7 @@ def get_versions(conn: Connection, version_ids: Sequence[int]) -> list[DagVersio
 
 def serialized_versions(conn: Connection, version_ids: Sequence[int]) -> dict[int, bytes]:
     """Return the JSON of the DAGs of several versions, by their ids."""
-    query = sa.select(dag_version.c.id, dag_version.c.serialized)
-    return {row.id: row.serialized for row in select_in(conn, query, dag_version.c.id, version_ids)}
+    return {row.id: row.serialized for row in select_in(conn, _SERIALIZED, dag_version.c.id, version_ids)}
 
 
 def latest_version(conn: Connection, dag_id: str) -> DagVersionRow | None:
@@ -245,7 +256,7 @@ def get_source(conn: Connection, content_hash: str) -> str:
 
 def get_sources(conn: Connection, hashes: Sequence[str]) -> dict[str, str]:
     """Return texts by their content hash; unknown ones are left out."""
-    return {row.content_hash: row.text for row in select_in(conn, sa.select(source), source.c.content_hash, hashes)}
+    return {row.content_hash: row.text for row in select_in(conn, _SOURCES, source.c.content_hash, hashes)}
 
 
 _USED = {
@@ -296,5 +307,5 @@ def _is_unused(conn: Connection) -> sa.TextClause:
 
 def unknown_sources(conn: Connection, hashes: Collection[str]) -> set[str]:
     """Return those of the content hashes that are not stored."""
-    query = sa.select(source.c.content_hash)
-    return set(hashes) - {row.content_hash for row in select_in(conn, query, source.c.content_hash, list(hashes))}
+    known = select_in(conn, _HASHES, source.c.content_hash, list(hashes))
+    return set(hashes) - {row.content_hash for row in known}

@@ -136,8 +136,9 @@ def claim_from_the_gone(
     """
     serving = sa.select(scheduler.c.id).where(scheduler.c.ended_at.is_(None), scheduler.c.id.not_in(sorted(silent)))
     may_take = sa.or_(parse_claim.c.scheduler_id == scheduler_id, parse_claim.c.scheduler_id.not_in(serving))
-    take = sa.update(parse_claim).where(may_take).values(scheduler_id=scheduler_id, claimed_at=now)
-    return {path for path in sorted(paths) if conn.execute(take.where(parse_claim.c.path == path)).rowcount}
+    is_it = parse_claim.c.path == sa.bindparam("of_path")
+    take = sa.update(parse_claim).where(is_it, may_take).values(scheduler_id=scheduler_id, claimed_at=now)
+    return {path for path in sorted(paths) if conn.execute(take, {"of_path": path}).rowcount}
 
 
 def drop_claims(conn: Connection, paths: Sequence[str], scheduler_id: str) -> frozenset[str]:

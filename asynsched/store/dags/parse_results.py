@@ -406,6 +406,14 @@ def _values(path: str, parsed: ParsedDag, now: datetime, defaults: DagDefaults) 
 _UPDATE = sa.update(dag).where(dag.c.dag_id == sa.bindparam("key"))
 
 
+_CONTESTED = (
+    sa.select(import_error.c.dag_id, import_error.c.file_path)
+    .distinct()
+    .join(dag, dag.c.dag_id == import_error.c.dag_id)
+    .where(~dag.c.is_active)
+)
+
+
 def _write(conn: Connection, changes: Sequence[FileChange], now: datetime) -> list[StoredFile]:
     """Store changes, each kind of them for all files. A DAG that moves leaves first."""
     put_sources(conn, {content_hash: text for change in changes for content_hash, text in change.sources.items()})
@@ -426,13 +434,7 @@ def _write(conn: Connection, changes: Sequence[FileChange], now: datetime) -> li
     files.replace_errors(
         conn, [change.path for change in changes], [row for change in changes for row in change.errors]
     )
-    refused = (
-        sa.select(import_error.c.dag_id, import_error.c.file_path)
-        .distinct()
-        .join(dag, dag.c.dag_id == import_error.c.dag_id)
-        .where(~dag.c.is_active)
-    )
-    contested = [tuple(row) for row in select_in(conn, refused, import_error.c.dag_id, removed)]
+    contested = [tuple(row) for row in select_in(conn, _CONTESTED, import_error.c.dag_id, removed)]
     return [_stored(change, contested) for change in changes]
 
 

@@ -99,6 +99,9 @@ _N_ACTIVE = for_each_dialect(
     )
 )
 _RUNS = sa.select(dag_run)
+_IS_OF_DAG = dag_run.c.dag_id == sa.bindparam("dag_id")
+_ONE = _RUNS.where(_IS_OF_DAG, dag_run.c.run_id == sa.bindparam("run_id"))
+_OF_DATE = _RUNS.where(_IS_OF_DAG, dag_run.c.logical_date == sa.bindparam("date"))
 _NEWEST_FIRST = _RUNS.order_by(dag_run.c.run_after.desc(), dag_run.c.id.desc())
 # From the DAGs, with one look into the index for each, however many runs it has had.
 _NEWEST_SCHEDULED = (
@@ -151,12 +154,12 @@ def end_queued_run(conn: Connection, run_row_id: int, state: DagRunState, reason
 
 def get_run(conn: Connection, dag_id: str, run_id: str) -> DagRunRow | None:
     """Return a run; None if it does not exist."""
-    return fetch_one(conn, DagRunRow, _RUNS.where(dag_run.c.dag_id == dag_id, dag_run.c.run_id == run_id))
+    return fetch_one(conn, DagRunRow, _ONE, {"dag_id": dag_id, "run_id": run_id})
 
 
 def run_of_date(conn: Connection, dag_id: str, logical_date: datetime) -> DagRunRow | None:
     """Return a DAG's run of that logical date; None if it does not exist."""
-    return fetch_one(conn, DagRunRow, _RUNS.where(dag_run.c.dag_id == dag_id, dag_run.c.logical_date == logical_date))
+    return fetch_one(conn, DagRunRow, _OF_DATE, {"dag_id": dag_id, "date": logical_date})
 
 
 def previous_run(

@@ -33,9 +33,24 @@ _HAS_SUCCEEDED_BY_THEN = sa.and_(dag_run.c.state == DagRunState.SUCCESS, dag_run
 _BY_DEADLINE = dag_run.c.id == deadline.c.dag_run_id + 0
 
 
-def _is_pending(epoch: int) -> tuple[sa.ColumnElement[bool] | sa.TextClause, ...]:
-    is_ours = (dag_run.c.state != DagRunState.RUNNING) | (dag_run.c.lease_epoch == epoch)
-    return sa.text("deadline.state = 'pending'"), is_ours
+_IS_PENDING = sa.text("deadline.state = 'pending'")
+_IS_OURS = (dag_run.c.state != DagRunState.RUNNING) | (dag_run.c.lease_epoch == sa.bindparam("epoch"))
+_NEXT = (
+    sa.select(deadline.c.due_at)
+    .join(dag_run, _BY_DEADLINE)
+    .where(_IS_PENDING, _IS_OURS)
+    .order_by(deadline.c.due_at)
+    .limit(1)
+)
+_DUE = (
+    sa.select(deadline, dag_run.c.dag_id, dag_run.c.run_id, _HAS_SUCCEEDED_BY_THEN.label("is_met"))
+    .join(dag_run, _BY_DEADLINE)
+    .where(_IS_PENDING, _IS_OURS, deadline.c.due_at <= sa.bindparam("now"))
+    .order_by(deadline.c.due_at, deadline.c.id)
+    .limit(sa.bindparam("limit"))
+    .with_for_update(of=deadline, skip_locked=True)
+)
+_SETTLE = sa.update(deadline).where(deadline.c.id == sa.bindparam("key")).values(state=sa.bindparam("new_state"))
 
 
 def add_deadlines(conn: Connection, runs: Sequence[tuple[int, DagRunRow, bytes]]) -> None:
@@ -118,8 +133,7 @@ def missed_deadlines(conn: Connection) -> list[MissedDeadline]:
 
 def next_deadline_at(conn: Connection, epoch: int) -> datetime | None:
     """Return when the next pending deadline is due, without those of runs under other epochs; None without one."""
-    query = sa.select(deadline.c.due_at).join(dag_run, _BY_DEADLINE).where(*_is_pending(epoch))
-    due_at: datetime | None = conn.scalar(query.order_by(deadline.c.due_at).limit(1))
+    due_at: datetime | None = conn.scalar(_NEXT, {"epoch": epoch})
     return due_at
 
 
@@ -130,18 +144,9 @@ def settle_due_deadlines(conn: Connection, epoch: int, now: datetime, limit: int
     meets the deadline; one that has failed, or has not ended, misses it, as in Apache Airflow.
     """
     missed = []
-    query = (
-        sa.select(deadline, dag_run.c.dag_id, dag_run.c.run_id, _HAS_SUCCEEDED_BY_THEN.label("is_met"))
-        .join(dag_run, _BY_DEADLINE)
-        .where(*_is_pending(epoch), deadline.c.due_at <= now)
-        .order_by(deadline.c.due_at, deadline.c.id)
-        .limit(limit)
-        .with_for_update(of=deadline, skip_locked=True)
-    )
-    due = conn.execute(query).all()
+    due = conn.execute(_DUE, {"epoch": epoch, "now": now, "limit": limit}).all()
     for row in due:
-        settle = sa.update(deadline).where(deadline.c.id == row.id)
-        conn.execute(settle.values(state="met" if row.is_met else "missed"))
+        conn.execute(_SETTLE, {"key": row.id, "new_state": "met" if row.is_met else "missed"})
         if not row.is_met:
             missed.append(MissedDeadline(row.dag_id, row.run_id, row.name, row.due_at))
             _request_callback(conn, row.dag_run_id, row.number, missed[-1], now)

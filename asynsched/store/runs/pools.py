@@ -68,15 +68,18 @@ def list_pools(conn: Connection) -> list[PoolRow]:
     ]  # fmt: skip
 
 
+_CAPACITIES = sa.select(pool.c.name, pool.c.slots)
+_INCLUDING_DEFERRED = sa.select(pool.c.name).where(pool.c.include_deferred)
+
+
 def pool_capacities(conn: Connection) -> dict[str, int | None]:
     """Return the slots of each pool by name, None for no limit."""
-    rows = conn.execute(sa.select(pool.c.name, pool.c.slots))
-    return {row.name: None if row.slots == UNLIMITED else row.slots for row in rows}
+    return {row.name: None if row.slots == UNLIMITED else row.slots for row in conn.execute(_CAPACITIES)}
 
 
 def pools_including_deferred(conn: Connection) -> frozenset[str]:
     """Return the names of the pools in which deferred task instances take slots."""
-    return frozenset(conn.scalars(sa.select(pool.c.name).where(pool.c.include_deferred)))
+    return frozenset(conn.scalars(_INCLUDING_DEFERRED))
 
 
 def set_pool(conn: Connection, name: str, slots: int, *, description: str = "", include_deferred: bool = False) -> None:

@@ -93,6 +93,7 @@ _OF_BACKFILL = _FIRST_ROWS.where(_A_BACKFILLS, dag_run.c.backfill_id == sa.bindp
 )
 _FIRST_OF_BACKFILL = _OF_BACKFILL.order_by(dag_run.c.logical_date)
 _LAST_OF_BACKFILL = _OF_BACKFILL.order_by(dag_run.c.logical_date.desc())
+_IS_REVERSE = sa.select(backfill.c.is_reverse).where(backfill.c.id == sa.bindparam("key"))
 
 
 def _each_queued(column: "sa.Column[Any]", index: str, kind: sa.TextClause) -> sa.CTE:
@@ -131,7 +132,7 @@ def first_queued(conn: Connection, wanted: Sequence[tuple[Group, int]]) -> list[
 def _first_queued(conn: Connection, dag_id: str, backfill_id: int | None, limit: int) -> list[QueuedRun]:
     if backfill_id is None:
         return fetch(conn, QueuedRun, _FIRST_OF_DAG, {"dag_id": dag_id, "limit": limit})
-    is_reverse = conn.scalar(sa.select(backfill.c.is_reverse).where(backfill.c.id == backfill_id))
+    is_reverse = conn.scalar(_IS_REVERSE, {"key": backfill_id})
     statement = _LAST_OF_BACKFILL if is_reverse else _FIRST_OF_BACKFILL
     return fetch(conn, QueuedRun, statement, {"backfill_id": backfill_id, "limit": limit})
 

@@ -36,7 +36,18 @@ class FailedTask(NamedTuple):
 
 _OF_RUN = sa.select(task_instance).where(task_instance.c.dag_run_id == sa.bindparam("run"))
 _LOADED = _OF_RUN.order_by(task_instance.c.id)
+_BEGAN_AT = sa.func.coalesce(task_instance.c.started_at, task_instance.c.ended_at).asc().nulls_last()
+_LISTED = _OF_RUN.order_by(_BEGAN_AT, task_instance.c.id)
 _TRIES = sa.select(task_instance_history)
+_TRIES_OF_RUN = _TRIES.where(task_instance_history.c.dag_run_id == sa.bindparam("run")).order_by(
+    task_instance_history.c.task_id, task_instance_history.c.map_index, task_instance_history.c.id
+)
+_TOKENS = sa.union(
+    *(
+        sa.select(table.c.token).where(table.c.dag_run_id == sa.bindparam("run"), table.c.token.is_not(None))
+        for table in (task_instance, task_instance_history)
+    )
+)
 
 
 def load_task_instances(conn: Connection, dag_run_id: int) -> list[TaskInstanceRow]:
@@ -50,8 +61,7 @@ def load_task_instances(conn: Connection, dag_run_id: int) -> list[TaskInstanceR
 
 def list_task_instances(conn: Connection, dag_run_id: int) -> list[TaskInstanceRow]:
     """Return the task instances of a run for a reader: in the order in which they began, then the others."""
-    began_at = sa.func.coalesce(task_instance.c.started_at, task_instance.c.ended_at).asc().nulls_last()
-    return fetch(conn, TaskInstanceRow, _OF_RUN.order_by(began_at, task_instance.c.id), {"run": dag_run_id})
+    return fetch(conn, TaskInstanceRow, _LISTED, {"run": dag_run_id})
 
 
 def first_failure(conn: Connection, dag_run_id: int) -> FailedTask | None:
@@ -68,8 +78,7 @@ def first_failure(conn: Connection, dag_run_id: int) -> FailedTask | None:
 
 def list_tries(conn: Connection, dag_run_id: int) -> list[HistoryRow]:
     """Return the earlier tries of a run's task instances, by task, oldest first."""
-    of = task_instance_history.c
-    return fetch(conn, HistoryRow, _TRIES.where(of.dag_run_id == dag_run_id).order_by(of.task_id, of.map_index, of.id))
+    return fetch(conn, HistoryRow, _TRIES_OF_RUN, {"run": dag_run_id})
 
 
 def numbers_of_tries(conn: Connection, dag_run_id: int) -> dict[tuple[str, int], dict[str | None, int]]:
@@ -82,11 +91,7 @@ def numbers_of_tries(conn: Connection, dag_run_id: int) -> dict[tuple[str, int],
 
 def tokens_of_tries(conn: Connection, dag_run_id: int) -> frozenset[str]:
     """Return the tokens of all tries of a run's task instances."""
-    queries = (
-        sa.select(table.c.token).where(table.c.dag_run_id == dag_run_id, table.c.token.is_not(None))
-        for table in (task_instance, task_instance_history)
-    )
-    return frozenset(conn.scalars(sa.union(*queries)))
+    return frozenset(conn.scalars(_TOKENS, {"run": dag_run_id}))
 
 
 class WholeRun(NamedTuple):

@@ -59,6 +59,12 @@ class _Some(NamedTuple):
 
 
 _PLACE = (xcom.c.task_id, xcom.c.map_index)
+_OF_KEY = (
+    sa.select(xcom)
+    .where(xcom.c.dag_run_id == sa.bindparam("run"), xcom.c.key == sa.bindparam("name"))
+    .order_by(*_PLACE)
+)
+_N_MAPPED = sa.select(sa.func.count()).select_from(xcom).where(*_IS_MAPPED)
 _IS_AFTER = (
     xcom.c.dag_run_id == sa.bindparam("run"),
     xcom.c.key == sa.bindparam("name"),
@@ -117,8 +123,7 @@ def put_xcom_of_try(conn: Connection, value: XComRow, token: str) -> None:
 
 def get_xcoms(conn: Connection, dag_run_id: int, *, key: str = "return_value") -> list[XComRow]:
     """Return the values of a key in a run, by task and map index."""
-    query = sa.select(xcom).where(xcom.c.dag_run_id == dag_run_id, xcom.c.key == key)
-    return fetch(conn, XComRow, query.order_by(xcom.c.task_id, xcom.c.map_index))
+    return fetch(conn, XComRow, _OF_KEY, {"run": dag_run_id, "name": key})
 
 
 def some_xcoms(
@@ -158,7 +163,7 @@ def _part(
 
 def count_mapped_xcoms(conn: Connection, wanted: MappedXComs) -> int:
     """Count these values."""
-    found: int = conn.scalar(sa.select(sa.func.count()).select_from(xcom).where(*_IS_MAPPED), wanted._asdict()) or 0
+    found: int = conn.scalar(_N_MAPPED, wanted._asdict()) or 0
     return found
 
 
