@@ -79,11 +79,16 @@ class TriggerRunner:
         A trigger that ends without an outcome is a bug of this module: the host ends with its error.
         """
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, self._is_told_to_end.set)
-        async with asyncio.TaskGroup() as self._tasks:
-            services = [self._tasks.create_task(self._take_work()), self._tasks.create_task(self._report_outcomes())]
-            await self._is_told_to_end.wait()
-            for task in (*services, *self._running.values()):
-                task.cancel()
+        try:
+            async with asyncio.TaskGroup() as self._tasks:
+                create = self._tasks.create_task
+                services = [create(self._take_work()), create(self._report_outcomes())]
+                await self._is_told_to_end.wait()
+                for task in (*services, *self._running.values()):
+                    task.cancel()
+        except ExceptionGroup as failed:
+            # The reason of the host's end is one line: it names the error, not the group.
+            raise failed.exceptions[0] from failed
 
     async def _take_work(self) -> None:
         """Ask which triggers to start and to stop; the answer comes once there is a change."""
