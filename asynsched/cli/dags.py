@@ -303,11 +303,16 @@ def dags_trigger(
     if not wait:
         return Done(f"Run {key.run_id!r} of the DAG {dag_id!r} is queued.", run_fields(session.read(find_run, *key)))
     run = _wait(session, key)
-    done = Done(f"Run {key.run_id!r} of the DAG {dag_id!r}: {run.state}. {run.reason}".rstrip(), run_fields(run))
+    done = Done(
+        f"Run {key.run_id!r} of the DAG {dag_id!r}: {run.state}{f': {run.reason}' if run.reason else ''}",
+        run_fields(run),
+    )
     if run.state != DagRunState.SUCCESS:
         if output is Output.JSON:
             show(done, output)
-        fail(done.sentence)
+        note(f"Error: {done.sentence}")
+        note(f"    {session.command_line('why', *key)}")
+        raise click.exceptions.Exit(1)
     return done
 
 

@@ -32,7 +32,6 @@ from asynsched.states import DagRunState
 from asynsched.store.engines.opening import open_direct
 from asynsched.store.engines.urls import without_secrets
 from asynsched.store.runs.dag_runs import count_ended_since, failed_since
-from asynsched.store.runs.task_instances import first_failure
 from sandbox.confine import available, close_memory
 
 log = structlog.get_logger(__name__)
@@ -310,7 +309,7 @@ def tell_what_came_of_it(
 
 
 class FailedRun(NamedTuple):
-    """A failed run. `reason` names its first failed task, or gives the reason for the failure."""
+    """A failed run, and why it failed."""
 
     dag_id: str
     run_id: str
@@ -344,10 +343,7 @@ class Summary(NamedTuple):
 
 def summarize(conn: Connection, since: datetime) -> Summary:
     """Return how the runs since an instant ended, and which files have errors."""
-    failed = []
-    for run in failed_since(conn, since, limit=MOST_RUNS):
-        task = first_failure(conn, run.id)
-        failed.append(FailedRun(run.dag_id, run.run_id, run.reason if task is None else f"{task.name}: {task.reason}"))
+    failed = (FailedRun(run.dag_id, run.run_id, run.reason) for run in failed_since(conn, since, limit=MOST_RUNS))
     return Summary(count_ended_since(conn, since), tuple(failed), tuple(files_with_errors(conn)))
 
 

@@ -13,7 +13,7 @@ import msgspec
 
 from asynsched.bell import Hint, encode_hints, is_serving, ring
 from asynsched.cli.configuration import DEFAULT, PREFIX, Configuration
-from asynsched.cli.output import note
+from asynsched.cli.output import command_line, note, of_same_place
 from asynsched.errors import AsynschedError, DatabaseMissing
 from asynsched.fernet_keys import keys_of
 from asynsched.home import prepare_home
@@ -51,6 +51,12 @@ class Session:
         self._close_database()
         if self._passing is not None:
             self._passing.cleanup()
+
+    def command_line(self, *words: str) -> str:
+        """Return another command on the same home and database, quoted for a shell."""
+        given = {"home": str(self.settings.home), "database": self.settings.database}
+        flags = {name: given[name] for name in given if self.configuration.sources[name].startswith("flag")}
+        return command_line(*words, options=of_same_place(flags.get("home"), flags.get("database")))
 
     @property
     def home(self) -> Path:

@@ -89,8 +89,7 @@ def explain_run(snapshot: Snapshot, row: DagRunRow, run: ActiveRun | None) -> Ex
     """
     subject = f"{row.run_id} of {row.dag_id}"
     if row.state in FINISHED_RUN_STATES:
-        colon = "" if row.reason.startswith("because") else ":"
-        why = f"{colon} {row.reason}" if row.reason else ""
+        why = f": {row.reason.rstrip('.')}" if row.reason else ""
         return Explanation(subject, row.state, f"It ended as {row.state}{why}.", _ends(snapshot, run))
     reasons: tuple[Reason, ...] = ()
     if run is None and row.state == DagRunState.RUNNING:

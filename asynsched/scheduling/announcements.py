@@ -362,19 +362,7 @@ def _facts_of_run(run: ActiveRun) -> dict[str, Any]:
     facts: dict[str, Any] = {"reason": run.reason, "n_tasks": sum(map(len, run.instances.values()))}
     if run.started_at is not None and run.ended_at is not None:
         facts["seconds"] = round((run.ended_at - run.started_at).total_seconds(), 3)
-    if run.state is DagRunState.FAILED and (task := _first_failure(run)) is not None:
-        facts["error"] = f"{task.name}: {task.reason}"
     return facts
-
-
-def _first_failure(run: ActiveRun) -> ActiveTask | None:
-    """Return the first task instance in topological order that failed itself, not because of its upstream."""
-    for task_id, instances in run.instances.items():
-        if run.bad_of[task_id]:
-            failed = (task for task in instances.values() if task.state is State.FAILED)
-            if (task := next(failed, None)) is not None:
-                return task
-    return None
 
 
 def is_stale(task: ActiveTask, stale: Stale) -> bool:

@@ -61,8 +61,11 @@ def test_wait_shows_whether_the_run_succeeded_and_conf_reaches_the_task(site):
     assert (xcom["key"], xcom["value"]) == ("return_value", 3)
     assert "count is 3 {'count': 3}" in site.run("tasks", "logs", "manual", "three", "counts").stdout
     failed = site.run("dags", "trigger", "failing", "--run-id", "f", "--wait", code=1)
-    assert "failed" in failed.stderr
-    assert "as it must" in site.json("tasks", "list", "failing", "f")[0]["reason"]
+    *_, error, command = failed.stderr.splitlines()
+    assert error.endswith("failed: fails: ValueError: as it must")
+    assert command.strip() == "asynsched why failing f"
+    assert "failed: fails: ValueError: as it must." in site.run(*command.split()[1:]).stdout
+    assert site.runs("failing")[0]["reason"] == "fails: ValueError: as it must"
 
 
 @pytest.mark.parametrize(

@@ -432,7 +432,7 @@ def of_rest(run: ActiveRun, now: datetime) -> Sequence[RunChange]:
     """Return the end of a run in which nothing can happen any more; nothing while it is under way."""
     if run.state is not DagRunState.RUNNING or not run.may_have_ended:
         return ()
-    verdict = decide_run_state(run.ends())
+    verdict = decide_run_state(run.ends(), run.structure.upstream)
     if verdict is None:
         return ()
     if run.stop is not None and run.stop.fails_run:

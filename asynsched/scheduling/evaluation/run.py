@@ -398,7 +398,15 @@ class ActiveRun:
         """Return the task ends on which the run's state depends."""
         deciding = self.structure.deciding
         return [
-            TaskEnd(task.task_id, task.state, task.task_id in deciding, self._waits_for_this_run(task))
+            TaskEnd(
+                task.task_id,
+                task.state,
+                task.task_id in deciding,
+                self._waits_for_this_run(task),
+                task.name,
+                task.reason,
+                task.ended_at,
+            )
             for task in self.all_instances()
         ]
 

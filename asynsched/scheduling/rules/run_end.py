@@ -1,7 +1,9 @@
 """How a DagRun ends: by its tasks, or because it is stopped (cancelled, out of time, failing fast)."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
+from math import inf
 from typing import Literal
 
 from asynsched.protocol.messages import Ended
@@ -25,12 +27,17 @@ class TaskEnd:
     Attributes:
         decides: It is a leaf, or becomes one when the teardowns are left out.
         is_waiting: It can start only after another task instance of this run ends.
+        name: Its task_id, with the map index of a mapped one.
+        reason: Why it ended, for a person.
     """
 
     task_id: str
     state: TaskInstanceState | None
     decides: bool
     is_waiting: bool
+    name: str = ""
+    reason: str = ""
+    ended_at: datetime | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,28 +49,66 @@ class RunVerdict:
     cause: RunEndCause
 
 
-def decide_run_state(tasks: Iterable[TaskEnd]) -> RunVerdict | None:
+def decide_run_state(
+    tasks: Iterable[TaskEnd], upstream: Mapping[str, Iterable[str]] | None = None
+) -> RunVerdict | None:
     """Return the end of a running DagRun, or None while it goes on.
 
     A run ends when none of its task instances can change any more. It fails if a leaf failed (or an upstream of the
     leaf did), and else succeeds; teardowns decide only when they ask to. If nothing runs and the rest wait for one
     another, the run is deadlocked and fails.
 
+    Args:
+        tasks: All task instances of the run.
+        upstream: The tasks that decide about each task: the reason for a failure is looked for there.
+
     Source:
         Apache Airflow's `DagRun.update_state`.
     """
     tasks = list(tasks)
     unfinished = [task for task in tasks if task.state not in FINISHED_TASK_STATES]
-    failed = sorted(task.task_id for task in tasks if task.decides and task.state in FAILED_TASK_STATES)
     if not unfinished:
-        if failed:
-            return RunVerdict(DagRunState.FAILED, f"because of {_shortened(failed)}", "task_failure")
+        if any(task.decides and task.state in FAILED_TASK_STATES for task in tasks):
+            return RunVerdict(DagRunState.FAILED, _reason_of(_causes(tasks, upstream or {})), "task_failure")
         return RunVerdict(DagRunState.SUCCESS, "all tasks have ended", "success")
     if all(task.is_waiting for task in unfinished):
         names = sorted(task.task_id for task in unfinished)
         reason = f"deadlock: nothing runs, and these tasks wait for one another: {_shortened(names)}"
         return RunVerdict(DagRunState.FAILED, reason, "all_tasks_deadlocked")
     return None
+
+
+def _causes(tasks: Sequence[TaskEnd], upstream: Mapping[str, Iterable[str]]) -> list[TaskEnd]:
+    """Return the task instances because of which a run failed: those that failed by themselves.
+
+    The failed leaves, or whatever failed above a leaf that is `upstream_failed`. A failure above a leaf that succeeded
+    (`all_done`) is no cause.
+    """
+    failed = {task.task_id for task in tasks if task.state in FAILED_TASK_STATES}
+    blocked = {task.task_id for task in tasks if task.state is TaskInstanceState.UPSTREAM_FAILED}
+    to_visit = [task.task_id for task in tasks if task.decides and task.task_id in failed]
+    seen = set(to_visit)
+    roots = set()  # blocked by no failure above
+    while to_visit:
+        task_id = to_visit.pop()
+        above = [other for other in upstream.get(task_id, ()) if other in failed] if task_id in blocked else []
+        if not above:
+            roots.add(task_id)
+        to_visit += [other for other in above if other not in seen]
+        seen.update(above)
+    return [
+        task
+        for task in tasks
+        if (task.task_id in seen and task.state is TaskInstanceState.FAILED)
+        or (task.task_id in roots and task.state is TaskInstanceState.UPSTREAM_FAILED)
+    ]
+
+
+def _reason_of(causes: Sequence[TaskEnd]) -> str:
+    """Return the first of the failures, and the number of the others."""
+    first = min(causes, key=lambda end: inf if end.ended_at is None else end.ended_at.timestamp())
+    more = f" (and {len(causes) - 1} more)" if len(causes) > 1 else ""
+    return f"{first.name}: {first.reason or first.state}{more}"
 
 
 def _shortened(names: list[str], at_most: int = 5) -> str:

@@ -14,25 +14,11 @@ from msgspec import Struct
 from msgspec.structs import replace
 from sqlalchemy import Connection
 
-from asynsched.keys import DagRunKey, instance_name
+from asynsched.keys import DagRunKey
 from asynsched.states import DagRunType, TaskInstanceState
 from asynsched.store.rows import fetch
 from asynsched.store.schema import DagRunRow, HistoryRow, TaskInstanceRow, dag_run, task_instance, task_instance_history
 from asynsched.store.secrets import reading_cipher
-
-
-class FailedTask(NamedTuple):
-    """A task instance that has failed, and why."""
-
-    task_id: str
-    map_index: int
-    reason: str
-
-    @property
-    def name(self) -> str:
-        """Its task_id, with the map index of a mapped one."""
-        return instance_name(self.task_id, self.map_index)
-
 
 _OF_RUN = sa.select(task_instance).where(task_instance.c.dag_run_id == sa.bindparam("run"))
 _LOADED = _OF_RUN.order_by(task_instance.c.id)
@@ -62,18 +48,6 @@ def load_task_instances(conn: Connection, dag_run_id: int) -> list[TaskInstanceR
 def list_task_instances(conn: Connection, dag_run_id: int) -> list[TaskInstanceRow]:
     """Return the task instances of a run for a reader: in the order in which they began, then the others."""
     return fetch(conn, TaskInstanceRow, _LISTED, {"run": dag_run_id})
-
-
-def first_failure(conn: Connection, dag_run_id: int) -> FailedTask | None:
-    """Return the task instance of a run that failed first; None when none has."""
-    query = (
-        sa.select(task_instance.c.task_id, task_instance.c.map_index, task_instance.c.reason)
-        .where(task_instance.c.dag_run_id == dag_run_id, task_instance.c.state == TaskInstanceState.FAILED)
-        .order_by(task_instance.c.ended_at, task_instance.c.id)
-        .limit(1)
-    )
-    row = conn.execute(query).first()
-    return None if row is None else FailedTask(*row)
 
 
 def list_tries(conn: Connection, dag_run_id: int) -> list[HistoryRow]:

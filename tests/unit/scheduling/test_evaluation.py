@@ -7,6 +7,8 @@ import pytest
 
 from asynsched.protocol.messages import BranchDecision, Ended, ShortCircuitDecision, Started
 from asynsched.scheduling.announcements import task_launch
+from asynsched.scheduling.rules.run_end import TaskEnd, decide_run_state
+from asynsched.states import TaskInstanceState as State
 from tests.support.runs import NOON, evaluation, run_of, task
 
 
@@ -51,13 +53,33 @@ def test_a_chain_runs_in_order_and_the_run_succeeds():
     assert run.state == "success"
 
 
-def test_a_failure_fails_what_follows_and_names_the_leaf_in_the_runs_reason():
+def test_a_failure_fails_what_follows_and_is_the_runs_reason():
     run = run_of([task("a", "b"), task("b", "c"), task("c")])
     assert drive(evaluation(), run, {"a": "failed"}) == [("a", 1)]
     assert states(run) == {"a": "failed", "b": "upstream_failed", "c": "upstream_failed"}
     assert run.instance("a").reason == "it was failed"
     assert "all_success" in run.instance("b").reason
-    assert (run.state, run.reason) == ("failed", "because of c")
+    assert (run.state, run.reason) == ("failed", "a: it was failed")
+
+
+def test_of_several_failures_a_run_names_the_first_that_did_it_harm_and_counts_the_others():
+    tasks = [
+        task("a_handled", "z_always"),
+        task("z_always", trigger_rule="all_done"),
+        task("first", "middle"),
+        task("middle", "leaf"),
+        task("another", "leaf"),
+        task("leaf"),
+    ]
+    run = run_of(tasks)
+    drive(evaluation(), run, dict.fromkeys(("a_handled", "first", "another"), "failed"))
+    assert run.instance("a_handled").state == "failed"
+    assert run.reason == "first: it was failed (and 1 more)"
+
+
+def test_a_run_without_a_failed_task_names_why_its_task_could_not_start():
+    end = TaskEnd("a", State.UPSTREAM_FAILED, True, False, name="a", reason="there is nothing to map over")
+    assert decide_run_state([end]).reason == "a: there is nothing to map over"
 
 
 def test_a_retry_waits_for_its_delay_and_keeps_the_failed_try():

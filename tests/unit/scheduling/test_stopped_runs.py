@@ -76,7 +76,7 @@ def test_a_failure_in_a_dag_that_fails_fast_stops_all_but_the_teardowns():
     assert {stopped.run.instance(task_id).reason for task_id in ("runs", *skipped)} == {
         "fail_fast: task fails has failed"
     }
-    assert (stopped.run.state, stopped.run.reason) == ("failed", "because of runs")
+    assert (stopped.run.state, stopped.run.reason) == ("failed", "runs: fail_fast: task fails has failed")
     assert stopped.called_back == [("fails", "on_failure"), ("runs", "on_failure"), ("", "on_failure")]
 
 
