@@ -303,10 +303,8 @@ def dags_trigger(
     if not wait:
         return Done(f"Run {key.run_id!r} of the DAG {dag_id!r} is queued.", run_fields(session.read(find_run, *key)))
     run = _wait(session, key)
-    done = Done(
-        f"Run {key.run_id!r} of the DAG {dag_id!r}: {run.state}{f': {run.reason}' if run.reason else ''}",
-        run_fields(run),
-    )
+    reason = f": {run.reason}" if run.reason else ""
+    done = Done(f"Run {key.run_id!r} of the DAG {dag_id!r}: {run.state}{reason}", run_fields(run))
     if run.state != DagRunState.SUCCESS:
         if output is Output.JSON:
             show(done, output)

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import click
 
 from asynsched.cli.command import command, fail, index_option, run_arguments, task_arguments
-from asynsched.cli.lookup import find_run, find_task
+from asynsched.cli.lookup import find_run, find_task, interruption
 from asynsched.cli.output import Output, Record, fields_of, note, printable
 from asynsched.cli.runs import tries_of
 from asynsched.cli.session import Session
@@ -67,7 +67,7 @@ def tasks_logs(
     if follow:
         _follow(session, key, try_number)
         return None
-    number = try_number or _newest_try(task)
+    number = try_number or _newest_try(session, task, key)
     path = session.home / LOGS / log_path(key, number)
     requests = session.read(list_callbacks, run.id)
     its = (item for item in requests if (item.task_id, item.map_index, item.try_number) == (task_id, map_index, number))
@@ -80,6 +80,8 @@ def tasks_logs(
         )
     _write_file(path)
     _write_callback_logs(callbacks)
+    if number > task.try_number and (reason := interruption(task)):
+        note(f"{reason[0].upper()}{reason[1:]}.")
     return None
 
 
@@ -206,10 +208,10 @@ def _follow(session: Session, key: TaskInstanceKey, wanted: int | None) -> None:
     position = 0
     with session.watching(DagRunKey(key.dag_id, key.run_id)) as changes:
         task = session.read(find_task, *key)
-        if _newest_try(task) == 0 and not _is_over(task, 1):
+        if _newest_try(session, task, key) == 0 and not _is_over(task, 1):
             note(_explain_absence(session, key, task, wanted))
         while True:
-            number = wanted or max(_newest_try(task), 1)
+            number = wanted or max(_newest_try(session, task, key), 1)
             over = _is_over(task, number)
             path = session.home / LOGS / log_path(key, number)
             changes.follow(path, session.home)
@@ -230,9 +232,15 @@ def _follow(session: Session, key: TaskInstanceKey, wanted: int | None) -> None:
             task = session.read(find_task, *key)
 
 
-def _newest_try(task: TaskInstanceRow) -> int:
-    """Return the number of the newest try that has begun; the number of a try that only pauses is not counted yet."""
-    return task.try_number + (task.state in _PAUSED and task.started_at is not None)
+def _newest_try(session: Session, task: TaskInstanceRow, key: TaskInstanceKey) -> int:
+    """Return the number of the newest try that has begun; the number of a try that only pauses is not counted yet.
+
+    A try that a stop interrupted has no start any more, but a log.
+    """
+    if task.state not in _PAUSED:
+        return task.try_number
+    has_begun = task.started_at is not None or (session.home / LOGS / log_path(key, task.try_number + 1)).exists()
+    return task.try_number + has_begun
 
 
 def _is_over(task: TaskInstanceRow, number: int) -> bool:

@@ -1,25 +1,26 @@
 """`asynsched why`: why a DAG, run or task waits, down to the root cause, and what will release it."""
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import click
 import msgspec
 
 from asynsched.cli.command import command, completes, dag_argument, index_option
-from asynsched.cli.lookup import find_run, find_task, known_dag_of, long_parses
+from asynsched.cli.lookup import find_run, find_task, interruption, known_dag_of, long_parses
 from asynsched.cli.output import Text
 from asynsched.cli.session import Session
 from asynsched.explaining.explain import explain_dag, explain_run, explain_task, with_requests
 from asynsched.explaining.owners import RULE, Owners, no_scheduler
 from asynsched.explaining.reason import Explanation, Reason
 from asynsched.explaining.snapshot import take_snapshot
-from asynsched.keys import DagRunKey
+from asynsched.keys import DagRunKey, instance_name
 from asynsched.store.dags.dags import DagRow
 from asynsched.store.engines.opening import open_database
 from asynsched.store.runs.requests import waiting_requests
+from asynsched.store.runs.task_instances import list_task_instances
 from asynsched.store.schedulers import last_served_at
-from asynsched.store.schema import DagRunRow
+from asynsched.store.schema import DagRunRow, TaskInstanceRow
 
 
 @command("why")
@@ -35,11 +36,16 @@ def why(session: Session, dag_id: str, run_id: str | None, task_id: str | None, 
     dag = known_dag_of(session, dag_id)
     run = None if run_id is None else session.read(find_run, dag_id, run_id)
     if run is not None and task_id is not None:
-        session.read(find_task, dag_id, run.run_id, task_id, map_index)
+        asked = [session.read(find_task, dag_id, run.run_id, task_id, map_index)]
+    else:
+        asked = [] if run is None else session.read(list_task_instances, run.id)
+    interrupted = [(row, reason) for row in asked if (reason := interruption(row))]
     # On PostgreSQL a session runs an event loop for each query: this one is made before the loop below.
     has_scheduler, owners = session.look_for_schedulers()
     unserved = None if has_scheduler else no_scheduler(session.read(last_served_at), owners.stopping)
     explanation = asyncio.run(_explain(session, dag, run, task_id, map_index, unserved, owners))
+    if interrupted:
+        explanation = _with_interruptions(explanation, interrupted)
     return Text([*_lines(explanation)], msgspec.to_builtins(explanation))
 
 
@@ -67,6 +73,14 @@ async def _explain(
         return with_requests(found, await database.read(waiting_requests, row.id), is_served=unserved is None)
     finally:
         await database.close()
+
+
+def _with_interruptions(found: Explanation, interrupted: Sequence[tuple[TaskInstanceRow, str]]) -> Explanation:
+    """Add to the answer which tries were interrupted: that holds nothing up, but explains why a task begins again."""
+    row, reason = interrupted[0]
+    more = f" (and {len(interrupted) - 1} more)" if len(interrupted) > 1 else ""
+    answer = f"{found.answer} Task {instance_name(row.task_id, row.map_index)}: {reason}{more}."
+    return msgspec.structs.replace(found, answer=answer)
 
 
 def _lines(explanation: Explanation) -> Iterator[str]:

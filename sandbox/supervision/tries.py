@@ -453,7 +453,10 @@ class SupervisedTries:
         supervised.drain_output()
         if supervised.ended is None:
             reason, cause = supervised.ending or (reason, cause)
-            supervised.log.say("ERROR", f"The task failed: {reason}")
+            if cause == "interrupted":
+                supervised.log.say("WARNING", f"The try was interrupted, and begins again: {reason}")
+            else:
+                supervised.log.say("ERROR", f"The task failed: {reason}")
             started_at = None if supervised.started is None else supervised.started.started_at
             now = datetime.now(UTC)
             ended = Ended(supervised.token, "failed", now, started_at=started_at, reason=reason, cause=cause)

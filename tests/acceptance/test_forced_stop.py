@@ -1,5 +1,6 @@
 """The effect of signals on `asynsched up` and its tasks, if tasks do not end at its request."""
 
+import re
 import signal
 import sqlite3
 from contextlib import closing
@@ -68,7 +69,12 @@ def test_a_second_signal_kills_tasks_that_do_not_end_and_hands_them_back(site, n
         assert "loop.stalled" not in up.log
     [task] = site.json("tasks", "list", "stubborn", "r1")
     assert task["state"] == "scheduled", "a killed task is not shown as running"
-    assert task["reason"] == "the scheduler stopped"
+    assert re.fullmatch(r"try 1 was interrupted at .*: the scheduler stopped; it begins again", task["reason"])
+    assert "Task stays: try 1 was interrupted at " in site.run("why", "stubborn", "r1", "stays").stdout
+    shown = site.run("tasks", "logs", "stubborn", "r1", "stays")
+    assert "The try was interrupted, and begins again: the scheduler stopped" in shown.stdout
+    assert "failed" not in shown.stdout
+    assert "Try 1 was interrupted at " in shown.stderr
     Path(site.env["GATE"]).touch()
     site.up_until_idle()
     [task] = site.json("tasks", "list", "stubborn", "r1")

@@ -60,7 +60,7 @@ def after_try(
         max_machine_kills: How many kills by the machine another try makes up for.
     """
     if ended.cause == "interrupted":
-        return TryOutcome(State.SCHEDULED, ended.reason or "interrupted by a stop of the scheduler", counts=False)
+        return TryOutcome(State.SCHEDULED, _interruption(ended, try_number), counts=False)
     if ended.state == "success":
         return TryOutcome(State.SUCCESS, ended.reason, callback="on_success")
     if ended.state == "skipped":
@@ -89,6 +89,15 @@ def after_try(
         callback="on_retry",
         is_retry=True,
     )
+
+
+def _interruption(ended: Ended, try_number: int) -> str:
+    """Return why a task waits whose try was handed back."""
+    reason = ended.reason or "the scheduler stopped"
+    if ended.started_at is None:
+        return reason
+    at = ended.ended_at.isoformat(sep=" ", timespec="seconds")
+    return f"try {try_number} was interrupted at {at}: {reason}; it begins again"
 
 
 def instance_name(dag_id: str, task_id: str, logical_date: datetime | None) -> str:
