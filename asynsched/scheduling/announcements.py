@@ -112,12 +112,13 @@ class RunMetrics:
 
 
 class TryLog:
-    """Logs `try.failed` and `tries.failed`, and `try.started` and `try.ended` if it `tells_all`."""
+    """Logs `run.started`, `try.failed` and `tries.failed`, and `try.started` and `try.ended` if it `tells_all`."""
 
     def __init__(self, *, tells_all: bool) -> None:
         self._tells_all = tells_all
         self._n_told = 0
         self._n_untold = 0
+        self._n_interrupted = 0
         self._span_ends_at: datetime | None = None
 
     @property
@@ -128,6 +129,10 @@ class TryLog:
     def stored(self, pending: PendingBatch, stale: Stale, now: datetime) -> None:
         """Log a stored batch, except its stale changes. Call this before `mark_stored`."""
         self.time_passed(now)
+        for run in pending.runs.values():
+            has_started = run.stored_state is DagRunState.QUEUED and run.state is not DagRunState.QUEUED
+            if has_started and run.started_at is not None and run.id not in stale.runs:
+                log.info("run.started", dag_id=run.key.dag_id, run_id=run.key.run_id)
         if self._tells_all:
             for task in pending.tasks.values():
                 before = task.stored_state
@@ -149,7 +154,15 @@ class TryLog:
         self._n_told = self._n_untold = 0
         self._span_ends_at = None
 
+    def stopped(self) -> None:
+        """Log what was only counted, and how many running tries the stop has ended."""
+        self.flush()
+        if self._n_interrupted:
+            log.warning("tries.interrupted", n_tries=self._n_interrupted, then="they begin again at the next start")
+        self._n_interrupted = 0
+
     def _ended(self, result: TryResult, now: datetime) -> None:
+        self._n_interrupted += result.ended.cause == "interrupted" and result.ended.started_at is not None
         if result.outcome.state in FAILED_STATES:
             if self._span_ends_at is None:
                 self._span_ends_at = now + SPAN

@@ -131,7 +131,7 @@ class DependencyEvaluator(Service):
         try:
             await super().run(task_status=task_status)
         finally:
-            self._try_log.flush()
+            self._try_log.stopped()
 
     async def tick(self, now: datetime) -> None:
         """Process events, decide their consequences, store the decisions, and announce them."""

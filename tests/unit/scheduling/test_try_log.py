@@ -21,9 +21,11 @@ def end_all(engine: Evaluation, state: str) -> None:
         engine.try_ended(ended, NOON + SECOND)
 
 
-def started(*tasks, **options) -> Evaluation:
-    engine = evaluation()
-    engine.start_run(run_of(tasks, **options), NOON)
+def started(*tasks, is_stored=True, **options) -> Evaluation:
+    engine, run = evaluation(), run_of(tasks, **options)
+    engine.start_run(run, NOON)
+    if is_stored:
+        run.stored_state = run.state
     engine.grant(NOON)
     return engine
 
@@ -84,3 +86,16 @@ def test_what_was_not_stored_is_not_told_of():
     with capture_logs() as lines:
         log.stored(engine.pending, Stale(frozenset(), frozenset({(ready.run.id, "t", -1)})), NOON)
     assert lines == []
+
+
+def test_the_start_of_a_run_and_the_tries_that_a_stop_has_ended_are_logged():
+    engine, log = started(task("a"), task("b"), is_stored=False), TryLog(tells_all=False)
+    with capture_logs() as lines:
+        log.stored(engine.pending, NOTHING_STALE, NOON)
+        engine.pending.mark_stored()
+        for ready in list(engine.pending.granted):
+            engine.try_ended(Ended(ready.token, "failed", NOON, NOON, "stop", cause="interrupted"), NOON)
+        log.stored(engine.pending, NOTHING_STALE, NOON)
+        log.stopped()
+    assert [line["event"] for line in lines] == ["run.started", "tries.interrupted"]
+    assert (lines[1]["n_tries"], lines[1]["then"]) == (2, "they begin again at the next start")
