@@ -14,6 +14,7 @@ import structlog
 from structlog.typing import EventDict, Processor, WrappedLogger
 
 from asynsched.cli.output import command_line, printable
+from asynsched.clock import Clock
 from asynsched.errors import SettingsError
 from asynsched.settings import LogSettings
 from asynsched.states import DagRunState
@@ -35,7 +36,7 @@ def configure_logging(settings: LogSettings, options: Sequence[str] = ()) -> Non
     shared: list[Processor] = [
         structlog.contextvars.merge_contextvars,
         structlog.stdlib.add_log_level,
-        structlog.processors.TimeStamper(fmt="iso", utc=settings.format == "json"),
+        structlog.processors.TimeStamper(fmt="iso") if settings.format == "json" else _local_time,
     ]
     renderers = _renderers(settings.format, options, colors=settings.file is None and sys.stderr.isatty())
     own = logging.getLogger(OWN)
@@ -56,6 +57,12 @@ def configure_logging(settings: LogSettings, options: Sequence[str] = ()) -> Non
     # The pool's errors about closing broken connections add nothing: the scheduler logs that the database is away.
     logging.getLogger("sqlalchemy.pool").setLevel(logging.CRITICAL)
     logging.basicConfig(handlers=[handler], level=max(level, logging.WARNING), force=True)
+
+
+def _local_time(_: WrappedLogger, __: str, event: EventDict) -> EventDict:
+    """Add the time in the zone of this machine, with its offset: run_ids and other times in the log are in UTC."""
+    event["timestamp"] = Clock().now().astimezone().isoformat(timespec="milliseconds")
+    return event
 
 
 def _handler(settings: LogSettings) -> logging.Handler:

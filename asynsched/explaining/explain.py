@@ -405,4 +405,4 @@ def _subject(task: ActiveTask) -> str:
 
 
 def _when(word: str, instant: datetime | None) -> str:
-    return "" if instant is None else f" {word} {instant.isoformat(timespec='milliseconds')}"
+    return "" if instant is None else f" {word} {moment(instant)}"

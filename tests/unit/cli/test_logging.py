@@ -2,6 +2,8 @@
 
 import json
 import logging
+import re
+import time
 
 import pytest
 import structlog
@@ -42,6 +44,16 @@ def test_what_users_have_named_cannot_steer_a_terminal(capsys):
     configure_logging(LogSettings())
     structlog.get_logger().warning("dag.odd", dag_id="a\x1b[2Jb")
     assert "\x1b" not in capsys.readouterr().err
+
+
+def test_the_log_for_people_has_local_times_with_their_offset(capsys, monkeypatch):
+    monkeypatch.setenv("TZ", "Asia/Tokyo")
+    time.tzset()
+    configure_logging(LogSettings())
+    structlog.get_logger().info("run.started")
+    monkeypatch.undo()
+    time.tzset()
+    assert re.match(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}\+09:00 \[info", capsys.readouterr().err)
 
 
 def test_a_log_file_that_cannot_be_written_is_named(tmp_path):
