@@ -63,7 +63,19 @@ class NoEffectWarning(UserWarning):
         self.arguments = arguments
 
 
-class MovedNameWarning(UserWarning):
+class Airflow2Warning(UserWarning):
+    """Something in a file that is written for Airflow 2, and works. Warned, not raised.
+
+    Attributes:
+        advice: What has changed, such as `schedule_interval is now schedule`.
+    """
+
+    def __init__(self, advice: str, message: str = "") -> None:
+        super().__init__(message or advice)
+        self.advice = advice
+
+
+class MovedNameWarning(Airflow2Warning):
     """A name of Airflow 2 that is elsewhere in Airflow 3. Warned, not raised.
 
     Attributes:
@@ -72,15 +84,14 @@ class MovedNameWarning(UserWarning):
     """
 
     def __init__(self, old: str, new: str) -> None:
-        super().__init__(f"{old} is {new} in Airflow 3")
+        super().__init__(f"{old} is now {new}", f"{old} is {new} in Airflow 3")
         self.old = old
         self.new = new
 
 
-def moved_names(found: "Sequence[MovedNameWarning]") -> str:
-    """Return a sentence that says how to write these names for Airflow 3."""
-    changes = dict.fromkeys(f"{one.old} is now {one.new}" for one in found)
-    return f"this file is written for Airflow 2, and works; {', '.join(changes)}"
+def written_for_airflow_2(found: "Sequence[Airflow2Warning]") -> str:
+    """Return a sentence that says how to write a file for Airflow 3."""
+    return f"this file is written for Airflow 2, and works; {', '.join(dict.fromkeys(one.advice for one in found))}"
 
 
 def without_effect(arguments: tuple[str, ...]) -> str:

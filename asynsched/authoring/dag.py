@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import datetime as dt
 
-from asynsched.authoring import active
+from asynsched.authoring import active, airflow_2
 from asynsched.authoring.active import where_made
 from asynsched.authoring.exceptions import DuplicateTaskIdFound, TaskNotFound
 from asynsched.authoring.node import check_key, topological_order
 from asynsched.authoring.operators import arguments
-from asynsched.authoring.operators.arguments import RENAMED_OF_DAGS, ArgumentTypes, explained
+from asynsched.authoring.operators.arguments import ArgumentTypes, explained
 from asynsched.authoring.params import NOTSET, DagParam, ParamsDict
 from asynsched.authoring.task_group import TaskGroup
 from asynsched.authoring.timezone import default_timezone, parse, utcnow
@@ -80,11 +80,11 @@ class DagArguments:
         who = self._who
         if unknown:
             known = arguments.argument_names(DagArguments.__init__)
-            raise TypeError(f"{who}: unknown arguments: {explained(unknown, known, RENAMED_OF_DAGS)}")
+            raise TypeError(f"{who}: unknown arguments: {explained(unknown, known)}")
         _TYPES.check(who, given)
         self.description = description
         self.dag_display_name = dag_display_name or self.dag_id
-        self.default_args = dict(default_args or {})
+        self.default_args = airflow_2.renewed_defaults(dict(default_args or {}))
         self.timezone = _zone_of(start_date or self.default_args.get("start_date"))
         self.start_date = arguments.date(who, "start_date", start_date, self.timezone)
         default = self.default_args.get("start_date")
@@ -176,7 +176,7 @@ class DAG(DagArguments):
         self.used_ids: set[str] = set()
         self._origin = where_made()
         self.fileloc = self._origin.filename
-        super().__init__(dag_id, **arguments)
+        super().__init__(dag_id, **airflow_2.renewed_of_dag(f"DAG {dag_id!r}", arguments))
         self.task_group = TaskGroup(None, dag=self)
         self._timetable: Timetable | None = None
         self._check_schedule()
@@ -374,6 +374,9 @@ class DAG(DagArguments):
     def lineno(self) -> int:
         """The line of the DAG file where the DAG was made."""
         return self._origin.lineno
+
+    def __getattr__(self, name: str) -> Any:
+        return airflow_2.attribute_of_dag(self, name)
 
     def __enter__(self) -> Self:
         active.enter(self)

@@ -9,9 +9,9 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 
+from asynsched.authoring.airflow_2 import renewed_of_operator
 from asynsched.authoring.mapped_results import element, is_mappable, refuse_other_keys
 from asynsched.authoring.operators.arguments import (
-    RENAMED_OF_OPERATORS,
     arguments_of,
     check_types,
     explained,
@@ -234,7 +234,8 @@ class OperatorPartial:
 
     def __init__(self, operator_class: type[BaseOperator], kwargs: dict[str, Any]) -> None:
         self.operator_class = operator_class
-        self.kwargs = kwargs
+        who = f"task {kwargs.get('task_id', '?')!r}"
+        self.kwargs = kwargs = renewed_of_operator(who, kwargs, arguments_of(operator_class))
         refuse_unknown(operator_class, "partial", kwargs)
         check_types(operator_class, task_owner(kwargs.get("task_id", "?"), None), kwargs)
 
@@ -374,5 +375,5 @@ def refuse_unknown(operator_class: type[BaseOperator], method: str, kwargs: Iter
     known = arguments_of(operator_class)
     unknown = [name for name in kwargs if name not in known]
     if unknown:
-        said = explained(unknown, known, RENAMED_OF_OPERATORS)
+        said = explained(unknown, known)
         raise TypeError(f"{operator_class.__name__}.{method}() has no argument {said}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from asynsched.authoring import active
+from asynsched.authoring.airflow_2 import renewed_defaults
 from asynsched.authoring.exceptions import DuplicateTaskIdFound, TaskNotFound
 from asynsched.authoring.node import DAGNode, DependencyMixin, check_group_key
 from asynsched.authoring.operators.arguments import ArgumentTypes
@@ -56,7 +57,7 @@ class TaskGroup(DAGNode):
             raise DagError(f"task group {group_id!r} is in no DAG: write it inside `with DAG(...)`, or pass `dag=`")
         self.dag: DAG = dag
         self.prefix_group_id = prefix_group_id
-        self.default_args: dict[str, Any] = dict(default_args or {})
+        self.default_args: dict[str, Any] = renewed_defaults(dict(default_args or {}))
         self.tooltip = tooltip
         self.ui_color = ui_color
         self.ui_fgcolor = ui_fgcolor

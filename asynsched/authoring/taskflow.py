@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 
 from asynsched.authoring import active
+from asynsched.authoring.airflow_2 import OLD_VALUES, renewed_of_operator, trigger_rule
 from asynsched.authoring.dag import DAG
 from asynsched.authoring.exceptions import AsynschedSkipException
 from asynsched.authoring.mapping import (
@@ -20,7 +21,7 @@ from asynsched.authoring.mapping import (
     refuse_unknown,
 )
 from asynsched.authoring.node import flatten
-from asynsched.authoring.operators.arguments import BaseOperatorMeta, task_owner
+from asynsched.authoring.operators.arguments import BaseOperatorMeta, arguments_of, task_owner
 from asynsched.authoring.operators.base import BaseOperator
 from asynsched.authoring.operators.bash import BashOperator
 from asynsched.authoring.operators.foreign_python import (
@@ -162,6 +163,7 @@ def _check_call(task_id: str, function: Callable[..., Any], args: Collection[Any
         and parameter.kind not in variadic
         and name not in bound.arguments
         and name not in CONTEXT_KEYS
+        and name not in OLD_VALUES
     ]
     if missing:
         raise DagError(f"task {task_id!r}: {function.__name__}() lacks the argument {', '.join(map(repr, missing))}")
@@ -279,11 +281,11 @@ class TaskFunction(DecoratedFunction):
         return task_owner(self.kwargs["task_id"], None)
 
     def _refuse_always(self, method: str) -> None:
-        if self.kwargs.get("trigger_rule") == TriggerRule.ALWAYS:
+        if trigger_rule(self.kwargs.get("trigger_rule")) == TriggerRule.ALWAYS:
             raise DagError(f"{self._who}: {method}() over results of tasks is not allowed with the trigger_rule always")
 
     def _operator_arguments(self) -> dict[str, Any]:
-        arguments = dict(self.kwargs)
+        arguments = renewed_of_operator(self._who, self.kwargs, arguments_of(self.operator_class))
         if "multiple_outputs" not in arguments and issubclass(self.operator_class, RETURNING_DICTS):
             arguments["multiple_outputs"] = _returns_mapping(self.function)
         return arguments

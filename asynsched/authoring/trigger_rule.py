@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from asynsched.authoring.airflow_2 import trigger_rule
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -22,6 +24,13 @@ class _Named(type):
 
     def __iter__(cls) -> Iterator[str]:
         return iter(cls._members)
+
+    def __getattr__(cls, name: str) -> str:
+        old = name.lower()
+        if name.startswith("_") or (new := trigger_rule(old)) == old:
+            raise AttributeError(f"{cls.__name__} has no {name!r}", name=name, obj=cls)
+        member: str = cls(new)
+        return member
 
 
 class _Rule(str, metaclass=_Named):

@@ -206,7 +206,7 @@ DOUBTFUL = "doubtful"
 NO_EFFECT = "no_effect"
 """The kind of the warning about arguments without effect: logged when the file is parsed."""
 MOVED = "moved"
-"""The kind of the warning about names of Airflow 2: logged when the file is parsed."""
+"""The kind of the warning about names and arguments of Airflow 2: logged when the file is parsed."""
 
 
 class FileError(Struct, frozen=True, omit_defaults=True):

@@ -24,13 +24,13 @@ from asynsched.authoring.dag import DAG, collect_dags
 from asynsched.authoring.own_sandbox import own_sandbox
 from asynsched.authoring.timezone import coerce_datetime, set_default_timezone
 from asynsched.errors import (
+    Airflow2Warning,
     DagError,
     DagWarning,
-    MovedNameWarning,
     NoEffectWarning,
     TimetableError,
-    moved_names,
     without_effect,
+    written_for_airflow_2,
 )
 from asynsched.protocol.parse_messages import (
     Channel,
@@ -151,7 +151,7 @@ class _Finding:
         self._sources: list[schema.SourceFile] = []
         self._warnings: list[schema.FileError] = []
         self._without_effect: list[NoEffectWarning] = []
-        self._moved: dict[str, list[MovedNameWarning]] = {}
+        self._moved: dict[str, list[Airflow2Warning]] = {}
 
     def find(self) -> Found:
         """Import the file, and return its DAGs and errors; a process that user code forked ends here."""
@@ -208,7 +208,7 @@ class _Finding:
             self._without_effect.append(message)
         elif not filename.startswith(f"{self._folder}/"):
             return  # a library's own affair
-        elif isinstance(message, MovedNameWarning):
+        elif isinstance(message, Airflow2Warning):
             self._moved.setdefault(filename.removeprefix(f"{self._folder}/"), []).append(message)
         elif len(self._warnings) < MAX_WARNINGS:
             where = filename.removeprefix(f"{self._folder}/")
@@ -239,9 +239,9 @@ class _Finding:
         self._warnings.append(schema.FileError(schema.NO_EFFECT, encodable(what[:_MAX_WARNING])))
 
     def _note_moved(self) -> None:
-        """Warn once for each file of what it names as Airflow 2 did."""
+        """Warn once for each file of the names and arguments that it has from Airflow 2."""
         for path, found in self._moved.items():
-            what = f"{path}: {moved_names(found)}"
+            what = f"{path}: {written_for_airflow_2(found)}"
             self._warnings.append(schema.FileError(schema.MOVED, encodable(what[:_MAX_WARNING])))
 
     def _note_obstacle(self) -> None:

@@ -49,9 +49,9 @@ FOR_AIRFLOW_2 = """
     from airflow.operators.dummy_operator import DummyOperator
     from airflow.operators.python import PythonOperator
 
-    with DAG("two", schedule=None, start_date=datetime.datetime(2026, 1, 1)) as dag:
+    with DAG("two", schedule_interval=None, start_date=datetime.datetime(2026, 1, 1), concurrency=2) as dag:
         start = DummyOperator(task_id="start")
-        says = PythonOperator(task_id="says", python_callable=lambda: Variable.get("word"))
+        says = PythonOperator(task_id="says", python_callable=lambda: Variable.get("word"), provide_context=True)
         start >> says
 """
 SMALL_NAMES = """
@@ -97,7 +97,9 @@ def test_files_for_airflow_run_unmodified_and_old_names_are_named(site):
     assert states == {"skips": "skipped", "catches": "success", "defers": "success", "bash": "success"}
     warned = site.json("dags", "errors", "--warnings")
     assert [(one["file"], one["kind"]) for one in warned] == [("two.py", "moved")]
-    assert "airflow.operators.dummy_operator.DummyOperator is now airflow.providers.standard" in warned[0]["message"]
+    message = warned[0]["message"]
+    assert "airflow.operators.dummy_operator.DummyOperator is now airflow.providers.standard" in message
+    assert "schedule_interval is now schedule, concurrency is now max_active_tasks, provide_context has no" in message
 
 
 def test_the_foreground_serves_airflows_names_as_well(site):

@@ -9,6 +9,7 @@ import datetime as dt
 from abc import ABCMeta
 
 from asynsched.authoring import active
+from asynsched.authoring.airflow_2 import OLD_OF_OPERATORS, renewed_of_operator
 from asynsched.authoring.timezone import convert_to_utc
 from asynsched.authoring.xcom_arg import ResolveMixin
 from asynsched.errors import DagError
@@ -98,43 +99,15 @@ def _alternatives(annotation: str) -> list[str]:
     return [part.strip() for part in parts]
 
 
-RENAMED_OF_DAGS = {
-    "schedule_interval": "schedule",
-    "timetable": "schedule",
-    "concurrency": "max_active_tasks",
-    "default_view": "",
-    "orientation": "",
-    "fail_stop": "fail_fast",
-    "full_filepath": "",
-    "sla_miss_callback": "",
-}
-"""Arguments of DAGs before Airflow 3, and their new names; empty if there is no replacement."""
-RENAMED_OF_OPERATORS = {
-    "task_concurrency": "max_active_tis_per_dag",
-    "provide_context": "",
-    "execution_date": "logical_date",
-    "use_task_execution_date": "use_task_logical_date",
-    "use_task_execution_day": "use_task_logical_date",
-}
-"""The same for operators and sensors."""
-
-
-def explained(names: Iterable[str], known: Iterable[str], renamed: Mapping[str, str]) -> str:
-    """Return the unknown names, each with a hint. Values are not shown: they may be secret."""
-    taken = sorted(known)
-    return ", ".join(f"{name!r}{_hint(name, taken, renamed)}" for name in sorted(names))
-
-
-def _hint(name: str, known: list[str], renamed: Mapping[str, str]) -> str:
-    now = renamed.get(name)
-    if now == "":
-        return " (removed in Airflow 3)"
-    if now in known:
-        return f" (called {now} since Airflow 3)"
+def explained(names: Iterable[str], known: Iterable[str]) -> str:
+    """Return the unknown names, each with near names. Values are not shown: they may be secret."""
     from difflib import get_close_matches
 
-    near = get_close_matches(name[:100], known, n=2, cutoff=0.75)
-    return f" (did you mean {' or '.join(near)}?)" if near else ""
+    taken, said = sorted(known), []
+    for name in sorted(names):
+        near = get_close_matches(name[:100], taken, n=2, cutoff=0.75)
+        said.append(f"{name!r} (did you mean {' or '.join(near)}?)" if near else repr(name))
+    return ", ".join(said)
 
 
 MAX_POOL_LENGTH = 256
@@ -327,6 +300,8 @@ def _apply_defaults(init: Callable[..., None]) -> Callable[..., None]:
     types = ArgumentTypes(init) if init.__module__.startswith("asynsched.") else None
 
     def with_defaults(self: Any, **kwargs: Any) -> None:
+        if not OLD_OF_OPERATORS.isdisjoint(kwargs):
+            kwargs = renewed_of_operator(f"task {kwargs.get('task_id', '?')!r}", kwargs, arguments_of(type(self), init))
         dag = kwargs.get("dag") or active.current_dag()
         group = kwargs.get("task_group") or active.current_group(dag)
         dag = dag or (None if group is None else group.dag)
@@ -357,15 +332,15 @@ def _apply_defaults(init: Callable[..., None]) -> Callable[..., None]:
     return with_defaults
 
 
-def arguments_of(operator_class: type) -> set[str]:
-    """Return the names of all arguments of an operator, at any level of its class hierarchy."""
-    found: set[str] = set()
-    for level in operator_class.__mro__:
-        init = level.__dict__.get("__init__")
-        wrapped = getattr(init, "__wrapped__", None)
-        if wrapped is not None:
-            found.update(argument_names(wrapped))
-    return found
+def arguments_of(operator_class: type, first: Callable[..., None] | None = None) -> set[str]:
+    """Return the names of all arguments of an operator, at any level of its class hierarchy.
+
+    Args:
+        first: The constructor of the level to begin with; by default the operator's own.
+    """
+    inits = [getattr(level.__dict__.get("__init__"), "__wrapped__", None) for level in operator_class.__mro__]
+    found = inits if first is None else inits[inits.index(first) :]
+    return {name for init in found if init is not None for name in argument_names(init)}
 
 
 def check_types(operator_class: Any, owner: str, given: dict[str, Any]) -> None:
@@ -384,7 +359,7 @@ def argument_names(init: Callable[..., None]) -> tuple[str, ...]:
 
 def invalid_arguments(operator_class: type, task_id: Any, names: list[str]) -> TypeError:
     """Return the error for arguments that an operator does not have."""
-    said = explained(names, arguments_of(operator_class), RENAMED_OF_OPERATORS)
+    said = explained(names, arguments_of(operator_class))
     return TypeError(f"invalid arguments were passed to {operator_class.__name__} (task_id: {task_id}): {said}")
 
 

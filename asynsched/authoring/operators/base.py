@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 
-from asynsched.authoring import active
+from asynsched.authoring import active, airflow_2
 from asynsched.authoring.active import SetupTeardownContext, close_block, note_new_task, where_made
 from asynsched.authoring.exceptions import TaskDeferralError, TaskDeferralTimeout, TaskDeferred
 from asynsched.authoring.node import DAGNode, check_key, flatten
@@ -185,7 +185,7 @@ class BaseOperator(DAGNode, Templater, metaclass=BaseOperatorMeta):
         self.max_retry_delay = arguments.optional_duration(who, "max_retry_delay", max_retry_delay)
         self.retry_policy = arguments.retry_policy(who, retry_policy)
         self.execution_timeout = arguments.positive_duration(who, "execution_timeout", execution_timeout)
-        self.trigger_rule = arguments.one_of(who, "trigger_rule", trigger_rule, TriggerRule)
+        self.trigger_rule = arguments.one_of(who, "trigger_rule", airflow_2.trigger_rule(trigger_rule), TriggerRule)
         self.weight_rule = arguments.one_of(who, "weight_rule", weight_rule, WeightRule)
         self.priority_weight = arguments.priority_weight(who, priority_weight)
         self.pool = arguments.text(who, "pool", pool or DEFAULT_POOL, max_length=arguments.MAX_POOL_LENGTH)

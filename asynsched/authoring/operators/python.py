@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from asynsched.authoring.airflow_2 import OLD_VALUES
 from asynsched.authoring.operators.arguments import TAKES_KEYWORDS
 from asynsched.authoring.operators.base import BaseOperator
 from asynsched.authoring.operators.branch import BaseBranchOperator
+from asynsched.authoring.running.context import Context
 from asynsched.errors import DagError
 
 TYPE_CHECKING = False
@@ -12,8 +14,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Generator, Mapping, Sequence
     from types import CodeType
     from typing import Any, ClassVar
-
-    from asynsched.authoring.running.context import Context
 
 
 class PythonOperator(BaseOperator):
@@ -163,10 +163,14 @@ def keyword_arguments(
         return dict(op_kwargs)
     positional, others, takes_any = parameters
     # Names first: reading a value of the context may ask the scheduler.
-    available = {*context, *op_kwargs}.difference(positional[: len(op_args)])
+    taken, named = positional[: len(op_args)], {*positional, *others}
+    available = {*context, *op_kwargs}.difference(taken)
     if not takes_any:
-        available &= {*positional, *others}
-    return {name: op_kwargs[name] if name in op_kwargs else context[name] for name in sorted(available)}
+        available &= named
+    values = {name: op_kwargs[name] if name in op_kwargs else context[name] for name in sorted(available)}
+    if isinstance(context, Context) and (takes_any or not named.isdisjoint(OLD_VALUES)):
+        values = {**context.old_values(named, takes_any=takes_any, without=taken), **values}
+    return values
 
 
 def telling_code(function: Callable[..., Any]) -> CodeType | None:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+
+from asynsched.authoring.airflow_2 import OLD_VALUES, tell_of_value, value_of_context
 from asynsched.errors import AsynschedError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from _collections_abc import dict_items, dict_values
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Collection, Iterator
     from typing import Any
 
 CONTEXT_KEYS = frozenset({
@@ -59,10 +62,29 @@ class Context(dict[str, "Any"]):
         # Because this is Python code, `dict(context)` and `**context` read each value by `__getitem__`.
         return super().__iter__()
 
+    def __missing__(self, key: str) -> Any:
+        # Values of Airflow 2 can be read, but are not listed with the others.
+        if key not in OLD_VALUES or "logical_date" not in self:
+            raise KeyError(key)
+        tell_of_value(self["task"], key)
+        return value_of_context(self.__getitem__, key)
+
+    def old_values(self, named: Collection[str], *, takes_any: bool, without: Collection[str]) -> dict[str, Any]:
+        """Return the values of Airflow 2 for a function's parameters, and for its `**` all that can be found."""
+        if "logical_date" not in self:
+            return {}
+        found = {name: self[name] for name in OLD_VALUES if name in named and name not in without}
+        for name in OLD_VALUES if takes_any else ():
+            if name not in named:
+                # The timetable may be the user's own.
+                with suppress(Exception):
+                    found[name] = value_of_context(self.__getitem__, name)
+        return found
+
     def get(self, key: str, default: Any = None) -> Any:
-        if key not in self:
-            return default
-        return self[key]
+        if key in self or (key in OLD_VALUES and "logical_date" in self):
+            return self[key]
+        return default
 
     def items(self) -> dict_items[str, Any]:
         return dict(self).items()

@@ -32,7 +32,7 @@ class PreviousTaskInstance:
         self.map_index: int = fields["map_index"]
         self.state: str | None = fields["state"]
         self.try_number: int = fields["try_number"]
-        self.logical_date = _instant(fields["logical_date"])
+        self.logical_date = self.execution_date = _instant(fields["logical_date"])
         self.start_date = _instant(fields["started_at"])
         self.end_date = _instant(fields["ended_at"])
 
@@ -209,6 +209,11 @@ class TaskInstance(AsksElsewhere):
         return date
 
     @property
+    def execution_date(self) -> dt.datetime | None:
+        """The name that `logical_date` has in Airflow 2."""
+        return self.logical_date
+
+    @property
     def log(self) -> logging.Logger:
         """The task's logger."""
         return self.task.log
@@ -350,6 +355,17 @@ class DagRun:
         self.run_type = facts.run_type
         self.state = facts.state
         self.conf = facts.conf
+
+    @property
+    def execution_date(self) -> dt.datetime | None:
+        """The name that `logical_date` has in Airflow 2."""
+        date: dt.datetime | None = self.logical_date
+        return date
+
+    @property
+    def external_trigger(self) -> bool:
+        """Airflow 2's flag of runs that were triggered, not made by a schedule."""
+        return bool(self.run_type == "manual")
 
     @classmethod
     def of_fields(cls, fields: Mapping[str, Any]) -> DagRun:

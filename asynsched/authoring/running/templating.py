@@ -5,6 +5,7 @@ A string without a template is not passed to Jinja, so a task without templates 
 
 from __future__ import annotations
 
+from asynsched.authoring.airflow_2 import OLD_VALUES, tell_of_value, value_of_context
 from asynsched.authoring.exceptions import AsynschedException
 from asynsched.authoring.running.context import Context, Deferred
 from asynsched.authoring.xcom_arg import ResolveMixin
@@ -73,6 +74,7 @@ def _environment(*, native: bool, **options: Any) -> jinja2.Environment:
     from jinja2.nativetypes import NativeEnvironment
     from jinja2.runtime import Context as Variables
     from jinja2.sandbox import SandboxedEnvironment, is_internal_attribute
+    from jinja2.utils import missing
 
     class TaskEnvironment(SandboxedEnvironment):
         """Blocks Python's internals in templates; as in Airflow, a single leading underscore is allowed."""
@@ -85,6 +87,9 @@ def _environment(*, native: bool, **options: Any) -> jinja2.Environment:
 
         def resolve_or_missing(self, key: str) -> Any:
             value = super().resolve_or_missing(key)
+            if value is missing and key in OLD_VALUES and self.resolve_or_missing("logical_date") is not missing:
+                tell_of_value(self.resolve_or_missing("task"), key)
+                return value_of_context(self.resolve_or_missing, key)
             return value.find() if isinstance(value, Deferred) else value
 
     environment: jinja2.Environment = NativeEnvironment(**options) if native else TaskEnvironment(**options)
