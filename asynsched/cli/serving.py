@@ -123,7 +123,9 @@ async def _signals_stop(scheduler: Scheduler, manager: "ServiceManager", signall
                     note("Error: Left by a third signal, before everything was stored: the next scheduler does that.")
                     os._exit(1)
                 forced = True
-                log.info("scheduler.stopping_at_once", signal=number.name, hint="Ctrl-C again leaves without storing it")
+                log.info(
+                    "scheduler.stopping_at_once", signal=number.name, hint="Ctrl-C again leaves without storing it"
+                )
                 scheduler.hurry()
                 if not scheduler.started.is_set():
                     scope.cancel()
