@@ -303,7 +303,7 @@ def dags_trigger(
     if not wait:
         return Done(f"Run {key.run_id!r} of the DAG {dag_id!r} is queued.", run_fields(session.read(find_run, *key)))
     run = _wait(session, key)
-    reason = f": {run.reason}" if run.reason else ""
+    reason = f": {run.reason}" if run.reason and run.state != DagRunState.SUCCESS else "."
     done = Done(f"Run {key.run_id!r} of the DAG {dag_id!r}: {run.state}{reason}", run_fields(run))
     if run.state != DagRunState.SUCCESS:
         if output is Output.JSON:

@@ -17,8 +17,8 @@ MISTAKES = {
     "null byte": ("x = 1\n\0", "syntax", "null byte"),
     "missing module": ("\nimport no_such_module\n", "import", "dag.py:2: ModuleNotFoundError: No module named 'no"),
     "module of airflow": (
-        "import airflow.plugins_manager", "import",
-        "dag.py:1: ModuleNotFoundError: No module named 'airflow.plugins_manager'; asynsched does not have this module",
+        "import airflow.www", "import",
+        "dag.py:1: ModuleNotFoundError: No module named 'airflow.www'; asynsched does not have this module",
     ),
     "name of airflow": (
         "from airflow.sdk import TaskGroups", "import",
