@@ -1,5 +1,6 @@
 """Fixtures for all tests."""
 
+import logging
 import os
 import signal
 from collections.abc import Iterator
@@ -51,5 +52,10 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 @pytest.fixture(autouse=True)
 def own_log_configuration() -> Iterator[None]:
     """Undo the changes to logging by a command that a test ran in this process."""
+    handlers, level = logging.root.handlers[:], logging.root.level
     yield
+    for handler in set(logging.root.handlers) - set(handlers):
+        handler.close()
+    logging.root.handlers[:] = handlers
+    logging.root.setLevel(level)
     structlog.reset_defaults()

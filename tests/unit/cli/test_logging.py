@@ -13,16 +13,6 @@ from asynsched.errors import SettingsError
 from asynsched.settings import LogSettings
 
 
-@pytest.fixture(autouse=True)
-def logging_as_before():
-    handlers, level = logging.root.handlers[:], logging.root.level
-    yield
-    for handler in set(logging.root.handlers) - set(handlers):
-        handler.close()
-    logging.root.handlers[:], logging.root.level = handlers, level
-    structlog.reset_defaults()
-
-
 def test_a_log_file_is_rotated_and_only_so_many_old_ones_are_kept(tmp_path):
     path = tmp_path / "scheduler.log"
     configure_logging(LogSettings(format="json", file=str(path), file_bytes=500, file_count=2))
