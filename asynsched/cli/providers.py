@@ -32,6 +32,8 @@ REFUSED = {
     "keycloak": "it is a part of Airflow's web server",
 }
 """Providers that cannot work without Airflow, and why."""
+BROUGHT_BY_AIRFLOW = ("attrs>=22.1", "deprecated>=1.2.13", "pyyaml>=6", "tenacity>=8.3")
+"""Packages that providers import and do not require: Airflow's core requires them."""
 
 
 @command("list", tables=True)
@@ -69,9 +71,8 @@ def providers_install(_session: Session, names: tuple[str, ...]) -> Done:
     providers = plan.providers
     note(f"Installing {', '.join(providers)}, without Airflow.")
     _run([*installer, "--no-deps", *providers])
-    if plan.others:
-        note(f"Installing what they need: {', '.join(plan.others)}.")
-        _run([*installer, *plan.others])
+    note(f"Installing what they need: {', '.join(plan.others)}.")
+    _run([*installer, *plan.others])
     return Done(f"{are(len(providers), 'provider')} installed.", {"providers": providers})
 
 
@@ -83,7 +84,7 @@ class _Plan(NamedTuple):
 
 
 def _plan(wanted: Sequence[Requirement], installer: Sequence[str], folder: Path) -> _Plan:
-    plan, todo, seen = _Plan([], []), list(wanted), set[str]()
+    plan, todo, seen = _Plan([], list(BROUGHT_BY_AIRFLOW)), list(wanted), set[str]()
     while todo:
         requirement = todo.pop(0)
         name = canonicalize_name(requirement.name)

@@ -66,10 +66,13 @@ def index(tmp_path_factory) -> Path:
         ["apache-airflow>=2.11", f"{prefix}acmebase>=1", "acme-extra; extra == 'more'"],
         "airflow.providers.acme.info:get_provider_info",
     )  # fmt: skip
-    shout = {f"{package}/acmebase/shout.py": "from acmelib import loud as shout\n"}
+    # No package requires tenacity: Airflow's core brings it.
+    shout = {f"{package}/acmebase/shout.py": "import tenacity\nfrom acmelib import loud as shout\n"}
     wheel(folder, f"{prefix}acmebase", "1.2", shout, ["apache-airflow>=2.11", "acmelib>=2"])
     wheel(folder, "acmelib", "2.1", {"acmelib.py": "loud = str.upper\n"}, [])
     wheel(folder, "acme-extra", "1.0", {"acme_extra.py": ""}, [])
+    for name in ("attrs", "deprecated", "pyyaml", "tenacity"):
+        wheel(folder, name, "99.0", {f"{name}.py": ""}, [])
     wheel(folder, f"{prefix}newer", "9.0", {f"{package}/newer/__init__.py": ""}, ["apache-airflow>=99"])
     return folder
 
@@ -112,7 +115,8 @@ def test_a_provider_is_installed_with_what_it_needs_and_without_airflow(asynsche
     assert "install its provider: asynsched providers install acme" in up
     told = asynsched("providers", "install", "acme[more]")
     assert "Installing apache-airflow-providers-acme==1.0, apache-airflow-providers-acmebase==1.2, without" in told
-    assert "Installing what they need: acme-extra, acmelib>=2." in told
+    assert "Installing what they need: attrs" in told
+    assert told.partition("tenacity>=8.3, ")[2].startswith("acme-extra, acmelib>=2.")
     listed = asynsched("providers", "list")
     assert "acme" in listed
     asynsched("connections", "add", "acme_default", "--conn-uri", "acme://somewhere")
