@@ -13,7 +13,6 @@ import sys
 import threading
 from _thread import get_ident
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from datetime import UTC, datetime
 from functools import partial
 from itertools import count
@@ -30,7 +29,7 @@ from asynsched.authoring.operators.base import BaseOperator
 from asynsched.authoring.own_sandbox import own_sandbox
 from asynsched.authoring.retry_policy import RetryAction, RetryPolicy, ask
 from asynsched.authoring.running.context import Context, CurrentContext, context_variables
-from asynsched.authoring.running.execution import TaskResult, execute, run_callbacks
+from asynsched.authoring.running.execution import TaskResult, execute, interrupted_after, run_callbacks
 from asynsched.authoring.running.tracebacks import one_line, text_of, user_frames
 from asynsched.authoring.running.try_context import build_context
 from asynsched.authoring.supervisor import SupervisorError, SupervisorNotFound, set_supervisor
@@ -494,22 +493,6 @@ def decided_by_policy(
         return msgspec.structs.replace(ended, retry=False, reason=reason)
     delay = None if decision.retry_delay is None else decision.retry_delay.total_seconds()
     return msgspec.structs.replace(ended, retry_delay=delay, reason=reason)
-
-
-@contextmanager
-def interrupted_after(seconds: float, exc: BaseException) -> Iterator[None]:
-    """Within, raise this exception after a time. Only in the main thread, which alone receives signals."""
-
-    def interrupt(_number: int, _frame: FrameType | None) -> None:
-        raise exc
-
-    earlier = signal.signal(signal.SIGALRM, interrupt)
-    signal.setitimer(signal.ITIMER_REAL, seconds)
-    try:
-        yield
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, earlier)
 
 
 def described(exc: BaseException) -> messages.RaisedException:

@@ -252,30 +252,22 @@ def _defaults_of_providers() -> dict[str, dict[str, str]]:
     """Return the defaults that installed providers declare for options of their own."""
     global _provided
     if _provided is None:
-        from importlib.metadata import entry_points
+        from asynsched.airflow.providers import installed_providers
 
         _provided = {}
-        for entry in entry_points(group="apache_airflow_provider"):
-            if entry.value.startswith("airflow.providers.standard."):
-                continue  # asynsched has this one itself
-            for section, described in _described_by(entry).items():
+        for provider in installed_providers():
+            if provider.error:
+                import logging
+
+                what = "The provider %s does not say its configuration: %s"
+                logging.getLogger(__name__).warning(what, provider.distribution, provider.error)
+            for section, described in provider.info.get("config", {}).items():
                 _provided.setdefault(section, {}).update(
                     (key, str(option["default"]))
                     for key, option in described["options"].items()
                     if option.get("default") is not None
                 )
     return _provided
-
-
-def _described_by(entry: Any) -> dict[str, Any]:
-    try:
-        found: dict[str, Any] = entry.load()().get("config", {})
-    except Exception:
-        import logging
-
-        logging.getLogger(__name__).warning("The provider %s cannot tell its configuration", entry.value, exc_info=True)
-        return {}
-    return found
 
 
 def _converted(convert: Callable[[Any], Any], section: str, key: str, value: Any, form: str) -> Any:

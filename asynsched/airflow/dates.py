@@ -11,14 +11,6 @@ if TYPE_CHECKING:
 
     Unit = Literal["days", "hours", "minutes", "seconds"]
 
-cron_presets = {
-    "@hourly": "0 * * * *",
-    "@daily": "0 0 * * *",
-    "@weekly": "0 0 * * 0",
-    "@monthly": "0 0 1 * *",
-    "@quarterly": "0 0 1 */3 *",
-    "@yearly": "0 0 1 1 *",
-}
 _SECONDS = {"seconds": 1, "minutes": 60, "hours": 3600, "days": 86400}
 
 

@@ -74,10 +74,10 @@ class AirflowFinder:
         raise ModuleNotFoundError(f"No module named {fullname!r}", name=fullname)
 
     def create_module(self, _spec: ModuleSpec) -> None:
-        """Let Python make a plain module."""
+        """Return None: Python makes an ordinary module."""
 
     def exec_module(self, module: ModuleType) -> None:
-        """Let the module look up each name when it is first used."""
+        """Give the module functions that look a name up when it is first used."""
         contents = ServedModule(module)
         vars(module).update(__getattr__=contents.find, __dir__=contents.public, __all__=contents.public())
 
@@ -92,11 +92,13 @@ class ServedModule:
         self._moved = dict(_pairs(names.MOVED.get(self._name, {})))
 
     def public(self) -> list[str]:
-        """Return the names that the module has, sorted."""
-        return sorted({*self._homes, *self._moved, *(dir(self._whole()) if self._whole() else ())})
+        """Return the names that the module has, sorted; `import *` takes all of them."""
+        whole = self._whole()
+        of_whole = () if whole is None else (name for name in dir(whole) if not name.startswith("_"))
+        return sorted({*self._homes, *self._moved, *of_whole})
 
     def find(self, name: str) -> Any:
-        """Return what a name of the module means. Raises AttributeError if it means nothing here."""
+        """Return the equivalent of a name of the module. Raises AttributeError if asynsched has none."""
         if name in self._homes:
             home, ours = self._homes[name]
             value = getattr(importlib.import_module(home), ours)

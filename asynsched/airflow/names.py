@@ -165,6 +165,7 @@ SERVED: dict[str, dict[str, str]] = {
     },
     "airflow.task.trigger_rule": {PUBLIC: "TriggerRule"},
     "airflow.task.weight_rule": {PUBLIC: "WeightRule"},
+    "airflow.utils.dates": {"asynsched.timetables.cron": "cron_presets=PRESETS"},
     "airflow.timetables.assets": {PUBLIC: "AssetOrTimeSchedule"},
     "airflow.timetables.base": {PUBLIC: "DagRunInfo DataInterval TimeRestriction Timetable"},
     "airflow.timetables.events": {PUBLIC: "EventsTimetable"},

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
 
 ENTRY_POINTS = "apache_airflow_provider"
 PREFIX = "apache-airflow-providers-"
+STANDARD = "airflow.providers.standard."
 
 
 class Provider:
@@ -43,10 +44,14 @@ class Provider:
 
 
 def installed_providers() -> list[Provider]:
-    """Return the installed providers, by name. Needs Airflow's names: call `serve_airflow` first."""
+    """Return the installed providers, by name, without the standard one: asynsched has its classes itself.
+
+    The process needs Airflow's names: call `serve_airflow` first.
+    """
     from importlib.metadata import entry_points
 
-    found = {provider.distribution: provider for provider in map(_described, entry_points(group=ENTRY_POINTS))}
+    entries = [entry for entry in entry_points(group=ENTRY_POINTS) if not entry.value.startswith(STANDARD)]
+    found = {provider.distribution: provider for provider in map(_described, entries)}
     return [found[name] for name in sorted(found)]
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 
 from asynsched.authoring.exceptions import AsynschedTaskTimeout
+from asynsched.authoring.running.execution import interrupted_after
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -24,29 +25,20 @@ class timeout:  # noqa: N801 - Airflow's name
     def __init__(self, seconds: float = 1, error_message: str = "Timeout") -> None:
         self.seconds = seconds
         self.error_message = f"{error_message}, PID: {os.getpid()}"
-        self._before: Any = None
-
-    def handle_timeout(self, _number: int, _frame: object) -> None:
-        """Raise AsynschedTaskTimeout."""
-        raise AsynschedTaskTimeout(self.error_message)
+        self._limit: Any = None
 
     def __enter__(self) -> timeout:
-        import signal
-
+        limit = interrupted_after(self.seconds, AsynschedTaskTimeout(self.error_message))
         try:
-            self._before = signal.signal(signal.SIGALRM, self.handle_timeout)
+            limit.__enter__()
         except ValueError:
             import logging
 
             logging.getLogger(__name__).warning("timeout() has no effect outside of the main thread")
         else:
-            signal.setitimer(signal.ITIMER_REAL, self.seconds)
+            self._limit = limit
         return self
 
-    def __exit__(self, *_: object) -> None:
-        if self._before is None:
-            return
-        import signal
-
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, self._before)
+    def __exit__(self, *exc: Any) -> None:
+        if self._limit is not None:
+            self._limit.__exit__(*exc)

@@ -28,7 +28,7 @@ from asynsched.authoring.own_sandbox import own_sandbox
 from asynsched.authoring.params import ParamsDict, resolve_params
 from asynsched.authoring.retry_policy import RetryAction, ask
 from asynsched.authoring.running.context import Context, CurrentContext, context_variables
-from asynsched.authoring.running.execution import TaskResult, execute, run_callbacks
+from asynsched.authoring.running.execution import TaskResult, execute, interrupted_after, run_callbacks
 from asynsched.authoring.running.tracebacks import one_line, user_frames
 from asynsched.authoring.running.try_context import build_context
 from asynsched.authoring.supervisor import Supervisor, current_supervisor, set_supervisor
@@ -48,7 +48,7 @@ from asynsched.serialization.encode import serialize_dag
 from asynsched.serialization.schema import SerializedDag
 from asynsched.states import DagRunState, DagRunType, TaskInstanceState
 from asynsched.store.schema import CallbackRequest
-from sandbox.run import Span, interrupted_after, of_result
+from sandbox.run import Span, of_result
 
 log = logging.getLogger("asynsched.test")
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from asynsched.authoring.mapped_results import MappableSequence, is_mappable
@@ -13,11 +13,15 @@ from asynsched.authoring.running.tracebacks import one_line, user_frames
 from asynsched.authoring.transport import to_transport
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from asynsched.authoring.operators.base import BaseOperator
     from asynsched.authoring.running.context import Context
     from asynsched.authoring.triggers.base import Resumption
+
+
+MOMENT = 1e-6
+"""The shortest time of a timer, in seconds: zero would disarm it."""
 
 
 class TaskResult(NamedTuple):
@@ -153,3 +157,34 @@ def _render_map_index(task: BaseOperator, context: Context) -> None:
     """Render the name of a task instance, which may depend on values that the task put into its context."""
     if task.map_index_template is not None:
         context["ti"].rendered_map_index = str(task.render_template(task.map_index_template, context))
+
+
+@contextmanager
+def interrupted_after(seconds: float, exc: BaseException) -> Iterator[None]:
+    """Raise this exception in the block after a time. An outer limit of time that ends earlier stays in force.
+
+    Only the main thread can be interrupted: it alone receives signals.
+
+    Raises:
+        ValueError: This is another thread.
+    """
+    import signal
+    from time import monotonic  # noqa: TID251 - the machine's own time interrupts user code
+
+    def interrupt(_number: int, _frame: object) -> None:
+        raise exc
+
+    earlier, began = signal.signal(signal.SIGALRM, interrupt), monotonic()
+    left, interval = signal.getitimer(signal.ITIMER_REAL)
+    if 0 < left <= seconds:
+        signal.signal(signal.SIGALRM, earlier)
+        yield
+        return
+    signal.setitimer(signal.ITIMER_REAL, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, earlier)
+        if left:
+            signal.setitimer(signal.ITIMER_REAL, max(left - (monotonic() - began), MOMENT), interval)

@@ -118,10 +118,12 @@ def test_a_section_has_values_of_all_sources(monkeypatch):
 def test_installed_providers_give_defaults_for_their_own_options(monkeypatch, caplog):
     described = {"config": {"acme": {"options": {"host": {"default": "localhost"}, "key": {"default": None}}}}}
     entries = [
-        SimpleNamespace(value="acme:get_provider_info", load=lambda: lambda: described),
-        SimpleNamespace(value="broken:get_provider_info", load=lambda: 1 / 0),
+        SimpleNamespace(
+            value="acme:info", dist=SimpleNamespace(name="acme", version="1"), load=lambda: lambda: described
+        ),
+        SimpleNamespace(value="no:info", dist=SimpleNamespace(name="broken", version="1"), load=lambda: 1 / 0),
     ]
     monkeypatch.setattr(importlib.metadata, "entry_points", lambda group: entries)
     assert conf.get("acme", "host", fallback="other") == "localhost"
     assert conf.get("acme", "key", fallback="other") == "other"
-    assert "The provider broken:get_provider_info cannot tell its configuration" in caplog.text
+    assert "The provider broken does not say its configuration: ZeroDivisionError" in caplog.text

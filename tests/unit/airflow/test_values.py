@@ -23,6 +23,7 @@ from asynsched.airflow.timeout import timeout
 from asynsched.airflow.triggers import BaseEventTrigger
 from asynsched.airflow.types import NOTSET, SET_DURING_EXECUTION, TaskInstanceKey, is_arg_set
 from asynsched.authoring.exceptions import AsynschedException, AsynschedTaskTimeout
+from asynsched.authoring.running.context import context_variables
 
 
 class Outer:
@@ -139,11 +140,27 @@ def test_a_logging_mixin_logs_by_the_name_of_its_class(caplog):
     assert caplog.messages == ["one line"]
 
 
-def test_a_timeout_interrupts_and_leaves_no_alarm():
+def test_a_timeout_interrupts_and_leaves_the_alarm_as_it_was():
+    before, _ = signal.getitimer(signal.ITIMER_REAL)  # that of pytest
     with pytest.raises(AsynschedTaskTimeout, match="too long, PID"), timeout(0.01, "too long"):
         signal.pause()
     with timeout(60):
         pass
+    after, _ = signal.getitimer(signal.ITIMER_REAL)
+    assert (after > 0, after <= before) == (before > 0, True)
+
+
+def test_a_timeout_inside_another_one_keeps_the_outer_limit():
+    with pytest.raises(AsynschedTaskTimeout, match="outer"), timeout(0.05, "outer"):
+        _pause_after_a_limit_of_its_own()
+    with pytest.raises(AsynschedTaskTimeout, match="outer"), timeout(0.05, "outer"), timeout(60, "inner"):
+        signal.pause()
+
+
+def _pause_after_a_limit_of_its_own():
+    with timeout(0.02, "inner"):
+        pass
+    signal.pause()
 
 
 def test_old_names_of_a_package_warn_and_give_the_new_object(monkeypatch):
@@ -195,8 +212,8 @@ def test_a_context_becomes_texts_by_name(monkeypatch):
 
     told = {
         "task": Thing(email=["a@b", "c@d"], owner="me"),
-        "task_instance": Thing(dag_id="d", task_id="t", try_number=2),
-        "dag_run": Thing(run_id="r", logical_date=dt.datetime(2026, 1, 1, tzinfo=dt.UTC)),
+        "ti": Thing(dag_id="d", task_id="t", run_id="r", try_number=2),
+        "ts": "2026-01-01T00:00:00+00:00",
     }
     monkeypatch.setattr(context.settings, "get_airflow_context_vars", lambda _: {"team": "x"})
     assert context.context_to_airflow_vars(told) == {
@@ -204,4 +221,7 @@ def test_a_context_becomes_texts_by_name(monkeypatch):
         "airflow.ctx.dag_id": "d", "airflow.ctx.task_id": "t", "airflow.ctx.try_number": "2",
         "airflow.ctx.dag_run_id": "r", "airflow.ctx.logical_date": "2026-01-01T00:00:00+00:00",
     }  # fmt: skip
-    assert context.context_to_airflow_vars(told, in_env_var_format=True)["AIRFLOW_CTX_TEAM"] == "x"
+    for_environment = context.context_to_airflow_vars(told, in_env_var_format=True)
+    assert for_environment == {"AIRFLOW_CTX_TEAM": "x", **context_variables(told)}
+    forms = context.AIRFLOW_VAR_NAME_FORMAT_MAPPING.values()
+    assert {form["env_var_format"] for form in forms} == set(context_variables(told))
