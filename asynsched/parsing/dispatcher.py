@@ -26,6 +26,7 @@ from asynsched.parsing.looks import TRANSIENT_KINDS, Look, LookRequest, Step, lo
 from asynsched.parsing.processes.informed_parser import InformedParser, ParseSlots
 from asynsched.parsing.processes.sandbox_parser import report_of_error, report_of_failure
 from asynsched.parsing.progress import ParseLog, ParsesUnderWay, ReadingProgress
+from asynsched.serialization.schema import ParseReport
 from asynsched.service import Service, until_available
 from asynsched.settings import Settings
 from asynsched.store.dags.files import claim_from_the_gone, claim_unclaimed, drop_claims, get_files, list_errors_of
@@ -56,6 +57,12 @@ class ParseJob(Struct, frozen=True):
 def _parsed_at(path: str, known: KnownFiles) -> datetime:
     row = known.get(path)
     return NEVER if row is None else row.parsed_at
+
+
+def _is_of_look(report: ParseReport, look: Look) -> bool:
+    """Whether a parse has read the text that the look before it found; true if the report does not tell."""
+    read = [source.content_hash for source in report.sources if source.path == report.path]
+    return not read or not look.text_hash or look.text_hash in read
 
 
 class ParseClaims:
@@ -418,7 +425,12 @@ class ParseDispatcher(Service):
         # Do not leave this to the next tick: the present one may still be storing earlier outcomes.
         self._start_parses()
         stamp = FileStamp(job.look.content_hash, job.look.modified_ns, job.look.size, self._runtime)
-        outcome = Outcome(job.path, report, stamp, claimed_by=self._name)
+        is_of_look = _is_of_look(report, job.look)
+        if not is_of_look:
+            # The file was edited between the look and the parse, which may have read a part of it: look at it again.
+            stamp = stamp._replace(content_hash="")
+            self._files.ask(LookRequest(job.path, is_urgent=True))
+        outcome = Outcome(job.path, report, stamp, claimed_by=self._name, keeps_dags=not is_of_look)
         if report.errors:
             after = await anyio.to_thread.run_sync(look_at, self._root, job.path)
             if after is not None and after.is_gone:

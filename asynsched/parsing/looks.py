@@ -160,6 +160,8 @@ def text_hash(data: bytes) -> str:
     try:
         text = importlib.util.decode_source(data)
     except (SyntaxError, UnicodeDecodeError):
+        text = None
+    if text is None or "\0" in text:  # a parse does not decode it either
         text = data.decode("utf-8", "replace")
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
 

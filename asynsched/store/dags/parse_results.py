@@ -56,12 +56,14 @@ class Outcome:
     """The news of a file to store: the report of its parse; without a report, the file is gone.
 
     `claimed_by`: the scheduler that has claimed the file, which other schedulers leave alone until that is stored.
+    `keeps_dags`: the parse may have read a file that was being written, so no DAG leaves.
     """
 
     path: str
     report: ParseReport | None = None
     stamp: FileStamp | None = None
     claimed_by: str | None = None
+    keeps_dags: bool = False
 
 
 class StoredReport(NamedTuple):
@@ -342,7 +344,7 @@ def _change(found: Found, known: Known, now: datetime, defaults: DagDefaults) ->
             dags.append(DagChange(parsed.dag, row, None if is_same else version, values))
         known.dags[dag_id] = KnownDag(row, path, is_active=True)
     removed: tuple[str, ...] = ()
-    if all(error.dag_id is not None for error in report.errors):
+    if not found.outcome.keeps_dags and all(error.dag_id is not None for error in report.errors):
         removed = _remove_all_but({*found.dags, *(error.dag_id for error in errors)}, path, known)
     modules = [LocalModule(source.path, source.content_hash) for source in report.sources[1:]]
     if not report.sources and path in known.files:

@@ -1,6 +1,7 @@
 """The files of a DAG folder, their order, and the effect of ignore files and links."""
 
 import zipfile
+from contextlib import suppress
 from pathlib import Path, PurePosixPath
 
 import pytest
@@ -9,9 +10,10 @@ from hypothesis import strategies as st
 from pathspec import GitIgnoreSpec
 
 from asynsched.channels import FileChanged
-from asynsched.parsing.looks import look_at
+from asynsched.parsing.looks import look_at, text_hash
 from asynsched.parsing.watching.discovery import FoundFile, IgnoreRules, read_patterns, scan, type_of_mount
 from asynsched.parsing.watching.watcher import changes_between, in_order, interpret
+from sandbox.sources.local_imports import SourceRecorder
 
 
 @pytest.fixture
@@ -269,3 +271,22 @@ def test_a_folder_that_is_away_tells_nothing_of_its_files(root):
     assert look_at(root, "a.py/b.py").is_gone
     root.rename(root.with_name("away"))
     assert look_at(root, "a.py") is None
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"x = 1\r\n",
+        b"\xef\xbb\xbfx = 1\n",
+        b"# coding: latin-1\n# \xe9\r\n",
+        b"\xff\r\n",
+        b"# coding: no\n",
+        b"x\r\n\0",
+    ],
+    ids=["line ends", "byte order mark", "encoding", "not UTF-8", "unknown encoding", "null byte"],
+)
+def test_a_look_and_a_parse_name_the_same_text(data):
+    sources = []
+    with suppress(SyntaxError):
+        SourceRecorder(Path("/dags"), sources.append).note("d", "/dags/d.py", data)
+    assert [source.content_hash for source in sources] == [text_hash(data)]

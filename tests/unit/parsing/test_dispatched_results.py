@@ -101,6 +101,38 @@ def test_a_dag_leaves_only_on_proof(folder):
     folder.run(main)
 
 
+@pytest.mark.parametrize("scheduler", [None, "one"], ids=["alone", "beside others"])
+def test_no_dag_leaves_by_a_parse_that_read_a_file_being_written(folder, scheduler):
+    site = folder.new(scheduler=scheduler)
+    read = site.parser._read
+
+    def read_while_it_is_written(path: str) -> Any:
+        site.parser._read = read
+        file = site.root / path
+        text = file.read_text()
+        file.write_text("")
+        report = read(path)
+        file.write_text(text)  # as it was looked at: nothing but the parse tells that it was empty
+        os.utime(file, (LONG_AGO, LONG_AGO))
+        return report
+
+    async def main():
+        site.write("saved.py", "dag saved", "dag left out")
+        async with site.running():
+            await site.scan()
+            await site.idle()
+            site.channels.dag_changes.take()
+            site.parser._read = read_while_it_is_written
+            site.write("saved.py", "dag saved")
+            await site.tell("saved.py")
+            assert await site.idle() == ["saved.py", "saved.py"]
+            assert set(await site.dags()) == {"saved"}
+            announced = [message.dag_id for message in site.channels.dag_changes.take()]
+            assert sorted(announced) == ["left", "saved"]  # a new version, once: it has not left before
+
+    folder.run(main)
+
+
 def test_nothing_leaves_while_the_folder_itself_is_away(folder):
     site = folder.dispatching
 
