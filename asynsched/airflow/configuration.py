@@ -85,7 +85,7 @@ _DEFAULTS: dict[str, dict[str, str]] = {
     "lineage": {"max_assets_per_collector": "100", "max_extras_per_collector": "200"},
     "metrics": {"statsd_on": "False", "statsd_prefix": "airflow", "otel_on": "False", "otel_prefix": "airflow"},
 }  # fmt: skip
-"""The defaults that have a meaning outside of Airflow's own processes. None of them is a secret."""
+"""The defaults that have a meaning outside of Airflow's own processes."""
 
 _TRUE, _FALSE = ("t", "true", "1"), ("f", "false", "0")
 _from_settings: dict[str, str] = {}
@@ -98,8 +98,17 @@ def set_options(options: Mapping[str, str]) -> None:
 
 
 def options_in(environment: Mapping[str, str]) -> dict[str, str]:
-    """Return the options in an environment that have a default here, by `section.key`. They hold no secrets."""
-    named = {f"{section}.{key}": _variable(section, key) for section, keys in _DEFAULTS.items() for key in keys}
+    """Return the options in an environment that have a default here and hold no secret, by `section.key`.
+
+    They are shown to all users of the machine, in the arguments of processes. Arguments of a class, such as
+    `backend_kwargs`, may hold a password.
+    """
+    named = {
+        f"{section}.{key}": _variable(section, key)
+        for section, keys in _DEFAULTS.items()
+        for key in keys
+        if not key.endswith("_kwargs")
+    }
     return {option: environment[name] for option, name in named.items() if name in environment}
 
 
@@ -160,7 +169,7 @@ class Configuration:
         return [part.strip() for part in value.split(delimiter)] if value else []
 
     def get_mandatory_list_value(self, section: str, key: str, **options: Any) -> list[str]:
-        """Do so; None is an error as well."""
+        """Return the parts of the value, as `getlist` does; None is an error as well."""
         value = self.getlist(section, key, **options)
         if value is None:
             raise _wrong(section, key, value, "a list")

@@ -50,6 +50,9 @@ def test_a_parse_is_told_only_options_that_hold_no_secrets():
         "AIRFLOW__OPERATORS__DEFAULT_DEFERRABLE": "True",
         "AIRFLOW__CORE__FERNET_KEY": "secret",
         "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": "secret",
+        "AIRFLOW__SECRETS__BACKEND_KWARGS": '{"secret_id": "secret"}',
+        "AIRFLOW__WORKERS__SECRETS_BACKEND_KWARGS": '{"token": "secret"}',
+        "AIRFLOW__LOGGING__REMOTE_TASK_HANDLER_KWARGS": '{"key": "secret"}',
     }
     assert options_in(environment) == {"operators.default_deferrable": "True"}
 
