@@ -297,7 +297,7 @@ def _execution(
 
 
 def _parse_claims(base: Foundation, claim: Claim) -> ParseClaims | None:
-    """Return what divides parses among several schedulers; None where there is one."""
+    """Return the claims that divide the parses among several schedulers; None if there is only one."""
     if claim.peers is None:
         return None
     runtime = runtime_of(base.settings)

@@ -299,7 +299,7 @@ class WatchfulSelector(selectors.DefaultSelector):
 
 @contextmanager
 def not_watched() -> Iterator[None]:
-    """Within, the main thread may wait for as long as it takes: no trigger is blamed for that."""
+    """Let the main thread wait without a limit during the block: no trigger is to blame for the wait."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return

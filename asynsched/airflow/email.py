@@ -38,7 +38,7 @@ def send_email(
         files: Paths of files to attach.
         dryrun: Whether to send nothing.
         cc: More addresses, which all receivers see.
-        bcc: More addresses, which nobody sees.
+        bcc: More addresses, which no receiver sees.
         mime_subtype: Of the message.
         mime_charset: Of the text.
         conn_id: The connection with the login; by default `[email] email_conn_id`.

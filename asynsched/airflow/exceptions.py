@@ -18,7 +18,7 @@ class AirflowConfigException(AsynschedException):
 
 
 class AirflowOptionalProviderFeatureException(AsynschedException):
-    """A provider lacks a package that one of its optional features needs."""
+    """An optional feature of a provider needs a package that is not installed."""
 
 
 class AirflowSecretsBackendAccessDenied(PermissionError):

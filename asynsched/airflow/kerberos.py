@@ -20,7 +20,7 @@ def renew_from_kt(principal: str | None, keytab: str, exit_on_fail: bool = True)
     """Get a ticket by `kinit`, as the section `kerberos` says, and return kinit's exit code.
 
     Args:
-        principal: Whose ticket; by default `[kerberos] principal`.
+        principal: The owner of the ticket; by default `[kerberos] principal`.
         keytab: The file with the key.
         exit_on_fail: Whether to exit with kinit's exit code if it fails.
     """

@@ -1,4 +1,4 @@
-"""Lineage: hooks tell a collector which assets they read and write. Nobody collects it."""
+"""Lineage: hooks report to a collector which assets they read and write. This collector discards the reports."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ if TYPE_CHECKING:
     from typing import Any
 
 LineageContext = object
-"""What tells: a hook, for example."""
+"""The reporting object, for example a hook."""
 AssetLineageInfo = namedtuple("AssetLineageInfo", "asset count context")
 ExtraLineageInfo = namedtuple("ExtraLineageInfo", "key value count context")
 
 
 class HookLineage:
-    """What a collector has: assets read, assets written, and more."""
+    """The reports of hooks: assets read, assets written, and further facts."""
 
     def __init__(
         self,
@@ -31,7 +31,7 @@ class HookLineage:
 
 
 class HookLineageCollector(LoggingMixin):
-    """Takes what hooks tell, and drops it."""
+    """Accepts the reports of hooks, and discards them."""
 
     def __init__(self, **_: Any) -> None:
         super().__init__()
@@ -39,25 +39,25 @@ class HookLineageCollector(LoggingMixin):
         self._extra: dict[str, Any] = {}
 
     def create_asset(self, **_: Any) -> None:
-        """Make no asset."""
+        """Return None: no asset is created."""
 
     def add_input_asset(self, *_args: Any, **_: Any) -> None:
-        """Take that a hook reads an asset."""
+        """Accept the report that a hook reads an asset."""
 
     def add_output_asset(self, *_args: Any, **_: Any) -> None:
-        """Take that a hook writes an asset."""
+        """Accept the report that a hook writes an asset."""
 
     def add_extra(self, *_args: Any, **_: Any) -> None:
-        """Take more about a hook's work."""
+        """Accept a further fact about a hook's work."""
 
     @property
     def collected_assets(self) -> HookLineage:
-        """Nothing."""
+        """An empty lineage."""
         return HookLineage()
 
     @property
     def has_collected(self) -> bool:
-        """False."""
+        """Whether there are reports: always false."""
         return False
 
 
@@ -73,7 +73,7 @@ class HookLineageReader(LoggingMixin):
         self.lineage_collector = get_hook_lineage_collector()
 
     def retrieve_hook_lineage(self) -> HookLineage:
-        """Return what was collected: nothing."""
+        """Return the collected lineage, which is empty."""
         return self.lineage_collector.collected_assets
 
 

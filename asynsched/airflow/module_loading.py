@@ -48,7 +48,7 @@ def qualname(o: object | Callable[..., Any], use_qualname: bool = False, exclude
 
 
 def iter_namespace(ns: ModuleType) -> Iterator[Any]:
-    """Yield what is in a package: `pkgutil.ModuleInfo` with whole names."""
+    """Yield the modules of a package, as `pkgutil.ModuleInfo` with whole names."""
     import pkgutil
 
     return pkgutil.iter_modules(ns.__path__, f"{ns.__name__}.")

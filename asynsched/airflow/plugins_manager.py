@@ -37,5 +37,5 @@ class AirflowPlugin:
 
 
 def hookimpl(function: Function | None = None, **_options: Any) -> Any:
-    """Mark a function as a listener. It stays as it is, and nobody calls it."""
+    """Return the function unchanged: asynsched calls no listeners."""
     return function if function is not None else lambda marked: marked

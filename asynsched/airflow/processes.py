@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 @contextmanager
 def patch_environ(new_env_variables: dict[str, str]) -> Iterator[None]:
-    """Within, set environment variables; afterwards they are as before."""
+    """Set environment variables in the block, and restore the earlier ones afterwards."""
     before = {name: os.environ.get(name) for name in new_env_variables}
     os.environ.update(new_env_variables)
     try:
@@ -32,7 +32,7 @@ def execute_in_subprocess(cmd: list[str], cwd: str | None = None, env: dict[str,
 
 
 def execute_in_subprocess_with_kwargs(cmd: list[str], **kwargs: Any) -> None:
-    """Do so with further arguments of `subprocess.Popen`."""
+    """Run a program as `execute_in_subprocess` does, with further arguments of `subprocess.Popen`."""
     import logging
     import shlex
     import subprocess

@@ -20,7 +20,7 @@ LOCAL_SETTINGS = "airflow_local_settings"
 
 
 def pod_mutation_hook(pod: Any) -> None:
-    """Let `airflow_local_settings` change a pod before Kubernetes gets it."""
+    """Pass a pod to the hook of `airflow_local_settings`, which may change it, before Kubernetes creates it."""
     if hook := _hook("pod_mutation_hook"):
         hook(pod)
 

@@ -1,4 +1,4 @@
-"""Stats: tasks and providers may count and time. Nobody collects their figures; the scheduler's are its own."""
+"""Stats: tasks and providers may count and measure. Their figures are discarded; the scheduler has its own metrics."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def _milliseconds() -> float:
 
 
 class Stats:
-    """Takes figures, and drops them."""
+    """Accepts figures, and discards them."""
 
     @staticmethod
     def incr(*_figure: Any, **_options: Any) -> None:
@@ -56,7 +56,7 @@ class Stats:
 
     @staticmethod
     def timing(*_figure: Any, **_options: Any) -> None:
-        """Take a length of time."""
+        """Report a length of time."""
 
     @staticmethod
     def timer(*_figure: Any, **_options: Any) -> Timer:

@@ -1,4 +1,4 @@
-"""Markers for arguments that nobody gave, and what identifies a task instance."""
+"""Markers for arguments that were not given, and the key of a task instance."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ SET_DURING_EXECUTION = SetDuringExecution()
 
 
 def is_arg_set(value: Any) -> bool:
-    """Return whether somebody gave the argument."""
+    """Return whether the argument was given."""
     return not isinstance(value, ArgNotSet)
 
 

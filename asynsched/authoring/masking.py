@@ -1,7 +1,7 @@
 """Secrets of a process: which values are secret, decided by names, and how to hide them.
 
-The keeper masks the log of a try. A task that gets a secret from elsewhere passes it to `mask_secret`, so that the log
-does not show that one either.
+The keeper masks secrets of asynsched in the log of a try. A task that gets a secret from elsewhere passes it to
+`mask_secret`, so that the log does not show it.
 """
 
 from __future__ import annotations

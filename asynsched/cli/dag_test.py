@@ -145,7 +145,7 @@ class _Stop:
 
 @contextmanager
 def _held_back() -> Iterator[None]:
-    """Within, Ctrl-C and SIGTERM wait; a process that is started here holds them back until it can deal with them."""
+    """Hold Ctrl-C and SIGTERM back during the block; a process that is started in it releases them once it is ready."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
     try:
         yield

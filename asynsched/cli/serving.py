@@ -106,7 +106,7 @@ async def _serve(settings: Settings, rules: StopRules, manager: "ServiceManager"
 
 @asynccontextmanager
 async def _signals_stop(scheduler: Scheduler, manager: "ServiceManager", signalled: anyio.Event) -> AsyncIterator[None]:
-    """Within, the first SIGINT or SIGTERM asks the scheduler to stop; the second kills running tries and stores that.
+    """In the block, the first SIGINT or SIGTERM stops the scheduler; the second kills running tries and stores that.
 
     The third ends this process, even if the database does not answer: the next scheduler does the rest. After this
     block the handlers are those from before. The first signal sets `signalled`.
@@ -432,7 +432,7 @@ class ServiceManager:
 
 @contextmanager
 def telemetry(settings: Settings) -> Iterator[None]:
-    """Within, send metrics to a collector by OTLP over HTTP, as OTEL_EXPORTER_OTLP_ENDPOINT and its like say.
+    """Send metrics during the block to a collector by OTLP over HTTP, as the variables OTEL_EXPORTER_OTLP_* say.
 
     Does nothing unless `monitor.metrics` asks for it, or if a provider has been set up already, e.g. by
     `opentelemetry-instrument`.

@@ -96,7 +96,7 @@ class Session:
 
     @contextmanager
     def making_home(self) -> Iterator[None]:
-        """Within, make the database; the home is made before it or, so that a failure leaves none behind, after it."""
+        """Create the database in the block. The home is made before it or, so that a failure leaves none, after it."""
         path = parse_url(self.settings.database_url).path
         if path is not None and path.is_relative_to(self.home):
             prepare_home(self.home)

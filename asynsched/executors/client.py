@@ -93,7 +93,7 @@ class ExecutorClient(Service):
         if self.executor is not None:
             await self._hand_over(self.executor)
         if self._channels.ready.qsize():
-            self.wake()  # one pass takes only so many
+            self.wake()  # a pass takes a limited number of messages
         else:
             self._has_taken_up.set()
 

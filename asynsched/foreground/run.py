@@ -152,7 +152,7 @@ def _run_facts(
 
 @contextmanager
 def _logs_on_terminal() -> Iterator[None]:
-    """Within, show the logs of tasks on standard error, unless the calling program has set up logging."""
+    """Show the logs of tasks on standard error during the block, unless the calling program has set up logging."""
     logger = logging.getLogger("asynsched")
     if logger.hasHandlers():
         yield
@@ -437,7 +437,7 @@ def _limit_of(task: BaseOperator) -> AbstractContextManager[None]:
 
 @contextmanager
 def environment_of(context: Context) -> Iterator[None]:
-    """Within, set the `AIRFLOW_CTX_*` variables of a task."""
+    """Set the `AIRFLOW_CTX_*` variables of a task during the block."""
     variables = context_variables(context)
     before = {name: os.environ.get(name) for name in variables}
     os.environ.update(variables)

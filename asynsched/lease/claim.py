@@ -112,7 +112,7 @@ class Claim:
 
     @asynccontextmanager
     async def held(self) -> AsyncIterator[None]:
-        """Within, the thread renews the lease, where there is a thread."""
+        """Let the thread, if there is one, renew the lease during the block."""
         if self.thread is None:
             yield
             return
@@ -124,7 +124,7 @@ class Claim:
 
     @asynccontextmanager
     async def renewed(self) -> AsyncIterator[None]:
-        """Within, the lease is renewed although no service runs."""
+        """Renew the lease during the block, although no service runs."""
         # A task group would wrap the error that is raised within: why a start has failed.
         renewing = asyncio.create_task(self.beat.run(), name=self.beat.name)
         renewing.add_done_callback(_log_failure)

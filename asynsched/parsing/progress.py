@@ -98,7 +98,7 @@ class ParsesUnderWay:
 class ParseLog:
     """Logs `file.parsed`, `file.removed`, `file.failed`, `file.statistics` and the events of WARNINGS.
 
-    `interval`: time between two rounds of statistics, the first of which begins `now`; zero: none.
+    `interval`: time between two rounds of statistics. The first round begins `now`; zero means that there are none.
     """
 
     def __init__(self, interval: timedelta, now: datetime) -> None:

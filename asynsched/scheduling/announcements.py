@@ -1,7 +1,7 @@
-"""What is told once a batch of changes is stored: messages to other services, launches, metrics and log lines.
+"""Announces a batch of changes once it is stored: messages to other services, launches, metrics and log lines.
 
-Writing a log line takes as long as a decision about a task. So a thousand failures at once must not make a line each:
-beyond MOST_LINES, they are counted.
+Writing a log line takes as long as a decision about a task. So a thousand failures at once must not write a line
+each: beyond MOST_LINES, they are counted.
 """
 
 from collections.abc import Callable, Collection, Iterable, Iterator

@@ -319,7 +319,8 @@ class RunTransfers:
     async def _do_unheld(self, wanted: Sequence[OpenRequest], now: datetime) -> RunStop | None:
         """Do the requests for a run that is not in memory yet, up to the first that ends it.
 
-        That one is returned as a stop, to be done in memory. Later requests are due when the run has ended.
+        The request that ends the run is returned as a stop, to be done in memory. Later requests are due when the run
+        has ended.
         """
         for request in wanted:
             if (stop := _stop_of(request)) is not None:

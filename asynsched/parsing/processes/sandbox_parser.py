@@ -89,7 +89,7 @@ def setup_of(settings: Settings) -> SandboxSetup:
     values["readable"] = tuple(str(Path(path).absolute()) for path in settings.parse.readable)
     values["hidden"] = (str(settings.home_path),)
     values["default_timezone"], values["airflow"] = settings.default_timezone, settings.airflow
-    # A parse sees little of the environment: it is told the options that hold no secrets.
+    # A parse sees little of the environment, so it gets the options that hold no secrets.
     values["airflow_options"] = options_in(os.environ) | settings.airflow_options
     limits = ParseLimits(**{name: values[name] for name in ParseLimits.__struct_fields__})
     return SandboxSetup(settings.dags_path, settings.home_path / TMP, limits, is_postgresql(settings.database_url))

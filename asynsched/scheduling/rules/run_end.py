@@ -79,7 +79,7 @@ def decide_run_state(
 
 
 def _causes(tasks: Sequence[TaskEnd], upstream: Mapping[str, Iterable[str]]) -> list[TaskEnd]:
-    """Return the task instances because of which a run failed: those that failed by themselves.
+    """Return the task instances that caused a run to fail: those that failed by themselves.
 
     The failed leaves, or whatever failed above a leaf that is `upstream_failed`. A failure above a leaf that succeeded
     (`all_done`) is no cause.

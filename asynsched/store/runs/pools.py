@@ -1,4 +1,4 @@
-"""Pools, and the settlement of slots between schedulers: which task instances that one wants to queue get their slots.
+"""Pools, and the settlement of slots between schedulers: which of the task instances to be queued get their slots.
 
 Taken slots are counted from the states of task instances, never stored. A settlement is a short critical section of the
 transaction that queues them: the first scheduler locks the rows of the pools, and counts the slots that others take.
