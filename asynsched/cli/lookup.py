@@ -19,7 +19,7 @@ from asynsched.cli.output import have, note, some_of
 from asynsched.cli.session import Session
 from asynsched.errors import AsynschedError, HomeInUse, NotFound
 from asynsched.home import served_dags_folder
-from asynsched.states import FINISHED_RUN_STATES, TaskInstanceState
+from asynsched.states import FINISHED_RUN_STATES
 from asynsched.store.dags.dags import DagRow, find_dag, get_dag
 from asynsched.store.dags.files import get_file, known_files, list_errors
 from asynsched.store.runs.dag_runs import get_run, list_runs, runs_beginning_with
@@ -97,7 +97,9 @@ def find_task(conn: Connection, dag_id: str, run_id: str, task_id: str, map_inde
 
 def interruption(task: TaskInstanceRow) -> str:
     """Return how the newest try of a waiting task instance was handed back; empty if it was not."""
-    return task.reason if task.state == TaskInstanceState.SCHEDULED and "was interrupted" in task.reason else ""
+    from asynsched.scheduling.rules.try_end import was_interrupted  # few commands need it
+
+    return task.reason if was_interrupted(task.state, task.reason) else ""
 
 
 STARTING_TIME = timedelta(seconds=20)

@@ -91,13 +91,21 @@ def after_try(
     )
 
 
+_INTERRUPTED = "was interrupted at"
+
+
 def _interruption(ended: Ended, try_number: int) -> str:
     """Return why a task waits whose try was handed back."""
     reason = ended.reason or "the scheduler stopped"
     if ended.started_at is None:
         return reason
     at = ended.ended_at.isoformat(sep=" ", timespec="seconds")
-    return f"try {try_number} was interrupted at {at}: {reason}; it begins again"
+    return f"try {try_number} {_INTERRUPTED} {at}: {reason}; it begins again"
+
+
+def was_interrupted(state: str | None, reason: str) -> bool:
+    """Return whether a task instance of this state and reason waits because a try of it was interrupted."""
+    return state == State.SCHEDULED and _INTERRUPTED in reason
 
 
 def instance_name(dag_id: str, task_id: str, logical_date: datetime | None) -> str:
