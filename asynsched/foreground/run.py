@@ -21,6 +21,7 @@ from typing import Any, cast
 
 import msgspec
 
+from asynsched.airflow.processes import patch_environ
 from asynsched.authoring import exceptions
 from asynsched.authoring.dag import DAG
 from asynsched.authoring.operators.base import BaseOperator
@@ -306,7 +307,7 @@ class ForegroundDriver:
             )
             context = build_context(self._dag.get_task(task.task_id), self._facts, facts)
             if environment is not None:
-                environment.enter_context(environment_of(context))
+                environment.enter_context(patch_environ(context_variables(context)))
             return context
 
         return make
@@ -324,7 +325,7 @@ class ForegroundDriver:
         if end is not None and end.state is TaskInstanceState.FAILED:
             context["exception"] = end.exception
         operator = self._dag.get_task(row.task_id)
-        with CurrentContext(context), environment_of(context):
+        with CurrentContext(context), patch_environ(context_variables(context)):
             run_callbacks(getattr(operator, f"{row.event}_callback"), context, operator)
 
     def _call_back_dag(self, row: CallbackRequest) -> None:
@@ -332,7 +333,7 @@ class ForegroundDriver:
         context = self._context_maker(ActiveTask(self._run, self._run.structure.tasks[last.task_id]))()
         context["reason"] = row.reason
         context["dag_run"].state = str(self._run.state)
-        with CurrentContext(context), environment_of(context):
+        with CurrentContext(context), patch_environ(context_variables(context)):
             run_callbacks(getattr(self._dag, f"{row.event}_callback"), context, last)
 
 
@@ -433,21 +434,6 @@ def _limit_of(task: BaseOperator) -> AbstractContextManager[None]:
         return nullcontext()
     seconds = limit.total_seconds()
     return interrupted_after(seconds, exceptions.AsynschedTaskTimeout(f"execution_timeout of {seconds:g} s is over"))
-
-
-@contextmanager
-def environment_of(context: Context) -> Iterator[None]:
-    """Set the `AIRFLOW_CTX_*` variables of a task during the block."""
-    variables = context_variables(context)
-    before = {name: os.environ.get(name) for name in variables}
-    os.environ.update(variables)
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            os.environ.pop(name, None)
-            if value is not None:
-                os.environ[name] = value
 
 
 def wait_for_trigger(deferred: exceptions.TaskDeferred) -> triggers.Resumption | triggers.BaseTaskEndEvent:
