@@ -133,9 +133,10 @@ async def test_a_scheduler_serves_until_its_lease_lapses_or_its_home_restarts(da
     assert [row.id for row in await database.read(list_schedulers, NOW)] == ["b"]
 
 
+of_one_scheduler = pytest.mark.parametrize("database", ["sqlite", "inline"], indirect=True)
+
+
 async def enter_alone(database: Database, scheduler_id: str, home: str, seconds: float = 0.0) -> None:
-    if database.is_shared:
-        pytest.skip("several schedulers may serve it")
     now = NOW + timedelta(seconds=seconds)
     await database.write(
         register_scheduler, scheduler_id=scheduler_id, hostname="h", pid=1, home=home, version="1", now=now,
@@ -143,6 +144,7 @@ async def enter_alone(database: Database, scheduler_id: str, home: str, seconds:
     )  # fmt: skip
 
 
+@of_one_scheduler
 async def test_on_sqlite_another_home_is_refused_while_old_tries_may_run(database):
     await enter_alone(database, "dead", "/home")
     for seconds in (1, 16, 30):
@@ -155,6 +157,7 @@ async def test_on_sqlite_another_home_is_refused_while_old_tries_may_run(databas
 
 
 @pytest.mark.parametrize("lock", ["lock", "keeper.lock"])
+@of_one_scheduler
 async def test_on_sqlite_another_home_is_refused_while_one_is_locked_whatever_the_time(database, tmp_path, lock):
     await enter_alone(database, "silent", str(tmp_path))
     with (tmp_path / lock).open("w") as file:
