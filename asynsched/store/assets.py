@@ -1,4 +1,4 @@
-"""Queries of assets and aliases, of where DAGs name them, and of their events and the queue of those.
+"""Queries of assets and aliases, of the places where DAGs name them, of their events, and of the queue of events.
 
 The transaction of an event adds a row to the queue (`asset_dag_run_queue`) for each DAG that waits for its asset; the
 transaction that creates a run removes the rows that the run consumes, and adds them to `dag_run_asset_event`. So no
@@ -48,7 +48,7 @@ from asynsched.store.schema import (
     dag_run_asset_event,
 )
 from asynsched.store.statements import insert_ignoring
-from asynsched.timetables.asset_condition import AliasForm, AssetCondition, AssetForm, AssetNames
+from asynsched.timetables.asset_condition import AliasForm, AssetCondition, AssetForm, AssetNames, PartitionEvent
 
 _ASSETS = sa.select(asset)
 _ALL = _ASSETS.order_by(asset.c.name, asset.c.uri)
@@ -146,17 +146,19 @@ def get_asset(conn: Connection, name_or_uri: str) -> AssetRow:
     return found
 
 
-def list_assets(conn: Connection) -> list[AssetRow]:
-    """Return all assets, by name."""
-    return fetch(conn, AssetRow, _ALL)
-
-
 def aliases_of(conn: Connection, asset_ids: Collection[int]) -> dict[int, list[str]]:
     """Return the names of the aliases that stand for assets, by the assets' row ids."""
     found: dict[int, list[str]] = {asset_id: [] for asset_id in asset_ids}
     for row in select_in(conn, _ALIASES_OF_ASSETS, asset_alias_asset.c.asset_id, sorted(found)):
         found[row.asset_id].append(row.name)
     return found
+
+
+def assets_of_alias(conn: Connection, name: str) -> list[AssetRow]:
+    """Return the assets that an alias stands for, by name."""
+    is_alias = asset_alias.c.digest == digest_of("alias", name)
+    linked = sa.select(asset_alias_asset.c.asset_id).join(asset_alias, asset_alias.c.id == asset_alias_asset.c.alias_id)
+    return fetch(conn, AssetRow, _ALL.where(asset.c.id.in_(linked.where(is_alias))))
 
 
 def list_aliases(conn: Connection) -> list[tuple[str, str, list[str]]]:
@@ -202,6 +204,8 @@ class AssetEventRow(Struct, frozen=True):
     map_index: int = -1
     token: str | None = None
     ordinal: int = 0
+    partition_key: str | None = None
+    partition_date: datetime | None = None
 
 
 class AssetEvent(Struct, frozen=True):
@@ -217,6 +221,7 @@ class AssetEvent(Struct, frozen=True):
     source_run_id: str | None
     source_task_id: str | None
     source_map_index: int
+    partition_key: str | None = None
     aliases: list[str] = []
 
 
@@ -248,7 +253,7 @@ class EventsLeft(NamedTuple):
 _EVENTS = sa.select(
     asset_event.c.id, asset.c.name, asset.c.uri, asset.c.extra.label("asset_extra"), asset_event.c.created_at,
     asset_event.c.extra, asset_event.c.source_dag_id, asset_event.c.source_run_id, asset_event.c.source_task_id,
-    asset_event.c.source_map_index,
+    asset_event.c.source_map_index, asset_event.c.partition_key,
 ).join(asset, asset.c.id == asset_event.c.asset_id)  # fmt: skip
 _SIZES = _EVENTS.with_only_columns(
     asset_event.c.id, asset_event.c.created_at, (length(asset_event.c.extra) + length(asset.c.extra)).label("size")
@@ -264,7 +269,8 @@ def record_events(conn: Connection, events: Iterable[AssetEventRow]) -> list[str
     if not events:
         return []
     names = _Names(conn, events)
-    dag_ids: dict[str, None] = {}
+    waiting: dict[tuple[Any, ...], list[str]] = {}
+    queued: list[dict[str, Any]] = []
     for event in events:
         found = names.asset_of(event)
         if found is None:
@@ -274,6 +280,7 @@ def record_events(conn: Connection, events: Iterable[AssetEventRow]) -> list[str
             "asset_id": asset_id, "created_at": event.created_at, "extra": event.extra,
             "source_dag_id": event.dag_id, "source_run_id": event.run_id, "source_task_id": event.task_id or None,
             "source_map_index": event.map_index, "token": event.token, "ordinal": event.ordinal,
+            "partition_key": event.partition_key, "partition_date": event.partition_date,
         }  # fmt: skip
         event_id = conn.scalar(insert_ignoring(conn, asset_event).returning(asset_event.c.id), values)
         if event_id is None:
@@ -281,8 +288,16 @@ def record_events(conn: Connection, events: Iterable[AssetEventRow]) -> list[str
         for alias_id in sorted(names.alias_ids[alias] for alias in event.aliases):
             link_alias(conn, alias_id, asset_id)
             conn.execute(insert_ignoring(conn, asset_alias_event), {"alias_id": alias_id, "event_id": event_id})
-        dag_ids.update(dict.fromkeys(queue_event(conn, event_id, name, uri, event.aliases)))
-    return sorted(dag_ids)
+        of_event = (name, uri, event.aliases, event.partition_key is not None)
+        if of_event not in waiting:
+            waiting[of_event] = awaiting_dag_ids(conn, *of_event)
+        queued += [
+            {"dag_id": dag_id, "event_id": event_id, "partition_key": "", "is_examined": False}
+            for dag_id in waiting[of_event]
+        ]
+    if queued:
+        conn.execute(insert_ignoring(conn, asset_dag_run_queue), queued)
+    return sorted({row["dag_id"] for row in queued})
 
 
 def _storable(event: AssetEventRow) -> AssetEventRow:
@@ -331,7 +346,7 @@ def some_events(
 ) -> tuple[list[AssetEvent], EventsLeft | None]:
     """Return events in order of time, as many as one answer should hold, and where the next part begins.
 
-    That is None when these were the last. `left`: what the previous part returned, with its place and its limit.
+    The place is None if no events follow. `left`: the value that the previous part returned, with its place and limit.
     """
     statement = _matching(conn, _SIZES, wanted).order_by(*_order(ascending))
     if left is not None:
@@ -377,12 +392,6 @@ def _is_after(left: EventsLeft, ascending: bool) -> sa.ColumnElement[bool]:
     if ascending:
         return (at >= left.created_at) & ((at > left.created_at) | (event_id > left.id))
     return (at <= left.created_at) & ((at < left.created_at) | (event_id < left.id))
-
-
-def last_event_times(conn: Connection) -> dict[int, datetime]:
-    """Return when each asset that has events was last updated, by the asset's row id."""
-    query = sa.select(asset_event.c.asset_id, sa.func.max(asset_event.c.created_at).label("last"))
-    return {row.asset_id: row.last for row in conn.execute(query.group_by(asset_event.c.asset_id))}
 
 
 def count_old_events(conn: Connection, *, before: datetime) -> int:
@@ -447,6 +456,7 @@ _WAITING = (
         asset_reference.c.role == "schedule",
         dag.c.is_active,
         ~dag.c.is_paused,
+        dag.c.partitions.is_not(None) == sa.bindparam("has_key"),
     )
     .order_by(asset_reference.c.dag_id)
 )
@@ -457,11 +467,14 @@ _QUEUED = (
     .join(asset, asset.c.id == asset_event.c.asset_id)
     .where(asset_dag_run_queue.c.dag_id == sa.bindparam("dag_id"))
 )
-_PENDING = (
-    _QUEUED.add_columns(asset_dag_run_queue.c.event_id, asset_event.c.created_at)
-    .order_by(asset_dag_run_queue.c.event_id)
-    .with_for_update(of=asset_dag_run_queue)
+_IN_ORDER = _QUEUED.add_columns(asset_dag_run_queue.c.event_id, asset_event.c.created_at).order_by(
+    asset_dag_run_queue.c.event_id
 )
+_PENDING = _IN_ORDER.with_for_update(of=asset_dag_run_queue)
+_PARTITIONED = _IN_ORDER.add_columns(
+    asset_dag_run_queue.c.partition_key.label("run_key"), asset_event.c.partition_key, asset_event.c.partition_date
+)
+_LOCKED_PARTITIONED = _PARTITIONED.with_for_update(of=asset_dag_run_queue)
 _ARRIVED = (
     _QUEUED.add_columns(
         sa.func.max(asset_event.c.created_at).label("created_at"),
@@ -473,10 +486,20 @@ _ARRIVED = (
 )
 
 
+_OTHER = asset_dag_run_queue.alias()
 _EXAMINED = (
     sa.update(asset_dag_run_queue)
     .where(asset_dag_run_queue.c.dag_id == sa.bindparam("of_dag"), ~asset_dag_run_queue.c.is_examined)
     .values(is_examined=True)
+)
+_UNEXAMINED_AGAIN = (
+    sa.update(asset_dag_run_queue)
+    .where(
+        asset_dag_run_queue.c.dag_id == sa.bindparam("of_dag"),
+        asset_dag_run_queue.c.event_id
+        == sa.select(sa.func.min(_OTHER.c.event_id)).where(_OTHER.c.dag_id == sa.bindparam("of_dag")).scalar_subquery(),
+    )
+    .values(is_examined=False)
 )
 _UNEXAMINED = (
     sa.select(asset_dag_run_queue.c.dag_id)
@@ -486,13 +509,12 @@ _UNEXAMINED = (
 )
 
 
-def queue_event(conn: Connection, event_id: int, name: str, uri: str, aliases: Collection[str]) -> list[str]:
-    """Queue an event for each active, unpaused DAG that waits for its asset. Returns their dag_ids."""
-    dag_ids = list(conn.scalars(_WAITING, {"digests": waiting_digests(name, uri, aliases)}))
-    for dag_id in dag_ids:
-        values = {"dag_id": dag_id, "event_id": event_id, "is_examined": False}
-        conn.execute(insert_ignoring(conn, asset_dag_run_queue), values)
-    return dag_ids
+def awaiting_dag_ids(conn: Connection, name: str, uri: str, aliases: Collection[str], has_key: bool) -> list[str]:
+    """Return the active, unpaused DAGs that wait for events of an asset through these aliases.
+
+    An event with a partition key counts only for DAGs that are scheduled by partitions, others for the other DAGs.
+    """
+    return list(conn.scalars(_WAITING, {"digests": waiting_digests(name, uri, aliases), "has_key": has_key}))
 
 
 def arrived_assets(conn: Connection, dag_id: str) -> list[ArrivedAsset]:
@@ -510,6 +532,47 @@ def pending_events(conn: Connection, dag_id: str) -> list[PendingEvent]:
     rows = conn.execute(_PENDING, {"dag_id": dag_id}).all()
     names = _names_of(conn, rows)
     return [PendingEvent(row.event_id, names[row.asset_id], row.created_at) for row in rows]
+
+
+def partition_events(conn: Connection, dag_id: str, *, is_read_only: bool = False) -> list[PartitionEvent]:
+    """Return the events of partitions that wait for runs of a DAG, as `pending_events` does; or only look at them."""
+    rows = conn.execute(_PARTITIONED if is_read_only else _LOCKED_PARTITIONED, {"dag_id": dag_id}).all()
+    names = _names_of(conn, rows)
+    return [
+        PartitionEvent(
+            row.event_id, names[row.asset_id], row.created_at, row.partition_key or "", row.partition_date, row.run_key
+        )
+        for row in rows
+    ]
+
+
+def map_events(conn: Connection, dag_id: str, mapped: Iterable[PartitionEvent], unmapped: Iterable[int]) -> None:
+    """Store for which runs of a DAG events of partitions count, instead of those that were not mapped yet.
+
+    They count as examined: this examination decides about them.
+    """
+    values = [
+        {"dag_id": dag_id, "event_id": event.event_id, "partition_key": event.run_key, "is_examined": True}
+        for event in mapped
+    ]
+    if values:
+        conn.execute(insert_ignoring(conn, asset_dag_run_queue), values)
+    _forget(conn, dag_id, unmapped, partition_key="")
+
+
+def consume_partition(
+    conn: Connection, dag_run_id: int, dag_id: str, run_key: str, events: Collection[PartitionEvent]
+) -> None:
+    """Record the events that triggered a new run of a partition, and remove them from the queue."""
+    ids = sorted({event.event_id for event in events})
+    values = [{"dag_run_id": dag_run_id, "event_id": event_id} for event_id in ids[-MAX_CONSUMED:]]
+    conn.execute(insert_ignoring(conn, dag_run_asset_event), values)
+    _forget(conn, dag_id, ids, partition_key=run_key)
+
+
+def drop_partitions(conn: Connection, dag_id: str) -> None:
+    """Remove all events that wait for a DAG: its partition mappers have changed, so they would count otherwise."""
+    _forget(conn, dag_id, [event.event_id for event in pending_events(conn, dag_id)])
 
 
 def _names_of(conn: Connection, rows: Sequence[Any]) -> dict[int, AssetNames]:
@@ -534,9 +597,28 @@ def drop_surplus(conn: Connection, dag_id: str, arrived: Collection[ArrivedAsset
         _forget(conn, dag_id, [event_id for event_id in oldest if event_id not in kept])
 
 
+def drop_surplus_partitions(conn: Connection, dag_id: str, waiting: Collection[PartitionEvent]) -> None:
+    """Drop the oldest of all events of partitions that wait for a DAG, each for one of its runs, if far too many do."""
+    if len(waiting) > MAX_WAITING:
+        key = (asset_dag_run_queue.c.event_id, asset_dag_run_queue.c.partition_key)
+        oldest = sorted((event.event_id, event.run_key) for event in waiting)[: len(waiting) - MAX_CONSUMED]
+        for some in portions(oldest):
+            is_gone = (asset_dag_run_queue.c.dag_id == dag_id, sa.tuple_(*key).in_(some))
+            conn.execute(sa.delete(asset_dag_run_queue).where(*is_gone))
+
+
 def mark_examined(conn: Connection, dag_id: str) -> None:
-    """Record that the events that wait for a DAG do not suffice for a run."""
+    """Record that the events that wait for a DAG are being examined; to be called before they are read.
+
+    An event that another transaction stores after that stays unexamined, whether it is among those that are read or
+    not.
+    """
     conn.execute(_EXAMINED, {"of_dag": dag_id})
+
+
+def mark_unexamined(conn: Connection, dag_id: str) -> None:
+    """Record that a DAG, of which events wait, is to be examined again. One of the events shows that."""
+    conn.execute(_UNEXAMINED_AGAIN, {"of_dag": dag_id})
 
 
 def unexamined_dag_ids(conn: Connection) -> list[str]:
@@ -571,9 +653,11 @@ def drop_unawaited(conn: Connection, dag_id: str, leaves: Collection[AssetCondit
     _forget(conn, dag_id, gone)
 
 
-def _forget(conn: Connection, dag_id: str, event_ids: Iterable[int]) -> None:
+def _forget(conn: Connection, dag_id: str, event_ids: Iterable[int], *, partition_key: str | None = None) -> None:
     for some in portions(list(event_ids)):
-        is_gone = (asset_dag_run_queue.c.dag_id == dag_id, asset_dag_run_queue.c.event_id.in_(some))
+        is_gone = [asset_dag_run_queue.c.dag_id == dag_id, asset_dag_run_queue.c.event_id.in_(some)]
+        if partition_key is not None:
+            is_gone.append(asset_dag_run_queue.c.partition_key == partition_key)
         conn.execute(sa.delete(asset_dag_run_queue).where(*is_gone))
 
 
@@ -621,8 +705,3 @@ def _named(found: SerializedDag) -> Iterator[tuple[str, str, AssetCondition]]:
 def references_to(conn: Connection, digests: Iterable[str]) -> list[AssetReference]:
     """Return the references of active DAGs to these digests."""
     return fetch(conn, AssetReference, _REFERENCES.where(asset_reference.c.digest.in_(list(digests))))
-
-
-def list_references(conn: Connection) -> list[AssetReference]:
-    """Return all references of active DAGs."""
-    return fetch(conn, AssetReference, _REFERENCES)

@@ -7,9 +7,12 @@ exists once, and none can commit: `write` does, when the function has returned.
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import Concatenate, ParamSpec, Self, TypeVar
+from typing import TYPE_CHECKING, Concatenate, ParamSpec, Self, TypeVar
 
 from sqlalchemy import Connection
+
+if TYPE_CHECKING:
+    from asynsched.store.engines.urls import DatabaseUrl
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -22,6 +25,8 @@ class Database(ABC):
 
     is_shared = False
     """Whether several schedulers may use it at once."""
+    url: "DatabaseUrl | None" = None
+    """Where another connection to it may listen for notifications; None: it has none."""
 
     @abstractmethod
     async def read(self, query: Query[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
@@ -46,6 +51,36 @@ class Database(ABC):
     @abstractmethod
     async def close(self) -> None:
         """Release every connection."""
+
+
+class AnnouncingDatabase(Database):
+    """Another database, and a function that is called on the loop after each write, also after one that failed."""
+
+    def __init__(self, inner: Database, after_write: Callable[[], None]) -> None:
+        self._inner = inner
+        self._after_write = after_write
+        self.is_shared, self.url = inner.is_shared, inner.url
+
+    async def read(self, query: Query[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        return await self._inner.read(query, *args, **kwargs)
+
+    async def read_at_once(self, query: Query[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        return await self._inner.read_at_once(query, *args, **kwargs)
+
+    async def write(self, query: Query[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        try:
+            return await self._inner.write(query, *args, **kwargs)
+        finally:
+            self._after_write()
+
+    async def write_at_once(self, query: Query[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        try:
+            return await self._inner.write_at_once(query, *args, **kwargs)
+        finally:
+            self._after_write()
+
+    async def close(self) -> None:
+        await self._inner.close()
 
 
 class DirectDatabase(ABC):

@@ -141,6 +141,11 @@ def delete_named(conn: Connection, kind: str, column: "sa.Column[Any]", name: st
     conn.execute(sa.delete(column.table).where(column == name))
 
 
+def existing_names(conn: Connection, column: "sa.Column[Any]", names: Sequence[str]) -> set[str]:
+    """Return those of some names that `column` holds."""
+    return {row.name for row in select_in(conn, sa.select(column.label("name")), column, names)}
+
+
 def near_names(name: str, known: Iterable[str]) -> tuple[str, ...]:
     """Return up to three known names that `name` may have been meant as, the likeliest first."""
     return tuple(difflib.get_close_matches(name[:200], known, n=3))

@@ -1,6 +1,6 @@
 """Queries of `scheduler`: which schedulers serve this database, until when, and under which lease epoch.
 
-Epochs only grow, and none is used twice: the row of a scheduler that has left, or was given up, stays until later ones
+Epochs only grow, and none is used twice: the row of a scheduler that has left or was given up stays until later ones
 have registered under higher epochs. Schedulers on other machines are woken by PostgreSQL's NOTIFY, sent when the
 transaction commits. SQLite has one scheduler, which its own bell wakes.
 """
@@ -18,7 +18,7 @@ from asynsched.errors import HomeInUse
 from asynsched.home import serves_database
 from asynsched.store.rows import fetch
 from asynsched.store.runs.row_locks import lock_out_others
-from asynsched.store.schema import SchedulerRow, callback_request, dag_run, scheduler
+from asynsched.store.schema import SchedulerRow, asset_trigger, callback_request, dag_run, scheduler
 
 
 class Load(NamedTuple):
@@ -71,9 +71,9 @@ def register_scheduler(
 ) -> int:
     """Register a scheduler, and return its lease epoch: higher than any before.
 
-    The caller holds the lock on the home, so an earlier scheduler of this home is gone. The new one inherits its runs
-    and callbacks at once, so no other scheduler can take them: the home's keeper may still run their tries. If the
-    database can serve one scheduler only (`is_alone`), that inherits from every earlier one.
+    The caller holds the lock on the home, so an earlier scheduler of this home is gone. The new one inherits its runs,
+    callbacks and watchers' triggers at once, so no other scheduler can take them: the home's keeper may still run their
+    tries and hosts. If the database can serve one scheduler only (`is_alone`), that inherits from every earlier one.
 
     Raises:
         HomeInUse: It must be alone, and tries of another home's scheduler may still run.
@@ -97,6 +97,8 @@ def register_scheduler(
         is_begun = sa.text("callback_request.state = 'running'")
         callbacks = sa.update(callback_request).where(is_begun, callback_request.c.scheduler_id.in_(before))
         conn.execute(callbacks.values(scheduler_id=scheduler_id))
+        triggers = sa.update(asset_trigger).where(asset_trigger.c.scheduler_id.in_(before))
+        conn.execute(triggers.values(scheduler_id=scheduler_id))
     return epoch
 
 
@@ -176,7 +178,7 @@ def list_schedulers(conn: Connection, now: datetime) -> list[SchedulerRow]:
 
 
 def unended_schedulers(conn: Connection) -> list[SchedulerRow]:
-    """Return the schedulers that have neither left nor were given up, including any that died unnoticed."""
+    """Return the schedulers that have neither left nor been given up, including any that died unnoticed."""
     return fetch(conn, SchedulerRow, _ALL.where(_HAS_NOT_ENDED))
 
 

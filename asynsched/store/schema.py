@@ -1,4 +1,4 @@
-"""The tables, in the order in which they refer to one another, and the types of their rows.
+"""The tables, and the types of their rows.
 
 A table whose rows are read or written whole is made from the type of its rows (`table_of`), so each of its columns is
 declared once: inserts, their SQL types and the columns of commands follow from that type.
@@ -18,9 +18,10 @@ from sqlalchemy import Boolean, Column, Float, ForeignKey, Index, Integer, Large
 
 from asynsched.keys import DagRunKey
 from asynsched.protocol.messages import SourceRef
+from asynsched.serialization.asked_names import AskedName
 from asynsched.store.rows import to_json
 
-REVISIONS = ("0001",)
+REVISIONS = ("0001", "0002", "0003")
 """Every revision in `migrations/versions`, oldest first; the last one makes the tables below."""
 OLDEST_BESIDE = "0001"
 """The oldest revision whose asynsched may use a database that is at the newest one.
@@ -53,6 +54,16 @@ def _make_indexes_partial(_: sa.MetaData, connection: sa.Connection, **__: objec
     for index in (index for table in metadata.tables.values() for index in table.indexes):
         if ONLY_WHERE in index.info:
             index.dialect_options[connection.dialect.name]["where"] = sa.text(index.info[ONLY_WHERE])
+    # The numbers of changes never come back, even if the newest change is deleted.
+    if connection.dialect.name == "sqlite":
+        change.dialect_options["sqlite"]["autoincrement"] = True
+
+
+@sa.event.listens_for(metadata, "after_create")
+def _make_triggers(_: sa.MetaData, connection: sa.Connection, **__: object) -> None:
+    from asynsched.store.migrations.triggers_0001 import make_triggers  # commands find their tables made
+
+    make_triggers(connection)
 
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -68,6 +79,10 @@ class Instant(sa.TypeDecorator[datetime]):
 
     impl = sa.BigInteger
     cache_ok = True
+
+    @property
+    def python_type(self) -> type[datetime]:
+        return datetime
 
     def load_dialect_impl(self, dialect: sa.Dialect) -> sa.types.TypeEngine[Any]:
         if dialect.name == "postgresql":
@@ -116,6 +131,7 @@ class Reference(NamedTuple):
 Id = Annotated[int, BigId]
 VersionId = Annotated[int, BigId, Reference("dag_version.id")]
 RunRowId = Annotated[int, BigId, Reference("dag_run.id", "CASCADE")]
+UserRowId = Annotated[int, BigId, Reference("user.id", "CASCADE")]
 Big = Annotated[int, sa.BigInteger]
 Name = Annotated[str, String(ID_LENGTH)]
 LimitName = Annotated[str, String(256)]
@@ -156,15 +172,36 @@ def _column(field: msgspec.structs.FieldInfo, *, is_key: bool) -> "Column[Any]":
     )  # fmt: skip
 
 
+class DagAbout(Struct, frozen=True, omit_defaults=True):
+    """More of a DAG's newest version, for lists: to decode whole versions for them would take long.
+
+    Attributes:
+        description: Its beginning, if it is long.
+        is_partitioned: Whether its schedule gives runs partitions.
+        max_consecutive_failed_dag_runs: 0: no limit.
+        has_task_limits: Whether a task limits its own simultaneous instances.
+    """
+
+    description: str | None = None
+    is_partitioned: bool = False
+    max_active_tasks: int | None = None
+    max_consecutive_failed_dag_runs: int = 0
+    has_task_limits: bool = False
+
+
 class DagColumns(Struct, frozen=True, kw_only=True):
     """A DAG as it is stored. The rest of it is in its newest version.
 
     Attributes:
         is_active: False once its file is gone, or parsed well without it.
+        timetable: The kind of its schedule by time; `asset` or `asset_or_time` if asset events trigger it.
         deadlines: JSON of its SerializedDeadlines.
+        access_control: What the users of a role may do with it, by role: `view` or `operate`; None: no more than with
+            other DAGs.
+        partitions: A hash of its assets' partition mappers; None if it waits for events without partition keys.
         last_examined_at: The `updated_at` that its next run was computed from: if that is older, or missing, the next
             run is yet to be computed.
-        timetable_plan: JSON of the next runs by a timetable of the author's own.
+        timetable_plan: JSON of the answers of the author's own timetable or partition mappers.
     """
 
     dag_id: Name
@@ -173,9 +210,15 @@ class DagColumns(Struct, frozen=True, kw_only=True):
     is_paused: bool = False
     version_id: VersionId | None = None
     schedule_summary: str = ""
+    timetable: Word = ""
+    display_name: str | None = None
+    owners: list[str] = []
     tags: list[str] = []
+    about: DagAbout = DagAbout()
     max_active_runs: int
     deadlines: bytes = b"[]"
+    access_control: dict[str, str] | None = None
+    partitions: Hash | None = None
     next_dagrun_logical_date: Moment | None = None
     next_dagrun_data_interval_start: Moment | None = None
     next_dagrun_data_interval_end: Moment | None = None
@@ -233,7 +276,8 @@ class DagFileRow(Struct, frozen=True):
     """A file at its last parse.
 
     `path` is relative to the DAG folder, `runtime` names the code that parsed it, `airflow` is what the file got for
-    `import airflow` (the value of that setting); empty if it does not import it.
+    `import airflow` (the value of that setting); empty if it does not import it. `asked`: the variables, connections
+    and options that the parse has read.
     """
 
     path: str
@@ -247,6 +291,7 @@ class DagFileRow(Struct, frozen=True):
     n_errors: int
     runtime: str = ""
     airflow: str = ""
+    asked: list[AskedName] = []
 
 
 dag_file = table_of("dag_file", DagFileRow, key="path")
@@ -315,6 +360,8 @@ class DagRunRow(Struct, frozen=True, kw_only=True):
     lease_epoch: Big = NOBODYS_EPOCH
     backfill_id: Id | None = None
     stop: str | None = None
+    partition_key: Name | None = None
+    partition_date: Moment | None = None
 
     @property
     def key(self) -> DagRunKey:
@@ -438,6 +485,88 @@ class XComRow(Struct, frozen=True):
 xcom = table_of("xcom", XComRow, key="dag_run_id,task_id,map_index,key")
 
 
+class RenderedFieldsRow(Struct, frozen=True):
+    """What the templates of a try gave; `fields` is JSON of an object."""
+
+    dag_run_id: RunRowId
+    task_id: Name
+    map_index: int
+    try_number: int
+    fields: bytes
+
+
+rendered_fields = table_of("rendered_fields", RenderedFieldsRow, key="dag_run_id,task_id,map_index,try_number")
+
+
+class NoteRow(Struct, frozen=True, kw_only=True):
+    """What a user has noted about a run, or about a task instance; `task_id` is empty for the run itself."""
+
+    dag_run_id: RunRowId
+    task_id: Name = ""
+    map_index: int = -1
+    text: str
+    actor: str
+    updated_at: Moment
+
+
+note = table_of("note", NoteRow, key="dag_run_id,task_id,map_index")
+
+
+class TaskStateRow(Struct, frozen=True):
+    """A value that a task instance keeps between its tries, as JSON.
+
+    `expires_at`: None: `retention.task_state_days` after the last change.
+    """
+
+    dag_run_id: RunRowId
+    task_id: Name
+    map_index: int
+    key: Annotated[str, String(512)]
+    value: bytes
+    updated_at: Moment
+    expires_at: Moment | None = None
+
+
+task_state_store = table_of(
+    "task_state_store",
+    TaskStateRow,
+    Index("ix_task_state_store_expires_at", "expires_at"),
+    Index("ix_task_state_store_without_expiry", "updated_at", info={ONLY_WHERE: "expires_at IS NULL"}),
+    key="dag_run_id,task_id,map_index,key",
+)
+
+
+class HITLRow(Struct, frozen=True, kw_only=True):
+    """A question that a task instance asks people, and the answer once there is one.
+
+    Attributes:
+        token: Of the process that asked: of a try, or of a callback.
+        params: Airflow's form of each param by name: `value`, `description` and `schema`.
+        assigned_users: The `id` and `name` of each person who may answer; empty: everybody may.
+        responded_by: The `id` and `name` of the person who answered; None: no person, because the time was over.
+    """
+
+    dag_run_id: RunRowId
+    task_id: Name
+    map_index: int
+    token: Word
+    subject: str
+    body: str | None = None
+    options: list[str]
+    defaults: list[str] | None = None
+    multiple: bool = False
+    params: dict[str, Any] = {}
+    assigned_users: list[dict[str, str]] = []
+    created_at: Moment
+    responded_at: Moment | None = None
+    responded_by: dict[str, str] | None = None
+    chosen_options: list[str] | None = None
+    params_input: dict[str, Any] = {}
+
+
+hitl_detail = table_of("hitl_detail", HITLRow, key="dag_run_id,task_id,map_index")
+
+
 class SchedulerRow(Struct, frozen=True, kw_only=True):
     """A scheduler that serves, or has served.
 
@@ -513,6 +642,33 @@ class AuditRow(Struct, frozen=True, kw_only=True):
 audit = table_of("audit", AuditRow, Index("ix_audit_dag_id_at", "dag_id", "at"))
 
 
+class Change(Struct, frozen=True, kw_only=True):
+    """A stored change of the state of a run, or of the state or try of a task instance. Its creation is a change, too.
+
+    Attributes:
+        number: Only rises, over all schedulers of a database.
+        at: When the database stored it, by the database's clock.
+        kind: `run` or `task`; of a run, `task_id` is empty, `map_index` is -1 and `try_number` is 0.
+        state: The new state; None for a task instance that waits for its dependencies.
+        reason: Why it has that state, shortened to 1,000 characters; may be empty.
+    """
+
+    number: Id
+    at: Moment
+    kind: Word
+    dag_id: Name
+    run_id: Name
+    task_id: Name = ""
+    map_index: int = -1
+    try_number: int = 0
+    state: Word | None = None
+    reason: str = ""
+
+
+change = table_of("change", Change, key="number")
+"""Written by triggers (`migrations/triggers_0001.py`), so a writer of a run or a task instance cannot forget it."""
+
+
 class AssetRow(Struct, frozen=True, kw_only=True):
     """An asset: one row for each name with a URI that a DAG, or an event, has ever named. `extra` describes it."""
 
@@ -526,6 +682,22 @@ class AssetRow(Struct, frozen=True, kw_only=True):
 
 
 asset = table_of("asset", AssetRow, UniqueConstraint("digest"))
+
+
+class AssetStateRow(Struct, frozen=True, kw_only=True):
+    """A value that tasks keep on an asset, as JSON, and the task instance that wrote it last."""
+
+    asset_id: Annotated[int, BigId, Reference("asset.id", "CASCADE")]
+    key: Annotated[str, String(512)]
+    value: bytes
+    updated_at: Moment
+    dag_id: Name | None = None
+    run_id: Name | None = None
+    task_id: Name | None = None
+    map_index: int = -1
+
+
+asset_state_store = table_of("asset_state_store", AssetStateRow, key="asset_id,key")
 
 asset_alias = sa.Table(
     "asset_alias",
@@ -569,6 +741,48 @@ asset_reference = table_of(
     key="dag_id,role,task_id,digest",
 )
 
+
+class AssetTriggerRow(Struct, frozen=True, kw_only=True):
+    """A trigger of watchers, once for all that have the same class and arguments.
+
+    Attributes:
+        scheduler_id: The scheduler that runs it, or ran it last.
+        error: Its failure, if it has neither fired nor run for a while since.
+    """
+
+    id: Id = 0
+    digest: Hash
+    classpath: str
+    kwargs: dict[str, Any]
+    scheduler_id: SchedulerId | None = None
+    error: str | None = None
+    failed_at: Moment | None = None
+    created_at: Moment
+
+
+asset_trigger = table_of("asset_trigger", AssetTriggerRow, UniqueConstraint("digest"))
+
+
+class AssetWatcherRow(Struct, frozen=True):
+    """A watcher of an asset that a DAG's newest version names. By one of the digests, DAGs wait for the asset."""
+
+    dag_id: Name
+    digest: Hash
+    trigger_id: Annotated[int, BigId, Reference("asset_trigger.id", "CASCADE")]
+    name: str
+    asset_name: str
+    asset_uri: str
+    name_digest: Hash
+    uri_digest: Hash
+
+
+asset_watcher = table_of(
+    "asset_watcher",
+    AssetWatcherRow,
+    Index("ix_asset_watcher_trigger_id", "trigger_id"),
+    key="dag_id,digest,trigger_id",
+)
+
 asset_event = sa.Table(
     "asset_event",
     metadata,
@@ -582,6 +796,8 @@ asset_event = sa.Table(
     Column("source_map_index", Integer, nullable=False, default=-1),
     Column("token", String(32), nullable=True),
     Column("ordinal", Integer, nullable=False, default=0),
+    Column("partition_key", String(ID_LENGTH), nullable=True),
+    Column("partition_date", Instant, nullable=True),
     UniqueConstraint("token", "ordinal"),
     Index("ix_asset_event_asset_id_created_at", "asset_id", "created_at"),
 )
@@ -602,11 +818,13 @@ asset_dag_run_queue = sa.Table(
     metadata,
     Column("dag_id", String(ID_LENGTH), primary_key=True),
     Column("event_id", BigId, ForeignKey("asset_event.id", ondelete="CASCADE"), primary_key=True),
+    Column("partition_key", String(ID_LENGTH), primary_key=True, default=""),
     Column("is_examined", Boolean, nullable=False, default=False),
     Index("ix_asset_dag_run_queue_event_id", "event_id"),
     Index("ix_asset_dag_run_queue_unexamined", "dag_id", info={ONLY_WHERE: "NOT is_examined"}),
 )
-"""The events that a DAG waits for and that no run of it has consumed. `is_examined`: they were not enough so far."""
+"""The events that a DAG waits for and that no run of it has consumed. `is_examined`: they do not suffice for a run.
+`partition_key`: of the run that an event counts for; empty until it is mapped, or if the DAG has no partitions."""
 
 dag_run_asset_event = sa.Table(
     "dag_run_asset_event",
@@ -624,7 +842,7 @@ class CallbackRequest(Struct, frozen=True, kw_only=True):
     Attributes:
         attempts: How often it was begun.
         caused_by: JSON of the CausingTry that a task's callback is about.
-        scheduler_id: Who runs it, or ran it last.
+        scheduler_id: The scheduler that runs it, or ran it last.
     """
 
     id: Id = 0
@@ -720,3 +938,103 @@ backfill_dag_run = sa.Table(
     Index("ix_backfill_dag_run_dag_run_id", "dag_run_id"),
 )
 """The dates of a backfill: the run of each, or why it has none (Airflow's words)."""
+
+
+class UserRow(Struct, frozen=True, kw_only=True):
+    """A user of the page and the REST APIs.
+
+    Attributes:
+        roles: `viewer`, `operator`, `admin`, and names that DAGs have in their `access_control`.
+        password: Its Argon2 hash; None: the user signs in some other way.
+        issuer: The OpenID Connect provider that names the user; empty: none.
+        subject: The name by which the provider knows the user, which never changes.
+    """
+
+    id: Id = 0
+    name: Name
+    roles: list[str]
+    password: str | None = None
+    issuer: Name = ""
+    subject: Name | None = None
+    created_at: Moment
+
+
+user = table_of("user", UserRow, UniqueConstraint("name"), UniqueConstraint("issuer", "subject"))
+
+
+class TokenRow(Struct, frozen=True, kw_only=True):
+    """A secret that stands for a user: only its hash is stored.
+
+    Attributes:
+        digest: SHA-256 of the secret, which is random and long.
+        kind: `session` (in the cookie of a browser), `personal`, `access` (of `/auth/token`) or `link` (signs in once).
+        user_id: None: the owner of the home, who may do everything.
+        owner: The user's name, also the home's owner's.
+        label: Its purpose, for the user.
+        permission: The most that it allows: `view`, `operate` or `administer`.
+        dag_ids: The only DAGs that it is for; None: all.
+    """
+
+    id: Id = 0
+    digest: Hash
+    kind: Word
+    user_id: UserRowId | None = None
+    owner: Name
+    label: Name = ""
+    permission: Word = "administer"
+    dag_ids: list[str] | None = None
+    created_at: Moment
+    expires_at: Moment
+
+
+token = table_of(
+    "token", TokenRow, UniqueConstraint("digest"), Index("ix_token_user_id", "user_id"),
+    Index("ix_token_expires_at", "expires_at"),
+)  # fmt: skip
+
+
+class TicketRow(Struct, frozen=True, kw_only=True):
+    """A try that runs on another machine; `store/tickets.py` has its states.
+
+    Attributes:
+        executor: The name of its executor; empty where there is only one.
+        engine_id: The name that the engine has given it; empty: it is not known to have it.
+        digest: SHA-256 of the ticket's secret.
+        launch: JSON of the Launch.
+        sight: How the engine saw its job last, before a worker claimed it; for people.
+        kill_reason: Not empty: its worker is to end it.
+        worker: The worker that has claimed it, for people.
+        worker_boot: Identifies the home of the worker that has claimed it, and the boot of its machine.
+        renewals: Counts the renewals of its lease.
+        lease_seconds: How long the lease lasts from its last renewal on.
+        end_seconds: How long after its lease it has ended at the latest, as its worker was told.
+        log_start: The byte of the stored log at which this try's own begins.
+        started: JSON of its Started, `ended` of its Ended, once there is one.
+        has_news: Whether its scheduler has not heard of them.
+    """
+
+    token: Word
+    dag_run_id: RunRowId
+    executor: LimitName
+    engine_id: LimitName = ""
+    state: Word = "submitted"
+    digest: Hash
+    launch: bytes
+    sight: str = ""
+    kill_reason: str = ""
+    worker: Name = ""
+    worker_boot: Hash = ""
+    renewals: Big = 0
+    lease_seconds: float = 0.0
+    end_seconds: float = 0.0
+    log_start: Big = 0
+    started: bytes | None = None
+    ended: bytes | None = None
+    has_news: bool = False
+    submitted_at: Moment
+
+
+ticket = table_of(
+    "ticket", TicketRow, Index("ix_ticket_dag_run_id", "dag_run_id"),
+    Index("ix_ticket_news", "dag_run_id", info={ONLY_WHERE: "has_news"}), key="token",
+)  # fmt: skip

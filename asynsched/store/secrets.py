@@ -6,8 +6,10 @@ that no key decrypts can be listed and deleted. Every variable is encrypted, bec
 secret, and all of a connection but its name, type and description. Never log or print a whole row.
 """
 
+import hashlib
 import re
-from typing import Any, NamedTuple
+from collections.abc import Sequence
+from typing import Any, Literal, NamedTuple
 
 import msgspec
 import sqlalchemy as sa
@@ -16,7 +18,7 @@ from sqlalchemy import Connection, Row
 
 from asynsched.errors import AlreadyExists, SecretsUnreadable, StoreError
 from asynsched.fernet_keys import FernetKeys
-from asynsched.store.rows import as_struct, check_name, delete_named, get_named, storable
+from asynsched.store.rows import as_struct, check_name, delete_named, get_named, select_in, storable
 from asynsched.store.schema import ID_LENGTH, VariableRow, connection, dag_run, fernet_key, task_instance, variable
 from asynsched.store.statements import insert_ignoring, insert_or_update
 
@@ -224,6 +226,47 @@ def delete_variable(conn: Connection, key: str) -> None:
     delete_named(conn, "variable", variable.c.key, key)
 
 
+def digests_of(conn: Connection, kind: Literal["variable", "connection"], names: Sequence[str]) -> dict[str, str]:
+    """Return a digest of each of these variables or connections that exists; it changes with the value.
+
+    It is the digest of the encrypted value, so no value can be found from it.
+    """
+    key, secret = _KEY_AND_SECRET[kind]
+    rows = select_in(conn, sa.select(key.label("key"), secret.label("secret")), key, names)
+    return {row.key: hashlib.sha256(row.secret.encode()).hexdigest()[:_DIGEST_LENGTH] for row in rows}
+
+
+_KEY_AND_SECRET = {
+    "variable": (variable.c.key, variable.c.value), "connection": (connection.c.conn_id, connection.c.secret)
+}  # fmt: skip
+_DIGEST_LENGTH = 32
+
+
+class Sealed(NamedTuple):
+    """A variable or a connection as it is stored, with what decrypts it: for a large one, a thread."""
+
+    kind: Literal["variable", "connection"]
+    row: Row[Any]
+    cipher: Cipher
+
+    @property
+    def size(self) -> int:
+        """The length of the encrypted value."""
+        return len(self.row.value if self.kind == "variable" else self.row.secret)
+
+    def open(self) -> "VariableRow | ConnectionRow":
+        """Decrypt it. Raises SecretsUnreadable."""
+        if self.kind == "connection":
+            return opened_connection(self.cipher, self.row)
+        return as_struct(VariableRow, self.row, value=self.cipher.decrypt(self.row.value))
+
+
+def sealed(conn: Connection, kind: Literal["variable", "connection"], name: str) -> Sealed:
+    """Return a variable or a connection. Raises NotFound with the nearest names, or SecretsUnreadable."""
+    column, _ = _KEY_AND_SECRET[kind]
+    return Sealed(kind, get_named(conn, kind, column, name), reading_cipher(conn))
+
+
 class ConnectionRow(Struct, frozen=True):
     """A Connection. `extra` is text, by convention a JSON object."""
 
@@ -250,7 +293,7 @@ _BY_CONN_ID = sa.select(connection).order_by(connection.c.conn_id)
 def list_connections(conn: Connection) -> list[ConnectionRow]:
     """Return all connections, by conn_id."""
     cipher = reading_cipher(conn)
-    return [_row(cipher, found) for found in conn.execute(_BY_CONN_ID)]
+    return [opened_connection(cipher, found) for found in conn.execute(_BY_CONN_ID)]
 
 
 def connection_names(conn: Connection) -> list[tuple[str, str, str | None]]:
@@ -261,7 +304,7 @@ def connection_names(conn: Connection) -> list[tuple[str, str, str | None]]:
 def get_connection(conn: Connection, conn_id: str) -> ConnectionRow:
     """Return a connection. Raises NotFound with the nearest names."""
     row = get_named(conn, "connection", connection.c.conn_id, conn_id)
-    return _row(reading_cipher(conn), row)
+    return opened_connection(reading_cipher(conn), row)
 
 
 def add_connection(conn: Connection, added: ConnectionRow) -> None:
@@ -280,7 +323,8 @@ def delete_connection(conn: Connection, conn_id: str) -> None:
     delete_named(conn, "connection", connection.c.conn_id, conn_id)
 
 
-def _row(cipher: Cipher, found: Row[Any]) -> ConnectionRow:
+def opened_connection(cipher: Cipher, found: Row[Any]) -> ConnectionRow:
+    """Return the connection of a stored row. Raises SecretsUnreadable."""
     secret = msgspec.json.decode(cipher.decrypt(found.secret), type=dict[str, Any])
     return ConnectionRow(found.conn_id, found.conn_type, found.description, **secret)
 

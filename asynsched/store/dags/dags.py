@@ -15,16 +15,30 @@ from sqlalchemy import Connection
 
 from asynsched.errors import NotFound
 from asynsched.serialization.schema import ParseQuestions, TimetableQuestion
+from asynsched.store.assets import partition_events
 from asynsched.store.rows import as_new, count, fetch, fetch_in, fetch_one, near_names, select_in
 from asynsched.store.runs.dag_runs import last_scheduled_interval
-from asynsched.store.schema import DagColumns, DagVersionRow, dag, dag_run, dag_version, import_error, source
+from asynsched.store.schema import (
+    DagColumns,
+    DagVersionRow,
+    asset_dag_run_queue,
+    asset_reference,
+    asset_watcher,
+    backfill,
+    dag,
+    dag_run,
+    dag_version,
+    import_error,
+    source,
+)
 from asynsched.store.statements import insert_ignoring
 from asynsched.timetables import PlannedInterval, TimetablePlan
 from asynsched.timetables.base import DagRunInfo
+from asynsched.timetables.own_partitions import keys_to_ask
 
 
 class DagRow(DagColumns, frozen=True, kw_only=True):
-    """A DAG, read without its `deadlines` and its `timetable_plan`.
+    """A DAG, read without its `deadlines`, its `access_control` and its `timetable_plan`.
 
     `has_errors`: whether the last parse of its file found an error in the file or the DAG.
     """
@@ -32,7 +46,7 @@ class DagRow(DagColumns, frozen=True, kw_only=True):
     has_errors: bool
 
 
-_HAS_ERRORS = (
+HAS_ERRORS = (
     sa.exists()
     .where(
         import_error.c.file_path == dag.c.file_path,
@@ -41,8 +55,10 @@ _HAS_ERRORS = (
     )
     .label("has_errors")
 )
-_LARGE = {"deadlines", "timetable_plan"}
-_DAGS: sa.Select[Any] = sa.select(*(column for column in dag.c if column.name not in _LARGE), _HAS_ERRORS)
+"""Whether the last parse of a DAG's file found an error in the file or the DAG."""
+_LARGE = {"deadlines", "access_control", "timetable_plan"}
+DAGS: sa.Select[Any] = sa.select(*(column for column in dag.c if column.name not in _LARGE), HAS_ERRORS)
+"""The columns of a DagRow."""
 
 
 def get_dag(conn: Connection, dag_id: str) -> DagRow | None:
@@ -52,7 +68,7 @@ def get_dag(conn: Connection, dag_id: str) -> DagRow | None:
 
 def get_dags(conn: Connection, dag_ids: Sequence[str]) -> dict[str, DagRow]:
     """Return DAGs by dag_id, active or not, without unknown ones."""
-    return {row.dag_id: row for row in fetch_in(conn, DagRow, _DAGS, dag.c.dag_id, dag_ids)}
+    return {row.dag_id: row for row in fetch_in(conn, DagRow, DAGS, dag.c.dag_id, dag_ids)}
 
 
 def find_dag(conn: Connection, dag_id: str) -> DagRow:
@@ -65,7 +81,7 @@ def find_dag(conn: Connection, dag_id: str) -> DagRow:
 
 def list_dags(conn: Connection) -> list[DagRow]:
     """Return the active DAGs, by dag_id."""
-    return fetch(conn, DagRow, _DAGS.where(dag.c.is_active).order_by(dag.c.dag_id))
+    return fetch(conn, DagRow, DAGS.where(dag.c.is_active).order_by(dag.c.dag_id))
 
 
 def near_dag_ids(conn: Connection, dag_id: str) -> tuple[str, ...]:
@@ -90,10 +106,10 @@ _SET_NEXT = sa.update(dag).where(dag.c.dag_id == sa.bindparam("key"))
 
 
 def scheduled_dag_ids(conn: Connection, until: datetime | None = None) -> list[tuple[str, datetime]]:
-    """Return each unpaused DAG with something to examine, and since when or from when, the earliest first.
+    """Return each unpaused DAG that is to be examined, with the instant from which on, the earliest first.
 
-    That is when its next run is due, or when it changed, if no scheduler has examined it since. `until` leaves out
-    later ones.
+    The instant is when its next run is due, or when it changed, if no scheduler has examined it since. `until` leaves
+    out later ones.
     """
     rows = conn.execute(_SCHEDULED) if until is None else conn.execute(_SCHEDULED_UNTIL, {"until": until})
     return [(row.dag_id, row.due_at) for row in rows]
@@ -107,9 +123,10 @@ def set_next_dagruns(conn: Connection, infos: Mapping[str, DagRunInfo | None], d
     rows = [
         {
             "key": dag_id,
-            "next_dagrun_logical_date": info and info.logical_date,
-            "next_dagrun_data_interval_start": info and info.data_interval.start,
-            "next_dagrun_data_interval_end": info and info.data_interval.end,
+            # A run of a partition has no dates.
+            "next_dagrun_logical_date": info and (None if info.partition_key else info.logical_date),
+            "next_dagrun_data_interval_start": info and (None if info.partition_key else info.data_interval.start),
+            "next_dagrun_data_interval_end": info and (None if info.partition_key else info.data_interval.end),
             "next_dagrun_create_after": info and info.run_after,
             "last_examined_at": dags[dag_id].updated_at,
         }
@@ -151,9 +168,21 @@ def get_plan(conn: Connection, dag_id: str) -> TimetablePlan | None:
 
 def file_to_ask(conn: Connection, dag_id: str) -> str | None:
     """Return the file of a DAG with a custom timetable; None for any other."""
-    query = sa.select(dag.c.file_path).where(dag.c.is_active, dag.c.timetable_plan.is_not(None))
+    is_custom = (dag.c.timetable_plan.is_not(None), dag.c.partitions.is_(None))
+    query = sa.select(dag.c.file_path).where(dag.c.is_active, *is_custom)
     path: str | None = conn.scalar(query.where(dag.c.dag_id == dag_id))
     return path
+
+
+def lock_dag(conn: Connection, dag_id: str) -> None:
+    """Lock a DAG until this transaction ends: parses that find it come before this or after it."""
+    conn.execute(sa.select(dag.c.dag_id).where(dag.c.dag_id == dag_id).with_for_update())
+
+
+def delete_dag(conn: Connection, dag_id: str) -> None:
+    """Delete a DAG that has left its file and has no runs, with its versions and all that names it."""
+    for table in (asset_dag_run_queue, asset_reference, asset_watcher, backfill, dag, dag_version):
+        conn.execute(sa.delete(table).where(table.c.dag_id == dag_id))
 
 
 class BeforeParse(NamedTuple):
@@ -165,7 +194,11 @@ class BeforeParse(NamedTuple):
 
 _DAGS_OF_FILES = (
     sa.select(
-        dag.c.file_path, dag.c.dag_id, dag_version.c.version_hash, dag.c.timetable_plan.is_not(None).label("has_plan")
+        dag.c.file_path,
+        dag.c.dag_id,
+        dag_version.c.version_hash,
+        dag.c.timetable_plan.is_not(None).label("has_plan"),
+        dag.c.partitions.is_not(None).label("has_partitions"),
     )
     .join(dag_version, dag_version.c.id == dag.c.version_id, isouter=True)
     .order_by(dag.c.dag_id)
@@ -181,12 +214,16 @@ def before_parses(conn: Connection, paths: Sequence[str], now: datetime) -> dict
 
 
 def _before_parse(conn: Connection, rows: Sequence["sa.Row[Any]"], now: datetime) -> BeforeParse:
-    of_dags = {}
-    for dag_id in (row.dag_id for row in rows if row.has_plan):
-        last = last_scheduled_interval(conn, dag_id)
-        of_dags[dag_id] = TimetableQuestion(last=None if last is None else PlannedInterval(*last))
+    of_dags = {row.dag_id: _question(conn, row) for row in rows if row.has_plan}
     hashes = {row.dag_id: row.version_hash for row in rows if row.version_hash is not None}
     return BeforeParse(ParseQuestions(now=now, of_dags=of_dags), hashes)
+
+
+def _question(conn: Connection, row: "sa.Row[Any]") -> TimetableQuestion:
+    if row.has_partitions:
+        return TimetableQuestion(partitions=keys_to_ask(partition_events(conn, row.dag_id, is_read_only=True)))
+    last = last_scheduled_interval(conn, row.dag_id)
+    return TimetableQuestion(last=None if last is None else PlannedInterval(*last))
 
 
 def questions_for_file(conn: Connection, path: str, now: datetime) -> ParseQuestions:

@@ -130,7 +130,7 @@ def claim_unclaimed(conn: Connection, paths: Collection[str], scheduler_id: str,
 def claim_from_the_gone(
     conn: Connection, paths: Collection[str], scheduler_id: str, now: datetime, silent: Collection[str] = ()
 ) -> set[str]:
-    """Claim files that this scheduler has claimed already, or one that no longer serves, or was silent for long.
+    """Claim files that are claimed by this scheduler, or by one that no longer serves or was silent for long.
 
     Returns the files that are this scheduler's now, without those whose claims were dropped just now.
     """

@@ -1,9 +1,9 @@
-"""Stores the results of parses: versions only after a change, and DAGs leave only on proof.
+"""Stores the results of parses: adds a version only after a change, and removes a DAG only on proof.
 
     outcomes ──▶ read the stored state ──▶ decide (pure) ──▶ changes ──▶ write
 
-A DAG leaves when its file is gone, or parsed well without it. A file that could not be used keeps all its DAGs as they
-were; an error of one DAG keeps that DAG. Of two files that define the same dag_id, the first keeps it.
+A DAG is removed when its file is gone, or was parsed successfully without it. A file that could not be used keeps all
+its DAGs as they were; an error of one DAG keeps that DAG. Of two files that define the same dag_id, the first keeps it.
 
 Files are stored together, by one statement for each kind of change: the number of statements bounds a first start on a
 large folder. The result is the same as if one file had been stored after the other.
@@ -12,6 +12,7 @@ large folder. The result is the same as if one file had been stored after the ot
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
+from hashlib import sha256
 from typing import Any, NamedTuple
 
 import msgspec
@@ -20,19 +21,22 @@ from sqlalchemy import Connection
 
 from asynsched.protocol.messages import SourceRef
 from asynsched.serialization.schema import FileError, ParsedDag, ParseReport, SerializedDag
-from asynsched.store.assets import store_references
+from asynsched.store.assets import drop_partitions, store_references
 from asynsched.store.dags import files
 from asynsched.store.dags.dags import add_versions, put_sources
 from asynsched.store.rows import LARGEST_INTEGER, portions, select_in, storable, to_json
 from asynsched.store.schema import (
+    DagAbout,
     DagFileRow,
     DagVersionRow,
     ImportErrorRow,
     LocalModule,
+    asset_watcher,
     dag,
     dag_version,
     import_error,
 )
+from asynsched.store.watchers import drop_watchers, store_watchers
 
 
 class FileStamp(NamedTuple):
@@ -237,7 +241,12 @@ class Known:
 
 
 _KNOWN = (
-    sa.select(dag, dag_version.c.version_hash, dag_version.c.number)
+    sa.select(
+        dag,
+        dag_version.c.version_hash,
+        dag_version.c.number,
+        sa.exists().where(asset_watcher.c.dag_id == dag.c.dag_id).label("has_watchers"),
+    )
     .join(dag_version, dag_version.c.id == dag.c.version_id, isouter=True)
     .where(
         sa.or_(
@@ -351,7 +360,7 @@ def _change(found: Found, known: Known, now: datetime, defaults: DagDefaults) ->
         modules = known.files[path].local_modules  # the parse ended before it could say: those of the one before count
     file = DagFileRow(
         path, stamp.content_hash, stamp.modified_ns, stamp.size, modules, now, report.duration, len(report.dags),
-        len(errors), stamp.runtime, report.airflow,
+        len(errors), stamp.runtime, report.airflow, list(report.asked),
     )  # fmt: skip
     known.files[path] = file
     rows = files.error_rows(path, errors, warnings=report.warnings, output=report.output, now=now)
@@ -361,13 +370,15 @@ def _change(found: Found, known: Known, now: datetime, defaults: DagDefaults) ->
 def _refusal(path: str, dag_id: str, serialized: bytes, before: KnownDag | None, known: Known) -> str | None:
     """Return why a file does not get a DAG; None if it does."""
     if before is not None and before.is_active and before.file_path != path and before.file_path in known.files:
-        return (
-            f"the DAG {dag_id!r} is defined in {before.file_path} already, which keeps it; {path} must choose another"
-            " dag_id"
-        )
+        return defined_elsewhere(dag_id, before.file_path, path)
     if rb"\u0000" in serialized:
         return f"the DAG {dag_id!r} has a text with a NUL character, which cannot be stored; remove it"
     return None
+
+
+def defined_elsewhere(dag_id: str, keeper: str, path: str) -> str:
+    """Return why a file does not get a DAG that another one, its keeper, has."""
+    return f"the DAG {dag_id!r} is defined in {keeper} already, which keeps it; {path} must choose another dag_id"
 
 
 def _remove_all_but(kept: Collection[str | None], path: str, known: Known) -> tuple[str, ...]:
@@ -381,6 +392,10 @@ def _remove_all_but(kept: Collection[str | None], path: str, known: Known) -> tu
     return tuple(removed)
 
 
+LONGEST_DESCRIPTION = 1000
+"""Characters of a DAG's description in its row."""
+PARTITIONED = frozenset({"cron_partition", "partitioned_at_runtime"})
+"""The kinds of timetables whose runs have partitions."""
 VOLATILE = frozenset({"is_paused", "updated_at"})
 """Columns that a parse sets for a new DAG only, or changes only together with others."""
 
@@ -394,13 +409,39 @@ def _values(path: str, parsed: ParsedDag, now: datetime, defaults: DagDefaults) 
         "is_active": True,
         "is_paused": defaults.paused if paused is None else paused,
         "schedule_summary": found.schedule_summary,
+        "timetable": _timetable(found),
+        "display_name": found.display_name,
+        "owners": list(found.owners),
         "tags": list(found.tags),
+        "about": _about(found),
         "max_active_runs": min(limit, LARGEST_INTEGER) or LARGEST_INTEGER,  # 0 means no limit, as in Airflow
         "deadlines": to_json(found.deadlines),
+        "access_control": found.access_control or None,
+        "partitions": None if found.partitions is None else sha256(to_json(found.partitions)).hexdigest(),
         # Each parse asks for it, so a DAG that has a plan counts as changed by each.
         "timetable_plan": None if parsed.plan is None else to_json(parsed.plan),
         "updated_at": now,
     }
+
+
+def _timetable(found: SerializedDag) -> str:
+    kind: str = found.timetable["kind"]
+    if found.asset_condition is None:
+        return kind
+    return "asset" if kind == "null" else "asset_or_time"
+
+
+def _about(found: SerializedDag) -> DagAbout:
+    return DagAbout(
+        description=found.description and found.description[:LONGEST_DESCRIPTION],
+        is_partitioned=found.partitions is not None or found.timetable["kind"] in PARTITIONED,
+        max_active_tasks=found.max_active_tasks,
+        max_consecutive_failed_dag_runs=found.max_consecutive_failed_dag_runs or 0,
+        has_task_limits=any(
+            task.max_active_tis_per_dag is not None or task.max_active_tis_per_dagrun is not None
+            for task in found.tasks
+        ),
+    )
 
 
 # Writing
@@ -429,8 +470,12 @@ def _write(conn: Connection, changes: Sequence[FileChange], now: datetime) -> li
         conn.execute(dag.insert(), rows)
     if known := [one for one in dags if one.before is not None]:
         conn.execute(_UPDATE, [_updated(one, ids) for one in known])
+        drop_watchers(conn, [one.dag.dag_id for one in known if one.before.has_watchers])
     for one in dags:
+        if one.before is not None and one.before.partitions != one.values["partitions"]:
+            drop_partitions(conn, one.dag.dag_id)
         store_references(conn, one.dag, now, is_new=one.before is None)
+        store_watchers(conn, one.dag, now)
     files.put_files(conn, [change.row for change in changes if change.row is not None])
     files.delete_files(conn, [change.path for change in changes if change.row is None])
     files.replace_errors(

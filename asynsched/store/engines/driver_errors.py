@@ -67,6 +67,8 @@ def store_errors(shown: str, *, opening: bool = False) -> Iterator[None]:
 def _translated(exc: Exception, cause: BaseException | None, shown: str, opening: bool) -> Exception | None:
     if isinstance(cause, sqlite3.Error):
         return _of_sqlite(cause, shown)
+    if isinstance(cause, OverflowError) and "SQLite INTEGER" in str(cause):
+        return StoreError(f"The database {shown} refused a value: {cause}")
     if isinstance(cause, OSError):
         return StoreUnavailable(
             f"The database {shown} cannot be reached: {cause.strerror or str(cause) or 'no answer in time'}"

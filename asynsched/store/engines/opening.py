@@ -7,6 +7,7 @@ at once, and is stamped with the newest revision; a test proves that these equal
 
 import asyncio
 from functools import partial
+from importlib import import_module
 from pathlib import Path
 from typing import NamedTuple, NoReturn
 
@@ -15,13 +16,15 @@ from sqlalchemy import Connection
 
 from asynsched._version import __version__
 from asynsched.errors import DatabaseMissing, SettingsError, StoreUnavailable, StoreVersionError
-from asynsched.fernet_keys import FernetKeys
+from asynsched.fernet_keys import FernetKeys, keys_of
 from asynsched.home import make_file as make_private_file
+from asynsched.settings import Settings
 from asynsched.store.database import Database, DirectDatabase
 from asynsched.store.engines.sqlite_connection import InlineDatabase, SqliteConnection, Synchronous
 from asynsched.store.engines.urls import DatabaseUrl, parse_url
 from asynsched.store.runs.row_locks import lock_out_others
 from asynsched.store.schema import DEFAULT_POOL, OLDEST_BESIDE, REVISIONS, metadata, pool, schema_compatibility
+from asynsched.store.secrets import check_key
 from asynsched.store.statements import insert_or_update
 
 HEAD = REVISIONS[-1]
@@ -65,7 +68,7 @@ class SchemaState(NamedTuple):
         if self.current == self.head:
             return ""
         if self.current is None:
-            return "`asynsched db upgrade` makes it."
+            return "`asynsched db upgrade` creates it."
         if self.is_newer:
             return "A newer asynsched has migrated it: use that one."
         return "`asynsched db upgrade` migrates it."
@@ -193,6 +196,23 @@ async def open_database(
     prepare = partial(open_direct, url, synchronous=synchronous, default_pool_slots=default_pool_slots)
     (await asyncio.to_thread(prepare)).close()
     return SqliteDatabase(parsed.path, parsed.shown, synchronous=synchronous, keys=keys)
+
+
+async def open_as_set(settings: Settings) -> Database:
+    """Open the database of these settings for the event loop, with its keys. Raises as `open_database` does."""
+    database = await open_database(
+        settings.database_url,
+        synchronous=settings.sqlite_synchronous,
+        default_pool_slots=settings.default_pool_slots,
+        keys=keys_of(settings),
+    )
+    try:
+        if await database.read(check_key) is not None:
+            await asyncio.to_thread(import_module, "cryptography.fernet")  # before the event loop needs it
+    except BaseException:
+        await database.close()
+        raise
+    return database
 
 
 async def _open_postgres(url: DatabaseUrl, default_pool_slots: int, keys: FernetKeys | None) -> Database:

@@ -16,12 +16,13 @@ BackfillState = Literal["running", "paused", "completed", "cancelled"]
 
 
 class BackfillProgress(BackfillRow, frozen=True, kw_only=True):
-    """A backfill, and how many of its runs are in each state."""
+    """A backfill, how many of its runs are in each state, and when the last of them ended."""
 
     n_queued: int
     n_running: int
     n_success: int
     n_failed: int
+    last_run_ended_at: datetime | None = None
 
     @property
     def state(self) -> BackfillState:
@@ -32,9 +33,16 @@ class BackfillProgress(BackfillRow, frozen=True, kw_only=True):
             return "completed"
         return "paused" if self.is_paused else "running"
 
+    @property
+    def completed_at(self) -> datetime | None:
+        """When it was cancelled, or its last run ended; None while it has not ended."""
+        if self.cancelled_at is not None:
+            return self.cancelled_at
+        return (self.last_run_ended_at or self.created_at) if self.state == "completed" else None
+
 
 class BackfillDate(Struct, frozen=True):
-    """A date of a backfill: its run, by its row and its name, or why it has none."""
+    """A date of a backfill, or that of a partition: its run, by its row and its name, or why it has none."""
 
     logical_date: datetime
     dag_run_id: int | None
@@ -47,13 +55,17 @@ def _n(state: str) -> sa.Label[Any]:
     return sa.func.count(sa.case((dag_run.c.state == state, 1))).label(f"n_{state}")
 
 
-_BACKFILLS: sa.Select[Any] = (
-    sa.select(backfill, *map(_n, ("queued", "running", "success", "failed")))
+BACKFILLS: sa.Select[Any] = (
+    sa.select(
+        backfill, *map(_n, ("queued", "running", "success", "failed")),
+        sa.func.max(dag_run.c.ended_at).label("last_run_ended_at"),
+    )
     .join(backfill_dag_run, backfill_dag_run.c.backfill_id == backfill.c.id, isouter=True)
     .join(dag_run, dag_run.c.id == backfill_dag_run.c.dag_run_id, isouter=True)
     .group_by(*backfill.c)
-    .order_by(backfill.c.id.desc())
-)
+)  # fmt: skip
+"""All of them, as BackfillProgress."""
+_NEWEST_FIRST = BACKFILLS.order_by(backfill.c.id.desc())
 
 
 def add_backfill(conn: Connection, conf: dict[str, Any], **values: Any) -> int:
@@ -75,13 +87,13 @@ def add_dates(conn: Connection, backfill_id: int, dates: list[tuple[datetime, in
 
 def list_backfills(conn: Connection, *, dag_id: str | None = None) -> list[BackfillProgress]:
     """Return the backfills of a DAG, or of all, the newest first."""
-    statement = _BACKFILLS if dag_id is None else _BACKFILLS.where(backfill.c.dag_id == dag_id)
+    statement = _NEWEST_FIRST if dag_id is None else _NEWEST_FIRST.where(backfill.c.dag_id == dag_id)
     return fetch(conn, BackfillProgress, statement)
 
 
 def get_backfill(conn: Connection, backfill_id: int) -> BackfillProgress:
     """Return a backfill. Raises NotFound."""
-    found = fetch_one(conn, BackfillProgress, _BACKFILLS.where(backfill.c.id == backfill_id))
+    found = fetch_one(conn, BackfillProgress, BACKFILLS.where(backfill.c.id == backfill_id))
     if found is None:
         raise NotFound("backfill", str(backfill_id))
     return found

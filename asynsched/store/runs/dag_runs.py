@@ -21,11 +21,12 @@ from asynsched.timetables.base import DagRunInfo, DataInterval
 def run_of_schedule(
     dag_id: str, run_type: DagRunType, info: DagRunInfo, *, queued_at: datetime, **more: Any
 ) -> DagRunRow:
-    """Return a queued run of a schedule, under the run_id that Airflow gives it."""
+    """Return a queued run of a schedule, under the run_id that Airflow gives it. That of a partition has no dates."""
+    start, end = (None, None) if info.partition_key is not None else info.data_interval
     return DagRunRow(
         dag_id=dag_id, run_id=run_id_of(run_type, info.logical_date), run_type=run_type, state=DagRunState.QUEUED,
-        logical_date=info.logical_date, data_interval_start=info.data_interval.start,
-        data_interval_end=info.data_interval.end, run_after=info.run_after, queued_at=queued_at, **more,
+        logical_date=start, data_interval_start=start, data_interval_end=end, run_after=info.run_after,
+        queued_at=queued_at, partition_key=info.partition_key, partition_date=info.partition_date, **more,
     )  # fmt: skip
 
 
@@ -103,10 +104,16 @@ _IS_OF_DAG = dag_run.c.dag_id == sa.bindparam("dag_id")
 _ONE = _RUNS.where(_IS_OF_DAG, dag_run.c.run_id == sa.bindparam("run_id"))
 _OF_DATE = _RUNS.where(_IS_OF_DAG, dag_run.c.logical_date == sa.bindparam("date"))
 _NEWEST_FIRST = _RUNS.order_by(dag_run.c.run_after.desc(), dag_run.c.id.desc())
+_NEWEST_IDS = _NEWEST_FIRST.with_only_columns(dag_run.c.run_id)
 # From the DAGs, with one look into the index for each, however many runs it has had.
 _NEWEST_SCHEDULED = (
     sa.select(dag_run.c.id)
-    .where(dag_run.c.dag_id == dag.c.dag_id, sa.text("dag_run.run_type = 'scheduled'"))
+    .where(
+        dag_run.c.dag_id == dag.c.dag_id,
+        sa.text("dag_run.run_type = 'scheduled'"),
+        # A DAG that was scheduled by partitions before has runs without one, which PostgreSQL would place first.
+        dag_run.c.logical_date.is_not(None),
+    )
     .order_by(dag_run.c.logical_date.desc())
     .limit(1)
     .correlate(dag)
@@ -117,6 +124,19 @@ _LAST_SCHEDULED = (
     sa.select(_newest.c.dag_id, _newest.c.data_interval_start, _newest.c.data_interval_end)
     .select_from(dag)
     .join(_newest, _newest.c.id == _NEWEST_SCHEDULED)
+)
+
+
+# Those of a timetable by partitions have no logical date.
+_NEWEST_OF_PARTITIONS = (
+    sa.select(dag_run.c.run_after)
+    .where(
+        dag_run.c.dag_id == sa.bindparam("dag_id"),
+        sa.text("dag_run.run_type = 'scheduled'"),
+        dag_run.c.logical_date.is_(None),
+    )
+    .order_by(dag_run.c.run_after.desc())
+    .limit(1)
 )
 
 
@@ -152,6 +172,11 @@ def end_queued_run(conn: Connection, run_row_id: int, state: DagRunState, reason
     return conn.execute(ended).rowcount > 0
 
 
+def delete_run(conn: Connection, run_row_id: int) -> None:
+    """Delete a run with all its rows."""
+    conn.execute(sa.delete(dag_run).where(dag_run.c.id == run_row_id))
+
+
 def get_run(conn: Connection, dag_id: str, run_id: str) -> DagRunRow | None:
     """Return a run; None if it does not exist."""
     return fetch_one(conn, DagRunRow, _ONE, {"dag_id": dag_id, "run_id": run_id})
@@ -160,6 +185,12 @@ def get_run(conn: Connection, dag_id: str, run_id: str) -> DagRunRow | None:
 def run_of_date(conn: Connection, dag_id: str, logical_date: datetime) -> DagRunRow | None:
     """Return a DAG's run of that logical date; None if it does not exist."""
     return fetch_one(conn, DagRunRow, _OF_DATE, {"dag_id": dag_id, "date": logical_date})
+
+
+def runs_of_partitions(conn: Connection, dag_id: str, first: datetime, last: datetime) -> list[DagRunRow]:
+    """Return a DAG's runs of partitions whose dates are in a span, its ends included, in the order of creation."""
+    of_dag = _RUNS.where(dag_run.c.dag_id == dag_id, dag_run.c.partition_date.between(first, last))
+    return fetch(conn, DagRunRow, of_dag.order_by(dag_run.c.id))
 
 
 def previous_run(
@@ -183,11 +214,16 @@ def list_runs(
     return fetch(conn, DagRunRow, query.limit(limit))
 
 
-def runs_beginning_with(conn: Connection, dag_id: str, beginning: str, limit: int) -> list[DagRunRow]:
-    """Return a DAG's runs whose run_id begins with a text, as `list_runs` orders them."""
+def newest_run_ids(conn: Connection, dag_id: str, *, limit: int) -> list[str]:
+    """Return the run_ids of a DAG's newest runs."""
+    return list(conn.scalars(_NEWEST_IDS.where(_IS_OF_DAG).limit(limit), {"dag_id": dag_id}))
+
+
+def run_ids_beginning_with(conn: Connection, dag_id: str, beginning: str, limit: int) -> list[str]:
+    """Return the run_ids of a DAG's newest runs that begin with a text."""
     # Not LIKE: on SQLite that ignores case, and `_` matches any letter.
     begins = sa.func.substr(dag_run.c.run_id, 1, len(beginning)) == beginning
-    return fetch(conn, DagRunRow, _NEWEST_FIRST.where(dag_run.c.dag_id == dag_id, begins).limit(limit))
+    return list(conn.scalars(_NEWEST_IDS.where(_IS_OF_DAG, begins).limit(limit), {"dag_id": dag_id}))
 
 
 def failed_since(conn: Connection, since: datetime, *, limit: int) -> list[DagRunRow]:
@@ -206,6 +242,20 @@ def last_scheduled_intervals(conn: Connection, dag_ids: Sequence[str]) -> dict[s
     """Return the data interval of each DAG's newest scheduled run; DAGs without one are left out."""
     rows = select_in(conn, _LAST_SCHEDULED, dag.c.dag_id, dag_ids)
     return {row.dag_id: DataInterval(row.data_interval_start, row.data_interval_end) for row in rows}
+
+
+def last_run_of_partitions(conn: Connection, dag_id: str) -> DataInterval | None:
+    """Return the time of the newest scheduled run of a DAG that is scheduled by partitions, as an empty interval."""
+    at: datetime | None = conn.scalar(_NEWEST_OF_PARTITIONS, {"dag_id": dag_id})
+    return None if at is None else DataInterval.exact(at)
+
+
+def dates_after(conn: Connection, dag_id: str, after: datetime | None, limit: int) -> frozenset[datetime]:
+    """Return the first logical dates of a DAG's runs after one of them; None: of all its runs."""
+    dates = sa.select(dag_run.c.logical_date).where(dag_run.c.dag_id == dag_id, dag_run.c.logical_date.is_not(None))
+    if after is not None:
+        dates = dates.where(dag_run.c.logical_date > after)
+    return frozenset(conn.scalars(dates.order_by(dag_run.c.logical_date).limit(limit)))
 
 
 def last_scheduled_interval(conn: Connection, dag_id: str) -> DataInterval | None:

@@ -1,28 +1,28 @@
-"""Pools, and the settlement of slots between schedulers: which of the task instances to be queued get their slots.
+"""Pools, and the settlement of slots between schedulers, when one of them wants to queue task instances.
 
 Taken slots are counted from the states of task instances, never stored. A settlement is a short critical section of the
 transaction that queues them: the first scheduler locks the rows of the pools, and counts the slots that others take.
 No scheduler waits for a lock: tasks of a pool whose row is locked are refused for the moment. `max_active_tis_per_dag`
 is settled in the same way under the row of the DAG.
 
-A scheduler that believes to be alone signs the rows of its pools. Another scheduler that settles slots of such a pool
-removes the signature. So while the signature is there, others use no more slots than when it was made, and need not be
-counted again.
+A scheduler that believes that it is alone signs the rows of its pools. Another scheduler that settles slots of such a
+pool removes the signature. So while the signature is there, others use no more slots than when it was made, and need
+not be counted again.
 """
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import sqlalchemy as sa
 from msgspec import Struct
-from sqlalchemy import Connection
+from sqlalchemy import Connection, Row
 
-from asynsched.errors import StoreError
-from asynsched.store.rows import LARGEST_INTEGER, check_name, delete_named
+from asynsched.errors import AlreadyExists, StoreError
+from asynsched.store.rows import LARGEST_INTEGER, check_name, delete_named, storable
 from asynsched.store.runs.transitions import TaskRowKey
 from asynsched.store.schema import DEFAULT_POOL, dag, dag_run, pool, task_instance
-from asynsched.store.statements import insert_or_update
+from asynsched.store.statements import insert_ignoring, insert_or_update
 
 UNLIMITED = -1
 LONGEST_NAME = 256
@@ -31,6 +31,12 @@ _USE = (
     # In the words of the partial index, which is not used otherwise.
     .where(sa.text("task_instance.state IN ('queued', 'running', 'restarting', 'deferred')"))
     .group_by(task_instance.c.pool, task_instance.c.state)
+)
+_SCHEDULED = (
+    sa.select(task_instance.c.pool, sa.func.sum(task_instance.c.pool_slots).label("n"))
+    .join(dag_run, dag_run.c.id == task_instance.c.dag_run_id)
+    .where(sa.text("dag_run.state = 'running'"), task_instance.c.state == "scheduled")
+    .group_by(task_instance.c.pool)
 )
 
 
@@ -58,14 +64,24 @@ class PoolRow(Struct, frozen=True):
 
 def list_pools(conn: Connection) -> list[PoolRow]:
     """Return all pools, by name, with their taken slots."""
+    return with_use(conn, conn.execute(sa.select(pool).order_by(pool.c.name)))
+
+
+def with_use(conn: Connection, pools: "Iterable[Row[Any]]") -> list[PoolRow]:
+    """Return these rows of pools, with their taken slots."""
     taken = {(row.pool, row.state): int(row.n) for row in conn.execute(_USE)}
     return [
         PoolRow(
             row.name, row.slots, row.description, row.include_deferred,
             *(taken.get((row.name, state), 0) for state in ("running", "queued", "deferred")),
         )
-        for row in conn.execute(sa.select(pool).order_by(pool.c.name))
+        for row in pools
     ]  # fmt: skip
+
+
+def scheduled_slots(conn: Connection) -> dict[str, int]:
+    """Return the slots of each pool that task instances of running runs wait for."""
+    return {row.pool: int(row.n) for row in conn.execute(_SCHEDULED)}
 
 
 _CAPACITIES = sa.select(pool.c.name, pool.c.slots)
@@ -84,13 +100,23 @@ def pools_including_deferred(conn: Connection) -> frozenset[str]:
 
 def set_pool(conn: Connection, name: str, slots: int, *, description: str = "", include_deferred: bool = False) -> None:
     """Create or change a pool. Raises StoreError for a bad name, or a number of slots that the database cannot hold."""
+    conn.execute(insert_or_update(conn, pool), _checked(name, slots, description, include_deferred))
+
+
+def add_pool(conn: Connection, name: str, slots: int, *, description: str = "", include_deferred: bool = False) -> None:
+    """Create a pool. Raises AlreadyExists, and the errors of `set_pool`."""
+    added = conn.execute(insert_ignoring(conn, pool), _checked(name, slots, description, include_deferred))
+    if added.rowcount == 0:
+        raise AlreadyExists(f"The pool {name!r} already exists.")
+
+
+def _checked(name: str, slots: int, description: str, include_deferred: bool) -> dict[str, Any]:
     check_name("pool name", name, LONGEST_NAME)
     if not UNLIMITED <= slots <= LARGEST_INTEGER:
         raise StoreError(
             f"The pool {name!r} cannot have {slots} slots: give 0 to {LARGEST_INTEGER}, or -1 for no limit."
         )
-    values = {"name": name, "slots": slots, "description": description, "include_deferred": include_deferred}
-    conn.execute(insert_or_update(conn, pool), values)
+    return {"name": name, "slots": slots, "description": storable(description), "include_deferred": include_deferred}
 
 
 def delete_pool(conn: Connection, name: str) -> None:
@@ -104,7 +130,7 @@ TaskOfDag = tuple[str, str]
 """dag_id, task_id"""
 
 
-class SlotClaim(Struct, frozen=True):
+class SlotGrant(Struct, frozen=True):
     """A task instance that is to be queued, and the slots that it takes of its pool: empty if that has no limit.
 
     `task` and `max_active`: its task, if the task's instances are limited over all runs of the DAG, and that limit.
@@ -173,7 +199,7 @@ _TASK_USE = (
 
 def settle_slots(
     conn: Connection,
-    claims: Sequence[SlotClaim],
+    grants: Sequence[SlotGrant],
     own: OwnUse,
     epoch: int,
     counted: Mapping[str, int] | None = None,
@@ -185,9 +211,9 @@ def settle_slots(
         epoch: The epoch of this scheduler's lease: rows with another one belong to other schedulers.
         counted: The slots of each pool that others had at this scheduler's last count, if it believes that it is alone.
     """
-    names = {claim.pool for claim in claims if claim.pool}
+    names = {grant.pool for grant in grants if grant.pool}
     capacities = {row.name: row for row in conn.execute(_LOCKED_POOLS, {"names": sorted(names)})} if names else {}
-    tasks = {claim.task: claim.max_active for claim in claims if claim.task is not None}
+    tasks = {grant.task: grant.max_active for grant in grants if grant.task is not None}
     dag_ids = sorted({dag_id for dag_id, _ in tasks})
     dags = set(conn.scalars(_LOCKED_DAGS, {"ids": dag_ids})) if tasks else set()
     pools_elsewhere = _pool_use(conn, capacities, epoch, counted) if capacities else {}
@@ -196,16 +222,16 @@ def settle_slots(
     pools_used = defaultdict(int, {name: own.pools.get(name, 0) + pools_elsewhere.get(name, 0) for name in names})
     tasks_used = {task: own.tasks.get(task, 0) + tasks_elsewhere.get(task, 0) for task in tasks}
     refused = set()
-    for claim in claims:
-        row = capacities.get(claim.pool)
-        fits_pool = not claim.pool or (row is not None and _fits(row.slots, pools_used[claim.pool] + claim.slots))
-        fits_task = claim.task is None or (claim.task[0] in dags and tasks_used[claim.task] < claim.max_active)
+    for grant in grants:
+        row = capacities.get(grant.pool)
+        fits_pool = not grant.pool or (row is not None and _fits(row.slots, pools_used[grant.pool] + grant.slots))
+        fits_task = grant.task is None or (grant.task[0] in dags and tasks_used[grant.task] < grant.max_active)
         if not (fits_pool and fits_task):
-            refused.add(claim.key)
+            refused.add(grant.key)
             continue
-        pools_used[claim.pool] += claim.slots
-        if claim.task is not None:
-            tasks_used[claim.task] += 1
+        pools_used[grant.pool] += grant.slots
+        if grant.task is not None:
+            tasks_used[grant.task] += 1
     return Settlement(
         refused=frozenset(refused),
         busy_pools=_existing(conn, names - capacities.keys()),
@@ -220,7 +246,7 @@ def _pool_use(
 ) -> Mapping[str, int]:
     """Return the slots that others take of pools whose rows are locked; sign these rows, or take signatures away.
 
-    Others can have come to more by a settlement only, which needs the row's lock, and leaves it without the signature.
+    Others can only have taken more by a settlement, which needs the row's lock and removes the signature.
     """
     signature = None if counted is None else epoch
     unsigned = sorted(name for name, row in locked.items() if row.settled_by != signature)

@@ -1,7 +1,7 @@
 """Which DagRuns wait to be started, and which scheduler owns those that run.
 
-A claim settles which of several schedulers starts a queued run, and whether the limits of its DAG allow that. The first
-scheduler locks the rows of the runs, and those of their DAGs, under which `max_active_runs` is settled; others skip
+A claim decides which of several schedulers starts a queued run, and whether the limits of its DAG allow that. The first
+scheduler locks the rows of the runs, and those of their DAGs, under which `max_active_runs` is checked; others skip
 locked rows and never wait. A claimed run is running and belongs to its scheduler. Other schedulers take over the
 runs of one that is gone.
 """
@@ -58,11 +58,13 @@ class QueuedGroup(Struct, frozen=True):
 
 _HAS_ID = dag_run.c.id.in_(sa.bindparam("ids", expanding=True))
 _IS_OWNED = dag_run.c.lease_epoch == sa.bindparam("epoch")
+# A DAG whose file is yet to be parsed has no code to run.
+_HOLDS_RUNS = sa.or_(dag.c.is_paused, dag.c.version_id.is_(None)).label("is_paused")
 _RUNS = (
     sa.select(
         *(column for column in dag_run.c if column is not dag_run.c.version_id),
         sa.func.coalesce(dag_run.c.version_id, dag.c.version_id).label("version_id"),
-        dag.c.is_paused,
+        _HOLDS_RUNS,
         dag.c.max_active_runs,
         (dag.c.deadlines != b"[]").label("has_deadlines"),
         dag_run.c.version_id.is_not(None).label("has_begun"),
@@ -78,7 +80,7 @@ _BY_ID = _RUNS.where(_HAS_ID)
 _SOME_QUEUED = _BY_ID.where(IS_QUEUED)
 _OWNED = _BY_ID.where(IS_RUNNING, _IS_OWNED)
 _OWNED_IDS = sa.select(dag_run.c.id).where(IS_RUNNING, _IS_OWNED)
-_LIMITS = sa.select(dag.c.dag_id, dag.c.is_paused, dag.c.max_active_runs)
+_LIMITS = sa.select(dag.c.dag_id, _HOLDS_RUNS, dag.c.max_active_runs)
 # Whether a run is a backfill's is literal, as in the partial indexes: each query reads only the rows that it returns.
 _ITS_OWN = sa.text("dag_run.backfill_id IS NULL")
 _A_BACKFILLS = sa.text("dag_run.backfill_id IS NOT NULL")

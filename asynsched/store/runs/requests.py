@@ -2,7 +2,7 @@
 
 from contextlib import suppress
 from datetime import datetime
-from typing import Literal
+from typing import Any, Literal
 
 import msgspec
 import sqlalchemy as sa
@@ -70,7 +70,21 @@ class CancelRun(Struct, frozen=True, tag="cancel"):
     """End a run: kill its running tasks, skip the others."""
 
 
-RunRequest = ClearTasks | MarkTasks | ForceTask | MarkRun | CancelRun
+class AnswerTask(Struct, frozen=True, tag="answer"):
+    """Resume a task instance with a person's answer.
+
+    Attributes:
+        asked_at: When the task asked the question: an answer to an earlier question resumes nothing.
+        event: What the task gets, as `to_transport` writes it.
+    """
+
+    task_id: str
+    map_index: int
+    asked_at: datetime
+    event: dict[str, Any]
+
+
+RunRequest = ClearTasks | MarkTasks | ForceTask | MarkRun | CancelRun | AnswerTask
 
 
 class OpenRequest(Struct, frozen=True):

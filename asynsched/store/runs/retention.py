@@ -13,7 +13,16 @@ from sqlalchemy import Connection, TextClause, bindparam, text
 
 from asynsched.keys import DagRunKey
 from asynsched.store.rows import fetch
-from asynsched.store.schema import EPOCH, Instant, dag_run, task_instance, task_instance_history, xcom
+from asynsched.store.schema import (
+    EPOCH,
+    Instant,
+    dag_run,
+    rendered_fields,
+    task_instance,
+    task_instance_history,
+    task_state_store,
+    xcom,
+)
 
 
 class Bound(Struct, frozen=True):
@@ -53,10 +62,14 @@ class Deleted(Struct, frozen=True):
 
 
 _HAS_ENDED = "r.state IN ('success', 'failed')"
-# The creator computes a DAG's next run from its newest scheduled one: without that, a catchup would start over.
+# The creator computes a DAG's next run from its newest scheduled one: without that, a catchup would start over. Runs of
+# partitions have no logical date.
 _IS_NEWEST = (
-    "(r.run_type = 'scheduled' AND NOT EXISTS (SELECT 1 FROM dag_run n WHERE n.dag_id = r.dag_id"
-    " AND n.run_type = 'scheduled' AND n.logical_date > r.logical_date))"
+    "(r.run_type = 'scheduled' AND NOT CASE WHEN r.logical_date IS NULL"
+    " THEN EXISTS (SELECT 1 FROM dag_run n WHERE n.dag_id = r.dag_id AND n.run_type = 'scheduled'"
+    " AND n.logical_date IS NULL AND n.run_after > r.run_after)"
+    " ELSE EXISTS (SELECT 1 FROM dag_run n WHERE n.dag_id = r.dag_id AND n.run_type = 'scheduled'"
+    " AND n.logical_date > r.logical_date) END)"
 )
 # The tasks of an active run may depend on the run before it. Only the next run is looked at: many may be active.
 _IS_NEEDED = (
@@ -66,7 +79,7 @@ _IS_NEEDED = (
 _IS_CALLED_BACK = (
     "EXISTS (SELECT 1 FROM callback_request c WHERE c.dag_run_id = r.id AND c.state IN ('queued', 'running'))"
 )
-# A deadline that is met already is settled when it is due, but that has no consequence.
+# A deadline that is met already is decided when it is due, but that has no consequence.
 _MAY_MISS = (
     "EXISTS (SELECT 1 FROM deadline l WHERE l.dag_run_id = r.id AND l.state = 'pending'"
     " AND NOT (r.state = 'success' AND r.ended_at <= l.due_at))"
@@ -92,7 +105,7 @@ _LOCKED = (
 _STILL_OLD = text(f"SELECT r.id FROM dag_run r WHERE r.id IN :ids AND {_MAY_GO}").bindparams(  # noqa: S608 - constants
     bindparam("ids", expanding=True)
 )
-_PARTS = (xcom, task_instance_history, task_instance)
+_PARTS = (xcom, rendered_fields, task_state_store, task_instance_history, task_instance)
 """Rows of a run that may be too many for one transaction. XComs first: they are the largest."""
 
 
@@ -145,6 +158,11 @@ def delete_runs(conn: Connection, run_ids: Sequence[int], *, max_rows: int) -> D
         conn.execute(going.values(reason="It is being deleted: it is too old."))
         n_rows = _delete_parts(conn, _PARTS, found[0].id, max_rows)
     return Deleted(whole, n_rows)
+
+
+def delete_rows_of(conn: Connection, run_row_id: int, *, max_rows: int) -> int:
+    """Delete up to `max_rows` rows of a run's tasks, for a user who deletes the run. Returns how many."""
+    return _delete_parts(conn, _PARTS, run_row_id, max_rows)
 
 
 def delete_xcoms_of(conn: Connection, run_ids: Sequence[int], *, max_rows: int) -> int:
@@ -211,9 +229,3 @@ def run_ages(conn: Connection, dag_id: str, run_ids: Sequence[str] | None) -> li
     """Return a DAG's runs with one of these run_ids; None: all of them."""
     query = sa.select(dag_run.c.run_id, dag_run.c.ended_at).where(dag_run.c.dag_id == dag_id)
     return fetch(conn, RunAge, query if run_ids is None else query.where(dag_run.c.run_id.in_(list(run_ids))))
-
-
-def newest_run_ids(conn: Connection, dag_id: str, *, limit: int) -> list[str]:
-    """Return the run_ids of a DAG's newest runs."""
-    query = sa.select(dag_run.c.run_id).where(dag_run.c.dag_id == dag_id)
-    return list(conn.scalars(query.order_by(dag_run.c.run_after.desc(), dag_run.c.id.desc()).limit(limit)))

@@ -42,7 +42,7 @@ class TaskFilter(Struct, frozen=True):
     states: list[str] | None = None
 
 
-class Place(NamedTuple):
+class InstancePosition(NamedTuple):
     """A task instance among those of a DAG, by run_id, task_id and map_index."""
 
     run_id: str
@@ -80,8 +80,8 @@ def count_task_instances(conn: Connection, wanted: TaskFilter) -> int:
 
 
 def states_by_run(
-    conn: Connection, wanted: TaskFilter, after: Place | None = None
-) -> tuple[dict[str, dict[str, str | None]], Place | None]:
+    conn: Connection, wanted: TaskFilter, after: InstancePosition | None = None
+) -> tuple[dict[str, dict[str, str | None]], InstancePosition | None]:
     """Return states by run_id and task_id, as many as one answer should hold.
 
     The key of a mapped task instance is its task_id, `_` and its index. Returns also the last task instance, in the
@@ -89,7 +89,7 @@ def states_by_run(
 
     Raises NotFound for a DAG or a task group that does not exist.
     """
-    after = after or Place("", "", -2)
+    after = after or InstancePosition("", "", -2)
     run_id, (task_id, map_index) = dag_run.c.run_id, (task_instance.c.task_id, task_instance.c.map_index)
     query = (
         sa.select(run_id, task_id, map_index, task_instance.c.state)
@@ -109,7 +109,7 @@ def states_by_run(
     for row in rows:
         name = row.task_id if row.map_index < 0 else f"{row.task_id}_{row.map_index}"
         found.setdefault(row.run_id, {})[name] = row.state
-    return found, None if len(rows) < MANY_ROWS else Place(*rows[-1][:3])
+    return found, None if len(rows) < MANY_ROWS else InstancePosition(*rows[-1][:3])
 
 
 def previous_task_instance(

@@ -7,7 +7,7 @@ depend on the past.
 from collections import defaultdict
 from collections.abc import Collection, Mapping
 from datetime import datetime
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import sqlalchemy as sa
 from msgspec import Struct
@@ -34,6 +34,24 @@ _TOKENS = sa.union(
         for table in (task_instance, task_instance_history)
     )
 )
+
+
+def of_try(*columns: sa.ColumnElement[Any]) -> sa.Select[Any]:
+    """Return the query of a task instance's columns while a try holds its token.
+
+    Its parameters are `run`, `task`, `index` and `token`. It waits for an uncommitted clear, and then finds the token
+    gone.
+    """
+    return (
+        sa.select(*columns)
+        .where(
+            task_instance.c.dag_run_id == sa.bindparam("run"),
+            task_instance.c.task_id == sa.bindparam("task"),
+            task_instance.c.map_index == sa.bindparam("index"),
+            task_instance.c.token == sa.bindparam("token"),
+        )
+        .with_for_update(read=True)
+    )
 
 
 def load_task_instances(conn: Connection, dag_run_id: int) -> list[TaskInstanceRow]:

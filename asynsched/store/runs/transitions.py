@@ -105,6 +105,16 @@ class XComWrite(Struct, frozen=True):
     created_at: datetime
 
 
+class RenderedFieldsWrite(Struct, frozen=True):
+    """What the templates of a try gave; `fields` is JSON."""
+
+    dag_run_id: int
+    task_id: str
+    map_index: int
+    try_number: int
+    fields: str
+
+
 class Batch(Struct, frozen=True):
     """The changes of one moment, made by one scheduler under one lease."""
 
@@ -116,6 +126,7 @@ class Batch(Struct, frozen=True):
     history: list[HistoryRow] = []
     forgotten: list[XComDeletion] = []
     xcoms: list[XComWrite] = []
+    rendered: list[RenderedFieldsWrite] = []
     callbacks: list[CallbackRequest] = []
     asset_events: list[AssetEventRow] = []
 
@@ -123,7 +134,8 @@ class Batch(Struct, frozen=True):
     def is_of_states_alone(self) -> bool:
         """Whether it only changes task instances that have a row, none with a secret, and runs."""
         others = (
-            self.expanded, self.new_tasks, self.history, self.forgotten, self.xcoms, self.callbacks, self.asset_events
+            self.expanded, self.new_tasks, self.history, self.forgotten, self.xcoms, self.rendered, self.callbacks,
+            self.asset_events,
         )  # fmt: skip
         return bool(self.tasks) and not any(others) and all(row.deferral is None for row in self.tasks)
 
@@ -209,6 +221,10 @@ def _statements(dialect: str) -> dict[str, TextClause]:
             conflict="(dag_run_id, task_id, map_index, key) DO UPDATE SET value = excluded.value,"
             " created_at = excluded.created_at",
         ),
+        "upsert_rendered": insert_of(
+            "rendered_fields", RenderedFieldsWrite, dialect,
+            conflict="(dag_run_id, task_id, map_index, try_number) DO UPDATE SET fields = excluded.fields",
+        ),
         "insert_callbacks": insert_of("callback_request", CallbackRequest, dialect, conflict="DO NOTHING"),
         "update_tasks": update_of(
             "task_instance", TaskWrite, dialect, keys=("dag_run_id", "task_id", "map_index"), guard=same_task
@@ -254,7 +270,7 @@ def apply(conn: Connection, batch: Batch) -> Stale:
 
     written = {_key(row) for row in batch.tasks} - tasks
 
-    def is_valid(row: HistoryRow | XComDeletion | TaskWrite | XComWrite | CallbackRequest | AssetEventRow) -> bool:
+    def is_valid(row: "_OfTask") -> bool:
         return _key(row) in written or (row.dag_run_id not in runs and _key(row) not in tasks)
 
     for statement, rows in (
@@ -262,6 +278,7 @@ def apply(conn: Connection, batch: Batch) -> Stale:
         ("insert_history", batch.history),
         ("delete_xcoms", batch.forgotten),
         ("upsert_xcoms", batch.xcoms),
+        ("upsert_rendered", batch.rendered),
         ("insert_callbacks", batch.callbacks),
     ):
         if valid := [row for row in rows if is_valid(row)]:
@@ -303,7 +320,11 @@ def take_for_begun(conn: Connection, run_row_ids: Sequence[int]) -> None:
         conn.execute(taken.values(state=TaskInstanceState.RUNNING))
 
 
-def _key(row: TaskWrite | HistoryRow | XComDeletion | XComWrite | CallbackRequest | AssetEventRow) -> TaskRowKey:
+_OfTask = TaskWrite | HistoryRow | XComDeletion | XComWrite | RenderedFieldsWrite | CallbackRequest | AssetEventRow
+"""A row of a task instance."""
+
+
+def _key(row: _OfTask) -> TaskRowKey:
     return (row.dag_run_id, row.task_id, row.map_index)
 
 

@@ -9,19 +9,12 @@ from msgspec.structs import asdict, astuple
 from sqlalchemy import Connection
 
 from asynsched.errors import StoreError
-from asynsched.store.rows import MANY_ROWS, check_name, fetch, from_json, if_small, length, n_fitting
+from asynsched.store.rows import MANY_ROWS, check_name, fetch, if_small, length, n_fitting
+from asynsched.store.runs.task_instances import of_try
 from asynsched.store.schema import XComRow, dag_run, task_instance, xcom
 from asynsched.store.statements import insert_or_update
 
 LONGEST_KEY = 512
-
-
-class XComEntry(NamedTuple):
-    """A value of one task instance, decoded."""
-
-    key: str
-    value: Any
-    created_at: datetime
 
 
 class FoundXCom(NamedTuple):
@@ -86,23 +79,13 @@ _SOME_OF_RUN = _some(*_IS_AFTER)
 _IS_OF_TASKS = xcom.c.task_id.in_(sa.bindparam("tasks", expanding=True))
 _SOME_OF_TASKS = _some(*_IS_AFTER, _IS_OF_TASKS)
 _SOME_OF_INDEXES = _some(*_IS_AFTER, _IS_OF_TASKS, xcom.c.map_index.in_(sa.bindparam("indexes", expanding=True)))
-# Locked, so that it waits for an uncommitted clear, and then finds its token gone.
-_OF_TRY = (
-    sa.select(
-        task_instance.c.dag_run_id,
-        task_instance.c.task_id,
-        task_instance.c.map_index,
-        sa.bindparam("name", type_=xcom.c.key.type),
-        sa.bindparam("content", type_=xcom.c.value.type),
-        sa.bindparam("at", type_=xcom.c.created_at.type),
-    )
-    .where(
-        task_instance.c.dag_run_id == sa.bindparam("run"),
-        task_instance.c.task_id == sa.bindparam("task"),
-        task_instance.c.map_index == sa.bindparam("index"),
-        task_instance.c.token == sa.bindparam("token"),
-    )
-    .with_for_update(read=True)
+_OF_TRY = of_try(
+    task_instance.c.dag_run_id,
+    task_instance.c.task_id,
+    task_instance.c.map_index,
+    sa.bindparam("name", type_=xcom.c.key.type),
+    sa.bindparam("content", type_=xcom.c.value.type),
+    sa.bindparam("at", type_=xcom.c.created_at.type),
 )
 
 
@@ -190,10 +173,9 @@ def newest_run_with_xcom(
     return found
 
 
-def list_xcoms(conn: Connection, dag_run_id: int, task_id: str, map_index: int = -1) -> list[XComEntry]:
-    """Return all values that one task instance pushed, by key."""
-    query = sa.select(xcom.c.key, xcom.c.value, xcom.c.created_at).where(*_is_of_task(dag_run_id, task_id, map_index))
-    return [XComEntry(key, from_json(value), at) for key, value, at in conn.execute(query.order_by(xcom.c.key))]
+def delete_xcom(conn: Connection, dag_run_id: int, task_id: str, map_index: int, key: str) -> None:
+    """Delete the value of a key, if there is one."""
+    conn.execute(sa.delete(xcom).where(*_is_of_task(dag_run_id, task_id, map_index), xcom.c.key == key))
 
 
 def delete_xcoms(conn: Connection, dag_run_id: int, task_id: str, map_index: int = -1) -> None:

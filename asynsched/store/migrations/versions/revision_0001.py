@@ -9,6 +9,8 @@ import sqlalchemy as sa
 from alembic import op
 from sqlalchemy import Index, UniqueConstraint
 
+from asynsched.store.migrations.triggers_0001 import make_triggers
+
 revision = "0001"
 down_revision = None
 
@@ -28,8 +30,9 @@ metadata = sa.MetaData(
 
 
 def upgrade() -> None:
-    """Create every table."""
+    """Create every table, and the triggers that number changes."""
     metadata.create_all(op.get_bind(), checkfirst=False)
+    make_triggers(op.get_bind())
 
 
 class _Kind(NamedTuple):
@@ -52,10 +55,15 @@ ASSET, ALIAS, EVENT, BACKFILL = (
     _Kind(BIG_ID, refers_to=f"{table}.id", ondelete="CASCADE")
     for table in ("asset", "asset_alias", "asset_event", "backfill")
 )
+TRIGGER = _Kind(BIG_ID, refers_to="asset_trigger.id", ondelete="CASCADE")
+USER_OR_NULL = _Kind(BIG_ID, nullable=True, refers_to="user.id", ondelete="CASCADE")
 
 
 def _table(name: str, key: str, /, *rest: sa.Constraint | Index, **columns: "sa.types.TypeEngine[Any] | _Kind") -> None:
-    sa.Table(name, metadata, *(_column(column, kind, key.split()) for column, kind in columns.items()), *rest)
+    sa.Table(
+        name, metadata, *(_column(column, kind, key.split()) for column, kind in columns.items()), *rest,
+        sqlite_autoincrement=name == "change",  # its numbers never come back, even if the newest change is deleted
+    )  # fmt: skip
 
 
 def _column(name: str, kind: "sa.types.TypeEngine[Any] | _Kind", key: list[str]) -> "sa.Column[Any]":
@@ -73,8 +81,9 @@ def _index(name: str, *columns: str, where: str) -> Index:
 
 _table(
     "dag", "dag_id", Index(None, "file_path"), Index(None, "next_dagrun_create_after"), dag_id=NAME, file_path=TEXT,
-    is_active=BOOLEAN, is_paused=BOOLEAN, version_id=VERSION, schedule_summary=TEXT, tags=BYTES,
-    max_active_runs=INTEGER, deadlines=BYTES, next_dagrun_logical_date=_null(INSTANT),
+    is_active=BOOLEAN, is_paused=BOOLEAN, version_id=VERSION, schedule_summary=TEXT, timetable=WORD,
+    display_name=_null(TEXT), owners=BYTES, tags=BYTES, about=BYTES, max_active_runs=INTEGER, deadlines=BYTES,
+    access_control=_null(BYTES), partitions=_null(STRING_64), next_dagrun_logical_date=_null(INSTANT),
     next_dagrun_data_interval_start=_null(INSTANT), next_dagrun_data_interval_end=_null(INSTANT),
     next_dagrun_create_after=_null(INSTANT), last_examined_at=_null(INSTANT), timetable_plan=_null(BYTES),
     updated_at=INSTANT,
@@ -88,7 +97,7 @@ _table("source", "content_hash", content_hash=STRING_64, text=TEXT)
 _table(
     "dag_file", "path", path=TEXT, content_hash=STRING_64, modified_ns=BIG, size=BIG, local_modules=BYTES,
     parsed_at=INSTANT, parse_seconds=FLOAT, n_dags=INTEGER, n_errors=INTEGER, runtime=TEXT,
-    airflow=TEXT,
+    airflow=TEXT, asked=BYTES,
 )  # fmt: skip
 _table("parse_claim", "path", path=TEXT, scheduler_id=STRING_64, claimed_at=INSTANT)
 _table("schema_compatibility", "id", id=INTEGER, oldest_revision=WORD)
@@ -107,7 +116,8 @@ _table(
     id=BIG_ID, dag_id=NAME, run_id=NAME, run_type=WORD, state=WORD, reason=TEXT, logical_date=_null(INSTANT),
     data_interval_start=_null(INSTANT), data_interval_end=_null(INSTANT), run_after=INSTANT, queued_at=INSTANT,
     started_at=_null(INSTANT), ended_at=_null(INSTANT), conf=BYTES, version_id=VERSION, scheduler_id=_null(STRING_64),
-    lease_epoch=BIG, backfill_id=_null(BIG_ID), stop=_null(TEXT),
+    lease_epoch=BIG, backfill_id=_null(BIG_ID), stop=_null(TEXT), partition_key=_null(NAME),
+    partition_date=_null(INSTANT),
 )  # fmt: skip
 _table(
     "task_instance", "id", UniqueConstraint("dag_run_id", "task_id", "map_index"),
@@ -133,6 +143,21 @@ _table(
     value=BYTES, created_at=INSTANT,
 )  # fmt: skip
 _table(
+    "note", "dag_run_id task_id map_index", dag_run_id=RUN, task_id=NAME, map_index=INTEGER, text=TEXT, actor=TEXT,
+    updated_at=INSTANT,
+)  # fmt: skip
+_table(
+    "task_state_store", "dag_run_id task_id map_index key", Index(None, "expires_at"),
+    _index("ix_task_state_store_without_expiry", "updated_at", where="expires_at IS NULL"), dag_run_id=RUN,
+    task_id=NAME, map_index=INTEGER, key=STRING_512, value=BYTES, updated_at=INSTANT, expires_at=_null(INSTANT),
+)  # fmt: skip
+_table(
+    "hitl_detail", "dag_run_id task_id map_index", dag_run_id=RUN, task_id=NAME, map_index=INTEGER, token=WORD,
+    subject=TEXT, body=_null(TEXT), options=BYTES, defaults=_null(BYTES), multiple=BOOLEAN, params=BYTES,
+    assigned_users=BYTES, created_at=INSTANT, responded_at=_null(INSTANT), responded_by=_null(BYTES),
+    chosen_options=_null(BYTES), params_input=BYTES,
+)  # fmt: skip
+_table(
     "scheduler", "id", id=STRING_64, hostname=TEXT, pid=INTEGER, home=TEXT, lease_epoch=BIG, lease_until=INSTANT,
     started_at=INSTANT, heartbeat_at=INSTANT, version=STRING_64, parallelism=INTEGER, executors=BYTES,
     takeover_seconds=FLOAT, ended_at=_null(INSTANT),
@@ -145,8 +170,16 @@ _table(
     run_id=_null(NAME), task_id=_null(NAME), detail=BYTES,
 )  # fmt: skip
 _table(
+    "change", "number", number=BIG_ID, at=INSTANT, kind=WORD, dag_id=NAME, run_id=NAME, task_id=NAME, map_index=INTEGER,
+    try_number=INTEGER, state=_null(WORD), reason=TEXT,
+)  # fmt: skip
+_table(
     "asset", "id", UniqueConstraint("digest"), id=BIG_ID, digest=STRING_64, name=TEXT, uri=TEXT, group_name=TEXT,
     extra=BYTES, created_at=INSTANT,
+)  # fmt: skip
+_table(
+    "asset_state_store", "asset_id key", asset_id=ASSET, key=STRING_512, value=BYTES, updated_at=INSTANT,
+    dag_id=_null(NAME), run_id=_null(NAME), task_id=_null(NAME), map_index=INTEGER,
 )  # fmt: skip
 _table("asset_alias", "id", UniqueConstraint("digest"), id=BIG_ID, digest=STRING_64, name=TEXT, group_name=TEXT)
 _table("asset_alias_asset", "alias_id asset_id", Index(None, "asset_id"), alias_id=ALIAS, asset_id=ASSET)
@@ -155,15 +188,24 @@ _table(
     task_id=NAME, digest=STRING_64, kind=STRING_16, name=TEXT, uri=TEXT, created_at=INSTANT,
 )  # fmt: skip
 _table(
+    "asset_trigger", "id", UniqueConstraint("digest"), id=BIG_ID, digest=STRING_64, classpath=TEXT, kwargs=BYTES,
+    scheduler_id=_null(STRING_64), error=_null(TEXT), failed_at=_null(INSTANT), created_at=INSTANT,
+)  # fmt: skip
+_table(
+    "asset_watcher", "dag_id digest trigger_id", Index(None, "trigger_id"), dag_id=NAME, digest=STRING_64,
+    trigger_id=TRIGGER, name=TEXT, asset_name=TEXT, asset_uri=TEXT, name_digest=STRING_64, uri_digest=STRING_64,
+)  # fmt: skip
+_table(
     "asset_event", "id", UniqueConstraint("token", "ordinal"), Index(None, "asset_id", "created_at"), id=BIG_ID,
     asset_id=ASSET, created_at=INSTANT, extra=BYTES, source_dag_id=_null(NAME), source_run_id=_null(NAME),
     source_task_id=_null(NAME), source_map_index=INTEGER, token=_null(WORD), ordinal=INTEGER,
+    partition_key=_null(NAME), partition_date=_null(INSTANT),
 )  # fmt: skip
 _table("asset_alias_event", "alias_id event_id", Index(None, "event_id"), alias_id=ALIAS, event_id=EVENT)
 _table(
-    "asset_dag_run_queue", "dag_id event_id", Index(None, "event_id"),
+    "asset_dag_run_queue", "dag_id event_id partition_key", Index(None, "event_id"),
     _index("ix_asset_dag_run_queue_unexamined", "dag_id", where="NOT is_examined"), dag_id=NAME, event_id=EVENT,
-    is_examined=BOOLEAN,
+    partition_key=NAME, is_examined=BOOLEAN,
 )  # fmt: skip
 _table("dag_run_asset_event", "dag_run_id event_id", Index(None, "event_id"), dag_run_id=RUN, event_id=EVENT)
 _table(
@@ -192,4 +234,13 @@ _table(
     "backfill_dag_run", "id", UniqueConstraint("backfill_id", "dag_run_id"), Index(None, "dag_run_id"), id=BIG_ID,
     backfill_id=BACKFILL, dag_run_id=RUN_OR_NULL, logical_date=INSTANT, sort_ordinal=INTEGER,
     exception_reason=_null(STRING_64),
+)  # fmt: skip
+_table(
+    "user", "id", UniqueConstraint("name"), UniqueConstraint("issuer", "subject"), id=BIG_ID, name=NAME, roles=BYTES,
+    password=_null(TEXT), issuer=NAME, subject=_null(NAME), created_at=INSTANT,
+)  # fmt: skip
+_table(
+    "token", "id", UniqueConstraint("digest"), Index(None, "user_id"), Index(None, "expires_at"), id=BIG_ID,
+    digest=STRING_64, kind=WORD, user_id=USER_OR_NULL, owner=NAME, label=NAME, permission=WORD, dag_ids=_null(BYTES),
+    created_at=INSTANT, expires_at=INSTANT,
 )  # fmt: skip

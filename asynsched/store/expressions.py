@@ -1,0 +1,111 @@
+"""Expressions that each database writes in its own way: lengths of time, texts in JSON, the tasks in versions."""
+
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.ext.compiler import compiles
+from sqlalchemy.sql.functions import FunctionElement
+
+from asynsched.store.schema import dag_version
+
+
+class seconds_between(FunctionElement[float]):  # noqa: N801 - it reads as the function that it is
+    """The seconds from one instant's column to another's; NULL if one of them is."""
+
+    type = sa.Float()
+    inherit_cache = True
+
+
+@compiles(seconds_between, "sqlite")
+def _seconds_of_microseconds(element: Any, compiler: Any, **options: Any) -> str:
+    start, end = (compiler.process(part, **options) for part in element.clauses)
+    return f"(({end} - {start}) / 1000000.0)"
+
+
+@compiles(seconds_between, "postgresql")
+def _seconds_of_interval(element: Any, compiler: Any, **options: Any) -> str:
+    start, end = (compiler.process(part, **options) for part in element.clauses)
+    return f"CAST(EXTRACT(EPOCH FROM ({end} - {start})) AS DOUBLE PRECISION)"
+
+
+class as_text(FunctionElement[str]):  # noqa: N801 - as above
+    """The JSON of a column as a text."""
+
+    type = sa.Text()
+    inherit_cache = True
+
+
+@compiles(as_text, "sqlite")
+def _cast_to_text(element: Any, compiler: Any, **options: Any) -> str:
+    return f"CAST({compiler.process(element.clauses, **options)} AS TEXT)"
+
+
+@compiles(as_text, "postgresql")
+def _decoded_text(element: Any, compiler: Any, **options: Any) -> str:
+    return f"convert_from({compiler.process(element.clauses, **options)}, 'UTF8')"
+
+
+class json_item(FunctionElement[str]):  # noqa: N801 - as above
+    """The item of a name in the JSON object of a column, as a text; NULL if there is none."""
+
+    type = sa.Text()
+    inherit_cache = True
+
+    def __init__(self, column: sa.ColumnElement[Any], name: str) -> None:
+        super().__init__(as_text(column), sa.literal(name, sa.Text()))
+
+
+@compiles(json_item, "sqlite")
+def _extracted(element: Any, compiler: Any, **options: Any) -> str:
+    text, name = (compiler.process(part, **options) for part in element.clauses)
+    return f"CAST(json_extract({text}, '$.' || {name}) AS TEXT)"
+
+
+@compiles(json_item, "postgresql")
+def _item_of_jsonb(element: Any, compiler: Any, **options: Any) -> str:
+    text, name = (compiler.process(part, **options) for part in element.clauses)
+    return f"(CAST({text} AS jsonb) ->> {name})"
+
+
+class lists_text(FunctionElement[bool]):  # noqa: N801 - as above
+    """Whether the JSON list of a column, given as a text, has a text."""
+
+    type = sa.Boolean()
+    inherit_cache = True
+
+
+@compiles(lists_text, "sqlite")
+def _is_in_json(element: Any, compiler: Any, **options: Any) -> str:
+    items, text = (compiler.process(part, **options) for part in element.clauses)
+    return f"EXISTS (SELECT 1 FROM json_each({items}) AS item WHERE item.value = {text})"  # noqa: S608 - compiled
+
+
+@compiles(lists_text, "postgresql")
+def _is_in_jsonb(element: Any, compiler: Any, **options: Any) -> str:
+    items, text = (compiler.process(part, **options) for part in element.clauses)
+    return f"(CAST({items} AS jsonb) @> to_jsonb(CAST({text} AS text)))"
+
+
+def has_text(column: sa.ColumnElement[Any], text: str) -> sa.ColumnElement[bool]:
+    """Return the condition that the JSON list of a column has a text."""
+    return lists_text(as_text(column), sa.literal(text, sa.Text()))
+
+
+_TASKS = {
+    "sqlite": "SELECT v.id AS version_id, json_extract(t.value, '$.task_id') AS task_id,"
+    " json_extract(t.value, '$.task_type') AS operator, json_extract(t.value, '$.group_id') AS group_id"
+    " FROM dag_version AS v, json_each(CAST(v.serialized AS TEXT), '$.tasks') AS t",
+    "postgresql": "SELECT v.id AS version_id, t ->> 'task_id' AS task_id, t ->> 'task_type' AS operator,"
+    " t ->> 'group_id' AS group_id"
+    " FROM dag_version AS v, jsonb_array_elements(CAST(convert_from(v.serialized, 'UTF8') AS jsonb) -> 'tasks') AS t",
+}
+
+
+def tasks_of_versions(dialect: str) -> sa.Subquery:
+    """Return the tasks of all versions: `version_id`, `task_id`, `operator` and `group_id`.
+
+    The database reads them from the JSON of versions: nobody decodes a whole one to know the class of a task. Name
+    versions in the query, or it reads all of them.
+    """
+    columns = {"version_id": dag_version.c.id.type, **dict.fromkeys(("task_id", "operator", "group_id"), sa.Text())}
+    return sa.text(_TASKS[dialect]).columns(**columns).subquery("task_of_version")

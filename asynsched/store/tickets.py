@@ -1,0 +1,314 @@
+"""Queries of `ticket`: tries that run on other machines, and the one place that changes their states.
+
+            add                claim                 end
+    (none) ─────▶ submitted ─────────▶ claimed ─────────────▶ ended ──forget──▶ (none)
+                      │                                         ▲
+                      └──────────── end: never started ─────────┘
+
+A try starts only by a claim, and every change is guarded by the state before. So a ticket that an engine delivers twice
+starts one try; and a try that was given up, as never started or as lost, can neither start nor hold its lease any more.
+The answer to any of these changes may be lost: repeating it changes nothing, and returns the same.
+
+A ticket belongs to the scheduler that owns its run at the moment.
+"""
+
+import hmac
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from hashlib import sha256
+from typing import Any, NamedTuple
+
+import msgspec
+import sqlalchemy as sa
+from sqlalchemy import Connection
+
+from asynsched.errors import NotFound, TicketRefused
+from asynsched.protocol.messages import Ended, Launch, Started
+from asynsched.protocol.worker_messages import Proof, Renewal, WorkerTerms
+from asynsched.states import SLOT_TASK_STATES
+from asynsched.store.rows import as_struct, fetch, fetch_in, portions, select_in, storable
+from asynsched.store.schema import TicketRow, dag_run, task_instance, ticket
+from asynsched.store.statements import insert_ignoring
+
+SUBMITTED, CLAIMED, ENDED = "submitted", "claimed", "ended"
+MOST_NEWS = 500
+"""Tickets whose news are read at once."""
+GONE = "the scheduler no longer waits for it"
+
+_token, _state = ticket.c.token, ticket.c.state
+_OF_TOKEN = _token == sa.bindparam("key")
+_ONE = sa.select(ticket).where(_OF_TOKEN)
+_LOCKED = _ONE.with_for_update()
+_RUN_ID = sa.select(dag_run.c.id).where(
+    dag_run.c.dag_id == sa.bindparam("dag_id"), dag_run.c.run_id == sa.bindparam("run_id")
+)
+_NEWS = (
+    sa.select(ticket)
+    .join(dag_run, dag_run.c.id == ticket.c.dag_run_id)
+    .where(sa.text("ticket.has_news"), dag_run.c.scheduler_id == sa.bindparam("owner"))
+    .where(ticket.c.executor == sa.bindparam("executor"))
+    .order_by(_token)
+    .limit(MOST_NEWS)
+)
+_OF_OWNER = (
+    sa.select(ticket)
+    .join(dag_run, dag_run.c.id == ticket.c.dag_run_id)
+    .where(dag_run.c.scheduler_id == sa.bindparam("owner"), ticket.c.executor == sa.bindparam("executor"))
+    .order_by(_token)
+)
+_PROGRESS = sa.select(_token, _state, ticket.c.renewals, ticket.c.lease_seconds + ticket.c.end_seconds)
+_IS_AWAITED = (
+    sa.exists()
+    .where(
+        task_instance.c.dag_run_id == ticket.c.dag_run_id,
+        task_instance.c.token == _token,
+        task_instance.c.state.in_(sorted(SLOT_TASK_STATES)),
+    )
+    .correlate(ticket)
+)
+
+
+class Progress(NamedTuple):
+    """How far a try is.
+
+    Attributes:
+        renewals: Rises with each renewal of its lease.
+        gone_after: Seconds after a renewal at which it has ended if there was no other one, by the worker's clock.
+    """
+
+    token: str
+    state: str
+    renewals: int
+    gone_after: float
+
+
+def digest_of_secret(secret: str) -> str:
+    """Return the stored digest of a ticket's secret, which is random and long."""
+    return sha256(secret.encode("utf-8", "surrogatepass")).hexdigest()
+
+
+# By the scheduler that owns the run
+
+
+def add_tickets(
+    conn: Connection, launches: Sequence[Launch], digests: Mapping[str, str], *, executor: str, now: datetime
+) -> frozenset[str]:
+    """Add tickets of tries, and return the tokens of those whose tickets these are.
+
+    Args:
+        digests: Those of their secrets, by token. A token that has a ticket with another secret keeps it.
+    """
+    for launch in launches:
+        run_id = conn.scalar(_RUN_ID, {"dag_id": launch.run.dag_id, "run_id": launch.run.run_id})
+        if run_id is None:
+            continue
+        row = TicketRow(
+            token=launch.token, dag_run_id=run_id, executor=executor, digest=digests[launch.token],
+            launch=msgspec.json.encode(launch), submitted_at=now,
+        )  # fmt: skip
+        conn.execute(insert_ignoring(conn, ticket), msgspec.structs.asdict(row))
+    tokens = [launch.token for launch in launches]
+    rows = select_in(conn, sa.select(_token, ticket.c.digest), _token, tokens)
+    return frozenset(row.token for row in rows if row.digest == digests[row.token])
+
+
+def set_engine_ids(conn: Connection, engine_ids: Mapping[str, str]) -> None:
+    """Store the names that the engine has given to tickets, by their tokens."""
+    for token, engine_id in sorted(engine_ids.items()):
+        conn.execute(sa.update(ticket).where(_OF_TOKEN).values(engine_id=engine_id), {"key": token})
+
+
+def note_sights(conn: Connection, sights: Mapping[str, str]) -> None:
+    """Store how the engine sees the jobs of tickets, by their tokens."""
+    for token, sight in sorted(sights.items()):
+        conn.execute(sa.update(ticket).where(_OF_TOKEN).values(sight=storable(sight)), {"key": token})
+
+
+def reissue(conn: Connection, token: str, digest: str) -> bool:
+    """Give a new secret to a ticket that no worker has claimed: its earlier copies are void. False: too late."""
+    changed = sa.update(ticket).where(_OF_TOKEN, _state == SUBMITTED).values(digest=digest, engine_id="")
+    return conn.execute(changed, {"key": token}).rowcount > 0
+
+
+def end_ticket(conn: Connection, ended: Ended, *, before: str, renewals: int | None = None) -> Ended | None:
+    """End a try that is in the state `before`, and return how it ended; None: it is in another state.
+
+    Args:
+        renewals: The number of renewals after which it is lost: it ends unless there was another one since.
+    """
+    row = _locked(conn, ended.token)
+    if row is None:
+        return None
+    if row.state == ENDED:
+        return _ended(row)
+    if row.state != before or (renewals is not None and row.renewals != renewals):
+        return None
+    _set_end(conn, ended, has_news=False)
+    return ended
+
+
+def request_kill(conn: Connection, token: str, reason: str) -> None:
+    """Ask the worker of a claimed try to end it: the answer to the next renewal says so."""
+    asked = sa.update(ticket).where(_OF_TOKEN, _state == CLAIMED, ticket.c.kill_reason == "")
+    conn.execute(asked.values(kill_reason=storable(reason)), {"key": token})
+
+
+def tickets_of_scheduler(conn: Connection, owner: str, executor: str) -> list[TicketRow]:
+    """Return the tickets of an executor for the runs of a scheduler."""
+    return fetch(conn, TicketRow, _OF_OWNER, {"owner": owner, "executor": executor})
+
+
+def tickets_of_runs(conn: Connection, run_ids: Sequence[int], executor: str) -> list[TicketRow]:
+    """Return the tickets of an executor for some runs, by their row ids."""
+    query = sa.select(ticket).where(ticket.c.executor == executor)
+    return fetch_in(conn, TicketRow, query, ticket.c.dag_run_id, run_ids)
+
+
+def news_of_tickets(conn: Connection, owner: str, executor: str) -> list[TicketRow]:
+    """Return some tickets whose start or end their scheduler has not heard of."""
+    return fetch(conn, TicketRow, _NEWS, {"owner": owner, "executor": executor})
+
+
+def drop_news(conn: Connection, rows: Sequence[TicketRow]) -> None:
+    """Note that the scheduler has heard of these tickets as they were read; a later end stays news."""
+    for row in sorted(rows, key=lambda row: row.token):
+        heard = sa.update(ticket).where(_OF_TOKEN, _state == row.state).values(has_news=False)
+        conn.execute(heard, {"key": row.token})
+
+
+class Whereabouts(NamedTuple):
+    """Where a try on another machine is, for people: with an engine, or on a worker."""
+
+    executor: str
+    state: str
+    sight: str
+    worker: str
+
+
+_WHEREABOUTS = sa.select(_token, ticket.c.executor, _state, ticket.c.sight, ticket.c.worker).where(_state != ENDED)
+
+
+def whereabouts(conn: Connection) -> dict[str, Whereabouts]:
+    """Return where the tries on other machines are that have not ended, by their tokens."""
+    return {row.token: Whereabouts(*row[1:]) for row in conn.execute(_WHEREABOUTS)}
+
+
+def progress_of_tickets(conn: Connection, tokens: Sequence[str]) -> list[Progress]:
+    """Return how far these tries are, of those that have a ticket."""
+    return [Progress._make(row) for row in select_in(conn, _PROGRESS, _token, tokens)]
+
+
+def forget_tickets(conn: Connection, tokens: Sequence[str]) -> None:
+    """Delete tickets whose ends are stored: those for which no task instance waits any more."""
+    for some in portions(sorted(tokens)):
+        locked = sa.select(_token).where(_token.in_(some)).order_by(_token).with_for_update()
+        conn.execute(sa.delete(ticket).where(_token.in_(list(conn.scalars(locked))), ~_IS_AWAITED))
+
+
+# For workers
+
+
+def find_ticket(conn: Connection, proof: Proof) -> TicketRow:
+    """Return the ticket of a try. Raises NotFound if there is none, or its secret is another one."""
+    return _proven(conn.execute(_ONE, {"key": storable(proof.token)}).first(), proof)
+
+
+def claim_ticket(
+    conn: Connection, proof: Proof, *, worker: str, boot: str, terms: WorkerTerms, log_start: int
+) -> TicketRow:
+    """Claim a try for a worker, and grant the first lease. The same worker in the same boot gets the same answer again.
+
+    Args:
+        terms: Those that the worker is told.
+
+    Raises:
+        NotFound: There is no such ticket, or its secret is another one.
+        TicketRefused: Another worker has claimed the try, or it is over.
+    """
+    row = _proven(conn.execute(_LOCKED, {"key": storable(proof.token)}).first(), proof)
+    if row.state == ENDED or row.kill_reason:
+        raise TicketRefused(f"the try is over: {GONE}")
+    if row.state == CLAIMED and row.worker_boot != boot:
+        raise TicketRefused(f"the worker {row.worker} has claimed the try")
+    values: dict[str, Any] = {
+        "renewals": row.renewals + 1,
+        "lease_seconds": terms.lease_seconds,
+        "end_seconds": terms.end_seconds,
+    }
+    if row.state == SUBMITTED:
+        values |= {"state": CLAIMED, "worker": storable(worker)[:250], "worker_boot": boot, "log_start": log_start}
+    conn.execute(sa.update(ticket).where(_OF_TOKEN).values(**values), {"key": row.token})
+    return msgspec.structs.replace(row, **values)
+
+
+def renew_tickets(conn: Connection, proofs: Sequence[Proof], lease_seconds: float) -> list[Renewal]:
+    """Renew the leases of tries, and say which are to be ended, in the order of the proofs."""
+    of_token = {proof.token: proof for proof in proofs}
+    known: dict[str, TicketRow] = {}
+    for some in portions(sorted(map(storable, of_token))):
+        locked = sa.select(ticket).where(_token.in_(some)).order_by(_token).with_for_update()
+        known |= {row.token: as_struct(TicketRow, row) for row in conn.execute(locked)}
+    renewed = [
+        row.token for row in known.values() if row.state == CLAIMED and _is_proven(row.digest, of_token[row.token])
+    ]
+    for some in portions(renewed):
+        values = {"renewals": ticket.c.renewals + 1, "lease_seconds": lease_seconds}
+        conn.execute(sa.update(ticket).where(_token.in_(some)).values(**values))
+    return [
+        Renewal(proof.token, lease_seconds, known[proof.token].kill_reason)
+        if proof.token in renewed
+        else Renewal(proof.token, end=GONE)
+        for proof in proofs
+    ]
+
+
+def report_start(conn: Connection, proof: Proof, started: Started) -> bool:
+    """Store that user code of a claimed try has begun. Returns whether that is news. Raises NotFound."""
+    row = _proven(conn.execute(_LOCKED, {"key": storable(proof.token)}).first(), proof)
+    if row.state != CLAIMED or row.started is not None:
+        return False
+    values = {"started": msgspec.json.encode(started), "has_news": True}
+    conn.execute(sa.update(ticket).where(_OF_TOKEN).values(**values), {"key": row.token})
+    return True
+
+
+def report_end(conn: Connection, proof: Proof, ended: Ended) -> bool:
+    """Store the end of a claimed try. Returns whether that is news: a try that was given up ended before.
+
+    Raises:
+        NotFound: There is no such ticket, or its secret is another one.
+        TicketRefused: No worker has claimed the try.
+    """
+    row = _proven(conn.execute(_LOCKED, {"key": storable(proof.token)}).first(), proof)
+    if row.state == SUBMITTED:
+        raise TicketRefused("no worker has claimed the try")
+    if row.state == ENDED:
+        return False
+    _set_end(conn, ended, has_news=True)
+    return True
+
+
+def _set_end(conn: Connection, ended: Ended, *, has_news: bool) -> None:
+    values = {"state": ENDED, "ended": msgspec.json.encode(ended), "has_news": has_news}
+    conn.execute(sa.update(ticket).where(_OF_TOKEN).values(**values), {"key": ended.token})
+
+
+def _locked(conn: Connection, token: str) -> TicketRow | None:
+    row = conn.execute(_LOCKED, {"key": token}).first()
+    return None if row is None else as_struct(TicketRow, row)
+
+
+def _ended(row: TicketRow) -> Ended:
+    assert row.ended is not None
+    return msgspec.json.decode(row.ended, type=Ended)
+
+
+def _proven(row: "sa.Row[Any] | None", proof: Proof) -> TicketRow:
+    """Return a ticket. A wrong secret gets the answer of an unknown token. Raises NotFound."""
+    if row is None or not _is_proven(row.digest, proof):
+        raise NotFound("ticket", proof.token)
+    return as_struct(TicketRow, row)
+
+
+def _is_proven(digest: str, proof: Proof) -> bool:
+    return hmac.compare_digest(digest, digest_of_secret(proof.secret))
