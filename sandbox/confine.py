@@ -45,7 +45,7 @@ class Policy:
     dags_folder: str
     """Readable, even inside something hidden."""
     scratch: str
-    """Readable and writable, the only such folder."""
+    """Readable and writable, as otherwise only what the limits name is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -308,6 +308,9 @@ def become_user(uid: int, *, keep_reading: bool) -> None:
             except OSError:
                 break  # the kernel knows fewer of them
     kernel.prctl(kernel.PR_SET_KEEPCAPS, 1)
+    # Otherwise access(), and so `shutil.which`, ignores the capability to read files, and finds no program in /root.
+    with contextlib.suppress(OSError):  # a service manager may have locked these
+        kernel.prctl(kernel.PR_SET_SECUREBITS, kernel.SECBIT_NO_SETUID_FIXUP)
     os.setgroups([])
     os.setresgid(uid, uid, uid)
     os.setresuid(uid, uid, uid)
@@ -372,7 +375,8 @@ def rules_of(policy: Policy) -> "Ruleset":
     _allow(rules, policy.dags_folder, right("look"))
     for path in DEVICES:
         _allow(rules, path, right("use"))
-    _allow(rules, policy.scratch, right("change"))
+    for path in (policy.scratch, *_shown(policy.limits.writable, hidden_paths(policy.limits))):
+        _allow(rules, path, right("change"))
     return rules
 
 
@@ -381,15 +385,19 @@ def _readable(policy: Policy) -> Iterator[str]:
     hidden = hidden_paths(policy.limits)
     whole, in_part = of_the_machine_without(hidden)
     yield from whole
-    asked = [*in_part, os.path.realpath(policy.dags_folder)]
-    asked += [
-        path
-        for path in map(os.path.realpath, policy.limits.readable)
-        if not any(is_within(path, home) for home in hidden)
-    ]
-    yield from sorted({path for around in asked for path in without_hidden(around, hidden)})
+    around = {
+        path for place in (*in_part, os.path.realpath(policy.dags_folder)) for path in without_hidden(place, hidden)
+    }
+    yield from sorted({*around, *_shown(policy.limits.readable, hidden)})
     for name in OF_THE_PROCESS:
         yield f"/proc/{os.getpid()}/{name}"
+
+
+def _shown(paths: Iterable[str], hidden: tuple[str, ...]) -> Iterator[str]:
+    """Yield the paths without what is hidden in them."""
+    for path in map(os.path.realpath, paths):
+        if not any(is_within(path, home) for home in hidden):
+            yield from without_hidden(path, hidden)
 
 
 def _allow(rules: "Ruleset", path: str, access: "AccessFS") -> None:

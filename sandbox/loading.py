@@ -13,10 +13,13 @@ from pathlib import Path
 from typing import NamedTuple
 
 import asynsched.authoring
+from asynsched.airflow import installation
 from asynsched.authoring.active import forget_registered
 from asynsched.authoring.dag import DAG, collect_dags
+from asynsched.authoring.exceptions import AsynschedException
 from asynsched.authoring.running.tracebacks import one_line, user_frames
 from asynsched.authoring.supervisor import SupervisorError
+from asynsched.authoring.xcom import xcom_class
 from asynsched.errors import AsynschedError
 from asynsched.protocol.home_files import lay_out_source, read_source
 from asynsched.protocol.messages import CodeVersion
@@ -58,8 +61,8 @@ def load_version(code: CodeVersion, sources_folder: Path, ask: Ask | None = None
         return LoadedFile({}, f"{path} cannot be loaded: {exc}", is_damaged=True)
     forget_registered()
     try:
-        module = install_version(code, texts.__getitem__)
-        dags = collect_dags(module)
+        module = install_version(code, texts.__getitem__, installation.load)
+        dags = list(installation.admitted(collect_dags(module)))
     except BaseException as exc:  # noqa: BLE001 - SystemExit and KeyboardInterrupt of user code included
         text = "".join(traceback.format_exception(type(exc), exc, user_frames(exc)))
         return LoadedFile({}, f"{path} cannot be imported: {one_line(exc)}", text)
@@ -107,16 +110,26 @@ def _mended(folder: Path, content_hash: str, ask: Ask, wrong: str, code: CodeVer
 
 
 def _load_what_tasks_need(dags: Iterable[DAG]) -> None:
-    """Import asyncio, which weighs on every fork, once for all tries if a task is a coroutine function."""
+    """Import asyncio, which weighs on every fork, once for all tries if a task is a coroutine function.
+
+    The same for the class that writes and reads XComs, if it is not asynsched's own.
+    """
     functions = (getattr(task, "python_callable", None) for dag in dags for task in dag.tasks)
     if any(map(iscoroutinefunction, functions)):
         importlib.import_module("asyncio")
+    with suppress(AsynschedException):  # the task that needs the class of XComs says what is wrong
+        xcom_class()
+
+
+_OF_TRIGGER_HOSTS = frozenset({"asynsched.authoring.triggers.shared_stream"})
+"""Modules that load asyncio, which weighs on every fork; few DAG files import them."""
 
 
 def import_authoring(others: Iterable[str]) -> None:
     """Import everything that a DAG file can use of asynsched, and other modules, once for all forks."""
     for module in pkgutil.walk_packages(asynsched.authoring.__path__, "asynsched.authoring."):
-        importlib.import_module(module.name)
+        if module.name not in _OF_TRIGGER_HOSTS:
+            importlib.import_module(module.name)
     for name in others:
         importlib.import_module(name)
 

@@ -15,7 +15,7 @@ from asynsched.protocol.home_files import scratch_folder
 from asynsched.protocol.parse_messages import ParseLimits, decode_limits
 from asynsched.serialization.schema import ParseQuestions, ParseReport
 from sandbox.parsing import supervise
-from sandbox.parsing.importing import ParseRequest
+from sandbox.parsing.importing import ParseRequest, enter_installation
 from sandbox.processes import of_parse, set_title
 from sandbox.sources.local_imports import ARCHIVE_SUFFIX
 
@@ -33,6 +33,7 @@ def main(arguments: list[str] | None = None) -> int:
     set_title(f"guardian of the {of_parse(path)}", "--dags-folder", str(dags_folder))
     supervise.become_guardian()
     supervise.enter_environment(limits.environment)
+    enter_installation(limits)
     supervise.exit_by_signals()
     with scratch_folder(_scratch_base(options.scratch)) as scratch:
         request = ParseRequest(path, dags_folder, scratch, limits, ParseQuestions(now=datetime.now(UTC)))

@@ -2,6 +2,8 @@
 
     scheduler ──a socket for each guardian──▶ parse server ──fork──▶ guardian ──fork──▶ one parse, confined
         └──Job, a line of JSON──▶ guardian ──ParseReport, a line of JSON──▶    └─fork──▶ the next one
+        ◀──Asked, a line of JSON── guardian, while the parse waits for a variable or a connection
+        └──Answered──▶ guardian
 
 The server has one thread and never runs user code. It forks, and ends the processes that a killed guardian has left
 behind. It ends with its guardians when its control socket is closed, however the scheduler has ended.
@@ -28,7 +30,7 @@ import msgspec
 from asynsched.authoring.active import forget_registered
 from asynsched.authoring.dag import collect_dags
 from asynsched.protocol.home_files import scratch_folder
-from asynsched.protocol.parse_messages import STALE, Greeting, Job, ParseLimits, decode_limits
+from asynsched.protocol.parse_messages import QUESTION, STALE, Greeting, Job, ParseLimits, decode_limits
 from asynsched.serialization.encode import serialize_dag
 from asynsched.serialization.schema import SourceFile, version_hash
 from asynsched.timetables.cron import PRESETS, CronSchedule
@@ -36,7 +38,7 @@ from sandbox import processes
 from sandbox.confine import prepare
 from sandbox.loading import freeze_heap, import_authoring
 from sandbox.parsing import supervise
-from sandbox.parsing.importing import ParseRequest
+from sandbox.parsing.importing import ParseRequest, enter_installation
 from sandbox.processes import set_title
 from sandbox.sources.local_imports import dag_module_name
 
@@ -160,6 +162,8 @@ def _serve(site: ParseSite, connection: socket.socket, lifeline: supervise.PipeL
     connection.sendall(msgspec.json.encode(Greeting(os.getpid())) + b"\n")
     with connection.makefile("rb") as jobs:
         while line := jobs.readline():
+            if line.startswith(QUESTION):
+                continue  # the answer to a question of a process that has ended meanwhile
             if installed() != site.installed:
                 connection.sendall(STALE)
                 return
@@ -171,12 +175,13 @@ def _serve(site: ParseSite, connection: socket.socket, lifeline: supervise.PipeL
 
 
 def warm(limits: ParseLimits) -> None:
-    """Import the modules that parses commonly need, fill the caches by a parse, and settle the heap for forks."""
+    """Import the modules that parses commonly need, fill the caches by a parse, and freeze the heap for forks."""
     import_authoring(_NEEDED_WITHIN_FUNCTIONS)
     prepare(limits)
     for preset in PRESETS:
         CronSchedule(preset, "UTC")  # cached: the schedules of most DAGs are read once
     _define_dag()
+    enter_installation(limits)
     freeze_heap()
 
 

@@ -22,6 +22,7 @@ from typing import Any, NamedTuple, NoReturn
 import msgspec
 from msgspec import Struct
 
+from asynsched.airflow import installation
 from asynsched.authoring import exceptions
 from asynsched.authoring.dag import DAG
 from asynsched.authoring.mapped_results import is_mappable
@@ -30,6 +31,7 @@ from asynsched.authoring.own_sandbox import own_sandbox
 from asynsched.authoring.retry_policy import RetryAction, RetryPolicy, ask
 from asynsched.authoring.running.context import Context, CurrentContext, context_variables
 from asynsched.authoring.running.execution import TaskResult, execute, interrupted_after, run_callbacks
+from asynsched.authoring.running.task_instance import TaskInstance
 from asynsched.authoring.running.tracebacks import one_line, text_of, user_frames
 from asynsched.authoring.running.try_context import build_context
 from asynsched.authoring.supervisor import SupervisorError, SupervisorNotFound, set_supervisor
@@ -154,12 +156,13 @@ def become_try(descriptors: TryDescriptors, load: Callable[[messages.CodeVersion
     """
     status = 1
     try:
-        _settle(descriptors)
+        _detach(descriptors)
         # Given its kind, the socket does not ask the kernel for it.
         link = SchedulerLink(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM, 0, descriptors.control))
         launch = link.receive_launch()
         set_title(of_launch(launch))
         _Forks().watch()
+        set_supervisor(link, loads_file=True)  # the file may read variables at its top level
         file = load(launch.code, lambda content_hash: link.request("source_get", content_hash=content_hash))
         ended = run_launch(launch, link, file)
         flush_streams()
@@ -173,7 +176,7 @@ def become_try(descriptors: TryDescriptors, load: Callable[[messages.CodeVersion
         os._exit(status)
 
 
-def _settle(descriptors: TryDescriptors) -> None:
+def _detach(descriptors: TryDescriptors) -> None:
     """Make this fork a process of its own: session, output, signals, and a death with its keeper."""
     os.setsid()
     lifeline.hold(descriptors.tie)
@@ -229,13 +232,13 @@ def run_launch(launch: messages.Launch, link: SchedulerLink, file: LoadedFile) -
         with Termination(launch, started_at):
             result = _call(launch, dag, task, context)
         span = Span(started_at, datetime.now(UTC))
-        return of_result(launch.token, span, result, context["ti"].rendered_map_index)
+        return of_result(launch.token, span, result, context["ti"])
     except BaseException as exc:  # noqa: BLE001 - SystemExit and KeyboardInterrupt of user code included
         span = Span(started_at, datetime.now(UTC))
         _log_end(exc)
         if isinstance(exc, (exceptions.AsynschedTaskTimeout, TaskTerminated)):
             _on_kill(context)
-        ended = of_exception(launch.token, span, exc, context["ti"].rendered_map_index if "ti" in context else None)
+        ended = of_exception(launch.token, span, exc, context.get("ti"))
         policy = None if launch.callback or "task" not in context else context["task"].retry_policy
         return decided_by_policy(ended, policy, exc, context)
 
@@ -274,11 +277,17 @@ class Span(NamedTuple):
     ended_at: datetime
 
 
-def of_result(token: str, span: Span, result: TaskResult, rendered_map_index: str | None = None) -> messages.Ended:
-    """Return the end of a try whose code returned. Raises ValueError for a value that JSON cannot express."""
-    decision: messages.BranchDecision | messages.ShortCircuitDecision | None = None
+def of_result(token: str, span: Span, result: TaskResult, ti: TaskInstance | None = None) -> messages.Ended:
+    """Return the end of a try whose code returned. Raises ValueError for a value that JSON cannot express.
+
+    Args:
+        ti: Knows the texts that templates gave; None if there are none.
+    """
+    decision: messages.Decision | None = None
     if result.follow is not None:
         decision = messages.BranchDecision(tuple(result.follow))
+    elif result.skips is not None:
+        decision = messages.SkipDecision(tuple(result.skips))
     elif result.short_circuit is not None:
         decision = messages.ShortCircuitDecision(ignore_downstream_trigger_rules=result.short_circuit)
     return messages.Ended(
@@ -288,7 +297,8 @@ def of_result(token: str, span: Span, result: TaskResult, rendered_map_index: st
         started_at=span.started_at,
         return_value=msgspec.UNSET if result.written is None else json_of(result.written),
         decision=decision,
-        rendered_map_index=rendered_map_index,
+        rendered_map_index=None if ti is None else ti.rendered_map_index,
+        rendered_fields=None if ti is None else ti.rendered_fields,
         result_length=_length(result.value),
         outlet_events=tuple(
             msgspec.json.decode(json_of(told), type=messages.OutletEvent) for told in result.outlet_events
@@ -303,9 +313,10 @@ def _length(value: Any) -> int | None:
     return len(value) if is_mappable(value) else -1
 
 
-def of_exception(token: str, span: Span, exc: BaseException, rendered_map_index: str | None = None) -> messages.Ended:
-    """Return the end of a try whose code raised."""
-    end = partial(messages.Ended, token, ended_at=span.ended_at, started_at=span.started_at)
+def of_exception(token: str, span: Span, exc: BaseException, ti: TaskInstance | None = None) -> messages.Ended:
+    """Return the end of a try whose code raised. `ti` is as for `of_result`."""
+    name, fields = (None, None) if ti is None else (ti.rendered_map_index, ti.rendered_fields)
+    end = partial(messages.Ended, token, ended_at=span.ended_at, started_at=span.started_at, rendered_fields=fields)
     if isinstance(exc, exceptions.TaskDeferred):
         try:
             deferral = _deferral(exc)
@@ -313,15 +324,17 @@ def of_exception(token: str, span: Span, exc: BaseException, rendered_map_index:
             exc = wrong
         else:
             reason = f"waits for the trigger {messages.class_name(deferral.classpath)}"
+            if deferral.input is not None:
+                reason = str(exc)
             return end("deferred", reason=reason, deferral=deferral)
     if isinstance(exc, exceptions.AsynschedSkipException):
-        return end("skipped", reason=one_line(exc), rendered_map_index=rendered_map_index)
+        return end("skipped", reason=one_line(exc), rendered_map_index=name)
     if isinstance(exc, exceptions.AsynschedRescheduleException):
         return end("up_for_reschedule", reason=str(exc), reschedule_at=exc.reschedule_date)
     return end(
         "failed",
         reason=_reason(exc),
-        rendered_map_index=rendered_map_index,
+        rendered_map_index=name,
         retry=not isinstance(exc, exceptions.AsynschedFailException),
         cause="machine" if isinstance(exc, TaskTerminated) else "task",
         exception=None if isinstance(exc, TaskTerminated) else described(exc),
@@ -331,6 +344,12 @@ def of_exception(token: str, span: Span, exc: BaseException, rendered_map_index:
 def _deferral(exc: exceptions.TaskDeferred) -> messages.Deferral:
     """Return the deferral of a task. Raises TypeError for arguments that cannot be passed on."""
     classpath, kwargs = exc.trigger.serialize()
+    timeout = None if exc.timeout is None else exc.timeout.total_seconds()
+    awaited = exc.trigger.awaited_input()
+    if awaited is not None:
+        kwargs, own_timeout = {}, awaited.pop("timeout")
+        timeout = timeout if own_timeout is None else own_timeout
+        awaited["params"] = {key: to_transport(value, f"param {key!r}") for key, value in awaited["params"].items()}
     return messages.Deferral(
         classpath=classpath,
         trigger_kwargs={key: to_transport(value, f"trigger argument {key!r}") for key, value in kwargs.items()},
@@ -338,7 +357,8 @@ def _deferral(exc: exceptions.TaskDeferred) -> messages.Deferral:
         method_kwargs={
             key: to_transport(value, f"defer() argument {key!r}") for key, value in (exc.kwargs or {}).items()
         },
-        timeout=None if exc.timeout is None else exc.timeout.total_seconds(),
+        timeout=timeout,
+        input=None if awaited is None else msgspec.convert(awaited, messages.AwaitedInput),
     )
 
 
@@ -441,6 +461,11 @@ def call_back(launch: messages.Launch, dag: DAG, context: Context) -> list[str]:
     event, reason = launch.callback["event"], launch.callback.get("reason", "")
     if event == "on_deadline_miss":
         return _call_for_deadline(launch, dag, context)
+    if event == "deadline_place":
+        return _place_deadline(launch, dag, context)
+    if event.startswith("on_dag_run_"):
+        with CurrentContext(context):
+            return [] if installation.loaded is None else installation.loaded.hears_run(event, context, reason)
     owner = context["task"] if launch.task_id else dag
     if launch.task_id:
         context["ti"].state = _STATE_AT.get(event)
@@ -451,10 +476,27 @@ def call_back(launch: messages.Launch, dag: DAG, context: Context) -> list[str]:
         return run_callbacks(list(getattr(owner, f"{event}_callback", None) or ()), context, context["task"])
 
 
+def _place_deadline(launch: messages.Launch, dag: DAG, context: Context) -> list[str]:
+    """Run the user code that says when a deadline of the run is due, and tell the scheduler. Returns its errors."""
+    number = launch.try_number
+    if number >= len(dag.deadline):
+        return [_no_deadline(dag, number)]
+
+    def place(context: Context) -> None:
+        dag.deadline[number].place(number, context["dag_run"])
+
+    with CurrentContext(context):
+        return run_callbacks([place], context, context["task"])
+
+
+def _no_deadline(dag: DAG, number: int) -> str:
+    return f"the version of DAG {dag.dag_id!r} that this run has, has no deadline {number + 1}"
+
+
 def _call_for_deadline(launch: messages.Launch, dag: DAG, context: Context) -> list[str]:
     told = launch.callback["deadline"]
     if told["number"] >= len(dag.deadline):
-        return [f"the version of DAG {dag.dag_id!r} that this run has, has no deadline {told['number'] + 1}"]
+        return [_no_deadline(dag, told["number"])]
     context["reason"] = launch.callback.get("reason", "")
     context["deadline"] = {
         "name": told["name"],

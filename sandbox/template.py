@@ -13,10 +13,11 @@ import sys
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import NamedTuple, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 from msgspec import Struct
 
+from asynsched.authoring.supervisor import NOT_WHILE_PARSED, SupervisorError, set_supervisor
 from asynsched.protocol.frames import encode_frame
 from asynsched.protocol.messages import CodeVersion
 from sandbox.loading import Ask, LoadedFile, freeze_heap, load_version
@@ -127,6 +128,27 @@ class TemplateStart(NamedTuple):
     is_lone_try: bool = False
 
 
+_READS_NAMES = "it reads a variable or a connection, which each task must read again"
+
+
+class _Nobody:
+    """Answers no request of a file that a template imports, and notes that the file has asked for a stored value.
+
+    Each task of such a file imports it again: a value may change, and no process that others are forked from may hold
+    a secret.
+    """
+
+    def __init__(self) -> None:
+        self.was_asked = False
+
+    def request(self, operation: str, **_arguments: Any) -> Any:
+        """Raise SupervisorError."""
+        if operation == "mask_secret":
+            return None
+        self.was_asked = self.was_asked or operation in ("variable_get", "connection_get")
+        raise SupervisorError(f"{operation}: {NOT_WHILE_PARSED}")
+
+
 _USUAL_RECURSION = sys.getrecursionlimit()
 """This interpreter's limit; the keeper's is lower."""
 
@@ -175,8 +197,10 @@ class Template:
         os.close(self._start.output)
         leave_time_to_keeper()
         check = ForkCheck()
+        set_supervisor(nobody := _Nobody(), loads_file=True)
         self._file = load_version(self._start.code, self._start.sources_folder)
-        unfit = "" if self._file.reason else check.obstacle()
+        set_supervisor(None)
+        unfit = _READS_NAMES if nobody.was_asked else "" if self._file.reason else check.obstacle()
         check.close()
         leave_time_to_keeper()  # the file may have changed the logging
         self._leave_output()

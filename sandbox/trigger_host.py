@@ -12,21 +12,34 @@ import signal
 import socket
 import threading
 import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future
-from contextlib import contextmanager, suppress
+from contextlib import aclosing, contextmanager, suppress
 from contextvars import ContextVar
 from datetime import UTC, datetime
-from itertools import count
+from itertools import count, starmap
 from types import FrameType, SimpleNamespace
 from typing import Any
+from uuid import uuid4
 
 import msgspec
 
+from asynsched.airflow.configuration import conf
+from asynsched.authoring.assets import Asset
+from asynsched.authoring.running.state_store import AssetStateStoreAccessors
 from asynsched.authoring.running.tracebacks import one_line, user_frames
 from asynsched.authoring.supervisor import SupervisorError, set_supervisor
 from asynsched.authoring.transport import from_transport, to_transport
-from asynsched.authoring.triggers.base import BaseTaskEndEvent, TriggerEvent, first_event, make_trigger
+from asynsched.authoring.triggers.base import (
+    BaseEventTrigger,
+    BaseTaskEndEvent,
+    BaseTrigger,
+    TriggerEvent,
+    events_of,
+    first_event,
+    make_trigger,
+)
+from asynsched.authoring.triggers.shared_stream import ACK_TIMEOUT_SECONDS, MAX_WAITING, SharedStreams
 from asynsched.protocol import messages
 from asynsched.protocol.frames import FrameReader, ProtocolError, encode_frame
 from sandbox.run import READ_BYTES, SchedulerLink, answer_of, json_of
@@ -42,6 +55,12 @@ MAX_BYTES = 1_000_000
 MAX_EVENT_BYTES = 8_000_000
 """JSON of one event: with the rest of its report, it must fit into a frame."""
 MAX_TRACEBACK = 100_000
+LONGEST_PAUSE_SECONDS = 60.0
+"""The longest pause before a watcher's trigger that failed is started again; the first is PAUSE_SECONDS."""
+STEADY_SECONDS = 60.0
+"""A watcher's trigger that has run this long has recovered from its failure."""
+LAST_REPORT_SECONDS = 2.0
+"""How long a host that is told to end tries to report the last events of watchers, and to close shared streams."""
 _label: ContextVar[str] = ContextVar("label", default="")
 """Of the trigger whose code runs, for the lines that it logs, and those of tasks that it starts."""
 
@@ -66,10 +85,15 @@ class TriggerRunner:
 
     def __init__(self, link: "HostLink") -> None:
         self._link = link
+        self._streams = shared_streams()
         self._running: dict[str, asyncio.Task[None]] = {}
+        self._next: dict[str, messages.TriggerSpec] = {}
+        """Triggers to start once an earlier one of the same id, which was told to stop, has cleaned up."""
         self._outcomes: dict[str, messages.TriggerOutcome] = {}
         """Outcomes that may not be stored yet."""
         self._has_outcomes = asyncio.Event()
+        self._one_is_stored = asyncio.Event()
+        """Set, and replaced, with each outcome that need not be reported any more."""
         self._is_told_to_end = asyncio.Event()
         self._tasks: asyncio.TaskGroup
 
@@ -84,8 +108,17 @@ class TriggerRunner:
                 create = self._tasks.create_task
                 services = [create(self._take_work()), create(self._report_outcomes())]
                 await self._is_told_to_end.wait()
-                for task in (*services, *self._running.values()):
+                for task in self._running.values():
+                    _tell_to_stop(task)
+                # Nobody waits any more for events of tasks' triggers, but an event of a watcher would be lost.
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(LAST_REPORT_SECONDS):
+                        await self._until(lambda: not any(outcome.event_id for outcome in self._outcomes.values()))
+                for task in services:
                     task.cancel()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(LAST_REPORT_SECONDS):
+                    await self._streams.aclose()
         except ExceptionGroup as failed:
             # The reason of the host's end is one line: it names the error, not the group.
             raise failed.exceptions[0] from failed
@@ -104,7 +137,7 @@ class TriggerRunner:
                 await asyncio.sleep(PAUSE_SECONDS)
                 continue
             known = msgspec.convert(reply, messages.TriggerWork)
-            arguments = {"running": [*self._running, *self._outcomes]} if known.tell_all else {}
+            arguments = {"running": self._known()} if known.tell_all else {}
             if known.end:
                 self._is_told_to_end.set()
                 return
@@ -124,7 +157,8 @@ class TriggerRunner:
                 await asyncio.sleep(PAUSE_SECONDS)
                 continue
             for outcome in reported:
-                self._forget(outcome.id)
+                if self._outcomes.get(outcome.id) is outcome:
+                    self._forget(outcome.id)
 
     def _next_outcomes(self) -> list[messages.TriggerOutcome]:
         reported: list[messages.TriggerOutcome] = []
@@ -136,39 +170,133 @@ class TriggerRunner:
             size += len(msgspec.json.encode(outcome))
         return reported
 
+    def _known(self) -> list[str]:
+        """Return the triggers that need not be started: they run, start soon, or have an outcome that ends them."""
+        running = [trigger_id for trigger_id, task in self._running.items() if not task.cancelling()]
+        return [*running, *self._next, *(each.id for each in self._outcomes.values() if not each.event_id)]
+
     def _start(self, spec: messages.TriggerSpec) -> None:
-        if spec.id not in self._running and spec.id not in self._outcomes:
-            self._running[spec.id] = self._tasks.create_task(self._run(spec))
+        if (before := self._running.get(spec.id)) is not None:
+            if before.cancelling() or before.done():
+                self._next[spec.id] = spec
+        elif spec.watcher or spec.id not in self._outcomes:
+            task = self._running[spec.id] = self._tasks.create_task(self._run(spec))
+            # It may be cancelled before it runs any code, so the code itself cannot do this.
+            task.add_done_callback(lambda _: self._ended(spec.id))
 
     def _stop(self, trigger_id: str) -> None:
-        self._forget(trigger_id)
+        """Stop a trigger. The last event of a watcher's is reported all the same: it will not come again."""
+        self._next.pop(trigger_id, None)
+        outcome = self._outcomes.get(trigger_id)
+        if outcome is None or not (outcome.event_id and outcome.kind == "event"):
+            self._forget(trigger_id)
         if trigger_id in self._running:
-            self._running[trigger_id].cancel()
+            _tell_to_stop(self._running[trigger_id])
+
+    def _ended(self, trigger_id: str) -> None:
+        del self._running[trigger_id]
+        spec = self._next.pop(trigger_id, None)
+        if spec is not None and not self._is_told_to_end.is_set():
+            self._start(spec)
 
     def _forget(self, trigger_id: str) -> None:
         self._outcomes.pop(trigger_id, None)
         if not self._outcomes:
             self._has_outcomes.clear()
+        self._one_is_stored.set()
+        self._one_is_stored = asyncio.Event()
+
+    async def _until(self, is_so: Callable[[], bool]) -> None:
+        while not is_so():
+            await self._one_is_stored.wait()
 
     async def _run(self, spec: messages.TriggerSpec) -> None:
-        task = asyncio.current_task()
-        assert task is not None
-        try:
-            index = "" if spec.map_index < 0 else f"[{spec.map_index}]"
-            _label.set(f"{spec.dag_id} {spec.run_id} {spec.task_id}{index}")
-            outcome = await _outcome_of(spec)
-            if not task.cancelling():
-                self._outcomes[spec.id] = outcome
-                self._has_outcomes.set()
-        finally:
-            self._running.pop(spec.id, None)
+        if spec.watcher:
+            _label.set(f"watcher {spec.watcher}")
+            await self._watch(spec)
+            return
+        index = "" if spec.map_index < 0 else f"[{spec.map_index}]"
+        _label.set(f"{spec.dag_id} {spec.run_id} {spec.task_id}{index}")
+        outcome = await _outcome_of(spec, self._streams)
+        if not _is_told_to_stop():
+            self._report(outcome)
+
+    def _report(self, outcome: messages.TriggerOutcome) -> None:
+        self._outcomes[outcome.id] = outcome
+        self._has_outcomes.set()
+
+    async def _watch(self, spec: messages.TriggerSpec) -> None:
+        """Run a watcher's trigger again and again until it is stopped. After an event it waits until that is stored."""
+        loop = asyncio.get_running_loop()
+        n_failures = 0
+        while not _is_told_to_stop():
+            began_at = loop.time()
+            recovery = loop.call_later(STEADY_SECONDS, self._recovered, spec)
+            try:
+                trigger = _made(spec)
+                async with aclosing(events_of(trigger, self._streams)) as events:
+                    async for event in events:
+                        log.info("Trigger %r has fired", trigger)
+                        await self._store(_outcome(spec.id, TriggerEvent(event.payload), event_id=uuid4().hex))
+                        n_failures = 0
+                pause = PAUSE_SECONDS
+            except BaseException as exc:  # noqa: BLE001 - it is the trigger's, and reported
+                failure = _failure(spec, exc)
+                if _is_told_to_stop():
+                    return
+                n_failures = 0 if loop.time() - began_at > STEADY_SECONDS else n_failures
+                pause = min(LONGEST_PAUSE_SECONDS, PAUSE_SECONDS * 2**n_failures)
+                n_failures += 1
+                await self._store(msgspec.structs.replace(failure, event_id=uuid4().hex))
+            finally:
+                recovery.cancel()
+            await asyncio.sleep(pause)
+
+    async def _store(self, outcome: messages.TriggerOutcome) -> None:
+        """Report an outcome of a watcher's trigger, and return once it is stored."""
+        await self._until(lambda: outcome.id not in self._outcomes)
+        self._report(outcome)
+        await self._until(lambda: self._outcomes.get(outcome.id) is not outcome)
+
+    def _recovered(self, spec: messages.TriggerSpec) -> None:
+        """Report that a trigger has run for a while, unless it has an event to report, which says the same."""
+        if spec.id not in self._outcomes:
+            self._report(messages.TriggerOutcome(spec.id, "recovered", event_id=uuid4().hex))
 
 
-async def _outcome_of(spec: messages.TriggerSpec) -> messages.TriggerOutcome:
-    """Run a trigger, and return its outcome, even if its code fails."""
+def shared_streams() -> SharedStreams:
+    """Return the streams of a host, with the limits of Airflow's options. Raises AirflowConfigException."""
+    return SharedStreams(
+        conf.getint("triggerer", "shared_stream_subscriber_queue_size", fallback=MAX_WAITING),
+        conf.getfloat("triggerer", "shared_stream_ack_timeout", fallback=ACK_TIMEOUT_SECONDS),
+    )
+
+
+def _tell_to_stop(task: asyncio.Task[None]) -> None:
+    # A second cancellation would interrupt the clean-up that the first one has begun.
+    if not task.cancelling():
+        task.cancel()
+
+
+def _is_told_to_stop() -> bool:
+    """Return whether the present task, which runs a trigger, was cancelled, whatever the trigger's code made of it."""
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
+
+
+def _made(spec: messages.TriggerSpec) -> BaseTrigger:
+    trigger = make_trigger(spec.classpath, from_transport(spec.kwargs))
+    trigger.trigger_id = spec.id
+    if spec.assets and isinstance(trigger, BaseEventTrigger):
+        trigger.asset_state_store = AssetStateStoreAccessors(starmap(Asset, spec.assets))
+    log.info("Trigger %r starts", trigger)
+    return trigger
+
+
+async def _outcome_of(spec: messages.TriggerSpec, streams: SharedStreams) -> messages.TriggerOutcome:
+    """Run a task's trigger, and return its outcome, even if its code fails."""
     try:
-        trigger = make_trigger(spec.classpath, from_transport(spec.kwargs))
-        trigger.trigger_id = spec.id
+        trigger = _made(spec)
         trigger.task_instance = SimpleNamespace(
             dag_id=spec.dag_id,
             run_id=spec.run_id,
@@ -176,27 +304,30 @@ async def _outcome_of(spec: messages.TriggerSpec) -> messages.TriggerOutcome:
             map_index=spec.map_index,
             try_number=spec.try_number,
         )
-        log.info("Trigger %r starts", trigger)
-        event = await first_event(trigger)
+        event = await first_event(trigger, streams)
         log.info("Trigger %r has fired", trigger)
         return _outcome(spec.id, event)
-    except BaseException as exc:
-        task = asyncio.current_task()
-        if isinstance(exc, asyncio.CancelledError) and task is not None and task.cancelling():
-            raise
-        text = "".join(traceback.format_exception(type(exc), exc, user_frames(exc)))[-MAX_TRACEBACK:]
-        log.error("Trigger %s has failed\n%s", messages.class_name(spec.classpath), text)  # noqa: TRY400 - user frames only
-        return messages.TriggerOutcome(spec.id, "error", detail=one_line(exc), traceback=tuple(text.splitlines()))
+    except BaseException as exc:  # noqa: BLE001 - it is the trigger's, and reported
+        return _failure(spec, exc)
 
 
-def _outcome(trigger_id: str, event: TriggerEvent) -> messages.TriggerOutcome:
+def _failure(spec: messages.TriggerSpec, exc: BaseException) -> messages.TriggerOutcome:
+    """Return the outcome of a trigger that has failed. Raises the error again if the trigger was told to stop."""
+    if isinstance(exc, asyncio.CancelledError) and _is_told_to_stop():
+        raise exc
+    text = "".join(traceback.format_exception(type(exc), exc, user_frames(exc)))[-MAX_TRACEBACK:]
+    log.error("Trigger %s has failed\n%s", messages.class_name(spec.classpath), text)
+    return messages.TriggerOutcome(spec.id, "error", detail=one_line(exc), traceback=tuple(text.splitlines()))
+
+
+def _outcome(trigger_id: str, event: TriggerEvent, event_id: str = "") -> messages.TriggerOutcome:
     """Return the outcome of a trigger that has fired. Raises TypeError or ValueError if it cannot be sent."""
     if isinstance(event, BaseTaskEndEvent):
         xcoms = {key: to_transport(value, f"XCom {key!r} of its event") for key, value in (event.xcoms or {}).items()}
         outcome = messages.TriggerOutcome(trigger_id, event.task_instance_state, xcoms=xcoms)  # type: ignore[arg-type]
     else:
         outcome = messages.TriggerOutcome(
-            trigger_id, "event", payload=to_transport(event.payload, "the event's payload")
+            trigger_id, "event", payload=to_transport(event.payload, "the event's payload"), event_id=event_id
         )
     if (size := len(msgspec.json.encode(outcome))) > MAX_EVENT_BYTES:
         raise ValueError(f"its event is {size} bytes of JSON; the limit is {MAX_EVENT_BYTES}")

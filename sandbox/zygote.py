@@ -220,7 +220,7 @@ _N_REHEARSALS = 10
 
 
 def warm() -> None:
-    """Import everything that each task needs, rehearse a try, and settle the heap for forking."""
+    """Import everything that each task needs, rehearse a try, and freeze the heap for forking."""
     import_authoring(_NEEDED_BY_ALL)
     _rehearse("text")
     freeze_heap()
@@ -237,6 +237,8 @@ def warm_fully() -> None:
 def _rehearse(argument: str) -> None:
     """Run a task of our own in this process as a try is run: make decoders, fill caches, specialise functions."""
     on_sigterm, environment = signal.getsignal(signal.SIGTERM), dict(os.environ)
+    # A SIGTERM from outside is for this process, and no end of the rehearsed try: it has its effect afterwards.
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
     with DAG("rehearsal", start_date=datetime(2024, 1, 1, tzinfo=UTC)) as dag:
         task(_nothing, task_id="nothing")(argument)
     file = LoadedFile({dag.dag_id: dag})
@@ -246,6 +248,7 @@ def _rehearse(argument: str) -> None:
                 _rehearse_once(file, dag)
     finally:
         signal.signal(signal.SIGTERM, on_sigterm)
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         for name in os.environ.keys() - environment.keys():
             del os.environ[name]
         os.environ.update(environment)

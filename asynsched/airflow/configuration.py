@@ -1,7 +1,7 @@
 """`conf`: Airflow's configuration, as providers and DAG files read it.
 
 An option comes from asynsched's settings where there is an equivalent, then from `AIRFLOW__SECTION__KEY` in the
-environment, then from Airflow's defaults, then from the defaults of the installed providers.
+environment, then from airflow.cfg, then from Airflow's defaults, then from the defaults of the installed providers.
 
 Source of the defaults: `airflow/config_templates/config.yml` of Apache Airflow 3.3.2.
 """
@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 
 from asynsched.airflow.exceptions import AirflowConfigException
+from asynsched.errors import SettingsError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -38,6 +39,7 @@ _DEFAULTS: dict[str, dict[str, str]] = {
         "sensitive_var_conn_names": "", "default_pool_task_slot_count": "128", "max_map_length": "1024",
         "allow_double_dot_in_ids": "False", "test_connection": "Disabled", "max_templated_field_length": "4096",
         "multi_team": "False", "hostname_callable": "airflow.utils.net.getfqdn",
+        "xcom_backend": "airflow.sdk.bases.xcom.BaseXCom",
     },
     "logging": {
         "base_log_folder": f"{AIRFLOW_HOME}/logs", "remote_logging": "False", "remote_log_conn_id": "",
@@ -89,12 +91,69 @@ _DEFAULTS: dict[str, dict[str, str]] = {
 
 _TRUE, _FALSE = ("t", "true", "1"), ("f", "false", "0")
 _from_settings: dict[str, str] = {}
+_read: dict[str, None] = {}
+_LONGEST_NAME = 250
 
 
 def set_options(options: Mapping[str, str]) -> None:
     """Set the options that asynsched's settings answer, by `section.key`."""
+    global _from_cfg
+    _from_cfg = None
     _from_settings.clear()
     _from_settings.update(options)
+
+
+_CFG = "asynsched.airflow_cfg"
+"""Among the options, the path of the airflow.cfg. A parse has none: the file may hold secrets."""
+_from_cfg: dict[str, str] | None = None
+
+
+def with_cfg(options: Mapping[str, str], cfg: str | None) -> dict[str, str]:
+    """Return the options for a process that may read the airflow.cfg at this path."""
+    return dict(options) | ({_CFG: cfg} if cfg else {})
+
+
+def read_cfg(path: str) -> dict[str, str]:
+    """Return the options of an airflow.cfg, by `section.key`, without the options that lead to Airflow's database.
+
+    Raises SettingsError, which names the file and the line, if it cannot be read.
+    """
+    from configparser import ConfigParser, Error
+
+    parser = ConfigParser(interpolation=None, strict=False)
+    try:
+        with open(path, encoding="utf-8") as file:  # noqa: PTH123 - pathlib is heavy
+            parser.read_file(file, path)
+    except OSError as exc:
+        raise SettingsError(f"{path}: the file cannot be read: {exc.strerror}") from exc
+    except (Error, UnicodeDecodeError) as exc:
+        # Not the parser's message, nor the parser's error as the cause: it may quote a line with a password.
+        lines = getattr(exc, "errors", None) or [(getattr(exc, "lineno", None), "")]
+        where = f", line {lines[0][0]}" if lines[0][0] else ""
+        raise SettingsError(f"{path}{where}: this is not a configuration of Airflow") from None
+    found = {
+        # Airflow's parser writes a percent sign twice.
+        f"{section.lower()}.{key}": os.path.expandvars(value.replace("%%", "%"))
+        for section in parser.sections()
+        for key, value in parser.items(section)
+    }
+    return {option: value for option, value in found.items() if not option.startswith(_OF_AIRFLOW_ALONE)}
+
+
+def variables_of_cfg(path: str | None) -> dict[str, str]:
+    """Return the options of an airflow.cfg as environment variables. Raises as `read_cfg` does."""
+    options = read_cfg(path) if path else {}
+    return {variable_of(*option.rsplit(".", 1)): value for option, value in options.items()}
+
+
+_OF_AIRFLOW_ALONE = (
+    "database.",
+    "core.fernet_key",
+    "core.sql_alchemy_conn",
+    "celery.",
+    "api_auth.",
+    "webserver.secret",
+)
 
 
 def options_in(environment: Mapping[str, str]) -> dict[str, str]:
@@ -104,7 +163,7 @@ def options_in(environment: Mapping[str, str]) -> dict[str, str]:
     `backend_kwargs`, may hold a password.
     """
     named = {
-        f"{section}.{key}": _variable(section, key)
+        f"{section}.{key}": variable_of(section, key)
         for section, keys in _DEFAULTS.items()
         for key in keys
         if not key.endswith("_kwargs")
@@ -130,7 +189,7 @@ class Configuration:
         if "fallback" in options:
             return options["fallback"]
         raise AirflowConfigException(
-            f"[{section}] {key} is not configured; set {_variable(section, key)} in the environment"
+            f"[{section}] {key} is not configured; set {variable_of(section, key)} in the environment"
         )
 
     def get_mandatory_value(self, section: str, key: str, **options: Any) -> str:
@@ -225,12 +284,16 @@ class Configuration:
     def getsection(self, section: str, **_options: Any) -> dict[str, str | int | float | bool] | None:
         """Return the options of a section, numbers and booleans as such; None if it has none."""
         section = section.lower()
-        prefix = _variable(section, "")
+        prefix = variable_of(section, "")
         keys = {
             *_defaults_of_providers().get(section, ()),
             *_DEFAULTS.get(section, ()),
             *(name.removeprefix(prefix).lower() for name in os.environ if name.startswith(prefix)),
-            *(name.removeprefix(f"{section}.") for name in _from_settings if name.startswith(f"{section}.")),
+            *(
+                name.removeprefix(f"{section}.")
+                for name in (*_from_settings, *_options_of_cfg())
+                if name.startswith(f"{section}.")
+            ),
         }
         return {key: _natural(self.get(section, key)) for key in sorted(keys)} or None
 
@@ -243,15 +306,43 @@ def get_airflow_home() -> str:
     return AIRFLOW_HOME
 
 
-def _variable(section: str, key: str) -> str:
+def variable_of(section: str, key: str) -> str:
+    """Return the environment variable of an option."""
     return f"{_ENVIRONMENT_PREFIX}{section.replace('.', '_').upper()}__{key.upper()}"
 
 
+def option_of_settings(name: str) -> str:
+    """Return an option that asynsched's settings answer, without counting it as read; empty for none."""
+    return _from_settings.get(name, "")
+
+
+def options_read(at_most: int) -> tuple[str, ...]:
+    """Return the options that were asked for in this process, as `section.key`, the first ones first."""
+    return tuple(_read)[:at_most]
+
+
 def _value(section: str, key: str) -> str | None:
-    found = _from_settings.get(f"{section}.{key}")
+    name = f"{section}.{key}"
+    if name.isascii() and len(name) <= _LONGEST_NAME:
+        _read[name] = None
+    found = _from_settings.get(name)
     if found is None:
-        found = os.environ.get(_variable(section, key))
+        found = os.environ.get(variable_of(section, key))
+    if found is None:
+        found = _options_of_cfg().get(name)
     return _DEFAULTS.get(section, {}).get(key) if found is None else found
+
+
+def _options_of_cfg() -> dict[str, str]:
+    """Return the options of the airflow.cfg, if there is one. It is read once, when it is first needed."""
+    global _from_cfg
+    if _from_cfg is None:
+        path = _from_settings.get(_CFG)
+        try:
+            _from_cfg = read_cfg(path) if path else {}
+        except SettingsError as exc:
+            raise AirflowConfigException(str(exc)) from None
+    return _from_cfg
 
 
 _provided: dict[str, dict[str, str]] | None = None
@@ -261,7 +352,7 @@ def _defaults_of_providers() -> dict[str, dict[str, str]]:
     """Return the defaults that installed providers declare for options of their own."""
     global _provided
     if _provided is None:
-        from asynsched.airflow.providers import installed_providers
+        from asynsched.authoring.providers import installed_providers
 
         _provided = {}
         for provider in installed_providers():

@@ -5,6 +5,8 @@ The others are asynsched's own: see `asynsched.authoring.exceptions`.
 
 from __future__ import annotations
 
+from collections import namedtuple
+
 from asynsched.authoring.exceptions import AsynschedException, AsynschedNotFoundException, TaskNotFound
 from asynsched.errors import DagError
 
@@ -288,3 +290,32 @@ class ExternalDagFailedError(AirflowExternalTaskSensorException):
 
 class DuplicateStateError(AirflowExternalTaskSensorException):
     """A state is in two of the lists of allowed, skipped and failed states."""
+
+
+class FileSyntaxError(namedtuple("FileSyntaxError", "line_no message")):
+    """An error in a file of variables or connections. `line_no`: None for the whole file."""
+
+    __slots__ = ()
+
+    def __str__(self) -> str:
+        return f"{self.message}. Line number: {self.line_no},"
+
+
+class DagNotPartitionedError(ValueError):
+    """A partition of a DAG was asked for that has none."""
+
+
+class InvalidPartitionKeyError(ValueError):
+    """A partition's key is invalid."""
+
+
+class DagRunTypeNotAllowed(AsynschedException):
+    """A DAG does not allow runs of a type."""
+
+
+class AirflowClearRunningTaskException(AsynschedException):
+    """A task that runs was to be cleared."""
+
+
+class AirflowContextDeprecationWarning(DeprecationWarning):
+    """A task used an old name of a value in its context."""

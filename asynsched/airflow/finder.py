@@ -10,9 +10,14 @@ from __future__ import annotations
 import importlib
 import os
 import sys
+from contextlib import contextmanager
 from importlib.machinery import ModuleSpec, PathFinder
 
 from asynsched.airflow import configuration, names
+from asynsched.authoring.connection import set_secrets_backend
+from asynsched.authoring.defaults import set_defaults
+from asynsched.authoring.running.state_backend import set_state_store_backend
+from asynsched.authoring.xcom import set_xcom_backend
 from asynsched.errors import MovedNameWarning
 
 TYPE_CHECKING = False
@@ -20,6 +25,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
     from types import ModuleType
     from typing import Any, Final
+
+    from asynsched.authoring.connection import SecretsBackend
 
 ROOT: Final = "airflow"
 PROVIDERS = "airflow.providers"
@@ -34,13 +41,58 @@ def serve_airflow(kind: str, options: Mapping[str, str] | None = None) -> None:
         kind: `ours`, `installed` (whatever Python finds), or `off` (nothing).
         options: What `conf` answers, by `section.key`, before it looks at the environment.
     """
-    configuration.set_options(options or {})
+    configuration.set_options((options or {}) if kind == "ours" else {})
+    set_defaults(options or {})
+    set_xcom_backend(_class_path(options, "core", "xcom_backend"))
+    set_state_store_backend(_class_path(options, "workers", "state_store_backend"))
+    offer_secrets_backend()
     if kind == "ours":
         sys.meta_path.insert(0, AirflowFinder())
     elif kind == "off":
         sys.meta_path.insert(0, _NoAirflow())
 
 
+@contextmanager
+def served_in_program() -> Iterator[None]:
+    """While a user's own program runs a DAG, make `import airflow` mean what `ASYNSCHED_AIRFLOW` says.
+
+    Where it has a meaning already, by the program's own import or in a process of asynsched, that stays.
+    """
+    offer_secrets_backend()
+    spec = getattr(sys.modules.get(ROOT), "__spec__", None)
+    is_theirs = ROOT in sys.modules and not isinstance(getattr(spec, "loader", None), AirflowFinder)
+    if is_theirs or any(map(_is_ours, sys.meta_path)):
+        yield
+        return
+    serve_airflow(os.environ.get("ASYNSCHED_AIRFLOW") or "ours")
+    try:
+        yield
+    finally:
+        sys.meta_path[:] = [one for one in sys.meta_path if not _is_ours(one)]
+
+
+def _is_ours(finder: object) -> bool:
+    return isinstance(finder, (AirflowFinder, _NoAirflow))
+
+
+def _class_path(options: Mapping[str, str] | None, section: str, option: str) -> str:
+    return (options or {}).get(f"{section}.{option}") or os.environ.get(f"AIRFLOW__{section}__{option}".upper(), "")
+
+
+def offer_secrets_backend() -> None:
+    """From now on, ask a configured secrets backend for connections and variables; it is loaded when one is needed."""
+    set_secrets_backend(_secrets_backend)
+
+
+def _secrets_backend() -> SecretsBackend:
+    from asynsched.airflow import secrets
+
+    return secrets
+
+
+EXAMPLES = "airflow.example_dags"
+"""Airflow's own example files: DAG files, which use public names and import one another. They are served where they lie
+on the path, as providers are."""
 _FAMILIES = ("apache", "atlassian", "cncf", "common", "dbt", "microsoft")
 """Folders that have several providers."""
 
@@ -65,10 +117,13 @@ class AirflowFinder:
             if spec.submodule_search_locations is not None and is_provider(fullname):
                 spec.submodule_search_locations = list(_installed(fullname))
             return spec
-        if is_provider(fullname):
-            found = PathFinder.find_spec(fullname, path)
+        if is_provider(fullname) or f"{fullname}.".startswith(f"{EXAMPLES}."):
+            found = PathFinder.find_spec(fullname, list(_installed(ROOT)) if fullname == EXAMPLES else path)
             if found is not None:
                 return found
+            if fullname.removeprefix(f"{PROVIDERS}.") in _FAMILIES:
+                # The import goes on to the provider, so that the error names it.
+                return ModuleSpec(fullname, self, is_package=True)  # type: ignore[arg-type]
         if reason := refusal(fullname):
             raise ImportError(f"{fullname} cannot be imported: {reason}", name=fullname)
         raise ModuleNotFoundError(f"No module named {fullname!r}", name=fullname)
@@ -193,5 +248,8 @@ def _installed(package: str) -> Iterator[str]:
 def _warn(old: str, new: str) -> None:
     import warnings
 
+    from asynsched.authoring.active import show_only_in_parses
+
+    show_only_in_parses(MovedNameWarning)
     # The frames are this function's, two of the module's, and the importing statement's.
     warnings.warn(MovedNameWarning(old, new), stacklevel=4)

@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import re
 
+from asynsched.authoring.class_paths import imported as import_string
+
+__all__ = ["import_string", "is_async_callable", "is_valid_dotpath", "iter_namespace", "qualname"]
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -11,20 +15,6 @@ if TYPE_CHECKING:
     from typing import Any
 
 _DOTTED = re.compile(r"[a-zA-Z_][a-zA-Z0-9_]*(\.[a-zA-Z_][a-zA-Z0-9_]*)*")
-
-
-def import_string(dotted_path: str) -> Any:
-    """Return the object `package.module.name`. Raises ImportError if there is none."""
-    from importlib import import_module
-
-    module_path, dot, name = dotted_path.rpartition(".")
-    if not dot:
-        raise ImportError(f"{dotted_path!r} is not the name of an object in a module: write module.name")
-    module = import_module(module_path)
-    try:
-        return getattr(module, name)
-    except AttributeError:
-        raise ImportError(f"the module {module_path!r} has no {name!r}") from None
 
 
 def qualname(o: object | Callable[..., Any], use_qualname: bool = False, exclude_module: bool = False) -> str:

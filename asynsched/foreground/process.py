@@ -135,6 +135,7 @@ def main(descriptor: int, request: ForegroundRequest) -> NoReturn:
 def _be_the_run(link: SchedulerLink, request: ForegroundRequest) -> None:
     interruption = Interruption()
     interruption.take_signals()
+    set_supervisor(link, loads_file=True)  # the file may read variables at its top level
     try:
         found = _load(request)
     except KeyboardInterrupt:
@@ -144,11 +145,12 @@ def _be_the_run(link: SchedulerLink, request: ForegroundRequest) -> None:
         sys.stderr.write(error.traceback)
         result = ForegroundResult(error=error.message)
     else:
-        result = _run(found, request, link, interruption)
+        result = _run(found, request, interruption)
     link.send(result)
 
 
 def _load(request: ForegroundRequest) -> "dict[str, DAG]":
+    from asynsched.airflow import installation
     from asynsched.airflow.finder import serve_airflow
     from asynsched.authoring.dag import collect_dags
     from asynsched.authoring.timezone import set_default_timezone
@@ -157,12 +159,11 @@ def _load(request: ForegroundRequest) -> "dict[str, DAG]":
     serve_airflow(request.airflow, request.airflow_options)
     imports = LocalImports(Path(request.dags_folder))
     imports.install(request.path)
-    return {dag.dag_id: dag for dag in collect_dags(imports.load_dag_file(request.path))}
+    installation.load()
+    return {dag.dag_id: dag for dag in installation.admitted(collect_dags(imports.load_dag_file(request.path)))}
 
 
-def _run(
-    found: "dict[str, DAG]", request: ForegroundRequest, link: SchedulerLink, interruption: Interruption
-) -> ForegroundResult:
+def _run(found: "dict[str, DAG]", request: ForegroundRequest, interruption: Interruption) -> ForegroundResult:
     from asynsched.authoring.timezone import utcnow
     from asynsched.errors import DagError
 
@@ -172,7 +173,6 @@ def _run(
     if request.dag_id not in found:
         return ForegroundResult(error=f"{request.path}: the file has no DAG {request.dag_id!r} any more.")
     file_errors = tuple(_errors(found, request)) if request.checks_file else ()
-    set_supervisor(link)
     try:
         run = run_in_foreground(
             found[request.dag_id],

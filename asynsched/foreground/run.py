@@ -21,12 +21,14 @@ from typing import Any, cast
 
 import msgspec
 
+from asynsched.airflow import installation
+from asynsched.airflow.finder import served_in_program
 from asynsched.airflow.processes import patch_environ
 from asynsched.authoring import exceptions
 from asynsched.authoring.dag import DAG
 from asynsched.authoring.operators.base import BaseOperator
 from asynsched.authoring.own_sandbox import own_sandbox
-from asynsched.authoring.params import ParamsDict, resolve_params
+from asynsched.authoring.params import ParamsDict, params_of_run, resolve_params
 from asynsched.authoring.retry_policy import RetryAction, ask
 from asynsched.authoring.running.context import Context, CurrentContext, context_variables
 from asynsched.authoring.running.execution import TaskResult, execute, interrupted_after, run_callbacks
@@ -37,6 +39,7 @@ from asynsched.authoring.supervisor import ask as ask_supervisor
 from asynsched.authoring.timezone import coerce_datetime, convert_to_utc, utcnow
 from asynsched.authoring.transport import from_transport, to_transport
 from asynsched.authoring.triggers import base as triggers
+from asynsched.authoring.triggers.shared_stream import SharedStreams
 from asynsched.foreground.supervisor import MemorySupervisor
 from asynsched.keys import DagRunKey
 from asynsched.protocol.messages import CodeVersion, Ended, EndState, RunContext, Started, TaskInstanceFacts
@@ -107,7 +110,7 @@ def run_in_foreground(
     Raises:
         DagError: The DAG is not coherent, or the conf does not fit its params. Nothing has run then.
     """
-    for task_params in (ParamsDict(), *(task.params for task in dag.tasks)):
+    for task_params in (ParamsDict(), *map(params_of_run, dag.tasks)):
         resolve_params(dag.params, task_params, conf, owner=f"the conf of DAG {dag.dag_id!r}")
     facts = _run_facts(dag, convert_to_utc(run_after) or utcnow(), convert_to_utc(logical_date, dag.timezone), conf)
     earlier = current_supervisor()
@@ -116,6 +119,7 @@ def run_in_foreground(
         names = _names_of_home(stack) if earlier is None else earlier
         supervisor = MemorySupervisor(variables or {}, connections or {}, names)
         set_supervisor(supervisor)
+        stack.enter_context(served_in_program())
         stack.enter_context(_logs_on_terminal())
         return ForegroundDriver(dag, facts, supervisor, mark_success_pattern, check_interruption).drive()
 
@@ -334,6 +338,10 @@ class ForegroundDriver:
         context["reason"] = row.reason
         context["dag_run"].state = str(self._run.state)
         with CurrentContext(context), patch_environ(context_variables(context)):
+            if row.event.startswith("on_dag_run_"):
+                assert installation.loaded is not None
+                installation.loaded.hears_run(row.event, context, row.reason)
+                return
             run_callbacks(getattr(self._dag, f"{row.event}_callback"), context, last)
 
 
@@ -364,7 +372,8 @@ def _active_run(dag: SerializedDag, facts: RunContext) -> ActiveRun:
 def _ended(token: str, span: Span, end: TryEnd) -> Ended:
     name = None if end.context is None else end.context["ti"].rendered_map_index
     if end.result is not None:
-        return msgspec.structs.replace(of_result(token, span, end.result, name), reason=end.reason)
+        ended = of_result(token, span, end.result)
+        return msgspec.structs.replace(ended, reason=end.reason, rendered_map_index=name)
     state = cast("EndState", str(end.state))
     return Ended(
         token, state, span.ended_at, span.started_at, end.reason, retry=end.retry, rendered_map_index=name,
@@ -463,7 +472,7 @@ async def _first_event(deferred: exceptions.TaskDeferred) -> triggers.TriggerEve
     seconds = None if deferred.timeout is None else deferred.timeout.total_seconds()
     async with asyncio.timeout(seconds):
         try:
-            event = await triggers.first_event(triggers.make_trigger(classpath, _carried(kwargs)))
+            event = await triggers.first_event(triggers.make_trigger(classpath, _carried(kwargs)), SharedStreams())
         except TimeoutError as exc:
             # An error of the trigger itself, like its others.
             raise RuntimeError(f"TimeoutError: {exc}") from exc

@@ -9,7 +9,7 @@ from operator import itemgetter
 from typing import Any
 
 from asynsched.authoring.supervisor import Supervisor, SupervisorError, SupervisorNotFound
-from asynsched.authoring.transport import from_transport
+from asynsched.authoring.xcom import read_xcom
 from asynsched.authoring.xcom_arg import XCOM_RETURN_KEY
 from asynsched.protocol.messages import TaskInstanceFacts
 
@@ -43,6 +43,9 @@ class MemorySupervisor:
         self._names = names
         self._connections = connections
         self._xcoms: defaultdict[tuple[str, str], dict[int, Any]] = defaultdict(dict)
+        self._task_states: defaultdict[tuple[str, int], dict[str, Any]] = defaultdict(dict)
+        self._asset_states: list[tuple[str, str, dict[str, Any]]] = []
+        """The name and URI of each asset with its values."""
 
     def request(self, operation: str, **arguments: Any) -> Any:
         """Return the answer to one request; `asynsched.authoring.supervisor` lists them."""
@@ -61,10 +64,10 @@ class MemorySupervisor:
 
     def keep_result(self, task_id: str, value: Any, map_index: int = UNMAPPED) -> Any:
         """Store the result of a task, and return it as other tasks will see it."""
-        return from_transport(self._push(task_id, map_index, XCOM_RETURN_KEY, value))
+        return read_xcom(self._push(task_id, map_index, XCOM_RETURN_KEY, value), XCOM_RETURN_KEY)
 
     def _push(self, task_id: str, map_index: int, key: str, value: Any) -> Any:
-        kept = json.loads(json.dumps(value, allow_nan=False))
+        kept = _through_json(value)
         self._xcoms[task_id, key][map_index] = kept
         return kept
 
@@ -88,6 +91,9 @@ class MemorySupervisor:
 
     def _answer_xcom_push(self, *, key: str, value: Any) -> None:
         self._push(self.running_task, self.running_index, key, value)
+
+    def _answer_xcom_delete(self, *, key: str) -> None:
+        self._xcoms[self.running_task, key].pop(self.running_index, None)
 
     def _answer_xcom_count(self, *, task_id: str, key: str, map_indexes: list[int] | None) -> int:
         return len(self._mapped(task_id, key, map_indexes))
@@ -129,6 +135,49 @@ class MemorySupervisor:
     def _answer_triggering_asset_events(self, **_: Any) -> dict[str, Any]:
         return _whole([])
 
+    def _answer_task_state_get(self, *, key: str) -> Any:
+        return _value(self._own_states, key)
+
+    def _answer_task_state_set(self, *, key: str, value: Any, seconds: float | None) -> None:
+        # A run in the foreground is too short for others to expire.
+        if seconds is None or seconds > 0:
+            self._own_states[key] = _through_json(value)
+
+    def _answer_task_state_delete(self, *, key: str) -> None:
+        self._own_states.pop(key, None)
+
+    def _answer_task_state_clear(self) -> None:
+        self._own_states.clear()
+
+    @property
+    def _own_states(self) -> dict[str, Any]:
+        return self._task_states[self.running_task, self.running_index]
+
+    def _answer_asset_state_get(self, *, name: str, uri: str, key: str) -> Any:
+        return _value(self._states_of(name, uri), key)
+
+    def _answer_asset_state_set(self, *, name: str, uri: str, key: str, value: Any) -> None:
+        self._states_of(name, uri)[key] = _through_json(value)
+
+    def _answer_asset_state_delete(self, *, name: str, uri: str, key: str) -> None:
+        self._states_of(name, uri).pop(key, None)
+
+    def _answer_asset_state_clear(self, *, name: str, uri: str) -> None:
+        self._states_of(name, uri).clear()
+
+    def _states_of(self, name: str, uri: str) -> dict[str, Any]:
+        for known_name, known_uri, states in self._asset_states:
+            if (name and name == known_name) or (uri and uri == known_uri):
+                return states
+        self._asset_states.append((name, uri, {}))
+        return self._asset_states[-1][2]
+
+    def _answer_hitl_ask(self, *, question: dict[str, Any]) -> None:
+        """Do nothing: no person can answer, so the defaults apply."""
+
+    def _answer_assets_of_alias(self, *, name: str) -> list[dict[str, Any]]:
+        return []
+
     _answer_asset_events = _answer_triggering_asset_events
 
     def _answer_asset_get(self, *, name: str) -> dict[str, Any]:
@@ -141,3 +190,13 @@ class MemorySupervisor:
 def _whole(found: list[Any]) -> dict[str, Any]:
     """Return an answer that has one part."""
     return {"found": found, "place": None}
+
+
+def _value(states: dict[str, Any], key: str) -> Any:
+    if key not in states:
+        raise SupervisorNotFound(f"there is no state {key!r}")
+    return _through_json(states[key])
+
+
+def _through_json(value: Any) -> Any:
+    return json.loads(json.dumps(value, allow_nan=False))

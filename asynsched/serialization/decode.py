@@ -11,6 +11,7 @@ from asynsched.serialization.schema import SCHEMA_VERSION, ParseReport, Serializ
 from asynsched.timetables import decode as decode_timetable
 from asynsched.timetables.asset_condition import check_condition
 from asynsched.timetables.base import TimeRestriction
+from asynsched.timetables.partitions import read_partitioning
 
 MAX_TASKS = 100_000
 """The largest number of tasks in a DAG."""
@@ -124,6 +125,8 @@ def _check_assets(who: str, dag: SerializedDag) -> None:
     try:
         if dag.asset_condition is not None:
             check_condition(dag.asset_condition)
+        if dag.partitions is not None:
+            read_partitioning(dag.partitions)
     except DagError as exc:
         raise SerializationError(f"{who}: {exc}") from exc
     for task in dag.tasks:

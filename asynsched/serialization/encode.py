@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from asynsched.authoring.assets import BaseAsset
+from asynsched.airflow import installation
+from asynsched.authoring.assets import Asset, AssetWatcher, BaseAsset
 from asynsched.authoring.dag import DAG
 from asynsched.authoring.json_values import check_json, with_text_keys
 from asynsched.authoring.mapped_results import ConcatenatedArg, TransformedArg, ZippedArg
@@ -15,14 +16,18 @@ from asynsched.authoring.operators import arguments
 from asynsched.authoring.operators.arguments import task_owner
 from asynsched.authoring.operators.base import BaseOperator, EmptyOperator
 from asynsched.authoring.params import NOTSET, ParamsDict
+from asynsched.authoring.priority_weight import PriorityWeightStrategy, weight_rule_of, weights
 from asynsched.authoring.sensors.base import BaseSensorOperator
 from asynsched.authoring.task_group import TaskGroup
-from asynsched.authoring.trigger_rule import TriggerRule, WeightRule
+from asynsched.authoring.transport import to_transport
+from asynsched.authoring.trigger_rule import TriggerRule
 from asynsched.authoring.xcom_arg import XComArg
 from asynsched.errors import DagError, SerializationError, TimetableError
 from asynsched.serialization import schema
+from asynsched.serialization.access_control import permissions_of
 from asynsched.timetables import CustomTimetable, KnownTimetable, NullTimetable, Timetable, decode
 from asynsched.timetables.asset_condition import AssetCondition, read_condition
+from asynsched.timetables.partitions import PartitionedAssetTimetable, read_partitioning
 from asynsched.timetables.simple import asset_part, is_authors_own, time_part
 from asynsched.timetables.zones import zone_name
 
@@ -128,19 +133,24 @@ def serialize_dag(dag: DAG) -> schema.SerializedDag:
 def _serialized(dag: DAG) -> schema.SerializedDag:
     dag.validate()
     timetable, assets = _stored_timetable(dag), asset_part(dag.timetable)
+    own = installation.loaded
     return schema.SerializedDag(
         timetable=timetable.serialize(),
         asset_condition=None if assets is None else _condition(f"DAG {dag.dag_id!r}", assets),
-        schedule_summary="" if isinstance(dag.timetable, NullTimetable) else dag.timetable.summary,
+        partitions=_partitions(dag, dag.timetable) if isinstance(dag.timetable, PartitionedAssetTimetable) else None,
+        watchers=_watchers(dag),
+        schedule_summary="" if type(dag.timetable) is NullTimetable else dag.timetable.summary,
         timezone=zone_name(dag.timezone),
         description=_text(dag, "description", dag.description),
         display_name=_text(dag, "dag_display_name", dag.dag_display_name),
         doc_md=_text(dag, "doc_md", dag.doc_md),
         tags=tuple(sorted(dag.tags)),
+        access_control=permissions_of(dag.dag_id, dag.access_control),
         owners=tuple(sorted({task.owner for task in dag.tasks})),
         dagrun_timeout=_seconds(dag.dagrun_timeout),
         params=_params(f"DAG {dag.dag_id!r}", dag.params),
-        callbacks=_callbacks(dag, _DAG_EVENTS),
+        callbacks=(*_callbacks(dag, _DAG_EVENTS), *(() if own is None else own.run_events)),
+        installation="" if own is None else own.digest,
         deadlines=tuple(_deadline(dag, alert) for alert in dag.deadline),
         task_groups=tuple(_task_group(group) for group in dag.task_group_dict.values()),
         tasks=tuple(_task(dag, task) for task in dag.topological_sort()),
@@ -172,6 +182,7 @@ def _task(dag: DAG, task: BaseOperator) -> schema.SerializedTask:
                 f"{who}: {field!r} is in template_fields, but {type(task).__name__} sets no such attribute"
             )
     group = task.task_group
+    rule = weight_rule_of(who, task.weight_rule)
     # Attributes may have been set after construction, so they are checked again.
     return schema.SerializedTask(
         downstream_task_ids=tuple(sorted(task.downstream_task_ids)),
@@ -184,7 +195,9 @@ def _task(dag: DAG, task: BaseOperator) -> schema.SerializedTask:
         max_retry_delay=_seconds(arguments.optional_duration(who, "max_retry_delay", task.max_retry_delay)),
         execution_timeout=_seconds(arguments.positive_duration(who, "execution_timeout", task.execution_timeout)),
         priority_weight=arguments.priority_weight(who, task.priority_weight),
-        weight_rule=arguments.one_of(who, "weight_rule", task.weight_rule, WeightRule),  # type: ignore[arg-type]
+        weight_rule="absolute" if isinstance(rule, PriorityWeightStrategy) else rule,  # type: ignore[arg-type]
+        try_weights=_try_weights(dag, task, rule, who) if isinstance(rule, PriorityWeightStrategy) else (),
+        executor_config=_executor_config(who, task.executor_config) if task.executor_config else {},
         is_empty=_is_empty(task),
         map_length=_of_input(task.expand_input) if isinstance(task, MappedOperator) else None,
         callbacks=_callbacks(task, _TASK_EVENTS),
@@ -192,9 +205,35 @@ def _task(dag: DAG, task: BaseOperator) -> schema.SerializedTask:
         inlets=_assets(who, task.inlets),
         outlets=_assets(who, task.outlets),
         edge_labels=_edge_labels(dag, task),
+        extra_links=_extra_links(who, task),
         **{name: getattr(task, name) for name in _AS_IN_TASK},
         **_sensor_fields(task),
     )
+
+
+def _executor_config(who: str, config: Any) -> dict[str, Any]:
+    """Return a task's executor_config as JSON, the Kubernetes client's models as its API has them, as Airflow does."""
+    try:
+        written: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(config, enc_hook=_of_kubernetes), type=dict)
+    except (TypeError, ValueError, OverflowError, NotImplementedError) as exc:
+        raise SerializationError(f"{who}: executor_config cannot be written as JSON: {exc}; {_PARAM_ADVICE}") from exc
+    return written
+
+
+def _of_kubernetes(value: Any) -> dict[str, Any]:
+    names = getattr(type(value), "attribute_map", None)
+    if not isinstance(names, dict):
+        raise NotImplementedError(f"it holds a {type(value).__name__}")
+    found = {there: getattr(value, here) for here, there in names.items()}
+    return {there: one for there, one in found.items() if one is not None}
+
+
+def _try_weights(dag: DAG, task: BaseOperator, strategy: PriorityWeightStrategy, who: str) -> tuple[int, ...]:
+    try:
+        found = weights(strategy, task, dag.dag_id)
+    except Exception as exc:
+        raise SerializationError(f"{who}: weight_rule {type(strategy).__name__}: {exc}") from exc
+    return tuple(arguments.priority_weight(who, each) for each in found)
 
 
 def _sensor_fields(task: BaseOperator) -> dict[str, Any]:
@@ -210,6 +249,41 @@ def _assets(who: str, assets: Iterable[BaseAsset]) -> tuple[AssetCondition, ...]
     """Return the inlets or outlets of a task, each once; an expression is taken apart into its assets."""
     leaves = {leaf.key(): leaf for asset in assets for leaf in asset.iter_leaves()}
     return tuple(_condition(who, leaf.as_expression()) for leaf in leaves.values())
+
+
+def _partitions(dag: DAG, timetable: PartitionedAssetTimetable) -> dict[str, Any]:
+    """Return the partition mappers of a DAG's schedule, as the scheduler will read them."""
+    try:
+        form = timetable.partitioning.serialize()
+        check_json(form, "its partition mappers")
+        read_partitioning(form)
+    except (TimetableError, TypeError) as exc:
+        raise SerializationError(f"DAG {dag.dag_id!r}: {exc}") from exc
+    return form
+
+
+def _watchers(dag: DAG) -> tuple[schema.SerializedWatcher, ...]:
+    """Return the watchers of all assets that a DAG names, each once."""
+    leaves = list(getattr(dag.timetable, "leaves", ()))
+    for task in dag.tasks:
+        for asset in (*task.inlets, *task.outlets):
+            leaves += asset.iter_leaves()
+    found: dict[bytes, schema.SerializedWatcher] = {}
+    for leaf in leaves:
+        for watcher in getattr(leaf, "watchers", ()):
+            described = _watcher(f"DAG {dag.dag_id!r}, watcher {watcher.name!r} of {leaf!r}", leaf, watcher)
+            found[msgspec.json.encode(described, order="sorted")] = described
+    return tuple(map(found.__getitem__, sorted(found)))
+
+
+def _watcher(who: str, asset: Asset, watcher: AssetWatcher) -> schema.SerializedWatcher:
+    """Return a watcher as its trigger describes itself. This runs user code."""
+    try:
+        classpath, arguments = watcher.trigger.serialize()
+        kwargs = {str(key): to_transport(value, f"trigger argument {key!r}") for key, value in arguments.items()}
+    except Exception as exc:
+        raise SerializationError(f"{who}: its trigger cannot be stored: {type(exc).__name__}: {exc}") from exc
+    return schema.SerializedWatcher(asset.name, asset.uri, watcher.name, classpath, kwargs)
 
 
 def _condition(who: str, expression: dict[str, Any]) -> AssetCondition:
@@ -250,15 +324,32 @@ def _edge_labels(dag: DAG, task: BaseOperator) -> dict[str, str]:
     return {name: str(info["label"]) for name, info in sorted(infos.items()) if info.get("label")}
 
 
+def _extra_links(who: str, task: BaseOperator) -> dict[str, str]:
+    own = installation.loaded
+    operator = task.operator_class if isinstance(task, MappedOperator) else type(task)
+    found: dict[str, str] = {}
+    try:
+        of_plugins = () if own is None else own.plugins.links_of(operator)
+        for link in (*task.operator_extra_links, *of_plugins):
+            found[str(link.name)] = str(link.xcom_key)
+    except Exception as exc:
+        raise SerializationError(
+            f"{who}: its operator_extra_links cannot be read: {type(exc).__name__}: {exc}"
+        ) from exc
+    return found
+
+
 def _callbacks(owner: DAG | BaseOperator, events: Iterable[schema.CallbackEvent]) -> tuple[schema.CallbackEvent, ...]:
     return tuple(event for event in events if getattr(owner, f"{event}_callback"))
 
 
 def _deadline(dag: DAG, alert: "DeadlineAlert") -> schema.SerializedDeadline:
-    reference = alert.reference
+    reference, interval = alert.reference, alert.interval
+    length, variable = (interval, "") if isinstance(interval, dt.timedelta) else (dt.timedelta(), interval.key)
     return schema.SerializedDeadline(
         reference=reference.kind,  # type: ignore[arg-type]
-        interval=alert.interval.total_seconds(),
+        interval=length.total_seconds(),
+        variable=variable,
         name=_text(dag, "the name of a deadline", alert.name) or "",
         at=arguments.instant(f"DAG {dag.dag_id!r}", "deadline", reference.at, dag.timezone),
         max_runs=reference.max_runs,

@@ -15,8 +15,11 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta, Struct
 
-from asynsched.timetables.asset_condition import AssetCondition
+from asynsched.serialization.access_control import DagPermission
+from asynsched.serialization.asked_names import AskedName
+from asynsched.timetables.asset_condition import AssetCondition, AssetName
 from asynsched.timetables.decoding import MAX_PLANNED, PlannedInterval, TimetablePlan
+from asynsched.timetables.own_partitions import AssetKeys
 
 SCHEMA_VERSION = 1
 """Raised whenever an older reader could misread the form."""
@@ -33,8 +36,12 @@ TriggerRuleName = Literal[
     "one_success", "one_failed", "one_done", "none_failed", "none_failed_min_one_success", "none_skipped", "always",
 ]  # fmt: skip
 WeightRuleName = Literal["downstream", "upstream", "absolute"]
-CallbackEvent = Literal["on_execute", "on_success", "on_failure", "on_retry", "on_skipped"]
-DeadlineKind = Literal["dagrun_logical_date", "dagrun_queued_at", "fixed_datetime", "average_runtime"]
+CallbackEvent = Literal[
+    "on_execute", "on_success", "on_failure", "on_retry", "on_skipped",
+    "on_dag_run_running", "on_dag_run_success", "on_dag_run_failed",
+]  # fmt: skip
+"""An event of a DAG or task that has callbacks; the last three are events of listeners."""
+DeadlineKind = Literal["dagrun_logical_date", "dagrun_queued_at", "fixed_datetime", "average_runtime", "own"]
 LONGEST_SECONDS = 36_525 * 86_400.0
 """The longest length of time: 100 years, so that a date plus a length is a date."""
 Number = Annotated[int, Meta(ge=0, le=10**9)]
@@ -103,10 +110,13 @@ class SerializedTask(Struct, frozen=True, omit_defaults=True):
     execution_timeout: Annotated[float, Meta(gt=0, le=LONGEST_SECONDS)] | None = None
     priority_weight: Annotated[int, Meta(ge=-(2**31), lt=2**31)] = 1
     weight_rule: WeightRuleName = "downstream"
+    try_weights: tuple[Annotated[int, Meta(ge=-(2**31), lt=2**31)], ...] = ()
+    """The weights of the tries, the first one's first, if a strategy of the user's gives them."""
     pool: ShortName = "default_pool"
     pool_slots: Annotated[int, Meta(ge=1, le=10**9)] = 1
     queue: ShortName = "default"
     executor: ShortName | None = None
+    executor_config: dict[str, Any] = {}
     depends_on_past: bool = False
     wait_for_downstream: bool = False
     wait_for_past_depends_before_skipping: bool = False
@@ -136,6 +146,8 @@ class SerializedTask(Struct, frozen=True, omit_defaults=True):
     """Assets, references and aliases, but no expressions."""
     edge_labels: dict[str, str] = {}
     """The labels of the edges to downstream tasks, by task_id."""
+    extra_links: dict[str, str] = {}
+    """The XCom key of the address of each link to another system, by the link's name."""
 
 
 class SerializedTaskGroup(Struct, frozen=True, omit_defaults=True):
@@ -160,6 +172,23 @@ class SerializedDeadline(Struct, frozen=True, omit_defaults=True):
     max_runs: Annotated[int, Meta(ge=0, le=100_000)] = 0
     """For `average_runtime`, the number of runs to average, and the number below which there is no deadline."""
     min_runs: Number = 0
+    variable: str = ""
+    """The variable that says the interval, in seconds; `interval` is 0 then."""
+
+    @property
+    def needs_user_code(self) -> bool:
+        """Whether only a process that runs user code can say when the deadline is due."""
+        return self.reference == "own" or bool(self.variable)
+
+
+class SerializedWatcher(Struct, frozen=True, omit_defaults=True):
+    """A trigger that watches an asset, as its `serialize` describes it."""
+
+    asset_name: AssetName
+    asset_uri: AssetName
+    name: AssetName
+    classpath: Annotated[str, Meta(min_length=1, max_length=1000)]
+    kwargs: dict[str, Any] = {}
 
 
 class SerializedDag(Struct, frozen=True, omit_defaults=True):
@@ -170,6 +199,10 @@ class SerializedDag(Struct, frozen=True, omit_defaults=True):
     """The `kind` and the fields that `asynsched.timetables.decode` reads."""
     asset_condition: AssetCondition | None = None
     """The asset events that also trigger runs."""
+    partitions: dict[str, Any] | None = None
+    """The partition mappers of its assets, which `asynsched.timetables.partitions` reads; None if it ignores keys."""
+    watchers: tuple[SerializedWatcher, ...] = ()
+    """The watchers of the assets that the DAG names, sorted."""
     schedule_summary: str = ""
     """The schedule for people; empty if the DAG runs only on demand."""
     timezone: str = "UTC"
@@ -178,6 +211,8 @@ class SerializedDag(Struct, frozen=True, omit_defaults=True):
     doc_md: str | None = None
     tags: tuple[str, ...] = ()
     owners: tuple[str, ...] = ()
+    access_control: dict[str, DagPermission] = {}
+    """What the users of a role may do with the DAG at most."""
     start_date: datetime | None = None
     end_date: datetime | None = None
     catchup: bool | Literal["latest"] = False
@@ -191,6 +226,8 @@ class SerializedDag(Struct, frozen=True, omit_defaults=True):
     params: dict[str, SerializedParam] = {}
     callbacks: tuple[CallbackEvent, ...] = ()
     deadlines: tuple[SerializedDeadline, ...] = ()
+    installation: Annotated[str, Meta(max_length=64)] = ""
+    """Digest of the plugins, policies and helper modules beside the DAG folder: another one is another version."""
     task_groups: tuple[SerializedTaskGroup, ...] = ()
     tasks: tuple[SerializedTask, ...] = ()
     """In topological order."""
@@ -235,7 +272,7 @@ class SourceFile(Struct, frozen=True):
 
 
 class TimetableQuestion(Struct, frozen=True, omit_defaults=True):
-    """A request to a user's timetable."""
+    """A request to a user's timetable, or to partition mappers."""
 
     last: PlannedInterval | None = None
     """The data interval of the newest scheduled run; None for a new DAG."""
@@ -247,6 +284,8 @@ class TimetableQuestion(Struct, frozen=True, omit_defaults=True):
     """Leave out runs after the first that is due after this time."""
     run_by_hand_at: datetime | None = None
     """Also return the data interval of a run that is triggered at this time."""
+    partitions: tuple[AssetKeys, ...] = ()
+    """The keys that the partition mappers of the DAG are asked for."""
 
 
 class ParseQuestions(Struct, frozen=True, omit_defaults=True):
@@ -270,7 +309,7 @@ class ParsedDag(Struct, frozen=True, omit_defaults=True):
     version_hash: str
     """The hash of the serialized structure and the syntax trees of the file and its local modules."""
     plan: TimetablePlan | None = None
-    """The next runs of a user's timetable, which are not part of the version."""
+    """The answers of a user's timetable or partition mappers, which are not part of the version."""
     manual_interval: PlannedInterval | None = None
     """The answer to `TimetableQuestion.run_by_hand_at`."""
     known_hash: str | None = None
@@ -297,6 +336,8 @@ class ParseReport(Struct, frozen=True, omit_defaults=True):
     duration: float = 0.0
     airflow: AirflowKind = ""
     """What the file got for `import airflow`, as the setting says; empty if it did not import it."""
+    asked: tuple[AskedName, ...] = ()
+    """The values on which the result depends. A parse process names options only: the scheduler knows its answers."""
 
 
 _canonical = msgspec.json.Encoder(order="sorted")
@@ -310,7 +351,7 @@ def version_hash(dag: SerializedDag, sources: Sequence[SourceFile]) -> str:
     """
     digest = hashlib.sha256(_canonical.encode(dag))
     for source in sorted(sources, key=lambda source: (source.path, source.module)):
-        for part in (source.path, source.module, _meaning(source.text)):
+        for part in (source.path, source.module, meaning_of(source.text)):
             data = part.encode("utf-8", "surrogatepass")
             digest.update(f"\n{len(data)}:".encode())
             digest.update(data)
@@ -318,7 +359,7 @@ def version_hash(dag: SerializedDag, sources: Sequence[SourceFile]) -> str:
 
 
 @lru_cache(maxsize=4096)
-def _meaning(text: str) -> str:
+def meaning_of(text: str) -> str:
     """Return a digest of a text's syntax tree without positions, or of the text itself if it cannot be parsed.
 
     Cached, because a file with thousands of DAGs needs the same texts for each of them.

@@ -24,7 +24,7 @@ from sandbox.sources.archives import ArchiveError
 
 _NOT_IN_THE_FILE = "this came up in asynsched's own code: the file has changed how that works, or it is a bug there"
 _READS = "they read the DAG folder, Python, system libraries and the paths of parse.readable"
-_WRITES = "they write to their temporary folder only"
+_WRITES = "they write to their temporary folder and the paths of parse.writable only"
 _OF_NETWORK_LIBRARIES = ("name resolution", "could not translate host name", "could not create socket")
 """Messages of libraries that are written in C, such as database drivers."""
 _LIMITS = {
@@ -248,7 +248,10 @@ def advise_on_name(module: str, name: str) -> str:
     if reason := names.REFUSED.get(f"{module}.{name}"):
         return reason
     near = difflib.get_close_matches(name, dir(sys.modules[module]), 2) if module in sys.modules else []
-    return "asynsched does not have this name of Airflow" + (f"; did you mean {' or '.join(near)}?" if near else "")
+    lack = "asynsched does not have this name of Airflow"
+    if is_provider(module):
+        lack = f"the installed version of the provider {provider_of(module)} does not have this name"
+    return lack + (f"; did you mean {' or '.join(near)}?" if near else "")
 
 
 def missing_name(name: str) -> str:

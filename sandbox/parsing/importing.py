@@ -9,19 +9,23 @@ import faulthandler
 import os
 import signal
 import sys
+import threading
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, NoReturn, TypeVar
 
 import msgspec
 
+from asynsched.airflow import installation
+from asynsched.airflow.configuration import options_read
 from asynsched.airflow.finder import serve_airflow
 from asynsched.authoring.active import forgotten_dag_functions
 from asynsched.authoring.dag import DAG, collect_dags
 from asynsched.authoring.own_sandbox import own_sandbox
+from asynsched.authoring.supervisor import NOT_WHILE_PARSED, SupervisorError, SupervisorNotFound, set_supervisor
 from asynsched.authoring.timezone import coerce_datetime, set_default_timezone
 from asynsched.errors import (
     Airflow2Warning,
@@ -33,6 +37,12 @@ from asynsched.errors import (
     written_for_airflow_2,
 )
 from asynsched.protocol.parse_messages import (
+    LONGEST_WARNING,
+    MOST_NAME,
+    MOST_OPTIONS,
+    QUESTION,
+    Answered,
+    Asked,
     Channel,
     Confined,
     Found,
@@ -57,6 +67,8 @@ from asynsched.timetables import (
 )
 from asynsched.timetables.base import asked_at
 from asynsched.timetables.decoding import CustomTimetable
+from asynsched.timetables.own_partitions import answers_to
+from asynsched.timetables.partitions import PartitionedAssetTimetable
 from asynsched.timetables.simple import time_part
 from sandbox.confine import ConfinementError, Policy, confine, use_reserves
 from sandbox.processes import ForkCheck, flush_streams, keep_only, of_parse, set_title
@@ -71,9 +83,12 @@ T = TypeVar("T")
 MAX_MISSED = 100_000
 """The largest number of missed runs that `catchup="latest"` skips."""
 MAX_WARNINGS = 100
-_MAX_WARNING = 1_000
 _MOST_OWNERS = 3
 """Tasks that a warning about arguments without effect names; it counts the others."""
+READ_BYTES = 64 * 1024
+_KINDS_ASKED: dict[str, Literal["variable", "connection"]] = {
+    "variable_get": "variable", "connection_get": "connection"
+}  # fmt: skip
 STACK_SIGNAL = signal.SIGUSR1
 """Asks for the stack of user code, to show where it hangs."""
 
@@ -97,27 +112,91 @@ class ParseRequest:
         return Policy(self.limits, str(self.dags_folder), str(self.scratch))
 
 
-def run_dag_file(request: ParseRequest, channel_fd: int, output_fd: int) -> NoReturn:
-    """Run the file in this process, which was forked for it, and never return.
+class GuardianLink:
+    """Answers the file's requests for variables and connections (the Supervisor of `asynsched.authoring`).
 
-    Messages go to `channel_fd`, user code's standard output and error to `output_fd`.
+    The scheduler decides which ones a parse may have. Each is asked for once: a parse sees one value of it.
+    """
+
+    def __init__(self, channel: Channel, answers_fd: int) -> None:
+        self._channel = channel
+        self._answers_fd = answers_fd
+        self._lock = threading.Lock()
+        self._process = os.getpid()
+        self._n_asked = 0
+        self._unread = b""
+        self._known: dict[tuple[str, str], Answered] = {}
+
+    def request(self, operation: str, **arguments: Any) -> Any:
+        """Return the answer.
+
+        Raises SupervisorNotFound, or SupervisorError if a parse may not have it, or for another operation.
+        """
+        if operation == "mask_secret":
+            return None  # the scheduler masks its own answers
+        kind = _KINDS_ASKED.get(operation)
+        if kind is None:
+            raise SupervisorError(f"{operation}: {NOT_WHILE_PARSED}")
+        name = str(arguments["key" if kind == "variable" else "conn_id"])
+        if not 0 < len(name) <= MOST_NAME:
+            raise SupervisorNotFound(f"a {kind} has a name of at most {MOST_NAME} characters")
+        if os.getpid() != self._process:
+            raise SupervisorError(f"{operation}: only the process that parses the file can ask")
+        with self._lock:
+            answer = self._known.get((kind, name)) or self._ask(kind, name)
+            self._known[kind, name] = answer
+        if not answer.is_found:
+            raise SupervisorNotFound(answer.error)
+        if answer.error:
+            raise SupervisorError(answer.error)
+        return answer.value
+
+    def _ask(self, kind: Literal["variable", "connection"], name: str) -> Answered:
+        self._n_asked += 1
+        self._channel.send(Asked(kind, encodable(name), self._n_asked))
+        while True:
+            line, separator, rest = self._unread.partition(b"\n")
+            if not separator:
+                data = os.read(self._answers_fd, READ_BYTES)
+                if not data:
+                    raise SupervisorError(f"the {kind} {name!r}: the process that watches this parse is gone")
+                self._unread += data
+                continue
+            self._unread = rest
+            answer = msgspec.json.decode(line.removeprefix(QUESTION), type=Answered)
+            if answer.number == self._n_asked:  # another one is of a question that a signal has interrupted
+                return answer
+
+
+def enter_installation(limits: ParseLimits) -> None:
+    """Provide Airflow's names to this process, whose forks are parses, and look for plugins. Call this once."""
+    serve_airflow(limits.airflow, limits.airflow_options)
+    installation.look()
+
+
+def run_dag_file(request: ParseRequest, channel_fd: int, answers_fd: int, output_fd: int) -> NoReturn:
+    """Run the file in this process, which was forked for it from one that called `enter_installation`; never return.
+
+    Messages go to `channel_fd`, answers to its questions come from `answers_fd`, and user code's standard output and
+    error go to `output_fd`.
     """
     channel = Channel(channel_fd)
     try:
-        _enter(request, channel_fd, output_fd)
+        _enter(request, channel_fd, answers_fd, output_fd)
         check = ForkCheck(has_sockets=False)
         enforced = confine(request.policy)
     except (ConfinementError, OSError, DagError) as exc:
         channel.send(Refused(f"{type(exc).__name__}: {exc}"))
         os._exit(1)
     channel.send(Confined(enforced))
+    set_supervisor(GuardianLink(channel, answers_fd), loads_file=True)
     found = _Finding(request, channel, check, is_confined=bool(enforced)).find()
     flush_streams()
     channel.send(found)
     os._exit(0)
 
 
-def _enter(request: ParseRequest, channel_fd: int, output_fd: int) -> None:
+def _enter(request: ParseRequest, channel_fd: int, answers_fd: int, output_fd: int) -> None:
     """Leave the watching process's session, descriptors, environment, signals and folder behind."""
     os.setsid()
     set_title(of_parse(request.path))
@@ -125,7 +204,7 @@ def _enter(request: ParseRequest, channel_fd: int, output_fd: int) -> None:
     os.dup2(null, 0)
     os.dup2(output_fd, 1)
     os.dup2(output_fd, 2)
-    keep_only(channel_fd)
+    keep_only(channel_fd, answers_fd)
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_DFL)
     signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -136,7 +215,6 @@ def _enter(request: ParseRequest, channel_fd: int, output_fd: int) -> None:
     os.chdir(request.scratch)
     sys.argv = [f"{request.dags_folder}/{request.path}"]
     set_default_timezone(request.limits.default_timezone)
-    serve_airflow(request.limits.airflow, request.limits.airflow_options)
 
 
 class _Finding:
@@ -170,7 +248,7 @@ class _Finding:
             dags, errors = (), (self._explain(exc),)
         if os.getpid() != owner:
             os._exit(0)
-        return Found(dags, errors, tuple(self._warnings), self._airflow())
+        return Found(dags, errors, tuple(self._warnings), self._airflow(), options_read(MOST_OPTIONS))
 
     def _airflow(self) -> schema.AirflowKind:
         """Return what the file has got for `import airflow`."""
@@ -184,7 +262,18 @@ class _Finding:
             self._request.dags_folder, SourceRecorder(self._request.dags_folder, self._note_source).note
         )
         local.install(self._request.path)
+        installation.load()
+        if installation.loaded is not None:
+            self._note_errors(installation.loaded.plugins.errors)
         return local.load_dag_file(self._request.path)
+
+    def _note_errors(self, of_plugins: dict[str, BaseException]) -> None:
+        """Warn of plugins that cannot be loaded."""
+        for source, exc in of_plugins.items():
+            what = f"the plugin {source} cannot be loaded: {type(exc).__name__}: {exc}"
+            self._warnings.append(
+                schema.FileError("warning", encodable(f"{self._request.path}: {what}"[:LONGEST_WARNING]))
+            )
 
     def _explain(self, exc: BaseException) -> schema.FileError:
         use_reserves()
@@ -218,7 +307,8 @@ class _Finding:
 
     def _warn(self, kind: str, where: str, lineno: int, what: str) -> None:
         line = lineno if where == self._request.path else None
-        self._warnings.append(schema.FileError(kind, encodable(f"{where}:{lineno}: {what}"[:_MAX_WARNING]), line=line))
+        text = encodable(f"{where}:{lineno}: {what}"[:LONGEST_WARNING])
+        self._warnings.append(schema.FileError(kind, text, line=line))
 
     def _note_forgotten(self) -> None:
         """Warn of `@dag` functions where the file calls none of them."""
@@ -236,13 +326,13 @@ class _Finding:
         owners = [warning.owner for warning in found[:_MOST_OWNERS]]
         more = f"; and {len(found) - len(owners)} more" if len(found) > len(owners) else ""
         what = f"{self._request.path}: {without_effect(arguments)} ({'; '.join(owners)}{more})"
-        self._warnings.append(schema.FileError(schema.NO_EFFECT, encodable(what[:_MAX_WARNING])))
+        self._warnings.append(schema.FileError(schema.NO_EFFECT, encodable(what[:LONGEST_WARNING])))
 
     def _note_moved(self) -> None:
         """Warn once for each file of the names and arguments that it has from Airflow 2."""
         for path, found in self._moved.items():
             what = f"{path}: {written_for_airflow_2(found)}"
-            self._warnings.append(schema.FileError(schema.MOVED, encodable(what[:_MAX_WARNING])))
+            self._warnings.append(schema.FileError(schema.MOVED, encodable(what[:LONGEST_WARNING])))
 
     def _note_obstacle(self) -> None:
         """Warn of a file that no process can be forked from once it is loaded."""
@@ -255,24 +345,32 @@ class _Finding:
         """Return the DAGs that can be serialized, and an error for each other one."""
         dags: list[schema.ParsedDag] = []
         errors: list[schema.FileError] = []
+        own = installation.loaded
         for dag in collect_dags(module):
             try:
-                dags.append(self._parsed(dag, serialize_dag(dag)))
+                if own is None or own.policies.admits(dag):
+                    dags.append(self._parsed(dag, serialize_dag(dag)))
             except DagError as exc:
                 errors.append(msgspec.structs.replace(self._explain(exc), dag_id=dag.dag_id))
         return tuple(dags), tuple(errors)
 
     def _parsed(self, dag: DAG, serialized: schema.SerializedDag) -> schema.ParsedDag:
         sources, known = tuple(self._sources), self._request.questions.known.get(dag.dag_id)
+        if known is not None:
+            known = msgspec.structs.replace(known, installation=serialized.installation)
         parsed = schema.ParsedDag(
             serialized,
             schema.version_hash(serialized, sources),
             known_hash=None if known is None else schema.version_hash(known, sources),
         )
+        questions = self._request.questions
+        if isinstance(dag.timetable, PartitionedAssetTimetable) and dag.timetable.partitioning.needs_user_code:
+            answers = answers_to(questions.of(dag.dag_id).partitions, dag.timetable.partitioning)
+            plan = TimetablePlan(asked_at=questions.now, is_complete=True, partitions=answers)
+            return msgspec.structs.replace(parsed, plan=plan)
         if serialized.timetable["kind"] != CustomTimetable.kind:
             return parsed
-        question = self._request.questions.of(dag.dag_id)
-        asked = AskedTimetable(dag, serialized, self._request.questions.now)
+        question, asked = questions.of(dag.dag_id), AskedTimetable(dag, serialized, questions.now)
         at = question.run_by_hand_at
         return msgspec.structs.replace(
             parsed,

@@ -18,7 +18,16 @@ from typing import NoReturn
 
 import msgspec
 
-from asynsched.protocol.parse_messages import Transcript, is_kept, variables_of_all_parses
+from asynsched.protocol.parse_messages import (
+    MOST_QUESTIONS,
+    QUESTION,
+    Answered,
+    Transcript,
+    answer_line,
+    is_kept,
+    variables_of_all_parses,
+)
+from asynsched.serialization.asked_names import AskedName
 from asynsched.serialization.schema import SCHEMA_VERSION, FileError, ParseReport
 from sandbox import processes
 from sandbox.confinement import kernel
@@ -32,6 +41,8 @@ _CHUNK = 1 << 16
 _PIPE_CHUNKS = 32
 """The number of chunks that is more than a pipe holds."""
 _MIB = 1024**2
+_NOBODY_TO_ASK = "no scheduler answers this parse; set the variable of the environment that stands for it"
+_ASKS_TOO_MUCH = f"a file may ask for {MOST_QUESTIONS} variables and connections while it is parsed; read more in tasks"
 Failure = tuple[str, str]
 """The kind and the message of an error."""
 
@@ -140,8 +151,8 @@ def parse_file(request: ParseRequest, lifeline: Lifeline, asker: int | None = No
     """Parse a file in a process of its own, and report; every failure is an error in the report.
 
     When this returns, or is interrupted by an exception, no process of the parse is left; `lifeline` ends them should
-    this process be killed. `asker` is a descriptor of the asker, which says nothing during the parse, but may hang up.
-    Raises NotWantedError then.
+    this process be killed. `asker` is a descriptor of the asker, which gets the questions of the file and answers them.
+    Raises NotWantedError when it hangs up.
     """
     started_at = time.monotonic()
     watched = _Watched(request, lifeline, asker)
@@ -166,6 +177,14 @@ class _Watched:
         """Why it was stopped."""
         self._status: int | None = None
         """As `os.waitpid` gives it; None while it runs."""
+        self._is_asking = False
+        """Whether the asker has a question of the process. Nothing else is read from its channel meanwhile."""
+        self._n_asked = 0
+        self._is_answered = False
+        """Whether the whole answer has come."""
+        self._unwritten = b""
+        """The part of an answer that the process has not read yet."""
+        self._poll = select.poll()
         self._have_all_ended = False
         self._started_at = time.monotonic()
         self._import_began_at: float | None = None
@@ -173,18 +192,19 @@ class _Watched:
         self._exit: int | None = None
         self._channel, channel_end = os.pipe()
         self._output_pipe, output_end = os.pipe()
+        answers_end, self._answers = os.pipe()
         self._pid = os.fork()
         if self._pid == 0:
-            run_dag_file(request, channel_end, output_end)
+            run_dag_file(request, channel_end, answers_end, output_end)
         lifeline.hold(self._pid)
-        os.close(channel_end)
-        os.close(output_end)
-        os.set_blocking(self._channel, False)
-        os.set_blocking(self._output_pipe, False)
+        for end in (channel_end, output_end, answers_end):
+            os.close(end)
+        for descriptor in (self._channel, self._output_pipe, self._answers):
+            os.set_blocking(descriptor, False)
 
     def watch(self) -> None:
         """Wait until the process ends, or must be stopped."""
-        poll = select.poll()
+        poll = self._poll
         poll.register(self._channel, select.POLLIN)
         poll.register(self._output_pipe, select.POLLIN)
         if self._asker is not None:
@@ -200,13 +220,69 @@ class _Watched:
                 return
             seconds_left = max(0.0, self._deadline()[0] - time.monotonic())
             for descriptor, _ in poll.poll(1000 * min(_LOOK_SECONDS, seconds_left)):
-                if descriptor == self._asker:
-                    _hear_no_more()  # that the asker has ended may come as a signal, too
-                    raise NotWantedError
-                if not self._read(descriptor):
-                    poll.unregister(descriptor)
+                self._serve(descriptor)
         self._drain()
         self._stopped = self._excess()
+
+    def _serve(self, descriptor: int) -> None:
+        """Read or write a descriptor that is ready. Raises NotWantedError when the asker has hung up."""
+        if descriptor == self._asker:
+            self._hear_asker()
+        elif descriptor == self._answers:
+            self._write_answer()
+        elif not self._read(descriptor):
+            self._poll.unregister(descriptor)
+        elif descriptor == self._channel:
+            self._ask()
+
+    def _ask(self) -> None:
+        """Pass a question of the process on, if it has asked one; the next ones wait for the answer."""
+        if self._is_asking or not self._transcript.questions:
+            return
+        question = self._transcript.questions.popleft()
+        self._is_asking = True
+        self._poll.unregister(self._channel)
+        self._n_asked += 1
+        problem = _NOBODY_TO_ASK if self._asker is None else _ASKS_TOO_MUCH if self._n_asked > MOST_QUESTIONS else ""
+        if self._asker is None or problem:
+            error = f"the {question.kind} {question.name!r}: {problem}"
+            self._take_answer(answer_line(Answered(question.number, error=error)))
+            return
+        try:
+            os.write(self._asker, QUESTION + msgspec.json.encode(question) + b"\n")
+        except OSError:
+            raise NotWantedError from None
+
+    def _hear_asker(self) -> None:
+        """Take a part of an answer. Raises NotWantedError when the asker has hung up."""
+        assert self._asker is not None
+        data = os.read(self._asker, _CHUNK)
+        if not data:
+            _hear_no_more()  # that the asker has ended may come as a signal, too
+            raise NotWantedError
+        self._take_answer(data)
+
+    def _take_answer(self, data: bytes) -> None:
+        """Write a part of an answer to the process; the last one ends its line."""
+        if not self._unwritten:
+            self._poll.register(self._answers, select.POLLOUT)
+        self._unwritten += data
+        self._is_answered = data.endswith(b"\n")
+
+    def _write_answer(self) -> None:
+        try:
+            self._unwritten = self._unwritten[os.write(self._answers, self._unwritten) :]
+        except BlockingIOError:
+            return
+        except BrokenPipeError:
+            self._unwritten = b""  # the process has closed it, or ends
+        if self._unwritten:
+            return
+        self._poll.unregister(self._answers)
+        if self._is_answered:
+            self._is_asking = self._is_answered = False
+            self._poll.register(self._channel, select.POLLIN)
+            self._ask()
 
     def _has_ended(self) -> bool:
         if hasattr(os, "waitid"):
@@ -290,7 +366,7 @@ class _Watched:
         status, self._have_all_ended = processes.end_tree(self._pid)
         self._status = self._status if status is None else status
         self._lifeline.release()
-        for descriptor in (self._channel, self._output_pipe, self._exit):
+        for descriptor in (self._channel, self._output_pipe, self._answers, self._exit):
             if descriptor is not None:
                 os.close(descriptor)
 
@@ -310,6 +386,7 @@ class _Watched:
             confinement=confined.enforced if confined else (),
             duration=round(duration, 6),
             airflow=found.airflow if found else "",
+            asked=tuple(AskedName("option", option) for option in found.options) if found else (),
         )
 
     def _errors(self) -> Iterator[FileError]:

@@ -299,18 +299,22 @@ def _namespaces(sources: Sequence[SourceRef], refs: dict[str, SourceRef]) -> dic
     return folders
 
 
-def install_version(code: CodeVersion, read_source: Callable[[str], str]) -> ModuleType:
+def install_version(
+    code: CodeVersion, read_source: Callable[[str], str], prepare: Callable[[], None] = lambda: None
+) -> ModuleType:
     """Import a version's DAG file, with exactly the version's sources, and return its module.
 
     Modules outside the version come from Python's usual places, and last from the DAG folder on disk. Call it
     once in a process. `__file__` of each module is the original path. For a whole archive, the module has the names of
-    all its DAG files, as `file.name`. `read_source` returns the text with a content hash.
+    all its DAG files, as `file.name`. `read_source` returns the text with a content hash. `prepare` is called before
+    the file's code runs.
     """
     local = LocalImports(Path(code.dags_folder))
     finder = VersionFinder(code, read_source, local)
     main = code.sources[0]
     local.install(main.path)
     sys.meta_path.insert(0, finder)
+    prepare()
     files = [ref for ref in code.sources if ref.module.startswith(DAG_MODULE_PREFIX)]
     modules = [import_file(finder.loader(ref)) for ref in files]
     return modules[0] if len(modules) == 1 else merged_module(main.path, modules)

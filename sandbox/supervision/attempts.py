@@ -84,7 +84,7 @@ class AttemptRecords:
             self._erase(dead)
 
     def create(self, launch: Launch) -> bool:
-        """Write down that a try is to start. Returns False when its token has been here before."""
+        """Record that a try is about to start. Returns False if its token is already recorded."""
         if _TOKEN.fullmatch(launch.token) is None:
             raise ValueError(f"not a token: {launch.token!r}")
         if launch.token in self._live:
@@ -97,7 +97,7 @@ class AttemptRecords:
         self._keep(ended.token, self._append(ended))
 
     def forget(self, tokens: Iterable[str]) -> None:
-        """Forget these tries. Where that cannot be written down, a later keeper tells of them again."""
+        """Forget these tries. If that cannot be recorded, a later keeper reports them again."""
         known = tuple(token for token in tokens if token in self._live)
         dead = self._drop(known)
         if not known or self._shrink():
@@ -157,7 +157,7 @@ class AttemptRecords:
         self._n_live_bytes += span.length
 
     def _drop(self, tokens: Iterable[str]) -> list[_Span]:
-        """Hold these tries for live no more, and return their lines."""
+        """Stop counting these tries as live, and return their lines."""
         dead = [span for token in tokens for span in self._live.pop(token, ())]
         self._n_live_bytes -= sum(span.length for span in dead)
         return dead

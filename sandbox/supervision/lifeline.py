@@ -1,17 +1,17 @@
 """Ties the processes of tries to their keeper: when the keeper dies, however it dies, the kernel kills them.
 
-PR_SET_PDEATHSIG does not do here, because a try's parent is its template, which may end before it. So the keeper holds
-the only writing end of a pipe. For each try the reading end is opened again, and the kernel is asked to signal the
-try's process group when something happens to it; the only thing that ever happens is the keeper's death. Processes that
-have left the try's group are found by their environment, which names the keeper, when the next keeper of the home
+PR_SET_PDEATHSIG does not work here, because a try's parent is its template, which may end before it. So the keeper
+holds the only writing end of a pipe. For each try the reading end is opened again, and the kernel is asked to signal
+the try's process group when something happens to it; the only thing that ever happens is the keeper's death. Processes
+that have left the try's group are found by their environment, which names the keeper, when the next keeper of the home
 starts.
 
 The keeper may also stand still: stopped (SIGSTOP), or hanging, while its scheduler's lease and the time for ending the
-tries (`sandbox.supervision.keeper`) run out. Another scheduler waits no longer for that. So the keeper shares a timer
-of the kernel with its plain zygote. With each renewal of the lease it sets the timer to the instant at which no try may
-be left, and off when the lease is over and it has sent SIGKILL to every remaining try. When the timer rings, the keeper
-has done neither, and the zygote kills it. The timer is one of CLOCK_BOOTTIME, so it rings also for a machine that was
-suspended meanwhile, as soon as that goes on.
+tries (`sandbox.supervision.keeper`) run out. Other schedulers do not wait longer for that. So the keeper shares a
+timer of the kernel with its plain zygote. With each renewal of the lease it sets the timer to the instant at which no
+try may be left, and off when the lease is over and it has sent SIGKILL to every remaining try. If the timer fires, the
+keeper has done neither, and the zygote kills it. The timer is one of CLOCK_BOOTTIME, so on a machine that was suspended
+meanwhile it fires as soon as the machine goes on.
 """
 
 import fcntl
@@ -50,7 +50,7 @@ def make_tie(reading_end: int) -> int:
 
 
 def hold(tie: int) -> None:
-    """Be killed, with the process group that this process leads, when the keeper is gone.
+    """Make the kernel kill this process, and the process group that it leads, when the keeper is gone.
 
     Without such signals (not Linux) this does nothing.
     """
@@ -91,13 +91,13 @@ def _kill_marked(mark: bytes) -> bool:
 
 
 class Alarm:
-    """The keeper's end of the timer. Where the kernel has no such timers (not Linux) it never rings."""
+    """The keeper's end of the timer. Where the kernel has no such timers (not Linux), it never fires."""
 
     def __init__(self) -> None:
         self.descriptor = kernel.make_timer() if sys.platform == "linux" else -1
 
     def set(self, when: float) -> None:
-        """Ring then, and not before: an instant of CLOCK_BOOTTIME, or 0 for never."""
+        """Set the instant at which it fires, of CLOCK_BOOTTIME, or 0 for never."""
         if self.descriptor >= 0:
             kernel.set_timer(self.descriptor, when)
 
@@ -110,7 +110,7 @@ class Watchdog:
         self._keeper = os.pidfd_open(keeper)
 
     def kill_late_keeper(self) -> bool:
-        """Give a keeper whose alarm rings a last chance, then kill it. Returns whether it was killed.
+        """Give a keeper whose alarm has fired a last chance, then kill it. Returns whether it was killed.
 
         Processes that have left the sessions of their tries are killed as well: the home's next keeper may start only
         long after.

@@ -8,124 +8,47 @@ look alike, and nothing that a try does to its logging can change that.
 
 import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote
 
 from asynsched.authoring.connection import CONNECTION_PREFIX, VARIABLE_PREFIX, Connection
-from asynsched.authoring.masking import MIN_SECRET_LENGTH, secrets_in_answer, sensitive_texts
 from asynsched.errors import AsynschedError
+from asynsched.protocol.secrets import FIELDS, MASK_SECRET, Secrets
 
-MASK = b"***"
-FIELDS = "fields"
-MASK_SECRET = "mask_secret"  # noqa: S105 - the name of a request
-"""A task's request to mask secrets that it has from elsewhere; the keeper answers it itself."""
-MAX_SECRETS = 2_000
-"""Spellings of secrets that a task may have masked: the keeper looks for each of them in every line."""
-
-
-class Secrets:
-    """The secrets known to one try, those that it has inherited first."""
-
-    def __init__(self, inherited: "Secrets | None" = None) -> None:
-        self.values: tuple[bytes, ...] = () if inherited is None else inherited.values
-        """The longest first: a secret may contain another."""
-
-    def __bool__(self) -> bool:
-        return bool(self.values)
-
-    @property
-    def longest(self) -> int:
-        """Length of the longest secret, in bytes."""
-        return len(self.values[0]) if self.values else 0
-
-    def learn(self, operation: str, arguments: dict[str, Any], value: Any) -> None:
-        """Learn the secrets in an answer to the try."""
-        found = set(self.values)
-        for text in _secret_texts(operation, arguments, value):
-            # Output is masked line by line, so a key of several lines is as many secrets.
-            for line in {*_spellings(text), *text.splitlines()}:
-                if len(line) >= MIN_SECRET_LENGTH:
-                    found.add(line.encode("utf-8", "replace"))
-        self.values = tuple(sorted(found, key=len, reverse=True))
-
-    def learn_told(self, arguments: dict[str, Any]) -> str:
-        """Learn the secrets that a task names. Returns why it learns none of them; empty if it learns them."""
-        before = self.values
-        self.learn(MASK_SECRET, arguments, None)
-        if len(self.values) <= MAX_SECRETS:
-            return ""
-        self.values = before
-        return f"{MASK_SECRET}: a task may have at most about {MAX_SECRETS // 4} secrets masked"
-
-    def learn_fields(self, kwargs: dict[str, Any]) -> None:
-        """Learn the secrets, by their names, in the arguments of a trigger or of the method of a resumed task."""
-        self.learn(FIELDS, {}, kwargs)
-
-    def mask_outcomes(self, arguments: dict[str, Any]) -> dict[str, Any]:
-        """Return a trigger host's outcomes, with secrets masked in reasons and tracebacks."""
-        outcomes = arguments.get("outcomes")
-        if not self.values or not isinstance(outcomes, list):
-            return arguments
-        return {**arguments, "outcomes": [self._masked_outcome(outcome) for outcome in outcomes]}
-
-    def _masked_outcome(self, outcome: Any) -> Any:
-        if not isinstance(outcome, dict):
-            return outcome
-        texts = {name: outcome[name] for name in ("detail", "traceback") if name in outcome}
-        return {**outcome, **{name: self._masked_texts(value) for name, value in texts.items()}}
-
-    def _masked_texts(self, value: Any) -> Any:
-        if isinstance(value, list):
-            return [self._masked_texts(item) for item in value]
-        return self.mask_text(value) if isinstance(value, str) else value
-
-    def mask(self, data: bytes) -> bytes:
-        """Return the data with every secret replaced."""
-        for value in self.values:
-            data = data.replace(value, MASK)
-        return data
-
-    def mask_text(self, text: str) -> str:
-        """Return a text with every secret replaced."""
-        return self.mask(text.encode("utf-8", "replace")).decode("utf-8", "replace") if self.values else text
+_BACKEND_ARGUMENTS = ("AIRFLOW__SECRETS__BACKEND_KWARG", "AIRFLOW__WORKERS__SECRETS_BACKEND_KWARG")
+"""Prefixes of the variables with the arguments of a secrets backend: of all arguments, or of a single one."""
 
 
 def environment_secrets(environ: Mapping[str, str]) -> Secrets:
-    """Return the secrets in `AIRFLOW_VAR_*` and `AIRFLOW_CONN_*`, which tries inherit."""
+    """Return the secrets in the environment that tries inherit: variables, connections, arguments of backends."""
     secrets = Secrets()
     for name, text in environ.items():
         if name.startswith(VARIABLE_PREFIX):
             secrets.learn("variable_get", {"key": name.removeprefix(VARIABLE_PREFIX)}, text)
         elif name.startswith(CONNECTION_PREFIX):
             secrets.learn("connection_get", {}, _connection_fields(text))
+        elif name.startswith(_BACKEND_ARGUMENTS):
+            secrets.learn(MASK_SECRET, {"secrets": [text]}, None)
+            secrets.learn(FIELDS, {}, _object(text))
     return secrets
+
+
+def _object(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        return None
 
 
 def _connection_fields(text: str) -> dict[str, Any]:
     try:
         return vars(Connection.from_text(text))
-    except (AsynschedError, ValueError, TypeError):
+    except (AsynschedError, ValueError, TypeError, RecursionError):
         # It cannot be read, so all of it counts as secret.
         return {"password": text}
-
-
-def _secret_texts(operation: str, arguments: dict[str, Any], value: Any) -> Iterator[str]:
-    if operation in (FIELDS, "trigger_work"):
-        yield from sensitive_texts(value)
-    elif operation == MASK_SECRET:
-        yield from sensitive_texts(arguments.get("secrets"), all_of_it=True)
-    else:
-        yield from secrets_in_answer(operation, arguments, value)
-
-
-def _spellings(text: str) -> set[str]:
-    """Return a secret as programs print it: as it is, in a URL, in Python's own spelling, and in JSON."""
-    in_json = {json.dumps(text), json.dumps(text, ensure_ascii=False)}
-    return {text, quote(text, safe=""), *(spelled[1:-1] for spelled in (repr(text), *in_json))}
 
 
 PRIVATE_FILE = 0o600

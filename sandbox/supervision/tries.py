@@ -19,15 +19,18 @@ from msgspec.structs import replace
 
 from asynsched.protocol.frames import MAX_FRAME_BYTES, UNDECODABLE, ProtocolError, encode_frame
 from asynsched.protocol.messages import Ended, FailureCause, Kill, Launch, RaisedException, Reply, Request, Started
+from asynsched.protocol.secrets import MASK_SECRET, Secrets
 from sandbox import processes
 from sandbox.processes import is_child, kill_strangers, reason_of
 from sandbox.supervision.attempts import AttemptRecords
 from sandbox.supervision.reactor import Pipe, Reactor, Timer, Wire
-from sandbox.supervision.task_log import MASK_SECRET, Secrets, TaskLog, environment_secrets
+from sandbox.supervision.task_log import TaskLog, environment_secrets
 from sandbox.supervision.template_pool import Loss, ReadyProcess, TemplatePool
 from sandbox.supervision.zygote_handle import Zygotes
 
 MAX_REASON_LENGTH = 1000
+MOST_RENDERED = 128 * 1024
+"""Characters of the JSON of rendered fields; a try keeps to less."""
 MAX_PIPE_BYTES = 1024 * 1024
 MAX_REQUESTS = 64
 """How many requests a try may have open; its own code makes one at a time."""
@@ -123,13 +126,14 @@ class SupervisedTry:
             self.output.close()
         self.log.close()
 
-    def settled(self, said: Ended) -> Ended:
+    def final_end(self, said: Ended) -> Ended:
         """Return the end of the try, from its report: the keeper's own reason takes precedence, and secrets are masked.
 
         A try that took too long may still have asked its retry policy.
         """
         said = believable(said)
         exception = self._masked(said.exception)
+        rendered = None if said.rendered_fields is None else masked_fields(said.rendered_fields, self.secrets)
         if self.ending is not None:
             return Ended(
                 self.token,
@@ -141,11 +145,14 @@ class SupervisedTry:
                 retry_delay=said.retry_delay,
                 cause=self.ending.cause,
                 exception=exception,
+                rendered_fields=rendered,
             )
         reason = self.secrets.mask_text(said.reason)[:MAX_REASON_LENGTH]
         # The keeper has not ended it. A SIGTERM from elsewhere is the only other cause that a try can know.
         cause: FailureCause = "machine" if said.cause == "machine" else "task"
-        ended = replace(said, token=self.token, reason=reason, exception=exception, cause=cause)
+        ended = replace(
+            said, token=self.token, reason=reason, exception=exception, cause=cause, rendered_fields=rendered
+        )
         try:
             encode_frame(ended)
         except ProtocolError as exc:
@@ -161,6 +168,12 @@ class SupervisedTry:
         return replace(raised, message=mask(raised.message), arguments=arguments)
 
 
+def masked_fields(fields: str, secrets: Secrets) -> str | None:
+    """Return the JSON of template fields with secrets masked; None if it is none then, as when a number is secret."""
+    masked = secrets.mask_text(fields)
+    return masked if _is_json(masked.encode()) else None
+
+
 def plausible(stamp: datetime, now: datetime) -> datetime:
     """Return an instant that a try has stamped, moved into the past, and into the years that databases have."""
     return min(max(stamp, now - LONGEST_WAIT), now)
@@ -172,9 +185,12 @@ def believable(said: Ended) -> Ended:
     started_at = None if said.started_at is None else plausible(said.started_at, now)
     if said.return_value and not _is_json(bytes(said.return_value)):
         return Ended(said.token, "failed", plausible(said.ended_at, now), started_at=started_at, reason=NO_JSON)
-    deferral = said.deferral
+    deferral, rendered = said.deferral, said.rendered_fields
+    if rendered is not None and not (len(rendered) <= MOST_RENDERED and _is_json(rendered.encode())):
+        rendered = None
     return replace(
         said,
+        rendered_fields=rendered,
         ended_at=plausible(said.ended_at, now),
         started_at=started_at,
         reschedule_at=None if said.reschedule_at is None else min(said.reschedule_at, now + LONGEST_WAIT),
@@ -394,7 +410,7 @@ class SupervisedTries:
             return
         if isinstance(message, Ended):
             supervised.drain_output()
-            self._finish(supervised, supervised.settled(message))
+            self._finish(supervised, supervised.final_end(message))
         elif isinstance(message, Request):
             self._asked(supervised, replace(message, token=supervised.token))
         elif supervised.started is None:

@@ -1,0 +1,116 @@
+"""Cluster policies: functions of `airflow_local_settings` that check or change every DAG, task and task instance.
+
+Source of the names, of where they are found and of how they are called: Apache Airflow 3.3.2, `airflow/policies.py`.
+"""
+
+from __future__ import annotations
+
+from asynsched.airflow.exceptions import AirflowClusterPolicySkipDag
+from asynsched.airflow.installation import LOCAL_SETTINGS
+from asynsched.errors import DagError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+    from asynsched.authoring.dag import DAG
+
+ENTRY_POINTS = "airflow.policy"
+PROJECT = "airflow.policy"
+NAMES = ("dag_policy", "task_policy", "task_instance_mutation_hook")
+
+
+class PolicyError(DagError):
+    """A policy refuses a DAG, or failed."""
+
+
+class Policies:
+    """The policies of this process, by name, in the order in which they apply: the file has the last word."""
+
+    def __init__(self) -> None:
+        self._functions: dict[str, list[tuple[str, Callable[..., Any]]]] = {name: [] for name in NAMES}
+
+    def __bool__(self) -> bool:
+        return any(self._functions.values())
+
+    def load(self, entry_points: str) -> None:
+        """Load the policies of packages (entry points `module:object`, separated by spaces), then the file's policies.
+
+        Raises PolicyError if one of them cannot be imported.
+        """
+        from asynsched.airflow.plugins_manager import _object_at
+
+        for value in entry_points.split():
+            try:
+                self._add(value, _object_at(value), only_marked=True)
+            except Exception as exc:
+                raise PolicyError(f"the policies of {value} cannot be loaded: {type(exc).__name__}: {exc}") from exc
+        try:
+            module = _object_at(LOCAL_SETTINGS)
+        except ModuleNotFoundError as exc:
+            if exc.name != LOCAL_SETTINGS:
+                raise _unusable(exc) from exc
+        except Exception as exc:
+            raise _unusable(exc) from exc
+        else:
+            self._add(str(getattr(module, "__file__", LOCAL_SETTINGS)), module, only_marked=False)
+
+    def _add(self, source: str, owner: Any, *, only_marked: bool) -> None:
+        public = getattr(owner, "__all__", NAMES)
+        for name in NAMES:
+            function = getattr(owner, name, None) if name in public else None
+            if callable(function) and (not only_marked or hasattr(function, f"{PROJECT}_impl")):
+                self._functions[name].append((source, function))
+
+    def admits(self, dag: DAG) -> bool:
+        """Apply the policies of DAGs and tasks; return False for a DAG that is to be left out without an error.
+
+        Raises PolicyError: A policy refuses the DAG, or fails. The message names the policy.
+        """
+        try:
+            self._call("dag_policy", f"DAG {dag.dag_id!r}", dag)
+            for task in dag.tasks:
+                self._call("task_policy", f"DAG {dag.dag_id!r}, task {task.task_id!r}", task)
+        except AirflowClusterPolicySkipDag:
+            return False
+        return True
+
+    def mutate(self, task_instance: Any, dag_run: Any) -> None:
+        """Apply the hook of task instances. An error of the hook is raised."""
+        for _, function in self._functions["task_instance_mutation_hook"]:
+            function(*(task_instance, dag_run)[: _n_parameters(function)])
+
+    def sources(self, name: str) -> list[str]:
+        """Return where the policies of a name come from."""
+        return [source for source, _ in self._functions[name]]
+
+    def _call(self, name: str, who: str, subject: Any) -> None:
+        from asynsched.airflow.exceptions import AirflowClusterPolicyViolation
+
+        for source, function in self._functions[name]:
+            try:
+                function(subject)
+            except AirflowClusterPolicySkipDag:
+                raise
+            except AirflowClusterPolicyViolation as exc:
+                raise PolicyError(f"{who}: the {name} of {source} refuses it: {exc}") from exc
+            except Exception as exc:
+                raise PolicyError(f"{who}: the {name} of {source} raised {type(exc).__name__}: {exc}") from exc
+
+
+def _unusable(exc: Exception) -> PolicyError:
+    return PolicyError(f"{LOCAL_SETTINGS} cannot be imported: {type(exc).__name__}: {exc}")
+
+
+def _n_parameters(function: Callable[..., Any]) -> int:
+    import inspect
+
+    return len(inspect.signature(function).parameters)
+
+
+def hookimpl(function: Callable[..., Any] | None = None, **options: Any) -> Any:
+    """Mark a policy of a package, as pluggy does; packages name their policies as entry points `airflow.policy`."""
+    from pluggy import HookimplMarker
+
+    return HookimplMarker(PROJECT)(function, **options)
