@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from asynsched.errors import DagError
+from asynsched.errors import DagError, NoEffectWarning
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -64,6 +64,30 @@ def where_made() -> Origin:
     while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith(package):
         frame = frame.f_back
     return Origin(frame.f_code, frame.f_lasti)
+
+
+def warn_of_no_effect(owner: str, arguments: tuple[str, ...]) -> None:
+    """Warn that arguments of Airflow have no effect here."""
+    warn_in_parses(NoEffectWarning(owner, arguments))
+
+
+def warn_in_parses(message: Warning) -> None:
+    """Warn, at the innermost running statement outside of this package."""
+    import warnings
+
+    where = where_made()
+    show_only_in_parses(type(message))
+    warnings.warn_explicit(message, type(message), where.filename, where.lineno)
+
+
+def show_only_in_parses(category: type[Warning]) -> None:
+    """Ignore warnings of a category, except in a parse: `dags errors --warnings` shows those.
+
+    A try that loads its DAG file would repeat them all in its log.
+    """
+    import warnings
+
+    warnings.filterwarnings("ignore", category=category, append=True)
 
 
 def enter(dag: DAG | None, group: TaskGroup | None = None) -> None:

@@ -58,12 +58,9 @@ REFUSED_OF_DAGS = {
 
 def warn(advice: str) -> None:
     """Warn, at the statement of the DAG file, of what it should change."""
-    import warnings
+    from asynsched.authoring.active import warn_in_parses
 
-    from asynsched.authoring.active import where_made
-
-    where = where_made()
-    warnings.warn_explicit(Airflow2Warning(advice), Airflow2Warning, where.filename, where.lineno)
+    warn_in_parses(Airflow2Warning(advice))
 
 
 def renewed_of_dag(owner: str, given: dict[str, Any]) -> dict[str, Any]:
@@ -110,6 +107,12 @@ def _renewed(
         warn(f"{old} is now {new}")
         found[new] = value
     return found
+
+
+def apply_defaults(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return the function unchanged: operators apply `default_args` themselves."""
+    warn("apply_defaults has no effect: operators apply default_args themselves; remove it")
+    return function
 
 
 def trigger_rule(given: Any) -> Any:

@@ -26,6 +26,10 @@ DAG_ARGUMENTS = frozenset({
 """The arguments of `DAG` that the decorators accept."""
 
 
+NO_INLETS = ("self", "context", "outlet_events")
+"""Parameters of the function that are no assets."""
+
+
 class AssetOperator(PythonOperator):
     """Calls a function that updates assets; `definition` is the single asset for the parameter `self`."""
 
@@ -47,6 +51,8 @@ class AssetOperator(PythonOperator):
             return default
         if name in ("context", "self"):
             return context if name == "context" else self.definition
+        if name == "outlet_events":
+            return context["outlet_events"]
         found = ask_or_none("asset_get", name=name)
         if found is None:
             raise AsynschedNotFoundException(f"there is no asset {name!r}")
@@ -100,7 +106,7 @@ class _DagMaker:
                 task_id=function.__name__,
                 python_callable=function,
                 definition=definition,
-                inlets=[AssetRef(name=parameter) for parameter in required if parameter not in ("self", "context")],
+                inlets=[AssetRef(name=parameter) for parameter in required if parameter not in NO_INLETS],
                 outlets=outlets,
             )
 
@@ -109,13 +115,14 @@ class asset(_DagMaker):  # noqa: N801 - Airflow's name, used as a decorator
     """Decorate a function that updates an asset: `@asset(schedule="@daily")`.
 
     The decorator makes a DAG with the function as its task, and returns the asset. The function's parameters are the
-    names of other assets, which become inlets; `self` is the asset itself, `context` the task's context.
+    names of other assets, which become inlets; `self` is the asset itself, `context` the task's context, and
+    `outlet_events` the descriptions of its events.
 
     Args:
         schedule: When the DAG runs.
         name: The name of the asset, and the default of `dag_id`; by default the function's name.
         uri: The asset's URI; by default its name.
-        watchers: Must be empty.
+        watchers: Triggers whose events update the asset.
         arguments: Arguments of the DAG, such as `dag_id`, `tags`, `params` and `description`.
     """
 

@@ -11,8 +11,10 @@ from asynsched.errors import DagError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
     from typing import Any
+
+    from asynsched.authoring.triggers.base import BaseEventTrigger
 
 MAX_NAME_LENGTH = 1500
 """The longest name, URI or group, in characters (Airflow's limit)."""
@@ -67,7 +69,8 @@ class Asset(_Leaf):
         uri: The asset's location, in any form; by default the name. Nothing is ever read from it.
         group: A word to group assets by.
         extra: JSON values that describe the asset.
-        watchers: Must be empty.
+        watchers: Triggers that run while an unpaused DAG waits for the asset; each of their events updates it.
+        access_control: Accepted for Airflow's files. There are no teams, so it has no effect.
 
     Raises:
         TypeError: Neither name nor uri is given.
@@ -80,16 +83,24 @@ class Asset(_Leaf):
         *,
         group: str = "asset",
         extra: Mapping[str, Any] | None = None,
-        watchers: Any = None,
+        watchers: Iterable[AssetWatcher] | None = None,
+        access_control: Any = None,
     ) -> None:
         if name is None and uri is None:
             raise TypeError("Asset() needs a name or a uri")
-        if watchers:
-            raise DagError(f"asset {name or str(uri)!r}: watchers are not available in asynsched")
         self.name = _checked_name(str(uri) if name is None else name)
         self.uri = sanitized_uri(self.name if uri is None else uri)
         self.group = check_text("group of an asset", group)
         self.extra = checked_extra(f"asset {self.name!r}", extra)
+        self.watchers = list(watchers or ())
+        for watcher in self.watchers:
+            if not isinstance(watcher, AssetWatcher):
+                raise DagError(f"asset {self.name!r}: watchers is a list of AssetWatcher, not of {watcher!r:.100}")
+        self.access_control = access_control
+        if access_control is not None:
+            from asynsched.authoring.active import warn_of_no_effect
+
+            warn_of_no_effect(f"asset {self.name!r}", ("access_control",))
 
     @staticmethod
     def ref(*, name: str = "", uri: str = "") -> AssetRef:
@@ -108,6 +119,32 @@ class Asset(_Leaf):
     def as_expression(self) -> dict[str, Any]:
         form: dict[str, Any] = {"uri": self.uri, "name": self.name, "group": self.group}
         return {"asset": {**form, "extra": self.extra} if self.extra else form}
+
+
+class AssetWatcher:
+    """A trigger that updates an asset with each of its events: `Asset("x", watchers=[AssetWatcher(…)])`.
+
+    Args:
+        name: Names the watcher for people.
+        trigger: Runs while an unpaused DAG waits for the asset, and is started again when it ends or fails.
+
+    Raises:
+        DagError: The trigger is not a BaseEventTrigger.
+    """
+
+    def __init__(self, name: str, trigger: BaseEventTrigger) -> None:
+        from asynsched.authoring.triggers.base import BaseEventTrigger
+
+        self.name = check_text("name of an asset watcher", name)
+        if not isinstance(trigger, BaseEventTrigger):
+            raise DagError(
+                f"the trigger of the asset watcher {name!r} must be a BaseEventTrigger, which may fire more than once,"
+                f" not a {type(trigger).__name__}"
+            )
+        self.trigger = trigger
+
+    def __repr__(self) -> str:
+        return f"AssetWatcher(name={self.name!r}, trigger={self.trigger!r})"
 
 
 class AssetRef(_Leaf):

@@ -6,16 +6,29 @@ import os
 
 from asynsched.authoring.exceptions import AsynschedException, AsynschedNotFoundException
 from asynsched.authoring.params import NOTSET
-from asynsched.authoring.supervisor import SupervisorNotFound, ask, ask_or_none, current_supervisor
+from asynsched.authoring.supervisor import (
+    SupervisorError,
+    SupervisorNotFound,
+    ask,
+    ask_or_none,
+    current_supervisor,
+    runs_tasks,
+)
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import logging
-    from typing import Any
+    from collections.abc import Callable
+    from typing import Any, Protocol
+else:
+    # `typing` is not worth its import to every DAG file.
+    Protocol = object
 
 CONNECTION_PREFIX = "AIRFLOW_CONN_"
 VARIABLE_PREFIX = "AIRFLOW_VAR_"
 """Of environment variables with a connection or a variable."""
+_BACKENDS = ("AIRFLOW__WORKERS__SECRETS_BACKEND", "AIRFLOW__SECRETS__BACKEND")
+"""Environment variables that name the class of a secrets backend."""
 EXTRA_KEY = "__extra__"
 MAX_PORT = 65535
 FIELDS = ("conn_type", "description", "host", "schema", "login", "password", "port", "extra")
@@ -75,9 +88,16 @@ class Connection:
     def get(cls, conn_id: str) -> Connection:
         """Return a connection: from the environment variable `AIRFLOW_CONN_<conn_id>` (a URI or JSON), or as stored.
 
-        Raises AsynschedNotFoundException if the connection does not exist, and SupervisorError if a DAG file is being
-        parsed, and the connection is not in the environment.
+        A secrets backend, if one is configured, is asked first.
+
+        Raises AsynschedNotFoundException if the connection does not exist, and SupervisorError if the scheduler cannot
+        answer, or a DAG file is being parsed and the setting `parse.connections` does not allow the connection.
+        Raises AsynschedException if the conn_id is no text.
         """
+        _check_name("a conn_id", conn_id)
+        backend = _secrets_backend()
+        if backend is not None and (of_backend := backend.connection_of_backend(conn_id)) is not None:
+            return of_backend
         text = os.environ.get(CONNECTION_PREFIX + conn_id.upper())
         if text is not None:
             return cls.from_text(text, conn_id)
@@ -85,6 +105,13 @@ class Connection:
         if found is None:
             raise AsynschedNotFoundException(f"there is no connection {conn_id!r}")
         return cls(conn_id, **{field: found.get(field) for field in FIELDS})
+
+    @classmethod
+    async def async_get(cls, conn_id: str) -> Connection:
+        """Do as `get`, in a thread: for coroutines."""
+        import asyncio
+
+        return await asyncio.to_thread(cls.get, conn_id)
 
     @classmethod
     def from_text(cls, text: str, conn_id: str = "") -> Connection:
@@ -124,6 +151,35 @@ class Connection:
         except ValueError:
             return {}
         return value if isinstance(value, dict) else {}
+
+    def get_extra_dejson(self) -> dict[str, Any]:
+        """Return `extra_dejson`."""
+        return self.extra_dejson
+
+    async def aextra_dejson(self) -> dict[str, Any]:
+        """Return `extra_dejson`."""
+        return self.extra_dejson
+
+    def get_hook(self, *, hook_params: dict[str, Any] | None = None) -> Any:
+        """Return the hook of an installed provider for this type of connection.
+
+        Args:
+            hook_params: Further arguments of the hook.
+
+        Raises:
+            AsynschedException: No installed provider has a hook for the type.
+        """
+        from asynsched.authoring.class_paths import imported
+        from asynsched.authoring.providers import hook_paths
+
+        path, _ = hook_paths().get(self.conn_type or "", ("", ""))
+        if not path:
+            raise AsynschedException(
+                f"connection {self.conn_id!r}: no installed provider has a hook for connections of type"
+                f" {self.conn_type!r}; `asynsched providers list` shows the types"
+            )
+        hook_class = imported(path)
+        return hook_class(**{hook_class.conn_name_attr: self.conn_id}, **(hook_params or {}))
 
     def get_uri(self) -> str:
         """Return the connection as a URI.
@@ -225,11 +281,46 @@ def _port(port: int | str | None) -> int | None:
     return number
 
 
+def _check_name(what: str, name: object) -> None:
+    if not isinstance(name, str):
+        raise AsynschedException(f"{what} must be a text, not {name!r}")
+
+
+class SecretsBackend(Protocol):
+    """Asks the store of connections and variables that a user has configured; each answer is None if it has none."""
+
+    def connection_of_backend(self, conn_id: str) -> Connection | None:
+        """Return a connection."""
+
+    def variable_of_backend(self, key: str) -> str | None:
+        """Return the value of a variable."""
+
+
+_load_backend: Callable[[], SecretsBackend] | None = None
+
+
+def set_secrets_backend(load: Callable[[], SecretsBackend]) -> None:
+    """Set what this process loads to ask a secrets backend, once a connection or a variable needs one."""
+    global _load_backend
+    _load_backend = load
+
+
+def _secrets_backend() -> SecretsBackend | None:
+    """Return the secrets backend to ask; None if none is configured.
+
+    The top level of a DAG file gets none of its values, because a parse cannot, and tasks have to see the same DAG.
+    """
+    if _load_backend is None or not runs_tasks() or not any(map(os.environ.get, _BACKENDS)):
+        return None
+    return _load_backend()
+
+
 class Variable:
     """A named string or JSON value that the scheduler stores.
 
-    As in Airflow, the environment variable `AIRFLOW_VAR_<key>` overrides the stored value, and can also be read while a
-    DAG file is parsed. Stored values are available only to tasks: a DAG file that is parsed sees the default.
+    As in Airflow, a secrets backend and the environment variable `AIRFLOW_VAR_<key>` override the stored value. A DAG
+    file can read a stored value at its top level, too, if the setting `parse.variables` allows that; a new value parses
+    it again.
     """
 
     def __init__(self, key: str, value: Any = None, description: str | None = None) -> None:
@@ -238,27 +329,46 @@ class Variable:
         self.description = description
 
     @classmethod
-    def get(cls, key: str, default: Any = NOTSET, deserialize_json: bool = False) -> Any:
+    def get(cls, key: str, default: Any = NOTSET, deserialize_json: bool = False, *, default_var: Any = NOTSET) -> Any:
         """Return the value of a variable.
 
         Args:
-            default: The result if the variable does not exist; also while a DAG file is parsed, even if it exists.
+            default: The result if the variable does not exist.
             deserialize_json: Parse the value as JSON.
+            default_var: The name that Airflow 2 has for `default`.
 
         Raises:
             AsynschedNotFoundException: The variable does not exist, and there is no default.
-            SupervisorError: A DAG file is being parsed, and there is no default; or the scheduler cannot answer.
+            SupervisorError: The scheduler cannot answer, or a parse may not read it; or nothing can be asked, as in a
+                program that imports a DAG file, and there is no default.
+            AsynschedException: The key is no text.
         """
-        value = os.environ.get(VARIABLE_PREFIX + key.upper())
+        _check_name("the key of a variable", key)
+        if default_var is not NOTSET:
+            from asynsched.authoring.airflow_2 import warn
+
+            warn("default_var of Variable.get is now default")
+            default = default_var
+        backend = _secrets_backend()
+        value = None if backend is None else backend.variable_of_backend(key)
         if value is None:
-            if default is not NOTSET and current_supervisor() is None:
-                return default
+            value = os.environ.get(VARIABLE_PREFIX + key.upper())
+        if value is None:
+            if current_supervisor() is None:
+                if default is not NOTSET:
+                    return default
+                raise SupervisorError(
+                    f"the variable {key!r} cannot be asked for in this program: set the environment variable"
+                    f" {VARIABLE_PREFIX}{key.upper()}, or give a default (`Variable.get({key!r}, default=…)`)"
+                )
             try:
                 value = ask("variable_get", key=key)
             except SupervisorNotFound:
                 if default is not NOTSET:
                     return default
-                raise AsynschedNotFoundException(f"there is no variable {key!r}") from None
+                raise AsynschedNotFoundException(
+                    f"there is no variable {key!r}: set it (`asynsched variables set {key} VALUE`), or give a default"
+                ) from None
         if deserialize_json:
             import json
 
@@ -283,6 +393,28 @@ class Variable:
         ask("variable_set", key=key, value=str(value), description=description)
 
     @classmethod
+    def setdefault(cls, key: str, default: Any, description: str | None = None, deserialize_json: bool = False) -> Any:
+        """Return the value of a variable; store `default` and return it if the variable does not exist.
+
+        Args:
+            deserialize_json: Parse a stored value, and store the default, as JSON.
+
+        Raises:
+            ValueError: The variable does not exist, and the default is None.
+            SupervisorError: A DAG file is being parsed, and the variable does not exist.
+
+        Source:
+            `airflow.models.Variable.setdefault`; Airflow's SDK does not have it.
+        """
+        value = cls.get(key, default=None, deserialize_json=deserialize_json)
+        if value is not None:
+            return value
+        if default is None:
+            raise ValueError("Default Value must be set")
+        cls.set(key, default, description=description, serialize_json=deserialize_json)
+        return default
+
+    @classmethod
     def delete(cls, key: str) -> None:
         """Delete a variable. Raises SupervisorError if a DAG file is being parsed."""
         ask("variable_delete", key=key)
@@ -294,7 +426,11 @@ class Variable:
 class BaseHook:
     """Access to an external system through a connection."""
 
+    _logger_name: str | None = None
+    """For subclasses that do not call `__init__`, as some of the providers."""
+
     def __init__(self, logger_name: str | None = None) -> None:
+        super().__init__()
         self._logger_name = logger_name
 
     @property
@@ -309,6 +445,23 @@ class BaseHook:
     def get_connection(cls, conn_id: str) -> Connection:
         """Return a connection. Raises AsynschedNotFoundException if it does not exist."""
         return Connection.get(conn_id)
+
+    @classmethod
+    async def aget_connection(cls, conn_id: str) -> Connection:
+        """Do as `get_connection`, in a thread: for coroutines."""
+        import asyncio
+
+        return await asyncio.to_thread(cls.get_connection, conn_id)
+
+    @classmethod
+    def get_hook(cls, conn_id: str, hook_params: dict[str, Any] | None = None) -> Any:
+        """Return the hook of an installed provider for a connection. Raises the errors of `Connection.get_hook`."""
+        return cls.get_connection(conn_id).get_hook(hook_params=hook_params)
+
+    @classmethod
+    async def aget_hook(cls, conn_id: str, hook_params: dict[str, Any] | None = None) -> Any:
+        """Do as `get_hook`: for coroutines."""
+        return (await cls.aget_connection(conn_id)).get_hook(hook_params=hook_params)
 
     def get_conn(self) -> Any:
         """Return a client of the system. Subclasses implement this."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 
-from asynsched.authoring import active, airflow_2
+from asynsched.authoring import active, airflow_2, defaults
 from asynsched.authoring.active import where_made
 from asynsched.authoring.exceptions import DuplicateTaskIdFound, TaskNotFound
 from asynsched.authoring.node import check_key, topological_order
@@ -176,7 +176,7 @@ class DAG(DagArguments):
         self.used_ids: set[str] = set()
         self._origin = where_made()
         self.fileloc = self._origin.filename
-        super().__init__(dag_id, **airflow_2.renewed_of_dag(f"DAG {dag_id!r}", arguments))
+        super().__init__(dag_id, **{**defaults.of_dags, **airflow_2.renewed_of_dag(f"DAG {dag_id!r}", arguments)})
         self.task_group = TaskGroup(None, dag=self)
         self._timetable: Timetable | None = None
         self._check_schedule()
@@ -221,7 +221,7 @@ class DAG(DagArguments):
             from asynsched.timetables import timetable_from_schedule
 
             try:
-                self._timetable = timetable_from_schedule(self.schedule, self.timezone)
+                self._timetable = timetable_from_schedule(self.schedule, self.timezone, **defaults.of_schedules)
             except DagError as exc:
                 raise type(exc)(f"{self._who}: {exc}") from exc
         return self._timetable

@@ -7,14 +7,17 @@ from __future__ import annotations
 
 import datetime as dt
 
+from asynsched.authoring.exceptions import AsynschedException
 from asynsched.authoring.operators.arguments import LONGEST_LENGTH, as_list
 from asynsched.authoring.running.templating import Templater
+from asynsched.authoring.supervisor import ask
 from asynsched.errors import DagError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Mapping
-    from typing import Any, Self
+    import logging
+    from collections.abc import Callable, Collection, Generator, Mapping
+    from typing import Any, ClassVar, NoReturn, Self
 
     from asynsched.authoring.running.context import Context
 
@@ -36,6 +39,13 @@ class BaseNotifier(Templater):
 
     def __init__(self, *, context: Mapping[str, Any] | None = None) -> None:
         self.context = context
+
+    @property
+    def log(self) -> logging.Logger:
+        """The notifier's logger."""
+        import logging
+
+        return logging.getLogger(f"asynsched.notifier.{type(self).__qualname__}")
 
     def notify(self, context: Context) -> None:
         """Send the notification. Subclasses implement this."""
@@ -164,10 +174,81 @@ class AsyncCallback(Callback):
 
 
 DEFAULT_MAX_RUNS = 10
+OWN = "own"
+"""The kind of a user's reference."""
+_GIVEN = ("dag_id", "run_id", "dag_run")
+"""What `_evaluate_with` can be given."""
 
 
-class Reference:
-    """The moment from which a deadline's interval counts; made by `DeadlineReference`.
+class BaseDeadlineReference:
+    """The moment from which a deadline's interval counts. For your own, subclass this, below `@deadline_reference`.
+
+    A subclass implements `_evaluate_with`, which runs once for each new run, in a process as that of a callback.
+
+    Attributes:
+        required_kwargs: What `_evaluate_with` gets beside the session: any of `dag_id`, `run_id` and `dag_run`.
+    """
+
+    required_kwargs: ClassVar[Collection[str]] = frozenset()
+    kind = OWN
+    at: dt.datetime | None = None
+    max_runs = 0
+    min_runs = 0
+
+    @property
+    def reference_name(self) -> str:
+        """The name of the class."""
+        return type(self).__name__
+
+    def serialize_reference(self) -> dict[str, Any]:
+        """Return the fields that distinguish this instance from others of its class."""
+        return {"reference_type": self.reference_name}
+
+    @classmethod
+    def deserialize_reference(cls, reference_data: dict[str, Any]) -> BaseDeadlineReference:
+        """Return the reference that `serialize_reference` has described."""
+        del reference_data
+        return cls()
+
+    def _evaluate_with(self, *, session: Any, **kwargs: Any) -> dt.datetime | None:
+        """Return the moment for a run; None for a run without a deadline. Subclasses implement this.
+
+        Args:
+            session: Stands for a session of Airflow's database; any use of it is an error.
+        """
+        raise NotImplementedError(f"{self.reference_name} has no _evaluate_with()")
+
+    def evaluate(self, run: Any) -> dt.datetime | None:
+        """Return the moment for a DagRun. Raises DagError for an answer that is none, and the class's errors."""
+        unknown = sorted(set(self.required_kwargs) - set(_GIVEN))
+        if unknown:
+            raise DagError(
+                f"{self.reference_name}.required_kwargs: {', '.join(unknown)} is none of {', '.join(_GIVEN)}"
+            )
+        given = {"dag_id": run.dag_id, "run_id": run.run_id, "dag_run": run}
+        found = self._evaluate_with(session=_NoSession(), **{name: given[name] for name in self.required_kwargs})
+        if found is not None and not (isinstance(found, dt.datetime) and found.tzinfo):
+            raise DagError(f"{self.reference_name}._evaluate_with must return an aware datetime or None, not {found!r}")
+        return found
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, BaseDeadlineReference):
+            return NotImplemented
+        return self.serialize_reference() == other.serialize_reference()
+
+    def __hash__(self) -> int:
+        return hash(repr(self.serialize_reference()))
+
+
+class _NoSession:
+    def __getattr__(self, name: str) -> NoReturn:
+        raise AsynschedException(
+            f"session.{name}: user code has no access to the database; `required_kwargs = {{'dag_run'}}` gives the run"
+        )
+
+
+class Reference(BaseDeadlineReference):
+    """A moment that the scheduler knows; made by `DeadlineReference`.
 
     Attributes:
         kind: `dagrun_logical_date`, `dagrun_queued_at`, `fixed_datetime` or `average_runtime`.
@@ -176,13 +257,14 @@ class Reference:
         min_runs: The number of runs below which there is no deadline.
     """
 
-    __slots__ = ("at", "kind", "max_runs", "min_runs")
-
     def __init__(self, kind: str, at: dt.datetime | None = None, max_runs: int = 0, min_runs: int = 0) -> None:
         self.kind = kind
         self.at = at
         self.max_runs = max_runs
         self.min_runs = min_runs
+
+    def serialize_reference(self) -> dict[str, Any]:
+        return {"reference_type": self.kind, **vars(self)}
 
 
 class DeadlineReference:
@@ -194,7 +276,17 @@ class DeadlineReference:
         FIXED_DATETIME: `FIXED_DATETIME(datetime)`: the same moment for all runs.
         AVERAGE_RUNTIME: `AVERAGE_RUNTIME(max_runs=10, min_runs=None)`: the time at which the run would end if it took
             as long as the recent runs on average.
+        TYPES: When a reference of your own is evaluated, for `@deadline_reference`. As in Airflow, either is when the
+            run is created.
+
+    A class below `@deadline_reference` becomes an attribute of this class, by its name.
     """
+
+    class TYPES:
+        """When references of your own are evaluated."""
+
+        DAGRUN_CREATED = "dagrun_created"
+        DAGRUN_QUEUED = "dagrun_queued"
 
     DAGRUN_LOGICAL_DATE = Reference("dagrun_logical_date")
     DAGRUN_QUEUED_AT = Reference("dagrun_queued_at")
@@ -221,34 +313,126 @@ class DeadlineReference:
                 raise DagError(f"DeadlineReference.AVERAGE_RUNTIME: {name} must be at least 1, not {value!r}")
         return Reference("average_runtime", max_runs=max_runs, min_runs=min_runs)
 
+    @classmethod
+    def register_custom_reference(
+        cls, reference_class: type[BaseDeadlineReference], deadline_reference_type: str | None = None
+    ) -> type[BaseDeadlineReference]:
+        """Make an instance of a class available as the attribute of its name. Returns the class.
+
+        Raises:
+            DagError: It is no subclass of BaseDeadlineReference, or needs arguments; the type is none of TYPES.
+        """
+        if not (isinstance(reference_class, type) and issubclass(reference_class, BaseDeadlineReference)):
+            raise DagError(f"deadline_reference: {reference_class!r} is no subclass of BaseDeadlineReference")
+        if deadline_reference_type not in (None, cls.TYPES.DAGRUN_CREATED, cls.TYPES.DAGRUN_QUEUED):
+            raise DagError(
+                "deadline_reference: the type must be a member of DeadlineReference.TYPES,"
+                f" not {deadline_reference_type!r}"
+            )
+        try:
+            instance = reference_class()
+        except TypeError as exc:
+            raise DagError(
+                f"deadline_reference: {reference_class.__name__}() fails ({exc}); give each of its arguments a default"
+            ) from exc
+        setattr(cls, reference_class.__name__, instance)
+        return reference_class
+
+
+def deadline_reference(deadline_reference_type: Any = None) -> Any:
+    """Decorate a subclass of BaseDeadlineReference, with or without parentheses: it is a member of DeadlineReference.
+
+    Args:
+        deadline_reference_type: A member of `DeadlineReference.TYPES`.
+
+    Raises:
+        DagError: As `DeadlineReference.register_custom_reference`.
+    """
+    if isinstance(deadline_reference_type, type):
+        return DeadlineReference.register_custom_reference(deadline_reference_type)
+    return lambda decorated: DeadlineReference.register_custom_reference(decorated, deadline_reference_type)
+
+
+class VariableInterval:
+    """An interval of as many seconds as a variable says when the run is created.
+
+    Args:
+        key: Of the variable, whose value is a whole number.
+    """
+
+    def __init__(self, key: str) -> None:
+        if not isinstance(key, str) or not key:
+            raise DagError(f"VariableInterval needs the key of a variable, not {key!r}")
+        self.key = key
+
+    def resolve(self) -> dt.timedelta:
+        """Return the interval. Raises DagError if the variable is no whole number or too large, and as Variable.get."""
+        from asynsched.authoring.connection import Variable
+
+        value = Variable.get(self.key)
+        try:
+            found = dt.timedelta(seconds=int(value))
+        except (ValueError, TypeError, OverflowError):
+            raise DagError(f"VariableInterval: the variable {self.key!r} must be a number of seconds") from None
+        return _checked_interval(found)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, VariableInterval) and self.key == other.key
+
+    def __hash__(self) -> int:
+        return hash(self.key)
+
+
+def _checked_interval(interval: dt.timedelta) -> dt.timedelta:
+    if abs(interval) > LONGEST_LENGTH:
+        raise DagError(f"DeadlineAlert: interval must be at most 100 years, but is {interval}")
+    return interval
+
 
 class DeadlineAlert:
     """A deadline for each run of a DAG: `interval` after `reference`. A run that has not succeeded by then misses it.
 
     Args:
-        reference: A member of DeadlineReference.
-        interval: The time after the reference; may be negative.
+        reference: A member of DeadlineReference, or a BaseDeadlineReference of your own.
+        interval: The time after the reference; may be negative. A VariableInterval is read when the run is created.
         callback: Called once for each run that misses the deadline.
     """
 
     def __init__(
-        self, reference: Reference, interval: dt.timedelta, callback: Callback, name: str | None = None
+        self,
+        reference: BaseDeadlineReference,
+        interval: dt.timedelta | VariableInterval,
+        callback: Callback,
+        name: str | None = None,
     ) -> None:
-        if not isinstance(reference, Reference):
+        if not isinstance(reference, BaseDeadlineReference):
             raise DagError(
                 "DeadlineAlert: reference must be a member of DeadlineReference, such as DAGRUN_QUEUED_AT,"
                 f" not {reference!r}"
             )
-        if not isinstance(interval, dt.timedelta):
-            raise DagError(f"DeadlineAlert: interval must be a timedelta, not {interval!r}")
-        if abs(interval) > LONGEST_LENGTH:
-            raise DagError(f"DeadlineAlert: interval must be at most 100 years, but is {interval}")
+        if not isinstance(interval, (dt.timedelta, VariableInterval)):
+            raise DagError(f"DeadlineAlert: interval must be a timedelta or a VariableInterval, not {interval!r}")
+        if isinstance(interval, dt.timedelta):
+            _checked_interval(interval)
         if not isinstance(callback, Callback):
             raise DagError(f"DeadlineAlert: callback must be a SyncCallback or an AsyncCallback, not {callback!r}")
         self.reference = reference
         self.interval = interval
         self.callback = callback
         self.name = name
+
+    def place(self, number: int, run: Any) -> None:
+        """Tell the scheduler when this deadline of a run is due; not if the reference finds no moment.
+
+        Args:
+            number: The deadline's place among those of its DAG.
+            run: The DagRun.
+        """
+        interval = self.interval.resolve() if isinstance(self.interval, VariableInterval) else self.interval
+        at = self.reference.evaluate(run) if self.reference.kind == OWN else None
+        if at is not None or self.reference.kind != OWN:
+            moment = None if at is None else at.isoformat()
+            ask("deadline_place", number=number, at=moment, interval=interval.total_seconds())
 
 
 def deadline_alerts(who: str, given: Any) -> list[DeadlineAlert]:

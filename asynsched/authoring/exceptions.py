@@ -23,6 +23,7 @@ from asynsched.errors import AsynschedError, DagError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from datetime import datetime, timedelta
     from typing import Any
 
@@ -94,6 +95,21 @@ class TaskDeferred(BaseException):
         self.method_name = method_name
         self.kwargs = kwargs
         self.timeout = timeout
+
+
+class DownstreamTasksSkipped(AsynschedException):
+    """Raised by a task that skips others of its run; the task itself succeeds.
+
+    Args:
+        tasks: The task_ids; each may be in a pair with the map index -1, as in Airflow.
+    """
+
+    def __init__(self, *, tasks: Sequence[str | tuple[str, int]]) -> None:
+        super().__init__()
+        self.tasks = tasks
+
+    def __str__(self) -> str:
+        return f"skips {self.tasks}"
 
 
 class AsynschedTaskTimeout(BaseException):

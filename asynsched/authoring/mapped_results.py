@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from itertools import islice
 
 from asynsched.authoring.supervisor import ask
-from asynsched.authoring.transport import from_transport
+from asynsched.authoring.xcom import read_xcom
 from asynsched.authoring.xcom_arg import XCOM_RETURN_KEY, ResultArg
 from asynsched.errors import DagError
 
@@ -143,6 +143,7 @@ class LazyXComSequence(MappableSequence):
     """
 
     def __init__(self, task_id: str, key: str, map_indexes: tuple[int, int] | None = None) -> None:
+        self._key = key
         self._of = {"task_id": task_id, "key": key, "map_indexes": None if map_indexes is None else list(map_indexes)}
         self._length: int | None = None
 
@@ -155,7 +156,7 @@ class LazyXComSequence(MappableSequence):
         found = ask("xcom_values", **self._of, offset=index, limit=1) if index >= 0 else ()
         if not found:
             raise IndexError(f"the task {self._of['task_id']!r} has no result number {index}")
-        return from_transport(found[0])
+        return read_xcom(found[0], self._key)
 
     def __getitem__(self, index: Any) -> Any:
         if isinstance(index, slice):
@@ -168,7 +169,7 @@ class LazyXComSequence(MappableSequence):
 
     def _from(self, offset: int) -> Iterator[Any]:
         while found := ask("xcom_values", **self._of, offset=offset, limit=None):
-            yield from map(from_transport, found)
+            yield from (read_xcom(stored, self._key) for stored in found)
             offset += len(found)
 
 

@@ -18,7 +18,7 @@ from asynsched.authoring.operators.arguments import (
     task_owner,
 )
 from asynsched.authoring.operators.base import BaseOperator
-from asynsched.authoring.params import resolve_params
+from asynsched.authoring.params import params_of_run, resolve_params
 from asynsched.authoring.running.context import CONTEXT_KEYS
 from asynsched.authoring.xcom_arg import ResolveMixin, ResultArg, group_values, mapped_groups
 from asynsched.errors import DagError
@@ -305,6 +305,8 @@ class MappedOperator(BaseOperator):
         self.is_branch, self.is_short_circuit = operator_class.is_branch, operator_class.is_short_circuit
         self.is_sensor = operator_class.is_sensor
         self.template_fields = operator_class.template_fields
+        if not isinstance(operator_class.operator_extra_links, property):
+            self.operator_extra_links = operator_class.operator_extra_links
         super().__init__(**kwargs)
         groups = mapped_groups(self)
         if groups:
@@ -349,7 +351,9 @@ class MappedOperator(BaseOperator):
         context.update(task=task, inlets=task.inlets, outlets=task.outlets)
         if "params" in values and not self.op_kwargs_expand:
             run = context["dag_run"]
-            context["params"] = resolve_params(self.dag.params, task.params, run.conf, owner=f"run {run.run_id!r}")
+            context["params"] = resolve_params(
+                self.dag.params, params_of_run(task), run.conf, owner=f"run {run.run_id!r}"
+            )
         return task
 
     def _arguments(self, values: Mapping[str, Any]) -> dict[str, Any]:

@@ -109,14 +109,16 @@ def _texts_to_mask(secret: Any, name: str | None) -> Iterator[str]:
 
 def sensitive_texts(value: Any, *, all_of_it: bool = False) -> Iterator[str]:
     """Yield the texts in a structure of dicts and lists that their names make secrets; with `all_of_it` all texts."""
-    if isinstance(value, str) and all_of_it:
-        yield value
-    elif isinstance(value, dict):
-        for name, item in value.items():
-            yield from sensitive_texts(item, all_of_it=all_of_it or is_sensitive(str(name)))
-    elif isinstance(value, list):
-        for item in value:
-            yield from sensitive_texts(item, all_of_it=all_of_it)
+    # Not recursive: a task may send a value that is nested as deeply as the keeper can decode it.
+    todo = [(value, all_of_it)]
+    while todo:
+        one, is_secret = todo.pop()
+        if isinstance(one, dict):
+            todo += [(item, is_secret or is_sensitive(str(name))) for name, item in one.items()]
+        elif isinstance(one, list):
+            todo += [(item, is_secret) for item in one]
+        elif isinstance(one, str) and is_secret:
+            yield one
 
 
 def learn_answer(operation: str, arguments: Mapping[str, Any], value: Any) -> None:
@@ -126,6 +128,14 @@ def learn_answer(operation: str, arguments: Mapping[str, Any], value: Any) -> No
 
 def secrets_in_answer(operation: str, arguments: Mapping[str, Any], value: Any) -> Iterator[str]:
     """Yield the secrets in the answer to a question for a variable or a connection."""
+    try:
+        yield from list(_secrets_in_answer(operation, arguments, value))
+    except RecursionError:
+        # Nested too deeply to search it, perhaps on purpose: all of it is secret.
+        yield from (text for text in (value.values() if isinstance(value, dict) else (value,)) if isinstance(text, str))
+
+
+def _secrets_in_answer(operation: str, arguments: Mapping[str, Any], value: Any) -> Iterator[str]:
     if operation == "variable_get" and isinstance(value, str):
         structure = _json_or_none(value)
         if is_sensitive(str(arguments.get("key", ""))):

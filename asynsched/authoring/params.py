@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from typing import Any
 
     from asynsched.authoring.dag import DAG
+    from asynsched.authoring.mapping import MappedOperator
+    from asynsched.authoring.operators.base import BaseOperator
     from asynsched.authoring.running.context import Context
 
 
@@ -176,6 +178,9 @@ class ParamsDict(Mapping["str", "Any"]):
         return repr(self._params)
 
 
+NO_PARAMS = ParamsDict()
+
+
 class DagParam(ResolveMixin):
     """A reference to a DAG's param, to be passed to tasks: the arguments of a `@dag` function are such references."""
 
@@ -191,6 +196,12 @@ class DagParam(ResolveMixin):
             if values and self.name in values:
                 return values[self.name]
         raise ParamValidationError(f"DAG {self.current_dag.dag_id!r}: param {self.name!r} has no value")
+
+
+def params_of_run(task: BaseOperator | MappedOperator) -> ParamsDict:
+    """Return the params of a task to which a run gives values: none of a task that asks people for them."""
+    found: ParamsDict = NO_PARAMS if task.params_are_asked else task.params
+    return found
 
 
 def resolve_params(dag: ParamsDict, task: ParamsDict, conf: Mapping[str, Any] | None, *, owner: str) -> dict[str, Any]:

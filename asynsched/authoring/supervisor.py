@@ -1,7 +1,8 @@
 """How a task requests data from outside of its process: XComs, variables, connections.
 
 The code that runs a task sets the supervisor: in the process of a try it talks to the scheduler, in `DAG.test` it keeps
-everything in memory. While a DAG file is parsed, there is no supervisor.
+everything in memory. While a DAG file is parsed, it answers `variable_get` and `connection_get` only. A program that
+imports a DAG file has no supervisor.
 
 These are the operations, their arguments and their answers (see `asynsched.protocol.messages.Request`; XCom values are
 as `asynsched.authoring.transport` writes them). Answers that may be large come in parts, through `ask_in_parts`: each
@@ -11,6 +12,7 @@ part is a dict of `found` and of the `place` where the next part begins, None in
   [task_id, map_index, value], by task and index. None for run_id and dag_id means the task's own. None found:
   SupervisorNotFound.
 - `xcom_push` (key, value): nothing. The requesting task pushes the value.
+- `xcom_delete` (key): nothing. The XCom of the requesting task is deleted, if there is one.
 - `xcom_count` (task_id, key, map_indexes): how many instances of a mapped task pushed this key. `map_indexes` is the
   first and one past the last; None for all.
 - `xcom_values` (task_id, key, map_indexes, offset, limit): a list of these values by map index, from `offset` on: at
@@ -32,6 +34,19 @@ part is a dict of `found` and of the `place` where the next part begins, None in
 - `triggering_asset_events` (): in parts, lists of dicts of the fields of the events that triggered the run, oldest
   first.
 - `asset_events` (name, uri, alias, after, before, ascending, limit): such lists for one asset or alias.
+- `task_state_get` (key): a value of the task's own state. Not found: SupervisorNotFound.
+- `task_state_set` (key, value, seconds): nothing. `seconds` is how long the value is kept; None: as the setting
+  `retention.task_state_days` says. `task_state_delete` (key), `task_state_clear` (): nothing.
+- `asset_state_get` (name, uri, key): a value of an asset's state. Not found: SupervisorNotFound.
+- `asset_state_set` (name, uri, key, value), `asset_state_delete` (name, uri, key), `asset_state_clear` (name, uri):
+  nothing. Not found: SupervisorNotFound.
+- `assets_of_alias` (name): a list of dicts of the `name` and `uri` of the assets that an alias has stood for.
+- `hitl_ask` (question): nothing. `question` is a dict of `subject`, `body`, `options`, `defaults`, `multiple`, `params`
+  and `assigned_users`.
+- `hitl_get` (): a dict of the question that the task has asked, and of its answer. Not found: SupervisorNotFound.
+- `hitl_answer` (chosen_options, params_input): the same, after this answer for nobody.
+- `deadline_place` (number, at, interval): nothing. When a deadline of the run is due: `interval` seconds after `at`, or
+  after the moment that the scheduler knows. Not found: SupervisorNotFound.
 - `max_map_length` (): that setting, in runs without a scheduler; a launch has it.
 - `asset_get` (name): a dict of the fields of an asset. Not found: SupervisorNotFound.
 - `source_get` (content_hash): the text of a source of the version that is run. Not found: SupervisorNotFound.
@@ -49,6 +64,12 @@ if TYPE_CHECKING:
 else:
     # `typing` is not worth its import to every DAG file.
     Protocol = object
+
+
+NOT_WHILE_PARSED = (
+    "this is available while a task runs, not while a DAG file is imported: use a template such as"
+    " {{ var.value.name }}, or do it inside the task"
+)
 
 
 class Supervisor(Protocol):
@@ -74,26 +95,29 @@ class SupervisorNotFound(SupervisorError, KeyError):
 
 
 _current: Supervisor | None = None
+_runs_tasks = False
 
 
-def set_supervisor(supervisor: Supervisor | None) -> None:
-    """Set the supervisor of this process, or None."""
-    global _current
-    _current = supervisor
+def set_supervisor(supervisor: Supervisor | None, *, loads_file: bool = False) -> None:
+    """Set the supervisor of this process, or None. `loads_file`: until the next call, a DAG file is being imported."""
+    global _current, _runs_tasks
+    _current, _runs_tasks = supervisor, supervisor is not None and not loads_file
+
+
+def runs_tasks() -> bool:
+    """Return whether user code runs now that is not the top level of a DAG file: of a task, a callback, a trigger."""
+    return _runs_tasks
 
 
 def current_supervisor() -> Supervisor | None:
-    """Return the supervisor of this process; None while a DAG file is parsed."""
+    """Return the supervisor of this process; None if there is none."""
     return _current
 
 
 def ask(operation: str, **arguments: Any) -> Any:
     """Return the answer to a request. Raises SupervisorError, also if there is no supervisor."""
     if _current is None:
-        raise SupervisorError(
-            "variables, connections and XComs are available while a task runs, not while a DAG file is parsed:"
-            " use a template such as {{ var.value.name }}, or read it inside the task"
-        )
+        raise SupervisorError(f"{operation}: {NOT_WHILE_PARSED}")
     answer = _current.request(operation, **arguments)
     learn_answer(operation, arguments, answer)
     return answer

@@ -86,6 +86,11 @@ class TaskGroup(DAGNode):
         parent.children[self._group_id] = self
 
     @property
+    def dag_id(self) -> str:
+        """The DAG's id."""
+        return self.dag.dag_id
+
+    @property
     def parent_group(self) -> TaskGroup | None:
         """The enclosing group; None for a DAG's root group."""
         return self.task_group
@@ -162,6 +167,30 @@ class TaskGroup(DAGNode):
                 for leaf in _before_teardowns(task, tasks):
                     found[leaf.task_id] = leaf
         return list(found.values()) or ([] if tasks else self._beyond(upstream=True))
+
+    @property
+    def upstream_task_ids(self) -> set[str]:
+        """The ids of the tasks that this group as a whole was put after; groups are not among them."""
+        return self._related_tasks(upstream=True)
+
+    @property
+    def downstream_task_ids(self) -> set[str]:
+        """The ids of the tasks that were put after this group as a whole; groups are not among them."""
+        return self._related_tasks(upstream=False)
+
+    @property
+    def upstream_group_ids(self) -> set[str | None]:
+        """The ids of the groups that this group was put after."""
+        return {node.group_id for node in self._relatives[True] if isinstance(node, TaskGroup)}
+
+    @property
+    def downstream_group_ids(self) -> set[str | None]:
+        """The ids of the groups that were put after this group."""
+        return {node.group_id for node in self._relatives[False] if isinstance(node, TaskGroup)}
+
+    def _related_tasks(self, *, upstream: bool) -> set[str]:
+        nodes = [node for node in self._relatives[upstream] if not isinstance(node, TaskGroup)]
+        return {task.task_id for node in nodes for task in (node.leaves if upstream else node.roots)}
 
     def get_roots(self) -> Iterator[BaseOperator]:
         """Yield the first tasks inside."""

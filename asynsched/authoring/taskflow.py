@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 from asynsched.authoring import active
 from asynsched.authoring.airflow_2 import OLD_VALUES, renewed_of_operator, trigger_rule
 from asynsched.authoring.dag import DAG
-from asynsched.authoring.exceptions import AsynschedSkipException
+from asynsched.authoring.exceptions import AsynschedFailException, AsynschedSkipException
 from asynsched.authoring.mapping import (
     BASE_ARGUMENTS,
     ExpandInput,
@@ -46,14 +46,21 @@ from asynsched.errors import DagError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping
+    from collections.abc import Callable, Collection, Mapping, Sequence
     from typing import Any, ClassVar, Self
 
     from asynsched.authoring.running.context import Context
 
 
 class DecoratedOperator(BaseOperator):
-    """An operator for a function and the arguments that it was called with."""
+    """An operator for a function and the arguments that it was called with.
+
+    Providers derive the operators of their decorators, such as `@task.sql`, from this class and another operator.
+    """
+
+    template_fields: Collection[str] = ("op_args", "op_kwargs")
+    template_fields_renderers: ClassVar[Mapping[str, str]] = {"op_args": "py", "op_kwargs": "py"}
+    shallow_copy_attrs: Sequence[str] = ("python_callable",)
 
     def __init__(
         self,
@@ -68,11 +75,23 @@ class DecoratedOperator(BaseOperator):
         group = kwargs.get("task_group") or active.current_group(kwargs.get("dag") or active.current_dag())
         if group is not None and self.mapped_from is None:
             task_id = unique_id(task_id, group)
+        call = {"python_callable": python_callable, "op_args": tuple(op_args or ()), "op_kwargs": dict(op_kwargs or {})}
+        # The other operator's constructor may read them, and PythonOperator's replaces them.
+        vars(self).update(call)
         super().__init__(task_id=task_id, **(kwargs_to_upstream or {}), **kwargs)
-        self.python_callable = python_callable
-        self.op_args: Collection[Any] = tuple(op_args or ())
-        self.op_kwargs: Mapping[str, Any] = dict(op_kwargs or {})
+        vars(self).update(call)
         _check_call(self.task_id, python_callable, self.op_args, self.op_kwargs)
+
+    python_callable: Callable[..., Any]
+
+    def get_python_source(self) -> str:
+        """Return the source of the function, without its decorators."""
+        from asynsched.authoring.operators.foreign_python import function_source
+
+        return function_source(self.python_callable)
+
+    op_args: Collection[Any]
+    op_kwargs: Mapping[str, Any]
 
 
 class _PythonCall(DecoratedOperator):
@@ -84,11 +103,41 @@ class _PythonCall(DecoratedOperator):
         )
 
 
+class StubDecoratedOperator(DecoratedOperator):
+    """`@task.stub`: a task that only a runtime of another language could run. Its function must be empty."""
+
+    custom_operator_name = "@task.stub"
+
+    def __init__(self, *, python_callable: Callable[..., Any], **kwargs: Any) -> None:
+        super().__init__(python_callable=python_callable, **kwargs)
+        if self.retry_policy is not None:
+            raise DagError(f"task {self.task_id!r}: @task.stub takes no retry_policy; use retries")
+        if not _is_empty(python_callable):
+            raise DagError(f"task {self.task_id!r}: the function of @task.stub must be empty: only `pass` or `...`")
+
+    def execute(self, context: Context) -> Any:
+        raise AsynschedFailException("asynsched runs no task of @task.stub: it has no runtimes of other languages")
+
+
+def _is_empty(function: Callable[..., Any]) -> bool:
+    from dis import get_instructions
+
+    def nothing() -> None:
+        pass
+
+    done, empty = ([(step.opname, step.argval) for step in get_instructions(one)] for one in (function, nothing))
+    return done == empty
+
+
 def _calling(name: str, operator_class: type[BaseOperator]) -> type[BaseOperator]:
     """Return the operator of a decorator such as `@task.short_circuit`, which is a ShortCircuitDecoratedOperator."""
     class_name = f"{''.join(word.capitalize() for word in name.split('_'))}DecoratedOperator"
     decorator = "@task" if name == "python" else f"@task.{name}"
-    namespace = {"__module__": __name__, "__doc__": f"`{decorator}`.", "custom_operator_name": decorator}
+    namespace = {
+        "__module__": __name__, "__doc__": f"`{decorator}`.", "custom_operator_name": decorator,
+        "template_fields": operator_class.template_fields,
+        "template_fields_renderers": operator_class.template_fields_renderers,
+    }  # fmt: skip
     made: Any = BaseOperatorMeta(class_name, (_PythonCall, operator_class), namespace)
     operator: type[BaseOperator] = made
     return operator
@@ -122,7 +171,10 @@ _CALLED: dict[str, type[BaseOperator]] = {
     "branch_virtualenv": BranchPythonVirtualenvOperator,
     "branch_external_python": BranchExternalPythonOperator,
 }
-_OPERATORS = {name: _calling(name, called) for name, called in _CALLED.items()} | {"bash": BashDecoratedOperator}
+_OPERATORS = {name: _calling(name, called) for name, called in _CALLED.items()} | {
+    "bash": BashDecoratedOperator,
+    "stub": StubDecoratedOperator,
+}
 """The operator of each variant of `@task`."""
 RETURNING_DICTS = tuple(_OPERATORS[name] for name in ("python", "virtualenv", "external_python"))
 """Operators whose function's annotation of a dict as return type means `multiple_outputs=True`."""
@@ -286,7 +338,8 @@ class TaskFunction(DecoratedFunction):
 
     def _operator_arguments(self) -> dict[str, Any]:
         arguments = renewed_of_operator(self._who, self.kwargs, arguments_of(self.operator_class))
-        if "multiple_outputs" not in arguments and issubclass(self.operator_class, RETURNING_DICTS):
+        is_others = self.operator_class not in _OPERATORS.values()
+        if "multiple_outputs" not in arguments and (is_others or issubclass(self.operator_class, RETURNING_DICTS)):
             arguments["multiple_outputs"] = _returns_mapping(self.function)
         return arguments
 
@@ -396,6 +449,17 @@ def _guard(condition: Callable[[Context], Any], skip_message: str | None, *, run
     return decorate
 
 
+PROVIDERS_OF_DECORATORS = {
+    "docker": "docker",
+    "kubernetes": "cncf-kubernetes",
+    "kubernetes_cmd": "cncf-kubernetes",
+    "pyspark": "apache-spark",
+    "snowpark": "snowflake",
+    "sql": "common-sql",
+}
+"""The provider of each variant of `@task` that is not a part of asynsched, for messages."""
+
+
 class TaskDecorators(TaskDecorator):
     """`@task`, and the namespace of its variants. The tasks of `dag.task` belong to that DAG."""
 
@@ -408,6 +472,7 @@ class TaskDecorators(TaskDecorator):
     external_python: TaskDecorator
     branch_virtualenv: TaskDecorator
     branch_external_python: TaskDecorator
+    stub: TaskDecorator
     run_if = staticmethod(run_if)
     skip_if = staticmethod(skip_if)
 
@@ -415,6 +480,25 @@ class TaskDecorators(TaskDecorator):
         super().__init__(_OPERATORS["python"], dag)
         for name, operator_class in _OPERATORS.items():
             setattr(self, name, TaskDecorator(operator_class, dag))
+
+    def __getattr__(self, name: str) -> Any:
+        """Return the decorator `@task.name` of an installed provider."""
+        if name.startswith("_"):
+            raise AttributeError(name)
+        from asynsched.authoring.class_paths import imported
+        from asynsched.authoring.providers import providers
+
+        path = next((one.task_decorators[name] for one in providers() if name in one.task_decorators), None)
+        if path is None:
+            home = PROVIDERS_OF_DECORATORS.get(name)
+            hint = f"run `asynsched providers install {home}`" if home else "no installed provider has it"
+            raise AttributeError(f"there is no decorator @task.{name}: {hint}", name=name, obj=self)
+        decorator = imported(path)
+        if not self._bound:
+            return decorator
+        from functools import partial
+
+        return partial(decorator, **self._bound)
 
 
 task = TaskDecorators()

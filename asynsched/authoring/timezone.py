@@ -59,6 +59,23 @@ def make_aware(value: dt.datetime, timezone: dt.tzinfo | None = None) -> dt.date
     return value.replace(tzinfo=timezone or _default)
 
 
+def make_naive(value: dt.datetime, timezone: dt.tzinfo | None = None) -> dt.datetime:
+    """Return the wall-clock time of an instant, by default in the default timezone.
+
+    Raises ValueError for a naive one.
+    """
+    if is_naive(value):
+        raise ValueError(f"make_naive expects an aware datetime, got {value.isoformat()}")
+    local = value.astimezone(timezone or _default)
+    return dt.datetime.combine(local.date(), local.time())
+
+
+def from_timestamp(timestamp: float, tz: dt.tzinfo | str = utc) -> pendulum.DateTime:
+    """Return the instant of a number of seconds since 1970, in a timezone, or in this machine's if it is `local`."""
+    instant = coerce_datetime(dt.datetime.fromtimestamp(timestamp, utc))
+    return instant.in_timezone(tz)  # type: ignore[arg-type] # takes any tzinfo
+
+
 def aware(value: dt.datetime) -> dt.datetime:
     """Return a datetime as an aware one; a naive one is wall-clock time in the default timezone."""
     return value if is_localized(value) else make_aware(value)

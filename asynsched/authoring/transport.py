@@ -68,6 +68,8 @@ def readable(value: Any) -> Any:
             "__type__": "bytes", "__value__": str()
         }:  # fmt: skip
             return str(from_transport(value))
+        case {"__type__": "ObjectStoragePath", "__value__": {"path": str(text)}}:
+            return text
         case {"__type__": "dict", "__value__": dict(inside)}:
             return {key: readable(item) for key, item in inside.items()}
         case {"__type__": _, "__value__": inside}:
@@ -246,6 +248,10 @@ _TYPES: dict[Any, tuple[Callable[[Any, str], Any], Callable[[Any], Any]]] = {
     "Decimal": (_write_text, _by("decimal", "Decimal")),
     "UUID": (_write_text, _by("uuid", "UUID")),
     "float": (_write_text, float),
+    "ObjectStoragePath": (
+        lambda value, what: _object(value.serialize(), what),
+        _by("asynsched.airflow.object_storage", "path_of"),
+    ),
     "dict": (_object, lambda items: {key: from_transport(item) for key, item in items.items()}),
 }
 """How a value is written and how it is read, by the name in the data."""
@@ -261,6 +267,7 @@ _NAMES = {
     "pendulum.tz.timezone.Timezone": "pendulum.Timezone",
     "pendulum.tz.timezone.FixedTimezone": "timezone",
     "zoneinfo.ZoneInfo": "ZoneInfo",
+    "asynsched.airflow.object_storage.ObjectStoragePath": "ObjectStoragePath",
     "builtins.tuple": "tuple",
     "builtins.set": "set",
     "builtins.frozenset": "frozenset",

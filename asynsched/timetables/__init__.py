@@ -4,8 +4,36 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from asynsched.timetables.base import DagRunInfo, DataInterval, KnownTimetable, TimeRestriction, Timetable
     from asynsched.timetables.decoding import CustomTimetable, PlannedInterval, PlannedRun, TimetablePlan, decode
+    from asynsched.timetables.partitions import (
+        AllowedKeyMapper,
+        ChainMapper,
+        DayWindow,
+        FanOutMapper,
+        FixedKeyMapper,
+        HourWindow,
+        IdentityMapper,
+        MinimumCount,
+        MonthWindow,
+        PartitionedAssetTimetable,
+        PartitionMapper,
+        ProductMapper,
+        QuarterWindow,
+        RollupMapper,
+        SegmentWindow,
+        StartOfDayMapper,
+        StartOfHourMapper,
+        StartOfMonthMapper,
+        StartOfQuarterMapper,
+        StartOfWeekMapper,
+        StartOfYearMapper,
+        WaitForAll,
+        WeekWindow,
+        Window,
+        YearWindow,
+    )
     from asynsched.timetables.repeating import (
         CronDataIntervalTimetable,
+        CronPartitionTimetable,
         CronTriggerTimetable,
         DeltaDataIntervalTimetable,
         DeltaTriggerTimetable,
@@ -17,15 +45,20 @@ if TYPE_CHECKING:
         EventsTimetable,
         NullTimetable,
         OnceTimetable,
+        PartitionedAtRuntime,
         timetable_from_schedule,
     )
 
 __all__ = [
-    "AssetOrTimeSchedule", "ContinuousTimetable", "CronDataIntervalTimetable", "CronTriggerTimetable",
-    "CustomTimetable", "DagRunInfo", "DataInterval", "DeltaDataIntervalTimetable", "DeltaTriggerTimetable",
-    "EventsTimetable", "KnownTimetable", "MultipleCronTriggerTimetable", "NullTimetable", "OnceTimetable",
-    "PlannedInterval", "PlannedRun", "TimeRestriction", "Timetable", "TimetablePlan", "decode",
-    "timetable_from_schedule",
+    "AllowedKeyMapper", "AssetOrTimeSchedule", "ChainMapper", "ContinuousTimetable", "CronDataIntervalTimetable",
+    "CronPartitionTimetable", "CronTriggerTimetable", "CustomTimetable", "DagRunInfo", "DataInterval", "DayWindow",
+    "DeltaDataIntervalTimetable", "DeltaTriggerTimetable", "EventsTimetable", "FanOutMapper", "FixedKeyMapper",
+    "HourWindow", "IdentityMapper", "KnownTimetable", "MinimumCount", "MonthWindow", "MultipleCronTriggerTimetable",
+    "NullTimetable", "OnceTimetable", "PartitionMapper", "PartitionedAssetTimetable", "PartitionedAtRuntime",
+    "PlannedInterval", "PlannedRun", "ProductMapper", "QuarterWindow", "RollupMapper", "SegmentWindow",
+    "StartOfDayMapper", "StartOfHourMapper", "StartOfMonthMapper", "StartOfQuarterMapper", "StartOfWeekMapper",
+    "StartOfYearMapper", "TimeRestriction", "Timetable", "TimetablePlan", "WaitForAll", "WeekWindow", "Window",
+    "YearWindow", "decode", "timetable_from_schedule",
 ]  # fmt: skip
 
 
@@ -34,7 +67,7 @@ def __getattr__(name: str) -> object:
         from importlib import import_module
 
         # Each of these modules loads more than the one before it.
-        for home in ("base", "simple", "repeating", "decoding"):
+        for home in ("base", "simple", "partitions", "repeating", "decoding"):
             names = vars(import_module(f"{__name__}.{home}"))
             if name in names:
                 globals()[name] = names[name]

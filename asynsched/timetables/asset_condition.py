@@ -6,6 +6,7 @@ The JSON is Airflow's expression: `{"all": [{"asset": {...}}, {"any": [...]}]}`.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from datetime import datetime
 from typing import Annotated, Any, NamedTuple
 
 import msgspec
@@ -16,24 +17,24 @@ from asynsched.errors import TimetableError
 MAX_DEPTH = 50
 MAX_LEAVES = 10_000
 
-_Name = Annotated[str, Meta(min_length=1, max_length=1500)]
+AssetName = Annotated[str, Meta(min_length=1, max_length=1500)]
 _Reference = Annotated[str, Meta(max_length=1500)]
 
 
 class AssetForm(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
     """An asset."""
 
-    name: _Name
-    uri: _Name
-    group: _Name = "asset"
+    name: AssetName
+    uri: AssetName
+    group: AssetName = "asset"
     extra: dict[str, Any] = {}
 
 
 class AliasForm(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
     """An alias: a name for assets that are known only when a task runs."""
 
-    name: _Name
-    group: _Name = "asset"
+    name: AssetName
+    group: AssetName = "asset"
 
 
 class RefForm(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
@@ -107,6 +108,22 @@ class AssetNames(NamedTuple):
     name: str
     uri: str
     aliases: frozenset[str] = frozenset()
+
+
+class PartitionEvent(NamedTuple):
+    """An event of a partition that waits for a DAG.
+
+    Attributes:
+        key: Of the event; `run_key`: of the run that it counts for; empty if it is not mapped yet.
+        date: Of the partition of the run that made the event.
+    """
+
+    event_id: int
+    asset: AssetNames
+    created_at: datetime
+    key: str
+    date: datetime | None
+    run_key: str
 
 
 def read_condition(form: object) -> AssetCondition:

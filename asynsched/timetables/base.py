@@ -28,10 +28,12 @@ class DataInterval(NamedTuple):
 
 
 class DagRunInfo(NamedTuple):
-    """A run to be created at `run_after`."""
+    """A run to be created at `run_after`; one of a partition has its key, and the date that the key stands for."""
 
     run_after: datetime
     data_interval: DataInterval
+    partition_date: datetime | None = None
+    partition_key: str | None = None
 
     @classmethod
     def exact(cls, at: datetime) -> Self:

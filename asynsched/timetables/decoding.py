@@ -16,15 +16,26 @@ from asynsched.errors import PlanNeeded, TimetableError
 from asynsched.timetables.base import DagRunInfo, DataInterval, KnownTimetable, TimeRestriction
 from asynsched.timetables.cron import MAX_EXPRESSION_LENGTH, FoldPolicy, GapPolicy
 from asynsched.timetables.delta import LONGEST
+from asynsched.timetables.own_partitions import AssetAnswers
+from asynsched.timetables.partitions import ISO_FORMAT
 from asynsched.timetables.repeating import (
     MAX_EXPRESSIONS,
+    MAX_OFFSET,
     CronDataIntervalTimetable,
+    CronPartitionTimetable,
     CronTriggerTimetable,
     DeltaDataIntervalTimetable,
     DeltaTriggerTimetable,
     MultipleCronTriggerTimetable,
 )
-from asynsched.timetables.simple import MAX_EVENTS, ContinuousTimetable, EventsTimetable, NullTimetable, OnceTimetable
+from asynsched.timetables.simple import (
+    MAX_EVENTS,
+    ContinuousTimetable,
+    EventsTimetable,
+    NullTimetable,
+    OnceTimetable,
+    PartitionedAtRuntime,
+)
 from asynsched.timetables.zones import MAX_ZONE_LENGTH
 
 if TYPE_CHECKING:
@@ -57,7 +68,10 @@ class PlannedRun(Struct, frozen=True):
 
 
 class TimetablePlan(Struct, frozen=True, omit_defaults=True):
-    """Consecutive runs after `after`, which the timetable returned at `asked_at`."""
+    """What user code of a DAG's schedule has answered at `asked_at`.
+
+    Of a user's timetable: consecutive runs after `after`.
+    """
 
     asked_at: Moment
     after: PlannedInterval | None = None
@@ -65,6 +79,8 @@ class TimetablePlan(Struct, frozen=True, omit_defaults=True):
     runs: Annotated[tuple[PlannedRun, ...], Meta(max_length=MAX_PLANNED)] = ()
     is_complete: bool = False
     """Whether no run follows the plan."""
+    partitions: tuple[AssetAnswers, ...] = ()
+    """Of the partition mappers of a user's own."""
 
 
 class CustomTimetable(KnownTimetable):
@@ -188,11 +204,16 @@ _POLICY = (("gap", GapPolicy | None, None), ("fold", FoldPolicy | None, None))
 _OPTIONS_OF_TRIGGERS = (_ZONE, _INTERVAL, ("run_immediately", bool | _Seconds, False), *_POLICY)
 _FIELDS: dict[type[KnownTimetable], tuple[Any, ...]] = {
     NullTimetable: (),
+    PartitionedAtRuntime: (),
     OnceTimetable: (),
     ContinuousTimetable: (),
     CronTriggerTimetable: (_EXPRESSION, *_OPTIONS_OF_TRIGGERS),
     MultipleCronTriggerTimetable: (
         ("expressions", Annotated[list[_Expression], Meta(max_length=MAX_EXPRESSIONS)]), *_OPTIONS_OF_TRIGGERS,
+    ),
+    CronPartitionTimetable: (
+        _EXPRESSION, _ZONE, ("run_immediately", bool | _Seconds, False),
+        ("run_offset", Annotated[int, Meta(ge=-MAX_OFFSET, le=MAX_OFFSET)], 0), ("key_format", _Text, ISO_FORMAT),
     ),
     CronDataIntervalTimetable: (_EXPRESSION, _ZONE, *_POLICY),
     DeltaTriggerTimetable: (_DELTA, _INTERVAL),

@@ -7,13 +7,16 @@ Source: Airflow's `airflow.timetables.interval` and `airflow.timetables.trigger`
 """
 
 from abc import abstractmethod
-from datetime import datetime, timedelta, tzinfo
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta, tzinfo
 from typing import TYPE_CHECKING, Any
 
 from asynsched.errors import TimetableError
 from asynsched.timetables.base import DagRunInfo, DataInterval, KnownTimetable, TimeRestriction
 from asynsched.timetables.cron import CronSchedule, FoldPolicy, GapPolicy
 from asynsched.timetables.delta import Delta
+from asynsched.timetables.partitions import ISO_FORMAT, checked_key
+from asynsched.timetables.zones import in_zone, instant_of
 
 if TYPE_CHECKING:
     from asynsched.timetables.delta import AnyDelta
@@ -148,6 +151,8 @@ class DeltaDataIntervalTimetable(_DataIntervalTimetable):
 NO_INTERVAL = timedelta()
 SHORTEST_BUFFER = timedelta(minutes=5)
 MAX_EXPRESSIONS = 1000
+MAX_OFFSET = 10_000
+"""How many times of its expression a partition may be away from its run."""
 
 
 class _TriggerTimetable(_RepeatingTimetable):
@@ -267,6 +272,82 @@ class CronTriggerTimetable(_TriggerTimetable):
         else:
             buffer = max((coming - past) / 10, SHORTEST_BUFFER)
         return past if now - past <= buffer else coming
+
+
+class CronPartitionTimetable(CronTriggerTimetable):
+    """Runs at the times of a cron expression, each time for a partition. Its runs have no logical date.
+
+    Args:
+        cron: The expression, or a preset such as `@daily`.
+        timezone: The timezone of the expression and of the keys.
+        run_offset: How many times of the expression later (negative: earlier) than the run its partition is.
+        run_immediately: As of CronTriggerTimetable.
+        key_format: The partition key, by the partition's date, for `strftime`.
+    """
+
+    kind = "cron_partition"
+
+    def __init__(
+        self,
+        cron: str,
+        *,
+        timezone: str | tzinfo,
+        run_offset: int | None = None,
+        run_immediately: bool | timedelta = False,
+        key_format: str = ISO_FORMAT,
+    ) -> None:
+        super().__init__(cron, timezone=timezone, run_immediately=run_immediately)
+        if not isinstance(run_offset, int | None) or abs(run_offset or 0) > MAX_OFFSET:
+            raise TimetableError(f"run_offset must be a whole number of at most {MAX_OFFSET}, not {run_offset!r:.100}")
+        if not isinstance(key_format, str):
+            raise TimetableError(f"key_format must be a string, not {key_format!r:.100}")
+        self._run_offset = run_offset or 0
+        self._key_format = key_format
+        checked_key(datetime(2026, 12, 31, tzinfo=self._cron.zone).strftime(key_format))
+
+    def serialize(self) -> dict[str, Any]:
+        form = {name: value for name, value in super().serialize().items() if name != "interval"}
+        return {**form, "run_offset": self._run_offset, "key_format": self._key_format}
+
+    def next_run(self, last: DataInterval | None, restriction: TimeRestriction, now: datetime) -> DagRunInfo | None:
+        info = super().next_run(last, restriction, now)
+        if info is None:
+            return None
+        date: datetime | None = info.run_after
+        step = self._cron.next if self._run_offset > 0 else self._cron.previous
+        for _ in range(abs(self._run_offset)):
+            date = None if date is None else step(date)
+        if date is None:
+            return None
+        return info._replace(partition_date=date, partition_key=self.key_of(date))
+
+    def partitions(self, earliest: datetime, latest: datetime) -> Iterator[DagRunInfo]:
+        """Yield a run for each partition from `earliest` to `latest`, both included, to start at the partition's date.
+
+        Args:
+            earliest: A wall-clock time, naive, in the timezone of the timetable.
+            latest: Another one.
+
+        Source:
+            Apache Airflow's `CronPartitionTimetable.iter_partition_dagrun_infos`.
+        """
+        end = instant_of(latest, self._cron.zone)
+        date = self._cron.align_to_next(instant_of(earliest, self._cron.zone))
+        while date is not None and date <= end:
+            yield DagRunInfo(date, DataInterval.exact(date), date, self.key_of(date))
+            date = self._cron.next(date)
+
+    def key_of(self, date: datetime) -> str:
+        """Return the key of the partition of a date."""
+        return in_zone(date, self._cron.zone).strftime(self._key_format)
+
+    def date_of(self, key: str) -> datetime:
+        """Return the date of a partition by its key. Raises TimetableError if the key does not fit `key_format`."""
+        try:
+            wall = datetime.strptime(key, self._key_format)  # noqa: DTZ007 - most keys have no offset
+        except ValueError as exc:
+            raise TimetableError(f"the partition key {key!r} does not fit key_format: {exc}") from exc
+        return instant_of(wall, self._cron.zone) if wall.tzinfo is None else in_zone(wall, UTC)
 
 
 class MultipleCronTriggerTimetable(KnownTimetable):

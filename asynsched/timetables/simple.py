@@ -36,6 +36,14 @@ class NullTimetable(_TrivialTimetable):
         return None
 
 
+class PartitionedAtRuntime(NullTimetable):
+    """Runs only when triggered; the partition key is given then, or by the tasks for each event of an outlet."""
+
+    kind = "partitioned_at_runtime"
+    summary = "PartitionedAtRuntime"
+    description = "Never, partition key(s) set at runtime"
+
+
 class OnceTimetable(_TrivialTimetable):
     """Runs once, as soon as possible: `schedule="@once"`."""
 
@@ -75,13 +83,17 @@ class ContinuousTimetable(_TrivialTimetable):
         return DagRunInfo.interval(start, end)
 
 
-def timetable_from_schedule(schedule: Any, timezone: str | tzinfo) -> Timetable:
+def timetable_from_schedule(
+    schedule: Any, timezone: str | tzinfo, *, cron_intervals: bool = False, delta_intervals: bool = False
+) -> Timetable:
     """Return the timetable for a `schedule` argument.
 
     Args:
         schedule: None, `@once`, `@continuous`, a preset such as `@daily`, a cron expression, a timedelta, a
             relativedelta, a timetable, an asset, an expression of assets, or a list of these.
         timezone: The DAG's timezone, for cron expressions.
+        cron_intervals: Whether a cron expression has data intervals, as by Airflow's create_cron_data_intervals.
+        delta_intervals: Whether a delta has, as by create_delta_data_intervals.
 
     Raises:
         TimetableError: The schedule is invalid.
@@ -97,13 +109,13 @@ def timetable_from_schedule(schedule: Any, timezone: str | tzinfo) -> Timetable:
     if schedule == "@continuous":
         return ContinuousTimetable()
     if isinstance(schedule, str):
-        from asynsched.timetables.repeating import CronTriggerTimetable
+        from asynsched.timetables.repeating import CronDataIntervalTimetable, CronTriggerTimetable
 
-        return CronTriggerTimetable(schedule, timezone=timezone)
+        return (CronDataIntervalTimetable if cron_intervals else CronTriggerTimetable)(schedule, timezone=timezone)
     if isinstance(schedule, timedelta) or type(schedule).__name__ == "relativedelta":
-        from asynsched.timetables.repeating import DeltaTriggerTimetable
+        from asynsched.timetables.repeating import DeltaDataIntervalTimetable, DeltaTriggerTimetable
 
-        return DeltaTriggerTimetable(schedule)
+        return (DeltaDataIntervalTimetable if delta_intervals else DeltaTriggerTimetable)(schedule)
     if isinstance(schedule, (list, tuple, set, frozenset)) or is_asset(schedule):
         return AssetTriggeredTimetable(schedule)
     raise TimetableError(
@@ -223,6 +235,7 @@ class AssetTriggeredTimetable(Timetable):
 
     Attributes:
         expression: The expression as JSON values.
+        leaves: The assets, references and aliases in it.
         timetable: The part of the schedule that depends on time.
     """
 
@@ -231,6 +244,7 @@ class AssetTriggeredTimetable(Timetable):
 
     def __init__(self, assets: Any) -> None:
         self.expression = asset_expression(assets)
+        self.leaves = tuple(leaf for item in ([assets] if is_asset(assets) else assets) for leaf in item.iter_leaves())
         self.timetable: Timetable = NullTimetable()
 
     def next_dagrun_info(

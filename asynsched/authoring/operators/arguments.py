@@ -10,6 +10,7 @@ from abc import ABCMeta
 
 from asynsched.authoring import active
 from asynsched.authoring.airflow_2 import OLD_OF_OPERATORS, renewed_of_operator
+from asynsched.authoring.defaults import of_tasks
 from asynsched.authoring.timezone import convert_to_utc
 from asynsched.authoring.xcom_arg import ResolveMixin
 from asynsched.errors import DagError
@@ -270,7 +271,7 @@ class BaseOperatorMeta(ABCMeta):
     def __new__(mcs, name: str, bases: tuple[type, ...], namespace: dict[str, Any], **kwargs: Any) -> BaseOperatorMeta:
         init = namespace.get("__init__")
         if init is not None:
-            namespace["__init__"] = _apply_defaults(init)
+            namespace["__init__"] = apply_defaults(init)
         return super().__new__(mcs, name, bases, namespace, **kwargs)
 
     def __call__(cls, *args: Any, **kwargs: Any) -> Any:
@@ -290,7 +291,8 @@ class BaseOperatorMeta(ABCMeta):
         return task
 
 
-def _apply_defaults(init: Callable[..., None]) -> Callable[..., None]:
+def apply_defaults(init: Callable[..., None]) -> Callable[..., None]:
+    """Return a constructor of operators that fills in default arguments and checks the others."""
     code = init.__code__
     named = argument_names(init)
     n_defaults = len(init.__defaults__ or ())
@@ -298,6 +300,7 @@ def _apply_defaults(init: Callable[..., None]) -> Callable[..., None]:
     required = [name for name in named if name not in optional]
     # The annotations of users' own constructors are not enforced.
     types = ArgumentTypes(init) if init.__module__.startswith("asynsched.") else None
+    is_base = init.__qualname__ == "BaseOperator.__init__"
 
     def with_defaults(self: Any, **kwargs: Any) -> None:
         if not OLD_OF_OPERATORS.isdisjoint(kwargs):
@@ -313,6 +316,8 @@ def _apply_defaults(init: Callable[..., None]) -> Callable[..., None]:
         for name in named:
             if name in defaults and name not in kwargs:
                 kwargs[name] = defaults[name]
+        if is_base:
+            kwargs = {**of_tasks, **kwargs}
         missing = [name for name in required if name not in kwargs]
         task_id = kwargs.get("task_id", "?")
         if missing:
@@ -338,7 +343,9 @@ def arguments_of(operator_class: type, first: Callable[..., None] | None = None)
     Args:
         first: The constructor of the level to begin with; by default the operator's own.
     """
-    inits = [getattr(level.__dict__.get("__init__"), "__wrapped__", None) for level in operator_class.__mro__]
+    # The constructors of operators are wrapped; other base classes have plain ones.
+    given = [level.__dict__.get("__init__") for level in operator_class.__mro__]
+    inits = [getattr(init, "__wrapped__", init if hasattr(init, "__code__") else None) for init in given]
     found = inits if first is None else inits[inits.index(first) :]
     return {name for init in found if init is not None for name in argument_names(init)}
 

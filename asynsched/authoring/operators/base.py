@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime as dt
 
 from asynsched.authoring import active, airflow_2
-from asynsched.authoring.active import SetupTeardownContext, close_block, note_new_task, where_made
+from asynsched.authoring.active import SetupTeardownContext, close_block, note_new_task, warn_of_no_effect
 from asynsched.authoring.exceptions import TaskDeferralError, TaskDeferralTimeout, TaskDeferred
 from asynsched.authoring.node import DAGNode, check_key, flatten
 from asynsched.authoring.operators import arguments
@@ -16,6 +16,7 @@ from asynsched.authoring.operators.arguments import (
     task_owner,
 )
 from asynsched.authoring.params import ParamsDict
+from asynsched.authoring.priority_weight import PriorityWeightStrategy, weight_rule_of
 from asynsched.authoring.running.templating import Templater
 from asynsched.authoring.trigger_rule import TriggerRule, WeightRule
 from asynsched.authoring.triggers.base import (
@@ -27,7 +28,7 @@ from asynsched.authoring.triggers.base import (
     make_trigger,
 )
 from asynsched.authoring.xcom_arg import XComArg, references
-from asynsched.errors import DagError, NoEffectWarning
+from asynsched.errors import DagError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -74,6 +75,8 @@ class BaseOperator(DAGNode, Templater, metaclass=BaseOperatorMeta):
     is_sensor: bool = False
     is_branch: bool = False
     is_short_circuit: bool = False
+    params_are_asked: bool = False
+    """Whether a person enters the `params`, instead of the run's conf."""
     is_setup: bool = False
     is_teardown: bool = False
     on_failure_fail_dagrun: bool = False
@@ -136,7 +139,7 @@ class BaseOperator(DAGNode, Templater, metaclass=BaseOperatorMeta):
         params: Mapping[str, Any] | None = None,
         default_args: dict[str, Any] | None = None,
         priority_weight: int = 1,
-        weight_rule: str = WeightRule.DOWNSTREAM,
+        weight_rule: str | PriorityWeightStrategy = WeightRule.DOWNSTREAM,
         queue: str = "default",
         pool: str | None = None,
         pool_slots: int = 1,
@@ -186,7 +189,7 @@ class BaseOperator(DAGNode, Templater, metaclass=BaseOperatorMeta):
         self.retry_policy = arguments.retry_policy(who, retry_policy)
         self.execution_timeout = arguments.positive_duration(who, "execution_timeout", execution_timeout)
         self.trigger_rule = arguments.one_of(who, "trigger_rule", airflow_2.trigger_rule(trigger_rule), TriggerRule)
-        self.weight_rule = arguments.one_of(who, "weight_rule", weight_rule, WeightRule)
+        self.weight_rule = weight_rule_of(who, weight_rule)
         self.priority_weight = arguments.priority_weight(who, priority_weight)
         self.pool = arguments.text(who, "pool", pool or DEFAULT_POOL, max_length=arguments.MAX_POOL_LENGTH)
         self.pool_slots = arguments.whole_number(who, "pool_slots", pool_slots, at_least=1)
@@ -234,10 +237,7 @@ class BaseOperator(DAGNode, Templater, metaclass=BaseOperatorMeta):
     def _warn_of_no_effect(self, who: str) -> None:
         given = tuple(name for name in NO_EFFECT if getattr(self, name) is not None)
         if given and self.mapped_from is None:
-            import warnings
-
-            where = where_made()
-            warnings.warn_explicit(NoEffectWarning(who, given), NoEffectWarning, where.filename, where.lineno)
+            warn_of_no_effect(who, given)
 
     def _register(self, dag: DAG | None) -> None:
         if self.mapped_from is not None:
@@ -438,6 +438,10 @@ class BaseOperator(DAGNode, Templater, metaclass=BaseOperatorMeta):
         task.__dict__["_constructed"] = False
         return task
 
+    def goes_on_after(self, value: Any) -> bool:
+        """Return whether the tasks after a short circuit run when it has returned this value."""
+        return bool(value)
+
     # Deferral
 
     def defer(
@@ -501,6 +505,21 @@ class BaseOperator(DAGNode, Templater, metaclass=BaseOperatorMeta):
 
     def __repr__(self) -> str:
         return f"<Task({self.task_type}): {self.task_id}>"
+
+
+class BaseAsyncOperator(BaseOperator):
+    """A task whose code is a coroutine. Subclasses implement `aexecute`."""
+
+    is_async = True
+
+    async def aexecute(self, context: Context) -> Any:
+        """Do the task's work and return its result."""
+        raise NotImplementedError(f"{self.task_type} has no aexecute()")
+
+    def execute(self, context: Context) -> Any:
+        import asyncio
+
+        return asyncio.run(self.aexecute(context))
 
 
 class EmptyOperator(BaseOperator):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 
+from asynsched.authoring.exceptions import DownstreamTasksSkipped
 from asynsched.authoring.operators.base import BaseOperator
 from asynsched.authoring.timezone import make_aware, utcnow
 from asynsched.errors import DagError
@@ -14,8 +15,9 @@ if TYPE_CHECKING:
     from typing import Any, ClassVar
 
     from asynsched.authoring.dag import DAG
+    from asynsched.authoring.node import DAGNode
     from asynsched.authoring.running.context import Context
-    from asynsched.authoring.running.task_instance import DagRun
+    from asynsched.authoring.running.task_instance import DagRun, TaskInstance
 
 NAMES = ("MONDAY", "TUESDAY", "WEDNESDAY", "THURSDAY", "FRIDAY", "SATURDAY", "SUNDAY")
 
@@ -76,17 +78,75 @@ for _name in NAMES:
     setattr(WeekDay, _name, WeekDay(NAMES.index(_name) + 1))
 
 
-class BaseBranchOperator(BaseOperator):
-    """A task whose `choose_branch` names the downstream tasks or task groups to run; the others are skipped."""
+class SkipMixin:
+    """Lets an operator skip other tasks of its run.
 
-    is_branch = True
+    A decision holds once the task succeeds. It still holds when a task directly after it is cleared.
+    """
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        # The scheduler looks for the decisions of these tasks only.
+        cls.is_branch = not getattr(cls, "is_short_circuit", False)  # type: ignore[attr-defined] # of the operator
+
+    def skip(self, ti: TaskInstance, tasks: Iterable[DAGNode]) -> None:
+        """Skip these tasks, which may be anywhere in the run, unless they have begun. Other nodes are ignored.
+
+        Raises:
+            DownstreamTasksSkipped: This ends `execute`. An instance of a mapped task goes on instead.
+        """
+        task_ids = [node.task_id for node in tasks if hasattr(node, "task_id")]
+        if task_ids:
+            ti.skips = tuple(task_ids)
+            _end(ti, task_ids)
+
+    def skip_all_except(self, ti: TaskInstance, branch_task_ids: str | Iterable[str] | None) -> None:
+        """Skip the tasks directly after this one, except for these and the tasks downstream of them.
+
+        Args:
+            branch_task_ids: The task_ids and group_ids to run: one, several, or None.
+
+        Raises:
+            DownstreamTasksSkipped: There is a task to skip, which ends `execute`. An instance of a mapped task goes on.
+            DagError: An id is neither a task's nor a task group's.
+        """
+        chosen: Any = branch_task_ids
+        if hasattr(chosen, "__next__"):  # a generator
+            chosen = list(chosen)
+        task = ti.task
+        ti.follow = followed_tasks(task.dag, ti.task_id, chosen)
+        below = (task.dag.get_task(task_id).get_flat_relative_ids() for task_id in ti.follow)
+        _end(ti, sorted(task.downstream_task_ids.difference(ti.follow, *below)))
+
+
+def _end(ti: TaskInstance, skipped: list[str]) -> None:
+    if skipped and ti.map_index < 0:
+        raise DownstreamTasksSkipped(tasks=skipped)
+
+
+class BranchMixIn(SkipMixin):
+    """Lets an operator follow branches: tasks and task groups directly after it."""
+
+    def do_branch(
+        self, context: Context, branches_to_execute: str | Iterable[str] | None
+    ) -> str | Iterable[str] | None:
+        """Follow only these tasks and task groups, and return them. Raises the errors of `skip_all_except`."""
+        self.skip_all_except(context["ti"], branches_to_execute)
+        return branches_to_execute
+
+
+class BaseBranchOperator(BaseOperator, BranchMixIn):
+    """A task whose `choose_branch` names the downstream tasks or task groups to run; the others are skipped."""
 
     def choose_branch(self, context: Context) -> str | Iterable[str] | None:
         """Return the task_ids and group_ids to run: one, several, or None. Subclasses implement this."""
         raise NotImplementedError(f"{self.task_type} has no choose_branch()")
 
     def execute(self, context: Context) -> Any:
-        return self.choose_branch(context)
+        chosen = self.choose_branch(context)
+        # Not `do_branch`, which ends without a result when it skips tasks.
+        context["ti"].follow = followed_tasks(self.dag, self.task_id, chosen)
+        return sorted(chosen) if isinstance(chosen, (set, frozenset)) else chosen
 
 
 def followed_tasks(dag: DAG, task_id: str, chosen: Any) -> tuple[str, ...]:
@@ -227,7 +287,7 @@ class LatestOnlyOperator(BaseBranchOperator):
         run: DagRun = context["dag_run"]
         everything = sorted(self.downstream_task_ids)
         if run.run_type in ALWAYS_LATEST:
-            self.log.info("The run was not made by the schedule: nothing is skipped.")
+            self.log.info("The run was not created by the schedule: nothing is skipped.")
             return everything
         now = utcnow()
         window = self._window(run, now)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from asynsched.authoring.airflow_2 import OLD_VALUES
 from asynsched.authoring.operators.arguments import TAKES_KEYWORDS
 from asynsched.authoring.operators.base import BaseOperator
-from asynsched.authoring.operators.branch import BaseBranchOperator
+from asynsched.authoring.operators.branch import BaseBranchOperator, SkipMixin
 from asynsched.authoring.running.context import Context
 from asynsched.errors import DagError
 
@@ -91,7 +91,7 @@ class BranchPythonOperator(BranchByFunction, PythonOperator):
     """Calls a function that returns the task_ids and group_ids to run: one, several, or None."""
 
 
-class ShortCircuitOperator(PythonOperator):
+class ShortCircuitOperator(PythonOperator, SkipMixin):
     """Calls a function, and skips downstream tasks if its result is false.
 
     Args:

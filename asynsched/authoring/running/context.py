@@ -14,12 +14,13 @@ if TYPE_CHECKING:
     from typing import Any
 
 CONTEXT_KEYS = frozenset({
-    "conf", "conn", "dag", "dag_run", "data_interval_end", "data_interval_start", "ds", "ds_nodash", "exception",
-    "expanded_ti_count", "inlet_events", "inlets", "logical_date", "macros", "map_index_template", "outlet_events",
-    "outlets", "params", "prev_data_interval_end_success", "prev_data_interval_start_success", "prev_end_date_success",
+    "asset_state_store", "conf", "conn", "dag", "dag_run", "data_interval_end", "data_interval_start", "ds",
+    "ds_nodash", "exception", "expanded_ti_count", "inlet_events", "inlets", "logical_date", "macros",
+    "map_index_template", "outlet_events", "outlets", "params", "partition_date", "partition_key",
+    "prev_data_interval_end_success", "prev_data_interval_start_success", "prev_end_date_success",
     "prev_start_date_success", "reason", "run_id", "start_date", "task", "task_instance", "task_instance_key_str",
-    "task_reschedule_count", "templates_dict", "test_mode", "ti", "triggering_asset_events", "try_number", "ts",
-    "ts_nodash", "ts_nodash_with_tz", "var",
+    "task_reschedule_count", "task_state_store", "templates_dict", "test_mode", "ti", "triggering_asset_events",
+    "try_number", "ts", "ts_nodash", "ts_nodash_with_tz", "var",
 })  # fmt: skip
 """Parameters of a task's function that need no argument."""
 
@@ -50,7 +51,12 @@ class Context(dict[str, "Any"]):
 
     Some values are requested from the scheduler on first use, and then kept. `repr` requests nothing, and shows `...`
     in their place.
+
+    Attributes:
+        has_rendered: Whether a template was rendered with these values.
     """
+
+    has_rendered = False
 
     def __getitem__(self, key: str) -> Any:
         value = super().__getitem__(key)

@@ -5,21 +5,33 @@ from __future__ import annotations
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from asynsched.authoring.exceptions import (
+    AsynschedRescheduleException,
+    AsynschedSkipException,
+    AsynschedTaskTimeout,
+    DownstreamTasksSkipped,
+    TaskDeferred,
+)
 from asynsched.authoring.mapped_results import MappableSequence, is_mappable
-from asynsched.authoring.operators.branch import followed_tasks
 from asynsched.authoring.operators.python import finished
 from asynsched.authoring.running.context import CurrentContext, outlet_events
 from asynsched.authoring.running.tracebacks import one_line, user_frames
+from asynsched.authoring.supervisor import ask
 from asynsched.authoring.transport import to_transport
+from asynsched.authoring.xcom import written_xcom
+from asynsched.authoring.xcom_arg import XCOM_RETURN_KEY
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    from asynsched.airflow.installation import Installation
     from asynsched.authoring.operators.base import BaseOperator
     from asynsched.authoring.running.context import Context
     from asynsched.authoring.triggers.base import Resumption
 
 
+installation: Installation | None = None
+"""The plugins, policies and listeners of this process; None without any."""
 MOMENT = 1e-6
 """The shortest time of a timer, in seconds: zero would disarm it."""
 
@@ -29,8 +41,9 @@ class TaskResult(NamedTuple):
 
     Attributes:
         value: The XCom `return_value`; None for none.
-        written: The value as `to_transport` writes it.
+        written: The value as `written_xcom` writes it.
         follow: For a branch, the task_ids to run, with groups resolved to their first tasks; otherwise None.
+        skips: The task_ids that `SkipMixin.skip` skips; None without a call of it.
         short_circuit: For a short circuit whose condition was false, whether downstream trigger rules are ignored;
             otherwise None.
         outlet_events: The fields of `asynsched.protocol.messages.OutletEvent` for each event the task described.
@@ -40,6 +53,7 @@ class TaskResult(NamedTuple):
     written: Any = None
     follow: tuple[str, ...] | None = None
     short_circuit: bool | None = None
+    skips: tuple[str, ...] | None = None
     outlet_events: Sequence[dict[str, Any]] = ()
 
 
@@ -58,27 +72,79 @@ def execute(task: BaseOperator, context: Context, resumption: Resumption | None 
         Exception: Anything else that the task's code raised.
     """
     with CurrentContext(context):
-        task = task.for_try(context)
-        context["task"] = context["ti"].task = task
-        task.prepare_template()
-        task.render_template_fields(context)
+        if installation is None:
+            return _run(task, context, resumption)
+        installation.begins(context)
         try:
-            value = _execute(task, context, resumption)
-        except BaseException:
-            # The name helps to find the failed instance; the values it needs may be missing.
-            with suppress(Exception):
-                _render_map_index(task, context)
+            result = _run(task, context, resumption)
+        except (TaskDeferred, AsynschedRescheduleException):
             raise
+        except AsynschedSkipException as exc:
+            installation.has_ended(context, "skipped", exc)
+            raise
+        except BaseException as exc:
+            installation.has_ended(context, "failed", exc)
+            raise
+        installation.has_ended(context, "success", None)
+        return result
+
+
+def _run(task: BaseOperator, context: Context, resumption: Resumption | None) -> TaskResult:
+    task = task.for_try(context)
+    ti = context["ti"]
+    context["task"] = ti.task = task
+    task.prepare_template()
+    task.render_template_fields(context)
+    if context.has_rendered:
+        # A task without templates does not load this.
+        from asynsched.authoring.running.rendered_fields import fields_as_json
+
+        ti.rendered_fields = fields_as_json(task)
+    if installation is not None:
+        installation.runs(context)
+    try:
+        result = _result(task, context, resumption)
+    except BaseException as exc:
+        # The name helps to find the failed instance; the values it needs may be missing.
+        with suppress(Exception):
+            _render_map_index(task, context)
+        # A try that is ended from outside has no time left for the code of links.
+        if isinstance(exc, (Exception, TaskDeferred, AsynschedTaskTimeout)):
+            _push_links(task, context)
+        raise
+    _push_links(task, context)
+    return result._replace(follow=ti.follow, skips=ti.skips, outlet_events=outlet_events(context))
+
+
+def _result(task: BaseOperator, context: Context, resumption: Resumption | None) -> TaskResult:
+    try:
+        value = _execute(task, context, resumption)
+    except DownstreamTasksSkipped as skipped:
+        if context["ti"].follow is None:
+            context["ti"].skips = _skipped_ids(skipped)
         _render_map_index(task, context)
-        return _result(task, context, value)._replace(outlet_events=outlet_events(context))
+        return TaskResult()
+    _render_map_index(task, context)
+    short_circuit = None
+    if task.is_short_circuit and not task.goes_on_after(value):
+        short_circuit = bool(getattr(task, "ignore_downstream_trigger_rules", True))
+    if not task.do_xcom_push:
+        value = None
+    if task.is_mapped_over and task.mapped_from is None:
+        _check_mappable(task, context, value)
+    if value is None:
+        return TaskResult(short_circuit=short_circuit)
+    if isinstance(value, MappableSequence):
+        value = list(value)
+    written = written_xcom(value, f"what task {task.task_id!r} returned", XCOM_RETURN_KEY, context["ti"])
+    if task.multiple_outputs:
+        _push_items(task, context, value)
+    return TaskResult(value, written, short_circuit=short_circuit)
 
 
-def _call(task: BaseOperator, context: Context, resumption: Resumption | None) -> Any:
-    if resumption is not None:
-        return task.resume_execution(resumption.method_name, resumption.kwargs, context)
-    if task.start_from_trigger:
-        task.defer_at_start()
-    return task.execute(context)
+def _skipped_ids(skipped: DownstreamTasksSkipped) -> tuple[str, ...]:
+    tasks = [skipped.tasks] if isinstance(skipped.tasks, str) else skipped.tasks
+    return tuple(task if isinstance(task, str) else task[0] for task in tasks)
 
 
 def _execute(task: BaseOperator, context: Context, resumption: Resumption | None) -> Any:
@@ -86,7 +152,13 @@ def _execute(task: BaseOperator, context: Context, resumption: Resumption | None
         task.pre_execute_hook(context)
     task.pre_execute(context)
     run_callbacks(task.on_execute_callback, context, task)
-    value = finished(_call(task, context, resumption))
+    if resumption is not None:
+        value = task.resume_execution(resumption.method_name, resumption.kwargs, context)
+    else:
+        if task.start_from_trigger:
+            task.defer_at_start()
+        value = task.execute(context)
+    value = finished(value)
     if task.post_execute_hook is not None:
         task.post_execute_hook(context, value)
     task.post_execute(context, value)
@@ -110,27 +182,6 @@ def run_callbacks(callbacks: list[Any], context: Context, task: BaseOperator) ->
     return failures
 
 
-def _result(task: BaseOperator, context: Context, value: Any) -> TaskResult:
-    follow = followed_tasks(task.dag, task.task_id, value) if task.is_branch else None
-    short_circuit = None
-    if task.is_short_circuit and not value:
-        short_circuit = bool(getattr(task, "ignore_downstream_trigger_rules", True))
-    if isinstance(value, (set, frozenset)) and task.is_branch:
-        value = sorted(value)
-    if not task.do_xcom_push:
-        value = None
-    if task.is_mapped_over and task.mapped_from is None:
-        _check_mappable(task, context, value)
-    if value is None:
-        return TaskResult(follow=follow, short_circuit=short_circuit)
-    if isinstance(value, MappableSequence):
-        value = list(value)
-    written = to_transport(value, f"what task {task.task_id!r} returned")
-    if task.multiple_outputs:
-        _push_items(task, context, value)
-    return TaskResult(value, written, follow, short_circuit)
-
-
 def _check_mappable(task: BaseOperator, context: Context, value: Any) -> None:
     """Raise for a result that another task is mapped over, but cannot be. A mapped task returns one item each."""
     who, longest = f"what task {task.task_id!r} returned", context["ti"].max_map_length
@@ -151,6 +202,21 @@ def _push_items(task: BaseOperator, context: Context, value: Any) -> None:
         )
     for key, item in value.items():
         context["ti"].xcom_push(key=key, value=item)
+
+
+def _push_links(task: BaseOperator, context: Context) -> None:
+    """Log the addresses of a task's work in other systems, and push them as XComs: after every try, as Airflow does."""
+    ti = context["ti"]
+    of_plugins = () if installation is None else installation.plugins.links_of(type(task))
+    for link in (*task.operator_extra_links, *of_plugins):
+        try:
+            address = link.get_link(task, ti_key=ti)
+            if address:
+                task.log.info("%s: %s", link.name, address)
+                # As it is: commands show links.
+                ask("xcom_push", key=link.xcom_key, value=to_transport(address))
+        except Exception as exc:  # noqa: BLE001 - the code of a link may raise anything
+            task.log.warning("The link %s has no address: %s", type(link).__name__, one_line(exc))
 
 
 def _render_map_index(task: BaseOperator, context: Context) -> None:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from asynsched.authoring.supervisor import SupervisorNotFound, ask, ask_in_parts, ask_or_none
+from asynsched.authoring.exceptions import AsynschedException
+from asynsched.authoring.supervisor import ask, ask_in_parts, ask_or_none
 from asynsched.authoring.timezone import coerce_datetime
-from asynsched.authoring.transport import from_transport, to_transport
+from asynsched.authoring.xcom import pulled_xcoms, written_xcom
 from asynsched.authoring.xcom_arg import XCOM_RETURN_KEY
 
 TYPE_CHECKING = False
@@ -17,12 +18,28 @@ if TYPE_CHECKING:
 
     import jinja2
 
+    from asynsched.authoring.dag import DAG
     from asynsched.authoring.operators.base import BaseOperator
     from asynsched.authoring.running.context import Context
     from asynsched.protocol.messages import RunContext, TaskInstanceFacts
 
 
-class PreviousTaskInstance:
+class Timed:
+    """What has a start and an end."""
+
+    start_date: Any
+    end_date: Any
+
+    @property
+    def duration(self) -> float | None:
+        """The seconds that its try took; None if it has not finished."""
+        if self.start_date is None or self.end_date is None:
+            return None
+        seconds: float = (self.end_date - self.start_date).total_seconds()
+        return seconds
+
+
+class PreviousTaskInstance(Timed):
     """A task instance of an earlier run. Its dates are pendulum DateTimes."""
 
     def __init__(self, fields: Mapping[str, Any]) -> None:
@@ -35,14 +52,6 @@ class PreviousTaskInstance:
         self.logical_date = self.execution_date = _instant(fields["logical_date"])
         self.start_date = _instant(fields["started_at"])
         self.end_date = _instant(fields["ended_at"])
-
-    @property
-    def duration(self) -> float | None:
-        """The seconds that its try took; None if it has not finished."""
-        if self.start_date is None or self.end_date is None:
-            return None
-        seconds: float = (self.end_date - self.start_date).total_seconds()
-        return seconds
 
     def __repr__(self) -> str:
         return f"<PreviousTaskInstance {self.dag_id} {self.run_id} {self.task_id} {self.state}>"
@@ -140,10 +149,11 @@ class Instant:
         return made
 
 
-class TaskInstance(AsksElsewhere):
+class TaskInstance(AsksElsewhere, Timed):
     """The running task instance: `ti`. Its members are those of Airflow's `RuntimeTaskInstance`.
 
-    Missing are `dag_version_id`, `get_relevant_upstream_map_indexes` and `get_task_breadcrumbs`.
+    `execution_date` and `duration` are those of Airflow 2. Missing are `dag_version_id`,
+    `get_relevant_upstream_map_indexes` and `get_task_breadcrumbs`.
     """
 
     start_date = Instant("started_at")
@@ -165,7 +175,13 @@ class TaskInstance(AsksElsewhere):
         self.queue = task.queue
         self.state: str | None = "running"
         self.rendered_map_index: str | None = None
+        self.rendered_fields: str | None = None
+        """JSON of the template fields, if a template was rendered in them."""
         self.context: Context | None = None
+        self.follow: tuple[str, ...] | None = None
+        """The task_ids that it follows, as a branch."""
+        self.skips: tuple[str, ...] | None = None
+        """The task_ids that it skips, by `SkipMixin.skip`."""
         self.max_map_length = facts.max_map_length
         self.mapped_over: dict[int, Any] = {}
         """Values to map over, requested once per try."""
@@ -194,7 +210,7 @@ class TaskInstance(AsksElsewhere):
 
     @property
     def log_url(self) -> str:
-        """The command that shows the log of this try, as there is no web page."""
+        """The command that shows the log of this try: a task does not know the address of the page, if there is one."""
         from shlex import join
 
         command = ["asynsched", "tasks", "logs", self.dag_id, self.run_id, self.task_id, "--try", str(self.try_number)]
@@ -225,7 +241,7 @@ class TaskInstance(AsksElsewhere):
         lists, dicts, tuples and sets of these. Raises TypeError if the value contains something else; the message names
         its type.
         """
-        ask("xcom_push", key=key, value=to_transport(value, f"XCom {key!r} of task {self.task_id!r}"))
+        ask("xcom_push", key=key, value=written_xcom(value, f"XCom {key!r} of task {self.task_id!r}", key, self))
 
     def xcom_pull(
         self,
@@ -306,15 +322,6 @@ class TaskInstance(AsksElsewhere):
         return f"<TaskInstance {self.dag_id} {self.run_id} {self.task_id} try {self.try_number}>"
 
 
-def pulled_xcoms(**wanted: Any) -> list[tuple[str, int, Any]]:
-    """Return the XComs that match: the task_id, the map index and the value of each."""
-    parts = ask_in_parts("xcom_pull", **wanted)
-    try:
-        return [(name, index, from_transport(value)) for part in parts for name, index, value in part]
-    except SupervisorNotFound:
-        return []
-
-
 def _value_of_task(task_id: str, found: Iterable[tuple[str, int, Any]], default: Any, *, one: bool) -> Any:
     """Return the XCom of one task, the list of a mapped task's XComs, or the default."""
     by_index = {map_index: value for name, map_index, value in found if name == task_id}
@@ -328,13 +335,12 @@ def _value_of_task(task_id: str, found: Iterable[tuple[str, int, Any]], default:
 class DagRun:
     """A DagRun as tasks see it, with Airflow's names. Its dates are pendulum DateTimes.
 
-    `clear_number`, `note`, `partition_key`, `triggering_user_name` and `consumed_asset_events` exist for code that
+    `clear_number`, `note`, `triggering_user_name` and `consumed_asset_events` exist for code that
     reads them, but are always empty.
     """
 
     clear_number = 0
     note: str | None = None
-    partition_key: str | None = None
     triggering_user_name: str | None = None
     consumed_asset_events: tuple[()] = ()
     run_after = Instant("run_after")
@@ -344,17 +350,27 @@ class DagRun:
     queued_at = Instant("queued_at")
     start_date = Instant("started_at")
     end_date = Instant("ended_at")
+    partition_date = Instant("partition_date")
     _INSTANTS = (
         "run_after", "logical_date", "data_interval_start", "data_interval_end", "queued_at", "started_at", "ended_at",
+        "partition_date",
     )  # fmt: skip
 
-    def __init__(self, facts: RunContext) -> None:
+    def __init__(self, facts: RunContext, dag: DAG | None = None) -> None:
         self._facts = facts
+        self.dag = dag
         self.dag_id = facts.dag_id
         self.run_id = facts.run_id
         self.run_type = facts.run_type
         self.state = facts.state
         self.conf = facts.conf
+        self.partition_key = facts.partition_key
+
+    def get_dag(self) -> DAG:
+        """Return the DAG of the run. Listeners of Airflow's packages ask for it."""
+        if self.dag is None:
+            raise AsynschedException(f"the DAG of {self} is not loaded in this process")
+        return self.dag
 
     @property
     def execution_date(self) -> dt.datetime | None:
@@ -373,7 +389,7 @@ class DagRun:
         import datetime as dt
         from types import SimpleNamespace
 
-        known = {"state": "running", "conf": {}, **dict.fromkeys(cls._INSTANTS), **fields}
+        known = {"state": "running", "conf": {}, "partition_key": None, **dict.fromkeys(cls._INSTANTS), **fields}
         for name in cls._INSTANTS:
             if known[name] is not None:
                 known[name] = dt.datetime.fromisoformat(known[name])

@@ -50,7 +50,26 @@ class Templater:
 
     def render_template_fields(self, context: Context, jinja_env: jinja2.Environment | None = None) -> None:
         """Render the attributes named by `template_fields`, in place."""
-        Renderer(self, context, jinja_env).render_fields(self)
+        Renderer(self, context, jinja_env).render_fields(self, self.template_fields)
+
+    def _do_render_template_fields(
+        self,
+        parent: Any,
+        template_fields: Collection[str],
+        context: Context,
+        jinja_env: jinja2.Environment | None,
+        seen_oids: set[int],
+    ) -> None:
+        """Render attributes of an object, in place. Airflow's operators call it for objects inside of their fields."""
+        Renderer(self, context, jinja_env, seen_oids).render_fields(parent, template_fields)
+
+    def _render_nested_template_fields(
+        self, value: Any, context: Context, jinja_env: jinja2.Environment | None, seen_oids: set[int]
+    ) -> None:
+        """Render an object inside of a field, if it has template_fields. Airflow's operators override it for others."""
+        if hasattr(type(value), "template_fields") and id(value) not in seen_oids:
+            seen_oids.add(id(value))
+            self._do_render_template_fields(value, value.template_fields, context, jinja_env, seen_oids)
 
 
 def dag_environment(dag: DAG, *, native: bool) -> jinja2.Environment:
@@ -119,19 +138,22 @@ class Renderer:
         self._seen = set() if seen is None else seen
         self._kept_as_is = {id(value) for value in getattr(owner, "kept_as_is", ())}
 
-    def render_fields(self, parent: Any) -> None:
-        """Render the `template_fields` of an object, in place."""
-        for field in parent.template_fields:
+    def render_fields(self, parent: Any, fields: Collection[str]) -> None:
+        """Render these attributes of an object, in place."""
+        for field in fields:
             try:
                 value = getattr(parent, field)
             except AttributeError:
                 raise AsynschedException(
                     f"{parent!r}: {field!r} is in template_fields, but {type(parent).__name__} sets no such attribute"
                 ) from None
-            setattr(parent, field, self._render_field(parent, field, value))
+            if value is not None:
+                setattr(parent, field, self._render_field(parent, field, value))
 
     def _render_field(self, parent: Any, field: str, value: Any) -> Any:
         try:
+            if callable(value) and id(value) not in self._kept_as_is:
+                return value(context=self._context, jinja_env=self._own_environment())
             return self.render(value)
         except AsynschedError:
             raise
@@ -157,20 +179,26 @@ class Renderer:
             return {key: self.render(item) for key, item in value.items()}
         if isinstance(value, set):
             return {self.render(item) for item in value}
-        if hasattr(type(value), "template_fields") and id(value) not in self._seen:
-            self._seen.add(id(value))
-            self.render_fields(value)
+        if hasattr(type(value), "rendered_with"):
+            return value.rendered_with(self._render_text)
+        self._owner._render_nested_template_fields(value, self._context, self._environment, self._seen)  # noqa: SLF001
         return value
+
+    def _own_environment(self) -> jinja2.Environment:
+        if self._environment is None:
+            self._environment = self._owner.get_template_env()
+        return self._environment
 
     def _render_text(self, text: str) -> Any:
         is_path = bool(self._owner.template_ext) and text.endswith(tuple(self._owner.template_ext))
         if not is_path and self._is_literal(text):
             return text
-        if self._environment is None:
-            self._environment = self._owner.get_template_env()
-        template = self._environment.get_template(text) if is_path else self._environment.from_string(text)
+        environment = self._own_environment()
+        template = environment.get_template(text) if is_path else environment.from_string(text)
         # `Template.render` copies the context with dict(), so templates cannot change it.
         context = self._context
+        if isinstance(context, Context):
+            context.has_rendered = True
         return template.render(context.with_deferred() if isinstance(context, Context) else context)
 
     def _is_literal(self, text: str) -> bool:

@@ -13,11 +13,13 @@ from asynsched.authoring import macros
 from asynsched.authoring.assets import Asset, AssetAlias, AssetRef, checked_extra
 from asynsched.authoring.connection import Connection, Variable
 from asynsched.authoring.exceptions import AsynschedNotFoundException
-from asynsched.authoring.params import NOTSET, resolve_params
+from asynsched.authoring.params import NO_PARAMS, NOTSET, resolve_params
 from asynsched.authoring.running.context import Context, Deferred, Unmade
-from asynsched.authoring.running.task_instance import DagRun, TaskInstance, pulled_xcoms
+from asynsched.authoring.running.state_store import TASK_STATE_STORE, AssetStateStoreAccessors, has_assets
+from asynsched.authoring.running.task_instance import DagRun, TaskInstance
 from asynsched.authoring.supervisor import ask_in_parts, ask_or_none
 from asynsched.authoring.timezone import aware, coerce_datetime, is_naive, make_aware, parse
+from asynsched.authoring.xcom import pulled_xcoms
 from asynsched.authoring.xcom_arg import instance_count
 
 TYPE_CHECKING = False
@@ -87,6 +89,7 @@ class AssetEvent:
         timestamp: The time at which the scheduler recorded it.
         source_dag_id: The DAG that updated it. This and the other sources are None for an event from outside.
         source_map_index: The map index; -1 for a task that is not mapped.
+        partition_key: The partition that was updated; None without partitions.
         source_aliases: The aliases through which it was updated.
     """
 
@@ -98,6 +101,7 @@ class AssetEvent:
         self.source_run_id: str | None = fields["source_run_id"]
         self.source_task_id: str | None = fields["source_task_id"]
         self.source_map_index: int = fields["source_map_index"]
+        self.partition_key: str | None = fields.get("partition_key")
         self.source_aliases = [AssetAlias(name) for name in fields["aliases"]]
 
     @property
@@ -257,16 +261,18 @@ class OutletEvent:
 
     Attributes:
         extra: JSON values for the event of an asset.
+        partition_keys: The partitions that were updated; none for that of the run.
         asset_alias_events: The assets added to an alias, each with its extra.
     """
 
     def __init__(self, key: AssetKey) -> None:
         self.key = key
+        self.partition_keys: set[str] = set()
         self.extra: dict[str, Any] = {}
         self.asset_alias_events: list[tuple[Asset | AssetRef, dict[str, Any]]] = []
 
     def add(self, asset: Asset | AssetRef, extra: dict[str, Any] | None = None) -> None:
-        """Update an asset through an alias.
+        """Update an asset through an alias. One try does so at most 1000 times.
 
         Raises TypeError if the outlet is not an alias, or `asset` is not an asset.
         """
@@ -276,13 +282,25 @@ class OutletEvent:
             raise TypeError(f"only assets can be added to {self.key!r}, not {asset!r}")
         self.asset_alias_events.append((asset, extra or {}))
 
+    def add_partitions(self, keys: str | list[str]) -> None:
+        """Update these partitions of the asset: an event for each, with the same extra. One try has at most 1000.
+
+        Raises TypeError if the outlet is an alias, ValueError for a key that is blank or too long.
+        """
+        from asynsched.timetables.partitions import checked_key
+
+        if isinstance(self.key, AssetAlias):
+            raise TypeError(f"{self.key!r} is an alias, which has no partitions; name the asset")
+        self.partition_keys.update([checked_key(key) for key in ([keys] if isinstance(keys, str) else keys)])
+
     def fields(self) -> Iterator[dict[str, Any]]:
         """Yield the fields of `asynsched.protocol.messages.OutletEvent`. Raises DagError if an extra is not JSON."""
         if isinstance(self.key, AssetAlias):
             for asset, extra in self.asset_alias_events:
                 yield {**_asset_fields(asset), "extra": _event_extra(asset, extra), "alias": self.key.name}
-        elif self.extra:
-            yield {**_asset_fields(self.key), "extra": _event_extra(self.key, self.extra)}
+        elif self.extra or self.partition_keys:
+            told = {**_asset_fields(self.key), "extra": _event_extra(self.key, self.extra)}
+            yield from ({**told, "partition_key": key} for key in sorted(self.partition_keys) or [""])
 
 
 class OutletEvents(_ByAsset):
@@ -297,7 +315,16 @@ class OutletEvents(_ByAsset):
         return self._known.setdefault(key, OutletEvent(key))
 
     def fields(self) -> list[dict[str, Any]]:
-        """Return the fields of all events for the scheduler. Raises DagError if an extra is not JSON."""
+        """Return the fields of all events for the scheduler.
+
+        Raises DagError if an extra is not JSON, ValueError for a partition key that is none, or for too many events.
+        """
+        keys = [key for event in self._known.values() for key in event.partition_keys]
+        n_of_aliases = sum(len(event.asset_alias_events) for event in self._known.values())
+        if keys or n_of_aliases:
+            from asynsched.timetables.partitions import check_events_of_try
+
+            check_events_of_try(keys, n_of_aliases)
         return [fields for event in self._known.values() for fields in event.fields()]
 
 
@@ -332,9 +359,9 @@ def _iso(moment: str | dt.datetime) -> str:
 
 def build_context(task: BaseOperator, run: RunContext, ti: TaskInstanceFacts) -> Context:
     """Return the context of a try. Raises ParamValidationError if the run's conf does not fit the schema of a param."""
-    dag_run = DagRun(run)
-    instance = TaskInstance(task, dag_run, ti)
     dag = task.dag
+    dag_run = DagRun(run, dag)
+    instance = TaskInstance(task, dag_run, ti)
     context = Context(
         conf=dag_run.conf,
         conn=ConnectionAccessor(),
@@ -346,13 +373,21 @@ def build_context(task: BaseOperator, run: RunContext, ti: TaskInstanceFacts) ->
         map_index_template=task.map_index_template,
         outlet_events=Deferred(OutletEvents),
         outlets=task.outlets,
-        params=resolve_params(dag.params, task.params, dag_run.conf, owner=f"run {dag_run.run_id!r}"),
+        partition_date=None if run.partition_date is None else dag_run.partition_date,
+        partition_key=dag_run.partition_key,
+        params=resolve_params(
+            dag.params,
+            NO_PARAMS if task.params_are_asked else task.params,
+            dag_run.conf,
+            owner=f"run {dag_run.run_id!r}",
+        ),
         run_id=dag_run.run_id,
         start_date=Unmade(partial(getattr, instance, "start_date")),
         task=task,
         task_instance=instance,
         task_instance_key_str=f"{dag.dag_id}__{task.task_id}__{dag_run.run_id}",
         task_reschedule_count=0,
+        task_state_store=TASK_STATE_STORE,
         test_mode=ti.test_mode,
         ti=instance,
         triggering_asset_events=Deferred(
@@ -366,6 +401,8 @@ def build_context(task: BaseOperator, run: RunContext, ti: TaskInstanceFacts) ->
     else:
         context.update(_dates(dag_run, aware(run.logical_date), f"{dag.dag_id}__{task.task_id}"))
         context.update(_previous_success(instance))
+    if (task.inlets or task.outlets) and has_assets(task.inlets, task.outlets):
+        context["asset_state_store"] = Deferred(partial(AssetStateStoreAccessors, task.inlets, task.outlets))
     context["expanded_ti_count"] = Deferred(partial(instance_count, context))
     instance.context = context
     return context

@@ -180,6 +180,20 @@ class BaseSensorOperator(BaseOperator):
         return float(least + spread)
 
 
+def poke_mode_only(cls: type[BaseSensorOperator]) -> type[BaseSensorOperator]:
+    """Decorate a sensor class that keeps something between two checks, so that its mode must be `poke`.
+
+    Its sensors raise ValueError for another mode.
+    """
+
+    def set_mode(_sensor: BaseSensorOperator, value: str) -> None:
+        if value != "poke":
+            raise ValueError(f"{cls.__name__} has only the mode 'poke', not {value!r}")
+
+    cls.mode = property(lambda _: "poke", set_mode)  # type: ignore[assignment] # in place of the attribute
+    return cls
+
+
 class PythonSensor(BaseSensorOperator):
     """Waits until a function, which may be `async def`, returns a true value.
 

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from importlib import import_module
 
+from asynsched.authoring.class_paths import imported_class
 from asynsched.authoring.exceptions import AsynschedException
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import datetime as dt
     import logging
-    from collections.abc import AsyncIterator, Mapping
+    from collections.abc import AsyncGenerator, AsyncIterator, Hashable, Mapping
     from typing import Any, ClassVar
+
+    from asynsched.authoring.triggers.shared_stream import SharedStreamProducer, SharedStreams
 
 FAIL_METHOD = "__fail__"
 """In place of a method, as in Airflow: the trigger did not fire, and the task is resumed to fail."""
@@ -54,11 +56,60 @@ class BaseTrigger:
         """Yield a TriggerEvent when the condition is met; only the first counts. An `async def` with `yield`."""
         raise NotImplementedError(f"{type(self).__name__} has no run()")
 
+    def awaited_input(self) -> dict[str, Any] | None:
+        """For HITLTrigger: the fields of AwaitedInput, and the `timeout` in seconds or None. Other triggers: None."""
+        return None
+
     async def cleanup(self) -> None:
         """Hook: called when the trigger is no longer needed, for any reason."""
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__}>"
+
+
+class BaseEventTrigger(BaseTrigger):
+    """A trigger that may also watch an asset (`AssetWatcher`): then each event that it yields updates the asset.
+
+    A watching trigger goes on after an event once the event is stored. It is started again when it ends or fails.
+
+    Attributes:
+        asset_state_store: The values of the assets that the trigger watches, while it runs: await its methods `aget`,
+            `aset`, `adelete` and `aclear`. None in a trigger that a task waits for.
+    """
+
+    supports_triggerer_queue = False
+    asset_state_store: Any = None
+
+    @staticmethod
+    def hash(classpath: str, kwargs: Mapping[str, Any]) -> int:
+        """Return a number that is the same for triggers of the same class with the same arguments."""
+        return hash((classpath, repr(sorted(kwargs.items()))))
+
+    def shared_stream_key(self) -> Hashable | None:
+        """Return the key of the shared source; None for a trigger that reads its source alone, in `run`.
+
+        Triggers of one DAG file with an equal key share one stream: `open_shared_stream`, or the producer, reads the
+        source once for all of them, and each makes its events in `filter_shared_stream`.
+        """
+        return None
+
+    @classmethod
+    def open_shared_stream(cls, kwargs: dict[str, Any]) -> AsyncGenerator[Any]:
+        """Yield what the source gives, without an end. An `async def` with `yield`.
+
+        Args:
+            kwargs: The arguments of one of the triggers that share the stream.
+        """
+        raise NotImplementedError(f"{cls.__name__} has a shared_stream_key, but no open_shared_stream()")
+
+    @classmethod
+    def create_shared_stream_producer(cls, kwargs: dict[str, Any]) -> SharedStreamProducer:
+        """Return the producer that reads the source in place of `open_shared_stream`, and confirms its events."""
+        raise NotImplementedError(f"{cls.__name__} has no create_shared_stream_producer()")
+
+    def filter_shared_stream(self, shared_stream: AsyncIterator[Any]) -> AsyncGenerator[TriggerEvent]:
+        """Yield the trigger's events from those of the shared stream. An `async def` with `yield`."""
+        raise NotImplementedError(f"{type(self).__name__} has a shared_stream_key, but no filter_shared_stream()")
 
 
 class TriggerEvent:
@@ -180,17 +231,14 @@ def failed_resumption(error: str, detail: str, traceback: list[str] | None = Non
 
 def make_trigger(classpath: str, kwargs: Mapping[str, Any]) -> BaseTrigger:
     """Make a trigger from the result of its `serialize`. Raises AsynschedException if the path names no trigger."""
-    module_name, _, class_name = classpath.rpartition(".")
     try:
-        found = getattr(import_module(module_name), class_name)
-    except (ImportError, AttributeError, ValueError) as exc:
-        raise AsynschedException(f"the trigger {classpath} cannot be imported: {exc}") from exc
-    if not (isinstance(found, type) and issubclass(found, BaseTrigger)):
-        raise AsynschedException(f"{classpath} is not a subclass of BaseTrigger")
+        found = imported_class(classpath, BaseTrigger)
+    except ImportError as exc:
+        raise AsynschedException(f"the trigger {exc}") from exc
     return found(**kwargs)
 
 
-async def first_event(trigger: BaseTrigger) -> TriggerEvent:
+async def first_event(trigger: BaseTrigger, streams: SharedStreams | None = None) -> TriggerEvent:
     """Run a trigger until it fires, clean it up, and return its event.
 
     Raises:
@@ -199,13 +247,37 @@ async def first_event(trigger: BaseTrigger) -> TriggerEvent:
     """
     from contextlib import aclosing
 
+    async with aclosing(events_of(trigger, streams)) as events:
+        async for event in events:
+            return event
+    raise AsynschedException(f"{trigger!r} ended without an event")
+
+
+async def events_of(trigger: BaseTrigger, streams: SharedStreams | None = None) -> AsyncGenerator[TriggerEvent]:
+    """Run a trigger, and yield its events; then clean it up.
+
+    Args:
+        streams: Those of the event loop; by default, the trigger shares none.
+
+    Raises:
+        AsynschedException: It yielded something else.
+        Exception: The trigger's code raised it.
+    """
+    from contextlib import AsyncExitStack, aclosing
+
+    key = trigger.shared_stream_key() if isinstance(trigger, BaseEventTrigger) else None
     try:
-        async with aclosing(trigger.run()) as events:  # type: ignore[type-var]
+        async with AsyncExitStack() as stack:
+            if key is None or streams is None:
+                events: Any = trigger.run()
+            else:
+                shared = await stack.enter_async_context(streams.subscribed(trigger, key))  # type: ignore[arg-type]
+                events = trigger.filter_shared_stream(shared)  # type: ignore[attr-defined]
+            await stack.enter_async_context(aclosing(events))
             async for event in events:
                 if not isinstance(event, TriggerEvent):
                     raise AsynschedException(f"{trigger!r} must yield a TriggerEvent, not {event!r}")
-                return event
-        raise AsynschedException(f"{trigger!r} ended without an event")
+                yield event
     finally:
         try:
             await trigger.cleanup()

@@ -1,0 +1,45 @@
+"""Defaults of DAGs and tasks that an installation sets (`default_task_retries` and others), for user code.
+
+Each applies where neither the DAG file nor a class of it says anything. Processes that run user code set them once.
+"""
+
+from __future__ import annotations
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from typing import Any
+
+of_tasks: dict[str, Any] = {}
+"""Arguments of BaseOperator. Values that are also its own defaults are left out, as in the other two."""
+of_dags: dict[str, Any] = {}
+"""Arguments of DAG."""
+of_schedules: dict[str, bool] = {}
+"""Arguments of `timetable_from_schedule`."""
+
+
+def set_defaults(options: Mapping[str, str]) -> None:
+    """Set the defaults by the options of Airflow's configuration that `Settings.airflow_options` makes."""
+    numbers = {
+        "retries": ("core.default_task_retries", 0),
+        "retry_delay": ("core.default_task_retry_delay", 300),
+        "max_retry_delay": ("core.max_task_retry_delay", None),
+        "execution_timeout": ("core.default_task_execution_timeout", None),
+    }
+    texts = {
+        "owner": ("operators.default_owner", "airflow"),
+        "weight_rule": ("core.default_task_weight_rule", "downstream"),
+    }
+    found = {name: float(options[option]) for name, (option, _) in numbers.items() if options.get(option)}
+    of_tasks.clear()
+    of_tasks.update((name, value) for name, value in found.items() if value != numbers[name][1])
+    of_tasks.update(
+        (name, options[option]) for name, (option, ours) in texts.items() if options.get(option, ours) != ours
+    )
+    of_dags.clear()
+    of_schedules.clear()
+    if options.get("scheduler.catchup_by_default") == "True":
+        of_dags["catchup"] = True
+    for kind in ("cron", "delta"):
+        if options.get(f"scheduler.create_{kind}_data_intervals") == "True":
+            of_schedules[f"{kind}_intervals"] = True
