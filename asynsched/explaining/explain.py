@@ -9,6 +9,7 @@ from asynsched.explaining.owners import RULE, answer_of, with_service
 from asynsched.explaining.reason import Explanation, Reason, grouped, moment, shortened
 from asynsched.explaining.snapshot import Snapshot, take_snapshot
 from asynsched.health import LongParse
+from asynsched.protocol.messages import AwaitedInput
 from asynsched.scheduling.creation.scheduled_runs import Examined, foresee_dag
 from asynsched.scheduling.evaluation.decisions import DEPENDENCIES
 from asynsched.scheduling.evaluation.run import ActiveRun, ActiveTask
@@ -20,8 +21,18 @@ from asynsched.store.dags.dags import DagRow
 from asynsched.store.dags.files import list_errors
 from asynsched.store.database import Database
 from asynsched.store.runs.dag_runs import get_run
-from asynsched.store.runs.requests import CancelRun, ClearTasks, ForceTask, MarkRun, RunRequest, WaitingRequest
+from asynsched.store.runs.requests import (
+    AnswerTask,
+    CancelRun,
+    ClearTasks,
+    ForceTask,
+    MarkRun,
+    RunRequest,
+    WaitingRequest,
+)
 from asynsched.store.schema import DagRunRow
+from asynsched.store.tickets import CLAIMED, Whereabouts
+from asynsched.store.watchers import Watching, failing_watchers
 
 
 async def explain_dag(
@@ -40,7 +51,7 @@ async def explain_dag(
     if dag.has_errors:
         errors = await database.read(list_errors, dag.file_path)
         reasons += [
-            Reason("file", f"its file has an error: {error.message}; its last good version is used", "it is mended")
+            Reason("file", f"its file has an error: {error.message}; its last good version is used", "it is corrected")
             for error in errors
             if not error.is_warning and error.dag_id in (None, dag.dag_id)
         ]
@@ -51,6 +62,8 @@ async def explain_dag(
         reasons.append(Reason("paused", "it is paused", f"a user unpauses it: `asynsched dags unpause {dag.dag_id}`"))
     else:
         reasons += _of_schedule(dag, await database.read(foresee_dag, dag.dag_id, now))
+        if any(reason.rule == "assets" for reason in reasons):
+            reasons += [_of_watcher(failing) for failing in await database.read(failing_watchers, dag.dag_id)]
     found = with_service(reasons, unserved)
     answer = held_up_by(found) or "Nothing holds it up: a run is created now."
     state = "paused" if dag.is_paused else "active"
@@ -58,16 +71,16 @@ async def explain_dag(
 
 
 def _of_schedule(dag: DagRow, examined: Examined) -> list[Reason]:
-    if examined.created is not None or examined.triggered is not None:
+    if examined.run_ids:
         return []
     if examined.error:
-        return [Reason("schedule", examined.error, "its schedule is mended")]
+        return [Reason("schedule", examined.error, "its schedule is corrected")]
     if examined.is_held_back:
         text = f"a run is due, and max_active_runs ({dag.max_active_runs}) are active"
         return [Reason("max_active_runs", text, "one of them ends")]
     reasons = []
     if examined.asks:
-        text = "its timetable, which is code of its file, has not said yet which run is next"
+        text = "its timetable, which is code of its file, has not returned the next run yet"
         reasons.append(Reason("timetable", text, "its file has been parsed again"))
     if examined.waits_for:
         reasons.append(Reason("assets", examined.waits_for, "these are updated"))
@@ -79,6 +92,12 @@ def _of_schedule(dag: DagRow, examined: Examined) -> list[Reason]:
         text = f"its schedule, {summary}, gives no further run" if summary else "it has no schedule"
         reasons.append(Reason("schedule", text, release))
     return reasons
+
+
+def _of_watcher(failing: Watching) -> Reason:
+    at = "" if failing.failed_at is None else f" at {moment(failing.failed_at)}"
+    text = f"the watcher {failing.watcher!r} of asset {failing.asset!r} failed{at}: {failing.error}"
+    return Reason("watcher", text, "its trigger, which is started again after a pause, no longer fails")
 
 
 def explain_run(snapshot: Snapshot, row: DagRunRow, run: ActiveRun | None) -> Explanation:
@@ -93,7 +112,7 @@ def explain_run(snapshot: Snapshot, row: DagRunRow, run: ActiveRun | None) -> Ex
         return Explanation(subject, row.state, f"It ended as {row.state}{why}.", _ends(snapshot, run))
     reasons: tuple[Reason, ...] = ()
     if run is None and row.state == DagRunState.RUNNING:
-        reasons = (Reason("code", "its code cannot be read by this version", "a scheduler that can has taken it over"),)
+        reasons = (Reason("code", "this version cannot read its code", "a scheduler that can read it takes it over"),)
     elif run is None:
         verdict = snapshot.admission(row.dag_id, row.backfill_id)
         reasons = (Reason("admission", verdict.reason, verdict.release),)
@@ -180,6 +199,8 @@ def _wish(request: RunRequest) -> str:
             return f"marking the run as {request.state}"
         case ForceTask():
             return f"starting task {request.task_id}"
+        case AnswerTask():
+            return f"resuming task {request.task_id} with its answer"
         case ClearTasks(task_ids=()):
             return "clearing the run"
     tasks = f"task{'s' if len(request.task_ids) > 1 else ''} {', '.join(request.task_ids)}"
@@ -246,12 +267,24 @@ def reasons_of(snapshot: Snapshot, task: ActiveTask, told: Told | None = None, d
             text = f"try {task.try_number} failed: {task.reason}"
             return (Reason("retry", text, "its retry is due", task.next_try_at),)
         case State.UP_FOR_RESCHEDULE:
-            return (Reason("reschedule", "it looked, and will look again", "it is due", task.next_try_at),)
+            return (Reason("reschedule", "it poked, and will poke again", "it is due", task.next_try_at),)
+        case State.DEFERRED if task.deferral is not None and task.deferral.deferral.input is not None:
+            return (_unanswered(task, task.deferral.deferral.input),)
         case State.DEFERRED:
             timeout = "" if task.next_try_at is None else f", or its timeout is over{_when('at', task.next_try_at)}"
             reason = f": {task.reason}" if task.reason else ""
             return (Reason("deferred", f"it is deferred{reason}", f"the trigger fires{timeout}"),)
     return _end(task, told, depth)
+
+
+def _unanswered(task: ActiveTask, awaited: AwaitedInput) -> Reason:
+    if task.next_try_at is None:
+        timeout = ""
+    elif awaited.defaults is None:
+        timeout = f", or it fails{_when('at', task.next_try_at)}"
+    else:
+        timeout = f", or {', '.join(awaited.defaults)} is taken{_when('at', task.next_try_at)}"
+    return Reason("input", f"it waits for a person's answer: {awaited.subject}", f"somebody answers it{timeout}")
 
 
 def open_ends_of(snapshot: Snapshot, task: ActiveTask) -> tuple[Reason, ...]:
@@ -323,7 +356,7 @@ def _causes(
 def _limits(snapshot: Snapshot, task: ActiveTask) -> tuple[Reason, ...]:
     obstacle = snapshot.evaluation.ready.obstacle(task)
     if obstacle:
-        return (Reason("obstacle", obstacle, "the pool is made larger, or the executor is configured"),)
+        return (Reason("obstacle", obstacle, "the pool is enlarged, or the executor is configured"),)
     reasons = []
     if (other := snapshot.evaluation.ready.kept_for(task, snapshot.now)) is not None:
         text = f"free slots of the pool {task.task.pool} are kept for {_subject(other)}, which waits for longer"
@@ -345,31 +378,43 @@ def _under_way(snapshot: Snapshot, task: ActiveTask) -> Reason:
     if task.stored_state is State.RESTARTING:
         text = f"it was cleared while try {task.try_number} was under way, whose process is being ended"
         return Reason("restarting", text, "the process has ended; it runs again then, once nothing else holds it up")
+    place = snapshot.elsewhere.get(task.token or "")
     if task.stored_state is State.RUNNING:
-        return Reason("running", f"try {task.try_number} is running{_when('since', task.started_at)}", "it ends")
+        where = f" on the worker {place.worker}" if place is not None and place.worker else ""
+        return Reason("running", f"try {task.try_number} is running{where}{_when('since', task.started_at)}", "it ends")
     release = "it begins"
     if task.try_number > 1:
         # The executor lets two tries never overlap.
         release += ", once no process of an earlier try is left"
-    return Reason(
-        "queued", f"try {task.try_number} was handed to the executor{_when('since', task.queued_at)}", release
-    )
+    text = f"try {task.try_number} was handed to the executor{_when('since', task.queued_at)}"
+    if place is not None:
+        text += f", and {_in_engine(place)}"
+    return Reason("queued", text, release)
+
+
+def _in_engine(place: Whereabouts) -> str:
+    """Return where a try on another machine is that has not begun, as part of a sentence."""
+    if place.state == CLAIMED:
+        return f"the worker {place.worker} prepares it"
+    state, _, reason = place.sight.partition(": ")
+    known = {"queued": "waits in its engine", "running": "its job runs, but no worker has claimed it yet"}
+    return known.get(state, "no worker has claimed it yet") + (f": {reason}" if reason else "")
 
 
 def _end(task: ActiveTask, told: Told, depth: int) -> tuple[Reason, ...]:
-    """Return the reason for the end of a task instance; if a rule settled it, also the upstream ends that caused it."""
+    """Return the reason for the end of a task instance; if a rule ended it, also the upstream ends that caused it."""
     text = task.reason
     if task.state is State.SUCCESS and not text:
         verdict_counts = task.run.ends_of(task).direct
         text = f"its trigger rule {task.task.trigger_rule} let it run"
         text += f": {verdict_counts.describe()}" if verdict_counts.total else ""
-    is_settled = task.state in (State.UPSTREAM_FAILED, State.SKIPPED)
-    causes = _ends_above(task, told, depth) if is_settled else ()
+    is_by_rule = task.state in (State.UPSTREAM_FAILED, State.SKIPPED)
+    causes = _ends_above(task, told, depth) if is_by_rule else ()
     return (Reason(str(task.state), text or f"it is {task.state}", causes=causes),)
 
 
 def _ends_above(task: ActiveTask, told: Told, depth: int) -> tuple[Reason, ...]:
-    """Return the causes of the upstream ends that made a rule settle this task instance."""
+    """Return the causes of the upstream ends that made a rule end this task instance."""
     if depth >= DEEPEST:
         told.break_off(task)
         return ()

@@ -49,22 +49,22 @@ class Owners:
     def lack(self, epoch: int) -> Reason | None:
         """Return why no scheduler works on a running run that is owned under this epoch; None if its scheduler does.
 
-        The reason names the run's scheduler, since when it is silent, and who will take over the run, and when.
+        The reason names the run's scheduler, and says how long it has been silent, and who will take over the run when.
         """
         owner = self._by_epoch.get(epoch)
         if self._by_epoch and epoch > max(self._by_epoch):
             # Epochs only grow: this scheduler has registered, and taken over the run, after `schedulers` was read.
             return None
         if owner is None:
-            return Reason("owner", "no scheduler has this run", self._next())
+            return Reason("owner", "no scheduler owns this run", self._next())
         if owner.ended_at is not None:
-            text = f"no scheduler has this run since {owner.id} ended at {moment(owner.ended_at)}"
+            text = f"no scheduler has owned this run since {owner.id} ended at {moment(owner.ended_at)}"
             return Reason("owner", text, self._next())
         if self._standings.get(epoch) in ("serving", "stopping"):
             return None
         # The clock of another machine may differ: this is only shown, and decides nothing.
         whose = ", by the clock of this machine" if self._is_shared else ""
-        text = f"scheduler {owner.id} has this run, and is silent since {moment(owner.heartbeat_at)}{whose}"
+        text = f"scheduler {owner.id} owns this run, and has been silent since {moment(owner.heartbeat_at)}{whose}"
         return self._takeover(owner, text)
 
     def _next(self) -> str:
@@ -115,8 +115,8 @@ def no_scheduler(last_served_at: datetime | None, stopping: Sequence[str] = ()) 
     if stopping:
         told = f"scheduler {stopping[0]} is stopping: it lets running tasks end, and starts nothing more"
         return Reason(RULE, told, AFTER_STOP)
-    since = "; none has yet" if last_served_at is None else f" since {moment(last_served_at)}"
-    return Reason(RULE, f"no scheduler is serving{since}", f"one is started: {START}")
+    past = "none has yet" if last_served_at is None else f"the last one served until {moment(last_served_at)}"
+    return Reason(RULE, f"no scheduler is serving; {past}", f"one is started: {START}")
 
 
 def answer_of(unserved: Reason) -> str:

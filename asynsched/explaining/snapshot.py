@@ -5,7 +5,7 @@ The runs and tasks that it did not start are to be explained.
 """
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import datetime
 from itertools import count
 from typing import Concatenate, ParamSpec, TypeVar
@@ -32,6 +32,7 @@ from asynsched.store.database import Database
 from asynsched.store.runs.pools import pool_capacities, pools_including_deferred
 from asynsched.store.runs.queue import running_runs, runs_by_id
 from asynsched.store.schedulers import list_schedulers
+from asynsched.store.tickets import Whereabouts, whereabouts
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -43,6 +44,7 @@ class Snapshot:
     Attributes:
         evaluation: The active runs, also those that would start now.
         starting: The task instances that it would start.
+        elsewhere: Where tries on other machines are, by their tokens.
         unserved: Why no scheduler works; None if one serves.
     """
 
@@ -61,6 +63,7 @@ class Snapshot:
         self.now = now
         self.unserved = unserved
         self.starting: frozenset[ActiveTask] = frozenset()
+        self.elsewhere: Mapping[str, Whereabouts] = {}
         self._intake = intake
         self._owners = owners
         self._holders: dict[Limit, list[ActiveTask]] = {}
@@ -150,6 +153,7 @@ async def take_snapshot(
         if not intake.may_start_any:
             break
     snapshot.starting = frozenset(evaluation.pending.granted)
+    snapshot.elsewhere = await database.read(whereabouts)
     return snapshot
 
 

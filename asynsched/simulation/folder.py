@@ -17,6 +17,7 @@ from asynsched.clock import Clock
 from asynsched.errors import SandboxError
 from asynsched.home import prepare_home
 from asynsched.parsing.looks import look_at
+from asynsched.parsing.names import StoredNames, names_of_home
 from asynsched.parsing.processes.sandbox_parser import SandboxParser, report_of_error, report_of_failure
 from asynsched.parsing.watching.discovery import scan
 from asynsched.parsing.watching.watcher import check_folder
@@ -139,7 +140,7 @@ def _expected(good: list[PastTry], bad: list[PastTry]) -> Expectation:
 
 def asker(settings: Settings) -> Ask:
     """Return a function that parses a file of the folder; it blocks, also within an event loop."""
-    parser = SandboxParser(settings)
+    parser = SandboxParser(settings, names_of_home(settings))
 
     def ask(path: str, questions: ParseQuestions) -> ParseReport:
         with ThreadPoolExecutor(1) as elsewhere:
@@ -148,10 +149,19 @@ def asker(settings: Settings) -> Ask:
     return ask
 
 
-async def parse_folder(settings: Settings, start: datetime, end: datetime) -> tuple[ParseReport, ...]:
-    """Return the DAGs of each file of the folder, or why the file cannot be used, by path.
+def questions_of_span(start: datetime, end: datetime) -> ParseQuestions:
+    """Return the questions to authors' own timetables: about all runs of the span, as of its start."""
+    return ParseQuestions(now=start, of_others=TimetableQuestion(n_runs=MAX_PLANNED, since=start, until=end))
 
-    Authors' own timetables are asked for all runs of the span, as of its start.
+
+async def parse_folder(
+    settings: Settings, questions: ParseQuestions, names: StoredNames | None = None
+) -> tuple[ParseReport, ...]:
+    """Return the DAGs of each file of the folder, or why the file cannot be used, by path. Nothing is stored.
+
+    Args:
+        questions: To the authors' timetables.
+        names: The variables and connections that parses may read; by default the home's.
 
     Raises:
         SettingsError: There is no such folder, or it cannot be read.
@@ -160,7 +170,6 @@ async def parse_folder(settings: Settings, start: datetime, end: datetime) -> tu
     await anyio.to_thread.run_sync(check_folder, root, home)
     prepare_home(home)
     found = await anyio.to_thread.run_sync(scan, root, home)
-    questions = ParseQuestions(now=start, of_others=TimetableQuestion(n_runs=MAX_PLANNED, since=start, until=end))
     slots = anyio.Semaphore(settings.parse.processes)
     reports: dict[str, ParseReport] = {}
 
@@ -170,7 +179,7 @@ async def parse_folder(settings: Settings, start: datetime, end: datetime) -> tu
         if report is not None:
             reports[path] = report
 
-    async with SandboxParser(settings) as parser, anyio.create_task_group() as reads:
+    async with SandboxParser(settings, names or names_of_home(settings)) as parser, anyio.create_task_group() as reads:
         for path, file in found.files.items():
             if not file.is_ignored:
                 reads.start_soon(read, parser, path)

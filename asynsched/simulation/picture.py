@@ -55,7 +55,7 @@ def check_picture(path: Path) -> None:
 
 
 def draw_span(span: SpanReport, path: Path) -> None:
-    """Draw a span to a file that `check_picture` has found good. The same span gives the same file.
+    """Draw a span to a file that `check_picture` has accepted. The same span gives the same file.
 
     Raises:
         OSError: The file cannot be written.

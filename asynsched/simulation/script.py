@@ -7,7 +7,7 @@ the wildcards `*`, `?` and `[…]`:
     "etl.load" = { duration = 300, failure_rate = 0.1 }
     "etl.choose" = { follow = ["fast"] }
 
-Chance is a function of the seed and the try, and of no order: one more DAG changes nothing for the others, and the same
+Chance depends only on the seed and the try, not on any order: one more DAG changes nothing for the others, and the same
 tries fail in the simulations before and after a change of the DAGs.
 """
 
@@ -194,7 +194,7 @@ class Outcome:
     retry: bool = True
     cause: messages.FailureCause = "task"
     return_value: Any = None
-    decision: messages.BranchDecision | messages.ShortCircuitDecision | None = None
+    decision: messages.Decision | None = None
     outlet_events: tuple[messages.OutletEvent, ...] = ()
 
 
@@ -329,7 +329,7 @@ class ExpectedEnds:
             return Outcome("failed", lasting, why)
         if expected.skip:
             return Outcome("skipped", lasting, "it is expected to skip itself")
-        decision: messages.BranchDecision | messages.ShortCircuitDecision | None = None
+        decision: messages.Decision | None = None
         if expected.follow is not None:
             decision = messages.BranchDecision(expected.follow)
         elif expected.condition is False:

@@ -1,0 +1,144 @@
+"""Questions about backfills, and actions on them."""
+
+from datetime import datetime
+from typing import Any
+
+import sqlalchemy as sa
+from msgspec import Struct
+from sqlalchemy import Connection
+
+from asynsched.bell import Hint
+from asynsched.errors import AsynschedError
+from asynsched.queries.paging import FIRST_PAGE, Page, Paging, Sorting, select_page
+from asynsched.queries.place import Act, Place
+from asynsched.scheduling.creation import backfills as creation
+from asynsched.scheduling.creation.backfills import (
+    BackfillPlan,
+    PlannedDate,
+    Span,
+    compute_span,
+    plan_dates,
+    version_to_plan,
+)
+from asynsched.store.rows import as_struct, count
+from asynsched.store.runs import backfills as store
+from asynsched.store.runs.backfills import BACKFILLS, BackfillProgress, BackfillState
+from asynsched.store.schema import BackfillRow, backfill
+
+SORTING = Sorting(
+    {name: backfill.c[name] for name in ("id", "dag_id", "from_date", "to_date", "created_at")},
+    key=backfill.c.id,
+    usual=("-id",),
+)
+
+
+class BackfillInfo(BackfillRow, frozen=True, kw_only=True):
+    """A backfill, and how many of its runs are in each state.
+
+    Attributes:
+        state: `running`, `paused`, `cancelled`, or `completed` once all its runs have ended.
+    """
+
+    state: BackfillState
+    n_queued: int
+    n_running: int
+    n_success: int
+    n_failed: int
+    completed_at: datetime | None
+
+
+def backfill_info(row: BackfillProgress) -> BackfillInfo:
+    """Return a backfill as it is shown."""
+    return BackfillInfo(**{name: getattr(row, name) for name in BackfillInfo.__struct_fields__})
+
+
+class BackfillFilter(Struct, frozen=True):
+    """Which backfills are wanted: those of one DAG, or of some; None: of all."""
+
+    dag_id: str | None = None
+    dag_ids: frozenset[str] | None = None
+
+
+ALL = BackfillFilter()
+
+
+def list_backfills(
+    conn: Connection, wanted: BackfillFilter = ALL, paging: Paging = FIRST_PAGE
+) -> Page[BackfillProgress]:
+    """Return backfills. Raises BadRequest."""
+    rows, after = select_page(conn, BACKFILLS.where(*_conditions(wanted)), SORTING, paging)
+    return Page(tuple(as_struct(BackfillProgress, row) for row in rows), after)
+
+
+def count_backfills(conn: Connection, wanted: BackfillFilter = ALL) -> int:
+    """Count such backfills."""
+    return count(conn, sa.select(backfill.c.id).where(*_conditions(wanted)))
+
+
+def get_backfill(conn: Connection, backfill_id: int) -> BackfillProgress:
+    """Return a backfill. Raises NotFound."""
+    return store.get_backfill(conn, backfill_id)
+
+
+async def plan_backfill(place: Place, plan: BackfillPlan) -> list[PlannedDate]:
+    """Return the dates of a backfill, in the order in which they would run. Raises NotFound, and DagError."""
+    now = place.clock.now()
+    return await place.ask(plan_dates, plan, now, await _span(place, plan, now))
+
+
+async def make_backfill(place: Place, actor: str, plan: BackfillPlan) -> BackfillProgress:
+    """Create the runs of a backfill. Raises NotFound, DagError, and AlreadyExists if another one has not ended."""
+    now = place.clock.now()
+    span = await _span(place, plan, now)
+    return await place.act(actor, create_backfill, plan, actor=actor, now=now, span=span)
+
+
+async def _span(place: Place, plan: BackfillPlan, now: datetime) -> Span:
+    from anyio.to_thread import run_sync  # commands, which have no loop, import this module too
+
+    version = await place.ask(version_to_plan, plan.dag_id)
+    return await run_sync(compute_span, version, plan, now)
+
+
+def create_backfill(
+    conn: Connection, plan: BackfillPlan, *, actor: str, now: datetime, span: Span | None = None
+) -> Act[BackfillProgress]:
+    """Create the runs of a backfill: `make_backfill` for those who have no event loop."""
+    made = creation.create_backfill(conn, plan, actor=actor, now=now, span=span)
+    detail: dict[str, Any] = {
+        "from": plan.from_date.isoformat(), "to": plan.to_date.isoformat(), "reprocess": plan.reprocess,
+        "is_reverse": plan.is_reverse, "max_active_runs": plan.max_active_runs,
+    }  # fmt: skip
+    return _act(made, "backfill.create", detail)
+
+
+def pause_backfill(conn: Connection, backfill_id: int, *, paused: bool) -> Act[BackfillProgress]:
+    """Start no further run of a backfill, or go on. Raises NotFound, and AsynschedError if it has ended."""
+    _refuse_ended(conn, backfill_id)
+    changed = creation.set_paused(conn, backfill_id, is_paused=paused)
+    return _act(changed, "backfill.pause" if paused else "backfill.unpause")
+
+
+def cancel_backfill(conn: Connection, backfill_id: int, *, actor: str, now: datetime) -> Act[BackfillProgress]:
+    """Fail the queued runs of a backfill. Raises NotFound, and AsynschedError if it has ended."""
+    _refuse_ended(conn, backfill_id)
+    return _act(creation.cancel_backfill(conn, backfill_id, actor=actor, now=now), "backfill.cancel")
+
+
+def _refuse_ended(conn: Connection, backfill_id: int) -> None:
+    found = store.get_backfill(conn, backfill_id)
+    if found.completed_at is not None:
+        raise AsynschedError(f"The backfill {backfill_id} is already {found.state}.")
+
+
+def _act(found: BackfillProgress, action: str, detail: dict[str, Any] | None = None) -> Act[BackfillProgress]:
+    return Act(found, action, Hint("backfill", dag_id=found.dag_id), detail=detail or {"backfill_id": found.id})
+
+
+def _conditions(wanted: BackfillFilter) -> list[sa.ColumnElement[bool]]:
+    conditions: list[sa.ColumnElement[bool]] = []
+    if wanted.dag_id is not None:
+        conditions.append(backfill.c.dag_id == wanted.dag_id)
+    if wanted.dag_ids is not None:
+        conditions.append(backfill.c.dag_id.in_(wanted.dag_ids))
+    return conditions

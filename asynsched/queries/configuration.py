@@ -1,0 +1,35 @@
+"""Questions about the configuration: Airflow's options that the settings answer, and the settings themselves."""
+
+from collections.abc import Mapping
+from operator import attrgetter
+from typing import Any
+
+import msgspec
+
+from asynsched.settings import Settings, option_names
+from asynsched.store.engines.urls import without_secrets
+
+HIDDEN = "< hidden >"
+SECTION = "asynsched"
+"""The section of the settings, under their own names."""
+_SECRET = frozenset({"fernet_key", "secrets.backend_kwargs"})
+
+
+def list_options(settings: Settings) -> Mapping[str, Mapping[str, str]]:
+    """Return the options of each section, without secrets."""
+    found: dict[str, dict[str, str]] = {}
+    for name, value in settings.airflow_options.items():
+        section, _, option = name.partition(".")
+        found.setdefault(section, {})[option] = value
+    found[SECTION] = {name: _shown(name, attrgetter(name)(settings)) for name in option_names(Settings)}
+    return found
+
+
+def _shown(name: str, value: Any) -> str:
+    if name in _SECRET and value:
+        return HIDDEN
+    if name == "database" and value:
+        return without_secrets(str(value))
+    if value is None:
+        return ""
+    return value if isinstance(value, str) else msgspec.json.encode(value).decode()

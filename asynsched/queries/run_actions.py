@@ -1,0 +1,225 @@
+"""Actions on runs: trigger, mark, clear, delete, note, and waiting for their ends.
+
+A run that a scheduler owns is changed by that scheduler: the action stores a request, and waits a while for the
+scheduler to do it.
+"""
+
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable
+from datetime import datetime, timedelta
+from functools import partial
+
+import anyio
+from anyio.to_thread import run_sync
+from sqlalchemy import Connection
+
+from asynsched.bell import Hint
+from asynsched.errors import AsynschedError, NotFound
+from asynsched.executors.log_paths import remove_logs
+from asynsched.home import prepare_home
+from asynsched.keys import DagRunKey
+from asynsched.parsing.names import StoredNames
+from asynsched.parsing.processes.informed_parser import manual_interval
+from asynsched.parsing.processes.sandbox_parser import SandboxParser
+from asynsched.queries import run_edits
+from asynsched.queries.dags import get_dag
+from asynsched.queries.place import Act, Place
+from asynsched.queries.run_edits import Changed, Clear, MarkedAs, Trigger, find_run, preview
+from asynsched.queries.runs import RunInfo, get_state
+from asynsched.queries.turns import turns
+from asynsched.scheduling.requests.run_requests import preview_request
+from asynsched.serialization.decode import decode_dag
+from asynsched.states import FINISHED_RUN_STATES, DagRunState
+from asynsched.store.dags import dags
+from asynsched.store.dags.dags import file_to_ask, latest_version
+from asynsched.store.runs import dag_runs
+from asynsched.store.runs.dag_runs import newest_run_ids
+from asynsched.store.runs.requests import CancelRun, ClearTasks, is_open
+from asynsched.store.runs.retention import delete_rows_of
+from asynsched.store.runs.task_instances import load_task_instances
+from asynsched.store.schema import DagRunRow, TaskInstanceRow
+from asynsched.timetables import DataInterval
+
+__all__ = [
+    "Changed", "Clear", "MarkedAs", "Trigger", "cancel_run", "change_run", "clear_tasks", "delete_dag", "delete_run",
+    "mark_run", "names_of", "new_tasks", "note_run", "preview", "preview_clear", "trigger_run", "wait_for_run",
+]  # fmt: skip
+
+LONGEST_WAIT = timedelta(seconds=5)
+"""How long an action waits for the scheduler that owns a run: a task that is killed has some time to end."""
+RUNS_AT_ONCE = 100
+ROWS_AT_ONCE = 5000
+"""Of a run, deleted in one transaction."""
+_OVER = object()
+"""Stands for a step after the last: the scheduler stops."""
+
+
+async def trigger_run(place: Place, actor: str, dag_id: str, wanted: Trigger) -> RunInfo:
+    """Create a run of a DAG that may start immediately, and return it.
+
+    Raises the errors of `create_manual_run`.
+    """
+    interval, now = wanted.interval, place.clock.now()
+    date = wanted.date(now)
+    if date is not None and interval is None and await place.ask(file_to_ask, dag_id) is not None:
+        interval = await _ask_timetable(place, dag_id, date)
+    return await place.act(actor, run_edits.trigger_run, dag_id, wanted, interval, actor, now)
+
+
+async def _ask_timetable(place: Place, dag_id: str, at: datetime) -> DataInterval | None:
+    """Return the data interval of a run at an instant by an author's own timetable: a parse of its file says it."""
+    await run_sync(prepare_home, place.home)
+    names = StoredNames(place.settings.parse, place.database.read)
+    parser = await run_sync(SandboxParser, place.settings, names)
+    async with turns("questions to timetables", place.settings.parse.processes):
+        return await manual_interval(parser, place.database, dag_id, at)
+
+
+async def mark_run(place: Place, actor: str, key: DagRunKey, state: MarkedAs) -> Changed:
+    """End a run as `success` or `failed`, with its tasks; or queue an ended one again, with its tasks as they are.
+
+    Raises NotFound.
+    """
+    return await change_run(
+        place, key, partial(place.act, actor, run_edits.mark_run, key, state, actor, place.clock.now())
+    )
+
+
+async def cancel_run(place: Place, actor: str, key: DagRunKey) -> Changed:
+    """End a run that is queued or running: its tries are killed, waiting tasks are skipped, and the run fails.
+
+    Raises NotFound, and AsynschedError if it has ended already.
+    """
+    return await change_run(
+        place, key, partial(place.act, actor, run_edits.edit_run, key, CancelRun(), actor, place.clock.now())
+    )
+
+
+async def note_run(place: Place, actor: str, key: DagRunKey, text: str) -> None:
+    """Note something about a run, in place of an earlier note; an empty text removes it. Raises NotFound."""
+    await place.act(actor, run_edits.note_run, key, text, actor, place.clock.now())
+
+
+async def clear_tasks(place: Place, actor: str, key: DagRunKey, wanted: Clear) -> Changed:
+    """Run tasks of a run again; a run without task instances stays as it is.
+
+    Raises NotFound, and AsynschedError.
+    """
+    now = place.clock.now()
+    return await change_run(place, key, partial(place.act, actor, run_edits.clear_tasks, key, wanted, actor, now))
+
+
+def preview_clear(conn: Connection, key: DagRunKey, request: ClearTasks, *, now: datetime) -> list[TaskInstanceRow]:
+    """Return the task instances that `clear_tasks` would concern: none without task instances. Raises NotFound."""
+    run = find_run(conn, key)
+    return preview_request(conn, key, request, now=now) if load_task_instances(conn, run.id) else []
+
+
+def new_tasks(conn: Connection, key: DagRunKey) -> tuple[str, ...]:
+    """Return the tasks of a DAG's newest version that have no instances in a run. Raises NotFound."""
+    run, version = find_run(conn, key), latest_version(conn, key.dag_id)
+    if version is None:
+        raise NotFound("DAG", key.dag_id)
+    known = {row.task_id for row in load_task_instances(conn, run.id)}
+    return tuple(sorted({task.task_id for task in decode_dag(version.serialized).tasks} - known))
+
+
+async def delete_run(place: Place, actor: str, key: DagRunKey) -> None:
+    """Delete a run that has ended, or has not begun, with its rows and logs.
+
+    A large run goes in several transactions. Raises NotFound, and AsynschedError while the run is running.
+    """
+    while not await place.database.write(_delete_part, key):
+        pass
+    await place.act(actor, _delete, key)
+    await run_sync(remove_logs, place.home, [key])
+
+
+def _delete_part(conn: Connection, key: DagRunKey) -> bool:
+    """Delete some rows of a run. Returns whether few enough are left."""
+    return delete_rows_of(conn, _deletable(conn, key).id, max_rows=ROWS_AT_ONCE) < ROWS_AT_ONCE
+
+
+def _delete(conn: Connection, key: DagRunKey) -> Act[None]:
+    dag_runs.delete_run(conn, _deletable(conn, key).id)
+    return Act(None, "run.delete", Hint("edit", *key))
+
+
+def _deletable(conn: Connection, key: DagRunKey) -> DagRunRow:
+    run = find_run(conn, key, lock=True)
+    if run.state == DagRunState.RUNNING:
+        raise AsynschedError(f"The run {key.run_id!r} of the DAG {key.dag_id!r} is running: cancel it, then delete it.")
+    return run
+
+
+async def delete_dag(place: Place, actor: str, dag_id: str) -> None:
+    """Delete a DAG that has left its file, with its runs and their logs.
+
+    Raises NotFound, and AsynschedError while its file has it, or one of its runs is running.
+    """
+    while run_ids := await place.ask(_runs_to_delete, dag_id):
+        for run_id in run_ids:
+            await delete_run(place, actor, DagRunKey(dag_id, run_id))
+    await place.act(actor, _delete_dag, dag_id)
+
+
+def _runs_to_delete(conn: Connection, dag_id: str) -> list[str]:
+    found = get_dag(conn, dag_id, active=False)
+    if found.is_active:
+        raise AsynschedError(f"The DAG {dag_id!r} is in the file {found.file}: remove it from there, then delete it.")
+    return newest_run_ids(conn, dag_id, limit=RUNS_AT_ONCE)
+
+
+def _delete_dag(conn: Connection, dag_id: str) -> Act[None]:
+    dags.lock_dag(conn, dag_id)
+    if _runs_to_delete(conn, dag_id):
+        raise AsynschedError(f"The DAG {dag_id!r} has got a run meanwhile: delete it again.")
+    dags.delete_dag(conn, dag_id)
+    return Act(None, "dag.delete", Hint("dag", dag_id=dag_id))
+
+
+async def wait_for_run(
+    place: Place, key: DagRunKey, *, interval: timedelta = timedelta(seconds=60)
+) -> AsyncGenerator[str, None]:
+    """Yield the state of a run now, after each change, and after each interval without one, until it has ended.
+
+    Raises NotFound, and NoEvents if the run has not ended and this process reads no changes.
+    """
+    told = (await place.ask(get_state, *key)).state
+    if told in FINISHED_RUN_STATES:
+        yield told
+        return
+    async with place.following(key) as changes:
+        is_due = True
+        while True:
+            state = (await place.ask(get_state, *key)).state
+            if is_due or state != told:
+                told = state
+                yield state
+            if state in FINISHED_RUN_STATES:
+                return
+            is_due = True
+            with anyio.move_on_after(interval.total_seconds()):
+                if await anext(changes, _OVER) is _OVER:
+                    return
+                is_due = False
+
+
+async def change_run(place: Place, key: DagRunKey, act: Callable[[], Awaitable[Changed]]) -> Changed:
+    """Do an action on a run, and wait a while until the scheduler that owns the run has done it, if one does."""
+    if place.feed is None:
+        return await act()
+    async with place.following(key) as changes:
+        done = await act()
+        if done.request_id is None:
+            return done
+        with anyio.move_on_after(LONGEST_WAIT.total_seconds()):
+            while await place.ask(is_open, done.request_id):
+                if await anext(changes, _OVER) is _OVER:
+                    return done
+            return Changed(done.instances)
+        return done
+
+
+def names_of(rows: Iterable[TaskInstanceRow]) -> tuple[tuple[str, int], ...]:
+    """Return the task_ids and map indexes of task instances."""
+    return tuple((row.task_id, row.map_index) for row in rows)

@@ -1,0 +1,174 @@
+"""Changes of runs and their tasks, each in one transaction: trigger, clear, mark, cancel, force, note.
+
+A run that a scheduler owns is changed by that scheduler: the change is then stored as a request. `run_actions.py` and
+`task_actions.py` wait for the scheduler to do it. Commands, which have no event loop, wait by themselves.
+"""
+
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any, Literal
+
+from msgspec import Struct
+from sqlalchemy import Connection
+
+from asynsched.bell import Hint
+from asynsched.errors import AsynschedError
+from asynsched.keys import DagRunKey
+from asynsched.queries.place import Act
+from asynsched.queries.runs import RunInfo, get_run, no_such_run
+from asynsched.scheduling.requests.run_requests import (
+    action_of,
+    detail_of,
+    preview_request,
+    queue_again,
+    submit_request,
+)
+from asynsched.store.runs import dag_runs
+from asynsched.store.runs.notes import note_tasks, put_note
+from asynsched.store.runs.requests import ClearTasks, MarkRun, RunRequest
+from asynsched.store.runs.row_locks import lock_runs
+from asynsched.store.runs.task_instances import load_task_instances
+from asynsched.store.schema import DagRunRow, NoteRow, TaskInstanceRow
+from asynsched.timetables import DataInterval
+
+MarkedAs = Literal["queued", "success", "failed"]
+
+
+class Trigger(Struct, frozen=True, kw_only=True):
+    """A run that somebody wants.
+
+    Attributes:
+        run_id: By default `manual__` and the logical date.
+        logical_date: None: the run has none, and no data interval, unless `is_of_now`.
+        is_of_now: The present instant is its logical date, or the next one that no other run has.
+        interval: By default the timetable's.
+        conf: Overrides the DAG's params.
+        note: Empty: none.
+    """
+
+    run_id: str | None = None
+    logical_date: datetime | None = None
+    is_of_now: bool = False
+    interval: DataInterval | None = None
+    conf: Mapping[str, Any] = {}
+    note: str = ""
+    partition_key: str | None = None
+
+    def date(self, now: datetime) -> datetime | None:
+        """Return the logical date of the run if it is created now; None: it has none."""
+        return self.logical_date or (now if self.is_of_now else None)
+
+
+def trigger_run(
+    conn: Connection, dag_id: str, wanted: Trigger, interval: DataInterval | None, actor: str, now: datetime
+) -> Act[RunInfo]:
+    """Create a run of a DAG that may start immediately. Raises the errors of `create_manual_run`.
+
+    Args:
+        interval: By default the timetable's; needed for an author's own timetable, which only a parse can ask.
+    """
+    from asynsched.scheduling.creation.triggering import create_manual_run  # other commands need not load it
+
+    key = create_manual_run(
+        conn, dag_id, now=now, conf=wanted.conf, run_id=wanted.run_id, logical_date=wanted.logical_date,
+        has_logical_date=wanted.date(now) is not None, data_interval=interval, partition_key=wanted.partition_key,
+        reason=f"{actor} triggered it",
+    )  # fmt: skip
+    if wanted.note:
+        _note(conn, find_run(conn, key), wanted.note, actor, now)
+    return Act(get_run(conn, *key), "dag.trigger", Hint("run", *key))
+
+
+class Changed(Struct, frozen=True):
+    """The task instances that an action has changed, or is about to.
+
+    Attributes:
+        instances: The task instances that it concerns, as they were before.
+        request_id: Of the request that the run's scheduler has still to do; None: all is done.
+    """
+
+    instances: tuple[TaskInstanceRow, ...] = ()
+    request_id: int | None = None
+
+
+def edit_run(conn: Connection, key: DagRunKey, request: RunRequest, actor: str, now: datetime) -> Act[Changed]:
+    """Do a request for a run, or store it for the scheduler that owns the run.
+
+    Raises NotFound, and AsynschedError if the run has no tasks yet, or has ended already.
+    """
+    done = submit(conn, key, request, actor, now)
+    return Act(done, action_of(request), Hint("edit", *key), detail=detail_of(request))
+
+
+def submit(conn: Connection, key: DagRunKey, request: RunRequest, actor: str, now: datetime) -> Changed:
+    """Do or store a request, as `edit_run` does, as a part of another action."""
+    taken = submit_request(conn, key, request, actor=actor, now=now)
+    return Changed(taken.instances, taken.request_id)
+
+
+def mark_run(conn: Connection, key: DagRunKey, state: MarkedAs, actor: str, now: datetime) -> Act[Changed]:
+    """Mark a run as ended, or queue an ended one again with its tasks as they are. Raises the errors of `edit_run`."""
+    if state != "queued":
+        return edit_run(conn, key, MarkRun(state), actor, now)
+    queue_again(conn, key, now)
+    return Act(Changed(), "run.mark", Hint("edit", *key), detail={"state": state})
+
+
+class Clear(Struct, frozen=True, kw_only=True):
+    """How a run is cleared.
+
+    Attributes:
+        request: Which of its task instances.
+        note: For each of these task instances; None: no change.
+        prevent_running: Refuse if one of them is running.
+    """
+
+    request: ClearTasks
+    note: str | None = None
+    prevent_running: bool = False
+
+
+def clear_tasks(conn: Connection, key: DagRunKey, wanted: Clear, actor: str, now: datetime) -> Act[Changed]:
+    """Run tasks of a run again; a run without task instances stays as it is. Raises the errors of `edit_run`."""
+    run = find_run(conn, key)
+    if not load_task_instances(conn, run.id):
+        return Act(Changed(), action_of(wanted.request), Hint("edit", *key), detail=detail_of(wanted.request))
+    if wanted.prevent_running:
+        running = [row for row in preview_request(conn, key, wanted.request, now=now) if row.state == "running"]
+        if running:
+            raise AsynschedError(f"The task {running[0].task_id!r} of the run {key.run_id!r} is running.")
+    act = edit_run(conn, key, wanted.request, actor, now)
+    if wanted.note is not None:
+        names = [(row.task_id, row.map_index) for row in act.result.instances]
+        note_tasks(conn, run.id, names, wanted.note, actor=actor, now=now)
+    return act
+
+
+def note_run(conn: Connection, key: DagRunKey, text: str, actor: str, now: datetime) -> Act[None]:
+    """Note something about a run, in place of an earlier note; an empty text removes it. Raises NotFound."""
+    _note(conn, find_run(conn, key), text, actor, now)
+    # The hint names the run for the audit; a scheduler finds nothing changed.
+    return Act(None, "run.note", Hint("edit", *key))
+
+
+def _note(conn: Connection, run: DagRunRow, text: str, actor: str, now: datetime) -> None:
+    put_note(conn, NoteRow(dag_run_id=run.id, text=text, actor=actor, updated_at=now))
+
+
+def preview(conn: Connection, key: DagRunKey, request: RunRequest, *, now: datetime) -> list[TaskInstanceRow]:
+    """Return the task instances that a request would concern.
+
+    Raises NotFound, and AsynschedError if the run has no tasks yet, or has ended already.
+    """
+    find_run(conn, key)
+    return preview_request(conn, key, request, now=now)
+
+
+def find_run(conn: Connection, key: DagRunKey, *, lock: bool = False) -> DagRunRow:
+    """Return a run, locked until the transaction ends if that is wanted. Raises NotFound with the nearest names."""
+    if lock and (found := dag_runs.get_run(conn, *key)) is not None:
+        lock_runs(conn, [found.id])
+    run = dag_runs.get_run(conn, *key)
+    if run is None:
+        raise no_such_run(conn, *key)
+    return run
