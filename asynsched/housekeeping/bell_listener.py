@@ -14,10 +14,13 @@ from asynsched.bell import MAX_RING_BYTES, PONG, SOCKET_NAME, Hint, decode_hints
 from asynsched.channels import (
     AssetsUpdated,
     BackfillChanged,
+    ChangesStored,
+    ChangesWatched,
     Channels,
     DagChanged,
     FileChanged,
     LimitNews,
+    NameChanged,
     PoolsChanged,
     RunCreated,
     RunEdited,
@@ -27,6 +30,7 @@ from asynsched.channels import (
     RunWatched,
     SchedulersChanged,
     SlotsFreed,
+    TriesReported,
 )
 from asynsched.clock import Clock
 from asynsched.health import Health
@@ -104,9 +108,28 @@ _LIMIT_NEWS: Mapping[str, Callable[[Hint], LimitNews]] = {
 }
 
 
+_AT_ONCE: Mapping[str, Callable[[Channels], None]] = {
+    "try": lambda channels: channels.ready.put_nowait(TriesReported()),
+    "scheduler": lambda channels: channels.peers.offer(SchedulersChanged()),
+}
+
+
+_OF_CHANGES = frozenset({"run", "edit", "backfill", "dag", "end", "orphan", "changed", "scheduler"})
+"""The kinds of hints after which the database may have other states of runs or task instances."""
+
+
+def hand_out_changes(hint: Hint, channels: Channels) -> None:
+    """Send a hint to the event feed, if it concerns that."""
+    if hint.kind in _OF_CHANGES:
+        channels.changes.offer(ChangesStored())
+    elif hint.kind == "follow":
+        channels.changes.offer(ChangesWatched())
+
+
 async def hand_out(hints: Iterable[Hint], channels: Channels) -> None:
     """Send each hint to its service. Hints of an unknown kind come from a newer version, and are ignored."""
     for hint in hints:
+        hand_out_changes(hint, channels)
         match hint.kind:
             case kind if kind in _RUN_NEWS:
                 await channels.runs.put(_RUN_NEWS[kind](hint))
@@ -117,12 +140,14 @@ async def hand_out(hints: Iterable[Hint], channels: Channels) -> None:
                 await channels.limits.put(DagChanged(hint.dag_id))
             case "file":
                 await channels.file_changes.put(FileChanged(hint.path, forced=True))
+            case "variable" | "connection":
+                await channels.file_changes.put(NameChanged(hint.kind, hint.name))
             case "asset":
                 await channels.dag_changes.put(AssetsUpdated())
             case "end":
                 await _hand_out_end(_run_of(hint), channels)
-            case "scheduler":
-                channels.peers.offer(SchedulersChanged())
+            case kind if kind in _AT_ONCE:
+                _AT_ONCE[kind](channels)
 
 
 async def _hand_out_end(run: DagRunKey, channels: Channels) -> None:

@@ -5,6 +5,7 @@ meanwhile.
 """
 
 import asyncio
+from collections.abc import Awaitable, Callable, Iterable
 from datetime import datetime
 
 import anyio
@@ -12,8 +13,8 @@ import asyncpg
 import structlog
 from anyio.abc import TaskStatus
 
-from asynsched.bell import decode_hints
-from asynsched.channels import Channels
+from asynsched.bell import Hint, decode_hints
+from asynsched.channels import ChangesStored, Channels
 from asynsched.clock import Clock, jitter
 from asynsched.errors import StoreUnavailable
 from asynsched.housekeeping.bell_listener import hand_out
@@ -26,15 +27,22 @@ from asynsched.store.schedulers import CHANNEL
 log = structlog.get_logger(__name__)
 
 MAX_UNREAD = 10_000
+HandOut = Callable[[Iterable[Hint], Channels], Awaitable[None]]
 
 
 class NotificationListener(Service):
-    """Listens on the database's channel."""
+    """Listens on the database's channel.
+
+    `hand_out` sends hints to those that they concern.
+    """
 
     name = "notification listener"
 
-    def __init__(self, *, url: DatabaseUrl, channels: Channels, clock: Clock, scheduler_id: str) -> None:
+    def __init__(
+        self, *, url: DatabaseUrl, channels: Channels, clock: Clock, scheduler_id: str, hand_out: HandOut = hand_out
+    ) -> None:
         super().__init__(clock)
+        self._hand_out = hand_out
         self._scheduler_id = scheduler_id
         self._url = url
         self._order = ServerOrder()
@@ -66,7 +74,9 @@ class NotificationListener(Service):
             except ValueError as exc:
                 log.warning("notification.unintelligible", error=str(exc))
                 continue
-            await hand_out([hint for hint in hints if hint.origin != self._scheduler_id], self._channels)
+            if not payload:
+                self._channels.changes.offer(ChangesStored())  # it stands for hints that were too long
+            await self._hand_out([hint for hint in hints if hint.origin != self._scheduler_id], self._channels)
 
     async def _listen(self) -> None:
         """Hear notifications until the connection is lost."""

@@ -24,6 +24,7 @@ from asynsched.service import Service
 from asynsched.settings import RetentionSettings
 from asynsched.store.assets import delete_old_events
 from asynsched.store.audit import delete_old_audit
+from asynsched.store.changes import delete_old_changes
 from asynsched.store.dags.dags import (
     all_dag_ids,
     delete_unused_sources,
@@ -32,23 +33,30 @@ from asynsched.store.dags.dags import (
     unknown_sources,
 )
 from asynsched.store.database import Database
+from asynsched.store.runs.dag_runs import newest_run_ids
 from asynsched.store.runs.retention import (
     Bound,
     RunAge,
     delete_runs,
     delete_xcoms_of,
-    newest_run_ids,
     old_runs,
     old_runs_with_xcoms,
     run_ages,
 )
+from asynsched.store.state_stores import delete_old_states
 
 SUPERSEDED_FOR = timedelta(hours=1)
 """Versions that were superseded more recently stay: a run that is being started may still get one."""
 
 
 class RetentionPolicy(Struct, frozen=True):
-    """Bounds and instants before which things are deleted. None keeps everything."""
+    """Bounds and instants before which things are deleted. None keeps everything.
+
+    Attributes:
+        most_changes: How many of the newest changes are kept.
+        task_states: For values without an end of their own; whatever it is, those that have expired are deleted.
+        with_task_states: Whether to delete task states at all.
+    """
 
     runs: Bound = Bound()
     xcoms: Bound = Bound()
@@ -56,6 +64,10 @@ class RetentionPolicy(Struct, frozen=True):
     asset_events: datetime | None = None
     audit: datetime | None = None
     versions: datetime | None = None
+    changes: datetime | None = None
+    most_changes: int | None = None
+    task_states: datetime | None = None
+    with_task_states: bool = True
 
 
 def policy_of(settings: RetentionSettings, now: datetime) -> RetentionPolicy:
@@ -72,6 +84,9 @@ def policy_of(settings: RetentionSettings, now: datetime) -> RetentionPolicy:
         asset_events=before(settings.asset_events_days),
         audit=before(settings.audit_days),
         versions=versions and min(versions, now - SUPERSEDED_FOR),
+        changes=before(settings.changes_days),
+        most_changes=settings.changes_number or None,
+        task_states=before(settings.task_state_days),
     )
 
 
@@ -136,6 +151,10 @@ class Sweep:
             yield "runs", self._runs
         if not policy.xcoms.is_open:
             yield "xcoms", self._xcoms
+        if policy.with_task_states:
+            yield "task_states", self._task_states
+        if not (policy.changes is None and policy.most_changes is None):
+            yield "changes", self._changes
         if policy.asset_events is not None:
             yield "asset_events", partial(self._rows, delete_old_events, policy.asset_events)
         if policy.audit is not None:
@@ -168,6 +187,18 @@ class Sweep:
         n = self._batch_rows
         while n == self._batch_rows:
             n = await self._database.write(delete, before=before, limit=self._batch_rows)
+            yield n
+
+    async def _changes(self, _: datetime) -> AsyncIterator[int]:
+        before, most, n = self._policy.changes, self._policy.most_changes, self._batch_rows
+        while n == self._batch_rows:
+            n = await self._database.write(delete_old_changes, before=before, most=most, limit=self._batch_rows)
+            yield n
+
+    async def _task_states(self, now: datetime) -> AsyncIterator[int]:
+        before, n = self._policy.task_states, self._batch_rows
+        while n == self._batch_rows:
+            n = await self._database.write(delete_old_states, before=before, now=now, limit=self._batch_rows)
             yield n
 
     async def _sources(self, _: datetime) -> AsyncIterator[int]:

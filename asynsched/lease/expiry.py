@@ -1,8 +1,9 @@
 """When a lease expires: the instants that the keeper and other schedulers rely on.
 
-A scheduler cannot tell a database that is away from a broken way to it, while another scheduler still reaches the
-database and takes its runs. So both sides go by a time that is stored *before* anything fails. With each renewal, the
-scheduler stores how long after it others leave its runs alone, and tells its keeper the same, less a margin:
+A scheduler cannot distinguish a database that is down from a broken connection to it, in which case another scheduler
+still reaches the database and takes the runs. So both sides rely on a time that is stored *before* anything fails. With
+each renewal, the scheduler stores how long others leave its runs alone after it, and reports the same time, less a
+margin, to its keeper:
 
     renewed_at                                                    takeover_at
         |-- duration --|-- outage --|-- grace --|-- kill_time --|-- drift, margin --|

@@ -1,7 +1,7 @@
-"""The line on which a scheduler tells its keeper when the lease expires.
+"""The connection on which a scheduler reports to its keeper when the lease expires.
 
-It is a connection of its own, for the lease's thread: the keeper hears of renewals also while the event loop, which has
-the other connection, is stalled. `sandbox/supervision/keeper.py` ends the tries when the lease expires.
+The lease's thread has it for itself, so the keeper learns of renewals even while the event loop, which has the other
+connection, is stalled. `sandbox/supervision/keeper.py` ends the tries when the lease expires.
 """
 
 import os
@@ -15,14 +15,14 @@ from asynsched.protocol.messages import PROTOCOL_VERSION, Hello, LeaseTerm
 
 
 class KeeperLine:
-    """A line to the keeper. Any thread may use it; a call blocks for a second at most.
+    """A connection to the keeper. Any thread may use it; a call blocks for a second at most.
 
     Args:
         connect: Returns a connection to the keeper, None when there is no keeper.
-        scheduler_id: Who speaks.
+        scheduler_id: The scheduler that reports.
 
     Attributes:
-        latest: The lease as it was told last, or would have been told to a keeper; None before that.
+        latest: The lease that was last reported, or would have been if there were a keeper; None before that.
     """
 
     def __init__(self, connect: Callable[[], socket.socket | None], scheduler_id: str) -> None:
@@ -34,13 +34,13 @@ class KeeperLine:
         self.latest: LeaseTerm | None = None
 
     def open(self, lease_epoch: int) -> None:
-        """Speak under this epoch from now on."""
+        """Report under this epoch from now on."""
         with self._lock:
             self._hang_up()
             self._epoch = lease_epoch
 
     def tell(self, lease: LeaseTerm) -> None:
-        """Tell the keeper. Without a keeper nothing happens: the next one hears `latest` in its greeting."""
+        """Report the lease to the keeper, if there is one. The next keeper receives `latest` in its greeting."""
         self.latest = lease
         with self._lock, suppress(OSError):
             if self._epoch is None:
@@ -53,7 +53,7 @@ class KeeperLine:
                 self._line(self._epoch).sendall(encode_frame(lease))
 
     def close(self) -> None:
-        """Hang up, and tell nothing more."""
+        """Close the connection, and report nothing more."""
         with self._lock:
             self._hang_up()
             self._epoch = None

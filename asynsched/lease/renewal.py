@@ -43,7 +43,7 @@ class ThreadRenewal:
     Attributes:
         database_url: The thread opens a connection of its own.
         tell_executor: Takes the instant at which the lease expires for the executor's keeper.
-        availability: Hears when the database is away, and when it is back.
+        availability: Is notified when the database is away, and when it is back.
         on_lost: Called on the event loop when the database says that the lease is lost.
         pulse: When its steps began and ended.
     """
@@ -83,7 +83,7 @@ class ThreadRenewal:
                 await anyio.to_thread.run_sync(self._thread.join, JOIN_SECONDS)
 
     def renew_soon(self) -> None:
-        """Renew now: another scheduler has come or gone, so the takeover time is another one."""
+        """Renew now: another scheduler has come or gone, so the takeover time changes."""
         self._is_due.set()
 
     def beat(self) -> None:

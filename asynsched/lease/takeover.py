@@ -1,8 +1,8 @@
 """Watches the other schedulers of a database, and frees the runs of those that are gone.
 
 A scheduler is gone once its row has not changed for as long as the row itself says (`asynsched.lease.expiry`): none of
-its tries can run then. The watcher measures that by its own monotonic clock, from when it first saw the row as it is.
-So a scheduler is never given up because two clocks differ, or because one was set.
+its tries can run then. The watcher measures that by its own monotonic clock, since it first saw the row in its present
+state. So a scheduler is never given up because two clocks differ, or because one was set.
 """
 
 from collections.abc import Callable
@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import structlog
 
-from asynsched.channels import Channels, RunsOrphaned
+from asynsched.channels import Channels, RunsOrphaned, SchedulersChanged
 from asynsched.clock import Clock
 from asynsched.lease.expiry import Lease
 from asynsched.service import Service
@@ -90,6 +90,7 @@ class PeerWatch(Service):
                 del peers[row.id]
         if peers.keys() != self._seen.keys():
             self._channels.runs.offer(RunsOrphaned())
+            self._channels.watchers.put_nowait(SchedulersChanged())
             self._on_change()
         new = [row for row in peers.values() if row.id not in self._seen]
         self._note(peers)
@@ -110,7 +111,7 @@ class PeerWatch(Service):
         return is_gone
 
     def _note(self, peers: dict[str, SchedulerRow]) -> None:
-        """Remember since when each row is as it is. The time is read after the rows, so it is never too early."""
+        """Record since when each row has not changed. The time is read after the rows, so it is never too early."""
         now = self.clock.monotonic()
         was_away = self._looked_at is None or now - self._looked_at > MOST_MISSED * self._interval_seconds
         known = {} if was_away else self._seen

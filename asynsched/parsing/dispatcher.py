@@ -5,7 +5,7 @@
                               └──▶ gone, or unreadable ───────────────────────────────────────────────▶ outcomes
     outcomes ──one transaction──▶ DagChanged
 
-A tick does one bounded pass over all of it; the parses themselves run beside. `files.py` has the place of each file.
+A tick does one bounded pass over all of it; the parses themselves run beside. `files.py` has the stage of each file.
 """
 
 from collections import OrderedDict
@@ -18,13 +18,21 @@ from anyio.abc import TaskGroup, TaskStatus
 from msgspec import Struct
 from msgspec.structs import replace
 
-from asynsched.channels import Channels, DagChanged
+from asynsched.channels import (
+    Channels,
+    DagChanged,
+    FileChanged,
+    FolderScanned,
+    InstallationChanged,
+    NameChanged,
+)
 from asynsched.clock import Clock
 from asynsched.errors import SandboxError
-from asynsched.parsing.files import Files, KnownFiles, Place
+from asynsched.parsing.files import Files, KnownFiles, Stage
 from asynsched.parsing.looks import TRANSIENT_KINDS, Look, LookRequest, Step, look_at, next_step, runtime_of, shown
+from asynsched.parsing.names import StoredNames, with_other_options
 from asynsched.parsing.processes.informed_parser import InformedParser, ParseSlots
-from asynsched.parsing.processes.sandbox_parser import report_of_error, report_of_failure
+from asynsched.parsing.processes.sandbox_parser import options_of_parses, report_of_error, report_of_failure
 from asynsched.parsing.progress import ParseLog, ParsesUnderWay, ReadingProgress
 from asynsched.serialization.schema import ParseReport
 from asynsched.service import Service, until_available
@@ -85,7 +93,7 @@ class ParseClaims:
         self._database = database
         self._clock = clock
         self.scheduler_id = scheduler_id
-        self._runtime = runtime
+        self.runtime = runtime
         self._silent = silent
 
     async def take(self, jobs: Sequence[ParseJob], known: KnownFiles) -> tuple[set[str], set[str]]:
@@ -129,8 +137,8 @@ class ParseClaims:
             return False
         if request.asked_at is not None and row.parsed_at < request.asked_at:
             return False
-        is_same = (row.content_hash, row.runtime) == (job.look.content_hash, self._runtime)
-        return is_same and known.has_modules_of(row)
+        is_same = (row.content_hash, row.runtime) == (job.look.content_hash, self.runtime)
+        return is_same and known.has_modules_of(row) and known.has_names_of(row)
 
 
 class _Queue:
@@ -170,16 +178,26 @@ class _Queue:
 class Jobs:
     """The files whose parses have not begun: queued; being prepared, that is claimed and their stored rows read; ready.
 
+    It moves these files to their stages.
+
     Jobs are prepared together and ahead, so that no parse waits for the database. They are prepared only for the next
     moment of parses, because other schedulers do not parse the files that this one has claimed.
 
     Without `claims`, there are no other schedulers.
+
+    Args:
+        move: Moves a file to a stage; None: to no stage.
     """
 
     def __init__(
-        self, n_slots: int, claims: ParseClaims | None, prepare: Callable[[Sequence[str]], Awaitable[None]]
+        self,
+        n_slots: int,
+        claims: ParseClaims | None,
+        prepare: Callable[[Sequence[str]], Awaitable[None]],
+        move: Callable[[str, Stage | None], None],
     ) -> None:
         self._n_slots = n_slots
+        self._move = move
         self._prepare = prepare
         self._claims = claims
         self._n_ahead = 0
@@ -192,6 +210,7 @@ class Jobs:
         return len(self._queued) + len(self._begun) + len(self._ready)
 
     def add(self, job: ParseJob) -> None:
+        self._move(job.path, Stage.QUEUED)
         self._queued.add(job)
 
     def discard(self, path: str) -> None:
@@ -215,6 +234,8 @@ class Jobs:
             is_urgent_ahead = self._ready.has_urgent or any(job.request.is_urgent for job in self._begun)
             room = 1 if self._queued.has_urgent and not is_urgent_ahead else 0
         jobs = [self._queued.pop() for _ in range(min(room, len(self._queued)))]
+        for job in jobs:
+            self._move(job.path, Stage.CLAIMED)
         self._begun += jobs
         return jobs
 
@@ -233,11 +254,17 @@ class Jobs:
         for job in jobs:
             if job.path in own:
                 self._ready.add(job)
+            else:
+                self._move(job.path, None)
         return [(job, job.path in busy) for job in jobs if job.path not in own]
 
     def pop(self) -> ParseJob | None:
-        """Take the next job whose parse may begin; None without any."""
-        return self._ready.pop() if self._ready else None
+        """Take the next job whose parse begins now; None without any."""
+        if not self._ready:
+            return None
+        job = self._ready.pop()
+        self._move(job.path, Stage.PARSING)
+        return job
 
 
 BATCHING_DELAY = timedelta(milliseconds=100)
@@ -249,7 +276,10 @@ MOST_STORED = 100
 
 
 class ParseDispatcher(Service):
-    """Parses changed files; without `claims`, all of them by itself."""
+    """Parses changed files; without `claims`, all of them by itself.
+
+    `installation` is the digest of the installation's own code, as it is when the service is made.
+    """
 
     name = "parse dispatcher"
 
@@ -261,21 +291,24 @@ class ParseDispatcher(Service):
         clock: Clock,
         parser: InformedParser,
         claims: ParseClaims | None = None,
+        installation: str = "",
     ) -> None:
         super().__init__(clock)
         self._settings = settings
         self._root = settings.dags_path
-        self._runtime = runtime_of(settings)
+        self._claims = claims
+        self._runtime = runtime_of(settings, installation)
         self._defaults = DagDefaults(settings.max_active_runs_per_dag, settings.dags_are_paused_at_creation)
         self._channels = channels
         self._database = database
         self._parser = parser
+        self._names = StoredNames(settings.parse, database.read)
         self._name = None if claims is None else claims.scheduler_id
         self._parses: TaskGroup | None = None
         self._slots = ParseSlots(settings.parse.processes, self.wake)
         self._files = Files(timedelta(seconds=settings.watch.min_file_process_interval))
         self.known = self._files.known
-        self.jobs = Jobs(settings.parse.processes, claims, parser.prepare)
+        self.jobs = Jobs(settings.parse.processes, claims, parser.prepare, self._files.move)
         self._outcomes: list[tuple[datetime, Outcome]] = []
         self._is_unanswered = False
         self._log = ParseLog(timedelta(seconds=settings.watch.print_stats_interval), clock.now())
@@ -316,7 +349,9 @@ class ParseDispatcher(Service):
             if not self._is_loaded:
                 await self._load()
             await self._store(now)
-            self._files.take(self._channels.file_changes.take(), now)
+            self._take(now)
+            if names := self._files.to_compare():
+                self._files.note_digests(await self._names.digests(names))
             await self._look(now)
             self._start_parses()
             self._log.statistics(self.known, now)
@@ -325,10 +360,30 @@ class ParseDispatcher(Service):
             self._is_ticking = False
         self.progress.note(is_idle=self.is_idle)
 
+    def _take(self, now: datetime) -> None:
+        changes: list[FileChanged | FolderScanned | NameChanged] = []
+        for message in self._channels.file_changes.take():
+            if isinstance(message, InstallationChanged):
+                self._note_installation(message.digest)
+            else:
+                changes.append(message)
+        self._files.take(changes, now)
+
+    def _note_installation(self, digest: str) -> None:
+        """Parse all files again: no parse counts that was made with other plugins, policies or helper modules."""
+        for row in self.known:
+            self._files.ask(LookRequest(row.path, is_urgent=True))
+        self._runtime = runtime_of(self._settings, digest)
+        if self._claims is not None:
+            self._claims.runtime = self._runtime
+
     async def _load(self) -> None:
         rows, errors = await self._database.read(load_files)
         self._log.remember(errors)
+        options = await anyio.to_thread.run_sync(options_of_parses, self._settings)
         for row in rows:
+            if with_other_options(row.asked, options):
+                row = replace(row, runtime="")  # as if no runtime had parsed it
             self.known.put(row, frozenset(error.kind for error in errors.get(row.path, ())))
         self._is_loaded = True
 
@@ -373,7 +428,6 @@ class ParseDispatcher(Service):
         )
         match step:
             case Step.PARSE:
-                self._files.move(path, Place.QUEUED)
                 self.jobs.add(ParseJob(path, look, request))
             case Step.REMOVE:
                 self.jobs.discard(path)
@@ -397,16 +451,12 @@ class ParseDispatcher(Service):
         self.jobs.hasten(self._files.is_hurried)
         while self._slots.n_free and (job := self.jobs.pop()):
             self._slots.take()
-            self._files.move(job.path, Place.PARSING)
             self._parses.start_soon(self._parse, job)
         if jobs := self.jobs.begin(self._slots.n_free):
-            for job in jobs:
-                self._files.move(job.path, Place.CLAIMED)
             self._parses.start_soon(self._prepare, jobs)
 
     async def _prepare(self, jobs: list[ParseJob]) -> None:
         for job, is_being_parsed in await self.jobs.prepare(jobs, self.known):
-            self._files.move(job.path, None)
             if is_being_parsed:
                 self._files.ask_later(job.look_again(self.known), self.clock.now())
         self._start_parses()
@@ -441,7 +491,7 @@ class ParseDispatcher(Service):
     # Outcomes
 
     def _conclude(self, outcome: Outcome, now: datetime) -> None:
-        self._files.move(outcome.path, Place.STORING)
+        self._files.move(outcome.path, Stage.STORING)
         self._outcomes.append((now, outcome))
 
     @property

@@ -1,9 +1,9 @@
-"""The files of the DAG folder: each file's last parse, the requests to look at it, and its place.
+"""The files of the DAG folder: each file's last parse, the requests to look at it, and its stage.
 
-    looked at ───▶ QUEUED ───▶ CLAIMED ───▶ PARSING ───▶ STORING ───▶ (no place)
+    looked at ───▶ QUEUED ───▶ CLAIMED ───▶ PARSING ───▶ STORING ───▶ (no stage)
         │            │            │                         ▲
         │            │            ▼                         │
-        │            │  (no place: another scheduler parses it)
+        │            │  (no stage: another scheduler parses it)
         └────────────┴─────── gone, or unreadable ──────────┘
 
 A file that is claimed, being parsed or being stored is busy. Requests about a busy file are kept until it is no longer
@@ -12,19 +12,22 @@ busy. So no file is parsed twice at once, and a file that changes during its par
 
 import enum
 from collections import deque
-from collections.abc import Collection, Iterable, Iterator, Set
+from collections.abc import Collection, Iterable, Iterator, Mapping, Set
 from datetime import datetime, timedelta
 from itertools import islice
 
-from asynsched.channels import FileChanged, FolderScanned
+from asynsched.channels import FileChanged, FolderScanned, NameChanged
 from asynsched.errors import InvalidTransition
 from asynsched.parsing.looks import SETTLED_SECONDS, TRANSIENT_KINDS, Look, LookRequest, shown
+from asynsched.parsing.names import Key
 from asynsched.store.dags.parse_results import StoredFile
 from asynsched.store.schema import DagFileRow
 from asynsched.timers import Timers
 
 MOST_LOOKS = 500
 """How many files are looked at together at most."""
+MOST_NAMES = 500
+"""How many variables and connections are compared together at most."""
 LOOK_AGAIN_AFTER = timedelta(seconds=SETTLED_SECONDS)
 LEAST_PAUSE = timedelta(seconds=1)
 """Least time between two looks for files that are due."""
@@ -34,8 +37,8 @@ SECOND_CHANCES = (timedelta(seconds=5), timedelta(seconds=30), timedelta(minutes
 """The delays after which a text whose parse was killed is parsed again; after the last, only an edit parses it."""
 
 
-class Place(enum.Enum):
-    """Where a file is between a look and the database. Most files have no place, because nothing is to be done."""
+class Stage(enum.Enum):
+    """Where a file is between a look and the database. Most files have no stage, because nothing is to be done."""
 
     QUEUED = "queued"
     CLAIMED = "claimed"
@@ -43,12 +46,12 @@ class Place(enum.Enum):
     STORING = "being stored"
 
 
-_PLACES_BEFORE: dict[Place | None, set[Place | None]] = {
-    Place.QUEUED: {None, Place.QUEUED},
-    Place.CLAIMED: {Place.QUEUED},
-    Place.PARSING: {Place.CLAIMED},
-    Place.STORING: {None, Place.QUEUED, Place.PARSING},
-    None: {Place.CLAIMED, Place.STORING},
+_STAGES_BEFORE: dict[Stage | None, set[Stage | None]] = {
+    Stage.QUEUED: {None, Stage.QUEUED},
+    Stage.CLAIMED: {Stage.QUEUED},
+    Stage.PARSING: {Stage.CLAIMED},
+    Stage.STORING: {None, Stage.QUEUED, Stage.PARSING},
+    None: {Stage.CLAIMED, Stage.STORING},
 }
 
 
@@ -59,6 +62,8 @@ class KnownFiles:
         self._rows: dict[str, DagFileRow] = {}
         self._kinds: dict[str, frozenset[str]] = {}
         self._importers: dict[str, set[str]] = {}
+        self._askers: dict[Key, set[str]] = {}
+        self._digests: dict[Key, str] = {}
         self._texts: dict[str, str | None] = {}
         self._text_changes: dict[str, int] = {}
         self.n_text_changes = 0
@@ -77,12 +82,19 @@ class KnownFiles:
             self._kinds[row.path] = kinds
         for path in _modules_of(row):
             self._importers.setdefault(path, set()).add(row.path)
+        for key in _names_of(row):
+            self._askers.setdefault(key, set()).add(row.path)
 
     def forget(self, path: str) -> None:
         row = self._rows.pop(path, None)
         self._kinds.pop(path, None)
         for module in _modules_of(row):
             self._importers[module].discard(path)
+        for key in _names_of(row):
+            self._askers[key].discard(path)
+            if not self._askers[key]:
+                del self._askers[key]
+                self._digests.pop(key, None)
 
     def with_error(self, kinds: frozenset[str]) -> set[str]:
         return {path for path, found in self._kinds.items() if found & kinds}
@@ -102,6 +114,25 @@ class KnownFiles:
             self._texts[path] = text_hash
         importers = self._importers.get(path, set())
         return {importer for importer in importers if _modules_of(self._rows[importer])[path] != text_hash}
+
+    def names_asked(self, kind: str = "", name: str = "") -> set[Key]:
+        """Return the variables and connections that files have asked for. A kind, or a kind and a name, limit them."""
+        if name:
+            return {(kind, name)} & self._askers.keys()
+        return {key for key in self._askers if not kind or key[0] == kind}
+
+    def note_digests(self, digests: Mapping[Key, str]) -> set[str]:
+        """Note the digests of present answers, and return the files whose parse has got another answer."""
+        found = set()
+        for key, digest in digests.items():
+            if key in self._askers:
+                self._digests[key] = digest
+                found |= {path for path in self._askers[key] if _names_of(self._rows[path])[key] != digest}
+        return found
+
+    def has_names_of(self, row: DagFileRow) -> bool:
+        """Return whether no variable or connection that a parse has asked for has another digest noted here."""
+        return all(self._digests.get(key, digest) == digest for key, digest in _names_of(row).items())
 
     def has_modules_of(self, row: DagFileRow | None) -> bool:
         """Return whether every module that a parse has imported has the text noted here, if one is noted."""
@@ -131,6 +162,12 @@ def _modules_of(row: DagFileRow | None) -> dict[str, str]:
     modules = {module.path: module.content_hash for module in row.local_modules if ".zip/" not in module.path}
     modules.pop(row.path, None)
     return modules
+
+
+def _names_of(row: DagFileRow | None) -> dict[Key, str]:
+    """Return the digests of the variables and connections for which a parse has asked."""
+    asked = () if row is None else row.asked
+    return {(one.kind, one.name): one.digest for one in asked if one.kind != "option"}
 
 
 class Repeats:
@@ -173,16 +210,18 @@ class Repeats:
 
 
 class Files:
-    """The files of the folder, each with the request to look at it and its place."""
+    """The files of the folder, each with the request to look at it and its stage."""
 
     def __init__(self, repeat_interval: timedelta) -> None:
         self.known = KnownFiles()
         self.n_scans = 0
         """How many full scans are complete, with all their files taken in."""
-        self._places: dict[str, Place] = {}
+        self._stages: dict[str, Stage] = {}
         self._asked: dict[str, LookRequest] = {}
         self._later: deque[tuple[datetime, LookRequest]] = deque()
         self._repeats = Repeats(repeat_interval)
+        self._doubtful: set[Key] = set()
+        """Variables and connections whose values may have changed since files read them."""
         self._seen: set[str] = set()
         self._ignored: set[str] = set()
         self._texts_at_claim: dict[str, int] = {}
@@ -190,16 +229,16 @@ class Files:
     @property
     def is_idle(self) -> bool:
         """Whether no file is requested, waiting, being parsed or being stored."""
-        return not (self._asked or self._later or self._places)
+        return not (self._asked or self._later or self._stages or self._doubtful)
 
     def is_busy(self, path: str) -> bool:
-        return self._places.get(path, Place.QUEUED) is not Place.QUEUED
+        return self._stages.get(path, Stage.QUEUED) is not Stage.QUEUED
 
     # Requests
 
     @property
     def are_asked(self) -> bool:
-        return any(not self.is_busy(path) for path in self._asked)
+        return bool(self._doubtful) or any(not self.is_busy(path) for path in self._asked)
 
     def is_hurried(self, path: str) -> bool:
         """Whether a busy file has changed since."""
@@ -218,14 +257,21 @@ class Files:
     def ask_later(self, request: LookRequest, now: datetime) -> None:
         self._later.append((now + LOOK_AGAIN_AFTER, request))
 
-    def take(self, messages: Iterable[FileChanged | FolderScanned], now: datetime) -> None:
-        """Request a look at each file that a message names and, after a new module, at files with import errors."""
+    def take(self, messages: Iterable[FileChanged | FolderScanned | NameChanged], now: datetime) -> None:
+        """Request a look at each file that a message names and, after a new module, at files with import errors.
+
+        After a scan, all values that files have read are checked: they may have changed while no scheduler served.
+        """
         has_new_module = False
         for message in messages:
             if isinstance(message, FolderScanned):
                 for path in sorted(self.known.paths() - self._seen):  # the scan did not find them
                     self.ask(LookRequest(path, is_urgent=True))
                 self.n_scans += 1
+                self._doubtful |= self.known.names_asked()
+                continue
+            if isinstance(message, NameChanged):
+                self._doubtful |= self.known.names_asked(message.kind, message.name)
                 continue
             path = shown(message.path)
             if not message.forced:
@@ -266,22 +312,32 @@ class Files:
                 if not self.is_busy(importer):
                     self.ask(LookRequest(importer, is_urgent=request.is_urgent, is_for_module=True))
 
+    def to_compare(self) -> list[Key]:
+        """Return some of the variables and connections whose values may have changed."""
+        return list(islice(self._doubtful, MOST_NAMES))
+
+    def note_digests(self, digests: Mapping[Key, str]) -> None:
+        """Request the parses of files that would get other values of variables and connections now."""
+        self._doubtful -= digests.keys()
+        for path in sorted(self.known.note_digests(digests)):
+            self.ask(LookRequest(path, is_urgent=True, is_forced=True))
+
     def is_ignored(self, path: str) -> bool:
         return path in self._ignored
 
-    # Places
+    # Stages
 
-    def move(self, path: str, place: Place | None) -> None:
-        """Move a file to another place. Raises InvalidTransition."""
-        before = self._places.get(path)
-        if before not in _PLACES_BEFORE[place]:
-            raise InvalidTransition(f"place of the file {path}", before, place)
-        if place is None:
-            del self._places[path]
+    def move(self, path: str, stage: Stage | None) -> None:
+        """Move a file to another stage. Raises InvalidTransition."""
+        before = self._stages.get(path)
+        if before not in _STAGES_BEFORE[stage]:
+            raise InvalidTransition(f"stage of the file {path}", before, stage)
+        if stage is None:
+            del self._stages[path]
             self._texts_at_claim.pop(path, None)
             return
-        self._places[path] = place
-        if place is Place.CLAIMED:
+        self._stages[path] = stage
+        if stage is Stage.CLAIMED:
             self._texts_at_claim[path] = self.known.n_text_changes
 
     def stored(self, paths: Iterable[str], stored: Collection[StoredFile], now: datetime) -> None:
@@ -298,6 +354,8 @@ class Files:
             else:
                 kinds = frozenset(error.kind for error in file.errors if not error.is_warning)
                 self.known.put(file.row, kinds)
+                # A value may have changed after the parse has read it, and before anyone knew that it had.
+                self._doubtful |= _names_of(file.row).keys()
                 self._repeats.note_parsed(file.row, kinds, now)
             for path in file.changes.contested:
                 self.ask(LookRequest(path, is_urgent=True, is_forced=True))

@@ -126,12 +126,17 @@ def next_step(
     return Step.PARSE if is_new or request.is_forced else Step.NOTHING
 
 
-def runtime_of(settings: Settings) -> str:
-    """Return a name for the parsing software and its reading of naive dates, on which parse results depend."""
-    return (
-        f"asynsched {__version__}, schema {SCHEMA_VERSION}, Python {platform.python_version()}, "
-        f"{settings.default_timezone}, airflow {settings.airflow}"
-    )
+def runtime_of(settings: Settings, digest: str = "") -> str:
+    """Return a name for everything outside of the DAG folder that parses depend on.
+
+    It is the parsing software, its reading of naive dates, its defaults, and the digest of the installation's own code.
+    """
+    defaults = (f"{name} {value}" for name, value in settings.authors_defaults.items())
+    return ", ".join((
+        f"asynsched {__version__}", f"schema {SCHEMA_VERSION}", f"Python {platform.python_version()}",
+        settings.default_timezone, f"airflow {settings.airflow}", *defaults,
+        *([f"installation {digest[:16]}"] if digest else ()),
+    ))  # fmt: skip
 
 
 class _UnusableError(Exception):

@@ -1,4 +1,4 @@
-"""Announces a batch of changes once it is stored: messages to other services, launches, metrics and log lines.
+"""Announces a stored batch of changes: messages to other services, launches, metrics and log lines.
 
 Writing a log line takes as long as a decision about a task. So a thousand failures at once must not write a line
 each: beyond MOST_LINES, they are counted.
@@ -23,6 +23,8 @@ from asynsched.channels import (
     RunEnded,
     TaskReady,
     TriesStored,
+    TriggerUnwanted,
+    TriggerWanted,
     TryReported,
     TryUnwanted,
 )
@@ -45,7 +47,7 @@ from asynsched.store.schema import CallbackRequest, DeadlineRow
 log = structlog.get_logger(__name__)
 
 _OF_RUN = attrgetter(*RunContext.__struct_fields__[2:])
-NOT_CLAIMED = "its task instance was changed meanwhile"
+NOT_AWAITED = "its task instance was changed meanwhile"
 """The reason for ending a try for which no task instance waits."""
 SPAN = timedelta(seconds=10)
 MOST_LINES = 20
@@ -209,6 +211,10 @@ def task_launch(task: ActiveTask, max_map_length: int) -> Launch:
         try_number=task.try_number,
         max_tries=task.max_tries,
         executor=task.task.executor,
+        queue=task.task.queue,
+        pool=task.task.pool,
+        priority_weight=task.priority_weight,
+        executor_config=task.task.executor_config,
         run=run_context(task.run),
         code=task.run.code,
         log_path=log_path(task.key, task.try_number),
@@ -286,7 +292,8 @@ class Announcer:
             if not is_stale(task, stale):
                 self.launch(task)
         self._acknowledge(pending, stale)
-        self.announce_triggers(pending)
+        for trigger in pending.triggers:
+            self.channels.triggers.put_nowait(trigger)
         for token, reason in pending.unwanted:
             self.channels.ready.put_nowait(TryUnwanted(token, reason))
         self._announce_ends(pending, stale)
@@ -295,7 +302,7 @@ class Announcer:
         if pending.asset_events:
             self.channels.dag_changes.offer(AssetsUpdated())
 
-    def settle(self, tasks: Iterable[ActiveTask], held: Held, now: datetime) -> None:
+    def announce_taken_over(self, tasks: Iterable[ActiveTask], held: Held, now: datetime) -> None:
         """Announce the tries of a run that was taken over: lost ones, those to end, and those to start."""
         tasks = list(tasks)
         lost = {event.token: event for event in lost_tries(tasks, held, self._boot_mark, now)}
@@ -312,33 +319,42 @@ class Announcer:
                     self.channels.ready.put_nowait(TryUnwanted(*unwanted))
 
     def tell_of_takeover(self, dag_ids: Iterable[str]) -> None:
-        """Request that other schedulers' use of the limits is read again: this scheduler has taken over part of it."""
+        """Ask for other schedulers' use of the limits to be read again: this scheduler has taken over part of it."""
         self.channels.limits.offer(PoolsChanged())
         for dag_id in sorted(dag_ids):
             self.channels.limits.offer(DagChanged(dag_id))
 
-    def end_unclaimed(self, held: Held, claimed: Collection[str]) -> None:
+    def end_strays(self, held: Held, awaited: Collection[str]) -> None:
         """Order the end of the tasks' tries that an executor still holds and no task instance waits for any more."""
         for token in sorted(held.starting | held.running):
-            if token not in claimed and not is_callback_token(token) and key_of_token(token) is None:
-                self.channels.ready.put_nowait(TryUnwanted(token, NOT_CLAIMED))
+            if token not in awaited and not is_callback_token(token) and key_of_token(token) is None:
+                self.channels.ready.put_nowait(TryUnwanted(token, NOT_AWAITED))
 
     def end_tries(self, tokens: Iterable[str], tasks: Iterable[ActiveTask] = ()) -> None:
         """Order the end of a run's known tries, except those that its task instances still wait for."""
         kept = {task.token for task in tasks if task.state in SLOT_TASK_STATES - {State.RESTARTING}}
         for token in tokens:
             if token not in kept:
-                self.channels.ready.put_nowait(TryUnwanted(token, NOT_CLAIMED))
+                self.channels.ready.put_nowait(TryUnwanted(token, NOT_AWAITED))
 
     def launch(self, task: ActiveTask) -> None:
         """Order the start of a task instance's try, under the token that it was given."""
         self.channels.ready.put_nowait(TaskReady(task.run.id, task_launch(task, self.max_map_length)))
 
-    def announce_triggers(self, pending: PendingBatch) -> None:
-        """Send the batch's triggers to the triggerer, and drop them from the batch."""
-        for trigger in pending.triggers:
-            self.channels.triggers.put_nowait(trigger)
-        pending.triggers.clear()
+    def announce_wanted_triggers(self, pending: PendingBatch) -> None:
+        """Send the batch's wanted triggers to the triggerer before the batch is stored, and drop them from it.
+
+        Those that are unwanted in the end stay: a host forgets the outcome of such a trigger, so its task must have
+        ended first.
+        """
+        unwanted: dict[str, TriggerUnwanted] = {}
+        for message in pending.triggers:
+            if isinstance(message, TriggerWanted):
+                unwanted.pop(message.trigger.id, None)  # its run was released, and taken up again
+                self.channels.triggers.put_nowait(message)
+            else:
+                unwanted[message.trigger_id] = message
+        pending.triggers[:] = unwanted.values()
 
     def _acknowledge(self, pending: PendingBatch, stale: Stale) -> None:
         """Acknowledge stored ends; an end whose decision was stale is put back, to be decided again."""

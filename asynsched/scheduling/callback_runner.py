@@ -63,7 +63,7 @@ class CallbackRunner(Service):
         return not (self._running or self._may_have_more or self._news or self._channels.callbacks.qsize())
 
     @property
-    def is_settled(self) -> bool:
+    def are_reports_stored(self) -> bool:
         """Whether all reports are stored."""
         return not (self._is_taking or self._news or self._channels.callbacks.qsize())
 

@@ -1,6 +1,7 @@
 """The dependency evaluator: turns events into stored state changes, and those into launches."""
 
 from collections import deque
+from collections.abc import Awaitable, Callable, Sequence
 from datetime import datetime, timedelta
 
 import anyio
@@ -31,7 +32,7 @@ from asynsched.scheduling.announcements import Announcer, RunMetrics, TryLog
 from asynsched.scheduling.evaluation.evaluation import stand_still
 from asynsched.scheduling.intake import RunIntake
 from asynsched.scheduling.places import Place
-from asynsched.scheduling.slices import settle
+from asynsched.scheduling.slices import decide_all
 from asynsched.scheduling.storing import Storing, announce_paused
 from asynsched.scheduling.transfers import RunTransfers
 from asynsched.service import Service
@@ -91,22 +92,26 @@ class DependencyEvaluator(Service):
     @property
     def is_at_a_standstill(self) -> bool:
         """Whether runs are active, and none of them can progress without a user's intervention."""
-        if self.evaluation.tries.are_leaving or not (self._has_started_all and self._is_done):
+        if self.evaluation.tries.are_ending or not (self._has_started_all and self._is_done):
             return False
         return stand_still(self.evaluation.runs.values())
 
     @property
     def _is_done(self) -> bool:
-        return self.is_settled and not self._has_news and not self._intake.may_start_any
+        return self.are_reports_stored and not self._has_news and not self._intake.may_start_any
 
     @property
     def n_runs(self) -> int:
         return len(self.evaluation.runs)
 
     @property
-    def is_settled(self) -> bool:
+    def are_reports_stored(self) -> bool:
         """Whether all reports are stored."""
-        return self._pending.is_empty and not self._channels.reports.qsize() and not self.evaluation.is_unsettled
+        return self._pending.is_empty and not self._channels.reports.qsize() and not self.evaluation.has_undecided
+
+    def adopt_tries_by(self, adopt: Callable[[Sequence[int]], Awaitable[Held]]) -> None:
+        """Take over the tries of other schedulers' runs by this function, `Executor.adopt`."""
+        self._transfers.adopt_tries = adopt
 
     def stop_granting(self) -> None:
         """Start no task from now on, and store every change without delay: the scheduler is stopping."""
@@ -123,9 +128,9 @@ class DependencyEvaluator(Service):
         """Take up the runs of schedulers that are gone, and the tries that the executor still holds of them."""
         await self._read_pools()
         await self._transfers.recover(held, now)
-        self._announcer.end_unclaimed(held, self.evaluation.tries.awaited)
+        self._announcer.end_strays(held, self.evaluation.tries.awaited)
         # Deferred task instances are already stored as deferred, and trigger hosts may ask for them at once.
-        self._announcer.announce_triggers(self._pending)
+        self._announcer.announce_wanted_triggers(self._pending)
 
     async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
         try:
@@ -141,15 +146,15 @@ class DependencyEvaluator(Service):
         await self._store_unless_young(now)
         await self._transfers.take_up_edited(now)
         await self._take_news(now)
-        # Before other requests: those for a run that was taken over are done as the run is taken up. It has no tries in
-        # this executor: its scheduler is of another home.
+        # Before other requests: those for a run that was taken over are done as the run is taken up. Its scheduler is
+        # of another home, so the executor has found none of its tries at its start.
         self._are_slots_freed |= await self._transfers.adopt(Held(), now)
         await self._take_requests(now)
         await self._transfers.take_up_edited(now)
         has_taken_all = await self._take_events(now)
         self.evaluation.time_passed(now)
         await self._sweep(now)
-        await settle(self.evaluation, now)
+        await decide_all(self.evaluation, now)
         if not self._is_stopping:
             # Runs read during this pass may be newer than `now`: no run may start before it was queued.
             now = max(now, self.clock.now())
@@ -231,7 +236,10 @@ class DependencyEvaluator(Service):
                     self.evaluation.try_started(started, now)
                 case TryReported(Ended() as ended):
                     self.evaluation.try_ended(ended, now)
-            await settle(self.evaluation, now)
+                    # The answer may have come before the task waited for it.
+                    asks = ended.deferral is not None and ended.deferral.input is not None
+                    self._transfers.requests_are_due |= asks
+            await decide_all(self.evaluation, now)
         return not self._channels.reports.qsize()
 
     async def _sweep(self, now: datetime) -> None:
@@ -260,7 +268,7 @@ class DependencyEvaluator(Service):
 
     async def _start_and_grant(self, now: datetime) -> None:
         await self._intake.start(now)
-        await settle(self.evaluation, now)
+        await decide_all(self.evaluation, now)
         self.evaluation.ready.try_again(now)
         self.evaluation.grant(now)
         if self._are_slots_freed and self.evaluation.ready.are_waiting:
@@ -276,13 +284,13 @@ class DependencyEvaluator(Service):
         """Store the decisions, then announce them. When the database is away, the next tick tries again."""
         pending = self._pending
         # A run that is being stopped is stored once all its tasks are decided, so that no crash leaves it half stopped.
-        await settle(self.evaluation, self.clock.now())
+        await decide_all(self.evaluation, self.clock.now())
         if pending.is_empty:
             return
         for run in pending.ended_runs:
             self._places.end(run.key)
         stored = await self._storing.store(pending, tell=self._intake.has_peers())
-        self.evaluation.settled(stored.settled, stored.retry_at, self.clock.now())
+        self.evaluation.batch_stored(stored.settled, stored.retry_at, self.clock.now())
         stale = stored.stale
         pending.n_stale += len(stale.runs) + len(stale.tasks)
         RunMetrics(self.metrics).stored(pending, stale)

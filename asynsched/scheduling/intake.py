@@ -11,7 +11,7 @@ from datetime import datetime, timedelta
 import msgspec
 import structlog
 
-from asynsched.channels import Channels, RunCreated, RunEnded
+from asynsched.channels import CallbackRequested, Channels, RunCreated, RunEnded
 from asynsched.clock import jitter
 from asynsched.errors import DagError, NotFound
 from asynsched.keys import DagRunKey
@@ -19,7 +19,7 @@ from asynsched.scheduling.evaluation.evaluation import Evaluation
 from asynsched.scheduling.evaluation.run import ActiveRun
 from asynsched.scheduling.loading import Loader, VersionCache
 from asynsched.scheduling.places import Place, Places
-from asynsched.scheduling.slices import Slices, settle
+from asynsched.scheduling.slices import Slices, decide_all
 from asynsched.states import FINISHED_RUN_STATES, DagRunState
 from asynsched.store.database import Database
 from asynsched.store.runs import queue
@@ -71,8 +71,7 @@ class RunIntake:
         """Enqueue the runs that messages announced."""
         for row in await self.database.read_at_once(queue.queued_runs, keys):
             self._enqueue(row)
-            if row.has_deadlines:
-                self.channels.deadlines.offer(RunCreated(row.key))
+            self._tell_of_deadlines(row)
 
     async def sweep(self, now: datetime) -> None:
         """Enqueue runs that no message announced, and read again their DAGs and the past of active runs."""
@@ -116,7 +115,7 @@ class RunIntake:
                 await self.database.write(end_queued_run, row.id, DagRunState.FAILED, str(exc), now)
                 self._say_ended_unbegun(msgspec.structs.replace(row, state=DagRunState.FAILED))
                 self.places.lose(row.key)
-            await settle(self.evaluation, now)
+            await decide_all(self.evaluation, now)
 
     async def _read_first(self, at_most: int | None) -> None:
         """Read the first queued runs of groups that have room for them and none of whose waiting runs is in memory."""
@@ -145,7 +144,7 @@ class RunIntake:
         tasks = await self.loader.fill(run, is_new=not row.has_begun)
         if is_cleared or row.state == DagRunState.RUNNING:
             # A run that was claimed and has never begun has no task instances yet.
-            self.evaluation.resume_run(run, tasks, now)
+            self.evaluation.resume_run(run, tasks, now, begins=True)
         else:
             self.evaluation.start_run(run, now)
         self.places.begin(row.key)
@@ -205,8 +204,13 @@ class RunIntake:
         """Prepare to resume a run that was begun by another scheduler, or by a claim whose answer was lost."""
         self.places.take_up(row)
         self.evaluation.ready.pause(row.dag_id, paused=row.is_paused)
+        self._tell_of_deadlines(row)
+
+    def _tell_of_deadlines(self, row: queue.QueuedRun) -> None:
         if row.has_deadlines:
             self.channels.deadlines.offer(RunCreated(row.key))
+            # User code may have to say when one is due.
+            self.channels.callbacks.put_nowait(CallbackRequested())
 
     def _enqueue(self, row: queue.QueuedRun) -> None:
         if self._is_waiting(row):

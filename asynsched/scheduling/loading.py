@@ -112,7 +112,9 @@ class VersionCache:
             return exc
         sources = tuple(SourceRef(ref.path, ref.module, ref.content_hash) for ref in row.sources)
         is_plain = looks_plain([texts.get(ref.content_hash, "") for ref in sources], [ref.module for ref in sources])
-        code = CodeVersion(row.version_hash, str(self.dags_folder), sources, is_plain=is_plain)
+        code = CodeVersion(
+            row.version_hash, str(self.dags_folder), sources, is_plain, structure.dag.installation
+        )  # fmt: skip
         return LoadedVersion(row.id, structure, code)
 
 
@@ -185,7 +187,7 @@ def active_tasks(
     run: ActiveRun, rows: Iterable[TaskInstanceRow], decisions: Iterable[XComRow] = ()
 ) -> list[ActiveTask]:
     """Return a run's stored task instances that its version has, with the skips that branches and the like decided."""
-    tasks = [_active_task(run, row) for row in rows if run.structure.has_place(row.task_id, row.map_index)]
+    tasks = [_active_task(run, row) for row in rows if run.structure.fits(row.task_id, row.map_index)]
     by_key = {(task.task_id, task.map_index): task for task in tasks}
     for found in decisions:
         if (task := by_key.get((found.task_id, found.map_index))) is not None:

@@ -13,9 +13,9 @@ AT_ONCE = 500
 """How many task instances are made, decided about or written between two pauses: a few milliseconds of work."""
 
 
-async def settle(evaluation: Evaluation, now: datetime) -> None:
+async def decide_all(evaluation: Evaluation, now: datetime) -> None:
     """Make all decisions that follow from the events so far, with pauses."""
-    while evaluation.is_unsettled:
+    while evaluation.has_undecided:
         await checkpoint()
         evaluation.go_on(now)
 

@@ -30,7 +30,7 @@ from asynsched.store.dags.dags import pause_active
 from asynsched.store.database import Database
 from asynsched.store.rows import MOST_PARAMETERS
 from asynsched.store.runs.dag_runs import last_run_states
-from asynsched.store.runs.pools import OwnUse, Settlement, SlotClaim, settle_slots
+from asynsched.store.runs.pools import OwnUse, Settlement, SlotGrant, settle_slots
 from asynsched.store.runs.transitions import Batch, Stale, TaskRowKey, TaskWrite, apply, apply_at_once
 from asynsched.store.schedulers import notify
 
@@ -135,20 +135,20 @@ class Storing:
         batch = pending.batch(await self._slices.take(pending.task_rows()))
         if not self.database.is_shared:
             return BatchAnswer(*await self.database.write(apply_and_pause, batch, failed))
-        claims = self.ready.claims(task for task in pending.granted if task.state is TaskInstanceState.QUEUED)
+        grants = self.ready.grants(task for task in pending.granted if task.state is TaskInstanceState.QUEUED)
         hints = [*(_hints(pending) if tell else ()), *self._changes_of_watched(pending)]
-        pools = {claim.pool for claim in claims if claim.pool}
+        pools = {grant.pool for grant in grants if grant.pool}
         signed = pools & self._signed
         counted = None if tell else {name: self.ready.pool(name).elsewhere for name in signed}
         # Until the commit is confirmed, it is not known who has signed.
         self._signed -= pools
-        if counted is not None and not hints and signed == pools and not failed and _is_simple(batch, claims):
+        if counted is not None and not hints and signed == pools and not failed and _is_simple(batch, grants):
             needed = {name: self.ready.pool(name).taken for name in pools}
             if await self.database.write_at_once(apply_at_once, batch, needed):
                 self._signed |= pools
                 return BatchAnswer(Stale(frozenset(), frozenset()))
         stale, paused, settled = await self.database.write(
-            _store, batch, failed, claims, self.ready.own_use(claims), counted, hints
+            _store, batch, failed, grants, self.ready.own_use(grants), counted, hints
         )
         if counted is not None:
             self._signed.update(settled.pools)
@@ -173,7 +173,7 @@ class Storing:
 
 
 def _hints(pending: PendingBatch) -> list[Hint]:
-    """Return hints of a batch for other schedulers: freed slots, ended runs, runs that theirs depend on."""
+    """Return hints of a batch for other schedulers: freed slots, ended runs, runs that their runs depend on."""
     origin = pending.scheduler_id
     hints = {Hint("end", *run.key, origin=origin) for run in pending.ended_runs}
     for task in pending.tasks.values():
@@ -184,17 +184,17 @@ def _hints(pending: PendingBatch) -> list[Hint]:
     return sorted(hints, key=lambda hint: (hint.kind, hint.dag_id, hint.run_id))
 
 
-def _is_simple(batch: Batch, claims: Sequence[SlotClaim]) -> bool:
+def _is_simple(batch: Batch, grants: Sequence[SlotGrant]) -> bool:
     """Whether one statement can write a batch, with the slots that it takes of pools."""
-    is_limited = any(claim.task is not None for claim in claims)
+    is_limited = any(grant.task is not None for grant in grants)
     return batch.is_of_states_alone and max(len(batch.tasks), len(batch.runs)) <= MOST_PARAMETERS and not is_limited
 
 
 def _store(
-    conn: Connection, batch: Batch, failed: Sequence[FailedRun], claims: Sequence[SlotClaim], own: OwnUse,
+    conn: Connection, batch: Batch, failed: Sequence[FailedRun], grants: Sequence[SlotGrant], own: OwnUse,
     counted: Mapping[str, int] | None, hints: Sequence[Hint],
 ) -> tuple[Stale, list[FailedRun], Settlement]:  # fmt: skip
-    settled = settle_slots(conn, claims, own, batch.lease_epoch, counted) if claims else Settlement()
+    settled = settle_slots(conn, grants, own, batch.lease_epoch, counted) if grants else Settlement()
     if settled.refused:
         new_tasks = [_unqueued(row, settled.refused) for row in batch.new_tasks]
         tasks = [_unqueued(row, settled.refused) for row in batch.tasks]

@@ -18,7 +18,7 @@ from asynsched.scheduling.intake import RunIntake
 from asynsched.scheduling.places import Place
 from asynsched.scheduling.requests.run_requests import do_request, end_request, submit_by_program
 from asynsched.scheduling.rules.run_end import RunStop, cancelled, marked_failed
-from asynsched.scheduling.slices import settle
+from asynsched.scheduling.slices import decide_all
 from asynsched.states import SLOT_TASK_STATES
 from asynsched.states import TaskInstanceState as State
 from asynsched.store.runs import queue
@@ -40,6 +40,8 @@ class RunTransfers:
         kill_time: How long a try may take to end once it was told to.
 
     Attributes:
+        adopt_tries: Takes over the tries of runs that another scheduler has left, by the runs' row ids: see
+            `Executor.adopt`.
         requests_are_due: Whether there may be requests to do now.
         may_be_orphans: Whether there may be runs whose scheduler is gone, for which the next `adopt` looks.
     """
@@ -63,6 +65,7 @@ class RunTransfers:
         self._kill_time = kill_time
         self._ending: set[DagRunKey] = set()
         """Runs that a request is to end: their requests are due once the run has ended, or was taken up again."""
+        self.adopt_tries: Callable[[Sequence[int]], Awaitable[Held]] = _adopt_none
         self.requests_are_due = True
         self.may_be_orphans = False
         self._is_unanswered = False
@@ -74,7 +77,7 @@ class RunTransfers:
 
     async def recover(self, held: Held, now: datetime) -> None:
         """Take up the runs without an owner, and those of their tries that the executor still holds."""
-        self._evaluation.tries.unclaimed |= held.starting | held.running
+        self._evaluation.tries.strays |= held.starting | held.running
         self.may_be_orphans = True
         while self.may_be_orphans:
             await self.adopt(held, now)
@@ -83,7 +86,7 @@ class RunTransfers:
         """Take over some of the runs without an owner, if there may be any.
 
         Args:
-            held: Their tries in the executor; none if they were begun from another home.
+            held: Their tries that the executor has found at its start.
 
         Returns:
             Whether there were any. If so, others use fewer slots of the pools now.
@@ -102,6 +105,9 @@ class RunTransfers:
         if not rows:
             return False
         dag_ids = {row.dag_id for row in rows}
+        adopted = await self.adopt_tries([row.id for row in rows])
+        self._evaluation.tries.strays |= adopted.starting | adopted.running
+        held = held.joined(adopted)
         wanted = await self._requests_of([row.id for row in rows])
         try:
             # A run leaves its place only once it is taken up: the database may go away between two runs.
@@ -109,6 +115,7 @@ class RunTransfers:
                 await self._take_up(row, held, now, wanted.get(row.id, ()))
         finally:
             self._announcer.tell_of_takeover(dag_ids)
+        self._announcer.end_strays(adopted, self._evaluation.tries.awaited)
         return True
 
     async def _take_over(self) -> None:
@@ -138,7 +145,7 @@ class RunTransfers:
             self._evaluation.suspend(found.key)
         for found in edited:
             if found.row_id not in owned:
-                self._announcer.end_tries(self._evaluation.drop_run(found.key))
+                self._announcer.end_tries(self._evaluation.drop_run(found.key, now))
                 # It may be queued again.
                 await self._intake.follow_edits({found.key}, now)
                 self._lose(found.key)
@@ -200,33 +207,33 @@ class RunTransfers:
                     return  # it has ended, or is another scheduler's by now
                 row, run = edited, await self._loader.run(edited)
         except (NotFound, DagError) as exc:
-            await self._give_back(row, str(exc))
+            await self._give_back(row, str(exc), now)
             return
         tasks = await self._loader.fill(run)
         # A stored try was launched, so its end will be reported.
-        may_be_left = held is None or held.starting or held.running or self._evaluation.tries.unclaimed
+        may_be_left = held is None or held.starting or held.running or self._evaluation.tries.strays
         launched = await self._database.read(tokens_of_tries, row.id) if may_be_left else frozenset()
-        let_go = self._evaluation.drop_run(run.key)
+        let_go = self._evaluation.drop_run(run.key, now)
         self._intake.take_up(row)
-        # `unclaimed` has tries of runs that could not be read before and, because of these tries, were not given back.
-        left = self._evaluation.tries.unclaimed | (set(let_go) if held is None else held.starting | held.running)
+        # `strays` has tries of runs that could not be read before and, because of these tries, were not given back.
+        left = self._evaluation.tries.strays | (set(let_go) if held is None else held.starting | held.running)
         awaited = {task.token for task in tasks if task.state in SLOT_TASK_STATES}
-        self._evaluation.tries.leave(run, (left & launched) - awaited, now)
+        self._evaluation.tries.make_wait(run, (left & launched) - awaited, now)
         self._evaluation.resume_run(run, tasks, now, stop)
         self._places.begin(run.key)
         # If resuming the run has left tries that the executor does not know, their ends will not be reported.
-        for token in sorted(set(self._evaluation.tries.leaving_of(run)) - left):
+        for token in sorted(set(self._evaluation.tries.ending_of(run)) - left):
             self._evaluation.try_gone(token, now)
         # Another scheduler may have left requests open.
         self.requests_are_due |= held is not None or run.key in self._ending
         if held is not None:
-            self._announcer.settle(tasks, held, now)
+            self._announcer.announce_taken_over(tasks, held, now)
         else:
             self._announcer.end_tries(let_go, tasks)
             # That they are stored may not have been announced: the answer was lost, or the run was stale. A token
             # starts one try at most.
-            self._announcer.settle([task for task in tasks if task.state is State.QUEUED], Held(), now)
-        await settle(self._evaluation, now)
+            self._announcer.announce_taken_over([task for task in tasks if task.state is State.QUEUED], Held(), now)
+        await decide_all(self._evaluation, now)
 
     async def _store_ends(self, row: queue.QueuedRun, run: ActiveRun, held: Held, now: datetime) -> None:
         """Store the ends of a run's tries that ended while no scheduler served, as one would have done then.
@@ -239,15 +246,15 @@ class RunTransfers:
             return
         self._intake.take_up(row)
         # A request may make a task run again, so the run must not end before the requests are done.
-        self._evaluation.tries.leave(run, [f"requests of run {row.id}"], now)
+        self._evaluation.tries.make_wait(run, [f"requests of run {row.id}"], now)
         self._evaluation.resume_run(run, tasks, now)
         # Should the database go away first, the run still has to be taken up as it is stored then.
         self._places.take_over(row)
         for event in ends:
             self._evaluation.try_ended(event, now)
-        await settle(self._evaluation, now)
+        await decide_all(self._evaluation, now)
         await self._store()
-        self._evaluation.drop_run(run.key)
+        self._evaluation.drop_run(run.key, now)
 
     def _take_ends(self, tokens: Collection[str | None]) -> list[Ended]:
         """Remove the ends of these tries from the channel; its other messages stay, in their order."""
@@ -259,15 +266,15 @@ class RunTransfers:
                 self._reports.put_nowait(message)
         return ends
 
-    async def _give_back(self, row: queue.QueuedRun, reason: str) -> None:
+    async def _give_back(self, row: queue.QueuedRun, reason: str, now: datetime) -> None:
         """Leave a run that this scheduler cannot read to others: a newer one may be able to.
 
         Keep the run while a try of it may run here: another scheduler would start that try again.
         """
-        let_go = self._evaluation.drop_run(row.key)
-        self._evaluation.tries.unclaimed.update(let_go)
+        let_go = self._evaluation.drop_run(row.key, now)
+        self._evaluation.tries.strays.update(let_go)
         self._announcer.end_tries(let_go)
-        if self._evaluation.tries.unclaimed & await self._database.read(tokens_of_tries, row.id):
+        if self._evaluation.tries.strays & await self._database.read(tokens_of_tries, row.id):
             # The sweep finds the run again.
             self._lose(row.key)
             return
@@ -332,7 +339,7 @@ class RunTransfers:
     async def cancel(self, run: DagRunKey, now: datetime) -> None:
         """Request the end of a run on behalf of this program, unless the run has ended or was deleted."""
         try:
-            await self._database.write(submit_by_program, run, CancelRun(), action="run.cancel", now=now)
+            await self._database.write(submit_by_program, run, CancelRun(), now=now)
         except StoreUnavailable:
             raise
         except AsynschedError as exc:
@@ -342,7 +349,7 @@ class RunTransfers:
         request = wanted.request.__struct_config__.tag
         about = {"dag_id": wanted.run.dag_id, "run_id": wanted.run.run_id, "actor": wanted.actor, "request": request}
         try:
-            await self._database.write(do_request, wanted, now)
+            is_done = await self._database.write(do_request, wanted, self._owner[1], now)
         except StoreUnavailable:
             raise
         except AsynschedError as exc:
@@ -350,8 +357,13 @@ class RunTransfers:
             await self._database.write(end_request, wanted)
             log.warning("request.refused", **about, reason=str(exc))
         else:
-            log.info("run.edited", **about)
+            if is_done:
+                log.info("run.edited", **about)
         self._ending.discard(wanted.run)
+
+
+async def _adopt_none(_: Sequence[int]) -> Held:
+    return Held()
 
 
 def _stop_of(wanted: OpenRequest) -> RunStop | None:

@@ -1,4 +1,4 @@
-"""The triggerer runs the triggers of deferred tasks in trigger hosts, and passes their outcomes to the evaluator.
+"""The triggerer runs the triggers of deferred tasks and asset watchers in trigger hosts, and passes their outcomes on.
 
 A trigger host is a process for the code of one version of a DAG file. `Triggerer` is the service that owns the hosts,
 `Host` decides when a host starts and ends, `HostWork` composes the messages to it.
@@ -14,6 +14,7 @@ import structlog
 
 from asynsched.channels import (
     Channels,
+    OutcomeStored,
     TaskReady,
     TriesStored,
     TriggerFired,
@@ -24,7 +25,7 @@ from asynsched.channels import (
 )
 from asynsched.clock import Clock, new_token
 from asynsched.executors.base import Held
-from asynsched.executors.tokens import code_of_trigger, host_key, key_of_token, new_host_token
+from asynsched.executors.tokens import code_of_trigger, host_key, key_of_token, new_host_token, row_of_watcher
 from asynsched.protocol.messages import (
     CodeVersion,
     Ended,
@@ -81,13 +82,16 @@ class Triggerer(Service):
         self._by_token: dict[str, Host] = {}
         self._host_of: dict[str, Host] = {}
         self._outcomes: dict[str, TriggerOutcome] = {}
+        """Of the triggers of tasks, by trigger, as long as the trigger is wanted."""
+        self._unstored: dict[tuple[str, str], Host] = {}
+        """The host that has reported each outcome of a watcher that is not stored yet, by trigger and event."""
         self._is_stopping = False
         self._is_ready = anyio.Event()
         """Set once all tasks that were deferred when the scheduler started are known."""
         channels.triggers.wakes(self.wake)
 
     @property
-    def is_settled(self) -> bool:
+    def are_reports_handled(self) -> bool:
         """Whether no message waits, so that every reported end of a host has been handled."""
         return not self._channels.triggers.qsize()
 
@@ -135,6 +139,8 @@ class Triggerer(Service):
                     host = self._want(message, now)
                 case TriggerUnwanted(trigger_id):
                     host = self._unwant(trigger_id, now)
+                case OutcomeStored(trigger_id, event_id):
+                    host = self._stored(trigger_id, event_id)
                 case TryReported(event):
                     host = self._ended(event, now) if isinstance(event, Ended) else None
             if host is not None:
@@ -168,7 +174,7 @@ class Triggerer(Service):
             self._adopt(host, arguments.get("running") or ())
             deadline = self.clock.now() + LONGEST_QUESTION
             while True:
-                if self._is_stopping or host.is_leaving or request.token not in self._by_token:
+                if self._is_stopping or host.is_ending or request.token not in self._by_token:
                     return TriggerWork("", end=True)
                 work = host.work.answer(arguments["session"], arguments["number"], arguments.get("running"))
                 left = deadline - self.clock.now()
@@ -188,16 +194,41 @@ class Triggerer(Service):
         host = self._by_token.get(request.token)
         if host is None:
             return
-        self._adopt(host, [outcome.id for outcome in outcomes])
+        # A watcher that was stopped may have left an event: it does not run any more.
+        self._adopt(host, [outcome.id for outcome in outcomes if not outcome.event_id])
         for outcome in outcomes:
-            # A host may report its own triggers only, not those of other files.
-            if self._host_of.get(outcome.id) is host:
-                self._outcomes[outcome.id] = outcome
-                self.metrics.count("triggers.failed" if outcome.kind in ("error", "timeout") else "triggers.succeeded")
-                self._channels.reports.put_nowait(TriggerFired(outcome))
+            if self._may_report(host, outcome):
+                if row_of_watcher(outcome.id) is None:
+                    self._outcomes[outcome.id] = outcome
+                else:
+                    self._unstored[outcome.id, outcome.event_id] = host
+                if outcome.kind != "recovered":
+                    has_failed = outcome.kind in ("error", "timeout")
+                    self.metrics.count("triggers.failed" if has_failed else "triggers.succeeded")
+                self._pass_on(outcome)
         # A process that has ended needs no answer.
-        while request.token in self._by_token and any(self._host_of.get(outcome.id) is host for outcome in outcomes):
+        while request.token in self._by_token and any(self._is_open(outcome, host) for outcome in outcomes):
             await host.changed.wait()
+
+    def _may_report(self, host: "Host", outcome: TriggerOutcome) -> bool:
+        """Whether an outcome counts. A host may report its own triggers only, not those of other files.
+
+        Events of a watcher count also after its trigger was given to another host, because its code has changed.
+        """
+        owner = self._host_of.get(outcome.id)
+        is_of_former = outcome.kind == "event" and owner is not None and row_of_watcher(outcome.id) is not None
+        return owner is host or is_of_former
+
+    def _is_open(self, outcome: TriggerOutcome, host: "Host") -> bool:
+        """Whether an outcome that a host has reported is not stored yet."""
+        if (outcome.id, outcome.event_id) in self._unstored:
+            return True
+        return self._host_of.get(outcome.id) is host and row_of_watcher(outcome.id) is None
+
+    def _pass_on(self, outcome: TriggerOutcome) -> None:
+        """Tell of an outcome: the evaluator, or for the trigger of a watcher the asset watchers."""
+        is_of_task = row_of_watcher(outcome.id) is None
+        (self._channels.reports if is_of_task else self._channels.watchers).put_nowait(TriggerFired(outcome))
 
     # Assigning triggers to hosts
 
@@ -209,7 +240,7 @@ class Triggerer(Service):
         self._give(host, message.trigger, code, now)
         if message.trigger.id in self._outcomes:
             # The run was released and taken up again before the outcome could be stored.
-            self._channels.reports.put_nowait(TriggerFired(self._outcomes[message.trigger.id]))
+            self._pass_on(self._outcomes[message.trigger.id])
         return host
 
     def _give(self, host: "Host", trigger: TriggerSpec, code: CodeVersion, now: datetime) -> None:
@@ -219,12 +250,12 @@ class Triggerer(Service):
                 # With a launch the executor passes on the host's requests. A token starts one process only: none now.
                 launch = host.launch(now, self._block_timeout)
                 self._channels.ready.put_nowait(TaskReady(NO_RUN, launch))
-        host.idle_since, host.is_leaving = None, False
+        host.idle_since, host.is_ending = None, False
         host.work.want(trigger)
         self._host_of[trigger.id] = host
 
     def _adopt(self, host: "Host", trigger_ids: Iterable[str]) -> None:
-        """Give a host the triggers that it reports to run, where another host of its version had been given them.
+        """Assign to a host the triggers that it reports as running, if another host of its version had them.
 
         A scheduler that takes back several hosts of a version cannot know which of them runs which triggers.
         """
@@ -237,6 +268,10 @@ class Triggerer(Service):
                 self._unwant(trigger_id, now)
                 self._give(host, trigger, other.code, now)
                 other.wake()
+
+    def _stored(self, trigger_id: str, event_id: str) -> "Host | None":
+        """Return the host that waits for this outcome of a watcher to be stored; None if none does."""
+        return self._unstored.pop((trigger_id, event_id), None)
 
     def _unwant(self, trigger_id: str, now: datetime) -> "Host | None":
         host = self._host_of.pop(trigger_id, None)
@@ -258,9 +293,9 @@ class Triggerer(Service):
                 launch = host.launch(now, self._block_timeout)
                 self._by_token[launch.token] = host
                 self._channels.ready.put_nowait(TaskReady(NO_RUN, launch))
-        elif host.is_idle(now) and not host.is_leaving:
+        elif host.is_idle(now) and not host.is_ending:
             # The answer to its next question ends it. If it hangs and never asks, its silence ends it.
-            host.is_leaving = True
+            host.is_ending = True
             self._close(host)
             host.wake()
         elif host.is_silent(now):
@@ -294,7 +329,7 @@ class Triggerer(Service):
             host.n_failures = 0
             detail = f"the process of its trigger ended {MAX_FAILURES} times, most recently because: {ended.reason}"
             for trigger_id in host.work.wanted:
-                self._channels.reports.put_nowait(TriggerFired(TriggerOutcome(trigger_id, "error", detail=detail)))
+                self._pass_on(TriggerOutcome(trigger_id, "error", detail=detail))
         return host
 
 
@@ -306,11 +341,11 @@ class Host:
         code: The version that it loads; None while only its token is known.
         token: Of its process; None while it has none.
         launched_at: When that process was launched.
-        silent_since: Since when it owes a question; None while it has one open.
+        silent_since: When it began to owe a question; None while a question is open.
         idle_since: Since when it has had no triggers.
         pause_until: No new process is launched before that.
         changed: Set when its requests should look for an answer again.
-        is_leaving: The answer to its next question ends it.
+        is_ending: The answer to its next question ends it.
     """
 
     key: str
@@ -320,7 +355,7 @@ class Host:
     silent_since: datetime | None = None
     idle_since: datetime | None = None
     pause_until: datetime | None = None
-    is_leaving: bool = False
+    is_ending: bool = False
     n_failures: int = 0
     n_questions: int = 0
     work: "HostWork" = field(default_factory=lambda: HostWork(new_token()))
@@ -377,10 +412,10 @@ class Host:
 
 
 class HostWork:
-    """The triggers that a host should run, told in numbered steps.
+    """The triggers that a host should run, sent in numbered steps.
 
     A step is repeated until the host's next question shows that it arrived. A host that names another session got its
-    steps from another scheduler: it is asked for its triggers, and then told the difference.
+    steps from another scheduler: it is asked for its triggers, and then sent the difference.
     """
 
     def __init__(self, session: str) -> None:

@@ -83,7 +83,8 @@ class InformedParser:
     """Parses files in confined processes, for a dispatcher. Several parses may be under way.
 
     Both parses of an edited file run side by side while no other file is being parsed and a slot is free. If the first
-    gives nothing new, the second is ended. While the database is away, a parse waits.
+    gives nothing new, the second is ended. While the database is away, a parse waits: one that asks for a variable or a
+    connection meanwhile begins again, so that its time is its own.
     """
 
     def __init__(self, parser: SandboxParser, database: Database, clock: Clock) -> None:
@@ -135,7 +136,7 @@ class InformedParser:
         return before
 
     async def _parse_in_turn(self, path: str, before: BeforeParse) -> ParseReport:
-        report = await self._parser.parse(path, before.questions)
+        report = await self._parse(path, before.questions, HASH_SEED)
         changed = would_be_new(report, before.hashes)
         if not changed:
             return report
@@ -175,9 +176,12 @@ class InformedParser:
 
     async def _attempt(self, path: str, questions: ParseQuestions, hash_seed: int) -> ParseReport | SandboxError:
         try:
-            return await self._parser.parse(path, questions, hash_seed=hash_seed)
+            return await self._parse(path, questions, hash_seed)
         except SandboxError as exc:
             return exc
+
+    async def _parse(self, path: str, questions: ParseQuestions, hash_seed: int) -> ParseReport:
+        return await until_available(self._clock, partial(self._parser.parse, hash_seed=hash_seed), path, questions)
 
 
 def _known_versions(conn: Connection, dag_ids: list[str]) -> dict[str, KnownVersion]:
@@ -209,10 +213,10 @@ def _compared(report: ParseReport, again: ParseReport | SandboxError, known: Map
         return report
     if again.sources != report.sources:
         return report  # edited meanwhile: the file is about to be parsed again
-    return settled(report, again, known)
+    return keep_unstable_versions(report, again, known)
 
 
-def settled(first: ParseReport, second: ParseReport, known: Mapping[str, KnownVersion]) -> ParseReport:
+def keep_unstable_versions(first: ParseReport, second: ParseReport, known: Mapping[str, KnownVersion]) -> ParseReport:
     """Return the first report, in which a DAG keeps its version if it differs from that in unstable fields only.
 
     Args:

@@ -12,6 +12,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import IO, NamedTuple, Self
@@ -20,13 +21,26 @@ import anyio
 import anyio.to_thread
 import msgspec
 
-from asynsched.airflow.configuration import options_in
+from asynsched.airflow.configuration import options_in, variables_of_cfg
+from asynsched.airflow.installation import options_of_processes
 from asynsched.clock import Clock
 from asynsched.errors import ParseCrashed, ParseTimeout, SandboxError, SerializationError, SettingsError
 from asynsched.executors.base import user_environment
 from asynsched.home import TMP
+from asynsched.parsing.names import Asking, StoredNames
 from asynsched.protocol.home_files import sweep
-from asynsched.protocol.parse_messages import STALE, Greeting, Job, ParseLimits, environment_of_parses, home_in
+from asynsched.protocol.parse_messages import (
+    QUESTION,
+    STALE,
+    Answered,
+    Asked,
+    Greeting,
+    Job,
+    ParseLimits,
+    answer_line,
+    environment_of_parses,
+    home_in,
+)
 from asynsched.serialization.decode import decode_report
 from asynsched.serialization.schema import SCHEMA_VERSION, FileError, ParseQuestions, ParseReport
 from asynsched.settings import Settings
@@ -56,6 +70,8 @@ class SandboxSetup(NamedTuple):
     dags_folder: Path
     scratch: Path
     limits: ParseLimits
+    of_cfg: dict[str, str]
+    """The options of the airflow.cfg, as variables: a parse cannot read that file."""
     is_postgresql: bool
     """Whether the scheduler uses PostgreSQL: then no parse sees its variables, even if the settings allow them."""
 
@@ -78,7 +94,7 @@ class SandboxSetup(NamedTuple):
 
     def environment(self, hash_seed: int = HASH_SEED) -> dict[str, str]:
         """Return the environment of a process that parses, as of now."""
-        shown = user_environment(os.environ, is_postgresql=self.is_postgresql)
+        shown = self.of_cfg | user_environment(os.environ, is_postgresql=self.is_postgresql)
         kept = environment_of_parses(shown, self.limits.environment)
         return kept | home_in(str(self.scratch)) | {"PYTHONHASHSEED": str(hash_seed)}
 
@@ -86,13 +102,39 @@ class SandboxSetup(NamedTuple):
 def setup_of(settings: Settings) -> SandboxSetup:
     """Return the settings of parses: paths absolute, the home hidden."""
     values = msgspec.structs.asdict(settings.parse)
-    values["readable"] = tuple(str(Path(path).absolute()) for path in settings.parse.readable)
-    values["hidden"] = (str(settings.home_path),)
+    for name in ("readable", "writable"):
+        values[name] = tuple(str(Path(path).absolute()) for path in values[name])
+    cfg = settings.airflow_cfg_path
+    of_cfg = variables_of_cfg(cfg)
+    values["hidden"] = (str(settings.home_path), *_files_with_secrets(settings))
     values["default_timezone"], values["airflow"] = settings.default_timezone, settings.airflow
-    # A parse sees little of the environment, so it gets the options that hold no secrets.
-    values["airflow_options"] = options_in(os.environ) | settings.airflow_options
+    values["airflow_options"] = options_of_parses(settings)
+    values["readable"] += tuple(settings.installation_folders)
     limits = ParseLimits(**{name: values[name] for name in ParseLimits.__struct_fields__})
-    return SandboxSetup(settings.dags_path, settings.home_path / TMP, limits, is_postgresql(settings.database_url))
+    is_of_server = is_postgresql(settings.database_url)
+    return SandboxSetup(settings.dags_path, settings.home_path / TMP, limits, of_cfg, is_of_server)
+
+
+def _files_with_secrets(settings: Settings) -> list[str]:
+    """Return the files with secrets that may lie in a folder that parses read."""
+    config = settings.airflow_folder / "config"
+    named = [settings.airflow_cfg_path, settings.fernet_key_file, os.environ.get("ASYNSCHED_CONFIG")]
+    found = [*map(Path, filter(None, named)), config / "airflow.cfg", config / "asynsched.toml"]
+    return [str(path.absolute()) for path in found if path.is_file()]
+
+
+Answer = Callable[[Asked], Awaitable[Answered]]
+"""Answers a question of a file for a variable or a connection."""
+
+
+def options_of_parses(settings: Settings) -> dict[str, str]:
+    """Return the options of Airflow's configuration that parses get beside its defaults, by `section.key`.
+
+    A parse sees little of the environment, so these are the settings' and, from the environment and airflow.cfg, those
+    without secrets.
+    """
+    found = options_in(variables_of_cfg(settings.airflow_cfg_path) | os.environ)
+    return options_of_processes(found | settings.airflow_options)
 
 
 class GuardianLost(Exception):
@@ -117,16 +159,18 @@ class Guardian:
         """Wait until the guardian has started. Raises GuardianLost."""
         self._pid = msgspec.json.decode(await self._read_line(), type=Greeting).pid
 
-    async def parse(self, job: Job) -> bytes:
-        """Return the answer to a job, a line.
+    async def parse(self, job: Job, answer: Answer) -> bytes:
+        """Return the report of a job, a line. `answer` answers the questions of the file, one after the other.
 
         Raises:
-            GuardianLost: It ended without an answer.
-            LimitOverrunError: The answer is longer than the limit of the connection.
+            GuardianLost: It ended without a report.
+            LimitOverrunError: The report is longer than the limit of the connection.
         """
         self.n_parses += 1
         self._writer.write(msgspec.json.encode(job) + b"\n")
-        return await self._read_line()
+        while (line := await self._read_line()).startswith(QUESTION):
+            self._writer.write(answer_line(await answer(msgspec.json.decode(line[1:], type=Asked))))
+        return line
 
     async def _read_line(self) -> bytes:
         try:
@@ -236,8 +280,10 @@ class ParseServer:
         self._idle: list[Guardian] = []
         self._starting = anyio.Lock()
 
-    async def parse(self, path: str, questions: ParseQuestions) -> bytes:
+    async def parse(self, path: str, questions: ParseQuestions, answer: Answer) -> bytes:
         """Return the report of a parse, as JSON. No process of the parse is left when this returns or raises.
+
+        `answer` answers the questions of the file.
 
         Raises:
             ParseTimeout: The guardian did not answer in time.
@@ -247,9 +293,9 @@ class ParseServer:
         job = Job(path, questions)
         try:
             with anyio.fail_after(self._setup.longest_seconds):
-                while (answer := await self._parse(job)) == STALE:
+                while (report := await self._parse(job, answer)) == STALE:
                     pass
-                return answer
+                return report
         except TimeoutError as exc:
             raise ParseTimeout(path, self._setup.longest_seconds) from exc
         except asyncio.LimitOverrunError as exc:
@@ -266,20 +312,20 @@ class ParseServer:
         """End the server with all that it has started. Call it when no parse is under way."""
         await self._retire(self._server)
 
-    async def _parse(self, job: Job) -> bytes:
+    async def _parse(self, job: Job, answer: Answer) -> bytes:
         guardian = await self._guardian(job.path)
         guardian.server.n_busy += 1
         is_done = False
         try:
-            answer = await guardian.parse(job)
+            report = await guardian.parse(job, answer)
             is_done = True
         finally:
             guardian.server.n_busy -= 1
             with anyio.CancelScope(shield=True):
                 await self._put_back(guardian, is_done=is_done)
-        if answer == STALE:
+        if report == STALE:
             await self._retire(guardian.server)
-        return answer
+        return report
 
     async def _guardian(self, path: str) -> Guardian:
         """Return an idle guardian of a server that is like one started now."""
@@ -371,7 +417,7 @@ def report_of_error(path: str, error: FileError) -> ParseReport:
 def report_of_failure(path: str, exc: SandboxError) -> ParseReport:
     """Return the report of a parse that raised."""
     kind = "timeout" if isinstance(exc, ParseTimeout) else "crash"
-    return report_of_error(path, FileError(kind, str(exc)))
+    return msgspec.structs.replace(report_of_error(path, FileError(kind, str(exc))), asked=exc.asked)
 
 
 class SandboxParser:
@@ -379,10 +425,14 @@ class SandboxParser:
 
     As an async context manager it keeps a parse server for each hash seed, which `warm_up` or the first parse starts.
     Otherwise each parse has a server that ends with it.
+
+    Args:
+        names: The variables and connections that files may read; None if there is no database.
     """
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: Settings, names: StoredNames | None = None) -> None:
         self._setup = setup_of(settings)
+        self._names = names
         self._servers: dict[int, ParseServer] | None = None
         self._has_swept = False
 
@@ -416,12 +466,18 @@ class SandboxParser:
         Raises:
             ParseTimeout: The parse did not end in time, not even by its own guard.
             ParseCrashed: The parse ended without a report.
+            StoreUnavailable: The database could not be reached when the file asked for a variable or a connection.
         """
         await self._sweep_once()
         questions = questions or ParseQuestions(now=Clock().now())
         is_kept, server = self._servers is not None, self._server(hash_seed)
+        asking = Asking(self._names)
         try:
-            return await _decode(path, await self._ask(server, path, questions))
+            report = await _decode(path, await self._ask(server, path, questions, asking.answer))
+            return await asking.completed(report, self._setup.limits)
+        except SandboxError as exc:
+            exc.asked = asking.asked
+            raise
         finally:
             if not is_kept:
                 await server.close()
@@ -441,14 +497,14 @@ class SandboxParser:
         server = ParseServer(self._setup, hash_seed)
         return server if self._servers is None else self._servers.setdefault(hash_seed, server)
 
-    async def _ask(self, server: ParseServer, path: str, questions: ParseQuestions) -> bytes:
+    async def _ask(self, server: ParseServer, path: str, questions: ParseQuestions, answer: Answer) -> bytes:
         """Return the report of a guardian; one that is lost may have been killed for another's sake: ask once more."""
         with suppress(GuardianLost):
-            return await server.parse(path, questions)
+            return await server.parse(path, questions, answer)
         # A killed process leaves its scratch folder behind.
         await anyio.to_thread.run_sync(sweep, self._setup.scratch)
         try:
-            return await server.parse(path, questions)
+            return await server.parse(path, questions, answer)
         except GuardianLost as exc:
             raise ParseCrashed(path, f"was lost without a report: {exc}") from exc
 

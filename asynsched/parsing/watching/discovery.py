@@ -9,20 +9,33 @@ import os
 import re
 import stat
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path, PurePath
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from msgspec import Struct
 from pathspec import GitIgnoreSpec
-from pathspec.patterns.gitignore.spec import GitIgnoreSpecPattern
+
+from asynsched.airflow.plugins_manager import python_files
+
+try:
+    from pathspec.patterns.gitignore.spec import GitIgnoreSpecPattern
+
+    BY_RE: dict[str, Any] = {"backend": "simple"}
+    """Options of a `GitIgnoreSpec` that matches with Python's `re`, also where the library finds a faster engine."""
+except ImportError:  # Before pathspec 1.0, beyond which dbt-core does not go; there is no other engine.
+    from pathspec.patterns.gitwildmatch import GitWildMatchPattern as GitIgnoreSpecPattern
+
+    BY_RE = {}
 
 # Ignore files: `.airflowignore` and `.asynschedignore` have the same syntax, glob patterns as in `.gitignore`, which is
-# the default of Airflow's core.dag_ignore_file_syntax. They hold for their own folder and all below it; a later
-# pattern, and a deeper file, has the last word. All in an ignored folder is ignored too.
+# the default of Airflow's core.dag_ignore_file_syntax. With `regexp`, Airflow 2's default, each line of an
+# `.airflowignore` is a regular expression that may match any part of a path. A file applies to its own folder and to
+# all folders below it; a later pattern, and a deeper file, has the last word. All in an ignored folder is ignored too.
 
-IGNORE_FILES = (".airflowignore", ".asynschedignore")
+AIRFLOWS_IGNORE_FILE = ".airflowignore"
+IGNORE_FILES = (AIRFLOWS_IGNORE_FILE, ".asynschedignore")
 """In the order of reading: if a folder has both, the second one takes precedence."""
 
 LONGEST_PATTERN = 4096
@@ -33,19 +46,38 @@ _REGULAR_EXPRESSION = re.compile(r"^!?\^|\$$|\\[.dwsb]|(?<![^\W_])(?<![]*?-])\.\
 and `name.*.py` are plausible globs."""
 
 
+class Matched(NamedTuple):
+    """Whether patterns ignore a path; None: they do not say."""
+
+    include: bool | None
+
+
+class RegularExpressions(NamedTuple):
+    """The lines of an ignore file as regular expressions. They cannot take a path back that another one ignores."""
+
+    expressions: tuple[re.Pattern[str], ...]
+
+    def check_file(self, path: str) -> Matched:
+        """Return whether any expression matches a part of the path."""
+        return Matched(True if any(one.search(path.rstrip("/")) for one in self.expressions) else None)
+
+
+Spec = GitIgnoreSpec | RegularExpressions
+
+
 class Patterns(NamedTuple):
     """The patterns of one folder, and the lines that are not patterns, or unlikely to be meant as such."""
 
-    spec: GitIgnoreSpec
+    spec: Spec
     problems: tuple[str, ...]
 
 
 class IgnoreRules(Struct, frozen=True):
     """The patterns that hold in a folder: its own, and those of the folders above it, the deepest last."""
 
-    levels: tuple[tuple[str, GitIgnoreSpec], ...] = ()
+    levels: tuple[tuple[str, Spec], ...] = ()
 
-    def below(self, folder: str, spec: GitIgnoreSpec) -> "IgnoreRules":
+    def below(self, folder: str, spec: Spec) -> "IgnoreRules":
         """Return the rules of `folder` (relative to the DAG folder, empty for itself) that has this file."""
         return IgnoreRules((*self.levels, (f"{folder}/" if folder else "", spec)))
 
@@ -80,13 +112,30 @@ def read_patterns(name: str, text: str) -> Patterns:
             if _REGULAR_EXPRESSION.search(pattern.strip()):
                 problems.append(
                     f"{name}, line {number}: {line.strip()!r} looks like a regular expression, but is read as a glob"
-                    " pattern, in which * stands for any text, and a dot for itself: *.py, sub/"
+                    " pattern, in which * stands for any text, and a dot for itself: *.py, sub/. The setting"
+                    " watch.ignore_file_syntax can say `regexp`"
                 )
     return Patterns(_spec(lines), tuple(problems))
 
 
+def read_expressions(name: str, text: str) -> Patterns:
+    """Return the regular expressions in an ignore file's text; an invalid line is reported and skipped."""
+    found: list[re.Pattern[str]] = []
+    problems: list[str] = []
+    for number, line in enumerate(text.splitlines(), start=1):
+        pattern = re.sub(r"\s*#.*", "", line).strip()
+        if len(pattern) > LONGEST_PATTERN:
+            problems.append(f"{name}, line {number}: a pattern longer than any path; the line is skipped")
+            continue
+        try:
+            found += [re.compile(pattern)] if pattern else []
+        except (re.error, OverflowError, RecursionError) as exc:
+            problems.append(f"{name}, line {number}: {pattern!r} is no regular expression ({exc}); the line is skipped")
+    return Patterns(RegularExpressions(tuple(found)), tuple(problems))
+
+
 def _spec(lines: list[str]) -> GitIgnoreSpec:
-    return GitIgnoreSpec.from_lines(lines, BoundedPattern, backend="simple")
+    return GitIgnoreSpec.from_lines(lines, BoundedPattern, **BY_RE)
 
 
 # Bounded patterns
@@ -163,6 +212,14 @@ class FoundFile(NamedTuple):
     is_ignored: bool
 
 
+class FoundAt(NamedTuple):
+    """A file outside of the DAG folder, by its absolute path and its metadata."""
+
+    path: str
+    modified_ns: int
+    size: int
+
+
 class Snapshot(Struct):
     """The DAG folder as one walk found it. Paths are relative to it, with forward slashes."""
 
@@ -175,6 +232,10 @@ class Snapshot(Struct):
     """Absolute paths of folders elsewhere: they hold the target of a link, or a link on the DAG folder's own path."""
     links: dict[tuple[FolderId, str], set[str]] = {}
     """The paths of a name in a real folder through symbolic links; ROOT: a change there needs a new walk."""
+    installation: tuple[FoundAt, ...] = ()
+    """The Python files of the installation's own code."""
+    whole: set[FolderId] = set()
+    """The folders of `outside` in which every Python file counts: the folders of that code."""
     problems: list[str] = []
     """Reported to the user: unreadable folders, lines of ignore files that are not patterns."""
 
@@ -194,17 +255,40 @@ def join(folder: str, name: str) -> str:
     return f"{folder}/{name}" if folder else name
 
 
-def scan(root: Path, home: Path) -> Snapshot:
+def scan(root: Path, home: Path, others: Sequence[str] = (), syntax: str = "glob") -> Snapshot:
     """Walk the DAG folder, without the scheduler's home. Blocking: takes about 10 µs a file.
+
+    Args:
+        root: The DAG folder.
+        home: The scheduler's home.
+        others: The folders of the installation's own code, which is looked at as well.
+        syntax: The syntax of `.airflowignore`: `glob` or `regexp`.
 
     Raises OSError if the DAG folder itself is missing, no folder, or cannot be read.
     """
-    return _Walk(root, home).run()
+    snapshot = _Walk(root, home, syntax).run()
+    for folder in others:
+        _note_code(folder, snapshot)
+    return snapshot
+
+
+def _note_code(folder: str, snapshot: Snapshot) -> None:
+    found = []
+    for path in python_files(folder):
+        with suppress(OSError):
+            status = os.stat(path)  # noqa: PTH116
+            found.append(FoundAt(path, status.st_mtime_ns, status.st_size))
+    snapshot.installation += tuple(found)
+    for place in {folder, *(os.path.dirname(path) for path, *_ in found)}:  # noqa: PTH120
+        if (identity := _folder_id(place)) is not None and identity not in snapshot.folders:
+            snapshot.outside.setdefault(identity, place)
+            snapshot.whole.add(identity)
 
 
 class _Walk:
-    def __init__(self, root: Path, home: Path) -> None:
+    def __init__(self, root: Path, home: Path, syntax: str) -> None:
         self._root = str(root)
+        self._syntax = syntax
         self._home = _folder_id(str(home))
         self._snapshot = Snapshot()
         self._pending: deque[tuple[str, IgnoreRules, bool]] = deque([(ROOT, IgnoreRules(), False)])
@@ -274,7 +358,8 @@ class _Walk:
             except OSError as exc:
                 self._snapshot.problems.append(f"{relative}: the ignore file cannot be read: {exc.strerror}")
                 continue
-            patterns = read_patterns(relative, self._decoded(relative, content))
+            is_regexp = self._syntax == "regexp" and name == AIRFLOWS_IGNORE_FILE
+            patterns = (read_expressions if is_regexp else read_patterns)(relative, self._decoded(relative, content))
             self._snapshot.problems += self._tellable(relative, patterns.problems)
             rules = rules.below(folder, patterns.spec)
         return rules

@@ -24,7 +24,8 @@ from anyio.abc import TaskGroup, TaskStatus
 from msgspec import Struct
 from msgspec.structs import replace
 
-from asynsched.channels import Channels, FileChanged, FolderScanned
+from asynsched.airflow.installation import digest_of
+from asynsched.channels import Channels, FileChanged, FolderScanned, InstallationChanged
 from asynsched.clock import Clock
 from asynsched.errors import SettingsError
 from asynsched.parsing.looks import shown
@@ -81,6 +82,7 @@ class Watcher(Service):
         self._settings = settings.watch
         self._root = settings.dags_path
         self._home = settings.home_path
+        self._others = settings.installation_folders
         self._channel = channels.file_changes
         self._snapshot: Snapshot | None = None
         self._tasks: TaskGroup | None = None
@@ -147,7 +149,8 @@ class Watcher(Service):
         was_asked_for, self._walk_again = self._walk_again, False
         begin = self.clock.monotonic()
         try:
-            after = await anyio.to_thread.run_sync(scan, self._root, self._home)
+            syntax = self._settings.ignore_file_syntax
+            after = await anyio.to_thread.run_sync(scan, self._root, self._home, self._others, syntax)
         except OSError as exc:
             self._lose_folder(exc)
             return
@@ -158,6 +161,8 @@ class Watcher(Service):
         for problem in set(after.problems) - self._logged_problems:
             log.warning("folder.problem", problem=problem)
         self._logged_problems = set(after.problems)
+        if before is not None and before.installation != after.installation:
+            await self._channel.put(InstallationChanged(await anyio.to_thread.run_sync(digest_of, self._others)))
         if before is None:
             found = [replace(change, at_start=True) for change in changes_between({}, after.files)]
         else:
@@ -255,7 +260,7 @@ def check_folder(dags_folder: Path, home: Path) -> None:
     try:
         os.scandir(dags_folder).close()
     except FileNotFoundError:
-        raise SettingsError(f"The DAG folder {dags_folder} does not exist; make it, or name another one") from None
+        raise SettingsError(f"The DAG folder {dags_folder} does not exist; create it, or name another one") from None
     except OSError as exc:
         raise SettingsError(f"The DAG folder {dags_folder} cannot be read: {exc.strerror}") from exc
 
@@ -315,6 +320,8 @@ def interpret(root: Path, snapshot: Snapshot, events: Iterable[str]) -> Touched:
         if str(path) in watched or folder not in watched:
             touched.needs_walk = True
             continue
+        if watched[folder] in snapshot.whole and (name.endswith(".py") or path.is_dir()):
+            touched.needs_walk = True
         for relative in _known_as(snapshot, watched[folder], name):
             if relative == ROOT or not is_candidate(relative.rpartition("/")[2]):
                 touched.needs_walk = touched.needs_walk or relative == ROOT or _changes_walk(path, name)

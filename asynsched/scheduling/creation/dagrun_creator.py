@@ -25,7 +25,7 @@ log = structlog.get_logger(__name__)
 MAX_DUE_AT_ONCE = 1_000
 """Most DAGs that one tick takes from the heap; `max_dagruns_to_create_per_loop` limits how many it examines."""
 ASK_AGAIN = timedelta(minutes=5)
-"""How long a custom timetable has to plan its next runs, before it is asked again."""
+"""How long a custom timetable has to plan its next runs, or a mapper to answer, before it is asked again."""
 
 
 class DagRunCreator(Service):
@@ -60,13 +60,14 @@ class DagRunCreator(Service):
         self._held_back: set[str] = set()
         self._unanswered: set[str] = set()
         self._assets_were_updated = False
-        self._asked_at: dict[str, datetime] = {}
+        self._asked: dict[str, tuple[int, datetime]] = {}
+        """What the code of a DAG was asked about last, as `Examined.asks_about`, and when."""
         self._sweep_at: datetime | None = None
         channels.dag_changes.wakes(self.wake)
 
     @property
     def is_idle(self) -> bool:
-        """Whether no DAG that has changed or is due is left to examine."""
+        """Whether every changed or due DAG has been examined."""
         has_news = self._sweep_at is None or self._changed or self._assets_were_updated
         is_due = (next_at := self._due.next_at) is not None and next_at <= self.clock.now()
         return not (has_news or is_due or self._channels.dag_changes.qsize())
@@ -94,6 +95,7 @@ class DagRunCreator(Service):
         for message in self._channels.dag_changes.take():
             match message:
                 case DagChanged(dag_id):
+                    self._channels.watchers.put_nowait(message)
                     self._changed.setdefault(dag_id)
                     self._untold.add(dag_id)
                 case AssetsUpdated():
@@ -141,27 +143,32 @@ class DagRunCreator(Service):
         if result.error:
             log.warning("dag.unschedulable", dag_id=dag_id, error=result.error)
         if result.asks:
-            self._ask(dag_id, result.asks)
+            self._ask(dag_id, result)
         else:
-            self._asked_at.pop(dag_id, None)
-        if result.triggered:
+            self._asked.pop(dag_id, None)
+        for reason in result.unmapped:
+            log.warning("partition.unmapped", dag_id=dag_id, reason=reason)
+        if result.has_more:
+            self._changed.setdefault(dag_id)
+        for _ in filter(None, (result.triggered, *result.of_partitions)):
             self.metrics.count("asset.triggered_dagruns")
-        for run_id in filter(None, (result.triggered, result.created)):
+        for run_id in result.run_ids:
             log.info("run.created", dag_id=dag_id, run_id=run_id)
             await self._channels.runs.put(RunCreated(DagRunKey(dag_id, run_id)))
         if result.is_held_back:
             self._held_back.add(dag_id)
         self._schedule(dag_id, result.due_at)
 
-    def _ask(self, dag_id: str, path: str) -> None:
-        """Parse a DAG's file, which asks its custom timetable for more runs, unless that was requested recently.
+    def _ask(self, dag_id: str, result: Examined) -> None:
+        """Parse a DAG's file, which asks its timetable for more runs or its mappers for keys, unless just requested.
 
         The new plan marks the DAG as changed. If the file cannot be parsed, the request is repeated later.
         """
         now = self.clock.now()
-        if dag_id not in self._asked_at or self._asked_at[dag_id] + ASK_AGAIN <= now:
-            self._asked_at[dag_id] = now
-            self._channels.file_changes.offer(FileChanged(path, forced=True))
+        about, asked_at = self._asked.get(dag_id, (None, now))
+        if about != result.asks_about or asked_at + ASK_AGAIN <= now:
+            self._asked[dag_id] = result.asks_about, now
+            self._channels.file_changes.offer(FileChanged(result.asks, forced=True))
 
     def _schedule(self, dag_id: str, due_at: datetime | None) -> None:
         if due_at is None:
@@ -173,8 +180,8 @@ class DagRunCreator(Service):
 def _examine(conn: Connection, dag_ids: list[str], now: datetime, tell_as: str | None) -> dict[str, Examined]:
     examined = examine_dags(conn, sorted(dag_ids), now)
     if tell_as is not None:
-        made = [(dag_id, run_id) for dag_id, found in examined.items() for run_id in (found.triggered, found.created)]
-        hints = [Hint("run", dag_id, run_id, origin=tell_as) for dag_id, run_id in made if run_id is not None]
+        made = [(dag_id, run_id) for dag_id, found in examined.items() for run_id in found.run_ids]
+        hints = [Hint("run", dag_id, run_id, origin=tell_as) for dag_id, run_id in made]
         if hints:
             notify(conn, encode_hints(hints))
     return examined

@@ -4,19 +4,22 @@
 """
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
+from itertools import islice
 from typing import NamedTuple
 
 from sqlalchemy import Connection
 
 from asynsched.errors import DagError, NotFound, PlanNeeded
+from asynsched.scheduling.rules import partitions
 from asynsched.scheduling.rules.assets import evaluate
 from asynsched.serialization.decode import decode_dag, restriction
 from asynsched.serialization.schema import SerializedDag
 from asynsched.states import DagRunState, DagRunType
 from asynsched.store import assets
+from asynsched.store.audit import record_audit
 from asynsched.store.dags.dags import (
     DagRow,
     find_dag,
@@ -28,8 +31,16 @@ from asynsched.store.dags.dags import (
 )
 from asynsched.store.runs import dag_runs
 from asynsched.store.schema import DagRunRow
-from asynsched.timetables import CustomTimetable, DagRunInfo, DataInterval, KnownTimetable, decode
+from asynsched.timetables import (
+    CronPartitionTimetable,
+    CustomTimetable,
+    DagRunInfo,
+    DataInterval,
+    KnownTimetable,
+    decode,
+)
 from asynsched.timetables.asset_condition import AssetCondition
+from asynsched.timetables.partitions import Partitioning, read_partitioning
 
 FEW_LEFT = 10
 """With fewer planned runs than this left, a custom timetable is asked for more."""
@@ -37,6 +48,8 @@ NEXT_LOOK = timedelta(seconds=1)
 """When to examine a DAG again whose next run cannot be distinguished from its last one yet."""
 MAX_EXISTING = 10_000
 """How many runs created by hand ahead of the schedule are passed over."""
+MAX_PARTITIONS = 200
+"""How many runs of partitions one transaction creates for a DAG."""
 MAX_NAMED = 5
 """How many assets a run's reason names."""
 Failure = DagError | NotFound
@@ -55,7 +68,11 @@ class Examined:
         error: Why its schedule cannot be computed.
         triggered: run_id of the run that events of assets triggered.
         waits_for: The assets whose events such a run still needs, for a person.
-        asks: The DAG's file, if its custom timetable must be asked for more runs.
+        asks: The DAG's file, if its custom timetable must be asked for more runs, or its own mappers for keys.
+        asks_about: The newest event of a partition with such a key, by its id.
+        of_partitions: run_ids of the runs of partitions that events triggered.
+        unmapped: Why events of partitions count for no run.
+        has_more: More partitions are ready than one transaction creates runs for.
     """
 
     created: str | None = None
@@ -65,11 +82,25 @@ class Examined:
     triggered: str | None = None
     waits_for: str = ""
     asks: str = ""
+    asks_about: int = 0
+    of_partitions: tuple[str, ...] = ()
+    unmapped: tuple[str, ...] = ()
+    has_more: bool = False
+
+    @property
+    def run_ids(self) -> list[str]:
+        """All runs that were created."""
+        return [run_id for run_id in (self.triggered, *self.of_partitions, self.created) if run_id is not None]
 
     def with_assets(self, other: "Examined") -> "Examined":
         """Return this result of the schedule, with the result of the assets."""
         is_held_back = self.is_held_back or other.is_held_back
-        return replace(self, triggered=other.triggered, is_held_back=is_held_back, waits_for=other.waits_for)
+        found = replace(self, triggered=other.triggered, is_held_back=is_held_back, waits_for=other.waits_for)
+        if other.asks:
+            found = replace(found, asks=other.asks, asks_about=other.asks_about)
+        return replace(
+            found, of_partitions=other.of_partitions, unmapped=other.unmapped, has_more=other.has_more
+        )  # fmt: skip
 
 
 def examine_dags(conn: Connection, dag_ids: Sequence[str], now: datetime) -> dict[str, Examined]:
@@ -82,10 +113,10 @@ def examine_dags(conn: Connection, dag_ids: Sequence[str], now: datetime) -> dic
     """
     examination = _Examination(conn, dag_ids, now)
     triggered = {
-        dag_id: _trigger_by_assets(conn, examination.dags[dag_id], schedule.dag.asset_condition, now)
+        dag_id: _trigger_by_assets(conn, examination.dags[dag_id], schedule.dag, now)
         for dag_id, schedule in examination.schedules.items()
     }
-    examination.n_active.update(dag_id for dag_id, found in triggered.items() if found.triggered is not None)
+    examination.n_active.update(dag_id for dag_id, found in triggered.items() for _ in found.run_ids)
     scheduled = examination.create_due()
     set_next_dagruns(conn, examination.coming, examination.dags)
     nothing = Examined()
@@ -100,7 +131,9 @@ def foresee_dag(conn: Connection, dag_id: str, now: datetime) -> Examined:
         return Examined()
     triggered = Examined()
     schedule = examination.schedules.get(dag_id)
-    if schedule is not None and schedule.dag.asset_condition is not None:
+    if schedule is not None and schedule.dag.partitions is not None:
+        triggered = _foreseen_partitions(conn, examination.dags[dag_id], schedule.dag)
+    elif schedule is not None and schedule.dag.asset_condition is not None:
         triggered = _judged(
             conn, examination.dags[dag_id], schedule.dag.asset_condition, assets.arrived_assets(conn, dag_id)
         )
@@ -117,7 +150,10 @@ def coming_runs(conn: Connection, dag_id: str, now: datetime, *, at_most: int) -
     serialized = decode_dag(get_version(conn, find_dag(conn, dag_id).version_id or 0).serialized)
     schedule = _schedules_of(conn, {dag_id: serialized})[dag_id]
     found: list[DagRunInfo] = []
-    last = dag_runs.last_scheduled_interval(conn, dag_id)
+    if isinstance(decode(serialized.timetable), CronPartitionTimetable):
+        last = dag_runs.last_run_of_partitions(conn, dag_id)
+    else:
+        last = dag_runs.last_scheduled_interval(conn, dag_id)
     while len(found) < at_most and (info := _free_runs(conn, {dag_id: (schedule, last)}, now)[dag_id]) is not None:
         if not isinstance(info, DagRunInfo):
             raise info
@@ -141,12 +177,20 @@ def upcoming_runs(
     Raises:
         TimetableError: The schedule has no future match, is invalid, or leads out of the calendar.
     """
-    timetable = timetable or decode(dag.timetable)
-    found: list[DagRunInfo] = []
-    while len(found) < n and (info := timetable.next_run(last, restriction(dag), now)) is not None:
-        found.append(info)
+    return list(islice(runs_after(dag, timetable or decode(dag.timetable), last, now), n))
+
+
+def runs_after(
+    dag: SerializedDag, timetable: KnownTimetable, last: DataInterval | None, now: datetime
+) -> Iterator[DagRunInfo]:
+    """Yield the runs of a DAG after `last`, perhaps without an end, as if the clock stood at `now`.
+
+    Raises:
+        TimetableError: As `upcoming_runs`; PlanNeeded: an author's own timetable must be asked first.
+    """
+    while (info := timetable.next_run(last, restriction(dag), now)) is not None:
+        yield info
         last = info.data_interval
-    return found
 
 
 class _Schedule(NamedTuple):
@@ -188,7 +232,10 @@ class _Examination:
             except (DagError, NotFound) as exc:
                 self.unreadable[dag_id] = exc
         self.schedules = _schedules_of(conn, readable)
-        self.last = dag_runs.last_scheduled_intervals(conn, dag_ids)
+        self.last: dict[str, DataInterval | None] = {**dag_runs.last_scheduled_intervals(conn, dag_ids)}
+        for dag_id, schedule in self.schedules.items():
+            if isinstance(schedule.timetable, CronPartitionTimetable):
+                self.last[dag_id] = dag_runs.last_run_of_partitions(conn, dag_id)
         largest = max((dag.max_active_runs for dag in self.dags.values()), default=0)
         self.n_active = Counter(dag_runs.count_active_runs(conn, dag_ids, largest))
         self.coming: dict[str, DagRunInfo | None] = {}
@@ -320,10 +367,14 @@ def _existing(conn: Connection, found: Mapping[str, DagRunInfo | Failure | None]
     return {run.dag_id: runs[run.dag_id] for run in dag_runs.runs_made(conn, wanted)}
 
 
-def _trigger_by_assets(conn: Connection, dag: DagRow, condition: AssetCondition | None, now: datetime) -> Examined:
-    """Create a run of a DAG if the events that it waits for have arrived. A condition of None waits for no asset."""
+def _trigger_by_assets(conn: Connection, dag: DagRow, serialized: SerializedDag, now: datetime) -> Examined:
+    """Create a run of a DAG if the events that it waits for have arrived; with partitions, for each of them."""
+    condition = serialized.asset_condition
     if condition is None:
         return Examined()
+    assets.mark_examined(conn, dag.dag_id)
+    if serialized.partitions is not None:
+        return _trigger_by_partitions(conn, dag, serialized, now)
     # Only the assets that have events matter here, so the events themselves, maybe many, are not read yet.
     arrived = assets.arrived_assets(conn, dag.dag_id)
     found = _judged(conn, dag, condition, arrived)
@@ -333,8 +384,8 @@ def _trigger_by_assets(conn: Connection, dag: DagRow, condition: AssetCondition 
         found = _judged(conn, dag, condition, pending)
     if found.triggered is None:
         assets.drop_surplus(conn, dag.dag_id, arrived)
-        if arrived and not found.is_held_back:
-            assets.mark_examined(conn, dag.dag_id)
+        if found.is_held_back:
+            assets.mark_unexamined(conn, dag.dag_id)
         return found
     names = list(dict.fromkeys(event.asset.name for event in pending))
     more = f" and {len(names) - MAX_NAMED} more" if len(names) > MAX_NAMED else ""
@@ -351,19 +402,87 @@ def _trigger_by_assets(conn: Connection, dag: DagRow, condition: AssetCondition 
     return found
 
 
+def _trigger_by_partitions(conn: Connection, dag: DagRow, serialized: SerializedDag, now: datetime) -> Examined:
+    """Create the runs of the partitions whose events have arrived.
+
+    As in Airflow, `max_active_runs` holds back none of them: each partition has a run of its own, which is queued.
+    """
+    partitioning, condition = _partitioning(conn, serialized), serialized.asset_condition
+    assert condition is not None
+    waiting = assets.partition_events(conn, dag.dag_id)
+    found = partitions.map_events(partitioning, waiting)
+    if found.mapped or found.unmapped:
+        assets.map_events(conn, dag.dag_id, found.mapped, found.no_longer_unmapped)
+        for reason in found.unmapped:
+            record_audit(conn, at=now, actor="scheduler", action="partition.unmapped", dag_id=dag.dag_id,
+                         detail={"reason": reason})  # fmt: skip
+    if dag.is_paused:
+        return Examined(unmapped=found.unmapped)
+    judged = partitions.judge(partitioning, condition, found.events)
+    unanswered = [*found.unanswered, *(event for one in judged if not one.is_answered for event in one.events)]
+    asks_about = max((event.event_id for event in unanswered), default=0)
+    ready = [one for one in judged if one.is_ready]
+    created, number = [], 1
+    for one in ready[:MAX_PARTITIONS]:
+        run_id, number = _free_run_id(conn, dag.dag_id, now, number)
+        run = DagRunRow(
+            dag_id=dag.dag_id, run_id=run_id, run_type=DagRunType.ASSET_TRIGGERED, state=DagRunState.QUEUED,
+            run_after=now, queued_at=now, partition_key=one.key, partition_date=one.date,
+            reason=f"the partition {one.key} of its assets was updated",
+        )  # fmt: skip
+        assets.consume_partition(conn, dag_runs.insert_run(conn, run), dag.dag_id, one.key, one.events)
+        created.append(run_id)
+    has_more = len(ready) > MAX_PARTITIONS
+    if has_more or asks_about:
+        assets.mark_unexamined(conn, dag.dag_id)
+    if not has_more:
+        still_waiting = [event for one in judged if not one.is_ready for event in one.events]
+        still_waiting += found.unanswered
+        assets.drop_surplus_partitions(conn, dag.dag_id, still_waiting)
+    return Examined(
+        of_partitions=tuple(created), unmapped=found.unmapped, has_more=has_more,
+        asks=dag.file_path if asks_about else "", asks_about=asks_about,
+    )  # fmt: skip
+
+
+def _partitioning(conn: Connection, serialized: SerializedDag) -> Partitioning:
+    """Return the mappers of a DAG; those of an author's own with what a parse has answered."""
+    found = read_partitioning(serialized.partitions or {})
+    if not found.needs_user_code:
+        return found
+    plan = get_plans(conn, [serialized.dag_id]).get(serialized.dag_id)
+    return found.answered(() if plan is None else plan.partitions)
+
+
+def _foreseen_partitions(conn: Connection, dag: DagRow, serialized: SerializedDag) -> Examined:
+    """Return the runs that `_trigger_by_partitions` would create, or else the partitions that wait for events."""
+    partitioning, condition = _partitioning(conn, serialized), serialized.asset_condition
+    assert condition is not None
+    found = partitions.map_events(partitioning, assets.partition_events(conn, dag.dag_id, is_read_only=True))
+    judged = partitions.judge(partitioning, condition, found.events)
+    ready = tuple(one.key for one in judged if one.is_ready)
+    if ready and not dag.is_paused:
+        return Examined(of_partitions=ready)
+    return Examined(waits_for=partitions.waits_for(condition, judged))
+
+
+def _free_run_id(conn: Connection, dag_id: str, at: datetime, number: int = 1) -> tuple[str, int]:
+    """Return a run_id for events of an instant that no run has, and the number to try next: others may be of it too."""
+    plain = f"{DagRunType.ASSET_TRIGGERED}__{at.isoformat()}"
+    while True:
+        run_id = plain if number == 1 else f"{plain}_{number}"
+        number += 1
+        if dag_runs.get_run(conn, dag_id, run_id) is None:
+            return run_id, number
+
+
 def _judged(conn: Connection, dag: DagRow, condition: AssetCondition, waiting: _Waiting) -> Examined:
     verdict = evaluate(condition, [item.asset for item in waiting])
     if dag.is_paused or not verdict.met:
         return Examined(waits_for=verdict.reason)
     if dag_runs.count_active_runs(conn, [dag.dag_id], dag.max_active_runs)[dag.dag_id] >= dag.max_active_runs:
         return Examined(is_held_back=True)
-    # An earlier run may be named for events of the same instant.
-    plain = run_id = f"{DagRunType.ASSET_TRIGGERED}__{_newest(waiting).isoformat()}"
-    number = 1
-    while dag_runs.get_run(conn, dag.dag_id, run_id) is not None:
-        number += 1
-        run_id = f"{plain}_{number}"
-    return Examined(triggered=run_id)
+    return Examined(triggered=_free_run_id(conn, dag.dag_id, _newest(waiting))[0])
 
 
 def _newest(waiting: _Waiting) -> datetime:

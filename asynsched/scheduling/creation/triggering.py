@@ -1,4 +1,4 @@
-"""Runs and asset updates that are asked for: by a person, a task, or the program that embeds the scheduler."""
+"""Runs and asset updates that a person, a task, or the program that embeds the scheduler requests."""
 
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
@@ -14,10 +14,11 @@ from asynsched.authoring.exceptions import ParamValidationError
 from asynsched.authoring.params import Param
 from asynsched.channels import Channels, RunCreated, RunEdited, TaskReady
 from asynsched.clock import Clock
-from asynsched.errors import AlreadyExists, DagError, NotFound, StoreError, StoreUnavailable
+from asynsched.errors import AlreadyExists, DagError, KeysNeeded, NotFound, StoreError, StoreUnavailable
 from asynsched.keys import DagRunKey
 from asynsched.protocol.messages import Launch, Reply, Request
 from asynsched.scheduling.requests.run_requests import submit_request
+from asynsched.scheduling.rules.partitions import date_of_key
 from asynsched.serialization.decode import decode_dag
 from asynsched.serialization.schema import MAX_ID_LENGTH, SerializedDag
 from asynsched.states import DagRunState, DagRunType
@@ -29,7 +30,8 @@ from asynsched.store.runs.dag_runs import get_run, insert_run, insert_runs, run_
 from asynsched.store.runs.requests import ClearTasks
 from asynsched.store.runs.task_instances import load_task_instances
 from asynsched.store.schema import DagRunRow
-from asynsched.timetables import DataInterval, decode
+from asynsched.timetables import CronPartitionTimetable, DataInterval, PartitionedAtRuntime, decode
+from asynsched.timetables.partitions import checked_key, read_partitioning
 from asynsched.timetables.zones import in_zone, moved
 
 OPERATION = "run_trigger"
@@ -41,7 +43,7 @@ RUN_ID_CHARACTERS = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVW
 
 @dataclass(frozen=True, slots=True)
 class ManualRuns:
-    """Creates the runs that a serving scheduler is asked for.
+    """Creates the runs that are requested from a serving scheduler.
 
     Attributes:
         ask: Returns the data interval of a run of a DAG that is triggered at an instant, by the DAG's custom timetable;
@@ -62,7 +64,7 @@ class ManualRuns:
 
 def _create_for(conn: Connection, /, actor: str, dag_id: str, *, now: datetime, **options: Any) -> DagRunKey:
     key = create_manual_run(conn, dag_id, now=now, **options)
-    record_audit(conn, at=now, actor=actor, action="trigger", dag_id=dag_id, run_id=key.run_id)
+    record_audit(conn, at=now, actor=actor, action="dag.trigger", dag_id=dag_id, run_id=key.run_id)
     return key
 
 
@@ -76,6 +78,7 @@ def create_manual_run(
     logical_date: datetime | None = None,
     has_logical_date: bool = True,
     data_interval: DataInterval | None = None,
+    partition_key: str | None = None,
     reason: str = "somebody triggered it",
 ) -> DagRunKey:
     """Store a queued run of a DAG that may start immediately.
@@ -87,12 +90,13 @@ def create_manual_run(
         has_logical_date: Whether the run has a logical date and a data interval at all.
         data_interval: By default inferred by the timetable. A custom timetable is user code, which must be asked
             beforehand: see `ManualRuns`.
+        partition_key: The partition that the run is for, if the DAG is scheduled by partitions.
         reason: Why the run exists, for a person.
 
     Raises:
         NotFound: There is no such DAG, or its file is gone.
         DagError: A param has no value, or one that its schema forbids; the run_id has forbidden characters or is
-            reserved.
+            reserved; the DAG has no partitions, or none with this key.
         TimetableError: The logical date, or its data interval, is out of the calendar.
         PlanNeeded: The timetable is a custom one, and `data_interval` is missing.
         AlreadyExists: There is a run with this run_id or logical date.
@@ -105,7 +109,8 @@ def create_manual_run(
     chosen = _checked_run_id(run_id) if run_id else None
     base = DagRunRow(
         dag_id=dag_id, run_id="", run_type=DagRunType.MANUAL, state=DagRunState.QUEUED, reason=reason, run_after=now,
-        queued_at=now, conf=dict(conf or {}),
+        queued_at=now, conf=dict(conf or {}), partition_key=partition_key,
+        partition_date=None if partition_key is None else _partition_date(dag, partition_key),
     )  # fmt: skip
     named = (logical_date or now) if has_logical_date else None
     run = _dated(base, chosen or run_id_of(DagRunType.MANUAL, named or now), named, data_interval, dag)
@@ -131,6 +136,24 @@ def validate_conf(dag: SerializedDag, conf: Mapping[str, Any]) -> None:
             Param(schema=param.schema).resolve(conf.get(name, param.value))
         except ParamValidationError as exc:
             raise DagError(f"The DAG {dag.dag_id!r}, param {name!r}: {exc}") from exc
+
+
+def _partition_date(dag: SerializedDag, key: str) -> datetime | None:
+    """Return the date of a partition of a DAG; None if its key has no such meaning. Raises DagError."""
+    timetable = decode(dag.timetable)
+    try:
+        checked_key(key)
+        if isinstance(timetable, CronPartitionTimetable):
+            return timetable.date_of(key)
+        if dag.partitions is not None:
+            return date_of_key(read_partitioning(dag.partitions), dag.asset_condition, key)
+    except KeysNeeded:
+        return None  # a mapper of the author's own is asked about events only
+    except (ValueError, OverflowError, DagError) as exc:
+        raise DagError(f"The DAG {dag.dag_id!r} has no partition {key[:60]!r}: {exc}.") from exc
+    if isinstance(timetable, PartitionedAtRuntime):
+        return None
+    raise DagError(f"The DAG {dag.dag_id!r} is not scheduled by partitions: leave the partition key out.")
 
 
 def _checked_run_id(run_id: str) -> str:
@@ -250,7 +273,7 @@ def _known(conn: Connection, wanted: RequestedRun, actor: str, since: datetime) 
     if wanted.fail_when_paused and dag is not None and dag.is_paused:
         return {"status": "paused"}
     for earlier in acts_since(conn, wanted.dag_id, since):
-        if earlier.actor == actor and earlier.action in ("trigger", "clear"):
+        if earlier.actor == actor and earlier.action in ("dag.trigger", "run.clear"):
             return {"status": "created", "run_id": earlier.run_id}
     return None
 
@@ -266,35 +289,47 @@ def _clear(conn: Connection, wanted: RequestedRun, actor: str, now: datetime) ->
     # A run without task instances has not begun, so there is nothing to clear.
     if load_task_instances(conn, run.id):
         submit_request(conn, key, ClearTasks(), actor=actor, now=now)
-    record_audit(conn, at=now, actor=actor, action="clear", dag_id=run.dag_id, run_id=run.run_id)
+    record_audit(conn, at=now, actor=actor, action="run.clear", dag_id=run.dag_id, run_id=run.run_id)
     return key
 
 
 def update_asset(
-    conn: Connection, asset: str | Asset, extra: Mapping[str, Any] | None, *, now: datetime
+    conn: Connection,
+    asset: str | Asset,
+    extra: Mapping[str, Any] | None,
+    *,
+    now: datetime,
+    partition_key: str | None = None,
 ) -> tuple[str, list[str]]:
     """Store an event of an asset for the DAGs that are scheduled by it.
 
     Args:
         asset: The asset; or the name or URI of a known one.
         extra: JSON values that describe the update.
+        partition_key: The partition that was updated: only DAGs that are scheduled by partitions get such an event.
 
     Returns:
         The asset's name, and the dag_ids.
 
     Raises:
         NotFound: There is no asset of that name or URI.
-        DagError: The extra is not JSON.
+        DagError: The extra is not JSON, or the partition key is blank or too long.
     """
+    try:
+        key = None if partition_key is None else checked_key(partition_key)
+    except ValueError as exc:
+        raise DagError(str(exc)) from exc
     if isinstance(asset, str):
         known = get_asset(conn, asset)
         asset = Asset(known.name, known.uri, group=known.group_name, extra=known.extra)
     told = checked_extra(f"event of the asset {asset.name!r}", None if extra is None else dict(extra))
-    event = AssetEventRow(asset.name, asset.uri, told, now, group=asset.group, asset_extra=asset.extra)
+    event = AssetEventRow(
+        asset.name, asset.uri, told, now, group=asset.group, asset_extra=asset.extra, partition_key=key
+    )
     return asset.name, record_events(conn, [event])
 
 
-def update_by_program(conn: Connection, asset: str | Asset, extra: Mapping[str, Any] | None, *, now: datetime) -> None:
-    """Store an event of an asset for the program that embeds the scheduler, and record it in the audit log."""
-    name, _ = update_asset(conn, asset, extra, now=now)
+def update_by_program(conn: Connection, /, asset: str | Asset, *, now: datetime, **options: Any) -> None:
+    """Call `update_asset` for the program that embeds the scheduler, and record it in the audit log."""
+    name, _ = update_asset(conn, asset, now=now, **options)
     record_audit(conn, at=now, actor="program", action="asset.event", detail={"asset": name})

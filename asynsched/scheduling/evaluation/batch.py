@@ -26,6 +26,7 @@ from asynsched.store.assets import AssetEventRow
 from asynsched.store.runs.transitions import (
     Batch,
     ExpandedWrite,
+    RenderedFieldsWrite,
     RunWrite,
     TaskRowKey,
     TaskWrite,
@@ -56,6 +57,7 @@ class PendingBatch:
     history: list[HistoryRow] = field(default_factory=list)
     forgotten: list[XComDeletion] = field(default_factory=list)
     xcoms: list[XComWrite] = field(default_factory=list)
+    rendered: list[RenderedFieldsWrite] = field(default_factory=list)
     callbacks: list[CallbackRequest] = field(default_factory=list)
     asset_events: list[AssetEventRow] = field(default_factory=list)
     granted: list[ActiveTask] = field(default_factory=list)
@@ -114,6 +116,8 @@ class PendingBatch:
                 self.forgotten.append(row)
             case XComWrite():
                 self.xcoms.append(row)
+            case RenderedFieldsWrite():
+                self.rendered.append(row)
             case CallbackRequest():
                 self.callbacks.append(row)
             case AssetEventRow():
@@ -168,6 +172,7 @@ class PendingBatch:
             history=self.history,
             forgotten=self.forgotten,
             xcoms=self.xcoms,
+            rendered=self.rendered,
             callbacks=self.callbacks,
             asset_events=self.asset_events,
         )
@@ -188,8 +193,9 @@ class PendingBatch:
     def clear(self) -> None:
         """Begin to gather the next moment's changes."""
         for gathered in (
-            self.tasks, self.runs, self.expanded, self.history, self.forgotten, self.xcoms, self.callbacks,
-            self.asset_events, self.granted, self.ended_runs, self.ends, self.results, self.unwanted, self.triggers,
+            self.tasks, self.runs, self.expanded, self.history, self.forgotten, self.xcoms, self.rendered,
+            self.callbacks, self.asset_events, self.granted, self.ended_runs, self.ends, self.results, self.unwanted,
+            self.triggers,
         ):  # fmt: skip
             gathered.clear()
         self.held_since = None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from datetime import datetime
+from enum import IntEnum
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from msgspec import Struct
@@ -13,23 +14,35 @@ from asynsched.scheduling.rules.run_end import RunStop
 from asynsched.scheduling.rules.try_end import TryOutcome
 from asynsched.states import SLOT_TASK_STATES, TIMED_TASK_STATES, DagRunState, TaskInstanceState
 from asynsched.store.assets import AssetEventRow
-from asynsched.store.runs.transitions import XComDeletion, XComWrite
+from asynsched.store.runs.transitions import RenderedFieldsWrite, XComDeletion, XComWrite
 from asynsched.store.schema import CallbackRequest, HistoryRow
 
 if TYPE_CHECKING:
     from asynsched.scheduling.evaluation.run import ActiveRun, ActiveTask
 
-Row = HistoryRow | XComDeletion | XComWrite | CallbackRequest | AssetEventRow
+Row = HistoryRow | XComDeletion | XComWrite | RenderedFieldsWrite | CallbackRequest | AssetEventRow
 """The rows written in the transaction that stores a change."""
-NOTHING, PLACE, SLOTS, TIMER, TRIGGER = range(5)
-HOLDS: dict[TaskInstanceState | None, int] = (
-    dict.fromkeys((None, *TaskInstanceState), NOTHING)
-    | {TaskInstanceState.SCHEDULED: PLACE, TaskInstanceState.DEFERRED: TRIGGER}
-    | dict.fromkeys(SLOT_TASK_STATES, SLOTS)
-    | dict.fromkeys(TIMED_TASK_STATES, TIMER)
+
+
+class Holding(IntEnum):
+    """What a task instance holds, which follows from its state alone (`HOLDINGS`)."""
+
+    NOTHING = 0
+    LANE = 1
+    """A turn in the lane of its limits."""
+    SLOTS = 2
+    """Slots of each of its limits, while the end of its try is awaited."""
+    TIMER = 3
+    TRIGGER = 4
+    """A trigger, with a timeout, and slots of a pool that counts deferred tasks."""
+
+
+HOLDINGS: dict[TaskInstanceState | None, Holding] = (
+    dict.fromkeys((None, *TaskInstanceState), Holding.NOTHING)
+    | {TaskInstanceState.SCHEDULED: Holding.LANE, TaskInstanceState.DEFERRED: Holding.TRIGGER}
+    | dict.fromkeys(SLOT_TASK_STATES, Holding.SLOTS)
+    | dict.fromkeys(TIMED_TASK_STATES, Holding.TIMER)
 )
-"""A task instance's holding, which follows from its state alone: a place in the queue of its limits; slots of each of
-them, while the end of its try is awaited; a timer; or a trigger, with a timeout, and slots of a pool that counts it."""
 
 
 class StoredDeferral(Struct, frozen=True, omit_defaults=True):
@@ -101,7 +114,10 @@ class RunChange(Struct, frozen=True):
 
 
 class Stopped(Struct, frozen=True):
-    """A run is to be stopped, in these steps: waiting task instances are skipped, running ones killed."""
+    """A run is to be stopped, in these steps: waiting task instances are skipped, running ones killed.
+
+    `steps` is a generator that reads the run as each step is taken, in a later slice; so it can be taken only once.
+    """
 
     run: ActiveRun
     stop: RunStop
@@ -109,7 +125,10 @@ class Stopped(Struct, frozen=True):
 
 
 class Expanded(Struct, frozen=True):
-    """An unexpanded task instance is to be replaced by the instances that these steps make."""
+    """An unexpanded task instance is to be replaced by the instances that these steps make.
+
+    `steps` is a generator that reads the run as each step is taken, in a later slice; so it can be taken only once.
+    """
 
     run: ActiveRun
     steps: Iterator[Change | None]

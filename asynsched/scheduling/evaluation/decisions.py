@@ -8,7 +8,7 @@ Source: Apache Airflow's `TaskMap.expand_mapped_task` and `DagRun._revise_map_in
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -36,11 +36,13 @@ from asynsched.scheduling.rules.run_end import RunStop, RunVerdict, decide_run_s
 from asynsched.scheduling.rules.trigger_rule import evaluate, evaluate_setups, mapped_upstream
 from asynsched.scheduling.rules.try_end import after_try, instance_name
 from asynsched.scheduling.rules.verdict import MET, Verdict
+from asynsched.serialization.schema import CallbackEvent
 from asynsched.states import FINISHED_TASK_STATES, SLOT_TASK_STATES, DagRunState
 from asynsched.states import TaskInstanceState as State
 from asynsched.store.assets import AssetEventRow
-from asynsched.store.runs.transitions import XComDeletion, XComWrite
+from asynsched.store.runs.transitions import RenderedFieldsWrite, XComDeletion, XComWrite
 from asynsched.store.schema import CallbackRequest, HistoryRow
+from asynsched.timetables.partitions import check_events_of_try
 
 SKIPMIXIN_KEY = "skipmixin_key"
 """XCom key (Airflow's name) of a branch's or short circuit's decision, which still holds when a task that it skipped is
@@ -53,15 +55,15 @@ Obstacle = Callable[[ActiveTask], str]
 
 
 def verdict_of(task: ActiveTask) -> Verdict:
-    """Return whether a task instance may start: the first verdict that settles it, else the first that is not met."""
+    """Return whether a task instance may start: the first verdict that ends it, else the first that is not met."""
     held: Verdict | None = None
     for name, dependency in DEPENDENCIES.items():
         if name in task.ignored:
             continue
         verdict = dependency(task)
-        if verdict.settle_as is State.SKIPPED and not may_be_skipped(task):
+        if verdict.ends_as is State.SKIPPED and not may_be_skipped(task):
             return Verdict(met=False, reason=f"to be skipped, but first: {_past(task).reason}")
-        if verdict.settle_as is not None:
+        if verdict.ends_as is not None:
             return verdict
         if not verdict.met and held is None:
             held = verdict
@@ -126,8 +128,8 @@ def of_look(task: ActiveTask, obstacle: Obstacle, now: datetime) -> Sequence[Cha
     if task.state not in WAITING:
         return ()
     verdict = verdict_of(task)
-    if verdict.settle_as is not None:
-        return (_settled(task, verdict.settle_as, verdict.reason, now),)
+    if verdict.ends_as is not None:
+        return (_end_as(task, verdict.ends_as, verdict.reason, now),)
     if not verdict.met:
         return ()
     if task.is_unexpanded:
@@ -157,7 +159,8 @@ def ready(task: ActiveTask, obstacle: Obstacle, now: datetime, **values: Any) ->
     return _change(task, State.SCHEDULED, obstacle(task), scheduled_at=now, **values)
 
 
-def _settled(task: ActiveTask, state: State, reason: str, now: datetime) -> TaskChange:
+def _end_as(task: ActiveTask, state: State, reason: str, now: datetime) -> TaskChange:
+    """End a task instance without a try."""
     return _change(task, state, reason, ended_at=task.ended_at or now)
 
 
@@ -166,9 +169,9 @@ def _expansion(task: ActiveTask, now: datetime) -> TaskChange | Expanded:
     if n_instances is None:
         sources = ", ".join(task.run.structure.map_sources[task.task_id])
         reason = f"there is nothing to map over: of {sources}, not all have returned values that can be mapped over"
-        return _settled(task, State.UPSTREAM_FAILED, reason, now)
+        return _end_as(task, State.UPSTREAM_FAILED, reason, now)
     if n_instances == 0:
-        return _settled(task, State.SKIPPED, "it is mapped over nothing", now)
+        return _end_as(task, State.SKIPPED, "it is mapped over nothing", now)
     return Expanded(task.run, _instances(task, n_instances))
 
 
@@ -178,8 +181,8 @@ def _instances(task: ActiveTask, n_instances: int) -> Iterator[Change | None]:
     for map_index in range(n_instances):
         made.append(task.run.new_instance(task.task, map_index))
         yield None
-    # The unexpanded one may have been settled meanwhile: it is then on the agenda, or has ended.
-    if task.state in WAITING and (verdict := verdict_of(task)).met and verdict.settle_as is None:
+    # A rule may have ended the unexpanded one meanwhile, or will: it is on the agenda then.
+    if task.state in WAITING and (verdict := verdict_of(task)).met and verdict.ends_as is None:
         yield NewInstances(task.run, task.task_id, made, task)
 
 
@@ -192,6 +195,8 @@ def _refit(task: ActiveTask, now: datetime) -> list[Change]:
     run, task_id = task.run, task.task_id
     if any(map(run.unfinished_of.get, run.structure.map_sources[task_id])):
         return []
+    if run.stop is not None and on_stop(run.stop, task.task, None) == "skip":
+        return []  # a new instance would begin after the stop
     n_instances = run.map_count(task_id)
     if n_instances is None:
         return [NewInstances(run, task_id, None)]
@@ -199,7 +204,7 @@ def _refit(task: ActiveTask, now: datetime) -> list[Change]:
     reason = f"it is mapped over {n_instances} values now"
     surplus = [found for index, found in instances.items() if index >= n_instances and found.state is not State.REMOVED]
     new = [run.new_instance(task.task, index) for index in range(n_instances) if index not in instances]
-    return [*(_settled(found, State.REMOVED, reason, now) for found in surplus), NewInstances(run, task_id, new)]
+    return [*(_end_as(found, State.REMOVED, reason, now) for found in surplus), NewInstances(run, task_id, new)]
 
 
 # Tries
@@ -233,6 +238,7 @@ def of_end(
     run, number = task.run, task.try_number if number is None else number
     if task.state is State.RESTARTING and run.stop is None:
         return [_restart(task, event)]
+    event = _believed(event)
     if run.stop is not None:
         has_begun = task.state is State.RUNNING or event.started_at is not None
         event = stopped_try(run.stop, task.task, event, has_begun=has_begun)
@@ -254,6 +260,20 @@ def of_end(
     if outcome.state is State.FAILED and run.structure.dag.fail_fast and run.stop is None:
         changes += of_wish(run, failing_fast(task.task_id), now)
     return changes
+
+
+def _believed(event: Ended) -> Ended:
+    """Return the end of a try; a failure if its outlet events cannot be stored: user code may have sent them."""
+    if event.state != "success":
+        return event
+    try:
+        check_events_of_try(
+            [told.partition_key for told in event.outlet_events if told.partition_key],
+            sum(1 for told in event.outlet_events if told.alias),
+        )
+    except ValueError as exc:
+        return Ended(event.token, "failed", event.ended_at, event.started_at, f"its outlet events: {exc}")
+    return event
 
 
 def of_trigger(
@@ -332,11 +352,15 @@ def _rows_of_end(
         yield _history(task, number, outcome.reason, **times)
     if outcome.state is State.SUCCESS and event.return_value:
         yield XComWrite(*key, "return_value", bytes(event.return_value).decode(), now)
+    if event.rendered_fields:
+        yield RenderedFieldsWrite(*key, number, event.rendered_fields)
     if outcome.state is State.SUCCESS and task.task.outlets:
         for ordinal, update in enumerate(updates_of(task.task.outlets, event.outlet_events)):
+            is_of_run = not update.partition_key or update.partition_key == task.run.partition_key
             yield AssetEventRow(
                 update.name, update.uri, update.extra, now, update.aliases, update.group, update.asset_extra,
-                task.run.id, *task.key, task.token, ordinal,
+                task.run.id, *task.key, task.token, ordinal, update.partition_key or task.run.partition_key,
+                task.run.partition_date if is_of_run else None,
             )  # fmt: skip
     if outcome.callback in task.task.callbacks:
         max_tries = values.get("max_tries", task.max_tries)
@@ -353,12 +377,12 @@ def _left_out(task: ActiveTask, skips: Skips, now: datetime) -> list[TaskChange]
     """Skip the task instances that an ended branch or short circuit decided to leave out."""
     beside = task.run.instances_beside
     targets = [target for task_id in sorted(skips.task_ids) for target in beside(task, task_id)]
-    return [_settled(target, State.SKIPPED, skips.reason, now) for target in targets if _may_be_left_out(target)]
+    return [_end_as(target, State.SKIPPED, skips.reason, now) for target in targets if _may_be_left_out(target, skips)]
 
 
-def _may_be_left_out(target: ActiveTask) -> bool:
+def _may_be_left_out(target: ActiveTask, skips: Skips) -> bool:
     is_open = not target.is_finished or target.state is State.UPSTREAM_FAILED
-    return is_open and target.state not in SLOT_TASK_STATES and may_be_skipped(target)
+    return is_open and target.state not in SLOT_TASK_STATES and (skips.are_named or may_be_skipped(target))
 
 
 def _span(task: ActiveTask, event: Ended) -> tuple[datetime | None, datetime | None]:
@@ -404,7 +428,7 @@ def _stopping(run: ActiveRun, stop: RunStop, now: datetime) -> Iterator[Change |
             case "kill":
                 yield Killed(run, task.token or "", stop.reason)
             case "skip":
-                yield _settled(task, State.SKIPPED, stop.reason, now)
+                yield _end_as(task, State.SKIPPED, stop.reason, now)
             case _:
                 yield None
 
@@ -428,6 +452,12 @@ def unwanted_try(task: ActiveTask) -> tuple[str, str] | None:
     return task.token, stop.reason
 
 
+_END_EVENTS: dict[DagRunState, tuple[CallbackEvent, ...]] = {
+    DagRunState.SUCCESS: ("on_success", "on_dag_run_success"),
+    DagRunState.FAILED: ("on_failure", "on_dag_run_failed"),
+}
+
+
 def of_rest(run: ActiveRun, now: datetime) -> Sequence[RunChange]:
     """Return the end of a run in which nothing can happen any more; nothing while it is under way."""
     if run.state is not DagRunState.RUNNING or not run.may_have_ended:
@@ -437,7 +467,16 @@ def of_rest(run: ActiveRun, now: datetime) -> Sequence[RunChange]:
         return ()
     if run.stop is not None and run.stop.fails_run:
         verdict = RunVerdict(DagRunState.FAILED, run.stop.reason, "timed_out")
-    event = "on_success" if verdict.state is DagRunState.SUCCESS else "on_failure"
-    request = CallbackRequest(dag_run_id=run.id, event=event, reason=verdict.cause, created_at=now)
-    rows = (request,) if event in run.structure.dag.callbacks else ()
+    rows = _callbacks_of(run, _END_EVENTS[verdict.state], verdict.cause, now)
     return (RunChange(run, run.state, verdict.state, verdict.reason, run.started_at, run.last_end(now), rows),)
+
+
+def of_begin(run: ActiveRun, now: datetime) -> tuple[Row, ...]:
+    """Return the requests for the listeners of a run that begins."""
+    return _callbacks_of(run, ("on_dag_run_running",), "", now)
+
+
+def _callbacks_of(run: ActiveRun, events: Iterable[CallbackEvent], reason: str, now: datetime) -> tuple[Row, ...]:
+    """Return requests for the callbacks and listeners that a run's DAG has for these events."""
+    wanted = (event for event in events if event in run.structure.dag.callbacks)
+    return tuple(CallbackRequest(dag_run_id=run.id, event=event, reason=reason, created_at=now) for event in wanted)

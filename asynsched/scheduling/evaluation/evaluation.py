@@ -15,19 +15,18 @@ import sys
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator
 from datetime import datetime, timedelta
+from typing import Any
 
 from asynsched.channels import TriggerUnwanted, TriggerWanted, TryUnwanted
 from asynsched.keys import DagRunKey, TaskInstanceKey
-from asynsched.protocol.messages import Deferral, Ended, Started, TriggerOutcome, TriggerSpec, class_name
+from asynsched.protocol.messages import AwaitedInput, Deferral, Ended, Started, TriggerOutcome, TriggerSpec, class_name
 from asynsched.scheduling.evaluation import decisions
 from asynsched.scheduling.evaluation.batch import PendingBatch
 from asynsched.scheduling.evaluation.changes import (
-    HOLDS,
-    SLOTS,
-    TIMER,
-    TRIGGER,
+    HOLDINGS,
     Change,
     Expanded,
+    Holding,
     RunChange,
     Stopped,
     TaskChange,
@@ -38,6 +37,7 @@ from asynsched.scheduling.rules.past_depends import PastTask
 from asynsched.scheduling.rules.run_end import RunStop, timed_out
 from asynsched.states import FINISHED_RUN_STATES, SLOT_TASK_STATES, TIMED_TASK_STATES, DagRunState
 from asynsched.states import TaskInstanceState as State
+from asynsched.store.runs.hitl import event_of
 from asynsched.store.runs.pools import Settlement
 from asynsched.timers import Timers
 
@@ -48,81 +48,82 @@ class AwaitedTries:
     """The task instance or run that waits for the end of each try, by the try's token.
 
     A token is *awaited* by a task instance that is queued, running or restarting; *deferred* while a trigger works for
-    its task instance; or *leaving*: the try is being ended and no task instance waits for it, but its run does. The run
+    its task instance; or *ending*: the try is being ended and no task instance waits for it, but its run does. The run
     waits because, once it has ended, it may be cleared and begun again by another scheduler, whose keeper knows nothing
-    of processes left here. A token is *unclaimed* while the executor may still run its try for a run that is not in
+    of processes left here. A token is *stray* while the executor may still run its try for a run that is not in
     memory.
     """
 
     def __init__(self) -> None:
         self.awaited: dict[str, ActiveTask] = {}
         self.deferred: dict[str, ActiveTask] = {}
-        self.unclaimed: set[str] = set()
-        self._leaving: dict[str, ActiveRun] = {}
-        self._left_by: dict[ActiveRun, set[str]] = {}
+        self.strays: set[str] = set()
+        self._ending: dict[str, ActiveRun] = {}
+        self._waiting_for: dict[ActiveRun, set[str]] = {}
         self._since: dict[ActiveRun, datetime] = {}
-        """When the last leaving try of a run was added, until `take_lingering` has returned the run."""
+        """When the last ending try of a run was added, until `take_lingering` has returned the run."""
 
-    def swap(self, change: TaskChange, held: int, holds: int, now: datetime) -> Message | None:
+    def swap(self, change: TaskChange, held: Holding, holds: Holding, now: datetime) -> Message | None:
         """Follow a task instance from holding `held` to `holds`; return the message on its try or trigger, if any."""
         task, token = change.task, change.token
         message: Message | None = None
-        if token is not None and held == TRIGGER and self.deferred.pop(token, None) is not None:
+        if token is not None and held is Holding.TRIGGER and self.deferred.pop(token, None) is not None:
             message = TriggerUnwanted(token)
-        elif token is not None and held == SLOTS and self.awaited.pop(token, None) is not None:
+        elif token is not None and held is Holding.SLOTS and self.awaited.pop(token, None) is not None:
             # The task instance goes on without its try, which has not ended.
-            self.leave(task.run, (token,), now)
+            self.make_wait(task.run, (token,), now)
             message = TryUnwanted(token, change.reason)
-        if holds == SLOTS and task.token is not None:
+        if holds is Holding.SLOTS and task.token is not None:
             self.awaited[task.token] = task
         # A task instance that was put into this state by hand waits for no trigger.
-        elif holds == TRIGGER and task.deferral is not None and task.token is not None:
+        elif holds is Holding.TRIGGER and task.deferral is not None and task.token is not None:
             self.deferred[task.token] = task
-            message = TriggerWanted(trigger_of(task, task.deferral.deferral, task.token), task.run.code)
+            if task.deferral.deferral.input is None:
+                message = TriggerWanted(trigger_of(task, task.deferral.deferral, task.token), task.run.code)
         return message
 
     def ended(self, token: str) -> tuple[ActiveTask | None, ActiveRun | None]:
         """Forget a try that is gone. Returns the task instance that waited for its end, and the run that did."""
-        self.unclaimed.discard(token)
+        self.strays.discard(token)
         task = self.awaited.pop(token, None)
-        run = self._leaving.pop(token, None) if self._leaving else None
+        run = self._ending.pop(token, None) if self._ending else None
         if run is not None:
-            self._left_by[run].discard(token)
-            if not self._left_by[run]:
+            self._waiting_for[run].discard(token)
+            if not self._waiting_for[run]:
                 self.forget(run)
         return task, run
 
-    def leave(self, run: ActiveRun, tokens: Iterable[str], now: datetime) -> None:
+    def make_wait(self, run: ActiveRun, tokens: Iterable[str], now: datetime) -> None:
         """Make a run wait until these tries, for which none of its task instances waits, are gone."""
         for token in tokens:
-            self._leaving[token] = run
-            self._left_by.setdefault(run, set()).add(token)
+            self._ending[token] = run
+            self._waiting_for.setdefault(run, set()).add(token)
             self._since[run] = now
 
     @property
-    def are_leaving(self) -> bool:
+    def are_ending(self) -> bool:
         """Whether runs wait for tries that no task instance waits for."""
-        return bool(self._leaving)
+        return bool(self._ending)
 
     def are_waited_for(self, run: ActiveRun) -> bool:
-        return run in self._left_by
+        return run in self._waiting_for
 
-    def leaving_of(self, run: ActiveRun) -> list[str]:
-        return sorted(self._left_by.get(run, ()))
+    def ending_of(self, run: ActiveRun) -> list[str]:
+        return sorted(self._waiting_for.get(run, ()))
 
     def forget(self, run: ActiveRun) -> list[str]:
         self._since.pop(run, None)
-        tokens = sorted(self._left_by.pop(run, ()))
+        tokens = sorted(self._waiting_for.pop(run, ()))
         for token in tokens:
-            del self._leaving[token]
+            del self._ending[token]
         return tokens
 
     def take_lingering(self, before: datetime) -> list[tuple[ActiveRun, list[str]]]:
-        """Return the runs, each once, whose tries have been leaving since before a moment, with the tokens."""
+        """Return the runs, each once, whose tries have been ending since before a moment, with the tokens."""
         found = [run for run, since in self._since.items() if since < before]
         for run in found:
             del self._since[run]
-        return [(run, self.leaving_of(run)) for run in found]
+        return [(run, self.ending_of(run)) for run in found]
 
 
 def trigger_of(task: ActiveTask, deferral: Deferral, token: str) -> TriggerSpec:
@@ -141,9 +142,18 @@ def timeout_of(task: ActiveTask, now: datetime) -> TriggerOutcome | None:
     """Return the outcome of a trigger that did not fire in time; None while there is time."""
     if task.deferral is None or task.next_try_at is None or task.next_try_at > now:
         return None
+    if (awaited := task.deferral.deferral.input) is not None:
+        return TriggerOutcome(task.token or "", "event", payload=_unanswered(awaited, now))
     timeout = timedelta(seconds=task.deferral.deferral.timeout or 0)
     detail = f"{class_name(task.deferral.deferral.classpath)} did not fire within {timeout}"
     return TriggerOutcome(task.token or "", "timeout", detail=detail)
+
+
+def _unanswered(awaited: AwaitedInput, now: datetime) -> dict[str, Any]:
+    """Return the event of a question that nobody has answered in time."""
+    if awaited.defaults is None:
+        return {"error": "nobody has answered in time, and there are no defaults", "error_type": "timeout"}
+    return event_of(now, awaited.defaults, awaited.params, user=None, timedout=True)
 
 
 class PastLinks:
@@ -234,19 +244,19 @@ class Agenda:
     def __init__(self, run: ActiveRun) -> None:
         self.run = run
         self.steps: deque[Iterator[Change | None]] = deque()
-        self._places: list[tuple[int, int]] = []
+        self._positions: list[tuple[int, int]] = []
 
     def add(self, tasks: Iterable[ActiveTask]) -> None:
         position = self.run.structure.position
         for task in tasks:
-            heapq.heappush(self._places, (position[task.task.task_id], task.map_index))
+            heapq.heappush(self._positions, (position[task.task.task_id], task.map_index))
 
     def pop(self) -> ActiveTask | None:
         """Return the next task instance that waits, or whose task is to be refitted; None if none is left."""
         run, names = self.run, self.run.structure.dag.tasks
-        while self._places:
-            place, map_index = heapq.heappop(self._places)
-            task = run.instances[names[place].task_id].get(map_index)
+        while self._positions:
+            position, map_index = heapq.heappop(self._positions)
+            task = run.instances[names[position].task_id].get(map_index)
             if task is not None and (task.state in WAITING or task.task_id in run.to_be_remapped):
                 return task
         return None
@@ -257,7 +267,7 @@ class Evaluation:
 
     Args:
         max_machine_kills: How often a task gets another try for one that the machine killed.
-        at_once: How many task instances are decided about before `is_unsettled` asks for a pause.
+        at_once: The number of task instances to decide about before `has_undecided` asks for a pause.
     """
 
     def __init__(
@@ -287,14 +297,26 @@ class Evaluation:
         """Begin a queued run: all its task instances are new, and made here unless it has them already."""
         if not run.instances:
             run.add_tasks(run.first_instances())
-        self._apply((RunChange(run, run.state, DagRunState.RUNNING, started_at=now),), now)
+        rows = decisions.of_begin(run, now)
+        self._apply((RunChange(run, run.state, DagRunState.RUNNING, started_at=now, rows=rows),), now)
         self._follow(now)
 
-    def resume_run(self, run: ActiveRun, tasks: list[ActiveTask], now: datetime, stop: RunStop | None = None) -> None:
-        """Take up a run that has begun, with its stored task instances and new ones; apply `stop` first, if given."""
+    def resume_run(
+        self, run: ActiveRun, tasks: list[ActiveTask], now: datetime, stop: RunStop | None = None, *,
+        begins: bool = False,
+    ) -> None:  # fmt: skip
+        """Take up a run that is stored as running, with its stored task instances and new ones.
+
+        Args:
+            stop: To apply first, if given.
+            begins: Whether it has just begun to run. A run that has no stored task instance has, because the first
+                changes that are stored of a run include them all.
+        """
         if not run.instances:
             run.add_tasks([*tasks, *run.first_instances({task.task_id for task in tasks})])
-        self._apply((RunChange(run, DagRunState.RUNNING, DagRunState.RUNNING, run.reason, run.started_at),), now)
+        rows = decisions.of_begin(run, now) if begins or not tasks else ()
+        taken_up = RunChange(run, DagRunState.RUNNING, DagRunState.RUNNING, run.reason, run.started_at, rows=rows)
+        self._apply((taken_up,), now)
         for task in tasks:
             self._hold(TaskChange(task, None, None, task.state), now)
         if stop is not None:
@@ -307,18 +329,19 @@ class Evaluation:
             self._agendas.pop(run, None)
             self._past.remove(run)
 
-    def drop_run(self, key: DagRunKey) -> list[str]:
+    def drop_run(self, key: DagRunKey, now: datetime) -> list[str]:
         """Forget a run without changing it: its rows were changed elsewhere. Returns the tokens of its tries."""
         if (run := self.runs.pop(key, None)) is None:
             return []
         tasks = list(run.all_instances())
         tokens = [task.token for task in tasks if task.token and task.state in SLOT_TASK_STATES]
         for token in tokens:
-            # It stays unclaimed if it is: its process may still run.
+            # It stays a stray if it is one: its process may still run.
             self.tries.awaited.pop(token, None)
         for task in tasks:
+            # Without a state it holds nothing, and no lane offers it any more. Nothing of this is stored.
             before, task.state = task.state, None
-            self._hold(TaskChange(task, before, task.token, None), run.queued_at)
+            self._hold(TaskChange(task, before, task.token, None), now)
         self._forget(run)
         return tokens + self.tries.forget(run)
 
@@ -389,7 +412,7 @@ class Evaluation:
         if task.state is State.DEFERRED:
             if (fired := timeout_of(task, now)) is not None:
                 self.trigger_fired(fired, now)
-        elif HOLDS[task.state] == TIMER and (task.next_try_at or now) <= now:
+        elif HOLDINGS[task.state] is Holding.TIMER and (task.next_try_at or now) <= now:
             self._apply((decisions.ready(task, self.ready.obstacle, now),), now)
 
     @property
@@ -401,7 +424,7 @@ class Evaluation:
         while (task := self.ready.best(now)) is not None:
             self._apply((decisions.of_grant(task, self._new_token(), now),), now)
 
-    def settled(self, settlement: Settlement, retry_at: datetime | None, now: datetime) -> None:
+    def batch_stored(self, settlement: Settlement, retry_at: datetime | None, now: datetime) -> None:
         """The batch was stored: note other schedulers' use of shared limits, and make refused tasks wait again.
 
         Args:
@@ -417,8 +440,11 @@ class Evaluation:
     def _apply(self, changes: Iterable[Change], now: datetime) -> None:
         """Apply changes to the batch, to their run, to the slots and timers of its task instances, and to later runs.
 
-        Nothing else changes any of these. All changes of an event are applied before any task instance is examined:
-        with half of them applied, a run may seem deadlocked.
+        Nothing else changes what is stored next. Beside it, `resume_run` takes what the stored task instances hold, and
+        `drop_run` gives it back, both by `_hold`; and the events of tries forget the tries that are gone.
+
+        All changes of an event are applied before any task instance is examined: with half of them applied, a run may
+        seem deadlocked.
         """
         for change in changes:
             self.pending.note(change)
@@ -439,16 +465,16 @@ class Evaluation:
 
     def _hold(self, change: TaskChange, now: datetime) -> None:
         """Take the slots and timers that a task instance's new state holds, and release those of the state before."""
-        held, holds = HOLDS[change.before], HOLDS[change.state]
-        if held == holds:
+        held, holds = HOLDINGS[change.before], HOLDINGS[change.state]
+        if held is holds:
             return
         task = change.task
         self.ready.swap(task, held, holds)
         if (message := self.tries.swap(change, held, holds, now)) is not None:
             self.pending.say(message)
-        if held in (TIMER, TRIGGER):
+        if held in (Holding.TIMER, Holding.TRIGGER):
             self._timers.disarm(task.key)
-        if holds == TIMER or (holds == TRIGGER and task.next_try_at is not None):
+        if holds is Holding.TIMER or (holds is Holding.TRIGGER and task.next_try_at is not None):
             self._timers.arm(task.next_try_at or now, task.key)
 
     def _keep_run(self, change: RunChange, found: Iterable[ActiveTask]) -> None:
@@ -474,7 +500,7 @@ class Evaluation:
     # Decisions
 
     @property
-    def is_unsettled(self) -> bool:
+    def has_undecided(self) -> bool:
         """Whether decisions are left that follow from events: call `go_on` after a pause."""
         return bool(self._agendas)
 
@@ -541,6 +567,12 @@ def stand_still(runs: Collection[ActiveRun]) -> bool:
     have room.
     """
     return bool(runs) and not any(
-        run.structure.dag.dagrun_timeout is not None or any(task.state in _GOING_ON for task in run.all_instances())
+        run.structure.dag.dagrun_timeout is not None or any(_goes_on(task) for task in run.all_instances())
         for run in runs
     )
+
+
+def _goes_on(task: ActiveTask) -> bool:
+    if task.state is State.DEFERRED and task.deferral is not None and task.deferral.deferral.input is not None:
+        return task.next_try_at is not None
+    return task.state in _GOING_ON

@@ -20,10 +20,10 @@ from itertools import count
 from types import MappingProxyType
 
 from asynsched.keys import DagRunKey
-from asynsched.scheduling.evaluation.changes import PLACE, SLOTS, TRIGGER
+from asynsched.scheduling.evaluation.changes import Holding
 from asynsched.scheduling.evaluation.run import ActiveRun, ActiveTask
 from asynsched.states import SLOT_TASK_STATES, TaskInstanceState
-from asynsched.store.runs.pools import OwnUse, Settlement, SlotClaim
+from asynsched.store.runs.pools import OwnUse, Settlement, SlotGrant
 
 
 @dataclass(eq=False)
@@ -106,6 +106,7 @@ class Pool(Limit):
         self.deferred = 0
         """Slots of deferred tasks; they count where `include_deferred` says so."""
         self.include_deferred = False
+        self.exists = True
 
     @property
     def taken(self) -> int:
@@ -147,7 +148,7 @@ class Pool(Limit):
         return None if entry is None else entry[2].heap[0][2]
 
     def _overdue_entry(self, overdue: datetime | None) -> Entry | None:
-        """Return, among the heads that need several slots and have waited too long, the one that has waited longest."""
+        """Return the head that has waited longest, among those that need several slots and have waited too long."""
         if overdue is None or self.capacity is None:
             return None
         waits = [
@@ -215,6 +216,7 @@ class ReadyQueues:
         """Return a pool; one without slots if it does not exist."""
         if name not in self.pools:
             self.pools[name] = Pool(name, 0)
+            self.pools[name].exists = False
         return self.pools[name]
 
     def obstacle(self, task: ActiveTask) -> str:
@@ -226,7 +228,8 @@ class ReadyQueues:
             limit = None if self._default_executor is None or executor is None else self._executor(executor)
             return limit.name if limit is not None and limit.capacity == 0 else ""
         if pool.capacity == 0:
-            return f"the pool {name!r} has no slots, or does not exist: `asynsched pools set {name} SLOTS`"
+            what = f"the pool {name!r} has no slots" if pool.exists else f"there is no pool {name!r}"
+            return f"{what}: `asynsched pools set {name} SLOTS`"
         return f"it needs {slots} slots, and its pool {name!r} has {pool.capacity}"
 
     def kept_for(self, task: ActiveTask, now: datetime) -> ActiveTask | None:
@@ -246,6 +249,7 @@ class ReadyQueues:
         """Set the pools' slots, and which pools count deferred tasks; a pool that is gone has no slots."""
         for name in capacities.keys() | self.pools.keys():
             self.pool(name).capacity = capacities.get(name, 0)
+            self.pool(name).exists = name in capacities
             self.pool(name).include_deferred = name in include_deferred
 
     def pause(self, dag_id: str, *, paused: bool) -> None:
@@ -254,21 +258,21 @@ class ReadyQueues:
         limit.capacity = 0 if paused else None
         self._reopen([limit])
 
-    def swap(self, task: ActiveTask, held: int, holds: int) -> None:
-        """Take the slots or place of a task instance's new state, and give back those of the state before."""
+    def swap(self, task: ActiveTask, held: Holding, holds: Holding) -> None:
+        """Acquire the slots or place of a task instance's new state, and release those of the state before."""
         of_task = self._of(task)
         # Take first: a lane that is full then offers no other task.
-        if holds == SLOTS:
+        if holds is Holding.SLOTS:
             self.occupy(task, of_task)
-        elif holds == PLACE:
+        elif holds is Holding.LANE:
             self.add(task, of_task)
-        elif holds == TRIGGER:
+        elif holds is Holding.TRIGGER:
             self.pool(task.task.pool).deferred += task.task.pool_slots
-        if held == PLACE:
+        if held is Holding.LANE:
             self.withdrawn(task, of_task)
-        elif held == SLOTS:
+        elif held is Holding.SLOTS:
             self.release(task, of_task)
-        elif held == TRIGGER:
+        elif held is Holding.TRIGGER:
             self.pool(task.task.pool).deferred -= task.task.pool_slots
 
     def add(self, task: ActiveTask, limits: tuple[Limit, ...]) -> None:
@@ -299,7 +303,7 @@ class ReadyQueues:
             limit.used += 1
 
     def release(self, task: ActiveTask, limits: tuple[Limit, ...]) -> None:
-        """Give back a task's slots, and let the tasks that waited for them compete. Only full limits have some."""
+        """Release a task's slots, and let the tasks that wait for them compete. Only full limits have such tasks."""
         full = [limit for limit in limits if not limit.has_room()]
         self.pool(task.task.pool).used -= task.task.pool_slots
         for limit in (self.parallelism, *limits):
@@ -325,14 +329,14 @@ class ReadyQueues:
 
     # Limits that other schedulers share
 
-    def claims(self, granted: Iterable[ActiveTask]) -> list[SlotClaim]:
-        """Return the claims of granted tasks on limits shared with other schedulers, in the order of the tasks."""
-        claims = {claim.key: claim for claim in map(self._claim, granted)}
-        return [claim for claim in claims.values() if claim.pool or claim.task is not None]
+    def grants(self, granted: Iterable[ActiveTask]) -> list[SlotGrant]:
+        """Return what granted tasks take of limits shared with other schedulers, in the order of the tasks."""
+        grants = {grant.key: grant for grant in map(self._grant, granted)}
+        return [grant for grant in grants.values() if grant.pool or grant.task is not None]
 
-    def _claim(self, task: ActiveTask) -> SlotClaim:
+    def _grant(self, task: ActiveTask) -> SlotGrant:
         limit = self._shared(task)
-        return SlotClaim(
+        return SlotGrant(
             key=(task.run.id, task.task_id, task.map_index),
             pool="" if self.pool(task.task.pool).capacity is None else task.task.pool,
             slots=task.task.pool_slots,
@@ -340,17 +344,17 @@ class ReadyQueues:
             max_active=0 if limit is None else limit.capacity or 0,
         )
 
-    def own_use(self, claims: Sequence[SlotClaim]) -> OwnUse:
-        """Return this scheduler's use of the claimed limits, without the claims."""
-        claimed: Counter[str] = Counter()
-        for claim in claims:
-            claimed[claim.pool] += claim.slots
-        n_claimed = Counter(claim.task for claim in claims if claim.task is not None)
-        pools = {name: self.pool(name) for name in claimed if name}
-        limits = {task: self._shared_of(task[0]).get(task[1]) for task in n_claimed}
+    def own_use(self, grants: Sequence[SlotGrant]) -> OwnUse:
+        """Return this scheduler's use of the limits, without the grants."""
+        slots: Counter[str] = Counter()
+        for grant in grants:
+            slots[grant.pool] += grant.slots
+        n_granted = Counter(grant.task for grant in grants if grant.task is not None)
+        pools = {name: self.pool(name) for name in slots if name}
+        limits = {task: self._shared_of(task[0]).get(task[1]) for task in n_granted}
         return OwnUse(
-            {name: pool.taken - pool.elsewhere - claimed[name] for name, pool in pools.items()},
-            {task: limit.used - n_claimed[task] for task, limit in limits.items() if limit is not None},
+            {name: pool.taken - pool.elsewhere - slots[name] for name, pool in pools.items()},
+            {task: limit.used - n_granted[task] for task, limit in limits.items() if limit is not None},
         )
 
     def note_settled(self, settled: Settlement, retry_at: datetime | None) -> None:
@@ -379,7 +383,7 @@ class ReadyQueues:
         self.retry_at = None
 
     def note_elsewhere(self, used: Mapping[str, int]) -> None:
-        """Note others' use of the pools; of the other limits, assume that they have given back everything."""
+        """Note others' use of the pools, and assume that they use nothing of the other limits any more."""
         for name, pool in self.pools.items():
             pool.elsewhere = used.get(name, 0)
         held_up = [limit for limit in self.all_shared if limit.elsewhere]
@@ -391,7 +395,7 @@ class ReadyQueues:
 
     @staticmethod
     def _reopen(limits: Iterable[Limit]) -> None:
-        """Let lanes compete again whose limits may have room now."""
+        """Let the lanes whose limits may have room now compete again."""
         for limit in limits:
             if limit.has_room():
                 for lane in limit.lanes:

@@ -118,6 +118,9 @@ class ActiveTask:
 
     @property
     def priority_weight(self) -> int:
+        if by_try := self.task.try_weights:
+            has_begun = self.is_finished or self.state in (State.QUEUED, State.RUNNING)
+            return by_try[min(max(self.try_number - has_begun, 0), len(by_try) - 1)]
         return self.run.structure.weights[self.task.task_id]
 
     @property
@@ -167,6 +170,8 @@ class ActiveRun:
     reason: str = ""
     started_at: datetime | None = None
     ended_at: datetime | None = None
+    partition_key: str | None = None
+    partition_date: datetime | None = None
     key_before: DagRunKey | None = None
     stored_state: DagRunState = DagRunState.QUEUED
     stored_epoch: int = 0
@@ -190,7 +195,7 @@ class ActiveRun:
         """Apply a change, update the counters, and return the task instances to examine because of it.
 
         Each change must be computed from the run as it is now. The consequences of a `TaskChange` are found with that
-        change alone, without the changes applied after it: so a rule must settle all instances of a task alike.
+        change alone, without the changes applied after it: so a rule must end all instances of a task alike.
 
         Raises:
             InvalidTransition: The change's state cannot follow the present one.
@@ -236,7 +241,7 @@ class ActiveRun:
         return found
 
     def _next_alike(self, task: ActiveTask) -> list[ActiveTask]:
-        """Return the next instance that waits for exactly the same, and so is settled alike."""
+        """Return the next instance with exactly the same dependencies, which ends alike."""
         if task.map_index < 0 or task.task_id in self.structure.split:
             return []
         instances, index = self.instances[task.task_id], task.map_index + 1
@@ -438,26 +443,26 @@ class ActiveRun:
                 shared.count(link, self.instances[link.upstream_id].values(), is_setup=is_setup)
                 continue
             if groups not in own:
-                own[groups] = {self._place(task_id, groups, index): UpstreamEnds() for index in instances}
-            for place, ends in own[groups].items():
-                ends.count(link, self._upstreams_at(link, place), is_setup=is_setup)
+                own[groups] = {self._position(task_id, groups, index): UpstreamEnds() for index in instances}
+            for position, ends in own[groups].items():
+                ends.count(link, self._upstreams_at(link, position), is_setup=is_setup)
         if own:
             for index, task in instances.items():
-                task.own_counts = tuple(found[self._place(task_id, groups, index)] for groups, found in own.items())
+                task.own_counts = tuple(found[self._position(task_id, groups, index)] for groups, found in own.items())
 
-    def _place(self, task_id: str, groups: tuple[str, ...], map_index: int) -> int:
-        """Return which instance of mapped groups an instance of a task belongs to; negative: none."""
+    def _position(self, task_id: str, groups: tuple[str, ...], map_index: int) -> int:
+        """Return the instance of mapped groups that a task's instance belongs to; negative for none."""
         n_instances = self.n_expanded[task_id]
         return map_index * self._group_count(groups) // n_instances if map_index >= 0 and n_instances else -1
 
-    def _upstreams_at(self, link: Link, place: int) -> Iterator[ActiveTask]:
+    def _upstreams_at(self, link: Link, position: int) -> Iterator[ActiveTask]:
         """Yield the upstream instances in an instance of a mapped group; an unexpanded instance belongs to all."""
         found = self.instances[link.upstream_id]
         if -1 in found:
             yield found[-1]
-        if place >= 0:
+        if position >= 0:
             n_instances, n_common = self.n_expanded[link.upstream_id], self._group_count(link.common_groups)
-            indexes = indexes_at(place, n_instances=n_instances, n_common=n_common)
+            indexes = indexes_at(position, n_instances=n_instances, n_common=n_common)
             yield from (found[index] for index in indexes if index in found)
 
     def _counters(self, link: Link, task: ActiveTask) -> Iterator[UpstreamCounts]:
@@ -465,11 +470,13 @@ class ActiveRun:
         if not link.common_groups:
             yield self.shared_counts[link.task_id].of(link)
             return
-        by_place = self.group_ends[link.task_id][link.common_groups]
+        by_position = self.group_ends[link.task_id][link.common_groups]
         if task.map_index < 0:
-            yield from (ends.of(link) for ends in by_place.values())
-        elif (place := self._place(task.task_id, link.common_groups, task.map_index)) in by_place and place >= 0:
-            yield by_place[place].of(link)
+            yield from (ends.of(link) for ends in by_position.values())
+            return
+        position = self._position(task.task_id, link.common_groups, task.map_index)
+        if position >= 0 and position in by_position:
+            yield by_position[position].of(link)
 
     def _relevant(self, link: Link, task: ActiveTask) -> Iterable[int]:
         """Return the map indexes of a link's task that depend on an upstream instance."""
@@ -528,12 +535,12 @@ def length_of(length: MapLength, result_length: Callable[[str], int | None]) -> 
             return prod(known)
 
 
-def indexes_at(place: int, *, n_instances: int, n_common: int) -> range:
-    """Return a task's map indexes in the instance of a mapped group with the number `place`.
+def indexes_at(position: int, *, n_instances: int, n_common: int) -> range:
+    """Return a task's map indexes in the instance of a mapped group with the number `position`.
 
     Instances are numbered with the innermost group running fastest.
 
     The number of instances need not divide evenly: the group may have had another size before.
     """
-    first, end = (-(-number * n_instances // n_common) for number in (place, place + 1))
+    first, end = (-(-number * n_instances // n_common) for number in (position, position + 1))
     return range(first, end)

@@ -67,7 +67,7 @@ class DagStructure:
         """Whether a task is expanded into instances, by itself or with its group."""
         return bool(self.map_factors[task_id])
 
-    def has_place(self, task_id: str, map_index: int) -> bool:
+    def fits(self, task_id: str, map_index: int) -> bool:
         """Whether the version has such a task instance; any map index fits a mapped task."""
         return task_id in self.tasks and (map_index < 0 or self.is_mapped(task_id))
 

@@ -5,7 +5,7 @@ it. Any other run is changed at once. In both cases the same rows change in the 
 the one function that writes states.
 """
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
@@ -17,6 +17,8 @@ from sqlalchemy import Connection
 from asynsched.bell import Hint, encode_hints
 from asynsched.errors import AsynschedError, NotFound, StoreError
 from asynsched.keys import DagRunKey
+from asynsched.protocol.messages import TriggerOutcome
+from asynsched.scheduling.evaluation.changes import StoredDeferral
 from asynsched.scheduling.evaluation.structure import DagStructure, compile_structure
 from asynsched.scheduling.rules import clearing
 from asynsched.serialization.decode import decode_dag
@@ -35,7 +37,9 @@ from asynsched.store.dags.dags import get_version, latest_version
 from asynsched.store.rows import in_common, near_names
 from asynsched.store.runs.dag_runs import get_run
 from asynsched.store.runs.deadlines import renew_deadlines
+from asynsched.store.runs.hitl import get_question, put_answer
 from asynsched.store.runs.requests import (
+    AnswerTask,
     CancelRun,
     ClearTasks,
     ForceTask,
@@ -50,7 +54,7 @@ from asynsched.store.runs.row_locks import lock_runs, lock_tasks
 from asynsched.store.runs.task_instances import load_task_instances, numbers_of_tries
 from asynsched.store.runs.transitions import Batch, RunWrite, TaskWrite, XComDeletion, apply
 from asynsched.store.schedulers import notify
-from asynsched.store.schema import DagRunRow, HistoryRow, TaskInstanceRow, task_instance
+from asynsched.store.schema import DagRunRow, HistoryRow, HITLRow, TaskInstanceRow, task_instance
 
 State = TaskInstanceState
 _RESTARTED_REASON = "it was cleared while it ran"
@@ -121,6 +125,11 @@ class RunEdit:
         ended_at = row.ended_at if row.state in FINISHED_TASK_STATES else None
         self._change(row, state, reason, ended_at=ended_at or self.now, next_try_at=None, deferral=None)
 
+    def resume(self, row: TaskInstanceRow, stored: StoredDeferral) -> None:
+        """Let a deferred task instance go on with the outcome of its wait."""
+        deferral = msgspec.json.encode(stored).decode()
+        self._change(row, State.SCHEDULED, "", scheduled_at=self.now, next_try_at=None, deferral=deferral)
+
     def _change(self, row: TaskInstanceRow, state: State | None, reason: str, **changes: Any) -> None:
         before = None if row.state is None else State(row.state)
         if state is not before:
@@ -177,6 +186,8 @@ def fill_in(edit: RunEdit, request: RunRequest, actor: str) -> None:
             _mark_run(edit, request, actor)
         case CancelRun():
             _cancel(edit, actor)
+        case AnswerTask():
+            _answer(edit, request)
 
 
 def _clear(edit: RunEdit, request: ClearTasks) -> None:
@@ -264,6 +275,35 @@ def _cancel(edit: RunEdit, actor: str) -> None:
     edit.new_state, edit.reason = DagRunState.FAILED, reason
 
 
+def _answer(edit: RunEdit, request: AnswerTask) -> None:
+    row = _asking(edit, request.task_id, request.map_index)
+    stored = _awaited(row)
+    if stored is None:
+        raise AsynschedError(_waits_for_no_answer(row))
+    outcome = TriggerOutcome(row.token or "", "event", payload=request.event)
+    edit.named.append(row)
+    edit.resume(row, msgspec.structs.replace(stored, outcome=outcome))
+
+
+def _asking(edit: RunEdit, task_id: str, map_index: int) -> TaskInstanceRow:
+    check_tasks((task_id,), edit.structure.tasks)
+    check_instances(edit.instances, (task_id,), map_index)
+    [row] = [row for row in edit.instances if (row.task_id, row.map_index) == (task_id, map_index)]
+    return row
+
+
+def _awaited(row: TaskInstanceRow) -> StoredDeferral | None:
+    """Return the deferral of a task instance that waits for an answer; None if it waits for none."""
+    if row.state != State.DEFERRED or row.deferral is None:
+        return None
+    stored = msgspec.json.decode(row.deferral, type=StoredDeferral)
+    return None if stored.deferral.input is None else stored
+
+
+def _waits_for_no_answer(row: TaskInstanceRow) -> str:
+    return f"The task {row.task_id!r} waits for no answer: it is {row.state or 'not started yet'}."
+
+
 def _follow_version(edit: RunEdit) -> None:
     """Match a run's task instances to another version: remove those that it lacks, restore removed ones that it has.
 
@@ -271,11 +311,11 @@ def _follow_version(edit: RunEdit) -> None:
     """
     kept = []
     for row in edit.instances:
-        has_place = edit.structure.has_place(row.task_id, row.map_index)
-        if has_place and _state(row) is State.REMOVED:
+        fits = edit.structure.fits(row.task_id, row.map_index)
+        if fits and _state(row) is State.REMOVED:
             edit.named.append(row)
             edit.clear(row)
-        elif has_place:
+        elif fits:
             kept.append(row)
         elif _state(row) is not State.REMOVED:
             edit.end(row, State.REMOVED, "the version that the run was moved to has no such task")
@@ -385,18 +425,43 @@ def submit_request(conn: Connection, key: DagRunKey, request: RunRequest, *, act
     return Submitted(tuple(edit.named), request_id)
 
 
-def submit_by_program(
-    conn: Connection, key: DagRunKey, request: RunRequest, *, action: str, now: datetime
-) -> Submitted:
+def submit_by_program(conn: Connection, key: DagRunKey, request: RunRequest, *, now: datetime) -> Submitted:
     """Submit a request for an embedding program, and record that in the audit."""
     taken = submit_request(conn, key, request, actor="the program", now=now)
-    detail = msgspec.to_builtins(request)
-    record_audit(conn, at=now, actor="program", action=action, dag_id=key.dag_id, run_id=key.run_id, detail=detail)
+    record_audit(
+        conn, at=now, actor="program", action=action_of(request), dag_id=key.dag_id, run_id=key.run_id,
+        detail=detail_of(request),
+    )  # fmt: skip
     return taken
 
 
-def do_request(conn: Connection, wanted: OpenRequest, now: datetime) -> None:
-    """Do a stored request. The run belongs to the calling scheduler, or has ended meanwhile.
+_ACTIONS = {
+    ClearTasks: "task.clear", MarkTasks: "task.mark", ForceTask: "task.run", MarkRun: "run.mark",
+    CancelRun: "run.cancel", AnswerTask: "task.answer",
+}  # fmt: skip
+
+
+def action_of(request: RunRequest) -> str:
+    """Return the name of a request in the audit."""
+    is_of_run = isinstance(request, ClearTasks) and not request.task_ids
+    return "run.clear" if is_of_run else _ACTIONS[type(request)]
+
+
+def detail_of(request: RunRequest) -> dict[str, Any]:
+    """Return the fields of a request, for the audit; without those that have their defaults."""
+    detail: dict[str, Any] = msgspec.to_builtins(request)
+    del detail["type"]
+    return detail
+
+
+def do_request(conn: Connection, wanted: OpenRequest, lease_epoch: int, now: datetime) -> bool:
+    """Do a stored request, unless another scheduler owns the run by now: the owner does it.
+
+    Args:
+        lease_epoch: That of the calling scheduler.
+
+    Returns:
+        Whether it was done; False as well if a task does not wait for its answer yet, or the request is gone.
 
     Raises:
         NotFound: The run has no such task any more, or its DAG no version.
@@ -404,11 +469,77 @@ def do_request(conn: Connection, wanted: OpenRequest, now: datetime) -> None:
     """
     lock_runs(conn, [wanted.dag_run_id])
     run = _run(conn, wanted.run)
-    if not end_request(conn, wanted):
-        return
+    if run.state == DagRunState.RUNNING and run.lease_epoch != lease_epoch:
+        return False
     edit = _edit(conn, run, wanted.request, now)
+    if isinstance(wanted.request, AnswerTask) and not _is_awaited(conn, edit, wanted.request):
+        return False
+    if not end_request(conn, wanted):
+        return False
     fill_in(edit, wanted.request, wanted.actor)
     _write(conn, edit)
+    return True
+
+
+def _is_awaited(conn: Connection, edit: RunEdit, answer: AnswerTask) -> bool:
+    """Return whether a task waits for this answer, or waits no longer; False: not yet, its try that asked goes on.
+
+    Raises AsynschedError if it has asked another question since.
+    """
+    row = _asking(edit, answer.task_id, answer.map_index)
+    asked = get_question(conn, (row.dag_run_id, row.task_id, row.map_index))
+    if asked is None or asked.created_at != answer.asked_at:
+        raise AsynschedError(
+            f"The task {answer.task_id!r} has asked again since: the answer is to an earlier question."
+        )
+    return not _will_wait(row, asked)
+
+
+def _will_wait(row: TaskInstanceRow, asked: HITLRow) -> bool:
+    """Return whether the try that asked goes on, so that its task may wait soon. A resumed task has another token."""
+    return row.state in (State.QUEUED, State.RUNNING) and row.token == asked.token
+
+
+def submit_answer(
+    conn: Connection,
+    key: DagRunKey,
+    task_id: str,
+    map_index: int,
+    read: Callable[[HITLRow], tuple[list[str], dict[str, Any]]],
+    *,
+    actor: str,
+    user: Mapping[str, str],
+    now: datetime,
+) -> HITLRow:
+    """Answer the question of a task, for the scheduler that owns the run to resume the task. Returns the question.
+
+    Args:
+        read: Returns the chosen options and the values of the params; raises AsynschedError if they do not fit.
+        user: Who answers: `id` and `name`.
+
+    Raises:
+        NotFound: There is no such run or task; carries the nearest names.
+        AsynschedError: The task waits for no answer, has one already, or not from this user.
+    """
+    lock_runs(conn, [_run(conn, key).id])
+    run = _run(conn, key)
+    edit = _edit(conn, run, ClearTasks(), now)
+    row = _asking(edit, task_id, map_index)
+    asked = get_question(conn, (row.dag_run_id, row.task_id, row.map_index), lock=True)
+    if asked is not None and asked.responded_at is not None:
+        who = "nobody: the time was over" if asked.responded_by is None else asked.responded_by["name"]
+        chosen = ", ".join(asked.chosen_options or ())
+        raise AsynschedError(f"The task {task_id!r} has an answer already, from {who}: {chosen}.")
+    if asked is None or not (_awaited(row) or _will_wait(row, asked)):
+        raise AsynschedError(_waits_for_no_answer(row))
+    known = {name for assigned in asked.assigned_users for name in (assigned["id"], assigned["name"])}
+    if known and known.isdisjoint(user.values()):
+        names = ", ".join(assigned["name"] for assigned in asked.assigned_users)
+        raise AsynschedError(f"{user['name']} may not answer the task {task_id!r}. These may: {names}.")
+    chosen_options, params_input = read(asked)
+    request = put_answer(conn, asked, chosen_options=chosen_options, params_input=params_input, user=user, now=now)
+    add_request(conn, run.id, request, actor=actor, now=now)
+    return asked
 
 
 def end_request(conn: Connection, wanted: OpenRequest) -> bool:
@@ -429,6 +560,16 @@ def run_again(conn: Connection, key: DagRunKey, now: datetime) -> None:
     _write(conn, edit)
 
 
+def queue_again(conn: Connection, key: DagRunKey, now: datetime) -> None:
+    """Queue an ended run again, with its task instances as they are. Any other run stays as it is. Raises NotFound."""
+    lock_runs(conn, [_run(conn, key).id])
+    run = _run(conn, key)
+    if run.state in FINISHED_RUN_STATES:
+        edit = _edit(conn, run, ClearTasks(), now)
+        edit.reopen()
+        _write(conn, edit)
+
+
 def _write(conn: Connection, edit: RunEdit) -> None:
     run = edit.run
     lock_tasks(conn, [run.id])
@@ -445,7 +586,7 @@ def _write(conn: Connection, edit: RunEdit) -> None:
 
 def _checked(conn: Connection, run: DagRunRow, request: RunRequest, actor: str, now: datetime) -> RunEdit:
     if isinstance(request, CancelRun) and run.state in FINISHED_RUN_STATES:
-        raise AsynschedError(f"The run {run.run_id!r} has ended already: {run.state}.")
+        raise AsynschedError(f"The run {run.run_id!r} has already ended: {run.state}.")
     edit = _edit(conn, run, request, now)
     if isinstance(request, ClearTasks | MarkTasks | ForceTask) and not edit.instances:
         raise AsynschedError(f"The run {run.run_id!r} is {run.state}, and has no tasks yet.")

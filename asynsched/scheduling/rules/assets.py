@@ -6,6 +6,7 @@ Source: Apache Airflow's `AssetEvaluator` and `register_asset_changes_in_db`.
 from collections.abc import Collection, Iterable, Iterator
 from typing import Any
 
+import msgspec
 from msgspec import Struct
 
 from asynsched.protocol.messages import OutletEvent
@@ -47,30 +48,35 @@ class AssetUpdate(Struct, frozen=True):
     aliases: tuple[str, ...] = ()
     group: str = "asset"
     asset_extra: dict[str, Any] = {}
+    partition_key: str = ""
 
 
 def updates_of(outlets: Iterable[AssetCondition], told: Iterable[OutletEvent]) -> list[AssetUpdate]:
     """Return the updates that follow from a task's success, in the order of its outlets, those of aliases last.
 
-    Each outlet that is an asset or a reference is updated, with the extra that the task gave its event. An alias
+    Each outlet that is an asset or a reference is updated, with the extra that the task gave its event; once for each
+    partition key that the task gave it. An alias
     stands for the assets that the task added to it. Events of one asset with the same extra make one update, under
     however many aliases they were added.
     """
     told, outlets = list(told), list(outlets)
     aliases = {outlet.alias.name for outlet in outlets if outlet.alias is not None}
-    plain = [_update(outlet, told) for outlet in outlets if outlet.alias is None]
+    plain = [update for outlet in outlets if outlet.alias is None for update in _updates(outlet, told)]
     return plain + list(_updates_of_aliases(event for event in told if event.alias in aliases))
 
 
-def _update(outlet: AssetCondition, told: list[OutletEvent]) -> AssetUpdate:
+def _updates(outlet: AssetCondition, told: list[OutletEvent]) -> Iterator[AssetUpdate]:
     asset = outlet.asset
     name, uri = (outlet.asset_ref.name, outlet.asset_ref.uri) if outlet.asset_ref is not None else ("", "")
     if asset is not None:
         name, uri = asset.name, asset.uri
-    extra = next((event.extra for event in told if not event.alias and _is_of(event, name, uri)), {})
-    if asset is None:
-        return AssetUpdate(name, uri, extra)
-    return AssetUpdate(name, uri, extra, group=asset.group, asset_extra=asset.extra)
+    own = [event for event in told if not event.alias and _is_of(event, name, uri)]
+    about: dict[str, Any] = {} if asset is None else {"group": asset.group, "asset_extra": asset.extra}
+    extras: dict[str, dict[str, Any]] = {}
+    for event in own:
+        extras.setdefault(event.partition_key, event.extra)
+    for key in [key for key in extras if key] or [""]:
+        yield AssetUpdate(name, uri, extras.get(key, {}), partition_key=key, **about)
 
 
 def _is_of(event: OutletEvent, name: str, uri: str) -> bool:
@@ -81,14 +87,10 @@ def _is_of(event: OutletEvent, name: str, uri: str) -> bool:
 
 
 def _updates_of_aliases(told: Iterable[OutletEvent]) -> Iterator[AssetUpdate]:
-    by_event: list[tuple[OutletEvent, list[str]]] = []
+    by_event: dict[tuple[str, str, bytes], tuple[OutletEvent, dict[str, None]]] = {}
     for event in told:
-        for other, aliases in by_event:
-            if (other.name, other.uri, other.extra) == (event.name, event.uri, event.extra):
-                if event.alias not in aliases:
-                    aliases.append(event.alias)
-                break
-        else:
-            by_event.append((event, [event.alias]))
-    for event, aliases in by_event:
+        key = (event.name, event.uri, msgspec.json.encode(event.extra, order="deterministic"))
+        _, aliases = by_event.setdefault(key, (event, {}))
+        aliases.setdefault(event.alias)
+    for event, aliases in by_event.values():
         yield AssetUpdate(event.name, event.uri, event.extra, tuple(aliases), event.group, event.asset_extra)

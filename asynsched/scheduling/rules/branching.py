@@ -1,28 +1,32 @@
-"""The tasks that a branch or a short circuit skips.
+"""The tasks that a branch, a short circuit or another task with SkipMixin skips.
 
 Source: Apache Airflow's SkipMixin. A branch skips each direct downstream that it does not follow, unless a followed
 task leads to it. A short circuit skips everything downstream, or, when it respects trigger rules, the direct
-downstream; it never skips teardowns.
+downstream; it never skips teardowns. `SkipMixin.skip` skips the tasks that it is given, anywhere in the run.
 """
 
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
-from asynsched.protocol.messages import BranchDecision, ShortCircuitDecision
+from asynsched.protocol.messages import BranchDecision, Decision, SkipDecision
 from asynsched.scheduling.rules.verdict import MET, Verdict
 from asynsched.states import TaskInstanceState
 
 
 @dataclass(frozen=True, slots=True)
 class Skips:
-    """The tasks that a decision skips, and why."""
+    """The tasks that a decision skips, and why.
+
+    `are_named`: The decision names them itself: they are skipped whatever their past, as nothing skips them later.
+    """
 
     task_ids: frozenset[str]
     reason: str
+    are_named: bool = False
 
 
 def skips_of(
-    decision: BranchDecision | ShortCircuitDecision,
+    decision: Decision,
     task_id: str,
     downstream: Mapping[str, Collection[str]],
     teardowns: Collection[str],
@@ -36,16 +40,19 @@ def skips_of(
         chosen = ", ".join(decision.follow) or "nothing"
         skipped = direct - set(followed) - descendants(followed, downstream)
         return Skips(skipped, f"the branch {task_id} chose {chosen}")
+    if isinstance(decision, SkipDecision):
+        named = frozenset(decision.task_ids) & downstream.keys() - {task_id}
+        return Skips(named, f"the task {task_id} skipped it", are_named=True)
     below = descendants([task_id], downstream) if decision.ignore_downstream_trigger_rules else direct
     return Skips(frozenset(below) - frozenset(teardowns), f"the short circuit {task_id} was false")
 
 
 def not_previously_skipped(task_id: str, skipped_by: Mapping[str, Collection[str]]) -> Verdict:
-    """Settle a task as skipped if a finished direct upstream decided so; `skipped_by` has each upstream's decision."""
+    """Skip a task if a finished direct upstream decided so; `skipped_by` has each upstream's decision."""
     for upstream_id, skipped in skipped_by.items():
         if task_id in skipped:
             reason = f"{upstream_id} decided to skip it, and has not run again since"
-            return Verdict(met=False, reason=reason, settle_as=TaskInstanceState.SKIPPED)
+            return Verdict(met=False, reason=reason, ends_as=TaskInstanceState.SKIPPED)
     return MET
 
 

@@ -64,4 +64,4 @@ def within_task_dates(task: SerializedTask, logical_date: datetime | None, run_t
         reason = f"its start_date {task.start_date.isoformat()} is after the run's logical date"
     elif task.end_date is not None and logical_date > task.end_date:
         reason = f"its end_date {task.end_date.isoformat()} is before the run's logical date"
-    return Verdict(met=False, reason=reason, settle_as=TaskInstanceState.REMOVED) if reason else MET
+    return Verdict(met=False, reason=reason, ends_as=TaskInstanceState.REMOVED) if reason else MET

@@ -1,6 +1,6 @@
 """Trigger rules: may a task run, given how its upstream tasks ended?
 
-Source: Apache Airflow's `TriggerRuleDep`. The upstreams that have finished can settle a task before the others end:
+Source: Apache Airflow's `TriggerRuleDep`. The upstreams that have finished can decide a task before the others end:
 with `all_success`, a skipped upstream skips the task while another upstream still runs.
 """
 
@@ -19,8 +19,8 @@ class UpstreamCounts:
 
     Attributes:
         total: All of them; `n_setups`, `success_setup` and `skipped_setup` count the setups among them.
-        has_news: Since its reader set it to False, a count has changed that could change a verdict. Rules depend on
-            which states occur and on whether all have ended, so one more success among many changes nothing.
+        has_news: Whether a count that could change a verdict has changed since the reader set this to False. Rules
+            depend on which states occur and on whether all have ended, so one more success among many changes nothing.
     """
 
     total: int = 0
@@ -78,7 +78,7 @@ _COUNTED = tuple(found.name for found in fields(UpstreamCounts) if found.name !=
 
 
 def evaluate(rule: str, upstream: UpstreamCounts, *, map_index: int = -1) -> Verdict:
-    """Decide by a task's trigger rule whether it runs, waits, or is settled.
+    """Decide by a task's trigger rule whether it runs, waits, or ends.
 
     Args:
         rule: Airflow's name of the trigger rule.
@@ -90,29 +90,29 @@ def evaluate(rule: str, upstream: UpstreamCounts, *, map_index: int = -1) -> Ver
     if not upstream.total:
         return MET
     chosen = _RULES[rule]
-    settled = chosen.settle(upstream)
-    if settled is None and rule == "all_success":
-        settled = _removed(upstream, map_index)
+    ends_as = chosen.end_state(upstream)
+    if ends_as is None and rule == "all_success":
+        ends_as = _removed(upstream, map_index)
     missing = chosen.missing(upstream)
-    if settled is None and missing <= 0:
+    if ends_as is None and missing <= 0:
         return MET
     return Verdict(
         met=missing <= 0,
         reason=lambda: f"trigger rule {rule} needs {chosen.needs}; {upstream.describe()}",
-        settle_as=settled,
+        ends_as=ends_as,
     )
 
 
 def evaluate_setups(setups: UpstreamCounts, *, map_index: int = -1) -> Verdict:
     """Decide by the setups that a task needs although they are not its direct upstreams.
 
-    All must succeed, regardless of the task's own rule; a failed or skipped one settles the task without waiting.
+    All must succeed, regardless of the task's own rule; a failed or skipped one ends the task without waiting.
     """
-    settled = _all_success(setups) or _removed(setups, map_index)
+    ends_as = _all_success(setups) or _removed(setups, map_index)
     missing = setups.total - setups.success - (setups.removed if map_index >= 0 else 0)
-    if settled is None and missing <= 0:
+    if ends_as is None and missing <= 0:
         return MET
-    return Verdict(met=missing <= 0, reason=lambda: f"its setups must succeed; {setups.describe()}", settle_as=settled)
+    return Verdict(met=missing <= 0, reason=lambda: f"its setups must succeed; {setups.describe()}", ends_as=ends_as)
 
 
 def _removed(upstream: UpstreamCounts, map_index: int) -> TaskInstanceState | None:
@@ -124,13 +124,13 @@ def mapped_upstream(states: Collection[TaskInstanceState | None]) -> Verdict:
     finished = FINISHED_TASK_STATES.intersection(states)
     if not finished or finished == {TaskInstanceState.SUCCESS}:
         return MET
-    settled = None
+    ends_as = None
     if finished & FAILED_TASK_STATES:
-        settled = UPSTREAM_FAILED
+        ends_as = UPSTREAM_FAILED
     elif SKIPPED in finished:
-        settled = SKIPPED
+        ends_as = SKIPPED
     names = ", ".join(sorted(finished))
-    return Verdict(met=False, reason=f"the tasks it is mapped over did not all succeed: {names}", settle_as=settled)
+    return Verdict(met=False, reason=f"the tasks it is mapped over did not all succeed: {names}", ends_as=ends_as)
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,12 +140,12 @@ class _Rule:
     Attributes:
         needs: The requirement in words.
         missing: Counts the ends that the task still needs to run.
-        settle: Returns the state of a task that can no longer run, None while it can.
+        end_state: Returns the state of a task that can no longer run, None while it can.
     """
 
     needs: str
     missing: Callable[[UpstreamCounts], int]
-    settle: Callable[[UpstreamCounts], TaskInstanceState | None]
+    end_state: Callable[[UpstreamCounts], TaskInstanceState | None]
 
 
 def _all_success(up: UpstreamCounts) -> TaskInstanceState | None:
@@ -174,6 +174,10 @@ def _all_done_setup_success(up: UpstreamCounts) -> TaskInstanceState | None:
     return None if up.success_setup else UPSTREAM_FAILED
 
 
+# A new rule has to meet two conditions:
+# - It depends only on which states occur among the upstreams and on whether all have ended, not on other numbers
+#   (`UpstreamCounts.has_news`). A rule "two succeed" would hang: after the second success nobody asks it again.
+# - It ends all instances of a mapped task alike, unless they depend on instances of their own (`ActiveRun.take`).
 _RULES: dict[str, _Rule] = {
     "all_success": _Rule("every upstream to succeed", lambda up: up.total - up.success - up.removed, _all_success),
     "all_failed": _Rule(

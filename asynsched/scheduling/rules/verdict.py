@@ -12,22 +12,22 @@ class Verdict:
         met: The rule has no objection.
         reason: Why, for a person; never empty when not met. A function composes it on demand, because most
             reasons why a task waits are never read.
-        settle_as: The task will not run, and is put into this state at once.
+        ends_as: The task will not run, and is put into this state at once.
         release: The event that would change the verdict, for a person, unless the reason says so.
     """
 
-    __slots__ = ("_reason", "met", "release", "settle_as")
+    __slots__ = ("_reason", "ends_as", "met", "release")
 
     def __init__(
         self,
         met: bool,
         *,
         reason: str | Callable[[], str] = "",
-        settle_as: TaskInstanceState | None = None,
+        ends_as: TaskInstanceState | None = None,
         release: str = "",
     ) -> None:
         self.met = met
-        self.settle_as = settle_as
+        self.ends_as = ends_as
         self.release = release
         self._reason = reason
 

@@ -76,7 +76,7 @@ def register(conn: Connection, /, *, takeover_seconds: float, **values: Any) -> 
 
     Returns:
         Its lease epoch, and how long others leave its runs alone. That is `takeover_seconds`, or longer if the row of
-        its home's last scheduler says so: the home's keeper goes by that until it is greeted.
+        its home's last scheduler says so: the home's keeper relies on that until a scheduler greets it.
     """
     seconds = max(takeover_seconds, takeover_of_home(conn, values["hostname"], values["home"]))
     epoch = register_scheduler(conn, takeover_seconds=seconds, **values)
@@ -91,11 +91,11 @@ def unregister(conn: Connection, scheduler_id: str, now: datetime) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class Claim:
+class HeldLease:
     """The parts that hold a lease.
 
     Attributes:
-        scheduler_id: Whose lease.
+        scheduler_id: The scheduler that holds the lease.
         thread: Renews the lease; None where `beat` renews it on the event loop.
         beat: Tells the thread that the event loop is alive, or renews the lease itself.
         peers: Watches the other schedulers; None where there can be none.
@@ -111,8 +111,8 @@ class Claim:
         return (self.beat,) if self.peers is None else (self.beat, self.peers)
 
     @asynccontextmanager
-    async def held(self) -> AsyncIterator[None]:
-        """Let the thread, if there is one, renew the lease during the block."""
+    async def thread_running(self) -> AsyncIterator[None]:
+        """Run the thread that renews the lease, if there is one, during the block."""
         if self.thread is None:
             yield
             return
@@ -146,7 +146,7 @@ def _log_failure(renewing: asyncio.Task[None]) -> None:
         log.error("lease.not_renewed", exc_info=error)
 
 
-def make_claim(
+def make_held_lease(
     lease: Lease,
     *,
     database: Database,
@@ -156,13 +156,13 @@ def make_claim(
     tell_executor: Callable[[float], None],
     availability: Availability,
     on_lost: Callable[[], None],
-) -> Claim:
-    """Return the parts that hold a lease, not yet started. The executor hears of the lease first, before it starts.
+) -> HeldLease:
+    """Return the parts that hold a lease, not yet started. Pass the lease to the executor before the executor starts.
 
     Args:
-        database: Where the other schedulers are looked for; renewed through where there is no URL.
+        database: Has the other schedulers' rows. Without a URL, the lease is renewed through it.
         database_url: For the thread's own connection; None where a program has passed an open database.
-        channels: Take the news of other schedulers.
+        channels: Receive the messages about other schedulers.
         tell_executor: The executor's `renew_lease`.
         on_lost: Called once, on the event loop, when another scheduler may take the runs.
     """
@@ -185,4 +185,4 @@ def make_claim(
     if database.is_shared:
         on_change = (lambda: None) if thread is None else thread.renew_soon
         peers = PeerWatch(lease, channels=channels, database=database, clock=clock, on_change=on_change)
-    return Claim(lease.scheduler_id, thread, beat, peers)
+    return HeldLease(lease.scheduler_id, thread, beat, peers)
