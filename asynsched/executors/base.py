@@ -4,14 +4,18 @@ To write one, subclass Executor in a package of your own, and name it as `--exec
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from asynsched.clock import Clock
 from asynsched.protocol.messages import Ended, Launch, Reply, Request, Started
 from asynsched.settings import Settings
+
+if TYPE_CHECKING:
+    from asynsched.store.database import Database  # a worker, which has none, does not load it
 
 TryEvent = Started | Ended
 
@@ -28,6 +32,9 @@ class ExecutorContext:
     then calls `acknowledge`. `answer` serves a Request of a try (XCom, variables, connections). If the scheduler
     `shares_database`, others take over its runs once it is gone: no try of it may go on then. `fail` ends the scheduler
     with an error of the executor's own work, outside of any call; it never blocks.
+
+    `name` is how tasks call the executor, where there are several. `database` is the scheduler's, for an executor that
+    keeps its tries there.
     """
 
     home: Path
@@ -38,6 +45,8 @@ class ExecutorContext:
     answer: Callable[[Request], Awaitable[Reply]]
     shares_database: bool = False
     fail: Callable[[Exception], None] = _raise
+    name: str = ""
+    database: "Database | None" = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +61,10 @@ class Held:
     def known(self) -> frozenset[str]:
         return self.starting | self.running | self.ended
 
+    def joined(self, other: "Held") -> "Held":
+        """Return the tokens of both."""
+        return Held(self.starting | other.starting, self.running | other.running, self.ended | other.ended)
+
 
 class Executor(ABC):
     """Runs tries. Every method is called from one task; none may block the event loop.
@@ -65,6 +78,9 @@ class Executor(ABC):
     does not know a queued token then, the scheduler launches it again, unless the machine has restarted since the token
     was submitted: the executor may have forgotten that the try began.
     """
+
+    runs_tasks_only = False
+    """Whether another executor has to run callbacks and trigger hosts; `local` is added for them if there is none."""
 
     def __init__(self, context: ExecutorContext) -> None:
         self.context = context
@@ -108,6 +124,21 @@ class Executor(ABC):
         try may be left by then. Called before `start`, and then from the lease's own thread, also while the event loop
         is stalled; it must be quick.
         """
+
+    async def adopt(self, run_ids: Sequence[int]) -> Held:
+        """Take over the tries of runs that another scheduler has left, and return their tokens, as `start` does.
+
+        Only an executor whose tries outlive their scheduler has some. May be repeated. Raises StoreUnavailable.
+        """
+        return Held()
+
+    @property
+    def kept(self) -> Collection[str]:
+        """Tokens of tries that go on after `drain` and `close`: the next scheduler of their runs adopts them."""
+        return ()
+
+    def look(self) -> None:  # noqa: B027 - optional: most executors hear of their tries themselves
+        """Look for stored starts and ends of tries: workers have reported some. Never blocks."""
 
     def hurry(self) -> None:  # noqa: B027 - optional: not every executor gives tries time to end themselves
         """Kill tries at once from now on, without time to end themselves, because a user waits."""

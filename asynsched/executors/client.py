@@ -9,7 +9,7 @@ from datetime import datetime, timedelta
 
 import anyio
 
-from asynsched.channels import Channels, TaskReady, TriesStored, TryReported, TryUnwanted
+from asynsched.channels import Channels, TaskReady, TriesReported, TriesStored, TryReported, TryUnwanted
 from asynsched.clock import Clock
 from asynsched.executors.base import Executor, TryEvent
 from asynsched.executors.requests import RequestAnswerer
@@ -34,7 +34,7 @@ class ExecutorClient(Service):
     def __init__(self, *, channels: Channels, clock: Clock, answerer: RequestAnswerer) -> None:
         super().__init__(clock)
         self._channels = channels
-        self._answerer = answerer
+        self.answerer = answerer
         self.executor: Executor | None = None
         """Made with this service's `report`, `answer` and `fail`."""
         self.answer_host: Callable[[Request], Awaitable[Reply]] | None = None
@@ -67,7 +67,7 @@ class ExecutorClient(Service):
         ready = await self._find(request.token)
         if ready is None:
             return Reply(request.token, request.request_id, error="this try is not known to the scheduler")
-        return await self._answerer.answer(request, ready)
+        return await self.answerer.answer(request, ready)
 
     async def _find(self, token: str) -> TaskReady | None:
         """Return the launch of a try. A try of an earlier scheduler may ask before it is taken up.
@@ -110,6 +110,8 @@ class ExecutorClient(Service):
                     stored.extend(tokens)
                 case TryUnwanted():
                     unwanted.append(message)
+                case TriesReported():
+                    executor.look()
         if launches:
             self._next_launches.set()
             self._next_launches = anyio.Event()

@@ -18,6 +18,7 @@ import anyio.to_thread
 import structlog
 from msgspec import Struct
 
+from asynsched.airflow.installation import options_of_processes
 from asynsched.clock import new_token
 from asynsched.errors import ExecutorError, KeeperGone
 from asynsched.executors.base import Executor, ExecutorContext, Held, user_environment
@@ -63,10 +64,18 @@ def connect(home: Path) -> socket.socket | None:
     return connection
 
 
-def start_keeper(home: Path, settings: Settings, *, is_postgresql: bool = False) -> None:
+def start_keeper(
+    home: Path,
+    settings: Settings,
+    *,
+    is_postgresql: bool = False,
+    airflow_options: Mapping[str, str] | None = None,
+) -> None:
     """Start the keeper of this home, and return once it takes connections. Blocks: call it in a thread.
 
-    If the database is PostgreSQL, tries do not see its clients' variables.
+    Args:
+        is_postgresql: Whether tries do not see the variables of PostgreSQL's clients, because they are the scheduler's.
+        airflow_options: What `conf` of Airflow answers; None: what these settings say.
 
     Raises:
         KeeperGone: It was killed while it started.
@@ -77,13 +86,16 @@ def start_keeper(home: Path, settings: Settings, *, is_postgresql: bool = False)
     reading_end, writing_end = os.pipe()
     try:
         try:
-            environment = user_environment(os.environ, is_postgresql=is_postgresql) | {KEEPER_MARK: new_token()}
-            status = _spawn(home, settings, environment, writing_end)
+            shown = user_environment(os.environ, is_postgresql=is_postgresql)
+            environment = shown | settings.secrets.variables | {KEEPER_MARK: new_token()}
+            if airflow_options is None:
+                airflow_options = options_of_processes(settings.airflow_options, settings.airflow_cfg_path)
+            status = _spawn(home, settings, airflow_options, environment, writing_end)
         finally:
             os.close(writing_end)
         ready, _, _ = select.select([reading_end], [], [], START_SECONDS)
         if not ready:
-            raise ExecutorError(f"the keeper of {home} was not ready within {START_SECONDS:g} s; does an old one hang?")
+            raise ExecutorError(f"the keeper of {home} was not ready within {START_SECONDS:g} s; an old one may hang")
         told = os.read(reading_end, LONGEST_REASON)
     finally:
         os.close(reading_end)
@@ -95,7 +107,9 @@ def start_keeper(home: Path, settings: Settings, *, is_postgresql: bool = False)
     raise ExecutorError(f"the keeper could not be started: {reason} (more in {log})")
 
 
-def _spawn(home: Path, settings: Settings, environment: Mapping[str, str], ready: int) -> int:
+def _spawn(
+    home: Path, settings: Settings, airflow_options: Mapping[str, str], environment: Mapping[str, str], ready: int
+) -> int:
     """Start a process that starts the keeper, and return its exit status; below 0 for a signal."""
     # Nothing on the command line or in the environment names the database: user code sees both.
     command = [
@@ -103,7 +117,7 @@ def _spawn(home: Path, settings: Settings, environment: Mapping[str, str], ready
         "--lease-seconds", str(settings.lease.duration), "--lease-grace", str(settings.lease.grace),
         "--kill-time", str(settings.lease.kill_time), "--import-timeout", str(settings.parse.import_timeout),
         "--log-bytes", str(settings.log.task_bytes), "--default-timezone", settings.default_timezone,
-        "--airflow", settings.airflow, "--airflow-options", json.dumps(settings.airflow_options),
+        "--airflow", settings.airflow, "--airflow-options", json.dumps(dict(airflow_options)),
     ]  # fmt: skip
     log = os.open(home / LOGS / KEEPER_LOG, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
@@ -261,10 +275,14 @@ class LocalExecutor(Executor):
 
     A keeper that dies is replaced: its tries are reported as lost, and tries that it had not begun are launched again,
     which is safe because a token starts once. Kills are sent again after a connection broke.
+
+    Args:
+        airflow_options: What `conf` of Airflow answers; None: what the settings say.
     """
 
-    def __init__(self, context: ExecutorContext) -> None:
+    def __init__(self, context: ExecutorContext, airflow_options: Mapping[str, str] | None = None) -> None:
         super().__init__(context)
+        self._airflow_options = airflow_options
         self._kill_time = context.settings.lease.kill_time
         self._connection: KeeperConnection | None = None
         self._keeper_line = KeeperLine(partial(connect, context.home), context.scheduler_id)
@@ -396,7 +414,10 @@ class LocalExecutor(Executor):
         found = await anyio.to_thread.run_sync(connect, home)
         if found is None:
             # The start goes on when we are cancelled; `close` ends that keeper.
-            start = partial(start_keeper, home, self.context.settings, is_postgresql=self.context.shares_database)
+            start = partial(
+                start_keeper, home, self.context.settings, is_postgresql=self.context.shares_database,
+                airflow_options=self._airflow_options,
+            )  # fmt: skip
             self._keeper_start = asyncio.ensure_future(asyncio.to_thread(start))
             await asyncio.shield(self._keeper_start)
             found = await anyio.to_thread.run_sync(connect, home)
@@ -405,7 +426,7 @@ class LocalExecutor(Executor):
         inventory = await self._greet(found)
         self._connected_at = self.context.clock.monotonic()
         self._keeper_start = None
-        self._settle(inventory)
+        self._send_again(inventory)
         return inventory
 
     async def _greet(self, connection: socket.socket) -> Inventory:
@@ -423,7 +444,7 @@ class LocalExecutor(Executor):
         for token in inventory.starting:
             self._launched.setdefault(token, None)
 
-    def _settle(self, inventory: Inventory) -> None:
+    def _send_again(self, inventory: Inventory) -> None:
         held = {*inventory.starting, *(started.token for started in inventory.running)}
         self._never_sent.clear()
         unsent, self._unsent = self._unsent, []
@@ -437,7 +458,7 @@ class LocalExecutor(Executor):
         """Start a try; one whose conf or event is too large or nested too deeply fails, and harms no other.
 
         Without a connection, nothing is queued: by the next connection the try may have ended and been forgotten, and
-        would start again. `_settle` sends the launches that have not ended then.
+        would start again. `_send_again` sends the launches that have not ended then.
         """
         if self._connection is None or not self._connection.is_open:
             return

@@ -2,9 +2,10 @@
 
 import asyncio
 import importlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime
-from functools import partial
+from functools import partial, reduce
 
 from asynsched.errors import SettingsError
 from asynsched.executors.base import Executor, ExecutorContext, Held
@@ -15,25 +16,30 @@ BUILT_IN = {
     "sequential": "asynsched.executors.local:SequentialExecutor",
 }
 """All of them use the home's keeper: a scheduler has one of them at most."""
+ENGINES = {"celery": "asynsched.executors.engines.celery:CeleryExecutor"}
+"""Executors of tries on other machines."""
+NAMES = BUILT_IN | ENGINES
 
 
 def executor_factory(names: str) -> Callable[[ExecutorContext], Executor]:
     """Return a function that makes the executor, or the executors, that a setting names.
 
     Args:
-        names: `local`, `sequential`, or `package.module:Class`; or several, separated by commas, the default first.
-            `name=package.module:Class` gives an executor the name that tasks call it by.
+        names: `local`, `sequential`, `celery`, or `package.module:Class`; or several, separated by commas, the default
+            first. `name=package.module:Class` gives an executor the name that tasks call it by.
 
     Raises:
         SettingsError: There is no such executor, it is not an Executor, or two of them cannot be combined.
     """
-    factories: dict[str, Callable[[ExecutorContext], Executor]] = {}
+    factories: dict[str, type[Executor]] = {}
     for item in (item.strip() for item in names.split(",")):
         alias, _, path = item.rpartition("=")
         name = alias or path
         if name in factories:
             raise SettingsError(f"executor: {name!r} is named twice; give one of them another name: name={path}")
         factories[name] = _executor_class(path)
+    if all(factory.runs_tasks_only for factory in factories.values()):
+        factories["local"] = _executor_class("local")
     if len(factories) == 1:
         return next(iter(factories.values()))
     if factories.keys() >= BUILT_IN.keys():
@@ -42,12 +48,10 @@ def executor_factory(names: str) -> Callable[[ExecutorContext], Executor]:
 
 
 def _executor_class(name: str) -> type[Executor]:
-    path = BUILT_IN.get(name, name)
+    path = NAMES.get(name, name)
     module_name, _, class_name = path.partition(":")
     if not class_name:
-        raise SettingsError(
-            f"executor: {name!r} is neither {' nor '.join(map(repr, BUILT_IN))} nor package.module:Class"
-        )
+        raise SettingsError(f"executor: {name!r} is neither {' nor '.join(map(repr, NAMES))} nor package.module:Class")
     try:
         found = getattr(importlib.import_module(module_name), class_name)
     except (ImportError, AttributeError) as exc:
@@ -60,16 +64,17 @@ def _executor_class(name: str) -> type[Executor]:
 class SeveralExecutors(Executor):
     """Passes each launch on to the executor that its task names.
 
-    `factories` make them, by the name that tasks give (`executor=`). The first also runs callbacks, trigger hosts, and
-    tasks that name no executor.
+    `factories` make them, by the name that tasks give (`executor=`). The first also runs tasks that name no executor,
+    and the first that can, callbacks and trigger hosts.
     """
 
     def __init__(
         self, context: ExecutorContext, factories: Mapping[str, Callable[[ExecutorContext], Executor]]
     ) -> None:
         super().__init__(context)
-        self._executors = {name: make(context) for name, make in factories.items()}
+        self._executors = {name: make(replace(context, name=name)) for name, make in factories.items()}
         self._first = next(iter(self._executors))
+        self._of_others = next(name for name, one in self._executors.items() if not one.runs_tasks_only)
         self._of_token: dict[str, str] = {}
 
     @property
@@ -81,20 +86,23 @@ class SeveralExecutors(Executor):
         return {name: executor.parallelism for name, executor in self._executors.items()}
 
     async def start(self, lease_epoch: int) -> Held:
-        held = [(name, await executor.start(lease_epoch)) for name, executor in self._executors.items()]
-        for name, found in held:
+        return self._found({name: await executor.start(lease_epoch) for name, executor in self._executors.items()})
+
+    async def adopt(self, run_ids: Sequence[int]) -> Held:
+        return self._found({name: await executor.adopt(run_ids) for name, executor in self._executors.items()})
+
+    def _found(self, of_each: Mapping[str, Held]) -> Held:
+        for name, found in of_each.items():
             self._of_token.update(dict.fromkeys(found.known, name))
-        return Held(
-            starting=frozenset().union(*(found.starting for _, found in held)),
-            running=frozenset().union(*(found.running for _, found in held)),
-            ended=frozenset().union(*(found.ended for _, found in held)),
-        )
+        return reduce(Held.joined, of_each.values())
 
     async def launch(self, launches: Sequence[Launch]) -> None:
         by_name: dict[str, list[Launch]] = {}
         for launch in launches:
             # A launch that is repeated after a restart goes to the same executor.
-            name = self._of_token.setdefault(launch.token, launch.executor or self._first)
+            is_task = not launch.callback and launch.trigger_host is None
+            first = self._first if is_task else self._of_others
+            name = self._of_token.setdefault(launch.token, launch.executor or first)
             by_name.setdefault(name, []).append(launch)
         for name, found in by_name.items():
             if name in self._executors:
@@ -119,6 +127,14 @@ class SeveralExecutors(Executor):
     def renew_lease(self, valid_until: float) -> None:
         for executor in self._executors.values():
             executor.renew_lease(valid_until)
+
+    @property
+    def kept(self) -> Collection[str]:
+        return frozenset(token for executor in self._executors.values() for token in executor.kept)
+
+    def look(self) -> None:
+        for executor in self._executors.values():
+            executor.look()
 
     def hurry(self) -> None:
         for executor in self._executors.values():

@@ -9,19 +9,22 @@ import msgspec
 from msgspec import Struct
 from sqlalchemy import Connection
 
-from asynsched.channels import TaskReady
+from asynsched.bell import Hint, encode_hints
+from asynsched.channels import NameChanged, TaskReady
 from asynsched.clock import Clock
 from asynsched.errors import NotFound, StoreError
 from asynsched.executors.tokens import is_callback_token
 from asynsched.protocol.messages import Reply, Request
 from asynsched.serialization.schema import SerializedDag
 from asynsched.service import until_available
-from asynsched.store.assets import EventFilter, EventsLeft, find_asset, some_events
+from asynsched.store.assets import EventFilter, EventsLeft, assets_of_alias, find_asset, some_events
 from asynsched.store.dags.dags import get_source, latest_version
 from asynsched.store.database import Database
 from asynsched.store.runs.dag_runs import get_run, previous_run
+from asynsched.store.runs.hitl import Question, fields_of_question, get_question, put_answer, put_question
+from asynsched.store.runs.requests import add_request
 from asynsched.store.runs.states_elsewhere import (
-    Place,
+    InstancePosition,
     RunFilter,
     TaskFilter,
     count_runs,
@@ -32,16 +35,33 @@ from asynsched.store.runs.states_elsewhere import (
 from asynsched.store.runs.xcoms import (
     MappedXComs,
     count_mapped_xcoms,
+    delete_xcom,
     mapped_xcoms,
     newest_run_with_xcom,
     put_xcom,
     put_xcom_of_try,
     some_xcoms,
 )
-from asynsched.store.schema import DagRunRow, XComRow
+from asynsched.store.schedulers import notify
+from asynsched.store.schema import AssetStateRow, DagRunRow, TaskStateRow, XComRow
 from asynsched.store.secrets import delete_variable, get_connection, get_variable, set_variable
+from asynsched.store.state_stores import (
+    Scope,
+    check_try,
+    delete_asset_state,
+    delete_task_state,
+    expiry,
+    get_asset_state,
+    get_task_state,
+    put_asset_state,
+    put_task_state,
+)
 
-WRITES = frozenset({"xcom_push", "variable_set", "variable_delete"})
+_CHANGE_VARIABLES = frozenset({"variable_set", "variable_delete"})
+WRITES = _CHANGE_VARIABLES | frozenset({
+    "asset_state_clear", "asset_state_delete", "asset_state_set", "hitl_answer", "hitl_ask", "task_state_clear",
+    "task_state_delete", "task_state_set", "xcom_delete", "xcom_push",
+})  # fmt: skip
 MAX_MAP_INDEX = 2**31 - 1
 MOST_NAMES = 10_000
 """Most names in one request; each is a parameter of a statement."""
@@ -69,17 +89,26 @@ class _EventsWanted(Struct):
 
 
 class _StatesWanted(TaskFilter, frozen=True):
-    place: Place | None = None
+    place: InstancePosition | None = None
 
 
 class RequestAnswerer:
     """Answers requests of tries from the database. While the database is away, a try waits.
 
-    `others` answer the operations that need more than the database, by name.
+    Args:
+        others: Answer the operations that need more than the database, by name.
+        name_changed: Told of each variable that a task has set or deleted.
     """
 
-    def __init__(self, database: Database, clock: Clock, others: Mapping[str, Answer] = MappingProxyType({})) -> None:
+    def __init__(
+        self,
+        database: Database,
+        clock: Clock,
+        others: Mapping[str, Answer] = MappingProxyType({}),
+        name_changed: Callable[[NameChanged], Awaitable[None]] | None = None,
+    ) -> None:
         self._database = database
+        self._name_changed = name_changed
         self._clock = clock
         self._others = others
 
@@ -98,6 +127,8 @@ class RequestAnswerer:
         run = self._database.write if request.operation in WRITES else self._database.read
         try:
             value = await until_available(self._clock, run, operation, ready, request.arguments, self._clock)
+            if request.operation in _CHANGE_VARIABLES and self._name_changed is not None:
+                await self._name_changed(NameChanged("variable", request.arguments["key"]))
             return Reply(request.token, request.request_id, value=value)
         except NotFound as exc:
             return Reply(request.token, request.request_id, found=False, error=str(exc))
@@ -157,6 +188,100 @@ def _xcom_push(conn: Connection, ready: TaskReady, arguments: dict[str, Any], cl
     else:
         # A try that is being ended runs for a while longer: its values must not count as the next try's.
         put_xcom_of_try(conn, pushed, launch.token)
+
+
+def _variable_set(conn: Connection, _: TaskReady, given: dict[str, Any], __: Clock) -> None:
+    set_variable(conn, given["key"], given["value"], given.get("description") or "")
+    _notify_of_variable(conn, given["key"])
+
+
+def _variable_delete(conn: Connection, _: TaskReady, given: dict[str, Any], __: Clock) -> None:
+    delete_variable(conn, given["key"])
+    _notify_of_variable(conn, given["key"])
+
+
+def _notify_of_variable(conn: Connection, key: str) -> None:
+    """Tell the other schedulers, which may have parsed files that read the variable."""
+    notify(conn, encode_hints([Hint("variable", name=key)]))
+
+
+def _xcom_delete(conn: Connection, ready: TaskReady, arguments: dict[str, Any], _: Clock) -> None:
+    _check_try(conn, ready)
+    launch = ready.launch
+    delete_xcom(conn, ready.dag_run_id, launch.task_id, launch.map_index, arguments["key"])
+
+
+def _scope(ready: TaskReady) -> Scope:
+    return ready.dag_run_id, ready.launch.task_id, ready.launch.map_index
+
+
+def _check_try(conn: Connection, ready: TaskReady) -> None:
+    # Callbacks have no try; a try that is being ended runs for a while longer.
+    if not is_callback_token(ready.launch.token):
+        check_try(conn, _scope(ready), ready.launch.token)
+
+
+def _task_state_get(conn: Connection, ready: TaskReady, arguments: dict[str, Any], clock: Clock) -> msgspec.Raw:
+    found = get_task_state(conn, _scope(ready), arguments["key"], now=clock.now())
+    return msgspec.Raw(_found(found, "state", arguments["key"]))
+
+
+def _task_state_set(conn: Connection, ready: TaskReady, arguments: dict[str, Any], clock: Clock) -> None:
+    _check_try(conn, ready)
+    seconds, value = arguments.get("seconds"), msgspec.json.encode(arguments["value"])
+    expires_at = None if seconds is None else expiry(clock.now(), seconds)
+    put_task_state(conn, TaskStateRow(*_scope(ready), arguments["key"], value, clock.now(), expires_at))
+
+
+def _task_state_delete(conn: Connection, ready: TaskReady, arguments: dict[str, Any], _: Clock) -> None:
+    _check_try(conn, ready)
+    delete_task_state(conn, _scope(ready), arguments["key"])
+
+
+def _task_state_clear(conn: Connection, ready: TaskReady, _: dict[str, Any], __: Clock) -> None:
+    _check_try(conn, ready)
+    delete_task_state(conn, _scope(ready))
+
+
+def _asset_id(conn: Connection, arguments: dict[str, Any]) -> int:
+    name, uri = arguments["name"], arguments["uri"]
+    return _found(find_asset(conn, name=name, uri=uri), "asset", name or uri).id
+
+
+def _asset_state_get(conn: Connection, _: TaskReady, arguments: dict[str, Any], __: Clock) -> msgspec.Raw:
+    found = get_asset_state(conn, _asset_id(conn, arguments), arguments["key"])
+    return msgspec.Raw(_found(found, "state", arguments["key"]))
+
+
+def _asset_state_set(conn: Connection, ready: TaskReady, arguments: dict[str, Any], clock: Clock) -> None:
+    launch = ready.launch
+    put_asset_state(conn, AssetStateRow(
+        asset_id=_asset_id(conn, arguments), key=arguments["key"], value=msgspec.json.encode(arguments["value"]),
+        updated_at=clock.now(), dag_id=launch.run.dag_id or None, run_id=launch.run.run_id or None,
+        task_id=launch.task_id or None, map_index=launch.map_index,
+    ))  # fmt: skip
+
+
+def _hitl_ask(conn: Connection, ready: TaskReady, arguments: dict[str, Any], clock: Clock) -> None:
+    _check_try(conn, ready)
+    asked = msgspec.convert(arguments["question"], Question)
+    put_question(conn, _scope(ready), ready.launch.token, asked, clock.now())
+
+
+def _hitl_get(conn: Connection, ready: TaskReady, _: dict[str, Any], __: Clock) -> dict[str, Any]:
+    return fields_of_question(_found(get_question(conn, _scope(ready)), "question", ready.launch.task_id))
+
+
+def _hitl_answer(conn: Connection, ready: TaskReady, arguments: dict[str, Any], clock: Clock) -> dict[str, Any]:
+    """Answer in no person's name. As after a person's answer, the task resumes once it waits."""
+    _check_try(conn, ready)
+    asked = _found(get_question(conn, _scope(ready), lock=True), "question", ready.launch.task_id)
+    if asked.responded_at is not None:
+        raise StoreError("it has an answer already")
+    answer = {"chosen_options": arguments["chosen_options"], "params_input": arguments["params_input"]}
+    request = put_answer(conn, asked, **answer, user=None, now=clock.now())
+    add_request(conn, ready.dag_run_id, request, actor="the task", now=clock.now())
+    return _hitl_get(conn, ready, {}, clock)
 
 
 def _xcom_values(conn: Connection, ready: TaskReady, arguments: dict[str, Any], _: Clock) -> list[msgspec.Raw]:
@@ -228,13 +353,12 @@ def _source_get(conn: Connection, ready: TaskReady, arguments: dict[str, Any], _
 _OPERATIONS: dict[str, Callable[[Connection, TaskReady, dict[str, Any], Clock], Any]] = {
     "xcom_pull": _xcom_pull,
     "xcom_push": _xcom_push,
+    "xcom_delete": _xcom_delete,
     "xcom_count": lambda conn, ready, given, _: count_mapped_xcoms(conn, _mapped(ready, given)),
     "xcom_values": _xcom_values,
     "variable_get": lambda conn, _, given, __: get_variable(conn, given["key"]).value,
-    "variable_set": lambda conn, _, given, __: set_variable(
-        conn, given["key"], given["value"], given.get("description") or ""
-    ),
-    "variable_delete": lambda conn, _, given, __: delete_variable(conn, given["key"]),
+    "variable_set": _variable_set,
+    "variable_delete": _variable_delete,
     "connection_get": lambda conn, _, given, __: msgspec.structs.asdict(get_connection(conn, given["conn_id"])),
     "task_states": _task_states,
     "task_count": lambda conn, _, given, __: count_task_instances(conn, msgspec.convert(given, TaskFilter)),
@@ -250,4 +374,18 @@ _OPERATIONS: dict[str, Callable[[Connection, TaskReady, dict[str, Any], Clock], 
         _found(find_asset(conn, name=given["name"]), "asset", given["name"])
     ),
     "source_get": _source_get,
+    "task_state_get": _task_state_get,
+    "task_state_set": _task_state_set,
+    "task_state_delete": _task_state_delete,
+    "task_state_clear": _task_state_clear,
+    "asset_state_get": _asset_state_get,
+    "asset_state_set": _asset_state_set,
+    "asset_state_delete": lambda conn, _, given, __: delete_asset_state(conn, _asset_id(conn, given), given["key"]),
+    "asset_state_clear": lambda conn, _, given, __: delete_asset_state(conn, _asset_id(conn, given)),
+    "hitl_ask": _hitl_ask,
+    "hitl_get": _hitl_get,
+    "hitl_answer": _hitl_answer,
+    "assets_of_alias": lambda conn, _, given, __: [
+        {"name": found.name, "uri": found.uri} for found in assets_of_alias(conn, given["name"])
+    ],
 }

@@ -49,7 +49,7 @@ def code_of_trigger(classpath: str, code: CodeVersion) -> CodeVersion:
     """Return the code that a host needs for a trigger: the sources of the DAG file's version, or no code at all."""
     if classpath.startswith(OWN_TRIGGERS):
         return CodeVersion("", "")
-    return CodeVersion("", code.dags_folder, code.sources)
+    return CodeVersion("", code.dags_folder, code.sources, installation=code.installation)
 
 
 def host_key(code: CodeVersion) -> str:
@@ -65,3 +65,16 @@ def new_host_token(key: str) -> str:
 def key_of_token(token: str) -> str | None:
     """Return the key of a host's token; None for any other token."""
     return token.removeprefix(_HOST_PREFIX)[:_KEY_LENGTH] if token.startswith(_HOST_PREFIX) else None
+
+
+_WATCHER_PREFIX = "watcher-"
+
+
+def watcher_id(row_id: int) -> str:
+    """Return the id of a watcher's trigger; others are tokens of tries."""
+    return f"{_WATCHER_PREFIX}{row_id}"
+
+
+def row_of_watcher(trigger_id: str) -> int | None:
+    """Return the row id of a watcher's trigger; None for the trigger of a task."""
+    return int(trigger_id.removeprefix(_WATCHER_PREFIX)) if trigger_id.startswith(_WATCHER_PREFIX) else None

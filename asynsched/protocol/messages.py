@@ -49,6 +49,8 @@ class CodeVersion(Struct, frozen=True, omit_defaults=True):
     """The DAG file first."""
     is_plain: bool = False
     """Whether its tasks seem to look at nothing but their arguments (`asynsched.protocol.plainness`)."""
+    installation: str = ""
+    """Digest of the plugins, policies and helper modules beside the DAG folder: a template has loaded these, too."""
 
 
 class RunContext(Struct, frozen=True, omit_defaults=True):
@@ -66,10 +68,12 @@ class RunContext(Struct, frozen=True, omit_defaults=True):
     conf: dict[str, Any] = {}
     state: str = "running"
     ended_at: datetime | None = None
+    partition_key: str | None = None
+    partition_date: datetime | None = None
 
 
 class RaisedException(Struct, frozen=True, omit_defaults=True):
-    """An exception of a try, as another process needs it to make one of the same class and words."""
+    """An exception of a try, from which another process can create one of the same class and text."""
 
     module: str
     qualname: str
@@ -104,6 +108,8 @@ class OutletEvent(Struct, frozen=True, omit_defaults=True):
     group: str = "asset"
     asset_extra: dict[str, Any] = {}
     """Describes the asset, should it be new."""
+    partition_key: str = ""
+    """Of the event; empty for that of the run."""
 
 
 def class_name(classpath: str) -> str:
@@ -111,14 +117,30 @@ def class_name(classpath: str) -> str:
     return classpath.rpartition(".")[2]
 
 
+class AwaitedInput(Struct, frozen=True, omit_defaults=True):
+    """A person's answer that a task waits for.
+
+    Attributes:
+        subject: The question, in one line.
+        defaults: The options that hold when the time is over; None: the task fails then.
+        params: The values that hold with the defaults, as they were written.
+    """
+
+    subject: str
+    defaults: tuple[str, ...] | None = None
+    params: dict[str, Any] = {}
+
+
 class Deferral(Struct, frozen=True, omit_defaults=True):
-    """The trigger that a task waits for, and the method with which it goes on."""
+    """The trigger, or the answer, that a task waits for, and the method with which it goes on."""
 
     classpath: str
     trigger_kwargs: dict[str, Any]
     method_name: str
     method_kwargs: dict[str, Any] = {}
     timeout: float | None = None
+    input: AwaitedInput | None = None
+    """Instead of a trigger: the answer that the task waits for."""
 
 
 class Resume(Struct, frozen=True, omit_defaults=True):
@@ -134,8 +156,12 @@ class TriggerHost(Struct, frozen=True):
     block_timeout: float
 
 
-class TriggerSpec(Struct, frozen=True):
-    """A trigger that a host is to run, and the task instance that waits for it. `id`: token of the try."""
+class TriggerSpec(Struct, frozen=True, omit_defaults=True):
+    """A trigger that a host is to run, and the task instance that waits for it. `id`: token of the try.
+
+    One that watches assets has a `watcher`, its name for people, and the name and URI of each asset, instead of a task
+    instance. It may fire many times.
+    """
 
     id: str
     classpath: str
@@ -145,17 +171,24 @@ class TriggerSpec(Struct, frozen=True):
     task_id: str
     map_index: int
     try_number: int
+    watcher: str = ""
+    assets: tuple[tuple[str, str], ...] = ()
 
 
 class TriggerOutcome(Struct, frozen=True, omit_defaults=True):
-    """How a trigger ended: it fired an event, it ended its task, it failed, or it took too long."""
+    """How a trigger ended: it fired an event, it ended its task, it failed, or it took too long.
+
+    That of a watcher's trigger also has an `event_id` that names this event or failure among others; the kind
+    `recovered` says that the trigger has run for a while since it failed.
+    """
 
     id: str
-    kind: Literal["event", "success", "failed", "skipped", "error", "timeout"]
+    kind: Literal["event", "success", "failed", "skipped", "error", "timeout", "recovered"]
     payload: Any = None
     xcoms: dict[str, Any] = {}
     detail: str = ""
     traceback: tuple[str, ...] = ()
+    event_id: str = ""
 
 
 class TriggerWork(Struct, frozen=True, omit_defaults=True):
@@ -232,6 +265,11 @@ class Launch(Struct, frozen=True, tag="launch", omit_defaults=True):
     trigger_host: TriggerHost | None = None
     executor: str | None = None
     """The executor that the task names, where there are several."""
+    queue: str = "default"
+    """Of the task, as `pool`, `priority_weight` and `executor_config`: an executor may act by them."""
+    pool: str = "default_pool"
+    priority_weight: int = 1
+    executor_config: dict[str, Any] = {}
     caused_by: CausingTry | None = None
     """Of a task's callback: the try that it is about."""
 
@@ -296,6 +334,16 @@ class ShortCircuitDecision(Struct, frozen=True, tag="short_circuit"):
     ignore_downstream_trigger_rules: bool = True
 
 
+class SkipDecision(Struct, frozen=True, tag="skip"):
+    """A task skipped these tasks, which may be anywhere in its run."""
+
+    task_ids: tuple[str, ...]
+
+
+Decision = BranchDecision | ShortCircuitDecision | SkipDecision
+"""A task's decisions about other tasks of its run."""
+
+
 class Ended(Struct, frozen=True, tag="ended", omit_defaults=True):
     """A try ended. `started_at` and `ended_at` are stamped in the try where it lived to do so."""
 
@@ -310,11 +358,13 @@ class Ended(Struct, frozen=True, tag="ended", omit_defaults=True):
     cause: FailureCause = "task"
     return_value: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
     """JSON of the value returned, for XCom `return_value`; absent: None was returned, or nothing is pushed."""
-    decision: BranchDecision | ShortCircuitDecision | None = None
+    decision: Decision | None = None
     reschedule_at: Instant | None = None
     deferral: Deferral | None = None
     """Of a task that is deferred."""
     rendered_map_index: str | None = None
+    rendered_fields: str | None = None
+    """JSON of the template fields, if a template was rendered in them."""
     result_length: int | None = None
     """The number of values that `expand` over the result would give, -1 if it is not a list or dict."""
     retry_delay: float | None = None

@@ -2,7 +2,10 @@
 
 A process is given limits, an environment and jobs. Messages are lines of JSON on their own pipe:
 
-    confined ─▶ (sourced)* ─▶ imported ─▶ (sourced)* ─▶ found
+    confined ─▶ (sourced | asked)* ─▶ imported ─▶ (sourced | asked)* ─▶ found
+
+A guardian passes the questions for variables and connections on to the scheduler, one after the other, and the answers
+back to the process, on another pipe.
 
 The writer shares its process with user code, so a reader believes nothing: every line is decoded against these structs,
 and any other line is kept as text, such as Python's own crash report.
@@ -11,9 +14,10 @@ and any other line is kept as text, such as Python's own crash report.
 import hashlib
 import os
 import site
+from collections import deque
 from collections.abc import Mapping
 from pathlib import PurePosixPath
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
 from msgspec import Meta, Struct
@@ -24,6 +28,16 @@ from asynsched.serialization.schema import AirflowKind, FileError, ParsedDag, Pa
 Seconds = Annotated[float, Meta(gt=0)]
 Count = Annotated[int, Meta(ge=1)]
 
+QUESTION = b"?"
+"""Begins a line with an Asked or an Answered, between a guardian and the scheduler."""
+MOST_QUESTIONS = 1_000
+"""Variables and connections that a parse may ask for."""
+MOST_NAME = 250
+"""Characters of the name of a variable or a connection."""
+LONGEST_WARNING = 1_000
+"""Characters of a warning; a longer one is cut."""
+MOST_OPTIONS = 1_000
+"""Options of Airflow's configuration that a parse may name as read."""
 STALE = b"stale\n"
 """A guardian's answer when packages were installed since its server started: ask another server."""
 PACKAGE_VARIABLES = ("PYTHONHOME", "PYTHONNOUSERSITE", "PYTHONPATH", "PYTHONPLATLIBDIR", "PYTHONUSERBASE")
@@ -49,8 +63,10 @@ class ParseLimits(Struct, frozen=True):
     max_processes: Count = 64
     readable: tuple[str, ...] = ()
     """Absolute paths that may be read, beside the DAG folder, Python's own and the system's."""
+    writable: tuple[str, ...] = ()
+    """Absolute paths that may be read and written, beside the scratch folder."""
     hidden: tuple[str, ...] = ()
-    """Absolute paths that are never readable, even inside a readable one: the scheduler's home."""
+    """Absolute paths that are never readable or writable, even inside such a path: the scheduler's home."""
     environment: tuple[str, ...] = ("AIRFLOW_VAR_*",)
     """Environment variables that are kept, beside `ALWAYS_KEPT`; `PREFIX_*` names many."""
     default_timezone: str = "UTC"
@@ -129,6 +145,31 @@ class Sourced(Struct, frozen=True, tag="sourced"):
     source: SourceFile
 
 
+class Asked(Struct, frozen=True, tag="asked"):
+    """The file asks for a variable or a connection, and waits. `number` counts its questions."""
+
+    kind: Literal["variable", "connection"]
+    name: Annotated[str, Meta(max_length=MOST_NAME)]
+    number: int
+
+
+class Answered(Struct, frozen=True, omit_defaults=True):
+    """The answer to the question of that number: the value of a variable, or the fields of a connection.
+
+    `is_found` is false if there is none of that name; `error` says why there is no answer.
+    """
+
+    number: int
+    value: Any = None
+    is_found: bool = True
+    error: str = ""
+
+
+def answer_line(answer: Answered) -> bytes:
+    """Return an answer as a guardian and a parse read it."""
+    return QUESTION + msgspec.json.encode(answer) + b"\n"
+
+
 class Imported(Struct, frozen=True, tag="imported"):
     """The DAG file's import is over."""
 
@@ -140,9 +181,11 @@ class Found(Struct, frozen=True, tag="found"):
     errors: tuple[FileError, ...] = ()
     warnings: tuple[FileError, ...] = ()
     airflow: AirflowKind = ""
+    options: Annotated[tuple[Annotated[str, Meta(max_length=MOST_NAME)], ...], Meta(max_length=MOST_OPTIONS)] = ()
+    """The options of Airflow's configuration that it has read, as `section.key`."""
 
 
-Message = Confined | Refused | Sourced | Imported | Found
+Message = Confined | Refused | Sourced | Asked | Imported | Found
 
 
 class Channel:
@@ -162,7 +205,10 @@ class Channel:
 
 
 class Transcript:
-    """Everything that was read: the latest message of each kind, the sources, and the other lines."""
+    """Everything that was read: the latest message of each kind, the sources, and the other lines.
+
+    `questions` has the questions that were read and not taken.
+    """
 
     def __init__(self) -> None:
         self.confined: Confined | None = None
@@ -170,6 +216,7 @@ class Transcript:
         self.imported = False
         self.found: Found | None = None
         self.sources: dict[tuple[str, str], SourceFile] = {}
+        self.questions: deque[Asked] = deque()
         self.size = 0
         self._buffer = bytearray()
         self._text: list[str] = []
@@ -206,6 +253,8 @@ class Transcript:
                 self.imported = True
             case Found():
                 self.found = message
+            case Asked():
+                self.questions.append(message)
             case Sourced(source=source) if _is_honest(source):
                 self.sources[source.path, source.module] = source
 

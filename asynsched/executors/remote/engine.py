@@ -1,0 +1,85 @@
+"""The contract of an engine's adapter: an engine carries tickets to workers, and asynsched does everything else.
+
+An engine may deliver a ticket twice, late or never, and may say anything of its jobs: a try starts once, by its claim.
+So an adapter keeps no state that a restart must save, and needs no care for exactness.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
+
+from msgspec import Struct
+
+from asynsched.executors.base import ExecutorContext
+from asynsched.protocol.worker_messages import Ticket
+
+
+class Job(Struct, frozen=True):
+    """A ticket to submit, and what its task says of where it runs.
+
+    Attributes:
+        executor_config: The task's argument of that name, as JSON has it: it means what the engine says.
+    """
+
+    ticket: Ticket
+    queue: str
+    priority_weight: int
+    pool: str
+    executor_config: Mapping[str, Any]
+
+
+class Accepted(Struct, frozen=True):
+    """The engine has taken a job, and knows it by this id: at most 256 characters."""
+
+    engine_id: str
+
+
+class Rejected(Struct, frozen=True):
+    """The engine will never take this job, such as for a wrong executor_config: the try fails, without a retry."""
+
+    reason: str
+
+
+class Sight(Struct, frozen=True):
+    """How an engine sees a job whose try no worker has claimed.
+
+    Attributes:
+        state: `queued` or `running`; `gone`: the engine does not have it any more; `unknown`: it cannot say.
+        reason: For people, in one sentence, such as `no worker listens on the queue gpu`; empty: nothing to say.
+    """
+
+    state: Literal["queued", "running", "gone", "unknown"]
+    reason: str = ""
+
+
+class Engine(ABC):
+    """An adapter. Every method is called from one task of the event loop, one at a time, and may wait for the engine.
+
+    If a method raises an error, it is logged and called again a moment later.
+    """
+
+    def __init__(self, context: ExecutorContext) -> None:
+        self.context = context
+
+    @property
+    def parallelism(self) -> int:
+        """How many tries it may have at once; by default the setting `workers.slots`."""
+        return self.context.settings.workers.slots
+
+    async def start(self) -> None:  # noqa: B027 - optional, as `close` is: not every engine has a connection
+        """Connect. An error ends the start of the scheduler."""
+
+    @abstractmethod
+    async def submit(self, jobs: Sequence[Job]) -> Sequence[Accepted | Rejected]:
+        """Hand jobs to the engine, and return what became of each, in their order. May be repeated after an error."""
+
+    @abstractmethod
+    async def cancel(self, engine_ids: Sequence[str]) -> None:
+        """Drop jobs that no worker has claimed, as far as the engine can. Their tickets are void in any case."""
+
+    @abstractmethod
+    async def look(self, engine_ids: Sequence[str]) -> Mapping[str, Sight]:
+        """Return how the engine sees these jobs, by their ids; a job that is left out is `unknown`."""
+
+    async def close(self) -> None:  # noqa: B027 - as `start`
+        """Disconnect. The jobs go on."""

@@ -1,0 +1,454 @@
+"""The agent of a worker: claims tries, starts them through its home's keeper, and stands between them and a scheduler.
+
+    engine ──ticket──▶ agent ──claim, renew, report, request, log──▶ any scheduler of the database
+                        │  ▲
+                 Launch ▼  │ Started, Ended, Request
+                       keeper ──▶ template ──▶ try
+
+The keeper outlives the agent, as it outlives a scheduler: it ends its tries once the lease is over that it was told
+last. That is the shortest of those that the schedulers have granted to the tries that it holds. An agent that starts on
+the home of one that was killed goes on with its tries.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from datetime import timedelta
+from functools import partial
+from itertools import count
+
+import anyio
+import structlog
+from anyio.to_thread import run_sync
+from msgspec.structs import replace
+
+from asynsched.clock import Clock
+from asynsched.errors import ExecutorError
+from asynsched.executors.base import ExecutorContext, TryEvent
+from asynsched.executors.local import LocalExecutor
+from asynsched.home import LOGS, SOURCES, hold_home, prepare_home
+from asynsched.protocol.messages import Ended, Launch, Reply, Request, Started
+from asynsched.protocol.worker_messages import (
+    MOST_RENEWALS,
+    Ask,
+    Claim,
+    Claimed,
+    Renew,
+    Renewal,
+    Renewed,
+    Report,
+    Ticket,
+    WorkerTerms,
+)
+from asynsched.settings import Settings
+from asynsched.worker.logs import LogSender, remove_empty_folders, size_of
+from asynsched.worker.schedulers import PATIENT, Refused, Schedulers, Unreachable
+from asynsched.worker.sources import SourceCache, WrongSource
+from asynsched.worker.tickets import KeptTicket, TicketFolder, life_of
+
+log = structlog.get_logger(__name__)
+
+EPOCH = 1
+"""Of every agent's greeting: the lock of the home lets one agent at a time greet its keeper."""
+FIRST_RENEWAL = 1.0
+"""Seconds between two renewals before a claim has said how many it is to be."""
+START_SECONDS = 0.01
+"""How long the report of a start waits for the end of its try: both in one report are one request, and one commit."""
+LOG_PAUSE = timedelta(seconds=1)
+"""Time between two looks at the logs of running tries."""
+LAST_LOG_SECONDS = 60.0
+"""Longest that the end of a try waits until its log is stored."""
+CLAIM_SECONDS = 600.0
+"""Longest that a ticket waits for a scheduler to answer; the scheduler gives a try up that no worker has claimed."""
+
+
+@dataclass(eq=False)
+class _Try:
+    """A try that this worker holds, from its claim until its end is stored.
+
+    Attributes:
+        end_seconds: How long after its lease it must have ended.
+        granted_until: When its lease is over, on CLOCK_BOOTTIME; None: this agent has not renewed it yet.
+        hashes: Of its sources.
+        unwanted: Not empty: why it is to end.
+        events: Its start and its end, as the keeper reports them.
+    """
+
+    ticket: Ticket
+    log: LogSender
+    end_seconds: float
+    granted_until: float | None = None
+    hashes: tuple[str, ...] = ()
+    unwanted: str = ""
+    events: asyncio.Queue[TryEvent] = field(default_factory=asyncio.Queue)
+
+
+class Agent:
+    """Runs tries for schedulers elsewhere. Use it as `async with agent.serving():`, and pass each ticket to `work`.
+
+    Args:
+        settings: The worker's own: its home, its secrets backend, the size of its cache. The claim of a try says the
+            rest.
+        name: Of this worker, for people.
+    """
+
+    def __init__(self, settings: Settings, name: str, clock: Clock, schedulers: Schedulers) -> None:
+        self._settings = settings
+        self._home = settings.home_path
+        self._name = name
+        self._clock = clock
+        self._schedulers = schedulers
+        self._sources = SourceCache(self._home / SOURCES, settings.workers.cache_bytes)
+        self._life = ""
+        self._tries: dict[str, _Try] = {}
+        self._claiming: set[str] = set()
+        self._known: frozenset[str] = frozenset()
+        """The tokens that the keeper knew when this agent met it."""
+        self._executor: LocalExecutor | None = None
+        self._terms: WorkerTerms | None = None
+        self._unknown: set[str] = set()
+        """Tries without a ticket that have ended: the keeper may forget them."""
+        self._starting = anyio.Lock()
+        self._failure: Exception | None = None
+        self._has_changed = anyio.Event()
+        """Set, and replaced, when a try is over, or when the executor has failed."""
+
+    @asynccontextmanager
+    async def serving(self) -> AsyncIterator[None]:
+        """Hold the home, and keep the leases of its tries. Tries of an agent before this one go on.
+
+        After the block, tries have the setting `shutdown_grace` to end; those that are left are interrupted. It ends
+        when all ends are stored. A cancellation leaves the tries to the next agent.
+
+        Raises:
+            HomeInUse: Another agent, or a scheduler, has the home.
+            SettingsError: The home cannot be used.
+            ExecutorError: The keeper cannot be started.
+        """
+        prepare_home(self._home)
+        with hold_home(self._home):
+            self._folder = TicketFolder(self._home)
+            self._life = await run_sync(life_of, self._home, self._clock)
+            try:
+                async with anyio.create_task_group() as tasks:
+                    for ticket in await self._resume():
+                        tasks.start_soon(self.work, ticket)
+                    for held in list(self._tries.values()):
+                        tasks.start_soon(self._follow, held)
+                    tasks.start_soon(self._keep_renewing)
+                    tasks.start_soon(self._keep_sending_logs)
+                    yield
+                    await self.drain()
+                    await self._idle()
+                    tasks.cancel_scope.cancel()
+            finally:
+                with anyio.CancelScope(shield=True):
+                    if self._executor is not None:
+                        await self._executor.close()
+                    await self._schedulers.close()
+
+    async def work(self, ticket: Ticket) -> str:
+        """Run the try of a ticket, and return once its end is stored: what became of it, in one line."""
+        if ticket.token in self._tries or ticket.token in self._claiming:
+            log.info("ticket.refused", **_names(ticket), reason="this worker has it already")
+            return "refused: this worker has the ticket already"
+        self._claiming.add(ticket.token)
+        try:
+            await run_sync(self._folder.keep, KeptTicket(ticket))
+            with anyio.fail_after(CLAIM_SECONDS):
+                launch, terms, lease_end = await self._schedulers.insist(partial(self._claim, ticket))
+            held = await self._hold(ticket, launch, terms, lease_end)
+        except (Refused, TimeoutError) as exc:
+            reason = str(exc) or "no scheduler has answered"
+            log.warning("ticket.refused", **_names(ticket), reason=reason)
+            await run_sync(self._folder.remove, ticket.token)
+            return f"refused: {reason}"
+        finally:
+            self._claiming.discard(ticket.token)
+        await self._begin(held, launch, terms)
+        return await self._follow(held)
+
+    async def drain(self, grace: float | None = None) -> None:
+        """Give running tries some seconds to end, and interrupt the rest; begin no other.
+
+        Args:
+            grace: None: the setting `shutdown_grace`.
+        """
+        if self._executor is not None:
+            seconds = self._settings.shutdown_grace if grace is None else grace
+            await self._executor.drain(self._clock.now() + timedelta(seconds=seconds))
+
+    async def end(self, token: str, reason: str) -> None:
+        """End a try of this worker, for the reason that its engine gives: it fails. Others are ignored."""
+        if (held := self._tries.get(token)) is None:
+            return
+        held.unwanted = reason
+        if self._executor is not None:
+            await self._executor.kill(token, reason)
+
+    # How a try begins
+
+    async def _claim(self, ticket: Ticket) -> tuple[Launch, WorkerTerms, float]:
+        """Claim a try; return its launch, the terms, and when its lease ends. Raises Refused, and Unreachable."""
+        boottime = self._clock.boottime()  # before it is granted: the lease here ends no later than the schedulers say
+        claim = Claim(ticket.proof, self._name, self._life)
+        claimed = await self._schedulers.send(ticket.addresses, "/claim", claim, Claimed)
+        return claimed.launch, claimed.terms, boottime + claimed.terms.lease_seconds
+
+    async def _hold(self, ticket: Ticket, launch: Launch, terms: WorkerTerms, lease_end: float) -> _Try:
+        """Remember a claimed try, before it begins."""
+        start = await run_sync(size_of, self._home / LOGS / launch.log_path)
+        kept = KeptTicket(ticket, launch.log_path, start, terms)
+        await run_sync(self._folder.keep, kept)
+        held = self._try_of(kept, terms)
+        held.granted_until = lease_end
+        held.hashes = tuple(ref.content_hash for ref in launch.code.sources)
+        self._tries[ticket.token] = held
+        return held
+
+    def _try_of(self, kept: KeptTicket, terms: WorkerTerms) -> _Try:
+        sender = LogSender(self._schedulers, kept.ticket, self._home / LOGS, kept.log_path, kept.log_start)
+        return _Try(kept.ticket, sender, terms.end_seconds)
+
+    async def _begin(self, held: _Try, launch: Launch, terms: WorkerTerms) -> None:
+        """Fetch the code of a claimed try, and start it; if that is not possible, the try ends."""
+        reason = ""
+        try:
+            await self._fetch(held)
+            executor = await self._executor_for(terms, held)
+        except (Refused, WrongSource, OSError) as exc:
+            reason = f"its code cannot be fetched: {exc}"
+        except ExecutorError as exc:
+            reason = str(exc)
+        await self._tell_lease()
+        if reason := held.unwanted or reason:
+            self._report(Ended(launch.token, "failed", self._clock.now(), reason=reason, cause="machine"))
+        else:
+            await executor.launch([launch])
+
+    async def _fetch(self, held: _Try) -> None:
+        """Fetch the sources that are not here yet. Raises Refused, WrongSource, and OSError."""
+        numbers = count(-1, -1)  # requests of the try itself count upwards
+        for content_hash in await run_sync(self._sources.missing, held.hashes):
+            request = Request(held.ticket.token, next(numbers), "source_get", {"content_hash": content_hash})
+            reply = await self._ask(held, request)
+            if reply.error or not isinstance(reply.value, str):
+                raise Refused(reply.error or "a scheduler does not have it", is_over=False)
+            await run_sync(self._sources.add, content_hash, reply.value)
+        await run_sync(self._sources.trim, {one for other in self._tries.values() for one in other.hashes})
+
+    async def _executor_for(self, terms: WorkerTerms, held: _Try | None) -> LocalExecutor:
+        """Return the executor of these terms; start it, or start it again if the terms have changed and no try runs."""
+        async with self._starting:
+            has_others = any(one is not held for one in self._tries.values())
+            if self._executor is not None and (has_others or self._terms == terms):
+                return self._executor
+            if self._executor is not None:
+                await self._executor.drain(self._clock.now())
+                await self._executor.close()
+            self._terms, self._executor = terms, None
+            executor = LocalExecutor(self._context(terms), terms.airflow_options)
+            if held is not None and held.granted_until is not None:
+                executor.renew_lease(held.granted_until)
+            found = await executor.start(EPOCH)
+            for token in found.known - self._tries.keys():
+                await executor.kill(token, "its ticket is lost")
+            await executor.acknowledge(sorted(found.ended - self._tries.keys()))
+            self._known = found.known
+            self._executor = executor
+            return executor
+
+    def _context(self, terms: WorkerTerms) -> ExecutorContext:
+        own = self._settings
+        settings = replace(
+            own,
+            airflow=terms.airflow,
+            default_timezone=terms.default_timezone,
+            lease=replace(own.lease, grace=terms.grace, kill_time=terms.kill_time),
+            parse=replace(own.parse, import_timeout=terms.import_timeout),
+            log=replace(own.log, task_bytes=terms.log_bytes),
+        )
+        # Another worker may start the task again once a lease is over, as another scheduler may do here.
+        return ExecutorContext(
+            home=self._home, settings=settings, clock=self._clock, scheduler_id=self._name, report=self._report,
+            answer=self._answer, shares_database=True, fail=self._fail,
+        )  # fmt: skip
+
+    async def _resume(self) -> list[Ticket]:
+        """Take up the tries of an agent before this one; return the tickets of those that have not begun."""
+        kept = await run_sync(lambda: list(self._folder.load()))
+        if not kept:
+            await run_sync(remove_empty_folders, self._home / LOGS)
+        terms = None
+        for one in kept:
+            if one.terms is not None:
+                terms = one.terms
+                self._tries[one.ticket.token] = self._try_of(one, terms)
+        if terms is not None:
+            await self._executor_for(terms, None)
+            for token in self._tries.keys() - self._known:
+                # Its claim is repeated, which another life of this worker cannot do.
+                del self._tries[token]
+        return [one.ticket for one in kept if one.ticket.token not in self._tries]
+
+    # While it runs
+
+    async def _keep_renewing(self) -> None:
+        while True:
+            await self._clock.sleep(timedelta(seconds=self._terms.renew_interval if self._terms else FIRST_RENEWAL))
+            if self._failure is not None:
+                raise self._failure
+            await self._renew()
+            await self._tell_lease()
+            if self._unknown and self._executor is not None:
+                unknown, self._unknown = self._unknown, set()
+                await self._executor.acknowledge(sorted(unknown))
+
+    async def _renew(self) -> None:
+        """Renew the leases of all tries, and end those that are not wanted any more."""
+        by_addresses: dict[tuple[str, ...], list[_Try]] = {}
+        for held in self._tries.values():
+            by_addresses.setdefault(held.ticket.addresses, []).append(held)
+        for addresses, tries in by_addresses.items():
+            for first in range(0, len(tries), MOST_RENEWALS):
+                some = tries[first : first + MOST_RENEWALS]
+                message = Renew(tuple(held.ticket.proof for held in some))
+                boottime = self._clock.boottime()
+                try:
+                    renewed = await self._schedulers.send(addresses, "/renew", message, Renewed)
+                except (Unreachable, Refused) as exc:
+                    log.warning("lease.not_renewed", n_tries=len(some), error=str(exc))
+                    continue
+                for renewal in renewed.renewals:
+                    await self._note(renewal, boottime)
+
+    async def _note(self, renewal: Renewal, boottime: float) -> None:
+        held = self._tries.get(renewal.token)
+        if held is None:
+            return
+        if renewal.seconds:
+            held.granted_until = boottime + renewal.seconds
+        if renewal.end:
+            await self.end(renewal.token, renewal.end)
+
+    async def _tell_lease(self) -> None:
+        """Tell the keeper when the first of its tries' leases ends. Without any try, it may wait for the next one.
+
+        The keeper has one grace and one kill time for all: where a claim has granted less, the lease ends sooner.
+        """
+        if self._executor is None or self._terms is None:
+            return
+        tries = self._tries.values()
+        ends = [held.granted_until + held.end_seconds for held in tries if held.granted_until is not None]
+        if len(ends) == len(tries):
+            end_seconds = self._terms.end_seconds
+            idle = self._clock.boottime() + self._terms.lease_seconds + end_seconds
+            await run_sync(self._executor.renew_lease, min(ends, default=idle) - end_seconds)
+
+    async def _keep_sending_logs(self) -> None:
+        while True:
+            await self._clock.sleep(LOG_PAUSE)
+            for held in list(self._tries.values()):
+                try:
+                    await held.log.send()
+                except Unreachable:
+                    break
+                except Refused as exc:
+                    log.debug("log.refused", **_names(held.ticket), reason=str(exc))
+
+    def _report(self, event: TryEvent) -> None:
+        if (held := self._tries.get(event.token)) is not None:
+            held.events.put_nowait(event)
+        elif isinstance(event, Ended):
+            self._unknown.add(event.token)
+
+    def _fail(self, error: Exception) -> None:
+        self._failure = error
+        self._notify()
+
+    async def _answer(self, request: Request) -> Reply:
+        if (held := self._tries.get(request.token)) is None:
+            return Reply(request.token, request.request_id, error="this worker does not know the try")
+        try:
+            return await self._ask(held, request)
+        except Refused as exc:
+            return Reply(request.token, request.request_id, error=str(exc))
+
+    async def _ask(self, held: _Try, request: Request) -> Reply:
+        """Pass a request on, and return its answer. Raises Refused."""
+        ask, addresses = Ask(held.ticket.proof, request), held.ticket.addresses
+        return await self._schedulers.insist(
+            lambda: self._schedulers.send(addresses, "/request", ask, Reply, patience=PATIENT)
+        )
+
+    # How it ends
+
+    async def _follow(self, held: _Try) -> str:
+        """Report the start and the end of a try. Return once the end is stored: how it ended, in one line."""
+        started = None
+        while True:
+            event = await self._next_event(held, None if started is None else START_SECONDS)
+            if isinstance(event, Ended):
+                await self._end(held, event, started)
+                return f"{event.state}: {event.reason}" if event.reason else event.state
+            if started is not None:
+                await self._send(held, started)
+            started = event
+
+    async def _next_event(self, held: _Try, seconds: float | None) -> TryEvent | None:
+        with anyio.move_on_after(seconds):
+            return await held.events.get()
+        return None
+
+    async def _end(self, held: _Try, ended: Ended, started: Started | None) -> None:
+        """Report the end of a try until it is stored, with its start if that is not reported; then forget the try."""
+        token = ended.token
+        with anyio.move_on_after(LAST_LOG_SECONDS) as scope:
+            # First: the log of a try that is over is whole.
+            await self._send_log(held)
+        if scope.cancelled_caught:
+            log.warning("log.incomplete", **_names(held.ticket))
+        if not await self._send(held, ended, started):
+            reason = "its end cannot be reported: it is too large, or no message of the protocol"
+            await self._send(held, Ended(token, "failed", ended.ended_at, ended.started_at, reason, retry=False))
+        await run_sync(self._folder.remove, token)
+        if self._executor is not None:
+            await self._executor.acknowledge([token])
+        await run_sync(held.log.remove)
+        del self._tries[token]
+        self._notify()
+
+    async def _send_log(self, held: _Try) -> None:
+        try:
+            await self._schedulers.insist(held.log.send)
+        except Refused as exc:
+            log.debug("log.refused", **_names(held.ticket), reason=str(exc))
+
+    async def _send(self, held: _Try, event: TryEvent, started: Started | None = None) -> bool:
+        """Report an event until it is stored, or the try is over for the schedulers. False: they cannot read it."""
+        report, addresses = Report(held.ticket.proof, event, started), held.ticket.addresses
+        try:
+            await self._schedulers.insist(lambda: self._schedulers.send(addresses, "/report", report, type(None)))
+        except Refused as exc:
+            log.warning("report.refused", **_names(held.ticket), reason=str(exc))
+            return exc.is_over
+        return True
+
+    async def _idle(self) -> None:
+        """Wait until no try is left, and all ends are stored. Raises the error of a failed keeper."""
+        while self._tries:
+            if self._failure is not None:
+                raise self._failure
+            await self._has_changed.wait()
+
+    def _notify(self) -> None:
+        self._has_changed.set()
+        self._has_changed = anyio.Event()
+
+
+def _names(ticket: Ticket) -> dict[str, object]:
+    """Return the fields that name a try in the log."""
+    return {
+        "dag_id": ticket.dag_id, "run_id": ticket.run_id, "task_id": ticket.task_id, "try_number": ticket.try_number,
+    }  # fmt: skip

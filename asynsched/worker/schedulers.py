@@ -1,0 +1,112 @@
+"""Messages to the schedulers of a database: any of them answers, so a worker asks on until one does."""
+
+from collections.abc import Awaitable, Callable, Sequence
+from datetime import timedelta
+from itertools import count
+from typing import Any, TypeVar
+
+import httpx
+import msgspec
+import structlog
+from msgspec import Struct
+
+from asynsched.clock import Clock, jitter
+from asynsched.errors import ERROR_HEADER, AsynschedError
+from asynsched.protocol.frames import UNDECODABLE
+from asynsched.protocol.worker_messages import PREFIX, LogSize, Ticket
+
+log = structlog.get_logger(__name__)
+
+T = TypeVar("T")
+TIMEOUT = httpx.Timeout(10.0, connect=5.0)
+PATIENT = httpx.Timeout(60.0, connect=5.0)
+"""For requests of tries, whose answers may wait for the database. Asking again does no harm."""
+FIRST_PAUSE, LONGEST_PAUSE = timedelta(milliseconds=100), timedelta(seconds=5)
+FINAL_ERRORS = frozenset({"NotFound", "TicketRefused"})
+"""Names of errors by which a scheduler refuses a ticket. A proxy, or another program at that address, names none."""
+FINAL_STATUSES = frozenset({413, 422})
+"""A message that every scheduler refuses."""
+
+
+class Refused(AsynschedError):
+    """The schedulers refuse a message for good.
+
+    Attributes:
+        is_over: Whether its ticket is not valid, or not any more; otherwise the message itself is wrong.
+    """
+
+    def __init__(self, message: str, *, is_over: bool) -> None:
+        super().__init__(message)
+        self.is_over = is_over
+
+
+class Unreachable(AsynschedError):
+    """No scheduler has answered."""
+
+
+class Schedulers:
+    """The schedulers that tickets name. The address that has answered last is asked first."""
+
+    def __init__(self, clock: Clock, transport: httpx.AsyncBaseTransport | None = None) -> None:
+        self._clock = clock
+        self._http = httpx.AsyncClient(timeout=TIMEOUT, transport=transport)
+        self._good = ""
+
+    async def close(self) -> None:
+        await self._http.aclose()
+
+    async def send(
+        self, addresses: Sequence[str], path: str, message: Struct, answer: type[T], patience: httpx.Timeout = TIMEOUT
+    ) -> T:
+        """Send a message to each address until a scheduler answers. Raises Refused, and Unreachable if none does."""
+        return await self._post(addresses, path, answer, content=msgspec.json.encode(message), timeout=patience)
+
+    async def send_log(self, ticket: Ticket, start: int, data: bytes) -> int:
+        """Send a part of a log, and return how many bytes are stored. Raises Refused, and Unreachable."""
+        headers = {"Authorization": f"Bearer {ticket.secret}"}
+        at = {"token": ticket.token, "start": start}
+        stored = await self._post(ticket.addresses, "/log", LogSize, content=data, headers=headers, params=at)
+        return stored.n_bytes
+
+    async def insist(self, send: Callable[[], Awaitable[T]]) -> T:
+        """Call a function that sends a message until a scheduler answers. Raises Refused."""
+        pause = FIRST_PAUSE
+        for attempt in count():
+            try:
+                return await send()
+            except Unreachable as exc:
+                if attempt == 0:
+                    log.warning("schedulers.unreachable", error=str(exc))
+            await self._clock.sleep(pause + jitter(pause))
+            pause = min(2 * pause, LONGEST_PAUSE)
+        raise AssertionError
+
+    async def _post(self, addresses: Sequence[str], path: str, answer: type[T], **request: Any) -> T:
+        problem = "the ticket names no address"
+        for address in sorted(addresses, key=lambda one: one != self._good):
+            try:
+                response = await self._http.post(f"{address.rstrip('/')}{PREFIX}{path}", **request)
+                response.raise_for_status()
+                decoded = msgspec.json.decode(response.content, type=answer)
+            except (httpx.TransportError, httpx.InvalidURL) as exc:
+                problem = f"{address}: {exc or type(exc).__name__}"
+            except httpx.HTTPStatusError:
+                is_over = response.headers.get(ERROR_HEADER) in FINAL_ERRORS
+                if is_over or response.status_code in FINAL_STATUSES:
+                    raise Refused(_detail_of(response), is_over=is_over) from None
+                problem = f"{address} answers {response.status_code}: {_detail_of(response)}"
+            except UNDECODABLE as exc:
+                problem = f"{address} gives an answer of another version: {exc}"
+            else:
+                self._good = address
+                return decoded
+        raise Unreachable(problem)
+
+
+def _detail_of(response: httpx.Response) -> str:
+    """Return the error in an answer, for people."""
+    try:
+        detail = response.json()["detail"]
+    except (ValueError, LookupError, TypeError):
+        detail = response.text
+    return str(detail)[:500]
