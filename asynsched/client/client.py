@@ -1,0 +1,1035 @@
+"""`Client`: every question and action, of a scheduler in this process or of one elsewhere, by the same methods."""
+
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import aclosing
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, Annotated, Any, Concatenate, Literal, ParamSpec, Self, TypeVar
+
+import anyio
+from anyio import to_thread
+from msgspec import Meta, Struct
+
+from asynsched.client.operation import Instant, operation
+from asynsched.errors import AsynschedError, NotFound
+from asynsched.explaining.reason import Explanation
+from asynsched.health import Health
+from asynsched.keys import DagRunKey, TaskInstanceKey
+from asynsched.previewing.asking import LONGEST_HOURS, preview_commit
+from asynsched.queries import (
+    assets,
+    audit,
+    backfills,
+    dag_versions,
+    dags,
+    deadlines,
+    hitl,
+    import_errors,
+    pools,
+    run_actions,
+    runs,
+    schedulers,
+    secrets,
+    task_actions,
+    task_instances,
+    users,
+    xcoms,
+)
+from asynsched.queries.assets import AssetFilter, AssetInfo, EventFilter, EventInfo
+from asynsched.queries.audit import AuditFilter
+from asynsched.queries.backfills import BackfillFilter, BackfillInfo, backfill_info
+from asynsched.queries.dag_versions import VersionFilter, VersionInfo
+from asynsched.queries.dags import DagFilter, DagInfo
+from asynsched.queries.deadlines import DeadlineFilter, DeadlineInfo
+from asynsched.queries.events import Change, Missed, NoEvents
+from asynsched.queries.hitl import QuestionFilter, WaitingQuestion
+from asynsched.queries.import_errors import ImportErrorFilter, ImportErrorInfo
+from asynsched.queries.paging import USUAL_ROWS, BadRequest, Limit, Page, Paging, Range
+from asynsched.queries.place import Act, Place
+from asynsched.queries.pools import PoolFilter, PoolInfo
+from asynsched.queries.preview import Preview
+from asynsched.queries.run_actions import Clear, Trigger
+from asynsched.queries.runs import RunFilter, RunInfo
+from asynsched.queries.schedulers import SchedulerInfo
+from asynsched.queries.secrets import ConnectionInfo, NameFilter, VariableInfo
+from asynsched.queries.serving import health_of_home
+from asynsched.queries.simulate import simulate
+from asynsched.queries.task_actions import Mark
+from asynsched.queries.task_instances import TaskInstanceFilter, TaskInstanceInfo, TriesInfo
+from asynsched.queries.try_logs import MOST_BYTES, LogPart, newest_try, read_log
+from asynsched.queries.upcoming import MOST_UPCOMING, UpcomingRun, upcoming
+from asynsched.queries.users import LONGEST_TOKEN, Issuer, NewToken, TokenInfo, UserFilter, UserInfo
+from asynsched.queries.why import why
+from asynsched.queries.xcoms import XComFilter, XComInfo, XComValue
+from asynsched.scheduling.creation.backfills import BackfillPlan
+from asynsched.scheduling.evaluation.decisions import IGNORABLE
+from asynsched.simulation.summary import Simulated
+from asynsched.states import FINISHED_RUN_STATES, DagRunState, DagRunType, TaskInstanceState
+from asynsched.store.runs.backfills import Reprocess
+from asynsched.store.runs.requests import ClearTasks, ForceTask, MarkedTaskState, MarkTasks
+from asynsched.store.schema import AuditRow, TaskInstanceRow
+
+if TYPE_CHECKING:
+    import httpx
+    from sqlalchemy import Connection
+
+
+P = ParamSpec("P")
+T = TypeVar("T")
+Scope = Literal["view", "operate", "administer"]
+DeadlineState = Literal["pending", "met", "missed"]
+Slots = Annotated[int, Meta(ge=-1)]
+OrderBy = tuple[str, ...]
+NEWEST_FIRST = ("-run_after",)
+LONGEST_WAIT_SECONDS = 50.0
+"""Of one request: proxies close connections that are silent for a minute."""
+
+
+class ChangedTask(Struct, frozen=True):
+    """A task instance that an action has changed, or would change, as it was before."""
+
+    task_id: str
+    map_index: int
+    state: str | None
+    try_number: int
+
+
+class Client:
+    """Asks questions, and acts. `Scheduler.client()` returns one for the scheduler of this process.
+
+    Each method is also a request of the REST API, and raises the same errors wherever it is answered:
+
+    - NotFound (404): there is no such DAG, run, task, pool, …;
+    - BadRequest (400): a filter, a name to sort by or the place of a page is wrong;
+    - AlreadyExists (409), DagError (400): a run cannot be created like this;
+    - StoreUnavailable (503): the database cannot be reached at the moment;
+    - another AsynschedError (409): the action does not fit the present state;
+    - RemoteError: the other process cannot be reached, or does not allow this.
+
+    Lists come in pages: give `after` of one page to get the next one. `order_by` has names to sort by, the first counts
+    most; a minus sign before a name reverses it.
+
+    Args:
+        url: Of the application, such as `https://example.com/asynsched`.
+        token: A personal token.
+        transport: Of httpx, in place of the network.
+
+    Raises:
+        ImportError: httpx is not installed.
+
+    Usage:
+        async with Client("https://scheduler.example.com", token=TOKEN) as client:
+            run = await client.wait_run(await client.trigger("etl"))
+    """
+
+    _find_place: Callable[[], Place]
+    _actor: str
+    _dag_ids: frozenset[str] | None
+    _issuer: Issuer | None
+
+    def __init__(
+        self, url: str, *, token: str | None = None, transport: "httpx.AsyncBaseTransport | None" = None
+    ) -> None:
+        try:
+            from asynsched.client.remote import Remote  # needs httpx, which a client in this process does not
+        except ModuleNotFoundError as exc:
+            advice = "pip install 'asynsched[client]'"
+            raise ImportError(f"Client(url) needs a library that is not installed ({exc.name}): {advice}") from exc
+        self.remote: Remote | None = Remote(url, token, transport)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Close the connections to another process."""
+        if self.remote is not None:
+            await self.remote.close()
+
+    @property
+    def _place(self) -> Place:
+        return self._find_place()
+
+    async def _ask(self, question: "Callable[Concatenate[Connection, P], T]", *args: P.args, **kwargs: P.kwargs) -> T:
+        return await self._place.ask(question, *args, **kwargs)
+
+    async def _act(
+        self, action: "Callable[Concatenate[Connection, P], Act[T]]", *args: P.args, **kwargs: P.kwargs
+    ) -> T:
+        return await self._place.act(self._actor, action, *args, **kwargs)
+
+    # DAGs
+
+    @operation("GET /dags")
+    async def list_dags(
+        self,
+        *,
+        pattern: str | None = None,
+        paused: bool | None = None,
+        active: bool | None = True,
+        has_errors: bool | None = None,
+        limit: Limit = USUAL_ROWS,
+        after: str | None = None,
+        order_by: OrderBy = (),
+    ) -> Page[DagInfo]:
+        """List the DAGs.
+
+        Args:
+            pattern: Part of the dag_id, in either case.
+            active: Only those that are in a file, or only others; None: both.
+        """
+        wanted = DagFilter(self._dag_ids, pattern=pattern, paused=paused, active=active, has_errors=has_errors)
+        return await self._ask(dags.list_dags, wanted, Paging(limit=limit, after=after, order_by=order_by))
+
+    @operation("GET /dags/{dag_id}")
+    async def get_dag(self, dag_id: str) -> DagInfo:
+        """Return an active DAG."""
+        return await self._ask(dags.get_dag, dag_id)
+
+    @operation("POST /dags/{dag_id}/pause", right="operate")
+    async def pause(self, dag_id: str) -> DagInfo:
+        """Pause a DAG: it gets no run, and none of its tasks begins."""
+        return await self._act(dags.pause_dag, dag_id, paused=True, now=self._place.clock.now())
+
+    @operation("POST /dags/{dag_id}/unpause", right="operate")
+    async def unpause(self, dag_id: str) -> DagInfo:
+        """Unpause a DAG: its due runs are created, and its tasks begin."""
+        return await self._act(dags.pause_dag, dag_id, paused=False, now=self._place.clock.now())
+
+    @operation("GET /dags/{dag_id}/upcoming")
+    async def upcoming(
+        self, dag_id: str, n: Annotated[int, Meta(ge=1, le=MOST_UPCOMING)] = 1, *, now: Instant | None = None
+    ) -> tuple[UpcomingRun, ...]:
+        """Return the runs that the scheduler would create next if the clock stood still; also of a paused DAG.
+
+        Args:
+            n: How many at most.
+            now: As if it were that instant.
+        """
+        return await upcoming(self._place, dag_id, n, now=now)
+
+    # Runs
+
+    @operation(
+        "POST /dags/{dag_id}/runs", right="operate", status=202,
+        arguments={"dag_id": "etl", "conf": {"day": "2026-01-31"}},
+        answer={"dag_id": "etl", "run_id": "manual__2026-02-01T08:00:00+00:00"},
+    )  # fmt: skip
+    async def trigger(
+        self,
+        dag_id: str,
+        conf: Mapping[str, Any] | None = None,
+        *,
+        run_id: str | None = None,
+        logical_date: Instant | None = None,
+        has_logical_date: bool = True,
+        partition_key: str | None = None,
+        note: str = "",
+    ) -> DagRunKey:
+        """Create a run of a DAG that may start immediately, and return its key.
+
+        Args:
+            conf: Overrides the DAG's params.
+            run_id: By default `manual__` and the logical date.
+            logical_date: By default the present instant.
+            has_logical_date: Whether the run has a logical date and a data interval at all.
+            partition_key: For a DAG that is scheduled by partitions.
+            note: About the run, for people.
+        """
+        if self._place.until_known is not None:
+            await self._place.until_known(dag_id)
+        wanted = Trigger(
+            run_id=run_id, logical_date=logical_date, is_of_now=has_logical_date, conf=conf or {},
+            partition_key=partition_key, note=note,
+        )  # fmt: skip
+        return (await run_actions.trigger_run(self._place, self._actor, dag_id, wanted)).key
+
+    @operation("GET /runs", arguments={"dag_id": "etl", "state": ["failed"], "since": "2026-01-31T00:00:00Z"})
+    async def list_runs(
+        self,
+        dag_id: str | None = None,
+        *,
+        state: tuple[DagRunState, ...] = (),
+        run_type: tuple[DagRunType, ...] = (),
+        since: Instant | None = None,
+        until: Instant | None = None,
+        limit: Limit = USUAL_ROWS,
+        after: str | None = None,
+        order_by: OrderBy = NEWEST_FIRST,
+    ) -> Page[RunInfo]:
+        """List the runs of a DAG, or of all, newest first. A DAG whose file is gone keeps its runs.
+
+        Args:
+            state: Only runs in one of these states.
+            run_type: Only runs of one of these types.
+            since: Only runs that were to start at that instant or later (`run_after`).
+            until: Only runs that were to start before that instant.
+        """
+        wanted = _runs_of(self._dag_ids, dag_id, None, state, run_type, since, until)
+        return await self._ask(runs.list_runs, wanted, Paging(limit=limit, after=after, order_by=order_by))
+
+    @operation("GET /dags/{dag_id}/runs/{run_id}")
+    async def get_run(self, run: DagRunKey) -> RunInfo:
+        """Return a run, with its conf."""
+        return await self._ask(runs.get_run, *run)
+
+    @operation("GET /dags/{dag_id}/runs/{run_id}/wait", arguments={"dag_id": "etl", "run_id": "first", "seconds": 30})
+    async def await_run(
+        self, run: DagRunKey, seconds: Annotated[float, Meta(ge=0, le=LONGEST_WAIT_SECONDS)] = LONGEST_WAIT_SECONDS
+    ) -> RunInfo:
+        """Return a run when it has ended, or as it is after a time.
+
+        Args:
+            seconds: That time.
+        """
+        with anyio.move_on_after(seconds):
+            async with aclosing(run_actions.wait_for_run(self._place, run)) as states:
+                async for _ in states:
+                    pass
+        return await self.get_run(run)
+
+    async def wait_run(self, run: DagRunKey) -> RunInfo:
+        """Return a run when it has ended. Cancelling this does not cancel the run."""
+        while (found := await self.await_run(run)).state not in FINISHED_RUN_STATES:
+            pass
+        return found
+
+    @operation("POST /dags/{dag_id}/runs/{run_id}/cancel", right="operate")
+    async def cancel(self, run: DagRunKey) -> RunInfo:
+        """End a run that is queued or running: its tries are killed, waiting tasks are skipped, and the run fails."""
+        await run_actions.cancel_run(self._place, self._actor, run)
+        return await self.get_run(run)
+
+    @operation("POST /dags/{dag_id}/runs/{run_id}/mark", right="operate")
+    async def mark_run(self, run: DagRunKey, state: run_actions.MarkedAs) -> RunInfo:
+        """End a run as `success` or `failed`, with its tasks; or queue an ended one again, with its tasks as they are.
+
+        Running tasks are killed.
+        """
+        await run_actions.mark_run(self._place, self._actor, run, state)
+        return await self.get_run(run)
+
+    @operation("POST /dags/{dag_id}/runs/{run_id}/clear", right="operate")
+    async def clear(
+        self,
+        run: DagRunKey,
+        task_ids: tuple[str, ...] = (),
+        *,
+        upstream: bool = False,
+        downstream: bool = False,
+        only_failed: bool = False,
+        only_running: bool = False,
+        map_index: int | None = None,
+        latest: bool = False,
+        dry_run: bool = False,
+    ) -> tuple[ChangedTask, ...]:
+        """Run tasks of a run again; running ones are killed first. Returns them as they were before.
+
+        Args:
+            task_ids: The tasks; all of them if empty.
+            upstream: Also the tasks upstream of them.
+            downstream: Also the tasks downstream of them.
+            only_failed: Of all these, only those that have failed, or whose upstream has.
+            only_running: Of all these, only those that are running.
+            map_index: Of the named tasks, only this instance of a mapped one.
+            latest: Move the run to the newest version of its DAG first.
+            dry_run: Change nothing, and return what would be cleared.
+        """
+        request = ClearTasks(
+            task_ids, upstream, downstream, only_failed, only_running=only_running, map_index=map_index, latest=latest
+        )
+        if dry_run:
+            now = self._place.clock.now()
+            return _changed(await self._ask(run_actions.preview_clear, run, request, now=now))
+        done = await run_actions.clear_tasks(self._place, self._actor, run, Clear(request=request))
+        return _changed(done.instances)
+
+    @operation("PUT /dags/{dag_id}/runs/{run_id}/note", right="operate")
+    async def note_run(self, run: DagRunKey, text: str) -> RunInfo:
+        """Note something about a run, in place of an earlier note; an empty text removes it."""
+        await run_actions.note_run(self._place, self._actor, run, text)
+        return await self.get_run(run)
+
+    @operation("DELETE /dags/{dag_id}/runs/{run_id}", right="operate", status=204)
+    async def delete_run(self, run: DagRunKey) -> None:
+        """Delete a run that has ended, or has not begun, with its tasks, XComs and logs."""
+        await run_actions.delete_run(self._place, self._actor, run)
+
+    # Tasks
+
+    @operation("GET /tasks", arguments={"dag_id": "etl", "run_id": "first", "state": ["failed"]})
+    async def list_tasks(
+        self,
+        dag_id: str | None = None,
+        run_id: str | None = None,
+        *,
+        task_id: str | None = None,
+        state: tuple[TaskInstanceState, ...] = (),
+        limit: Limit = USUAL_ROWS,
+        after: str | None = None,
+        order_by: OrderBy = (),
+    ) -> Page[TaskInstanceInfo]:
+        """List the task instances of a run, of a DAG, or of all.
+
+        Args:
+            state: Only task instances in one of these states.
+        """
+        wanted = TaskInstanceFilter(
+            run=_runs_of(self._dag_ids, dag_id, run_id), task_ids=None if task_id is None else (task_id,),
+            states=state or None,
+        )  # fmt: skip
+        paging = Paging(limit=limit, after=after, order_by=order_by)
+        return await self._ask(task_instances.list_task_instances, wanted, paging)
+
+    @operation("GET /dags/{dag_id}/runs/{run_id}/tasks/{task_id}")
+    async def get_task(self, task: TaskInstanceKey) -> TaskInstanceInfo:
+        """Return a task instance."""
+        return await self._ask(task_instances.get_task_instance, task)
+
+    @operation("GET /dags/{dag_id}/runs/{run_id}/tasks/{task_id}/tries")
+    async def list_tries(self, task: TaskInstanceKey) -> TriesInfo:
+        """Return the tries of a task instance, the oldest first."""
+        return await self._ask(task_instances.list_tries, task)
+
+    @operation("POST /dags/{dag_id}/runs/{run_id}/tasks/mark", right="operate")
+    async def mark(
+        self,
+        run: DagRunKey,
+        task_ids: tuple[str, ...],
+        state: MarkedTaskState,
+        *,
+        upstream: bool = False,
+        downstream: bool = False,
+        map_index: int | None = None,
+        dry_run: bool = False,
+    ) -> tuple[ChangedTask, ...]:
+        """Mark tasks of a run as ended, regardless of their own results; running ones are killed.
+
+        Returns them as they were before. Tasks downstream that had failed because of them are cleared.
+
+        Args:
+            upstream: Also the tasks upstream of them.
+            downstream: Also the tasks downstream of them.
+            map_index: Of the named tasks, only this instance of a mapped one.
+            dry_run: Change nothing, and return what would be marked.
+        """
+        request = MarkTasks(task_ids, state, upstream=upstream, downstream=downstream, map_index=map_index)
+        if dry_run:
+            now = self._place.clock.now()
+            return _changed(await self._ask(run_actions.preview, run, request, now=now))
+        return _changed((await task_actions.mark_tasks(self._place, self._actor, run, Mark(request))).instances)
+
+    @operation(
+        "POST /dags/{dag_id}/runs/{run_id}/tasks/{task_id}/force", right="operate",
+        arguments={"dag_id": "etl", "run_id": "first", "task_id": "load", "ignore": ["trigger_rule"]},
+    )  # fmt: skip
+    async def force(
+        self,
+        task: TaskInstanceKey,
+        ignore: tuple[str, ...] = (),
+        *,
+        ignore_all: bool = False,
+        ignore_state: bool = False,
+        ignore_retry_period: bool = False,
+    ) -> TaskInstanceInfo:
+        """Start one task instance, and ignore some of its dependencies. It still waits for the others, and for limits.
+
+        A run that has ended continues for this task.
+
+        Args:
+            ignore: The dependencies to ignore, by the names that `why` gives them.
+            ignore_all: Ignore everything that can be ignored.
+            ignore_state: Also if it has ended; or if it is running: it is killed first.
+            ignore_retry_period: Also if its retry, or its next poke, is not due yet.
+        """
+        if unknown := sorted(set(ignore) - IGNORABLE):
+            raise BadRequest(f"{unknown[0]!r} cannot be ignored. These can: {', '.join(sorted(IGNORABLE))}.")
+        request = ForceTask(
+            task.task_id, task.map_index, tuple(sorted(IGNORABLE if ignore_all else ignore)),
+            ignore_state or ignore_all, ignore_retry_period or ignore_all,
+        )  # fmt: skip
+        await task_actions.force_task(self._place, self._actor, task.run, request)
+        return await self.get_task(task)
+
+    @operation("GET /questions")
+    async def list_questions(
+        self,
+        dag_id: str | None = None,
+        *,
+        limit: Annotated[int, Meta(ge=1, le=hitl.MOST_ROWS)] = hitl.MOST_ROWS,
+        after: str | None = None,
+        order_by: OrderBy = ("created_at",),
+    ) -> Page[WaitingQuestion]:
+        """List the questions that tasks wait with for a person's answer, the longest wait first."""
+        wanted = QuestionFilter(dag_ids=self._dag_ids, equal={} if dag_id is None else {"dag_id": dag_id})
+        return await self._ask(hitl.list_waiting, wanted, Paging(limit=limit, after=after, order_by=order_by))
+
+    @operation(
+        "POST /dags/{dag_id}/runs/{run_id}/tasks/{task_id}/answer", right="operate",
+        arguments={"dag_id": "etl", "run_id": "first", "task_id": "approve", "options": ["Approve"]},
+    )  # fmt: skip
+    async def answer(
+        self, task: TaskInstanceKey, options: tuple[str, ...], *, params: Mapping[str, Any] | None = None
+    ) -> TaskInstanceInfo:
+        """Answer the question of a task, which then goes on.
+
+        Args:
+            options: One of the question's options; several if it allows that.
+            params: Values of the params that it asks for; others keep their defaults.
+        """
+        read, now = hitl.reading(options, params or {}), self._place.clock.now()
+        await self._act(hitl.answer, task.run, task.task_id, task.map_index, read, user=self._actor, now=now)
+        return await self.get_task(task)
+
+    @operation("GET /dags/{dag_id}/runs/{run_id}/tasks/{task_id}/logs")
+    async def task_logs(
+        self,
+        task: TaskInstanceKey,
+        *,
+        try_number: Annotated[int, Meta(ge=1)] | None = None,
+        start: Annotated[int, Meta(ge=0)] = 0,
+        n_bytes: Annotated[int, Meta(ge=1, le=MOST_BYTES)] = MOST_BYTES,
+    ) -> LogPart:
+        """Return a part of a try's log. Give its `end` as `start` to get the next part.
+
+        Args:
+            try_number: By default the newest.
+            start: The first byte.
+            n_bytes: How long the part may be.
+        """
+        if try_number is None:
+            info = await self._ask(task_instances.get_task_instance, task)
+            try_number = max(1, await newest_try(self._place, info))
+        return await read_log(self._place, task, try_number, start=start, n_bytes=n_bytes)
+
+    @operation("GET /xcoms", arguments={"dag_id": "etl", "run_id": "first", "task_id": "load"})
+    async def xcoms(
+        self,
+        dag_id: str | None = None,
+        run_id: str | None = None,
+        *,
+        task_id: str | None = None,
+        key: str | None = None,
+        limit: Limit = USUAL_ROWS,
+        after: str | None = None,
+        order_by: OrderBy = (),
+    ) -> Page[XComInfo]:
+        """List the XComs of a run, of a DAG, or of all, without their values."""
+        wanted = XComFilter(
+            run=_runs_of(self._dag_ids, dag_id, run_id), task_ids=None if task_id is None else (task_id,),
+            keys=None if key is None else (key,),
+        )  # fmt: skip
+        return await self._ask(xcoms.list_xcoms, wanted, Paging(limit=limit, after=after, order_by=order_by))
+
+    @operation("GET /dags/{dag_id}/runs/{run_id}/tasks/{task_id}/xcoms/{key:path}")
+    async def get_xcom(self, task: TaskInstanceKey, key: str = "return_value") -> XComValue:
+        """Return an XCom with its value, as it travels between tasks."""
+        return await xcoms.get_xcom(self._place, task, key)
+
+    # Versions
+
+    @operation("GET /dags/{dag_id}/versions")
+    async def list_versions(
+        self, dag_id: str, *, limit: Limit = USUAL_ROWS, after: str | None = None, order_by: OrderBy = ("-number",)
+    ) -> Page[VersionInfo]:
+        """List the versions of a DAG, newest first."""
+        paging = Paging(limit=limit, after=after, order_by=order_by)
+        return await self._ask(dag_versions.list_versions, VersionFilter(frozenset({dag_id})), paging)
+
+    # Backfills and assets
+
+    @operation(
+        "POST /dags/{dag_id}/backfills", right="operate", status=201,
+        arguments={"dag_id": "daily", "from_date": "2026-01-01T00:00:00Z", "to_date": "2026-01-31T00:00:00Z"},
+    )  # fmt: skip
+    async def backfill(
+        self,
+        dag_id: str,
+        from_date: Instant,
+        to_date: Instant,
+        *,
+        reprocess: Reprocess = "none",
+        is_reverse: bool = False,
+        max_active_runs: Annotated[int, Meta(ge=1)] = 10,
+        conf: Mapping[str, Any] | None = None,
+    ) -> BackfillInfo:
+        """Create the runs that a DAG's schedule has in a span of the past.
+
+        Args:
+            from_date: The first logical date.
+            to_date: The last logical date.
+            reprocess: Existing runs to run again: none, those that have failed, or all that have ended (completed).
+            is_reverse: Whether the newest date comes first.
+            max_active_runs: How many of its runs are active at once, instead of the DAG's own limit.
+            conf: Overrides the DAG's params in each run.
+        """
+        plan = BackfillPlan(
+            dag_id, from_date, to_date, reprocess=reprocess, is_reverse=is_reverse, max_active_runs=max_active_runs,
+            conf=conf or {},
+        )  # fmt: skip
+        return backfill_info(await backfills.make_backfill(self._place, self._actor, plan))
+
+    @operation("GET /backfills")
+    async def list_backfills(
+        self,
+        dag_id: str | None = None,
+        *,
+        limit: Limit = USUAL_ROWS,
+        after: str | None = None,
+        order_by: OrderBy = ("-id",),
+    ) -> Page[BackfillInfo]:
+        """List the backfills of a DAG, or of all, newest first."""
+        paging = Paging(limit=limit, after=after, order_by=order_by)
+        found = await self._ask(backfills.list_backfills, BackfillFilter(dag_id, self._dag_ids), paging)
+        return Page(tuple(map(backfill_info, found.items)), found.after)
+
+    @operation("GET /dags/{dag_id}/backfills/{backfill_id}")
+    async def get_backfill(self, dag_id: str, backfill_id: int) -> BackfillInfo:
+        """Return a backfill of a DAG."""
+        found = await self._ask(backfills.get_backfill, backfill_id)
+        if found.dag_id != dag_id:
+            raise NotFound("backfill", str(backfill_id), where=f"the DAG {dag_id!r}")
+        return backfill_info(found)
+
+    @operation("POST /dags/{dag_id}/backfills/{backfill_id}/pause", right="operate")
+    async def pause_backfill(self, dag_id: str, backfill_id: int, *, paused: bool = True) -> BackfillInfo:
+        """Start no further runs of a backfill, or go on; its active runs continue."""
+        await self.get_backfill(dag_id, backfill_id)
+        return backfill_info(await self._act(backfills.pause_backfill, backfill_id, paused=paused))
+
+    @operation("POST /dags/{dag_id}/backfills/{backfill_id}/cancel", right="operate")
+    async def cancel_backfill(self, dag_id: str, backfill_id: int) -> BackfillInfo:
+        """End a backfill: its queued runs count as failed, its running ones continue."""
+        await self.get_backfill(dag_id, backfill_id)
+        now = self._place.clock.now()
+        return backfill_info(await self._act(backfills.cancel_backfill, backfill_id, actor=self._actor, now=now))
+
+    @operation("GET /assets")
+    async def list_assets(
+        self, *, pattern: str | None = None, limit: Limit = USUAL_ROWS, after: str | None = None, order_by: OrderBy = ()
+    ) -> Page[AssetInfo]:
+        """List the assets, and the DAGs that name them.
+
+        Args:
+            pattern: Part of the name.
+        """
+        wanted = AssetFilter(name_pattern=pattern, seen_dags=self._dag_ids)
+        return await self._ask(assets.list_assets, wanted, Paging(limit=limit, after=after, order_by=order_by))
+
+    @operation("GET /assets/events")
+    async def list_asset_events(
+        self,
+        asset_id: int | None = None,
+        *,
+        limit: Limit = USUAL_ROWS,
+        after: str | None = None,
+        order_by: OrderBy = ("-id",),
+    ) -> Page[EventInfo]:
+        """List the updates of an asset, or of all, newest first, with the runs that they triggered."""
+        wanted = EventFilter(asset_id=asset_id, seen_dags=self._dag_ids)
+        return await self._ask(assets.list_events, wanted, Paging(limit=limit, after=after, order_by=order_by))
+
+    @operation("POST /assets/{asset_id}/events", right="operate", status=201)
+    async def asset_changed(
+        self, asset_id: int, extra: Mapping[str, Any] | None = None, *, partition_key: str | None = None
+    ) -> EventInfo:
+        """Record an update of an asset: DAGs that wait for it may run.
+
+        Args:
+            extra: JSON values that describe the update; tasks find them in the event.
+            partition_key: The partition that was updated.
+        """
+        now = self._place.clock.now()
+        return await self._act(assets.create_event, asset_id, extra or {}, partition_key=partition_key, now=now)
+
+    # Explanations and predictions
+
+    @operation("GET /why/{dag_id}")
+    async def why(
+        self, dag_id: str, run_id: str | None = None, task_id: str | None = None, map_index: int = -1
+    ) -> Explanation:
+        """Explain why a DAG has no run, a run does not go on, or a task does not start; or why it ended as it did.
+
+        Args:
+            run_id: A run of the DAG; None asks about the DAG.
+            task_id: A task of the run; None asks about the run.
+            map_index: Which instance of a mapped task; -1 for other tasks.
+        """
+        return await why(self._place, dag_id, run_id, task_id, map_index)
+
+    @operation("POST /simulate")
+    async def simulate(
+        self,
+        start: Instant,
+        end: Instant,
+        *,
+        duration: Annotated[float, Meta(ge=0)] | None = None,
+        failure_rate: Annotated[float, Meta(ge=0, le=1)] | None = None,
+        seed: int = 0,
+        pools: Mapping[str, Slots] | None = None,
+        unpause: bool = False,
+    ) -> Simulated:
+        """Simulate a scheduler in a span of time. No task is executed, and nothing is changed.
+
+        Args:
+            start: The scheduler is up to date at that instant.
+            end: Not part of the span.
+            duration: Seconds of each try; by default the median of its task's newest runs, or a minute.
+            failure_rate: Share of the tries that fail; by default only tasks fail that have never succeeded.
+            seed: A different one makes different tries fail.
+            pools: Slots by name, instead of the present ones; -1 means no limit.
+            unpause: As if no DAG were paused.
+        """
+        return await simulate(
+            self._place, start, end, duration=duration, failure_rate=failure_rate, seed=seed, pools=pools,
+            unpause=unpause, seen_dags=self._dag_ids,
+        )  # fmt: skip
+
+    @operation("POST /preview", right="operate", arguments={"where": "origin/faster-etl", "hours": 24})
+    async def preview(
+        self,
+        where: str,
+        against: str | None = None,
+        *,
+        hours: Annotated[float, Meta(ge=0, le=LONGEST_HOURS)] = 24,
+        pools: Mapping[str, Slots] | None = None,
+    ) -> Preview:
+        """Return the changes that a commit of the DAG folder's Git repository would make before it is live.
+
+        Args:
+            where: The commit: a branch, a tag, a hash.
+            against: Another commit to compare with; by default the DAGs that the database has.
+            hours: Simulate this span of time from now on; 0 for no simulation.
+            pools: Slots of pools that exist or will, by name.
+        """
+        return await preview_commit(self._place, where, against, hours=hours, pools=dict(pools or {}))
+
+    # Pools, variables and connections
+
+    @operation("GET /pools")
+    async def list_pools(
+        self,
+        *,
+        pattern: str | None = None,
+        limit: Limit = USUAL_ROWS,
+        after: str | None = None,
+        order_by: OrderBy = (),
+    ) -> Page[PoolInfo]:
+        """List the pools, and their slots."""
+        paging = Paging(limit=limit, after=after, order_by=order_by)
+        return await self._ask(pools.list_pools, PoolFilter(pattern=pattern), paging)
+
+    @operation("GET /pools/{name:path}")
+    async def get_pool(self, name: str) -> PoolInfo:
+        """Return a pool."""
+        return await self._ask(pools.get_pool, name)
+
+    @operation("PUT /pools/{name:path}", right="operate")
+    async def set_pool(
+        self, name: str, slots: Slots, *, description: str = "", include_deferred: bool = False
+    ) -> PoolInfo:
+        """Create or change a pool.
+
+        Args:
+            slots: How many its tasks may take at once; -1: no limit.
+            include_deferred: Whether deferred tasks count.
+        """
+        return await self._act(pools.set_pool, name, slots, description=description, include_deferred=include_deferred)
+
+    @operation("DELETE /pools/{name:path}", right="operate")
+    async def delete_pool(self, name: str) -> PoolInfo:
+        """Delete a pool, which is returned. Tasks that name it wait until a pool of that name exists again."""
+        return await self._act(pools.delete_pool, name)
+
+    @operation("GET /variables", right="operate")
+    async def list_variables(
+        self, *, pattern: str | None = None, limit: Limit = USUAL_ROWS, after: str | None = None, order_by: OrderBy = ()
+    ) -> Page[VariableInfo]:
+        """List the variables, without their secrets; a long value is left out."""
+        paging = Paging(limit=limit, after=after, order_by=order_by)
+        return await self._ask(secrets.list_variables, NameFilter(pattern), paging)
+
+    @operation("GET /variables/{key:path}", right="operate")
+    async def get_variable(self, key: str) -> VariableInfo:
+        """Return a variable; the value of one whose name sounds secret is hidden."""
+        return await self._ask(secrets.get_variable, key)
+
+    @operation("PUT /variables/{key:path}", right="operate")
+    async def set_variable(self, key: str, value: str, *, description: str = "") -> VariableInfo:
+        """Create or replace a variable."""
+        return await self._act(secrets.set_variable, key, value, description)
+
+    @operation("DELETE /variables/{key:path}", right="operate", status=204)
+    async def delete_variable(self, key: str) -> None:
+        """Delete a variable."""
+        await self._act(secrets.delete_variable, key)
+
+    @operation("GET /connections", right="operate")
+    async def list_connections(
+        self, *, pattern: str | None = None, limit: Limit = USUAL_ROWS, after: str | None = None, order_by: OrderBy = ()
+    ) -> Page[ConnectionInfo]:
+        """List the connections, without their secrets; the fields of a long one are left out."""
+        paging = Paging(limit=limit, after=after, order_by=order_by)
+        return await self._ask(secrets.list_connections, NameFilter(pattern), paging)
+
+    @operation("GET /connections/{conn_id}", right="operate")
+    async def get_connection(self, conn_id: str) -> ConnectionInfo:
+        """Return a connection, without its secrets."""
+        return await self._ask(secrets.get_connection, conn_id)
+
+    @operation(
+        "POST /connections/{conn_id}", right="administer", status=201,
+        arguments={"conn_id": "shop", "parts": {"conn_type": "postgres", "host": "db", "login": "etl", "port": 5432}},
+    )  # fmt: skip
+    async def add_connection(self, conn_id: str, parts: Mapping[str, Any]) -> ConnectionInfo:
+        """Create a connection.
+
+        Args:
+            parts: conn_type, description, host, schema, login, password, port and extra; or uri.
+        """
+        return await self._act(secrets.create_connection, conn_id, parts)
+
+    @operation("DELETE /connections/{conn_id}", right="administer", status=204)
+    async def delete_connection(self, conn_id: str) -> None:
+        """Delete a connection."""
+        await self._act(secrets.delete_connection, conn_id)
+
+    # Users and tokens
+
+    @operation("GET /users", right="administer")
+    async def list_users(
+        self, *, pattern: str | None = None, limit: Limit = USUAL_ROWS, after: str | None = None, order_by: OrderBy = ()
+    ) -> Page[UserInfo]:
+        """List the users.
+
+        Args:
+            pattern: Part of the name.
+        """
+        paging = Paging(limit=limit, after=after, order_by=order_by)
+        return await self._ask(users.list_users, UserFilter(pattern), paging)
+
+    @operation("GET /users/{name}", right="administer")
+    async def get_user(self, name: str) -> UserInfo:
+        """Return a user."""
+        return await self._ask(users.get_user, name)
+
+    @operation(
+        "POST /users", right="administer", status=201,
+        arguments={"name": "ada", "roles": ["operator"], "password": "a long secret"},
+    )  # fmt: skip
+    async def create_user(self, name: str, roles: tuple[str, ...], *, password: str | None = None) -> UserInfo:
+        """Add a user.
+
+        Args:
+            roles: viewer, operator, admin, or names that DAGs have in their `access_control`.
+            password: None: the user signs in at a proxy or a provider, or has tokens only.
+        """
+        hashed = None if password is None else await to_thread.run_sync(users.hash_password, password)
+        now = self._place.clock.now()
+        return await self._act(users.create_user, name, roles, password=hashed, now=now)
+
+    @operation("PUT /users/{name}/roles", right="administer")
+    async def set_user_roles(self, name: str, roles: tuple[str, ...]) -> UserInfo:
+        """Give a user other roles, which count from the next request on; without any, the user is disabled."""
+        return await self._act(users.set_roles, name, roles) if roles else await self.disable_user(name)
+
+    @operation("POST /users/{name}/disable", right="administer")
+    async def disable_user(self, name: str) -> UserInfo:
+        """Take all roles from a user, and end the sessions and tokens. `set_user_roles` gives roles again."""
+        return await self._act(users.disable_user, name)
+
+    @operation("DELETE /users/{name}", right="administer", status=204)
+    async def delete_user(self, name: str) -> None:
+        """Delete a user, with all sessions and tokens."""
+        await self._act(users.delete_user, name)
+
+    @operation("GET /tokens")
+    async def list_tokens(self) -> tuple[TokenInfo, ...]:
+        """List your own tokens for programs that have not expired, without their secrets."""
+        return await self._ask(users.list_own_tokens, self._own_issuer, now=self._place.clock.now())
+
+    @operation("POST /tokens", status=201, arguments={"label": "nightly report", "scope": "view", "days": 30})
+    async def create_token(
+        self,
+        label: str = "",
+        *,
+        scope: Scope = "view",
+        dag_ids: tuple[str, ...] | None = None,
+        days: Annotated[float, Meta(gt=0, le=LONGEST_TOKEN.days)] = 90,
+    ) -> NewToken:
+        """Make a token of your own, and return it with its secret, which is shown this once.
+
+        It allows at most what you may yourself: with a token, what that token allows, and until it ends.
+
+        Args:
+            label: Its purpose.
+            scope: The most that it allows.
+            dag_ids: Only for these DAGs; None: for all that you may see.
+            days: Its lifetime.
+        """
+        return await self._act(
+            users.issue_token, self._own_issuer, label, scope=scope, dag_ids=dag_ids, now=self._place.clock.now(),
+            lasts=timedelta(days=days),
+        )  # fmt: skip
+
+    @operation("DELETE /tokens/{token_id}", status=204)
+    async def revoke_token(self, token_id: int) -> None:
+        """End one of your own tokens immediately."""
+        await self._act(users.revoke_token, self._own_issuer, token_id)
+
+    @property
+    def _own_issuer(self) -> Issuer:
+        if self._issuer is None:
+            raise AsynschedError(f"{self._actor} is no user of this database, and can have no tokens.")
+        return self._issuer
+
+    # What goes on
+
+    @operation("GET /deadlines", arguments={"dag_id": "etl", "state": ["missed"], "since": "2026-01-31T00:00:00Z"})
+    async def list_deadlines(
+        self,
+        dag_id: str | None = None,
+        run_id: str | None = None,
+        *,
+        state: tuple[DeadlineState, ...] = (),
+        since: Instant | None = None,
+        until: Instant | None = None,
+        limit: Limit = USUAL_ROWS,
+        after: str | None = None,
+        order_by: OrderBy = ("-due_at",),
+    ) -> Page[DeadlineInfo]:
+        """List the deadlines of a run, of a DAG's runs, or of all, the latest first.
+
+        Args:
+            state: Only deadlines in one of these states.
+            since: Only deadlines that are due at that instant or later.
+            until: Only deadlines that are due before that instant.
+        """
+        wanted = DeadlineFilter(
+            allowed=self._dag_ids, dag_id=dag_id, run_id=run_id, states=state or None,
+            due_at=Range(gte=since, lt=until),
+        )  # fmt: skip
+        return await self._ask(deadlines.list_deadlines, wanted, Paging(limit=limit, after=after, order_by=order_by))
+
+    @operation("GET /dags/{dag_id}/runs/{run_id}/deadlines/{number}")
+    async def get_deadline(self, run: DagRunKey, number: int) -> DeadlineInfo:
+        """Return a deadline of a run.
+
+        Args:
+            number: Its place among the deadlines of the DAG, from 0.
+        """
+        return await self._ask(deadlines.get_deadline, run, number)
+
+    @operation("GET /import-errors")
+    async def list_import_errors(
+        self, *, file: str | None = None, limit: Limit = USUAL_ROWS, after: str | None = None, order_by: OrderBy = ()
+    ) -> Page[ImportErrorInfo]:
+        """List the errors of DAG files.
+
+        Args:
+            file: Only those of this file, relative to the DAG folder.
+        """
+        wanted = ImportErrorFilter(dag_ids=self._dag_ids, file=file)
+        paging = Paging(limit=limit, after=after, order_by=order_by)
+        return await self._ask(import_errors.list_import_errors, wanted, paging)
+
+    @operation("GET /audit")
+    async def list_audit(
+        self,
+        *,
+        dag_id: str | None = None,
+        actor: str | None = None,
+        action: str | None = None,
+        since: Instant | None = None,
+        until: Instant | None = None,
+        limit: Limit = USUAL_ROWS,
+        after: str | None = None,
+        order_by: OrderBy = ("-id",),
+    ) -> Page[AuditRow]:
+        """List who did what from outside, newest first.
+
+        Args:
+            action: Such as `dag.pause`.
+            since: Only what was done after that instant.
+            until: Only what was done before that instant.
+        """
+        equal = {"dag_id": dag_id, "actor": actor, "action": action}
+        wanted = AuditFilter(
+            dag_ids=self._dag_ids, equal={name: value for name, value in equal.items() if value is not None},
+            after=since, before=until,
+        )  # fmt: skip
+        return await self._ask(audit.list_audit, wanted, Paging(limit=limit, after=after, order_by=order_by))
+
+    @operation("GET /schedulers")
+    async def list_schedulers(self) -> tuple[SchedulerInfo, ...]:
+        """List the schedulers that have not stopped, with the number of runs and task instances that each has."""
+        rows = await self._ask(schedulers.unended)
+        return await to_thread.run_sync(schedulers.with_states, rows, self._place.clock.now())
+
+    @operation("GET /health")
+    async def health(self) -> Health:
+        """Return the health of the home's scheduler: the age of every loop, and its oldest step. Raises NotServing."""
+        return await to_thread.run_sync(health_of_home, self._place.home)
+
+    async def events(
+        self, since: int | None = None, *, dag_id: str | None = None, run_id: str | None = None
+    ) -> AsyncIterator[Change | Missed]:
+        """Iterate over the changes of runs and task instances, each once it is stored; see `Scheduler.events`.
+
+        A remote client connects again by itself, and goes on after the last change that it has given. Close the
+        iterator when you leave it early: `async with aclosing(client.events()) as events`.
+
+        Args:
+            since: Begin after the change with this number; 0: with the oldest that is stored; None: with the present.
+        """
+        if self.remote is not None:
+            async for event in self.remote.events(since, dag_id, run_id):
+                yield event
+            return
+        feed = self._place.feed
+        if feed is None:
+            raise NoEvents
+        async with feed.read(since, dag_id=dag_id, run_id=run_id) as reader:
+            async for event in reader:
+                yield event
+
+
+class LocalClient(Client):
+    """A client that answers in this process.
+
+    Args:
+        find_place: Returns where it answers.
+        actor: For the audit.
+        dag_ids: The DAGs that lists may show; None: all.
+        issuer: Makes the actor's tokens; None: they can have none.
+    """
+
+    def __init__(
+        self,
+        find_place: Callable[[], Place],
+        actor: str,
+        dag_ids: frozenset[str] | None = None,
+        issuer: Issuer | None = None,
+    ) -> None:
+        self.remote = None
+        self._find_place, self._actor, self._dag_ids, self._issuer = find_place, actor, dag_ids, issuer
+
+
+def _runs_of(
+    allowed: frozenset[str] | None,
+    dag_id: str | None,
+    run_id: str | None,
+    state: tuple[DagRunState, ...] = (),
+    run_type: tuple[DagRunType, ...] = (),
+    since: datetime | None = None,
+    until: datetime | None = None,
+) -> RunFilter:
+    return RunFilter(
+        allowed=allowed, dag_ids=None if dag_id is None else (dag_id,), run_ids=None if run_id is None else (run_id,),
+        states=state or None, run_types=run_type or None, run_after=Range(gte=since, lt=until),
+    )  # fmt: skip
+
+
+def _changed(rows: Sequence[TaskInstanceRow]) -> tuple[ChangedTask, ...]:
+    return tuple(ChangedTask(row.task_id, row.map_index, row.state, row.try_number) for row in rows)

@@ -1,0 +1,219 @@
+"""Operations: the methods of `Client`, each of which is also a request of the REST API.
+
+A method is declared once, with its request; its signature and types are those of the request:
+
+- an argument whose name is in the path comes from there, as do the fields of a key (a named tuple);
+- all others are in the query string or, unless the method is GET or DELETE, in the body, one JSON object;
+- the result is the JSON of the answer.
+
+The application makes routes and a document from this (`web/own_api.py`), and `remote.py` makes requests.
+"""
+
+import inspect
+import re
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from datetime import datetime
+from functools import cache, cached_property, wraps
+from typing import TYPE_CHECKING, Annotated, Any, Concatenate, Literal, ParamSpec, TypeVar, get_type_hints
+
+import msgspec
+from msgspec import UNSET, Meta, Struct
+
+if TYPE_CHECKING:
+    from asynsched.client.client import Client
+
+PREFIX = "/api/asynsched/v1"
+"""Where an application has this API."""
+P = ParamSpec("P")
+T = TypeVar("T")
+Right = Literal["view", "operate", "administer"]
+"""The right that a user needs, to the DAG that the path names or in general; each includes those before it."""
+Instant = Annotated[datetime, Meta(tz=True)]
+ARGUMENT = re.compile(r" {4}(\w+): (.*)")
+IN_PATH = re.compile(r"{(\w+)(?::\w+)?}")
+
+
+class Operation:
+    """One method of the client, and its request.
+
+    Args:
+        request: The method and the path, such as `GET /dags/{dag_id}`.
+        function: The method: answers here.
+        right: Who may.
+        status: Of a good answer.
+        arguments: An example.
+        answer: An example of what it returns, as JSON values.
+    """
+
+    def __init__(
+        self,
+        request: str,
+        function: Callable[..., Awaitable[Any]],
+        *,
+        right: Right,
+        status: int,
+        arguments: Mapping[str, Any],
+        answer: Any,
+    ) -> None:
+        self.method, self.path = request.split(" ")
+        self.function = function
+        self.name = function.__name__
+        self.right = right
+        self.status = status
+        self.arguments = arguments
+        self.answer = answer
+
+    @property
+    def has_body(self) -> bool:
+        """Whether arguments are in the body."""
+        return self.body is not None
+
+    @cached_property
+    def signature(self) -> inspect.Signature:
+        """Its arguments, without `self`."""
+        whole = inspect.signature(self.function)
+        return whole.replace(parameters=list(whole.parameters.values())[1:])
+
+    @cached_property
+    def types(self) -> dict[str, Any]:
+        """The types of its arguments, and of its result as `return`."""
+        return get_type_hints(self.function, include_extras=True)
+
+    @cached_property
+    def keys(self) -> dict[str, Any]:
+        """The arguments that are keys, whose fields are arguments of the request."""
+        return {name: self.types[name] for name in self.signature.parameters if is_key(self.types[name])}
+
+    @cached_property
+    def fields(self) -> dict[str, tuple[Any, Any]]:
+        """The type and the default of each argument of the request; without a default, `Parameter.empty`."""
+        found: dict[str, tuple[Any, Any]] = {}
+        for name, one in self.signature.parameters.items():
+            if name in self.keys:
+                kind, defaults = self.keys[name], self.keys[name]._field_defaults
+                hints = get_type_hints(kind)
+                found |= {field: (hints[field], defaults.get(field, inspect.Parameter.empty)) for field in kind._fields}
+            else:
+                found[name] = (self._described(name), one.default)
+        return found
+
+    def _described(self, name: str) -> Any:
+        """Return the type of an argument, with what the docstring says about it."""
+        about = arguments_in_words(self.function.__doc__ or "").get(name)
+        return Annotated[self.types[name], Meta(description=about)] if about else self.types[name]
+
+    @cached_property
+    def in_path(self) -> frozenset[str]:
+        """The arguments of the request that are in its path."""
+        return frozenset(IN_PATH.findall(self.path))
+
+    @cached_property
+    def body(self) -> type[Struct] | None:
+        """The struct of the body; None: all arguments are in the path and the query string."""
+        names = [name for name in self.fields if name not in self.in_path]
+        if self.method in ("GET", "DELETE") or not names:
+            return None
+        fields: list[Any] = []
+        for name in names:
+            kind, default = self.fields[name]
+            fields.append((name, kind) if default is inspect.Parameter.empty else (name, kind, default))
+        title = "".join(part.title() for part in self.name.split("_"))
+        return msgspec.defstruct(f"{title}Body", fields, kw_only=True, frozen=True, forbid_unknown_fields=True)
+
+    @cached_property
+    def result(self) -> Any:
+        """The type of the answer: that of the result, but an object for a key."""
+        kind = self.types["return"]
+        return key_struct(kind) if is_key(kind) else kind
+
+    def bound(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
+        """Return the arguments of a call by name; a plain tuple becomes the key that it stands for."""
+        given = self.signature.bind(*args, **kwargs).arguments
+        return {name: self.keys[name](*value) if name in self.keys else value for name, value in given.items()}
+
+    def given(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
+        """Return the arguments of a call as those of the request, without those that were left out."""
+        found: dict[str, Any] = {}
+        for name, value in self.bound(*args, **kwargs).items():
+            found |= value._asdict() if name in self.keys else {name: value}
+        return found
+
+    def taken(self, given: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the arguments of a request as those of the method."""
+        found = dict(given)
+        for name, kind in self.keys.items():
+            found[name] = kind(**{field: found.pop(field) for field in kind._fields if field in found})
+        return found
+
+    def encoded(self, result: Any) -> Any:
+        """Return a result as its JSON is to be made from."""
+        return self.result(*result) if is_key(self.types["return"]) else result
+
+    def decoded(self, content: bytes) -> Any:
+        """Return the result that an answer holds. Raises msgspec.DecodeError."""
+        if self.types["return"] is type(None):
+            return None
+        found = msgspec.json.decode(content, type=self.result)
+        kind = self.types["return"]
+        return kind(*msgspec.structs.astuple(found)) if is_key(kind) else found
+
+
+OPERATIONS: dict[str, Operation] = {}
+"""All operations, by name."""
+
+Method = Callable[Concatenate["Client", P], Awaitable[T]]
+
+
+def operation(
+    request: str,
+    *,
+    right: Right = "view",
+    status: int = 200,
+    arguments: Mapping[str, Any] | None = None,
+    answer: Any = UNSET,
+) -> Callable[[Method[P, T]], Callable[Concatenate["Client", P], Coroutine[Any, Any, T]]]:
+    """Return a decorator that makes a method of the client an operation; see Operation for the arguments."""
+
+    def make(function: Method[P, T]) -> Callable[Concatenate["Client", P], Coroutine[Any, Any, T]]:
+        made = Operation(request, function, right=right, status=status, arguments=arguments or {}, answer=answer)
+        OPERATIONS[made.name] = made
+
+        @wraps(function)
+        async def call(client: "Client", /, *args: P.args, **kwargs: P.kwargs) -> T:
+            result: T
+            if client.remote is None:
+                result = await made.function(client, **made.bound(*args, **kwargs))
+            else:
+                result = await client.remote.ask(made, made.given(*args, **kwargs))
+            return result
+
+        return call
+
+    return make
+
+
+def arguments_in_words(docstring: str) -> dict[str, str]:
+    """Return the text about each argument in the section `Args` of a docstring."""
+    _, _, section = inspect.cleandoc(docstring).partition("\nArgs:\n")
+    found: dict[str, str] = {}
+    for line in section.partition("\n\n")[0].splitlines():
+        if match := ARGUMENT.match(line):
+            name, found[match[1]] = match[1], match[2]
+        else:
+            found[name] += f" {line.strip()}"
+    return found
+
+
+def is_key(kind: Any) -> bool:
+    """Whether a type is that of a key: a named tuple."""
+    return isinstance(kind, type) and issubclass(kind, tuple) and hasattr(kind, "_fields")
+
+
+@cache
+def key_struct(kind: Any) -> type[Struct]:
+    """Return a struct with the fields of a key, which is an object in JSON."""
+    fields: list[Any] = [
+        (name, hint, kind._field_defaults[name]) if name in kind._field_defaults else (name, hint)
+        for name, hint in get_type_hints(kind).items()
+    ]
+    return msgspec.defstruct(kind.__name__, fields, frozen=True)

@@ -1,0 +1,73 @@
+"""`/importErrors`: errors of DAG files, without warnings."""
+
+from datetime import datetime
+
+from msgspec import Struct
+
+from asynsched.queries.import_errors import (
+    ImportErrorFilter,
+    ImportErrorInfo,
+    count_import_errors,
+    get_import_error,
+    list_import_errors,
+)
+from asynsched.web.airflow_api.api import AIRFLOW_API, GONE, OrderBy, PageQuery, RowId, listed, paging
+from asynsched.web.endpoint import Call
+
+BUNDLE = "dags-folder"
+"""The only bundle: Airflow's name for the DAG folder."""
+SORT_NAMES = {
+    "import_error_id": "id", "timestamp": "created_at", "filename": "file", "stacktrace": "traceback",
+    "bundle_name": "id",
+}  # fmt: skip
+
+
+class ImportErrorResponse(Struct, frozen=True, kw_only=True):
+    """An error of a file. The beginning of a long trace is shown."""
+
+    import_error_id: int
+    timestamp: datetime
+    filename: str
+    bundle_name: str | None
+    stack_trace: str
+
+
+class ImportErrorCollectionResponse(Struct, frozen=True):
+    """A page of errors."""
+
+    import_errors: tuple[ImportErrorResponse, ...]
+    total_entries: int
+
+
+@AIRFLOW_API.endpoint("GET", "/importErrors", errors={400: "Bad Request"})
+async def get_import_errors(
+    call: Call,
+    page: PageQuery,
+    order_by: OrderBy = ("import_error_id",),
+    filename_pattern: str | None = None,
+    filename_prefix_pattern: str | None = None,
+    filename: str | None = None,
+    bundle_name: str | None = None,
+) -> ImportErrorCollectionResponse:
+    """List the errors of DAG files."""
+    if bundle_name not in (None, BUNDLE):
+        return ImportErrorCollectionResponse((), 0)
+    wanted = ImportErrorFilter(
+        dag_ids=call.who.dag_ids, file=filename, pattern=filename_pattern, prefix=filename_prefix_pattern
+    )
+    questions, asked = (list_import_errors, count_import_errors), paging(page, order_by, SORT_NAMES)
+    return ImportErrorCollectionResponse(*await listed(call, questions, wanted, page=asked, shown=_response))
+
+
+@AIRFLOW_API.endpoint("GET", "/importErrors/{import_error_id}", errors=GONE)
+async def get_one_import_error(call: Call, import_error_id: RowId) -> ImportErrorResponse:
+    """Show an error of a DAG file."""
+    wanted = ImportErrorFilter(dag_ids=call.who.dag_ids)
+    return _response(await call.place.ask(get_import_error, import_error_id, wanted))
+
+
+def _response(info: ImportErrorInfo) -> ImportErrorResponse:
+    return ImportErrorResponse(
+        import_error_id=info.id, timestamp=info.created_at, filename=info.file, bundle_name=BUNDLE,
+        stack_trace=info.traceback or info.message,
+    )  # fmt: skip

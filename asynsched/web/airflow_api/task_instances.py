@@ -1,0 +1,322 @@
+"""`/dags/{dag_id}/dagRuns/{dag_run_id}/taskInstances`: task instances, of a run or of all (`~`)."""
+
+from datetime import datetime
+from typing import Any, Literal
+from uuid import UUID
+
+import msgspec
+from msgspec import Struct
+from starlette.convertors import Convertor, register_url_convertor
+
+from asynsched.errors import NotFound
+from asynsched.keys import TaskInstanceKey
+from asynsched.queries.dag_versions import read_structure
+from asynsched.queries.paging import Offset
+from asynsched.queries.rendered_fields import fields_of_try
+from asynsched.queries.runs import RunFilter, get_run
+from asynsched.queries.task_instances import (
+    TaskInstanceFilter,
+    TaskInstanceInfo,
+    count_task_instances,
+    get_task_instance,
+    list_task_instances,
+)
+from asynsched.queries.why import list_dependencies
+from asynsched.states import TaskInstanceState
+from asynsched.web.airflow_api.api import (
+    AIRFLOW_API,
+    GONE,
+    WRONG,
+    CursorCollection,
+    CursorQuery,
+    Limit,
+    MapIndex,
+    Names,
+    Numbers,
+    OrderBy,
+    PageQuery,
+    listed_by_cursor,
+    paging,
+)
+from asynsched.web.airflow_api.dag_versions import DagVersionResponse, uuid_of, version_response
+from asynsched.web.airflow_api.filters import Changes, Dates, bounds, pattern, some, states, unless_all
+from asynsched.web.endpoint import Call
+
+NAMES = {"start_date": "started_at", "end_date": "ended_at", "duration": "duration_seconds", "operator": "task_id"}
+"""Only versions know the classes of tasks: sorted by task_id, the instances of one task stand together."""
+
+
+class TaskInstanceHistoryResponse(Struct, frozen=True, kw_only=True):
+    """A try of a task instance."""
+
+    task_id: str
+    dag_id: str
+    dag_run_id: str
+    map_index: int
+    start_date: datetime | None
+    end_date: datetime | None
+    duration: float | None
+    state: TaskInstanceState | None
+    try_number: int
+    max_tries: int
+    task_display_name: str
+    dag_display_name: str
+    hostname: str | None = ""
+    unixname: str | None = None
+    pool: str
+    pool_slots: int
+    queue: str | None
+    priority_weight: int | None
+    operator: str | None
+    operator_name: str | None
+    queued_when: datetime | None
+    scheduled_when: datetime | None
+    pid: int | None = None
+    executor: str | None
+    executor_config: str = "{}"
+    dag_version: DagVersionResponse | None
+
+
+class TaskInstanceResponse(TaskInstanceHistoryResponse, frozen=True, kw_only=True):
+    """A task instance."""
+
+    id: UUID
+    logical_date: datetime | None
+    run_after: datetime
+    note: str | None
+    rendered_map_index: str | None
+    rendered_fields: dict[str, Any] = {}
+    trigger: dict[str, Any] | None = None
+    triggerer_job: dict[str, Any] | None = None
+
+
+class TaskInstanceCollectionResponse(CursorCollection, frozen=True, kw_only=True):
+    """A page of task instances."""
+
+    task_instances: tuple[TaskInstanceResponse, ...]
+
+
+class MappedQuery(Struct, frozen=True, kw_only=True):
+    """The filters of task instances."""
+
+    state: Names = ()
+    pool: Names = ()
+    pool_name_pattern: str | None = None
+    pool_name_prefix_pattern: str | None = None
+    queue: Names = ()
+    queue_name_pattern: str | None = None
+    queue_name_prefix_pattern: str | None = None
+    executor: Names = ()
+    version_number: Numbers = ()
+    try_number: Numbers = ()
+    operator: Names = ()
+    operator_name_pattern: str | None = None
+    operator_name_prefix_pattern: str | None = None
+    map_index: Numbers = ()
+    rendered_map_index_pattern: str | None = None
+    rendered_map_index_prefix_pattern: str | None = None
+
+
+class TaskInstanceQuery(MappedQuery, frozen=True, kw_only=True):
+    """The filters of task instances of any tasks."""
+
+    task_id: str | None = None
+    task_display_name_pattern: str | None = None
+    task_display_name_prefix_pattern: str | None = None
+    task_group_id: str | None = None
+    dag_id_pattern: str | None = None
+    dag_id_prefix_pattern: str | None = None
+    run_id_pattern: str | None = None
+    run_id_prefix_pattern: str | None = None
+
+
+class TaskInstancesBatchBody(Dates, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The filters and the page of a list of task instances."""
+
+    dag_ids: Names | None = None
+    dag_run_ids: Names | None = None
+    task_ids: Names | None = None
+    state: tuple[TaskInstanceState | None, ...] | None = None
+    pool: Names | None = None
+    queue: Names | None = None
+    executor: Names | None = None
+    page_offset: Offset = 0
+    page_limit: Limit = 100
+    order_by: str | None = None
+
+
+class TaskDependencyResponse(Struct, frozen=True):
+    """What a task instance waits for."""
+
+    name: str
+    reason: str
+
+
+class TaskDependencyCollectionResponse(Struct, frozen=True):
+    """Everything that a task instance waits for."""
+
+    dependencies: tuple[TaskDependencyResponse, ...]
+
+
+BASE = "/dags/{dag_id}/dagRuns/{dag_run_id}/taskInstances"
+
+
+class _IndexConvertor(Convertor[int]):
+    """Takes a map index, also -1, from a path."""
+
+    regex = "-?[0-9]+"
+
+    def convert(self, value: str) -> int:
+        return int(value)
+
+    def to_string(self, value: int) -> str:
+        return str(value)
+
+
+register_url_convertor("index", _IndexConvertor())
+OF_INDEX = f"{BASE}/{{task_id}}/{{map_index:index}}"
+"""Of an instance of a mapped task, or with -1 of another one."""
+
+
+@AIRFLOW_API.endpoint("GET", BASE, errors=WRONG)
+async def get_task_instances(
+    call: Call,
+    dag_id: str,
+    dag_run_id: str,
+    dates: Dates,
+    changes: Changes,
+    query: TaskInstanceQuery,
+    page: CursorQuery,
+    order_by: OrderBy = ("map_index",),
+) -> TaskInstanceCollectionResponse:
+    """List the task instances of a run, of all runs of a DAG, or of all DAGs (`~`)."""
+    if "~" not in (dag_id, dag_run_id):
+        await call.place.ask(get_run, dag_id, dag_run_id)
+    run = RunFilter(
+        call.who.dag_ids, unless_all(dag_id), unless_all(dag_run_id), version_numbers=some(query.version_number),
+        dag_id=pattern(query, "dag_id"), run_id=pattern(query, "run_id"), **dates.of_runs,
+    )  # fmt: skip
+    wanted = _filter(
+        run, query, dates, changes, task_ids=None if query.task_id is None else (query.task_id,),
+        task_id=pattern(query, "task_display_name"),
+        groups=None if query.task_group_id is None else (query.task_group_id,),
+    )  # fmt: skip
+    return await _listed(call, wanted, page, order_by)
+
+
+@AIRFLOW_API.endpoint("POST", f"{BASE}/list", errors=WRONG)
+async def get_task_instances_batch(
+    call: Call,
+    dag_id: Literal["~"],  # noqa: ARG001 - the path has it
+    dag_run_id: Literal["~"],  # noqa: ARG001 - as above
+    body: TaskInstancesBatchBody,
+) -> TaskInstanceCollectionResponse:
+    """List task instances of several runs."""
+    run = RunFilter(call.who.dag_ids, some(body.dag_ids), some(body.dag_run_ids), **body.of_runs)
+    wanted = TaskInstanceFilter(
+        run, some(body.task_ids), some(body.state), some(body.pool), some(body.queue), some(body.executor),
+        **body.of_times,
+    )  # fmt: skip
+    page = CursorQuery(limit=body.page_limit, offset=body.page_offset)
+    return await _listed(call, wanted, page, (body.order_by,) if body.order_by else ("id",))
+
+
+async def _listed(
+    call: Call, wanted: TaskInstanceFilter, page: CursorQuery, order_by: OrderBy
+) -> TaskInstanceCollectionResponse:
+    questions, asked = (list_task_instances, count_task_instances), paging(page, order_by, NAMES)
+    shown, about = await listed_by_cursor(call, questions, wanted, page, asked, instance_response)
+    return TaskInstanceCollectionResponse(task_instances=shown, **about)
+
+
+@AIRFLOW_API.endpoint("GET", f"{BASE}/{{task_id}}", errors=GONE)
+async def get_one_task_instance(call: Call, dag_id: str, dag_run_id: str, task_id: str) -> TaskInstanceResponse:
+    """Show a task instance of a task that is not mapped."""
+    return await _whole(call, TaskInstanceKey(dag_id, dag_run_id, task_id))
+
+
+@AIRFLOW_API.endpoint("GET", OF_INDEX, errors=GONE)
+async def get_mapped_task_instance(
+    call: Call, dag_id: str, dag_run_id: str, task_id: str, map_index: MapIndex
+) -> TaskInstanceResponse:
+    """Show an instance of a mapped task."""
+    key = TaskInstanceKey(dag_id, dag_run_id, task_id, map_index)
+    return await _whole(call, key)
+
+
+@AIRFLOW_API.endpoint("GET", f"{BASE}/{{task_id}}/listMapped", errors=WRONG)
+async def get_mapped_task_instances(
+    call: Call,
+    dag_id: str,
+    dag_run_id: str,
+    task_id: str,
+    dates: Dates,
+    changes: Changes,
+    query: MappedQuery,
+    page: PageQuery,
+    order_by: OrderBy = ("map_index",),
+) -> TaskInstanceCollectionResponse:
+    """List the instances of a mapped task."""
+    run = RunFilter(
+        dag_ids=(dag_id,), run_ids=(dag_run_id,), version_numbers=some(query.version_number), **dates.of_runs
+    )
+    wanted = _filter(run, query, dates, changes, task_ids=(task_id,), is_mapped=True)
+    found = await _listed(call, wanted, CursorQuery(limit=page.limit, offset=page.offset), order_by)
+    if not found.task_instances:
+        await _check_mapped(call, dag_id, dag_run_id, task_id)
+    return found
+
+
+async def _check_mapped(call: Call, dag_id: str, run_id: str, task_id: str) -> None:
+    """Raise NotFound if a run has no such mapped task. One that expanded to nothing has no instances."""
+    run = await call.place.ask(get_run, dag_id, run_id)
+    dag = (await read_structure(call.place, dag_id, run.version_number)).dag
+    if task_id not in {task.task_id for task in dag.tasks if task.map_length is not None or task.group_id is not None}:
+        raise NotFound("mapped task", task_id, where=f"the DAG {dag_id!r}")
+
+
+@AIRFLOW_API.endpoint(
+    "GET", f"{OF_INDEX}/dependencies", errors=GONE, name="get_task_instance_dependencies_by_map_index"
+)
+@AIRFLOW_API.endpoint("GET", f"{BASE}/{{task_id}}/dependencies", errors=GONE)
+async def get_task_instance_dependencies(
+    call: Call, dag_id: str, dag_run_id: str, task_id: str, map_index: MapIndex = -1
+) -> TaskDependencyCollectionResponse:
+    """Show the reasons why a task instance is not queued."""
+    found = await list_dependencies(call.place, TaskInstanceKey(dag_id, dag_run_id, task_id, map_index))
+    return TaskDependencyCollectionResponse(tuple(TaskDependencyResponse(one.name, one.reason) for one in found))
+
+
+def _filter(run: RunFilter, query: MappedQuery, dates: Dates, changes: Changes, **more: Any) -> TaskInstanceFilter:
+    return TaskInstanceFilter(
+        run, states=states(query.state, TaskInstanceState), pools=some(query.pool), queues=some(query.queue),
+        executors=some(query.executor), operators=some(query.operator), try_numbers=some(query.try_number),
+        map_indexes=some(query.map_index), pool=pattern(query, "pool_name"), queue=pattern(query, "queue_name"),
+        operator=pattern(query, "operator_name"), rendered_map_index=pattern(query, "rendered_map_index"),
+        updated_at=bounds(changes, "updated_at"), **dates.of_times, **more,
+    )  # fmt: skip
+
+
+async def _whole(call: Call, key: TaskInstanceKey) -> TaskInstanceResponse:
+    """Return a task instance with its rendered fields, which lists leave out. Raises NotFound."""
+    info = await call.place.ask(get_task_instance, key)
+    fields = await call.place.ask(fields_of_try, info.id, info.try_number)
+    return msgspec.structs.replace(instance_response(info), rendered_fields=fields)
+
+
+def instance_response(info: TaskInstanceInfo) -> TaskInstanceResponse:
+    """Return a task instance in Airflow's form."""
+    rendered = info.rendered_map_index
+    if rendered is None and info.map_index >= 0:
+        rendered = str(info.map_index)
+    return TaskInstanceResponse(
+        id=uuid_of(info.id), task_id=info.task_id, dag_id=info.dag_id, dag_run_id=info.run_id,
+        map_index=info.map_index, logical_date=info.logical_date, run_after=info.run_after, start_date=info.started_at,
+        end_date=info.ended_at, duration=info.duration_seconds,
+        state=None if info.state is None else TaskInstanceState(info.state), try_number=info.try_number,
+        max_tries=info.max_tries, task_display_name=info.task_id, dag_display_name=info.dag_display_name,
+        pool=info.pool, pool_slots=info.pool_slots, queue=info.queue, priority_weight=info.priority_weight,
+        operator=info.operator, operator_name=info.operator, queued_when=info.queued_at,
+        scheduled_when=info.scheduled_at, executor=info.executor, note=info.note, rendered_map_index=rendered,
+        dag_version=None if info.version is None else version_response(info.version),
+    )  # fmt: skip

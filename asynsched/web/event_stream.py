@@ -1,0 +1,105 @@
+"""Events as a stream that browsers read (server-sent events): each has its number as id, so a reader can go on.
+
+A reader that comes back gives the last number as `Last-Event-ID`; the stream begins with the number before its first
+event. An event `missed` says that changes are left out, and its id is where the reader goes on; its data has the
+number. A reader for whom there is no event for a while gets the number up to which there is none.
+"""
+
+from collections.abc import AsyncIterator
+from typing import Annotated
+
+import anyio
+import msgspec
+from msgspec import Meta
+from starlette.responses import StreamingResponse
+
+from asynsched.errors import StoreUnavailable
+from asynsched.queries.events import Change, EventReader, Missed, NoEvents
+from asynsched.web.access import NotSignedIn, Permission
+from asynsched.web.endpoint import Api, Call, Example
+
+PAUSE_SECONDS = 15.0
+"""Longest silence of a stream: proxies close connections that say nothing, and a reader learns that it is cut off."""
+TRUST_SECONDS = 30.0
+"""How long a stream goes on before it asks again who reads it: a session may have ended, and a right may be gone."""
+Since = Annotated[int, Meta(ge=0, description="Begin after the event with this number; 0: with the oldest stored one.")]
+EXAMPLE = Example({"since": 41, "dag_id": "etl"})
+
+
+def add_events(api: Api) -> None:
+    """Add the stream of events to an API."""
+
+    @api.endpoint("GET", "/events", example=EXAMPLE)
+    async def events(
+        call: Call, since: Since | None = None, dag_id: str | None = None, run_id: str | None = None
+    ) -> StreamingResponse:
+        """Stream the changes of runs and task instances, each once it is stored (text/event-stream).
+
+        The header Last-Event-ID, which browsers send when they come back, counts before `since`. Without both, the
+        stream begins with the present.
+        """
+        last = last_event_id(call)
+        return stream(call, since if last is None else last, dag_id, run_id)
+
+
+def stream(call: Call, since: int | None, dag_id: str | None = None, run_id: str | None = None) -> StreamingResponse:
+    """Return the response that streams events after a number, of the DAGs that the one who asks may see."""
+    if call.place.feed is None:
+        raise NoEvents
+    reader = call.place.feed.read(since, dag_id=dag_id, run_id=run_id)
+    return StreamingResponse(
+        _lines(call, reader), media_type="text/event-stream", headers={"Cache-Control": "no-store"}
+    )
+
+
+def last_event_id(call: Call) -> int | None:
+    """Return the number at which a reader that comes back goes on; None: it comes for the first time."""
+    text = call.request.headers.get("last-event-id", "")
+    return int(text) if text.isdecimal() and len(text) < 19 else None
+
+
+class Reads:
+    """Who reads a stream. `check` asks that again from time to time: streams have no end of their own."""
+
+    def __init__(self, call: Call) -> None:
+        self._call = call
+        self.who = call.who
+        self._known_until = call.place.clock.monotonic() + TRUST_SECONDS
+
+    async def check(self) -> None:
+        """Ask again if the last answer is old. Raises NotSignedIn, and StoreUnavailable."""
+        now = self._call.place.clock.monotonic()
+        if now >= self._known_until:
+            self._known_until = now + TRUST_SECONDS
+            self.who = await self._call.access.identify(self._call.request)
+
+
+async def _lines(call: Call, reader: EventReader) -> AsyncIterator[bytes]:
+    yield b": events of asynsched\n\n"
+    reads, clock = Reads(call), call.place.clock
+    silent_since = clock.monotonic()
+    async with reader:
+        if reader.go_on_at is not None:
+            yield b"id: %d\n\n" % reader.go_on_at  # a reader that is cut off before the first event comes back here
+        while True:
+            event = None
+            try:
+                with anyio.move_on_after(PAUSE_SECONDS):
+                    event = await anext(reader)
+                await reads.check()
+            except (StopAsyncIteration, StoreUnavailable, NotSignedIn):
+                return  # the reader comes back, and is told why if it may not
+            if event is not None and (isinstance(event, Missed) or reads.who.may(Permission.VIEW, event.dag_id)):
+                yield encoded(event)
+            elif event is None or clock.monotonic() >= silent_since + PAUSE_SECONDS:
+                place = reader.go_on_at if event is None else event.number
+                yield b"id: %d\n\n" % (place or 0)
+            else:
+                continue
+            silent_since = clock.monotonic()
+
+
+def encoded(event: Change | Missed) -> bytes:
+    """Return an event as the stream has it."""
+    name, number = ("missed", event.go_on_at) if isinstance(event, Missed) else ("change", event.number)
+    return b"id: %d\nevent: %b\ndata: %b\n\n" % (number, name.encode(), msgspec.json.encode(event))

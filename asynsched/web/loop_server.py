@@ -1,0 +1,61 @@
+"""uvicorn as a guest in a loop that is not its own: it takes no signals, and it does not tick while nothing happens."""
+
+import asyncio
+import socket
+from typing import Any
+
+import anyio
+import uvicorn
+
+from asynsched.clock import Clock
+from asynsched.settings import WebSettings
+from asynsched.web.certificate import Certificate
+
+GRACE_SECONDS = 0.5
+"""How long requests may go on when the server stops; then they are cancelled, such as streams that have no end."""
+
+
+class LoopServer(uvicorn.Server):
+    """A server of one application. Loading it takes a while: make it in a thread."""
+
+    def __init__(self, app: Any, settings: WebSettings, clock: Clock) -> None:
+        config = uvicorn.Config(
+            app, lifespan="off", log_config=None, access_log=False, server_header=False, date_header=False, ws="none",
+            proxy_headers=False, ssl_certfile=settings.tls_certificate, ssl_keyfile=settings.tls_key,
+        )  # fmt: skip
+        config.load()
+        super().__init__(config)
+        self._certificate = None if config.ssl is None else Certificate(settings, clock)
+        if config.ssl is not None and self._certificate is not None:
+            self._certificate.show_in(config.ssl)
+
+    async def serve_until_cancelled(self, listener: socket.socket) -> None:
+        """Serve on a bound socket, which is closed at the end."""
+        self.lifespan = self.config.lifespan_class(self.config)
+        await self.startup([listener])
+        try:
+            if self._certificate is not None:
+                await self._certificate.follow()
+            await anyio.sleep_forever()
+        finally:
+            with anyio.CancelScope(shield=True):
+                await self.shutdown([listener])
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Close everything: idle connections at once, requests after a moment."""
+        for server in self.servers:
+            server.close()
+        for listener in sockets or ():
+            listener.close()
+        for connection in list(self.server_state.connections):
+            connection.shutdown()
+        if tasks := set(self.server_state.tasks):
+            _, left = await asyncio.wait(tasks, timeout=GRACE_SECONDS)
+            for task in left:
+                task.cancel()
+            if left:
+                await asyncio.wait(left, timeout=GRACE_SECONDS)
+        for connection in list(self.server_state.connections):
+            transport = connection.transport
+            if transport is not None:
+                transport.abort()

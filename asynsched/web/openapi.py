@@ -1,0 +1,107 @@
+"""The OpenAPI document of an API, made from the types of its endpoints."""
+
+import inspect
+from collections.abc import Iterable
+from http import HTTPStatus
+from typing import Any
+
+import msgspec
+from msgspec import UNSET
+from starlette.responses import Response
+
+from asynsched.web.access import Permission
+from asynsched.web.endpoint import IN_PATH, JSON, Api, Endpoint, Example, Parameter
+
+OPENAPI = "3.1.0"
+TEMPLATE = "#/components/schemas/{name}"
+
+
+def document(api: Api, prefix: str) -> dict[str, Any]:
+    """Return the document of an API whose paths begin with a prefix."""
+    endpoints = api.endpoints
+    types = list(_types_of(endpoints))
+    schemas, components = msgspec.json.schema_components(types, ref_template=TEMPLATE)
+    of_types = {id(kind): schema for kind, schema in zip(types, schemas, strict=True)}
+    paths: dict[str, dict[str, Any]] = {}
+    for one in endpoints:
+        path = prefix + IN_PATH.sub(r"{\1}", one.path)
+        paths.setdefault(path, {})[one.method.lower()] = _operation(one, of_types)
+    return {
+        "openapi": OPENAPI,
+        "info": {"title": api.title, "version": api.version},
+        "paths": paths,
+        "components": {
+            "schemas": components,
+            "securitySchemes": {"token": {"type": "http", "scheme": "bearer"}},
+        },
+        "security": [{"token": []}],
+    }
+
+
+def _types_of(endpoints: Iterable[Endpoint]) -> Iterable[Any]:
+    for one in endpoints:
+        types = one.types
+        yield from (parameter.kind for parameter in one.parameters)
+        yield from (types[name] for name in ("body", "return") if _has_schema(types.get(name)))
+
+
+def _has_schema(kind: Any) -> bool:
+    return kind not in (None, type(None)) and not (isinstance(kind, type) and issubclass(kind, Response))
+
+
+def _operation(one: Endpoint, of_types: dict[int, dict[str, Any]]) -> dict[str, Any]:
+    types = one.types
+    summary, _, description = inspect.cleandoc(one.function.__doc__ or "").partition("\n")
+    operation: dict[str, Any] = {
+        "operationId": one.name,
+        "summary": summary.rstrip("."),
+        "parameters": [
+            _parameter(parameter, of_types[id(parameter.kind)], one.example) for parameter in one.parameters
+        ],
+        "responses": {str(one.status): _response(one, of_types)},
+    }
+    if description.strip():
+        operation["description"] = description.strip()
+    if _has_schema(types.get("body")):
+        content = _content(of_types[id(types["body"])], one.example.arguments.get("body", UNSET))
+        operation["requestBody"] = {"required": True, "content": content}
+    for status in [*_usual_errors(one, bool(operation["parameters"] or _has_schema(types.get("body")))), *one.errors]:
+        operation["responses"][str(status)] = {"description": HTTPStatus(status).phrase}
+    return operation
+
+
+def _content(schema: dict[str, Any], example: Any) -> dict[str, Any]:
+    return {JSON: {"schema": schema} if example is UNSET else {"schema": schema, "example": example}}
+
+
+def _usual_errors(one: Endpoint, has_input: bool) -> list[HTTPStatus]:
+    """Return the statuses of errors that many endpoints may answer with."""
+    found = [HTTPStatus.SERVICE_UNAVAILABLE]
+    if one.permission > Permission.NOTHING:
+        found += [HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN]
+    if has_input:
+        found.append(HTTPStatus.UNPROCESSABLE_ENTITY)
+    return found
+
+
+def _parameter(parameter: Parameter, schema: dict[str, Any], example: Example) -> dict[str, Any]:
+    schema = dict(schema)
+    if parameter.default not in (inspect.Parameter.empty, None, UNSET, ()):
+        schema["default"] = parameter.default
+    described = {
+        "name": parameter.name,
+        "in": "path" if parameter.is_in_path else "query",
+        "required": parameter.is_in_path or parameter.default is inspect.Parameter.empty,
+        "schema": schema,
+    }
+    if parameter.name in example.arguments:
+        described["example"] = example.arguments[parameter.name]
+    return described
+
+
+def _response(one: Endpoint, of_types: dict[int, dict[str, Any]]) -> dict[str, Any]:
+    kind = one.types.get("return")
+    described: dict[str, Any] = {"description": HTTPStatus(one.status).phrase}
+    if _has_schema(kind) and one.status != HTTPStatus.NO_CONTENT:
+        described["content"] = _content(of_types[id(kind)], one.example.answer)
+    return described

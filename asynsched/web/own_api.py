@@ -1,0 +1,77 @@
+"""Our REST API, made from the operations of `Client`: each endpoint calls the method for the one who asks.
+
+Beside them there is the stream of events.
+"""
+
+import inspect
+from typing import Any
+
+import msgspec
+
+from asynsched.client.client import LocalClient
+from asynsched.client.operation import OPERATIONS, Operation
+from asynsched.web.access import Permission
+from asynsched.web.endpoint import Api, Call, Example
+from asynsched.web.event_stream import add_events
+
+VERSION = "1"
+ERRORS = {
+    400: "A value is wrong",
+    404: "There is no such thing",
+    409: "It does not fit the present state",
+    503: "The database cannot be reached at the moment",
+}
+
+
+def make_own_api() -> Api:
+    """Return the API of all operations."""
+    api = Api("asynsched", VERSION)
+    for operation in OPERATIONS.values():
+        add = api.endpoint(
+            operation.method, operation.path, permission=Permission[operation.right.upper()], status=operation.status,
+            errors=ERRORS, example=_example_of(operation),
+        )  # fmt: skip
+        add(_endpoint_of(operation))
+    add_events(api)
+    return api
+
+
+def _example_of(operation: Operation) -> Example:
+    given = dict(operation.arguments)
+    if operation.body is not None:
+        names = given.keys() - operation.in_path
+        given["body"] = {name: given.pop(name) for name in sorted(names)}
+    return Example(given, operation.answer)
+
+
+def _endpoint_of(operation: Operation) -> Any:
+    """Return the function that answers the request of an operation, with the signature that describes it."""
+
+    async def answer(call: Call, body: msgspec.Struct | None = None, **given: Any) -> Any:
+        if body is not None:
+            given |= {name: getattr(body, name) for name in body.__struct_fields__}
+        client = LocalClient(lambda: call.place, call.who.name, call.who.dag_ids, call.who.issuer)
+        return operation.encoded(await operation.function(client, **operation.taken(given)))
+
+    body, fields = operation.body, operation.fields
+    in_body = set() if body is None else fields.keys() - operation.in_path
+    arguments = {name: one for name, one in fields.items() if name not in in_body}
+    types = {"call": Call, **{name: kind for name, (kind, _) in arguments.items()}}
+    if body is not None:
+        types["body"] = body
+    defaults = {name: default for name, (_, default) in arguments.items()}
+    answer.__name__, answer.__doc__ = (
+        operation.name,
+        inspect.cleandoc(operation.function.__doc__ or "").partition("\n\nArgs:")[0],
+    )
+    answer.__annotations__ = {**types, "return": operation.result}
+    answer.__signature__ = inspect.Signature(  # type: ignore[attr-defined]  # read by `inspect.signature`
+        [
+            inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=defaults.get(name, inspect.Parameter.empty))
+            for name in types
+        ]
+    )
+    return answer
+
+
+OWN_API = make_own_api()

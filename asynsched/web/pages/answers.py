@@ -1,0 +1,78 @@
+"""`/answers`: the questions that tasks ask people, and the form of an answer."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+from zoneinfo import ZoneInfo
+
+from starlette.responses import Response
+
+from asynsched.errors import AsynschedError
+from asynsched.keys import DagRunKey
+from asynsched.queries.hitl import (
+    MOST_ROWS,
+    QuestionFilter,
+    answer,
+    chosen_options,
+    count_questions,
+    list_questions,
+)
+from asynsched.queries.paging import Paging
+from asynsched.serialization.schema import SerializedParam
+from asynsched.states import TaskInstanceState
+from asynsched.store.schema import HITLRow
+from asynsched.web.access import Permission
+from asynsched.web.endpoint import Call
+from asynsched.web.pages.page import PAGE, MapIndex, form_of, preferences_of, redirect, show
+from asynsched.web.pages.trigger import Field, field_of, read_fields
+
+
+@PAGE.endpoint("GET", "/answers")
+async def answers(call: Call) -> Response:
+    """Show the open questions, the oldest first."""
+    wanted = open_to(call.who.dag_ids)
+    page = await call.place.ask(list_questions, wanted, Paging(limit=MOST_ROWS, order_by=("created_at",)))
+    rows = [(one.asked, one.instance, _fields(one.asked)) for one in page.items]
+    n = len(rows) if page.after is None else await call.place.ask(count_questions, wanted)
+    return await show(call, "answers.html", rows=rows, n=n)
+
+
+def open_to(dag_ids: frozenset[str] | None) -> QuestionFilter:
+    """Return the filter of the questions that tasks of these DAGs wait with; None: of all."""
+    return QuestionFilter(dag_ids=dag_ids, is_answered=False, states=(TaskInstanceState.DEFERRED,))
+
+
+def _fields(asked: HITLRow) -> list[Field]:
+    return [field_of(name, _param(param), param.get("value")) for name, param in asked.params.items()]
+
+
+def _param(param: Mapping[str, Any]) -> SerializedParam:
+    return SerializedParam(
+        value=param.get("value"), schema=dict(param.get("schema") or {}), description=param.get("description")
+    )
+
+
+@PAGE.endpoint("POST", "/dags/{dag_id}/runs/{run_id}/tasks/{task_id}/answer", permission=Permission.OPERATE)
+async def give(call: Call, dag_id: str, run_id: str, task_id: str, map_index: MapIndex = -1) -> Response:
+    """Answer the question of a task, which then goes on."""
+    sent, zone = await form_of(call), preferences_of(call.request).zone
+
+    def read(asked: HITLRow) -> tuple[list[str], dict[str, Any]]:
+        return read_answer(asked, sent.get("option", []), sent, zone)
+
+    await call.place.act(
+        call.who.name, answer, DagRunKey(dag_id, run_id), task_id, map_index, read, user=call.who.name,
+        now=call.place.clock.now(),
+    )  # fmt: skip
+    return redirect(call, "answers", said=f"{task_id} of {run_id} has its answer: {', '.join(sent.get('option', []))}.")
+
+
+def read_answer(
+    asked: HITLRow, options: Sequence[str], sent: dict[str, list[str]], zone: ZoneInfo
+) -> tuple[list[str], dict[str, Any]]:
+    """Return the chosen options, and a value for each param. Raises AsynschedError if they do not fit the question."""
+    chosen = chosen_options(asked, options or (asked.options if len(asked.options) == 1 else ()))
+    values, fields = read_fields({name: _param(param) for name, param in asked.params.items()}, sent, zone)
+    for field in fields:
+        if field.problem:
+            raise AsynschedError(f"{field.title}: {field.problem}.")
+    return chosen, values

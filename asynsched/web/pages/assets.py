@@ -1,0 +1,118 @@
+"""`/assets`: the assets, who updates them and who waits for them; `/backfills`: runs of the past."""
+
+from datetime import date, datetime, time, timedelta
+
+from anyio.to_thread import run_sync
+from starlette.responses import Response
+
+from asynsched.errors import NotFound
+from asynsched.queries import backfills as queries
+from asynsched.queries.assets import (
+    AssetFilter,
+    EventFilter,
+    count_events_by_asset,
+    list_assets,
+    list_events,
+    list_queued,
+)
+from asynsched.queries.backfills import BackfillFilter
+from asynsched.queries.paging import MOST_ROWS, BadRequest, Paging
+from asynsched.scheduling.creation.backfills import BackfillPlan
+from asynsched.web.access import Permission
+from asynsched.web.endpoint import Call
+from asynsched.web.pages.drawing.assets import asset_node, assets_and_dags, connected, dag_node
+from asynsched.web.pages.drawing.graph import DrawnGraph, draw
+from asynsched.web.pages.page import PAGE, RowId, address, form_of, one, preferences_of, redirect, show, whole_number
+
+ALL = Paging(limit=MOST_ROWS)
+MOST_EVENTS = 50
+LATELY = timedelta(hours=24)
+
+
+@PAGE.endpoint("GET", "/assets")
+async def show_assets(call: Call) -> Response:
+    """Show the assets, the tasks that update them, the DAGs that wait for them, and their last events."""
+    seen = call.who.dag_ids
+    assets = (await call.place.ask(list_assets, AssetFilter(seen_dags=seen), ALL)).items
+    events = (await call.place.ask(list_events, EventFilter(seen_dags=seen), Paging(limit=MOST_EVENTS))).items
+    return await show(
+        call, "assets.html", rows=[one for one in assets if seen is None or one.references],
+        events=[event for event in events if seen is None or event.source_dag_id in seen],
+    )  # fmt: skip
+
+
+@PAGE.endpoint("GET", "/assets/graph")
+async def asset_graph(call: Call, dag: str = "", asset: str = "") -> Response:
+    """Show how assets connect DAGs, with the numbers of events of the last day.
+
+    `dag` or `asset`: only the part that is connected with it.
+    """
+    place, seen, now = call.place, call.who.dag_ids, call.place.clock.now()
+    assets = (await place.ask(list_assets, AssetFilter(seen_dags=seen), ALL)).items
+    assets = tuple(one for one in assets if seen is None or one.references)
+    counts = await place.ask(count_events_by_asset, [one.id for one in assets], since=now - LATELY)
+    queued = await place.ask(list_queued, seen_dags=seen)
+
+    def drawn() -> DrawnGraph:
+        boxes, links = assets_and_dags(
+            assets, counts, {(one.asset_id, one.dag_id) for one in queued},
+            dag_at=lambda dag_id: address(call.request, "dags", dag_id),
+            asset_at=lambda name: address(call.request, "assets", "graph", asset=name),
+        )  # fmt: skip
+        if dag or asset:
+            boxes, links = connected(boxes, links, dag_node(dag) if dag else asset_node(asset))
+        return draw(boxes, links)
+
+    return await show(
+        call, "asset_graph.html", drawn=await run_sync(drawn), dag=dag, asset=asset, n_assets=len(assets),
+        names=[one.name for one in assets],
+    )  # fmt: skip
+
+
+@PAGE.endpoint("GET", "/backfills")
+async def backfills(call: Call, dag_id: str = "") -> Response:
+    """Show the backfills, the newest first, and the form of a new one."""
+    page = await call.place.ask(queries.list_backfills, BackfillFilter(dag_ids=call.who.dag_ids), ALL)
+    return await show(call, "backfills.html", rows=page.items, dag_id=dag_id)
+
+
+@PAGE.endpoint("POST", "/dags/{dag_id}/backfills", permission=Permission.OPERATE)
+async def create_backfill(call: Call, dag_id: str) -> Response:
+    """Create a backfill, or show which dates it would have."""
+    fields, zone = await form_of(call), preferences_of(call.request).zone
+    reprocess, most = one(fields, "reprocess", "none"), 10
+    if reprocess not in ("none", "failed", "completed"):
+        raise BadRequest("Choose which runs to run again: none, failed or completed.")
+    if "max_active_runs" in fields:
+        most = whole_number(fields, "max_active_runs", least=1, most=10_000)
+    try:
+        first, last = (date.fromisoformat(one(fields, name)) for name in ("from", "to"))
+    except ValueError as exc:
+        raise BadRequest("Give the first and the last day, such as 2026-01-31.") from exc
+    plan = BackfillPlan(
+        dag_id, datetime.combine(first, time.min, zone), datetime.combine(last, time.max, zone),
+        reprocess="failed" if reprocess == "failed" else "completed" if reprocess == "completed" else "none",
+        is_reverse=one(fields, "reverse") == "yes", max_active_runs=most,
+    )  # fmt: skip
+    if one(fields, "do") != "create":
+        dates = await queries.plan_backfill(call.place, plan)
+        sent = {name: values[-1] for name, values in fields.items()}
+        return await show(call, "backfill_plan.html", dag_id=dag_id, plan=plan, dates=dates, sent=sent)
+    made = await queries.make_backfill(call.place, call.who.name, plan)
+    return redirect(call, "backfills", said=f"The backfill {made.id} of {dag_id} has {made.n_queued} queued runs.")
+
+
+@PAGE.endpoint("POST", "/dags/{dag_id}/backfills/{backfill_id:int}", permission=Permission.OPERATE)
+async def change_backfill(call: Call, dag_id: str, backfill_id: RowId) -> Response:
+    """Pause, resume or cancel a backfill."""
+    do = one(await form_of(call), "do")
+    if do not in ("pause", "unpause", "cancel"):
+        raise BadRequest("A backfill can be paused, unpaused and cancelled.")
+    place, actor = call.place, call.who.name
+    if (await place.ask(queries.get_backfill, backfill_id)).dag_id != dag_id:
+        raise NotFound("backfill", str(backfill_id))
+    if do == "cancel":
+        row = await place.act(actor, queries.cancel_backfill, backfill_id, actor=actor, now=place.clock.now())
+    else:
+        row = await place.act(actor, queries.pause_backfill, backfill_id, paused=do == "pause")
+    return redirect(call, "backfills", said=f"The backfill {row.id} of {row.dag_id} is {row.state}.")

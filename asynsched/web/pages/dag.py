@@ -1,0 +1,188 @@
+"""`/dags/{dag_id}/…`: one DAG: its grid, graph, runs, calendar, upcoming runs, details, and code by version."""
+
+import difflib
+from collections.abc import Mapping
+from datetime import datetime, timedelta
+from typing import Literal, NamedTuple
+
+from anyio.to_thread import run_sync
+from starlette.responses import Response
+
+from asynsched.errors import DagError, NotFound
+from asynsched.queries.dag_versions import VersionFilter, VersionInfo, list_versions, read_sources, read_structure
+from asynsched.queries.dags import DagInfo, get_dag
+from asynsched.queries.grid import GridCell, read_grid
+from asynsched.queries.paging import BadRequest, Paging
+from asynsched.queries.place import Place
+from asynsched.queries.runs import count_runs_by_day
+from asynsched.queries.upcoming import UpcomingRun
+from asynsched.queries.upcoming import upcoming as next_runs
+from asynsched.serialization.schema import SerializedDag
+from asynsched.store.dags.files import list_errors
+from asynsched.store.schema import ImportErrorRow
+from asynsched.web.endpoint import Call
+from asynsched.web.pages.drawing import calendar as drawn_calendar
+from asynsched.web.pages.drawing.graph import DrawnGraph, draw
+from asynsched.web.pages.drawing.grid import GridRows, grid_rows
+from asynsched.web.pages.drawing.tasks import MOST_OPEN_TASKS, TaskGraph, task_graph
+from asynsched.web.pages.page import PAGE, address, show
+
+GRID_RUNS = (10, 25, 50, 100)
+N_UPCOMING = 25
+MOST_VERSIONS = 200
+
+
+class Known(NamedTuple):
+    """A DAG with its newest version; a DAG whose file is gone keeps its runs."""
+
+    info: DagInfo
+    dag: SerializedDag
+    version: int
+    errors: list[ImportErrorRow]
+
+
+async def read_known(place: Place, dag_id: str) -> Known:
+    """Return a DAG, active or not. Raises NotFound with the nearest names."""
+    info = await place.ask(get_dag, dag_id, active=False)
+    structure = await read_structure(place, dag_id)
+    errors = await place.ask(list_errors, info.file) if info.has_errors else []
+    return Known(info, structure.dag, structure.version.number, errors)
+
+
+@PAGE.endpoint("GET", "/dags/{dag_id}")
+async def grid(call: Call, dag_id: str, runs: int = 25, before: datetime | None = None) -> Response:
+    """Show the grid: runs side by side, tasks below each other."""
+    if not 1 <= runs <= GRID_RUNS[-1]:
+        raise BadRequest(f"A grid has 1 to {GRID_RUNS[-1]} runs, not {runs}.")
+    known = await read_known(call.place, dag_id)
+    found = await call.place.ask(read_grid, dag_id, n_runs=runs, before=before)
+    rows: GridRows = await run_sync(
+        grid_rows, known.dag, found, lambda *path, **query: address(call.request, *path, **query)
+    )
+    return await show(
+        call, "dag_grid.html", known=known, view="grid", rows=rows, runs=found.runs, n_runs=runs, before=before,
+        choices=GRID_RUNS,
+    )  # fmt: skip
+
+
+@PAGE.endpoint("GET", "/dags/{dag_id}/graph")
+async def graph(
+    call: Call, dag_id: str, run_id: str = "", groups: Literal["", "open", "folded"] = "", but: tuple[str, ...] = ()
+) -> Response:
+    """Show the graph, in the colours of a run if one is named.
+
+    `groups`: whether its task groups are open or folded, all but those that `but` names. By default those of a large
+    DAG are folded.
+    """
+    known = await read_known(call.place, dag_id)
+    found = await call.place.ask(read_grid, dag_id, n_runs=25)
+    chosen = next((run for run in found.runs if run.run_id == run_id), None)
+    cells = found.cells[chosen.id] if chosen is not None else {}
+
+    are_folded = groups == "folded" or (not groups and len(known.dag.tasks) > MOST_OPEN_TASKS)
+    state, others = "folded" if are_folded else "open", frozenset(but)
+
+    def task_at(task_id: str) -> str | None:
+        return None if chosen is None else task_address(call, dag_id, chosen.run_id, task_id, cells)
+
+    def turned(group_id: str) -> str:
+        return address(
+            call.request, "dags", dag_id, "graph", run_id=run_id, groups=state, but=sorted(others ^ {group_id})
+        )
+
+    def drawn() -> tuple[TaskGraph, DrawnGraph]:
+        made = task_graph(
+            known.dag, lambda name: are_folded is not (name in others), cells, task_at=task_at, group_at=turned
+        )
+        return made, draw(made.boxes, made.links)
+
+    made, picture = await run_sync(drawn)
+    return await show(
+        call, "dag_graph.html", known=known, view="graph", drawn=picture, groups=made.groups, turned=turned,
+        state=state, but=sorted(others), runs=found.runs[::-1], chosen=chosen,
+    )  # fmt: skip
+
+
+def task_address(call: Call, dag_id: str, run_id: str, task_id: str, cells: Mapping[str, GridCell]) -> str | None:
+    """Return the address of a task within a run, or of its instances; None if the run has no such task."""
+    if task_id not in cells:
+        return None
+    if cells[task_id].is_mapped:
+        return address(call.request, "dags", dag_id, "runs", run_id, task_id=task_id)
+    return address(call.request, "dags", dag_id, "runs", run_id, "tasks", task_id)
+
+
+@PAGE.endpoint("GET", "/dags/{dag_id}/details")
+async def details(call: Call, dag_id: str) -> Response:
+    """Show the settings of the DAG and of its tasks, and its documentation."""
+    known = await read_known(call.place, dag_id)
+    return await show(call, "dag_details.html", known=known, view="details")
+
+
+@PAGE.endpoint("GET", "/dags/{dag_id}/upcoming")
+async def upcoming(call: Call, dag_id: str) -> Response:
+    """Show the next runs of the schedule."""
+    known = await read_known(call.place, dag_id)
+    problem, found = "", tuple[UpcomingRun, ...]()
+    try:
+        found = await next_runs(call.place, dag_id, N_UPCOMING)
+    except (DagError, NotFound) as exc:
+        problem = str(exc)
+    return await show(call, "dag_upcoming.html", known=known, view="upcoming", found=found, problem=problem)
+
+
+@PAGE.endpoint("GET", "/dags/{dag_id}/calendar")
+async def calendar(call: Call, dag_id: str) -> Response:
+    """Show the runs of a year, day by day."""
+    known = await read_known(call.place, dag_id)
+    now = call.place.clock.now()
+    days = await call.place.ask(count_runs_by_day, dag_id, since=now - timedelta(days=371))
+    drawn = drawn_calendar.draw_calendar(days, now.date())
+    return await show(call, "dag_calendar.html", known=known, view="calendar", drawn=drawn)
+
+
+@PAGE.endpoint("GET", "/dags/{dag_id}/code")
+async def code(call: Call, dag_id: str, version: int | None = None, against: int | None = None) -> Response:
+    """Show the code of a version, or how it differs from another one."""
+    known = await read_known(call.place, dag_id)
+    of_dag = VersionFilter(frozenset({dag_id}))
+    newest_first = Paging(limit=MOST_VERSIONS, order_by=("-number",))
+    versions = (await call.place.ask(list_versions, of_dag, newest_first)).items
+    chosen = _version(versions, version or known.version)
+    other = None if against is None else _version(versions, against)
+    sources = await call.place.ask(read_sources, dag_id, chosen.number, call.who.dag_ids)
+    differences = None
+    if other is not None:
+        before = await call.place.ask(read_sources, dag_id, other.number, call.who.dag_ids)
+        differences = await run_sync(_differences, dict(before), dict(sources))
+    return await show(
+        call, "dag_code.html", known=known, view="code", versions=versions, chosen=chosen, other=other,
+        sources=sources, differences=differences,
+    )  # fmt: skip
+
+
+def _version(versions: tuple[VersionInfo, ...], number: int) -> VersionInfo:
+    for found in versions:
+        if found.number == number:
+            return found
+    raise NotFound("DAG version", str(number))
+
+
+class Difference(NamedTuple):
+    """A line of a difference: `added`, `removed`, `same` or `place`."""
+
+    kind: str
+    text: str
+
+
+def _differences(before: dict[str, str], after: dict[str, str]) -> list[tuple[str, list[Difference]]]:
+    kinds = {"+": "added", "-": "removed", "@": "place"}
+    found = []
+    for path in sorted({*before, *after}):
+        lines = difflib.unified_diff(
+            before.get(path, "").splitlines(), after.get(path, "").splitlines(), lineterm="", n=4
+        )
+        told = [Difference(kinds.get(line[:1], "same"), line) for line in list(lines)[2:]]
+        if told:
+            found.append((path, told))
+    return found

@@ -1,0 +1,72 @@
+"""`/errors`, `/schedulers`, `/audit`: what a person who operates asynsched looks at."""
+
+from contextlib import suppress
+from datetime import datetime
+
+import msgspec
+import sqlalchemy as sa
+from anyio.to_thread import run_sync
+from sqlalchemy import Connection
+from starlette.responses import Response
+
+from asynsched.errors import NotServing
+from asynsched.explaining.owners import Standing, standing
+from asynsched.queries.audit import AuditFilter, list_audit
+from asynsched.queries.paging import Paging
+from asynsched.queries.schedulers import SchedulerFilter, list_schedulers
+from asynsched.queries.serving import health_of_home
+from asynsched.store.dags.files import list_errors
+from asynsched.store.schedulers import loads
+from asynsched.store.schema import SchedulerRow, dag
+from asynsched.web.access import NotAllowed, Permission
+from asynsched.web.endpoint import Call
+from asynsched.web.pages.page import PAGE, show
+
+PAGE_ROWS = 100
+MOST_ERRORS = 500
+
+
+@PAGE.endpoint("GET", "/errors")
+async def errors(call: Call, warnings: str = "") -> Response:
+    """Show the errors of DAG files, and on request their warnings."""
+    rows = await call.place.ask(list_errors)
+    if call.who.dag_ids is not None:
+        paths = await call.place.ask(_paths_of, call.who.dag_ids)
+        rows = [row for row in rows if row.file_path in paths]
+    shown = [row for row in rows if warnings or not row.is_warning][:MOST_ERRORS]
+    return await show(
+        call, "errors.html", rows=shown, warnings=warnings, n_warnings=sum(row.is_warning for row in rows)
+    )
+
+
+def _paths_of(conn: Connection, dag_ids: frozenset[str]) -> set[str]:
+    return set(conn.scalars(sa.select(dag.c.file_path).where(dag.c.dag_id.in_(dag_ids))))
+
+
+@PAGE.endpoint("GET", "/schedulers")
+async def schedulers(call: Call) -> Response:
+    """Show the schedulers, their load, and the health of the loops of the one that serves here."""
+    now = call.place.clock.now()
+    rows = (await call.place.ask(list_schedulers, SchedulerFilter(now=now), Paging(limit=PAGE_ROWS))).items
+    health = None
+    with suppress(NotServing, msgspec.ValidationError):
+        health = await run_sync(health_of_home, call.place.home)
+    return await show(
+        call, "schedulers.html", rows=rows, standings=await run_sync(_standings, rows, now),
+        loads=await call.place.ask(loads), health=health,
+    )  # fmt: skip
+
+
+def _standings(rows: tuple[SchedulerRow, ...], now: datetime) -> dict[str, Standing]:
+    return {row.id: standing(row, now) for row in rows if row.ended_at is None}
+
+
+@PAGE.endpoint("GET", "/audit")
+async def audit_log(call: Call, dag: str = "", actor: str = "", action: str = "", after: str = "") -> Response:
+    """Show who did what, the newest first."""
+    if call.who.dag_ids is not None and not call.who.may(Permission.ADMINISTER):
+        raise NotAllowed("The audit of all DAGs needs rights to all of them.")
+    parts = {"dag_id": dag.strip(), "actor": actor.strip(), "action": action.strip()}
+    wanted = AuditFilter(containing={name: part for name, part in parts.items() if part})
+    page = await call.place.ask(list_audit, wanted, Paging(limit=PAGE_ROWS, after=after or None, order_by=("-id",)))
+    return await show(call, "audit.html", page=page, query={"dag": dag, "actor": actor, "action": action})

@@ -1,0 +1,87 @@
+"""`/dags/{dag_id}/runs/{run_id}`: a run: its task instances, its gantt chart, its conf, and why it waits."""
+
+from typing import Any
+
+from sqlalchemy import Connection
+from starlette.responses import Response
+
+from asynsched.keys import DagRunKey
+from asynsched.queries.paging import MOST_ROWS, Paging
+from asynsched.queries.runs import RunFilter, get_run
+from asynsched.queries.task_instances import TaskInstanceFilter, count_states, list_spans, list_task_instances
+from asynsched.queries.why import why
+from asynsched.states import TaskInstanceState
+from asynsched.store.assets import consumed_events
+from asynsched.store.runs.deadlines import list_deadlines
+from asynsched.store.runs.requests import waiting_requests
+from asynsched.web.endpoint import Call
+from asynsched.web.pages.drawing.gantt import draw_gantt
+from asynsched.web.pages.page import PAGE, MapIndex, show
+
+PAGE_ROWS = 200
+STATES = ("none", *TaskInstanceState)
+
+
+@PAGE.endpoint("GET", "/dags/{dag_id}/runs/{run_id}")
+async def run(call: Call, dag_id: str, run_id: str, state: str = "", task_id: str = "", after: str = "") -> Response:
+    """Show the task instances of a run, in the order of their starts."""
+    place, key = call.place, DagRunKey(dag_id, run_id)
+    row = await place.ask(get_run, *key)
+    wanted = TaskInstanceFilter(
+        RunFilter(dag_ids=(dag_id,), run_ids=(run_id,)), task_ids=(task_id,) if task_id else None,
+        states=(None if state == "none" else state,) if state else None,
+    )  # fmt: skip
+    paging = Paging(limit=PAGE_ROWS, after=after or None, order_by=("started_at",))
+    page = await place.ask(list_task_instances, wanted, paging)
+    return await show(
+        call, "run.html", view="tasks", run=row, key=key, page=page, states=await place.ask(count_states, key),
+        state=state, task_id=task_id, requests=await place.ask(waiting_requests, row.id),
+    )  # fmt: skip
+
+
+@PAGE.endpoint("GET", "/dags/{dag_id}/runs/{run_id}/gantt")
+async def gantt(call: Call, dag_id: str, run_id: str) -> Response:
+    """Show when the task instances of a run waited and ran."""
+    key = DagRunKey(dag_id, run_id)
+    row = await call.place.ask(get_run, *key)
+    spans = await call.place.ask(list_spans, key, at_most=MOST_ROWS)
+    drawn = draw_gantt(spans, call.place.clock.now())
+    states = await call.place.ask(count_states, key)
+    return await show(call, "run_gantt.html", view="gantt", run=row, key=key, drawn=drawn, states=states)
+
+
+@PAGE.endpoint("GET", "/dags/{dag_id}/runs/{run_id}/details")
+async def details(call: Call, dag_id: str, run_id: str) -> Response:
+    """Show a run's dates, its conf, its deadlines, and the asset events that triggered it."""
+    key = DagRunKey(dag_id, run_id)
+    row = await call.place.ask(get_run, *key)
+    more = await call.place.ask(_more, row.id)
+    states = await call.place.ask(count_states, key)
+    return await show(call, "run_details.html", view="details", run=row, key=key, states=states, **more)
+
+
+def _more(conn: Connection, dag_run_id: int) -> dict[str, Any]:
+    return {"events": consumed_events(conn, dag_run_id), "deadlines": list_deadlines(conn, dag_run_id)}
+
+
+@PAGE.endpoint("GET", "/dags/{dag_id}/why")
+async def why_dag(call: Call, dag_id: str) -> Response:
+    """Explain why a DAG has no run now."""
+    explanation = await why(call.place, dag_id)
+    return await show(call, "why.html", explanation=explanation, dag_id=dag_id, run_id="", task_id="", map_index=-1)
+
+
+@PAGE.endpoint("GET", "/dags/{dag_id}/runs/{run_id}/why")
+async def why_run(call: Call, dag_id: str, run_id: str) -> Response:
+    """Explain why a run waits, or why it ended as it did."""
+    explanation = await why(call.place, dag_id, run_id)
+    return await show(call, "why.html", explanation=explanation, dag_id=dag_id, run_id=run_id, task_id="", map_index=-1)
+
+
+@PAGE.endpoint("GET", "/dags/{dag_id}/runs/{run_id}/tasks/{task_id}/why")
+async def why_task(call: Call, dag_id: str, run_id: str, task_id: str, map_index: MapIndex = -1) -> Response:
+    """Explain why a task instance waits, or why it ended as it did."""
+    explanation = await why(call.place, dag_id, run_id, task_id, map_index)
+    return await show(
+        call, "why.html", explanation=explanation, dag_id=dag_id, run_id=run_id, task_id=task_id, map_index=map_index
+    )

@@ -1,0 +1,95 @@
+"""`/tokens`: one's own tokens for programs, and one's own sessions in browsers: listed, made and ended."""
+
+from datetime import timedelta
+from http import HTTPStatus
+
+from starlette.responses import Response
+
+from asynsched.queries.users import (
+    LONGEST_TOKEN,
+    SCOPES,
+    Issuer,
+    NewToken,
+    digest_of,
+    end_own_session,
+    issue_token,
+    list_own_sessions,
+    list_own_tokens,
+    revoke_token,
+)
+from asynsched.store.users import SESSION, find_holder
+from asynsched.web.access import NotAllowed
+from asynsched.web.endpoint import Call
+from asynsched.web.pages.page import PAGE, RowId, form_of, one, redirect, show, whole_number
+from asynsched.web.stored_access import cookie_name
+
+USUAL_DAYS = 90
+NO_SESSION = (
+    "This page is for people who have signed in here by a password, a link or a provider. For others, `asynsched tokens"
+    " create` makes a token."
+)
+
+
+@PAGE.endpoint("GET", "/tokens")
+async def tokens(call: Call) -> Response:
+    """Show one's tokens and sessions, and the form of a new token."""
+    return await _show(call)
+
+
+@PAGE.endpoint("POST", "/tokens")
+async def create(call: Call) -> Response:
+    """Make a token, and show its secret, this once."""
+    issuer, fields = _issuer(call), await form_of(call)
+    days = whole_number(fields, "days", least=1, most=LONGEST_TOKEN.days)
+    made = await call.place.act(
+        call.who.name, issue_token, issuer, one(fields, "label"), scope=one(fields, "scope"),
+        dag_ids=one(fields, "dags").split() or None, now=call.place.clock.now(), lasts=timedelta(days=days),
+    )  # fmt: skip
+    return await _show(call, made)
+
+
+@PAGE.endpoint("POST", "/tokens/{token_id:int}/end")
+async def end_token(call: Call, token_id: RowId) -> Response:
+    """End one of one's tokens at once."""
+    ended = await call.place.act(call.who.name, revoke_token, _issuer(call), token_id)
+    return redirect(call, "tokens", said=f"The token {ended.label or ended.id} has ended.")
+
+
+@PAGE.endpoint("POST", "/sessions/{session_id:int}/end")
+async def end_session(call: Call, session_id: RowId) -> Response:
+    """Sign one of one's browsers out."""
+    ended = await call.place.act(call.who.name, end_own_session, _issuer(call), session_id)
+    return redirect(call, "tokens", said=f"The session {ended.id} has ended.")
+
+
+def _issuer(call: Call) -> Issuer:
+    """Return the user who has signed in as an issuer of tokens. Raises NotAllowed for a program with a token."""
+    if not _has_signed_in(call):
+        raise NotAllowed(NO_SESSION)
+    assert call.who.issuer is not None
+    return call.who.issuer
+
+
+def _has_signed_in(call: Call) -> bool:
+    return call.who.issuer is not None and call.who.issuer.until is None
+
+
+async def _show(call: Call, made: NewToken | None = None) -> Response:
+    if not _has_signed_in(call):
+        return await show(call, "tokens.html", made=None, tokens=(), problem=NO_SESSION)
+    issuer, now = _issuer(call), call.place.clock.now()
+    return await show(
+        call, "tokens.html", status=HTTPStatus.OK if made is None else HTTPStatus.CREATED, made=made, problem="",
+        tokens=await call.place.ask(list_own_tokens, issuer, now=now),
+        sessions=await call.place.ask(list_own_sessions, issuer, now=now), own_id=await _own_id(call),
+        scopes=SCOPES[: SCOPES.index(issuer.scope) + 1], days=USUAL_DAYS, most_days=LONGEST_TOKEN.days,
+    )  # fmt: skip
+
+
+async def _own_id(call: Call) -> int | None:
+    """Return the id of the session of the browser that asks; None for one that a proxy has signed in."""
+    secret = call.request.cookies.get(cookie_name(call.request))
+    if secret is None:
+        return None
+    holder = await call.place.ask(find_holder, digest_of(secret), (SESSION,), call.place.clock.now())
+    return None if holder is None else holder.token.id

@@ -1,0 +1,253 @@
+"""`/dags/{dag_id}/trigger`: a form made of the DAG's params, which creates a run."""
+
+import json
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Any, NamedTuple
+from zoneinfo import ZoneInfo
+
+import msgspec
+from starlette.responses import Response
+
+from asynsched.authoring.exceptions import ParamValidationError
+from asynsched.authoring.params import Param
+from asynsched.errors import AsynschedError
+from asynsched.queries.paging import BadRequest
+from asynsched.queries.run_actions import Trigger, trigger_run
+from asynsched.serialization.schema import SerializedDag, SerializedParam
+from asynsched.web.access import Permission
+from asynsched.web.endpoint import Call
+from asynsched.web.pages.dag import Known, read_known
+from asynsched.web.pages.page import PAGE, form_of, one, preferences_of, redirect, show
+
+PREFIX = "param:"
+
+
+class Field(NamedTuple):
+    """A param in the form.
+
+    Attributes:
+        kind: Of the input: text, longtext, number, boolean, choice, choices, date, datetime, time, list or json.
+        text: What the input shows.
+        chosen: The chosen options, as their JSON.
+        options: The JSON and the name of each option.
+        rules: Attributes of the input.
+        problem: Why its value does not fit.
+    """
+
+    name: str
+    title: str
+    help: str
+    section: str
+    kind: str
+    text: str
+    chosen: tuple[str, ...]
+    options: tuple[tuple[str, str], ...]
+    rules: Mapping[str, Any]
+    is_needed: bool
+    problem: str = ""
+
+
+@PAGE.endpoint("GET", "/dags/{dag_id}/trigger", permission=Permission.OPERATE)
+async def form(call: Call, dag_id: str, conf: str = "") -> Response:
+    """Show the form, with the params' defaults, or with the values of `conf`, a JSON object."""
+    known = await read_known(call.place, dag_id)
+    try:
+        given = _read_object(conf) if conf else {}
+    except ValueError as exc:
+        raise BadRequest(str(exc)) from exc
+    fields = [field_of(name, param, given.get(name, param.value)) for name, param in known.dag.params.items()]
+    return await _show(call, known, fields, {"conf": as_text(_others(known.dag, given)) if conf else ""})
+
+
+@PAGE.endpoint("POST", "/dags/{dag_id}/trigger", permission=Permission.OPERATE)
+async def create(call: Call, dag_id: str) -> Response:
+    """Create the run, and go to it; or show the form again, with what is wrong."""
+    known = await read_known(call.place, dag_id)
+    sent, zone = await form_of(call), preferences_of(call.request).zone
+    values, fields = read_fields(known.dag.params, sent, zone)
+    problem = "Some values do not fit." if any(field.problem for field in fields) else ""
+    try:
+        conf = {**_read_object(one(sent, "conf")), **values}
+        date = _read_instant(one(sent, "logical_date"), zone)
+        if not problem:
+            wanted = Trigger(run_id=one(sent, "run_id") or None, logical_date=date, is_of_now=True, conf=conf)
+            run = await trigger_run(call.place, call.who.name, dag_id, wanted)
+            return redirect(call, "dags", run.dag_id, "runs", run.run_id, said=f"{run.run_id} is queued.")
+    except (AsynschedError, ValueError) as exc:
+        problem = str(exc)
+    return await _show(
+        call, known, fields, {name: one(sent, name) for name in ("conf", "run_id", "logical_date")}, problem
+    )
+
+
+async def _show(call: Call, known: Known, fields: list[Field], given: Mapping[str, str], problem: str = "") -> Response:
+    return await show(
+        call, "trigger.html", status=422 if problem else 200, known=known, view="trigger", fields=fields, given=given,
+        problem=problem,
+    )  # fmt: skip
+
+
+def field_of(name: str, param: SerializedParam, value: Any) -> Field:
+    """Return the input of a param, as its schema wants it, with a value."""
+    schema = param.schema
+    kind = _kind(schema)
+    listed = [*schema.get("enum", ()), *(schema.get("items", {}).get("enum", ()) if kind == "choices" else ())]
+    if kind == "choices" and not listed:
+        listed = list(schema.get("examples", ()))
+    names = schema.get("values_display") or {}
+    rules = {
+        html: schema[key]
+        for key, html in (
+            ("minimum", "min"),
+            ("maximum", "max"),
+            ("minLength", "minlength"),
+            ("maxLength", "maxlength"),
+        )
+        if isinstance(schema.get(key), int | float)
+    }
+    if kind == "number":
+        rules["step"] = schema.get("multipleOf", 1 if "integer" in _types(schema) else "any")
+    chosen = value if kind == "choices" and isinstance(value, list) else [value]
+    return Field(
+        name=name, title=str(schema.get("title") or name),
+        help=str(param.description or schema.get("description") or schema.get("description_md") or ""),
+        section=str(schema.get("section") or ""), kind=kind, text=_text(kind, value),
+        chosen=tuple(as_text(one) for one in chosen),
+        options=tuple((as_text(item), str(names.get(str(item), item))) for item in listed), rules=rules,
+        is_needed=not param.has_default and "null" not in _types(schema),
+    )  # fmt: skip
+
+
+def read_fields(
+    params: Mapping[str, SerializedParam], sent: dict[str, list[str]], zone: ZoneInfo
+) -> tuple[dict[str, Any], list[Field]]:
+    """Return the values that a form gives to params, and its fields with what is wrong."""
+    values: dict[str, Any] = {}
+    fields = []
+    for name, param in params.items():
+        shown = field_of(name, param, param.value)
+        given = sent.get(f"{PREFIX}{name}", [])
+        try:
+            values[name] = Param(schema=param.schema).resolve(_read(shown.kind, param.schema, given, zone))
+            fields.append(field_of(name, param, values[name]))
+        except (ParamValidationError, ValueError) as exc:
+            text = given[-1] if given else ""
+            fields.append(shown._replace(text=text, chosen=tuple(given), problem=str(exc).partition(" (the value")[0]))
+    return values, fields
+
+
+def _types(schema: Mapping[str, Any]) -> tuple[str, ...]:
+    found = schema.get("type", ())
+    return (found,) if isinstance(found, str) else tuple(found)
+
+
+def _kind(schema: Mapping[str, Any]) -> str:
+    types = _types(schema)
+    if "enum" in schema:
+        return "choice"
+    if "array" in types:
+        items = schema.get("items") or {}
+        is_choice = "enum" in items or "examples" in schema
+        return "choices" if is_choice else "list" if _types(items) == ("string",) or not items else "json"
+    if "boolean" in types:
+        return "boolean"
+    if {"integer", "number"} & {*types}:
+        return "number"
+    if "string" in types:
+        known = {"date": "date", "date-time": "datetime", "time": "time", "multiline": "longtext"}
+        return known.get(str(schema.get("format", "")), "text")
+    return "text" if not schema else "json"
+
+
+def _text(kind: str, value: Any) -> str:
+    if value is None:
+        return ""
+    if kind == "list" and isinstance(value, list) and all(isinstance(item, str) for item in value):
+        return "\n".join(value)
+    if kind in ("list", "json") or not isinstance(value, str):
+        return json.dumps(value, ensure_ascii=False, indent=2 if kind == "json" else None)
+    if kind == "datetime":
+        return value[:19].replace(" ", "T")
+    return value
+
+
+def _read(kind: str, schema: Mapping[str, Any], given: list[str], zone: ZoneInfo) -> Any:
+    """Return the value that a field was given. Raises ValueError."""
+    if kind == "boolean":
+        return "yes" in given
+    if kind in ("choices", "choice"):
+        chosen = [_read_json(item) for item in given if item]
+        return chosen if kind == "choices" else chosen[-1] if chosen else None
+    text = given[-1] if given else ""
+    types = _types(schema)
+    if not text.strip() and ("null" in types or (not types and not text)):
+        return None
+    match kind:
+        case "number":
+            return _read_json(text.strip())
+        case "json":
+            return _read_json(text)
+        case "list":
+            return _read_list(text)
+        case "datetime":
+            return _read_local(text, zone).isoformat()
+        case "time":
+            return text if text.count(":") > 1 else f"{text}:00"
+        case "text" if not schema:
+            return _read_any(text)
+        case _:
+            return text.replace("\r\n", "\n")
+
+
+def _read_list(text: str) -> list[Any]:
+    if text.lstrip().startswith("["):
+        found = _read_json(text)
+        if isinstance(found, list):
+            return found
+    return [line for line in text.replace("\r\n", "\n").split("\n") if line]
+
+
+def _read_any(text: str) -> Any:
+    """Return the value of a param without a schema: JSON if it is, else the text."""
+    try:
+        return msgspec.json.decode(text)
+    except msgspec.DecodeError:
+        return text
+
+
+def _read_json(text: str) -> Any:
+    try:
+        return msgspec.json.decode(text)
+    except msgspec.DecodeError as exc:
+        raise ValueError(f"{text[:60]!r} is not JSON: {exc}") from exc
+
+
+def _read_object(text: str) -> dict[str, Any]:
+    if not text.strip():
+        return {}
+    found = _read_json(text)
+    if not isinstance(found, dict):
+        raise ValueError(f'The conf must be a JSON object, such as {{"n": 4}}, not {text[:60]!r}.')  # noqa: TRY004
+    return found
+
+
+def _read_local(text: str, zone: ZoneInfo) -> datetime:
+    try:
+        found = datetime.fromisoformat(text)
+    except ValueError as exc:
+        raise ValueError(f"{text[:60]!r} is not a date and time.") from exc
+    return found.replace(tzinfo=zone) if found.tzinfo is None else found
+
+
+def _read_instant(text: str, zone: ZoneInfo) -> datetime | None:
+    return _read_local(text, zone).astimezone(UTC) if text else None
+
+
+def _others(dag: SerializedDag, given: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in given.items() if name not in dag.params}
+
+
+def as_text(value: Any) -> str:
+    """Return the JSON of a value, on one line; empty for an empty object."""
+    return "" if value == {} else json.dumps(value, ensure_ascii=False)

@@ -1,0 +1,153 @@
+/* What scripts add to every view: keys, dialogs, the palette, and parts that follow changes. */
+"use strict";
+document.documentElement.classList.add("with-js");
+const root = document.body.dataset.root;
+
+// Forms and dialogs
+
+function opened(id) {
+  const dialog = document.getElementById(id);
+  if (dialog && !dialog.open) dialog.showModal();
+  if (id === "palette") { const input = dialog.querySelector("input"); input.select(); input.dispatchEvent(new Event("input", { bubbles: true })); }
+}
+
+async function confirmed(address, opener) {
+  // The view that asks whether to do it, as a dialog.
+  const answer = await fetch(address, { headers: { Accept: "text/html" } });
+  const found = new DOMParser().parseFromString(await answer.text(), "text/html").getElementById("act");
+  if (!found) { location.assign(address); return; }
+  const dialog = document.createElement("dialog");
+  dialog.setAttribute("aria-label", opener.textContent.trim());
+  dialog.append(document.importNode(found, true));
+  dialog.addEventListener("close", () => { dialog.remove(); (opener.closest("details")?.querySelector("summary") ?? opener).focus(); });
+  document.body.append(dialog);
+  dialog.showModal();
+}
+
+document.addEventListener("click", (event) => {
+  const target = event.target.closest("[data-open], a[data-dialog], [data-close], [data-confirm]");
+  for (const menu of document.querySelectorAll("details.menu[open]")) if (!menu.contains(event.target)) menu.open = false;
+  if (!target || event.ctrlKey || event.metaKey || event.shiftKey) return;
+  if (target.dataset.open) opened(target.dataset.open);
+  if ("dialog" in target.dataset) { event.preventDefault(); target.closest("details")?.removeAttribute("open"); confirmed(target.href, target); }
+  if ("close" in target.dataset && target.closest("dialog")) { event.preventDefault(); target.closest("dialog").close(); }
+  if (target.dataset.confirm && !window.confirm(target.dataset.confirm)) event.preventDefault();
+});
+document.addEventListener("submit", (event) => {
+  if (!event.target.matches("form[data-dialog]")) return;
+  event.preventDefault();
+  const query = new URLSearchParams(new FormData(event.target, event.submitter));
+  confirmed(`${event.target.action}?${query}`, event.submitter);
+});
+
+// Chosen rows
+
+const picks = () => [...document.querySelectorAll("[data-pick]")];
+
+function picked() {
+  const form = document.getElementById("many");
+  if (!form) return;
+  const all = picks(), n = all.filter((one) => one.checked).length;
+  form.classList.toggle("idle", !n);
+  form.querySelector("[data-picked]").textContent = `${n} chosen:`;
+  const every = document.querySelector("[data-pick-all]");
+  if (every) { every.checked = n > 0 && n === all.length; every.indeterminate = n > 0 && n < all.length; }
+}
+
+document.addEventListener("change", (event) => {
+  if (event.target.matches("[data-submit]")) event.target.form.requestSubmit();
+  if (event.target.matches("[data-pick-all]")) for (const one of picks()) one.checked = event.target.checked;
+  if (event.target.matches("[data-pick], [data-pick-all]")) picked();
+});
+document.addEventListener("htmx:after:swap", picked);
+window.addEventListener("pageshow", picked); // a browser that goes back has kept what was chosen
+
+// Keys
+
+const PLACES = { h: "", d: "dags", r: "runs", t: "tasks", a: "assets" };
+let before = "";
+
+function moved(step) {
+  const rows = [...document.querySelectorAll("table.rows tbody tr")].map((row) => row.querySelector("a.strong, a")).filter(Boolean);
+  if (!rows.length) return;
+  const here = rows.findIndex((link) => link.closest("tr").contains(document.activeElement));
+  rows[Math.max(0, Math.min(rows.length - 1, here + step))].focus();
+}
+
+document.addEventListener("keydown", (event) => {
+  if ((event.ctrlKey || event.metaKey) && event.key.toLowerCase() === "k") { event.preventDefault(); opened("palette"); return; }
+  if (event.target.closest("#palette") && ["ArrowDown", "ArrowUp"].includes(event.key)) {
+    const stops = [...document.querySelectorAll("#palette input, #palette a")];
+    event.preventDefault();
+    stops[(stops.indexOf(document.activeElement) + (event.key === "ArrowDown" ? 1 : stops.length - 1)) % stops.length].focus();
+    return;
+  }
+  if (event.target.matches("#palette input") && event.key === "Enter") { document.querySelector("#palette a")?.click(); return; }
+  if (event.key === "Escape") for (const menu of document.querySelectorAll("details.menu[open]")) { menu.open = false; menu.querySelector("summary").focus(); }
+  if (event.ctrlKey || event.metaKey || event.altKey || event.target.closest("input:not([type=checkbox]), select, textarea, dialog")) return;
+  if (before === "g" && event.key in PLACES) { location.assign(root + PLACES[event.key]); return; }
+  before = event.key;
+  if (event.key === "?") opened("help");
+  if (event.key === "/") { const search = document.querySelector("[data-search]"); if (search) { event.preventDefault(); search.focus(); } }
+  if (event.key === "j") moved(1);
+  if (event.key === "k") moved(-1);
+  if (event.key === "x") document.activeElement.closest("tr")?.querySelector("[data-pick]")?.click();
+});
+
+// Parts that follow changes: one stream of events for all tabs of this browser. The tab that holds the lock reads it,
+// and tells the others.
+
+const followers = () => [...document.querySelectorAll("[data-live]")];
+const SHORTEST = 700; // milliseconds between two looks
+let due = null, shownAt = 0, isMissing = false;
+
+function concerns(change) {
+  return followers().some((part) => {
+    const { live, liveRun } = part.dataset;
+    return !change.dag_id || live === "all" || (live === change.dag_id && (!liveRun || liveRun === change.run_id));
+  });
+}
+
+function refreshed() {
+  due = null;
+  if (document.hidden) { isMissing = true; return; }
+  isMissing = false;
+  shownAt = performance.now();
+  if (document.querySelector("details.menu[open], dialog[open], [data-pick]:checked")) { due = setTimeout(refreshed, SHORTEST); return; }
+  for (const part of followers())
+    htmx.ajax("GET", location.href, { target: `#${part.id}`, select: `#${part.id}`, swap: "outerMorph ignoreTitle:true" });
+}
+
+function heard(change) {
+  if (due === null && concerns(change)) due = setTimeout(refreshed, Math.max(120, SHORTEST - (performance.now() - shownAt)));
+}
+
+document.addEventListener("visibilitychange", () => { if (!document.hidden && isMissing) refreshed(); });
+document.addEventListener("asynsched:changed", () => heard({}));
+
+if (followers().length) {
+  const others = "BroadcastChannel" in window ? new BroadcastChannel("asynsched") : null;
+  const note = document.getElementById("not-live");
+  const heardOf = ({ isLost, ...change }) => { note.hidden = !isLost; if (!isLost) heard(change); };
+  if (others) others.onmessage = (event) => heardOf(event.data);
+  const tell = (news) => { heardOf(news); others?.postMessage(news); };
+  let isLost = false;
+  const once = () => new Promise((ended) => {
+    const source = new EventSource(`${root}api/asynsched/v1/events`);
+    source.addEventListener("change", (event) => { const { dag_id, run_id } = JSON.parse(event.data); tell({ dag_id, run_id }); });
+    source.addEventListener("missed", () => tell({}));
+    source.addEventListener("open", () => { if (isLost) { isLost = false; tell({}); } });
+    source.addEventListener("error", () => {
+      if (!isLost) tell({ isLost: isLost = true });
+      if (source.readyState === EventSource.CLOSED) ended(); // the browser does not come back by itself: a proxy has answered
+    });
+  });
+  const read = async () => {
+    for (let pause = 2000; ; pause = isLost ? Math.min(2 * pause, 60000) : 2000) {
+      await once();
+      await new Promise((over) => setTimeout(over, pause));
+    }
+  };
+  if (navigator.locks) navigator.locks.request(`asynsched ${root}`, read);
+  else read();
+}

@@ -1,0 +1,178 @@
+"""The requests of workers on other machines: claims, renewals, requests of tries, logs, starts and ends.
+
+They are served beside the APIs by every process with a scheduler. Any of them answers for any try of the database: what
+it stores, the scheduler that owns the try's run hears of. The secret of a ticket is the only right that is asked for,
+and lasts exactly as long as the try.
+"""
+
+from collections.abc import Awaitable, Callable
+from http import HTTPStatus
+from typing import Any, TypeVar
+
+import msgspec
+from anyio.to_thread import run_sync
+from msgspec import Struct
+from sqlalchemy import Connection
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from asynsched.airflow.installation import options_of_processes
+from asynsched.bell import Hint, encode_hints
+from asynsched.channels import TaskReady
+from asynsched.errors import TicketRefused
+from asynsched.executors.log_stores import LogStore
+from asynsched.executors.requests import RequestAnswerer
+from asynsched.protocol.frames import MAX_FRAME_BYTES
+from asynsched.protocol.messages import Ended, Launch, Reply, Started
+from asynsched.protocol.worker_messages import (
+    MOST_LOG_BYTES,
+    MOST_RENEWALS,
+    Ask,
+    Claim,
+    Claimed,
+    LogSize,
+    Proof,
+    Renew,
+    Renewed,
+    Report,
+    WorkerTerms,
+)
+from asynsched.queries.place import Place
+from asynsched.settings import Settings
+from asynsched.store.schedulers import notify
+from asynsched.store.schema import TicketRow
+from asynsched.store.tickets import CLAIMED, claim_ticket, find_ticket, renew_tickets, report_end, report_start
+from asynsched.web.endpoint import Invalid, as_response, decode_body, read_bytes
+
+T = TypeVar("T")
+MOST_BYTES = MAX_FRAME_BYTES + 4096
+"""Of a request: a frame of a try, and its proof."""
+ROOM_FOR_REMARKS = 1024 * 1024
+"""Bytes that a log may have beyond its limit: the keeper's own lines."""
+
+
+class WorkerDesk(Struct, frozen=True):
+    """The parts of a scheduler that answer workers.
+
+    Attributes:
+        answerer: Answers the requests of tries.
+        logs: Keeps the logs.
+        tell: Tells this process's executor that starts or ends of tries are stored.
+    """
+
+    answerer: RequestAnswerer
+    logs: LogStore
+    tell: Callable[[], None]
+
+
+class WorkerApi:
+    """Answers workers. One instance for a process."""
+
+    def __init__(self, place: Place, desk: WorkerDesk) -> None:
+        self._place = place
+        self._desk = desk
+
+    @property
+    def routes(self) -> list[Route]:
+        """The routes below `PREFIX`."""
+        return [
+            _route("/claim", Claim, self._claim),
+            _route("/renew", Renew, self._renew),
+            _route("/request", Ask, self._request),
+            _route("/report", Report, self._report),
+            Route("/log", self._log, methods=["POST"]),
+        ]
+
+    async def _claim(self, claim: Claim) -> Claimed:
+        found = await self._place.ask(find_ticket, claim.proof)
+        launch = _launch(found)
+        size = await run_sync(self._desk.logs.size, launch.log_path)
+        terms = await run_sync(_terms, self._place.settings)
+        await self._place.database.write(
+            claim_ticket, claim.proof, worker=claim.worker, boot=claim.boot, terms=terms, log_start=size
+        )  # fmt: skip
+        return Claimed(launch, terms)
+
+    async def _renew(self, renew: Renew) -> Renewed:
+        if len(renew.proofs) > MOST_RENEWALS:
+            raise Invalid(("body", "proofs"), f"at most {MOST_RENEWALS} in one message")
+        seconds = self._place.settings.workers.lease
+        return Renewed(tuple(await self._place.database.write(renew_tickets, renew.proofs, seconds)))
+
+    async def _request(self, ask: Ask) -> Reply:
+        if ask.request.token != ask.proof.token:
+            raise Invalid(("body", "request"), "it is of another try")
+        found = await self._running(ask.proof)
+        return await self._desk.answerer.answer(ask.request, TaskReady(found.dag_run_id, _launch(found)))
+
+    async def _report(self, report: Report) -> None:
+        if any(event.token != report.proof.token for event in _events_of(report)):
+            raise Invalid(("body", "event"), "it is of another try")
+        if await self._place.database.write(_store_report, report):
+            self._desk.tell()
+
+    async def _log(self, request: Request) -> Response:
+        """Store a part of a try's log: `?token=…&start=…`, with the secret as `Authorization: Bearer …`."""
+        token, secret = request.query_params.get("token", ""), request.headers.get("authorization", "")
+        given = request.query_params.get("start", "")
+        if not (given.isascii() and given.isdecimal() and len(given) < 16):
+            raise Invalid(("query", "start"), "it is not a number of bytes")
+        data = await read_bytes(request, MOST_LOG_BYTES)
+        found = await self._running(Proof(token, secret.removeprefix("Bearer ")))
+        start, most = int(given), self._place.settings.log.task_bytes + ROOM_FOR_REMARKS
+        if start + len(data) > most:
+            raise Invalid(("query", "start"), f"a log has at most {most} bytes")
+        size = await run_sync(self._desk.logs.append, _launch(found).log_path, found.log_start + start, data)
+        return as_response(LogSize(max(0, size - found.log_start)))
+
+    async def _running(self, proof: Proof) -> TicketRow:
+        """Return the ticket of a try that a worker runs. Raises NotFound, and TicketRefused."""
+        found = await self._place.ask(find_ticket, proof)
+        if found.state != CLAIMED:
+            raise TicketRefused("no worker runs the try")
+        return found
+
+
+def _route(path: str, kind: type[T], function: Callable[[T], Awaitable[Any]]) -> Route:
+    async def answer(request: Request) -> Response:
+        body = decode_body(await read_bytes(request, MOST_BYTES), kind)
+        return as_response(await function(body), HTTPStatus.OK)
+
+    return Route(path, answer, methods=["POST"])
+
+
+def _store_report(conn: Connection, report: Report) -> bool:
+    """Store a start, an end, or both, and notify the scheduler of the run. Returns whether it is news."""
+    is_news = False
+    for event in _events_of(report):
+        if isinstance(event, Started):
+            is_news |= report_start(conn, report.proof, event)
+        else:
+            is_news |= report_end(conn, report.proof, event)
+    if is_news:
+        notify(conn, encode_hints([Hint("try")]))
+    return is_news
+
+
+def _events_of(report: Report) -> tuple[Started | Ended, ...]:
+    return (report.event,) if report.started is None else (report.started, report.event)
+
+
+def _launch(found: TicketRow) -> Launch:
+    return msgspec.json.decode(found.launch, type=Launch)
+
+
+def _terms(settings: Settings) -> WorkerTerms:
+    """Return the terms of these settings. Blocks: an airflow.cfg is read."""
+    return WorkerTerms(
+        lease_seconds=settings.workers.lease,
+        renew_interval=settings.workers.renew_interval,
+        grace=settings.lease.grace,
+        kill_time=settings.lease.kill_time,
+        import_timeout=settings.parse.import_timeout,
+        log_bytes=settings.log.task_bytes,
+        default_timezone=settings.default_timezone,
+        airflow=settings.airflow,
+        airflow_options=options_of_processes(settings.airflow_options, settings.airflow_cfg_path),
+    )
