@@ -19,18 +19,20 @@ from asynsched.health import Vitals
 from asynsched.home import SOURCES
 from asynsched.housekeeping.bell_listener import BellListener
 from asynsched.housekeeping.retention import RetentionSweeper
-from asynsched.lease.claim import Claim, make_claim
 from asynsched.lease.expiry import Lease
+from asynsched.lease.held_lease import HeldLease, make_held_lease
 from asynsched.metrics.base import Metrics, NoMetrics, Sample
 from asynsched.parsing.dispatcher import ParseClaims, ParseDispatcher
 from asynsched.parsing.looks import runtime_of
+from asynsched.parsing.names import StoredNames
 from asynsched.parsing.processes.informed_parser import InformedParser, manual_interval
 from asynsched.parsing.processes.sandbox_parser import SandboxParser
 from asynsched.parsing.watching.watcher import Watcher
+from asynsched.scheduling.asset_watchers import AssetWatchers
 from asynsched.scheduling.callback_runner import CallbackRunner
 from asynsched.scheduling.creation.dagrun_creator import DagRunCreator
 from asynsched.scheduling.creation.triggering import OPERATION, ManualRuns, RunsByTasks
-from asynsched.scheduling.deadline_watcher import DeadlineWatcher
+from asynsched.scheduling.deadline_watcher import DeadlineWatcher, PlacedDeadlines
 from asynsched.scheduling.evaluation.batch import PendingBatch
 from asynsched.scheduling.evaluation.evaluation import Evaluation
 from asynsched.scheduling.evaluation.ready import ReadyQueues
@@ -46,11 +48,12 @@ from asynsched.settings import Settings
 from asynsched.states import TaskInstanceState
 from asynsched.store.database import Database
 from asynsched.store.engines.urls import parse_url
+from asynsched.store.runs.deadlines import PLACE_EVENT
 from asynsched.store.schedulers import set_room
 
-SETTLE_SECONDS = 5.0
+STORE_SECONDS = 5.0
 """How long a stopping scheduler takes at most to store the reports of the drained tries, in each of two attempts."""
-HURRIED_SETTLE_SECONDS = 2.0
+HURRIED_STORE_SECONDS = 2.0
 """The same limit for a scheduler that was told to hurry."""
 
 
@@ -78,9 +81,11 @@ class Services:
     evaluator: DependencyEvaluator
     callbacks: CallbackRunner
     deadlines: DeadlineWatcher
+    watchers: AssetWatchers
     triggerer: Triggerer
     waiters: RunWaiters
-    claim: Claim
+    held_lease: HeldLease
+    feed: Service | None = None
 
     @property
     def producers(self) -> tuple[Service, ...]:
@@ -95,9 +100,11 @@ class Services:
             self.evaluator,
             self.callbacks,
             self.deadlines,
+            self.watchers,
             self.triggerer,
             self.waiters,
-            *self.claim.services,
+            *(() if self.feed is None else (self.feed,)),
+            *self.held_lease.services,
         )
 
     # State of all together
@@ -114,24 +121,26 @@ class Services:
 
     @property
     def _others_are_idle(self) -> bool:
-        others = (self.dispatcher, self.creator, self.deadlines, self.callbacks, self.executor_client)
+        others = (self.dispatcher, self.creator, self.deadlines, self.callbacks, self.watchers, self.executor_client)
         return all(part.is_at_rest for part in (*others, self.evaluator)) and all(part.is_idle for part in others)
 
     @property
-    def are_settled(self) -> bool:
+    def are_reports_stored(self) -> bool:
         """Whether all that the executor has reported is stored, and the executor knows that."""
         return (
             self.executor_client.is_idle
             and self.executor_client.is_at_rest
-            and self.evaluator.is_settled
-            and self.callbacks.is_settled
-            and self.triggerer.is_settled
+            and self.evaluator.are_reports_stored
+            and self.callbacks.are_reports_stored
+            and self.watchers.are_reports_stored
+            and self.triggerer.are_reports_handled
         )
 
     @property
     def have_stored_ends(self) -> bool:
-        """Whether the end of every try that was launched here is stored, so that another scheduler repeats none."""
-        return self.are_settled and not self.evaluator.evaluation.tries.awaited
+        """Whether another scheduler would repeat no try: the end of each is stored, or it is left to be adopted."""
+        awaited = self.evaluator.evaluation.tries.awaited.keys()
+        return self.are_reports_stored and awaited <= frozenset(self.executor.kept)
 
     # How they begin and end
 
@@ -141,9 +150,10 @@ class Services:
         held = await executor.start(lease_epoch)
         await self.evaluator.recover(held, now)
         await self.callbacks.recover(held)
+        await self.watchers.recover()
         self.triggerer.recover(held, now)
         # Last, because a scheduler has room only while it serves: that tells a starting one from a stopping one.
-        await database.write(set_room, self.claim.scheduler_id, executor.parallelism, executor.capacities)
+        await database.write(set_room, self.held_lease.scheduler_id, executor.parallelism, executor.capacities)
 
     def stop_beginning(self) -> None:
         """Begin no task, callback or trigger from now on."""
@@ -160,7 +170,7 @@ class Services:
         await cancelled_by(hurried, lambda: self.executor.drain(clock.now() + grace))
         if hurried.is_set():
             await self.executor.drain(clock.now())
-        await self._settle(hurried)
+        await self._store_reports(hurried)
 
     async def store_ends(self, hurried: anyio.Event) -> None:
         """Store the ends of drained tries after the services were cancelled, e.g. in a pause of an outage.
@@ -168,18 +178,18 @@ class Services:
         Raises:
             ExceptionGroup: A service fails by a bug.
         """
-        if self.are_settled:
+        if self.are_reports_stored:
             return
         self.stop_beginning()
         async with anyio.create_task_group() as group:
-            for service in (self.executor_client, self.evaluator, self.callbacks, self.triggerer):
+            for service in (self.executor_client, self.evaluator, self.callbacks, self.watchers, self.triggerer):
                 group.start_soon(service.run)
-            await self._settle(hurried)
+            await self._store_reports(hurried)
             group.cancel_scope.cancel()
 
-    async def _settle(self, hurried: anyio.Event) -> None:
-        with anyio.move_on_after(HURRIED_SETTLE_SECONDS if hurried.is_set() else SETTLE_SECONDS):
-            await self.steps.until(lambda: self.are_settled)
+    async def _store_reports(self, hurried: anyio.Event) -> None:
+        with anyio.move_on_after(HURRIED_STORE_SECONDS if hurried.is_set() else STORE_SECONDS):
+            await self.steps.until(lambda: self.are_reports_stored)
 
 
 async def cancelled_by(event: anyio.Event, work: Callable[[], Awaitable[object]]) -> bool:
@@ -213,6 +223,7 @@ class Foundation(Struct, frozen=True, kw_only=True):
         database_url: For connections beside `database`; None where a program has passed an open database.
         lease: This scheduler's name, and the epoch of its runs.
         in_threads: Whether long computations leave the loop; in a simulation no thread may decide an order.
+        installation: Digest of the code beside the DAG folder, which is read outside of the loop.
     """
 
     settings: Settings
@@ -223,31 +234,38 @@ class Foundation(Struct, frozen=True, kw_only=True):
     lease: Lease
     metrics: Metrics = NoMetrics()
     in_threads: bool = True
+    installation: str = ""
 
 
 MakeExecutor = Callable[[ExecutorContext], Executor]
 
 
 def assemble(
-    base: Foundation, *, make_executor: MakeExecutor, waiters: RunWaiters, on_lease_lost: Callable[[], None]
+    base: Foundation,
+    *,
+    make_executor: MakeExecutor,
+    waiters: RunWaiters,
+    on_lease_lost: Callable[[], None],
+    feed: Service | None = None,
 ) -> Services:
     """Return the services, connected and not yet running.
 
     Args:
         waiters: Wakes callers that may wait for runs already.
         on_lease_lost: Called on the loop, once, when another scheduler may take the runs.
+        feed: Gives events to their readers.
     """
     settings, channels, database, clock = base.settings, base.channels, base.database, base.clock
     availability, scheduler_id = Availability(clock), base.lease.scheduler_id
-    parser = SandboxParser(settings)
+    parser = SandboxParser(settings, StoredNames(settings.parse, database.read))
     manual_runs = ManualRuns(database, clock, partial(manual_interval, parser, database))
     executor_client, executor = _execution(base, manual_runs, make_executor)
-    claim = make_claim(
+    held_lease = make_held_lease(
         base.lease, database=database, database_url=base.database_url, channels=channels, clock=clock,
         tell_executor=executor.renew_lease, availability=availability, on_lost=on_lease_lost,
     )  # fmt: skip
     versions = VersionCache(database, settings.home_path / SOURCES, settings.dags_path, in_thread=base.in_threads)
-    evaluator = make_evaluator(base, versions, executor.parallelism, executor.capacities, claim.has_peers)
+    evaluator = make_evaluator(base, versions, executor.parallelism, executor.capacities, held_lease.has_peers)
     vitals = Vitals(clock, scheduler_id, settings.monitor.longest_step)
     shared = (settings, channels, database, clock)
     services = Services(
@@ -257,17 +275,21 @@ def assemble(
         vitals=vitals,
         steps=Steps(),
         watcher=Watcher(settings, channels, clock),
-        dispatcher=ParseDispatcher(*shared, InformedParser(parser, database, clock), _parse_claims(base, claim)),
-        creator=DagRunCreator(*shared, tell_as=lambda: scheduler_id if claim.has_peers() else None),
+        dispatcher=ParseDispatcher(
+            *shared, InformedParser(parser, database, clock), _parse_claims(base, held_lease), base.installation
+        ),
+        creator=DagRunCreator(*shared, tell_as=lambda: scheduler_id if held_lease.has_peers() else None),
         sweeper=RetentionSweeper(settings=settings.retention, database=database, clock=clock, home=settings.home_path),
         listeners=_listeners(base, vitals),
         executor_client=executor_client,
         evaluator=evaluator,
         callbacks=CallbackRunner(*shared, versions=versions, scheduler_id=scheduler_id),
         deadlines=DeadlineWatcher(*shared, lease_epoch=base.lease.epoch, reports_stored=evaluator.reports_stored),
+        watchers=AssetWatchers(*shared, versions=versions, lease=base.lease),
         triggerer=Triggerer(channels=channels, clock=clock, block_timeout=settings.trigger_block_timeout),
         waiters=waiters,
-        claim=claim,
+        held_lease=held_lease,
+        feed=feed,
     )
     _connect(services, base, availability)
     return services
@@ -278,7 +300,13 @@ def _execution(
 ) -> tuple[ExecutorClient, Executor]:
     """Return the executor, and the client that drives it."""
     runs_by_tasks = RunsByTasks(base.database, base.channels, base.clock, manual_runs)
-    answerer = RequestAnswerer(base.database, base.clock, {OPERATION: runs_by_tasks.answer})
+    placed = PlacedDeadlines(base.database, base.channels, base.clock)
+    answerer = RequestAnswerer(
+        base.database,
+        base.clock,
+        {OPERATION: runs_by_tasks.answer, PLACE_EVENT: placed.answer},
+        name_changed=base.channels.file_changes.put,
+    )
     client = ExecutorClient(channels=base.channels, clock=base.clock, answerer=answerer)
     executor = make_executor(
         ExecutorContext(
@@ -290,25 +318,26 @@ def _execution(
             answer=client.answer,
             shares_database=base.database.is_shared,
             fail=client.fail,
+            database=base.database,
         )
     )
     client.executor = executor
     return client, executor
 
 
-def _parse_claims(base: Foundation, claim: Claim) -> ParseClaims | None:
+def _parse_claims(base: Foundation, held_lease: HeldLease) -> ParseClaims | None:
     """Return the claims that divide the parses among several schedulers; None if there is only one."""
-    if claim.peers is None:
+    if held_lease.peers is None:
         return None
-    runtime = runtime_of(base.settings)
-    return ParseClaims(base.database, base.clock, base.lease.scheduler_id, runtime, claim.peers.silent)
+    runtime = runtime_of(base.settings, base.installation)
+    return ParseClaims(base.database, base.clock, base.lease.scheduler_id, runtime, held_lease.peers.silent)
 
 
 def _listeners(base: Foundation, vitals: Vitals) -> tuple[Service, ...]:
     """Return the services that hear other processes: commands on this machine, and on PostgreSQL all machines."""
     home, channels, clock = base.settings.home_path, base.channels, base.clock
     bell = BellListener(home=home, channels=channels, clock=clock, health=vitals.health)
-    url = None if base.database_url is None else parse_url(base.database_url)
+    url = base.database.url if base.database_url is None else parse_url(base.database_url)
     if url is None or url.backend != "postgresql":
         return (bell,)
     # Its driver is loaded only where it is used.
@@ -319,8 +348,9 @@ def _listeners(base: Foundation, vitals: Vitals) -> tuple[Service, ...]:
 
 def _connect(services: Services, base: Foundation, availability: Availability) -> None:
     """Give all services the objects that they share, some services each other, and health the pulses of all."""
-    vitals, thread = services.vitals, services.claim.thread
+    vitals, thread = services.vitals, services.held_lease.thread
     services.executor_client.answer_host = services.triggerer.answer
+    services.evaluator.adopt_tries_by(services.executor.adopt)
     if base.database.is_shared:
         services.waiters.look_into(base.database)
     for service in (*services.producers, *services.consumers):

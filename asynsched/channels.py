@@ -43,8 +43,21 @@ class FileChanged(Struct, frozen=True):
     at_start: bool = False
 
 
+class NameChanged(Struct, frozen=True):
+    """A stored variable or connection was set or deleted; an empty name means several of them, perhaps."""
+
+    kind: str
+    name: str = ""
+
+
 class FolderScanned(Struct, frozen=True):
     """The whole DAG folder was walked; every change that the walk found was sent before."""
+
+
+class InstallationChanged(Struct, frozen=True):
+    """Plugins, policies or helper modules beside the DAG folder have changed; `digest` is that of all of them."""
+
+    digest: str
 
 
 # DAGs and assets: changes that may make a run due
@@ -136,6 +149,10 @@ class TryUnwanted(Struct, frozen=True):
     reason: str
 
 
+class TriesReported(Struct, frozen=True):
+    """Workers on other machines have reported starts or ends of tries, which are stored."""
+
+
 class TryReported(Struct, frozen=True):
     """The executor reports that a try began, ended, or was lost."""
 
@@ -164,8 +181,26 @@ class TriggerFired(Struct, frozen=True):
     outcome: TriggerOutcome
 
 
+class OutcomeStored(Struct, frozen=True):
+    """The outcome of a watcher's trigger is durable: its host may forget it, and the trigger may go on."""
+
+    trigger_id: str
+    event_id: str
+
+
 class CallbackRequested(Struct, frozen=True):
     """The database has callbacks that wait to be run."""
+
+
+# Events, for those that read them
+
+
+class ChangesStored(Struct, frozen=True):
+    """Another process has stored changes of runs or task instances."""
+
+
+class ChangesWatched(Struct, frozen=True):
+    """Another process reads events, and wants to be notified of changes for a while."""
 
 
 # Other schedulers
@@ -211,24 +246,30 @@ class Channels:
     have no bound of their own: the parallelism bounds granted launches, and so also their ends.
     """
 
-    file_changes: Channel[FileChanged | FolderScanned] = field(default_factory=lambda: Channel(10_000))
-    """watcher, command line -> parse dispatcher"""
+    file_changes: Channel[FileChanged | FolderScanned | NameChanged | InstallationChanged] = field(
+        default_factory=lambda: Channel(10_000)
+    )
+    """watcher, command line, tasks, other schedulers -> parse dispatcher"""
     dag_changes: Channel[DagChanged | AssetsUpdated | RunEnded] = field(default_factory=lambda: Channel(10_000))
-    """parse dispatcher, command line, evaluator -> dagrun creator"""
+    """parse dispatcher, command line, evaluator, asset watchers -> dagrun creator"""
     runs: Channel[RunNews] = field(default_factory=lambda: Channel(10_000))
     """dagrun creator, manual runs, command line, peer watch -> evaluator"""
     limits: Channel[LimitNews] = field(default_factory=lambda: Channel(10_000))
     """dagrun creator, command line, other schedulers, evaluator -> evaluator"""
-    ready: Channel[TaskReady | TriesStored | TryUnwanted] = field(default_factory=Channel)
-    """evaluator, callback runner, triggerer -> executor heartbeat"""
+    ready: Channel[TaskReady | TriesStored | TryUnwanted | TriesReported] = field(default_factory=Channel)
+    """evaluator, callback runner, triggerer, requests of workers, other schedulers -> executor heartbeat"""
     reports: Channel[TryReported | TriggerFired] = field(default_factory=Channel)
     """executor heartbeat, triggerer -> evaluator"""
-    triggers: Channel[TriggerWanted | TriggerUnwanted | TryReported] = field(default_factory=Channel)
-    """evaluator, executor heartbeat -> triggerer"""
+    triggers: Channel[TriggerWanted | TriggerUnwanted | OutcomeStored | TryReported] = field(default_factory=Channel)
+    """evaluator, asset watchers, executor heartbeat -> triggerer"""
+    watchers: Channel[DagChanged | SchedulersChanged | TriggerFired] = field(default_factory=Channel)
+    """dagrun creator, peer watch, triggerer -> asset watchers"""
     callbacks: Channel[CallbackRequested | TryReported] = field(default_factory=Channel)
     """evaluator, executor heartbeat -> callback runner"""
     deadlines: Channel[RunCreated] = field(default_factory=lambda: Channel(1))
     """evaluator -> deadline watcher: runs that have deadlines"""
+    changes: Channel[ChangesStored | ChangesWatched] = field(default_factory=lambda: Channel(100))
+    """command line, other schedulers -> event feed"""
     peers: Channel[SchedulersChanged] = field(default_factory=lambda: Channel(1))
     """other schedulers -> peer watch"""
     run_ends: Channel[RunEnded] = field(default_factory=Channel)

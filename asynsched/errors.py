@@ -7,6 +7,7 @@ AsynschedError
 │   ├── DagCycleError
 │   ├── TimetableError
 │   │   └── PlanNeeded             parse the file again to ask the user's timetable
+│   ├── KeysNeeded                 parse the file again to ask the user's partition mapper
 │   └── SerializationError
 ├── SandboxError                   a parser timed out or died: record it, continue
 │   ├── ParseTimeout
@@ -19,7 +20,8 @@ AsynschedError
 │   ├── AlreadyExists              the key is taken: tell the user
 │   └── NotFound (LookupError)     tell the user, with similar names
 ├── ExecutorError                  the executor failed: try again, or stop
-│   └── KeeperGone                 it was killed: try again
+│   ├── KeeperGone                 it was killed: try again
+│   └── TicketRefused              the try is another worker's, or over: drop its ticket
 ├── HomeInUse                      another scheduler holds the home: refuse to start
 ├── LeaseLost                      another scheduler may have claimed our runs: stop serving
 ├── Standstill                     no active run can continue without the user: tell the user
@@ -31,6 +33,11 @@ AsynschedError
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from typing import Any
+
+
+ERROR_HEADER = "Asynsched-Error"
+"""Header of an HTTP answer: names the class of the error that it reports."""
 
 
 def did_you_mean(near: tuple[str, ...] | list[str]) -> str:
@@ -121,12 +128,21 @@ class PlanNeeded(TimetableError):
         self.timetable = timetable
 
 
+class KeysNeeded(DagError):
+    """What a user's partition mapper makes of a key is not known yet: its DAG file must be parsed again."""
+
+    def __init__(self, mapper: str) -> None:
+        super().__init__(f"{mapper}, which is code of the DAG file, has not been asked for this yet")
+
+
 class SerializationError(DagError):
     """A DAG cannot be written in, or read from, the serialized form."""
 
 
 class SandboxError(AsynschedError):
-    """A parse ended without a result."""
+    """A parse ended without a result. `asked`: the variables and connections (AskedName) that it had read."""
+
+    asked: "tuple[Any, ...]" = ()
 
 
 class ParseTimeout(SandboxError):
@@ -177,6 +193,9 @@ class AlreadyExists(StoreError):
 class NotFound(StoreError, LookupError):
     """A DAG, run, task, pool, variable or connection does not exist."""
 
+    kind = name = ""
+    near: tuple[str, ...] = ()
+
     def __init__(self, kind: str, name: str, near: tuple[str, ...] = (), *, where: str = "") -> None:
         hint = did_you_mean(near)
         super().__init__(f"There is no {kind} {name!r}{f' in {where}' if where else ''}.{hint}")
@@ -191,6 +210,10 @@ class ExecutorError(AsynschedError):
 
 class KeeperGone(ExecutorError):
     """The keeper ended without a message: it was killed."""
+
+
+class TicketRefused(ExecutorError):
+    """A worker may not start a try, or not report its end."""
 
 
 class HomeInUse(AsynschedError):
@@ -211,7 +234,7 @@ class Standstill(AsynschedError):
     """Runs are active, but none of them can continue unless a user does something."""
 
     def __init__(self, reasons: str) -> None:
-        super().__init__(f"No active run can continue. {reasons}. `asynsched why DAG RUN` tells more.")
+        super().__init__(f"No active run can continue. {reasons}. `asynsched why DAG RUN` explains why.")
         self.reasons = reasons
 
 

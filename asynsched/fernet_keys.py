@@ -32,10 +32,12 @@ class FernetKeys:
         given: Keys, separated by commas, the one for new secrets first; None: the file has them.
         file: Has one key a line.
         may_make: Whether the file may be made.
+        named: Where `given` comes from, for messages.
     """
 
-    def __init__(self, given: str | None, file: Path, *, may_make: bool) -> None:
+    def __init__(self, given: str | None, file: Path, *, may_make: bool, named: str = "the setting fernet_key") -> None:
         self._given = given
+        self._named = named
         self._file = file
         self._may_make = may_make
         self._texts: dict[str, str] = {}
@@ -47,7 +49,7 @@ class FernetKeys:
     @property
     def source(self) -> str:
         """Where the keys come from, for messages."""
-        return "the setting fernet_key" if self._given else f"the file {self._file}"
+        return self._named if self._given else f"the file {self._file}"
 
     @property
     def key_ids(self) -> tuple[str, ...]:

@@ -10,6 +10,7 @@ sources/       the code of DAG versions, by content hash: copies of those in the
 tmp/           scratch folders of parses
 dags_folder    path of the DAG folder that was last served
 database       path of the SQLite database that was last served
+web            URL of the page that was last served
 """
 
 import errno
@@ -33,6 +34,7 @@ SOURCES = "sources"
 TMP = "tmp"
 SERVED_FOLDER = "dags_folder"
 SERVED_DATABASE = "database"
+SERVED_WEB = "web"
 
 
 def prepare_home(home: Path) -> None:
@@ -60,7 +62,7 @@ def hold_home(home: Path) -> Iterator[None]:
         except BlockingIOError:
             holder = os.pread(descriptor, 32, 0).decode(errors="replace").strip() or "unknown"
             raise HomeInUse(
-                f"A scheduler is serving the home {home} already (process {holder}). "
+                f"A scheduler is already serving the home {home} (process {holder}). "
                 "Stop it first, or use another home: "
                 "--home or ASYNSCHED_HOME for a command, Settings(home=…) in a program."
             ) from None
@@ -119,6 +121,20 @@ def served_dags_folder(home: Path) -> Path | None:
     except OSError:
         return None
     return Path(os.fsdecode(name)) if name else None
+
+
+def remember_web(home: Path, url: str) -> None:
+    """Record the URL of the served page, for commands that print it."""
+    if served_web(home) != url:
+        replace_file(home / SERVED_WEB, url.encode())
+
+
+def served_web(home: Path) -> str | None:
+    """Return the URL of the page that was last served from this home; None before the first."""
+    try:
+        return (home / SERVED_WEB).read_text(encoding="utf-8") or None
+    except (OSError, UnicodeDecodeError):
+        return None
 
 
 # Files and folders that survive a power cut: both the data and the name are synced. They are for data that exists

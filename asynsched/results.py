@@ -63,12 +63,20 @@ class FinishedTask:
 
 @dataclass(frozen=True, slots=True)
 class FinishedRun:
-    """A run that has ended. Its `tasks` are in topological order."""
+    """A run that has ended. Its `tasks` are in topological order.
+
+    `conf` is what the run was given; a run without a logical date has no data interval.
+    """
 
     dag_id: str
     run_id: str
     state: str
     reason: str
+    conf: dict[str, Any]
+    logical_date: datetime | None
+    data_interval_start: datetime | None
+    data_interval_end: datetime | None
+    queued_at: datetime | None
     started_at: datetime | None
     ended_at: datetime | None
     tasks: tuple[FinishedTask, ...]
@@ -85,7 +93,10 @@ async def read_finished_run(database: Database, key: DagRunKey) -> FinishedRun:
         )
         for row in rows
     )  # fmt: skip
-    return FinishedRun(key.dag_id, key.run_id, run.state, run.reason, run.started_at, run.ended_at, tasks)
+    return FinishedRun(
+        key.dag_id, key.run_id, run.state, run.reason, run.conf, run.logical_date, run.data_interval_start,
+        run.data_interval_end, run.queued_at, run.started_at, run.ended_at, tasks,
+    )  # fmt: skip
 
 
 def _run_and_tasks(conn: Connection, key: DagRunKey) -> tuple[DagRunRow, list[TaskInstanceRow]]:

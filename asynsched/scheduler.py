@@ -3,13 +3,13 @@
 import asyncio
 import os
 import socket
-from collections.abc import Awaitable, Callable, Iterable, Mapping
-from contextlib import AsyncExitStack
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from datetime import datetime, timedelta
 from functools import partial
-from importlib import import_module
 from inspect import signature
-from typing import TYPE_CHECKING, Any, Never
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Never, Self
 
 import anyio
 import anyio.to_thread
@@ -17,28 +17,33 @@ import structlog
 from anyio.abc import TaskStatus
 from msgspec.structs import replace
 
+from asynsched.airflow.installation import digest_of, entry_points_of_packages
 from asynsched.assembly import Foundation, Services, assemble, cancelled_by, name_gauges
-from asynsched.channels import AssetsUpdated, Channels, RunCancelled, RunCreated, RunEdited
+from asynsched.channels import AssetsUpdated, Channels, RunCancelled, RunCreated, RunEdited, TriesReported
 from asynsched.clock import Clock, new_token
-from asynsched.errors import AsynschedError, LeaseLost, NotFound, NotServing, Standstill, StoreError
+from asynsched.errors import AsynschedError, LeaseLost, NotFound, NotServing, Standstill, StoreError, only_cause
 from asynsched.executors.base import Executor, ExecutorContext
+from asynsched.executors.log_stores import FolderLogs
 from asynsched.executors.registry import executor_factory
 from asynsched.explaining.explain import explain_standstill
-from asynsched.fernet_keys import keys_of
 from asynsched.health import Health
-from asynsched.home import hold_home, prepare_home, remember_dags_folder
+from asynsched.home import LOGS, hold_home, prepare_home, remember_dags_folder
 from asynsched.housekeeping.monitor_server import MonitorServer
 from asynsched.keys import DagRunKey, TaskInstanceKey
-from asynsched.lease.claim import acquire, release
+from asynsched.lease.held_lease import acquire, release
 from asynsched.metrics.base import Metrics, make_metrics
 from asynsched.parsing.watching.watcher import check_folder
+from asynsched.queries.events import EventFeed, EventReader
+from asynsched.queries.place import Place
 from asynsched.results import FinishedRun, Running, RunningTry, read_finished_run
 from asynsched.scheduling.creation.triggering import update_by_program
 from asynsched.scheduling.requests.run_requests import submit_by_program
 from asynsched.scheduling.run_waiters import RunWaiters
 from asynsched.settings import Settings, as_argument, nearest_options, option_names
-from asynsched.store.database import Database
-from asynsched.store.engines.opening import open_database
+from asynsched.states import DagRunType
+from asynsched.store.database import AnnouncingDatabase, Database
+from asynsched.store.engines.opening import open_as_set
+from asynsched.store.runs.dag_runs import run_id_of
 from asynsched.store.runs.requests import (
     CancelRun,
     ClearTasks,
@@ -49,19 +54,22 @@ from asynsched.store.runs.requests import (
     RunRequest,
 )
 from asynsched.store.schedulers import list_schedulers
-from asynsched.store.secrets import check_key
 
 if TYPE_CHECKING:
     from asynsched.authoring.assets import Asset
+    from asynsched.client.client import LocalClient
+    from asynsched.web.access import Access
+    from asynsched.web.hosting import WebApp
+    from asynsched.web.workers import WorkerDesk
 
 log = structlog.get_logger(__name__)
 
 CLEANUP_SECONDS = 10.0
 """Longest that the executor may take to drain and to close, beside the time that tries have to end themselves."""
-STORE_SECONDS = 5.0
+CANCELLATION_SECONDS = 5.0
 """Longest that a cancelled caller of `run` waits until the cancellation of its run is stored."""
 NOT_YET = "The scheduler is not serving: start `serve()` first, and wait until it is ready."
-NO_MORE = "The scheduler has stopped: make a new one, and serve that."
+NO_MORE = "The scheduler has stopped: create a new one, and serve that."
 
 
 class Scheduler:
@@ -87,11 +95,8 @@ class Scheduler:
         TypeError: There is no such argument. The message names the nearest one, or how to pass a setting.
 
     Usage:
-        async with anyio.create_task_group() as tasks:
-            scheduler = Scheduler(dags="dags")
-            await tasks.start(scheduler.serve)
+        async with Scheduler(dags="dags") as scheduler:
             run = await scheduler.run("my_dag")
-            scheduler.request_stop()
     """
 
     def __init__(
@@ -136,10 +141,38 @@ class Scheduler:
         self._is_hurried = anyio.Event()
         self._services: Services | None = None
         self._open: Database | None = None
+        self._block: AbstractAsyncContextManager[None]
+        self._feed: EventFeed | None = None
         self._have_tries_ended = False
         self._waiters = RunWaiters(channels=self.channels, clock=self.clock)
+        self._web_apps: list[WebApp] = []
 
     # Serving
+
+    async def __aenter__(self) -> Self:
+        """Serve until the block ends: gently if it is left, at once if an error or a cancellation ends it.
+
+        Raises the errors of `serve`; an error while it serves cancels the block and is raised at its end.
+        """
+        self._block = self._serving_block()
+        await self._block.__aenter__()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> bool | None:
+        return await self._block.__aexit__(kind, error, trace)
+
+    @asynccontextmanager
+    async def _serving_block(self) -> AsyncIterator[None]:
+        try:
+            async with anyio.create_task_group() as tasks:
+                await tasks.start(self.serve)
+                yield
+                self.request_stop()
+        except BaseExceptionGroup as group:
+            cause = only_cause(group)
+            raise cause from cause.__cause__
 
     async def serve(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
         """Serve until `request_stop` is called, or this is cancelled. Ready once `task_status.started` was called.
@@ -156,6 +189,7 @@ class Scheduler:
         """
         async with AsyncExitStack() as stack:
             stack.callback(self._end)  # also if the start fails
+            stack.push_async_callback(self._close_web_apps)
             lease_scope = anyio.CancelScope()
             services = await self._start(stack, lease_scope)
             async with anyio.create_task_group() as consumers:
@@ -206,25 +240,33 @@ class Scheduler:
         stack.callback(self._end)  # before the database is closed, which callers use
         lease = await acquire(database, self.settings, self.clock, self.scheduler_id)
         stack.push_async_callback(self._release_lease, database)
+        feed = EventFeed(
+            database, self.channels, self.clock, name=self.scheduler_id, has_others=lambda: self._has_peers,
+            sweep_interval=timedelta(seconds=self.settings.sweep_interval),
+        )  # fmt: skip
         base = Foundation(
             settings=self.settings,
             channels=self.channels,
             clock=self.clock,
-            database=database,
+            database=AnnouncingDatabase(database, feed.note_write),
             database_url=None if self._given_database else self.settings.database_url,
             lease=lease,
             metrics=self._given_metrics or make_metrics(self.settings.monitor),
+            installation=await anyio.to_thread.run_sync(digest_of, self.settings.installation_folders),
         )
+        await anyio.to_thread.run_sync(entry_points_of_packages)  # the parser needs them
         make_executor = self._given_executor or executor_factory(self.settings.executor)
-        services = assemble(base, make_executor=make_executor, waiters=self._waiters, on_lease_lost=lose_lease)
+        services = assemble(
+            base, make_executor=make_executor, waiters=self._waiters, on_lease_lost=lose_lease, feed=feed
+        )
         name_gauges(base.metrics, services)
         await self._serve_monitor(stack, services, base.metrics)
         await stack.enter_async_context(services.parser)
-        await stack.enter_async_context(services.claim.held())
+        await stack.enter_async_context(services.held_lease.thread_running())
         stack.push_async_callback(self._end_tries, services)
-        async with services.claim.renewed():
+        async with services.held_lease.renewed():
             await services.recover(database, lease.epoch)
-        self._services, self._open = services, database
+        self._services, self._open, self._feed = services, base.database, feed
         return services
 
     async def _take_home(self, stack: AsyncExitStack) -> None:
@@ -237,15 +279,8 @@ class Scheduler:
     async def _open_database(self, stack: AsyncExitStack) -> Database:
         if self._given_database is not None:
             return self._given_database
-        database = await open_database(
-            self.settings.database_url,
-            synchronous=self.settings.sqlite_synchronous,
-            default_pool_slots=self.settings.default_pool_slots,
-            keys=keys_of(self.settings),
-        )
+        database = await open_as_set(self.settings)
         stack.push_async_callback(database.close)
-        if await database.read(check_key) is not None:
-            await anyio.to_thread.run_sync(import_module, "cryptography.fernet")  # before the event loop needs it
         return database
 
     async def _serve_monitor(self, stack: AsyncExitStack, services: Services, metrics: Metrics) -> None:
@@ -255,12 +290,48 @@ class Scheduler:
             stack.push_async_callback(anyio.to_thread.run_sync, server.close)
             log.info("monitor.listening", address=server.address)
 
+    def web(self, access: "Access | None" = None, *, checks_host: bool = False) -> "WebApp":
+        """Return the page and the REST APIs as an ASGI application, for a program that serves or mounts them.
+
+        It answers 503 while the scheduler does not serve, and may be mounted below any path:
+        `app.mount("/asynsched", scheduler.web())`.
+
+        Args:
+            access: Tells who asks; by default the users, sessions and tokens of the database.
+            checks_host: Whether it refuses requests that address it by a name that the settings do not know, which is
+                otherwise left to the program.
+        """
+        from asynsched.web.hosting import WebApp  # programs without the page need not load it
+
+        app = WebApp(
+            self.settings, self.clock, is_ready=lambda: self._open is not None, database=self._given_database,
+            access=access, checks_host=checks_host, find_feed=self._find_feed, find_desk=self._find_desk,
+        )  # fmt: skip
+        self._web_apps.append(app)
+        return app
+
+    async def _find_feed(self, _: Database) -> EventFeed:
+        self._serving_now()
+        assert self._feed is not None
+        return self._feed
+
+    def _find_desk(self) -> "WorkerDesk":
+        from asynsched.web.workers import WorkerDesk
+
+        answerer = self._serving_now().executor_client.answerer
+        logs = FolderLogs(self.settings.home_path / LOGS)
+        return WorkerDesk(answerer, logs, tell=lambda: self.channels.ready.put_nowait(TriesReported()))
+
+    async def _close_web_apps(self) -> None:
+        for app in self._web_apps:
+            await app.aclose()
+
     async def _end_tries(self, services: Services) -> None:
         executor, has_started = services.executor, self._services is not None
         # First to drain, then to close: an executor may give its tries their time in each.
         with anyio.move_on_after(2 * (CLEANUP_SECONDS + self.settings.lease.kill_time), shield=True):
             # The services that renew the lease, or say that the loop is alive, have ended.
-            async with services.claim.renewed():
+            async with services.held_lease.renewed():
                 if has_started:
                     # Not after a start that failed: tries that have outlived a crash wait for the next start.
                     await executor.drain(self.clock.now())
@@ -298,41 +369,55 @@ class Scheduler:
         run_id: str | None = None,
         logical_date: datetime | None = None,
         has_logical_date: bool = True,
+        partition_key: str | None = None,
     ) -> DagRunKey:
         """Create a run of a DAG, and return its key. The run starts immediately.
 
         While the DAG folder is read for the first time, this waits for a DAG that is not known yet. The logical date
-        is by default the present instant; with `has_logical_date=False` the run has none.
+        is by default the present instant; with `has_logical_date=False` the run has none. `partition_key` is for a DAG
+        that is scheduled by partitions.
 
         Raises:
             NotFound: There is no such DAG.
-            DagError: The conf does not fit the DAG's params.
+            DagError: The conf does not fit the DAG's params, or the partition key its schedule.
             AlreadyExists: There is a run with this run_id or logical date.
             NotServing: The scheduler does not serve yet, or not any more.
         """
         await self._wait_for_dag(dag_id)
         key = await self._serving_now().manual_runs.create(
             dag_id, actor="program", conf=conf, run_id=run_id, logical_date=logical_date,
-            has_logical_date=has_logical_date,
+            has_logical_date=has_logical_date, partition_key=partition_key,
         )  # fmt: skip
         await self.channels.runs.put(RunCreated(key))
         return key
 
     async def run(
-        self, dag_id: str, conf: Mapping[str, Any] | None = None, *, run_id: str | None = None
+        self,
+        dag_id: str,
+        conf: Mapping[str, Any] | None = None,
+        *,
+        run_id: str | None = None,
+        logical_date: datetime | None = None,
+        has_logical_date: bool = True,
+        partition_key: str | None = None,
     ) -> FinishedRun:
         """Create a run of a DAG, wait until it has ended, and return it. Cancelling this cancels the run.
 
         The cancellation of the run is stored before this ends, so that a crash does not undo it. While the database is
         away, the scheduler stores it later.
 
-        Raises the errors of `trigger`, and NotServing when the scheduler stops before the run has ended.
+        The arguments are those of `trigger`. Raises its errors, and NotServing when the scheduler stops before the run
+        has ended.
         """
         await self._wait_for_dag(dag_id)
-        key = DagRunKey(dag_id, run_id or f"manual__{self.clock.now().isoformat()}")
+        key = DagRunKey(dag_id, run_id or run_id_of(DagRunType.MANUAL, logical_date or self.clock.now()))
         with self._waiters.waiting_for(key) as ended:
             # A cancellation waits until it is known whether the run was created.
-            created = asyncio.ensure_future(self.trigger(dag_id, conf, run_id=key.run_id))
+            creation = self.trigger(
+                dag_id, conf, run_id=key.run_id, logical_date=logical_date, has_logical_date=has_logical_date,
+                partition_key=partition_key,
+            )  # fmt: skip
+            created = asyncio.ensure_future(creation)
             try:
                 await asyncio.shield(created)
                 await self._while_serving(ended.wait)
@@ -346,21 +431,23 @@ class Scheduler:
 
     async def _cancel_for_caller(self, run: DagRunKey) -> None:
         """End a run that no caller waits for any more. If that cannot be stored soon, the evaluator keeps trying."""
-        is_settled = False
+        is_done = False
         try:
-            with anyio.move_on_after(STORE_SECONDS):
+            with anyio.move_on_after(CANCELLATION_SECONDS):
                 await self.cancel_run(run)
-                is_settled = True
+                is_done = True
         except StoreError as exc:  # the database is unavailable, or the run was changed at the same moment
-            is_settled = isinstance(exc, NotFound)
+            is_done = isinstance(exc, NotFound)
         except AsynschedError as exc:  # it has ended meanwhile, or the scheduler has stopped
             log.info("run.not_cancelled", dag_id=run.dag_id, run_id=run.run_id, reason=str(exc))
-            is_settled = True
+            is_done = True
         finally:
-            if not is_settled:
+            if not is_done:
                 self.channels.runs.offer(RunCancelled(run))
 
-    async def asset_changed(self, asset: "str | Asset", extra: Mapping[str, Any] | None = None) -> None:
+    async def asset_changed(
+        self, asset: "str | Asset", extra: Mapping[str, Any] | None = None, *, partition_key: str | None = None
+    ) -> None:
         """Record an update of an asset: DAGs that wait for it may run.
 
         This waits until the DAG folder was read once.
@@ -368,15 +455,17 @@ class Scheduler:
         Args:
             asset: The asset, or its name or URI if a DAG names it.
             extra: JSON values that describe the update; tasks find them in the event.
+            partition_key: The partition that was updated.
 
         Raises:
             NotFound: No DAG names such an asset.
-            DagError: The extra is not JSON.
+            DagError: The extra is not JSON, or the partition key is blank or too long.
             NotServing: The scheduler does not serve yet, or not any more.
         """
         database = self._database
         await self._while_serving(self._serving_now().dispatcher.progress.until_read)
-        await database.write(update_by_program, asset, extra, now=self.clock.now())
+        now = self.clock.now()
+        await database.write(update_by_program, asset, now=now, extra=extra, partition_key=partition_key)
         await self.channels.dag_changes.put(AssetsUpdated())
 
     async def cancel_run(self, run: DagRunKey) -> None:
@@ -389,7 +478,7 @@ class Scheduler:
             AsynschedError: It has ended already.
             NotServing: The scheduler does not serve yet, or not any more.
         """
-        await self._submit(run, CancelRun(), "run.cancel")
+        await self._submit(run, CancelRun())
 
     async def clear_tasks(
         self,
@@ -417,7 +506,7 @@ class Scheduler:
             NotServing: The scheduler does not serve yet, or not any more.
         """
         request = ClearTasks(tuple(task_ids), upstream, downstream, only_failed, latest=latest)
-        return await self._submit(run, request, "task.clear")
+        return await self._submit(run, request)
 
     async def mark_tasks(
         self, run: DagRunKey, task_ids: Iterable[str], state: MarkedTaskState, *, downstream: bool = False
@@ -426,20 +515,36 @@ class Scheduler:
 
         Returns the marked task instances, and raises the errors of `clear_tasks`.
         """
-        return await self._submit(run, MarkTasks(tuple(task_ids), state, downstream=downstream), "task.mark")
+        return await self._submit(run, MarkTasks(tuple(task_ids), state, downstream=downstream))
 
     async def mark_run(self, run: DagRunKey, state: MarkedRunState) -> None:
         """Mark a run as `success` or `failed`, as `asynsched runs mark` does.
 
         Raises the errors of `clear_tasks`.
         """
-        await self._submit(run, MarkRun(state), "run.mark")
+        await self._submit(run, MarkRun(state))
 
-    async def _submit(self, run: DagRunKey, request: RunRequest, action: str) -> list[TaskInstanceKey]:
+    async def _submit(self, run: DagRunKey, request: RunRequest) -> list[TaskInstanceKey]:
         now = self.clock.now()
-        taken = await self._database.write(submit_by_program, run, request, action=action, now=now)
+        taken = await self._database.write(submit_by_program, run, request, now=now)
         await self.channels.runs.put(RunEdited(run))
         return [TaskInstanceKey(*run, row.task_id, row.map_index) for row in taken.instances]
+
+    # Questions and actions
+
+    def client(self) -> "LocalClient":
+        """Return a client with every question and action, for which this scheduler must serve.
+
+        Its methods raise NotServing before and after. The audit names `program`.
+        """
+        from asynsched.client.client import LocalClient  # programs that only run DAGs need not load it
+        from asynsched.queries.users import Issuer
+
+        return LocalClient(self._place, "program", issuer=Issuer("program", None, "administer"))
+
+    def _place(self) -> Place:
+        database = self._database
+        return Place(database, self.settings.home_path, self.settings, self.clock, self._feed, self._wait_for_dag)
 
     # Current state
 
@@ -456,6 +561,29 @@ class Scheduler:
     async def wait_runs(self, n: int) -> None:
         """Wait until `n` runs have ended since the start. Raises NotServing when the scheduler stops before."""
         await self._while_serving(partial(self._waiters.until_ended, n))
+
+    def events(self, since: int | None = None, *, dag_id: str | None = None, run_id: str | None = None) -> EventReader:
+        """Iterate over the changes of runs and task instances, of all schedulers of the database, once they are stored.
+
+        Each is a `Change` with a number that only rises. The iteration begins at its first step, or with
+        `async with scheduler.events() as events:`, and ends when the scheduler stops. To go on after a restart, give
+        the number of the last change that was handled as `since`. Readers never slow the scheduler: one that is too
+        slow, or gives a number whose successors are deleted (`retention.changes_days`), gets a `Missed`, and goes on
+        after that one's number.
+
+        Args:
+            since: Begin after the change with this number; 0: with the oldest that is stored; None: with the present.
+            dag_id: Only changes of this DAG.
+            run_id: Only changes of runs with this run_id.
+
+        Raises:
+            ValueError: `since` is negative.
+            NotServing: The scheduler does not serve yet, or not any more.
+            StoreUnavailable: From a step: the database cannot be reached at the moment; the next step tries again.
+        """
+        self._serving_now()
+        assert self._feed is not None
+        return self._feed.read(since, dag_id=dag_id, run_id=run_id)
 
     def running(self) -> Running:
         """Return the tries and callbacks that run here. Reads memory only. Raises NotServing."""
@@ -497,6 +625,10 @@ class Scheduler:
         if any(row.id != self.scheduler_id for row in await database.read(list_schedulers, now)):
             return ""
         return await explain_standstill(database, self.settings, now)
+
+    @property
+    def _has_peers(self) -> bool:
+        return self._services is not None and self._services.held_lease.has_peers()
 
     def _serving_now(self) -> Services:
         if self._services is None or self._open is None:

@@ -4,6 +4,7 @@ The command line builds it from flags, environment and file (`asynsched/cli/conf
 makes `Settings(...)` itself. Lengths of time are seconds, because people write them in files and flags.
 """
 
+import re
 from collections.abc import Iterable, Iterator
 from datetime import timedelta
 from difflib import get_close_matches
@@ -11,10 +12,12 @@ from functools import cache
 from math import isnan
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar, get_type_hints
+from urllib.parse import urlsplit
 
 import msgspec
 from msgspec import Meta, Struct, StructMeta
 
+from asynsched.airflow.installation import CONFIG, folders_of
 from asynsched.errors import SettingsError
 
 LONGEST_SECONDS = 1e9
@@ -105,23 +108,36 @@ class CheckedSettings(Struct, metaclass=_SettingsType, frozen=True, forbid_unkno
 
 
 Days = Annotated[float, Meta(ge=0, le=100_000)]
+Retries = Annotated[int, Meta(ge=0, le=10**9)]
 Number = Annotated[int, Meta(ge=0, le=10**15)]
 
 
 class RetentionSettings(CheckedSettings, frozen=True, forbid_unknown_fields=True):
     """How long history is kept. 0 keeps it for ever."""
 
-    runs_days: Annotated[Days, doc("Days that a run is kept after its end, with its tasks, XComs and logs.")] = 0.0
-    runs_per_dag: Annotated[Number, doc("How many of the newest runs of each DAG are kept.")] = 0
-    xcoms_days: Annotated[Days, doc("Days that a run's XComs are kept after its end.")] = 0.0
-    xcoms_per_dag: Annotated[Number, doc("Of how many of the newest runs of each DAG the XComs are kept.")] = 0
-    logs_days: Annotated[Days, doc("Days that a run's logs are kept after its end.")] = 0.0
-    logs_per_dag: Annotated[Number, doc("Of how many of the newest runs of each DAG the logs are kept.")] = 0
+    runs_days: Annotated[
+        Days, doc("Days that a run is kept after its end, with its tasks, XComs and logs; 0 keeps all.")
+    ] = 0.0
+    runs_per_dag: Annotated[Number, doc("Number of the newest runs of each DAG that are kept.")] = 0
+    xcoms_days: Annotated[Days, doc("Days that a run's XComs are kept after its end; 0 keeps all.")] = 0.0
+    xcoms_per_dag: Annotated[Number, doc("Number of the newest runs of each DAG whose XComs are kept.")] = 0
+    logs_days: Annotated[Days, doc("Days that a run's logs are kept after its end; 0 keeps all.")] = 0.0
+    logs_per_dag: Annotated[Number, doc("Number of the newest runs of each DAG whose logs are kept.")] = 0
+    task_state_days: Annotated[
+        Days,
+        doc("Days that a value of a task's state store is kept after its last change, if the task set no retention."),
+    ] = 30.0
     asset_events_days: Annotated[Days, doc("Days that an asset event is kept once no DAG waits for it.")] = 0.0
     audit_days: Annotated[Days, doc("Days that the audit is kept: the record of users' actions.")] = 0.0
     versions_days: Annotated[
         Days, doc("Days that a superseded version of a DAG, and its sources, are kept once no run needs them.")
     ] = 0.0
+    changes_days: Annotated[
+        Days, doc("Days that a change of a run or task is kept, for readers of events that go on at its number.")
+    ] = 1.0
+    changes_number: Annotated[
+        Number, doc("About how many of the newest changes are kept; each takes some 200 bytes.")
+    ] = 200_000
     interval: Annotated[PositiveSeconds, doc("Time between two sweeps, seconds.")] = 3600.0
     batch_rows: Annotated[Count, doc("About how many rows are deleted in one transaction.")] = 1000
 
@@ -145,6 +161,106 @@ class MonitorSettings(CheckedSettings, frozen=True, forbid_unknown_fields=True):
     ] = 300.0
 
 
+class WebSettings(CheckedSettings, frozen=True, forbid_unknown_fields=True):
+    """The page and the REST APIs: where they are served, and who may use them."""
+
+    listen: Annotated[
+        str | None,
+        doc(
+            "Address that serves the page and the REST APIs: HOST:PORT, or `off`. By default 127.0.0.1:8080, or a free"
+            " port if that is taken."
+        ),
+    ] = None
+    base_url: Annotated[
+        str,
+        doc(
+            "URL under which browsers reach the page, if it is another one, such as that of a proxy (Airflow: [api]"
+            " base_url). Its path is the prefix of all paths."
+        ),
+    ] = ""
+    allowed_hosts: Annotated[
+        tuple[str, ...],
+        doc(
+            "Names by which requests may address the page, besides IP addresses, localhost, the machine's name and that"
+            " in web.base_url; `*` allows all."
+        ),
+    ] = ()
+    tls_certificate: Annotated[
+        str | None, doc("File with the certificate chain, PEM; with it, the page is served by HTTPS.")
+    ] = None
+    tls_key: Annotated[str | None, doc("File with the certificate's private key, PEM.")] = None
+    trusted_proxies: Annotated[
+        tuple[str, ...],
+        doc(
+            "IP addresses and networks of proxies whose headers X-Forwarded-For, X-Forwarded-Proto and web.user_header"
+            " are believed."
+        ),
+    ] = ()
+    user_header: Annotated[
+        str | None,
+        doc("Header in which a trusted proxy names the user whom it has signed in, such as X-Forwarded-User."),
+    ] = None
+    default_role: Annotated[
+        str,
+        doc(
+            "Role of users whom the proxy or the OpenID Connect provider names, and who have no role of their own;"
+            " empty: they are refused."
+        ),
+    ] = ""
+    expose_config: Annotated[
+        bool,
+        doc("Whether administrators may read the settings by /config, without secrets (Airflow: [api] expose_config)."),
+    ] = False
+    session_hours: Annotated[PositiveSeconds, doc("How long somebody stays signed in, hours.")] = 168.0
+    access_token_hours: Annotated[
+        PositiveSeconds, doc("How long a token of /auth/token lasts, hours (Airflow: [api_auth] jwt_expiration_time).")
+    ] = 24.0
+    oidc_issuer: Annotated[
+        str | None, doc("URL of the OpenID Connect provider at which users sign in; needs asynsched[oidc].")
+    ] = None
+    oidc_client_id: Annotated[str, doc("Name by which the provider knows asynsched.")] = ""
+    oidc_client_secret_file: Annotated[
+        str | None, doc("File with the secret that the provider has given to asynsched; none for a public client.")
+    ] = None
+    oidc_scopes: Annotated[str, doc("Scopes that are asked of the provider.")] = "openid profile email"
+    oidc_name_claim: Annotated[str, doc("Claim of the provider that is the user's name here.")] = "preferred_username"
+    oidc_roles_claim: Annotated[
+        str, doc("Claim of the provider that lists the user's roles here; a dot leads into an object.")
+    ] = "roles"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if (self.tls_certificate is None) != (self.tls_key is None):
+            raise self.invalid("tls_certificate", "web.tls_certificate and web.tls_key are set together")
+        if self.base_url and not re.fullmatch(r"https?://[^/?#\s@]+(/[^?#\s]*)?", self.base_url):
+            raise self.invalid("base_url", "must be a URL such as https://example.org/asynsched")
+        if self.user_header is not None and not self.trusted_proxies:
+            raise self.invalid("user_header", "needs web.trusted_proxies: anybody can send a header")
+        if self.oidc_issuer is not None and not self.oidc_client_id:
+            raise self.invalid("oidc_issuer", "needs web.oidc_client_id")
+        for one in self.trusted_proxies:
+            _check_network(self, one)
+
+    @property
+    def is_served(self) -> bool:
+        """Whether `asynsched up` serves the page."""
+        return self.listen != "off"
+
+    @property
+    def root_path(self) -> str:
+        """The prefix of all paths, such as `/asynsched`; empty: none."""
+        return urlsplit(self.base_url).path.rstrip("/")
+
+
+def _check_network(settings: WebSettings, text: str) -> None:
+    from ipaddress import ip_network  # few have a proxy
+
+    try:
+        ip_network(text)
+    except ValueError as exc:
+        raise settings.invalid("trusted_proxies", f"{text!r} is no IP address or network: {exc}") from exc
+
+
 def _is_zone(name: str) -> bool:
     from zoneinfo import ZoneInfo  # most programs leave UTC, and every command reads the settings
 
@@ -156,7 +272,7 @@ def _is_zone(name: str) -> bool:
 
 
 class ParseSettings(CheckedSettings, frozen=True, forbid_unknown_fields=True):
-    """How DAG files are parsed. Every parse is held to it, by the kernel where possible."""
+    """How DAG files are parsed, and the limits of a parse, which the kernel enforces where possible."""
 
     processes: Annotated[Count, doc("Number of parses that may run at once (Airflow: parsing_processes).")] = 2
     timeout: Annotated[
@@ -179,13 +295,28 @@ class ParseSettings(CheckedSettings, frozen=True, forbid_unknown_fields=True):
     readable: Annotated[
         tuple[str, ...], doc("Files and folders that a parse may read, besides the DAG folder and Python's own.")
     ] = ()
+    writable: Annotated[
+        tuple[str, ...],
+        doc(
+            "Files and folders that a parse may read and write, besides its scratch folder: /dev/shm lets it make"
+            " multiprocessing's locks."
+        ),
+    ] = ()
     environment: Annotated[
         tuple[str, ...],
         doc(
-            "Environment variables that a parse gets, besides LANG, LC_*, TZ, PATH, and those by which Python finds"
-            " packages; `PREFIX_*` names all that begin so."
+            "Environment variables that a parse gets, besides LANG, LC_*, TZ, PATH, and those with which Python finds"
+            " packages; `PREFIX_*` names all with that prefix."
         ),
     ] = ("AIRFLOW_VAR_*",)
+    variables: Annotated[
+        tuple[str, ...],
+        doc("Stored variables that a file may read while it is parsed, as patterns such as `team_*`."),
+    ] = ("*",)
+    connections: Annotated[
+        tuple[str, ...],
+        doc("Stored connections that a file may read while it is parsed, as such patterns; by default none."),
+    ] = ()
     confinement: Annotated[
         Literal["best_effort", "required", "off"],
         doc("`required` refuses to start where the kernel cannot enforce all of it; `off` is only for debugging."),
@@ -212,6 +343,10 @@ class WatchSettings(CheckedSettings, frozen=True, forbid_unknown_fields=True):
             " min_file_process_interval)."
         ),
     ] = 0.0
+    ignore_file_syntax: Annotated[
+        Literal["glob", "regexp"],
+        doc("Syntax of `.airflowignore` files (Airflow: dag_ignore_file_syntax)."),
+    ] = "glob"
     sort_mode: Annotated[
         Literal["modified_time", "random_seeded_by_host", "alphabetical"],
         doc("Order in which the files of a scan are parsed (Airflow: file_parsing_sort_mode)."),
@@ -244,7 +379,7 @@ class LeaseSettings(CheckedSettings, frozen=True, forbid_unknown_fields=True):
     shared_outage: Annotated[
         Seconds | None,
         doc(
-            "PostgreSQL: the same where there are several schedulers, seconds; others take over a dead scheduler's runs"
+            "PostgreSQL: the same if there are several schedulers, seconds; others take over a dead scheduler's runs"
             " later by this time. Default: four times lease.duration. A lone scheduler has at least this."
         ),
     ] = None
@@ -283,8 +418,141 @@ class LogSettings(CheckedSettings, frozen=True, forbid_unknown_fields=True):
     )
 
 
-_EXECUTORS = {"local": "LocalExecutor", "sequential": "SequentialExecutor"}
+class WorkersSettings(CheckedSettings, frozen=True, forbid_unknown_fields=True):
+    """Tries that an executor runs on other machines, through workers."""
+
+    addresses: Annotated[
+        tuple[str, ...],
+        doc("URLs at which workers reach the schedulers, such as https://scheduler.example:8080; any of them answers."),
+    ] = ()
+    slots: Annotated[Count, doc("Number of tries that an executor may have on other machines at once.")] = 1000
+    lease: Annotated[
+        PositiveSeconds,
+        doc(
+            "How long a try on another machine may run while no scheduler answers its worker, seconds; lease.grace and"
+            " lease.kill_time come on top."
+        ),
+    ] = 120.0
+    renew_interval: Annotated[
+        PositiveSeconds,
+        doc("Time between two renewals of a worker, seconds; so long it may take until it ends an unwanted try."),
+    ] = 5.0
+    cache_bytes: Annotated[
+        Count, doc("How much code a worker keeps that none of its tries runs, bytes; the least recently used goes.")
+    ] = 256 * 1024**2
+    claim_timeout: Annotated[
+        PositiveSeconds,
+        doc("Longest time from the engine's start of a try until its worker claims it, seconds; then it is given up."),
+    ] = 300.0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.renew_interval >= self.lease:
+            raise self.invalid("renew_interval", f"must be below workers.lease, which is {self.lease:g}")
+        for one in self.addresses:
+            if not re.fullmatch(r"https?://[^/?#\s@]+(/[^?#\s]*)?", one):
+                raise self.invalid("addresses", f"{one!r} is not a URL such as https://scheduler.example:8080")
+
+
+class CelerySettings(CheckedSettings, frozen=True, forbid_unknown_fields=True):
+    """Celery as the engine of tries on other machines, for schedulers and workers alike."""
+
+    broker_url: Annotated[
+        str,
+        doc(
+            "URL of the broker, such as redis://HOST/0 or amqp://USER@HOST/VHOST. With a password, better set in the"
+            " environment."
+        ),
+    ] = ""
+    max_priority: Annotated[
+        int,
+        Meta(ge=0, le=9),
+        doc("Highest priority in a queue; 0: queues have no priorities. Schedulers and workers need the same."),
+    ] = 9
+    visibility_timeout: Annotated[
+        PositiveSeconds,
+        doc(
+            "Redis: time after which a message is delivered again that no worker has acknowledged, seconds. A try may"
+            " last longer: it starts once."
+        ),
+    ] = 3600.0
+    options: Annotated[
+        str,
+        doc(
+            'Settings of Celery itself, as a JSON object, such as {"worker_prefetch_multiplier": 4}; they go before'
+            " asynsched's."
+        ),
+    ] = ""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        try:
+            is_object = isinstance(self.own_options, dict)
+        except msgspec.DecodeError:
+            is_object = False
+        if not is_object:
+            raise self.invalid("options", "must be a JSON object")
+
+    def __repr__(self) -> str:
+        # The URL and the options may hold a password.
+        return f"CelerySettings(max_priority={self.max_priority}, …)"
+
+    @property
+    def own_options(self) -> dict[str, Any]:
+        """The settings of Celery itself."""
+        options: dict[str, Any] = msgspec.json.decode(self.options or "{}")
+        return options
+
+
+class SecretsSettings(CheckedSettings, frozen=True, forbid_unknown_fields=True):
+    """A store of connections and variables, which tasks ask before the environment and the database."""
+
+    backend: Annotated[
+        str,
+        doc(
+            "Class of the secrets backend, e.g. airflow.secrets.local_filesystem.LocalFilesystemBackend (Airflow:"
+            " [secrets] backend)."
+        ),
+    ] = ""
+    backend_kwargs: Annotated[
+        str,
+        doc(
+            "Arguments of that class, as a JSON object. Tasks can read them, because the class runs in their processes"
+            " (Airflow: [secrets] backend_kwargs)."
+        ),
+    ] = ""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.backend and "." not in self.backend:
+            raise self.invalid("backend", "must name a class in a module, such as package.module.Class")
+        try:
+            is_object = not self.backend_kwargs or isinstance(msgspec.json.decode(self.backend_kwargs), dict)
+        except msgspec.DecodeError:
+            is_object = False
+        if not is_object:
+            raise self.invalid("backend_kwargs", "must be a JSON object")
+
+    def __repr__(self) -> str:
+        # The arguments may hold a password.
+        return f"SecretsSettings(backend={self.backend!r}, …)"
+
+    @property
+    def variables(self) -> dict[str, str]:
+        """The same as variables of the environment of user code, in which Airflow's programs look for them."""
+        named = {"AIRFLOW__SECRETS__BACKEND": self.backend, "AIRFLOW__SECRETS__BACKEND_KWARGS": self.backend_kwargs}
+        return {name: value for name, value in named.items() if value}
+
+
+_EXECUTORS = {"local": "LocalExecutor", "sequential": "SequentialExecutor", "celery": "CeleryExecutor"}
 """Airflow's names of our executors."""
+
+
+_OF_AUTHORS = (
+    "catchup_by_default", "create_cron_data_intervals", "create_delta_data_intervals", "default_owner",
+    "default_task_retries", "default_task_retry_delay", "max_task_retry_delay", "default_task_execution_timeout",
+    "default_task_weight_rule",
+)  # fmt: skip
 
 
 class Settings(CheckedSettings, frozen=True, forbid_unknown_fields=True):
@@ -307,14 +575,14 @@ class Settings(CheckedSettings, frozen=True, forbid_unknown_fields=True):
     ] = None
     fernet_key_file: Annotated[
         str | None,
-        doc("File with such keys, one a line; by default fernet.key in the home, made for the first secret."),
+        doc("File with such keys, one a line; by default fernet.key in the home, created for the first secret."),
     ] = None
     executor: Annotated[
         str,
         doc(
-            "`local`, `sequential`, or `package.module:Class` of an executor of your own; or several, separated by"
-            " commas, the default first, each as `name=package.module:Class` with the name that tasks give as"
-            " `executor`."
+            "`local`, `sequential`, `celery`, or `package.module:Class` of an executor of your own; or several,"
+            " separated by commas, the default first, each as `name=package.module:Class` with the name that tasks give"
+            " as `executor`."
         ),
     ] = "local"
     parallelism: Annotated[Count, doc("Number of tasks that may run at once (Airflow: parallelism).")] = 32
@@ -326,10 +594,33 @@ class Settings(CheckedSettings, frozen=True, forbid_unknown_fields=True):
             " the Airflow that is installed (`installed`), or an error (`off`)."
         ),
     ] = "ours"
+    airflow_cfg: Annotated[
+        str | None,
+        doc(
+            "Airflow's configuration file; its options count where asynsched's own settings are not set. By default the"
+            " file that AIRFLOW_CONFIG names, else `airflow.cfg` beside the DAG folder, else that in AIRFLOW_HOME;"
+            " empty: none."
+        ),
+    ] = None
+    like_airflow: Annotated[
+        bool,
+        doc(
+            "Take Airflow's defaults and the variables AIRFLOW__SECTION__KEY where asynsched's own settings are not"
+            " set; on if there is an airflow.cfg."
+        ),
+    ] = False
+    plugins_folder: Annotated[
+        str | None,
+        doc(
+            "Folder of plugins (Airflow: plugins_folder); by default `plugins` beside the airflow.cfg, or else beside"
+            " the DAG folder."
+        ),
+    ] = None
     dags_are_paused_at_creation: Annotated[
         bool,
         doc(
-            "Whether a new DAG starts paused, unless it says itself (Airflow: dags_are_paused_at_creation, there True)."
+            "Whether a new DAG starts paused, unless its file decides"
+            " (Airflow: dags_are_paused_at_creation, there True)."
         ),
     ] = False
     max_active_tasks_per_dag: Annotated[
@@ -349,10 +640,52 @@ class Settings(CheckedSettings, frozen=True, forbid_unknown_fields=True):
         int,
         Meta(ge=0),
         doc(
-            "Failed runs in a row after which a DAG is paused, unless it says itself; 0: never"
+            "Failed runs in a row after which a DAG is paused, unless its file decides; 0: never"
             " (Airflow: max_consecutive_failed_dag_runs_per_dag)."
         ),
     ] = 0
+    catchup_by_default: Annotated[
+        bool, doc("Whether a DAG makes its missed runs, unless its file decides (Airflow: catchup_by_default).")
+    ] = False
+    create_cron_data_intervals: Annotated[
+        bool,
+        doc(
+            "Whether a cron expression as `schedule` means a CronDataIntervalTimetable (Airflow:"
+            " create_cron_data_intervals)."
+        ),
+    ] = False
+    create_delta_data_intervals: Annotated[
+        bool,
+        doc(
+            "Whether a timedelta as `schedule` means a DeltaDataIntervalTimetable (Airflow:"
+            " create_delta_data_intervals)."
+        ),
+    ] = False
+    default_owner: Annotated[
+        str, Meta(min_length=1), doc("Owner of a task, unless its file decides (Airflow: default_owner).")
+    ] = "airflow"
+    default_task_retries: Annotated[
+        Retries, doc("Retries of a task, unless its file decides (Airflow: default_task_retries).")
+    ] = 0
+    default_task_retry_delay: Annotated[
+        Seconds,
+        doc("Time before a retry, unless the file decides, seconds (Airflow: default_task_retry_delay)."),
+    ] = 300.0
+    max_task_retry_delay: Annotated[
+        Seconds | None,
+        doc(
+            "Longest time before a retry with backoff, unless the file decides, seconds (Airflow:"
+            " max_task_retry_delay)."
+        ),
+    ] = None
+    default_task_execution_timeout: Annotated[
+        PositiveSeconds | None,
+        doc("Longest that a try may take, unless the file decides, seconds (Airflow: default_task_execution_timeout)."),
+    ] = None
+    default_task_weight_rule: Annotated[
+        Literal["downstream", "upstream", "absolute"],
+        doc("`weight_rule` of a task, unless its file decides (Airflow: default_task_weight_rule)."),
+    ] = "downstream"
     default_pool_slots: Annotated[Count, doc("Slots of default_pool in a new database.")] = 128
     keep_slots_after: Annotated[
         Seconds,
@@ -373,6 +706,20 @@ class Settings(CheckedSettings, frozen=True, forbid_unknown_fields=True):
             " task's own retries."
         ),
     ] = 3
+    xcom_backend: Annotated[
+        str,
+        doc(
+            "Class that keeps XComs elsewhere than in the database, as `package.module.Class` (Airflow: xcom_backend);"
+            " a subclass of BaseXCom."
+        ),
+    ] = ""
+    state_store_backend: Annotated[
+        str,
+        doc(
+            "Class that keeps values of task and asset state stores elsewhere than in the database, as"
+            " `package.module.Class` (Airflow: [workers] state_store_backend); a subclass of BaseStoreBackend."
+        ),
+    ] = ""
     trigger_block_timeout: Annotated[
         PositiveSeconds,
         doc("Longest that a trigger of a deferred task may block other triggers, seconds; then it fails."),
@@ -391,8 +738,12 @@ class Settings(CheckedSettings, frozen=True, forbid_unknown_fields=True):
     lease: LeaseSettings = LeaseSettings()
     callbacks: CallbacksSettings = CallbacksSettings()
     log: LogSettings = LogSettings()
+    secrets: SecretsSettings = SecretsSettings()
     retention: RetentionSettings = RetentionSettings()
     monitor: MonitorSettings = MonitorSettings()
+    web: WebSettings = WebSettings()
+    workers: WorkersSettings = WorkersSettings()
+    celery: CelerySettings = CelerySettings()
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -420,10 +771,41 @@ class Settings(CheckedSettings, frozen=True, forbid_unknown_fields=True):
         return Path(self.dags_folder).absolute()
 
     @property
+    def authors_defaults(self) -> dict[str, Any]:
+        """The settings that a DAG file may override, where they are not asynsched's defaults; a parse applies them."""
+        usual = dict(zip(self.__struct_fields__, self.__struct_defaults__, strict=True))
+        return {name: value for name in _OF_AUTHORS if (value := getattr(self, name)) != usual[name]}
+
+    @property
+    def airflow_folder(self) -> Path:
+        """The folder in the place of AIRFLOW_HOME: the airflow.cfg's, or else the one that holds the DAG folder."""
+        if not self.airflow_cfg:
+            return self.dags_path.parent
+        folder = Path(self.airflow_cfg).absolute().parent
+        # Airflow's containers have the file in a folder of its own.
+        return folder.parent if folder.name == CONFIG else folder
+
+    @property
+    def airflow_cfg_path(self) -> str | None:
+        """The airflow.cfg, absolute; None without one."""
+        return str(Path(self.airflow_cfg).absolute()) if self.airflow_cfg else None
+
+    @property
+    def plugins_path(self) -> Path:
+        return Path(self.plugins_folder).absolute() if self.plugins_folder else self.airflow_folder / "plugins"
+
+    @property
+    def installation_folders(self) -> list[str]:
+        """The existing folders with code of the installation's own: plugins, policies, helper modules."""
+        return folders_of(str(self.plugins_path), str(self.airflow_folder)) if self.airflow == "ours" else []
+
+    @property
     def airflow_options(self) -> dict[str, str]:
         """The options of Airflow's configuration that these settings answer, by `section.key`, for `conf`."""
         values = {
             "core.dags_folder": self.dags_path,
+            "asynsched.airflow_folder": self.airflow_folder,
+            "core.plugins_folder": self.plugins_path,
             "core.default_timezone": self.default_timezone,
             "core.executor": _EXECUTORS.get(self.executor, self.executor),
             "core.parallelism": self.parallelism,
@@ -435,6 +817,15 @@ class Settings(CheckedSettings, frozen=True, forbid_unknown_fields=True):
             "core.default_pool_task_slot_count": self.default_pool_slots,
             "core.max_map_length": self.max_map_length,
             "core.dag_discovery_safe_mode": self.watch.safe_mode,
+            "core.dag_ignore_file_syntax": self.watch.ignore_file_syntax,
+            "core.default_task_retries": self.default_task_retries,
+            "core.default_task_retry_delay": self.default_task_retry_delay,
+            "core.default_task_execution_timeout": self.default_task_execution_timeout or "",
+            "core.default_task_weight_rule": self.default_task_weight_rule,
+            "operators.default_owner": self.default_owner,
+            "scheduler.catchup_by_default": self.catchup_by_default,
+            "scheduler.create_cron_data_intervals": self.create_cron_data_intervals,
+            "scheduler.create_delta_data_intervals": self.create_delta_data_intervals,
             "dag_processor.parsing_processes": self.parse.processes,
             "dag_processor.dag_file_processor_timeout": self.parse.timeout,
             "dag_processor.refresh_interval": self.watch.reconcile_interval,
@@ -444,6 +835,12 @@ class Settings(CheckedSettings, frozen=True, forbid_unknown_fields=True):
             "scheduler.max_dagruns_per_loop_to_schedule": self.max_dagruns_per_loop_to_schedule,
             "metrics.statsd_prefix": self.monitor.metrics_prefix,
         }
+        if self.xcom_backend:
+            values["core.xcom_backend"] = self.xcom_backend
+        if self.state_store_backend:
+            values["workers.state_store_backend"] = self.state_store_backend
+        if self.max_task_retry_delay is not None:
+            values["core.max_task_retry_delay"] = self.max_task_retry_delay
         return {option: f"{value:g}" if isinstance(value, float) else str(value) for option, value in values.items()}
 
     @property

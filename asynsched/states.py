@@ -7,7 +7,7 @@ The values are Apache Airflow's strings. A new TaskInstance has no state: `None`
       │          │            ▼          ├──▶ up_for_retry ─────────▶ scheduled
       │          └── (handed back)       ├──▶ up_for_reschedule ────▶ scheduled
       │                                  └──▶ deferred ─────────────▶ scheduled
-      └──▶ upstream_failed | skipped | removed      (settled by a rule, never run)
+      └──▶ upstream_failed | skipped | removed      (ended by a rule, never run)
 """
 
 from enum import StrEnum
@@ -92,21 +92,21 @@ class State:
 
 _ENDS = frozenset({_T.SUCCESS, _T.FAILED, _T.SKIPPED})
 _PAUSES = frozenset({_T.UP_FOR_RETRY, _T.UP_FOR_RESCHEDULE, _T.DEFERRED})
-_SETTLED_BY_RULE = frozenset({_T.UPSTREAM_FAILED, _T.SKIPPED, _T.REMOVED, _T.FAILED})
+_ENDED_BY_RULE = frozenset({_T.UPSTREAM_FAILED, _T.SKIPPED, _T.REMOVED, _T.FAILED})
 
 TASK_TRANSITIONS: dict[TaskInstanceState | None, frozenset[TaskInstanceState | None]] = {
     # An empty task succeeds without a process; a ready task with room goes straight to queued.
-    None: _SETTLED_BY_RULE | {_T.SCHEDULED, _T.QUEUED, _T.SUCCESS},
-    _T.SCHEDULED: _SETTLED_BY_RULE | {_T.QUEUED, _T.SUCCESS, None},
+    None: _ENDED_BY_RULE | {_T.SCHEDULED, _T.QUEUED, _T.SUCCESS},
+    _T.SCHEDULED: _ENDED_BY_RULE | {_T.QUEUED, _T.SUCCESS, None},
     # The start and the end of a short try may arrive together, hence queued -> its ends.
     _T.QUEUED: _ENDS | _PAUSES | {_T.RUNNING, _T.RESTARTING, _T.SCHEDULED, _T.REMOVED, None},
     _T.RUNNING: _ENDS | _PAUSES | {_T.RESTARTING, _T.SCHEDULED, _T.REMOVED, None},
     # Cleared while it ran: when its process has ended, it waits like a new one.
     _T.RESTARTING: _ENDS | {_T.REMOVED, None},
-    _T.UP_FOR_RETRY: _SETTLED_BY_RULE | {_T.SCHEDULED, _T.QUEUED, _T.SUCCESS, None},
-    _T.UP_FOR_RESCHEDULE: _SETTLED_BY_RULE | {_T.SCHEDULED, _T.QUEUED, _T.SUCCESS, None},
+    _T.UP_FOR_RETRY: _ENDED_BY_RULE | {_T.SCHEDULED, _T.QUEUED, _T.SUCCESS, None},
+    _T.UP_FOR_RESCHEDULE: _ENDED_BY_RULE | {_T.SCHEDULED, _T.QUEUED, _T.SUCCESS, None},
     # A trigger may end its task without another process.
-    _T.DEFERRED: _SETTLED_BY_RULE | {_T.SCHEDULED, _T.QUEUED, _T.SUCCESS, None},
+    _T.DEFERRED: _ENDED_BY_RULE | {_T.SCHEDULED, _T.QUEUED, _T.SUCCESS, None},
     # Finished states change only if a user clears or marks the task, or if the task no longer exists.
     _T.SUCCESS: frozenset({None, _T.FAILED, _T.SKIPPED, _T.REMOVED}),
     _T.FAILED: frozenset({None, _T.SUCCESS, _T.SKIPPED, _T.REMOVED}),

@@ -13,6 +13,8 @@ COMMANDS_HERE = {
     "scheduler": "up",
     "standalone": "up",
     "dag-processor": "up",
+    "webserver": "web",
+    "api-server": "web",
     "triggerer": "up",
     "jobs": "check --live",
     "info": "check",
@@ -27,29 +29,49 @@ COMMANDS_HERE = {
     "tasks states-for-dag-run": "tasks list",
     "tasks state": "tasks list",
     "tasks failed-deps": "why",
-    "tasks test": "dags test",
     "pools get": "pools list",
     "config list": "config show",
     "config get-value": "config show",
     "db init": "db upgrade",
     "db migrate": "db upgrade",
     "db check-migrations": "db check",
+    "users add-role": "users set-role",
+    "users remove-role": "users set-role",
+    "users reset-password": "users set-password",
 }
 
 
+WITHOUT_COUNTERPART = {
+    "celery": "tasks run in processes of the scheduler's machine",
+    "kubernetes": "tasks run in processes of the scheduler's machine",
+    "edge": "tasks run in processes of the scheduler's machine",
+    "roles": "`asynsched users set-role` gives roles, and a DAG's `access_control` gives rights to them",
+    "sync-perm": "a DAG's `access_control` counts as soon as its file is parsed",
+    "dags delete": "remove the DAG's file; its runs are kept as `retention.runs_days` says",
+    "tasks render": "the log of a try has what its task prints",
+    "tasks test": "`asynsched dags test DAG` runs a whole DAG in the foreground, and stores nothing",
+}
+"""Commands of Airflow that asynsched does not have, and advice for each."""
+
+
 GROUP_HELP = {
-    "dags": "See and steer DAGs.",
-    "runs": "See and steer DAG runs.",
-    "tasks": "See and steer task instances, see their logs and XComs.",
-    "assets": "See assets and their events, and report updates of assets.",
+    "worker": "Run tries on this machine for schedulers elsewhere.",
+    "dags": "Show and control DAGs.",
+    "runs": "Show and control DAG runs.",
+    "tasks": "Show and control task instances; show their logs and XComs.",
+    "assets": "Show assets and their events, and report updates of assets.",
     "backfill": "Run a DAG for a span of the past.",
-    "schedulers": "See the schedulers of the database.",
-    "pools": "See and change pools.",
+    "schedulers": "Show the schedulers of the database.",
+    "audit": "Show who did what.",
+    "pools": "Show and change pools.",
+    "plugins": "Show plugins and policies.",
     "providers": "Install Airflow's provider packages, without Airflow.",
-    "variables": "See and change variables.",
-    "connections": "See and change connections.",
+    "variables": "Show and change variables.",
+    "connections": "Show and change connections.",
+    "users": "Show and change the users of the page and the REST APIs, and their sessions.",
+    "tokens": "Show and change the tokens with which programs use the REST APIs.",
     "db": "Maintain the database.",
-    "config": "See the settings.",
+    "config": "Show the settings.",
 }
 
 
@@ -61,18 +83,26 @@ def _of_group(module: str, names: str) -> dict[str, str]:
 
 COMMANDS: Mapping[str, str | Mapping[str, str]] = {
     "up": "up",
+    "web": "web",
+    "worker": _of_group("worker", "run celery"),
     "check": "check",
     "simulate": "simulate",
+    "preview": "preview",
+    "migrate": "migrate",
     "dags": _of_group("dags", "list show errors pause unpause reparse trigger next dag_test:test"),
     "runs": _of_group("runs", "list show task_logs:logs clear mark cancel"),
-    "tasks": _of_group("runs", "list task_logs:logs xcom clear mark run"),
+    "tasks": _of_group("runs", "list hitl:awaiting hitl:answer task_logs:logs xcom links clear mark run"),
     "assets": _of_group("assets", "list show events event materialize"),
     "backfill": _of_group("backfill", "create list show pause unpause cancel"),
     "schedulers": _of_group("schedulers", "list"),
+    "audit": _of_group("audit", "list"),
     "pools": _of_group("pools", "list set delete"),
+    "plugins": _of_group("plugins", "list"),
     "providers": _of_group("providers", "list install"),
     "variables": _of_group("secrets", "list get set delete import export"),
     "connections": _of_group("secrets", "list get add delete import export"),
+    "users": _of_group("users", "create list set-role set-password disable delete sessions end-session link"),
+    "tokens": _of_group("users", "create list delete"),
     "db": _of_group("db", "upgrade check clean rotate-key"),
     "why": "why",
     "config": _of_group("check", "show"),
@@ -106,6 +136,8 @@ class LazyGroup(click.Group):
             group = "" if ctx.parent is None else f"{ctx.info_name} "
             if (here := COMMANDS_HERE.get(f"{group}{args[0]}")) is not None:
                 raise click.UsageError(f"Airflow's `{group}{args[0]}` is `asynsched {here}` here.", ctx)
+            if (why := WITHOUT_COUNTERPART.get(f"{group}{args[0]}")) is not None:
+                raise click.UsageError(f"Airflow's `{group}{args[0]}` has no counterpart: {why}.", ctx)
             raise click.NoSuchCommand(args[0], possibilities=self.members, ctx=ctx)
         return super().resolve_command(ctx, args)
 

@@ -1,20 +1,19 @@
 """`asynsched backfill …`: run a DAG for a span of the past."""
 
-from collections.abc import Callable
 from typing import Any
 
 import click
-from sqlalchemy import Connection
 
-from asynsched.bell import Hint
 from asynsched.cli.command import INSTANT_FORMS, command, completes, dag_argument, read_instant
 from asynsched.cli.dags import conf_option, read_conf
 from asynsched.cli.lookup import dag_of
 from asynsched.cli.output import Done, Listing, Record, are, fields_of
 from asynsched.cli.session import Session, actor
+from asynsched.queries import backfills as queries
+from asynsched.queries.backfills import BackfillFilter
 from asynsched.scheduling.creation import backfills
 from asynsched.store.rows import LARGEST_INTEGER
-from asynsched.store.runs.backfills import BackfillProgress, get_backfill, list_backfills, list_dates
+from asynsched.store.runs.backfills import BackfillProgress, list_dates
 
 COLUMNS = (
     "id", "dag_id", "state", "from_date", "to_date", "reprocess", "is_reverse", "max_active_runs", "n_queued",
@@ -50,11 +49,13 @@ def backfill_create(
 ) -> Done | Listing:
     """Create the runs that a DAG's schedule has in a span of the past. The schedule itself is not affected.
 
+    If the DAG is scheduled by partitions, T is the date of a partition, at that time in its timetable's timezone.
+
     --max-active-runs limits their number, instead of the DAG's own limit.
     """
     zone = session.settings.default_timezone
     start, end = read_instant(from_date, zone, "--from"), read_instant(to_date, zone, "--to")
-    plan = backfills.BackfillPlan(dag_id, start, end, conf=read_conf(conf), **options)
+    plan = backfills.BackfillPlan(dag_id, start, end, conf=read_conf(conf), zone=zone, **options)
     dag_of(session, dag_id, make=not dry_run)
     now = session.now()
     if dry_run:
@@ -67,12 +68,7 @@ def backfill_create(
             for date in session.read(backfills.plan_dates, plan, now)
         ]
         return Listing(DATE_COLUMNS, rows)
-    made = session.change(
-        "backfill.create",
-        lambda conn: backfills.create_backfill(conn, plan, actor=actor(), now=now),
-        hint=_hint,
-        detail={"from": start.isoformat(), "to": end.isoformat(), **options},
-    )
+    made = session.act(queries.create_backfill, plan, actor=actor(), now=now)
     n_left_out = sum(date.exception_reason is not None for date in session.read(list_dates, made.id))
     left_out = f" {are(n_left_out, 'date')} left out: `asynsched backfill show {made.id}`." if n_left_out else ""
     sentence = f"Backfill {made.id} of the DAG {dag_id!r}: {are(made.n_queued, 'run')} queued.{left_out}"
@@ -85,7 +81,7 @@ def backfill_list(session: Session, dag_id: str | None) -> Listing:
     """List backfills, of one DAG or of all, newest first."""
     if dag_id is not None:
         dag_of(session, dag_id)
-    rows = [fields_of(row, COLUMNS) for row in session.read(list_backfills, dag_id=dag_id)]
+    rows = [fields_of(row, COLUMNS) for row in session.pages(queries.list_backfills, BackfillFilter(dag_id))]
     spare = ("created_at", "n_queued")
     return Listing(COLUMNS, rows, "There are no backfills.", usual=USUAL_COLUMNS, spare=spare)
 
@@ -94,7 +90,7 @@ def backfill_list(session: Session, dag_id: str | None) -> Listing:
 @backfill_argument
 def backfill_show(session: Session, backfill_id: int) -> Record:
     """Show a backfill and its dates, in the order in which they run."""
-    row = session.read(get_backfill, backfill_id)
+    row = session.read(queries.get_backfill, backfill_id)
     dates = [fields_of(date, DATE_COLUMNS) for date in session.read(list_dates, backfill_id)]
     return Record({**fields_of(row, COLUMNS), "conf": row.conf, "dates": dates}, sections={"dates": ()})
 
@@ -103,29 +99,22 @@ def backfill_show(session: Session, backfill_id: int) -> Record:
 @backfill_argument
 def backfill_pause(session: Session, backfill_id: int) -> Done:
     """Start no further runs of a backfill. Its active runs continue."""
-    return _change(session, "backfill.pause", lambda conn: backfills.set_paused(conn, backfill_id, is_paused=True))
+    return _done(session.act(queries.pause_backfill, backfill_id, paused=True))
 
 
 @command("unpause")
 @backfill_argument
 def backfill_unpause(session: Session, backfill_id: int) -> Done:
     """Resume a paused backfill."""
-    return _change(session, "backfill.unpause", lambda conn: backfills.set_paused(conn, backfill_id, is_paused=False))
+    return _done(session.act(queries.pause_backfill, backfill_id, paused=False))
 
 
 @command("cancel")
 @backfill_argument
 def backfill_cancel(session: Session, backfill_id: int) -> Done:
     """End a backfill: its queued runs count as failed, its running ones continue."""
-    now = session.now()
-    cancel = backfills.cancel_backfill
-    return _change(session, "backfill.cancel", lambda conn: cancel(conn, backfill_id, actor=actor(), now=now))
+    return _done(session.act(queries.cancel_backfill, backfill_id, actor=actor(), now=session.now()))
 
 
-def _change(session: Session, action: str, query: Callable[[Connection], BackfillProgress]) -> Done:
-    row = session.change(action, query, hint=_hint)
+def _done(row: BackfillProgress) -> Done:
     return Done(f"Backfill {row.id} of the DAG {row.dag_id!r} is {row.state}.", fields_of(row, COLUMNS))
-
-
-def _hint(row: BackfillProgress) -> Hint:
-    return Hint("backfill", dag_id=row.dag_id)

@@ -1,9 +1,8 @@
 """Waiting for changes by other processes: the kernel or the database wakes the command.
 
-SQLite: a commit is appended to a file beside the database, and all processes of a SQLite database are on one machine,
-so inotify reports each commit, shortly before the commit can be read: after an event the command looks again, at
-intervals that double. PostgreSQL: the command asks the schedulers for a notification of each change of a run, and
-listens. Logs: inotify reports that a file grows.
+SQLite: inotify reports each commit, shortly before the commit can be read (`file_events.py`): after an event the
+command looks again, at intervals that double. PostgreSQL: the command asks the schedulers for a notification of each
+change of a run, and listens. Logs: inotify reports that a file grows.
 
 Behind these there is a slow sweep, as in the scheduler. It is the only mechanism on macOS, which has no inotify, and
 for parses on PostgreSQL, which no notification reports.
@@ -12,7 +11,6 @@ for parses on PostgreSQL, which no notification reports.
 import asyncio
 import math
 import signal
-import sys
 from collections.abc import Awaitable, Callable
 from datetime import timedelta
 from functools import partial
@@ -21,12 +19,11 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from asynsched.bell import Hint, decode_hints, encode_hints
 from asynsched.clock import Clock
+from asynsched.queries.file_events import FileEvents
 from asynsched.store.engines.driver_errors import store_errors
 from asynsched.store.engines.urls import DatabaseUrl, parse_url
 
 if TYPE_CHECKING:
-    from inotify_simple import INotify
-
     from asynsched.keys import DagRunKey
 
 T = TypeVar("T")
@@ -62,13 +59,11 @@ class Changes:
         self._woken = asyncio.Event()
         self._is_notified = False
         self._not_before = 0.0  # in the time of the event loop: nothing is reported earlier
-        self._inotify = _open_inotify()
-        self._names: dict[int, set[str]] = {}
+        self._files = FileEvents()
         self._listener = None
         self._sweep, self._pause = BLIND_SWEEP_SECONDS, PAUSE_SECONDS
         if url.path is not None:
-            path = url.path.resolve()  # SQLite keeps its log beside the file that a symbolic link names
-            if self._watch(path.parent, path.name):
+            if self._files.watch_database(url.path):
                 self._sweep = SWEEP_SECONDS
         elif run is not None:
             self._listener = _Listener(url, run, self._be_notified)
@@ -83,17 +78,11 @@ class Changes:
         if self._listener is not None:
             self._listener.close()
         self._runner.close()
-        if self._inotify is not None:
-            self._inotify.close()
+        self._files.close()
 
     def follow(self, file: Path, top: Path) -> None:
         """Also watch a file. Neither it nor its folders below `top` need exist yet. Call this before each look."""
-        folders = [folder for folder in file.parents if folder.is_relative_to(top)]
-        for folder, child in zip(reversed(folders), [*reversed(folders[:-1]), file], strict=True):
-            # The folder first: a child that is made after this look is an event.
-            self._watch(folder, child.name)
-            if not child.exists():
-                return
+        self._files.follow(file, top)
 
     def wait(self, seconds: float = math.inf) -> bool:
         """Return True when something has changed; False after that many seconds, or when it is time to look again."""
@@ -136,52 +125,24 @@ class Changes:
 
     async def _wait_for_events(self) -> None:
         """Return when there is an event, whatever it concerns, or a notification."""
-        loop = asyncio.get_running_loop()
-        if self._inotify is not None:
-            loop.add_reader(self._inotify.fileno(), self._woken.set)
+        loop, descriptor = asyncio.get_running_loop(), self._files.fileno()
+        if descriptor is not None:
+            loop.add_reader(descriptor, self._woken.set)
         try:
             await self._woken.wait()
         finally:
             self._woken.clear()
-            if self._inotify is not None:
-                loop.remove_reader(self._inotify.fileno())
+            if descriptor is not None:
+                loop.remove_reader(descriptor)
 
     def _take_changes(self) -> bool:
         """Take what has been reported by now, and return whether that concerns the database, the run or a log."""
         is_notified, self._is_notified = self._is_notified, False
-        events = () if self._inotify is None else self._inotify.read(0)
-        # The kernel drops events when too many are unread, and reports that as an event of the watch -1.
-        return is_notified or any(
-            event.wd == -1 or event.name.startswith(tuple(self._names.get(event.wd, ()))) for event in events
-        )
+        return self._files.take() or is_notified
 
     def _be_notified(self) -> None:
         self._is_notified = True
         self._woken.set()
-
-    def _watch(self, folder: Path, name: str) -> bool:
-        """Watch the files in a folder whose names begin like this. Returns whether that is possible."""
-        if self._inotify is None:
-            return False
-        from inotify_simple import flags
-
-        try:
-            number = self._inotify.add_watch(folder, flags.CREATE | flags.MODIFY | flags.MOVED_TO)
-        except OSError:  # it does not exist yet, or this user has no more watches: the sweep looks
-            return False
-        self._names.setdefault(number, set()).add(name)  # a folder that is watched twice has one number
-        return True
-
-
-def _open_inotify() -> "INotify | None":
-    if sys.platform != "linux":
-        return None
-    from inotify_simple import INotify
-
-    try:
-        return INotify()
-    except OSError:  # this user has no more of them
-        return None
 
 
 class _Listener:

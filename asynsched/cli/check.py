@@ -136,7 +136,7 @@ def _database(url: str) -> Finding:
     except AsynschedError as exc:
         return Finding("database", False, str(exc))
     if state.current is None:
-        return Finding("database", True, "It will be made at the first start.")
+        return Finding("database", True, "It will be created at the first start.")
     if state.current == state.head:
         return Finding("database", True, f"It can be reached, and has the newest schema, {state.head}.")
     text = f"It has schema {state.current}, that of this asynsched is {state.head}. {state.advice}"

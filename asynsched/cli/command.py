@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 FILES = ("file",)
 """Arguments that name a file, whose name may be any bytes."""
+FORM_USES = {Output.DOT: "dot is for Graphviz", Output.MARKDOWN: "markdown is for pull requests"}
+"""The uses of the forms that only some commands have."""
 _UNDECODED = re.compile("[\ud800-\udfff]")
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 
@@ -94,7 +96,8 @@ def command(
                 # Here the error of a closed pipe can still be caught.
                 sys.stdout.flush()
 
-        help_text = f"Form of the answer{'; dot is for Graphviz' if Output.DOT in forms else ''}."
+        uses = [use for form, use in FORM_USES.items() if form in forms]
+        help_text = f"Form of the answer{''.join(f'; {use}' for use in uses)}."
         output_option = click.option(
             "-o", "--output", type=click.Choice(forms), default=FORMS[0], show_default=True, help=help_text
         )
@@ -149,7 +152,8 @@ def dags_explained(session: Session) -> Iterator[None]:
     except NotFound as exc:
         if exc.kind != "DAG":
             raise
-        from asynsched.cli.lookup import long_parses, why_unknown
+        from asynsched.cli.lookup import why_unknown
+        from asynsched.queries.serving import long_parses
 
         more = session.read(why_unknown, exc.name, tells_errors=session.is_passing)
         more = " ".join(filter(None, (more, *(parse.sentence for parse in long_parses(session.home)))))
@@ -198,25 +202,39 @@ def read_instant(text: str, default_timezone: str, option: str) -> datetime:
         raise click.BadParameter(f"{text!r} is not an instant: write {INSTANT_FORMS}", param_hint=option) from exc
 
 
-FAIL_ON = ("errors", "failed")
+def fail_on_option(code: int = 1, default: str = "", **kinds: str) -> Decorator:
+    """Return the option `fail_on`, a set of kinds of problems; the arguments explain each kind in its help.
 
-
-def fail_on_option(errors: str, failed: str) -> Decorator:
-    """Return the option `fail_on`, a set of FAIL_ON; the arguments explain each member in its help."""
+    Args:
+        code: The exit code where there is such a problem, which `fail_if_wanted` is given too.
+        default: The kinds where a user names none, separated by commas.
+    """
 
     def read(_: click.Context, __: click.Parameter, text: str | None) -> frozenset[str]:
-        given = [] if text is None else [kind.strip() for kind in text.split(",")]
-        if unknown := [kind for kind in given if kind not in FAIL_ON]:
-            values = f"{', '.join(FAIL_ON)}, or {','.join(FAIL_ON)}"
+        given = [] if not text or text == NOTHING else [kind.strip() for kind in text.split(",")]
+        if unknown := [kind for kind in given if kind not in kinds]:
+            values = f"{', '.join(kinds)}, or {','.join(list(kinds)[:2])}"
             raise click.BadParameter(f"{unknown[0]!r} is not one of its values: write {values}")
         return frozenset(given)
 
-    help_text = f"End with code 1 on these problems, separated by commas. `errors`: {errors}. `failed`: {failed}."
-    return click.option("--fail-on", callback=read, metavar="LIST", help=help_text)
+    explained = " ".join(f"`{kind}`: {explanation}." for kind, explanation in kinds.items())
+    help_text = f"End with code {code} on these problems, separated by commas. {explained}"
+    if default:
+        help_text += f" By default `{default}`; `{NOTHING}`: on none."
+    return click.option("--fail-on", callback=read, metavar="LIST", default=default or None, help=help_text)
 
 
-def fail_if_wanted(fail_on: frozenset[str], *, errors: str, failed: str = "") -> None:
-    """End with code 1 if something that --fail-on names has gone wrong; the arguments tell what, in words."""
-    told = [text for kind, text in zip(FAIL_ON, (errors, failed), strict=True) if kind in fail_on and text]
-    if told:
-        fail(f"{', '.join(told)} (--fail-on {','.join(kind for kind in FAIL_ON if kind in fail_on)}).")
+NOTHING = "nothing"
+"""The value of --fail-on for no kind of problem."""
+
+
+def fail_if_wanted(fail_on: frozenset[str], code: int = 1, **told: str) -> None:
+    """End with a code if something that --fail-on names has gone wrong.
+
+    Args:
+        told: For each kind of problem what has gone wrong, in words; empty for nothing.
+    """
+    wrong = {kind: text for kind, text in told.items() if kind in fail_on and text}
+    if wrong:
+        named = ",".join(kind for kind in told if kind in fail_on)
+        fail(f"{', '.join(wrong.values())} (--fail-on {named}).", code)

@@ -10,11 +10,11 @@ from click.shell_completion import BashComplete, CompletionItem, add_completion_
 from sqlalchemy import Connection
 
 from asynsched.cli.configuration import load_configuration
-from asynsched.cli.lookup import LATEST, find_run
+from asynsched.queries.runs import LATEST, run_named
 from asynsched.store.dags.dags import all_dag_ids
 from asynsched.store.engines.opening import connect_direct, file_exists
 from asynsched.store.engines.urls import hurried, parse_url
-from asynsched.store.runs.dag_runs import runs_beginning_with
+from asynsched.store.runs.dag_runs import run_ids_beginning_with
 from asynsched.store.runs.task_instances import list_task_instances
 
 Kind = Literal["dag", "run", "task"]
@@ -47,9 +47,9 @@ def _names(conn: Connection, kind: Kind, given: dict[str, Any], incomplete: str)
         return [name for name in sorted(all_dag_ids(conn)) if name.startswith(incomplete)]
     if kind == "run":
         latest = [LATEST] if LATEST.startswith(incomplete) else []
-        runs = runs_beginning_with(conn, given["dag_id"], incomplete, MOST_NAMES)
-        return [*latest, *(run.run_id for run in runs)] if runs or incomplete else []
-    run = find_run(conn, given["dag_id"], given["run_id"])
+        runs = run_ids_beginning_with(conn, given["dag_id"], incomplete, MOST_NAMES)
+        return [*latest, *runs] if runs or incomplete else []
+    run = run_named(conn, given["dag_id"], given["run_id"])
     tasks = dict.fromkeys(instance.task_id for instance in list_task_instances(conn, run.id))
     return [name for name in tasks if name.startswith(incomplete)]
 

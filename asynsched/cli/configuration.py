@@ -1,5 +1,7 @@
 """Reads the settings: from flags, else from the environment, else from asynsched.toml, else the defaults.
 
+With an airflow.cfg, or the setting like_airflow, Airflow's own configuration comes before the defaults.
+
 `asynsched.toml` is in the working folder, or ASYNSCHED_CONFIG names the file. An unknown name, in the file or in a
 variable that begins with ASYNSCHED_, is an error: a typing error must not be silent.
 """
@@ -14,6 +16,7 @@ from typing import Any, Literal, NamedTuple, Union, get_args, get_origin
 import msgspec
 from msgspec import Meta, Struct
 
+from asynsched.cli.airflow_cfg import EQUIVALENTS, airflows_values, find_cfg, is_of_airflow
 from asynsched.errors import SettingsError, did_you_mean
 from asynsched.home import served_dags_folder
 from asynsched.settings import InvalidSetting, Settings, field_types, nearest_options, settings_from
@@ -83,6 +86,15 @@ class Configuration(NamedTuple):
     settings: Settings
     sources: dict[str, str]
 
+    @property
+    def of_airflow(self) -> list[str]:
+        """The options that come from Airflow's configuration, each with its value and source."""
+        return [
+            f"{name} = {_shown(name, attrgetter(name)(self.settings))} ({source})"
+            for name, source in self.sources.items()
+            if name in EQUIVALENTS and self.settings.like_airflow and is_of_airflow(source)
+        ]
+
     def rows(self) -> list[dict[str, Any]]:
         """Return every setting with its value and source; passwords in URLs are hidden."""
         values = {name: attrgetter(name)(self.settings) for name in self.sources}
@@ -106,6 +118,7 @@ def load_configuration(flags: Mapping[str, Any], environ: Mapping[str, str], fol
         flag = "argument DIR" if name == "dags_folder" else "flag --" + name.replace(".", "-").replace("_", "-")
         if value is not None:
             given[name] = Given(value, flag)
+    given = _from_airflow(options, given, environ, folder) | given
     values: dict[str, Any] = {}
     for name, found in given.items():
         try:
@@ -120,6 +133,33 @@ def load_configuration(flags: Mapping[str, Any], environ: Mapping[str, str], fol
     return Configuration(settings, sources)
 
 
+def _from_airflow(
+    options: Mapping[str, Option], given: Mapping[str, Given], environ: Mapping[str, str], folder: Path
+) -> dict[str, Given]:
+    """Return the values of Airflow's own configuration; none without an airflow.cfg, unless `like_airflow` is set."""
+
+    def named(name: str) -> Any:
+        if name not in given:
+            return None
+        try:
+            return options[name].read(given[name].value)
+        except ValueError as exc:
+            raise SettingsError(_located(name, str(exc), given[name])) from exc
+
+    home = folder / (named("home") or options["home"].default)
+    dags_folder = named("dags_folder") or served_dags_folder(home)
+    if dags_folder is None and not (environ.get("AIRFLOW_HOME") or environ.get("AIRFLOW_CONFIG")):
+        dags_folder = options["dags_folder"].default
+    cfg = find_cfg(named("airflow_cfg"), None if dags_folder is None else folder / dags_folder, environ)
+    is_wanted = named("like_airflow")
+    if is_wanted is False or (is_wanted is None and cfg is None):
+        return {}
+    found = {name: Given(*value) for name, value in airflows_values(cfg, environ).items()}
+    if cfg is not None:
+        found |= {"airflow_cfg": Given(str(cfg), "the file is there"), "like_airflow": Given(True, f"there is {cfg}")}
+    return found
+
+
 def with_served_folder(configuration: Configuration) -> Configuration:
     """Return the configuration with the DAG folder that this home last served, unless another is named.
 
@@ -127,7 +167,7 @@ def with_served_folder(configuration: Configuration) -> Configuration:
     """
     settings, sources = configuration
     served = served_dags_folder(settings.home_path)
-    if served is None or sources["dags_folder"] != DEFAULT:
+    if served is None or not (sources["dags_folder"] == DEFAULT or is_of_airflow(sources["dags_folder"])):
         return configuration
     settings = msgspec.structs.replace(settings, dags_folder=str(served))
     return Configuration(settings, sources | {"dags_folder": f"last served from {settings.home}"})
@@ -252,6 +292,6 @@ def _put(values: dict[str, Any], name: str, value: Any) -> None:
 
 
 def _shown(name: str, value: Any) -> Any:
-    if name == "fernet_key" and value:
+    if name in ("fernet_key", "secrets.backend_kwargs", "celery.options") and value:
         return HIDDEN
-    return without_secrets(value) if name == "database" and isinstance(value, str) else value
+    return without_secrets(value) if name in ("database", "celery.broker_url") and value else value

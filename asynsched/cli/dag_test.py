@@ -12,6 +12,7 @@ from typing import Any
 import click
 import msgspec
 
+from asynsched.airflow.installation import options_of_processes
 from asynsched.cli.command import command, dag_argument, fail, fail_if_wanted, fail_on_option, read_instant
 from asynsched.cli.dags import conf_option, logical_date_option, read_conf
 from asynsched.cli.lookup import dag_of
@@ -32,7 +33,7 @@ from sandbox.confine import refused_link
 @dag_argument
 @conf_option
 @logical_date_option
-@fail_on_option("other DAGs of the file cannot be used", "the run has failed, as without this option")
+@fail_on_option(errors="other DAGs of the file cannot be used", failed="the run has failed, as without this option")
 def dags_test(
     session: Session, output: Output, dag_id: str, conf: str | None, logical_date: str | None, fail_on: frozenset[str]
 ) -> None:
@@ -45,13 +46,13 @@ def dags_test(
     zone = session.settings.default_timezone
     request = ForegroundRequest(
         dags_folder=str(session.settings.dags_path),
-        path=dag_of(session, dag_id).file_path,
+        path=dag_of(session, dag_id).file,
         dag_id=dag_id,
         conf=content,
         logical_date=read_instant(logical_date, zone, "--logical-date") if logical_date else None,
         default_timezone=zone,
         airflow=session.settings.airflow,
-        airflow_options=session.settings.airflow_options,
+        airflow_options=options_of_processes(session.settings.airflow_options, session.settings.airflow_cfg_path),
         kill_time=session.settings.lease.kill_time,
         checks_file="errors" in fail_on,
     )
@@ -67,7 +68,7 @@ def dags_test(
     for error in result.file_errors:
         note(error)
     n_errors = f"{len(result.file_errors)} of the other DAGs of {request.path} cannot be used"
-    fail_if_wanted(fail_on, errors=n_errors if result.file_errors else "")
+    fail_if_wanted(fail_on, errors=n_errors if result.file_errors else "", failed="")
     if result.state != "success":
         raise click.exceptions.Exit(1)
 
@@ -83,7 +84,9 @@ def run_in_process(session: Session, request: ForegroundRequest) -> ForegroundRe
         KeyboardInterrupt: Ctrl-C has ended the run. No process of it is left, here as elsewhere.
         Exit: SIGTERM has.
     """
-    environment = user_environment(os.environ, is_postgresql=is_postgresql(session.settings.database_url))
+    settings = session.settings
+    shown = user_environment(os.environ, is_postgresql=is_postgresql(settings.database_url))
+    environment = shown | settings.secrets.variables
     ours, theirs = socket.socketpair()
     with ours:
         with theirs, _held_back():

@@ -3,6 +3,7 @@
 import os
 import sys
 from collections.abc import Iterator
+from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,30 +12,32 @@ import click
 import msgspec
 from sqlalchemy import Connection
 
-from asynsched.bell import Hint
 from asynsched.cli import INTERRUPTED
 from asynsched.cli.command import INSTANT_FORMS, command, completes, dag_argument, fail, read_instant
-from asynsched.cli.lookup import dag_of, find_run, long_parses, read_dag_folder, structure_of, unparsed_files
+from asynsched.cli.lookup import dag_of, read_dag_folder, unparsed_files
 from asynsched.cli.output import FORMS, Done, Listing, Output, Record, fields_of, note, show
-from asynsched.cli.session import Session
+from asynsched.cli.session import Session, actor
 from asynsched.errors import AsynschedError, DagError, NotFound, PlanNeeded, did_you_mean
 from asynsched.keys import DagRunKey
+from asynsched.queries import dags as queries
+from asynsched.queries.changed_graph import for_dot
+from asynsched.queries.dags import DagFilter
+from asynsched.queries.import_errors import WITH_WARNINGS, ImportErrorFilter, all_import_errors
+from asynsched.queries.serving import long_parses
 from asynsched.serialization.schema import DOUBTFUL, TEMPLATE, UNSTABLE, ParsedDag, SerializedDag, TimetableQuestion
-from asynsched.states import FINISHED_RUN_STATES, FINISHED_TASK_STATES, DagRunState
-from asynsched.store.dags.dags import DagRow, file_to_ask, find_dag, get_dag, list_dags, set_paused
-from asynsched.store.dags.files import get_file, known_files, list_errors
+from asynsched.states import FINISHED_RUN_STATES, DagRunState
 from asynsched.store.rows import near_names
-from asynsched.store.runs.dag_runs import last_scheduled_interval
-from asynsched.store.runs.task_instances import list_task_instances
-from asynsched.store.schema import DagRunRow
 
 if TYPE_CHECKING:
+    from asynsched.queries.run_edits import Trigger
+    from asynsched.queries.runs import RunInfo
     from asynsched.timetables import DataInterval
 
 
 MOST_COUNTED = 1_000
 """Due runs are counted up to this number."""
 COLUMNS = ("dag_id", "file", "schedule", "paused", "next_run_at", "tags", "has_errors")
+PARTITION_COLUMNS = ("partition_key", "partition_date", "run_after")
 NEXT_COLUMNS = ("logical_date", "data_interval_start", "data_interval_end", "run_after")
 ERROR_COLUMNS = ("file", "kind", "message", "line", "dag_id")
 DAG_FIELDS = (
@@ -53,9 +56,16 @@ FILE_ENDINGS = (".py", ".zip")
 
 
 @command("list", tables=True)
-def dags_list(session: Session) -> Listing:
+@click.option("--pattern", metavar="TEXT", help="Only DAGs with this text in their names.")
+@click.option("--tag", "tags", metavar="TAG", multiple=True, help="Only DAGs with this tag; may be repeated: any.")
+@click.option("--paused/--not-paused", default=None, help="Only paused DAGs, or only others.")
+@click.option("--errors", "has_errors", is_flag=True, default=None, help="Only DAGs whose file has an error.")
+def dags_list(session: Session, **options: Any) -> Listing:
     """List the DAGs. `next_run_at` is when the next scheduled run is due."""
-    rows = [_dag_fields(dag) for dag in session.read(list_dags)]
+    wanted = DagFilter(**options)
+    rows = [fields_of(dag, COLUMNS) for dag in session.pages(queries.list_dags, wanted)]
+    if not rows and wanted != queries.ALL:
+        return Listing(COLUMNS, rows, "No DAG is like that.")
     trouble = "" if rows else session.read(unparsed_files)
     nothing = f"No DAG is known in {session.place}. {trouble or '`asynsched up DIR` reads the DAG files of a folder.'}"
     return Listing(COLUMNS, rows, nothing, spare=("tags", "file"))
@@ -65,17 +75,23 @@ def dags_list(session: Session) -> Listing:
 @dag_argument
 def dags_show(session: Session, output: Output, dag_id: str) -> Record | None:
     """Show a DAG, its tasks and its edges, in the newest version."""
-    row = dag_of(session, dag_id)
-    dag = structure_of(session, row)
+    from asynsched.queries.dag_versions import get_structure
+
+    info = dag_of(session, dag_id)
+    dag = session.read(get_structure, dag_id)
     if output is Output.DOT:
         sys.stdout.write(as_dot(dag))
         return None
-    obstacles = [error.message for error in session.read(list_errors, row.file_path) if error.kind == TEMPLATE]
-    fields = _dag_fields(row) | fields_of(dag, DAG_FIELDS)
+    errors = session.read(all_import_errors, ImportErrorFilter(warnings=None, file=info.file))
+    obstacles = [error.message for error in errors if error.kind == TEMPLATE]
+    file = session.read(queries.find_file, info.file)
+    fields = fields_of(info, COLUMNS) | fields_of(dag, DAG_FIELDS)
     fields["assets"] = None if dag.asset_condition is None else dag.asset_condition.text
     fields["params"] = {name: param.value for name, param in dag.params.items()}
-    file = session.read(get_file, row.file_path)
-    fields["airflow"] = (file.airflow or None) if file else None
+    fields["airflow"] = file.airflow or None
+    if file.reads:
+        obstacles.append("each task imports the file again, because it reads a variable or a connection")
+    fields["reads"] = file.reads
     fields["task_start"] = obstacles[0] if obstacles else "each task is a fork of a process that has loaded the file"
     fields["tasks"] = [fields_of(task, TASK_FIELDS) for task in dag.tasks]
     fields["edges"] = [
@@ -90,10 +106,10 @@ def dags_show(session: Session, output: Output, dag_id: str) -> Record | None:
 @click.option("--warnings", is_flag=True, help="Also all other warnings; without it, only their number is shown.")
 @click.option("--traceback", is_flag=True, help="Tracebacks below the table; JSON has them anyway.")
 def dags_errors(session: Session, warnings: bool, traceback: bool) -> Listing:
-    """List the errors of DAG files, code that its author hardly means, and files that parse differently each time."""
-    found = session.read(list_errors)
+    """List the errors of DAG files, code that is probably a mistake, and files that parse differently each time."""
+    found = session.read(all_import_errors, WITH_WARNINGS)
     shown = [error for error in found if warnings or not error.is_warning or error.kind in (DOUBTFUL, UNSTABLE)]
-    rows = [msgspec.structs.asdict(error) | {"file": error.file_path} for error in shown]
+    rows = [msgspec.structs.asdict(error) for error in shown]
     if n_left_out := len(found) - len(shown):
         note(f"Warnings that are not shown: {n_left_out}. `asynsched dags errors --warnings` shows them.")
     for parse in long_parses(session.home):
@@ -114,7 +130,7 @@ def dags_pause(session: Session, dag_id: str) -> Done:
 @command("unpause")
 @dag_argument
 def dags_unpause(session: Session, dag_id: str) -> Done:
-    """Unpause a DAG, and tell which runs are about to be created."""
+    """Unpause a DAG, and show which runs are about to be created."""
     dag_of(session, dag_id, make=True)
     coming = session.read(about_to_create, dag_id, session.now())  # before a scheduler creates them
     done = _set_paused(session, dag_id, is_paused=False)
@@ -132,15 +148,15 @@ def dags_reparse(session: Session, name: str) -> Done:
     dag_id, path = _dag_and_file(session, name)
     fields = {"dag_id": dag_id or None, "file": path}
     if session.is_made and session.has_scheduler():
-        session.change("dag.reparse", lambda _: None, hint=Hint("file", dag_id=dag_id, path=path))
+        session.act(queries.parse_again, path, dag_id)
         return Done(f"The scheduler parses {path} again.", fields)
     read_dag_folder(session, make=True, again=path)
-    wrong = [error.message for error in session.read(list_errors, path) if not error.is_warning]
+    wrong = session.read(all_import_errors, ImportErrorFilter(file=path))
     if wrong:
-        fail(wrong[0])
+        fail(wrong[0].message)
     if dag_id:
-        session.read(find_dag, dag_id)
-    elif session.read(get_file, path) is None:
+        session.read(queries.get_dag, dag_id)
+    elif path not in session.read(queries.list_files):
         fail(f"{path} is not taken for a DAG file: .airflowignore names it, or it mentions no dag (watch.safe_mode).")
     return Done(f"{path} is parsed.", fields)
 
@@ -174,30 +190,26 @@ def about_to_create(conn: Connection, dag_id: str, now: datetime) -> Done:
 
 def _set_paused(session: Session, dag_id: str, *, is_paused: bool) -> Done:
     dag_of(session, dag_id, make=True)
-    session.change(
-        "dag.pause" if is_paused else "dag.unpause",
-        lambda conn: set_paused(conn, dag_id, is_paused, session.now()),
-        hint=Hint("dag", dag_id=dag_id),
-    )
+    session.act(queries.pause_dag, dag_id, paused=is_paused, now=session.now())
     return Done(f"DAG {dag_id!r} is {'' if is_paused else 'un'}paused.", {"dag_id": dag_id, "paused": is_paused})
 
 
 def _dag_and_file(session: Session, name: str) -> tuple[str, str]:
     """Return the DAG, empty where a file is named, and the file's path in the DAG folder."""
     if session.is_made:
-        found = session.read(get_dag, name)
-        if found is not None and found.is_active:
-            return name, found.file_path
-        if session.read(get_file, name) is not None or session.read(list_errors, name):
+        with suppress(NotFound):
+            return name, session.read(queries.get_dag, name).file
+        errors = session.read(all_import_errors, ImportErrorFilter(warnings=None, file=name))
+        if errors or name in session.read(queries.list_files):
             return "", name
     if (path := _path_in_folder(session.settings.dags_path, name)) is not None:
         return "", path
     try:
-        return name, dag_of(session, name, make=True).file_path
+        return name, dag_of(session, name, make=True).file
     except NotFound as exc:
         if "/" not in name and not name.endswith(FILE_ENDINGS):
             raise
-        near = near_names(Path(name).name, [file.path for file in session.read(known_files)]) if session.is_made else ()
+        near = near_names(Path(name).name, session.read(queries.list_files)) if session.is_made else ()
         problem = f"There is no DAG {name!r}, and no file of that name in {session.settings.dags_path}."
         raise AsynschedError(f"{problem}{did_you_mean(near)}") from exc
 
@@ -211,27 +223,15 @@ def _path_in_folder(folder: Path, name: str) -> str | None:
     return None
 
 
-def _dag_fields(dag: DagRow) -> dict[str, Any]:
-    return {
-        "dag_id": dag.dag_id,
-        "file": dag.file_path,
-        "schedule": dag.schedule_summary or None,
-        "paused": dag.is_paused,
-        "next_run_at": dag.next_dagrun_create_after,
-        "tags": dag.tags,
-        "has_errors": dag.has_errors,
-    }
-
-
 def as_dot(dag: SerializedDag) -> str:
     """Return a DAG in the DOT language."""
-    lines = [f"digraph {_quoted(dag.dag_id)} {{", "  rankdir=LR", "  node [shape=box, style=rounded]"]
+    lines = [f"digraph {for_dot(dag.dag_id)} {{", "  rankdir=LR", "  node [shape=box, style=rounded]"]
     lines += _frame(dag, None, "  ")
     for task in dag.tasks:
         for target in task.downstream_task_ids:
             label = task.edge_labels.get(target)
-            attributes = f" [label={_quoted(label)}]" if label else ""
-            lines.append(f"  {_quoted(task.task_id)} -> {_quoted(target)}{attributes}")
+            attributes = f" [label={for_dot(label)}]" if label else ""
+            lines.append(f"  {for_dot(task.task_id)} -> {for_dot(target)}{attributes}")
     return "\n".join([*lines, "}", ""])
 
 
@@ -239,19 +239,13 @@ def _frame(dag: SerializedDag, group_id: str | None, indent: str) -> Iterator[st
     """Yield the tasks of a group, and the groups within it as frames."""
     for task in dag.tasks:
         if task.group_id == group_id:
-            yield f"{indent}{_quoted(task.task_id)}"
+            yield f"{indent}{for_dot(task.task_id)}"
     for group in dag.task_groups:
         if group.parent_id == group_id and group.group_id != group_id:
-            yield f"{indent}subgraph {_quoted(f'cluster_{group.group_id}')} {{"
-            yield f"{indent}  label={_quoted(group.group_id)}"
+            yield f"{indent}subgraph {for_dot(f'cluster_{group.group_id}')} {{"
+            yield f"{indent}  label={for_dot(group.group_id)}"
             yield from _frame(dag, group.group_id, indent + "  ")
             yield f"{indent}}}"
-
-
-def _quoted(text: str) -> str:
-    """Quote a text; control characters, which labels may hold, become spaces."""
-    plain = "".join(character if character.isprintable() else " " for character in text)
-    return '"' + plain.replace("\\", "\\\\").replace('"', '\\"') + '"'
 
 
 LAST_RUN = "--last-run"
@@ -271,6 +265,7 @@ logical_date_option = click.option("-l", "--logical-date", metavar="T", help=f"B
     "--no-logical-date", is_flag=True,
     help="No logical date and no data interval, as with Airflow's command line: `{{ ds }}` is undefined then.",
 )  # fmt: skip
+@click.option("--partition-key", metavar="KEY", help="The partition that the run is for.")
 @click.option("--wait", is_flag=True, help="Wait for the end of the run; exit code 0 only if it succeeded.")
 def dags_trigger(
     session: Session,
@@ -280,10 +275,12 @@ def dags_trigger(
     run_id: str | None,
     logical_date: str | None,
     no_logical_date: bool,
+    partition_key: str | None,
     wait: bool,
 ) -> Done:
     """Create a run of a DAG, to be started at once. A paused DAG's run waits until it is unpaused."""
     from asynsched.cli.runs import run_fields
+    from asynsched.queries.run_edits import Trigger
 
     content = read_conf(conf)
     if logical_date and no_logical_date:
@@ -291,17 +288,19 @@ def dags_trigger(
     zone = session.settings.default_timezone
     date = read_instant(logical_date, zone, "--logical-date") if logical_date else None
     dag = dag_of(session, dag_id, make=True)
-    key = queue_run(
-        session, dag_id, conf=content, run_id=run_id, logical_date=date, has_logical_date=not no_logical_date
+    wanted = Trigger(
+        conf=content, run_id=run_id, logical_date=date, is_of_now=not no_logical_date, partition_key=partition_key
     )
+    made = queue_run(session, dag_id, wanted)
+    key = made.key
     if wait:
         note(f"Waiting for the run {key.run_id!r} of the DAG {dag_id!r}.")
-    if dag.is_paused:
+    if dag.paused:
         note(f"The DAG is paused; the run waits until `asynsched dags unpause {dag_id}`.")
     if not session.has_scheduler():
         note("No scheduler is serving at the moment; the run waits for one.")
     if not wait:
-        return Done(f"Run {key.run_id!r} of the DAG {dag_id!r} is queued.", run_fields(session.read(find_run, *key)))
+        return Done(f"Run {key.run_id!r} of the DAG {dag_id!r} is queued.", run_fields(made))
     run = _wait(session, key)
     reason = f": {run.reason}" if run.reason and run.state != DagRunState.SUCCESS else "."
     done = Done(f"Run {key.run_id!r} of the DAG {dag_id!r}: {run.state}{reason}", run_fields(run))
@@ -314,32 +313,16 @@ def dags_trigger(
     return done
 
 
-def queue_run(
-    session: Session,
-    dag_id: str,
-    *,
-    conf: dict[str, Any],
-    run_id: str | None = None,
-    logical_date: datetime | None = None,
-    has_logical_date: bool = True,
-) -> DagRunKey:
-    """Create a run of a DAG, as `create_manual_run` does, and wake the schedulers."""
-    from asynsched.scheduling.creation.triggering import create_manual_run
+def queue_run(session: Session, dag_id: str, wanted: "Trigger") -> "RunInfo":
+    """Create a run of a DAG, wake the schedulers, and return it. Raises the errors of `create_manual_run`."""
+    from asynsched.queries.run_edits import trigger_run
 
     now, interval = session.now(), None
-    path = session.read(file_to_ask, dag_id) if has_logical_date else None
-    if path is not None:
-        at = logical_date or now
+    at = wanted.date(now)
+    if at is not None and (path := session.read(queries.file_to_ask, dag_id)) is not None:
         answer = _ask(session, path, dag_id, TimetableQuestion(n_runs=1, run_by_hand_at=at), at).manual_interval
         interval = None if answer is None else answer.value()
-    return session.change(
-        "dag.trigger",
-        lambda conn: create_manual_run(
-            conn, dag_id, conf=conf, run_id=run_id, logical_date=logical_date, has_logical_date=has_logical_date,
-            data_interval=interval, now=now,
-        ),
-        hint=lambda created: Hint("run", *created),
-    )  # fmt: skip
+    return session.act(trigger_run, dag_id, wanted, interval, actor(), now)
 
 
 def read_conf(text: str | None, option: str = "--conf") -> dict[str, Any]:
@@ -367,12 +350,14 @@ def _example(text: str) -> str:
     return msgspec.json.format(msgspec.json.encode({key: meant}), indent=0).decode()
 
 
-def _wait(session: Session, key: DagRunKey) -> DagRunRow:
+def _wait(session: Session, key: DagRunKey) -> "RunInfo":
     """Return the run once it has ended, and report its progress until then. Ctrl-C ends the wait, not the run."""
+    from asynsched.queries.runs import get_run
+
     said = ""
     try:
         with session.watching(key) as changes:
-            while (run := session.read(find_run, *key)).state not in FINISHED_RUN_STATES:
+            while (run := session.read(get_run, *key)).state not in FINISHED_RUN_STATES:
                 if (progress := _progress(session, run)) != said:
                     note(said := progress)
                 changes.wait()
@@ -382,10 +367,11 @@ def _wait(session: Session, key: DagRunKey) -> DagRunRow:
     return run
 
 
-def _progress(session: Session, run: DagRunRow) -> str:
-    states = [task.state for task in session.read(list_task_instances, run.id)]
-    ended = sum(state in FINISHED_TASK_STATES for state in states)
-    return f"{run.state}: {ended} of {len(states)} tasks have ended" if states else str(run.state)
+def _progress(session: Session, run: "RunInfo") -> str:
+    from asynsched.queries.runs import count_progress
+
+    progress = session.read(count_progress, [run.id]).get(run.id)
+    return run.state if progress is None else f"{run.state}: {progress.n_ended} of {progress.n_tasks} tasks have ended"
 
 
 @command("next", tables=True)
@@ -395,21 +381,18 @@ def _progress(session: Session, run: DagRunRow) -> str:
 @click.option(LAST_RUN, metavar="START/END", help="As if this data interval were the last that had a run.")
 def dags_next(session: Session, dag_id: str, n: int, now: str | None, last_run: str | None) -> Listing:
     """Show the runs that the scheduler would create next if the clock stood still; also of a paused DAG."""
-    from asynsched.scheduling.creation.scheduled_runs import upcoming_runs
-    from asynsched.timetables import CustomTimetable, PlannedInterval, decode
+    from asynsched.queries.upcoming import read_schedule
 
     zone = session.settings.default_timezone
     at = read_instant(now, zone, "--now") if now else session.now()
-    row = dag_of(session, dag_id)
-    dag = structure_of(session, row)
-    last = _read_interval(last_run, zone) if last_run else session.read(last_scheduled_interval, dag_id)
-    timetable = decode(dag.timetable)
-    if isinstance(timetable, CustomTimetable):
-        question = TimetableQuestion(last=None if last is None else PlannedInterval(*last), n_runs=n)
-        timetable = timetable.planned(_ask(session, row.file_path, dag_id, question, at).plan)
-    infos = upcoming_runs(dag, last=last, now=at, n=n, timetable=timetable)
-    rows = [dict(zip(NEXT_COLUMNS, (i.logical_date, *i.data_interval, i.run_after), strict=True)) for i in infos]
-    return Listing(NEXT_COLUMNS, rows, nothing=f"The DAG {dag_id!r} has no next run.")
+    dag_of(session, dag_id)
+    schedule = session.read(read_schedule, dag_id)
+    if last_run:
+        schedule = schedule._replace(last=_read_interval(last_run, zone), made=frozenset())
+    answer = _ask(session, schedule.file, dag_id, schedule.question(n), at) if schedule.is_asked else None
+    columns = PARTITION_COLUMNS if schedule.is_by_partitions else NEXT_COLUMNS
+    rows = [fields_of(run, columns) for run in schedule.next_runs(n, at, answer)]
+    return Listing(columns, rows, nothing=f"The DAG {dag_id!r} has no next run.")
 
 
 def _read_interval(text: str, zone: str) -> "DataInterval":
@@ -428,11 +411,8 @@ def _ask(session: Session, path: str, dag_id: str, question: TimetableQuestion, 
     """Ask an author's own timetable: parse its DAG file for that, without storing the result. Raises DagError."""
     import asyncio
 
-    from asynsched.home import prepare_home
-    from asynsched.parsing.processes.informed_parser import ask
-    from asynsched.parsing.processes.sandbox_parser import SandboxParser
+    from asynsched.queries.upcoming import ask_timetable
 
     if not session.home.is_dir():
         session.use_passing_home(keep_database=True)
-    prepare_home(session.home)
-    return asyncio.run(ask(SandboxParser(session.settings), path, dag_id, question, now=now))
+    return asyncio.run(ask_timetable(session.settings, path, dag_id, question, now))

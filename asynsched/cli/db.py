@@ -10,6 +10,8 @@ from asynsched.cli.session import Session, actor
 from asynsched.store.engines.urls import without_secrets
 
 if TYPE_CHECKING:
+    from datetime import datetime
+
     from sqlalchemy import Connection
 
     from asynsched.housekeeping.retention import RetentionPolicy
@@ -17,7 +19,7 @@ if TYPE_CHECKING:
 
 @command("upgrade")
 def db_upgrade(session: Session) -> Done:
-    """Make the database, or migrate it to the schema of this version of asynsched."""
+    """Create the database, or migrate it to the schema of this version of asynsched."""
     from asynsched.store.engines.opening import upgrade
 
     with session.making_home():
@@ -40,7 +42,7 @@ def db_check(session: Session) -> Done:
     state = schema_state(session.settings.database_url)
     shown = without_secrets(session.settings.database_url)
     if state.current is None:
-        fail(f"The database {shown} has not been made yet. {state.advice}")
+        fail(f"The database {shown} does not exist yet. {state.advice}")
     if state.advice:
         fail(f"The database {shown} has schema {state.current}, that of this asynsched is {state.head}. {state.advice}")
     fields = {"database": shown, "current": state.current, "head": state.head}
@@ -49,7 +51,13 @@ def db_check(session: Session) -> Done:
 
 KINDS = ("runs", "xcoms", "logs", "asset-events", "audit", "versions")
 USUAL_KINDS = ("runs", "asset-events", "versions")
-WORDS = {"asset_events": "asset events", "xcoms": "XComs", "audit": "notes of the audit"}
+WORDS = {
+    "asset_events": "asset events",
+    "task_states": "values of task states",
+    "xcoms": "XComs",
+    "audit": "notes of the audit",
+    "changes": "numbered changes",
+}
 
 
 @command("clean")
@@ -71,7 +79,7 @@ def db_clean(
     import structlog
 
     policy = _policy(session, before, keep, only or USUAL_KINDS)
-    found = session.read(_counts, policy)
+    found = session.read(_counts, policy, session.now())
     told = _listed(found) or "the old logs"
     if dry_run:
         return Done(f"{told} would be deleted.", {"found": found, "deleted": {}})
@@ -94,28 +102,37 @@ def _policy(session: Session, before: str | None, keep: int | None, kinds: tuple
     now = session.now()
     if before is None and keep is None:
         policy = policy_of(session.settings.retention, now)
-        if policy == RetentionPolicy():
+        kept_anyway = {name: getattr(policy, name) for name in ("task_states", "changes", "most_changes")}
+        if policy == RetentionPolicy(**kept_anyway):
             fail("The settings of retention keep everything: give --before T or --keep N.")
         return policy
     instant = None if before is None else read_instant(before, session.settings.default_timezone, "--before")
     runs, xcoms, logs = (Bound(instant, keep) if kind in kinds else Bound() for kind in ("runs", "xcoms", "logs"))
     events, audit, versions = (instant if kind in kinds else None for kind in ("asset-events", "audit", "versions"))
     superseded = versions and min(versions, now - SUPERSEDED_FOR)
-    return RetentionPolicy(runs=runs, xcoms=xcoms, logs=logs, asset_events=events, audit=audit, versions=superseded)
+    return RetentionPolicy(
+        runs=runs, xcoms=xcoms, logs=logs, asset_events=events, audit=audit, versions=superseded, with_task_states=False
+    )  # fmt: skip
 
 
-def _counts(conn: "Connection", policy: "RetentionPolicy") -> dict[str, int]:
+def _counts(conn: "Connection", policy: "RetentionPolicy", now: "datetime") -> dict[str, int]:
     """Return how many rows there are of each kind that the policy deletes."""
     from asynsched.store.assets import count_old_events
     from asynsched.store.audit import count_old_audit
+    from asynsched.store.changes import count_old_changes
     from asynsched.store.dags.dags import count_unused_versions
     from asynsched.store.runs.retention import count_old_runs, count_old_xcoms
+    from asynsched.store.state_stores import count_old_states
 
     counts: dict[str, int] = {}
     if not policy.runs.is_open:
         counts["runs"] = count_old_runs(conn, policy.runs)
     if not policy.xcoms.is_open:
         counts["xcoms"] = count_old_xcoms(conn, policy.xcoms)
+    if policy.with_task_states:
+        counts["task_states"] = count_old_states(conn, before=policy.task_states, now=now)
+    if n := count_old_changes(conn, before=policy.changes, most=policy.most_changes):
+        counts["changes"] = n
     if policy.asset_events is not None:
         counts["asset_events"] = count_old_events(conn, before=policy.asset_events)
     if policy.audit is not None:

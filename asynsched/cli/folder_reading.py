@@ -5,12 +5,15 @@ import asyncio
 import anyio
 import msgspec
 
+from asynsched.airflow.installation import digest_of
 from asynsched.channels import Channels
 from asynsched.cli.logging import configure_logging
 from asynsched.clock import Clock
 from asynsched.errors import only_cause
+from asynsched.fernet_keys import keys_of
 from asynsched.home import hold_home, prepare_home, remember_dags_folder
 from asynsched.parsing.dispatcher import ParseDispatcher
+from asynsched.parsing.names import StoredNames
 from asynsched.parsing.processes.informed_parser import InformedParser
 from asynsched.parsing.processes.sandbox_parser import SandboxParser
 from asynsched.parsing.watching.watcher import Watcher
@@ -42,11 +45,14 @@ def read_folder(settings: Settings, *, again: str | None = None) -> None:
 async def _read(settings: Settings, again: str | None) -> None:
     clock = Clock()
     channels = Channels()
-    database = await open_database(settings.database_url, synchronous=settings.sqlite_synchronous)
+    database = await open_database(
+        settings.database_url, synchronous=settings.sqlite_synchronous, keys=keys_of(settings)
+    )
     try:
-        async with SandboxParser(settings) as parser:
+        async with SandboxParser(settings, StoredNames(settings.parse, database.read)) as parser:
             informed = InformedParser(parser, database, clock)
-            dispatcher = ParseDispatcher(settings, channels, database, clock, informed)
+            own_code = digest_of(settings.installation_folders)
+            dispatcher = ParseDispatcher(settings, channels, database, clock, informed, installation=own_code)
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(_forget_changes, channels)
                 await tasks.start(dispatcher.run)

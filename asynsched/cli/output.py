@@ -25,6 +25,7 @@ class Output(StrEnum):
     TABLE = "table"
     JSON = "json"
     DOT = "dot"
+    MARKDOWN = "markdown"
 
 
 FORMS = (Output.TABLE.value, Output.JSON.value)

@@ -5,7 +5,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from importlib.metadata import Distribution, distributions
 from importlib.util import find_spec
 from pathlib import Path
@@ -18,7 +18,7 @@ from packaging.version import Version
 
 from asynsched.airflow import version
 from asynsched.airflow.finder import serve_airflow
-from asynsched.airflow.providers import PREFIX, installed_providers
+from asynsched.authoring.providers import PREFIX, installed_providers
 from asynsched.cli.command import command, fail
 from asynsched.cli.output import Done, Listing, are, note
 from asynsched.cli.session import Session
@@ -32,13 +32,20 @@ REFUSED = {
     "keycloak": "it is a part of Airflow's web server",
 }
 """Providers that cannot work without Airflow, and why."""
-BROUGHT_BY_AIRFLOW = ("attrs>=22.1", "deprecated>=1.2.13", "pyyaml>=6", "tenacity>=8.3")
+BROUGHT_BY_AIRFLOW = (
+    "asgiref>=2.3", "attrs>=22.1", "deprecated>=1.2.13", "dill>=0.2.2", "lazy-object-proxy>=1.2", "python-slugify>=5",
+    "pyyaml>=6", "tabulate>=0.9", "tenacity>=8.3", "universal-pathlib>=0.3.8",
+)  # fmt: skip
 """Packages that providers import and do not require: Airflow's core requires them."""
+_DETAILS = ("hooks", "notifiers", "extra_links", "secrets_backends")
 
 
 @command("list", tables=True)
 def providers_list(_session: Session) -> Listing:
-    """List the installed providers, and the types of connections that their hooks use."""
+    """List the installed providers, and the types of connections that their hooks use.
+
+    `--output json` also has their hooks, notifiers, extra links and secrets backends.
+    """
     serve_airflow("ours")
     rows = [
         {
@@ -47,13 +54,16 @@ def providers_list(_session: Session) -> Listing:
             "connection_types": sorted(provider.connection_types),
             "hooks": sorted(provider.connection_types.values()),
             "task_decorators": sorted(provider.task_decorators),
+            "notifiers": sorted(provider.info.get("notifications", ())),
+            "extra_links": sorted(provider.info.get("extra-links", ())),
+            "secrets_backends": sorted(provider.info.get("secrets-backends", ())),
             "error": provider.error,
         }
         for provider in installed_providers()
     ]
     columns = ("provider", "version", "connection_types", "task_decorators", "error")
     nothing = "No provider is installed. `asynsched providers install NAME` installs one."
-    return Listing(columns, rows, nothing, details=("hooks",), spare=("error", "task_decorators"))
+    return Listing(columns, rows, nothing, details=_DETAILS, spare=("error", "task_decorators"))
 
 
 @command("install")
@@ -77,7 +87,7 @@ def providers_install(_session: Session, names: tuple[str, ...]) -> Done:
 
 
 class _Plan(NamedTuple):
-    """What to install, as requirements: providers of fixed versions, and everything else that these need."""
+    """Requirements to install: providers of fixed versions, and everything else that these need."""
 
     providers: list[str]
     others: list[str]
@@ -93,7 +103,7 @@ def _plan(wanted: Sequence[Requirement], installer: Sequence[str], folder: Path)
         seen.add(name)
         if is_new:
             plan.providers.append(f"{found.name}=={found.version}")
-        for needed in _needs(found, requirement.extras):
+        for needed, is_of_extra in _needs(found, requirement.extras):
             other = canonicalize_name(needed.name)
             if other in AIRFLOW:
                 if not needed.specifier.contains(Version(version.version), prereleases=True):
@@ -105,20 +115,21 @@ def _plan(wanted: Sequence[Requirement], installer: Sequence[str], folder: Path)
                 if other.removeprefix(PREFIX) not in REFUSED and other not in seen:
                     todo.append(needed)
             elif str(needed) not in plan.others:
-                plan.others.append(str(needed))
+                # pip settles those in front first. What an extra needs may allow few versions of what all need: it
+                # would try one after the other of thousands (aiobotocore after botocore).
+                plan.others.insert(0 if is_of_extra else len(plan.others), str(needed))
     return plan
 
 
-def _needs(found: Distribution, extras: Iterable[str]) -> list[Requirement]:
-    """Return the requirements of a package on this machine, with those extras."""
-    environments = [{"extra": extra} for extra in ("", *extras)]
-    needed = []
+def _needs(found: Distribution, extras: Iterable[str]) -> Iterator[tuple[Requirement, bool]]:
+    """Yield the requirements of a package on this machine, and whether only one of the extras has them."""
     for text in found.requires or ():
         requirement = Requirement(text)
-        if requirement.marker is None or any(map(requirement.marker.evaluate, environments)):
-            requirement.marker = None
-            needed.append(requirement)
-    return needed
+        marker, requirement.marker = requirement.marker, None
+        if marker is None or marker.evaluate({"extra": ""}):
+            yield requirement, False
+        elif any(marker.evaluate({"extra": extra}) for extra in extras):
+            yield requirement, True
 
 
 def _fetched(requirement: Requirement, installer: Sequence[str], folder: Path) -> Distribution:

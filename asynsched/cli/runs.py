@@ -1,29 +1,36 @@
 """`asynsched runs …` and `asynsched tasks …`: show, clear, mark, cancel and force runs and task instances."""
 
-from collections.abc import Mapping
-from datetime import datetime, timedelta
+from datetime import timedelta
 from typing import Any, NamedTuple
 
 import click
-import msgspec
 
-from asynsched.bell import Hint
-from asynsched.cli.command import command, completes, confirm, index_option, run_arguments, task_arguments, yes_option
-from asynsched.cli.lookup import find_run, find_task
+from asynsched.cli.command import (
+    INSTANT_FORMS,
+    command,
+    completes,
+    confirm,
+    index_option,
+    read_instant,
+    run_arguments,
+    task_arguments,
+    yes_option,
+)
 from asynsched.cli.output import Done, Listing, Record, count, fields_of, note
 from asynsched.cli.session import Session, actor
 from asynsched.keys import DagRunKey, instance_name
-from asynsched.states import DagRunState, TaskInstanceState
-from asynsched.store.dags.dags import find_dag, get_dag
+from asynsched.queries.dags import get_dag
+from asynsched.queries.paging import Range
+from asynsched.queries.runs import RunFilter, RunInfo, list_callbacks, list_runs, run_named
+from asynsched.states import DagRunState, DagRunType
 from asynsched.store.runs import requests
-from asynsched.store.runs.dag_runs import list_runs
-from asynsched.store.runs.task_instances import list_task_instances, list_tries
-from asynsched.store.schema import DagRunRow, TaskInstanceRow
 
-_INTERNAL = {"id", "conf", "version_id", "scheduler_id", "lease_epoch", "backfill_id", "stop"}
-COLUMNS = tuple(name for name in DagRunRow.__struct_fields__ if name not in _INTERNAL)
-USUAL_COLUMNS = ("dag_id", "run_id", "state", "reason", "logical_date", "started_at", "ended_at")
-SPARE_COLUMNS = ("ended_at", "reason", "started_at", "logical_date")
+COLUMNS = (
+    "dag_id", "run_id", "run_type", "state", "reason", "logical_date", "data_interval_start", "data_interval_end",
+    "run_after", "queued_at", "started_at", "ended_at", "partition_key", "partition_date", "duration_seconds",
+)  # fmt: skip
+USUAL_COLUMNS = ("dag_id", "run_id", "state", "reason", "duration_seconds", "logical_date", "started_at", "ended_at")
+SPARE_COLUMNS = ("ended_at", "logical_date", "started_at", "duration_seconds", "reason")
 CALLBACK_COLUMNS = ("event", "task_id", "map_index", "try_number", "state", "attempts")
 EVENT_COLUMNS = ("name", "created_at", "extra", "source_dag_id", "source_run_id", "source_task_id", "source_map_index")
 DEADLINE_COLUMNS = ("name", "due_at", "state")
@@ -34,13 +41,14 @@ TASK_COLUMNS = (
 USUAL_TASK_COLUMNS = (
     "task_id", "map_index", "rendered_map_index", "state", "reason", "try_number", "started_at", "duration_seconds",
 )  # fmt: skip
+LINK_COLUMNS = ("task_id", "map_index", "name", "url")
+XCOM_COLUMNS = ("key", "value", "created_at")
 TRY_COLUMNS = ("task_id", "map_index", "try_number", "state", "reason", "queued_at", "started_at", "ended_at")
 CHANGED_COLUMNS = ("task_id", "map_index", "state", "try_number")
 UNMAPPED: dict[str, object] = {"rendered_map_index": None, "map_index": -1}
 """Columns for mapped tasks, and their values for other tasks."""
 LONGEST_WAIT = timedelta(seconds=15)
 """How long a command waits for the scheduler: a task that is killed has some time to end."""
-_TO_GO_ON = {TaskInstanceState.DEFERRED, TaskInstanceState.UP_FOR_RESCHEDULE, TaskInstanceState.SCHEDULED}
 
 dry_run_option = click.option("--dry-run", is_flag=True, help="Only show the task instances that this would change.")
 upstream_option = click.option("-u", "--upstream", is_flag=True, help="Also the tasks upstream.")
@@ -51,12 +59,11 @@ one_index_option = click.option(
 
 
 class Wording(NamedTuple):
-    """The names of a request: in the audit, in the question before it, and in the answer after it.
+    """The texts of a request: the question before it, and the answer after it.
 
-    In the texts `{run}` stands for the run_id, and `{n}` for the number of task instances.
+    In these, `{run}` stands for the run_id, and `{n}` for the number of task instances.
     """
 
-    action: str
     question: str
     done: str
 
@@ -68,7 +75,6 @@ def carry_out(
     request: requests.RunRequest,
     wording: Wording,
     *,
-    detail: dict[str, Any] | None = None,
     dry_run: bool = False,
     yes: bool = False,
 ) -> Done | Listing:
@@ -76,27 +82,20 @@ def carry_out(
 
     Args:
         run_id: The run as the user names it. Without a confirmation, the beginning of an id is not enough.
-        detail: For the audit.
         dry_run: Only return the task instances that the request would change.
         yes: Do not ask.
     """
-    from asynsched.scheduling.requests.run_requests import preview_request, submit_request
+    from asynsched.queries.run_edits import edit_run, preview  # commands that only read need not load it
 
-    run = session.read(find_run, dag_id, run_id, is_whole=yes and not dry_run)
-    key = DagRunKey(run.dag_id, run.run_id)
+    key = session.read(run_named, dag_id, run_id, is_whole=yes and not dry_run).key
     if dry_run or not yes:
-        rows = session.read(preview_request, key, request, now=session.now())
+        rows = session.read(preview, key, request, now=session.now())
         if dry_run:
             changed = [fields_of(row, CHANGED_COLUMNS) for row in rows]
             return Listing(CHANGED_COLUMNS, changed, nothing="That would change no task instance.")
         about = (f"  {instance_name(row.task_id, row.map_index)} ({row.state or 'no state'})" for row in rows)
         confirm(wording.question.format(run=key.run_id, n=count(len(rows), "task instance")), about)
-    taken = session.change(
-        wording.action,
-        lambda conn: submit_request(conn, key, request, actor=actor(), now=session.now()),
-        hint=Hint("edit", *key),
-        detail=detail,
-    )
+    taken = session.act(edit_run, key, request, actor(), session.now())
     fields = {**key._asdict(), "tasks": [fields_of(row, CHANGED_COLUMNS) for row in taken.instances]}
     if taken.request_id is not None and (obstacle := _wait(session, key, taken.request_id)):
         return Done(f"The request is stored, and not done yet: {obstacle}", fields | {"done": False})
@@ -112,7 +111,7 @@ def _wait(session: Session, key: DagRunKey, request_id: int) -> str:
             if (seconds := (deadline - session.now()).total_seconds()) > 0:
                 changes.wait(seconds)
             elif session.has_scheduler():
-                return f"the scheduler has not done it within {LONGEST_WAIT.seconds} s, and will."
+                return f"the scheduler has not done it within {LONGEST_WAIT.seconds} s, but will."
             else:
                 return "no scheduler is serving at the moment; the next one does it."
     return ""
@@ -120,36 +119,65 @@ def _wait(session: Session, key: DagRunKey, request_id: int) -> str:
 
 @command("list", tables=True)
 @click.argument("dag_id", metavar="[DAG]", required=False, shell_complete=completes("dag"))
-@click.option("--state", type=click.Choice([state.value for state in DagRunState]), help="Only runs in this state.")
+@click.option(
+    "--state", "states", type=click.Choice([state.value for state in DagRunState]), multiple=True,
+    help="Only runs in this state; may be repeated.",
+)  # fmt: skip
+@click.option(
+    "--type", "run_types", type=click.Choice([kind.value for kind in DagRunType]), multiple=True,
+    help="Only runs of this type; may be repeated.",
+)  # fmt: skip
+@click.option("--since", metavar="T", help=f"Only runs that were to start at T or later. {INSTANT_FORMS}")
+@click.option("--until", metavar="T", help="Only runs that were to start before T.")
 @click.option("--limit", type=click.IntRange(min=1), default=1000, show_default=True, help="How many at most.")
-def runs_list(session: Session, dag_id: str | None, state: str | None, limit: int) -> Listing:
+def runs_list(
+    session: Session,
+    dag_id: str | None,
+    states: tuple[str, ...],
+    run_types: tuple[str, ...],
+    since: str | None,
+    until: str | None,
+    limit: int,
+) -> Listing:
     """List runs, of one DAG or of all, newest first. A DAG whose file is gone keeps its runs."""
-    runs = session.read(list_runs, dag_id=dag_id, state=state, limit=limit)
-    if dag_id is not None and not runs and session.read(get_dag, dag_id) is None:
-        session.read(find_dag, dag_id)  # raises, and suggests near names
+    zone = session.settings.default_timezone
+    span = Range(
+        gte=read_instant(since, zone, "--since") if since else None,
+        lt=read_instant(until, zone, "--until") if until else None,
+    )
+    wanted = RunFilter(
+        dag_ids=None if dag_id is None else (dag_id,), states=states or None, run_types=run_types or None,
+        run_after=span,
+    )  # fmt: skip
+    runs = session.pages(list_runs, wanted, order_by=("-run_after",), at_most=limit)
+    if dag_id is not None and not runs:
+        session.read(get_dag, dag_id, active=False)  # raises if there is no such DAG, and suggests near names
     rows = [run_fields(run) for run in runs]
     nothing = f"There are no runs in {session.place}."
-    return Listing(COLUMNS, rows, nothing, usual=USUAL_COLUMNS, spare=SPARE_COLUMNS)
+    usual = USUAL_COLUMNS if dag_id is None else USUAL_COLUMNS[1:]
+    return Listing(COLUMNS, rows, nothing, usual=usual, spare=SPARE_COLUMNS)
 
 
 @command("show", tables=True)
 @run_arguments
 def runs_show(session: Session, dag_id: str, run_id: str) -> Record:
     """Show a run, the asset events that triggered it, its deadlines and its callbacks."""
-    from asynsched.store.assets import consumed_events
-    from asynsched.store.runs.callbacks import list_callbacks
-    from asynsched.store.runs.deadlines import list_deadlines
+    from asynsched.queries.assets import EventFilter, list_events
+    from asynsched.queries.deadlines import DeadlineFilter, list_deadlines
 
-    run = session.read(find_run, dag_id, run_id)
+    run = session.read(run_named, dag_id, run_id)
+    events = session.pages(list_events, EventFilter(consumed_by=run.key), order_by=("created_at",))
+    of_run = DeadlineFilter(dag_id=dag_id, run_id=run.run_id)
+    deadlines = session.pages(list_deadlines, of_run, order_by=("number",))
     sections = {
-        "asset_events": [fields_of(event, EVENT_COLUMNS) for event in session.read(consumed_events, run.id)],
-        "callbacks": [fields_of(callback, CALLBACK_COLUMNS) for callback in session.read(list_callbacks, run.id)],
-        "deadlines": [fields_of(deadline, DEADLINE_COLUMNS) for deadline in session.read(list_deadlines, run.id)],
+        "asset_events": [fields_of(event, EVENT_COLUMNS) for event in events],
+        "callbacks": [fields_of(callback, CALLBACK_COLUMNS) for callback in session.read(list_callbacks, run.key)],
+        "deadlines": [fields_of(deadline, DEADLINE_COLUMNS) for deadline in deadlines],
     }
     return Record({**run_fields(run), "conf": run.conf, **sections}, sections=dict.fromkeys(sections, ()))
 
 
-def run_fields(run: DagRunRow) -> dict[str, Any]:
+def run_fields(run: RunInfo) -> dict[str, Any]:
     """Return the fields of a run that are shown."""
     return fields_of(run, COLUMNS)
 
@@ -165,10 +193,8 @@ def runs_clear(session: Session, dag_id: str, run_id: str, dry_run: bool, yes: b
 
     With --latest: tasks that the newest version lacks are removed, new ones are added.
     """
-    wording = Wording("run.clear", "Clear {n} of {run}?", "Cleared {n} of {run}.")
-    return carry_out(
-        session, dag_id, run_id, requests.ClearTasks(**options), wording, detail=options, dry_run=dry_run, yes=yes
-    )
+    wording = Wording("Clear {n} of {run}?", "Cleared {n} of {run}.")
+    return carry_out(session, dag_id, run_id, requests.ClearTasks(**options), wording, dry_run=dry_run, yes=yes)
 
 
 @command("mark")
@@ -181,20 +207,20 @@ def runs_mark(session: Session, dag_id: str, run_id: str, state: requests.Marked
     `success` marks all its tasks as success; `failed` skips the tasks that wait.
     """
     what = f"the run {{run}} as {state}, and with it {{n}}"
-    wording = Wording("run.mark", f"Mark {what}?", f"Marked {what}.")
-    return carry_out(session, dag_id, run_id, requests.MarkRun(state), wording, detail={"state": state}, yes=yes)
+    wording = Wording(f"Mark {what}?", f"Marked {what}.")
+    return carry_out(session, dag_id, run_id, requests.MarkRun(state), wording, yes=yes)
 
 
 @command("cancel")
 @run_arguments
 @yes_option
 def runs_cancel(session: Session, dag_id: str, run_id: str, yes: bool) -> Done | Listing:
-    """Cancel a run that is queued or running: its processes are killed, and it has failed.
+    """Cancel a run that is queued or running: its processes are killed, and it fails.
 
     Tasks that wait are skipped, teardowns among them: `asynsched runs mark … failed` runs the teardowns.
     """
     what = "the run {run}, and with it {n}"
-    wording = Wording("run.cancel", f"Cancel {what}?", f"Cancelled {what}.")
+    wording = Wording(f"Cancel {what}?", f"Cancelled {what}.")
     return carry_out(session, dag_id, run_id, requests.CancelRun(), wording, yes=yes)
 
 
@@ -203,47 +229,20 @@ def runs_cancel(session: Session, dag_id: str, run_id: str, yes: bool) -> Done |
 @click.option("--all-tries", is_flag=True, help="Each try, also those that a retry or a clear has followed.")
 def tasks_list(session: Session, dag_id: str, run_id: str, all_tries: bool) -> Listing:
     """List the task instances of a run. `priority_weight` is the total, as the weight rule gives it."""
-    run = session.read(find_run, dag_id, run_id)
-    if run.state == DagRunState.RUNNING and (lack := session.owners().lack(run.lease_epoch)) is not None:
+    from asynsched.queries.task_instances import TaskInstanceFilter, list_task_instances, list_tries_of_run
+
+    run = session.read(run_named, dag_id, run_id)
+    if run.state == DagRunState.RUNNING and (lack := session.lack_of(run)) is not None:
         note(f"Nothing is done for this run: {lack.line}.")
     if all_tries:
-        tries = tries_of(session, run.id)
+        tries = [fields_of(one, TRY_COLUMNS) for one in session.read(list_tries_of_run, run.key)]
         return Listing(TRY_COLUMNS, tries, nothing="The run has no tries yet.", spare=("map_index", "queued_at"))
-    rows = [_task_fields(row) for row in session.read(list_task_instances, run.id)]
+    wanted = TaskInstanceFilter(RunFilter(dag_ids=(run.dag_id,), run_ids=(run.run_id,)))
+    found = session.pages(list_task_instances, wanted, order_by=("began_at",))
+    rows = [fields_of(info, TASK_COLUMNS) for info in found]
     unused = (name for name, none in UNMAPPED.items() if all(row[name] == none for row in rows))
     spare = (*unused, "try_number", "duration_seconds", "reason")
     return Listing(TASK_COLUMNS, rows, "The run has no task instances yet.", usual=USUAL_TASK_COLUMNS, spare=spare)
-
-
-def tries_of(session: Session, dag_run_id: int) -> list[dict[str, Any]]:
-    """Return every try of a run's tasks, by task; a task instance that has none yet is left out."""
-    earlier = session.read(list_tries, dag_run_id)
-    known = {(one.task_id, one.map_index, one.try_number): one.queued_at for one in earlier}
-    newest = [(row, _newest_try(row, known)) for row in session.read(list_task_instances, dag_run_id)]
-    rows = [fields_of(one, TRY_COLUMNS) for one in earlier]
-    rows += [
-        fields_of(row, TRY_COLUMNS) | {"try_number": number}
-        for row, number in newest
-        if number and (row.task_id, row.map_index, number) not in known
-    ]
-    return sorted(rows, key=lambda row: (row["task_id"], row["map_index"], row["try_number"]))
-
-
-def _newest_try(row: TaskInstanceRow, known: Mapping[tuple[str, int, int], datetime | None]) -> int:
-    """Return the number of a task instance's newest try; 0 if there is none.
-
-    A try that is to resume or to begin again (deferred, rescheduled, interrupted) has not used its number up.
-    """
-    has_begun = row.token is not None and row.queued_at is not None
-    is_over = known.get((row.task_id, row.map_index, row.try_number)) == row.queued_at
-    return row.try_number + (row.state in _TO_GO_ON and has_begun and not is_over)
-
-
-def _task_fields(row: TaskInstanceRow) -> dict[str, Any]:
-    duration = None
-    if row.started_at is not None and row.ended_at is not None:
-        duration = (row.ended_at - row.started_at).total_seconds()
-    return msgspec.structs.asdict(row) | {"duration_seconds": duration}
 
 
 @command("clear")
@@ -262,11 +261,8 @@ def tasks_clear(session: Session, dag_id: str, run_id: str, dry_run: bool, yes: 
     Their earlier tries and logs stay. The setups and teardowns that a task needs are cleared with it. A run that has
     ended starts again; running tasks are killed first.
     """
-    wording = Wording("task.clear", "Clear {n} of {run}?", "Cleared {n} of {run}.")
-    detail = {name: value for name, value in options.items() if value}
-    return carry_out(
-        session, dag_id, run_id, requests.ClearTasks(**options), wording, detail=detail, dry_run=dry_run, yes=yes
-    )
+    wording = Wording("Clear {n} of {run}?", "Cleared {n} of {run}.")
+    return carry_out(session, dag_id, run_id, requests.ClearTasks(**options), wording, dry_run=dry_run, yes=yes)
 
 
 @command("mark")
@@ -286,9 +282,8 @@ def tasks_mark(
     """
     request = requests.MarkTasks((task_id,), **options)
     what = f"{{n}} of {{run}} as {request.state}"
-    wording = Wording("task.mark", f"Mark {what}?", f"Marked {what}.")
-    detail = {name: value for name, value in options.items() if value} | {"task_id": task_id}
-    return carry_out(session, dag_id, run_id, request, wording, detail=detail, dry_run=dry_run, yes=yes)
+    wording = Wording(f"Mark {what}?", f"Marked {what}.")
+    return carry_out(session, dag_id, run_id, request, wording, dry_run=dry_run, yes=yes)
 
 
 @command("run")
@@ -304,7 +299,7 @@ def tasks_run(
 ) -> Done | Listing:
     """Start one task of a run, and ignore some of its dependencies. It still waits for the others.
 
-    Pools and other limits always hold. A run that has ended goes on for it.
+    Pools and other limits always apply. A run that has ended continues for this task.
     """
     from asynsched.scheduling.evaluation.decisions import IGNORABLE
 
@@ -313,10 +308,9 @@ def tasks_run(
     state, retry_period = (ignore[f"ignore_{name}"] or ignore_all_deps for name in ("ti_state", "in_retry_period"))
     request = requests.ForceTask(task_id, map_index, tuple(ignored), state, retry_period)
     explains = f"`asynsched why {dag_id} {{run}} {task_id}`"
-    wording = Wording("task.run", "", f"Task {task_id} of {{run}} starts as soon as {explains} names nothing.")
-    detail = {"task_id": task_id, "map_index": map_index, "ignored": ignored}
-    run = session.read(find_run, dag_id, run_id)
-    return carry_out(session, dag_id, run.run_id, request, wording, detail=detail, yes=True)
+    wording = Wording("", f"Task {task_id} of {{run}} starts as soon as {explains} names nothing.")
+    run = session.read(run_named, dag_id, run_id)
+    return carry_out(session, dag_id, run.run_id, request, wording, yes=True)
 
 
 @command("xcom", tables=True)
@@ -324,10 +318,27 @@ def tasks_run(
 @index_option
 def tasks_xcom(session: Session, dag_id: str, run_id: str, task_id: str, map_index: int) -> Listing:
     """List the XComs of a task instance."""
-    from asynsched.authoring.transport import readable
-    from asynsched.store.runs.xcoms import XComEntry, list_xcoms
+    from asynsched.queries.task_instances import task_named
+    from asynsched.queries.xcoms import LARGEST_VALUE, readable_xcoms
 
-    task = session.read(find_task, dag_id, run_id, task_id, map_index)
-    entries = session.read(list_xcoms, task.dag_run_id, task_id, map_index)
-    rows = [{**entry._asdict(), "value": readable(entry.value)} for entry in entries]
-    return Listing(XComEntry._fields, rows, nothing="The task has pushed nothing.")
+    task = session.read(task_named, session.read(run_named, dag_id, run_id), task_id, map_index)
+    found = session.read(readable_xcoms, task.key)
+    if hidden := [one.info.key for one in found if not one.is_shown]:
+        note(f"Values of more than {LARGEST_VALUE} bytes, which are not shown: {', '.join(hidden)}.")
+    rows = [{"key": one.info.key, "value": one.value, "created_at": one.info.created_at} for one in found]
+    return Listing(XCOM_COLUMNS, rows, nothing="The task has pushed nothing.")
+
+
+@command("links", tables=True)
+@run_arguments
+@click.argument("task_id", metavar="[TASK]", required=False, shell_complete=completes("task"))
+def tasks_links(session: Session, dag_id: str, run_id: str, task_id: str | None) -> Listing:
+    """List the addresses of the tasks' work in other systems: their operators' extra links.
+
+    A task has them after each of its tries, and while it is deferred.
+    """
+    from asynsched.queries.xcoms import list_links_of_run
+
+    run = session.read(run_named, dag_id, run_id)
+    rows = [fields_of(link, LINK_COLUMNS) for link in session.read(list_links_of_run, run, task_id)]
+    return Listing(LINK_COLUMNS, rows, nothing="No task of the run has an extra link.")

@@ -5,13 +5,9 @@ import msgspec
 from asynsched.cli.command import command
 from asynsched.cli.output import Listing
 from asynsched.cli.session import Session
-from asynsched.explaining.owners import standing
-from asynsched.store.schedulers import loads, unended_schedulers
+from asynsched.queries.schedulers import SchedulerInfo, unended, with_states
 
-COLUMNS = (
-    "id", "state", "hostname", "pid", "home", "version", "parallelism", "n_runs", "n_tasks", "started_at",
-    "heartbeat_at", "lease_until", "lease_epoch",
-)  # fmt: skip
+COLUMNS = SchedulerInfo.__struct_fields__
 USUAL_COLUMNS = ("id", "state", "hostname", "pid", "home", "n_runs", "n_tasks", "started_at", "heartbeat_at")
 
 
@@ -24,12 +20,7 @@ def schedulers_list(session: Session) -> Listing:
     scheduler lets running tasks end, and begins nothing; a `gone` one was killed, its lease has not lapsed yet, and the
     next scheduler of its home takes over its runs at once. Schedulers that have stopped are not listed.
     """
-    now, carried = session.now(), session.read(loads)
-    rows = [
-        msgspec.structs.asdict(row)
-        | {"state": standing(row, now)}
-        | dict(zip(("n_runs", "n_tasks"), carried.get(row.id, (0, 0)), strict=True))
-        for row in session.read(unended_schedulers)
-    ]
+    found = with_states(session.read(unended), session.now())
+    rows = [msgspec.structs.asdict(one) for one in found]
     nothing = "No scheduler serves this database."
     return Listing(COLUMNS, rows, nothing, usual=USUAL_COLUMNS, spare=("started_at", "pid", "hostname"))

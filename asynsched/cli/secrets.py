@@ -6,25 +6,22 @@ and `-` is standard input or output.
 
 import os
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
 import click
 import msgspec
-from sqlalchemy import Connection as DatabaseConnection
 
-from asynsched.authoring.connection import FIELDS, Connection
-from asynsched.authoring.exceptions import AsynschedException
-from asynsched.authoring.masking import is_sensitive
+from asynsched.authoring.connection import FIELDS
 from asynsched.cli.command import command, fail
 from asynsched.cli.output import Done, Listing, Record, are, fields_of, note
 from asynsched.cli.session import Session
 from asynsched.errors import SecretsUnreadable
+from asynsched.queries import secrets as queries
 from asynsched.store import secrets as store
 
 T = TypeVar("T")
-HIDDEN = "***"
 STANDARD_STREAM = "-"
 VARIABLE_COLUMNS = ("key", "value", "description")
 CONNECTION_COLUMNS = ("conn_id", *FIELDS)
@@ -37,15 +34,12 @@ file_argument = click.argument("file")
 
 @command("list", tables=True)
 def variables_list(session: Session) -> Listing:
-    """List the variables. Values of keys that sound secret are hidden; without the encryption key, all values are."""
+    """List the variables. Secrets are hidden, long values left out; without the encryption key, all values are."""
     try:
-        rows = [fields_of(row, VARIABLE_COLUMNS) for row in session.read(store.list_variables)]
+        rows = [fields_of(row, VARIABLE_COLUMNS) for row in session.pages(queries.list_variables, queries.ALL)]
     except SecretsUnreadable as exc:
         note(f"Warning: no value can be read. {exc}")
         rows = [{"key": key, "description": text} for key, text in session.read(store.variable_names)]
-    for row in rows:
-        if is_sensitive(row["key"]):
-            row["value"] = HIDDEN
     return Listing(VARIABLE_COLUMNS, rows, nothing="There are no variables.")
 
 
@@ -67,7 +61,7 @@ def variables_set(session: Session, key: str, value: str, description: str) -> D
     """
     text = _given(value)
     session.make()
-    session.change("variable.set", lambda conn: store.set_variable(conn, key, text, description), detail={"key": key})
+    session.act(queries.set_variable, key, text, description)
     return Done(f"Variable {key!r} is set.", {"key": key})
 
 
@@ -75,7 +69,7 @@ def variables_set(session: Session, key: str, value: str, description: str) -> D
 @key_argument
 def variables_delete(session: Session, key: str) -> Done:
     """Delete a variable."""
-    session.change("variable.delete", lambda conn: store.delete_variable(conn, key), detail={"key": key})
+    session.act(queries.delete_variable, key)
     return Done(f"Variable {key!r} is deleted.", {"key": key})
 
 
@@ -86,14 +80,11 @@ def variables_import(session: Session, file: str) -> Done:
 
     The file is an object that maps each key to its value, or to {"value": …, "description": …}, as Airflow writes it.
     """
-    content = _read_object(file, "variables", dict[str, Any])
-    parsed = {key: _value_and_description(value) for key, value in sorted(content.items())}
-
-    def write(conn: DatabaseConnection) -> None:
-        for key, (value, description) in parsed.items():
-            store.set_variable(conn, key, value, description)
-
-    return _import(session, "variable", write, "keys", [*parsed])
+    content = read_object(file, "variables", dict[str, Any])
+    parsed = {key: value_and_description(value) for key, value in sorted(content.items())}
+    session.make()
+    names = session.act(queries.import_variables, parsed)
+    return Done(f"{are(len(names), 'variable')} set.", {"keys": names})
 
 
 @command("export")
@@ -107,7 +98,8 @@ def variables_export(session: Session, file: str) -> Done | None:
     return _write_private(file, "variable", content)
 
 
-def _value_and_description(value: Any) -> tuple[str, str]:
+def value_and_description(value: Any) -> tuple[str, str]:
+    """Return the text and the description of a variable in a JSON file."""
     description = ""
     if isinstance(value, dict) and "value" in value and set(value) <= {"value", "description"}:
         value, description = value["value"], str(value.get("description") or "")
@@ -118,7 +110,7 @@ def _value_and_description(value: Any) -> tuple[str, str]:
 def connections_list(session: Session) -> Listing:
     """List the connections. Passwords are hidden, and without the key there are only names and types."""
     try:
-        rows = [_shown(row) for row in session.read(store.list_connections)]
+        rows = [fields_of(row, CONNECTION_COLUMNS) for row in session.pages(queries.list_connections, queries.ALL)]
     except SecretsUnreadable as exc:
         note(f"Warning: of the connections, only these fields can be read. {exc}")
         found = session.read(store.connection_names)
@@ -131,7 +123,7 @@ def connections_list(session: Session) -> Listing:
 @conn_id_argument
 def connections_get(session: Session, conn_id: str) -> Record:
     """Show a connection. Its password is hidden."""
-    return Record(_shown(session.read(store.get_connection, conn_id)))
+    return Record(fields_of(session.read(queries.get_connection, conn_id), CONNECTION_COLUMNS))
 
 
 @command("add")
@@ -150,9 +142,10 @@ def connections_add(session: Session, conn_id: str, uri: str | None, password: s
 
     Standard input keeps a secret out of the list of processes.
     """
-    added = _checked(conn_id, {"uri": _given(uri), "password": _given(password), **parts})
+    whole = {"uri": _given(uri), "password": _given(password), **parts}
+    queries.checked_connection(conn_id, whole)  # before a home is made for it
     session.make()
-    session.change("connection.add", lambda conn: store.add_connection(conn, added), detail={"conn_id": conn_id})
+    session.act(queries.create_connection, conn_id, whole)
     return Done(f"Connection {conn_id!r} is added.", {"conn_id": conn_id})
 
 
@@ -160,9 +153,7 @@ def connections_add(session: Session, conn_id: str, uri: str | None, password: s
 @conn_id_argument
 def connections_delete(session: Session, conn_id: str) -> Done:
     """Delete a connection."""
-    session.change(
-        "connection.delete", lambda conn: store.delete_connection(conn, conn_id), detail={"conn_id": conn_id}
-    )
+    session.act(queries.delete_connection, conn_id)
     return Done(f"Connection {conn_id!r} is deleted.", {"conn_id": conn_id})
 
 
@@ -173,18 +164,11 @@ def connections_import(session: Session, file: str) -> Done:
 
     The file is an object: by conn_id its parts, or its URI, as Airflow writes it.
     """
-    rows = []
-    for conn_id, value in sorted(_read_object(file, "connections", dict[str, dict[str, Any] | str]).items()):
-        parts = {"uri": value} if isinstance(value, str) else value
-        if unknown := set(parts) - {*FIELDS, "uri"}:
-            fail(f"{file}: the connection {conn_id!r} has unknown fields: {', '.join(sorted(unknown))}")
-        rows.append(_checked(conn_id, parts))
-
-    def write(conn: DatabaseConnection) -> None:
-        for row in rows:
-            store.set_connection(conn, row)
-
-    return _import(session, "connection", write, "conn_ids", [row.conn_id for row in rows])
+    content = read_object(file, "connections", dict[str, dict[str, Any] | str])
+    rows = [queries.checked_connection(conn_id, parts_of(value)) for conn_id, value in sorted(content.items())]
+    session.make()
+    names = session.act(queries.import_connections, rows)
+    return Done(f"{are(len(names), 'connection')} set.", {"conn_ids": names})
 
 
 @command("export")
@@ -195,39 +179,9 @@ def connections_export(session: Session, file: str) -> Done | None:
     return _write_private(file, "connection", {row.conn_id: fields_of(row, FIELDS) for row in rows})
 
 
-def _checked(conn_id: str, parts: dict[str, Any]) -> store.ConnectionRow:
-    try:
-        made = Connection(conn_id, **parts)
-    except (AsynschedException, ValueError, TypeError) as exc:
-        fail(str(exc))
-    if not made.conn_type:
-        fail(f"The connection {conn_id!r} needs a type: give --conn-type, or a URI that begins with one.")
-    if made.extra and not isinstance(_json(made.extra), dict):
-        fail(f"The connection {conn_id!r}: its extra is not a JSON object.")
-    return store.ConnectionRow(conn_id, **fields_of(made, FIELDS))
-
-
-def _shown(row: store.ConnectionRow) -> dict[str, Any]:
-    shown = fields_of(row, CONNECTION_COLUMNS)
-    shown["password"] = HIDDEN if row.password else row.password
-    extra = _json(row.extra) if row.extra else None
-    if isinstance(extra, dict):
-        shown["extra"] = msgspec.json.encode(_without_secrets(extra)).decode()
-    return shown
-
-
-def _json(text: str) -> Any:
-    try:
-        return msgspec.json.decode(text)
-    except msgspec.DecodeError:
-        return None
-
-
-def _without_secrets(value: Any) -> Any:
-    """Return a JSON value in which every field with the name of a secret is hidden."""
-    if isinstance(value, dict):
-        return {key: HIDDEN if is_sensitive(key) else _without_secrets(item) for key, item in value.items()}
-    return [_without_secrets(item) for item in value] if isinstance(value, list) else value
+def parts_of(value: dict[str, Any] | str) -> dict[str, Any]:
+    """Return the parts of a connection in a JSON file, or its `uri`."""
+    return {"uri": value} if isinstance(value, str) else value
 
 
 def _given(value: T) -> T | str:
@@ -235,7 +189,7 @@ def _given(value: T) -> T | str:
     return sys.stdin.read().rstrip("\n") if value == STANDARD_STREAM else value
 
 
-def _read_object(file: str, what: str, form: type[T]) -> T:
+def read_object(file: str, what: str, form: type[T]) -> T:
     """Return the content of a JSON file, which has this form. Ends the command if it cannot be read."""
     try:
         text = sys.stdin.read() if file == STANDARD_STREAM else Path(file).read_text(encoding="utf-8")
@@ -246,14 +200,6 @@ def _read_object(file: str, what: str, form: type[T]) -> T:
         fail(f"{file}: the file is not UTF-8.")
     except msgspec.DecodeError as exc:
         fail(f"{file}: not a JSON object of {what}: {exc}")
-
-
-def _import(
-    session: Session, what: str, write: Callable[[DatabaseConnection], None], field: str, names: list[str]
-) -> Done:
-    session.make()
-    session.change(f"{what}.import", write, detail={field: names})
-    return Done(f"{are(len(names), what)} set.", {field: names})
 
 
 def _write_private(file: str, what: str, content: Mapping[str, Any]) -> Done | None:

@@ -17,14 +17,17 @@ from sqlalchemy import Connection
 
 from asynsched._version import __version__
 from asynsched.cli import live_on
+from asynsched.cli.airflow_cfg import without_effect
 from asynsched.cli.command import fail_if_wanted
 from asynsched.cli.logging import configure_logging
-from asynsched.cli.lookup import files_with_errors
 from asynsched.cli.output import command_line, have, note, printable, some_of
+from asynsched.cli.plugins import log_plugins
+from asynsched.cli.web import serve_web
 from asynsched.clock import Clock
 from asynsched.errors import AsynschedError, NotServing, SettingsError, Standstill, only_cause
 from asynsched.health import Health
 from asynsched.keys import instance_name
+from asynsched.queries.import_errors import all_import_errors
 from asynsched.results import Running, RunningTry
 from asynsched.scheduler import Scheduler
 from asynsched.settings import Settings
@@ -32,6 +35,7 @@ from asynsched.states import DagRunState
 from asynsched.store.engines.opening import open_direct
 from asynsched.store.engines.urls import without_secrets
 from asynsched.store.runs.dag_runs import count_ended_since, failed_since
+from asynsched.web.server import Listener, open_listener
 from sandbox.confine import available, close_memory
 
 log = structlog.get_logger(__name__)
@@ -60,11 +64,14 @@ class ForcedStop(AsynschedError):
     """A second signal came while the scheduler was stopping."""
 
 
-def serve_until_stopped(settings: Settings, rules: StopRules, options: Sequence[str] = ()) -> None:
+def serve_until_stopped(
+    settings: Settings, rules: StopRules, options: Sequence[str] = (), like_airflow: Sequence[str] | None = None
+) -> None:
     """Run a scheduler in this process, whose memory and environment its tasks cannot read.
 
     Args:
         options: The options of commands that work on the same home and database.
+        like_airflow: The settings that Airflow's configuration gives, for the log; None: it does not count.
 
     Raises:
         AsynschedError: It cannot start: a setting, the home or the database is at fault.
@@ -77,6 +84,10 @@ def serve_until_stopped(settings: Settings, rules: StopRules, options: Sequence[
     since = Clock().now()
     live_on()
     configure_logging(settings.log, options)
+    if like_airflow is not None:
+        log.info("settings.like_airflow", airflow_cfg=settings.airflow_cfg or "none", taken="; ".join(like_airflow))
+    for sentence in without_effect(settings.airflow_cfg_path, os.environ) if like_airflow is not None else ():
+        log.warning("settings.no_effect", reason=sentence)
     try:
         with telemetry(settings):
             asyncio.run(_serve(settings, rules, manager))
@@ -93,9 +104,11 @@ async def _serve(settings: Settings, rules: StopRules, manager: "ServiceManager"
     scheduler = Scheduler(settings=settings)
     failures: list[AsynschedError] = []
     signalled = anyio.Event()
+    listener = open_listener(settings.web)
     async with anyio.create_task_group() as tasks:
-        tasks.start_soon(_accompany, scheduler, rules, failures)
+        tasks.start_soon(_accompany, scheduler, rules, failures, listener)
         tasks.start_soon(manager.accompany, scheduler, scheduler.clock)
+        tasks.start_soon(log_plugins, settings)
         tasks.start_soon(tell_of_stop, scheduler, signalled)
         async with _signals_stop(scheduler, manager, signalled):
             await scheduler.serve()
@@ -123,9 +136,8 @@ async def _signals_stop(scheduler: Scheduler, manager: "ServiceManager", signall
                     note("Error: Left by a third signal, before everything was stored: the next scheduler does that.")
                     os._exit(1)
                 forced = True
-                log.info(
-                    "scheduler.stopping_at_once", signal=number.name, hint="Ctrl-C again leaves without storing it"
-                )
+                hint = "Ctrl-C again leaves without storing it"
+                log.info("scheduler.stopping_at_once", signal=number.name, hint=hint)
                 scheduler.hurry()
                 if not scheduler.started.is_set():
                     scope.cancel()
@@ -147,13 +159,24 @@ async def _signals_stop(scheduler: Scheduler, manager: "ServiceManager", signall
         raise ForcedStop("Stopped at once by a second signal.")
 
 
-async def _accompany(scheduler: Scheduler, rules: StopRules, failures: list[AsynschedError]) -> None:
-    """Introduce the scheduler once it has started, and ask it to stop when the first of the rules is met.
+async def _accompany(
+    scheduler: Scheduler, rules: StopRules, failures: list[AsynschedError], listener: Listener | None
+) -> None:
+    """Introduce the scheduler once it has started, serve its page, and ask it to stop when a first rule is met.
 
     The reason why a rule can never be met is added to `failures`.
     """
     await scheduler.started.wait()
     _introduce(scheduler.settings)
+    if listener is None:
+        await _stop_by(rules, scheduler, failures)
+        return
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(serve_web, scheduler.web(checks_host=True), listener, scheduler.settings)
+        await _stop_by(rules, scheduler, failures)
+
+
+async def _stop_by(rules: StopRules, scheduler: Scheduler, failures: list[AsynschedError]) -> None:
     waits: dict[str, Callable[[], Awaitable[object]]] = {}
     if rules.until_idle:
         waits["idle"] = scheduler.wait_idle
@@ -344,9 +367,10 @@ class Summary(NamedTuple):
 
 
 def summarize(conn: Connection, since: datetime) -> Summary:
-    """Return how the runs since an instant ended, and which files have errors."""
+    """Return the ends of the runs since an instant, and the files that have errors."""
     failed = (FailedRun(run.dag_id, run.run_id, run.reason) for run in failed_since(conn, since, limit=MOST_RUNS))
-    return Summary(count_ended_since(conn, since), tuple(failed), tuple(files_with_errors(conn)))
+    files = dict.fromkeys(error.file for error in all_import_errors(conn))
+    return Summary(count_ended_since(conn, since), tuple(failed), tuple(files))
 
 
 def _lines(summary: Summary, options: Sequence[str]) -> Iterator[str]:

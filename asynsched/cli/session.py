@@ -1,6 +1,7 @@
 """A command's view of a home: the settings, the database, and the scheduler that may be serving it."""
 
 import getpass
+import math
 import socket
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, closing, contextmanager
@@ -24,13 +25,17 @@ if TYPE_CHECKING:
     from sqlalchemy import Connection
 
     from asynsched.cli.changes import Changes
-    from asynsched.explaining.owners import Owners
+    from asynsched.explaining.reason import Reason
     from asynsched.keys import DagRunKey
+    from asynsched.queries.paging import Page, Paging
+    from asynsched.queries.place import Act
+    from asynsched.queries.runs import RunInfo
     from asynsched.store.database import DirectDatabase
 
 
 P = ParamSpec("P")
 T = TypeVar("T")
+Wanted = TypeVar("Wanted")
 
 
 class Session:
@@ -130,10 +135,10 @@ class Session:
         option = "home" if self.settings.database is None else "database"
         source = self.configuration.sources[option]
         given = "" if source == DEFAULT else f" ({source})"
-        lacks = "has no database yet" if option == "home" and self.home.is_dir() else "has not been made yet"
+        lacks = "has no database yet" if option == "home" and self.home.is_dir() else "does not exist yet"
         return (
             f"Nothing is known here: {self.place}{given} {lacks}. Name another with --{option} or"
-            f" {PREFIX}{option.upper()}; `asynsched up DIR` makes it."
+            f" {PREFIX}{option.upper()}; `asynsched up DIR` creates it."
         )
 
     def _opened(self, *, make: bool) -> "DirectDatabase":
@@ -161,6 +166,40 @@ class Session:
     def read(self, query: "Callable[Concatenate[Connection, P], T]", *args: P.args, **kwargs: P.kwargs) -> T:
         """Run a query that writes nothing."""
         return self.database.read(query, *args, **kwargs)
+
+    def pages(
+        self,
+        question: "Callable[[Connection, Wanted, Paging], Page[T]]",
+        wanted: Wanted,
+        *,
+        order_by: tuple[str, ...] = (),
+        at_most: float = math.inf,
+    ) -> list[T]:
+        """Return the rows of a list of `asynsched.queries`, page after page."""
+        from asynsched.queries.paging import MOST_ROWS, Paging
+
+        found: list[T] = []
+        paging = Paging(limit=int(min(at_most, MOST_ROWS)), order_by=order_by)
+        while len(found) < at_most:
+            page = self.read(question, wanted, paging)
+            found += page.items
+            if page.after is None:
+                break
+            paging = Paging(limit=int(min(at_most - len(found), MOST_ROWS)), after=page.after, order_by=order_by)
+        return found
+
+    def act(self, action: "Callable[Concatenate[Connection, P], Act[T]]", *args: P.args, **kwargs: P.kwargs) -> T:
+        """Do something for the user, in one transaction, and wake the schedulers that it concerns."""
+        from asynsched.clock import Clock  # it loads anyio
+        from asynsched.queries.place import carry_out
+
+        def write(conn: "Connection") -> "Act[T]":
+            return carry_out(conn, lambda conn: action(conn, *args, **kwargs), actor=actor(), clock=Clock())
+
+        act = self.database.write(write)
+        if act.hint is not None:
+            ring(self.home, [act.hint])
+        return act.result
 
     def change(
         self,
@@ -205,21 +244,19 @@ class Session:
 
     def has_scheduler(self) -> bool:
         """Return whether a scheduler is serving this home or, on PostgreSQL, this database."""
-        return is_serving(self.home) or (self._is_shared and self.owners().are_serving)
+        return is_serving(self.home) or (self._is_shared and self._are_others_serving())
 
-    def look_for_schedulers(self) -> "tuple[bool, Owners]":
-        """Return `has_scheduler` and `owners` as of one moment: a scheduler may stop between two calls."""
-        serves_home, owners = is_serving(self.home), self.owners()
-        return serves_home or (self._is_shared and owners.are_serving), owners
-
-    def owners(self) -> "Owners":
-        """Return the scheduler that owns each running run, if this process can know it."""
-        from asynsched.explaining.owners import Owners, standing
+    def _are_others_serving(self) -> bool:
+        from asynsched.queries.serving import owners_of
         from asynsched.store.schedulers import known_schedulers
 
-        now, rows = self.now(), self.read(known_schedulers)
-        standings = {row.lease_epoch: standing(row, now) for row in rows if row.ended_at is None}
-        return Owners(rows, standings, now=now, is_shared=self._is_shared)
+        return owners_of(self.read(known_schedulers), self.now(), is_shared=True).are_serving
+
+    def lack_of(self, run: "RunInfo") -> "Reason | None":
+        """Return why no scheduler works on a running run; None if its scheduler does."""
+        from asynsched.queries.serving import lack_of
+
+        return self.read(lack_of, run.id, self.now(), is_shared=self._is_shared)
 
     @property
     def _is_shared(self) -> bool:

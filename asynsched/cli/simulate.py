@@ -5,8 +5,6 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
-from itertools import groupby
-from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +16,7 @@ from asynsched.cli.output import Listing, Output, Record, Row, count, note, show
 from asynsched.cli.session import Session
 from asynsched.errors import SettingsError, only_cause
 from asynsched.settings import Settings
-from asynsched.states import FINISHED_RUN_STATES, DagRunState
+from asynsched.states import DagRunState
 
 if TYPE_CHECKING:
     from asynsched.simulation.folder import HomeState
@@ -26,8 +24,30 @@ if TYPE_CHECKING:
     from asynsched.simulation.span import Comparison, Plan, RunChange, RunTrace, SpanReport
 
 HISTORY = "history"
+SECONDS = "_seconds"
+"""The end of a name whose value is shown as a length of time, without it."""
 NEW_FILE = click.Path(dir_okay=False, path_type=Path)
 FOLDER = click.Path(file_okay=False, path_type=Path)
+
+
+def _read_pools(_: click.Context, __: click.Parameter, texts: Sequence[str]) -> dict[str, int]:
+    return dict(map(_read_pool, texts))
+
+
+def _read_pool(text: str) -> tuple[str, int]:
+    name, separator, slots = text.rpartition("=")
+    try:
+        if separator:
+            return name, int(slots)
+    except ValueError:
+        pass
+    raise click.BadParameter(f"{text!r} is not a pool: write NAME=SLOTS", param_hint="--pool")
+
+
+pools_option = click.option(
+    "--pool", "pools", metavar="NAME=SLOTS", multiple=True, callback=_read_pools,
+    help="Simulate a pool with SLOTS slots; may be repeated.",
+)  # fmt: skip
 
 
 @command("simulate")
@@ -54,9 +74,7 @@ FOLDER = click.Path(file_okay=False, path_type=Path)
     " default none, except that a task fails which has never succeeded in this home.",
 )
 @click.option("--seed", type=int, default=0, show_default=True, help="A different seed makes different tries fail.")
-@click.option(
-    "--pool", "pools", metavar="NAME=SLOTS", multiple=True, help="Simulate a pool with SLOTS slots; may be repeated."
-)
+@pools_option
 @click.option("--unpause", is_flag=True, help="Simulate as if no DAG were paused.")
 @click.option(
     "--compare", "other", metavar="DIR", type=FOLDER, help="Show the differences that the DAG files of DIR would make."
@@ -64,14 +82,15 @@ FOLDER = click.Path(file_okay=False, path_type=Path)
 @click.option("--report", metavar="FILE", type=NEW_FILE, help="Write everything to FILE, as one JSON object.")
 @click.option("--picture", metavar="FILE", type=NEW_FILE, help="Draw runs and pools to FILE, a .svg or .png.")
 @fail_on_option(
-    "DAG files, or DAGs of them, are left out", "runs of the span have failed; with --compare, those of its DIR count"
+    errors="DAG files, or DAGs of them, are left out",
+    failed="runs of the span have failed; with --compare, those of its DIR count",
 )
 def simulate(session: Session, output: Output, folder: Path | None, other: Path | None, **options: Any) -> None:
     """Show what a scheduler will do in a span of time: every run and task, the use of pools, changes of the clock.
 
-    The scheduler's own code runs in virtual time, as if all that was due before had been done. Nothing is executed but
-    the DAG files, which are parsed as always, and nothing of the home is changed. JSON is the list of the runs with
-    their tasks. The same files, options and history give the same answer.
+    The scheduler's own code runs in virtual time, as if everything due before had been done. No task is executed: DAG
+    files are parsed as always, and the home is not changed. JSON is the list of the runs with their tasks. The same
+    files, options and history give the same answer.
     """
     from asynsched.cli.logging import configure_logging
     from asynsched.simulation.picture import check_picture
@@ -102,7 +121,7 @@ def simulate(session: Session, output: Output, folder: Path | None, other: Path 
 
 
 def _plan(
-    settings: Settings, *, start: str, end: str, pools: Sequence[str], seed: int, unpause: bool, **given: Any
+    settings: Settings, *, start: str, end: str, pools: dict[str, int], seed: int, unpause: bool, **given: Any
 ) -> "Plan":
     from asynsched.simulation.folder import read_home_state
     from asynsched.simulation.span import Plan
@@ -114,7 +133,7 @@ def _plan(
         seed=seed,
         expectations=_expectations(home, **given),
         home=home,
-        pools=dict(map(_read_pool, pools)),
+        pools=pools,
         unpause=unpause,
     )
     if plan.end <= plan.start:
@@ -140,24 +159,14 @@ def _expectations(
     return Expectations(entries, given=Expectation(duration=duration, failure_rate=rate), history=history)
 
 
-def _read_pool(text: str) -> tuple[str, int]:
-    name, separator, slots = text.rpartition("=")
-    try:
-        if separator:
-            return name, int(slots)
-    except ValueError:
-        pass
-    raise click.BadParameter(f"{text!r} is not a pool: write NAME=SLOTS", param_hint="--pool")
-
-
 def _simulated(settings: Settings, plan: "Plan") -> "SpanReport":
     """Read a folder and simulate it; report errors in its files on standard error."""
-    from asynsched.simulation.folder import asker, parse_folder
+    from asynsched.simulation.folder import asker, parse_folder, questions_of_span
     from asynsched.simulation.script import why_unused
     from asynsched.simulation.span import simulate_span
 
     try:
-        reports = asyncio.run(parse_folder(settings, plan.start, plan.end))
+        reports = asyncio.run(parse_folder(settings, questions_of_span(plan.start, plan.end)))
     except BaseExceptionGroup as group:
         raise only_cause(group) from group
     for report in reports:
@@ -177,12 +186,14 @@ def show_span(span: "SpanReport", output: Output) -> None:
 
         show(Listing(RunTrace.__struct_fields__, [msgspec.structs.asdict(run) for run in span.runs]), output)
         return
+    from asynsched.simulation.summary import n_task_starts
+
     fields = {
         "from": span.start,
         "to": span.end,
         "seed": span.seed,
         "runs": len(span.runs),
-        "task_starts": sum(n_starts(run) for run in span.runs),
+        "task_starts": n_task_starts(span.runs),
         "paused_dags": span.paused_dags,
         "dags": dag_rows(span.runs),
         "pools": [_without(use, "steps") for use in span.pools],
@@ -205,11 +216,13 @@ def show_comparison(before: "SpanReport", after: "SpanReport", output: Output) -
     if output is Output.JSON:
         show(Record(msgspec.structs.asdict(found)), output)
         return
+    from asynsched.simulation.summary import n_task_starts
+
     fields = {
         "from": before.start,
         "to": before.end,
         "runs": f"{len(before.runs)} -> {len(after.runs)}",
-        "task_starts": f"{sum(map(n_starts, before.runs))} -> {sum(map(n_starts, after.runs))}",
+        "task_starts": f"{n_task_starts(before.runs)} -> {n_task_starts(after.runs)}",
         "dags": _dag_changes(before, after, found),
         "tasks_added": [_without(task) for task in found.tasks_added],
         "tasks_removed": [_without(task) for task in found.tasks_removed],
@@ -277,29 +290,13 @@ def _writing(path: Path) -> Iterator[None]:
 
 def dag_rows(runs: "Iterable[RunTrace]") -> list[Row]:
     """Return one row a DAG: how many of its runs ended how, and how long they took."""
-    by_dag = groupby(sorted(runs, key=attrgetter("dag_id")), key=attrgetter("dag_id"))
-    return [_dag_row(dag_id, list(its)) for dag_id, its in by_dag]
+    from asynsched.simulation.summary import dags_in_numbers
 
-
-def _dag_row(dag_id: str, runs: "list[RunTrace]") -> Row:
-    lengths = [run.ended_at - run.started_at for run in runs if run.started_at and run.ended_at]
-    delays = [run.started_at - run.run_after for run in runs if run.started_at]
-    return {
-        "dag_id": dag_id,
-        "runs": len(runs),
-        "success": sum(run.state == DagRunState.SUCCESS for run in runs),
-        "failed": sum(run.state == DagRunState.FAILED for run in runs),
-        "unfinished": sum(run.state not in FINISHED_RUN_STATES for run in runs),
-        "task_starts": sum(map(n_starts, runs)),
-        "mean_duration": _length(sum(lengths, timedelta()) / len(lengths) if lengths else None),
-        "longest": _length(max(lengths, default=None)),
-        "longest_delay": _length(max(delays, default=None)),
-    }
-
-
-def n_starts(run: "RunTrace") -> int:
-    """Return how many tries of a run's tasks were started."""
-    return sum(len(task.tries) for task in run.tasks)
+    rows = map(msgspec.structs.asdict, dags_in_numbers(runs))
+    return [
+        {name.removesuffix(SECONDS): _length(value) if name.endswith(SECONDS) else value for name, value in row.items()}
+        for row in rows
+    ]
 
 
 def _dag_changes(before: "SpanReport", after: "SpanReport", found: "Comparison") -> list[Row]:

@@ -10,18 +10,22 @@ from typing import Any, NamedTuple
 import click
 
 from asynsched.cli.command import command, fail, index_option, run_arguments, task_arguments
-from asynsched.cli.lookup import find_run, find_task, interruption
 from asynsched.cli.output import Output, Record, fields_of, note, printable
-from asynsched.cli.runs import tries_of
 from asynsched.cli.session import Session
 from asynsched.executors.log_paths import callback_log_path, log_path
 from asynsched.home import LOGS
-from asynsched.keys import DagRunKey, TaskInstanceKey, instance_name
+from asynsched.keys import TaskInstanceKey, instance_name
+from asynsched.queries.runs import CallbackInfo, RunInfo, get_run, list_callbacks, run_named
+from asynsched.queries.task_instances import (
+    TaskInstanceInfo,
+    is_try_over,
+    list_tries_of_run,
+    number_of_newest_try,
+    task_named,
+)
+from asynsched.scheduling.rules.try_end import was_interrupted
 from asynsched.states import FINISHED_TASK_STATES, DagRunState, TaskInstanceState
-from asynsched.store.runs.callbacks import list_callbacks
 from asynsched.store.runs.deadlines import MISS_EVENT
-from asynsched.store.runs.task_instances import list_tries
-from asynsched.store.schema import CallbackRequest, DagRunRow, TaskInstanceRow
 
 _ENDED_AS = {
     TaskInstanceState.SUCCESS: "it succeeded without a process, since there is nothing in it to run",
@@ -34,13 +38,11 @@ _WAITS_AS = {
     TaskInstanceState.SCHEDULED: "it waits for room within the limits",
     TaskInstanceState.QUEUED: "it is queued, about to start",
     TaskInstanceState.UP_FOR_RETRY: "it waits for its next try",
-    TaskInstanceState.UP_FOR_RESCHEDULE: "it waits for its next look",
+    TaskInstanceState.UP_FOR_RESCHEDULE: "it waits for its next poke",
     TaskInstanceState.DEFERRED: "it is deferred, and waits for its trigger",
 }
 BLOCK_BYTES = 1024**2
 """The most of a log that is in memory at once."""
-_PAUSED = frozenset({TaskInstanceState.UP_FOR_RESCHEDULE, TaskInstanceState.DEFERRED, TaskInstanceState.SCHEDULED})
-_OVER = FINISHED_TASK_STATES | {TaskInstanceState.UP_FOR_RETRY}
 
 
 @command("logs")
@@ -61,27 +63,27 @@ def tasks_logs(
     """Show the log of a task's try, then those of its callbacks. Control characters are shown as escapes."""
     if follow and output is Output.JSON:
         raise click.BadParameter("a log that is followed has no end: it cannot be JSON", param_hint="--follow")
-    run = session.read(find_run, dag_id, run_id)
-    key = TaskInstanceKey(dag_id, run.run_id, task_id, map_index)
-    task = session.read(find_task, *key)
+    run = session.read(run_named, dag_id, run_id)
+    task = session.read(task_named, run, task_id, map_index)
+    key = task.key
     if follow:
-        _follow(session, key, try_number)
+        _follow(session, run, task, try_number)
         return None
-    number = try_number or _newest_try(session, task, key)
+    number = try_number or number_of_newest_try(session.home, task)
     path = session.home / LOGS / log_path(key, number)
-    requests = session.read(list_callbacks, run.id)
+    requests = session.read(list_callbacks, run.key)
     its = (item for item in requests if (item.task_id, item.map_index, item.try_number) == (task_id, map_index, number))
     callbacks = _callback_logs(session, key, its)
     if not (path.exists() or callbacks):
-        fail(_explain_absence(session, key, task, try_number))
+        fail(_explain_absence(session, run, task, try_number))
     if output is Output.JSON:
         return Record(
             {**key._asdict(), "try_number": number, "log": _text(path) or "", "callbacks": _as_fields(callbacks)}
         )
     _write_file(path)
     _write_callback_logs(callbacks)
-    if number > task.try_number and (reason := interruption(task)):
-        note(f"{reason[0].upper()}{reason[1:]}.")
+    if number > task.try_number and was_interrupted(task.state, task.reason):
+        note(f"{task.reason[0].upper()}{task.reason[1:]}.")
     return None
 
 
@@ -92,7 +94,7 @@ def runs_logs(session: Session, output: Output, dag_id: str, run_id: str) -> Rec
 
     Only logs of this home: a scheduler of another home keeps the logs of its own tries.
     """
-    run = session.read(find_run, dag_id, run_id)
+    run = session.read(run_named, dag_id, run_id)
     parts = [part for part in _parts(session, run) if part.callbacks or part.path.exists()]
     if output is Output.JSON:
         return _as_record(run, parts)
@@ -127,14 +129,14 @@ class TryLogs(NamedTuple):
     callbacks: list[CallbackLog]
 
 
-def _parts(session: Session, run: DagRunRow) -> Iterator[TryLogs]:
+def _parts(session: Session, run: RunInfo) -> Iterator[TryLogs]:
     """Yield the tries of a run in the order in which they began, and last the run itself, with their callbacks."""
-    requests: dict[tuple[str, int, int], list[CallbackRequest]] = defaultdict(list)
-    for item in session.read(list_callbacks, run.id):
+    requests: dict[tuple[str, int, int], list[CallbackInfo]] = defaultdict(list)
+    for item in session.read(list_callbacks, run.key):
         # The run's own callbacks belong to no try: their numbers tell its deadlines apart.
         requests[item.task_id, item.map_index, item.try_number if item.task_id else 0].append(item)
-    tries = sorted(tries_of(session, run.id), key=lambda row: (row["started_at"] is None, row["started_at"]))
-    names = {(row["task_id"], row["map_index"], row["try_number"]): row["state"] for row in tries}
+    tries = sorted(session.read(list_tries_of_run, run.key), key=lambda one: (one.started_at is None, one.started_at))
+    names = {(one.task_id, one.map_index, one.try_number): one.state for one in tries}
     own = requests.pop(("", -1, 0), [])
     # The callbacks of a task that never began have no try.
     found = [(name, names.get(name), requests.get(name, ())) for name in dict.fromkeys((*names, *requests))]
@@ -145,7 +147,7 @@ def _parts(session: Session, run: DagRunRow) -> Iterator[TryLogs]:
         )
 
 
-def _as_record(run: DagRunRow, parts: list[TryLogs]) -> Record:
+def _as_record(run: RunInfo, parts: list[TryLogs]) -> Record:
     tries = [
         fields_of(part.key, ("task_id", "map_index")) | fields_of(part, ("try_number", "state"))
         | {"log": _text(part.path), "callbacks": _as_fields(part.callbacks)}
@@ -156,7 +158,7 @@ def _as_record(run: DagRunRow, parts: list[TryLogs]) -> Record:
     return Record({"dag_id": run.dag_id, "run_id": run.run_id, "tries": tries, "callbacks": _as_fields(own)})
 
 
-def _callback_logs(session: Session, key: TaskInstanceKey, requests: Iterable[CallbackRequest]) -> list[CallbackLog]:
+def _callback_logs(session: Session, key: TaskInstanceKey, requests: Iterable[CallbackInfo]) -> list[CallbackLog]:
     """Return the logs of callbacks of one try, or of a run."""
     # A run that has ended several times has one log for each event, and the state of the latest callback.
     newest = {(item.event, item.try_number): item for item in requests}
@@ -202,59 +204,54 @@ def _blocks(path: Path) -> Iterator[str]:
     yield decoder.decode(b"", final=True)
 
 
-def _follow(session: Session, key: TaskInstanceKey, wanted: int | None) -> None:
+def _follow(session: Session, run: RunInfo, task: TaskInstanceInfo, wanted: int | None) -> None:
     """Write the log of a try as it grows, until the try has ended."""
     decoder = codecs.getincrementaldecoder("utf-8")("replace")
     position = 0
-    with session.watching(DagRunKey(key.dag_id, key.run_id)) as changes:
-        task = session.read(find_task, *key)
-        if _newest_try(session, task, key) == 0 and not _is_over(task, 1):
-            note(_explain_absence(session, key, task, wanted))
+    with session.watching(run.key) as changes:
+        newest = number_of_newest_try(session.home, task)
+        if newest == 0 and not is_try_over(task, 1, newest):
+            note(_explain_absence(session, run, task, wanted))
         while True:
-            number = wanted or max(_newest_try(session, task, key), 1)
-            over = _is_over(task, number)
-            path = session.home / LOGS / log_path(key, number)
+            number = wanted or max(newest, 1)
+            over = is_try_over(task, number, newest)
+            path = session.home / LOGS / log_path(task.key, number)
             changes.follow(path, session.home)
             # Read after the state: the log of a try that is over is whole.
             if path.exists():
-                with path.open("rb") as file:
-                    file.seek(position)
-                    block = file.read()
-                position += len(block)
-                sys.stdout.write(printable(decoder.decode(block), keep="\n\t"))
-                sys.stdout.flush()
+                position = _write_from(path, position, decoder)
             if over:
                 if not path.exists():
-                    fail(_explain_absence(session, key, task, wanted))
+                    fail(_explain_absence(session, run, task, wanted))
                 return
             changes.wait()
             wanted = number if position else wanted
-            task = session.read(find_task, *key)
+            task = session.read(task_named, run, task.task_id, task.map_index)
+            newest = number_of_newest_try(session.home, task)
 
 
-def _newest_try(session: Session, task: TaskInstanceRow, key: TaskInstanceKey) -> int:
-    """Return the number of the newest try that has begun; the number of a try that only pauses is not counted yet.
-
-    A try that a stop interrupted has no start any more, but a log.
-    """
-    if task.state not in _PAUSED:
-        return task.try_number
-    has_begun = task.started_at is not None or (session.home / LOGS / log_path(key, task.try_number + 1)).exists()
-    return task.try_number + has_begun
-
-
-def _is_over(task: TaskInstanceRow, number: int) -> bool:
-    return task.try_number > number or task.state in _OVER
+def _write_from(path: Path, position: int, decoder: codecs.IncrementalDecoder) -> int:
+    """Write a log from a byte on, and return where it ends now."""
+    with path.open("rb") as file:
+        file.seek(position)
+        while block := file.read(BLOCK_BYTES):
+            position += len(block)
+            sys.stdout.write(printable(decoder.decode(block), keep="\n\t"))
+    sys.stdout.flush()
+    return position
 
 
-def _explain_absence(session: Session, key: TaskInstanceKey, task: TaskInstanceRow, wanted: int | None) -> str:
-    run = session.read(find_run, key.dag_id, key.run_id)
-    tries = session.read(list_tries, run.id)
-    earlier = {one.try_number for one in tries if (one.task_id, one.map_index) == (key.task_id, key.map_index)}
-    return why_no_log(task, run, wanted, earlier, session.home)
+def _explain_absence(session: Session, run: RunInfo, task: TaskInstanceInfo, wanted: int | None) -> str:
+    tries = session.read(list_tries_of_run, run.key)
+    earlier = {
+        one.try_number
+        for one in tries
+        if (one.task_id, one.map_index) == (task.task_id, task.map_index) and one.try_number != task.try_number
+    }
+    return why_no_log(task, session.read(get_run, *run.key), wanted, earlier, session.home)
 
 
-def why_no_log(task: TaskInstanceRow, run: DagRunRow, wanted: int | None, earlier: Collection[int], home: Path) -> str:
+def why_no_log(task: TaskInstanceInfo, run: RunInfo, wanted: int | None, earlier: Collection[int], home: Path) -> str:
     """Return why there is no log, in a sentence.
 
     Args:
@@ -278,7 +275,7 @@ def why_no_log(task: TaskInstanceRow, run: DagRunRow, wanted: int | None, earlie
     return f"{what} {task.task_id!r} has not started yet: {_waits(task, run)}."
 
 
-def _waits(task: TaskInstanceRow, run: DagRunRow) -> str:
+def _waits(task: TaskInstanceInfo, run: RunInfo) -> str:
     if run.state == DagRunState.QUEUED:
         return f"its run is queued ({run.reason})" if run.reason else "its run is queued"
     if task.state is None:
@@ -286,5 +283,5 @@ def _waits(task: TaskInstanceRow, run: DagRunRow) -> str:
     return _with_reason(_WAITS_AS.get(TaskInstanceState(task.state), f"it is {task.state}"), task)
 
 
-def _with_reason(what: str, task: TaskInstanceRow) -> str:
+def _with_reason(what: str, task: TaskInstanceInfo) -> str:
     return f"{what} ({task.reason})" if task.reason else what

@@ -20,9 +20,16 @@ from asynsched.cli.command import configure, database_option, errors_in_one_line
     help="End when every file is parsed and no run is active, and show how runs have ended, why some failed, and which"
     " files have errors; with code 1 if runs are left that cannot go on.",
 )
-@fail_on_option("DAG files have errors", "runs have failed since the start. Needs --until-idle")
+@fail_on_option(errors="DAG files have errors", failed="runs have failed since the start. Needs --until-idle")
 @click.option("--num-runs", type=click.IntRange(min=1), metavar="N", help="End when N runs have ended.")
 @click.option("--for", "seconds", type=click.FloatRange(min=0), metavar="SECONDS", help="End after this time.")
+@click.option(
+    "--like-airflow",
+    is_flag=True,
+    default=None,
+    help="Take Airflow's defaults, such as that new DAGs are paused, and its variables AIRFLOW__SECTION__KEY. An"
+    " airflow.cfg beside the DAG folder or in AIRFLOW_HOME has the same effect, and its options count, too.",
+)
 @click.option("--log-format", type=click.Choice(["console", "json"]), help="For people or programs.")
 @click.option("-v", "--verbose", is_flag=True, help="Log the start and end of each try; as log.level=debug.")
 def up(
@@ -53,4 +60,6 @@ def up(
         flags["log.level"] = "debug" if verbose else None
         configuration = configure(**flags)
         rules = StopRules(until_idle, num_runs, seconds, fail_on)
-        serve_until_stopped(configuration.settings, rules, of_same_place(flags["home"], flags["database"]))
+        settings = configuration.settings
+        like_airflow = configuration.of_airflow if settings.like_airflow else None
+        serve_until_stopped(settings, rules, of_same_place(flags["home"], flags["database"]), like_airflow)

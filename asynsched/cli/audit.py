@@ -1,0 +1,40 @@
+"""`asynsched audit list`: who did what from outside."""
+
+import click
+
+from asynsched.cli.command import INSTANT_FORMS, command, completes, read_instant
+from asynsched.cli.output import Listing, fields_of
+from asynsched.cli.session import Session
+from asynsched.queries.audit import AuditFilter, list_audit
+
+COLUMNS = ("at", "actor", "action", "dag_id", "run_id", "task_id", "detail", "id")
+USUAL_COLUMNS = COLUMNS[:-1]
+NEWEST_FIRST = ("-id",)
+
+
+@command("list", tables=True)
+@click.argument("dag_id", metavar="[DAG]", required=False, shell_complete=completes("dag"))
+@click.option("--actor", metavar="NAME", help="Only what NAME did: a user, `user@host` of a command, or `program`.")
+@click.option("--action", metavar="ACTION", help="Only this action, such as `dag.pause`.")
+@click.option("--since", metavar="T", help=f"Only what was done after T. {INSTANT_FORMS}")
+@click.option("--until", metavar="T", help="Only what was done before T.")
+@click.option("--limit", type=click.IntRange(min=1), default=1000, show_default=True, help="How many at most.")
+def audit_list(
+    session: Session,
+    dag_id: str | None,
+    actor: str | None,
+    action: str | None,
+    since: str | None,
+    until: str | None,
+    limit: int,
+) -> Listing:
+    """List who did what with the DAGs, or with one of them, newest first: by commands, programs and the web."""
+    zone = session.settings.default_timezone
+    equal = {"dag_id": dag_id, "actor": actor, "action": action}
+    wanted = AuditFilter(
+        equal={name: value for name, value in equal.items() if value is not None},
+        after=read_instant(since, zone, "--since") if since else None,
+        before=read_instant(until, zone, "--until") if until else None,
+    )
+    rows = [fields_of(row, COLUMNS) for row in session.pages(list_audit, wanted, order_by=NEWEST_FIRST, at_most=limit)]
+    return Listing(COLUMNS, rows, "Nothing was done.", usual=USUAL_COLUMNS, spare=("detail", "task_id", "run_id"))

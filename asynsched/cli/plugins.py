@@ -1,0 +1,48 @@
+"""`asynsched plugins list`, and the scheduler's log of plugins."""
+
+import subprocess
+
+import anyio
+import structlog
+
+from asynsched.cli.command import command, fail
+from asynsched.cli.output import Listing, fields_of
+from asynsched.cli.session import Session
+from asynsched.foreground.plugins import PluginRow
+from asynsched.queries.plugins import has_any, process_of_plugins, read_plugins
+from asynsched.settings import Settings
+
+log = structlog.get_logger(__name__)
+COLUMNS = ("plugin", "source", "adds", "ignored", "error")
+
+
+@command("list", tables=True)
+def plugins_list(session: Session) -> Listing:
+    """List the plugins and policies beside the DAG folder and in packages, and the parts that each adds."""
+    rows: list[PluginRow] | None = []
+    if has_any(session.settings):
+        arguments, environment = process_of_plugins(session.settings)
+        try:
+            done = subprocess.run(  # noqa: S603 - our own interpreter and module
+                arguments, env=environment, stdin=subprocess.DEVNULL, capture_output=True, check=False,
+                timeout=session.settings.parse.import_timeout,
+            )  # fmt: skip
+        except subprocess.TimeoutExpired:
+            fail(f"The plugins take longer than parse.import_timeout = {session.settings.parse.import_timeout:g} s.")
+        rows = read_plugins(done.stdout)
+        if done.returncode or rows is None:
+            fail(f"The plugins have ended the process that loads them: {done.stderr.decode(errors='replace').strip()}")
+    nothing = f"There are no plugins or policies. Looked in {session.settings.plugins_path}, and in installed packages."
+    return Listing(COLUMNS, [fields_of(row, COLUMNS) for row in rows or ()], nothing)
+
+
+async def log_plugins(settings: Settings) -> None:
+    """Log once which plugins and policies there are. Their code runs in a process of its own."""
+    if not await anyio.to_thread.run_sync(has_any, settings):
+        return
+    arguments, environment = await anyio.to_thread.run_sync(process_of_plugins, settings)
+    with anyio.move_on_after(settings.parse.import_timeout):
+        done = await anyio.run_process(arguments, env=environment, check=False)
+        for row in read_plugins(done.stdout) or ():
+            about = {name: value for name, value in fields_of(row, COLUMNS).items() if value}
+            (log.warning if row.error else log.info)("plugin.failed" if row.error else "plugin.loaded", **about)

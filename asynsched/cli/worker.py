@@ -1,0 +1,173 @@
+"""`asynsched worker`: run tries on this machine for schedulers elsewhere."""
+
+import asyncio
+import os
+import signal
+import socket
+import stat
+import sys
+from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import anyio
+import click
+import msgspec
+import structlog
+from anyio.to_thread import run_sync
+
+from asynsched.cli import live_on
+from asynsched.cli.command import configure, errors_in_one_line, home_option
+from asynsched.clock import Clock
+from asynsched.errors import SettingsError, only_cause
+from asynsched.protocol.frames import UNDECODABLE
+from asynsched.protocol.worker_messages import Ticket
+from asynsched.settings import Settings
+
+if TYPE_CHECKING:
+    from asynsched.worker.agent import Agent
+
+log = structlog.get_logger(__name__)
+
+LONGEST_LINE = 64 * 1024
+
+
+@click.command("run")
+@click.argument("tickets", nargs=-1, type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@home_option
+@click.option("--name", help="Name of this worker, for people; by default that of the machine.")
+@click.option("--log-format", type=click.Choice(["console", "json"]), help="For people or programs.")
+def worker_run(tickets: tuple[Path, ...], name: str | None, log_format: str | None, **flags: Any) -> None:
+    """Run the tries of tickets until all have ended.
+
+    TICKETS are files, each with one ticket. Without any, tickets are read from standard input, one a line, until it
+    ends. For each one that is over, a line is printed: JSON with its token and its outcome. SIGTERM and Ctrl-C take no
+    more tickets, and give running tries the setting shutdown_grace. Of a worker that was killed, the tries go on for as
+    long as their leases say, and the next worker on the same home takes them over.
+    """
+    with _errors_in_one_line():
+        settings = _prepare(log_format, flags)
+        asyncio.run(_serve(settings, name or socket.gethostname(), tickets))
+
+
+@click.command("celery", context_settings={"ignore_unknown_options": True})
+@click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
+@home_option
+@click.option("--name", help="Name of this worker, for people; by default that of the machine.")
+@click.option("--log-format", type=click.Choice(["console", "json"]), help="For people or programs.")
+def worker_celery(arguments: tuple[str, ...], name: str | None, log_format: str | None, **flags: Any) -> None:
+    """Run the tries that a Celery broker brings, as a Celery worker.
+
+    ARGUMENTS are options of `celery worker`, such as -Q gpu,default --concurrency 8 --autoscale 16,4. They mean the
+    same as there; only --pool is refused. SIGTERM takes no more tries and waits for the running ones; SIGQUIT
+    interrupts them, and their schedulers start them again.
+    """
+    with _errors_in_one_line():
+        if any(one in ("-P", "--pool") or one.startswith("--pool=") for one in arguments):
+            raise SettingsError("--pool: the pool of this worker is asynsched's own")
+        settings, clock = _prepare(log_format, flags), Clock()
+        try:
+            from asynsched.worker.celery import run_worker
+        except ImportError as exc:
+            raise SettingsError(f"This worker needs the package {exc.name}: install asynsched[celery].") from exc
+        agent = _agent(settings, name or socket.gethostname(), clock)
+        sys.exit(run_worker(settings, agent, clock, arguments))
+
+
+@contextmanager
+def _errors_in_one_line() -> Iterator[None]:
+    with errors_in_one_line():
+        try:
+            yield
+        except BaseExceptionGroup as group:
+            raise only_cause(group) from group
+
+
+def _prepare(log_format: str | None, flags: dict[str, Any]) -> Settings:
+    """Return the settings of this process, once it is ready to hold secrets."""
+    from asynsched.cli.logging import configure_logging  # not for --help
+    from sandbox.confine import close_memory
+
+    settings = configure(**{"log.format": log_format}, **flags).settings
+    close_memory()  # tickets hold secrets, and tasks are processes of the same user
+    live_on()
+    configure_logging(settings.log)
+    return settings
+
+
+def _agent(settings: Settings, name: str, clock: Clock) -> "Agent":
+    try:
+        from asynsched.worker.agent import Agent
+        from asynsched.worker.schedulers import Schedulers
+    except ImportError as exc:
+        raise SettingsError(f"A worker needs the package {exc.name}: install asynsched[worker].") from exc
+    return Agent(settings, name, clock, Schedulers(clock))
+
+
+async def _serve(settings: Settings, name: str, files: tuple[Path, ...]) -> None:
+    loop, signalled = asyncio.get_running_loop(), anyio.Event()
+    agent = _agent(settings, name, Clock())
+
+    async def work(ticket: Ticket) -> None:
+        outcome = await agent.work(ticket)
+        click.echo(msgspec.json.encode({"token": ticket.token, "outcome": outcome}))
+
+    async def drain_at_signal(reading: anyio.CancelScope) -> None:
+        await signalled.wait()
+        reading.cancel()
+        await agent.drain()
+
+    with anyio.CancelScope() as everything:
+
+        def stop() -> None:
+            if signalled.is_set():
+                everything.cancel()
+            signalled.set()
+
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.add_signal_handler(number, stop)
+        async with agent.serving(), anyio.create_task_group() as watching:
+            log.info("worker.started", home=str(settings.home_path), name=name)
+            reading = anyio.CancelScope()
+            watching.start_soon(drain_at_signal, reading)
+            async with anyio.create_task_group() as tries:
+                with reading:
+                    async for ticket in _tickets(files):
+                        tries.start_soon(work, ticket)
+            watching.cancel_scope.cancel()
+
+
+async def _tickets(files: tuple[Path, ...]) -> AsyncIterator[Ticket]:
+    """Yield the tickets of files, or of standard input. Raises SettingsError for a file that holds none."""
+    for file in files:
+        yield _decoded(await anyio.Path(file).read_bytes(), str(file))
+    if files:
+        return
+    async for line in _lines():
+        if not line.strip():
+            continue
+        try:
+            yield _decoded(line, "standard input")
+        except SettingsError as exc:
+            log.warning("ticket.unreadable", error=str(exc))
+
+
+def _decoded(data: bytes, where: str) -> Ticket:
+    try:
+        return msgspec.json.decode(data, type=Ticket)
+    except UNDECODABLE as exc:
+        raise SettingsError(f"{where}: this is not a ticket: {exc}") from exc
+
+
+async def _lines() -> AsyncIterator[bytes]:
+    """Yield the lines of standard input, without blocking the loop."""
+    if stat.S_ISREG(os.fstat(sys.stdin.fileno()).st_mode):
+        for line in await run_sync(sys.stdin.buffer.readlines):
+            yield line
+        return
+    reader = asyncio.StreamReader(limit=LONGEST_LINE)
+    protocol = asyncio.StreamReaderProtocol(reader)
+    await asyncio.get_running_loop().connect_read_pipe(lambda: protocol, sys.stdin.buffer)
+    while line := await reader.readline():
+        yield line

@@ -1,0 +1,139 @@
+"""Verdicts on the files of an Airflow DAG folder: a file runs as it is, needs a package, or needs a change."""
+
+import ast
+import re
+from collections.abc import Collection, Iterator
+from enum import StrEnum
+
+from msgspec import Struct
+
+from asynsched.airflow import names
+from asynsched.airflow.finder import is_provider, provider_of
+from asynsched.serialization.schema import FileError, ParseReport
+
+_NO_MODULE = re.compile(r"No module named '([\w.]+)'")
+"""Python's message."""
+_SERVED = (*names.SERVED, *names.WHOLE, *names.MOVED, *names.MOVED_WHOLE)
+
+
+class Need(StrEnum):
+    """The need of a file that cannot run yet."""
+
+    PROVIDER = "provider"
+    PACKAGE = "package"
+    CHANGE = "change"
+
+
+class Finding(Struct, frozen=True):
+    """A reason why a file, or one of its DAGs, cannot run as it is.
+
+    Attributes:
+        names: The missing providers, as `asynsched providers install` takes them, or the missing modules.
+    """
+
+    file: str
+    needs: Need
+    what: str
+    line: int | None = None
+    names: tuple[str, ...] = ()
+
+
+def judge(report: ParseReport, *, installed: Collection[str], refused: Collection[str]) -> list[Finding]:
+    """Return the needs of a file; none if it runs as it is.
+
+    Args:
+        report: The parse of the file.
+        installed: The installed providers.
+        refused: The providers that cannot be installed here.
+    """
+    return [_finding(report, error, installed, refused) for error in report.errors]
+
+
+def _finding(report: ParseReport, error: FileError, installed: Collection[str], refused: Collection[str]) -> Finding:
+    found = Finding(report.path, Need.CHANGE, error.message, error.line)
+    missing = _NO_MODULE.search(error.message) if error.kind == "import" else None
+    if missing is None:
+        return found
+    module = missing[1]
+    if module.partition(".")[0] != "airflow":
+        return Finding(report.path, Need.PACKAGE, error.message, error.line, (module.partition(".")[0],))
+    if not is_provider(module):
+        return found
+    # The parse ends at the first missing module; the others would be found one installation after another.
+    imported = {provider_of(one) for source in report.sources for one in _provider_modules(source.text)}
+    providers = (imported or {provider_of(module)}) - {*installed}
+    if not providers or not providers.isdisjoint(refused):
+        return found
+    return Finding(report.path, Need.PROVIDER, error.message, error.line, tuple(sorted(providers)))
+
+
+def _provider_modules(text: str) -> Iterator[str]:
+    """Yield the modules of installable providers that a file imports."""
+    try:
+        tree = ast.parse(text)
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return
+    for node in ast.walk(tree):
+        modules: list[str] = []
+        if isinstance(node, ast.Import):
+            modules = [name.name for name in node.names]
+        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            modules = [node.module]
+        yield from (one for one in modules if is_provider(one) and one not in _SERVED and one.count(".") > 1)
+
+
+# Facts of the providers' descriptions (`connection-types` of their `get_provider_info`).
+_PROVIDERS_OF_TYPES = {
+    conn_type: provider
+    for provider, types in {
+        "airbyte": "airbyte",
+        "alibaba": "adb_spark maxcompute oss",
+        "amazon": "athena aws chime duckdb_aws emr redshift",
+        "apache-cassandra": "cassandra",
+        "apache-drill": "drill",
+        "apache-druid": "druid",
+        "apache-hdfs": "webhdfs",
+        "apache-hive": "hive_cli hive_metastore hiveserver2",
+        "apache-iceberg": "iceberg",
+        "apache-impala": "impala",
+        "apache-kafka": "kafka",
+        "apache-kylin": "kylin",
+        "apache-livy": "livy",
+        "apache-pig": "pig_cli",
+        "apache-pinot": "pinot pinot_admin",
+        "apache-spark": "spark spark_connect spark_sql",
+        "apache-tinkerpop": "gremlin",
+        "atlassian-jira": "jira",
+        "cloudant": "cloudant",
+        "cncf-kubernetes": "kubernetes",
+        "databricks": "databricks",
+        "dbt-cloud": "dbt_cloud",
+        "facebook": "facebook_social",
+        "google": "dataprep gcp_looker gcpbigquery gcpcloudsql gcpcloudsqldb gcpspanner gcpssh google_ads"
+                  " google_cloud_platform leveldb",
+        "hashicorp": "vault",
+        "microsoft-azure": "adls azure azure_batch azure_container_instance azure_container_registry"
+                           " azure_container_volume azure_cosmos azure_data_explorer azure_data_factory azure_data_lake"
+                           " azure_fileshare azure_service_bus azure_synapse msgraph powerbi wasb",
+        "microsoft-mssql": "mssql",
+        "pagerduty": "pagerduty pagerduty_events",
+        "slack": "slack slackwebhook",
+        "yandex": "yandexcloud",
+        "": "email file fs generic package_index",
+    }.items()
+    for conn_type in types.split()
+}  # fmt: skip
+_OF_THEIR_NAME = (
+    "arangodb asana cohere datadog dingding discord docker elasticsearch exasol ftp git github grpc http imap "
+    "influxdb jdbc jenkins mongo mysql neo4j odbc openai opensearch opsgenie oracle pgvector pinecone postgres "
+    "presto qdrant redis salesforce samba segment sftp smtp snowflake sqlite ssh tableau telegram teradata trino "
+    "vertica weaviate zendesk"
+)
+"""Types of connections whose provider has the same name."""
+
+
+def provider_of_type(conn_type: str) -> str | None:
+    """Return the provider whose hooks use this type of connection; empty for asynsched's own, None if not known."""
+    if conn_type in _OF_THEIR_NAME.split():
+        return conn_type
+    return _PROVIDERS_OF_TYPES.get(conn_type)
