@@ -28,12 +28,9 @@ DAGS = Path(__file__).parent / "dags"
 
 @asynccontextmanager
 async def lifespan(app):
-    scheduler = Scheduler(dags=DAGS)
-    async with anyio.create_task_group() as tasks:
-        await tasks.start(scheduler.serve)  # returns when the scheduler is ready
+    async with Scheduler(dags=DAGS) as scheduler:  # ready when the block begins
         app.state.scheduler = scheduler
-        yield
-        scheduler.request_stop()  # running tasks get some seconds to end
+        yield  # at the end of the block, running tasks get some seconds to end
 
 
 async def order(request):
