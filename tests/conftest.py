@@ -41,8 +41,14 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.postgresql)
 
 
-def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Report the tests that an ordinary user's run leaves out: they are not skipped, so pytest does not report them."""
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    """Report the tests that a run leaves out: they are not skipped, so pytest does not report them."""
+    if config.args_source is pytest.Config.ArgsSource.TESTPATHS:
+        terminalreporter.write_line(
+            "Not tried: the page in a browser, Airflow's clients and providers, Celery. tests/browser, tests/clients,"
+            " tests/compatibility and tests/engines have commands of their own, which CONTRIBUTING.md lists.",
+            yellow=True,
+        )
     if os.geteuid() != 0:
         terminalreporter.write_line(
             "Not tried: DAG files that root parses, hostile ones too, and power cuts. Root's tests do.", yellow=True

@@ -1,5 +1,7 @@
 """Files that were written for Airflow run as they are."""
 
+import json
+
 import pytest
 
 FOR_AIRFLOW_3 = """
@@ -49,7 +51,8 @@ FOR_AIRFLOW_2 = """
     from airflow.operators.dummy_operator import DummyOperator
     from airflow.operators.python import PythonOperator
 
-    with DAG("two", schedule_interval=None, start_date=datetime.datetime(2026, 1, 1), concurrency=2) as dag:
+    tags = [Variable.get("tag", default_var="none")]  # so each try loads the file
+    with DAG("two", schedule_interval=None, start_date=datetime.datetime(2026, 1, 1), concurrency=2, tags=tags) as dag:
         start = DummyOperator(task_id="start")
         says = PythonOperator(task_id="says", python_callable=lambda: Variable.get("word"), provide_context=True)
         start >> says
@@ -71,10 +74,132 @@ SMALL_NAMES = """
 
         tells()
 """
+MIXINS = """
+    from airflow.sdk import DAG, BaseOperator, BaseOperatorLink, BranchMixIn, SkipMixin, get_current_context
+    from airflow.sdk import task, task_group
+    from airflow.sdk.bases.branch import BaseBranchOperator
+    from airflow.sdk.exceptions import AirflowException, DownstreamTasksSkipped
+    from airflow.sdk.execution_time.xcom import XCom
+
+    class JobLink(BaseOperatorLink):
+        name = "Job"
+
+        @property
+        def xcom_key(self):
+            return "job"
+
+        def get_link(self, operator, *, ti_key):
+            return f"https://jobs.example/{ti_key.task_id}/{ti_key.xcom_pull(key='number')}"
+
+    class Branches(BaseOperator, BranchMixIn):
+        operator_extra_links = (JobLink(),)
+
+        def execute(self, context):
+            context["ti"].xcom_push(key="number", value=7)
+            self.do_branch(context, ["group", "kept"])
+
+    class Fails(BaseOperator):
+        operator_extra_links = (JobLink(),)
+
+        def execute(self, context):
+            raise AirflowException("no")
+
+    class Skips(BaseOperator, SkipMixin):
+        def execute(self, context):
+            self.skip(context["ti"], [self.dag.get_task("far"), *self.downstream_list])
+
+    class Raises(BaseOperator):
+        def execute(self, context):
+            raise DownstreamTasksSkipped(tasks=[("end", -1)])
+
+    class Own(BaseBranchOperator):
+        def choose_branch(self, context):
+            return "chosen"
+
+    class MappedSkips(BaseOperator, SkipMixin):
+        template_fields = ("n",)
+
+        def __init__(self, *, n, **kwargs):
+            super().__init__(**kwargs)
+            self.n = n
+
+        def execute(self, context):
+            if self.n:
+                self.skip(context["ti"], self.downstream_list)
+            return self.n
+
+    def done(task_id, **kwargs):
+        @task(task_id=task_id, **kwargs)
+        def does():
+            ti = get_current_context()["ti"]
+            place = {name: getattr(ti, name) for name in ("dag_id", "task_id", "run_id", "map_index")}
+            XCom.set("note", 1, **place)
+            XCom.delete("note", **place)
+            return XCom.get_one(key="note", **place)
+
+        return does()
+
+    with DAG("mixins", schedule=None):
+        branches = Branches(task_id="branches")
+
+        @task_group
+        def group():
+            done("first") >> done("second")
+
+        branches >> [done("kept"), done("left"), group()]
+
+        far = done("far")
+        done("before") >> done("middle") >> far >> done("after", trigger_rule="all_done")
+        Skips(task_id="skips") >> [done("next")] >> done("last")
+        far << done("slow")
+        Raises(task_id="raises") >> done("anyway") >> done("end")
+        Own(task_id="own") >> [done("chosen"), done("refused")]
+        Fails(task_id="fails")
+
+        @task_group
+        def each(n):
+            MappedSkips(task_id="decides", n=n) >> done("inner")
+
+        each.expand(n=[0, 1]) >> done("joins", trigger_rule="none_failed")
+"""
 OURS = """
     from asynsched import DAG
 
     dag = DAG("ours", schedule=None)
+"""
+USES_SECRETS = """
+    import os
+
+    from airflow.models import Connection
+    from airflow.sdk import DAG, BaseOperator, Variable, task
+    from airflow.triggers.base import BaseTrigger, TriggerEvent
+
+    class Reads(BaseTrigger):
+        def serialize(self):
+            return f"{__name__}.Reads", {}
+
+        async def run(self):
+            yield TriggerEvent(Variable.get("colour"))
+
+    class Waits(BaseOperator):
+        def execute(self, context):
+            self.defer(trigger=Reads(), method_name="resumed")
+
+        def resumed(self, context, event):
+            print("the trigger has read", event)
+
+    def told(context):
+        print("the callback has read", Variable.get("colour"), Connection.get("db").password)
+
+    at_parse = Variable.get("colour", default="nothing")
+    with DAG("secrets", schedule=None):
+
+        @task(on_success_callback=told)
+        def reads(rendered):
+            kwargs = os.environ["AIRFLOW__SECRETS__BACKEND_KWARGS"]
+            print("read", at_parse, rendered, Connection.get("db").password, kwargs)
+
+        reads("{{ var.value.colour }} {{ var.value.shade }}") >> Waits(task_id="waits")
 """
 
 
@@ -100,6 +225,11 @@ def test_files_for_airflow_run_unmodified_and_old_names_are_named(site):
     message = warned[0]["message"]
     assert "airflow.operators.dummy_operator.DummyOperator is now airflow.providers.standard" in message
     assert "schedule_interval is now schedule, concurrency is now max_active_tasks, provide_context has no" in message
+    assert "default_var of Variable.get is now default" in message
+    log = site.run("tasks", "logs", "two", "latest", "says").stdout
+    assert "Returned value was: hello" in log
+    assert " is now " not in log
+    assert "Warning" not in log
 
 
 def test_the_foreground_serves_airflows_names_as_well(site):
@@ -112,6 +242,19 @@ def test_where_airflow_is_off_its_names_are_errors_of_the_file(site):
     errors = {error["file"]: error["message"] for error in site.json("dags", "errors")}
     assert set(errors) == {"two.py", "three.py"}
     assert 'set airflow = "ours", or import the same names from asynsched' in errors["two.py"]
+
+
+def test_an_installed_airflow_is_what_files_get_only_where_a_setting_says_so(new_site):
+    site = new_site()
+    (site.root / "installed" / "airflow").mkdir(parents=True)
+    (site.root / "installed" / "airflow" / "__init__.py").write_text("__version__ = 'of another'\n")
+    site.env["PYTHONPATH"] = str(site.root / "installed")
+    site.write("which.py", "import airflow, asynsched\n\ndag = asynsched.DAG('which', tags=[airflow.__version__])\n")
+    for kind, version in (("ours", "3.3.2"), ("installed", "of another")):
+        site.env["ASYNSCHED_AIRFLOW"] = kind
+        site.up_until_idle()
+        shown = site.json("dags", "show", "which")
+        assert (shown["airflow"], shown["tags"]) == (kind, [version])
 
 
 def test_configuration_and_masking_work_at_parse_and_in_tasks(new_site):
@@ -127,3 +270,49 @@ def test_configuration_and_masking_work_at_parse_and_in_tasks(new_site):
     site.up_until_idle()
     assert "***, battery staple, 7 localhost" in site.run("tasks", "logs", "small", "latest", "tells").stdout
     assert "battery staple, 7 localhost" in site.run("dags", "test", "small").stderr
+
+
+def test_operators_with_mixins_skip_as_in_airflow_and_their_links_are_listed(new_site):
+    site = new_site()
+    site.write("mixins.py", MIXINS)
+    site.run("dags", "trigger", "mixins")
+    site.up_until_idle()
+    found = site.json("tasks", "list", "mixins", "latest")
+    states = {f"{one['task_id']}[{one['map_index']}]".replace("[-1]", ""): one["state"] for one in found}
+    skipped = {"left", "far", "next", "last", "end", "refused", "each.inner[1]"}
+    assert {name for name, state in states.items() if state == "skipped"} == skipped
+    assert {name for name, state in states.items() if state != "success"} == {*skipped, "fails"}
+    assert site.json("tasks", "links", "mixins", "latest") == [
+        {"task_id": "branches", "map_index": -1, "name": "Job", "url": "https://jobs.example/branches/7"},
+        {"task_id": "fails", "map_index": -1, "name": "Job", "url": "https://jobs.example/fails/None"},
+    ]
+    assert len(site.json("tasks", "links", "mixins", "latest", "fails")) == 1
+    assert "Job: https://jobs.example/branches/7" in site.run("tasks", "logs", "mixins", "latest", "branches").stdout
+    # A task that was skipped directly is skipped again; one further away runs when it is cleared.
+    site.run("tasks", "clear", "mixins", "latest", "next", "far", "--yes")
+    site.up_until_idle()
+    again = {one["task_id"]: one["state"] for one in site.json("tasks", "list", "mixins", "latest")}
+    assert (again["next"], again["far"]) == ("skipped", "success")
+
+
+def test_a_secrets_backend_is_asked_where_user_code_runs_and_masked(new_site):
+    site = new_site()
+    site.write("secrets.py", USES_SECRETS)
+    (site.root / "variables.json").write_text('{"colour": "red"}')
+    (site.root / "connections.env").write_text("db=postgres://me:hunter22@host/shop")
+    kwargs = json.dumps({f"{kind}_file_path": f"{site.root}/{kind}" for kind in ("variables", "connections")})
+    kwargs = kwargs.replace('/variables"', '/variables.json"').replace('/connections"', '/connections.env"')
+    site.env["ASYNSCHED_SECRETS__BACKEND"] = "airflow.secrets.local_filesystem.LocalFilesystemBackend"
+    site.env["ASYNSCHED_SECRETS__BACKEND_KWARGS"] = kwargs
+    site.run("variables", "set", "colour", "stored")
+    site.run("variables", "set", "shade", "dark")
+    site.up_until_idle()
+    site.run("dags", "trigger", "secrets")
+    assert "1 run has ended: 1 success." in site.up_until_idle().stderr
+    log = site.run("tasks", "logs", "secrets", "latest", "reads").stdout
+    assert "read stored red dark *** ***" in log
+    assert "the callback has read red ***" in log
+    assert "the trigger has read red" in site.run("tasks", "logs", "secrets", "latest", "waits").stdout
+    assert "read stored red dark hunter22" in site.run("dags", "test", "secrets").stderr
+    shown = {row["name"]: row["value"] for row in site.json("config", "show")}
+    assert shown["secrets.backend_kwargs"] == "***"

@@ -154,7 +154,7 @@ def test_commands_show_assets_aliases_and_events(site):
 def test_wrong_commands_say_what_is_wrong(site):
     assert "did you mean" in site.run("assets", "show", "order", code=1).stderr.lower()
     assert "not a JSON object" in site.run("assets", "event", "orders", "--extra", "[1]", code=2).stderr
-    assert "no DAG does" in site.run("assets", "materialize", "by hand", code=1).stderr
+    assert "There is no DAG that updates the asset" in site.run("assets", "materialize", "by hand", code=1).stderr
 
 
 def test_an_asset_is_materialized_by_the_one_dag_that_updates_it(site):

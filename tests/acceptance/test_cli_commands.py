@@ -40,11 +40,11 @@ def test_a_command_that_reads_makes_nothing_and_says_where_it_looked(new_site):
     site.dags.rmdir()
     for command in (*reads, *changes):
         told = site.run(*command, "-o", "json", code=1)
-        assert f"the home {site.home} (environment variable ASYNSCHED_HOME) has not been made yet" in told.stderr
+        assert f"the home {site.home} (environment variable ASYNSCHED_HOME) does not exist yet" in told.stderr
         assert "--home or ASYNSCHED_HOME" in told.stderr
     elsewhere = f"sqlite:///{site.root / 'none' / 'a.db'}"
     told = site.run("dags", "list", "--database", elsewhere, code=1).stderr
-    assert f"the database {elsewhere} (flag --database) has not been made yet" in told
+    assert f"the database {elsewhere} (flag --database) does not exist yet" in told
     assert (
         f"the folder {site.root / 'none'} does not exist"
         in site.run("pools", "set", "p", "1", "--database", elsewhere, code=1).stderr
@@ -267,12 +267,12 @@ def test_a_machine_is_checked(site):
 
 def test_the_schema_is_checked_and_upgraded(new_site):
     site = new_site()
-    assert "`asynsched db upgrade` makes it" in site.run("db", "check", code=1).stderr
+    assert "`asynsched db upgrade` creates it" in site.run("db", "check", code=1).stderr
     site.run("db", "upgrade")
     site.run("db", "check")
     assert site.json("db", "upgrade")["from"] == site.json("db", "check")["head"]
     with open_direct(f"sqlite:///{site.home}/asynsched.db") as database:
-        database.write(lambda conn: conn.execute(sa.text("UPDATE alembic_version SET version_num = '0002'")))
+        database.write(lambda conn: conn.execute(sa.text("UPDATE alembic_version SET version_num = '0999'")))
     assert "A newer asynsched has migrated it: use that one." in site.run("db", "check", code=1).stderr
     assert "is left as it is" in site.run("db", "upgrade").stdout
     site.run("db", "upgrade", "--home", "elsewhere", "--database", "sqlite:///no/folder/is.db", code=1)

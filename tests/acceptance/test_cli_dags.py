@@ -102,6 +102,14 @@ def test_unpausing_says_what_is_about_to_be_created(site):
     assert f"The next one is due at {following:%Y-%m-%d %H:%M:%S}" in said
 
 
+def test_next_runs_pass_over_a_run_that_exists_already(site):
+    asked = ("dags", "next", "etl", "--now", "2031-03-01T00:00Z")
+    first, second, third = site.json(*asked, "-n", "3")
+    site.run("dags", "trigger", "etl", "--logical-date", first["logical_date"])
+    assert site.json(*asked) == [second]
+    assert site.json(*asked, "-n", "2") == [second, third]
+
+
 def test_next_runs_of_every_kind_of_timetable_are_told_as_airflow_makes_them(new_site):
     site = new_site()
     cases = list({case["kind"]: case for case in usable_cases() if case["advance"] == "fixed"}.values())
@@ -119,7 +127,10 @@ def test_a_triggered_run_waits_for_a_scheduler(site):
     site.run("dags", "trigger", "etl", "--run-id", "by hand", code=1)
     made = site.json("dags", "trigger", "etl", "--run-id", "by_hand", "--logical-date", "2026-05-01", "--conf", "{}")
     assert (made["state"], made["run_type"], made["logical_date"]) == ("queued", "manual", "2026-05-01T00:00:00Z")
-    assert site.json("runs", "list", "etl", "--state", "queued") == [made]
+    assert made in site.json("runs", "list", "etl", "--state", "queued", "--type", "manual")
+    assert made not in site.json("runs", "list", "etl", "--until", made["run_after"])
+    [act] = site.json("audit", "list", "etl", "--action", "dag.trigger", "--limit", "1")
+    assert (act["run_id"], "@" in act["actor"]) == ("by_hand", True)
     assert site.json("runs", "show", "etl", "by_hand").items() >= made.items()
     assert site.json("tasks", "list", "etl", "by_hand") == []
     refused = site.run("tasks", "logs", "etl", "by_hand", "extract", code=1).stderr

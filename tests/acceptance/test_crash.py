@@ -101,7 +101,7 @@ def test_a_killed_scheduler_takes_its_running_task_back(site):
         assert site.task_states("waiter", "r1") == {"waits": "running", "follows": None}
         assert site.run("check", "--live", code=1).stdout == ""
         _, owner, running = site.json("why", "waiter", "r1", "waits")["reasons"]
-        assert "has this run, and is silent since 20" in owner["text"]
+        assert "owns this run, and has been silent since 20" in owner["text"]
         assert "the next scheduler of its home" in owner["release"]
         assert "was running when its scheduler was last heard of" in running["text"]
         assert owner["text"] in site.run("tasks", "list", "waiter", "r1").stderr

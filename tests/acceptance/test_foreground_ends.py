@@ -33,8 +33,8 @@ DAG_FILE = """
                 for number in (signal.SIGTERM, signal.SIGINT):
                     signal.signal(number, lambda *_: told("asked"))
             subprocess.Popen(["sleep", "600"], start_new_session=True)
-            told("begun")
             try:
+                told("begun")
                 while True:
                     time.sleep(0.01)
             except BaseException:

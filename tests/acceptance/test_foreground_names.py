@@ -29,7 +29,10 @@ with DAG("reads", params={"n": Param(1, type="integer")}) as dag:
 
     @task
     def each(n):
-        pass
+        from airflow.exceptions import AirflowSkipException
+        from asynsched import AsynschedSkipException
+
+        assert AirflowSkipException is AsynschedSkipException
 
     first() >> reads()
     each.expand(n=many())

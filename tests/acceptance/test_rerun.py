@@ -168,7 +168,7 @@ def test_clearing_restarts_a_running_task_and_cancelling_leaves_no_process(site)
     assert site.json("runs", "cancel", *run.key, "--yes")["done"]
     assert (run.shown()["state"], "cancelled" in run.shown()["reason"]) == ("failed", True)
     assert run.states == {"waits": "failed", "after": "skipped"}
-    assert "has ended already" in run.command("runs", "cancel", code=1).stderr
+    assert "has already ended" in run.command("runs", "cancel", code=1).stderr
 
 
 def test_a_task_is_forced_to_start_by_ignoring_what_holds_it(site):
@@ -274,7 +274,7 @@ def test_what_is_asked_for_while_no_scheduler_serves_is_done_by_the_next(new_sit
             assert not answer["done"]
         asked = site.json("why", *cancelled.key)
         assert asked["answer"].endswith("Before that: cancelling the run.")
-        told = [(reason["rule"], reason["text"].split(" since ")[0].split(" by ")[0]) for reason in asked["reasons"]]
+        told = [(reason["rule"], reason["text"].split(";")[0].split(" by ")[0]) for reason in asked["reasons"]]
         assert told[:2] == [("scheduler", "no scheduler is serving"), ("request", "cancelling the run was asked for")]
         assert "clearing task waits was asked for" in site.run("why", *cleared.key, "waits").stdout
         with site.up():

@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from datetime import datetime, timedelta
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,7 @@ def site(new_site) -> Site:
     site.env |= {"MARKS": str(site.root / "marks"), "FOR_TASKS": "a value"}
     site.run("pools", "set", "single", "1")
     site.run("variables", "set", "a_variable", "its value")
+    site.run("variables", "set", "patience", "7200")
     site.run("connections", "add", "somewhere", "--conn-uri", "http://user:pass@host.example:8080/path")
     with site.up():
         site.wait_for_dag("values")
@@ -33,7 +35,7 @@ def site(new_site) -> Site:
             return at_once - ended
 
         def callbacks_have_ended() -> bool:
-            callbacks = run_shown(site, "callback_context")["callbacks"]
+            callbacks = [*run_shown(site, "callback_context")["callbacks"], *run_shown(site, "late")["callbacks"]]
             return {callback["state"] for callback in callbacks} <= {"success", "failed"}
 
         site.until(lambda: not unfinished(), "every @once run has ended", seconds=60)
@@ -194,6 +196,7 @@ def test_callbacks_of_tasks_and_runs_are_called(site):
     assert sorted(mark for mark in marks if not mark.startswith(("enter", "leave", "late"))) == [
         "deadline awaited second scheduled",
         "deadline missed first scheduled",
+        "deadline own own scheduled",
         "run failed callbacks",
         "task failed fails",
         "task retries fails",
@@ -227,7 +230,7 @@ def test_callbacks_get_their_own_try_and_a_failed_one_is_seen_everywhere(site):
         ["fails", 1, 1], ["fails", 2, 1],
     ]  # fmt: skip
     assert [item["log"] in log for item in logs["tries"] + logs["callbacks"]] == [True, True, True]
-    complaints = [line for line in site.story().splitlines() if "callback.failed" in line]
+    complaints = [line for line in site.story().splitlines() if "callback.failed" in line and "callback=on_" in line]
     assert len(complaints) == 2
     for line in complaints:
         assert "callback breaks failed: LookupError: broken callback" in line
@@ -262,10 +265,15 @@ def test_deadlines_of_a_run_are_shown_with_it(site):
         ("first", "missed"),
         ("second", "missed"),
         ("", "met"),
+        ("own", "missed"),
+        ("", "met"),
     ]
+    own, by_variable = (datetime.fromisoformat(deadline["due_at"]) for deadline in deadlines[3:])
+    assert (own, by_variable - own) == (datetime.fromisoformat(run["queued_at"]), timedelta(hours=2))
     assert "missed" in site.run("runs", "show", "late", run["run_id"]).stdout
     logs = site.run("runs", "logs", "late", run["run_id"]).stdout
-    assert logs.count("--- on_deadline_miss_callback: success (the deadline ") == 2
+    assert logs.count("--- on_deadline_miss_callback: success (the deadline ") == 3
+    assert "the variable 'a_variable' must be a number of seconds" in logs, "a deadline whose code fails does not exist"
 
 
 def test_tasks_of_a_pool_with_one_slot_run_one_after_another(site):

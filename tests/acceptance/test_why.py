@@ -124,7 +124,9 @@ def test_the_parallelism_that_the_scheduler_was_started_with_is_a_limit(new_site
         assert limit["text"] == "parallelism: 1 of 1 taken, 1 needed"
         assert limit["causes"][0]["text"] == "one of r of two: running"
     for names in (["r", "other"], ["r"], []):
-        assert site.run("why", "two", *names).stdout.startswith("No scheduler is serving since 20"), names
+        assert site.run("why", "two", *names).stdout.startswith(
+            "No scheduler is serving; the last one served until 20"
+        ), names
         assert site.json("why", "two", *names)["reasons"][0]["rule"] == "scheduler"
 
 

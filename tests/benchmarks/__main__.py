@@ -23,8 +23,10 @@ from tests.benchmarks import airflow
 from tests.benchmarks.flames import recorded
 from tests.benchmarks.measuring import Figure, Sheet, machine, medians, table, yardstick_seconds
 from tests.benchmarks.systems import Ours, System
+from tests.benchmarks.workloads.airflow_files import airflow_files
 from tests.benchmarks.workloads.dying import dead_without_a_word
 from tests.benchmarks.workloads.engine import transitions
+from tests.benchmarks.workloads.events import event_latency
 from tests.benchmarks.workloads.folders import FOLDERS, ten_thousand_files
 from tests.benchmarks.workloads.growth import GROWTH
 from tests.benchmarks.workloads.history import one_task_in_a_full_database
@@ -44,9 +46,15 @@ OWN: dict[str, Workload] = {
     "engine": transitions,
     "history": one_task_in_a_full_database,
     **LATENESS,
+    "events": event_latency,
     "commands": commands,
     "simulate": a_month_simulated,
+    "airflow-files": airflow_files,
 }
+if find_spec("celery") is not None and find_spec("redis") is not None:
+    from tests.benchmarks.workloads.celery import hops_on_celery
+
+    OWN["celery"] = hops_on_celery
 WORKLOADS = {**SHARED, **OWN, **GROWTH}
 BACKENDS = ("sqlite", "postgresql")
 PEER_FOLDER = Path(tempfile.gettempdir()) / "asynsched-peer-airflow"

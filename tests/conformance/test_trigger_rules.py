@@ -34,20 +34,20 @@ def decide(case) -> Verdict:
     setups = MET
     if case["rule"] != "always" and not case.get("is_teardown"):
         setups = evaluate_setups(counts(case, "indirect_setup"), map_index=map_index)
-    return Verdict(setups.met and direct.met, settle_as=setups.settle_as or direct.settle_as)
+    return Verdict(setups.met and direct.met, ends_as=setups.ends_as or direct.ends_as)
 
 
 @pytest.mark.parametrize("rule", sorted(BY_RULE))
 def test_rule_decides_as_airflow_does(rule):
     for case in BY_RULE[rule]:
         verdict = decide(case)
-        result = verdict.settle_as or ("run" if verdict.met else "wait")
+        result = verdict.ends_as or ("run" if verdict.met else "wait")
         assert (result, verdict.met) == (case["result"], case["deps_met"]), case["id"]
 
 
 def test_a_verdict_that_holds_or_settles_a_task_says_why():
     for case in CASES:
         verdict = evaluate(case["rule"], counts(case, "direct", "direct_setup"))
-        if not verdict.met or verdict.settle_as:
+        if not verdict.met or verdict.ends_as:
             assert case["rule"] in verdict.reason
             assert "done" in verdict.reason

@@ -9,7 +9,7 @@ from structlog.testing import capture_logs
 from asynsched import DAG, BashOperator
 from asynsched.bell import Hint, encode_hints
 from asynsched.channels import RunsOrphaned, TriggerFired, TryReported
-from asynsched.lease.claim import unregister
+from asynsched.lease.held_lease import unregister
 from asynsched.protocol.messages import Deferral, Ended, TriggerOutcome
 from asynsched.scheduling.creation.backfills import BackfillPlan, create_backfill
 from asynsched.scheduling.creation.triggering import create_manual_run

@@ -5,7 +5,19 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from asynsched import DAG, Asset, AssetAlias, AssetOrTimeSchedule, BashOperator, CronTriggerTimetable
+from asynsched import (
+    DAG,
+    Asset,
+    AssetAlias,
+    AssetOrTimeSchedule,
+    BashOperator,
+    CronPartitionTimetable,
+    CronTriggerTimetable,
+    FixedKeyMapper,
+    PartitionedAssetTimetable,
+    RollupMapper,
+    SegmentWindow,
+)
 from asynsched.channels import DagChanged
 from asynsched.protocol.messages import OutletEvent
 from asynsched.simulation.script import Outcome
@@ -227,3 +239,30 @@ async def test_events_stored_before_a_crash_trigger_their_run_at_the_next_start(
     await update(simulation, a)
     await asyncio.to_thread(simulation.run_for, HOUR)
     assert await at(simulation, "of_a") == [0]
+
+
+async def test_a_cron_of_partitions_feeds_the_runs_of_rolled_up_partitions(simulate):
+    hourly = CronPartitionTimetable("0 * * * *", timezone="UTC", run_offset=-1)
+    segments = SegmentWindow([f"2026-01-01T{hour:02}:00:00" for hour in range(3)])
+    rolled_up = RollupMapper(upstream_mapper=FixedKeyMapper("night"), window=segments)
+    simulation = await simulate(
+        producer("makes", hourly, a),
+        consumer("each", PartitionedAssetTimetable(a)),
+        consumer("night", PartitionedAssetTimetable(a, default_partition_mapper=rolled_up)),
+        consumer("plain", [a]),
+        hours=4.5,
+    )
+    made = sorted(await simulation.runs("makes"), key=lambda run: run.run_after)
+    coming = [f"2026-01-01T{hour:02}:00:00" for hour in range(4)]
+    assert [run.partition_key for run in made] == ["2025-12-31T23:00:00", *coming]
+    assert [run.partition_date for run in made] == [START + number * HOUR for number in range(-1, 4)]
+    assert {(run.logical_date, run.data_interval_start) for run in made} == {(None, None)}
+    each = sorted(await simulation.runs("each"), key=lambda run: run.run_after)
+    assert [(run.partition_key, run.partition_date) for run in each] == [
+        (run.partition_key, run.partition_date) for run in made
+    ]
+    [night] = await simulation.runs("night")
+    assert (night.partition_key, (night.run_after - START) / MINUTE) == ("night", 181)
+    # As in Airflow, it also consumes the event of 23:00, which its window does not need.
+    assert len(await simulation.database.read(consumed_events, night.id)) == 4
+    assert await simulation.runs("plain") == []

@@ -60,7 +60,6 @@ class CountingDatabase(PassingDatabase):
 
     def __init__(self, inner: Database) -> None:
         super().__init__(inner)
-        self.is_shared = inner.is_shared
         self.counts: Counter[str] = Counter()
 
     async def read(self, query, *args, **kwargs):

@@ -3,12 +3,15 @@
 import asyncio
 from collections import Counter
 from datetime import UTC, datetime, timedelta
+from types import SimpleNamespace
 
 import msgspec
 import pytest
+import sqlalchemy as sa
 from anyio.lowlevel import checkpoint
 
 from asynsched import DAG, BashOperator, assembly
+from asynsched.airflow import installation
 from asynsched.channels import Channels, RunCreated, RunEdited
 from asynsched.executors.base import Held
 from asynsched.keys import DagRunKey
@@ -21,6 +24,7 @@ from asynsched.simulation.simulation import MOMENT
 from asynsched.store.runs.dag_runs import get_run
 from asynsched.store.runs.requests import CancelRun, ClearTasks, MarkTasks, add_request, open_requests
 from asynsched.store.runs.task_instances import load_task_instances
+from asynsched.store.schema import callback_request
 from tests.support.crashing import Crash, CrashingSimulated
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
@@ -91,6 +95,34 @@ async def test_the_next_scheduler_carries_on_wherever_the_last_one_died(tmp_path
         assert await story(simulation(tmp_path, *requests, **options, crashes_at=n, after=after)) == expected, (
             f"call {n}"
         )
+
+
+@pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
+async def test_listeners_hear_of_a_runs_begin_and_end_wherever_the_scheduler_died(tmp_path, monkeypatch, after):
+    """The calls are at least once: a process that was begun and whose end is not stored is begun again."""
+    events = ("on_dag_run_running", "on_dag_run_success")
+    plugins = SimpleNamespace(links_of=lambda _: ())
+    monkeypatch.setattr(installation, "loaded", SimpleNamespace(run_events=events, digest="1", plugins=plugins))
+
+    async def heard(**crash) -> tuple[CrashingSimulated, Counter[str]]:
+        simulated = simulation(tmp_path, options={}, **crash)
+
+        async def act(channels):
+            await simulated.inline.write(create_manual_run, *RUN[:1], now=START, run_id=RUN.run_id)
+            simulated.crashing.arm()
+            await channels.runs.put(RunCreated(RUN))
+
+        simulated.act = act
+        assert (await story(simulated))[0] == "success"
+        requests = await simulated.inline.read(lambda conn: conn.execute(sa.select(callback_request)).all())
+        assert sorted((one.event, one.state) for one in requests) == [(event, "success") for event in events]
+        return simulated, Counter(one.callback["event"] for one in simulated.executor.launched if one.callback)
+
+    undisturbed, launched = await heard()
+    assert launched == dict.fromkeys(events, 1)
+    for n in range(undisturbed.crashing.n_calls):
+        _, launched = await heard(crashes_at=n, after=after)
+        assert launched.keys() == set(events), f"call {n}"
 
 
 async def test_a_scheduler_that_dies_between_two_slices_leaves_nothing_half_done(tmp_path, monkeypatch):

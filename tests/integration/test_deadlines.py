@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 import sqlalchemy as sa
 
-from asynsched import DAG, BashOperator, DeadlineAlert, DeadlineReference, SyncCallback
+from asynsched import DAG, BashOperator, DeadlineAlert, DeadlineReference, SyncCallback, VariableInterval
 from asynsched.channels import RunCreated
 from asynsched.keys import DagRunKey
 from asynsched.scheduling.creation.triggering import create_manual_run
@@ -14,7 +14,13 @@ from asynsched.scheduling.requests.run_requests import submit_request
 from asynsched.scheduling.storing import apply_and_pause
 from asynsched.simulation.script import Outcome
 from asynsched.store.runs.dag_runs import get_run
-from asynsched.store.runs.deadlines import list_deadlines, next_deadline_at, settle_due_deadlines
+from asynsched.store.runs.deadlines import (
+    PLACE_EVENT,
+    decide_due_deadlines,
+    list_deadlines,
+    next_deadline_at,
+    place_deadline,
+)
 from asynsched.store.runs.requests import ClearTasks
 from asynsched.store.runs.transitions import Stale
 from asynsched.store.schema import callback_request
@@ -196,7 +202,7 @@ class Contended(FlakyDatabase):
     n_looks = 0
 
     async def write(self, query, *args, **kwargs):
-        if query is not settle_due_deadlines:
+        if query is not decide_due_deadlines:
             return await super().write(query, *args, **kwargs)
         self.n_looks += 1
         assert self.n_looks < 100, "it looks again and again"
@@ -217,4 +223,35 @@ async def test_deadlines_of_a_run_are_settled_by_the_scheduler_that_runs_it(tmp_
     for epoch, expected in ((run.lease_epoch + 1, 0), (run.lease_epoch, 2)):
         due_at = await simulated.database.read(next_deadline_at, epoch)
         assert due_at == (START + 30 * MINUTE if expected else None)
-        assert (await simulated.database.write(settle_due_deadlines, epoch, late, 9))[0] == expected
+        assert (await simulated.database.write(decide_due_deadlines, epoch, late, 9))[0] == expected
+
+
+async def test_user_code_says_when_a_deadline_is_due_and_again_when_the_run_is_cleared(tmp_path):
+    """The simulated processes of callbacks run no code, so this test says what they would."""
+    simulated = simulation(tmp_path, (0, (QUEUED, VariableInterval("patience"))), (1, (QUEUED, HOUR)), ends_as="failed")
+
+    async def asked() -> int:
+        requested = sa.select(sa.func.count()).where(callback_request.c.event == PLACE_EVENT)
+        return await simulated.database.read(lambda conn: conn.scalar(requested))
+
+    async def place(minutes: int) -> None:
+        run = await simulated.database.read(get_run, "dag", "r0")
+        seconds = minutes * 60.0
+        for _ in "ab":  # as the process of an attempt that is repeated does
+            await simulated.database.write(place_deadline, run.id, run, number=0, at=None, interval=seconds)
+
+    await serve(simulated, 0.1, timedelta())
+    assert (await told(simulated), await asked()) == ([("1", HOUR, "pending")], 1)
+    await place(90)
+    await serve(simulated, 1.3)
+    assert await told(simulated) == [("0", 90 * MINUTE, "pending"), ("1", HOUR, "missed")]
+    cleared_at = simulated.clock.now()
+    await simulated.database.write(submit_request, DagRunKey("dag", "r0"), ClearTasks(), actor="a", now=cleared_at)
+    assert await asked() == 2
+    await place(30)
+    [(_, due_after, state), _] = await told(simulated)
+    assert (START + due_after, state) == (cleared_at + 30 * MINUTE, "pending")
+    await serve(simulated, 1)
+    assert [state for *_, state in await told(simulated)] == ["missed", "missed"]
+    await place(45)
+    assert [state for *_, state in await told(simulated)] == ["missed", "missed"], "a miss stays one"

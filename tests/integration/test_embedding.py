@@ -1,17 +1,24 @@
 """A program serves a scheduler in its own event loop."""
 
+import importlib.metadata
 import logging
 import re
 import signal
+import threading
 from contextlib import asynccontextmanager
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import anyio
+import msgspec
 import psutil
 import pytest
 import sqlalchemy as sa
 
 from asynsched import Asset, Scheduler
+from asynsched.airflow import plugins_manager, policies
+from asynsched.airflow.installation import entry_points_of_packages
+from asynsched.cli.plugins import log_plugins
 from asynsched.clock import Clock
 from asynsched.errors import AlreadyExists, AsynschedError, DagError, HomeInUse, NotFound, NotServing, SettingsError
 from asynsched.parsing.processes.informed_parser import WARM_UP_DELAY
@@ -173,6 +180,53 @@ async def test_a_source_damaged_while_serving_is_restored_from_the_database(prog
     assert "the database does not give it either" in failed.tasks[0].reason
 
 
+async def test_a_block_serves_and_an_error_in_it_or_in_the_scheduler_is_raised_as_it_is(program):
+    program.write(DAGS)
+    day = datetime(2026, 1, 31, tzinfo=UTC)
+    async with Scheduler(**program.options()) as scheduler:
+        run = await scheduler.run("numbers", {"n": 1}, logical_date=day)
+        assert (run.state, run.conf, run.logical_date, run.data_interval_end) == ("success", {"n": 1}, day, day)
+        assert run.run_id == "manual__2026-01-31T00:00:00+00:00"
+        with pytest.raises(HomeInUse):
+            async with Scheduler(**program.options()):
+                pytest.fail("the home is taken")
+    assert not program.processes()
+    with pytest.raises(ZeroDivisionError):
+        async with Scheduler(**program.options()):
+            _ = 1 / 0
+    broken = Scheduler(**program.options())
+
+    async def serve_with_a_bug():
+        async with broken:
+            broken._services.evaluator.tick = fail_with_a_bug
+            await broken.trigger("numbers")
+            await anyio.sleep_forever()
+
+    with pytest.raises(RuntimeError, match="a bug"):
+        await serve_with_a_bug()
+    with pytest.raises(NotServing):
+        await broken.client().list_dags()
+
+
+async def fail_with_a_bug(*_):
+    raise RuntimeError("a bug")
+
+
+async def test_a_client_of_the_scheduler_triggers_a_dag_before_the_folder_is_read(program):
+    program.write(DAGS)
+    async with Scheduler(**program.options()) as scheduler:
+        client = scheduler.client()
+        run = await client.wait_run(await client.trigger("own_timetable"))
+        assert (run.state, (run.data_interval_end - run.data_interval_start).days) == ("success", 2)
+        assert (await client.health()).status == "healthy"
+        [task] = (await client.list_tasks(*run.key)).items
+        assert (await client.get_xcom(task.key)).value == 2
+        [serving] = await client.list_schedulers()
+        assert (serving.id, serving.state) == (scheduler.scheduler_id, "serving")
+        [act] = (await client.list_audit(action="dag.trigger")).items
+        assert act.actor == "program"
+
+
 async def test_a_failed_run_is_returned_with_its_reasons(scheduler):
     async with running(scheduler):
         run = await scheduler.run("fails")
@@ -199,7 +253,7 @@ async def test_a_program_clears_marks_and_cancels_runs(scheduler, program, monke
         assert (await database.read(get_run, *failed)).state == "success"
         with pytest.raises(NotFound, match="broken"):
             await scheduler.clear_tasks(failed, ["brokn"])
-        with pytest.raises(AsynschedError, match="has ended already"):
+        with pytest.raises(AsynschedError, match="has already ended"):
             await scheduler.cancel_run(hanging)
 
 
@@ -341,3 +395,27 @@ async def test_a_program_says_that_an_asset_was_updated(scheduler):
             results = [await scheduler._database.read(get_xcoms, run.id) for run in runs]
         scheduler.request_stop()
     assert [result.value for [result] in results] == [b"[6]", b"[5]"]
+
+
+async def test_the_entry_points_of_packages_are_read_once_and_by_a_thread(program, monkeypatch):
+    program.write("")
+    read: list[tuple[str, int]] = []
+    entry_points = importlib.metadata.entry_points
+
+    def noted(*, group: str) -> Any:
+        read.append((group, threading.get_ident()))
+        return entry_points(group=group)
+
+    monkeypatch.setattr(importlib.metadata, "entry_points", noted)
+    getattr(entry_points_of_packages, "cache_clear", lambda: None)()
+    options = program.options()
+    settings = msgspec.structs.replace(options["settings"], dags_folder=str(program.dags))
+    async with anyio.create_task_group() as tasks:
+        scheduler = Scheduler(**options)
+        await tasks.start(scheduler.serve)
+        await scheduler.wait_idle()
+        await log_plugins(settings)
+        scheduler.request_stop()
+    groups = [group for group, _ in read if group in (plugins_manager.ENTRY_POINTS, policies.ENTRY_POINTS)]
+    assert sorted(groups) == sorted({plugins_manager.ENTRY_POINTS, policies.ENTRY_POINTS})
+    assert threading.get_ident() not in {thread for _, thread in read}

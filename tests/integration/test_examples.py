@@ -151,6 +151,43 @@ def test_a_service_with_a_scheduler_inside_answers_with_the_end_of_a_run(tmp_pat
         assert client.post("/orders", params={"amount": -1}).status_code == 422
 
 
+@pytest.mark.parametrize("program", ["embed_fastapi.py", "embed_litestar.py"])
+def test_a_service_answers_with_the_key_of_a_run_and_then_with_its_state(tmp_path, program):
+    with service(tmp_path, EXAMPLES / program) as address, httpx.Client(base_url=address, timeout=60) as client:
+        answer = client.post("/orders", params={"amount": 50})
+        assert answer.status_code == 202
+        order = f"/orders/{answer.json()['order']}"
+
+        def state():
+            shown = client.get(order).json()
+            return shown if shown["state"] == "success" else None
+
+        assert until(state, "the run has ended")["tasks"]["check_by_hand"] == "skipped"
+        assert client.post("/orders", params={"amount": -1}).status_code == 422
+        assert client.get("/orders/none").status_code == 404
+        if program == "embed_fastapi.py":
+            assert "It ended as success" in client.get(f"{order}/why").json()["answer"]
+            assert client.get("/asynsched/api/asynsched/v1/dags").status_code == 401
+
+
+def test_a_program_runs_a_dag_and_looks_at_it(tmp_path):
+    command = [sys.executable, str(EXAMPLES / "embed_anyio.py")]
+    done = subprocess.run(
+        command,
+        cwd=tmp_path,
+        env=os.environ | {"TMPDIR": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=100,
+    )
+    header = (EXAMPLES / "embed_anyio.py").read_text().partition("Prints:")[2].partition('"""')[0]
+    promised = [line.strip() for line in header.strip().splitlines() if "log:" not in line]
+    printed = [line.strip() for line in done.stdout.splitlines()]
+    assert [line for line in printed if line in promised] == promised
+    assert any(line.startswith("log:") and line.endswith("shipped") for line in printed)
+
+
 async def test_a_client_that_goes_away_cancels_its_run(tmp_path):
     site = Site(tmp_path, home_name=".asynsched")
     site.write("branching.py", SLOW_BRANCHING)

@@ -3,6 +3,7 @@
 import textwrap
 
 import anyio
+import pytest
 
 from asynsched import Scheduler
 from asynsched.bell import Hint, encode_hints
@@ -19,11 +20,13 @@ DAG = """
 """
 
 
-async def test_a_dag_unpaused_from_another_machine_runs_at_once(tmp_path, postgres_url):
+@pytest.mark.parametrize("is_open", [False, True], ids=["url", "open database"])
+async def test_a_dag_unpaused_from_another_machine_runs_at_once(tmp_path, postgres_url, is_open):
     (tmp_path / "dags").mkdir()
     (tmp_path / "dags" / "once.py").write_text(textwrap.dedent(DAG))
     settings = Settings(home=str(tmp_path / "home"), sweep_interval=3600)
-    scheduler = Scheduler(dags=tmp_path / "dags", database=postgres_url, settings=settings)
+    given = await open_database(postgres_url) if is_open else postgres_url
+    scheduler = Scheduler(dags=tmp_path / "dags", database=given, settings=settings)
     elsewhere = await open_database(postgres_url)
 
     def unpause(conn):
@@ -38,3 +41,5 @@ async def test_a_dag_unpaused_from_another_machine_runs_at_once(tmp_path, postgr
             await scheduler.wait_runs(1)
         scheduler.request_stop()
     await elsewhere.close()
+    if not isinstance(given, str):
+        await given.close()

@@ -13,12 +13,19 @@ import pytest
 from structlog.testing import capture_logs
 
 from asynsched import Scheduler
+from asynsched.fernet_keys import keys_of
 from asynsched.results import FinishedRun
+from asynsched.settings import ParseSettings
+from asynsched.store.dags.dags import list_dags
+from asynsched.store.dags.files import list_errors
 from asynsched.store.engines import postgres as postgres_engine
 from asynsched.store.engines import sqlite_connection
+from asynsched.store.engines.opening import open_database
 from asynsched.store.engines.sqlite_connection import SqliteConnection
 from asynsched.store.schema import pool
+from asynsched.store.secrets import set_variable
 from tests.support.database_gate import gate_before
+from tests.support.flaky_database import FlakyDatabase
 from tests.support.postgres import PostgresServer, running_postgres
 from tests.support.waiting import eventually
 
@@ -77,9 +84,9 @@ def assert_unnoticed(run: FinishedRun, logs: list[dict], folder: Path) -> None:
     [task] = run.tasks
     assert (run.state, task.state, task.try_number, task.result) == ("success", "success", 1, "green")
     assert (folder / "begun").read_text() == "x"
-    told = [line["event"] for line in logs if line["log_level"] in ("warning", "error") or "store." in line["event"]]
-    told = [event for event in told if event != "loop.stalled"]  # it is the machine that is busy then
-    assert told == ["store.unavailable", "store.available"]
+    told = [line for line in logs if line["log_level"] in ("warning", "error") or "store." in line["event"]]
+    told = [line for line in told if line["event"] != "loop.stalled"]  # it is the machine that is busy then
+    assert [line["event"] for line in told] == ["store.unavailable", "store.available"], told
 
 
 @pytest.fixture
@@ -214,3 +221,46 @@ async def test_while_postgresql_fails_over_to_a_second_server(options, program):
 
         database = url._replace(query=f"host={hosts}").geturl()
         assert_unnoticed(*await serve_through(options | {"database": database}, fail), program.root)
+
+
+READS = """
+    from asynsched import DAG, Variable
+
+    dag = DAG("reads", tags=[Variable.get("colour")])
+"""
+
+
+def parsing_processes(program) -> frozenset[int]:
+    servers = program.processes("asynsched: parse server")
+    return frozenset(process.pid for server in servers for process in server.children(recursive=True))
+
+
+async def test_a_parse_that_asks_for_a_variable_meanwhile_begins_again(program):
+    program.write(READS)
+    options = program.options(parse=ParseSettings(timeout=20, import_timeout=20))
+    program.home.mkdir()
+    database = FlakyDatabase(
+        await open_database(options["settings"].database_url, keys=keys_of(options["settings"])), fails_at=()
+    )
+    await database.write(set_variable, "colour", "green")
+    asked_by: list[frozenset[int]] = []
+
+    def is_away(query: str) -> bool:
+        """Whether the database is away from questions: until the third one."""
+        if query != "stored_name":
+            return False
+        asked_by.append(parsing_processes(program))
+        return len(asked_by) < 3
+
+    database.is_away = is_away
+    scheduler = Scheduler(database=database, **options)
+    async with anyio.create_task_group() as tasks:
+        await tasks.start(scheduler.serve)
+        await scheduler.wait_idle()
+        errors = await database.read(list_errors)
+        [dag] = await database.read(list_dags)
+        scheduler.request_stop()
+    await database.close()
+    assert errors == []
+    assert dag.tags == ["green"]
+    assert len(set(asked_by)) == 3, "each parse asks once"

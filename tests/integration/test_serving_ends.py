@@ -133,7 +133,7 @@ async def test_whoever_waits_for_a_scheduler_that_cannot_start_is_told_so(option
 
 
 async def test_a_stop_while_the_database_is_away_is_a_good_end(options, tmp_path, monkeypatch):
-    monkeypatch.setattr("asynsched.lease.claim.RELEASE_PAUSE", timedelta())
+    monkeypatch.setattr("asynsched.lease.held_lease.RELEASE_PAUSE", timedelta())
     async with AsyncExitStack() as stack:
         database = FlakyDatabase(await open_database(f"sqlite:///{tmp_path / 'state.db'}"))
         stack.push_async_callback(database.close)
@@ -168,11 +168,13 @@ async def test_runs_are_handed_over_only_when_no_try_can_be_left(options, tmp_pa
 
 
 @pytest.mark.parametrize("is_cancelled", [False, True], ids=["asked", "cancelled"])
-@pytest.mark.parametrize("is_away", [False, True], ids=["stored", "away"])
+@pytest.mark.parametrize("away", [None, "watched_triggers", "apply_and_pause"])
 async def test_runs_are_handed_over_only_when_the_ends_of_their_tries_are_stored(
-    options, program, tmp_path, monkeypatch, is_cancelled, is_away
+    options, program, tmp_path, monkeypatch, is_cancelled, away
 ):
-    monkeypatch.setattr("asynsched.assembly.HURRIED_SETTLE_SECONDS", 0.2 if is_away else 60)
+    keeps_runs = away == "apply_and_pause"
+    monkeypatch.setattr("asynsched.assembly.HURRIED_STORE_SECONDS", 0.2 if keeps_runs else 60)
+    options["settings"] = replace(options["settings"], sweep_interval=0.1)
     async with AsyncExitStack() as stack:
         database = FlakyDatabase(await open_database(f"sqlite:///{tmp_path / 'state.db'}"))
         stack.push_async_callback(database.close)
@@ -181,15 +183,17 @@ async def test_runs_are_handed_over_only_when_the_ends_of_their_tries_are_stored
         await scheduler.wait_idle()
         await scheduler.trigger("deaf")
         await eventually(program.hangs.exists, "the task runs")
-        database.is_away = lambda query: is_away and query == "apply_and_pause"
-        scheduler.hurry()
         with capture_logs() as logs, suppress(asyncio.CancelledError):
+            database.is_away = lambda query: query == away
+            if away == "watched_triggers":
+                await eventually(lambda: logs, "the watchers of assets miss the database")
+            scheduler.hurry()
             serving.cancel() if is_cancelled else scheduler.request_stop()
             await serving
-        assert len(await database.read(unended_schedulers)) == is_away
-        assert ("lease.kept" in {entry["event"] for entry in logs}) == is_away
+        assert len(await database.read(unended_schedulers)) == keeps_runs
+        assert ("lease.kept" in {entry["event"] for entry in logs}) == keeps_runs
         [state] = await database.read(lambda conn: conn.execute(sa.select(task_instance.c.state)).scalars().all())
-        assert (state in ("queued", "running")) == is_away
+        assert (state in ("queued", "running")) == keeps_runs
 
 
 @pytest.mark.parametrize("of_one_before", [0, 1000])

@@ -156,7 +156,7 @@ def test_a_custom_timetable_is_followed_and_asked_again_for_late_runs(tmp_path, 
     settings = Settings(home=str(tmp_path / "home"), dags_folder=str(tmp_path / "dags"))
     settings.dags_path.mkdir()
     (settings.dags_path / "own.py").write_text(OWN_TIMETABLE)
-    reports = asyncio.run(folder.parse_folder(settings, START, START + timedelta(hours=25)))
+    reports = asyncio.run(folder.parse_folder(settings, folder.questions_of_span(START, START + timedelta(hours=25))))
     plan = replace_plan(plan_of({"own.only": Expectation(duration=hours * 3600)}), end=START + timedelta(hours=25))
     span = simulate_span(settings, reports, plan, ask=folder.asker(settings))
     step = max(3, hours)

@@ -78,7 +78,12 @@ class Life(Simulated):
 
     async def _be_weighed(self, _: Channels) -> None:
         kept = self._period / DAY / 2
-        settings = RetentionSettings(runs_days=kept, asset_events_days=kept, interval=self._period.total_seconds() / 24)
+        settings = RetentionSettings(
+            runs_days=kept,
+            asset_events_days=kept,
+            changes_number=100,  # their age is that of the real clock
+            interval=self._period.total_seconds() / 24,
+        )
         sweeper = RetentionSweeper(settings=settings, database=self.database, clock=self.clock, home=self._home)
         async with anyio.create_task_group() as group:
             await group.start(sweeper.run)

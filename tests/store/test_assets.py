@@ -2,13 +2,29 @@
 
 import asyncio
 from datetime import UTC, datetime, timedelta
+from itertools import count
 
 import msgspec
 import pytest
+import sqlalchemy as sa
+from sqlalchemy.util import await_only
 
-from asynsched import DAG, Asset, AssetAlias, BashOperator
+from asynsched import (
+    DAG,
+    Asset,
+    AssetAlias,
+    BashOperator,
+    FanOutMapper,
+    FixedKeyMapper,
+    IdentityMapper,
+    PartitionedAssetTimetable,
+    SegmentWindow,
+)
 from asynsched.errors import NotFound
+from asynsched.queries.assets import list_assets
+from asynsched.scheduling.creation import scheduled_runs
 from asynsched.scheduling.creation.scheduled_runs import foresee_dag
+from asynsched.store import assets
 from asynsched.store.assets import (
     AssetEventRow,
     EventFilter,
@@ -17,16 +33,17 @@ from asynsched.store.assets import (
     delete_old_events,
     get_asset,
     list_aliases,
-    list_assets,
     list_events,
+    partition_events,
     pending_events,
     record_events,
     references_to,
     unexamined_dag_ids,
     waiting_digests,
 )
-from asynsched.store.dags.dags import set_paused
+from asynsched.store.dags.dags import scheduled_dag_ids, set_paused
 from asynsched.store.dags.parse_results import DagDefaults, FileStamp, store_report
+from asynsched.store.engines.opening import open_database
 from asynsched.store.runs.dag_runs import end_queued_run, get_run, insert_run
 from asynsched.store.runs.retention import delete_runs
 from asynsched.store.runs.transitions import Batch, apply
@@ -45,8 +62,8 @@ def store_dag(conn, dag: DAG) -> None:
     store_report(conn, report_of(dag), STAMP, now=NOW, defaults=DagDefaults(16, paused=False))
 
 
-def dag_of(dag_id, schedule=None, **assets) -> DAG:
-    with DAG(dag_id, schedule=schedule) as dag:
+def dag_of(dag_id, schedule=None, max_active_runs=16, **assets) -> DAG:
+    with DAG(dag_id, schedule=schedule, max_active_runs=max_active_runs) as dag:
         BashOperator(task_id="t", bash_command="true", **assets)
     return dag
 
@@ -149,7 +166,7 @@ async def test_an_asset_is_what_its_dags_say_and_found_by_name_or_uri(database):
         store_dag(conn, dag_of("d", outlets=Asset("a", "s3://x/a", extra={"v": 1})))
         record_events(conn, [event(Asset("a", "s3://x/a"), asset_extra={"v": 2})])
         store_dag(conn, dag_of("e", inlets=Asset("a", "s3://x/a", extra={"v": 3}, group="g")))
-        assert [(found.name, found.extra, found.group_name) for found in list_assets(conn)] == [("a", {"v": 3}, "g")]
+        assert [(found.name, found.extra, found.group) for found in list_assets(conn).items] == [("a", {"v": 3}, "g")]
         assert get_asset(conn, "s3://x/a") == get_asset(conn, "a")
         with pytest.raises(NotFound, match="asset"):
             get_asset(conn, "aa")
@@ -209,3 +226,149 @@ async def test_names_that_a_task_has_made_up_are_stored_whatever_they_hold(datab
     await database.write(record_events, [odd])
     [found] = await database.read(list_events, EventFilter(alias="x"))
     assert (found.name, found.extra) == ("nul \ufffd here", {"text": "nul \0 here"})
+
+
+def update_partitions(conn, **keys_of) -> None:
+    """Store events of these assets, for one partition after the other."""
+    for name, keys in keys_of.items():
+        record_events(conn, [event(Asset(name), partition_key=key) for key in keys])
+
+
+def waiting_partitions(conn, dag_id) -> list[str]:
+    return sorted(found.run_key for found in partition_events(conn, dag_id))
+
+
+def partitions_run(conn, dag_id) -> list[str]:
+    """Examine a DAG, and return the partitions of the runs that were created."""
+    examined = examine_dag(conn, dag_id, NOW)
+    return sorted(get_run(conn, dag_id, run_id).partition_key for run_id in examined.of_partitions)
+
+
+@pytest.fixture
+def few_may_wait(monkeypatch):
+    """Let four events wait; of five, three are left."""
+    monkeypatch.setattr(assets, "MAX_WAITING", 4)
+    monkeypatch.setattr(assets, "MAX_CONSUMED", 3)
+
+
+@pytest.mark.usefixtures("few_may_wait")
+async def test_events_that_new_runs_consume_do_not_drop_those_that_still_wait(database):
+    def check(conn):
+        store_dag(conn, dag_of("both", PartitionedAssetTimetable(Asset("a") & Asset("b"))))
+        update_partitions(conn, a=["early", "ready", "full"], b=["ready", "full"])
+        assert partitions_run(conn, "both") == ["full", "ready"]
+        update_partitions(conn, b=["early"])
+        return partitions_run(conn, "both")
+
+    assert await database.write(check) == ["early"]
+
+
+@pytest.mark.usefixtures("few_may_wait")
+async def test_of_an_event_that_counts_for_many_runs_only_the_surplus_is_dropped(database):
+    def check(conn):
+        each = FanOutMapper(
+            upstream_mapper=FixedKeyMapper("x"),
+            window=SegmentWindow(list("12345")),
+            downstream_mapper=IdentityMapper(),
+        )
+        both = PartitionedAssetTimetable(Asset("a") & Asset("b"), partition_mapper_config={Asset("a"): each})
+        store_dag(conn, dag_of("both", both))
+        update_partitions(conn, a=["all"])
+        assert partitions_run(conn, "both") == []
+        return waiting_partitions(conn, "both")
+
+    assert await database.write(check) == ["3", "4", "5"]
+
+
+async def test_a_paused_dag_examines_its_partitions_once_and_again_when_it_is_unpaused(database):
+    def pause(conn, is_paused, minutes):
+        set_paused(conn, "both", is_paused, NOW + minutes * MINUTE)
+        return [found[0] for found in scheduled_dag_ids(conn, NOW + minutes * MINUTE)]
+
+    def check(conn):
+        store_dag(conn, dag_of("both", PartitionedAssetTimetable(Asset("a") & Asset("b"))))
+        update_partitions(conn, a=["k"], b=["k"])
+        assert pause(conn, True, 1) == []
+        assert unexamined_dag_ids(conn) == ["both"]
+        assert partitions_run(conn, "both") == []
+        assert unexamined_dag_ids(conn) == [], "another update of an asset need not read them again"
+        assert pause(conn, False, 2) == ["both"], "even if no message says so"
+        return partitions_run(conn, "both")
+
+    assert await database.write(check) == ["k"]
+
+
+async def test_what_waits_for_room_stays_unexamined_and_what_was_mapped_does_not(database, monkeypatch):
+    monkeypatch.setattr(scheduled_runs, "MAX_PARTITIONS", 1)
+
+    def check(conn):
+        store_dag(conn, dag_of("plain", Asset("a"), max_active_runs=1))
+        store_dag(conn, dag_of("each", PartitionedAssetTimetable(Asset("a"))))
+        record_events(conn, [event(Asset("a"))])
+        assert examine_dag(conn, "plain", NOW).triggered
+        record_events(conn, [event(Asset("a")), event(Asset("a"))])
+        assert examine_dag(conn, "plain", NOW).is_held_back
+        assert unexamined_dag_ids(conn) == ["plain"]
+
+        update_partitions(conn, a=["1", "2"])
+        assert (partitions_run(conn, "each"), unexamined_dag_ids(conn)) == (["1"], ["each", "plain"])
+        assert (partitions_run(conn, "each"), unexamined_dag_ids(conn)) == (["2"], ["plain"])
+        store_dag(conn, dag_of("both", PartitionedAssetTimetable(Asset("a") & Asset("b"))))
+        update_partitions(conn, a=["3"])
+        assert partitions_run(conn, "both") == []
+        assert waiting_partitions(conn, "both") == ["3"]
+        return unexamined_dag_ids(conn)
+
+    assert await database.write(check) == ["each", "plain"]
+
+
+@pytest.fixture
+async def ours_and_theirs(postgres_url):
+    """The connections of two schedulers to one database."""
+    opened = [await open_database(postgres_url) for _ in range(2)]
+    yield opened
+    for each in opened:
+        await each.close()
+
+
+@pytest.mark.parametrize("key", [None, "k"], ids=["plain", "partitions"])
+async def test_an_event_stored_while_its_dag_is_examined_is_not_overlooked(ours_and_theirs, key):
+    ours, theirs = ours_and_theirs
+    condition = Asset("a") & Asset("b")
+    dag = dag_of("both", condition if key is None else PartitionedAssetTimetable(condition))
+    await theirs.write(store_dag, dag)
+    await theirs.write(record_events, [event(Asset("a"), partition_key=key)])
+
+    def examine(conn):
+        n_reads = count()
+
+        def store_the_other(conn, cursor, statement, *_):
+            if statement.startswith("SELECT") and "FROM asset_dag_run_queue" in statement and next(n_reads) == 0:
+                await_only(theirs.write(record_events, [event(Asset("b"), partition_key=key)]))
+
+        sa.event.listen(conn, "after_cursor_execute", store_the_other)
+        return examine_dag(conn, "both", NOW).run_ids
+
+    assert await ours.write(examine) == [], "the events were read before the other was stored"
+    assert await ours.read(unexamined_dag_ids) == ["both"]
+    assert len((await ours.write(examine_dag, "both", NOW)).run_ids) == 1
+
+
+async def test_another_event_of_an_asset_takes_one_statement_however_many_dags_wait(database):
+    def n_statements(conn, n_events, token):
+        found = []
+        note = lambda *args: found.append(args[2])  # noqa: E731 - it must be the same object to be removed
+        events = [event(Asset("a"), token=token, ordinal=number) for number in range(n_events)]
+        sa.event.listen(conn, "before_cursor_execute", note)
+        assert record_events(conn, events) == ["one", "two"]
+        sa.event.remove(conn, "before_cursor_execute", note)
+        return len(found)
+
+    def check(conn):
+        store_dag(conn, dag_of("one", Asset("a")))
+        store_dag(conn, dag_of("two", Asset("a")))
+        n_more = n_statements(conn, 9, "t") - n_statements(conn, 1, "u")
+        assert len(pending_events(conn, "one")) == len(pending_events(conn, "two")) == 10
+        return n_more
+
+    assert await database.write(check) == 8

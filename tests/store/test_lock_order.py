@@ -14,7 +14,7 @@ import sqlalchemy as sa
 from asynsched import DAG, EmptyOperator
 from asynsched.errors import StoreError
 from asynsched.keys import DagRunKey
-from asynsched.lease.claim import register
+from asynsched.lease.held_lease import register
 from asynsched.scheduling.creation.backfills import cancel_backfill
 from asynsched.scheduling.requests.run_requests import run_again
 from asynsched.serialization.encode import serialize_dag

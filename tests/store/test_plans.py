@@ -18,7 +18,7 @@ from asynsched.store.runs import queue as run_queue
 from asynsched.store.runs import requests as run_requests
 from asynsched.store.runs.transitions import Batch, RunWrite, XComWrite, apply, apply_at_once
 from asynsched.store.schema import DagVersionRow
-from asynsched.timetables.asset_condition import AssetNames
+from asynsched.timetables.asset_condition import AssetNames, PartitionEvent
 from tests.store.test_runs import history, new_run, task
 from tests.support.history import fill, look_at_sizes
 
@@ -38,7 +38,7 @@ def read_past(conn: sa.Connection, *args: Any) -> None:
     task_instances.read_past(conn, *args, catchup=False)
 
 
-CLAIM = pools.SlotClaim(key=(1, "a", -1), pool="default_pool", slots=1, task=("d", "a"), max_active=1)
+CLAIM = pools.SlotGrant(key=(1, "a", -1), pool="default_pool", slots=1, task=("d", "a"), max_active=1)
 HOT = [
     (dags.get_dag, "d"),
     (dag_runs.get_run, "d", "r"),
@@ -65,7 +65,7 @@ HOT = [
     (states_elsewhere.count_runs, states_elsewhere.RunFilter("d", [NOW], ["r"], ["failed"])),
     (states_elsewhere.count_task_instances, states_elsewhere.TaskFilter("d", -1, ["a"], None, [NOW], ["r"], ["null"])),
     (states_elsewhere.states_by_run, states_elsewhere.TaskFilter("d", run_ids=["r"])),
-    (states_elsewhere.states_by_run, states_elsewhere.TaskFilter("d"), states_elsewhere.Place("r", "a", -1)),
+    (states_elsewhere.states_by_run, states_elsewhere.TaskFilter("d"), states_elsewhere.InstancePosition("r", "a", -1)),
     (pools.list_pools,),
     (xcoms.get_xcoms, 1),
     (xcoms.count_mapped_xcoms, xcoms.MappedXComs(1, "a", "k", 0, 9)),
@@ -75,16 +75,22 @@ HOT = [
     (callback_requests.next_callbacks, "me", 9, [1]),
     (callback_requests.running_callbacks, "me"),
     (deadlines.next_deadline_at, 1),
-    (deadlines.settle_due_deadlines, 1, NOW, 9),
+    (deadlines.decide_due_deadlines, 1, NOW, 9),
     (deadlines.list_deadlines, 1),
     (deadlines.renew_deadlines, 1, "d", NOW),
     (deadlines.lengths_of_last_runs, "d", 9),
-    (asset_events.queue_event, 1, "a", "a", ("x",)),
+    (asset_events.awaiting_dag_ids, "a", "a", ("x",), False),
     (asset_events.pending_events, "d"),
     (asset_events.arrived_assets, "d"),
     (asset_events.drop_surplus, "d", [asset_events.ArrivedAsset(AssetNames("a", "a"), NOW, 20_000, 1)]),
+    (
+        asset_events.drop_surplus_partitions,
+        "d",
+        [PartitionEvent(number, AssetNames("a", "a"), NOW, "k", None, "k") for number in range(11_001)],
+    ),
     (asset_events.unexamined_dag_ids,),
     (asset_events.mark_examined, "d"),
+    (asset_events.mark_unexamined, "d"),
     (asset_events.consumed_events, 1),
     (asset_events.some_events, asset_events.EventFilter(run=1)),
     (partial(asset_events.some_events, ascending=False), asset_events.EventFilter("a", "a", after=NOW)),

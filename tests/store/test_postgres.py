@@ -12,7 +12,11 @@ import asyncpg
 import pytest
 import sqlalchemy as sa
 
-from asynsched.errors import AlreadyExists, SettingsError, StoreError, StoreUnavailable
+from asynsched.clock import Clock
+from asynsched.errors import AlreadyExists, AsynschedError, SettingsError, StoreError, StoreUnavailable
+from asynsched.queries.place import Place
+from asynsched.queries.run_actions import delete_dag
+from asynsched.settings import Settings
 from asynsched.store.dags.dags import before_parses
 from asynsched.store.engines import opening
 from asynsched.store.engines import postgres as postgres_database
@@ -20,7 +24,9 @@ from asynsched.store.engines import postgres as postgres_engine
 from asynsched.store.engines.opening import open_database
 from asynsched.store.runs.pools import list_pools, set_pool
 from asynsched.store.schedulers import CHANNEL, notify
+from asynsched.store.schema import dag
 from tests.support.history import fill
+from tests.support.waiting import eventually_true
 
 NOW = datetime(2026, 3, 1, tzinfo=UTC)
 
@@ -47,6 +53,21 @@ async def test_errors_of_the_server_are_told_apart(postgres, sqlstate, expected)
         await postgres.write(lambda conn: conn.execute(sa.text(block)))
     assert type(raised.value) is expected or issubclass(expected, sa.exc.DBAPIError)
     assert len(await postgres.read(list_pools)) == 1
+
+
+async def test_a_dag_that_a_parse_finds_again_at_this_moment_is_not_deleted(postgres, postgres_url, tmp_path):
+    row = {"dag_id": "d", "file_path": "d.py", "is_active": False, "is_paused": False, "max_active_runs": 1}
+    await postgres.write(lambda conn: conn.execute(dag.insert(), {**row, "updated_at": NOW}))
+    waiting = sa.text("SELECT count(*) FROM pg_locks WHERE NOT granted")
+    parse = await asyncpg.connect(postgres_url)
+    await parse.execute("BEGIN; UPDATE dag SET is_active = true WHERE dag_id = 'd'")
+    deletion = asyncio.ensure_future(delete_dag(Place(postgres, tmp_path, Settings(), Clock()), "ada", "d"))
+    await eventually_true(postgres, lambda conn: conn.scalar(waiting))
+    await parse.execute("COMMIT")
+    await parse.close()
+    with pytest.raises(AsynschedError, match=r"is in the file d\.py"):
+        await deletion
+    assert await postgres.read(lambda conn: conn.scalars(sa.select(dag.c.dag_id)).all()) == ["d"]
 
 
 def backend_pid(conn: sa.Connection) -> int:
@@ -102,7 +123,9 @@ async def test_statements_of_a_connection_are_planned_again_as_tables_grow(postg
 
 
 def multiply_dags(conn: sa.Connection) -> None:
-    others = "is_active, is_paused, schedule_summary, tags, max_active_runs, deadlines, updated_at"
+    others = (
+        "is_active, is_paused, schedule_summary, timetable, owners, tags, about, max_active_runs, deadlines, updated_at"
+    )
     copies = f"SELECT dag_id || '-' || n, file_path || n, {others} FROM dag, generate_series(1, 200) AS n"
     conn.execute(sa.text(f"INSERT INTO dag (dag_id, file_path, {others}) {copies}"))
 

@@ -25,12 +25,14 @@ from asynsched.store.runs.pools import list_pools
 from asynsched.store.schema import metadata
 from tests.support.waiting import until
 
-SECOND_REVISION = """
+HEAD = opening.HEAD
+NEXT = f"{int(HEAD) + 1:04}"
+NEXT_REVISION = f"""
 import sqlalchemy as sa
 from alembic import op
 
-revision = "0002"
-down_revision = "0001"
+revision = "{NEXT}"
+down_revision = "{HEAD}"
 
 
 def upgrade() -> None:
@@ -63,20 +65,32 @@ def predicate(index: dict[str, object]) -> str:
     return str(options.get("sqlite_where", options.get("postgresql_where", "")))
 
 
+TRIGGERS = {
+    "sqlite": "SELECT name, sql FROM sqlite_master WHERE type = 'trigger' ORDER BY name",
+    "postgresql": "SELECT pg_get_triggerdef(t.oid), pg_get_functiondef(t.tgfoid) FROM pg_trigger AS t"
+    " WHERE NOT t.tgisinternal ORDER BY 1",
+}
+
+
+def triggers(conn: sa.Connection) -> list[tuple[str, ...]]:
+    return [tuple(row) for row in conn.execute(sa.text(TRIGGERS[conn.dialect.name]))]
+
+
 def differences(conn: sa.Connection) -> list[object]:
     return compare_metadata(MigrationContext.configure(conn), metadata)
 
 
 def test_a_new_database_is_what_the_migrations_make(new_url):
     with open_direct(new_url()) as created:
-        at_once = created.read(description)
+        at_once = created.read(description), created.read(triggers)
+        assert len(at_once[1]) == 4
         assert created.read(differences) == []
         assert created.read(opening.current_revision) == opening.HEAD
         if created.read(lambda conn: conn.dialect.name) == "sqlite":
             Path(parse_url(new_url()).path).unlink()
     with connect_direct(parse_url(new_url())) as migrated:
         migrated.write(opening.migrate, opening.HEAD)
-        assert migrated.read(description) == at_once
+        assert (migrated.read(description), migrated.read(triggers)) == at_once
         assert migrated.read(differences) == []
 
 
@@ -92,10 +106,10 @@ def later(tmp_path, monkeypatch) -> Callable[[], None]:
     def become() -> None:
         scripts = tmp_path / "migrations"
         shutil.copytree(opening.SCRIPTS, scripts)
-        (scripts / "versions" / "revision_0002.py").write_text(SECOND_REVISION)
+        (scripts / "versions" / f"revision_{NEXT}.py").write_text(NEXT_REVISION)
         monkeypatch.setattr(opening, "SCRIPTS", scripts)
-        monkeypatch.setattr(opening, "REVISIONS", ("0001", "0002"))
-        monkeypatch.setattr(opening, "HEAD", "0002")
+        monkeypatch.setattr(opening, "REVISIONS", (*opening.REVISIONS, NEXT))
+        monkeypatch.setattr(opening, "HEAD", NEXT)
 
     return become
 
@@ -104,10 +118,10 @@ def test_opening_migrates_a_database_that_is_behind_and_keeps_its_rows(new_url, 
     url = new_url()
     open_direct(url, default_pool_slots=7).close()
     later()
-    assert schema_state(url) == ("0001", "0002")
+    assert schema_state(url) == (HEAD, NEXT)
     assert schema_state(url).advice == "`asynsched db upgrade` migrates it."
     with open_direct(url) as database:
-        assert database.read(opening.current_revision) == "0002"
+        assert database.read(opening.current_revision) == NEXT
         row = database.read(lambda conn: conn.execute(sa.text("SELECT slots, colour FROM pool")).one())
         assert tuple(row) == (7, None)
 
@@ -115,9 +129,9 @@ def test_opening_migrates_a_database_that_is_behind_and_keeps_its_rows(new_url, 
 def test_a_database_that_a_newer_version_has_added_to_is_used_as_it_is(new_url):
     url = new_url()
     with open_direct(url) as database:
-        database.write(lambda conn: conn.execute(sa.text("UPDATE alembic_version SET version_num = '0002'")))
+        database.write(lambda conn: conn.execute(sa.text(f"UPDATE alembic_version SET version_num = '{NEXT}'")))
     with open_direct(url) as database:
-        assert database.read(opening.current_revision) == "0002"
+        assert database.read(opening.current_revision) == NEXT
         assert len(database.read(list_pools)) == 1
 
 
@@ -126,7 +140,7 @@ def test_a_database_of_a_newer_version_is_refused_and_left_alone(new_url):
     with open_direct(url) as database:
         database.write(lambda conn: conn.execute(sa.text("UPDATE alembic_version SET version_num = '0999'")))
         database.write(lambda conn: conn.execute(sa.text("UPDATE schema_compatibility SET oldest_revision = '0998'")))
-    with pytest.raises(StoreVersionError, match=r"'0999'.*up to 0001.*newer one"):
+    with pytest.raises(StoreVersionError, match=rf"'0999'.*up to {HEAD}.*newer one"):
         open_direct(url)
     assert schema_state(url).current == "0999"
 
@@ -226,7 +240,7 @@ def test_one_of_many_clients_migrates_postgresql_and_the_others_wait(postgres_se
     monkeypatch.setattr(opening, "migrate", migrate_once_all_others_wait)
     with ThreadPoolExecutor(n_clients) as threads:
         for database in threads.map(open_direct, [url] * n_clients):
-            assert database.read(opening.current_revision) == "0002"
+            assert database.read(opening.current_revision) == NEXT
             assert database.write(lambda conn: conn.execute(sa.text("UPDATE pool SET colour = 'red'")).rowcount) == 1
             database.close()
-    assert migrated == ["0002"]
+    assert migrated == [NEXT]

@@ -18,23 +18,27 @@ from asynsched.store.dags.dags import add_versions, count_unused_versions, put_s
 from asynsched.store.database import Database
 from asynsched.store.runs.callbacks import finish_callback, next_callbacks
 from asynsched.store.runs.dag_runs import end_queued_run, insert_run, list_runs
-from asynsched.store.runs.deadlines import settle_due_deadlines
+from asynsched.store.runs.deadlines import decide_due_deadlines
 from asynsched.store.runs.retention import Bound, count_old_runs, count_old_xcoms, delete_runs, old_runs
-from asynsched.store.runs.transitions import Batch, apply
+from asynsched.store.runs.transitions import Batch, RenderedFieldsWrite, apply
 from asynsched.store.runs.xcoms import put_xcom
 from asynsched.store.schema import (
     CallbackRequest,
     DagVersionRow,
+    TaskStateRow,
     XComRow,
     callback_request,
     dag,
     dag_run,
     deadline,
+    rendered_fields,
     source,
     task_instance,
     task_instance_history,
+    task_state_store,
     xcom,
 )
+from asynsched.store.state_stores import count_old_states, put_task_state
 from tests.store.test_runs import history, new_run, task
 from tests.support.stored import list_audit, list_versions, log_file
 
@@ -50,13 +54,14 @@ def add_dag(conn: Connection, dag_id: str) -> None:
 def add_run(
     conn: Connection, dag_id: str, day: int, *, n_tasks: int = 1, active: bool = False, **fields: object
 ) -> int:
-    """Store a run that ended `day` days before now, with tasks, earlier tries and XComs."""
+    """Store a run that ended `day` days before now, with tasks, earlier tries, rendered fields and XComs."""
     at = NOW - day * DAY
     run_id = fields.pop("run_id", f"r{day}")
-    run = insert_run(conn, new_run(run_id, dag_id, logical_date=at, run_after=at, **fields))
+    run = insert_run(conn, new_run(run_id, dag_id, **{"logical_date": at, "run_after": at} | fields))
     tasks = [task(run, f"t{n:03}", "success") for n in range(n_tasks)]
     tries = [history(run, row.task_id) for row in tasks]
-    apply(conn, Batch(0, new_tasks=tasks, history=tries))
+    rendered = [RenderedFieldsWrite(run, row.task_id, -1, 1, '{"command": "ls"}') for row in tasks]
+    apply(conn, Batch(0, new_tasks=tasks, history=tries, rendered=rendered))
     for row in tasks:
         put_xcom(conn, XComRow(run, row.task_id, -1, "return_value", b"1", at))
     if not active:
@@ -68,8 +73,11 @@ async def run_ids(database: Database, dag_id: str) -> list[str]:
     return sorted(run.run_id for run in await database.read(list_runs, dag_id=dag_id))
 
 
+ROWS = (dag_run, task_instance, task_instance_history, xcom, rendered_fields)
+
+
 def n_rows(conn: Connection) -> list[int]:
-    return [len(conn.execute(select(table)).all()) for table in (dag_run, task_instance, task_instance_history, xcom)]
+    return [len(conn.execute(select(table)).all()) for table in ROWS]
 
 
 async def swept(database: Database, home: Path, policy: RetentionPolicy, batch_rows: int = 10) -> dict[str, int]:
@@ -107,7 +115,24 @@ async def test_runs_go_by_age_and_by_number_but_the_newest_scheduled_one_stays(d
     deleted = await swept(database, tmp_path, RetentionPolicy(runs=bound))
     assert deleted == ({"runs": n_old} if n_old else {})
     assert await run_ids(database, "d") == kept
-    assert await database.read(n_rows) == [len(kept)] * 4, "with all that was theirs"
+    assert await database.read(n_rows) == [len(kept)] * len(ROWS), "with all that was theirs"
+
+
+async def test_runs_of_partitions_go_too_but_the_newest_of_the_schedule_stays(database, tmp_path):
+    bound = Bound(before=NOW + DAY)
+
+    def prepare(conn: Connection) -> int:
+        add_dag(conn, "d")
+        for day in (9, 8):
+            add_run(conn, "d", day)  # of an earlier schedule, without partitions
+        for day in (4, 2, 3):
+            add_run(conn, "d", day, logical_date=None)
+        add_run(conn, "d", 1, logical_date=None, run_type="manual")
+        return count_old_runs(conn, bound)
+
+    assert await database.write(prepare) == 4
+    assert await swept(database, tmp_path, RetentionPolicy(runs=bound)) == {"runs": 4}
+    assert await run_ids(database, "d") == ["r2", "r8"]
 
 
 async def test_what_an_active_run_or_a_callback_needs_stays(database, tmp_path):
@@ -147,9 +172,9 @@ async def test_a_large_run_is_deleted_piece_by_piece(database):
         assert 0 < before - after == deleted.n_rows <= 10
         before = after
         gone += [run.id for run in deleted.runs]
-        if after > 4:
+        if after > len(ROWS):
             [large] = [run for run in await database.read(list_runs, dag_id="d") if run.id == ids[1]]
-            assert ("being deleted" in large.reason) is (after < 37)
+            assert ("being deleted" in large.reason) is (after < 49)
     assert gone == ids[:2]
 
 
@@ -162,7 +187,7 @@ async def test_a_run_that_was_cleared_meanwhile_stays(database):
 
     run = await database.write(prepare)
     assert (await database.write(delete_runs, [run], max_rows=9)).n_rows == 0
-    assert await database.read(n_rows) == [1, 1, 1, 1]
+    assert await database.read(n_rows) == [1] * len(ROWS)
 
 
 async def test_a_run_stays_that_is_to_be_called_back_since_it_was_found(database):
@@ -195,7 +220,7 @@ async def test_a_run_that_may_still_miss_a_deadline_stays_until_its_miss_was_tol
     policy = RetentionPolicy(runs=Bound(before=NOW + DAY / 2))
     assert await swept(database, tmp_path, policy) == {"runs": 2}
     assert await run_ids(database, "d") == ["r-1", "r1", "r2"], "one that has succeeded in time has none to miss"
-    assert (await database.write(settle_due_deadlines, 1, NOW + DAY, 9))[0] == 2
+    assert (await database.write(decide_due_deadlines, 1, NOW + DAY, 9))[0] == 2
     assert await swept(database, tmp_path, policy) == {}
     for request in await database.read(next_callbacks, "me", 9):
         await database.write(finish_callback, request.id, None, "success")
@@ -222,7 +247,7 @@ async def test_xcoms_and_logs_go_before_their_runs_and_those_of_active_runs_stay
     unknown.mkdir(parents=True)
     policy = RetentionPolicy(xcoms=Bound(per_dag=2), logs=Bound(before=NOW - 3.5 * DAY, per_dag=4))
     assert await swept(database, tmp_path, policy) == {"xcoms": 26, "logs": 2}
-    assert await database.read(n_rows) == [5, 29, 29, 3]
+    assert await database.read(n_rows) == [5, 29, 29, 3, 29]
     # The folder without a run was written to a moment ago: by now, that is long after NOW.
     assert [day for day, log in logs.items() if log.exists()] == [0, 3, 6, 7]
     assert unknown.exists()
@@ -295,5 +320,30 @@ async def test_the_audit_goes_by_age(database, tmp_path):
 
 async def test_settings_of_nothing_keep_everything(database, tmp_path):
     await database.write(lambda conn: add_dag(conn, "d") or add_run(conn, "d", 9999))
-    assert policy_of(RetentionSettings(), NOW) == RetentionPolicy()
+    nothing = RetentionSettings(task_state_days=0, changes_days=0, changes_number=0)
+    assert policy_of(nothing, NOW) == RetentionPolicy()
     assert await swept(database, tmp_path, RetentionPolicy()) == {}
+
+
+@pytest.mark.parametrize(
+    ("settings", "left"),
+    [
+        (RetentionSettings(task_state_days=0), ["lasting", "new", "old"]),
+        (RetentionSettings(task_state_days=3), ["lasting", "new"]),
+    ],
+)
+async def test_task_states_that_have_expired_go_and_others_by_age(database, tmp_path, settings, left):
+    changes = {"old": 4, "new": 2, "expired": 2, "just expired": 4, "lasting": 4}
+    ends = {"expired": NOW - DAY, "just expired": NOW - timedelta(seconds=1), "lasting": NOW + timedelta(seconds=1)}
+
+    def prepare(conn: Connection) -> int:
+        add_dag(conn, "d")
+        run = add_run(conn, "d", 1)
+        for key, days in changes.items():
+            put_task_state(conn, TaskStateRow(run, "t", -1, key, b"1", NOW - days * DAY, ends.get(key)))
+        return count_old_states(conn, before=policy_of(settings, NOW).task_states, now=NOW)
+
+    n = len(changes) - len(left)
+    assert await database.write(prepare) == n
+    assert await swept(database, tmp_path, policy_of(settings, NOW), batch_rows=1) == {"task_states": n}
+    assert await database.read(lambda conn: conn.scalars(select(task_state_store.c.key).order_by("key")).all()) == left

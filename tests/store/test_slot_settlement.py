@@ -7,7 +7,7 @@ import sqlalchemy as sa
 
 from asynsched.states import DagRunState
 from asynsched.store.runs.dag_runs import get_run, insert_run
-from asynsched.store.runs.pools import OwnUse, SlotClaim, set_pool, settle_slots
+from asynsched.store.runs.pools import OwnUse, SlotGrant, set_pool, settle_slots
 from asynsched.store.runs.task_instances import load_task_instances
 from asynsched.store.runs.transitions import Batch, RunWrite, Stale, apply, apply_at_once
 from asynsched.store.schema import dag_run, task_instance
@@ -40,7 +40,7 @@ class Slots:
         name = f"t{sum(self._taken.values())}"
         own = OwnUse({"narrow": self._taken[epoch]})
         sa.event.listen(conn, "before_cursor_execute", note)
-        settled = settle_slots(conn, [SlotClaim((self._run, name, -1), "narrow")], own, epoch, counted)
+        settled = settle_slots(conn, [SlotGrant((self._run, name, -1), "narrow")], own, epoch, counted)
         sa.event.remove(conn, "before_cursor_execute", note)
         if not settled.refused:
             row = {"dag_run_id": self._run, "task_id": name, "state": "queued", "pool": "narrow", "lease_epoch": epoch}

@@ -4,12 +4,16 @@ from datetime import UTC, datetime, timedelta
 
 import msgspec
 
+from asynsched import Asset
 from asynsched.serialization.schema import ParsedDag, SerializedDag, TimetableQuestion
 from asynsched.states import DagRunState, DagRunType
+from asynsched.store.assets import AssetEventRow, record_events
 from asynsched.store.dags.dags import file_to_ask, get_dag, get_plan, pause_active, questions_for_file
 from asynsched.store.runs.dag_runs import insert_run, last_run_states
 from asynsched.store.schema import DagRunRow
 from asynsched.timetables import PlannedInterval, PlannedRun, TimetablePlan
+from asynsched.timetables.asset_condition import read_condition
+from asynsched.timetables.own_partitions import AssetKeys
 from tests.store.test_parse_results import LATER, NOW, report, store
 
 DAY = PlannedInterval(NOW, NOW + timedelta(days=1))
@@ -48,6 +52,17 @@ async def test_a_file_is_asked_for_plans_that_follow_the_last_runs_of_its_dags(d
     await store(database, report("d.py", msgspec.structs.replace(OWN, plan=None)), LATER)
     assert await database.read(file_to_ask, "own") is None
     assert (await database.read(questions_for_file, "d.py", NOW)).of_dags == {}
+
+
+async def test_a_file_is_asked_what_its_partition_mappers_make_of_the_keys_that_wait(database):
+    waits = read_condition(Asset("a").as_expression())
+    dag = SerializedDag("own", {"kind": "null"}, waits, {"default": {"kind": "IdentityMapper"}})
+    await store(database, report("d.py", ParsedDag(dag, "1", TimetablePlan(asked_at=NOW))))
+    for key in ("x", "x", "y"):
+        await database.write(record_events, [AssetEventRow("a", "a", {}, NOW, partition_key=key, partition_date=NOW)])
+    questions = (await database.read(questions_for_file, "d.py", NOW)).of_dags
+    assert questions == {"own": TimetableQuestion(partitions=(AssetKeys("a", "a", keys=("x", "y"), dates=(NOW,)),))}
+    assert await database.read(file_to_ask, "own") is None, "its timetable is not the author's"
 
 
 async def test_the_states_of_the_newest_runs_are_told_and_a_dag_is_paused_once(database):

@@ -38,7 +38,8 @@ def fill(conn: Connection, *, n_runs: int, n_dags: int, dag_id: str = "past", n_
     copy_rows(
         conn, dag, other,
         dag_id=named("other_", other), file_path="others.py", is_active=True, is_paused=False, schedule_summary="",
-        tags=b"[]", max_active_runs=16, deadlines=b"[]", next_dagrun_create_after=VERY_LATE, last_examined_at=now,
+        timetable="null", owners=b"[]", tags=b"[]", about=b"{}", max_active_runs=16, deadlines=b"[]",
+        next_dagrun_create_after=VERY_LATE, last_examined_at=now,
         updated_at=now,
     )  # fmt: skip
 

@@ -64,14 +64,18 @@ class NaiveEvaluator:
         self,
         ran: Mapping[Key, tuple[State | None, int | None]],
         decided: Mapping[Key, Decided] | None = None,
+        going_on: Collection[Key] = (),
     ) -> None:
         """Take over the ends of the task instances that really ran, and settle the rest again.
 
         Args:
             ran: Their states, and how many values their results have.
             decided: The decisions of branches and short circuits that have ended since the last call.
+            going_on: Those that had begun before these ends. If they might, they go on whatever the ends are, such as
+                instances of an earlier attempt beside the task that they are mapped over.
         """
-        was_ready = self.may_run() if decided else set()
+        was_ready = self.may_run() if decided or going_on else set()
+        self._under_way |= was_ready.intersection(going_on)
         for key, (state, length) in ran.items():
             if state in FINISHED_TASK_STATES and self.states.get(key) is not State.REMOVED:
                 self.states[key], self._lengths[key] = State(state), length
@@ -127,8 +131,8 @@ class NaiveEvaluator:
         if self.states[key] is not None or key in self._under_way:
             return
         verdict = self._verdict(task, index)
-        if verdict.settle_as is not None:
-            self.states[key] = verdict.settle_as
+        if verdict.ends_as is not None:
+            self.states[key] = verdict.ends_as
         elif verdict.met and self._is_unexpanded(*key):
             n_instances = self._count(task)
             if n_instances:
@@ -174,12 +178,12 @@ class NaiveEvaluator:
         sources = {source for length in self._factors(task) for source in _results(length)}
         verdicts = [mapped_upstream([self.states[source, -1] for source in sources if (source, -1) in self.states])]
         if self._is_left_out(task, index):
-            verdicts.append(Verdict(met=False, reason="it is left out", settle_as=State.SKIPPED))
+            verdicts.append(Verdict(met=False, reason="it is left out", ends_as=State.SKIPPED))
         if setups := self._counts(task, index, self._setups(task)):
             verdicts.append(evaluate_setups(setups, map_index=index))
         counts = self._counts(task, index, self._upstream[task.task_id])
         verdicts.append(evaluate(task.trigger_rule, counts or UpstreamCounts(), map_index=index))
-        settled = [verdict for verdict in verdicts if verdict.settle_as is not None]
+        settled = [verdict for verdict in verdicts if verdict.ends_as is not None]
         return next(iter(settled), None) or next((verdict for verdict in verdicts if not verdict.met), MET)
 
     def _counts(self, task: SerializedTask, index: int, upstream: list[str]) -> UpstreamCounts | None:

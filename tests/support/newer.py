@@ -7,7 +7,7 @@ from pathlib import Path
 import asynsched
 import sandbox
 from asynsched.store.engines.opening import HEAD
-from asynsched.store.schema import OLDEST_BESIDE
+from asynsched.store.schema import OLDEST_BESIDE, REVISIONS
 
 REVISION = '''"""What a later version adds."""
 
@@ -42,9 +42,10 @@ def make_newer(folder: Path, steps: int) -> Path:
     for before, revision in itertools.pairwise(revisions):
         script = path / "asynsched/store/migrations/versions" / f"revision_{revision}.py"
         script.write_text(REVISION.format(revision=revision, before=before))
-    known = ", ".join(f'"{revision}"' for revision in revisions)
+    known = ", ".join(f'"{revision}"' for revision in revisions[1:])
     schema = path / "asynsched/store/schema.py"
-    _replace(schema, f'REVISIONS = ("{HEAD}",)', f"REVISIONS = ({known})")
+    present = ", ".join(f'"{revision}"' for revision in REVISIONS)
+    _replace(schema, f"REVISIONS = ({present})", f"REVISIONS = ({present}, {known})")
     _replace(schema, f'OLDEST_BESIDE = "{OLDEST_BESIDE}"', f'OLDEST_BESIDE = "{revisions[-2]}"')
     _replace(path / "asynsched/_version.py", f'"{asynsched.__version__}"', f'"99.{steps}"')
     _replace(path / "asynsched/protocol/messages.py", "PROTOCOL_VERSION = 1", f"PROTOCOL_VERSION = {1 + steps}")

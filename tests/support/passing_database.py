@@ -11,6 +11,10 @@ class PassingDatabase(Database):
     def __init__(self, inner: Database) -> None:
         self.inner = inner
 
+    @property
+    def is_shared(self) -> bool:
+        return self.inner.is_shared
+
     async def read(self, query: Any, *args: Any, **kwargs: Any) -> Any:
         return await self.pass_on(self.inner.read, query, args, kwargs)
 

@@ -16,8 +16,8 @@ from asynsched.channels import Channels, TaskReady, TryReported, TryUnwanted
 from asynsched.clock import Clock
 from asynsched.fernet_keys import keys_of
 from asynsched.housekeeping.notification_listener import NotificationListener
-from asynsched.lease.claim import register
 from asynsched.lease.expiry import Lease
+from asynsched.lease.held_lease import register
 from asynsched.protocol.messages import Ended
 from asynsched.scheduling.creation.triggering import create_manual_run
 from asynsched.scheduling.loading import VersionCache

@@ -20,6 +20,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
+from urllib.parse import urlsplit
 
 import asyncpg
 import pytest
@@ -76,6 +77,12 @@ class PostgresServer:
             self._has_template = True
         name = f"test_{next(self._numbers)}"
         self.execute(f"CREATE DATABASE {name} TEMPLATE {TEMPLATE if migrated else 'template0'} STRATEGY FILE_COPY")
+        return self.url(name)
+
+    def copy_of(self, url: str) -> str:
+        """Return the URL of a new database with the content of another one, to which nobody is connected."""
+        name, original = f"test_{next(self._numbers)}", urlsplit(url).path.removeprefix("/")
+        self.execute(f"CREATE DATABASE {name} TEMPLATE {original} STRATEGY FILE_COPY")
         return self.url(name)
 
     def tool(self, name: str) -> str:

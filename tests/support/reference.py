@@ -14,6 +14,9 @@ from asynsched.authoring.operators.base import BaseOperator
 from asynsched.cli.app import COMMANDS, build_app
 from asynsched.cli.configuration import Option, all_options
 from asynsched.metrics.names import FIGURES
+from asynsched.web.airflow_api import AIRFLOW_API
+from asynsched.web.airflow_api.refusals import REFUSALS
+from asynsched.web.endpoint import IN_PATH
 
 FOLDER = Path(__file__).parents[2] / "docs" / "reference"
 LINE_LENGTH = 110
@@ -40,8 +43,8 @@ objects. Notes, progress and errors go to standard error. Instants are ISO 8601 
 
 A command that asks for confirmation does nothing without a terminal, unless you give `--yes`.
 
-Exit codes: 0 for success, 1 for a failure, which one line explains, and 2 for wrong usage. Ctrl-C ends a command with
-130; it asks `asynsched up` to stop.
+Exit codes: 0 for success, 1 for a failure, which one line explains, and 2 for wrong usage; 3 if `asynsched preview`
+finds a problem that `--fail-on` names. Ctrl-C ends a command with 130; it asks `asynsched up` to stop.
 
 To complete commands, options, DAGs, runs and tasks, add one of these lines to the start-up file of your shell:
 
@@ -51,6 +54,51 @@ eval "$(_ASYNSCHED_COMPLETE=zsh_source asynsched)"    # ~/.zshrc
 _ASYNSCHED_COMPLETE=fish_source asynsched | source    # ~/.config/fish/config.fish
 ```
 """
+REST_HEAD = """
+# Airflow's REST API
+
+`asynsched up` serves the part of Airflow's REST API v2 that its clients use, below `/api/v2`: the same paths, fields,
+status codes, paging, filters and errors as Airflow 3.3. `/api/v2/openapi.json` describes it. `asynsched web` serves it
+beside schedulers that run elsewhere, and `Scheduler.web()` within another application.
+
+## Sign in
+
+A client sends `Authorization: Bearer TOKEN`. `POST /auth/token` with `{"username": …, "password": …}` answers with a
+token that lasts `web.access_token_hours`; `asynsched tokens create` makes one that lasts longer.
+
+```sh
+asynsched users create ada --role operator
+curl -s localhost:8080/auth/token -H 'Content-Type: application/json' \\
+    -d '{"username": "ada", "password": "…"}'
+```
+
+What an endpoint needs is in the table: `view`, `operate` and `administer` are the rights of the roles viewer, operator
+and admin; `nothing` is open to everybody. Where a path names a DAG, the right to that DAG counts, and lists leave out
+DAGs that the user may not see.
+
+## Clients
+
+Tests run these clients, unchanged, against a serving asynsched: `apache-airflow-client` 3.3 (each of its calls),
+`airflowctl` (each of its operations) and `astro-airflow-mcp` (each of its tools), so assistants work as well. A test
+walks the published document by schemathesis, and another one compares its names with those of Airflow's client.
+
+## What differs
+
+- A list has 1,000 rows at most, one of questions to people 100, and is sorted by ten names at most. Lists leave out
+  large values: variables and connections whose encrypted value is longer than 16 KiB, and `extra` of assets' events
+  beyond that size, are null.
+- Passwords, and values whose names sound secret, are `***`. Sent back, that mask keeps the stored value. Connections
+  are not tested: `POST /connections/test` answers 403.
+- Variables and connections can be sorted by what is not encrypted: their names, types and descriptions.
+- A bulk request is one transaction: an action that does not fit what exists is reported, the others are done.
+- `eventLogs` is the audit, with asynsched's names of actions, such as `dag.pause`. `jobs` are the schedulers. The
+  scheduler also parses files and runs triggers, so `monitor/health` tells the same of all three.
+- `config` answers 403 unless `web.expose_config` is set; the section `asynsched` has the settings.
+- The only bundle is `dags-folder`. There are no teams: a request with a `team_name` is refused.
+- Cursors lead forwards only: `previous_cursor` is null.
+- One request clears or marks at most 100 runs, and `reset_dag_runs` cannot be false.
+- A prefix pattern matches as it is; Airflow's leaves out signs at its end, so that `test_` finds `tests`.
+"""
 SETTINGS_HEAD = """
 # Settings
 
@@ -59,7 +107,9 @@ A setting takes its value from the first of these sources that has one:
 1. a flag of the command, if the setting has a flag;
 2. an environment variable: `ASYNSCHED_` and the name in capitals, with `__` for the dot;
 3. the file `asynsched.toml` in the working directory, or the file named by `ASYNSCHED_CONFIG`; groups are tables;
-4. the default.
+4. with `like_airflow`: a variable `AIRFLOW__SECTION__KEY`, then the `airflow.cfg`, then Airflow's default
+   ([the options that have an equivalent](../how-to/move-from-airflow.md#4-settings-plugins-and-policies));
+5. the default.
 
 `asynsched config show` lists every setting, its value and its source. In an environment variable, a list is JSON, or
 its items are separated by commas. Durations are in seconds. A variable that starts with `ASYNSCHED_` and names no
@@ -109,6 +159,7 @@ def pages() -> dict[str, str]:
         "settings.md": _page(SETTINGS_HEAD, _settings()),
         "authoring.md": _page(AUTHORING_HEAD, _names()),
         "metrics.md": _page(METRICS_HEAD, _figures()),
+        "rest.md": _page(REST_HEAD, _paths()),
     }
 
 
@@ -159,6 +210,21 @@ def _toml(value: Any) -> str:
     if isinstance(value, tuple):
         return f"[{', '.join(_toml(item) for item in value)}]"
     return f'"{value}"' if isinstance(value, str) else f"{value:.15g}"
+
+
+def _paths() -> Iterator[str]:
+    yield "## Paths\n\n| method | path below `/api/v2` | | needs |\n| --- | --- | --- | --- |"
+    for one in sorted(AIRFLOW_API.endpoints, key=lambda one: (one.path, one.method)):
+        told = inspect.cleandoc(one.function.__doc__ or "").splitlines()[0].rstrip(".").replace("|", "\\|")
+        yield f"| {one.method} | `{_shown(one.path)}` | {told} | {one.permission.name.lower()} |"
+    yield "\n## Refused paths\n\nEach of these answers 501 with this sentence.\n"
+    yield "| methods | path | |\n| --- | --- | --- |"
+    for refusal in REFUSALS:
+        yield f"| {', '.join(refusal.methods)} | `{_shown(refusal.path)}` | {refusal.sentence} |"
+
+
+def _shown(path: str) -> str:
+    return IN_PATH.sub(r"{\1}", path)
 
 
 def _figures() -> Iterator[str]:

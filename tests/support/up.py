@@ -73,6 +73,8 @@ class Site:
         inherited = {name: value for name, value in os.environ.items() if not name.startswith(STRANGE)}
         database = {} if self.database is None else {"ASYNSCHED_DATABASE": self.database}
         fixed = {"ASYNSCHED_HOME": str(self.home), MARK: self.mark, "NO_COLOR": "1", "COLUMNS": "200", "TERM": "dumb"}
+        # Tests of the page set an address of their own.
+        fixed["ASYNSCHED_WEB__LISTEN"] = "off"
         return inherited | database | fixed | self.env
 
     def write(self, name: str, text: str) -> Path:

@@ -6,6 +6,9 @@ from collections.abc import Callable
 from typing import TypeVar
 
 import anyio
+from sqlalchemy import Connection
+
+from asynsched.store.database import Database
 
 T = TypeVar("T")
 PAUSE_SECONDS = 0.02
@@ -33,5 +36,14 @@ async def eventually(check: Callable[[], T], what: str, *, seconds: float = DEAD
     deadline = time.monotonic() + seconds
     while not (answer := check()):
         assert time.monotonic() < deadline, f"not within {seconds:g} s: {what}; last answer: {answer!r}"
+        await anyio.sleep(PAUSE_SECONDS)
+    return answer
+
+
+async def eventually_true(database: Database, query: Callable[[Connection], T]) -> T:
+    """Return the first truthy answer of a query, and let the event loop go on meanwhile."""
+    deadline = time.monotonic() + DEADLINE_SECONDS
+    while not (answer := await database.read(query)):
+        assert time.monotonic() < deadline, f"not within {DEADLINE_SECONDS:g} s: {query}; last answer: {answer!r}"
         await anyio.sleep(PAUSE_SECONDS)
     return answer

@@ -14,7 +14,7 @@ from tests.faults.power.cuts import Life, some_cuts
 from tests.faults.power.disk import Disk
 from tests.faults.power.recording import Operation, why_not
 
-N_CUTS = 10
+N_CUTS = 4
 ROOT = Path("/site")
 
 

@@ -1,4 +1,4 @@
-"""`python -m tests.faults.simulated`: explores many seeds, or replays one."""
+"""`python -m tests.faults.simulated`: explores many seeds, replays one, or shows that each planted bug is found."""
 
 import argparse
 import multiprocessing
@@ -10,13 +10,38 @@ from functools import partial
 from tests.faults.simulated.conditions import AS_THE_SEED_SAYS, Conditions
 from tests.faults.simulated.exploration import explore
 from tests.faults.simulated.planted import BUGS
+from tests.faults.simulated.planted import N_SEEDS as BUGGY_SEEDS
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Return 0 when no seed has found anything."""
     options = _options(arguments)
+    if options.planted:
+        return _find_planted(options.processes)
     with BUGS[options.bug].planted() if options.bug else nullcontext():
         return _replay(options) if options.seed is not None else _explore_many(options)
+
+
+def _find_planted(n_processes: int) -> int:
+    """Plant one bug after another, and look for a seed that finds it, and that finds nothing without it."""
+    n_missed = 0
+    with multiprocessing.get_context("fork").Pool(n_processes) as pool:
+        for name, seed, trouble in pool.imap_unordered(seed_that_finds, sorted(BUGS), chunksize=1):
+            n_missed += bool(trouble)
+            print(f"{name}: {trouble or f'found by seed {seed}'}", flush=True)
+    print(f"{len(BUGS)} bugs planted, {n_missed} of them missed")
+    return 1 if n_missed else 0
+
+
+def seed_that_finds(name: str) -> tuple[str, int | None, str]:
+    """Return the name of a planted bug, the first seed that finds it, and why that does not count, if so."""
+    bug = BUGS[name]
+    with bug.planted():
+        seed = next((seed for seed in range(BUGGY_SEEDS) if explore(seed, bug.conditions)[0] is not None), None)
+    if seed is None:
+        return name, None, f"not found by {BUGGY_SEEDS} seeds"
+    violation, _ = explore(seed, bug.conditions)
+    return name, seed, "" if violation is None else f"seed {seed} finds something without it, too: {violation}"
 
 
 def _replay(options: argparse.Namespace) -> int:
@@ -67,6 +92,7 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--seeds", type=int, default=2_000, help="how many seeds to explore")
     parser.add_argument("--first", type=int, default=0, help="the first of them")
     parser.add_argument("--processes", type=int, default=2, help="how many processes explore them")
+    parser.add_argument("--planted", action="store_true", help="plant each bug, and look for a seed that finds it")
     parser.add_argument("--bug", choices=sorted(BUGS), help="plant this bug first: see planted.py")
     return parser.parse_args(arguments)
 

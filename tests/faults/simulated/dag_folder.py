@@ -91,6 +91,8 @@ class DagFolder:
         self._watchers: dict[ScriptedWatcher, None] = {}
         self.files: dict[str, DagFile] = {}
         self.too_slow: dict[str, str] = {}
+        self._parsed_at: dict[tuple[str, str], float] = {}
+        """When a file with this hash was last parsed well."""
         self.absent: set[str] = set()
         for dag_id in self._world.dags:
             self.files[f"{dag_id}.py"] = self._file({dag_id: self._world.versions[dag_id][0]})
@@ -159,11 +161,14 @@ class DagFolder:
             world.say("fault", f"the parse of {path} dies, or takes too long")
             if file is None or is_second or self._random.random() < 0.7:
                 raise ParseCrashed(path, "was killed")
-            self.too_slow[path] = file.content_hash
+            if self._parsed_at.get((path, file.content_hash), -1.0) < begin:
+                self.too_slow[path] = file.content_hash  # else it is out of date: another scheduler has parsed the file
             raise ParseTimeout(path, 50.0)
         await asyncio.sleep(slowness)
         if not is_second:
             self.too_slow.pop(path, None)
+            if file is not None:
+                self._parsed_at[path, file.content_hash] = world.clock.monotonic()
         if file is None:
             error = FileError("unreadable", f"{path} is gone")
             return ParseReport(SCHEMA_VERSION, path=path, errors=(error,))

@@ -13,12 +13,13 @@ Tasks = Mapping[Any, TaskRow]
 
 
 class EndedTry(NamedTuple):
-    """The end of the last try of a task instance."""
+    """The end of the last try of a task instance, and the other instances of its run that had begun by then."""
 
     instance: Instance
     state: str | None
     result_length: int | None
     decided: Decided | None
+    going_on: frozenset[tuple[str, int]]
 
 
 class Decisions:
@@ -64,6 +65,7 @@ class Decisions:
         begun = {row[2:4] for row in going_on} - restarting
         # If both were stored together, an instance that ended on its own had begun before it could be left out.
         begun |= {row[2:4] for row in rows if row.state != "skipped"}
+        all_begun = frozenset(begun)
         # It may as well have become ready by that.
         begun_if_ready = {instance for instance in begun if (*run, *instance) in self._waited}
         begun -= begun_if_ready
@@ -73,7 +75,8 @@ class Decisions:
             decided = Decided(self._of[row[:4]], begun, begun_if_ready, restarting) if is_new else None
             execution = self._ledger.tokens.get(row.token or "")
             has_result = row.state == "success" and execution is not None
-            ends.append(EndedTry(row[2:4], row.state, execution.result_length if has_result else None, decided))
+            length = execution.result_length if has_result else None
+            ends.append(EndedTry(row[2:4], row.state, length, decided, all_begun - {row[2:4]}))
         return ends
 
     def allow(self, was: str | None, row: TaskRow) -> bool:

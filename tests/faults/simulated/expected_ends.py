@@ -119,7 +119,7 @@ def _expected(dag: SerializedDag, start: Start | None, ended: Iterable[Any]) -> 
             # It has run, and must not have.
             return {one.instance: settled_as}
         ran[one.instance] = (one.state, one.result_length)
-        naive.take_up(ran, {} if one.decided is None else {one.instance: one.decided})
+        naive.take_up(ran, {} if one.decided is None else {one.instance: one.decided}, one.going_on)
     return naive.finished()
 
 

@@ -37,6 +37,8 @@ SHARE_OF_TWO = 0.4
 """Of the seeds, those in which two schedulers work on one database."""
 LONGEST_STEPS = 30_000
 """Steps of the event loop after which something turns in circles: usual are some hundreds."""
+STEPS_A_SECOND = 15
+"""Steps of idle schedulers in a virtual second, with room: while one waits for a wrong clock's time, they add up."""
 SETTINGS = Settings(
     parallelism=5,
     shutdown_grace=2.0,  # below the time of some tries: a stop interrupts them
@@ -152,8 +154,9 @@ class Exploration:
             raise Violation(f"a try of {run[:2]}, which is of {run.version_hash}, is of {launch.code.version_hash}")
         if not is_edited:
             self.ledger.check_need(launch)
-        n_seconds_off = sum(site.n_seconds_off for site in self.sites.values())
-        self.ledger.check_resumption(launch, self.clock.monotonic(), is_edited=is_edited, n_seconds_off=n_seconds_off)
+        self.ledger.check_resumption(
+            launch, self.clock.monotonic(), is_edited=is_edited, n_seconds_off=self._n_seconds_off
+        )
 
     def pool_of(self, launch: Launch) -> tuple[str, int]:
         """Return the pool of a launched task, and how many slots it takes."""
@@ -211,7 +214,7 @@ class Exploration:
             self.chance.is_calm |= self.clock.monotonic() > CALM_AFTER
             if self.people.are_done and not self.invariants.what_is_left():
                 break
-            if self.clock.monotonic() > LONGEST + sum(site.n_seconds_off for site in self.sites.values()):
+            if self.clock.monotonic() > LONGEST + self._n_seconds_off:
                 raise Violation(f"after {LONGEST:g} s not all has ended: {self.invariants.what_is_left()}")
         self.is_over = True
         self.invariants.check_end()
@@ -229,14 +232,19 @@ class Exploration:
                 site.jump_clock(timedelta(seconds=self.chance.random.choice([-3600, -5, 5, 3600])))
 
     def _stepped(self, process: Process | None) -> None:
-        if self.loop.n_steps > LONGEST_STEPS * len(self.sites) and not self.is_over:
-            self.fail(Violation(f"after {LONGEST_STEPS} steps not all has ended: something turns in circles"))
+        most = LONGEST_STEPS * len(self.sites) + STEPS_A_SECOND * self._n_seconds_off
+        if self.loop.n_steps > most and not self.is_over:
+            self.fail(Violation(f"after {most:g} steps not all has ended: something turns in circles"))
             self.is_over = True
             for site in self.sites.values():
                 site.process.kill()
         may_crash = process is not None and process.crash is not None and not process.is_dead
         if may_crash and self.chance.happens("crash_anywhere"):
             process.crash(f"after step {self.loop.n_steps}")
+
+    @property
+    def _n_seconds_off(self) -> float:
+        return sum(site.n_seconds_off for site in self.sites.values())
 
     def _guarded(self, call: Callable[..., Any]) -> Callable[..., Any]:
         def guarded(*args: Any) -> None:

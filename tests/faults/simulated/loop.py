@@ -46,8 +46,13 @@ class Process:
 
     def kill(self) -> None:
         """End everything of it, as soon as the current callback has returned."""
-        self.is_dead, self.is_stopped = True, False
+        was_stopped, self.is_dead, self.is_stopped = self.is_stopped, True, False
         self.bury()
+        if was_stopped:
+            # A task whose wake-up is held back would never end, and its scope would cancel it for ever.
+            loop = asyncio.get_running_loop()
+            assert isinstance(loop, ShuffledLoop)
+            loop.resume_stopped()
 
     def bury(self) -> None:
         """Cancel the rest of it, without its cleanup: a killed process does none."""

@@ -89,20 +89,20 @@ def _forgotten_release() -> list[Change]:
 def _forgotten_occupation() -> list[Change]:
     resume = Evaluation.resume_run
 
-    def resume_uncounted(self: Any, run: Any, tasks: Any, now: Any) -> None:
+    def resume_uncounted(self: Any, *arguments: Any, **named: Any) -> None:
         with patch.object(self.ready, "occupy", lambda *_: None):
-            resume(self, run, tasks, now)
+            resume(self, *arguments, **named)
 
     return [(Evaluation, "resume_run", resume_uncounted)]
 
 
 def _double_adoption() -> list[Change]:
-    settle = Announcer.settle
+    announce = Announcer.announce_taken_over
 
-    def settle_blindly(self: Any, tasks: Any, held: Held, now: Any) -> None:
-        settle(self, tasks, Held(), now)
+    def announce_blindly(self: Any, tasks: Any, held: Held, now: Any) -> None:
+        announce(self, tasks, Held(), now)
 
-    return [(Announcer, "settle", settle_blindly)]
+    return [(Announcer, "announce_taken_over", announce_blindly)]
 
 
 def _new_token_for_old_try() -> list[Change]:
@@ -132,36 +132,36 @@ def _dropped_batch() -> list[Change]:
 
 
 def _unrepeatable_batch() -> list[Change]:
-    settle = Announcer.settle
+    announce = Announcer.announce_taken_over
 
-    def settle_held(self: Any, tasks: Any, held: Held, now: Any) -> None:
+    def announce_held(self: Any, tasks: Any, held: Held, now: Any) -> None:
         if held != Held():
-            settle(self, tasks, held, now)
+            announce(self, tasks, held, now)
 
     return [
         (transitions, "_is_applied", lambda *_: False),
         (transitions, "_run_is_applied", lambda *_: False),
         # Launching all queued tries of the runs that are then taken up again would make up for most of it.
-        (Announcer, "settle", settle_held),
+        (Announcer, "announce_taken_over", announce_held),
     ]
 
 
 def _lost_launches() -> list[Change]:
-    settle = LocalExecutor._settle
+    send_again = LocalExecutor._send_again
 
-    def settle_without_launches(self: Any, inventory: Any) -> None:
+    def send_without_launches(self: Any, inventory: Any) -> None:
         with patch.object(self, "_send_launch", lambda _: None):
-            settle(self, inventory)
+            send_again(self, inventory)
 
-    return [(LocalExecutor, "_settle", settle_without_launches)]
+    return [(LocalExecutor, "_send_again", send_without_launches)]
 
 
 def _timers_of_the_dead() -> list[Change]:
     resume = Evaluation.resume_run
 
-    def resume_without_timers(self: Any, run: Any, tasks: Any, now: Any) -> None:
+    def resume_without_timers(self: Any, *arguments: Any, **named: Any) -> None:
         with patch.object(self, "_timers", Timers()):
-            resume(self, run, tasks, now)
+            resume(self, *arguments, **named)
 
     return [(Evaluation, "resume_run", resume_without_timers)]
 

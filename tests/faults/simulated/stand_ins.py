@@ -17,7 +17,7 @@ from asynsched.assembly import Foundation
 from asynsched.executors import local
 from asynsched.executors.tokens import host_key
 from asynsched.housekeeping import notification_listener
-from asynsched.lease import claim
+from asynsched.lease import held_lease
 from asynsched.parsing import dispatcher
 from asynsched.scheduling import storing, triggerer
 from asynsched.scheduling import transfers as run_transfers
@@ -28,7 +28,7 @@ from tests.faults.simulated.dag_folder import ScriptedParser
 from tests.faults.simulated.loop import PROCESS
 from tests.faults.simulated.trigger_hosts import log_of
 
-NOTIFYING = (claim, dagrun_creator, run_requests, run_transfers, storing)
+NOTIFYING = (held_lease, dagrun_creator, run_requests, run_transfers, storing)
 """The modules that notify other schedulers. The command line does so, too, and is not simulated."""
 
 
@@ -69,7 +69,7 @@ def exchanged(exploration: Any) -> Iterator[None]:
         (scheduler, "assemble", assembled),
         (notification_listener, "connect", exploration.notifications.connect),
         *((module, "notify", exploration.notifications.notify) for module in NOTIFYING),
-        (assembly, "SandboxParser", lambda _settings: ScriptedParser(folder)),
+        (assembly, "SandboxParser", lambda *_: ScriptedParser(folder)),
         (dispatcher, "look_at", folder.look_at if folder is not None else dispatcher.look_at),
         # The folder of a home has a name of its own in each process, which no trace may depend on.
         (triggerer, "host_key", lambda code: host_key(msgspec.structs.replace(code, dags_folder="dags"))),

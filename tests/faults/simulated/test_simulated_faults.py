@@ -3,16 +3,15 @@
 import os
 import subprocess
 import sys
+from unittest.mock import ANY
 
 import pytest
 
-from tests.faults.simulated.__main__ import replay_command
+from tests.faults.simulated.__main__ import replay_command, seed_that_finds
 from tests.faults.simulated.exploration import explore
-from tests.faults.simulated.planted import BUGS
-from tests.faults.simulated.planted import N_SEEDS as BUGGY_SEEDS
 
-SEEDS_AT_ONCE = 50
-N_SEEDS = 150
+SEEDS_AT_ONCE = 30
+N_SEEDS = 60
 """Of the seeds that CI explores by the command: as many as have room in a suite that people wait for."""
 
 
@@ -25,14 +24,9 @@ def test_no_seed_finds_anything(first):
             pytest.fail(f"seed {seed} has found something: {violation}\nreplay: {replay_command(seed)}\n{last}")
 
 
-@pytest.mark.parametrize("name", sorted(BUGS))
-def test_each_planted_bug_is_found(name):
-    bug = BUGS[name]
-    with bug.planted():
-        found = next((seed for seed in range(BUGGY_SEEDS) if explore(seed, bug.conditions)[0] is not None), None)
-    assert found is not None
-    violation, _ = explore(found, bug.conditions)
-    assert violation is None, "it is not the bug that the seed has found"
+def test_a_planted_bug_is_found():
+    """Any of them; the command with `--planted` tries all."""
+    assert seed_that_finds("lost-wake-up") == ("lost-wake-up", ANY, "")
 
 
 def test_a_seed_is_replayed_byte_for_byte_in_another_process():

@@ -168,7 +168,6 @@ class SimulatedHost:
         self.world.ledger.host_deaths.append(self.world.clock.monotonic())
         self.world.say("host", f"{self.launch.token} {why}")
         self.process.kill()
-        self.world.loop.resume_stopped()
 
 
 class ScriptedTrigger(BaseTrigger):

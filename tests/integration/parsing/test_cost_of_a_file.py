@@ -28,7 +28,6 @@ class CountingDatabase(PassingDatabase):
 
     def __init__(self, inner: Database) -> None:
         super().__init__(inner)
-        self.is_shared = inner.is_shared
         self.asked: Counter[tuple[str, str]] = Counter()
 
     async def pass_on(self, call: Any, query: Any, args: Any, kwargs: Any) -> Any:

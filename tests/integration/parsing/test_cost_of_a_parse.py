@@ -47,7 +47,8 @@ def tell_and_exit(status):
 
 sys.addaudithook(lambda event, _: events.append(event) if event in COUNTED else None)
 supervise.become_guardian()
-warm(ParseLimits())
+limits = ParseLimits(airflow_options=json.loads(sys.argv[2]))
+warm(limits)
 before = set(sys.modules)
 events.clear()
 os._exit = tell_and_exit
@@ -55,7 +56,7 @@ os.register_at_fork(after_in_child=lambda: sys.setprofile(note))
 folder, lifeline = Path(sys.argv[1]), PipeLifeline(os.pipe()[1])
 for number in range(3):
     (scratch := folder.parent / f"scratch_{number}").mkdir()
-    request = ParseRequest("counted.py", folder, scratch, ParseLimits(), ParseQuestions(now=datetime.now(UTC)))
+    request = ParseRequest("counted.py", folder, scratch, limits, ParseQuestions(now=datetime.now(UTC)))
     report = supervise.parse_file(request, lifeline)
     assert not report.errors, report.errors
 modules, calls = json.loads(report.output)
@@ -66,7 +67,8 @@ print(json.dumps([events, [name for name in modules if name not in before], call
 def test_a_parse_costs_one_fork_no_other_import_and_few_functions(tmp_path):
     site = Site(tmp_path)
     site.write("counted.py", FILE)
-    command = [sys.executable, "-P", "-c", COUNTING, str(site.settings.dags_path)]
+    options = json.dumps(site.settings.airflow_options)
+    command = [sys.executable, "-P", "-c", COUNTING, str(site.settings.dags_path), options]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     events, imported, calls = json.loads(done.stdout)
     assert events == ["os.fork"] * 3

@@ -152,6 +152,33 @@ async def test_parses_of_one_guardian_reach_nothing_hidden(tmp_path):
         assert (await site.parser.parse("reaches.py")).output == "True True False False False True\n"
 
 
+OPENS = """
+from pathlib import Path
+
+def is_open(path):
+    try:
+        return bool(path.read_text())
+    except OSError:
+        return False
+
+print([name for name in {names} if is_open(Path({folder!r}, name))])
+"""
+
+
+async def test_a_parse_reads_no_configuration_in_the_folder_of_policies(tmp_path, monkeypatch):
+    (config := tmp_path / "config").mkdir()
+    names = ["airflow.cfg", "asynsched.toml", "keys", "own.toml", "words.txt"]
+    for name in names:
+        (config / name).write_text("[core]\n")
+    site = Site(tmp_path)
+    site.write("opens.py", OPENS.format(folder=str(config), names=names))
+    assert str(config) in site.settings.installation_folders
+    monkeypatch.setenv("ASYNSCHED_CONFIG", str(config / "own.toml"))
+    for cfg in ("", str(config / "airflow.cfg")):
+        settings = replace(site.settings, fernet_key_file=str(config / "keys"), airflow_cfg=cfg)
+        assert (await SandboxParser(settings).parse("opens.py")).output == "['words.txt']\n"
+
+
 LEAVING = """
 import os, sys
 from datetime import UTC, datetime

@@ -127,6 +127,27 @@ def test_readable_setting_opens_a_folder_for_reading_only(parse: Parser, tmp_pat
     assert outcomes == {"read": "done", "write": "EACCES"}
 
 
+def test_writable_setting_opens_folders_and_lets_locks_be_made(parse: Parser, tmp_path: Path) -> None:
+    shared, around = tmp_path / "shared", tmp_path / "around"
+    home = around / "home"
+    for folder in (shared, home):
+        folder.mkdir(parents=True)
+        folder.chmod(0o777)
+    outcomes = parse.outcomes(
+        f"""
+        from multiprocessing import RLock
+        attempt("write", lambda: open({str(shared / "new.csv")!r}, "w"))
+        attempt("read again", lambda: open({str(shared / "new.csv")!r}))
+        attempt("lock", RLock)
+        attempt("home", lambda: open({str(home / "new.db")!r}, "w"))
+        attempt("elsewhere", lambda: open("/tmp/asynsched-was-here", "w"))
+        """,
+        writable=[str(shared), str(around), "/dev/shm"],
+        hidden=[str(home)],
+    )
+    assert outcomes == {"write": "done", "read again": "done", "lock": "done", "home": "EACCES", "elsewhere": "EACCES"}
+
+
 def test_a_link_out_of_the_folder_is_parsed_where_a_parse_may_read(parse_once: Parser, tmp_path: Path) -> None:
     (tmp_path / "checkout").mkdir()
     (tmp_path / "checkout" / "etl.py").write_text("print(__file__)\nthe_word_is_mum")
@@ -198,6 +219,17 @@ def test_root_is_left_behind(parse: Parser) -> None:
     assert parsed.lines[0] == "True True"
     if parse.as_root:
         assert parsed.lines[1] == "['0000000000000004', '0000000000000004']"
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can make a folder of root's")
+def test_programs_in_a_folder_of_roots_are_found_by_a_parse_of_root(parse: Parser) -> None:
+    program = parse.dags / "private" / "tool"
+    program.parent.mkdir()
+    program.write_text("#!/bin/sh\n")
+    program.chmod(0o755)
+    program.parent.chmod(0o700)
+    parsed = parse(f"import shutil\nprint(shutil.which('tool', path={str(program.parent)!r}) is not None)")
+    assert parsed.lines == ["True"]
 
 
 @pytest.mark.parametrize("statement", ["subprocess.run(['true'], check=True)", "os.fork() or os._exit(0)"])

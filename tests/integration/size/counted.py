@@ -58,7 +58,6 @@ class CountedDatabase(PassingDatabase):
 
     def __init__(self, inner: Database) -> None:
         super().__init__(inner)
-        self.is_shared = inner.is_shared
         self.cost = Cost()
 
     def take_cost(self) -> Cost:

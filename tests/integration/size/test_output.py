@@ -6,8 +6,9 @@ import pytest
 
 from asynsched import DAG, BashOperator
 from asynsched.authoring.operators import bash
+from asynsched.protocol.secrets import Secrets
 from sandbox.supervision.reactor import READ_BYTES
-from sandbox.supervision.task_log import LONGEST_LINE_HELD, Secrets, TaskLog
+from sandbox.supervision.task_log import LONGEST_LINE_HELD, TaskLog
 
 LONGEST = 1000
 

@@ -79,5 +79,5 @@ def test_the_evaluator_keeps_no_timer_of_a_run_that_somebody_has_taken_away():
     [ready] = granted(engine)
     engine.try_ended(Ended(ready.token, "failed", NOON, NOON), NOON)
     assert run.instance("a").state == "up_for_retry"
-    engine.drop_run(run.key)
+    engine.drop_run(run.key, NOON)
     assert engine.next_timer is None

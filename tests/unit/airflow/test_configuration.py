@@ -2,6 +2,7 @@
 
 import enum
 import importlib.metadata
+import traceback
 from datetime import timedelta
 from types import SimpleNamespace
 
@@ -116,6 +117,27 @@ def test_a_section_has_values_of_all_sources(monkeypatch):
     assert conf.getsection("sensors") == {"default_timeout": 604800, "mine": "yes", "ours": True}
     assert conf.getsection("nothing") is None
     assert not conf.has_section("nothing")
+
+
+@pytest.mark.parametrize(
+    ("text", "where"),
+    [
+        ("[database]\nsql_alchemy_conn\n  password-is-hunter22\n", ", line 2: this is not a configuration of Airflow"),
+        ("password-is-hunter22\n[core]\n", ", line 1: this is not a configuration of Airflow"),
+        ("[core]\nkey = hunter22é\n", ": this is not a configuration of Airflow"),
+        (None, ": the file cannot be read: No such file or directory"),
+    ],
+    ids=["no value", "no section", "not UTF-8", "no file"],
+)
+def test_an_airflow_cfg_that_becomes_unreadable_is_an_error_without_its_text(tmp_path, text, where):
+    cfg = tmp_path / "airflow.cfg"
+    if text is not None:
+        cfg.write_text(text, encoding="latin-1")
+    set_options(configuration.with_cfg({}, str(cfg)))
+    with pytest.raises(AirflowConfigException) as caught:
+        conf.get("my_team", "word")
+    assert str(caught.value) == f"{cfg}{where}"
+    assert "hunter22" not in "".join(traceback.format_exception(caught.value))
 
 
 def test_installed_providers_give_defaults_for_their_own_options(monkeypatch, caplog):

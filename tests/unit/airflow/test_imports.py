@@ -1,4 +1,4 @@
-"""The names that official providers and public DAG files import: each is served, refused with a reason, or listed here.
+"""The names that official providers and public DAG files import: each is served, or refused with a reason.
 
 Source: import statements of 34 official providers and of 634 public DAG files, November 2026.
 """
@@ -13,30 +13,7 @@ from asynsched.airflow import finder, names
 from tests.unit.airflow.test_names import airflow  # noqa: F401 - a fixture
 
 FOLDER = Path(__file__).parent
-NOT_YET = {
-    "provider_imports": """
-        airflow.models.xcom.XCOM_RETURN_KEY airflow.providers_manager.ProvidersManager airflow.sdk.BaseOperatorLink
-        airflow.sdk.ObjectStoragePath airflow.sdk.ResumableJobMixin airflow.sdk.bases.branch.BranchMixIn
-        airflow.sdk.bases.decorator.DecoratedOperator airflow.sdk.bases.decorator.KeywordParameters
-        airflow.sdk.bases.decorator.TaskDecorator airflow.sdk.bases.decorator.determine_kwargs
-        airflow.sdk.bases.decorator.get_unique_task_id airflow.sdk.bases.decorator.task_decorator_factory
-        airflow.sdk.bases.operator.BaseAsyncOperator airflow.sdk.bases.sensor.poke_mode_only
-        airflow.sdk.bases.skipmixin.SkipMixin airflow.sdk.exceptions.TaskAwaitingInput
-        airflow.sdk.execution_time.hitl.HITLUser
-        airflow.sdk.execution_time.hitl.get_hitl_detail_content_detail
-        airflow.sdk.execution_time.hitl.update_hitl_detail_response
-        airflow.sdk.execution_time.hitl.upsert_hitl_detail airflow.sdk.execution_time.xcom.XCom
-        airflow.sdk.providers_manager_runtime.ProvidersManagerTaskRuntime
-        airflow.triggers.shared_stream.AdvanceItem airflow.triggers.shared_stream.SharedStreamProducer
-        airflow.utils.operator_helpers.determine_kwargs
-    """,
-    "dag_file_imports": """
-        airflow.models.XCom airflow.sdk.AssetWatcher
-        airflow.sdk.execution_time.comms.AssetEventDagRunReferenceResult
-        airflow.sdk.execution_time.context.TriggeringAssetEventsAccessor
-    """,
-}
-"""The names that asynsched does not have yet."""
+TABLES = ("provider_imports", "dag_file_imports")
 
 
 def imports_of(table):
@@ -66,12 +43,10 @@ def resolves(module, name):
 
 
 @pytest.mark.filterwarnings("ignore::asynsched.errors.MovedNameWarning")
-@pytest.mark.parametrize("table", NOT_YET)
-def test_every_imported_name_is_served_or_refused_but_these(table):
+@pytest.mark.parametrize("table", TABLES)
+def test_every_imported_name_is_served_or_refused(table):
     missing = {(module, name) for module, name in imports_of(table) if not resolves(module, name)}
-    assert {f"{module}.{name}" for module, name in missing if not is_refused(module, name)} == set(
-        NOT_YET[table].split()
-    )
+    assert {f"{module}.{name}" for module, name in missing if not is_refused(module, name)} == set()
 
 
 def test_each_refusal_is_of_something_that_is_not_served():

@@ -8,19 +8,22 @@ import pytest
 import asynsched
 from asynsched.airflow import names
 from asynsched.airflow.finder import is_provider, serve_airflow
+from asynsched.authoring.providers import Provider
 from asynsched.errors import MovedNameWarning
 from sandbox.parsing.explain import advise_on_module, advise_on_name, missing_name
 
 
 @pytest.fixture(autouse=True)
-def airflow(request, monkeypatch):
+def airflow(request):
     """Serve Airflow's names in this process while the test runs."""
-    monkeypatch.setattr(sys, "meta_path", list(sys.meta_path))
+    before = set(sys.meta_path)
     kept = {name: module for name, module in sys.modules.items() if name.partition(".")[0] == "airflow"}
     for name in kept:
         del sys.modules[name]
     serve_airflow(getattr(request, "param", "ours"))
+    [served] = set(sys.meta_path) - before
     yield
+    sys.meta_path.remove(served)  # another library's finder, which the test has imported, stays
     for name in [name for name in sys.modules if name.partition(".")[0] == "airflow"]:
         del sys.modules[name]
     sys.modules.update(kept)
@@ -94,6 +97,14 @@ def test_the_parts_of_an_installed_provider_are_found_and_its_core_is_not(tmp_pa
         importlib.import_module("airflow.models.mine")
 
 
+def test_airflows_examples_import_one_another_where_they_lie_on_the_path(tmp_path, monkeypatch):
+    plugin = tmp_path / "airflow" / "example_dags" / "plugins" / "workday.py"
+    plugin.parent.mkdir(parents=True)
+    plugin.write_text("from airflow.timetables.base import Timetable\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    assert importlib.import_module("airflow.example_dags.plugins.workday").Timetable is asynsched.Timetable
+
+
 @pytest.mark.parametrize(
     ("statement", "said"),
     [
@@ -146,3 +157,20 @@ def test_where_airflow_is_off_its_import_says_so():
 )
 def test_a_name_that_is_not_here_is_told_what_it_is_called_here(name, hint):
     assert missing_name(name).startswith(f"asynsched has no name {name!r}{hint}")
+
+
+def test_a_table_of_airflows_can_be_imported_and_not_used():
+    from airflow.models import TaskReschedule
+
+    with pytest.raises(asynsched.AsynschedException, match="no access to the database"):
+        assert TaskReschedule.dag_id
+
+
+def test_the_providers_manager_tells_the_message_queues(monkeypatch):
+    from airflow.providers_manager import ProvidersManager
+
+    queues = [Provider("b", "1", {"queues": ["b.Queue", "a.Queue"]}), Provider("c", "1", {})]
+    monkeypatch.setattr("asynsched.airflow.providers_manager.providers", lambda: queues)
+    manager = ProvidersManager()
+    manager.initialize_providers_queues()
+    assert manager.queue_class_names == ["a.Queue", "b.Queue"]

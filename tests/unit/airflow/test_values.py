@@ -20,10 +20,10 @@ from asynsched.airflow.session import NEW_SESSION, provide_session
 from asynsched.airflow.settings import pod_mutation_hook
 from asynsched.airflow.stats import Stats
 from asynsched.airflow.timeout import timeout
-from asynsched.airflow.triggers import BaseEventTrigger
 from asynsched.airflow.types import NOTSET, SET_DURING_EXECUTION, TaskInstanceKey, is_arg_set
 from asynsched.authoring.exceptions import AsynschedException, AsynschedTaskTimeout
 from asynsched.authoring.running.context import context_variables
+from asynsched.authoring.triggers.base import BaseEventTrigger
 
 
 class Outer:

@@ -17,6 +17,7 @@ from tests.unit.authoring.one_task import context_of, rendered, run
 HEAD = """
 from datetime import datetime
 from asynsched import *
+from asynsched.authoring.airflow_2 import apply_defaults
 class Own(EmptyOperator):
     def __init__(self, *, execution_date, **kwargs):
         super().__init__(**kwargs)
@@ -51,6 +52,7 @@ OF_TASKS = [
     ("EmptyOperator(task_id='t', trigger_rule=TriggerRule.DUMMY)", "task.trigger_rule == 'always'"),
     ("PythonOperator(task_id='t', python_callable=print, provide_context=True)", "task"),
     ("Fixes(task_id='t', python_callable=print)", "task"),
+    ("type('Own', (EmptyOperator,), {'execute': apply_defaults(print)})(task_id='t')", "task"),
     (
         "TriggerDagRunOperator(task_id='t', trigger_dag_id='x', execution_date='2024-01-01')",
         "task.logical_date == '2024-01-01'",

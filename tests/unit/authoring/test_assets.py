@@ -53,7 +53,7 @@ def test_an_asset_is_known_by_its_name_and_uri():
         (lambda: Asset("n", "http://[x"), "cannot be read"),
         (lambda: Asset("n", extra={"k": object()}), "is not JSON"),
         (lambda: Asset("n", extra=["k"]), "must be a dict"),
-        (lambda: Asset("n", watchers=[1]), "watchers are not available"),
+        (lambda: Asset("n", watchers=[1]), "watchers is a list of AssetWatcher, not of 1"),
         (lambda: AssetAlias(""), "alias"),
         (lambda: Metadata(a, {"k": {1}}), "is not JSON"),
         (lambda: Bash(task_id="t", bash_command="true", outlets=["a"]), "outlets must be an Asset"),

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from asynsched import AsynschedException, Connection
+from asynsched import AsynschedException, Connection, Variable
 
 texts = st.text(st.characters(exclude_categories=["Cs", "Cc"]), min_size=1, max_size=12)
 
@@ -64,3 +64,10 @@ def test_a_bad_connection_is_named_without_its_secrets(make, words):
 def test_a_port_out_of_range_is_refused():
     with pytest.raises(ValueError, match="between 0 and 65535"):
         Connection("c", port=70000)
+
+
+@pytest.mark.parametrize("name", [None, 7])
+@pytest.mark.parametrize(("get", "words"), [(Connection.get, "a conn_id"), (Variable.get, "the key of a variable")])
+def test_a_name_that_is_no_text_is_told_as_such(get, words, name):
+    with pytest.raises(AsynschedException, match=f"{words} must be a text, not {name!r}"):
+        get(name)

@@ -8,6 +8,7 @@ import pytest
 from asynsched import (
     DAG,
     AsynschedException,
+    BaseHook,
     Connection,
     PythonOperator,
     Variable,
@@ -156,7 +157,7 @@ def test_the_run_and_the_task_instance_before_are_objects(dag, asked, supervisor
     found = ti.get_previous_ti(state="failed")
     assert wanted == [{"task_id": "t", "before": DATE.isoformat(), "map_index": -1, "state": "failed"}]
     assert (found.try_number, found.duration, found.start_date.add(days=1).day) == (2, 60, 30)
-    assert ti.log_url == "asynsched tasks logs d r1 t --try 3"
+    assert (ti.log_url, ti.duration) == ("asynsched tasks logs d r1 t --try 3", None)
     with pytest.raises(SupervisorError, match="run_count cannot be answered in a run without a scheduler"):
         ti.get_dr_count("d")
 
@@ -220,6 +221,10 @@ def test_variables_and_connections_come_from_the_environment_first(supervisor, m
     assert Variable.get("made", default=None) is None
     with pytest.raises(KeyError, match="there is no variable 'made'"):
         Variable.get("made")
+    with pytest.raises(ValueError, match="Default Value must be set"):
+        Variable.setdefault("made", None)
+    given = [Variable.setdefault("made", value, deserialize_json=True) for value in ([1], [2])]
+    assert (given, Variable.get("made")) == ([[1], [1]], "[\n  1\n]")
     web = Connection.get("web")
     assert (web.host, web.port, web.password, web.extra_dejson) == ("Host.example", 8443, "se/cret", {"timeout": "5"})
     assert "se" + "/cret" not in repr(web)
@@ -243,9 +248,9 @@ def test_the_default_of_a_variable_hides_no_failure(supervisor):
         Variable.get("plain", default="d")
 
 
-def test_variables_are_not_there_while_a_file_is_parsed(monkeypatch):
+def test_a_program_without_a_supervisor_has_no_stored_variables(monkeypatch):
     assert Variable.get("x", default="d") == "d"
-    with pytest.raises(SupervisorError, match=r"while a task runs.*\{\{ var\.value\.name \}\}"):
+    with pytest.raises(SupervisorError, match="AIRFLOW_VAR_X, or give a default"):
         Variable.get("x")
     monkeypatch.setenv("AIRFLOW_VAR_X", "1")
     assert Variable.get("x") == "1"
@@ -269,3 +274,11 @@ def test_xcom_pull_gives_values_lists_and_defaults(dag, supervisor):
     assert ti.get_previous_dagrun() is None
     with pytest.raises(TypeError, match="XCom 'bad'"):
         ti.xcom_push("bad", object())
+
+
+def test_a_hook_has_a_logger_even_if_its_class_does_not_call_init():
+    class Hook(BaseHook):
+        def __init__(self):
+            self.mine = 1
+
+    assert Hook().log.name.endswith("Hook")

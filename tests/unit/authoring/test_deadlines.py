@@ -2,12 +2,15 @@
 
 import sys
 from datetime import UTC, datetime, timedelta
+from types import SimpleNamespace
 
 import pytest
 
 from asynsched import (
     DAG,
     AsyncCallback,
+    AsynschedException,
+    BaseDeadlineReference,
     BaseNotifier,
     BashOperator,
     Context,
@@ -15,6 +18,8 @@ from asynsched import (
     DeadlineAlert,
     DeadlineReference,
     SyncCallback,
+    VariableInterval,
+    deadline_reference,
 )
 from asynsched.serialization.encode import serialize_dag
 
@@ -85,6 +90,22 @@ def test_a_dotted_name_is_imported_when_it_is_called(monkeypatch, tmp_path):
         SyncCallback("nowhere.at_all")(Context())
 
 
+class Own(BaseDeadlineReference):
+    def __init__(self, required=(), answer=None):
+        self.required_kwargs, self.answer = required, answer
+
+    def _evaluate_with(self, *, session, **given):
+        return session.scalar(given) if self.answer == "asks" else self.answer
+
+
+class NeedsArguments(BaseDeadlineReference):
+    def __init__(self, needed):
+        self.needed = needed
+
+
+RUN = SimpleNamespace(dag_id="d", run_id="r")
+
+
 @pytest.mark.parametrize(
     ("make", "words"),
     [
@@ -99,11 +120,30 @@ def test_a_dotted_name_is_imported_when_it_is_called(monkeypatch, tmp_path):
         (lambda: DeadlineReference.FIXED_DATETIME("2026-01-01"), "needs a datetime"),
         (lambda: DeadlineReference.AVERAGE_RUNTIME(3, 0), "at least 1"),
         (lambda: DAG("d", deadline=HOUR), "DAG 'd': deadline must be"),
+        (lambda: deadline_reference(Notifier), "no subclass of BaseDeadlineReference"),
+        (lambda: deadline_reference("some day")(Own), "a member of DeadlineReference.TYPES"),
+        (lambda: deadline_reference(NeedsArguments), "give each of its arguments a default"),
+        (lambda: VariableInterval(3), "needs the key of a variable"),
+        (lambda: Own({"session"}, None).evaluate(RUN), "session is none of dag_id, run_id, dag_run"),
+        (lambda: Own((), "noon").evaluate(RUN), "must return an aware datetime or None, not 'noon'"),
+        (lambda: Own((), datetime(2026, 1, 1)).evaluate(RUN), "must return an aware datetime"),
     ],
 )
 def test_a_mistake_is_told_where_the_file_is_parsed(make, words):
     with pytest.raises(DagError, match=words):
         make()
+
+
+def test_a_reference_of_an_author_is_a_member_for_all_files_and_gets_no_database():
+    try:
+        queued = deadline_reference(DeadlineReference.TYPES.DAGRUN_QUEUED)
+        for decorate in (deadline_reference, deadline_reference(), queued):
+            assert decorate(Own) is Own
+            assert DeadlineReference.Own == Own()
+    finally:
+        del DeadlineReference.Own
+    with pytest.raises(AsynschedException, match=r"session\.scalar: user code has no access to the database"):
+        Own((), "asks").evaluate(RUN)
 
 
 def test_a_fixed_moment_without_a_zone_is_in_that_of_the_dag():

@@ -2,6 +2,7 @@
 
 import logging
 import os
+from contextlib import nullcontext
 
 import pytest
 
@@ -10,13 +11,22 @@ from asynsched import (
     AsynschedException,
     AsynschedFailException,
     AsynschedSkipException,
+    BaseBranchOperator,
     BaseNotifier,
+    BaseOperator,
+    BaseOperatorLink,
     BashOperator,
+    BranchMixIn,
     DagError,
     PythonOperator,
     PythonSensor,
+    ShortCircuitOperator,
+    SkipMixin,
+    TaskDeferred,
+    TaskGroup,
     task,
 )
+from asynsched.authoring.exceptions import DownstreamTasksSkipped
 from asynsched.foreground.run import run_in_foreground
 from tests.unit.authoring.one_task import run
 
@@ -34,6 +44,125 @@ def test_branches_are_checked_and_short_circuits_reported(dag, supervisor):
     result = run(branch, conf={"free": "stop"})
     assert (result.follow, result.short_circuit) == (("stop",), None)
     assert run(stop).short_circuit is False
+
+
+class Decides(BaseOperator, BranchMixIn):
+    """Runs a function with itself and the task instance."""
+
+    def __init__(self, *, decide, **kwargs):
+        super().__init__(**kwargs)
+        self.decide = decide
+
+    def execute(self, context):
+        self.decide(self, context["ti"])
+        return "went on"
+
+
+def skips(operator, ti):
+    operator.skip(ti, [operator.dag.get_task("far"), operator.dag.task_group])
+
+
+def raises_the_pairs(operator, ti):
+    raise DownstreamTasksSkipped(tasks=[("far", -1), "next"])
+
+
+@pytest.mark.parametrize(
+    ("decide", "follow", "skipped", "value"),
+    [
+        (skips, None, ("far",), None),
+        (raises_the_pairs, None, ("far", "next"), None),
+        (lambda operator, ti: operator.skip(ti, []), None, None, "went on"),
+        (lambda operator, ti: operator.skip_all_except(ti, (name for name in ["next"])), ("next",), None, None),
+        (lambda operator, ti: operator.do_branch({"ti": ti}, "group"), ("group.in",), None, None),
+        (lambda operator, ti: operator.do_branch({"ti": ti}, None), (), None, None),
+        # Nothing is left to skip: "far" is after "next".
+        (lambda operator, ti: operator.do_branch({"ti": ti}, ["next", "group"]), ("next", "group.in"), None, "went on"),
+    ],
+)
+def test_an_operator_with_a_mixin_skips_tasks_and_ends_there(dag, decide, follow, skipped, value):
+    with dag:
+        operator = Decides(decide=decide, task_id="decides")
+        with TaskGroup("group"):
+            inside = BashOperator(task_id="in", bash_command="true")
+        near, far = (BashOperator(task_id=name, bash_command="true") for name in ("next", "far"))
+        operator >> [near, far, inside]
+        near >> far
+    assert operator.is_branch
+    result = run(operator)
+    assert (result.follow, result.skips, result.value) == (follow, skipped, value)
+
+
+def test_a_mapped_instance_decides_and_goes_on_and_bad_choices_fail(dag):
+    with dag:
+        operator = Decides(decide=lambda operator, ti: operator.skip(ti, operator.downstream_list), task_id="decides")
+        operator >> BashOperator(task_id="next", bash_command="true")
+        bad = Decides(decide=lambda operator, ti: operator.do_branch({"ti": ti}, ["no"]), task_id="bad")
+    result = run(operator, map_index=1)
+    assert (result.skips, result.value) == (("next",), "went on")
+    with pytest.raises(DagError, match="branch 'bad' chose 'no'"):
+        run(bad)
+
+
+def test_a_branch_whose_execute_is_replaced_decides_only_by_do_branch(dag):
+    class Own(BaseBranchOperator):
+        def execute(self, context):
+            return "told"
+
+    with dag:
+        operator = Own(task_id="own")
+        operator >> BashOperator(task_id="next", bash_command="true")
+        short = ShortCircuitOperator(task_id="short", python_callable=bool)
+    result = run(operator)
+    assert (result.follow, result.value) == (None, "told")
+    assert isinstance(short, SkipMixin)
+    assert (short.is_short_circuit, short.is_branch) == (True, False)
+
+
+class WorkLink(BaseOperatorLink):
+    name = "Work"
+
+    def get_link(self, operator, *, ti_key):
+        return f"https://work.example/{ti_key.task_id}/{operator.number}"
+
+
+class BrokenLink(WorkLink):
+    def get_link(self, operator, *, ti_key):
+        raise ValueError("no such work")
+
+
+class Linked(BaseOperator):
+    operator_extra_links = (BrokenLink(), WorkLink())
+
+    def __init__(self, *, exc, **kwargs):
+        super().__init__(**kwargs)
+        self.exc = exc
+
+    def execute(self, context):
+        self.number = 7
+        if self.exc is not None:
+            raise self.exc
+
+
+@pytest.mark.parametrize(
+    ("exc", "has_link"),
+    [
+        (None, True),
+        (ValueError("failed"), True),
+        (AsynschedSkipException("nothing to do"), True),
+        (TaskDeferred(trigger=None, method_name="resumed"), True),
+        (SystemExit(1), False),
+    ],
+)
+def test_a_try_pushes_its_links_however_it_ends(dag, supervisor, caplog, exc, has_link):
+    with dag:
+        operator = Linked(exc=exc, task_id="linked")
+    supervisor.running_task = "linked"
+    with nullcontext() if exc is None else pytest.raises(type(exc)):
+        run(operator)
+    wanted = {"task_ids": ["linked"], "key": "_link_WorkLink", "map_indexes": None}
+    pushed = [value for _, _, value in supervisor.request("xcom_pull", **wanted)["found"]]
+    assert pushed == (["https://work.example/linked/7"] if has_link else [])
+    assert ("The link BrokenLink has no address: ValueError: no such work" in caplog.text) is has_link
 
 
 def test_multiple_outputs_push_each_item(dag, supervisor):
@@ -100,6 +229,45 @@ def test_a_timeout_ends_the_command_too(dag, tmp_path):
     assert "execution_timeout of 0.5 s is over" in run_of_it.task("slow").reason
     with pytest.raises(ProcessLookupError):
         os.kill(int(mark.read_text()), 0)
+
+
+class Variable:
+    """An object without template_fields, of which an operator renders some attributes."""
+
+    def __init__(self, value):
+        self.value = value
+
+
+class Pod(BaseOperator):
+    template_fields = ("variables", "made")
+
+    def __init__(self, *, variables, made, **kwargs):
+        super().__init__(**kwargs)
+        self.variables = variables
+        self.made = made
+
+    def _render_nested_template_fields(self, content, context, jinja_env, seen_oids):
+        if isinstance(content, Variable) and id(content) not in seen_oids:
+            seen_oids.add(id(content))
+            self._do_render_template_fields(content, ("value",), context, jinja_env, seen_oids)
+        else:
+            super()._render_nested_template_fields(content, context, jinja_env, seen_oids)
+
+    def execute(self, context):
+        return [self.variables[0].value, self.variables[1].text, self.made]
+
+
+class Named:
+    template_fields = ("text",)
+    text = "{{ ds_nodash }}"
+
+
+def test_operators_render_objects_in_their_fields_and_call_functions(dag):
+    def make(context, jinja_env):
+        return jinja_env.from_string("of {{ ds }}").render(ds=context["ds"])
+
+    pod = Pod(variables=[Variable("{{ ds }}"), Named()], made=make, task_id="pod", dag=dag)
+    assert run(pod).value == ["2024-05-01", "20240501", "of 2024-05-01"]
 
 
 def test_failures_retry_fail_or_end_at_once_with_their_callbacks(dag):

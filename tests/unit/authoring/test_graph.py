@@ -91,6 +91,19 @@ def test_arrows_go_through_an_empty_group(dag, abcd):
     assert edges(dag) == {"a>b"}
 
 
+def test_a_group_knows_what_it_was_put_after_and_before(dag, abcd):
+    a, b, c, d = abcd
+    with TaskGroup("first", dag=dag) as first, TaskGroup("inner"):
+        EmptyOperator(task_id="e")
+    second = TaskGroup("second", dag=dag)
+    a >> [first, second] >> Label("then") >> b
+    first >> second >> [c, d]
+    assert (first.upstream_task_ids, first.downstream_task_ids) == ({"a"}, {"b"})
+    assert (second.upstream_task_ids, second.downstream_task_ids) == ({"a"}, {"b", "c", "d"})
+    assert (first.upstream_group_ids, first.downstream_group_ids) == (set(), {"second"})
+    assert (second.upstream_group_ids, second.downstream_group_ids) == ({"first"}, set())
+
+
 def test_an_arrow_from_a_group_does_not_wait_for_its_teardowns(dag, abcd):
     with TaskGroup("g") as group:
         make, work, clean = (EmptyOperator(task_id=name) for name in ("make", "work", "clean"))
@@ -132,3 +145,9 @@ def test_every_order_is_topological_and_every_circle_is_real(pairs):
         position = {one.task_id: place for place, one in enumerate(ordered)}
         assert len(position) == 13
         assert all(position[f"t{before}"] < position[f"t{after}"] for before, after in pairs)
+
+
+def test_a_task_group_tells_the_id_of_its_dag():
+    with DAG("d", auto_register=False), TaskGroup("g") as group:
+        pass
+    assert group.dag_id == "d"

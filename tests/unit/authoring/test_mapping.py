@@ -2,7 +2,17 @@
 
 import pytest
 
-from asynsched import DAG, EmptyOperator, PythonOperator, get_current_context, setup, task, task_group, teardown
+from asynsched import (
+    DAG,
+    BaseOperator,
+    EmptyOperator,
+    PythonOperator,
+    get_current_context,
+    setup,
+    task,
+    task_group,
+    teardown,
+)
 from asynsched.authoring.supervisor import current_supervisor, set_supervisor
 from asynsched.foreground.run import run_in_foreground
 from asynsched.serialization.encode import serialize_dag
@@ -232,3 +242,22 @@ def listed_by_task(value):
 def test_without_strict_the_values_of_a_dict_win_over_those_that_all_share(dag):
     echo.partial(y=0).expand_kwargs([{"x": 1, "y": 2}, {"x": 3}], strict=False)
     assert results(dag, "echo") == [[1, 2], [3, 0]]
+
+
+class Coloured:
+    """A base class that is no operator."""
+
+    def __init__(self, colour, size):
+        self.colour, self.size = colour, size
+
+
+class ColouredTask(Coloured, BaseOperator):
+    def __init__(self, *args, **kwargs):
+        Coloured.__init__(self, kwargs.pop("colour"), kwargs.pop("size"))
+        BaseOperator.__init__(self, *args, **kwargs)
+
+
+def test_arguments_of_base_classes_that_are_no_operators_can_be_mapped():
+    with DAG("d", auto_register=False):
+        mapped = ColouredTask.partial(task_id="t", colour="red").expand(size=[1, 2])
+    assert mapped.shared["colour"] == "red"

@@ -1,9 +1,13 @@
 """Which values are secrets, and how a task's own process hides them."""
 
+import json
+
 import pytest
 
 from asynsched.authoring import masking
-from asynsched.authoring.masking import mask_secret, redact
+from asynsched.authoring.masking import mask_secret, redact, secrets_in_answer
+from asynsched.authoring.running.rendered_fields import fields_as_json
+from asynsched.authoring.running.templating import Templater
 from asynsched.authoring.supervisor import SupervisorError, ask, set_supervisor
 
 
@@ -58,3 +62,37 @@ def test_fields_with_the_names_of_secrets_are_hidden_at_all_levels():
     }  # fmt: skip
     assert redact("text", name="secret", replacement="hidden") == "hidden"
     assert redact(("a", {"b"})) == ("a", {"b"})
+
+
+@pytest.mark.parametrize("depth", [900, 5_000], ids=["too deep to search", "too deep for the decoder"])
+@pytest.mark.parametrize("close", ["", "]"])
+def test_a_value_that_is_nested_too_deeply_is_searched_without_an_error(depth, close):
+    nested = "[" * depth + '{"token": "swordfish"}' + close * depth
+    found = set(secrets_in_answer("variable_get", {"key": "tables"}, nested))
+    assert found <= {nested, "swordfish"}
+    fields = {"password": "open sesame", "extra": nested}
+    assert "open sesame" in set(secrets_in_answer("connection_get", {"conn_id": "mine"}, fields))
+
+
+def test_rendered_fields_are_json_within_limits_and_without_secrets():
+    mask_secret("correct horse")
+    fields = {
+        "command": "login --with 'correct horse'", "env": {"api_key": "abc", "n": 1}, "script": "x" * 10_000,
+        "others": [b"bytes", 1.5, float("nan"), None, "\ud800\0", {("a", 1): {2}}], "secret": ["abc"],
+        **{f"filler_{number}": "y" * 4000 for number in range(20)},
+    }  # fmt: skip
+
+    class Task(Templater):
+        template_fields = tuple(fields)
+
+    task = Task()
+    task.__dict__.update(fields)
+    text = fields_as_json(task)
+    found = json.loads(text)
+    assert len(text) < 70_000
+    assert found["command"] == "login --with '***'"
+    assert (found["env"], found["secret"]) == ({"api_key": "***", "n": 1}, ["***"])
+    assert found["script"] == "x" * 4096 + "…"
+    assert found["others"] == ["b'bytes'", 1.5, "nan", None, "?�", {"('a', 1)": [2]}]
+    assert "filler_0" in found
+    assert "filler_19" not in found

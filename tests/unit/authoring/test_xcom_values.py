@@ -10,7 +10,7 @@ from zoneinfo import ZoneInfo
 import pendulum
 import pytest
 
-from asynsched import DAG, Asset, PythonOperator, task
+from asynsched import DAG, Asset, PartitionedAtRuntime, PythonOperator, task
 from asynsched.authoring.running.try_context import SourceTaskInstance
 from asynsched.authoring.supervisor import set_supervisor
 from asynsched.authoring.transport import to_transport
@@ -161,3 +161,30 @@ def test_an_extra_that_is_not_json_fails_the_task_not_the_run():
     run = dag.test()
     assert [found.state for found in run.tasks] == ["failed", "upstream_failed"]
     assert "surrogates not allowed" in run.task("update").reason
+
+
+@pytest.mark.parametrize(
+    ("keys", "words"),
+    [
+        ({"x" * 251}, "has 251 characters; at most 250 are allowed"),
+        ({7, "us"}, "a partition key is a string .*, not 7"),
+        ({"half \ud800"}, "has half of a surrogate pair, which no database stores"),
+        (
+            {f"k{number}" for number in range(1001)},
+            "at most 1000 partition keys and events of aliases in all, not 1001",
+        ),
+    ],
+    ids=["length", "type", "surrogate", "number"],
+)
+def test_partition_keys_set_without_a_check_fail_the_task_when_it_ends(keys, words):
+    with DAG("d", schedule=PartitionedAtRuntime()) as dag:
+
+        @task(outlets=[Asset("a")])
+        def update(outlet_events=None):
+            outlet_events[Asset("a")].partition_keys |= keys
+
+        update()
+    failed = dag.test().task("update")
+    assert failed.state == "failed"
+    with pytest.raises(ValueError, match=words):
+        raise failed.exception

@@ -4,7 +4,7 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from asynsched.cli.app import COMMANDS, COMMANDS_HERE, GROUP_HELP, build_app
+from asynsched.cli.app import COMMANDS, COMMANDS_HERE, GROUP_HELP, WITHOUT_COUNTERPART, build_app
 
 
 def test_every_command_is_where_the_map_says():
@@ -34,3 +34,10 @@ def test_a_command_of_airflow_s_names_the_one_that_is_here(name):
             "Usage: asynsched " + " ".join(words)
             in CliRunner().invoke(app, [*words, flag], prog_name="asynsched").stdout
         )
+
+
+@pytest.mark.parametrize("name", WITHOUT_COUNTERPART)
+def test_a_command_of_airflow_s_without_a_counterpart_says_what_to_know_instead(name):
+    refused = CliRunner().invoke(build_app(), name.split(), prog_name="asynsched")
+    assert refused.exit_code == 2
+    assert f"Airflow's `{name}` has no counterpart: {WITHOUT_COUNTERPART[name]}." in refused.stderr

@@ -7,7 +7,7 @@ import pytest
 
 from asynsched.cli.configuration import all_options, load_configuration
 from asynsched.errors import SettingsError
-from asynsched.settings import LeaseSettings, LogSettings, MonitorSettings, ParseSettings, Settings
+from asynsched.settings import LeaseSettings, LogSettings, MonitorSettings, ParseSettings, Settings, WebSettings
 
 
 def load(folder: Path, *, toml: str | None = None, flags=None, **environ: str):
@@ -68,15 +68,31 @@ def test_every_setting_can_be_set_by_its_variable_and_in_the_file(tmp_path):
     texts = {o.name: ",".join(o.default) if isinstance(o.default, tuple) else str(o.default) for o in options.values()}
     without_default = {"database": "sqlite:///x.db", "fernet_key": "a,b", "fernet_key_file": "keys"}
     texts |= without_default | {"log.file": "log", "monitor.listen": "unix:x", "lease.shared_outage": "7"}
+    (tmp_path / "airflow.cfg").touch()
+    of_airflow = {"airflow_cfg": str(tmp_path / "airflow.cfg"), "plugins_folder": "plugins"}
+    texts |= of_airflow | {"max_task_retry_delay": "60", "default_task_execution_timeout": "9"}
+    of_web = {
+        "listen": "off",
+        "tls_certificate": "a",
+        "tls_key": "b",
+        "user_header": "X-User",
+        "oidc_issuer": "https://c",
+    }
+    of_web |= {"oidc_client_id": "d", "oidc_client_secret_file": "e"}
+    texts |= {f"web.{name}": text for name, text in of_web.items()} | {"web.trusted_proxies": "10.0.0.1"}
     by_variable = load(tmp_path, **{options[name].variable: text for name, text in texts.items()})
     assert {source.split()[0] for source in by_variable.sources.values()} == {"environment"}
     lines = [f'{name} = "{text}"' for name, text in texts.items()]
     by_file = load(tmp_path, toml="\n".join(lines))
     expected = Settings(
         **without_default,
+        **of_airflow,
+        max_task_retry_delay=60,
+        default_task_execution_timeout=9,
         log=LogSettings(file="log"),
         monitor=MonitorSettings(listen="unix:x"),
         lease=LeaseSettings(shared_outage=7),
+        web=WebSettings(trusted_proxies=("10.0.0.1",), **of_web),
     )
     assert by_file.settings == by_variable.settings == expected
 
@@ -110,6 +126,7 @@ def test_every_setting_can_be_set_by_its_variable_and_in_the_file(tmp_path):
         (None, {"ASYNSCHED_SAFE_MODE": "d"}, r"Did you mean ASYNSCHED_WATCH__SAFE_MODE\?"),
         (None, {"ASYNSCHED_ZZZ": "d"}, r"ASYNSCHED_ZZZ: there is no such setting\.$"),
         ("parallelism = \n", {}, "asynsched.toml: this is not TOML.*line 1"),
+        ("celery.options = '[1]'", {}, r"celery.options: must be a JSON object; it is '\*\*\*'"),
     ],
 )  # fmt: skip
 def test_wrong_setting_names_the_option_and_where_it_was_set(tmp_path, toml, environ, message):
@@ -119,7 +136,11 @@ def test_wrong_setting_names_the_option_and_where_it_was_set(tmp_path, toml, env
 
 def test_password_is_shown_nowhere(tmp_path):
     url = "postgresql://me:hunter2@host/db?password=hunter2"
-    configuration = load(tmp_path, ASYNSCHED_DATABASE=url, ASYNSCHED_FERNET_KEY="hunter2")
+    celery = {
+        "ASYNSCHED_CELERY__BROKER_URL": "redis://:hunter2@host/0",
+        "ASYNSCHED_CELERY__OPTIONS": '{"broker_password": "hunter2"}',
+    }
+    configuration = load(tmp_path, ASYNSCHED_DATABASE=url, ASYNSCHED_FERNET_KEY="hunter2", **celery)
     assert configuration.settings.database == url
     assert configuration.settings.fernet_key == "hunter2"
     assert "hunter2" not in str(configuration.rows())
@@ -144,3 +165,118 @@ def test_file_can_be_named_by_a_variable(tmp_path):
 def test_settings_made_by_a_program_are_checked_too(make, message):
     with pytest.raises(SettingsError, match=re.escape(message)):
         make()
+
+
+CFG = """[core]
+# parallelism = 1
+parallelism = 7
+default_timezone = utc
+executor = CeleryExecutor
+dag_concurrency = 5
+plugins_folder = $PLACE/extensions
+
+[scheduler]
+catchup_by_default = True
+parsing_processes = 3
+
+[dag_processor]
+parsing_processes = 4
+"""
+
+
+def site(folder: Path, cfg: str = CFG) -> Path:
+    (folder / "dags").mkdir(exist_ok=True)
+    (folder / "airflow.cfg").write_text(cfg)
+    return folder / "airflow.cfg"
+
+
+def test_an_airflow_cfg_beside_the_dag_folder_gives_values_and_airflows_defaults(tmp_path, monkeypatch):
+    monkeypatch.setenv("PLACE", "/srv")
+    cfg = site(tmp_path)
+    settings, sources = load(tmp_path)
+    assert (settings.parallelism, settings.default_timezone, settings.executor) == (7, "UTC", "local")
+    assert (settings.max_active_tasks_per_dag, settings.parse.processes) == (5, 4)
+    assert (settings.catchup_by_default, settings.plugins_path) == (True, Path("/srv/extensions"))
+    assert settings.dags_are_paused_at_creation
+    assert settings.like_airflow
+    assert sources["parallelism"] == f"{cfg}, line 3, [core] parallelism"
+    assert sources["dags_are_paused_at_creation"] == "Airflow's default"
+
+
+@pytest.mark.parametrize(
+    ("toml", "environ", "flags", "value"),
+    [
+        (None, {}, {}, 7),
+        (None, {"AIRFLOW__CORE__PARALLELISM": "8"}, {}, 8),
+        ("parallelism = 9", {"AIRFLOW__CORE__PARALLELISM": "8"}, {}, 9),
+        ("parallelism = 9", {"ASYNSCHED_PARALLELISM": "10"}, {}, 10),
+        ("parallelism = 9", {"ASYNSCHED_PARALLELISM": "10"}, {"parallelism": 11}, 11),
+        ("like_airflow = false", {"AIRFLOW__CORE__PARALLELISM": "8"}, {}, 32),
+        ("airflow_cfg = ''", {"AIRFLOW__CORE__PARALLELISM": "8"}, {}, 32),
+    ],
+)
+def test_our_own_sources_come_before_variables_of_airflow_and_these_before_its_file(
+    tmp_path, toml, environ, flags, value
+):
+    site(tmp_path)
+    assert load(tmp_path, toml=toml, flags=flags, **environ).settings.parallelism == value
+
+
+def test_without_an_airflow_cfg_its_defaults_and_variables_count_only_if_wanted(tmp_path):
+    variable = {"AIRFLOW__CORE__PARALLELISM": "8"}
+    plain, wanted = (
+        load(tmp_path, **variable).settings,
+        load(tmp_path, flags={"like_airflow": True}, **variable).settings,
+    )
+    assert (plain.parallelism, plain.dags_are_paused_at_creation) == (32, False)
+    assert (wanted.parallelism, wanted.dags_are_paused_at_creation) == (8, True)
+
+
+@pytest.mark.parametrize("variable", ["AIRFLOW_HOME", "AIRFLOW_CONFIG"])
+def test_the_airflow_cfg_that_the_environment_names_also_names_the_dag_folder(tmp_path, variable):
+    home = tmp_path / "airflow"
+    home.mkdir()
+    cfg = site(home, "[core]\ndags_folder = /srv/dags\n")
+    settings = load(tmp_path, **{variable: str(home if variable == "AIRFLOW_HOME" else cfg)}).settings
+    assert (settings.dags_folder, settings.airflow_cfg) == ("/srv/dags", str(cfg))
+    assert load(tmp_path, flags={"dags_folder": "mine"}, **{variable: str(cfg)}).settings.dags_folder == "mine"
+
+
+@pytest.mark.parametrize(
+    ("cfg", "message"),
+    [
+        (
+            "[core]\n\nparallelism = many",
+            "parallelism: must be a whole number .*'many' .*airflow.cfg, line 3, .core. para",
+        ),
+        ("[core]\nparallelism", "airflow.cfg, line 2: this is not a configuration of Airflow"),
+        ("[core]\ndefault_timezone = Mars/Base", "no timezone 'Mars/Base'.*line 2, .core. default_timezone"),
+    ],
+)
+def test_an_invalid_option_of_airflow_is_one_error_that_names_its_place(tmp_path, cfg, message):
+    site(tmp_path, cfg)
+    with pytest.raises(SettingsError, match=message):
+        load(tmp_path)
+
+
+def test_an_airflow_cfg_in_the_folder_config_belongs_to_the_folder_above_it(tmp_path):
+    for name in ("dags", "plugins", "config"):
+        (tmp_path / name).mkdir()
+    cfg = tmp_path / "config" / "airflow.cfg"
+    cfg.write_text("[core]\nparallelism = 7\n")
+    settings = load(tmp_path).settings
+    assert (settings.parallelism, settings.airflow_cfg) == (7, str(cfg))
+    assert (settings.airflow_folder, settings.plugins_path) == (tmp_path, tmp_path / "plugins")
+    assert settings.installation_folders == [str(tmp_path / "plugins"), str(tmp_path / "config")]
+    cfg.rename(tmp_path / "airflow.cfg")
+    assert load(tmp_path, AIRFLOW_CONFIG=str(tmp_path / "airflow.cfg")).settings.airflow_folder == tmp_path
+
+
+def test_two_percent_signs_in_an_airflow_cfg_are_one(tmp_path):
+    site(tmp_path, "[operators]\ndefault_owner = %%h of 100%%\n")
+    assert load(tmp_path).settings.default_owner == "%h of 100%"
+
+
+def test_an_airflow_cfg_that_is_named_and_missing_is_an_error(tmp_path):
+    with pytest.raises(SettingsError, match=r"airflow_cfg: there is no file .*gone.cfg"):
+        load(tmp_path, AIRFLOW_CONFIG=str(tmp_path / "gone.cfg"))

@@ -1,7 +1,6 @@
 """Why a keeper is not ready: only its own messages count, and not those of others in the same log."""
 
 import os
-from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -19,7 +18,7 @@ OF_ANOTHER = "WARNING - The end of try t could not be written down: OSError: an 
 def start(home: Path, monkeypatch: pytest.MonkeyPatch, status: int, told: bytes, logged: str) -> None:
     """Start a keeper that says `told`, while `logged` is written to the log; its launcher ends with `status`."""
 
-    def spawn(_home: Path, _settings: Settings, _environment: Mapping[str, str], ready: int) -> int:
+    def spawn(_home: Path, _settings: Settings, _options: object, _environment: object, ready: int) -> int:
         os.write(ready, told)
         with (home / "logs" / keeper_process.KEEPER_LOG).open("a") as log:
             log.write(f"{logged}\n")

@@ -25,7 +25,7 @@ async def test_a_kill_without_a_connection_is_sent_once_over_the_next_one(tmp_pa
     executor._hold(held)
     await executor.kill("t", "it was marked")
     executor._connection = cast("Any", SimpleNamespace(is_open=True, send=said.append))
-    executor._settle(held)
+    executor._send_again(held)
     assert said == [Kill("t", "it was marked", grace=executor._kill_time)]
 
 

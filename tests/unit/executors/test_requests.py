@@ -15,7 +15,8 @@ from asynsched.states import DagRunState, DagRunType
 from asynsched.store.engines.opening import open_inline
 from asynsched.store.runs.dag_runs import insert_run
 from asynsched.store.runs.xcoms import put_xcom
-from asynsched.store.schema import DagRunRow, XComRow, dag_run, task_instance, xcom
+from asynsched.store.schema import DagRunRow, TaskStateRow, XComRow, dag_run, task_instance, task_state_store, xcom
+from asynsched.store.state_stores import put_task_state
 from tests.support.runs import NOON
 
 OPERATIONS = sorted(requests._OPERATIONS)
@@ -39,11 +40,12 @@ async def a_run(database: Any, dag_id: str) -> int:
     row = sa.insert(task_instance).values(dag_run_id=row_id, task_id="t", map_index=-1, token="token", pool="narrow")
     await database.write(lambda conn: conn.execute(row))
     await database.write(put_xcom, XComRow(row_id, "t", -1, "k", b'"as it was"', NOON))
+    await database.write(put_task_state, TaskStateRow(row_id, "t", -1, "k", b'"as it was"', NOON))
     return row_id
 
 
 def rows(conn: Any) -> dict[str, list[tuple[Any, ...]]]:
-    tables = dag_run, task_instance, xcom
+    tables = dag_run, task_instance, xcom, task_state_store
     return {table.name: [tuple(row) for row in conn.execute(sa.select(table))] for table in tables}
 
 
@@ -55,7 +57,7 @@ async def test_whatever_run_a_try_names_it_writes_values_of_its_own_instance_onl
     names_another = {
         "key": "k", "value": "forged", "dag_id": "other", "run_id": "r", "run": other, "dag_run_id": other,
         "task_id": "t", "map_index": -1, "token": "another", "conn_id": "k", "name": "k", "offset": 0, "limit": 1,
-        "map_indexes": None, "before": NOON.isoformat(),
+        "map_indexes": None, "before": NOON.isoformat(), "uri": "", "seconds": None,
     }  # fmt: skip
     answerer = RequestAnswerer(database, VirtualClock(NOON))
     reply = await answerer.answer(Request("token", 1, operation, names_another), TaskReady(own, launch))
@@ -63,24 +65,29 @@ async def test_whatever_run_a_try_names_it_writes_values_of_its_own_instance_onl
     if operation == "xcom_push":
         assert not reply.error
         before["xcom"] = [(*row[:-2], b'"forged"', row[-1]) if row[0] == own else row for row in before["xcom"]]
+    if operation == "xcom_delete":
+        before["xcom"] = [row for row in before["xcom"] if row[0] != own]
+    if operation == "task_state_set":
+        [mine, *others] = before["task_state_store"]
+        before["task_state_store"] = [(*mine[:4], b'"forged"', *mine[5:]), *others]
+    if operation in ("task_state_delete", "task_state_clear"):
+        del before["task_state_store"][0]
     assert after == before
 
 
+@pytest.mark.parametrize("table", [xcom, task_state_store])
 @pytest.mark.parametrize(
     ("token", "error"),
-    [
-        ("token", ""),
-        ("callback-1", ""),
-        ("before", "xcom_push: the task instance was cleared, and goes on without this try"),
-    ],
+    [("token", ""), ("callback-1", ""), ("before", "the task instance was cleared, and goes on without this try")],
 )
-async def test_a_try_that_was_cleared_and_has_not_ended_yet_pushes_no_value(database, token, error):
+async def test_a_try_that_was_cleared_and_has_not_ended_yet_pushes_no_value(database, token, error, table):
     own = await a_run(database, "own")
     launch = Launch(token, "t", -1, 1, 0, RunContext("own", "r", "manual", NOON), CodeVersion("", ""), "log")
     answerer, pushed = RequestAnswerer(database, VirtualClock(NOON)), {"key": "k", "value": "late"}
-    reply = await answerer.answer(Request(token, 1, "xcom_push", pushed), TaskReady(own, launch))
-    assert reply.error == error
-    stored = await database.read(lambda conn: conn.scalars(sa.select(xcom.c.value)).all())
+    operation = "xcom_push" if table is xcom else "task_state_set"
+    reply = await answerer.answer(Request(token, 1, operation, pushed), TaskReady(own, launch))
+    assert reply.error == (error and f"{operation}: {error}")
+    stored = await database.read(lambda conn: conn.scalars(sa.select(table.c.value)).all())
     assert stored == [b'"as it was"' if error else b'"late"']
 
 

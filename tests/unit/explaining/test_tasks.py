@@ -10,6 +10,7 @@ from asynsched.explaining.snapshot import Snapshot
 from asynsched.protocol.messages import Ended, Started
 from asynsched.serialization.schema import MapLiteral
 from asynsched.states import DagRunState, TaskInstanceState
+from asynsched.store.tickets import Whereabouts
 from tests.support.runs import NOON, evaluation, run_of, task
 
 SECOND = timedelta(seconds=1)
@@ -42,6 +43,31 @@ def test_a_later_try_says_that_it_waits_for_the_process_of_an_earlier_one():
     [reason] = explain_task(seen(engine), queued).reasons
     assert reason.line.startswith("try 2 was handed to the executor")
     assert reason.release == "it begins, once no process of an earlier try is left"
+
+
+def test_of_a_try_on_another_machine_it_says_where_that_is():
+    engine, run = evaluation(), run_of([task("a")])
+    engine.start_run(run, NOON)
+    engine.grant(NOON)
+    engine.pending.mark_stored()
+    queued = run.instance("a")
+    snapshot, told = seen(engine), []
+    for place in (
+        Whereabouts("far", "submitted", "", ""),
+        Whereabouts("far", "submitted", "queued: no worker listens on the queue gpu", ""),
+        Whereabouts("far", "submitted", "running", ""),
+        Whereabouts("far", "claimed", "queued", "node-7"),
+    ):
+        snapshot.elsewhere = {queued.token: place}
+        told.append(explain_task(snapshot, queued).reasons[0].text.partition(", and ")[2])
+    assert told == [
+        "no worker has claimed it yet",
+        "waits in its engine: no worker listens on the queue gpu",
+        "its job runs, but no worker has claimed it yet",
+        "the worker node-7 prepares it",
+    ]
+    queued.state = queued.stored_state = TaskInstanceState.RUNNING
+    assert "try 1 is running on the worker node-7" in explain_task(snapshot, queued).reasons[0].text
 
 
 def explained(engine, run, state="running"):
@@ -118,7 +144,7 @@ async def test_a_run_that_waits_for_processes_says_so_and_names_a_lost_scheduler
     snapshot = Snapshot(None, engine, None, now=NOON, unserved=None, owners=nobody)
     row = SimpleNamespace(run_id=run.key.run_id, dag_id=run.key.dag_id, state="running", reason="")
     found = explain_run(snapshot, row, await snapshot.run(run.id, run.key))
-    assert found.answer.startswith("No scheduler has this run")
+    assert found.answer.startswith("No scheduler owns this run")
     assert found.reasons[1].line == (
         "all its tasks have ended: it ends once no process is left of tasks that were marked or removed while they ran"
     )

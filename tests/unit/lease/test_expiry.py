@@ -7,8 +7,8 @@ from msgspec.structs import replace
 
 from asynsched.clock import VirtualClock
 from asynsched.errors import StoreUnavailable
-from asynsched.lease.claim import register
 from asynsched.lease.expiry import DRIFT, Expiry, Lease, takeover_seconds
+from asynsched.lease.held_lease import register
 from asynsched.lease.renewal import LoopRenewal
 from asynsched.settings import LeaseSettings
 from asynsched.store.engines.opening import open_inline

@@ -8,8 +8,8 @@ from structlog.testing import capture_logs
 from asynsched.channels import Channels, RunsOrphaned
 from asynsched.clock import VirtualClock
 from asynsched.errors import StoreUnavailable
-from asynsched.lease.claim import register, unregister
 from asynsched.lease.expiry import Lease
+from asynsched.lease.held_lease import register, unregister
 from asynsched.lease.takeover import PeerWatch
 from asynsched.settings import LeaseSettings
 from asynsched.store.engines.opening import open_inline

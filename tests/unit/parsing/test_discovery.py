@@ -11,7 +11,7 @@ from pathspec import GitIgnoreSpec
 
 from asynsched.channels import FileChanged
 from asynsched.parsing.looks import look_at, text_hash
-from asynsched.parsing.watching.discovery import FoundFile, IgnoreRules, read_patterns, scan, type_of_mount
+from asynsched.parsing.watching.discovery import BY_RE, FoundFile, IgnoreRules, read_patterns, scan, type_of_mount
 from asynsched.parsing.watching.watcher import changes_between, in_order, interpret
 from sandbox.sources.local_imports import SourceRecorder
 
@@ -79,7 +79,7 @@ PATHS = st.lists(st.text("ab", min_size=1, max_size=4), min_size=1, max_size=5).
 def test_patterns_fit_what_the_library_says_that_they_fit(pattern, paths):
     assume(pattern != "!")
     rules = IgnoreRules().below("", read_patterns("ignore", pattern).spec)
-    plain = GitIgnoreSpec.from_lines([pattern], backend="simple")
+    plain = GitIgnoreSpec.from_lines([pattern], **BY_RE)
     assert [rules.ignores(path) for path in paths] == [bool(plain.check_file(path).include) for path in paths]
 
 
@@ -290,3 +290,29 @@ def test_a_look_and_a_parse_name_the_same_text(data):
     with suppress(SyntaxError):
         SourceRecorder(Path("/dags"), sources.append).note("d", "/dags/d.py", data)
     assert [source.content_hash for source in sources] == [text_hash(data)]
+
+
+def test_with_regexp_syntax_a_line_matches_any_part_of_a_path_below_its_folder(root):
+    for name in ("a.py", "x_test.py", "lib/b.py", "team/c.py", "team/old/d.py", "old.py"):
+        make(root, name)
+    make(root, ".airflowignore", text="_test\\.py$  # of today\n^lib\n\n(\n")
+    make(root, "team/.airflowignore", text="^old")
+    make(root, ".asynschedignore", text="a.*\n")
+    snapshot = scan(root, root / "home", syntax="regexp")
+    assert sorted(path for path, file in snapshot.files.items() if not file.is_ignored) == ["old.py", "team/c.py"]
+    assert [problem.partition(" (")[0] for problem in snapshot.problems] == [
+        ".airflowignore, line 4: '(' is no regular expression"
+    ]
+
+
+@pytest.mark.parametrize(("n", "reason"), [(2_000, "no regular expression"), (5_000, "longer than any path")])
+def test_a_regular_expression_that_is_too_deep_is_named_and_skipped(root, n, reason):
+    make(root, "a.py", "b.py")
+    make(root, ".airflowignore", text="(" * n + "\n" + "(" * (n // 2) + ")" * (n // 2) + "\n^b\n")
+    snapshot = scan(root, root / "home", syntax="regexp")
+    assert (snapshot.files["a.py"].is_ignored, snapshot.files["b.py"].is_ignored) == (False, True)
+    for number, problem in enumerate(snapshot.problems, start=1):
+        assert problem.startswith(f".airflowignore, line {number}: ")
+        assert problem.endswith("the line is skipped")
+    assert reason in snapshot.problems[0]
+    assert len(snapshot.problems) == 2

@@ -14,7 +14,7 @@ from asynsched.parsing.processes.informed_parser import (
     KnownVersion,
     ParseSlots,
     differing_fields,
-    settled,
+    keep_unstable_versions,
     would_be_new,
 )
 from asynsched.serialization.schema import (
@@ -207,7 +207,7 @@ def report_of(parsed, version="2" * 64, **fields):
 def verdict(stored, first, second, known_hash="0" * 64):
     """Return the stored version, and the fields that the warning names."""
     again = report_of(second, "3" * 64, known_hash=known_hash)
-    result = settled(report_of(first), again, {"d": KnownVersion("0" * 64, stored)})
+    result = keep_unstable_versions(report_of(first), again, {"d": KnownVersion("0" * 64, stored)})
     [parsed] = result.dags
     assert parsed.dag == (stored if parsed.version_hash == "0" * 64 else first)
     warnings = [warning.message for warning in result.warnings if warning.kind == UNSTABLE]
@@ -254,7 +254,7 @@ def test_a_dag_on_which_both_parses_agree_is_not_mentioned():
 
 
 def test_a_new_dag_that_is_parsed_twice_by_chance_is_named_too():
-    result = settled(report_of(dag(doc_md="1")), report_of(dag(doc_md="2")), {})
+    result = keep_unstable_versions(report_of(dag(doc_md="1")), report_of(dag(doc_md="2")), {})
     assert ([parsed.version_hash for parsed in result.dags], len(result.warnings)) == (["2" * 64], 1)
 
 

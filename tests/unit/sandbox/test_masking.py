@@ -5,7 +5,9 @@ import re
 
 import pytest
 
-from sandbox.supervision.task_log import MAX_SECRETS, Secrets, TaskLog
+from asynsched.protocol.secrets import MAX_SECRETS, Secrets
+from sandbox.supervision.task_log import TaskLog
+from sandbox.supervision.tries import masked_fields
 
 STAMP = re.compile(r"^\[\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z\] ", re.MULTILINE)
 LENGTH_OF_STAMP = len("[2024-05-01T12:30:00.000Z] ")
@@ -44,6 +46,20 @@ def test_a_secret_is_masked_however_a_program_spells_it(spell):
     assert "cd" not in masked
 
 
+@pytest.mark.parametrize(
+    ("fields", "masked"),
+    [
+        ({"a": "x 123456", "b": 7}, '{"a": "x ***", "b": 7}'),
+        ({"a": 123456}, None),
+        ({"a": "\nabcde"}, None),
+    ],
+)
+def test_rendered_fields_stay_json_or_are_not_kept(fields, masked):
+    secrets = Secrets()
+    secrets.learn_told({"secrets": ["123456", "nabcde"]})
+    assert masked_fields(json.dumps(fields), secrets) == masked
+
+
 def test_a_task_may_name_secrets_up_to_a_limit():
     secrets = Secrets()
     assert secrets.learn_told({"secrets": ["correct horse", 7]}) == ""
@@ -51,6 +67,15 @@ def test_a_task_may_name_secrets_up_to_a_limit():
     objection = secrets.learn_told({"secrets": [f"secret {number}" for number in range(MAX_SECRETS)]})
     assert "a task may have at most about" in objection
     assert secrets.mask(b"correct horse, secret 7") == b"***, secret 7"
+
+
+def test_secrets_are_found_at_any_depth():
+    nested = "correct horse"
+    for _ in range(5_000):
+        nested = [{"a": nested}]
+    secrets = Secrets()
+    assert secrets.learn_told({"secrets": nested}) == ""
+    assert secrets.mask(b"correct horse") == b"***"
 
 
 def test_what_a_trigger_host_says_of_a_trigger_that_failed_is_masked():

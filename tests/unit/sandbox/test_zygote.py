@@ -1,6 +1,7 @@
 """The zygote's answers, and the keeper's requests."""
 
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -65,3 +66,20 @@ def test_an_older_keeper_that_has_no_alarm_gets_a_zygote_that_forks(tmp_path):
     os.close(lifeline)
     os.close(held)
     assert isinstance(born, Born)
+
+
+ENDED_AS_IT_GETS_WARM = """
+import os, signal
+from sandbox import zygote
+
+def ended_from_outside(value, run_id=None):
+    os.kill(os.getpid(), signal.SIGTERM)
+
+zygote._nothing = ended_from_outside
+zygote.warm()
+"""
+
+
+def test_a_process_that_is_ended_while_it_gets_warm_dies_by_the_signal():
+    ended = subprocess.run([sys.executable, "-c", ENDED_AS_IT_GETS_WARM], capture_output=True, text=True, check=False)
+    assert (ended.returncode, ended.stderr) == (-signal.SIGTERM, "")

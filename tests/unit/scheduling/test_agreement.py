@@ -156,7 +156,7 @@ class Comparison:
                 now = self.engine.next_timer
 
     def settle(self, now):
-        while self.engine.is_unsettled:
+        while self.engine.has_undecided:
             self.engine.go_on(now)
 
     def end(self, task, now):

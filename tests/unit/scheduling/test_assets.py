@@ -2,6 +2,7 @@
 
 import operator
 from functools import reduce
+from typing import ClassVar
 
 import pytest
 from hypothesis import given
@@ -118,3 +119,31 @@ def told(**fields):
 def test_a_success_updates_the_outlets_as_the_task_described_them(outlets, events, updates):
     found = updates_of(leaves(*outlets), events)
     assert [(update.name, update.uri, update.extra, update.aliases) for update in found] == updates
+
+
+class CountedEvent(OutletEvent, frozen=True):
+    """An event that counts how often it is looked at."""
+
+    n_looks: ClassVar[int] = 0
+
+    def __getattribute__(self, name):
+        if name in ("partition_key", "extra"):
+            CountedEvent.n_looks += 1
+        return super().__getattribute__(name)
+
+
+@pytest.mark.parametrize("outlet", [a, AssetAlias("x")], ids=["partitions", "alias"])
+def test_the_work_for_each_event_of_an_outlet_does_not_grow_with_their_number(outlet):
+    alias = outlet.name if isinstance(outlet, AssetAlias) else ""
+
+    def looks(n_events):
+        events = [
+            CountedEvent("a", "a", {"n": number}, alias, partition_key="" if alias else str(number))
+            for number in range(n_events)
+        ]
+        CountedEvent.n_looks = 0
+        found = updates_of(leaves(outlet), events)
+        assert [update.extra for update in found] == [{"n": number} for number in range(n_events)]
+        return CountedEvent.n_looks
+
+    assert looks(200) <= 2 * looks(100)

@@ -230,14 +230,14 @@ async def test_a_stop_just_before_a_callback_begins_costs_it_no_attempt(database
     async def write_while_it_is_stopped(query, *args, **kwargs):
         if query is take_callback:
             stopping.runner.stop_beginning()
-            assert not stopping.runner.is_settled, "a stop waits for this"
+            assert not stopping.runner.are_reports_stored, "a stop waits for this"
         return await write(query, *args, **kwargs)
 
     database.inner.write = write_while_it_is_stopped
     await stopping.tick()
-    assert not stopping.runner.is_settled
+    assert not stopping.runner.are_reports_stored
     await stopping.tick()
-    assert stopping.runner.is_settled
+    assert stopping.runner.are_reports_stored
     assert stopping.launched == []
     assert await states(database) == {("queued", 0): 1}
 

@@ -11,7 +11,7 @@ from asynsched.health import Vitals
 from asynsched.scheduling.deadline_watcher import DeadlineWatcher
 from asynsched.settings import MonitorSettings, Settings
 from asynsched.simulation.simulation import run_virtual
-from asynsched.store.runs.deadlines import next_deadline_at, settle_due_deadlines
+from asynsched.store.runs.deadlines import decide_due_deadlines, next_deadline_at
 from tests.support.passing_database import PassingDatabase
 from tests.support.runs import NOON
 
@@ -19,17 +19,17 @@ LONGEST_STEP = 60.0
 
 
 class OneDeadline(PassingDatabase):
-    """Has one deadline, which is due, until it is settled."""
+    """Has one deadline, which is due, until it is decided."""
 
     def __init__(self) -> None:
         super().__init__(self)
-        self.is_settled = False
+        self.is_decided = False
 
     async def pass_on(self, call, query, args, kwargs):
         if query is next_deadline_at:
-            return None if self.is_settled else NOON
-        assert query is settle_due_deadlines
-        self.is_settled = True
+            return None if self.is_decided else NOON
+        assert query is decide_due_deadlines
+        self.is_decided = True
         return 1, []
 
 
@@ -45,10 +45,10 @@ def test_a_watcher_that_waits_long_for_reports_is_not_stuck():
             group.start_soon(watcher.run)
             for _ in range(10 * int(LONGEST_STEP)):
                 await clock.sleep(timedelta(seconds=1))
-                assert (vitals.health().stuck_loops, watcher.is_idle, database.is_settled) == ((), False, False)
+                assert (vitals.health().stuck_loops, watcher.is_idle, database.is_decided) == ((), False, False)
             stored.set()
             await clock.sleep(timedelta(seconds=1))
-            assert (watcher.is_idle, database.is_settled) == (True, True)
+            assert (watcher.is_idle, database.is_decided) == (True, True)
             group.cancel_scope.cancel()
 
     run_virtual(watch, clock)

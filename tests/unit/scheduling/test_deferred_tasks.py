@@ -133,5 +133,5 @@ def test_a_cancelled_run_wants_no_triggers_and_a_dropped_one_neither():
     assert engine.pending.triggers == [TriggerUnwanted(token)]
     engine, run, ready, token = deferred_run()
     engine.pending.clear()
-    engine.drop_run(run.key)
+    engine.drop_run(run.key, NOON)
     assert engine.pending.triggers == [TriggerUnwanted(token)]

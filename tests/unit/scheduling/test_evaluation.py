@@ -5,10 +5,11 @@ from datetime import timedelta
 import msgspec
 import pytest
 
-from asynsched.protocol.messages import BranchDecision, Ended, ShortCircuitDecision, Started
+from asynsched.protocol.messages import BranchDecision, Ended, OutletEvent, ShortCircuitDecision, SkipDecision, Started
 from asynsched.scheduling.announcements import task_launch
 from asynsched.scheduling.rules.run_end import TaskEnd, decide_run_state
 from asynsched.states import TaskInstanceState as State
+from asynsched.timetables.asset_condition import AssetCondition, AssetForm
 from tests.support.runs import NOON, evaluation, run_of, task
 
 
@@ -210,6 +211,22 @@ def test_a_branch_skips_what_it_does_not_follow_but_not_the_join():
     assert run.instance("right").reason == "the branch pick chose left"
 
 
+def test_a_task_skips_others_anywhere_in_the_run_but_not_what_has_begun():
+    tasks = [
+        task("pick", "next", is_branch=True),
+        task("next", "last"),
+        task("last"),
+        task("beside"),
+        task("far", "end"),
+    ]
+    run = run_of([*tasks, task("end", trigger_rule="all_done"), task("first", "far")])
+    choose = {"pick": SkipDecision(("last", "far", "beside", "pick", "gone"))}
+    drive(evaluation(), run, choose=choose)
+    skipped = {"last": "skipped", "far": "skipped"}
+    assert states(run) == dict.fromkeys(("pick", "next", "first", "beside", "end"), "success") | skipped
+    assert run.instance("far").reason == "the task pick skipped it"
+
+
 def test_a_branch_keeps_tasks_after_a_chosen_task_that_it_does_not_precede():
     run = run_of([task("pick", "last", "other"), task("first", "last"), task("last"), task("other")])
     drive(evaluation(), run, choose={"pick": BranchDecision(("first",))})
@@ -295,6 +312,31 @@ def test_a_return_value_is_stored_with_the_success():
     assert [(row.key, row.value) for row in engine.pending.batch().xcoms] == [("return_value", '{"n":1}')]
 
 
+@pytest.mark.parametrize(
+    ("keys", "reason"),
+    [
+        (["us", "x" * 251], "its outlet events: the partition key 'xxxx"),
+        (["nul \0 here"], "its outlet events: a partition key is a string that is neither blank nor has NUL"),
+        (
+            [f"k{number}" for number in range(1001)],
+            "at most 1000 partition keys and events of aliases in all, not 1001",
+        ),
+        ([""] * 1001, "at most 1000 partition keys and events of aliases in all, not 1001: divide them among"),
+    ],
+    ids=["length", "NUL", "number", "aliases"],
+)
+def test_a_try_fails_whose_process_sends_outlet_events_that_cannot_be_stored(keys, reason):
+    run = run_of([task("a", outlets=(AssetCondition(asset=AssetForm("x", "x")),), retries=1)])
+    engine = evaluation()
+    engine.start_run(run, NOON)
+    engine.grant(NOON)
+    told = tuple(OutletEvent("x", "x", partition_key=key, alias="" if key else "known later") for key in keys)
+    engine.try_ended(Ended(run.instance("a").token, "success", NOON, NOON, outlet_events=told), NOON)
+    assert run.instance("a").state == "up_for_retry"
+    assert reason in run.instance("a").reason
+    assert engine.pending.batch().asset_events == []
+
+
 def test_callbacks_are_requested_only_where_the_author_wrote_them():
     waits = {"callbacks": ("on_failure", "on_skipped", "on_retry")}
     tasks = [task("a", "b", callbacks=("on_success",)), task("b", "c"), task("c", **waits)]
@@ -314,6 +356,6 @@ def test_a_run_that_is_dropped_leaves_the_tries_whose_ends_the_executor_will_rep
     engine.start_run(run, NOON)
     engine.grant(NOON)
     known, other = run.instance("a").token, run.instance("b").token
-    engine.tries.unclaimed.add(known)
-    assert set(engine.drop_run(run.key)) == {known, other}
-    assert engine.tries.unclaimed == {known}
+    engine.tries.strays.add(known)
+    assert set(engine.drop_run(run.key, NOON)) == {known, other}
+    assert engine.tries.strays == {known}

@@ -8,6 +8,7 @@ import pytest
 
 from asynsched.protocol.messages import BranchDecision, Ended, ShortCircuitDecision
 from asynsched.scheduling.evaluation.run import ActiveTask
+from asynsched.scheduling.rules.run_end import cancelled
 from asynsched.serialization.schema import MapLiteral, MapResult, SerializedTaskGroup
 from asynsched.states import DagRunState, TaskInstanceState
 from tests.support.runs import NOON, evaluation, run_of, task
@@ -153,6 +154,29 @@ def test_instances_follow_the_new_length_of_a_cleared_task(length, expected):
         "also where none is left, as in Airflow"
     )
     assert run.state == "success"
+
+
+def test_no_instance_begins_after_a_stop_when_a_list_is_longer_than_before():
+    first = run_of(
+        [
+            task("source", "mapped", "other"),
+            task("other", "mapped"),
+            task("mapped", map_length=MapResult("source"), trigger_rule="one_success"),
+        ]
+    )
+    engine = evaluation()
+    drive(engine, {"source": 1}, start=lambda: engine.start_run(first, NOON))
+    run, found = resumed(first, {"source", "mapped"})
+    engine = evaluation()
+    engine.resume_run(run, found, NOON)
+    engine.grant(NOON)
+    [source], [mapped] = run.instances["source"].values(), run.instances["mapped"].values()
+    assert (source.state, mapped.state) == ("queued", "queued")
+    engine.stop_run(run.key, cancelled("ada"), NOON)
+    engine.try_ended(Ended(source.token, "success", NOON, NOON, return_value=VALUE, result_length=3), NOON)
+    assert states(run, "mapped") == [(0, "queued")]
+    engine.try_ended(Ended(mapped.token, "failed", NOON, NOON), NOON)
+    assert (states(run, "mapped"), run.state) == ([(0, "failed")], "failed")
 
 
 def test_instances_that_wait_for_room_are_removed_when_the_list_shrinks():

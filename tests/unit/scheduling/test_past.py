@@ -4,7 +4,7 @@ from datetime import timedelta
 
 import pytest
 
-from asynsched.protocol.messages import BranchDecision, Ended
+from asynsched.protocol.messages import BranchDecision, Ended, SkipDecision
 from asynsched.scheduling.evaluation import decisions
 from asynsched.scheduling.evaluation.decisions import verdict_of
 from asynsched.scheduling.rules.past_depends import PastTask, past_depends
@@ -79,6 +79,19 @@ def test_a_skip_is_held_back_until_the_past_lets_it_pass():
     end(engine, first, "pick", decision=BranchDecision(("right",)))
     end(engine, first, "right")
     assert (states(second), second.state) == (["sss"], "success")
+
+
+def test_a_task_that_another_skips_by_name_is_skipped_whatever_its_past():
+    options = {"depends_on_past": True, "wait_for_past_depends_before_skipping": True, "trigger_rule": "all_success"}
+    first, second = consecutive(2, task("decides"), task("named", **options))
+    engine = evaluation()
+    engine.start_run(first, NOON)
+    engine.start_run(second, NOON)
+    end(engine, second, "decides", decision=SkipDecision(("named",)))
+    assert (states(second), second.state) == (["ss"], "success")
+    assert second.instance("named").state == "skipped"
+    end(engine, first, "named")
+    assert second.instance("named").state == "skipped"
 
 
 PASTS = [

@@ -16,7 +16,9 @@ def test_a_run_that_was_left_to_others_starts_here_once_it_is_queued_again():
     """As when another scheduler has ended it, and a backfill repeats it."""
     with sa.create_engine("sqlite://", poolclass=sa.NullPool).begin() as conn:
         metadata.create_all(conn)
-        conn.execute(dag.insert(), {"dag_id": "d", "file_path": "f", "max_active_runs": 1, "updated_at": NOON})
+        conn.execute(
+            dag.insert(), {"dag_id": "d", "file_path": "f", "version_id": 1, "max_active_runs": 1, "updated_at": NOON}
+        )
         times = {"run_after": NOON, "queued_at": NOON, "logical_date": NOON}
         insert_run(conn, DagRunRow(dag_id="d", run_id="r", run_type="backfill", state="running", **times))
         places = Places(10)

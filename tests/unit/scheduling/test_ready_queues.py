@@ -103,6 +103,18 @@ def test_weight_goes_before_age_and_age_before_name():
     assert order == ["heavy", "z", "a", "b"]
 
 
+def test_a_strategy_s_weight_of_the_next_try_decides_who_goes_first():
+    engine = evaluation(pools={"pool": 1})
+    falling = task("falling", pool="pool", try_weights=(5, 1), retries=1, retry_delay=0.0)
+    run = run_of([falling, task("steady", pool="pool", priority_weight=3)])
+    engine.start_run(run, NOON)
+    assert [key.task_id for key in granted(engine)] == ["falling"]
+    assert run.instance("falling").priority_weight == 5
+    engine.try_ended(Ended(run.instance("falling").token, "failed", NOON, NOON), NOON)
+    assert [key.task_id for key in granted(engine)] == ["steady"]
+    assert run.instance("falling").priority_weight == 1
+
+
 def test_a_cancelled_run_leaves_nothing_in_the_queues():
     engine = evaluation(parallelism=1)
     run = run_of([task(f"t{n}") for n in range(10)])
@@ -187,3 +199,11 @@ def test_an_end_is_news_only_for_those_who_waited_for_what_it_gives_back(monkeyp
         engine.try_ended(Ended(run.instance("a").token, "success", NOON, NOON), NOON)
     assert {run.state for run in runs} == {"success"}
     assert len(offers) < 1000
+
+
+def test_a_pool_that_does_not_exist_is_told_apart_from_one_without_slots():
+    engine = evaluation(pools={"default_pool": 1, "closed": 0})
+    run = run_of([task("a", pool="closed"), task("b", pool="none")])
+    engine.start_run(run, NOON)
+    assert "the pool 'closed' has no slots:" in run.instance("a").reason
+    assert "there is no pool 'none':" in run.instance("b").reason

@@ -151,7 +151,7 @@ def test_a_run_that_starts_again_has_its_full_time_again():
 
 def test_a_run_whose_tasks_ended_in_time_succeeds_when_processes_end_late():
     engine, run = timed(NOON)
-    engine.tries.leave(run, ["marked"], NOON)
+    engine.tries.make_wait(run, ["marked"], NOON)
     engine.try_ended(Ended(run.instance("a").token, "success", NOON, NOON), NOON)
     engine.time_passed(NOON + HOUR)
     assert run.state == "running"
@@ -176,11 +176,11 @@ def test_a_large_run_is_stopped_in_slices_and_ends_with_its_last_task():
         [*(task(name, "last", pool="no_room") for name in names), task("last", "td"), task("td", is_teardown=True)]
     )
     engine.start_run(run, NOON)
-    while engine.is_unsettled:
+    while engine.has_undecided:
         engine.go_on(NOON)
     engine.stop_run(run.key, cancelled("enough"), NOON)
     n_skipped = []
-    while engine.is_unsettled:
+    while engine.has_undecided:
         before = run.n_unfinished
         assert run.state == "running"
         engine.go_on(NOON)
@@ -195,13 +195,13 @@ def test_ends_during_the_stop_of_a_large_run_do_not_end_it_early():
     waiting = [task(f"t{number}", "td", pool="no_room") for number in range(50)]
     run = run_of([task("runs"), *waiting, task("td", is_teardown=True, trigger_rule="all_done")])
     engine.start_run(run, NOON)
-    while engine.is_unsettled:
+    while engine.has_undecided:
         engine.go_on(NOON)
     engine.grant(NOON)
     engine.stop_run(run.key, marked_failed("wrong"), NOON)
     engine.try_ended(Ended(run.instance("runs").token, "failed", NOON, NOON), NOON)
     assert run.state == "running"
-    while engine.is_unsettled:
+    while engine.has_undecided:
         engine.go_on(NOON)
     assert (run.state, run.instance("td").state) == ("running", "scheduled")
     assert {found.state for found in run.all_instances()} == {"failed", "skipped", "scheduled"}
@@ -213,13 +213,13 @@ def test_a_second_stop_during_the_stop_of_a_large_run_is_done_as_well():
     teardown = task("td", is_teardown=True, trigger_rule="all_done")
     run = run_of([task("fails"), *waiting, task("last"), teardown], fail_fast=True)
     engine.start_run(run, NOON)
-    while engine.is_unsettled:
+    while engine.has_undecided:
         engine.go_on(NOON)
     engine.grant(NOON)
     engine.try_ended(Ended(run.instance("fails").token, "failed", NOON, NOON), NOON)
     assert (run.instance("t0").state, run.instance("t49").state) == ("skipped", "scheduled")
     engine.stop_run(run.key, marked_failed("wrong"), NOON)
-    while engine.is_unsettled:
+    while engine.has_undecided:
         engine.go_on(NOON)
     assert (run.state, run.instance("td").state) == ("running", "scheduled")
     assert {run.instance(found.task_id).state for found in waiting} == {"skipped"}

@@ -26,7 +26,7 @@ class OthersHaveOne:
 async def granted_by_storing(engine, storing):
     engine.grant(NOON)
     stored = await storing.store(engine.pending, tell=True)
-    engine.settled(stored.settled, stored.retry_at, NOON)
+    engine.batch_stored(stored.settled, stored.retry_at, NOON)
     granted = [found.task_id for found in engine.pending.granted]
     engine.pending.mark_stored()
     engine.pending.clear()

@@ -24,7 +24,7 @@ def test_a_count_that_changes_a_verdict_is_news(counter_of):
             counters[name].add(end, is_setup=False)
             both = counters["0"].together(counters["1"])
             verdicts = {(rule, index): evaluate(rule, both, map_index=index) for rule, index in undecided}
-            decided = {key for key, verdict in verdicts.items() if verdict.met or verdict.settle_as}
+            decided = {key for key, verdict in verdicts.items() if verdict.met or verdict.ends_as}
             assert counters[name].has_news or not decided, (ends, decided)
             undecided -= decided
             counters[name].has_news = False

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from asynsched.channels import (
     Channels,
+    OutcomeStored,
     TaskReady,
     TriggerFired,
     TriggerUnwanted,
@@ -20,6 +21,7 @@ from asynsched.channels import (
 )
 from asynsched.clock import VirtualClock
 from asynsched.executors.base import Held
+from asynsched.executors.tokens import watcher_id
 from asynsched.protocol.messages import CodeVersion, Ended, Request, SourceRef, Started, TriggerOutcome, TriggerSpec
 from asynsched.scheduling.triggerer import (
     FIRST_PAUSE,
@@ -136,6 +138,35 @@ async def test_an_outcome_is_kept_for_its_runs_next_takeover_until_stored(bench)
     assert not told.done()
     await bench.tick(TriggerUnwanted("t1"))
     assert not (await told).error
+
+
+@virtual
+async def test_an_event_of_a_watcher_whose_code_has_changed_counts_from_its_old_host_too(bench):
+    name = watcher_id(7)
+    [old] = await bench.launched(TriggerWanted(spec(name), code("a")))
+    [new] = await bench.launched(TriggerUnwanted(name), TriggerWanted(spec(name), code("b")))
+    told = []
+    for token, kind, event_id in [(old, "event", "e1"), (new, "event", "e2"), (old, "error", "e3")]:
+        arguments = {"outcomes": [{"id": name, "kind": kind, "event_id": event_id}]}
+        told.append(asyncio.create_task(bench.triggerer.answer(Request(token, 1, "trigger_outcomes", arguments))))
+    await asyncio.sleep(1)
+    passed_on = [message.outcome.event_id for message in bench.channels.watchers.take()]
+    assert passed_on == ["e1", "e2"], "an error of the old code says nothing of the new code"
+    assert [each.done() for each in told] == [False, False, True]
+    for stored, are_answered in [("e2", [False, True, True]), ("e1", [True, True, True])]:
+        await bench.tick(OutcomeStored(name, stored))
+        await asyncio.sleep(1)
+        assert [each.done() for each in told] == are_answered, "each is answered once it is stored"
+
+
+@virtual
+async def test_a_host_reports_nothing_for_triggers_that_it_was_never_given(bench):
+    [_] = await bench.launched(TriggerWanted(spec("t1"), code("a")))
+    [other] = await bench.launched(TriggerWanted(spec("t2"), code("b")))
+    outcomes = [{"id": name, "kind": "event", "event_id": "e"} for name in ("t1", watcher_id(7), "watcher-x")]
+    await bench.triggerer.answer(Request(other, 1, "trigger_outcomes", {"outcomes": outcomes}))
+    assert bench.fired() == []
+    assert not bench.channels.watchers.take()
 
 
 @virtual

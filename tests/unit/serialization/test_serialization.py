@@ -17,8 +17,9 @@ from asynsched import (
     ShortCircuitOperator,
     TaskGroup,
 )
+from asynsched.authoring.priority_weight import PriorityWeightStrategy
 from asynsched.authoring.trigger_rule import TriggerRule, WeightRule
-from asynsched.errors import SerializationError
+from asynsched.errors import DagError, SerializationError
 from asynsched.serialization.decode import decode_dag, decode_report
 from asynsched.serialization.encode import serialize_dag
 from asynsched.serialization.schema import SCHEMA_VERSION, ParsedDag, ParseReport, SourceFile, version_hash
@@ -100,6 +101,42 @@ def dags(draw):
     return dag
 
 
+class Falling(PriorityWeightStrategy):
+    def get_weight(self, ti):
+        return 10 * ti.task.priority_weight - ti.try_number
+
+
+class OfARun(PriorityWeightStrategy):
+    def get_weight(self, ti):
+        return ti.run_id
+
+
+def test_a_strategy_gives_each_try_of_a_task_its_weight():
+    with DAG("d", auto_register=False) as dag:
+        EmptyOperator(task_id="a", weight_rule=Falling(), retries=2, priority_weight=3) >> EmptyOperator(task_id="b")
+    first, second = serialize_dag(dag).tasks
+    assert (first.try_weights, first.weight_rule) == ((30, 29, 28), "absolute")
+    assert (second.try_weights, second.weight_rule) == ((), "downstream")
+
+
+def test_a_strategy_that_needs_a_run_is_an_error_of_the_dag():
+    with DAG("d", auto_register=False) as dag:
+        EmptyOperator(task_id="a", weight_rule=OfARun())
+    with pytest.raises(SerializationError, match=r"'a'.*OfARun: a strategy .* can use the task .* not run_id"):
+        serialize_dag(dag)
+
+
+def test_a_strategy_can_be_named_by_its_class_path():
+    path = "asynsched.authoring.priority_weight.PriorityWeightStrategy"
+    with DAG("d", auto_register=False):
+        with pytest.raises(DagError, match=r"weight_rule 'a\.b' cannot be imported"):
+            EmptyOperator(task_id="a", weight_rule="a.b")
+        with pytest.raises(DagError, match=r"must name a subclass of PriorityWeightStrategy"):
+            EmptyOperator(task_id="b", weight_rule="asynsched.DAG")
+        with pytest.raises(TypeError, match="abstract"):
+            EmptyOperator(task_id="c", weight_rule=path)
+
+
 @settings(max_examples=60)
 @given(dags())
 def test_a_dag_survives_the_way_to_the_scheduler(dag):
@@ -170,6 +207,31 @@ def test_what_makes_no_sense_is_refused_in_one_line(changes, words):
 def test_garbage_is_no_report(data):
     with pytest.raises(SerializationError):
         decode_report(data)
+
+
+class ModelOfKubernetes:
+    """As the models of the Kubernetes client are: attributes, with their names in the API."""
+
+    attribute_map = {"node_selector": "nodeSelector", "containers": "containers"}  # noqa: RUF012
+
+    def __init__(self, node_selector=None, containers=None):
+        self.node_selector, self.containers = node_selector, containers
+
+
+def test_the_executor_config_of_a_task_is_written_as_json():
+    pod = ModelOfKubernetes({"gpu": "yes"}, [ModelOfKubernetes()])
+    for config, written in (
+        ({"pod_override": pod, "n": 1}, {"pod_override": {"nodeSelector": {"gpu": "yes"}, "containers": [{}]}, "n": 1}),
+        (None, {}),
+    ):
+        with DAG("d") as dag:
+            EmptyOperator(task_id="t", executor_config=config)
+        assert serialize_dag(dag).tasks[0].executor_config == written
+    for wrong in ({"f": print}, {"x": [object()]}):
+        with DAG("d") as dag:
+            EmptyOperator(task_id="t", executor_config=wrong)
+        with pytest.raises(SerializationError, match=r"'t'.*executor_config cannot be written as JSON"):
+            serialize_dag(dag)
 
 
 def test_a_report_has_each_dag_once_and_a_hash_for_it():

@@ -4,7 +4,17 @@ import os
 from datetime import datetime, timedelta
 from pathlib import Path
 
-from asynsched import DAG, AsyncCallback, DeadlineAlert, DeadlineReference, SyncCallback, task
+from asynsched import (
+    DAG,
+    AsyncCallback,
+    BaseDeadlineReference,
+    DeadlineAlert,
+    DeadlineReference,
+    SyncCallback,
+    VariableInterval,
+    deadline_reference,
+    task,
+)
 
 
 def mark(line):
@@ -42,11 +52,23 @@ async def too_late_for_long(word, context):
     too_late(word, context)
 
 
+@deadline_reference()
+class Opening(BaseDeadlineReference):
+    required_kwargs = ("dag_run", "dag_id")
+
+    def _evaluate_with(self, *, session, dag_id, dag_run):
+        assert dag_id == dag_run.dag_id == "late"
+        return dag_run.queued_at
+
+
 LONG_AGO = DeadlineReference.FIXED_DATETIME(datetime(2020, 1, 1))
 DEADLINES = [
     DeadlineAlert(LONG_AGO, timedelta(0), SyncCallback(too_late, {"word": "missed"}), name="first"),
     DeadlineAlert(LONG_AGO, timedelta(hours=1), AsyncCallback(too_late_for_long, {"word": "awaited"}), name="second"),
     DeadlineAlert(DeadlineReference.DAGRUN_QUEUED_AT, timedelta(days=1), SyncCallback(too_late, {"word": "never"})),
+    DeadlineAlert(DeadlineReference.Opening, timedelta(0), SyncCallback(too_late, {"word": "own"}), name="own"),
+    DeadlineAlert(DeadlineReference.Opening, VariableInterval("patience"), SyncCallback(too_late, {"word": "never"})),
+    DeadlineAlert(LONG_AGO, VariableInterval("a_variable"), SyncCallback(too_late, {"word": "never"})),
 ]
 
 with DAG("late", schedule="@once", deadline=DEADLINES):

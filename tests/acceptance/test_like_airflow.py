@@ -1,0 +1,312 @@
+"""What a team that moves from Airflow checks first: configuration, policies, plugins, listeners and helpers."""
+
+import textwrap
+import zipfile
+
+import pytest
+
+CFG = """
+    [core]
+    default_task_retries = 3
+    default_timezone = Europe/Berlin
+
+    [scheduler]
+    catchup_by_default = True
+    create_cron_data_intervals = True
+
+    [database]
+    sql_alchemy_conn = postgresql://user:correct-horse@somewhere/airflow
+
+    [team]
+    word = battery-staple
+"""
+CONFIGURED = """
+    from datetime import datetime
+
+    from airflow.configuration import conf
+    from airflow.sdk import DAG, task
+    from asynsched import CronDataIntervalTimetable
+
+    told = conf.get("core", "default_task_retries"), conf.get("team", "word", fallback="no word")
+    with DAG("configured", schedule="@daily", start_date=datetime(2026, 11, 1), tags=told) as dag:
+        assert isinstance(dag.timetable, CronDataIntervalTimetable)
+
+        @task
+        def tells():
+            print("the task reads", conf.get("team", "word"), conf.get("database", "sql_alchemy_conn", fallback="none"))
+
+        @task(retries=0)
+        def maps(n):
+            pass
+
+        tells() >> maps.expand(n=[1])
+"""
+
+
+@pytest.fixture(scope="module")
+def backend() -> str:
+    """The database makes no difference to user code."""
+    return "sqlite"
+
+
+def beside(site, name, text):
+    """Write a file beside the DAG folder; its text may be indented."""
+    path = site.root / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(textwrap.dedent(text))
+    return path
+
+
+def test_an_airflow_cfg_beside_the_folder_decides_what_airflow_would_do(new_site):
+    site = new_site()
+    cfg = beside(site, "airflow.cfg", CFG)
+    site.write("configured.py", CONFIGURED)
+    first = site.up_until_idle()
+    assert f"catchup_by_default = True ({cfg}, line 7, [scheduler] catchup_by_default)" in first.stderr
+    shown = site.json("dags", "show", "configured")
+    assert (shown["paused"], shown["catchup"], shown["timezone"]) == (True, True, "Europe/Berlin")
+    assert {task["task_id"]: task["retries"] for task in shown["tasks"]} == {"tells": 3, "maps": 0}
+    assert shown["tags"] == ["3", "no word"], "a parse sees no option that may be a secret"
+    site.run("dags", "trigger", "configured")
+    site.run("dags", "unpause", "configured")
+    cfg.write_text(
+        cfg.read_text().replace("retries = 3", "retries = 2").replace("by_default = True", "by_default = no")
+    )
+    site.env["ASYNSCHED_PARSE__ENVIRONMENT"] = "AIRFLOW__TEAM__WORD"
+    second = site.up_until_idle()
+    shown = site.json("dags", "show", "configured")
+    assert (shown["catchup"], shown["tasks"][0]["retries"]) == (False, 2), "other defaults: the file is parsed again"
+    assert shown["tags"] == ["2", "battery-staple"]
+    log = site.run("tasks", "logs", "configured", "manual", "tells").stdout
+    assert "the task reads battery-staple none" in log
+    assert "correct-horse" not in first.stderr + second.stderr + site.run("config", "show").stdout
+
+
+POLICIES = """
+    from datetime import timedelta
+
+    from airflow.exceptions import AirflowClusterPolicySkipDag, AirflowClusterPolicyViolation
+    from include.words import WORD
+
+
+    def dag_policy(dag):
+        if dag.dag_id == "skipped":
+            raise AirflowClusterPolicySkipDag("not here")
+        if dag.dag_id == "refused":
+            raise AirflowClusterPolicyViolation("no owner")
+        dag.tags.add(WORD)
+
+
+    def task_policy(any_name):
+        if any_name.task_id == "breaks":
+            raise ValueError("a policy's own error")
+        any_name.execution_timeout = timedelta(seconds=77)
+
+
+    def task_instance_mutation_hook(task_instance):
+        task_instance.told = f"{task_instance.task_id} of {task_instance.run_id.split('_')[0]}"
+"""
+PLUGIN = """
+    from airflow.listeners import hookimpl
+    from airflow.plugins_manager import AirflowPlugin
+    from airflow.sdk import BaseOperatorLink, Variable
+    from airflow.providers.standard.operators.bash import BashOperator
+    from airflow.timetables.interval import CronDataIntervalTimetable
+
+
+    class Link(BaseOperatorLink):
+        name = "Console"
+        operators = [BashOperator]
+
+        def get_link(self, operator, *, ti_key):
+            return f"https://console.example/{ti_key.task_id}"
+
+
+    class Everywhere(Link):
+        name = "Wiki"
+
+
+    class Mornings(CronDataIntervalTimetable):
+        def __init__(self):
+            super().__init__("0 6 * * *", timezone="UTC")
+
+        def serialize(self):
+            return {}
+
+
+    class Listener:
+        @hookimpl
+        def on_task_instance_running(self, previous_state, task_instance):
+            print("HEARD", previous_state, "running", task_instance.task_id)
+
+        @hookimpl
+        def on_task_instance_success(self, task_instance):
+            print("HEARD success", task_instance.task_id, task_instance.state, Variable.get("word"))
+
+        @hookimpl
+        def on_task_instance_failed(self, previous_state, task_instance, error):
+            print("HEARD failed", task_instance.task_id, repr(error))
+            raise RuntimeError("a listener's own error")
+
+        @hookimpl
+        def on_task_instance_skipped(self, task_instance):
+            print("HEARD skipped", task_instance.task_id)
+
+        @hookimpl
+        def on_dag_run_running(self, dag_run, msg):
+            print("HEARD run", dag_run.state, dag_run.get_dag().dag_id, dag_run.run_id)
+
+        @hookimpl
+        def on_dag_run_failed(self, dag_run, msg):
+            print("HEARD run", dag_run.state, dag_run.get_dag().dag_id, msg)
+
+
+    def shout(text):
+        return text.upper()
+
+
+    class House(AirflowPlugin):
+        name = "house"
+        macros = [shout]
+        listeners = [Listener()]
+        operator_extra_links = [Link()]
+        global_operator_extra_links = [Everywhere()]
+        timetables = [Mornings]
+        flask_blueprints = [object()]
+"""
+USES_PLUGIN = """
+    from datetime import datetime
+
+    from airflow.exceptions import AirflowFailException, AirflowSkipException
+    from airflow.providers.standard.operators.bash import BashOperator
+    from airflow.sdk import DAG, task
+    from house_plugin import Mornings
+
+    with DAG("governed", schedule=Mornings(), start_date=datetime(2026, 1, 1), end_date=datetime(2026, 1, 1)):
+
+        @task
+        def fails(ti=None):
+            from include.words import WORD
+
+            print("IN THE TASK", ti.told, ti.task.execution_timeout, WORD)
+            raise AirflowFailException("on purpose")
+
+        @task
+        def skips():
+            raise AirflowSkipException
+
+        BashOperator(task_id="shouts", bash_command="echo {{ macros.house.shout('macro') }}") >> [fails(), skips()]
+
+    for name in ("skipped", "refused"):
+        with DAG(name, schedule=None):
+            BashOperator(task_id="nothing", bash_command="true")
+"""
+BREAKS = """
+    from airflow.sdk import DAG
+    from airflow.providers.standard.operators.empty import EmptyOperator
+
+    with DAG("broken", schedule=None):
+        EmptyOperator(task_id="breaks")
+"""
+
+
+def test_policies_plugins_and_listeners_beside_the_folder_take_effect(new_site):
+    site = new_site()
+    policies = beside(site, "config/airflow_local_settings.py", POLICIES)
+    beside(site, "plugins/house_plugin.py", PLUGIN)
+    beside(site, "plugins/broken_plugin.py", "import no_such_module\n")
+    words = beside(site, "include/words.py", "WORD = 'from-include'\n")
+    site.write("uses.py", USES_PLUGIN)
+    site.write("breaks.py", BREAKS)
+    site.run("variables", "set", "word", "asked")
+    with site.up() as up:
+        site.wait_for_dag("governed")
+        assert [dag["dag_id"] for dag in site.json("dags", "list")] == ["governed"]
+        errors = {error["dag_id"]: error["message"] for error in site.json("dags", "errors")}
+        assert f"the dag_policy of {policies} refuses it: no owner" in errors["refused"]
+        assert f"'breaks': the task_policy of {policies} raised ValueError: a policy's own error" in errors["broken"]
+        shown = site.json("dags", "show", "governed")
+        assert (shown["tags"], shown["tasks"][0]["execution_timeout"]) == (["from-include"], 77)
+        assert site.run("dags", "trigger", "governed", "--wait", code=1).code == 1
+
+        logs = {
+            task: site.run("tasks", "logs", "governed", "latest", task).stdout for task in ("shouts", "fails", "skips")
+        }
+        assert "HEARD queued running shouts" in logs["shouts"]
+        assert "MACRO" in logs["shouts"]
+        assert "Console: https://console.example/shouts" in logs["shouts"]
+        assert "Wiki: https://console.example/shouts" in logs["shouts"]
+        assert "HEARD success shouts success asked" in logs["shouts"]
+        assert "IN THE TASK fails of manual 0:01:17 from-include" in logs["fails"]
+        assert "HEARD failed fails AsynschedFailException('on purpose')" in logs["fails"]
+        assert "a listener's own error" in logs["fails"]
+        assert "HEARD skipped skips" in logs["skips"]
+        heard = site.until(lambda: heard_of_runs(site, 2), "the listeners of the run were called")
+        assert [line.partition("HEARD ")[2].split()[:3] for line in heard] == [
+            ["run", "running", "governed"], ["run", "failed", "governed"],
+        ]  # fmt: skip
+
+        words.write_text("WORD = 'edited'\n")
+        site.until(lambda: site.json("dags", "show", "governed")["tags"] == ["edited"], "the helper module was noticed")
+        site.run("dags", "trigger", "governed", "--wait", code=1)
+        assert "0:01:17 edited" in site.run("tasks", "logs", "governed", "latest", "fails").stdout
+    assert "plugin.loaded" in up.log
+    assert "flask_blueprints" in up.log
+    listed = {plugin["source"]: plugin for plugin in site.json("plugins", "list")}
+    assert (
+        listed["house_plugin.py"]["adds"]
+        == "macros, operator_extra_links, global_operator_extra_links, listeners, timetables"
+    )
+    assert listed["house_plugin.py"]["ignored"] == "flask_blueprints"
+    assert "No module named 'no_such_module'" in listed["broken_plugin.py"]["error"]
+    tested = site.run("dags", "test", "governed", code=None)
+    assert "HEARD run failed" in tested.stdout + tested.stderr
+
+
+def heard_of_runs(site, number):
+    """Return what the listeners of runs have printed, the newest last, if there are so many lines."""
+    files = sorted(site.home.glob("logs/**/*on_dag_run*"), key=lambda path: path.stat().st_mtime_ns)
+    lines = [line for path in files for line in path.read_text().splitlines() if "HEARD" in line]
+    return lines if len(lines) >= number else None
+
+
+ZIPPED = """
+    from airflow.sdk import DAG, Param, task
+    from helper_in_zip import word
+
+    with DAG("zipped", schedule=None, params={"n": Param(3, type="integer", minimum=1), "who": "me"}):
+
+        @task
+        def tells(params=None):
+            print("FROM THE ZIP", word(), params["n"] + 1, params["who"])
+
+        tells()
+"""
+SEARCHES = """
+    from airflow.providers.standard.operators.bash import BashOperator
+    from airflow.sdk import DAG
+
+    with DAG("searches", schedule=None, template_searchpath=["/no/such/folder", "{include}"]):
+        BashOperator(task_id="runs", bash_command="hello.sh")
+"""
+
+
+def test_zipped_dags_search_paths_params_and_ignored_files_work_as_in_airflow(new_site):
+    site = new_site()
+    beside(site, "airflow.cfg", "[core]\ndag_ignore_file_syntax = regexp\ndags_are_paused_at_creation = False\n")
+    with zipfile.ZipFile(site.dags / "packed.zip", "w") as archive:
+        archive.writestr("zipped.py", textwrap.dedent(ZIPPED))
+        archive.writestr("helper_in_zip.py", "def word():\n    return 'zipped-word'\n")
+    beside(site, "include/hello.sh", "echo FOUND {{ dag.dag_id }}\n")
+    site.write("searches.py", SEARCHES.replace("{include}", str(site.root / "include")))
+    site.write("old/searches.py", SEARCHES.replace('"searches"', '"ignored"'))
+    site.write(".airflowignore", r"^old/sea\w+\.py$")
+    site.up_until_idle()
+    assert sorted(dag["dag_id"] for dag in site.json("dags", "list")) == ["searches", "zipped"]
+    refused = site.run("dags", "trigger", "zipped", "--conf", '{"n": 0}', code=1)
+    assert "minimum" in refused.stderr
+    site.run("dags", "trigger", "zipped", "--conf", '{"n": 5}')
+    site.run("dags", "trigger", "searches")
+    site.up_until_idle()
+    assert "FROM THE ZIP zipped-word 6 me" in site.run("tasks", "logs", "zipped", "latest", "tells").stdout
+    assert "FOUND searches" in site.run("tasks", "logs", "searches", "latest", "runs").stdout

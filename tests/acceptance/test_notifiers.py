@@ -1,0 +1,52 @@
+"""Notifiers tell real servers of ends: in the process of a callback, with stored connections, and without secrets."""
+
+import json
+
+from tests.support.message_servers import serving_http, serving_smtp
+from tests.support.up import Site
+
+PASSWORD = "correct-horse"
+TOKEN = "T000/B000/battery-staple"
+DAGS = """
+    from asynsched import DAG, HttpNotifier, SlackWebhookNotifier, SmtpNotifier, task
+
+    tells = [
+        SmtpNotifier("team@example.com", "me@example.com", smtp_conn_id="post"),
+        SlackWebhookNotifier(slack_webhook_conn_id="hook", text="{{ ti.task_id }} of {{ dag.dag_id }}"),
+        HttpNotifier(url="{{ var.value.secret_address }}", json={"reason": "{{ reason }}"}),
+        HttpNotifier(url="file://{{ var.value.secret_address }}"),
+    ]
+    with DAG("tells", schedule="@once", on_failure_callback=SlackWebhookNotifier(slack_webhook_conn_id="hook")):
+
+        @task(on_failure_callback=tells)
+        def fails():
+            raise ValueError("no")
+
+        fails()
+"""
+
+
+def test_a_failed_task_and_run_are_told_by_mail_slack_and_http(tmp_path):
+    site = Site(tmp_path)
+    site.write("tells.py", DAGS)
+    with serving_http() as http, serving_smtp(PASSWORD) as smtp:
+        plain = json.dumps({"disable_ssl": True, "disable_tls": True})
+        post = ("--conn-host", "127.0.0.1", "--conn-port", str(smtp.port), "--conn-login", "me")
+        site.run("connections", "add", "post", "--conn-type", "smtp", *post, "--conn-password", PASSWORD,
+                 "--conn-extra", plain)  # fmt: skip
+        hook = ("--conn-type", "slackwebhook", "--conn-host", f"{http.url}/services")
+        site.run("connections", "add", "hook", *hook, "--conn-password", TOKEN)
+        site.run("variables", "set", "secret_address", f"{http.url}/key-of-us")
+        site.up_until_idle()
+    [run] = site.json("runs", "list")
+    [mail] = smtp.messages
+    assert (mail["To"], mail["Subject"]) == ("team@example.com", f"DAG tells, task fails, run {run['run_id']}")
+    told = {request.path: request.json for request in http.requests}
+    texts = {request.json["text"] for request in http.requests if request.path == f"/services/{TOKEN}"}
+    assert {text for text in texts if text.startswith("fails of")} == {"fails of tells"}
+    assert [text for text in texts if text.startswith("DAG tells, run")]
+    assert told["/key-of-us"] == {"reason": "ValueError: no"}
+    logs = "".join(path.read_text(errors="replace") for path in (site.home / "logs").rglob("*") if path.is_file())
+    assert "HttpNotifier: its address must begin with http:// or https://" in logs, "one that fails stops no other"
+    secrets = (PASSWORD, "battery-staple", "key-of-us")
+    assert [secret for secret in secrets if secret in logs + site.story()] == []

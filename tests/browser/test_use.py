@@ -1,0 +1,312 @@
+"""What people do with the page: by keys, by forms, and while things change."""
+
+import re
+import socket
+import subprocess
+from pathlib import Path
+from urllib.parse import parse_qs, unquote, urlsplit
+
+from playwright.sync_api import expect
+
+from tests.browser.conftest import of_run
+from tests.browser.pages import Pages, link_of, violations
+from tests.support.up import Site, Up
+
+
+def test_the_keyboard_finds_dags_and_moves_between_views_and_rows(pages: Pages) -> None:
+    page = pages.open("/")
+    page.keyboard.press("Control+k")
+    expect(page.locator("#palette")).to_be_visible()
+    page.keyboard.type("orde")
+    expect(page.locator("#palette-found a").first).to_have_text("orders")
+    assert violations(page) == []
+    page.keyboard.press("Enter")
+    page.wait_for_url("**/dags/orders")
+    page.keyboard.press("?")
+    expect(page.get_by_role("heading", name="Keys")).to_be_visible()
+    page.keyboard.press("Escape")
+    expect(page.get_by_role("heading", name="Keys")).to_be_hidden()
+    page.keyboard.press("g")
+    page.keyboard.press("d")
+    page.wait_for_url("**/dags")
+    page.keyboard.press("j")
+    first = page.evaluate("document.activeElement.textContent")
+    page.keyboard.press("j")
+    assert page.evaluate("document.activeElement.textContent") > first == "hostile"
+    page.keyboard.press("/")
+    page.keyboard.insert_text("talk")  # at once: each search has an address
+    expect(page.locator("#found tbody tr")).to_have_count(1)
+    assert urlsplit(page.url).query.startswith("q=talk")
+    page.go_back()
+    page.wait_for_url("**/dags")
+    expect(page.get_by_role("link", name="hostile", exact=True)).to_be_visible()
+
+
+def test_a_form_made_of_params_triggers_a_run(pages: Pages, served: Up) -> None:
+    page = pages.open("/dags/orders/trigger")
+    page.get_by_label("rows").fill("7")
+    page.get_by_label("region").select_option("us")
+    page.get_by_label("Day").fill("2026-02-03")
+    page.get_by_label("dry").check()
+    page.get_by_label("names").fill("x\ny z")
+    page.get_by_label("extra").fill("{not json")
+    page.get_by_role("button", name="Trigger").click()
+    expect(page.get_by_role("alert")).to_contain_text("do not fit")
+    assert page.get_by_label("extra").input_value() == "{not json"
+    assert page.get_by_label("rows").input_value() == "7"
+    assert violations(page) == []
+    page.get_by_label("extra").fill('{"b": [1]}')
+    page.get_by_role("button", name="Trigger").click()
+    page.wait_for_url("**/dags/orders/runs/manual__*")
+    run_id = unquote(urlsplit(page.url).path.rpartition("/")[2])
+    assert served.site.json("runs", "show", "orders", run_id)["conf"] == {
+        "region": "us", "day": "2026-02-03", "rows": 7, "dry": True, "names": ["x", "y z"], "extra": {"b": [1]},
+        "note": None,
+    }  # fmt: skip
+
+
+def test_a_view_follows_a_run_and_a_log_until_they_end(pages: Pages, served: Up, tmp_path: Path) -> None:
+    until = tmp_path / "until"
+    served.site.run("dags", "trigger", "talks", "--run-id", "followed", "--conf", f'{{"until": "{until}"}}')
+    run = pages.open("/dags/talks/runs/followed")
+    log = pages.open("/dags/talks/runs/followed/tasks/follow")
+    expect(log.locator("#log")).to_contain_text("the first line")
+    expect(log.locator(".log-state")).to_have_text("following")
+    expect(run.locator("tbody")).to_contain_text("running")
+    until.touch()
+    expect(log.locator("#log")).to_contain_text("the last line")
+    expect(log.locator(".log-state")).to_have_text("ended")
+    expect(run.locator(".facts")).to_contain_text("success")
+    assert "the first line" in log.locator("#log").inner_text()
+
+
+def test_a_long_log_is_loaded_by_parts(pages: Pages) -> None:
+    page = pages.open(of_run("talks", "tasks", "long"))
+    log = page.locator("#log")
+    expect(log).to_contain_text("line 19999 of many")
+    assert "line 100 of many" not in log.inner_text()
+    page.wait_for_function(
+        """() => {
+            const log = document.getElementById("log");
+            log.scrollTop = 0;  // again and again, as a person does: each time, an earlier part comes
+            return log.textContent.includes("line 100 of many");
+        }"""
+    )
+    expect(log).to_contain_text("line 0 of many")
+    numbers = page.evaluate(
+        "[...document.getElementById('log').textContent.matchAll(/line (\\d+) of/g)].map((found) => Number(found[1]))"
+    )
+    assert numbers == list(range(20_000))
+    page.goto(of_run("talks", "tasks", "long", "log", "find") + "?try_number=1&q=LINE+777+of")
+    page.get_by_role("link", name="Show this line in the log").click()
+    expect(page.locator("#log")).to_contain_text("line 777 of many")
+
+
+def test_clearing_shows_what_it_touches_first(pages: Pages, served: Up) -> None:
+    page = pages.open(of_run("orders", "tasks", "check"))
+    page.locator("summary", has_text="Clear").click()
+    page.get_by_role("link", name="With all downstream").click()
+    dialog = page.get_by_role("dialog")
+    expect(dialog).to_contain_text("This changes 2 task instances")
+    assert violations(page) == []
+    dialog.get_by_role("link", name="Back").click()
+    expect(dialog).to_have_count(0)
+    page.locator("summary", has_text="Clear").click()
+    page.get_by_role("link", name="This task").click()
+    dialog.get_by_role("button", name="Clear check").click()
+    expect(page.get_by_role("status")).to_contain_text("Clear check: 1 task instance")
+    site = served.site
+    site.until(lambda: site.json("tasks", "list", "orders", "first", "--all-tries"), "the tries are listed")
+
+
+def test_a_question_is_answered(pages: Pages, served: Up) -> None:
+    page = pages.open("/answers")
+    page.get_by_label("why").fill("they are right")
+    page.get_by_role("button", name="Approve").click()
+    expect(page.get_by_role("status")).to_contain_text("has its answer: Approve")
+    site = served.site
+    site.until(lambda: site.runs("release")[0]["state"] == "success", "the task goes on")
+
+
+def test_chosen_dags_are_paused_by_keys_after_a_preview(pages: Pages, served: Up) -> None:
+    page = pages.open("/dags?tag=sales")
+    assert page.locator("#many").is_hidden()
+    page.get_by_label("Tag", exact=True).select_option("kept")
+    expect(page.get_by_role("link", name="Without the tag kept")).to_be_visible()
+    assert {*parse_qs(urlsplit(page.url).query)["tag"]} == {"kept", "sales"}
+    page.get_by_label("Part of a name").fill("orders")
+    expect(page.get_by_text("No such DAG.")).to_be_visible()
+    page.get_by_label("Part of a name").fill("")
+    expect(page.get_by_role("link", name="Without the tag kept")).to_be_visible()
+    page.get_by_role("link", name="Without the tag sales").click()
+    expect(page.locator("#found tbody tr")).to_have_count(2)
+    assert urlsplit(page.url).query == "tag=kept"
+    page.keyboard.press("j")
+    page.keyboard.press("x")
+    expect(page.locator("#many")).to_contain_text("1 chosen")
+    assert violations(page) == []
+    page.get_by_label("Choose all").check()
+    page.get_by_role("button", name="Pause", exact=True).click()
+    dialog = page.get_by_role("dialog")
+    expect(dialog).to_contain_text("is active now")
+    assert violations(page) == []
+    dialog.get_by_role("button", name="Pause 2 DAGs").click()
+    expect(page.get_by_role("status").first).to_contain_text("Pause 2 DAGs: done.")
+    assert urlsplit(page.url).query == "tag=kept"
+    listed = {dag["dag_id"]: dag["paused"] for dag in served.site.json("dags", "list")}
+    assert (listed["release"], listed["talks"]) == (True, True)
+    for dag_id in ("release", "talks"):
+        served.site.run("dags", "unpause", dag_id)
+
+
+def test_a_group_folds_and_unfolds_in_the_graph_and_the_address_says_so(pages: Pages) -> None:
+    page = pages.open("/dags/orders/graph?run_id=first")
+    page.get_by_role("link", name="Fold the group stage").first.click()
+    page.wait_for_url("**groups=open&but=stage")
+    folded = page.get_by_role("link", name="Open the group stage of 1 tasks, success: 3 of 3")
+    assert violations(page) == []
+    folded.click()
+    page.wait_for_url("**run_id=first&groups=open")
+    expect(page.get_by_role("link", name="stage.extract")).to_be_visible()
+    page.go_back()
+    expect(folded).to_be_visible()
+    page.get_by_role("link", name="Fold all").click()
+    page.wait_for_url("**groups=folded")
+    expect(folded).to_be_visible()
+
+
+def test_assets_lead_from_dag_to_dag(pages: Pages) -> None:
+    page = pages.open("/dags/orders")
+    page.get_by_role("navigation", name="Views of the DAG").get_by_role("link", name="Assets").click()
+    graph = page.get_by_role("region", name="Graph of assets and DAGs")
+    expect(graph.get_by_role("link")).to_have_count(2)
+    expect(graph.get_by_role("link", name=re.compile("orders: .* in 24 h"))).to_be_visible()
+    graph.get_by_role("link", name="The DAG orders").click()
+    page.wait_for_url("**/dags/orders")
+
+
+def test_a_commit_is_previewed_at_an_address_for_a_pull_request(pages: Pages, served: Up) -> None:
+    folder = served.site.dags
+    git = ["git", "-C", str(folder), "-c", "user.name=a", "-c", "user.email=a@b.example"]
+    text = (folder / "orders.py").read_text()
+    changed = text.replace("[staged, check()] >> publish()", "[staged, check()] >> publish.override(pool='none')()")
+    for command in (["init", "--quiet"], ["add", "."], ["commit", "--quiet", "-m", "one"]):
+        subprocess.run([*git, *command], check=True)
+    # The commit is made beside the working tree, whose files stay as they are.
+    stored = subprocess.run([*git, "hash-object", "-w", "--stdin"], input=changed, text=True, check=True, stdout=-1)
+    entry = f"100644,{stored.stdout.strip()},orders.py"
+    subprocess.run([*git, "update-index", "--cacheinfo", entry], check=True)
+    subprocess.run([*git, "commit", "--quiet", "-m", "two"], check=True)
+    page = pages.open("/preview?where=HEAD&hours=0")
+    effect = page.locator("#effect")
+    expect(effect).to_contain_text("Pools that do not exist", timeout=60_000)
+    expect(effect.get_by_role("region", name="DAGs")).to_contain_text('publish.pool: "default_pool" → "none"')
+    expect(effect.get_by_role("region", name="Changed tasks of orders")).to_contain_text("publish")
+    assert violations(page) == []
+    assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+    page.goto("/preview?where=no-such-branch")
+    expect(page.get_by_role("alert")).to_contain_text("no-such-branch", timeout=60_000)
+    plain = pages.open("/preview/effect?where=no-such-branch", scripts=False)
+    assert "no-such-branch" in plain.locator(".sentence").inner_text()
+
+
+def test_a_token_is_shown_once_and_ended(pages: Pages, served: Up) -> None:
+    page = pages.open("/tokens")
+    page.get_by_label("Purpose").fill("reports")
+    page.get_by_label("Scope").select_option("view")
+    page.get_by_label("Only for these DAGs").fill("orders")
+    page.get_by_role("button", name="Create").click()
+    secret = page.locator("#secret").inner_text()
+    assert violations(page) == []
+    page.goto("/tokens")
+    assert secret not in page.content()
+    headers = {"Authorization": f"Bearer {secret}"}
+    asked = page.context.request
+    assert asked.get("/api/v2/dags/orders", headers=headers).status == 200
+    assert asked.get("/api/v2/dags/talks", headers=headers).status == 403
+    assert asked.post("/tokens", headers=headers, form={"days": "1", "scope": "administer"}).status == 403
+    page.on("dialog", lambda dialog: dialog.accept())
+    row = page.get_by_role("row", name="reports")
+    expect(row).to_contain_text("orders")
+    row.get_by_role("button", name="End").click()
+    expect(page.get_by_role("status").first).to_contain_text("The token reports has ended.")
+    assert asked.get("/api/v2/dags/orders", headers=headers).status == 401
+    pages.errors.clear()  # the question whether to end it
+    assert "token.delete" in [act["action"] for act in served.site.json("audit", "list")]
+
+
+def test_a_viewer_sees_no_buttons_and_is_refused_and_an_operator_is_not(pages: Pages, served: Up) -> None:
+    for name, role, sees in (("vera", "viewer", 0), ("otto", "operator", 1)):
+        command = served.site.command("users", "create", name, "--role", role, "--password-stdin")
+        site = served.site
+        subprocess.run(command, cwd=site.root, env=site.environment, input=b"a long password\n", check=True)
+        page = pages.open("/dags/orders", signed_in=False)
+        page.get_by_label("Name").fill(name)
+        page.get_by_label("Password").fill("a long password")
+        page.get_by_role("button", name="Sign in").click()
+        page.wait_for_url("**/dags/orders")
+        expect(page.locator("footer")).to_contain_text(name)
+        assert page.get_by_role("link", name="Trigger").count() == sees
+        for path in ("/dags", "/runs", "/tasks"):
+            page.goto(path)
+            assert (page.locator("[data-pick]").count() > 0) == bool(sees), path
+            assert (page.locator("main form[method=post]").count() > 0) == bool(sees and path == "/dags"), path
+        page.goto(of_run("orders"))
+        assert page.get_by_text("Clear", exact=True).count() == sees
+        own = {"Origin": pages.base}
+        answer = page.context.request.post("/pools", headers=own, form={"name": name, "slots": "1"}, max_redirects=0)
+        assert answer.status == (303 if sees else 403)
+        secret = page.context.request.post("/connections", headers=own, form={"conn_id": "x", "conn_type": "http"})
+        assert (secret.status, "needs the right to administer" in secret.text()) == (403, True)
+
+
+def test_a_view_catches_up_without_a_reload_after_the_server_was_away(session: Pages, tmp_path: Path) -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{free.getsockname()[1]}"
+    site = Site(tmp_path, env={"ASYNSCHED_WEB__LISTEN": address})
+    site.write(
+        "d.py",
+        """
+        from asynsched import DAG, EmptyOperator
+
+        with DAG("d", schedule=None):
+            EmptyOperator(task_id="t")
+        """,
+    )
+    with site.up() as up:
+        site.wait_for_dag("d")
+        pages = Pages.signed_in(session.browser, link_of(up))
+        page = pages.open("/runs")
+        page.evaluate("window.isSame = true")
+        expect(page.locator("main")).to_contain_text("No such run")
+    expect(page.locator("#not-live")).to_be_visible()
+    site.run("dags", "trigger", "d", "--run-id", "meanwhile")
+    with site.up():
+        expect(page.locator("main")).to_contain_text("meanwhile", timeout=60_000)
+        expect(page.locator("#not-live")).to_be_hidden()
+        site.run("dags", "trigger", "d", "--run-id", "later")
+        expect(page.locator("main")).to_contain_text("later", timeout=20_000)
+        assert page.evaluate("window.isSame")
+    pages.close_contexts()
+
+
+def test_a_hostile_dag_runs_no_script(pages: Pages) -> None:
+    views = [
+        "/", "/dags", "/runs", "/tasks", "/assets", "/assets/graph", "/variables", "/act/dags?do=trigger&dag=hostile",
+        *(f"/dags/hostile{view}" for view in ("", "/graph?run_id=first", "/details", "/code", "/trigger", "/why")),
+        of_run("hostile"), of_run("hostile", "gantt"), of_run("hostile", "details"),
+        of_run("hostile", "tasks", "group.attack"),
+        of_run("hostile", "tasks", "group.attack", "log", "find") + "?try_number=1&q=%3Cscript",
+    ]  # fmt: skip
+    for path in views:
+        page = pages.open(path)
+        page.wait_for_load_state("networkidle") if "/tasks/" in path else None
+        smuggled = page.evaluate(
+            "document.querySelectorAll('main script, img, main svg[onload], [onerror], [onclick],"
+            ' a[href^="javascript:"], a[href^="data:"], header + script\').length'
+        )
+        assert smuggled == 0, path
+    log = page.goto(of_run("hostile", "tasks", "group.attack")) and page.locator("#log").inner_text()
+    assert "<script>alert(1)</script>" in log
+    assert "\x1b" not in log

@@ -1,0 +1,73 @@
+"""Every view, in both themes, narrow and wide: axe finds nothing, and no script or policy reports an error."""
+
+from urllib.parse import urlsplit
+
+import pytest
+
+from tests.browser.conftest import of_run
+from tests.browser.dags.names import LONG_NAME
+from tests.browser.pages import NARROW, WIDE, Pages, violations
+
+VIEWS = [
+    "/", "/login", "/dags", "/dags?q=nothing", "/runs", "/tasks", "/assets", "/backfills?dag_id=orders", "/answers",
+    "/pools", "/variables", "/connections", "/errors", "/schedulers", "/audit", "/preferences", "/dags/unknown",
+    "/tokens", "/assets/graph", "/preview", "/act/dags?do=pause&dag=orders&dag=hostile", "/act/runs?do=delete&run=1",
+    "/dags/orders/graph?groups=folded", "/dags/orders/nowhere", f"/dags/{LONG_NAME}", f"/dags/{LONG_NAME}/graph",
+    *(f"/dags/orders{view}" for view in ("", "/graph?run_id=first", "/calendar", "/upcoming", "/code", "/details",
+                                         "/trigger", "/why")),
+    *(of_run("orders", *view) for view in ((), ("gantt",), ("details",), ("why",), ("tasks", "check"))),
+    of_run("orders", "tasks", "stage.extract") + "?map_index=1",
+    of_run("orders", "act") + "?action=clear",
+    of_run("orders", "tasks", "check", "log", "find") + "?try_number=1&q=look",
+    "/dags/hostile", "/dags/hostile/details", "/dags/hostile/graph?run_id=first", "/dags/hostile/trigger",
+    of_run("hostile", "tasks", "group.attack"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+@pytest.mark.parametrize("size", [NARROW, WIDE], ids=["narrow", "wide"])
+def test_axe_finds_nothing_in_any_view(pages: Pages, theme, size) -> None:
+    found = {}
+    for path in VIEWS:
+        page = pages.open(path, theme=theme, size=size)
+        page.wait_for_load_state("networkidle") if "/tasks/" in path else None
+        if problems := violations(page):
+            found[path] = problems
+        if page.evaluate("document.documentElement.scrollWidth > innerWidth"):
+            found.setdefault(path, []).append("it is wider than the window")
+        pages.close_contexts()
+    assert found == {}
+
+
+def test_every_view_reads_without_scripts(pages: Pages) -> None:
+    page = pages.open("/", scripts=False)
+    assert page.get_by_role("heading", name="Failed in the last 24 hours").is_visible()
+    page.get_by_role("link", name="DAGs", exact=True).click()
+    page.get_by_role("link", name="orders", exact=True).first.click()
+    assert page.get_by_role("row", name="check").is_visible()
+    page.goto("/tasks?task=check")
+    page.get_by_label("Choose check").first.check()
+    page.get_by_role("button", name="Mark as success").click()
+    assert page.get_by_role("heading", name="Mark 1 task instance as success").is_visible()
+    page.get_by_role("link", name="Back", exact=True).click()
+    assert urlsplit(page.url).query == "task=check"
+    page.goto(of_run("orders"))
+    page.get_by_role("link", name="check", exact=True).click()
+    assert "the table is locked" in page.locator("#log").inner_text()
+    page.get_by_role("link", name="Why is it where it is?").click()
+    assert "It ended as failed" in page.locator("#why").inner_text()
+
+
+def test_the_theme_and_the_zone_are_kept(pages: Pages) -> None:
+    page = pages.open("/preferences")
+    page.get_by_label("dark").check()
+    page.get_by_label("Zone of times").select_option("Asia/Tokyo")
+    page.get_by_role("button", name="Save").click()
+    page.goto("/runs")
+    assert page.locator("html").get_attribute("data-theme") == "dark"
+    assert page.evaluate("getComputedStyle(document.documentElement).colorScheme") == "dark"
+    assert "Asia/Tokyo" in page.locator("footer").inner_text()
+    shown = page.locator("tbody time").first
+    stamp = shown.get_attribute("datetime")
+    in_tokyo = page.evaluate("at => new Date(at).toLocaleString('sv', {timeZone: 'Asia/Tokyo'})", stamp)
+    assert shown.inner_text() == in_tokyo

@@ -1,0 +1,227 @@
+"""What Celery promises of its workers holds for tries, and what it does not promise is made good."""
+
+import json
+import signal
+from functools import partial
+
+import anyio
+import msgspec
+import pytest
+from sqlalchemy import select
+
+from asynsched.errors import SettingsError
+from asynsched.executors.engines import celery as engine
+from asynsched.executors.engines.celery_app import celery_app
+from asynsched.protocol.worker_messages import Ticket
+from asynsched.settings import CelerySettings
+from asynsched.store.schema import ticket
+from tests.engines.sites import CelerySite
+from tests.integration.remote.dags import DAGS
+from tests.support.waiting import eventually, eventually_true
+
+QUEUES = """
+    import os, pathlib, time
+    from asynsched import DAG, task
+
+    FOLDER = pathlib.Path(os.environ.get("MARKS", "."))
+
+    def say(text):
+        with (FOLDER / "said").open("a") as file:
+            file.write(text + "\\n")
+
+    with DAG("ordered"):
+
+        @task(queue="gpu")
+        def usual():
+            say("usual")
+
+        @task(queue="gpu", priority_weight=100)
+        def heavy():
+            say("heavy")
+
+        @task(executor_config={"queue": "gpu", "priority": 9})
+        def first():
+            say("first")
+
+        @task(executor_config={"queue": "gpu", "priority": 10})
+        def wrong():
+            pass
+
+        usual(), heavy(), first(), wrong()
+
+    with DAG("wide"):
+
+        @task
+        def wide(n):
+            say(f"begins {n}")
+            while not (FOLDER / "go").exists():
+                time.sleep(0.02)
+
+        wide.expand(n=[1, 2, 3])
+"""
+
+
+async def test_a_ticket_that_the_broker_delivers_again_starts_nothing(site: CelerySite):
+    often = {"unacked_restore_interval": 0.5, "unacked_restore_throttle": 1}
+    options = {"broker_transport_options": often if site.broker.name == "redis" else {}}
+    site.celery = {"visibility_timeout": 1.0, "options": json.dumps(options)}
+    site.program.write(DAGS)
+    machine = site.machine("m1", "--concurrency", "1")
+    async with site.serving() as scheduler:
+        key = await scheduler.trigger("waits")
+        await site.until_said("begins 1")
+        # Redis after its visibility timeout, RabbitMQ after its consumer timeout: to either worker.
+        other = site.machine("m2")
+        await eventually(lambda: "ticket.refused" in machine.log + other.log, "it is delivered again")
+        machine.kill_worker()
+        machine.start()
+        site.let_go()
+        run = await site.end_of(scheduler, key)
+    assert run.state == "success", machine.log + other.log
+    assert site.said() == ["begins 1", "ends 1"]
+
+
+async def test_queues_and_priorities_are_those_of_the_tasks(site: CelerySite, monkeypatch):
+    monkeypatch.setattr(engine, "LOOK_SECONDS", 0.0)
+    site.program.write(QUEUES)
+    idle = site.machine("idle")
+    await idle.until_ready()
+    async with site.serving() as scheduler:
+        key = await scheduler.trigger("ordered")
+        await eventually_true(scheduler._database, nobody_listens)
+        assert "no worker listens on the queue gpu" in str(await scheduler.client().why(*key, "usual"))
+        site.machine("m1", "--concurrency", "1", "-Q", "gpu")
+        run = await site.end_of(scheduler, key)
+    assert site.said() == ["first", "heavy", "usual"]
+    states = {task.task_id: (task.state, task.reason) for task in run.tasks}
+    assert states.pop("wrong") == ("failed", "the priority 10 of its executor_config is not within 0 and 9")
+    assert {state for state, _ in states.values()} == {"success"}
+
+
+def nobody_listens(conn) -> bool:
+    sights = conn.scalars(select(ticket.c.sight))
+    return any("no worker listens on the queue gpu; in the queue gpu since" in sight for sight in sights)
+
+
+async def test_a_revoked_task_ends_its_try_and_no_secret_is_shown(site: CelerySite):
+    site.program.write(DAGS)
+    machine = site.machine("m1", "--concurrency", "1", "--loglevel", "DEBUG")
+    app, events = site.app(), []
+    async with site.serving() as scheduler, anyio.create_task_group() as watching:
+        watching.start_soon(partial(anyio.to_thread.run_sync, capture, app, events, abandon_on_cancel=True))
+        key = await scheduler.trigger("waits")
+        await site.until_said("begins 1")
+        (active,) = app.control.inspect().active()[machine.node]
+        secret = next(
+            msgspec.json.decode(file.read_bytes(), type=dict)["ticket"]["secret"]
+            for file in (machine.home / "tickets").iterdir()
+        )
+        await eventually(lambda: any(event["type"] == "task-started" for event in events), "events are seen")
+        received = next(event for event in events if event["type"] == "task-received")
+        app.control.revoke(active["id"], terminate=True)
+        await site.until_said("begins 2")  # the task has a retry
+        site.let_go()
+        run = await site.end_of(scheduler, key)
+        watching.cancel_scope.cancel()
+    assert run.state == "success"
+    assert received["name"] == "waits.waits"
+    assert received["args"].endswith("/waits try 1',)")
+    assert site.said() == ["begins 1", "begins 2", "ends 2"]
+    assert secret not in f"{active} {events} {machine.log}"
+    assert secret not in repr(Ticket("t", secret, ()))
+    assert "hunter2" not in machine.log
+
+
+def capture(app, events) -> None:
+    with app.connection_for_read() as connection:
+        receiver = app.events.Receiver(connection, handlers={"*": events.append})
+        receiver.capture(limit=None, timeout=None, wakeup=False)
+
+
+async def test_a_warm_shutdown_waits_for_tries_and_a_cold_one_interrupts_them(site: CelerySite):
+    site.program.write(DAGS)
+    cold = site.machine("m1")
+    async with site.serving() as scheduler:
+        key = await scheduler.trigger("waits")
+        await site.until_said("begins 1")
+        await cold.until_stopped(signal.SIGQUIT)
+        # An interrupted try does not count, and runs again at once, here on another machine.
+        warm = site.machine("m2")
+        await eventually(lambda: len(site.said()) == 2, "it begins again")
+        warm.signal(signal.SIGTERM)
+        await eventually(lambda: not site.app().control.ping([warm.node], timeout=0.5), "it takes no messages")
+        assert warm.worker.poll() is None
+        site.let_go()
+        run = await site.end_of(scheduler, key)
+        await eventually(lambda: warm.worker.poll() == 0, "it has stopped")
+        app = site.app()
+        with app.connection_for_read() as connection:
+            assert waiting(connection.channel(), app) == 0, "all messages are acknowledged"
+    assert run.state == "success"
+    assert [line.split()[0] for line in site.said()] == ["begins", "begins", "ends"], cold.log
+
+
+async def test_no_worker_holds_back_a_try_that_another_could_run(site: CelerySite):
+    site.program.write(QUEUES)
+    machines = [site.machine("m1", "--concurrency", "1"), site.machine("m2", "--concurrency", "2")]
+    for machine in machines:
+        await machine.until_ready()
+    async with site.serving() as scheduler:
+        key = await scheduler.trigger("wide")
+        await site.until_said("begins 1", "begins 2", "begins 3")
+        site.let_go()
+        assert (await site.end_of(scheduler, key)).state == "success"
+
+
+async def test_a_broker_that_is_restarted_loses_nothing(site: CelerySite):
+    site.program.write(QUEUES)
+    machine = site.machine("m1", "--autoscale", "2,1")
+    async with site.serving() as scheduler:
+        key = await scheduler.trigger("wide")
+        # Two of three: autoscaling has added a slot, and the third waits in the broker.
+        await eventually(lambda: len(site.said()) == 2, "two have begun")
+        site.broker.stop()
+        site.broker.start()
+        site.let_go()
+        run = await site.end_of(scheduler, key)
+        again = await scheduler.trigger("wide")
+        assert (await site.end_of(scheduler, again)).state == "success"
+    assert run.state == "success", machine.log
+    assert sorted(site.said()) == sorted(2 * ["begins 1", "begins 2", "begins 3"])
+
+
+async def test_a_message_that_the_broker_has_lost_is_noticed(site: CelerySite, monkeypatch):
+    for name in ("LOOK_SECONDS", "MISSING_SECONDS"):
+        monkeypatch.setattr(engine, name, 0.5)
+    site.program.write(QUEUES)
+    async with site.serving() as scheduler:
+        key = await scheduler.trigger("wide")
+        app = site.app()
+        with app.connection_for_read() as connection:
+            channel = connection.channel()
+            await eventually(lambda: waiting(channel, app) == 3, "they wait")
+            channel.queue_purge("default")
+        site.machine("m1")
+        site.let_go()
+        run = await site.end_of(scheduler, key)
+    assert run.state == "success"
+    assert sorted(site.said()) == ["begins 1", "begins 2", "begins 3"]
+
+
+def waiting(channel, app) -> int:
+    return app.amqp.queues["default"](channel).queue_declare().message_count
+
+
+@pytest.mark.parametrize(
+    ("url", "message"),
+    [
+        ("", "celery.broker_url: Celery needs a broker, such as redis://HOST/0 or amqp://USER@HOST/VHOST"),
+        ("rediss3://me:hunter2@host/0", "celery.broker_url: No such transport: rediss3"),
+        ("redis://me:hunter2@host:port/0", "celery.broker_url: "),
+    ],
+)
+def test_a_wrong_broker_is_one_message(url, message):
+    with pytest.raises(SettingsError) as caught:
+        celery_app(CelerySettings(broker_url=url))
+    assert str(caught.value).startswith(message)
+    assert "hunter2" not in str(caught.value)

@@ -1,0 +1,69 @@
+"""The DAG file of these tests. Its tasks say what they do in a file of the folder MARKS."""
+
+DAGS = """
+    import os, pathlib, sys, time
+    from datetime import timedelta
+    from asynsched import DAG, Variable, task
+
+    FOLDER = pathlib.Path(os.environ.get("MARKS", "."))
+    VERSION = 1
+
+    def say(text):
+        with (FOLDER / "said").open("a") as file:
+            file.write(text + "\\n")
+
+    def wait():
+        while not (FOLDER / "go").exists():
+            time.sleep(0.02)
+
+    with DAG("all"):
+
+        @task
+        def first(ti=None):
+            ti.xcom_push(key="more", value=[1, "two"])
+            print("the password is", Variable.get("api_password"))
+            for n in range(2000):
+                print("line", n)
+            say(f"first, version {VERSION}")
+            wait()
+            return {"n": 41}
+
+        @task
+        def second(given, ti=None):
+            say(f"second, version {VERSION}")
+            return [given["n"] + 1, ti.xcom_pull(task_ids="first", key="more"), VERSION]
+
+        @task(trigger_rule="all_done")
+        def fails(given):
+            print("x" * 300_000)
+            raise ValueError("no luck")
+
+        fails(second(first()))
+
+    with DAG("waits"):
+
+        @task(retries=1, retry_delay=timedelta(0))
+        def waits(ti=None):
+            say(f"begins {ti.try_number}")
+            wait()
+            say(f"ends {ti.try_number}")
+
+        waits()
+
+    with DAG("counts"):
+
+        @task
+        def count(n):
+            say(f"count {n}")
+            return n
+
+        count.expand(n=list(range(20)))
+
+    with DAG("rejected"):
+
+        @task(executor_config={"reject": "there is no queue of that name"}, retries=3)
+        def rejected():
+            pass
+
+        rejected()
+"""

@@ -1,0 +1,121 @@
+"""What becomes of tries on other machines when something is lost: a scheduler, a worker, a machine, the way between."""
+
+import signal
+
+import anyio
+import pytest
+
+from asynsched.results import FinishedRun
+from tests.integration.remote.machines import Machine, Site
+from tests.support.waiting import eventually
+
+
+def assert_ran_once(site: Site, machine: Machine, run: FinishedRun) -> None:
+    assert run.state == "success", machine.log
+    assert site.said() == ["begins 1", "ends 1"], machine.log
+
+
+@pytest.mark.parametrize("next_home", ["home", "other"])
+async def test_tries_go_on_while_schedulers_come_and_go(far_site: Site, next_home: str):
+    site = far_site
+    machine = site.machine()
+    async with site.serving() as scheduler:
+        key = await scheduler.trigger("waits")
+        await site.until_said("begins 1")
+    # The scheduler has stopped. Its lease is released: the next one takes the run up at once, of whichever home it is.
+    site.lease = 60.0
+    async with site.serving(next_home) as scheduler:
+        site.let_go()
+        run = await site.end_of(scheduler, key)
+    assert_ran_once(site, machine, run)
+
+
+async def test_a_try_goes_on_when_its_scheduler_is_killed(far_site: Site):
+    site = far_site
+    machine = site.machine()
+    async with site.serving() as scheduler:
+        key = await scheduler.trigger("waits")
+        await site.until_said("begins 1")
+    killed = site.start_scheduler()
+    await site.until_served()
+    killed.kill()
+    killed.wait()
+    # It ends while there is no scheduler: the worker reports that until one answers.
+    site.let_go()
+    await site.until_said("ends 1")
+    async with site.serving() as scheduler:
+        run = await site.end_of(scheduler, key)
+    assert_ran_once(site, machine, run)
+
+
+@pytest.mark.parametrize("far_site", ["postgresql"], indirect=True)
+async def test_another_scheduler_adopts_the_tries_of_one_that_was_killed(far_site: Site):
+    site = far_site
+    machine = site.machine()
+    killed = site.start_scheduler()
+    await site.until_served()
+    key = site.trigger("waits")
+    async with site.serving("other", number=1) as scheduler:
+        await site.until_said("begins 1")
+        killed.kill()
+        killed.wait()
+        site.let_go()
+        run = await site.end_of(scheduler, key)
+    assert_ran_once(site, machine, run)
+
+
+async def test_the_next_worker_of_a_home_goes_on_with_the_tries_of_one_that_was_killed(far_site: Site):
+    site = far_site
+    machine = site.machine()
+    async with site.serving() as scheduler:
+        key = await scheduler.trigger("waits")
+        await site.until_said("begins 1")
+        machine.kill_worker()
+        machine.start()
+        site.let_go()
+        run = await site.end_of(scheduler, key)
+        # A ticket that comes once more, and one that nobody knows, start nothing.
+        assert_ran_once(site, machine, run)
+        await machine.stop()
+
+
+@pytest.mark.parametrize("loss", ["machine", "silence"])
+async def test_a_try_of_a_lost_worker_runs_again_after_it_has_ended(far_site: Site, loss: str):
+    site = far_site
+    site.lease = 2.0
+    machine = site.machine()
+    async with site.serving() as scheduler:
+        key = await scheduler.trigger("waits")
+        await site.until_said("begins 1")
+        if loss == "machine":
+            machine.switch_off()
+        else:
+            machine.signal(signal.SIGSTOP)  # the worker renews nothing, and its keeper is left alone
+        other = site.machine("m2")
+        await site.until_said("begins 1", "begins 2")
+        if loss == "silence":
+            machine.signal(signal.SIGCONT)
+            # Its late report of the end changes nothing.
+            await eventually(lambda: "report" in machine.log or "lease" in machine.log, "it has come back")
+        site.let_go()
+        run = await site.end_of(scheduler, key)
+    assert run.state == "success", other.log
+    assert site.said() == ["begins 1", "begins 2", "ends 2"]
+
+
+async def test_what_an_engine_rejects_fails_with_its_reason(far_site: Site):
+    site = far_site
+    async with site.serving() as scheduler:
+        run = await scheduler.run("rejected")
+    assert (run.state, run.tasks[0].reason) == ("failed", "there is no queue of that name")
+
+
+async def test_a_try_that_no_worker_claims_is_given_up(far_site: Site):
+    site = far_site
+    async with site.serving() as scheduler:
+        key = await scheduler.trigger("waits")
+        (site.root / "sight").write_text("gone:the node has failed")
+        with anyio.fail_after(60):
+            run = await site.end_of(scheduler, key)
+    assert run.state == "failed"
+    assert run.tasks[0].reason == "the engine has ended its job, and no worker has claimed the try: the node has failed"

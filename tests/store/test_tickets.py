@@ -1,0 +1,134 @@
+"""Tickets of tries on other machines: a try starts once and ends once, whatever is delivered or answered twice."""
+
+import msgspec
+import pytest
+import sqlalchemy as sa
+
+from asynsched.clock import new_token
+from asynsched.errors import NotFound, TicketRefused
+from asynsched.protocol.messages import CodeVersion, Ended, Launch, RunContext, Started
+from asynsched.protocol.worker_messages import Proof, Renewal, WorkerTerms
+from asynsched.store.runs.dag_runs import insert_run
+from asynsched.store.runs.transitions import Batch, apply
+from asynsched.store.schema import dag_run
+from asynsched.store.tickets import (
+    GONE,
+    add_tickets,
+    claim_ticket,
+    digest_of_secret,
+    drop_news,
+    end_ticket,
+    find_ticket,
+    forget_tickets,
+    news_of_tickets,
+    progress_of_tickets,
+    reissue,
+    renew_tickets,
+    report_end,
+    report_start,
+    request_kill,
+    set_engine_ids,
+    tickets_of_runs,
+    tickets_of_scheduler,
+)
+from tests.store.test_runs import NOW, new_run, task
+
+TERMS = WorkerTerms(30.0, 5.0, 10.0, 5.0, 30.0, 1000, "UTC", "ours", {})
+LIFE = {"worker": "w1", "boot": "life", "terms": TERMS, "log_start": 7}
+
+
+def launch_of(token: str) -> Launch:
+    run = RunContext("d", "r1", "manual", NOW)
+    return Launch(token, "a", -1, 1, 0, run, CodeVersion("v", "/dags"), f"{token}.log")
+
+
+@pytest.fixture
+async def proofs(database) -> list[Proof]:
+    """The proofs of two submitted tries, of which `one` is awaited by a task instance."""
+    proofs = [Proof(token, new_token()) for token in ("one", "two")]
+    launches = [launch_of(proof.token) for proof in proofs]
+    digests = {proof.token: digest_of_secret(proof.secret) for proof in proofs}
+
+    def prepare(conn):
+        run = insert_run(conn, new_run(logical_date=None))
+        conn.execute(sa.update(dag_run).values(scheduler_id="me", lease_epoch=1, state="running"))
+        apply(conn, Batch(1, new_tasks=[task(run, "a", "running", try_number=1, token="one")]))
+        return add_tickets(conn, launches, digests, executor="far", now=NOW)
+
+    assert await database.write(prepare) == {"one", "two"}
+    # The answer was lost, so it is done again; and a scheduler that is gone does it late, with a secret of its own.
+    assert await database.write(add_tickets, launches, digests, executor="far", now=NOW) == {"one", "two"}
+    others = dict.fromkeys(digests, digest_of_secret("other"))
+    assert await database.write(add_tickets, launches, others, executor="far", now=NOW) == frozenset()
+    return proofs
+
+
+async def test_one_worker_claims_a_try_and_its_end_is_stored_once(database, proofs):
+    one, two = proofs
+    row = await database.write(claim_ticket, one, **LIFE)
+    assert msgspec.json.decode(row.launch, type=Launch) == launch_of("one")
+    again = await database.write(claim_ticket, one, **(LIFE | {"log_start": 99}))
+    assert (again.log_start, again.worker) == (7, "w1"), "the same life of the worker gets the same answer"
+    with pytest.raises(TicketRefused, match="the worker w1 has claimed the try"):
+        await database.write(claim_ticket, one, **(LIFE | {"boot": "another"}))
+    assert await database.write(report_start, one, Started("one", NOW, 1))
+    assert not await database.write(report_start, one, Started("one", NOW, 1))
+    (news,) = await database.read(news_of_tickets, "me", "far")
+    assert await database.write(report_end, one, Ended("one", "success", NOW))
+    await database.write(drop_news, [news])
+    (news,) = await database.read(news_of_tickets, "me", "far")
+    assert news.state == "ended", "what came after the news were read is news still"
+    await database.write(drop_news, [news])
+    assert await database.read(news_of_tickets, "me", "far") == []
+    assert not await database.write(report_end, one, Ended("one", "failed", NOW)), "a late end changes nothing"
+    ended = await database.write(end_ticket, Ended("one", "failed", NOW), before="claimed", renewals=2)
+    assert ended == Ended("one", "success", NOW), "nor does giving the try up"
+    with pytest.raises(TicketRefused, match="over"):
+        await database.write(claim_ticket, one, **LIFE)
+    with pytest.raises(TicketRefused, match="no worker has claimed"):
+        await database.write(report_end, two, Ended("two", "success", NOW))
+    # A task instance waits for the end of `one` until it is stored.
+    await database.write(forget_tickets, ["one", "two"])
+    assert [row.token for row in await database.read(tickets_of_scheduler, "me", "far")] == ["one"]
+    assert await database.read(tickets_of_scheduler, "other", "far") == []
+
+
+async def test_a_try_that_was_given_up_neither_starts_nor_keeps_its_lease(database, proofs):
+    one, two = proofs
+    given_up = Ended("two", "failed", NOW, reason="the engine has lost it", cause="interrupted")
+    assert await database.write(end_ticket, given_up, before="claimed", renewals=0) is None, "it is not claimed"
+    assert await database.write(end_ticket, given_up, before="submitted") == given_up
+    with pytest.raises(TicketRefused):
+        await database.write(claim_ticket, two, **LIFE)
+    await database.write(claim_ticket, one, **LIFE)
+    assert await database.write(end_ticket, Ended("one", "failed", NOW), before="submitted") is None
+    (seen,) = await database.read(progress_of_tickets, ["one", "unknown"])
+    assert seen == ("one", "claimed", 1, 45.0)
+    renewals = await database.write(renew_tickets, [two, one, Proof("one", "wrong"), Proof("none", "x")], 40.0)
+    # A message about one try under two secrets proves nothing.
+    assert renewals == [Renewal(token, end=GONE) for token in ("two", "one", "one", "none")]
+    assert await database.write(renew_tickets, [one], 40.0) == [Renewal("one", 40.0)]
+    lost = Ended("one", "failed", NOW, reason="its worker is gone", cause="machine")
+    assert await database.write(end_ticket, lost, before="claimed", renewals=seen.renewals) is None, "it has renewed"
+    await database.write(request_kill, "one", "a user")
+    assert await database.write(renew_tickets, [one], 40.0) == [Renewal("one", 40.0, "a user")]
+    with pytest.raises(TicketRefused):
+        await database.write(claim_ticket, one, **LIFE)
+    assert await database.write(end_ticket, lost, before="claimed", renewals=3) == lost
+    assert await database.write(renew_tickets, [one], 40.0) == [Renewal("one", end=GONE)]
+
+
+async def test_a_ticket_with_a_new_secret_voids_the_old_one(database, proofs):
+    one, two = proofs
+    await database.write(set_engine_ids, {"one": "job-1"})
+    assert await database.write(reissue, "one", digest_of_secret("new"))
+    for wrong in (one, Proof("none", one.secret), Proof("one", ""), Proof("one", two.secret), Proof("on\0e", "\ud800")):
+        with pytest.raises(NotFound, match="no ticket"):
+            await database.write(claim_ticket, wrong, **LIFE)
+        with pytest.raises(NotFound):
+            await database.read(find_ticket, wrong)
+        assert one.secret not in repr(wrong)
+    assert (await database.write(claim_ticket, Proof("one", "new"), **LIFE)).engine_id == ""
+    assert not await database.write(reissue, "one", digest_of_secret("newer")), "a worker has claimed it"
+    (run,) = {row.dag_run_id for row in await database.read(tickets_of_runs, [1], "far")}
+    assert await database.read(tickets_of_runs, [run], "near") == []

@@ -1,0 +1,181 @@
+"""Plugins, policies and listeners that are loaded into the process of user code."""
+
+import subprocess
+import sys
+import textwrap
+from types import SimpleNamespace
+
+import pytest
+
+from asynsched import Asset, AssetAlias, PartitionedAtRuntime, task
+from asynsched.airflow import installation
+from asynsched.airflow.listeners import ListenerManager, hookimpl
+from asynsched.airflow.plugins_manager import Plugins
+from asynsched.airflow.policies import Policies, PolicyError
+from asynsched.airflow.policies import hookimpl as policy
+from asynsched.authoring import macros
+from asynsched.authoring.dag import DAG
+from asynsched.authoring.running import execution
+
+PLUGIN = """
+from asynsched.airflow.plugins_manager import AirflowPlugin
+
+def greet(): return "hello"
+
+class One(AirflowPlugin):
+    name = "{name}"
+    macros = [greet]
+"""
+
+
+@pytest.fixture(autouse=True)
+def forgets_modules(monkeypatch):
+    monkeypatch.setattr(sys, "modules", dict(sys.modules))
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    before = dict(vars(macros))
+    yield
+    for name in vars(macros).keys() - before:
+        delattr(macros, name)
+
+
+def load(folder, entry_points="", **texts):
+    for name, text in texts.items():
+        (folder / f"{name}.py").write_text(textwrap.dedent(text))
+    plugins = Plugins()
+    plugins.load(str(folder), entry_points)
+    return plugins
+
+
+def test_one_bad_plugin_keeps_no_other_from_being_loaded(tmp_path):
+    texts = {"bad": "1 / 0", "first": PLUGIN.format(name="same"), "second": PLUGIN.format(name="same")}
+    plugins = load(tmp_path, "no_such_package:Plugin", nameless=PLUGIN.format(name=""), **texts)
+    assert [(plugin.name, plugin.source) for plugin in plugins.plugins] == [("same", "first.py")]
+    assert {source: type(exc).__name__ for source, exc in plugins.errors.items()} == {
+        "bad.py": "ZeroDivisionError",
+        "nameless.py": "AirflowPluginException",
+        "second.py": "AirflowPluginException",
+        "no_such_package:Plugin": "ModuleNotFoundError",
+    }
+    assert macros.same.greet() == "hello"
+    assert sys.modules["airflow.macros.same"].greet() == "hello"
+
+
+def test_a_plugin_file_never_takes_the_place_of_another_module(tmp_path):
+    import json
+
+    plugins = load(tmp_path, json=PLUGIN.format(name="j"), own_plugin=PLUGIN.format(name="o"))
+    assert [plugin.name for plugin in plugins.plugins] == ["j", "o"]
+    assert sys.modules["json"] is json
+    assert sys.modules["own_plugin"].One.name == "o", "DAG files import it by its own name"
+
+
+def test_policies_of_packages_come_before_those_of_the_file_which_may_hide_some(tmp_path, monkeypatch):
+    (tmp_path / "airflow_local_settings.py").write_text(
+        "__all__ = ['dag_policy', 'task_instance_mutation_hook']\n"
+        "def dag_policy(d): d.tags = {*d.tags, 'file' if 'package' in d.tags else 'too early'}\n"
+        "def task_policy(task): raise ValueError\n"
+        "def task_instance_mutation_hook(ti, run=None): ti.told = run\n"
+    )
+
+    def dag_policy(dag):
+        dag.tags = {"package"}
+
+    package = SimpleNamespace(dag_policy=policy(dag_policy), task_policy=lambda task: 1 / 0)
+    monkeypatch.setitem(sys.modules, "policies_of_a_package", package)
+    sys.path.insert(0, str(tmp_path))
+    policies = Policies()
+    policies.load("policies_of_a_package")
+    dag = DAG("d")
+    assert policies.admits(dag)
+    assert dag.tags == {"package", "file"}
+    ti = SimpleNamespace()
+    policies.mutate(ti, "the run")
+    assert ti.told == "the run"
+
+
+def test_a_policy_file_that_cannot_be_imported_is_an_error_that_names_it(tmp_path):
+    (tmp_path / "airflow_local_settings.py").write_text("import no_such_module")
+    sys.path.insert(0, str(tmp_path))
+    with pytest.raises(PolicyError, match=r"airflow_local_settings cannot be imported: .*no_such_module"):
+        Policies().load("")
+
+
+def test_a_listener_with_an_unknown_argument_is_refused():
+    class Listener:
+        @hookimpl
+        def on_dag_run_failed(self, dag_run, colour):
+            pass
+
+    manager = ListenerManager()
+    with pytest.raises(Exception, match="colour"):
+        manager.add_listener(Listener())
+
+
+def test_listeners_hear_of_the_assets_that_a_successful_task_has_updated(monkeypatch):
+    heard = []
+
+    class Listener:
+        @hookimpl
+        def on_asset_changed(self, asset):
+            heard.append(asset.name)
+
+        @hookimpl
+        def on_asset_event_emitted(self, asset_event):
+            event = asset_event
+            aliases = [alias.name for alias in event.source_aliases]
+            source = (event.source_dag_id, event.source_task_id, event.source_map_index)
+            heard.append((event.asset.name, event.extra, source, aliases, event.partition_key))
+
+    manager = ListenerManager()
+    manager.add_listener(Listener())
+    own = installation.Installation([], Plugins(), Policies(), manager)
+    monkeypatch.setattr(execution, "installation", own)
+    plain, split, late = Asset("plain"), Asset("split"), Asset("late")
+    outlets = [plain, split, AssetAlias("one"), AssetAlias("two")]
+    with DAG("d", schedule=PartitionedAtRuntime()) as dag:
+
+        @task(outlets=outlets)
+        def updates(outlet_events=None):
+            outlet_events[plain].extra = {"n": 1}
+            outlet_events[split].add_partitions(["b", "a"])
+            for alias in outlets[2:]:
+                outlet_events[alias].add(late)
+
+        @task(outlets=[plain], trigger_rule="all_done")
+        def fails():
+            raise ValueError
+
+        updates() >> fails()
+    dag.test()
+    source = ("d", "updates", -1)
+    assert heard == [
+        "plain", ("plain", {"n": 1}, source, [], None),
+        "split", ("split", {}, source, [], "a"), "split", ("split", {}, source, [], "b"),
+        "late", ("late", {}, source, ["one", "two"], None),
+    ]  # fmt: skip
+
+
+def test_the_digest_is_that_of_python_files_alone(tmp_path):
+    folders = [str(tmp_path)]
+    assert installation.digest_of(folders) == ""
+    (tmp_path / "a.py").write_text("1")
+    first = installation.digest_of(folders)
+    (tmp_path / "notes.txt").write_text("1")
+    (tmp_path / "__pycache__").mkdir()
+    (tmp_path / "__pycache__" / "x.py").write_text("1")
+    assert installation.digest_of(folders) == first != ""
+    (tmp_path / "a.py").rename(tmp_path / "b.py")
+    assert installation.digest_of(folders) != first
+
+
+WITHOUT_LISTENERS = """
+import sys
+from asynsched.airflow.installation import Installation
+from asynsched.airflow.plugins_manager import Plugins
+assert Installation([], Plugins(), None, None).run_events == ()
+assert "asynsched.airflow.listeners" not in sys.modules
+"""
+
+
+def test_without_a_listener_the_library_of_listeners_is_not_loaded():
+    subprocess.run([sys.executable, "-c", WITHOUT_LISTENERS], check=True)

@@ -1,0 +1,388 @@
+"""A client answers the same in the process of the database and through our REST API."""
+
+import shutil
+import socket
+import sys
+from contextlib import aclosing, asynccontextmanager
+from datetime import UTC, datetime, timedelta
+from unittest.mock import AsyncMock
+
+import anyio
+import httpx
+import msgspec
+import pytest
+
+from asynsched.client.client import Client, LocalClient
+from asynsched.client.operation import OPERATIONS, PREFIX
+from asynsched.client.remote import RemoteError
+from asynsched.clock import Clock
+from asynsched.errors import AlreadyExists, AsynschedError, DagError, NotFound, NotServing
+from asynsched.queries.events import Change, Missed
+from asynsched.queries.listening import start_feed
+from asynsched.queries.paging import BadRequest
+from asynsched.queries.place import Place
+from asynsched.queries.users import Issuer
+from asynsched.store.changes import stored_numbers
+from asynsched.store.rows import as_new
+from asynsched.store.runs.dag_runs import get_run
+from asynsched.store.schema import DeadlineRow, deadline
+from asynsched.web import event_stream
+from asynsched.web.access import Identity, NotSignedIn, Permission
+from asynsched.web.app import make_app
+from asynsched.web.event_stream import encoded
+from asynsched.web.loop_server import LoopServer
+from tests.web.conftest import Known
+from tests.web.filling import RUN_ID
+
+REPORT, FAILS = ("report", RUN_ID), ("fails", RUN_ID)
+ASKS = ("asks", RUN_ID)
+NOON = datetime(2026, 2, 1, 12, tzinfo=UTC)
+
+
+@pytest.fixture
+def clients(site):
+    """Return a client in this process, and one of the REST API, of one database."""
+
+    @asynccontextmanager
+    async def open_clients(access=None, *, has_feed=False):
+        async with anyio.create_task_group() as tasks:
+            feed = await start_feed(tasks, site.settings, site.database, Clock()) if has_feed else None
+            place = Place(site.database, site.settings.home_path, site.settings, Clock(), feed)
+            app = make_app(place, access or Known())
+            listener = socket.create_server(("127.0.0.1", 0))
+            tasks.start_soon(LoopServer(app, site.settings.web, Clock()).serve_until_cancelled, listener)
+            async with Client(f"http://127.0.0.1:{listener.getsockname()[1]}") as there:
+                yield LocalClient(lambda: place, "ada", issuer=Issuer("ada", None, "administer")), there
+            tasks.cancel_scope.cancel()
+
+    return open_clients
+
+
+QUESTIONS = {
+    "list_dags": [{}, {"paused": True}, {"pattern": "rep", "limit": 1}, {"order_by": ("-dag_id",), "limit": 2}],
+    "get_dag": [{"dag_id": "report"}],
+    "upcoming": [{"dag_id": "daily", "n": 3, "now": NOON}, {"dag_id": "report"}],
+    "list_runs": [{}, {"dag_id": "fails"}, {"state": ("success", "failed")}, {"since": NOON, "limit": 1}],
+    "get_run": [{"run": REPORT}],
+    "await_run": [{"run": FAILS}],
+    "list_tasks": [{"dag_id": "report", "run_id": RUN_ID}, {"state": ("failed",)}, {"task_id": "double"}],
+    "get_task": [{"task": (*REPORT, "extract")}, {"task": (*REPORT, "double", 1)}],
+    "list_tries": [{"task": (*FAILS, "broken")}],
+    "why": [{"dag_id": "daily"}, {"dag_id": "fails", "run_id": RUN_ID, "task_id": "after"}],
+    "list_pools": [{}],
+    "get_pool": [{"name": "default_pool"}],
+    "list_variables": [{}, {"pattern": "greet"}],
+    "get_variable": [{"key": "api_key"}],
+    "list_connections": [{}],
+    "get_connection": [{"conn_id": "shop"}],
+    "list_import_errors": [{}, {"file": "others.py"}],
+    "list_audit": [{}, {"dag_id": "report", "order_by": ("at",)}],
+    "list_schedulers": [{}],
+    "xcoms": [{}, {"dag_id": "report", "run_id": RUN_ID, "task_id": "extract"}],
+    "get_xcom": [{"task": (*REPORT, "extract")}, {"task": (*REPORT, "sums.load"), "key": "sum"}],
+    "task_logs": [{"task": (*REPORT, "extract")}, {"task": (*FAILS, "broken"), "try_number": 1, "n_bytes": 100}],
+    "list_versions": [{"dag_id": "report"}],
+    "list_backfills": [{}],
+    "list_assets": [{}, {"pattern": "ord"}],
+    "list_asset_events": [{}],
+    "list_questions": [{}, {"dag_id": "report"}],
+    "list_users": [{}, {"pattern": "a"}],
+    "list_tokens": [{}],
+    "list_deadlines": [{}, {"dag_id": "report", "state": ("missed",)}],
+    "mark": [{"run": FAILS, "task_ids": ("broken",), "state": "success", "dry_run": True}],
+    "clear": [{"run": FAILS, "only_failed": True, "dry_run": True}],
+}  # fmt: skip
+"""The arguments of each question, which changes nothing."""
+
+
+async def test_both_clients_give_equal_answers_to_every_question(clients):
+    async with clients() as (here, there):
+        for name, calls in QUESTIONS.items():
+            for arguments in calls:
+                answer = await getattr(here, name)(**arguments)
+                assert await getattr(there, name)(**arguments) == answer, (name, arguments)
+
+
+async def test_pages_follow_one_another_in_both_clients(clients):
+    async with clients() as (here, there):
+        for client in (here, there):
+            first = await client.list_dags(limit=4)
+            second = await client.list_dags(limit=4, after=first.after)
+            assert len({dag.dag_id for dag in (*first.items, *second.items)}) == 6
+            assert second.after is None
+
+
+REFUSALS = [
+    ("get_dag", {"dag_id": "repor"}, NotFound, "Did you mean report"),
+    ("get_run", {"run": ("report", "second")}, NotFound, "no run 'second'"),
+    ("list_dags", {"order_by": ("size",)}, BadRequest, "cannot be sorted by 'size'"),
+    ("trigger", {"dag_id": "report", "conf": {"n": -1}}, DagError, "param 'n'"),
+    ("trigger", {"dag_id": "report", "run_id": RUN_ID}, AlreadyExists, "has a run 'first' already"),
+    ("cancel", {"run": REPORT}, AsynschedError, "has already ended"),
+    ("simulate", {"start": NOON, "end": NOON}, BadRequest, "must end after its start"),
+    ("preview", {"where": "."}, BadRequest, "and not folders"),
+    ("preview", {"where": "main"}, AsynschedError, "is in no Git repository"),
+    ("force", {"task": (*REPORT, "extract"), "ignore": ("pool",)}, BadRequest, "'pool' cannot be ignored"),
+    ("force", {"task": (*REPORT, "extract")}, AsynschedError, "extract"),
+    ("answer", {"task": (*ASKS, "approve"), "options": ("Perhaps",)}, BadRequest, "Approve, Reject"),
+    ("answer", {"task": (*REPORT, "extract"), "options": ("Approve",)}, AsynschedError, "waits for no answer"),
+    ("get_user", {"name": "ad"}, NotFound, "no user 'ad'"),
+    ("revoke_token", {"token_id": 99}, NotFound, "no token '99'"),
+    ("create_user", {"name": "eve", "roles": ("viewer",), "password": "short"}, AsynschedError, "has 8 to"),
+    ("get_deadline", {"run": REPORT, "number": 0}, NotFound, "no deadline '0' in the run 'first'"),
+    ("health", {}, NotServing, "No scheduler"),
+]
+
+
+async def test_both_clients_raise_the_same_errors(clients):
+    async with clients() as (here, there):
+        for name, arguments, kind, message in REFUSALS:
+            for client in (here, there):
+                with pytest.raises(kind, match=message):
+                    await getattr(client, name)(**arguments)
+
+
+async def test_what_one_client_does_the_other_sees(clients):
+    async with clients() as (here, there):
+        for one, other in ((here, there), (there, here)):
+            assert (await one.pause("report")).paused
+            assert (await other.get_dag("report")).paused
+            assert not (await one.unpause("report")).paused
+            key = await one.trigger("report", {"n": 1}, note="by hand")
+            run = await other.get_run(key)
+            assert (run.key, run.state, run.conf, run.note) == (key, "queued", {"n": 1}, "by hand")
+            assert run.logical_date is not None
+            assert (await one.note_run(key, "noted")).note == "noted"
+            assert (await other.await_run(key, 0)).state == "queued"
+            assert (await one.cancel(key)).state == "failed"
+            await other.delete_run(key)
+            undated = await one.trigger("report", run_id="undated", has_logical_date=False)
+            assert (await other.get_run(undated)).logical_date is None
+            await one.delete_run(undated)
+            assert (await one.set_pool("a/b", 3, description="few")).slots == 3
+            assert (await other.get_pool("a/b")).description == "few"
+            await other.delete_pool("a/b")
+            assert (await one.set_variable("of/path", "5")).value == "5"
+            assert (await other.get_variable("of/path")).value == "5"
+            await other.delete_variable("of/path")
+            span = {"from_date": NOON - timedelta(days=3), "to_date": NOON, "max_active_runs": 1}
+            filled = await one.backfill("daily", **span)
+            assert (await other.get_backfill("daily", filled.id)).n_queued == 3
+            assert (await one.pause_backfill("daily", filled.id)).state == "paused"
+            assert (await other.cancel_backfill("daily", filled.id)).state == "cancelled"
+            for run in (await other.list_runs("daily", limit=1000)).items:
+                await one.delete_run(run.key)
+            [orders] = (await one.list_assets(pattern="orders")).items
+            event = await one.asset_changed(orders.id, {"rows": 5})
+            assert event in (await other.list_asset_events(orders.id)).items
+            made = await one.add_connection("db", {"conn_type": "postgres", "password": "hunter22"})
+            assert "hunter22" not in repr(made)
+            assert made == await other.get_connection("db")
+            await other.delete_connection("db")
+            user = await one.create_user("eve", ("viewer", "team"), password="a long secret")
+            assert user in (await other.list_users()).items
+            assert (await other.set_user_roles("eve", ("operator",))).roles == ("operator",)
+            assert (await one.disable_user("eve")).roles == (await other.get_user("eve")).roles == ()
+            await other.delete_user("eve")
+            token = await one.create_token("nightly", scope="operate", dag_ids=("report",), days=1)
+            assert token.secret not in repr(token)
+            assert (await other.list_tokens()) == (token.info,)
+            await other.revoke_token(token.info.id)
+            assert await one.list_tokens() == ()
+        assert [task.state for task in await here.mark(FAILS, ("broken",), "success")] == ["failed"]
+        assert [task.state for task in await there.mark(FAILS, ("broken",), "failed")] == ["success"]
+        assert (await here.mark_run(FAILS, "success")).state == (await there.get_run(FAILS)).state == "success"
+        assert (await here.force((*FAILS, "after"), ignore_all=True)).state is None
+        assert (await there.get_run(FAILS)).state == "queued"
+        [question] = (await there.list_questions("asks")).items
+        assert (question.subject, question.options) == ("Deploy?", ["Approve", "Reject"])
+        await there.answer((*ASKS, "approve"), ("Approve",), params={"why": "tested"})
+        assert (await here.list_questions("asks")).items == ()
+        actions = [act.action for act in (await here.list_audit(limit=1000)).items]
+        assert {"dag.pause", "dag.trigger", "run.cancel", "pool.set", "variable.delete"} <= set(actions)
+        assert {"task.run", "task.answer"} <= set(actions)
+
+
+async def test_deadlines_are_found_by_their_dag_their_state_and_their_time(clients, site):
+    rows = (("early", -1, "missed"), ("late", 400_000, "pending"))
+    run = await site.database.read(get_run, *REPORT)
+    for number, (name, hours, state) in enumerate(rows):
+        row = DeadlineRow(
+            dag_run_id=run.id, number=number, name=name, due_at=NOON + timedelta(hours=hours), state=state
+        )
+        await site.database.write(lambda conn, row: conn.execute(deadline.insert(), as_new(row)), row)
+    async with clients() as both:
+        for client in both:
+            found = (await client.list_deadlines("report")).items
+            # The run has succeeded before the later one is due.
+            assert [(one.name, one.state) for one in found] == [("late", "met"), ("early", "missed")]
+            assert (await client.list_deadlines(state=("missed",), until=NOON)).items == found[1:]
+            assert (await client.list_deadlines("report", "other")).items == ()
+            assert await client.get_deadline(REPORT, 1) == found[0]
+
+
+async def test_a_user_sees_and_does_only_what_they_may(clients):
+    access = Known()
+    access.who = Identity(name="bob", permission=Permission.VIEW, of_dags={"report": Permission.OPERATE})
+    async with clients(access) as (_, there):
+        assert [dag.dag_id for dag in (await there.list_dags()).items] == ["report"]
+        assert {run.dag_id for run in (await there.list_runs()).items} == {"report"}
+        assert {task.dag_id for task in (await there.list_tasks()).items} == {"report"}
+        assert {act.dag_id for act in (await there.list_audit()).items} <= {"report"}
+        await there.trigger("report")
+        span = {"start": NOON, "end": NOON + timedelta(days=1), "unpause": True}
+        found = await there.simulate(**span)
+        assert (found.dags, found.runs, found.problems, found.n_runs) == ((), (), (), 0)
+        for call in (there.get_run(FAILS), there.why("fails"), there.set_pool("p", 1), there.list_users()):
+            with pytest.raises(RemoteError) as refused:
+                await call
+            assert refused.value.status == 403
+
+
+async def test_both_clients_give_the_events_of_a_run_and_wait_for_its_end(clients):
+    async with clients(has_feed=True) as (here, there):
+        with anyio.fail_after(60):
+            async with aclosing(here.events(0, dag_id="fails")) as ours, aclosing(there.events(0)) as theirs:
+                async with anyio.create_task_group() as tasks:
+                    waited = []
+
+                    async def wait(client, key):
+                        waited.append((await client.wait_run(key)).state)
+
+                    first = await anext(theirs)
+                    assert isinstance(first, Change | Missed)
+                    key = await here.trigger("fails")
+                    for client in (here, there):
+                        tasks.start_soon(wait, client, key)
+                    await here.cancel(key)
+                assert waited == ["failed", "failed"]
+                states = []
+                while states[-1:] != ["failed"]:
+                    event = await anext(ours)
+                    if isinstance(event, Change) and (event.kind, event.run_id) == ("run", key.run_id):
+                        states.append(event.state)
+                assert states == ["queued", "failed"]
+
+
+async def test_the_stream_goes_on_after_the_last_event_that_a_reader_has_had(clients, site):
+    async with clients(has_feed=True) as (_, there):
+        numbers = []
+        async with aclosing(there.events(0)) as events:
+            while len(numbers) < 3:
+                event = await anext(events)
+                if isinstance(event, Change):
+                    numbers.append(event.number)
+        async with aclosing(there.events(numbers[0])) as events:
+            assert [(await anext(events)).number for _ in range(2)] == numbers[1:]
+
+
+async def test_a_stream_ends_with_the_rights_of_its_reader(clients, monkeypatch):
+    monkeypatch.setattr(event_stream, "TRUST_SECONDS", 0.0)
+    access = Known()
+    async with clients(access, has_feed=True) as (_, there), aclosing(there.events(0)) as events:
+        await anext(events)
+        access.identify = AsyncMock(side_effect=NotSignedIn)
+        with pytest.raises(RemoteError, match="Sign in"):
+            async for _ in events:
+                pass
+
+
+async def test_a_reader_without_events_learns_up_to_which_number_there_are_none(clients, site, monkeypatch):
+    monkeypatch.setattr(event_stream, "PAUSE_SECONDS", 0.05)
+    newest = (await site.database.read_at_once(stored_numbers)).newest
+    access = Known()
+    for of_dags in ({}, {"nothing": Permission.VIEW}):
+        access.who = Identity(name="bob", permission=Permission.VIEW, of_dags=of_dags)
+        async with (
+            clients(access, has_feed=True) as (_, there),
+            httpx.AsyncClient(base_url=there.remote._http.base_url) as http,
+            http.stream("GET", "/events", params={"since": 0}) as answer,
+        ):
+            lines = answer.aiter_lines()
+            while (line := await anext(lines)) != f"id: {newest}":
+                assert not line.startswith("data")
+
+
+async def test_a_reader_goes_on_while_the_application_starts_again_also_before_its_first_event(monkeypatch):
+    monkeypatch.setattr("asynsched.client.remote.RECONNECT", timedelta())
+    change = Change(number=8, at=NOON, kind="run", dag_id="d", run_id="r", state="queued")
+    answers = iter([(200, b"id: 7\n\n"), (503, b"starting"), (200, encoded(change)), (401, b"")])
+    asked = []
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        asked.append(request.headers.get("last-event-id"))
+        status, content = next(answers)
+        return httpx.Response(status, content=content)
+
+    async def read(client: Client) -> None:
+        async for event in client.events():
+            found.append(event)
+
+    found = []
+    async with Client("http://there", transport=httpx.MockTransport(answer)) as there:
+        with pytest.raises(RemoteError):
+            await read(there)
+    assert (found, asked) == ([change], [None, "7", "7", "8"])
+
+
+async def test_a_simulation_runs_beside_the_loop_and_is_bounded(clients, monkeypatch):
+    async with clients() as (here, there):
+        span = {"start": NOON, "end": NOON + timedelta(days=3), "unpause": True, "duration": 60.0}
+        found = await there.simulate(**span)
+        assert found == await here.simulate(**span)
+        assert (found.n_runs, [dag.dag_id for dag in found.dags]) == (3, ["daily"])
+        assert [problem.file for problem in found.problems] == ["broken.py"]
+        monkeypatch.setattr("asynsched.queries.turns.MOST_WAITING", 0)
+        with pytest.raises(AsynschedError, match="Too many simulations"):
+            await there.simulate(**span)
+
+
+async def test_a_commit_is_previewed(clients, site, tmp_path):
+    dags = shutil.copytree(site.settings.dags_folder, tmp_path / "repository")
+    site.settings = msgspec.structs.replace(site.settings, dags_folder=str(dags))
+    author = ("-c", "user.name=ada", "-c", "user.email=ada@shop.example")
+    for words in (("init", "-q"), ("add", "."), (*author, "commit", "-qm", "all")):
+        await anyio.run_process(["git", *words], cwd=dags)
+    async with clients() as (here, there):
+        found = [msgspec.structs.replace(await client.preview("HEAD", hours=0), at=NOON) for client in (here, there)]
+    assert found[0] == found[1]
+    assert [failing.file for failing in found[0].failing] == ["broken.py"]
+
+
+async def test_an_empty_token_is_none():
+    def answer(request: httpx.Request) -> httpx.Response:
+        return httpx.Response(401, json={"detail": request.headers.get("Authorization", "no token")})
+
+    async with Client("http://there", token="", transport=httpx.MockTransport(answer)) as there:
+        with pytest.raises(RemoteError, match="no token"):
+            await there.list_dags()
+
+
+def test_a_client_of_another_process_says_what_to_install_for_it(monkeypatch):
+    monkeypatch.setitem(sys.modules, "httpx", None)
+    monkeypatch.delitem(sys.modules, "asynsched.client.remote")
+    with pytest.raises(ImportError, match=r"httpx\): pip install 'asynsched\[client\]'"):
+        Client("http://there")
+
+
+def test_every_operation_has_a_test_and_says_what_it_does():
+    tested = set(QUESTIONS) | {name for name, *_ in REFUSALS} | {
+        "pause", "unpause", "note_run", "delete_run", "set_pool", "delete_pool", "set_variable", "delete_variable",
+        "add_connection", "delete_connection", "mark_run", "backfill", "get_backfill", "pause_backfill",
+        "cancel_backfill", "asset_changed", "create_token", "set_user_roles", "disable_user", "delete_user",
+    }  # fmt: skip
+    assert set(OPERATIONS) <= tested
+    for operation in OPERATIONS.values():
+        assert operation.function.__doc__, operation.name
+        assert operation.fields.keys() >= operation.in_path, operation.name
+
+
+async def test_the_document_has_every_request_with_examples_that_fit(site):
+    document = (await site.client.get(f"{PREFIX}/openapi.json")).json()
+    requests = {(path, method) for path, methods in document["paths"].items() for method in methods}
+    assert len(requests) == len(OPERATIONS) + 1, "and the stream of events"
+    for operation in OPERATIONS.values():
+        for name, value in operation.arguments.items():
+            msgspec.convert(value, operation.fields[name][0])
+        if operation.answer is not msgspec.UNSET:
+            msgspec.convert(operation.answer, operation.result)

@@ -1,0 +1,309 @@
+"""The page without a browser: every view answers, on an empty and on a filled database, to whom it may."""
+
+import gzip
+import inspect
+import re
+from pathlib import Path
+from unittest.mock import AsyncMock
+from urllib.parse import quote, urlencode
+
+import httpx
+import pytest
+
+from asynsched.clock import Clock
+from asynsched.fernet_keys import keys_of
+from asynsched.home import prepare_home
+from asynsched.queries.place import Place
+from asynsched.settings import Settings
+from asynsched.store.engines.opening import open_database
+from asynsched.web import event_stream
+from asynsched.web.access import Identity, NotSignedIn, Permission
+from asynsched.web.app import make_app
+from asynsched.web.endpoint import IN_PATH
+from asynsched.web.pages import PAGE
+from tests.web.conftest import Known, Site
+from tests.web.filling import RUN_ID
+
+MOST_BYTES = 100_000
+"""Of the first load, as a browser receives it."""
+EVERYWHERE = [
+    "/", "/dags", "/runs", "/tasks", "/assets", "/assets/graph", "/backfills", "/answers", "/pools", "/variables",
+    "/connections", "/errors", "/errors?warnings=yes", "/schedulers", "/audit", "/preferences", "/tokens",
+    "/palette?q=re",
+]  # fmt: skip
+_RUN = f"/dags/report/runs/{RUN_ID}"
+_TASK = f"{_RUN}/tasks/extract"
+FILLED = [
+    *(f"/dags/report{view}" for view in ("", "/graph", f"/graph?run_id={RUN_ID}", "/calendar", "/upcoming", "/code",
+                                         "/details", "/trigger", "/why")),
+    *(f"{_RUN}{view}" for view in ("", "/gantt", "/details", "/why", "?state=success", "/act?action=clear",
+                                   "/act?action=mark&state=failed")),
+    *(f"{_TASK}{view}" for view in ("", "/why", "/log?try_number=1", "/log/find?try_number=1&q=read")),
+    f"{_RUN}/tasks/double?map_index=1",
+    f"/dags/fails/runs/{RUN_ID}/tasks/broken?try_number=1",
+    "/dags?q=REP&show_only=active&tag=sales&tag=numbers&owner=ada&state=success", "/act/dags?do=pause&dag=report",
+    "/runs?state=failed&dag=fail&since=2026-01-01",
+    "/assets/graph?dag=report", "/assets/graph?asset=orders", "/preview?where=main", "/act/runs?do=delete&run=1",
+    "/dags/report/graph?groups=folded&but=sums", "/tasks?state=none&pool=default_pool", "/audit?action=dag.trigger",
+    "/backfills?dag_id=daily",
+]  # fmt: skip
+
+
+async def test_every_view_answers_on_an_empty_database(tmp_path: Path) -> None:
+    settings = Settings(dags_folder=str(tmp_path), home=str(tmp_path / "home"), sqlite_synchronous="normal")
+    prepare_home(settings.home_path)
+    database = await open_database(settings.database_url, synchronous="normal", keys=keys_of(settings))
+    app = make_app(Place(database, settings.home_path, settings, Clock()), Known())
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://testserver") as client:
+        answers = {path: (await client.get(path)).status_code for path in EVERYWHERE}
+    await database.close()
+    assert answers == dict.fromkeys(EVERYWHERE, 200)
+
+
+async def test_every_view_answers_on_a_filled_database(site: Site) -> None:
+    answers = {path: (await site.client.get(path)).status_code for path in (*EVERYWHERE, *FILLED)}
+    assert answers == dict.fromkeys(answers, 200)
+
+
+UNKNOWN = {
+    "/dags/repot": "Did you mean report", "/dags/report/runs/none": "no run &#39;none&#39; in the DAG &#39;report&#39;",
+    f"{_RUN}/tasks/none": "no task instance &#39;none&#39; in the run", "/dags/report/code?version=99": "99",
+    "/nowhere": "no view &#39;nowhere&#39;", "/dags/repot/graf": "Did you mean report",
+    "/dags/report/graf": "no view &#39;dags/report/graf&#39; of the DAG &#39;report&#39;",
+    "/dags/report/runs/none/gant": "no run &#39;none&#39;", f"{_RUN}/gant": "of the run &#39;first&#39;",
+    f"{_TASK}/lag": "of the task &#39;extract&#39;", f"{_RUN}/tasks/none/log/x": "no task instance &#39;none&#39;",
+}  # fmt: skip
+"""What the page of an unknown address names."""
+
+
+@pytest.mark.parametrize("path", UNKNOWN)
+async def test_the_page_of_an_unknown_address_names_what_is_unknown(site: Site, path: str) -> None:
+    answer = await site.client.get(path, headers={"Accept": "text/html"})
+    assert (answer.status_code, answer.headers["content-type"]) == (404, "text/html; charset=utf-8")
+    assert UNKNOWN[path] in answer.text
+
+
+STRANGE_TEXTS = ["\0", "1e99", b"\xed\xa0\x80"]
+STRANGE = [
+    "1e99", "NaN", "-1", "-9223372036854775809", "9" * 30, "Infinity", "0x10", "\0", "true", "٣", "",
+    "9999-12-31T23:59:59-23:59", "0001-01-01T00:00:00+23:59", b"\xed\xa0\x80",
+]  # fmt: skip
+NEEDED = {"try_number": "1", "q": "a", "start": "0", "action": "clear"}
+
+
+def addresses_with_strange_values() -> list[str]:
+    """Return the address of each view with each strange value in each part of its path and its query."""
+    known, found = {"dag_id": "report", "run_id": RUN_ID, "task_id": "extract"}, []
+    for endpoint in PAGE.endpoints:
+        if endpoint.method == "GET" and not endpoint.path.endswith(("/follow", "{name}")):
+            needed = [one.name for one in endpoint.parameters if one.default is inspect.Parameter.empty]
+            query = {name: value for name, value in NEEDED.items() if name in needed}
+            for one in endpoint.parameters:
+                for value in STRANGE_TEXTS if one.kind is str else STRANGE:
+                    given = {**known, "path": "x", **({one.name: value} if one.is_in_path and value else {})}
+                    path = IN_PATH.sub(lambda found, given=given: quote(given[found[1]], safe=""), endpoint.path)
+                    found.append(f"{path}?{urlencode({**query, **({} if one.is_in_path else {one.name: value})})}")
+    return found
+
+
+async def test_no_strange_value_in_an_address_is_an_error_of_the_server(site: Site) -> None:
+    answers = {}
+    for path in addresses_with_strange_values():
+        answers[path] = (await site.client.get(path)).status_code
+    assert {path: status for path, status in answers.items() if status not in (200, 400, 404, 409, 422)} == {}
+    assert (await site.client.get("/dags?after=nonsense")).status_code == 400
+    assert (await site.client.get("/dags/report?runs=many")).status_code == 422
+    assert (await site.client.get("/dags?after=W251bGwsbnVsbF0")).status_code == 200  # [null, null]: after every row
+    assert (await site.client.get(f"/preview/effect?where={'a' * 300}")).status_code == 409
+    for last, number, status in (("9" * 5000, 1, 200), ("", 99, 404)):
+        path = f"{_TASK}/log/follow?start=0&try_number={number}"
+        assert (await site.client.get(path, headers={"last-event-id": last})).status_code == status
+    for data in ({f"n{n}": "1" for n in range(10_001)}, {"do": "pause", "dag": "report", "back": "a=1&" * 10_001}):
+        assert (await site.client.post("/act/dags", data=data)).status_code == 422
+    far = await site.client.get(f"{_TASK}?map_index={'9' * 30}")
+    assert "query map_index: Expected `int` &lt;= 2147483647" in far.text
+    for fields in ({"slots": "9" * 30}, {"slots": "٣"}, {"slots": "--1"}):
+        refused = await site.client.post("/pools", data={"name": "new", **fields})
+        assert refused.status_code == 400
+        assert "must be a number from -1 to" in refused.text
+
+
+async def test_the_first_load_is_light(site: Site) -> None:
+    page = await _bytes_of(site, "/dags/report")
+    files = re.findall(r'(?:href|src)="(/static/[^"]+)"', gzip.decompress(page).decode())
+    assert len(files) == 4
+    assert len(page) + sum([len(await _bytes_of(site, path)) for path in files]) < MOST_BYTES
+    kept = (await site.client.get(files[0])).headers["cache-control"]
+    assert "immutable" in kept
+
+
+async def _bytes_of(site: Site, path: str) -> bytes:
+    async with site.client.stream("GET", path, headers={"Accept-Encoding": "gzip"}) as answer:
+        assert answer.headers["content-encoding"] == "gzip"
+        return b"".join([part async for part in answer.aiter_raw()])
+
+
+async def test_actions_are_done_and_told(site: Site) -> None:
+    client = site.client
+    told = await client.post("/dags/daily/pause", data={"paused": "no"})
+    assert (told.status_code, told.headers["location"]) == (303, "/dags/daily")
+    assert "daily is unpaused." in (await client.get("/dags/daily")).text
+    assert "daily is unpaused." not in (await client.get("/dags/daily")).text
+
+    cleared = await client.post(f"/dags/fails/runs/{RUN_ID}/act", data={"action": "clear", "only_failed": "yes"})
+    assert cleared.status_code == 303
+    assert "Clear the run: 2 task instances." in (await client.get(cleared.headers["location"])).text
+
+    made = await client.post("/dags/report/trigger", data={"param:n": "5", "run_id": "by-hand"})
+    assert made.headers["location"] == "/dags/report/runs/by-hand"
+    assert '"n": 5' in (await client.get("/dags/report/runs/by-hand/details")).text.replace("&#34;", '"')
+    refused = await client.post("/dags/report/trigger", data={"param:n": "-1"})
+    assert refused.status_code == 422
+    assert "less than the minimum" in refused.text
+
+    dates = await client.post("/dags/daily/backfills", data={"from": "2026-01-02", "to": "2026-01-04", "do": "plan"})
+    assert "Create 3 runs" in dates.text
+    await client.post("/dags/daily/backfills", data={"from": "2026-01-02", "to": "2026-01-04", "do": "create"})
+    assert ">daily</a>" in (await client.get("/backfills")).text
+    audit = (await client.get("/audit")).text
+    for action in ("dag.unpause", "run.clear", "dag.trigger", "backfill.create"):
+        assert action in audit
+
+
+async def test_secrets_are_written_and_never_shown(site: Site) -> None:
+    client = site.client
+    fields = {"conn_id": "new", "conn_type": "http", "password": "hunter33", "extra": '{"token": "hunter33"}'}
+    await client.post("/connections", data=fields)
+    await client.post("/variables", data={"key": "new_token", "value": "hunter33"})
+    for path in ("/connections", "/variables", "/audit"):
+        text = (await client.get(path)).text
+        assert "new" in text
+        assert "hunter" not in text
+
+
+async def test_one_action_on_many_things_is_previewed_and_done(site: Site) -> None:
+    client = site.client
+    for do, view in (("pause", "is active now"), ("trigger", "begins a run")):
+        shown = await client.get(f"/act/dags?do={do}&dag=report&dag=fails&back=q%3Dr")
+        assert shown.text.count(view) == 2
+    told = await client.post("/act/dags", data={"do": "pause", "dag": ["report", "fails"], "back": "q=r&tag=a&tag=b"})
+    assert (told.status_code, told.headers["location"]) == (303, "/dags?q=r&tag=a&tag=b")
+    assert "Pause 2 DAGs: done." in (await client.get("/dags")).text
+
+    listed = (await client.get("/runs")).text
+    ids = {dag_id: row_id for row_id, dag_id in re.findall(r'name="run" value="(\d+)".*?href="/dags/(\w+)"', listed)}
+    shown = (await client.get(f"/act/runs?do=cancel&run={ids['report']}&run={ids['asks']}")).text
+    assert "has already ended" in shown
+    assert "changes 1 task instance" in shown
+    done = await client.post("/act/runs", data={"do": "delete", "run": [ids["asks"], ids["fails"]]})
+    told = (await client.get(done.headers["location"])).text
+    assert "Delete 2 runs: 1 of 2 failed. first of asks: it is running: cancel it first." in told
+    assert (await client.get(f"/dags/fails/runs/{RUN_ID}")).status_code == 404
+
+    page = (await client.get("/tasks?dag=report&task=double|extract")).text
+    tasks = re.findall(r'name="task" value="(\d+)"', page)
+    assert len(tasks) == 3
+    assert (await client.get(f"/act/tasks?do=clear&task={'&task='.join(tasks)}")).text.count("changes 1 task") == 3
+    done = await client.post("/act/tasks", data={"do": "skipped", "task": tasks})
+    assert "Mark 3 task instances as skipped: done." in (await client.get(done.headers["location"])).text
+    assert (await client.get("/tasks?task=double|extract&state=skipped")).text.count("data-pick ") == 3
+    audit = (await client.get("/audit")).text
+    for action in ("dag.pause", "run.delete", "task.mark"):
+        assert action in audit
+    for data in ({"do": "pause"}, {"do": "explode", "dag": "report"}, {"do": "pause", "dag": ["x"] * 201}):
+        assert (await client.post("/act/dags", data=data)).status_code == 400
+
+
+async def test_who_only_views_can_do_nothing(site: Site) -> None:
+    site.access.who = Identity(name="ada", permission=Permission.VIEW)
+    acts = {"/act/dags": {"do": "pause", "dag": "report"}, "/act/runs": {"do": "clear", "run": "1"},
+            "/act/tasks": {"do": "clear", "task": "1"}}  # fmt: skip
+    fields = {"paused": "no", "action": "clear"}
+    forms = dict.fromkeys(("/dags/daily/pause", f"{_RUN}/act", "/dags/report/trigger", "/pools", "/variables"), fields)
+    for path, data in (acts | forms).items():
+        answer = await site.client.post(path, data=data)
+        assert answer.status_code == 403, path
+        assert "needs the right to operate" in answer.text
+        assert path in forms or (await site.client.get(path, params=data)).status_code == 403
+    for path in ("/variables", "/connections"):
+        assert (await site.client.get(path)).status_code == 403
+        assert path not in (await site.client.get("/")).text
+    for view in ("/dags", "/dags/report", _RUN, "/pools", "/runs", "/tasks"):
+        shown = (await site.client.get(view)).text
+        assert "<button name=" not in shown, view
+        assert "data-pick" not in shown, view
+        assert "/connections" not in shown, view
+    for view in ("/variables", "/connections", "/preview"):
+        assert (await site.client.get(view)).status_code == 403
+        assert f'"{view}"' not in (await site.client.get("/palette", params={"q": view[1:5]})).text
+    for view, n in {"/dags": 1, "/runs": 1, "/tasks": 2}.items():
+        site.access.who = Identity("ada", Permission.VIEW, {"fails": Permission.OPERATE}, Permission.VIEW)
+        assert (await site.client.get(view)).text.count("data-pick ") == n
+
+
+async def test_who_sees_some_dags_sees_nothing_of_others(site: Site) -> None:
+    site.access.who = Identity(name="ada", permission=Permission.VIEW, of_dags={"fails": Permission.VIEW})
+    for path in EVERYWHERE:
+        if path != "/audit":
+            assert "report" not in (await site.client.get(path)).text.replace("report.py", ""), path
+    assert (await site.client.get("/dags/report")).status_code == 403
+    shown = (await site.client.get("/dags/fails/code")).text
+    assert "defines other DAGs too" in shown
+    assert "follows" not in shown
+    assert (await site.client.get("/audit")).status_code == 403
+
+
+async def test_a_try_shows_what_its_templates_gave(site: Site) -> None:
+    path = f"/dags/fails/runs/{RUN_ID}/tasks/broken"
+    for number in (1, 2):
+        shown = (await site.client.get(f"{path}?try_number={number}")).text
+        assert f"Rendered templates of try {number}" in shown
+        assert f"&#34;run&#34;: &#34;first, try {number}&#34;" in shown
+        assert "&#34;token&#34;: &#34;***&#34;" in shown
+    assert "Rendered templates" not in (await site.client.get(_TASK)).text
+
+
+async def test_a_log_is_read_by_ranges_and_followed_by_who_may(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = f"{_RUN}/tasks/extract/log?try_number=1"
+    whole = await site.client.get(path)
+    size = int(whole.headers["x-size"])
+    assert (whole.headers["content-type"], whole.headers["x-start"]) == ("text/plain; charset=utf-8", "0")
+    assert "reading 2 numbers" in whole.text
+    end = await site.client.get(f"{path}&start={size}")
+    assert (end.text, end.headers["x-end"]) == ("", str(size))
+
+    monkeypatch.setattr("asynsched.queries.turns.MOST_WAITING", 0)
+    refused = await site.client.get(f"{_TASK}/log/find?try_number=1&q=read")
+    assert (refused.status_code, "Too many searches of logs" in refused.text) == (409, True)
+
+    monkeypatch.setattr(event_stream, "TRUST_SECONDS", 0.0)
+    followed = f"{_RUN}/tasks/extract/log/follow?try_number=1&start=0"
+    assert "reading 2 numbers" in (await site.client.get(followed)).text
+    site.access.identify = AsyncMock(side_effect=[site.access.who, NotSignedIn])
+    assert "reading" not in (await site.client.get(followed)).text
+
+
+async def test_the_end_of_a_line_that_is_longer_than_a_part_of_a_log_is_shown(site: Site) -> None:
+    [log] = site.settings.home_path.glob("logs/dag_id=fails/run_id=*/task_id=broken/attempt=2.log")
+    log.write_bytes(b"short\n" + b"x" * 1_000_000 + b"the end\n")
+    path = f"/dags/fails/runs/{RUN_ID}/tasks/broken/log?try_number=2"
+    end = await site.client.get(path)
+    assert end.text.endswith("xthe end\n")
+    before = await site.client.get(f"{path}&until={end.headers['x-start']}")
+    assert set(before.text) == {"x"}
+
+
+async def test_an_import_error_is_shown_with_its_place_once(site: Site) -> None:
+    for path in ("/", "/errors"):
+        text = re.sub(r"<[^>]*>", "", (await site.client.get(path)).text)
+        assert re.search(r"broken\.py:1:? ModuleNotFoundError: No module named", text)
+        assert not re.search(r"broken\.py\S* broken\.py", text)
+
+
+async def test_a_choice_leads_back_only_to_this_page(site: Site) -> None:
+    places = {"/runs?dag=a": "/runs?dag=a", "//evil.example": "/preferences", "/\\evil": "/preferences"}
+    for back, location in places.items():
+        answer = await site.client.post("/preferences", data={"zone": "Asia/Tokyo", "back": back})
+        assert answer.headers["location"] == location
+    assert quote("Asia/Tokyo") in answer.headers["set-cookie"]
+    assert "Asia/Tokyo" in (await site.client.get("/runs")).text

@@ -1,0 +1,148 @@
+"""What workers on other machines may ask: with the secret of a try's ticket, for that try, while it lasts."""
+
+from types import SimpleNamespace
+
+import httpx
+import msgspec
+import pytest
+
+from asynsched.clock import Clock, new_token
+from asynsched.executors.log_stores import FolderLogs
+from asynsched.executors.requests import RequestAnswerer
+from asynsched.fernet_keys import keys_of
+from asynsched.home import LOGS
+from asynsched.protocol.messages import CodeVersion, Ended, Launch, Request, RunContext, SourceRef, Started
+from asynsched.protocol.worker_messages import (
+    MOST_LOG_BYTES,
+    MOST_RENEWALS,
+    PREFIX,
+    Ask,
+    Claim,
+    Claimed,
+    Proof,
+    Renew,
+    Report,
+)
+from asynsched.queries.place import Place
+from asynsched.store.dags.dags import get_versions, latest_version
+from asynsched.store.engines.opening import open_database
+from asynsched.store.runs.dag_runs import get_run
+from asynsched.store.tickets import add_tickets, digest_of_secret, tickets_of_runs
+from asynsched.web.app import make_app
+from asynsched.web.workers import MOST_BYTES
+from tests.web.conftest import Known
+
+NOW = Clock().now()
+
+
+@pytest.fixture
+async def desk(filled, tmp_path):
+    """The application of a scheduler, with two submitted tries, `one` and `two`, and a worker that sends."""
+    settings = filled.copy(tmp_path)
+    database = await open_database(settings.database_url, synchronous="normal", keys=keys_of(settings))
+    told = []
+    workers = SimpleNamespace(
+        answerer=RequestAnswerer(database, Clock()), logs=FolderLogs(settings.home_path / LOGS),
+        tell=lambda: told.append(1),
+    )  # fmt: skip
+    app = make_app(Place(database, settings.home_path, settings, Clock()), Known(), workers)
+    proofs = [Proof(token, new_token()) for token in ("one", "two")]
+    run = await database.read(get_run, "report", "first")
+    (version,) = await database.read(get_versions, [(await database.read(latest_version, "report")).id])
+    code = CodeVersion("v", "/dags", tuple(SourceRef(*msgspec.structs.astuple(ref)[:3]) for ref in version.sources))
+    context = RunContext("report", "first", "manual", NOW)
+    launches = [Launch(proof.token, "extract", -1, 1, 0, context, code, f"{proof.token}.log") for proof in proofs]
+    digests = {proof.token: digest_of_secret(proof.secret) for proof in proofs}
+    await database.write(add_tickets, launches, digests, executor="", now=NOW)
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://testserver") as client:
+
+        async def send(path, body, status=200):
+            data = body if isinstance(body, bytes) else msgspec.json.encode(body)
+            answer = await client.post(f"{PREFIX}{path}", content=data)
+            assert answer.status_code == status, (path, answer.status_code, answer.text)
+            return answer.content
+
+        async def log(proof, start, data, status=200):
+            headers = {"Authorization": f"Bearer {proof.secret}"}
+            at = {"token": proof.token, "start": start}
+            answer = await client.post(f"{PREFIX}/log", content=data, params=at, headers=headers)
+            assert answer.status_code == status, (answer.status_code, answer.text)
+            return answer.json()
+
+        async def row(token):
+            (found,) = [row for row in await database.read(tickets_of_runs, [run.id], "") if row.token == token]
+            return found
+
+        yield SimpleNamespace(
+            one=proofs[0], two=proofs[1], send=send, log=log, row=row, told=told, code=code,
+            home=settings.home_path, settings=settings,
+        )  # fmt: skip
+    await database.close()
+
+
+async def test_a_worker_claims_a_try_and_does_all_for_it(desk):
+    one = desk.one
+    claimed = msgspec.json.decode(await desk.send("/claim", Claim(one, "w", "life")), type=Claimed)
+    assert (claimed.launch.token, claimed.launch.task_id) == ("one", "extract")
+    assert (claimed.terms.lease_seconds, claimed.terms.kill_time) == (120, 5)
+    known = desk.code.sources[0].content_hash
+    for wanted, answer in ((known, b'"value":"'), ("0" * 64, b'"found":false')):
+        ask = Ask(one, Request("one", 1, "source_get", {"content_hash": wanted}))
+        assert answer in await desk.send("/request", ask)
+    assert b"there is no operation" in await desk.send("/request", Ask(one, Request("one", 2, "trigger_work")))
+    assert b'"seconds":120' in await desk.send("/renew", Renew((one,)))
+    # A part that comes twice is there once, and one that comes too early is asked for again.
+    assert await desk.log(one, 0, b"first line\n") == {"n_bytes": 11}
+    assert await desk.log(one, 20, b"third") == {"n_bytes": 11}
+    assert await desk.log(one, 6, b"line\nsecond line\n") == {"n_bytes": 23}
+    assert (desk.home / LOGS / "one.log").read_bytes() == b"first line\nsecond line\n"
+    await desk.send("/report", Report(one, Started("one", NOW, 1)))
+    for _ in range(2):
+        await desk.send("/report", Report(one, Ended("one", "success", NOW, return_value=msgspec.Raw(b"[1]"))))
+    assert len(desk.told) == 2
+    # A short try's start comes with its end.
+    await desk.send("/claim", Claim(desk.two, "worker 1", "life"))
+    await desk.send("/report", Report(desk.two, Ended("two", "success", NOW), Started("two", NOW, 1)))
+    assert (await desk.row("two")).started is not None
+    assert len(desk.told) == 3
+    assert b'"return_value":[1]' in (await desk.row("one")).ended
+
+
+async def test_hostile_requests_are_refused(desk):
+    one, two = desk.one, desk.two
+    await desk.send("/claim", Claim(one, "w", "life"))
+    end, pull = Ended("one", "success", NOW), Request("one", 1, "variable_get", {"key": "k"})
+    wrong_ones = [("one", two.secret), ("none", one.secret), ("one", ""), ("", ""), ("\0", "")]
+    for wrong in (Proof(*one) for one in wrong_ones):
+        await desk.send("/claim", Claim(wrong, "w", "life"), 404)
+        await desk.send("/request", Ask(wrong, Request(wrong.token, 1, "variable_get", {"key": "k"})), 404)
+        await desk.send("/report", Report(wrong, Ended(wrong.token, "success", NOW)), 404)
+        assert b'"end"' in await desk.send("/renew", Renew((wrong,)))
+        await desk.log(wrong, 0, b"x", 404)
+    # With the right secret, for another try.
+    await desk.send("/report", Report(two, end), 422)
+    await desk.send("/report", Report(two, Ended("two", "success", NOW), Started("one", NOW, 1)), 422)
+    await desk.send("/request", Ask(two, pull), 422)
+    # Of a try that no worker has claimed, or another one.
+    await desk.send("/claim", Claim(one, "w", "another life"), 409)
+    await desk.send("/report", Report(two, Ended("two", "success", NOW)), 409)
+    await desk.send("/request", Ask(two, Request("two", 1, "variable_get", {"key": "k"})), 409)
+    await desk.log(two, 0, b"x", 409)
+    # No message of the protocol.
+    for path in ("/claim", "/renew", "/request", "/report"):
+        for body in (b"", b"{", b"[]", b"{}", b"\xff", b"[" * 100_000, b'{"proof": {"token": 1}}'):
+            await desk.send(path, body, 422)
+        await desk.send(path, b" " * (MOST_BYTES + 1), 413)
+    await desk.send("/renew", Renew((one,) * (MOST_RENEWALS + 1)), 422)
+    for start in ("", "-1", "x", "9" * 30, "٣", str(2 * desk.settings.log.task_bytes)):
+        await desk.log(one, start, b"x", 422)
+    await desk.log(one, 0, b"x" * (MOST_LOG_BYTES + 1), 413)
+    assert not (desk.home / LOGS / "one.log").exists()
+    # Of a try that is over: its end was reported before, and the answer was lost.
+    await desk.send("/report", Report(one, end))
+    await desk.send("/report", Report(one, Ended("one", "failed", NOW)))
+    assert b'"state":"success"' in (await desk.row("one")).ended
+    await desk.send("/claim", Claim(one, "w", "life"), 409)
+    await desk.send("/request", Ask(one, pull), 409)
+    await desk.log(one, 0, b"x", 409)
+    assert len(desk.told) == 1
