@@ -51,6 +51,7 @@ def conn():
     with engine.begin() as conn:
         metadata.create_all(conn)
         yield conn
+    engine.dispose()
 
 
 async def test_a_parse_gets_values_and_their_digests(conn):
@@ -97,39 +98,51 @@ def reported(output="", message="", traceback="", warning=""):
     return ParseReport(SCHEMA_VERSION, "a.py", errors=errors, warnings=warnings, output=output)
 
 
-def asking_for(values, calls=None):
-    """Return questions about variables with these values, which are not encrypted."""
+@pytest.fixture
+def asking_for():
+    """Return a function that returns questions about variables with given values, which are not encrypted."""
     engine = sa.create_engine("sqlite://", poolclass=sa.StaticPool, connect_args={"check_same_thread": False})
     metadata.create_all(engine)
-    with engine.begin() as conn:
-        for name, value in values.items():
-            set_variable(conn, name, value)
 
-    async def read(query, *args):
-        if calls is not None:
-            calls.append(args)
-        with engine.connect() as conn:
-            return query(conn, *args)
+    def asking(values, calls=None):
+        with engine.begin() as conn:
+            for name, value in values.items():
+                set_variable(conn, name, value)
 
-    return Asking(StoredNames(ParseSettings(variables=("*",)), read))
+        async def read(query, *args):
+            if calls is not None:
+                calls.append(args)
+            with engine.connect() as conn:
+                return query(conn, *args)
+
+        return Asking(StoredNames(ParseSettings(variables=("*",)), read))
+
+    yield asking
+    engine.dispose()
 
 
 LIMITS = ParseLimits(output_bytes=100)
 
 
-async def shown(values, report):
-    asking = asking_for(values)
-    for number, name in enumerate(values, start=1):
-        await asking.answer(Asked("variable", name, number))
-    return await asking.completed(report, LIMITS)
+@pytest.fixture
+def shown(asking_for):
+    """Return a function that returns what is kept of a report whose parse has read variables with given values."""
+
+    async def kept(values, report):
+        asking = asking_for(values)
+        for number, name in enumerate(values, start=1):
+            await asking.answer(Asked("variable", name, number))
+        return await asking.completed(report, LIMITS)
+
+    return kept
 
 
-async def test_the_longest_secret_is_masked_first():
+async def test_the_longest_secret_is_masked_first(shown):
     found = await shown({"token_a": "secret1", "token_b": "secret12"}, reported("secret1 secret12"))
     assert found.output == "*** ***"
 
 
-async def test_texts_of_a_parse_are_masked_as_the_log_of_a_task_is():
+async def test_texts_of_a_parse_are_masked_as_the_log_of_a_task_is(shown):
     secret = "ab/cd\"ef'gh\nline-two  of-it"
     texts = [quote(secret, safe=""), repr(secret), json.dumps({"a": secret}), "line-two  of-it", "line-two of-it"]
     for text in texts:
@@ -152,13 +165,13 @@ async def test_texts_of_a_parse_are_masked_as_the_log_of_a_task_is():
     ],
     ids=["output", "a whole output", "in a character", "message", "traceback", "too long", "warning"],
 )
-async def test_a_piece_of_a_secret_at_a_cut_is_masked(report, of, expected):
+async def test_a_piece_of_a_secret_at_a_cut_is_masked(shown, report, of, expected):
     found = await shown({"token": "swordfish", "api_key": "kéywörd"}, report)
     error = (*found.errors, *found.warnings, None)[0]
     assert (found.output if error is None else getattr(error, of)) == expected
 
 
-async def test_texts_are_not_shown_where_the_secrets_are_too_many_to_mask():
+async def test_texts_are_not_shown_where_the_secrets_are_too_many_to_mask(shown):
     many = {"token": json.dumps([f"secret {number}" for number in range(MAX_SECRETS)])}
     found = await shown(many, reported("secret 7", "secret 8", "secret 9", "secret 10"))
     assert [found.output, found.errors[0].message, found.errors[0].traceback, found.warnings[0].message] == [
@@ -166,7 +179,7 @@ async def test_texts_are_not_shown_where_the_secrets_are_too_many_to_mask():
     ] * 4
 
 
-async def test_a_long_report_is_searched_for_secrets_up_to_a_limit():
+async def test_a_long_report_is_searched_for_secrets_up_to_a_limit(shown):
     error = FileError("exception", "m" * 100_000, "swordfish" * 10_000)
     report = reported("swordfish")
     report = msgspec.structs.replace(report, errors=(error,) * 100)
@@ -176,7 +189,7 @@ async def test_a_long_report_is_searched_for_secrets_up_to_a_limit():
     assert found.errors[-1].message == found.output == NOT_SHOWN
 
 
-async def test_a_value_that_is_nested_too_deeply_is_an_answer_like_others():
+async def test_a_value_that_is_nested_too_deeply_is_an_answer_like_others(asking_for):
     nested = "[" * 5_000
     asking = asking_for({"token": nested, "tables": nested})
     for name in ("token", "tables"):
@@ -184,7 +197,7 @@ async def test_a_value_that_is_nested_too_deeply_is_an_answer_like_others():
     assert (await asking.completed(reported(nested), LIMITS)).output == MASK.decode()
 
 
-async def test_each_variable_is_read_once_and_all_have_a_limit_together():
+async def test_each_variable_is_read_once_and_all_have_a_limit_together(asking_for):
     large, calls = "x" * 1_000_000, []
     asking = asking_for({"large": large}, calls)
     n_given = MOST_BYTES_OF_ANSWERS // len(large)
@@ -197,7 +210,7 @@ async def test_each_variable_is_read_once_and_all_have_a_limit_together():
     assert refused.value is None
 
 
-async def test_a_large_answer_is_worked_on_by_a_thread(monkeypatch):
+async def test_a_large_answer_is_worked_on_by_a_thread(asking_for, monkeypatch):
     threads = set()
     decode = json.loads
     monkeypatch.setattr(json, "loads", lambda text: threads.add(threading.get_ident()) or decode(text))
