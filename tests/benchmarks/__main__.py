@@ -34,6 +34,7 @@ from tests.benchmarks.workloads.lateness import LATENESS
 from tests.benchmarks.workloads.running import RUNNING
 from tests.benchmarks.workloads.simulating import a_month_simulated
 from tests.benchmarks.workloads.starting import commands, start_to_healthy
+from tests.benchmarks.workloads.tabs import hops_beside_tabs
 from tests.support.postgres import PostgresServer, running_postgres
 from tests.support.up import Site
 
@@ -47,6 +48,7 @@ OWN: dict[str, Workload] = {
     "history": one_task_in_a_full_database,
     **LATENESS,
     "events": event_latency,
+    "tabs": hops_beside_tabs,
     "commands": commands,
     "simulate": a_month_simulated,
     "airflow-files": airflow_files,
