@@ -28,6 +28,7 @@ from typing import TYPE_CHECKING
 
 from asynsched.protocol.parse_messages import ParseLimits
 from sandbox.confinement import kernel, seccomp
+from sandbox.processes import die_with as die_with  # for the scheduler's side, too
 
 if TYPE_CHECKING:
     from landlockpy import AccessFS, Ruleset

@@ -21,6 +21,7 @@ from asynsched.cli.airflow_cfg import without_effect
 from asynsched.cli.command import fail_if_wanted
 from asynsched.cli.logging import configure_logging
 from asynsched.cli.output import command_line, have, note, printable, some_of
+from asynsched.cli.page_process import serve_beside
 from asynsched.cli.plugins import log_plugins
 from asynsched.cli.web import serve_web
 from asynsched.clock import Clock
@@ -172,7 +173,10 @@ async def _accompany(
         await _stop_by(rules, scheduler, failures)
         return
     async with anyio.create_task_group() as tasks:
-        tasks.start_soon(serve_web, scheduler.web(checks_host=True), listener, scheduler.settings)
+        if scheduler.settings.workers.addresses:  # only a scheduler answers workers
+            tasks.start_soon(serve_web, scheduler.web(checks_host=True), listener, scheduler.settings)
+        else:
+            tasks.start_soon(serve_beside, scheduler.settings, listener, scheduler.clock)
         await _stop_by(rules, scheduler, failures)
 
 

@@ -2,7 +2,9 @@
 
 import asyncio
 import signal
-from typing import Any
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any, NamedTuple
 
 import anyio
 import click
@@ -26,6 +28,13 @@ from asynsched.web.hosting import WebApp
 from asynsched.web.server import Listener, open_listener, serve
 
 log = structlog.get_logger(__name__)
+
+
+class Link(NamedTuple):
+    """A sign-in of the home's owner that works once."""
+
+    secret: str
+    owner: str
 
 
 @click.command("web")
@@ -60,9 +69,19 @@ async def _serve_until_signalled(settings: Settings) -> None:
     listener = open_listener(settings.web)
     if listener is None:
         raise SettingsError("web.listen: it is off, so there is nothing to serve: give --listen HOST:PORT")
-    clock, loop, signalled = Clock(), asyncio.get_running_loop(), anyio.Event()
+    loop, signalled = asyncio.get_running_loop(), anyio.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, signalled.set)
+    async with anyio.create_task_group() as tasks:
+        async with application(settings, Clock()) as app:
+            tasks.start_soon(serve_web, app, listener, settings, True)
+            await signalled.wait()
+        tasks.cancel_scope.cancel()
+
+
+@asynccontextmanager
+async def application(settings: Settings, clock: Clock) -> AsyncIterator[WebApp]:
+    """Open the page and the APIs of a database whose schedulers are other processes, until the end of the block."""
     feeds = anyio.create_task_group()
 
     async def find_feed(database: Database) -> EventFeed:
@@ -71,27 +90,31 @@ async def _serve_until_signalled(settings: Settings) -> None:
     app = WebApp(settings, clock, is_ready=lambda: True, checks_host=True, find_feed=find_feed)
     try:
         async with feeds:
-            async with anyio.create_task_group() as server:
-                server.start_soon(serve_web, app, listener, settings, True)
-                await signalled.wait()
-                server.cancel_scope.cancel()
-            feeds.cancel_scope.cancel()
+            yield app
+            feeds.cancel_scope.cancel()  # first, because streams of events end with it
     finally:
-        # Only now nobody uses the database any more: a request during the stop has had its answer.
         await app.aclose()
 
 
 async def serve_web(app: WebApp, listener: Listener, settings: Settings, at_once: bool = False) -> None:
-    """Print where the page is, with a link that signs in once if only this machine can open it; and serve it."""
+    """Tell people where the page is, and serve it until this is cancelled."""
+    link = await tell_address(listener, settings)
+    if link is not None:
+        app.offer_link(*link)
+    await serve(app, listener.socket, settings.web, at_once=at_once)
+
+
+async def tell_address(listener: Listener, settings: Settings) -> Link | None:
+    """Print where the page is. Returns the printed link, which signs in once, if only this machine can open it."""
     if listener.taken:
         log.warning("web.address_taken", address=listener.taken, hint="the setting web.listen names another one")
     await run_sync(remember_web, settings.home_path, listener.url)
     if settings.log.format == "json":
         log.info("web.listening", url=listener.url, hint="`asynsched users link` prints a link that signs in once")
     elif listener.is_local and not settings.web.base_url:
-        secret = new_secret()
-        app.offer_link(secret, actor())
-        note(f"  page         {listener.link(secret)} (signs you in, once)")
+        link = Link(new_secret(), actor())
+        note(f"  page         {listener.link(link.secret)} (signs you in, once)")
+        return link
     else:
         note(f"  page         {listener.url}, for the users of `asynsched users list`")
-    await serve(app, listener, settings.web, at_once=at_once)
+    return None

@@ -109,6 +109,13 @@ class EventReader(AsyncIterator[Change | Missed]):
                 await self._catch_up()
         return event
 
+    def take_waiting(self) -> list[Change | Missed]:
+        """Return the events that need not be waited for, oldest first."""
+        events: list[Change | Missed] = []
+        while (event := self._take()) is not None:
+            events.append(event)
+        return events
+
     @property
     def go_on_at(self) -> int | None:
         """The number to give as `since` to another reader that goes on after the last event; None before the first."""

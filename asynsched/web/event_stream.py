@@ -6,6 +6,7 @@ number. A reader for whom there is no event for a while gets the number up to wh
 """
 
 from collections.abc import AsyncIterator
+from datetime import timedelta
 from typing import Annotated
 
 import anyio
@@ -20,6 +21,8 @@ from asynsched.web.endpoint import Api, Call, Example
 
 PAUSE_SECONDS = 15.0
 """Longest silence of a stream: proxies close connections that say nothing, and a reader learns that it is cut off."""
+TOGETHER = timedelta(milliseconds=20)
+"""Time between two messages of a stream: changes of this time are sent together, because each message wakes its reader."""
 TRUST_SECONDS = 30.0
 """How long a stream goes on before it asks again who reads it: a session may have ended, and a right may be gone."""
 Since = Annotated[int, Meta(ge=0, description="Begin after the event with this number; 0: with the oldest stored one.")]
@@ -82,21 +85,22 @@ async def _lines(call: Call, reader: EventReader) -> AsyncIterator[bytes]:
         if reader.go_on_at is not None:
             yield b"id: %d\n\n" % reader.go_on_at  # a reader that is cut off before the first event comes back here
         while True:
-            event = None
+            events: list[Change | Missed] = []
             try:
                 with anyio.move_on_after(PAUSE_SECONDS):
-                    event = await anext(reader)
+                    events = [await anext(reader), *reader.take_waiting()]
                 await reads.check()
             except (StopAsyncIteration, StoreUnavailable, NotSignedIn):
                 return  # the reader comes back, and is told why if it may not
-            if event is not None and (isinstance(event, Missed) or reads.who.may(Permission.VIEW, event.dag_id)):
-                yield encoded(event)
-            elif event is None or clock.monotonic() >= silent_since + PAUSE_SECONDS:
-                place = reader.go_on_at if event is None else event.number
-                yield b"id: %d\n\n" % (place or 0)
+            shown = [each for each in events if isinstance(each, Missed) or reads.who.may(Permission.VIEW, each.dag_id)]
+            if shown:
+                yield b"".join(map(encoded, shown))
+            elif not events or clock.monotonic() >= silent_since + PAUSE_SECONDS:
+                yield b"id: %d\n\n" % (reader.go_on_at or 0)
             else:
                 continue
             silent_since = clock.monotonic()
+            await clock.sleep(TOGETHER)
 
 
 def encoded(event: Change | Missed) -> bytes:

@@ -68,19 +68,19 @@ def open_listener(settings: WebSettings) -> Listener | None:
         return _listener(settings, USUAL_HOST, 0, taken=f"{USUAL_HOST}:{USUAL_PORT}")
 
 
-async def serve(app: WebApp, listener: Listener, settings: WebSettings, *, at_once: bool = False) -> None:
-    """Serve an application until this is cancelled.
+async def serve(app: WebApp, listener: socket.socket, settings: WebSettings, *, at_once: bool = False) -> None:
+    """Serve an application on a bound socket until this is cancelled; then close that.
 
     Args:
         at_once: Load everything now, and not when somebody connects.
     """
     try:
         if not at_once:
-            await _first_connection(listener.socket)
+            await first_connection(listener)
         server = await run_sync(_make_server, app, settings)
-        await server.serve_until_cancelled(listener.socket)
+        await server.serve_until_cancelled(listener)
     finally:
-        listener.socket.close()
+        listener.close()
 
 
 def _make_server(app: WebApp, settings: WebSettings) -> "LoopServer":
@@ -89,7 +89,7 @@ def _make_server(app: WebApp, settings: WebSettings) -> "LoopServer":
     return LoopServer(app, settings, app.clock)
 
 
-async def _first_connection(listener: socket.socket) -> None:
+async def first_connection(listener: socket.socket) -> None:
     """Wait until somebody has connected."""
     loop, ready = asyncio.get_running_loop(), asyncio.Event()
     loop.add_reader(listener.fileno(), ready.set)

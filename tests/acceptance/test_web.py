@@ -15,6 +15,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import httpx
+import psutil
 import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
@@ -121,6 +122,32 @@ def test_the_link_of_up_signs_in_once_and_the_page_ends_with_the_scheduler(site)
             httpx.get(url)
     stored = site.run("db", "check").stdout
     assert key not in stored
+
+
+def test_the_page_of_up_is_a_process_that_starts_again_and_ends_with_a_killed_scheduler(site):
+    with site.up() as up:
+        url, key = link_of(site)
+        assert page_processes(site) == []
+        with Client(url) as browser:
+            assert browser.get("/login", params={"key": key}).status_code == 303
+            cookies = dict(browser.cookies)
+        [page] = page_processes(site)
+        assert not [name for name in page.environ() if name.startswith("ASYNSCHED_")]
+        page.kill()
+        with Client(url, cookies=cookies) as browser:
+            assert browser.get("/dags", headers=OF_A_PAGE).status_code == 200
+            assert browser.get("/login", params={"key": key}).status_code == 401
+        assert "web.failed" in up.log
+        up.kill()
+        site.until(lambda: page_processes(site) == [], "the page has ended")
+    with closing(socket.socket()) as again:
+        again.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        again.bind(("127.0.0.1", urlsplit(url).port))
+
+
+def page_processes(site: Site) -> list[psutil.Process]:
+    """Return the processes that serve the page."""
+    return [one for one in site.processes() if "asynsched.cli.page_process" in one.cmdline()]
 
 
 def test_an_address_that_is_taken_is_told_at_the_start(site):

@@ -1,4 +1,8 @@
-"""Readers of the page: what 100 open tabs and 50 requests a second cost the tasks, and an idle scheduler."""
+"""Readers of the page: what 100 open tabs and 50 requests a second cost the tasks, and an idle scheduler.
+
+A hop takes longer beside any process that works, whatever that does: processors share caches, and often a core. So hops
+are measured beside strangers, too: two processes that take as much CPU time as the readers and the page.
+"""
 
 import asyncio
 import multiprocessing
@@ -9,6 +13,7 @@ from contextlib import contextmanager
 from multiprocessing.synchronize import Barrier, Event
 
 import httpx
+import psutil
 
 from tests.benchmarks.measuring import Sheet, at_most, percentile
 from tests.benchmarks.systems import Client, Ours, cpu_seconds
@@ -21,6 +26,7 @@ ROUNDS = 3
 """The hops alone and those beside readers are measured in turn."""
 IDLE_SECONDS = 20
 READY_SECONDS = 60
+BURN_SECONDS = 0.01
 VIEWS = ("", "dags", "dags/chain", "runs", "tasks", "api/asynsched/v1/runs", "api/v2/dags", "api/v2/monitor/health")
 LINK = re.compile(r"(http://\S+/)login\?key=(\S+)")
 
@@ -31,18 +37,35 @@ def hops_beside_tabs(system: Ours, sheet: Sheet) -> None:
     system.write("chain.py", chain_text(N_TASKS))
     alone: list[float] = []
     beside: list[float] = []
+    beside_strangers: list[float] = []
     with system.serving() as client:
+
+        def some_hops() -> list[float]:
+            return hops(timed_runs(system, client, ["chain"], N_TASKS))
+
         url, cookies = _signed_in(system, client)
         for _ in range(ROUNDS):
-            alone += hops(timed_runs(system, client, ["chain"], N_TASKS))
-            with _readers(url, cookies, REQUESTS_A_SECOND):
-                beside += hops(timed_runs(system, client, ["chain"], N_TASKS))
+            alone += some_hops()
+            with _readers(url, cookies, REQUESTS_A_SECOND) as reader:
+                [page] = [one for one in system.processes() if "asynsched.cli.page_process" in one.cmdline()]
+                used, since = cpu_seconds([reader]), time.monotonic()
+                used_by_page = cpu_seconds([page])
+                beside += some_hops()
+                seconds = time.monotonic() - since
+                shares = [(cpu_seconds([reader]) - used) / seconds, (cpu_seconds([page]) - used_by_page) / seconds]
+            with _stranger(shares[0]), _stranger(shares[1]):
+                beside_strangers += some_hops()
         idle = _idle_share(system)
         with _readers(url, cookies, 0):
             watched = _idle_share(system)
     sheet.seconds("hop alone, p95", percentile(alone, 0.95))
     sheet.seconds(f"hop beside {N_TABS} tabs and {REQUESTS_A_SECOND} requests a second, p95", percentile(beside, 0.95))
-    sheet.amount("that, beside to alone", percentile(beside, 0.95) / percentile(alone, 0.95), "times", at_most(1.1))
+    sheet.amount("beside readers, to alone", percentile(beside, 0.95) / percentile(alone, 0.95), "times", at_most(1.1))
+    strangers = percentile(beside_strangers, 0.95)
+    sheet.amount("beside two strangers, to alone", strangers / percentile(alone, 0.95), "times")
+    sheet.amount("beside readers, to beside strangers", percentile(beside, 0.95) / strangers, "times")
+    sheet.amount("CPU of the readers, of one core", shares[0] * 100, "%")
+    sheet.amount("CPU of the page, of one core", shares[1] * 100, "%")
     sheet.amount("idle, CPU of one core", idle, "%")
     sheet.amount(f"added by {N_TABS} idle tabs", watched - idle, "%", at_most(1))
 
@@ -58,6 +81,25 @@ def _signed_in(system: Ours, client: Client) -> tuple[str, dict[str, str]]:
         return found[1], dict(browser.cookies)
 
 
+@contextmanager
+def _stranger(share: float) -> Iterator[None]:
+    """Take a share of one core until the end of the block, in a process that has nothing to do with asynsched."""
+    process = multiprocessing.get_context("spawn").Process(target=_burn, args=(share,), daemon=True)
+    process.start()
+    yield
+    process.terminate()
+    process.join(READY_SECONDS)
+
+
+def _burn(share: float) -> None:
+    busy = min(share, 1) * BURN_SECONDS
+    while True:
+        until = time.perf_counter() + busy
+        while time.perf_counter() < until:
+            pass
+        time.sleep(BURN_SECONDS - busy)
+
+
 def _idle_share(system: Ours) -> float:
     """Return the CPU time of the scheduler's processes while nothing happens, in percent of one core."""
     time.sleep(5)  # the work of the runs before is over
@@ -68,14 +110,14 @@ def _idle_share(system: Ours) -> float:
 
 
 @contextmanager
-def _readers(url: str, cookies: dict[str, str], a_second: int) -> Iterator[None]:
+def _readers(url: str, cookies: dict[str, str], a_second: int) -> Iterator[psutil.Process]:
     """Read as browsers do until the end of the block, in a process of its own. It ends with an error if one failed."""
     context = multiprocessing.get_context("spawn")
     ready, is_over = context.Barrier(2), context.Event()
     process = context.Process(target=_read, args=(url, cookies, a_second, ready, is_over), daemon=True)
     process.start()
     ready.wait(READY_SECONDS)
-    yield
+    yield psutil.Process(process.pid)
     is_over.set()
     process.join(READY_SECONDS)
     assert process.exitcode == 0, "a reader of the page failed"
