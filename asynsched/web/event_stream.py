@@ -22,7 +22,7 @@ from asynsched.web.endpoint import Api, Call, Example
 PAUSE_SECONDS = 15.0
 """Longest silence of a stream: proxies close connections that say nothing, and a reader learns that it is cut off."""
 TOGETHER = timedelta(milliseconds=20)
-"""Time between two messages of a stream: changes of this time are sent together, because each message wakes its reader."""
+"""Time between two messages of a stream: its changes are sent together, because each message wakes its reader."""
 TRUST_SECONDS = 30.0
 """How long a stream goes on before it asks again who reads it: a session may have ended, and a right may be gone."""
 Since = Annotated[int, Meta(ge=0, description="Begin after the event with this number; 0: with the oldest stored one.")]
