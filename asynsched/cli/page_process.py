@@ -25,6 +25,7 @@ from asynsched.cli import live_on
 from asynsched.cli.logging import configure_logging
 from asynsched.cli.web import Link, application, tell_address
 from asynsched.clock import Clock
+from asynsched.errors import StoreUnavailable
 from asynsched.executors.base import user_environment
 from asynsched.settings import Settings
 from asynsched.store.engines.urls import is_postgresql
@@ -134,7 +135,8 @@ async def _serve(serving: Serving) -> None:
         async with application(serving.settings, Clock()) as app:
             if serving.link is not None:
                 app.offer_link(*serving.link)
-            await app.load()
+            with suppress(StoreUnavailable):  # each request tries again, and is answered with 503 until then
+                await app.load()
             os.write(sys.stdout.fileno(), STARTED)
             tasks.start_soon(serve, app, listener, serving.settings.web)
             await is_over.wait()
