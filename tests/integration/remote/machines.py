@@ -124,7 +124,7 @@ class Site:
         scheduler = Scheduler(settings=self.settings(home, **more))
         listener = open_listener(WebSettings(listen=f"127.0.0.1:{self.ports[number]}"))
         async with scheduler, anyio.create_task_group() as tasks:
-            tasks.start_soon(lambda: serve(scheduler.web(), listener, scheduler.settings.web, at_once=True))
+            tasks.start_soon(lambda: serve(scheduler.web(), listener.socket, scheduler.settings.web, at_once=True))
             yield scheduler
             tasks.cancel_scope.cancel()
 
