@@ -38,9 +38,9 @@ TriggerRuleName = Literal[
 WeightRuleName = Literal["downstream", "upstream", "absolute"]
 CallbackEvent = Literal[
     "on_execute", "on_success", "on_failure", "on_retry", "on_skipped",
-    "on_dag_run_running", "on_dag_run_success", "on_dag_run_failed",
+    "on_dag_run_running", "on_dag_run_success", "on_dag_run_failed", "on_asset_created", "on_asset_alias_created",
 ]  # fmt: skip
-"""An event of a DAG or task that has callbacks; the last three are events of listeners."""
+"""An event of a DAG or task that has callbacks; the last five are events of listeners."""
 DeadlineKind = Literal["dagrun_logical_date", "dagrun_queued_at", "fixed_datetime", "average_runtime", "own"]
 LONGEST_SECONDS = 36_525 * 86_400.0
 """The longest length of time: 100 years, so that a date plus a length is a date."""
