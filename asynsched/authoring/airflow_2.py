@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from typing import Any
 
     from asynsched.authoring.dag import DAG
+    from asynsched.timetables.base import Timetable
+    from asynsched.timetables.simple import AssetOrTimeSchedule
 
 _OF_THE_WEB_PAGE = "has no effect: it is about Airflow 2's web page; remove it"
 RENAMED_OF_DAGS = {
@@ -113,6 +115,14 @@ def apply_defaults(function: Callable[..., Any]) -> Callable[..., Any]:
     """Return the function unchanged: operators apply `default_args` themselves."""
     warn("apply_defaults has no effect: operators apply default_args themselves; remove it")
     return function
+
+
+def DatasetOrTimeSchedule(*, timetable: Timetable, datasets: Any) -> AssetOrTimeSchedule:  # noqa: N802 - it was a class
+    """Return the schedule that Airflow 3 calls AssetOrTimeSchedule."""
+    from asynsched.timetables.simple import AssetOrTimeSchedule
+
+    warn("DatasetOrTimeSchedule(datasets=…) is now airflow.timetables.assets.AssetOrTimeSchedule(assets=…)")
+    return AssetOrTimeSchedule(timetable=timetable, assets=datasets)
 
 
 def trigger_rule(given: Any) -> Any:

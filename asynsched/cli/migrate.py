@@ -242,9 +242,11 @@ class _Airflow(NamedTuple):
         except (Error, UnicodeDecodeError) as exc:
             # Not the parser's message: it may quote a line with a password.
             raise SettingsError(f"{cfg}: this is not a configuration of Airflow.") from exc
-        # Airflow's parser writes a percent sign twice.
-        url = parser.get("database", "sql_alchemy_conn", fallback="").replace("%%", "%")
-        key = parser.get("core", "fernet_key", fallback="")
+        # Airflow's parser writes a percent sign twice, and replaces the variables of its environment.
+        url = os.path.expandvars(parser.get("database", "sql_alchemy_conn", fallback="").replace("%%", "%"))
+        key = os.path.expandvars(parser.get("core", "fernet_key", fallback=""))
+        if key.startswith("$"):
+            key = ""  # of an environment that this command does not have; an import that needs the key says so
         return cls(os.environ.get(URL_VARIABLE) or url or None, os.environ.get(KEY_VARIABLE) or key or None, cfg)
 
 

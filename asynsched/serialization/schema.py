@@ -334,6 +334,8 @@ class ParsedDag(Struct, frozen=True, omit_defaults=True):
         return AnswersForRun(interval, self.partition_date)
 
 
+ON_PATH = "start asynsched with PYTHONPATH="
+"""In the message of an import error: the advice about a module that is beside the DAG folder."""
 AirflowKind = Literal["", "ours", "installed"]
 
 

@@ -115,6 +115,20 @@ def test_the_report_tells_what_each_file_needs_and_stores_nothing(site):
     assert migrate(site)["findings"] == []
 
 
+@on_one_database
+def test_a_module_beside_the_folder_is_told_and_a_key_of_the_environment_is_not_needed(site):
+    (site.root / "airflow.cfg").write_text("[core]\nfernet_key = $NO_SUCH_FERNET_KEY\n")
+    (site.root / "operators").mkdir()
+    (site.root / "operators" / "gcp.py").write_text("WORD = 'gcp'\n")
+    site.write("uses.py", "from operators.gcp import WORD\nfrom airflow.sdk import DAG\nDAG(WORD)\n")
+    [finding] = (report := migrate(site, code=1))["findings"]
+    assert (finding["needs"], report["install"]) == ("change", [])
+    advice = f"PYTHONPATH={site.root}"
+    assert finding["what"].endswith(f"operators is beside the DAG folder: start asynsched with {advice}")
+    site.env["PYTHONPATH"] = str(site.root)
+    assert migrate(site)["run_as_they_are"] == 1
+
+
 def test_an_import_takes_over_everything_and_can_be_repeated(site, metadata):
     site.write("three.py", THREE)
     site.write("two.py", TWO)
