@@ -516,6 +516,7 @@ MOVED: dict[str, dict[str, str]] = {
     "airflow.timetables.datasets": {"asynsched.authoring.airflow_2": "DatasetOrTimeSchedule"},
     "airflow.utils.context": {"airflow.sdk": "Context"},
     "airflow.utils.dag_parsing_context": {"airflow.sdk": "get_parsing_context"},
+    "airflow.utils.file": {"tempfile": "TemporaryDirectory"},
     "airflow.utils.helpers": {"airflow.sdk": "chain cross_downstream"},
     "airflow.utils.edgemodifier": {"airflow.sdk": "EdgeModifier Label"},
     "airflow.models.abstractoperator": {"airflow.sdk.definitions._internal.abstractoperator": _DEFAULTS},

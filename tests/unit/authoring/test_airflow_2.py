@@ -71,6 +71,16 @@ def test_arguments_of_dags_in_airflow_2_work_and_say_what_to_write(arguments, wo
     assert {one.filename for one in warned} == {"/dags/file.py"}
 
 
+@pytest.mark.parametrize("schedule", ["'@daily'", "CronDataIntervalTimetable('@daily', timezone='UTC')"])
+def test_a_dag_tells_the_dates_of_the_runs_before_and_after_a_run(schedule):
+    dag = load_one(f"{HEAD}with DAG('d', start_date=datetime(2024, 1, 1), schedule={schedule}):\n"
+                   "  EmptyOperator(task_id='t')\n")  # fmt: skip
+    day = dt.datetime(2024, 1, 5, tzinfo=dt.UTC)
+    with pytest.warns(Airflow2Warning, match="ask dag.timetable"):
+        found = [dag.following_schedule(day), dag.following_schedule(day - dt.timedelta(hours=1))]
+    assert found == [day + dt.timedelta(days=1), day]
+
+
 def test_a_schedule_by_datasets_or_time_is_one_by_assets():
     with pytest.warns(Airflow2Warning, match="DatasetOrTimeSchedule") as warned:
         dag = load_one(
