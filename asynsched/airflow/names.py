@@ -446,7 +446,7 @@ WHOLE: dict[str, str] = {
 """Modules of functions, each with all names of a module here."""
 
 _SENSORS, _OPERATORS = f"{_STANDARD}.sensors", f"{_STANDARD}.operators"
-_SQL = "airflow.providers.common.sql"
+_SQL, _HIVE = "airflow.providers.common.sql", "airflow.providers.apache.hive"
 MOVED: dict[str, dict[str, str]] = {
     "airflow": {"airflow.sdk": "Dataset=Asset", "airflow.exceptions": "AirflowException"},
     "airflow.datasets": {
@@ -468,6 +468,7 @@ MOVED: dict[str, dict[str, str]] = {
     "airflow.hooks.base": {"airflow.sdk": "BaseHook"},
     "airflow.hooks.dbapi": {f"{_SQL}.hooks.sql": "DbApiHook"},
     "airflow.hooks.dbapi_hook": {f"{_SQL}.hooks.sql": "DbApiHook"},
+    "airflow.hooks.hive_hooks": {f"{_HIVE}.hooks.hive": "HiveCliHook HiveMetastoreHook HiveServer2Hook"},
     "airflow.hooks.http_hook": {"airflow.providers.http.hooks.http": "HttpHook"},
     "airflow.hooks.mysql_hook": {"airflow.providers.mysql.hooks.mysql": "MySqlHook"},
     "airflow.hooks.postgres_hook": {"airflow.providers.postgres.hooks.postgres": "PostgresHook"},
@@ -495,6 +496,7 @@ MOVED: dict[str, dict[str, str]] = {
     "airflow.operators.email": {"airflow.providers.smtp.operators.smtp": "EmailOperator"},
     "airflow.operators.email_operator": {"airflow.providers.smtp.operators.smtp": "EmailOperator"},
     "airflow.operators.empty": {f"{_OPERATORS}.empty": "EmptyOperator"},
+    "airflow.operators.hive_operator": {f"{_HIVE}.operators.hive": "HiveOperator"},
     "airflow.operators.latest_only": {f"{_OPERATORS}.latest_only": "LatestOnlyOperator"},
     "airflow.operators.latest_only_operator": {f"{_OPERATORS}.latest_only": "LatestOnlyOperator"},
     "airflow.operators.python": {f"{_OPERATORS}.python": _PYTHON, "airflow.sdk": "task"},

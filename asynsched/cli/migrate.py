@@ -49,6 +49,7 @@ from asynsched.migrating.verdicts import Finding, Need, judge, provider_of_type
 from asynsched.parsing.names import StoredNames
 from asynsched.queries.secrets import checked_connection
 from asynsched.serialization.schema import ParseQuestions, ParseReport
+from asynsched.store.dags.parse_results import defined_elsewhere
 from asynsched.store.engines.opening import open_direct, open_inline
 from asynsched.store.engines.urls import without_secrets
 from asynsched.store.schema import VariableRow
@@ -190,7 +191,13 @@ class _Files:
             {"file": report.path, "line": warning.line, "what": warning.message}
             for report in reports for warning in report.warnings
         ]  # fmt: skip
-        self.dags = {parsed.dag.dag_id: report.path for report in reports for parsed in report.dags}
+        self.dags: dict[str, str] = {}
+        for report in sorted(reports, key=lambda report: report.path):
+            for parsed in report.dags:
+                keeper = self.dags.setdefault(parsed.dag.dag_id, report.path)
+                if keeper != report.path:
+                    what = defined_elsewhere(parsed.dag.dag_id, keeper, report.path)
+                    self.findings.append(Finding(report.path, Need.CHANGE, what))
 
     def fields(self, folder: Path) -> dict[str, Any]:
         needs = {need: {one.file for one in self.findings if one.needs is need} for need in Need}
