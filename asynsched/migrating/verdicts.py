@@ -59,9 +59,9 @@ def _finding(report: ParseReport, error: FileError, installed: Collection[str], 
         return Finding(report.path, Need.PACKAGE, error.message, error.line, (module.partition(".")[0],))
     if not is_provider(module):
         return found
-    # The parse ends at the first missing module; the others would be found one installation after another.
     if provider_of(module) in installed:
         return found  # the installed version does not have the module
+    # The parse ends at the first missing module; the others would be found one installation after another.
     imported = {provider_of(one) for source in report.sources for one in _provider_modules(source.text)}
     providers = (imported or {provider_of(module)}) - {*installed}
     if not providers or not providers.isdisjoint(refused):
