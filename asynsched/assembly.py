@@ -25,7 +25,7 @@ from asynsched.metrics.base import Metrics, NoMetrics, Sample
 from asynsched.parsing.dispatcher import ParseClaims, ParseDispatcher
 from asynsched.parsing.looks import runtime_of
 from asynsched.parsing.names import StoredNames
-from asynsched.parsing.processes.informed_parser import InformedParser, manual_interval
+from asynsched.parsing.processes.informed_parser import InformedParser, ask_of_run
 from asynsched.parsing.processes.sandbox_parser import SandboxParser
 from asynsched.parsing.watching.watcher import Watcher
 from asynsched.scheduling.asset_watchers import AssetWatchers
@@ -258,7 +258,7 @@ def assemble(
     settings, channels, database, clock = base.settings, base.channels, base.database, base.clock
     availability, scheduler_id = Availability(clock), base.lease.scheduler_id
     parser = SandboxParser(settings, StoredNames(settings.parse, database.read))
-    manual_runs = ManualRuns(database, clock, partial(manual_interval, parser, database))
+    manual_runs = ManualRuns(database, clock, partial(ask_of_run, parser, database))
     executor_client, executor = _execution(base, manual_runs, make_executor)
     held_lease = make_held_lease(
         base.lease, database=database, database_url=base.database_url, channels=channels, clock=clock,

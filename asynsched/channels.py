@@ -129,6 +129,10 @@ LimitNews = DagChanged | BackfillChanged | PoolsChanged | SlotsFreed
 # Tries
 
 
+NO_RUN = 0
+"""In place of a run's row id, for a process that belongs to no run: a trigger host, or a call of listeners."""
+
+
 class TaskReady(Struct, frozen=True):
     """A task instance was granted its slots and is stored as queued: launch it."""
 
@@ -265,7 +269,7 @@ class Channels:
     watchers: Channel[DagChanged | SchedulersChanged | TriggerFired] = field(default_factory=Channel)
     """dagrun creator, peer watch, triggerer -> asset watchers"""
     callbacks: Channel[CallbackRequested | TryReported] = field(default_factory=Channel)
-    """evaluator, executor heartbeat -> callback runner"""
+    """parse dispatcher, evaluator, executor heartbeat -> callback runner"""
     deadlines: Channel[RunCreated] = field(default_factory=lambda: Channel(1))
     """evaluator -> deadline watcher: runs that have deadlines"""
     changes: Channel[ChangesStored | ChangesWatched] = field(default_factory=lambda: Channel(100))

@@ -473,8 +473,16 @@ def _importable(entry: str) -> Iterator[str]:
         yield entry
         return
     for child in children:
-        if child.name.endswith((".py", ".so", ".egg-info")) or Path(child.path, "__init__.py").exists():
+        if child.name.endswith((".py", ".so", ".egg-info")) or _has_modules(child):
             yield child.path
+
+
+def _has_modules(child: "os.DirEntry[str]") -> bool:
+    """Whether this is a package, also one without an `__init__.py`."""
+    try:
+        return child.is_dir() and any(file.name.endswith(".py") for file in os.scandir(child.path))
+    except OSError:
+        return False
 
 
 def is_within(path: str, folder: str) -> bool:

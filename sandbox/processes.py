@@ -304,6 +304,8 @@ def of_launch(launch: Launch) -> str:
     """Return the title of the process of a launch."""
     if launch.trigger_host is not None:
         return f"triggers of {_file(launch.code)}"
+    if launch.callback and not launch.run.dag_id:
+        return f"listeners of {launch.callback['event']}"
     task = _cut(launch.run.dag_id)
     if launch.task_id:
         task += f".{_cut(launch.task_id)}" if launch.map_index < 0 else f".{_cut(launch.task_id)}[{launch.map_index}]"

@@ -213,6 +213,8 @@ def run_launch(launch: messages.Launch, link: SchedulerLink, file: LoadedFile) -
             from sandbox.trigger_host import run_host  # loads asyncio, which a try has no need of
 
         return run_host(launch, link)
+    if launch.callback and not launch.run.dag_id:
+        return _call_listeners(launch, link, started_at)
     if file.reason or launch.run.dag_id not in file.dags:
         reason = file.reason or f"the file makes no DAG {launch.run.dag_id!r} when its tasks run"
         log.error("%s\n%s", reason, file.traceback)
@@ -243,12 +245,31 @@ def run_launch(launch: messages.Launch, link: SchedulerLink, file: LoadedFile) -
         return decided_by_policy(ended, policy, exc, context)
 
 
+def _call_listeners(launch: messages.Launch, link: SchedulerLink, started_at: datetime) -> messages.Ended:
+    """Tell listeners of new assets or aliases. No DAG file is loaded: listeners belong to the installation."""
+    set_supervisor(link)
+    try:
+        link.send(messages.Started(launch.token, started_at, os.getpid()))
+        with Termination(launch, started_at):
+            sys.path.append(launch.code.dags_folder)
+            installation.load()
+            event, own = launch.callback["event"], installation.loaded
+            _check_failures([] if own is None else own.hears_of_new(event, launch.callback["subjects"]))
+            return of_result(launch.token, Span(started_at, datetime.now(UTC)), TaskResult())
+    except BaseException as exc:  # noqa: BLE001 - SystemExit and KeyboardInterrupt of user code included
+        _log_end(exc)
+        return of_exception(launch.token, Span(started_at, datetime.now(UTC)), exc)
+
+
+def _check_failures(failures: list[str]) -> None:
+    """Raise CallbacksFailed for errors of callbacks. The log has their tracebacks already."""
+    if failures:
+        raise CallbacksFailed("; ".join(failures))
+
+
 def _call(launch: messages.Launch, dag: DAG, task: BaseOperator, context: Context) -> TaskResult:
     if launch.callback:
-        failures = call_back(launch, dag, context)
-        if failures:
-            # The log has their tracebacks already.
-            raise CallbacksFailed("; ".join(failures))
+        _check_failures(call_back(launch, dag, context))
         return TaskResult()
     if launch.resume is None:
         return execute(task, context)

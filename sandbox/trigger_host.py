@@ -265,10 +265,11 @@ class TriggerRunner:
 
 
 def shared_streams() -> SharedStreams:
-    """Return the streams of a host, with the limits of Airflow's options. Raises AirflowConfigException."""
+    """Return the streams of a host, as Airflow's options say. Raises AirflowConfigException."""
     return SharedStreams(
         conf.getint("triggerer", "shared_stream_subscriber_queue_size", fallback=MAX_WAITING),
         conf.getfloat("triggerer", "shared_stream_ack_timeout", fallback=ACK_TIMEOUT_SECONDS),
+        conf.getfloat("triggerer", "shared_stream_cohort_grace_period", fallback=0.0),
     )
 
 

@@ -22,7 +22,7 @@ from asynsched.errors import MovedNameWarning
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Container, Iterator, Mapping, Sequence
     from types import ModuleType
     from typing import Any, Final
 
@@ -133,15 +133,16 @@ class AirflowFinder:
 
     def exec_module(self, module: ModuleType) -> None:
         """Give the module functions that look a name up when it is first used."""
-        contents = ServedModule(module)
+        contents = ServedModule(module, self._modules)
         vars(module).update(__getattr__=contents.find, __dir__=contents.public, __all__=contents.public())
 
 
 class ServedModule:
     """The names of one module of Airflow's."""
 
-    def __init__(self, module: ModuleType) -> None:
+    def __init__(self, module: ModuleType, modules: Container[str]) -> None:
         self._module = module
+        self._modules = modules
         self._name = module.__name__
         self._homes = dict(_pairs(names.SERVED.get(self._name, {})))
         self._moved = dict(_pairs(names.MOVED.get(self._name, {})))
@@ -159,6 +160,9 @@ class ServedModule:
             value = getattr(importlib.import_module(home), ours)
         elif name in self._moved:
             value = self._find_moved(name)
+        elif (submodule := f"{self._name}.{name}") in self._modules:
+            # Airflow's own imports make its submodules known: `import airflow` was enough for `airflow.utils.dates`.
+            value = importlib.import_module(submodule)
         else:
             whole = self._whole()
             if whole is None or name.startswith("_") or not hasattr(whole, name):
@@ -206,6 +210,12 @@ def provider_of(module: str) -> str:
     """
     parts = module.split(".")[2:]
     return "-".join(parts[: 2 if parts[0] in _FAMILIES else 1]).replace("_", "-")
+
+
+def is_installed(module: str) -> bool:
+    """Return whether the provider of a module is on the path."""
+    parts = module.split(".")
+    return any(_installed(".".join(parts[: 4 if parts[2] in _FAMILIES else 3])))
 
 
 def refusal(module: str) -> str:

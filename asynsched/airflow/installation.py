@@ -104,13 +104,13 @@ class Installation:
         return digest_of(self.folders)
 
     @property
-    def run_events(self) -> tuple[Any, ...]:
-        """The events of runs that listeners hear."""
+    def events(self) -> tuple[Any, ...]:
+        """The events of runs and of new assets and aliases that listeners hear."""
         if (manager := self._manager) is None:
             return ()
-        from asynsched.airflow.listeners import RUN_EVENTS
+        from asynsched.airflow.listeners import CREATION_EVENTS, RUN_EVENTS
 
-        return tuple(event for event in RUN_EVENTS if manager.hears(event))
+        return tuple(event for event in (*RUN_EVENTS, *CREATION_EVENTS) if manager.hears(event))
 
     def begins(self, context: Context) -> None:
         """Apply the hook of task instances, before any code of the task runs. An error of the hook is raised."""
@@ -148,6 +148,15 @@ class Installation:
         run = context["dag_run"]
         run.state = event.removeprefix("on_dag_run_")
         return self._manager.tell(event, dag_run=run, msg=reason)
+
+    def hears_of_new(self, event: str, subjects: Iterable[Mapping[str, Any]]) -> list[str]:
+        """Tell listeners of new assets or aliases. Returns the errors of listeners, each in one line."""
+        if self._manager is None:
+            return ["no listener is loaded any more"]
+        from asynsched.authoring.assets import Asset, AssetAlias
+
+        name, kind = ("asset", Asset) if event == "on_asset_created" else ("asset_alias", AssetAlias)
+        return [error for values in subjects for error in self._manager.tell(event, **{name: kind(**values)})]
 
 
 loaded: Installation | None = None

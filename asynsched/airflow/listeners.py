@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 hookspec = HookspecMarker("airflow")
 hookimpl = HookimplMarker("airflow")
 RUN_EVENTS = ("on_dag_run_running", "on_dag_run_success", "on_dag_run_failed")
+CREATION_EVENTS = ("on_asset_created", "on_asset_alias_created")
 ASSET_EVENTS = ("on_asset_changed", "on_asset_event_emitted")
 
 

@@ -446,6 +446,7 @@ WHOLE: dict[str, str] = {
 """Modules of functions, each with all names of a module here."""
 
 _SENSORS, _OPERATORS = f"{_STANDARD}.sensors", f"{_STANDARD}.operators"
+_SQL, _HIVE = "airflow.providers.common.sql", "airflow.providers.apache.hive"
 MOVED: dict[str, dict[str, str]] = {
     "airflow": {"airflow.sdk": "Dataset=Asset", "airflow.exceptions": "AirflowException"},
     "airflow.datasets": {
@@ -465,6 +466,14 @@ MOVED: dict[str, dict[str, str]] = {
     "airflow.io.typedef": {"airflow.sdk.io": "Properties"},
     "airflow.hooks.S3_hook": {"airflow.providers.amazon.aws.hooks.s3": "S3Hook"},
     "airflow.hooks.base": {"airflow.sdk": "BaseHook"},
+    "airflow.hooks.dbapi": {f"{_SQL}.hooks.sql": "DbApiHook"},
+    "airflow.hooks.dbapi_hook": {f"{_SQL}.hooks.sql": "DbApiHook"},
+    "airflow.hooks.hive_hooks": {f"{_HIVE}.hooks.hive": "HiveCliHook HiveMetastoreHook HiveServer2Hook"},
+    "airflow.hooks.http_hook": {"airflow.providers.http.hooks.http": "HttpHook"},
+    "airflow.hooks.mysql_hook": {"airflow.providers.mysql.hooks.mysql": "MySqlHook"},
+    "airflow.hooks.postgres_hook": {"airflow.providers.postgres.hooks.postgres": "PostgresHook"},
+    "airflow.hooks.slack_hook": {"airflow.providers.slack.hooks.slack": "SlackHook"},
+    "airflow.hooks.sqlite_hook": {"airflow.providers.sqlite.hooks.sqlite": "SqliteHook"},
     "airflow.hooks.base_hook": {"airflow.sdk": "BaseHook"},
     "airflow.models.baseoperator": {"airflow.sdk": "BaseOperator chain chain_linear cross_downstream"},
     "airflow.models.dag": {"airflow.sdk": "DAG dag"},
@@ -487,9 +496,10 @@ MOVED: dict[str, dict[str, str]] = {
     "airflow.operators.email": {"airflow.providers.smtp.operators.smtp": "EmailOperator"},
     "airflow.operators.email_operator": {"airflow.providers.smtp.operators.smtp": "EmailOperator"},
     "airflow.operators.empty": {f"{_OPERATORS}.empty": "EmptyOperator"},
+    "airflow.operators.hive_operator": {f"{_HIVE}.operators.hive": "HiveOperator"},
     "airflow.operators.latest_only": {f"{_OPERATORS}.latest_only": "LatestOnlyOperator"},
     "airflow.operators.latest_only_operator": {f"{_OPERATORS}.latest_only": "LatestOnlyOperator"},
-    "airflow.operators.python": {f"{_OPERATORS}.python": _PYTHON},
+    "airflow.operators.python": {f"{_OPERATORS}.python": _PYTHON, "airflow.sdk": "task"},
     "airflow.operators.python_operator": {f"{_OPERATORS}.python": _PYTHON},
     "airflow.operators.trigger_dagrun": {f"{_OPERATORS}.trigger_dagrun": "TriggerDagRunOperator"},
     "airflow.operators.weekday": {f"{_OPERATORS}.weekday": "BranchDayOfWeekOperator"},
@@ -505,9 +515,10 @@ MOVED: dict[str, dict[str, str]] = {
     "airflow.sensors.time_delta": {f"{_SENSORS}.time_delta": "TimeDeltaSensor TimeDeltaSensorAsync"},
     "airflow.sensors.time_sensor": {f"{_SENSORS}.time": "TimeSensor TimeSensorAsync"},
     "airflow.sensors.weekday": {f"{_SENSORS}.weekday": "DayOfWeekSensor"},
-    "airflow.timetables.datasets": {"airflow.timetables.assets": "DatasetOrTimeSchedule=AssetOrTimeSchedule"},
+    "airflow.timetables.datasets": {"asynsched.authoring.airflow_2": "DatasetOrTimeSchedule"},
     "airflow.utils.context": {"airflow.sdk": "Context"},
     "airflow.utils.dag_parsing_context": {"airflow.sdk": "get_parsing_context"},
+    "airflow.utils.file": {"tempfile": "TemporaryDirectory"},
     "airflow.utils.helpers": {"airflow.sdk": "chain cross_downstream"},
     "airflow.utils.edgemodifier": {"airflow.sdk": "EdgeModifier Label"},
     "airflow.models.abstractoperator": {"airflow.sdk.definitions._internal.abstractoperator": _DEFAULTS},
@@ -576,3 +587,30 @@ REFUSED: dict[str, str] = {
     "airflow.utils.db": _NO_DATABASE,
 }
 """Modules, and names in modules, that cannot work here, and why. A module's submodules cannot, either."""
+
+_AWS, _GOOGLE = "airflow.providers.amazon.aws", "airflow.providers.google.cloud"
+_AS_SQL = f"use SQLExecuteQueryOperator of {_SQL}.operators.sql, with conn_id"
+RENAMED_IN_PROVIDERS: dict[str, str] = {
+    f"{_AWS}.hooks.lambda_function.AwsLambdaHook": "it is now LambdaHook",
+    f"{_AWS}.operators.athena.AWSAthenaOperator": "it is now AthenaOperator",
+    f"{_AWS}.operators.emr_add_steps": f"it is now in {_AWS}.operators.emr",
+    f"{_AWS}.operators.emr_containers": f"it is now in {_AWS}.operators.emr",
+    f"{_AWS}.operators.emr_create_job_flow": f"it is now in {_AWS}.operators.emr",
+    f"{_AWS}.operators.emr_terminate_job_flow": f"it is now in {_AWS}.operators.emr",
+    f"{_AWS}.operators.s3_bucket": f"it is now in {_AWS}.operators.s3",
+    f"{_AWS}.operators.s3_copy_object": f"it is now in {_AWS}.operators.s3",
+    f"{_AWS}.operators.sagemaker_training": f"it is now in {_AWS}.operators.sagemaker",
+    f"{_AWS}.sensors.emr_step": f"it is now in {_AWS}.sensors.emr",
+    f"{_AWS}.sensors.s3_key": f"it is now in {_AWS}.sensors.s3",
+    "airflow.providers.cncf.kubernetes.operators.kubernetes_pod": (
+        "it is now airflow.providers.cncf.kubernetes.operators.pod"
+    ),
+    f"{_GOOGLE}.operators.bigquery.BigQueryExecuteQueryOperator": "use BigQueryInsertJobOperator",
+    "airflow.providers.http.operators.http.SimpleHttpOperator": "it is now HttpOperator",
+    "airflow.providers.mysql.operators": _AS_SQL,
+    "airflow.providers.postgres.operators": _AS_SQL,
+    "airflow.providers.slack.notifications.slack_notifier": "it is now airflow.providers.slack.notifications.slack",
+    "airflow.providers.snowflake.operators.snowflake.SnowflakeOperator": _AS_SQL,
+    "airflow.providers.sqlite.operators": _AS_SQL,
+}
+"""Modules, and names in modules, that today's providers have renamed, and what to write instead."""

@@ -9,6 +9,7 @@ Needs the extra `storage`. Source of names and behaviour: Apache Airflow's `airf
 
 from __future__ import annotations
 
+import os
 import shutil
 from stat import S_IFDIR, S_IFLNK, S_IFREG
 from urllib.parse import urlsplit
@@ -208,7 +209,8 @@ class ObjectStoragePath(ProxyUPath):  # type: ignore[misc] # where mypy knows no
             conn_id = conn_id or first.conn_id
             first = first.__wrapped__
         elif not isinstance(first, UPath):
-            url = urlsplit(str(first))
+            first = os.fspath(first) if isinstance(first, os.PathLike) else str(first)  # an asset is one, too
+            url = urlsplit(first)
             user, _, host = url.netloc.rpartition("@")
             conn_id = conn_id or user or None
             if user:

@@ -6,6 +6,7 @@ All of it works where it has a meaning. A parse warns once for each file of its 
 from __future__ import annotations
 
 import datetime as dt
+from functools import partial
 
 from asynsched.errors import Airflow2Warning, DagError
 
@@ -15,6 +16,9 @@ if TYPE_CHECKING:
     from typing import Any
 
     from asynsched.authoring.dag import DAG
+    from asynsched.timetables import DataInterval
+    from asynsched.timetables.base import Timetable
+    from asynsched.timetables.simple import AssetOrTimeSchedule
 
 _OF_THE_WEB_PAGE = "has no effect: it is about Airflow 2's web page; remove it"
 RENAMED_OF_DAGS = {
@@ -52,7 +56,6 @@ REFUSED_OF_DAGS = {
     **dict.fromkeys(("subdags", "sub_dag", "is_subdag", "parent_dag"), _NO_SUBDAGS),
     **dict.fromkeys(("create_dagrun", "clear", "run", "get_dagrun", "get_last_dagrun", "get_is_paused"), _NO_DATABASE),
     "cli": "use the command asynsched",
-    **dict.fromkeys(("following_schedule", "previous_schedule"), "ask dag.timetable"),
 }
 
 
@@ -115,6 +118,14 @@ def apply_defaults(function: Callable[..., Any]) -> Callable[..., Any]:
     return function
 
 
+def DatasetOrTimeSchedule(*, timetable: Timetable, datasets: Any) -> AssetOrTimeSchedule:  # noqa: N802 - it was a class
+    """Return the schedule that Airflow 3 calls AssetOrTimeSchedule."""
+    from asynsched.timetables.simple import AssetOrTimeSchedule
+
+    warn("DatasetOrTimeSchedule(datasets=…) is now airflow.timetables.assets.AssetOrTimeSchedule(assets=…)")
+    return AssetOrTimeSchedule(timetable=timetable, assets=datasets)
+
+
 def trigger_rule(given: Any) -> Any:
     """Return a trigger rule by Airflow 3's name."""
     if not isinstance(given, str) or given not in TRIGGER_RULES:
@@ -126,6 +137,9 @@ def trigger_rule(given: Any) -> Any:
 
 def attribute_of_dag(dag: DAG, name: str) -> Any:
     """Return an attribute that DAGs of Airflow 2 have. Raises AttributeError, with the reason where one is known."""
+    if name in _METHODS_OF_DAGS:
+        warn(f"DAG.{name}() is a method of Airflow 2; ask dag.timetable")
+        return partial(_METHODS_OF_DAGS[name], dag)
     if name in ATTRIBUTES_OF_DAGS:
         warn(f"DAG.{name} is now DAG.{ATTRIBUTES_OF_DAGS[name]}")
         return getattr(dag, ATTRIBUTES_OF_DAGS[name])
@@ -188,31 +202,50 @@ def _next(read: Callable[[str], Any]) -> Any:
     run = read("dag_run")
     if run.run_type not in _OF_A_SCHEDULE:
         return run.logical_date
+    following = _interval_after(read("dag"), run.data_interval_start, run.data_interval_end)
+    return None if following is None else following.start
+
+
+def _interval_after(dag: DAG, start: dt.datetime, end: dt.datetime) -> DataInterval | None:
+    """Return the data interval of the scheduled run after the one with this interval."""
     from asynsched.authoring.timezone import coerce_datetime
     from asynsched.timetables import DataInterval, TimeRestriction
     from asynsched.timetables.base import asked_at
 
-    interval = DataInterval(run.data_interval_start, run.data_interval_end)
-    with asked_at(interval.end):
-        info = read("dag").timetable.next_dagrun_info(
-            last_automated_data_interval=interval,
+    with asked_at(end):
+        info = dag.timetable.next_dagrun_info(
+            last_automated_data_interval=DataInterval(start, end),
             restriction=TimeRestriction(earliest=None, latest=None, catchup=True),
         )
-    return None if info is None else coerce_datetime(info.data_interval.start)
+    return None if info is None else DataInterval(*map(coerce_datetime, info.data_interval))
+
+
+def _following_schedule(dag: DAG, dttm: dt.datetime) -> Any:
+    """Return the logical date of the scheduled run after this one's; None without one."""
+    found = _interval_after(dag, dttm, dttm)
+    if found is not None and found.start <= dttm:
+        found = _interval_after(dag, *found)  # that was the run of this date, whose interval ends later
+    return None if found is None else found.start
 
 
 def _previous(read: Callable[[str], Any]) -> Any:
     """Return the logical date of the scheduled run before; for a run that no schedule made, its own."""
     run = read("dag_run")
-    if run.run_type not in _OF_A_SCHEDULE:
-        return run.logical_date
+    return _previous_schedule(read("dag"), run.logical_date) if run.run_type in _OF_A_SCHEDULE else run.logical_date
+
+
+def _previous_schedule(dag: DAG, dttm: dt.datetime) -> Any:
+    """Return the logical date of the scheduled run before this one's; None without one."""
     from asynsched.authoring.timezone import coerce_datetime
 
     try:
-        before = read("dag").timetable.infer_manual_data_interval(run_after=run.logical_date)
+        before = dag.timetable.infer_manual_data_interval(run_after=dttm)
     except NotImplementedError:
         return None
-    return coerce_datetime(before.start) if before.start < run.logical_date else None
+    return coerce_datetime(before.start) if before.start < dttm else None
+
+
+_METHODS_OF_DAGS = {"following_schedule": _following_schedule, "previous_schedule": _previous_schedule}
 
 
 _OF_A_SCHEDULE = ("scheduled", "backfill")

@@ -24,7 +24,15 @@ from asynsched.queries.changed_graph import for_dot
 from asynsched.queries.dags import DagFilter
 from asynsched.queries.import_errors import WITH_WARNINGS, ImportErrorFilter, all_import_errors
 from asynsched.queries.serving import long_parses
-from asynsched.serialization.schema import DOUBTFUL, TEMPLATE, UNSTABLE, ParsedDag, SerializedDag, TimetableQuestion
+from asynsched.serialization.schema import (
+    DOUBTFUL,
+    TEMPLATE,
+    UNSTABLE,
+    AnswersForRun,
+    ParsedDag,
+    SerializedDag,
+    TimetableQuestion,
+)
 from asynsched.states import FINISHED_RUN_STATES, DagRunState
 from asynsched.store.rows import near_names
 
@@ -317,12 +325,14 @@ def queue_run(session: Session, dag_id: str, wanted: "Trigger") -> "RunInfo":
     """Create a run of a DAG, wake the schedulers, and return it. Raises the errors of `create_manual_run`."""
     from asynsched.queries.run_edits import trigger_run
 
-    now, interval = session.now(), None
-    at = wanted.date(now)
-    if at is not None and (path := session.read(queries.file_to_ask, dag_id)) is not None:
-        answer = _ask(session, path, dag_id, TimetableQuestion(n_runs=1, run_by_hand_at=at), at).manual_interval
-        interval = None if answer is None else answer.value()
-    return session.act(trigger_run, dag_id, wanted, interval, actor(), now)
+    now, answers = session.now(), AnswersForRun()
+    at, key = wanted.date(now), wanted.partition_key
+    if wanted.is_asked(now):
+        path = session.read(queries.file_to_ask, dag_id, of_partitions=key is not None)
+        if path is not None:
+            question = TimetableQuestion(n_runs=1, run_by_hand_at=at, partition_key=key)
+            answers = _ask(session, path, dag_id, question, at or now).for_run
+    return session.act(trigger_run, dag_id, wanted, answers, actor(), now)
 
 
 def read_conf(text: str | None, option: str = "--conf") -> dict[str, Any]:

@@ -49,6 +49,7 @@ from asynsched.migrating.verdicts import Finding, Need, judge, provider_of_type
 from asynsched.parsing.names import StoredNames
 from asynsched.queries.secrets import checked_connection
 from asynsched.serialization.schema import ParseQuestions, ParseReport
+from asynsched.store.dags.parse_results import defined_elsewhere
 from asynsched.store.engines.opening import open_direct, open_inline
 from asynsched.store.engines.urls import without_secrets
 from asynsched.store.schema import VariableRow
@@ -190,7 +191,13 @@ class _Files:
             {"file": report.path, "line": warning.line, "what": warning.message}
             for report in reports for warning in report.warnings
         ]  # fmt: skip
-        self.dags = {parsed.dag.dag_id: report.path for report in reports for parsed in report.dags}
+        self.dags: dict[str, str] = {}
+        for report in sorted(reports, key=lambda report: report.path):
+            for parsed in report.dags:
+                keeper = self.dags.setdefault(parsed.dag.dag_id, report.path)
+                if keeper != report.path:
+                    what = defined_elsewhere(parsed.dag.dag_id, keeper, report.path)
+                    self.findings.append(Finding(report.path, Need.CHANGE, what))
 
     def fields(self, folder: Path) -> dict[str, Any]:
         needs = {need: {one.file for one in self.findings if one.needs is need} for need in Need}
@@ -242,9 +249,11 @@ class _Airflow(NamedTuple):
         except (Error, UnicodeDecodeError) as exc:
             # Not the parser's message: it may quote a line with a password.
             raise SettingsError(f"{cfg}: this is not a configuration of Airflow.") from exc
-        # Airflow's parser writes a percent sign twice.
-        url = parser.get("database", "sql_alchemy_conn", fallback="").replace("%%", "%")
-        key = parser.get("core", "fernet_key", fallback="")
+        # Airflow's parser writes a percent sign twice, and replaces the variables of its environment.
+        url = os.path.expandvars(parser.get("database", "sql_alchemy_conn", fallback="").replace("%%", "%"))
+        key = os.path.expandvars(parser.get("core", "fernet_key", fallback=""))
+        if key.startswith("$"):
+            key = ""  # of an environment that this command does not have; an import that needs the key says so
         return cls(os.environ.get(URL_VARIABLE) or url or None, os.environ.get(KEY_VARIABLE) or key or None, cfg)
 
 

@@ -9,7 +9,7 @@ from msgspec import Struct
 
 from asynsched.airflow import names
 from asynsched.airflow.finder import is_provider, provider_of
-from asynsched.serialization.schema import FileError, ParseReport
+from asynsched.serialization.schema import ON_PATH, FileError, ParseReport
 
 _NO_MODULE = re.compile(r"No module named '([\w.]+)'")
 """Python's message."""
@@ -52,13 +52,15 @@ def judge(report: ParseReport, *, installed: Collection[str], refused: Collectio
 def _finding(report: ParseReport, error: FileError, installed: Collection[str], refused: Collection[str]) -> Finding:
     found = Finding(report.path, Need.CHANGE, error.message, error.line)
     missing = _NO_MODULE.search(error.message) if error.kind == "import" else None
-    if missing is None:
+    if missing is None or ON_PATH in error.message:
         return found
     module = missing[1]
     if module.partition(".")[0] != "airflow":
         return Finding(report.path, Need.PACKAGE, error.message, error.line, (module.partition(".")[0],))
     if not is_provider(module):
         return found
+    if provider_of(module) in installed:
+        return found  # the installed version does not have the module
     # The parse ends at the first missing module; the others would be found one installation after another.
     imported = {provider_of(one) for source in report.sources for one in _provider_modules(source.text)}
     providers = (imported or {provider_of(module)}) - {*installed}

@@ -18,7 +18,7 @@ from asynsched.executors.log_paths import remove_logs
 from asynsched.home import prepare_home
 from asynsched.keys import DagRunKey
 from asynsched.parsing.names import StoredNames
-from asynsched.parsing.processes.informed_parser import manual_interval
+from asynsched.parsing.processes.informed_parser import ask_of_run
 from asynsched.parsing.processes.sandbox_parser import SandboxParser
 from asynsched.queries import run_edits
 from asynsched.queries.dags import get_dag
@@ -28,6 +28,7 @@ from asynsched.queries.runs import RunInfo, get_state
 from asynsched.queries.turns import turns
 from asynsched.scheduling.requests.run_requests import preview_request
 from asynsched.serialization.decode import decode_dag
+from asynsched.serialization.schema import AnswersForRun
 from asynsched.states import FINISHED_RUN_STATES, DagRunState
 from asynsched.store.dags import dags
 from asynsched.store.dags.dags import file_to_ask, latest_version
@@ -37,7 +38,6 @@ from asynsched.store.runs.requests import CancelRun, ClearTasks, is_open
 from asynsched.store.runs.retention import delete_rows_of
 from asynsched.store.runs.task_instances import load_task_instances
 from asynsched.store.schema import DagRunRow, TaskInstanceRow
-from asynsched.timetables import DataInterval
 
 __all__ = [
     "Changed", "Clear", "MarkedAs", "Trigger", "cancel_run", "change_run", "clear_tasks", "delete_dag", "delete_run",
@@ -58,20 +58,21 @@ async def trigger_run(place: Place, actor: str, dag_id: str, wanted: Trigger) ->
 
     Raises the errors of `create_manual_run`.
     """
-    interval, now = wanted.interval, place.clock.now()
-    date = wanted.date(now)
-    if date is not None and interval is None and await place.ask(file_to_ask, dag_id) is not None:
-        interval = await _ask_timetable(place, dag_id, date)
-    return await place.act(actor, run_edits.trigger_run, dag_id, wanted, interval, actor, now)
+    now, answers = place.clock.now(), AnswersForRun()
+    if wanted.is_asked(now):
+        of_partitions = wanted.partition_key is not None
+        if await place.ask(file_to_ask, dag_id, of_partitions=of_partitions) is not None:
+            answers = await _ask_code(place, dag_id, now, wanted)
+    return await place.act(actor, run_edits.trigger_run, dag_id, wanted, answers, actor, now)
 
 
-async def _ask_timetable(place: Place, dag_id: str, at: datetime) -> DataInterval | None:
-    """Return the data interval of a run at an instant by an author's own timetable: a parse of its file says it."""
+async def _ask_code(place: Place, dag_id: str, now: datetime, wanted: Trigger) -> AnswersForRun:
+    """Return what an author's own timetable or mappers say of a run: a parse of their file tells it."""
     await run_sync(prepare_home, place.home)
     names = StoredNames(place.settings.parse, place.database.read)
     parser = await run_sync(SandboxParser, place.settings, names)
     async with turns("questions to timetables", place.settings.parse.processes):
-        return await manual_interval(parser, place.database, dag_id, at)
+        return await ask_of_run(parser, place.database, dag_id, now, wanted.date(now), wanted.partition_key)
 
 
 async def mark_run(place: Place, actor: str, key: DagRunKey, state: MarkedAs) -> Changed:

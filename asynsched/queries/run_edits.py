@@ -23,6 +23,7 @@ from asynsched.scheduling.requests.run_requests import (
     queue_again,
     submit_request,
 )
+from asynsched.serialization.schema import AnswersForRun
 from asynsched.store.runs import dag_runs
 from asynsched.store.runs.notes import note_tasks, put_note
 from asynsched.store.runs.requests import ClearTasks, MarkRun, RunRequest
@@ -58,21 +59,25 @@ class Trigger(Struct, frozen=True, kw_only=True):
         """Return the logical date of the run if it is created now; None: it has none."""
         return self.logical_date or (now if self.is_of_now else None)
 
+    def is_asked(self, now: datetime) -> bool:
+        """Whether an author's own timetable or mappers have to be asked about the run."""
+        return self.partition_key is not None or (self.interval is None and self.date(now) is not None)
+
 
 def trigger_run(
-    conn: Connection, dag_id: str, wanted: Trigger, interval: DataInterval | None, actor: str, now: datetime
+    conn: Connection, dag_id: str, wanted: Trigger, answers: AnswersForRun, actor: str, now: datetime
 ) -> Act[RunInfo]:
     """Create a run of a DAG that may start immediately. Raises the errors of `create_manual_run`.
 
     Args:
-        interval: By default the timetable's; needed for an author's own timetable, which only a parse can ask.
+        answers: Of an author's own timetable or mappers, which only a parse can ask.
     """
     from asynsched.scheduling.creation.triggering import create_manual_run  # other commands need not load it
 
     key = create_manual_run(
         conn, dag_id, now=now, conf=wanted.conf, run_id=wanted.run_id, logical_date=wanted.logical_date,
-        has_logical_date=wanted.date(now) is not None, data_interval=interval, partition_key=wanted.partition_key,
-        reason=f"{actor} triggered it",
+        has_logical_date=wanted.date(now) is not None, data_interval=wanted.interval or answers.interval,
+        partition_key=wanted.partition_key, partition_date=answers.partition_date, reason=f"{actor} triggered it",
     )  # fmt: skip
     if wanted.note:
         _note(conn, find_run(conn, key), wanted.note, actor, now)

@@ -33,7 +33,7 @@ from asynsched.executors.log_paths import callback_log_path, log_path
 from asynsched.executors.tokens import boot_mark, is_callback_token, key_of_token
 from asynsched.keys import TaskInstanceKey
 from asynsched.metrics.base import Metrics
-from asynsched.protocol.messages import CausingTry, Ended, Launch, Resume, RunContext
+from asynsched.protocol.messages import CausingTry, CodeVersion, Ended, Launch, Resume, RunContext
 from asynsched.scheduling.evaluation.batch import PendingBatch
 from asynsched.scheduling.evaluation.changes import StoredDeferral, TryResult
 from asynsched.scheduling.evaluation.decisions import unwanted_try
@@ -42,7 +42,7 @@ from asynsched.states import FINISHED_RUN_STATES, SLOT_TASK_STATES, DagRunState,
 from asynsched.states import TaskInstanceState as State
 from asynsched.store.runs.deadlines import MISS_EVENT
 from asynsched.store.runs.transitions import Stale
-from asynsched.store.schema import CallbackRequest, DeadlineRow
+from asynsched.store.schema import CallbackRequest, DeadlineRow, ListenerCall
 
 log = structlog.get_logger(__name__)
 
@@ -265,6 +265,15 @@ def callback_launch(
     )
 
 
+def listener_launch(call: ListenerCall, dags_folder: str, token: str, timeout_seconds: float, now: datetime) -> Launch:
+    """Return the launch of a call of listeners that belongs to no run: its process loads no DAG file."""
+    return Launch(
+        token=token, task_id="", map_index=-1, try_number=0, max_tries=0, run=RunContext("", "", "", now),
+        code=CodeVersion("", dags_folder), log_path=f"listeners/{call.event}.log", execution_timeout=timeout_seconds,
+        callback={"event": call.event, "subjects": call.subjects},
+    )  # fmt: skip
+
+
 @dataclass(eq=False)
 class Announcer:
     """Announces changes once they are durable, never before.
@@ -297,7 +306,7 @@ class Announcer:
         for token, reason in pending.unwanted:
             self.channels.ready.put_nowait(TryUnwanted(token, reason))
         self._announce_ends(pending, stale)
-        if pending.callbacks:
+        if pending.callbacks or any(event.listens for event in pending.asset_events):
             self.channels.callbacks.put_nowait(CallbackRequested())
         if pending.asset_events:
             self.channels.dag_changes.offer(AssetsUpdated())

@@ -1,4 +1,7 @@
-"""Runs the callbacks of tasks and runs: durable rows, each in a process of its own, at least once."""
+"""Runs the callbacks of tasks and runs, and the calls of listeners that belong to no run.
+
+They are durable rows. Each runs in a process of its own, at least once.
+"""
 
 from collections import deque
 from contextlib import suppress
@@ -7,23 +10,26 @@ from typing import Any
 
 import structlog
 
-from asynsched.channels import CallbackRequested, Channels, TaskReady, TriesStored, TryReported, TryUnwanted
+from asynsched.channels import NO_RUN, CallbackRequested, Channels, TaskReady, TriesStored, TryReported, TryUnwanted
 from asynsched.clock import Clock
 from asynsched.errors import DagError, NotFound
 from asynsched.executors.base import Held
 from asynsched.executors.tokens import is_callback_token, new_callback_token
 from asynsched.protocol.messages import Ended, Launch
-from asynsched.scheduling.announcements import callback_launch
+from asynsched.scheduling.announcements import callback_launch, listener_launch
 from asynsched.scheduling.loading import VersionCache, active_run
 from asynsched.service import Service
 from asynsched.settings import Settings
 from asynsched.store.database import Database
 from asynsched.store.runs import callbacks
+from asynsched.store.runs.callbacks import Callback
 from asynsched.store.runs.deadlines import MISS_EVENT, list_deadlines
 from asynsched.store.runs.queue import runs_by_id
-from asynsched.store.schema import CallbackRequest
+from asynsched.store.schema import CallbackRequest, ListenerCall
 
 log = structlog.get_logger(__name__)
+_MOST_NAMED = 5
+"""Assets that a line of the log names."""
 
 
 class CallbackRunner(Service):
@@ -45,10 +51,11 @@ class CallbackRunner(Service):
         self._scheduler_id = scheduler_id
         self.interval = timedelta(seconds=settings.sweep_interval)
         self._settings = settings.callbacks
+        self._dags_folder = str(settings.dags_path)
         self._channels = channels
         self._database = database
         self._versions = versions
-        self._running: dict[str, CallbackRequest] = {}
+        self._running: dict[str, Callback] = {}
         self._news: deque[CallbackRequested | TryReported] = deque()
         self._may_have_more = True
         self._is_stopping = False
@@ -91,7 +98,7 @@ class CallbackRunner(Service):
                 launch = await self._prepare(request, token)
             if launch is not None:
                 # So that its requests are answered. A token starts one process at most, so this starts none.
-                self._channels.ready.put_nowait(TaskReady(request.dag_run_id, launch))
+                self._channels.ready.put_nowait(TaskReady(_run_of(request), launch))
 
     async def tick(self, now: datetime) -> None:
         """Store the ends of callbacks, and begin waiting ones."""
@@ -109,15 +116,17 @@ class CallbackRunner(Service):
             return
         # Until the callbacks found below have begun, nothing else records that they wait.
         self._may_have_more = True
-        others = {request.id for request in self._running.values()} | self._left_to_others
-        waiting = await self._database.read(callbacks.next_callbacks, self._scheduler_id, room, others)
+        ours = self._running.values()
+        others = {request.id for request in ours if isinstance(request, CallbackRequest)} | self._left_to_others
+        calls = {request.id for request in ours if isinstance(request, ListenerCall)}
+        waiting = await self._database.read(callbacks.next_callbacks, self._scheduler_id, room, others, calls)
         for request in waiting:
             await self._begin(request)
         self._may_have_more = len(waiting) == room
         if self._may_have_more and len(self._running) < self._settings.processes:
             self.wake()
 
-    async def _begin(self, request: CallbackRequest) -> None:
+    async def _begin(self, request: Callback) -> None:
         if self._is_stopping:
             return
         if request.attempts >= self._settings.attempts:
@@ -146,14 +155,16 @@ class CallbackRunner(Service):
             self._news.append(TryReported(Ended(token, "failed", self.clock.now(), reason=reason, cause="interrupted")))
             self.wake()
             return
-        self._channels.ready.put_nowait(TaskReady(request.dag_run_id, launch))
+        self._channels.ready.put_nowait(TaskReady(_run_of(request), launch))
 
-    async def _prepare(self, request: CallbackRequest, token: str) -> Launch | None:
+    async def _prepare(self, request: Callback, token: str) -> Launch | None:
         """Return the launch of a callback; None when its run was deleted, or its code.
 
         Raises:
             DagError: This asynsched cannot read the version of the callback's run: a newer asynsched wrote it.
         """
+        if isinstance(request, ListenerCall):
+            return listener_launch(request, self._dags_folder, token, self._settings.timeout, self.clock.now())
         rows = await self._database.read(runs_by_id, [request.dag_run_id])
         if not rows or rows[0].version_id is None:
             return None
@@ -165,12 +176,14 @@ class CallbackRunner(Service):
         deadlines = await self._database.read(list_deadlines, request.dag_run_id) if is_miss else ()
         return callback_launch(request, active_run(rows[0], version), token, self._settings.timeout, deadlines)
 
-    async def _give_up(self, request: CallbackRequest, reason: str) -> None:
-        await self._database.write(callbacks.finish_callback, request.id, request.token, "failed")
+    async def _give_up(self, request: Callback, reason: str) -> None:
+        await self._database.write(callbacks.finish_callback, request, request.token, "failed")
         log.error("callback.given_up", **await self._about(request), reason=reason)
 
-    async def _about(self, request: CallbackRequest) -> dict[str, Any]:
+    async def _about(self, request: Callback) -> dict[str, Any]:
         """Return the fields that the log shows of a callback."""
+        if isinstance(request, ListenerCall):
+            return {"callback": request.event, "of": [subject["name"] for subject in request.subjects[:_MOST_NAMED]]}
         rows = await self._database.read(runs_by_id, [request.dag_run_id])
         run = {"dag_id": rows[0].dag_id, "run_id": rows[0].run_id} if rows else {}
         task = {"task_id": request.task_id, "try_number": request.try_number} if request.task_id else {}
@@ -181,11 +194,11 @@ class CallbackRunner(Service):
         request = self._running.get(ended.token)
         if request is not None and ended.cause == "interrupted":
             # As with tries: a callback that a stop interrupted, or the executor refused, is not an attempt.
-            await self._database.write(callbacks.hand_back_callback, request.id, ended.token)
+            await self._database.write(callbacks.hand_back_callback, request, ended.token)
         elif request is not None and ended.cause == "task":
             succeeded = ended.state == "success"
             await self._database.write(
-                callbacks.finish_callback, request.id, ended.token, "success" if succeeded else "failed"
+                callbacks.finish_callback, request, ended.token, "success" if succeeded else "failed"
             )
             if not succeeded:
                 about = await self._about(request)
@@ -194,3 +207,8 @@ class CallbackRunner(Service):
         self._running.pop(ended.token, None)
         self._channels.ready.put_nowait(TriesStored((ended.token,)))
         self._may_have_more = True
+
+
+def _run_of(request: Callback) -> int:
+    """Return the row id of a callback's run; `NO_RUN` for a call of listeners."""
+    return request.dag_run_id if isinstance(request, CallbackRequest) else NO_RUN

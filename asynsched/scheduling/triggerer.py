@@ -13,6 +13,7 @@ import msgspec
 import structlog
 
 from asynsched.channels import (
+    NO_RUN,
     Channels,
     OutcomeStored,
     TaskReady,
@@ -55,8 +56,6 @@ STABLE_AFTER = timedelta(minutes=10)
 """The failure of a host that has run this long does not count as one in a row."""
 LINGER = timedelta(seconds=30)
 """How long a host without triggers is kept."""
-NO_RUN = 0
-"""The run row id in a host's launch, which belongs to no run."""
 MAX_STARTS = 200
 """Most triggers that one answer starts."""
 MAX_BYTES = 1_000_000

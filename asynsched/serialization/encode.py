@@ -149,7 +149,7 @@ def _serialized(dag: DAG) -> schema.SerializedDag:
         owners=tuple(sorted({task.owner for task in dag.tasks})),
         dagrun_timeout=_seconds(dag.dagrun_timeout),
         params=_params(f"DAG {dag.dag_id!r}", dag.params),
-        callbacks=(*_callbacks(dag, _DAG_EVENTS), *(() if own is None else own.run_events)),
+        callbacks=(*_callbacks(dag, _DAG_EVENTS), *(() if own is None else own.events)),
         installation="" if own is None else own.digest,
         deadlines=tuple(_deadline(dag, alert) for alert in dag.deadline),
         task_groups=tuple(_task_group(group) for group in dag.task_group_dict.values()),

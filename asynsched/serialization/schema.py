@@ -10,7 +10,7 @@ import warnings
 from collections.abc import Iterator, Sequence
 from datetime import datetime
 from functools import lru_cache
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, NamedTuple
 
 import msgspec
 from msgspec import Meta, Struct
@@ -18,6 +18,7 @@ from msgspec import Meta, Struct
 from asynsched.serialization.access_control import DagPermission
 from asynsched.serialization.asked_names import AskedName
 from asynsched.timetables.asset_condition import AssetCondition, AssetName
+from asynsched.timetables.base import DataInterval
 from asynsched.timetables.decoding import MAX_PLANNED, PlannedInterval, TimetablePlan
 from asynsched.timetables.own_partitions import AssetKeys
 
@@ -38,9 +39,9 @@ TriggerRuleName = Literal[
 WeightRuleName = Literal["downstream", "upstream", "absolute"]
 CallbackEvent = Literal[
     "on_execute", "on_success", "on_failure", "on_retry", "on_skipped",
-    "on_dag_run_running", "on_dag_run_success", "on_dag_run_failed",
+    "on_dag_run_running", "on_dag_run_success", "on_dag_run_failed", "on_asset_created", "on_asset_alias_created",
 ]  # fmt: skip
-"""An event of a DAG or task that has callbacks; the last three are events of listeners."""
+"""An event of a DAG or task that has callbacks; the last five are events of listeners."""
 DeadlineKind = Literal["dagrun_logical_date", "dagrun_queued_at", "fixed_datetime", "average_runtime", "own"]
 LONGEST_SECONDS = 36_525 * 86_400.0
 """The longest length of time: 100 years, so that a date plus a length is a date."""
@@ -284,6 +285,8 @@ class TimetableQuestion(Struct, frozen=True, omit_defaults=True):
     """Leave out runs after the first that is due after this time."""
     run_by_hand_at: datetime | None = None
     """Also return the data interval of a run that is triggered at this time."""
+    partition_key: str | None = None
+    """Also return the date of this partition, for a run that is triggered."""
     partitions: tuple[AssetKeys, ...] = ()
     """The keys that the partition mappers of the DAG are asked for."""
 
@@ -302,6 +305,13 @@ class ParseQuestions(Struct, frozen=True, omit_defaults=True):
         return self.of_dags.get(dag_id, self.of_others)
 
 
+class AnswersForRun(NamedTuple):
+    """What an author's code says of a run that is triggered by hand; None where no code of the author's decides."""
+
+    interval: DataInterval | None = None
+    partition_date: datetime | None = None
+
+
 class ParsedDag(Struct, frozen=True, omit_defaults=True):
     """A DAG of a file, with the version that identifies its structure and code."""
 
@@ -312,10 +322,20 @@ class ParsedDag(Struct, frozen=True, omit_defaults=True):
     """The answers of a user's timetable or partition mappers, which are not part of the version."""
     manual_interval: PlannedInterval | None = None
     """The answer to `TimetableQuestion.run_by_hand_at`."""
+    partition_date: datetime | None = None
+    """The answer to `TimetableQuestion.partition_key`."""
     known_hash: str | None = None
     """The version of the DAG in `ParseQuestions.known`."""
 
+    @property
+    def for_run(self) -> AnswersForRun:
+        """The answers about a run that is triggered by hand."""
+        interval = None if self.manual_interval is None else self.manual_interval.value()
+        return AnswersForRun(interval, self.partition_date)
 
+
+ON_PATH = "start asynsched with PYTHONPATH="
+"""In the message of an import error: the advice about a module that is beside the DAG folder."""
 AirflowKind = Literal["", "ours", "installed"]
 
 

@@ -8,7 +8,7 @@ event is lost, and no DAG consumes one twice.
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from datetime import datetime
 from hashlib import sha256
-from typing import Any, NamedTuple
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import msgspec
 import sqlalchemy as sa
@@ -20,6 +20,7 @@ from asynsched.errors import NotFound
 from asynsched.serialization.schema import SerializedDag
 from asynsched.store.rows import (
     MANY_ROWS,
+    as_new,
     as_struct,
     count,
     fetch,
@@ -36,6 +37,7 @@ from asynsched.store.rows import (
 from asynsched.store.schema import (
     AssetReference,
     AssetRow,
+    ListenerCall,
     asset,
     asset_alias,
     asset_alias_asset,
@@ -46,10 +48,12 @@ from asynsched.store.schema import (
     dag,
     dag_run,
     dag_run_asset_event,
+    listener_call,
 )
 from asynsched.store.statements import insert_ignoring
 from asynsched.timetables.asset_condition import AliasForm, AssetCondition, AssetForm, AssetNames, PartitionEvent
 
+Form = TypeVar("Form", AssetForm, AliasForm)
 _ASSETS = sa.select(asset)
 _ALL = _ASSETS.order_by(asset.c.name, asset.c.uri)
 _ALIASES = sa.select(asset_alias.c.id, asset_alias.c.digest)
@@ -93,35 +97,64 @@ def waiting_digests(name: str, uri: str, aliases: Collection[str]) -> list[str]:
     return own + [digest_of("alias", alias) for alias in sorted(aliases)]
 
 
-def put_assets(conn: Connection, assets: Iterable[AssetForm], now: datetime, *, describe: bool) -> dict[str, int]:
-    """Store new assets, and `describe` known ones: update their group and extra. Returns row ids by digest."""
+class Put(NamedTuple, Generic[Form]):
+    """Assets or aliases that were stored: the row ids of all of them, and the forms of the new ones."""
+
+    ids: dict[str, int]
+    new: list[Form]
+
+
+def put_assets(conn: Connection, assets: Iterable[AssetForm], now: datetime, *, describe: bool) -> Put[AssetForm]:
+    """Store new assets, and `describe` known ones: update their group and extra. The row ids are by digest."""
     forms = {digest_of("asset", form.name, form.uri): form for form in assets}
     known = _by_digest(conn, forms)
+    new = []
     for digest, form in sorted(forms.items()):
         before = known.get(digest)
         if before is None:
             values = {"digest": digest, "name": form.name, "uri": form.uri, "group_name": form.group}
-            conn.execute(insert_ignoring(conn, asset), {**values, "extra": form.extra, "created_at": now})
+            added = conn.execute(insert_ignoring(conn, asset), {**values, "extra": form.extra, "created_at": now})
+            if added.rowcount:
+                new.append(form)
         elif describe and (before.group_name, to_json(before.extra)) != (form.group, to_json(form.extra)):
             described = sa.update(asset).where(asset.c.digest == digest)
             conn.execute(described.values(group_name=form.group, extra=form.extra))
     if len(known) < len(forms):
         known = _by_digest(conn, forms)
-    return {digest: row.id for digest, row in known.items()}
+    return Put({digest: row.id for digest, row in known.items()}, new)
 
 
 def _by_digest(conn: Connection, digests: Iterable[str]) -> dict[str, AssetRow]:
     return {row.digest: row for row in fetch_in(conn, AssetRow, _ASSETS, asset.c.digest, list(digests))}
 
 
-def put_aliases(conn: Connection, aliases: Iterable[AliasForm]) -> dict[str, int]:
-    """Store new aliases. Returns row ids by name."""
+def put_aliases(conn: Connection, aliases: Iterable[AliasForm]) -> Put[AliasForm]:
+    """Store new aliases. The row ids are by name."""
     forms = {digest_of("alias", form.name): form for form in aliases}
+    new = []
     for digest, form in sorted(forms.items()):
         values = {"digest": digest, "name": form.name, "group_name": form.group}
-        conn.execute(insert_ignoring(conn, asset_alias), values)
+        if conn.execute(insert_ignoring(conn, asset_alias), values).rowcount:
+            new.append(form)
     rows = select_in(conn, _ALIASES, asset_alias.c.digest, list(forms))
-    return {forms[row.digest].name: row.id for row in rows}
+    return Put({forms[row.digest].name: row.id for row in rows}, new)
+
+
+ON_ASSET_CREATED, ON_ALIAS_CREATED = "on_asset_created", "on_asset_alias_created"
+"""The hooks of listeners that hear of new assets and aliases."""
+
+
+def _request_listeners(
+    conn: Connection, heard: Collection[str], assets: Sequence[AssetForm], aliases: Sequence[AliasForm], now: datetime
+) -> None:
+    """Store the calls of listeners for new assets and aliases, if any listener hears of them."""
+    new: dict[str, list[dict[str, Any]]] = {
+        ON_ASSET_CREATED: [{"name": it.name, "uri": it.uri, "group": it.group, "extra": it.extra} for it in assets],
+        ON_ALIAS_CREATED: [{"name": it.name, "group": it.group} for it in aliases],
+    }
+    for event, subjects in new.items():
+        for some in portions(subjects) if event in heard else ():
+            conn.execute(listener_call.insert(), as_new(ListenerCall(event=event, subjects=some, created_at=now)))
 
 
 def link_alias(conn: Connection, alias_id: int, asset_id: int) -> None:
@@ -188,6 +221,7 @@ class AssetEventRow(Struct, frozen=True):
         asset_extra: Describes an asset that is new.
         token: The try that updated it; None from outside.
         ordinal: Its place among the try's events.
+        listens: Whether listeners hear of an asset that is new.
     """
 
     name: str
@@ -206,6 +240,7 @@ class AssetEventRow(Struct, frozen=True):
     ordinal: int = 0
     partition_key: str | None = None
     partition_date: datetime | None = None
+    listens: bool = False
 
 
 class AssetEvent(Struct, frozen=True):
@@ -311,9 +346,13 @@ class _Names:
 
     def __init__(self, conn: Connection, events: list[AssetEventRow]) -> None:
         self._conn = conn
+        now = events[0].created_at
         forms = [AssetForm(it.name, it.uri, it.group, it.asset_extra) for it in events if it.name and it.uri]
-        self._asset_ids = put_assets(conn, forms, events[0].created_at, describe=False)
-        self.alias_ids = put_aliases(conn, [AliasForm(alias) for event in events for alias in event.aliases])
+        self._asset_ids, new = put_assets(conn, forms, now, describe=False)
+        self.alias_ids, _ = put_aliases(conn, [AliasForm(alias) for event in events for alias in event.aliases])
+        if new:
+            heard = {(event.name, event.uri) for event in events if event.listens}
+            _request_listeners(conn, [ON_ASSET_CREATED], [it for it in new if (it.name, it.uri) in heard], [], now)
 
     def asset_of(self, event: AssetEventRow) -> tuple[int, str, str] | None:
         """Return the row id, the name and the URI of an event's asset; None if the asset is undefined."""
@@ -675,8 +714,9 @@ def store_references(conn: Connection, found: SerializedDag, now: datetime, *, i
     named = list(_named(found))
     if is_new and not named:
         return
-    put_assets(conn, (leaf.asset for *_, leaf in named if leaf.asset is not None), now, describe=True)
-    put_aliases(conn, (leaf.alias for *_, leaf in named if leaf.alias is not None))
+    _, assets = put_assets(conn, (leaf.asset for *_, leaf in named if leaf.asset is not None), now, describe=True)
+    _, aliases = put_aliases(conn, (leaf.alias for *_, leaf in named if leaf.alias is not None))
+    _request_listeners(conn, found.callbacks, assets, aliases, now)
     wanted = {(role, task_id, leaf_digest(leaf)): leaf_names(leaf) for role, task_id, leaf in named}
     key = (asset_reference.c.role, asset_reference.c.task_id, asset_reference.c.digest)
     is_of_dag = asset_reference.c.dag_id == found.dag_id

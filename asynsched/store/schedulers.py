@@ -18,7 +18,7 @@ from asynsched.errors import HomeInUse
 from asynsched.home import serves_database
 from asynsched.store.rows import fetch
 from asynsched.store.runs.row_locks import lock_out_others
-from asynsched.store.schema import SchedulerRow, asset_trigger, callback_request, dag_run, scheduler
+from asynsched.store.schema import SchedulerRow, asset_trigger, callback_request, dag_run, listener_call, scheduler
 
 
 class Load(NamedTuple):
@@ -94,9 +94,10 @@ def register_scheduler(
         runs = sa.select(dag_run.c.id).where(_IS_RUNNING, dag_run.c.scheduler_id.in_(before))
         in_order = runs.order_by(dag_run.c.id).with_for_update(key_share=True)
         conn.execute(sa.update(dag_run).where(dag_run.c.id.in_(in_order)).values(scheduler_id=scheduler_id))
-        is_begun = sa.text("callback_request.state = 'running'")
-        callbacks = sa.update(callback_request).where(is_begun, callback_request.c.scheduler_id.in_(before))
-        conn.execute(callbacks.values(scheduler_id=scheduler_id))
+        for table in (callback_request, listener_call):
+            is_begun = sa.text(f"{table.name}.state = 'running'")
+            callbacks = sa.update(table).where(is_begun, table.c.scheduler_id.in_(before))
+            conn.execute(callbacks.values(scheduler_id=scheduler_id))
         triggers = sa.update(asset_trigger).where(asset_trigger.c.scheduler_id.in_(before))
         conn.execute(triggers.values(scheduler_id=scheduler_id))
     return epoch

@@ -21,7 +21,7 @@ from asynsched.protocol.messages import SourceRef
 from asynsched.serialization.asked_names import AskedName
 from asynsched.store.rows import to_json
 
-REVISIONS = ("0001", "0002", "0003")
+REVISIONS = ("0001", "0002", "0003", "0004")
 """Every revision in `migrations/versions`, oldest first; the last one makes the tables below."""
 OLDEST_BESIDE = "0001"
 """The oldest revision whose asynsched may use a database that is at the newest one.
@@ -870,6 +870,30 @@ callback_request = table_of(
 )
 """Written in the transaction of the state change that caused it. Unique, so that a transaction that is applied again
 adds nothing; a run that ends once more has another `created_at`."""
+
+
+class ListenerCall(Struct, frozen=True, kw_only=True):
+    """A call of a hook of listeners that belongs to no run.
+
+    Attributes:
+        event: The hook.
+        subjects: The new assets or aliases, each with its `name`, `group`, and for an asset `uri` and `extra`.
+        attempts: How often it was begun.
+        scheduler_id: The scheduler that runs it, or ran it last.
+    """
+
+    id: Id = 0
+    event: Word
+    subjects: list[dict[str, Any]]
+    created_at: Moment
+    state: Word = "queued"
+    token: Word | None = None
+    attempts: int = 0
+    scheduler_id: SchedulerId | None = None
+
+
+listener_call = table_of("listener_call", ListenerCall)
+"""Written in the transaction that makes its subjects, and deleted when the call has ended."""
 
 
 class DeadlineRow(Struct, frozen=True, kw_only=True):

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from datetime import tzinfo
     from typing import Any, ClassVar
 
+    from asynsched.timetables.asset_condition import AssetCondition
     from asynsched.timetables.own_partitions import AssetAnswers, OfRun
 
 MAX_KEY_LENGTH = 250
@@ -747,6 +748,12 @@ def _in_utc(date: datetime | None) -> datetime | None:
         return None
 
 
+def _checked_date(date: object) -> datetime:
+    if not isinstance(date, datetime) or date.tzinfo is None:
+        raise ValueError(f"to_partition_date gives {date!r}, and not a datetime with a time zone")
+    return in_zone(date, UTC)
+
+
 def keys_of(mapper: PartitionMapper, key: str) -> list[str]:
     """Return the keys that a mapper gives for a key, as a list."""
     found = mapper.to_downstream(key)
@@ -812,6 +819,17 @@ class Partitioning:
         """Return the mapper of an asset, by its name or its URI."""
         mapper = self.by_name.get(name) or self.by_uri.get(uri) or self.default
         return mapper.answered(self._answers.get((name, uri))) if isinstance(mapper, OwnMapper) else mapper
+
+    def date_of_key(self, condition: AssetCondition | None, key: str) -> datetime | None:
+        """Return the date that a key has for the mappers of all assets of a schedule.
+
+        None without one, or if they disagree. Raises ValueError if a mapper cannot read the key; KeysNeeded.
+        """
+        leaves = () if condition is None else condition.leaves()
+        named = [(leaf.asset or leaf.asset_ref) for leaf in leaves]
+        mappers = [self.mapper_of(one.name, one.uri) for one in named if one is not None]
+        dates = {_checked_date(date) for one in mappers if (date := one.to_partition_date(key)) is not None}
+        return dates.pop() if len(dates) == 1 else None
 
     def keys_of_event(self, name: str, uri: str, key: str) -> list[str]:
         """Return the keys of the runs that an event with this key counts for.

@@ -15,10 +15,10 @@ from pathlib import Path
 from types import TracebackType
 
 from asynsched.airflow import names
-from asynsched.airflow.finder import AirflowFinder, is_provider, provider_of
+from asynsched.airflow.finder import AirflowFinder, is_installed, is_provider, provider_of
 from asynsched.errors import DagError, DagImportError, SerializationError
 from asynsched.protocol.parse_messages import ParseLimits, encodable
-from asynsched.serialization.schema import FileError
+from asynsched.serialization.schema import ON_PATH, FileError
 from sandbox.confine import refused_link
 from sandbox.sources.archives import ArchiveError
 
@@ -62,7 +62,7 @@ def explain(exc: BaseException, path: str, dags_folder: str, limits: ParseLimits
         where, what = path, f"cannot be read: {refused or getattr(exc, 'strerror', None) or said(exc)}"
     else:
         where = path if line is None else f"{path}:{line}"
-        what = _what(exc) + _link_hint(exc, dags_folder)
+        what = _what(exc) + _place_hint(exc, dags_folder)
         if isinstance(exc, DagError):
             what = what.replace(f"{dags_folder}/", "")
     hint = _hint_for(exc) if limits is not None and kind == "exception" else ""
@@ -118,14 +118,17 @@ def _what(exc: BaseException) -> str:
     return f"{type(exc).__name__}: {text}" if text else type(exc).__name__
 
 
-def _link_hint(exc: BaseException, dags_folder: str) -> str:
-    """Return advice about a module that exists, but as a link to a place that no parse may read."""
+def _place_hint(exc: BaseException, dags_folder: str) -> str:
+    """Return advice about a module that exists: as a link to a place that no parse may read, or beside the folder."""
     if not isinstance(exc, ModuleNotFoundError) or not exc.name:
         return ""
     place = Path(dags_folder, exc.name.partition(".")[0])
-    if not place.is_symlink():
-        return ""
-    return f"; {place.name} is a link to {place.readlink()}, which a parse may read only if parse.readable has it"
+    if place.is_symlink():
+        return f"; {place.name} is a link to {place.readlink()}, which a parse may read only if parse.readable has it"
+    beside = Path(dags_folder).parent / place.name
+    if beside.is_dir() or beside.with_suffix(".py").is_file():
+        return f"; {place.name} is beside the DAG folder: {ON_PATH}{beside.parent}"
+    return ""
 
 
 def _one_line(text: str, hint: str) -> str:
@@ -238,6 +241,10 @@ def advise_on_module(module: str) -> str:
     if not any(isinstance(finder, AirflowFinder) for finder in sys.meta_path):
         return 'set airflow = "ours", or import the same names from asynsched'
     if is_provider(module):
+        if is_installed(module):
+            renamed = names.RENAMED_IN_PROVIDERS.get(module)
+            lack = f"the installed version of the provider {provider_of(module)} does not have this module"
+            return f"{lack}; {renamed}" if renamed else lack
         return f"install its provider: asynsched providers install {provider_of(module)}"
     near = difflib.get_close_matches(module, [*names.SERVED, *names.MOVED, *names.WHOLE, *names.MOVED_WHOLE], 2)
     return "asynsched does not have this module of Airflow" + (f"; did you mean {' or '.join(near)}?" if near else "")
@@ -247,10 +254,13 @@ def advise_on_name(module: str, name: str) -> str:
     """Return advice about a name that a module of Airflow does not have here."""
     if reason := names.REFUSED.get(f"{module}.{name}"):
         return reason
+    renamed = names.RENAMED_IN_PROVIDERS.get(f"{module}.{name}")
     near = difflib.get_close_matches(name, dir(sys.modules[module]), 2) if module in sys.modules else []
     lack = "asynsched does not have this name of Airflow"
     if is_provider(module):
         lack = f"the installed version of the provider {provider_of(module)} does not have this name"
+        if renamed:
+            return f"{lack}; {renamed}"
     return lack + (f"; did you mean {' or '.join(near)}?" if near else "")
 
 

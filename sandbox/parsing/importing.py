@@ -65,6 +65,7 @@ from asynsched.timetables import (
     Timetable,
     TimetablePlan,
 )
+from asynsched.timetables.asset_condition import AssetCondition
 from asynsched.timetables.base import asked_at
 from asynsched.timetables.decoding import CustomTimetable
 from asynsched.timetables.own_partitions import answers_to
@@ -365,9 +366,11 @@ class _Finding:
         )
         questions = self._request.questions
         if isinstance(dag.timetable, PartitionedAssetTimetable) and dag.timetable.partitioning.needs_user_code:
-            answers = answers_to(questions.of(dag.dag_id).partitions, dag.timetable.partitioning)
+            asked_keys = questions.of(dag.dag_id)
+            answers = answers_to(asked_keys.partitions, dag.timetable.partitioning)
             plan = TimetablePlan(asked_at=questions.now, is_complete=True, partitions=answers)
-            return msgspec.structs.replace(parsed, plan=plan)
+            date = _date_of(dag.dag_id, dag.timetable, serialized.asset_condition, asked_keys.partition_key)
+            return msgspec.structs.replace(parsed, plan=plan, partition_date=date)
         if serialized.timetable["kind"] != CustomTimetable.kind:
             return parsed
         question, asked = questions.of(dag.dag_id), AskedTimetable(dag, serialized, questions.now)
@@ -377,6 +380,16 @@ class _Finding:
             plan=asked.plan(question),
             manual_interval=None if at is None else asked.manual_interval(at),
         )
+
+
+def _date_of(
+    dag_id: str, timetable: PartitionedAssetTimetable, condition: AssetCondition | None, key: str | None
+) -> datetime | None:
+    """Return the date of a partition by the DAG's mappers. Raises TimetableError if they cannot read its key."""
+    try:
+        return None if key is None else timetable.partitioning.date_of_key(condition, key)
+    except Exception as exc:  # of user code
+        raise TimetableError(f"DAG {dag_id!r} has no partition {key!r:.62}: {type(exc).__name__}: {exc}") from exc
 
 
 class AskedTimetable:

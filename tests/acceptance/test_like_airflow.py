@@ -270,6 +270,71 @@ def heard_of_runs(site, number):
     return lines if len(lines) >= number else None
 
 
+HEARS_OF_NEW = """
+    from airflow.listeners import hookimpl
+    from airflow.plugins_manager import AirflowPlugin
+    from airflow.sdk import Variable
+    from include.words import WORD
+
+
+    class Listener:
+        @hookimpl
+        def on_asset_created(self, asset):
+            print("HEARD", WORD, asset.name, asset.uri, asset.group, asset.extra, Variable.get("word"))
+            if asset.name == "unlucky":
+                raise RuntimeError("a listener's own error")
+
+        @hookimpl
+        def on_asset_alias_created(self, asset_alias):
+            print("HEARD", asset_alias.name, asset_alias.group)
+
+
+    class House(AirflowPlugin):
+        name = "house"
+        listeners = [Listener()]
+"""
+MAKES_ASSETS = """
+    from airflow.sdk import DAG, Asset, AssetAlias, task
+
+    with DAG("makes", schedule=None):
+
+        @task(outlets=[AssetAlias("found", group="things"), Asset("known", "s3://known/", extra={"n": 1})])
+        def finds(*, outlet_events):
+            outlet_events[AssetAlias("found")].add(Asset("unlucky"))
+
+        finds()
+"""
+
+
+def test_listeners_hear_once_of_each_new_asset_and_alias(new_site):
+    site = new_site()
+    beside(site, "plugins/house_plugin.py", HEARS_OF_NEW)
+    beside(site, "include/words.py", "WORD = 'from-include'\n")
+    site.write("makes.py", MAKES_ASSETS)
+    site.run("variables", "set", "word", "asked")
+    site.up_until_idle()
+    site.run("dags", "trigger", "makes")
+    second = site.up_until_idle()
+    site.write("makes.py", MAKES_ASSETS.replace('{"n": 1}', '{"n": 2}'))
+    site.run("dags", "trigger", "makes")
+    site.up_until_idle()
+    logs = {path.name: path.read_text() for path in site.home.glob("logs/listeners/*")}
+    heard = {
+        name: [line.partition("HEARD ")[2] for line in log.splitlines() if "HEARD" in line]
+        for name, log in logs.items()
+    }
+    assert heard == {
+        "on_asset_created.log": [
+            "from-include known s3://known/ asset {'n': 1} asked", "from-include unlucky unlucky asset {} asked",
+        ],
+        "on_asset_alias_created.log": ["found things"],
+    }  # fmt: skip
+    assert "RuntimeError: a listener's own error" in logs["on_asset_created.log"]
+    [failed] = [line for line in second.stderr.splitlines() if "callback.failed" in line]
+    assert "unlucky" in failed
+    assert "a listener's own error" in failed
+
+
 ZIPPED = """
     from airflow.sdk import DAG, Param, task
     from helper_in_zip import word

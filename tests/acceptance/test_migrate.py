@@ -89,6 +89,7 @@ def imported(report):
 def test_the_report_tells_what_each_file_needs_and_stores_nothing(site):
     site.write("three.py", THREE)
     site.write("two.py", TWO.replace('"tags",', '"tags", [],'))
+    site.write("two_again.py", TWO.replace('"tags",', '"tags", [],'))
     site.write("sub/pods.py", NEEDS_PROVIDERS)
     site.write("celery.py", "import airflow.providers.celery.executors.celery_executor  # a dag\n")
     site.write("frames.py", "from airflow.sdk import DAG\nimport no_such_library.part\n")
@@ -100,19 +101,35 @@ def test_the_report_tells_what_each_file_needs_and_stores_nothing(site):
         "celery.py": ("change", 1, []),
         "frames.py": ("package", 2, ["no_such_library"]),
         "broken.py": ("change", 2, []),
+        "two_again.py": ("change", None, []),
     }
     assert report["install"] == [
         "asynsched providers install acme cncf-kubernetes",
         "pip install the packages of the modules no_such_library",
     ]
-    assert "asynsched providers install cncf-kubernetes" in report["findings"][-1]["what"]
+    assert "asynsched providers install cncf-kubernetes" in report["findings"][-2]["what"]
+    assert "the DAG 'two' is defined in two.py already" in report["findings"][-1]["what"]
     counts = ("files", "dags", "run_as_they_are", "need_a_provider", "need_a_package", "need_a_change")
-    assert [report[name] for name in counts] == [6, 2, 2, 1, 1, 2]
-    assert [warning["file"] for warning in report["warnings"]] == ["two.py"]
+    assert [report[name] for name in counts] == [7, 2, 2, 1, 1, 3]
+    assert [warning["file"] for warning in report["warnings"]] == ["two.py", "two_again.py"]
     assert not site.home.exists()
-    for name in ("sub/pods.py", "celery.py", "frames.py", "broken.py"):
+    for name in ("sub/pods.py", "celery.py", "frames.py", "broken.py", "two_again.py"):
         (site.dags / name).unlink()
     assert migrate(site)["findings"] == []
+
+
+@on_one_database
+def test_a_module_beside_the_folder_is_told_and_a_key_of_the_environment_is_not_needed(site):
+    (site.root / "airflow.cfg").write_text("[core]\nfernet_key = $NO_SUCH_FERNET_KEY\n")
+    (site.root / "operators").mkdir()
+    (site.root / "operators" / "gcp.py").write_text("WORD = 'gcp'\n")
+    site.write("uses.py", "from operators.gcp import WORD\nfrom airflow.sdk import DAG\nDAG(WORD)\n")
+    [finding] = (report := migrate(site, code=1))["findings"]
+    assert (finding["needs"], report["install"]) == ("change", [])
+    advice = f"PYTHONPATH={site.root}"
+    assert finding["what"].endswith(f"operators is beside the DAG folder: start asynsched with {advice}")
+    site.env["PYTHONPATH"] = str(site.root)
+    assert migrate(site)["run_as_they_are"] == 1
 
 
 def test_an_import_takes_over_everything_and_can_be_repeated(site, metadata):

@@ -5,6 +5,8 @@ import pytest
 from tests.support.up import Site
 
 PARTITIONS = """
+    from datetime import datetime, timezone
+
     from airflow.sdk import (
         DAG, AllowedKeyMapper, Asset, CronPartitionTimetable, FixedKeyMapper, PartitionedAssetTimetable,
         PartitionedAtRuntime, PartitionMapper, RollupMapper, SegmentWindow, StartOfDayMapper, Window, asset,
@@ -69,6 +71,9 @@ PARTITIONS = """
         def to_downstream(self, key):
             return {"us": ["america", "north"], "eu": "europe"}[key]
 
+        def to_partition_date(self, downstream_key):
+            return {"america": datetime(1507, 4, 25, tzinfo=timezone.utc), "north": None}[downstream_key]
+
     class Coasts(Window):
         def to_upstream(self, decoded_downstream):
             return ["us", "apac"]
@@ -129,6 +134,11 @@ def test_keys_travel_from_runs_through_events_and_mappers_to_runs(new_site):
         site.until(
             lambda: "1 of the 2 keys of regions have arrived" in site.run("why", "coasts").stdout, "its window too"
         )
+        site.run("dags", "trigger", "continents", "--partition-key", "america", "--run-id", "by-hand", "--wait")
+        [by_hand] = [run for run in site.runs("continents") if run["run_id"] == "by-hand"]
+        assert result(site, by_hand)[:2] == ["america", "1507-04-25 00:00:00+00:00"], "the file's own mapper says it"
+        refused = site.run("dags", "trigger", "continents", "--partition-key", "lost", code=1).stderr
+        assert "DAG 'continents' has no partition 'lost': KeyError: 'lost'" in refused
         said = site.run("assets", "event", "regions", "--partition-key", "apac").stdout
         assert said == "Asset 'regions' was updated. It waits for all_regions, coasts, continents, each_region.\n"
         site.until(lambda: keys(site, "coasts") == ["sea"], "the file's own window is complete")

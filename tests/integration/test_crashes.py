@@ -102,7 +102,7 @@ async def test_listeners_hear_of_a_runs_begin_and_end_wherever_the_scheduler_die
     """The calls are at least once: a process that was begun and whose end is not stored is begun again."""
     events = ("on_dag_run_running", "on_dag_run_success")
     plugins = SimpleNamespace(links_of=lambda _: ())
-    monkeypatch.setattr(installation, "loaded", SimpleNamespace(run_events=events, digest="1", plugins=plugins))
+    monkeypatch.setattr(installation, "loaded", SimpleNamespace(events=events, digest="1", plugins=plugins))
 
     async def heard(**crash) -> tuple[CrashingSimulated, Counter[str]]:
         simulated = simulation(tmp_path, options={}, **crash)

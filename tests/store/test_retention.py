@@ -151,7 +151,7 @@ async def test_what_an_active_run_or_a_callback_needs_stays(database, tmp_path):
     await swept(database, tmp_path, policy)
     assert await run_ids(database, "d") == ["r2", "r3", "r6", "r7"]
     [request] = await database.read(next_callbacks, "me", 9)
-    await database.write(finish_callback, request.id, None, "success")
+    await database.write(finish_callback, request, None, "success")
     await database.write(lambda conn: conn.execute(update(dag_run).values(state="success", ended_at=NOW - DAY)))
     await swept(database, tmp_path, policy)
     assert await run_ids(database, "d") == ["r2"], "nothing needs them any more"
@@ -223,7 +223,7 @@ async def test_a_run_that_may_still_miss_a_deadline_stays_until_its_miss_was_tol
     assert (await database.write(decide_due_deadlines, 1, NOW + DAY, 9))[0] == 2
     assert await swept(database, tmp_path, policy) == {}
     for request in await database.read(next_callbacks, "me", 9):
-        await database.write(finish_callback, request.id, None, "success")
+        await database.write(finish_callback, request, None, "success")
     assert await swept(database, tmp_path, policy) == {"runs": 2}
     assert await run_ids(database, "d") == ["r-1"]
 

@@ -179,9 +179,9 @@ async def test_earlier_tries_and_callbacks_are_stored_with_their_change(database
     assert [callback.id for callback in await database.read(next_callbacks, "me", 9, [first.id])] == [second.id]
     (begun, _) = await database.read(next_callbacks, "me", 9)
     assert (begun.state, begun.token, begun.attempts) == ("running", "token", 1)
-    await database.write(finish_callback, first.id, "late", "failed")
+    await database.write(finish_callback, first, "late", "failed")
     assert (await database.read(next_callbacks, "me", 9))[0] == begun
-    await database.write(finish_callback, first.id, "token", "success")
+    await database.write(finish_callback, first, "token", "success")
     assert [callback.id for callback in await database.read(next_callbacks, "me", 1)] == [second.id]
 
 

@@ -196,6 +196,8 @@ class _Stream:
                     subscriber.waiting.put_nowait(exc)
 
     async def _read_source(self) -> NoReturn:
+        if self._streams.grace > 0:
+            await asyncio.sleep(self._streams.grace)
         if self._confirms:
             await self._read_and_confirm(self._trigger_class.create_shared_stream_producer(self._kwargs))
         async with aclosing(self._trigger_class.open_shared_stream(self._kwargs)) as events:
@@ -270,11 +272,16 @@ class SharedStreams:
     Args:
         max_waiting: How many events may wait for one trigger.
         ack_timeout: Seconds that a trigger has for an event of a producer.
+        grace: Seconds from the first trigger of a stream until its source is read. Others that start within that time,
+            as after a restart of their host, miss no event.
     """
 
-    def __init__(self, max_waiting: int = MAX_WAITING, ack_timeout: float = ACK_TIMEOUT_SECONDS) -> None:
+    def __init__(
+        self, max_waiting: int = MAX_WAITING, ack_timeout: float = ACK_TIMEOUT_SECONDS, grace: float = 0.0
+    ) -> None:
         self.max_waiting = max_waiting
         self.ack_timeout = ack_timeout
+        self.grace = grace
         self._streams: dict[Hashable, _Stream] = {}
         self._readers: set[asyncio.Task[None]] = set()
 

@@ -28,6 +28,7 @@ from asynsched.parsing.progress import ReadingProgress
 from asynsched.serialization.decode import decode_dag
 from asynsched.serialization.schema import (
     UNSTABLE,
+    AnswersForRun,
     FileError,
     ParsedDag,
     ParseQuestions,
@@ -38,7 +39,6 @@ from asynsched.serialization.schema import (
 from asynsched.service import until_available
 from asynsched.store.dags.dags import BeforeParse, before_parses, file_to_ask, latest_version
 from asynsched.store.database import Database
-from asynsched.timetables import DataInterval
 
 log = structlog.get_logger(__name__)
 
@@ -297,16 +297,18 @@ def _warning(path: str, dag_id: str, fields: list[str]) -> FileError:
 # Questions by themselves
 
 
-async def manual_interval(parser: SandboxParser, database: Database, dag_id: str, at: datetime) -> DataInterval | None:
-    """Return the data interval of a run that is triggered at an instant; None unless the author's code says it.
+async def ask_of_run(
+    parser: SandboxParser, database: Database, dag_id: str, now: datetime, at: datetime | None, key: str | None
+) -> AnswersForRun:
+    """Return what a DAG's own code says of a run that is triggered `at` an instant, or of the partition of a key.
 
-    Raises DagError if the file could not be parsed, or the timetable has no answer.
+    Raises DagError if the file could not be parsed, or the timetable or a mapper has no answer.
     """
-    path = await database.read(file_to_ask, dag_id)
-    if path is None:
-        return None
-    parsed = await ask(parser, path, dag_id, TimetableQuestion(n_runs=1, run_by_hand_at=at), now=at)
-    return None if parsed.manual_interval is None else parsed.manual_interval.value()
+    path = await database.read(file_to_ask, dag_id, of_partitions=key is not None)
+    if path is None or (at is None and key is None):
+        return AnswersForRun()
+    question = TimetableQuestion(n_runs=1, run_by_hand_at=at, partition_key=key)
+    return (await ask(parser, path, dag_id, question, now=at or now)).for_run
 
 
 async def ask(

@@ -18,9 +18,8 @@ from asynsched.errors import AlreadyExists, DagError, KeysNeeded, NotFound, Stor
 from asynsched.keys import DagRunKey
 from asynsched.protocol.messages import Launch, Reply, Request
 from asynsched.scheduling.requests.run_requests import submit_request
-from asynsched.scheduling.rules.partitions import date_of_key
 from asynsched.serialization.decode import decode_dag
-from asynsched.serialization.schema import MAX_ID_LENGTH, SerializedDag
+from asynsched.serialization.schema import MAX_ID_LENGTH, AnswersForRun, SerializedDag
 from asynsched.states import DagRunState, DagRunType
 from asynsched.store.assets import AssetEventRow, get_asset, record_events
 from asynsched.store.audit import acts_since, record_audit
@@ -46,20 +45,23 @@ class ManualRuns:
     """Creates the runs that are requested from a serving scheduler.
 
     Attributes:
-        ask: Returns the data interval of a run of a DAG that is triggered at an instant, by the DAG's custom timetable;
-            None if the DAG has a timetable that the scheduler can evaluate itself. Raises DagError.
+        ask: Returns what the code of a DAG's author says of a run: its data interval if it is triggered at an instant,
+            by a custom timetable; the date of its partition, by custom mappers. Its arguments are the DAG, the present
+            instant, the instant and the partition key, or None. Raises DagError.
     """
 
     database: Database
     clock: Clock
-    ask: Callable[[str, datetime], Awaitable[DataInterval | None]]
+    ask: Callable[[str, datetime, datetime | None, str | None], Awaitable[AnswersForRun]]
 
     async def create(self, dag_id: str, *, actor: str, **options: Any) -> DagRunKey:
         """Call `create_manual_run` with these options, and record the actor in the audit log."""
         now = self.clock.now()
-        if options.get("has_logical_date", True):
-            options["data_interval"] = await self.ask(dag_id, options.get("logical_date") or now)
-        return await self.database.write(_create_for, actor, dag_id, now=now, **options)
+        at = (options.get("logical_date") or now) if options.get("has_logical_date", True) else None
+        interval, date = await self.ask(dag_id, now, at, options.get("partition_key"))
+        return await self.database.write(
+            _create_for, actor, dag_id, now=now, data_interval=interval, partition_date=date, **options
+        )
 
 
 def _create_for(conn: Connection, /, actor: str, dag_id: str, *, now: datetime, **options: Any) -> DagRunKey:
@@ -79,6 +81,7 @@ def create_manual_run(
     has_logical_date: bool = True,
     data_interval: DataInterval | None = None,
     partition_key: str | None = None,
+    partition_date: datetime | None = None,
     reason: str = "somebody triggered it",
 ) -> DagRunKey:
     """Store a queued run of a DAG that may start immediately.
@@ -91,6 +94,7 @@ def create_manual_run(
         data_interval: By default inferred by the timetable. A custom timetable is user code, which must be asked
             beforehand: see `ManualRuns`.
         partition_key: The partition that the run is for, if the DAG is scheduled by partitions.
+        partition_date: By default read from the key. A mapper of the author's own must be asked beforehand, too.
         reason: Why the run exists, for a person.
 
     Raises:
@@ -110,7 +114,7 @@ def create_manual_run(
     base = DagRunRow(
         dag_id=dag_id, run_id="", run_type=DagRunType.MANUAL, state=DagRunState.QUEUED, reason=reason, run_after=now,
         queued_at=now, conf=dict(conf or {}), partition_key=partition_key,
-        partition_date=None if partition_key is None else _partition_date(dag, partition_key),
+        partition_date=None if partition_key is None else _partition_date(dag, partition_key, partition_date),
     )  # fmt: skip
     named = (logical_date or now) if has_logical_date else None
     run = _dated(base, chosen or run_id_of(DagRunType.MANUAL, named or now), named, data_interval, dag)
@@ -138,17 +142,20 @@ def validate_conf(dag: SerializedDag, conf: Mapping[str, Any]) -> None:
             raise DagError(f"The DAG {dag.dag_id!r}, param {name!r}: {exc}") from exc
 
 
-def _partition_date(dag: SerializedDag, key: str) -> datetime | None:
-    """Return the date of a partition of a DAG; None if its key has no such meaning. Raises DagError."""
+def _partition_date(dag: SerializedDag, key: str, answer: datetime | None) -> datetime | None:
+    """Return the date of a partition of a DAG; None if its key has no such meaning. Raises DagError.
+
+    `answer` is that of the author's own mappers, if there are any.
+    """
     timetable = decode(dag.timetable)
     try:
         checked_key(key)
         if isinstance(timetable, CronPartitionTimetable):
             return timetable.date_of(key)
         if dag.partitions is not None:
-            return date_of_key(read_partitioning(dag.partitions), dag.asset_condition, key)
+            return read_partitioning(dag.partitions).date_of_key(dag.asset_condition, key)
     except KeysNeeded:
-        return None  # a mapper of the author's own is asked about events only
+        return answer
     except (ValueError, OverflowError, DagError) as exc:
         raise DagError(f"The DAG {dag.dag_id!r} has no partition {key[:60]!r}: {exc}.") from exc
     if isinstance(timetable, PartitionedAtRuntime):

@@ -360,7 +360,7 @@ def _rows_of_end(
             yield AssetEventRow(
                 update.name, update.uri, update.extra, now, update.aliases, update.group, update.asset_extra,
                 task.run.id, *task.key, task.token, ordinal, update.partition_key or task.run.partition_key,
-                task.run.partition_date if is_of_run else None,
+                task.run.partition_date if is_of_run else None, "on_asset_created" in task.run.structure.dag.callbacks,
             )  # fmt: skip
     if outcome.callback in task.task.callbacks:
         max_tries = values.get("max_tries", task.max_tries)

@@ -159,18 +159,6 @@ def partition_date(partitioning: Partitioning, key: str, events: Sequence[Partit
     return carried
 
 
-def date_of_key(partitioning: Partitioning, condition: AssetCondition | None, key: str) -> datetime | None:
-    """Return the date that a key has for the mappers of all assets of a DAG; None without one, or if they disagree.
-
-    Raises ValueError if a mapper cannot read the key; KeysNeeded.
-    """
-    leaves = () if condition is None else condition.leaves()
-    named = [(leaf.asset or leaf.asset_ref) for leaf in leaves]
-    mappers = [partitioning.mapper_of(one.name, one.uri) for one in named if one is not None]
-    dates = {in_zone(date, UTC) for one in mappers if (date := one.to_partition_date(key)) is not None}
-    return dates.pop() if len(dates) == 1 else None
-
-
 def waits_for(condition: AssetCondition, judged: Sequence[WaitingPartition]) -> str:
     """Return in words which events a DAG lacks for the partitions that wait."""
     if not judged:

@@ -166,9 +166,10 @@ def get_plan(conn: Connection, dag_id: str) -> TimetablePlan | None:
     return get_plans(conn, [dag_id]).get(dag_id)
 
 
-def file_to_ask(conn: Connection, dag_id: str) -> str | None:
-    """Return the file of a DAG with a custom timetable; None for any other."""
-    is_custom = (dag.c.timetable_plan.is_not(None), dag.c.partitions.is_(None))
+def file_to_ask(conn: Connection, dag_id: str, *, of_partitions: bool = False) -> str | None:
+    """Return the file of a DAG with a custom timetable, or with custom mappers `of_partitions`; None for any other."""
+    has_partitions = dag.c.partitions.is_not(None) if of_partitions else dag.c.partitions.is_(None)
+    is_custom = (dag.c.timetable_plan.is_not(None), has_partitions)
     query = sa.select(dag.c.file_path).where(dag.c.is_active, *is_custom)
     path: str | None = conn.scalar(query.where(dag.c.dag_id == dag_id))
     return path

@@ -21,7 +21,7 @@ from sqlalchemy import Connection
 
 from asynsched.protocol.messages import SourceRef
 from asynsched.serialization.schema import FileError, ParsedDag, ParseReport, SerializedDag
-from asynsched.store.assets import drop_partitions, store_references
+from asynsched.store.assets import ON_ALIAS_CREATED, ON_ASSET_CREATED, drop_partitions, store_references
 from asynsched.store.dags import files
 from asynsched.store.dags.dags import add_versions, put_sources
 from asynsched.store.rows import LARGEST_INTEGER, portions, select_in, storable, to_json
@@ -105,6 +105,12 @@ REFUSED = "dag"
 """The kind of error of a file that does not get a DAG which it defines."""
 MOST_BYTES = 1 << 20
 """Of DAGs as JSON, sources and errors stored together: on PostgreSQL the event loop makes statements of them."""
+
+
+def hears_of_new(outcome: Outcome) -> bool:
+    """Whether storing an outcome may request calls of listeners: some hear of new assets or aliases."""
+    dags = () if outcome.report is None else outcome.report.dags
+    return any(event in parsed.dag.callbacks for parsed in dags for event in (ON_ASSET_CREATED, ON_ALIAS_CREATED))
 
 
 def store_outcomes(

@@ -1,45 +1,62 @@
-"""Queries of `callback_request`: callbacks to run, each at least once. `transitions.py` adds them."""
+"""Queries of `callback_request` and `listener_call`: callbacks to run, each at least once.
+
+`transitions.py` adds the callbacks of runs, `assets.py` the calls of listeners that belong to no run.
+"""
 
 from collections.abc import Collection
-from typing import Literal
+from typing import Any, Literal
 
 import sqlalchemy as sa
 from sqlalchemy import Connection
 
 from asynsched.store.rows import fetch
-from asynsched.store.schema import CallbackRequest, callback_request, scheduler
+from asynsched.store.schema import CallbackRequest, ListenerCall, callback_request, listener_call, scheduler
 
+Callback = CallbackRequest | ListenerCall
 _MINE_RUNNING = sa.text("callback_request.state = 'running' AND callback_request.scheduler_id = :me")
-_NEXT = (
-    sa.select(callback_request)
-    .where(
-        sa.text("callback_request.state IN ('queued', 'running')"),
-        callback_request.c.id.not_in(sa.bindparam("excluding", expanding=True)),
-        sa.or_(
-            callback_request.c.state == "queued",
-            callback_request.c.scheduler_id.is_(None),
-            callback_request.c.scheduler_id.not_in(sa.select(scheduler.c.id).where(scheduler.c.ended_at.is_(None))),
-            callback_request.c.scheduler_id == sa.bindparam("me"),
-        ),
+_SERVES = sa.select(scheduler.c.id).where(scheduler.c.ended_at.is_(None))
+
+
+def _next(table: sa.Table) -> "sa.Select[Any]":
+    return (
+        sa.select(table)
+        .where(
+            sa.text(f"{table.name}.state IN ('queued', 'running')"),
+            table.c.id.not_in(sa.bindparam("excluding", expanding=True)),
+            sa.or_(
+                table.c.state == "queued",
+                table.c.scheduler_id.is_(None),
+                table.c.scheduler_id.not_in(_SERVES),
+                table.c.scheduler_id == sa.bindparam("me"),
+            ),
+        )
+        .order_by(table.c.id)
+        .limit(sa.bindparam("limit"))
     )
-    .order_by(callback_request.c.id)
-    .limit(sa.bindparam("limit"))
-)
+
+
+_NEXT, _NEXT_CALLS = _next(callback_request), _next(listener_call)
 
 
 def next_callbacks(
-    conn: Connection, scheduler_id: str, limit: int, excluding: Collection[int] = ()
-) -> list[CallbackRequest]:
+    conn: Connection, scheduler_id: str, limit: int, excluding: Collection[int] = (), calls: Collection[int] = ()
+) -> list[Callback]:
     """Return the oldest callbacks that a scheduler may run: waiting ones, and those begun by a scheduler that is gone.
 
-    Without those `excluding`, which it already runs, or leaves to others.
+    Those of runs come first. Without those `excluding` and the `calls` of listeners, by row id, which it already runs,
+    or leaves to others.
     """
-    return fetch(conn, CallbackRequest, _NEXT, {"me": scheduler_id, "limit": limit, "excluding": list(excluding)})
+    known = {"me": scheduler_id, "limit": limit, "excluding": list(excluding)}
+    of_runs = fetch(conn, CallbackRequest, _NEXT, known)
+    others = known | {"limit": limit - len(of_runs), "excluding": list(calls)}
+    return [*of_runs, *fetch(conn, ListenerCall, _NEXT_CALLS, others)]
 
 
-def running_callbacks(conn: Connection, scheduler_id: str) -> list[CallbackRequest]:
+def running_callbacks(conn: Connection, scheduler_id: str) -> list[Callback]:
     """Return a scheduler's callbacks that were begun and whose end is not stored."""
-    return fetch(conn, CallbackRequest, sa.select(callback_request).where(_MINE_RUNNING), {"me": scheduler_id})
+    of_runs = fetch(conn, CallbackRequest, sa.select(callback_request).where(_MINE_RUNNING), {"me": scheduler_id})
+    is_mine = (listener_call.c.state == "running", listener_call.c.scheduler_id == scheduler_id)
+    return [*of_runs, *fetch(conn, ListenerCall, sa.select(listener_call).where(*is_mine))]
 
 
 def list_callbacks(conn: Connection, dag_run_id: int) -> list[CallbackRequest]:
@@ -48,25 +65,37 @@ def list_callbacks(conn: Connection, dag_run_id: int) -> list[CallbackRequest]:
     return fetch(conn, CallbackRequest, query.order_by(callback_request.c.id))
 
 
-def take_callback(conn: Connection, request: CallbackRequest, token: str, scheduler_id: str) -> bool:
+def take_callback(conn: Connection, request: Callback, token: str, scheduler_id: str) -> bool:
     """Note that a scheduler runs a callback, under this attempt token. False: another scheduler has taken it."""
-    is_same = (callback_request.c.state == request.state, callback_request.c.attempts == request.attempts)
-    take = sa.update(callback_request).where(callback_request.c.id == request.id, *is_same)
+    table = _table_of(request)
+    is_same = (table.c.state == request.state, table.c.attempts == request.attempts)
+    take = sa.update(table).where(table.c.id == request.id, *is_same)
     new = {"token": token, "attempts": request.attempts + 1, "scheduler_id": scheduler_id}
     return conn.execute(take.values(state="running", **new)).rowcount > 0
 
 
-def finish_callback(conn: Connection, callback_id: int, token: str | None, state: Literal["success", "failed"]) -> None:
-    """Store the end of a callback, if its current attempt has this token."""
-    conn.execute(_of_attempt(callback_id, token).values(state=state, token=None))
+def finish_callback(
+    conn: Connection, request: Callback, token: str | None, state: Literal["success", "failed"]
+) -> None:
+    """Store the end of a callback, if its current attempt has this token. Nothing refers to a call of listeners."""
+    table = _table_of(request)
+    if table is listener_call:
+        conn.execute(sa.delete(table).where(*_is_attempt(request, token)))
+    else:
+        conn.execute(sa.update(table).where(*_is_attempt(request, token)).values(state=state, token=None))
 
 
-def hand_back_callback(conn: Connection, callback_id: int, token: str) -> None:
+def hand_back_callback(conn: Connection, request: Callback, token: str) -> None:
     """Queue a callback again as if it had not been begun, if its current attempt has this token."""
-    hand_back = _of_attempt(callback_id, token).values(state="queued", token=None)
-    conn.execute(hand_back.values(attempts=callback_request.c.attempts - 1))
+    table = _table_of(request)
+    hand_back = sa.update(table).where(*_is_attempt(request, token)).values(state="queued", token=None)
+    conn.execute(hand_back.values(attempts=table.c.attempts - 1))
 
 
-def _of_attempt(callback_id: int, token: str | None) -> sa.Update:
-    has_token = sa.func.coalesce(callback_request.c.token, "") == (token or "")
-    return sa.update(callback_request).where(callback_request.c.id == callback_id, has_token)
+def _is_attempt(request: Callback, token: str | None) -> tuple["sa.ColumnElement[bool]", ...]:
+    table = _table_of(request)
+    return table.c.id == request.id, sa.func.coalesce(table.c.token, "") == (token or "")
+
+
+def _table_of(request: Callback) -> sa.Table:
+    return callback_request if isinstance(request, CallbackRequest) else listener_call

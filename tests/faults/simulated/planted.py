@@ -206,7 +206,7 @@ def _early_callback() -> list[Change]:
         await begin(self, request)
         for token, begun in self._running.items():
             if begun.id == request.id:
-                await self._database.write(finish_callback, request.id, token, "success")
+                await self._database.write(finish_callback, request, token, "success")
 
     return [(CallbackRunner, "_begin", finish_first)]
 

@@ -172,7 +172,7 @@ WITHOUT_LISTENERS = """
 import sys
 from asynsched.airflow.installation import Installation
 from asynsched.airflow.plugins_manager import Plugins
-assert Installation([], Plugins(), None, None).run_events == ()
+assert Installation([], Plugins(), None, None).events == ()
 assert "asynsched.airflow.listeners" not in sys.modules
 """
 

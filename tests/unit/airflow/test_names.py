@@ -2,6 +2,7 @@
 
 import importlib
 import sys
+from datetime import timedelta
 
 import pytest
 
@@ -61,6 +62,14 @@ def test_names_of_airflow_2_work_and_say_where_they_are_now(recwarn):
     from airflow.utils import timezone
 
     assert timezone.utcnow is asynsched.timezone.utcnow
+
+
+def test_submodules_are_there_after_an_import_of_airflow_alone():
+    airflow = importlib.import_module("airflow")
+    assert airflow.utils.dates.days_ago(1) == asynsched.timezone.utcnow().replace(
+        hour=0, minute=0, second=0, microsecond=0
+    ) - timedelta(days=1)
+    assert not hasattr(airflow, "no_such_module")
 
 
 def test_the_import_statement_is_warned_of_and_not_what_is_behind_it(recwarn):
@@ -130,6 +139,19 @@ def test_a_module_that_is_not_there_is_told_with_what_to_do(module, said):
     with pytest.raises(ModuleNotFoundError):
         importlib.import_module(module)
     assert said in advise_on_module(module)
+
+
+def test_what_an_installed_provider_has_no_more_is_told_with_what_to_write(tmp_path, monkeypatch):
+    place = tmp_path / "airflow" / "providers" / "http" / "operators" / "http.py"
+    place.parent.mkdir(parents=True)
+    place.write_text("")
+    (tmp_path / "airflow" / "providers" / "postgres").mkdir()
+    monkeypatch.syspath_prepend(str(tmp_path))
+    importlib.import_module("airflow.providers.http.operators.http")
+    said = advise_on_name("airflow.providers.http.operators.http", "SimpleHttpOperator")
+    assert said == "the installed version of the provider http does not have this name; it is now HttpOperator"
+    said = advise_on_module("airflow.providers.postgres.operators")
+    assert said.startswith("the installed version of the provider postgres does not have this module; use SQLExecute")
 
 
 def test_a_name_that_is_not_there_is_told_with_near_names():

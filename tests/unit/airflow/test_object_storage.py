@@ -7,6 +7,7 @@ from fsspec.implementations.memory import MemoryFileSystem
 from hypothesis import given
 from hypothesis import strategies as st
 
+from asynsched import Asset
 from asynsched.airflow import object_storage
 from asynsched.airflow.json import XComDecoder, XComEncoder
 from asynsched.airflow.object_storage import ObjectStoragePath, attach, get_fs, has_fs
@@ -56,6 +57,12 @@ def test_a_url_names_connection_bucket_and_key(path, text, conn_id, bucket, key,
     assert readable(to_transport({"x": [made]})) == {"x": [text]}
     assert made != ObjectStoragePath(*path, conn_id="other")
     assert (made.parent / "c").conn_id == conn_id
+
+
+def test_the_path_of_an_asset_is_its_uri(tmp_path):
+    made = ObjectStoragePath(Asset("text", f"file://{tmp_path}/text"))
+    made.write_text("words")
+    assert (tmp_path / "text").read_text() == "words"
 
 
 def test_a_connection_is_looked_up_at_the_first_use_and_once(stores):

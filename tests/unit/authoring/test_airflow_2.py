@@ -5,7 +5,7 @@ import textwrap
 
 import pytest
 
-from asynsched import CronDataIntervalTimetable, PythonOperator, TriggerRule
+from asynsched import AssetOrTimeSchedule, CronDataIntervalTimetable, PythonOperator, TriggerRule
 from asynsched.authoring import airflow_2
 from asynsched.authoring.airflow_2 import OLD_VALUES
 from asynsched.authoring.running.try_context import build_context
@@ -68,6 +68,29 @@ def test_arguments_of_dags_in_airflow_2_work_and_say_what_to_write(arguments, wo
                        "  EmptyOperator(task_id='plain')\n")  # fmt: skip
     assert eval(works, {"dag": dag, "task": dag.get_task("plain")})
     assert advice in written_for_airflow_2([one.message for one in warned])
+    assert {one.filename for one in warned} == {"/dags/file.py"}
+
+
+@pytest.mark.parametrize("schedule", ["'@daily'", "CronDataIntervalTimetable('@daily', timezone='UTC')"])
+def test_a_dag_tells_the_dates_of_the_runs_before_and_after_a_run(schedule):
+    dag = load_one(f"{HEAD}with DAG('d', start_date=datetime(2024, 1, 1), schedule={schedule}):\n"
+                   "  EmptyOperator(task_id='t')\n")  # fmt: skip
+    day = dt.datetime(2024, 1, 5, tzinfo=dt.UTC)
+    with pytest.warns(Airflow2Warning, match="ask dag.timetable"):
+        found = [dag.following_schedule(day), dag.following_schedule(day - dt.timedelta(hours=1))]
+    assert found == [day + dt.timedelta(days=1), day]
+
+
+def test_a_schedule_by_datasets_or_time_is_one_by_assets():
+    with pytest.warns(Airflow2Warning, match="DatasetOrTimeSchedule") as warned:
+        dag = load_one(
+            f"{HEAD}from asynsched.authoring.airflow_2 import DatasetOrTimeSchedule\n"
+            "from asynsched import Asset, CronTriggerTimetable\n"
+            "by_hour = CronTriggerTimetable('@hourly', timezone='UTC')\n"
+            "with DAG('d', schedule=DatasetOrTimeSchedule(timetable=by_hour, datasets=[Asset('a')])):\n"
+            "  EmptyOperator(task_id='t')\n"
+        )
+    assert isinstance(dag.timetable, AssetOrTimeSchedule)
     assert {one.filename for one in warned} == {"/dags/file.py"}
 
 

@@ -166,6 +166,18 @@ async def test_triggers_with_an_equal_key_share_one_source_and_each_makes_its_ow
     assert kind.source.n_opened == 2, "the last one has ended the stream, and the next one opens another"
 
 
+async def test_a_source_is_read_after_a_grace_so_that_triggers_that_start_later_miss_nothing(kind, start):
+    streams = SharedStreams(grace=0.2)
+    kind.source.put(6)
+    first = start(kind(2), streams)
+    for _ in range(10):
+        await asyncio.sleep(0)
+    assert kind.source.n_opened == 0
+    second = start(kind(3), streams)
+    await first.until(6)
+    await second.until(6)
+
+
 @pytest.mark.parametrize(("end", "error"), [("broken", OSError), ("end", StreamEnded)])
 async def test_a_source_that_ends_or_fails_ends_all_that_share_it_and_can_be_opened_again(kind, start, end, error):
     streams = SharedStreams()

@@ -25,9 +25,10 @@ from asynsched.settings import CallbacksSettings, Settings
 from asynsched.store.dags.parse_results import DagDefaults, FileStamp, store_report
 from asynsched.store.database import Database
 from asynsched.store.engines.opening import open_inline
+from asynsched.store.rows import as_new
 from asynsched.store.runs.callbacks import take_callback
 from asynsched.store.runs.dag_runs import get_run
-from asynsched.store.schema import callback_request, dag_run, dag_version
+from asynsched.store.schema import ListenerCall, callback_request, dag_run, dag_version, listener_call
 from tests.support.flaky_database import FlakyDatabase
 from tests.support.passing_database import PassingDatabase
 from tests.support.runs import NOON
@@ -254,3 +255,25 @@ async def test_callbacks_that_need_a_newer_version_are_left_to_it(database, tmp_
         assert len(scheduler.launched) == n_launched
         assert len(logs) == (0 if n_launched else CALLBACKS.processes + 1), "each is told of once"
     assert await states(database) == {("running", 1): CALLBACKS.processes, ("queued", 0): 1}
+
+
+async def test_calls_of_listeners_that_belong_to_no_run_are_made_until_one_has_ended(database, tmp_path):
+    call = ListenerCall(event="on_asset_created", subjects=[{"name": "a", "uri": "a"}], created_at=NOON)
+    await database.write(lambda conn: conn.execute(listener_call.insert(), [as_new(call)]))
+    await request_callbacks(database, 1)
+    stored = sa.select(listener_call.c.state, listener_call.c.attempts)
+    lost = Scheduler(database, tmp_path)
+    await lost.tick()
+    assert len(lost.launched) == 2
+    scheduler = Scheduler(database, tmp_path)
+    await scheduler.runner.recover(Held())
+    await scheduler.tick()
+    assert len(scheduler.launched) == 2, "both were begun, and their ends are not stored"
+    scheduler.end(*scheduler.launched)
+    database.away = {"finish_callback"}
+    with pytest.raises(StoreUnavailable):
+        await scheduler.tick()
+    assert [tuple(row) for row in await database.read(lambda conn: conn.execute(stored).all())] == [("running", 2)]
+    await scheduler.tick()
+    assert await database.read(lambda conn: conn.execute(stored).all()) == []
+    assert scheduler.runner.is_idle
