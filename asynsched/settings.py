@@ -189,6 +189,13 @@ class WebSettings(CheckedSettings, frozen=True, forbid_unknown_fields=True):
         str | None, doc("File with the certificate chain, PEM; with it, the page is served by HTTPS.")
     ] = None
     tls_key: Annotated[str | None, doc("File with the certificate's private key, PEM.")] = None
+    max_connections: Annotated[
+        Count,
+        doc(
+            "Connections that the server keeps at once; further ones are refused. Half of them may be streams, such as"
+            " that of the page's events."
+        ),
+    ] = 500
     trusted_proxies: Annotated[
         tuple[str, ...],
         doc(
@@ -245,6 +252,11 @@ class WebSettings(CheckedSettings, frozen=True, forbid_unknown_fields=True):
     def is_served(self) -> bool:
         """Whether `asynsched up` serves the page."""
         return self.listen != "off"
+
+    @property
+    def max_streams(self) -> int:
+        """How many of the connections may be answers without an end of their own: half of them."""
+        return max(1, self.max_connections // 2)
 
     @property
     def root_path(self) -> str:

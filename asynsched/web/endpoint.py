@@ -19,11 +19,12 @@ from urllib.parse import parse_qs
 import msgspec
 from msgspec import Struct
 from starlette.requests import Request
-from starlette.responses import Response
+from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 
 from asynsched.queries.place import Place
 from asynsched.web.access import Access, Identity, NotAllowed, Permission
+from asynsched.web.streams import Streams
 
 MOST_BODY_BYTES = 4 * 1024**2
 """Of a request."""
@@ -37,12 +38,14 @@ class Call(NamedTuple):
 
     Attributes:
         access: Identifies them again, for an answer that takes long.
+        streams: The answers without an end of their own.
     """
 
     request: Request
     who: Identity
     place: Place
     access: Access
+    streams: Streams
 
 
 class Invalid(Exception):
@@ -229,7 +232,8 @@ def _answering(endpoint: Endpoint, find: Find) -> Callable[[Request], Awaitable[
             arguments["body"] = await read_body(request, types["body"])
         if "call" in types:
             arguments["call"] = call
-        return as_response(await endpoint.function(**arguments), endpoint.status)
+        response = as_response(await endpoint.function(**arguments), endpoint.status)
+        return call.streams.supervised(call, response) if isinstance(response, StreamingResponse) else response
 
     return answer
 
