@@ -847,6 +847,8 @@ class Settings(CheckedSettings, frozen=True, forbid_unknown_fields=True):
             "scheduler.max_dagruns_per_loop_to_schedule": self.max_dagruns_per_loop_to_schedule,
             "metrics.statsd_prefix": self.monitor.metrics_prefix,
         }
+        if self.web.base_url:
+            values["api.base_url"] = self.web.base_url
         if self.xcom_backend:
             values["core.xcom_backend"] = self.xcom_backend
         if self.state_store_backend:

@@ -36,6 +36,12 @@ async def answers(call: Call) -> Response:
     return await show(call, "answers.html", rows=rows, n=n)
 
 
+@PAGE.endpoint("GET", "/dags/{dag_id}/runs/{run_id}/tasks/{task_id}/required_actions")
+async def of_task(call: Call, dag_id: str, run_id: str, task_id: str) -> Response:  # noqa: ARG001 - the path has them
+    """Lead from the address that `generate_link_to_ui` makes, as Airflow's page has it, to the open questions."""
+    return redirect(call, "answers")
+
+
 def open_to(dag_ids: frozenset[str] | None) -> QuestionFilter:
     """Return the filter of the questions that tasks of these DAGs wait with; None: of all."""
     return QuestionFilter(dag_ids=dag_ids, is_answered=False, states=(TaskInstanceState.DEFERRED,))
