@@ -82,6 +82,7 @@ QUESTIONS = {
     "get_xcom": [{"task": (*REPORT, "extract")}, {"task": (*REPORT, "sums.load"), "key": "sum"}],
     "task_logs": [{"task": (*REPORT, "extract")}, {"task": (*FAILS, "broken"), "try_number": 1, "n_bytes": 100}],
     "list_versions": [{"dag_id": "report"}],
+    "get_source": [{"dag_id": "report"}, {"dag_id": "report", "number": 1}],
     "list_backfills": [{}],
     "list_assets": [{}, {"pattern": "ord"}],
     "list_asset_events": [{}],
@@ -101,6 +102,15 @@ async def test_both_clients_give_equal_answers_to_every_question(clients):
             for arguments in calls:
                 answer = await getattr(here, name)(**arguments)
                 assert await getattr(there, name)(**arguments) == answer, (name, arguments)
+
+
+async def test_the_source_of_a_file_is_shown_only_to_those_who_see_all_its_dags(clients):
+    access = Known()
+    async with clients(access) as (here, there):
+        assert 'DAG("fails"' in (await here.get_source("fails")).text
+        access.who = Identity(name="bob", permission=Permission.VIEW, of_dags={"fails": Permission.VIEW})
+        shown = await there.get_source("fails")
+        assert ("which you may not see" in shown.text, shown.dags_of_file) == (True, {"fails"})
 
 
 async def test_pages_follow_one_another_in_both_clients(clients):

@@ -168,6 +168,11 @@ async def test_actions_are_done_and_told(site: Site) -> None:
         assert action in audit
 
 
+async def test_the_link_of_a_question_leads_to_the_open_ones(site: Site) -> None:
+    of_task = f"/dags/asks/runs/{RUN_ID}/tasks/approve/required_actions?map_index=-1&_options=Approve"
+    assert (await site.client.get(of_task)).headers["location"] == "/answers"
+
+
 async def test_secrets_are_written_and_never_shown(site: Site) -> None:
     client = site.client
     fields = {"conn_id": "new", "conn_type": "http", "password": "hunter33", "extra": '{"token": "hunter33"}'}
