@@ -26,7 +26,7 @@ from asynsched.store.changes import stored_numbers
 from asynsched.store.rows import as_new
 from asynsched.store.runs.dag_runs import get_run
 from asynsched.store.schema import DeadlineRow, deadline
-from asynsched.web import event_stream
+from asynsched.web import event_stream, streams
 from asynsched.web.access import Identity, NotSignedIn, Permission
 from asynsched.web.app import make_app
 from asynsched.web.event_stream import encoded
@@ -287,7 +287,7 @@ async def test_the_stream_goes_on_after_the_last_event_that_a_reader_has_had(cli
 
 
 async def test_a_stream_ends_with_the_rights_of_its_reader(clients, monkeypatch):
-    monkeypatch.setattr(event_stream, "TRUST_SECONDS", 0.0)
+    monkeypatch.setattr(streams, "RENEWAL", timedelta(milliseconds=50))
     access = Known()
     async with clients(access, has_feed=True) as (_, there), aclosing(there.events(0)) as events:
         await anext(events)
