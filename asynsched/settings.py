@@ -189,6 +189,13 @@ class WebSettings(CheckedSettings, frozen=True, forbid_unknown_fields=True):
         str | None, doc("File with the certificate chain, PEM; with it, the page is served by HTTPS.")
     ] = None
     tls_key: Annotated[str | None, doc("File with the certificate's private key, PEM.")] = None
+    max_connections: Annotated[
+        Count,
+        doc(
+            "Connections that the server keeps at once; further ones are refused. Half of them may be streams, such as"
+            " that of the page's events."
+        ),
+    ] = 500
     trusted_proxies: Annotated[
         tuple[str, ...],
         doc(
@@ -245,6 +252,11 @@ class WebSettings(CheckedSettings, frozen=True, forbid_unknown_fields=True):
     def is_served(self) -> bool:
         """Whether `asynsched up` serves the page."""
         return self.listen != "off"
+
+    @property
+    def max_streams(self) -> int:
+        """How many of the connections may be answers without an end of their own: half of them."""
+        return max(1, self.max_connections // 2)
 
     @property
     def root_path(self) -> str:
@@ -835,6 +847,8 @@ class Settings(CheckedSettings, frozen=True, forbid_unknown_fields=True):
             "scheduler.max_dagruns_per_loop_to_schedule": self.max_dagruns_per_loop_to_schedule,
             "metrics.statsd_prefix": self.monitor.metrics_prefix,
         }
+        if self.web.base_url:
+            values["api.base_url"] = self.web.base_url
         if self.xcom_backend:
             values["core.xcom_backend"] = self.xcom_backend
         if self.state_store_backend:

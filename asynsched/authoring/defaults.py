@@ -16,10 +16,14 @@ of_dags: dict[str, Any] = {}
 """Arguments of DAG."""
 of_schedules: dict[str, bool] = {}
 """Arguments of `timetable_from_schedule`."""
+page_url = ""
+"""Where browsers reach the page, without a slash at its end; empty where no setting says that."""
 
 
 def set_defaults(options: Mapping[str, str]) -> None:
     """Set the defaults by the options of Airflow's configuration that `Settings.airflow_options` makes."""
+    global page_url
+    page_url = options.get("api.base_url", "").rstrip("/")
     numbers = {
         "retries": ("core.default_task_retries", 0),
         "retry_delay": ("core.default_task_retry_delay", 300),

@@ -72,36 +72,17 @@ class Param:
             raise ParamValidationError("no value was given, and it has no default")
         if not self.schema:
             return
-        from jsonschema import Draft202012Validator, FormatChecker, ValidationError, validators
-        from referencing import Registry
-        from referencing.exceptions import Unresolvable
+        from asynsched.authoring.json_schemas import check_value  # loads jsonschema
 
         self.check_schema()
-        kind = validators.validator_for(self.schema, default=Draft202012Validator)
-        # Without a registry, a reference to a URL would be fetched.
-        validator = kind(self.schema, format_checker=FormatChecker(), registry=Registry())
-        try:
-            validator.validate(value)
-        except Unresolvable as exc:
-            raise ParamValidationError(
-                f"its schema refers to something that it does not contain: {exc.ref!r}"
-            ) from None
-        except ValidationError as exc:
-            raise ParamValidationError(f"{exc.message} (the value {value!r} must fit {self.schema})") from None
+        check_value(self.schema, value)
 
     def check_schema(self) -> None:
         """Raise ParamValidationError, naming the invalid part, unless the schema is a JSON schema."""
-        if not self.schema:
-            return
-        from jsonschema import SchemaError, validators
+        if self.schema:
+            from asynsched.authoring.json_schemas import check_schema
 
-        try:
-            validators.validator_for(self.schema).check_schema(self.schema)
-        except SchemaError as exc:
-            # The first of several alternatives is the usual one.
-            wrong = exc.context[0] if exc.context else exc
-            where = f" at {exc.json_path.removeprefix('$.')}" if exc.path else ""
-            raise ParamValidationError(f"its schema is invalid{where}: {wrong.message}") from None
+            check_schema(self.schema)
 
     def __repr__(self) -> str:
         return f"Param({self.value!r})"

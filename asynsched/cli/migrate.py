@@ -117,9 +117,30 @@ def migrate(
         left = [item._asdict() for item in items if item.verdict in (Verdict.DIFFERS, Verdict.LEFT_OUT)]
         fields |= found.fields(items, files) | {"applied": apply, "left": left}
     if output is not Output.JSON:
-        fields["warnings"] = len(files.warnings)
+        fields |= {"warnings": len(files.warnings), "findings": [_for_people(one) for one in files.findings]}
     show(Record(fields, sections={name: () for name, value in fields.items() if _is_table(value)}), output)
+    if output is not Output.JSON:
+        _tell_next_step(files, found, is_applied=apply)
     _end(files, left, is_applied=apply)
+
+
+def _for_people(finding: Finding) -> dict[str, Any]:
+    """Return a finding without what a person sees already: its message begins with the place, and has the names."""
+    place = f"{finding.file}:{finding.line}: "
+    needs = f"a {finding.needs}"
+    return {"file": finding.file, "line": finding.line, "needs": needs, "because": finding.what.removeprefix(place)}
+
+
+def _tell_next_step(files: "_Files", found: "_Imports", *, is_applied: bool) -> None:
+    if n := len(files.warnings):
+        note(f"{count(n, 'warning')}: --output json shows {'it' if n == 1 else 'them'}.")
+    if not found.has_any:
+        note(
+            f"Airflow's own variables, connections, pools and runs were not looked at: --from URL (or {URL_VARIABLE})"
+            " names its database."
+        )
+    elif not is_applied:
+        note("Nothing is stored yet: --apply imports, while no scheduler serves.")
 
 
 def _is_table(value: Any) -> bool:

@@ -37,7 +37,7 @@ from asynsched.queries import (
 from asynsched.queries.assets import AssetFilter, AssetInfo, EventFilter, EventInfo
 from asynsched.queries.audit import AuditFilter
 from asynsched.queries.backfills import BackfillFilter, BackfillInfo, backfill_info
-from asynsched.queries.dag_versions import VersionFilter, VersionInfo
+from asynsched.queries.dag_versions import SourceInfo, VersionFilter, VersionInfo
 from asynsched.queries.dags import DagFilter, DagInfo
 from asynsched.queries.deadlines import DeadlineFilter, DeadlineInfo
 from asynsched.queries.events import Change, Missed, NoEvents
@@ -536,6 +536,15 @@ class Client:
         """List the versions of a DAG, newest first."""
         paging = Paging(limit=limit, after=after, order_by=order_by)
         return await self._ask(dag_versions.list_versions, VersionFilter(frozenset({dag_id})), paging)
+
+    @operation("GET /dags/{dag_id}/source")
+    async def get_source(self, dag_id: str, *, number: int | None = None) -> SourceInfo:
+        """Return the text of a DAG's file in one of its versions.
+
+        Args:
+            number: Of the version; None: the newest.
+        """
+        return dag_versions.redacted(await self._ask(dag_versions.get_source, dag_id, number), self._dag_ids)
 
     # Backfills and assets
 

@@ -1,4 +1,4 @@
-"""Verdicts on the files of an Airflow DAG folder: a file runs as it is, needs a package, or needs a change."""
+"""Verdicts on the files of an Airflow DAG folder: a file runs as it is, or needs a package, a value or a change."""
 
 import ast
 import re
@@ -13,6 +13,8 @@ from asynsched.serialization.schema import ON_PATH, FileError, ParseReport
 
 _NO_MODULE = re.compile(r"No module named '([\w.]+)'")
 """Python's message."""
+_NO_VALUE = re.compile(r"there is no (?:variable|connection) '([^']+)'")
+"""The message of a variable or connection that a file reads at its top level."""
 _SERVED = (*names.SERVED, *names.WHOLE, *names.MOVED, *names.MOVED_WHOLE)
 
 
@@ -21,6 +23,7 @@ class Need(StrEnum):
 
     PROVIDER = "provider"
     PACKAGE = "package"
+    VALUE = "value"
     CHANGE = "change"
 
 
@@ -28,7 +31,9 @@ class Finding(Struct, frozen=True):
     """A reason why a file, or one of its DAGs, cannot run as it is.
 
     Attributes:
-        names: The missing providers, as `asynsched providers install` takes them, or the missing modules.
+        what: The message of the file's error.
+        names: The missing providers, as `asynsched providers install` takes them, or the missing modules, variables or
+            connections.
     """
 
     file: str
@@ -51,6 +56,8 @@ def judge(report: ParseReport, *, installed: Collection[str], refused: Collectio
 
 def _finding(report: ParseReport, error: FileError, installed: Collection[str], refused: Collection[str]) -> Finding:
     found = Finding(report.path, Need.CHANGE, error.message, error.line)
+    if value := _NO_VALUE.search(error.message):
+        return Finding(report.path, Need.VALUE, error.message, error.line, (value[1],))
     missing = _NO_MODULE.search(error.message) if error.kind == "import" else None
     if missing is None or ON_PATH in error.message:
         return found

@@ -5,6 +5,7 @@ from typing import Any, NamedTuple
 
 import sqlalchemy as sa
 from msgspec import Struct
+from msgspec.structs import replace
 from sqlalchemy import Connection, Row
 
 from asynsched.errors import NotFound
@@ -95,7 +96,10 @@ class SourceInfo(Struct, frozen=True):
 
 
 def get_source(conn: Connection, dag_id: str, number: int | None = None) -> SourceInfo:
-    """Return the source of a version of a DAG, by default of the newest. Raises NotFound."""
+    """Return the source of a version of a DAG, by default of the newest. Raises NotFound.
+
+    Who may not see all of `dags_of_file` must not see the text: see `redacted`.
+    """
     row = _find(conn, _VERSIONS.add_columns(dag_version.c.sources), dag_id, number)
     content_hash = row.sources[0].content_hash
     shown = sa.func.substr(source.c.text, 1, LONGEST_SOURCE + 1)
@@ -107,6 +111,13 @@ def get_source(conn: Connection, dag_id: str, number: int | None = None) -> Sour
         dag_id, row.dag_display_name, row.number, text[:LONGEST_SOURCE], len(text) > LONGEST_SOURCE,
         frozenset({dag_id, *beside}),
     )  # fmt: skip
+
+
+def redacted(found: SourceInfo, dag_ids: frozenset[str] | None) -> SourceInfo:
+    """Return a source as somebody may see it who sees these DAGs; None: all."""
+    if dag_ids is None or found.dags_of_file <= dag_ids:
+        return found
+    return replace(found, text=REDACTED, is_cut=False, dags_of_file=found.dags_of_file & dag_ids)
 
 
 def read_sources(

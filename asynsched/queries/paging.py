@@ -56,12 +56,14 @@ class Paging(Struct, frozen=True):
     Attributes:
         order_by: Names to sort by, the first counts most; a minus sign before a name reverses it.
         after: The `after` of the page before this one.
+        names: The names to sort by that the one who asks knows by others, for messages.
     """
 
     limit: Limit = USUAL_ROWS
     offset: Offset = 0
     after: str | None = None
     order_by: tuple[str, ...] = ()
+    names: Mapping[str, str] = {}
 
 
 FIRST_PAGE = Paging()
@@ -153,7 +155,7 @@ def select_page(
     Raises:
         BadRequest: A name to sort by is unknown, or `after` is none of this list.
     """
-    terms, n_columns = _terms(sorting, paging.order_by), len(query.selected_columns)
+    terms, n_columns = _terms(sorting, paging), len(query.selected_columns)
     keys = [term.column.label(f"sort_{number}") for number, term in enumerate(terms)]
     query = query.add_columns(*keys).order_by(*_order(terms)).limit(paging.limit + 1)
     if paging.after is not None:
@@ -200,15 +202,16 @@ def _alternatives(pattern: str) -> list[str]:
     return [part.strip() for part in pattern.split("|") if part.strip()] or [pattern]
 
 
-def _terms(sorting: Sorting, order_by: Sequence[str]) -> list[_Term]:
-    terms = []
+def _terms(sorting: Sorting, paging: Paging) -> list[_Term]:
+    terms, order_by = [], paging.order_by
     if len(order_by) > MOST_TERMS:
         raise BadRequest(f"A list is sorted by {MOST_TERMS} names at most.")
     for name in order_by or sorting.usual:
         column = sorting.names.get(name.removeprefix("-"))
         if column is None:
-            known = ", ".join(sorted(sorting.names))
-            raise BadRequest(f"This list cannot be sorted by {name.removeprefix('-')!r}. It can be sorted by {known}.")
+            shown = paging.names.get(name.removeprefix("-"), name.removeprefix("-"))
+            known = ", ".join(sorted(paging.names.get(one, one) for one in sorting.names))
+            raise BadRequest(f"This list cannot be sorted by {shown!r}. It can be sorted by {known}.")
         terms.append(_Term(column, name.startswith("-")))
     return [*terms, _Term(sorting.key, terms[0].is_reversed)]
 

@@ -25,6 +25,7 @@ from asynsched.web.own_api import OWN_API
 from asynsched.web.pages import routes as page_routes
 from asynsched.web.sign_in import SignIn
 from asynsched.web.stored_access import StoredAccess
+from asynsched.web.streams import Streams
 from asynsched.web.workers import WorkerApi, WorkerDesk
 
 AIRFLOW_PREFIX = "/api/v2"
@@ -45,6 +46,7 @@ def make_guarded(place: Place, access: Access | None, *, checks_host: bool, desk
 
 def make_app(place: Place, access: Access, desk: WorkerDesk | None = None) -> Starlette:
     """Return the application that answers from one place."""
+    streams = Streams(place.settings.web.max_streams)
 
     async def find(request: Request, permission: Permission = Permission.VIEW) -> Call:
         try:
@@ -53,7 +55,7 @@ def make_app(place: Place, access: Access, desk: WorkerDesk | None = None) -> St
             if permission > Permission.NOTHING:
                 raise
             who = NOBODY
-        return Call(request, who, place, access)
+        return Call(request, who, place, access, streams)
 
     routes: list[BaseRoute] = [_mounted(AIRFLOW_API, AIRFLOW_PREFIX, find, REFUSALS), _mounted(OWN_API, PREFIX, find)]
     if desk is not None:

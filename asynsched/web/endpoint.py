@@ -11,19 +11,21 @@ import operator
 import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import datetime
+from enum import Enum
 from functools import cache
 from types import UnionType
-from typing import Any, NamedTuple, Protocol, get_args, get_origin, get_type_hints
+from typing import Any, Literal, NamedTuple, Protocol, get_args, get_origin, get_type_hints
 from urllib.parse import parse_qs
 
 import msgspec
 from msgspec import Struct
 from starlette.requests import Request
-from starlette.responses import Response
+from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 
 from asynsched.queries.place import Place
 from asynsched.web.access import Access, Identity, NotAllowed, Permission
+from asynsched.web.streams import Streams
 
 MOST_BODY_BYTES = 4 * 1024**2
 """Of a request."""
@@ -37,12 +39,14 @@ class Call(NamedTuple):
 
     Attributes:
         access: Identifies them again, for an answer that takes long.
+        streams: The answers without an end of their own.
     """
 
     request: Request
     who: Identity
     place: Place
     access: Access
+    streams: Streams
 
 
 class Invalid(Exception):
@@ -185,11 +189,13 @@ class Api:
     Args:
         title: Of the document.
         version: Of the API.
+        is_strict: Whether a name in a query string that an endpoint does not know is an error.
     """
 
-    def __init__(self, title: str, version: str) -> None:
+    def __init__(self, title: str, version: str, *, is_strict: bool = False) -> None:
         self.title = title
         self.version = version
+        self.is_strict = is_strict
         self.endpoints: list[Endpoint] = []
 
     def endpoint(
@@ -215,21 +221,27 @@ class Api:
     def routes(self, find: Find) -> list[Route]:
         """Return the routes of all endpoints; literal paths first, as a name in a path takes anything."""
         ordered = sorted(self.endpoints, key=lambda one: [part.startswith("{") for part in one.path.split("/")])
-        return [Route(one.path, _answering(one, find), methods=[one.method]) for one in ordered]
+        return [
+            Route(one.path, _answering(one, find, is_strict=self.is_strict), methods=[one.method]) for one in ordered
+        ]
 
 
-def _answering(endpoint: Endpoint, find: Find) -> Callable[[Request], Awaitable[Response]]:
+def _answering(endpoint: Endpoint, find: Find, *, is_strict: bool) -> Callable[[Request], Awaitable[Response]]:
     parameters, types, structs = endpoint.parameters, endpoint.types, endpoint.structs
+    known = [one.name for one in parameters if not one.is_in_path] if is_strict else None
 
     async def answer(request: Request) -> Response:
         call = await find(request, endpoint.permission)
         check(call.who, endpoint.permission, request.path_params.get("dag_id"))
+        if known is not None:
+            _refuse_unknown(request, known)
         arguments = _arguments(parameters, structs, request)
         if "body" in types:
             arguments["body"] = await read_body(request, types["body"])
         if "call" in types:
             arguments["call"] = call
-        return as_response(await endpoint.function(**arguments), endpoint.status)
+        response = as_response(await endpoint.function(**arguments), endpoint.status)
+        return call.streams.supervised(call, response) if isinstance(response, StreamingResponse) else response
 
     return answer
 
@@ -260,6 +272,14 @@ def _arguments(
     return {**given[None], **{name: kind(**given[name]) for name, kind in structs.items()}}
 
 
+def _refuse_unknown(request: Request, known: Sequence[str]) -> None:
+    """Raise Invalid for a name in the query string that is not known: a misspelt filter would have no effect."""
+    for name in request.query_params:
+        if name not in known:
+            possible = f"The known ones are {', '.join(known)}." if known else "This request has none."
+            raise Invalid(("query", name[:100]), f"There is no parameter {name[:100]!r}. {possible}")
+
+
 class _Unset:
     pass
 
@@ -285,7 +305,7 @@ def _value(parameter: Parameter, request: Request) -> Any:
     try:
         return msgspec.convert(given, parameter.kind, strict=False)
     except msgspec.ValidationError as exc:
-        raise Invalid((where, parameter.name), str(exc)) from exc
+        raise Invalid((where, parameter.name), _with_choices(str(exc), parameter.kind)) from exc
 
 
 async def read_bytes(request: Request, most: int = MOST_BODY_BYTES) -> bytes:
@@ -318,4 +338,27 @@ def decode_body(body: bytes, kind: Any) -> Any:
     try:
         return msgspec.json.decode(body or b"null", type=kind)
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as exc:
-        raise Invalid(("body",), str(exc)) from exc
+        raise Invalid(("body",), _with_choices(str(exc), kind)) from exc
+
+
+WRONG_CHOICE = re.compile(r"Invalid enum value .*?(?: - at `\$(?P<path>.*)`)?", re.DOTALL)
+"""How msgspec begins its message about a value that is none of some names, and where that is."""
+
+
+def _with_choices(problem: str, kind: Any) -> str:
+    """Return the message of a wrong value; if it should be one of some names, with these."""
+    found = WRONG_CHOICE.fullmatch(problem)
+    names = [] if found is None else _choices(kind, re.findall(r"\.(\w+)", found["path"] or ""))
+    return f"{problem}. Choose among {', '.join(names)}." if names else problem
+
+
+def _choices(kind: Any, path: Sequence[str]) -> list[str]:
+    """Return the names of which a value must be one, at a path of fields within a type."""
+    if _is_struct(kind):
+        fields = {one.encode_name: one.type for one in msgspec.structs.fields(kind)}
+        return _choices(fields[path[0]], path[1:]) if path and path[0] in fields else []
+    if isinstance(kind, type) and issubclass(kind, Enum):
+        return [] if path else [str(one.value) for one in kind]
+    if get_origin(kind) is Literal:
+        return [] if path else [str(one) for one in get_args(kind)]
+    return [name for part in get_args(kind) for name in _choices(part, path)]

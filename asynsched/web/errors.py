@@ -25,11 +25,13 @@ from asynsched.queries.users import WrongCredentials
 from asynsched.web.access import NotAllowed, NotSignedIn, TooManyAttempts
 from asynsched.web.endpoint import JSON, Invalid, TooLarge
 from asynsched.web.stored_access import root_of
+from asynsched.web.streams import TooManyStreams
 
 STATUSES: tuple[tuple[type[Exception], HTTPStatus], ...] = (
     (NotSignedIn, HTTPStatus.UNAUTHORIZED),
     (WrongCredentials, HTTPStatus.UNAUTHORIZED),
     (TooManyAttempts, HTTPStatus.TOO_MANY_REQUESTS),
+    (TooManyStreams, HTTPStatus.SERVICE_UNAVAILABLE),
     (NotAllowed, HTTPStatus.FORBIDDEN),
     (NotFound, HTTPStatus.NOT_FOUND),
     (AlreadyExists, HTTPStatus.CONFLICT),

@@ -16,15 +16,13 @@ from starlette.responses import StreamingResponse
 
 from asynsched.errors import StoreUnavailable
 from asynsched.queries.events import Change, EventReader, Missed, NoEvents
-from asynsched.web.access import NotSignedIn, Permission
+from asynsched.web.access import Permission
 from asynsched.web.endpoint import Api, Call, Example
 
 PAUSE_SECONDS = 15.0
 """Longest silence of a stream: proxies close connections that say nothing, and a reader learns that it is cut off."""
 TOGETHER = timedelta(milliseconds=20)
 """Time between two messages of a stream: its changes are sent together, because each message wakes its reader."""
-TRUST_SECONDS = 30.0
-"""How long a stream goes on before it asks again who reads it: a session may have ended, and a right may be gone."""
 Since = Annotated[int, Meta(ge=0, description="Begin after the event with this number; 0: with the oldest stored one.")]
 EXAMPLE = Example({"since": 41, "dag_id": "etl"})
 
@@ -61,25 +59,9 @@ def last_event_id(call: Call) -> int | None:
     return int(text) if text.isdecimal() and len(text) < 19 else None
 
 
-class Reads:
-    """Who reads a stream. `check` asks that again from time to time: streams have no end of their own."""
-
-    def __init__(self, call: Call) -> None:
-        self._call = call
-        self.who = call.who
-        self._known_until = call.place.clock.monotonic() + TRUST_SECONDS
-
-    async def check(self) -> None:
-        """Ask again if the last answer is old. Raises NotSignedIn, and StoreUnavailable."""
-        now = self._call.place.clock.monotonic()
-        if now >= self._known_until:
-            self._known_until = now + TRUST_SECONDS
-            self.who = await self._call.access.identify(self._call.request)
-
-
 async def _lines(call: Call, reader: EventReader) -> AsyncIterator[bytes]:
     yield b": events of asynsched\n\n"
-    reads, clock = Reads(call), call.place.clock
+    clock = call.place.clock
     silent_since = clock.monotonic()
     async with reader:
         if reader.go_on_at is not None:
@@ -89,10 +71,9 @@ async def _lines(call: Call, reader: EventReader) -> AsyncIterator[bytes]:
             try:
                 with anyio.move_on_after(PAUSE_SECONDS):
                     events = [await anext(reader), *reader.take_waiting()]
-                await reads.check()
-            except (StopAsyncIteration, StoreUnavailable, NotSignedIn):
-                return  # the reader comes back, and is told why if it may not
-            shown = [each for each in events if isinstance(each, Missed) or reads.who.may(Permission.VIEW, each.dag_id)]
+            except (StopAsyncIteration, StoreUnavailable):
+                return  # the reader comes back
+            shown = [each for each in events if isinstance(each, Missed) or call.who.may(Permission.VIEW, each.dag_id)]
             if shown:
                 yield b"".join(map(encoded, shown))
             elif not events or clock.monotonic() >= silent_since + PAUSE_SECONDS:

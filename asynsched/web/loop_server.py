@@ -2,6 +2,7 @@
 
 import asyncio
 import socket
+from functools import partial
 from typing import Any
 
 import anyio
@@ -10,6 +11,7 @@ import uvicorn
 from asynsched.clock import Clock
 from asynsched.settings import WebSettings
 from asynsched.web.certificate import Certificate
+from asynsched.web.connection_limits import MOST_HEAD_BYTES, LimitedConnection
 
 GRACE_SECONDS = 0.5
 """How long requests may go on when the server stops; then they are cancelled, such as streams that have no end."""
@@ -19,9 +21,12 @@ class LoopServer(uvicorn.Server):
     """A server of one application. Loading it takes a while: make it in a thread."""
 
     def __init__(self, app: Any, settings: WebSettings, clock: Clock) -> None:
+        # Always h11: httptools has no limit of a request's head.
+        connection: Any = partial(LimitedConnection, max_connections=settings.max_connections)
         config = uvicorn.Config(
             app, lifespan="off", log_config=None, access_log=False, server_header=False, date_header=False, ws="none",
-            proxy_headers=False, ssl_certfile=settings.tls_certificate, ssl_keyfile=settings.tls_key,
+            http=connection, h11_max_incomplete_event_size=MOST_HEAD_BYTES, proxy_headers=False,
+            ssl_certfile=settings.tls_certificate, ssl_keyfile=settings.tls_key,
         )  # fmt: skip
         config.load()
         super().__init__(config)

@@ -25,7 +25,7 @@ def document(api: Api, prefix: str) -> dict[str, Any]:
     paths: dict[str, dict[str, Any]] = {}
     for one in endpoints:
         path = prefix + IN_PATH.sub(r"{\1}", one.path)
-        paths.setdefault(path, {})[one.method.lower()] = _operation(one, of_types)
+        paths.setdefault(path, {})[one.method.lower()] = _operation(one, of_types, is_strict=api.is_strict)
     return {
         "openapi": OPENAPI,
         "info": {"title": api.title, "version": api.version},
@@ -49,7 +49,7 @@ def _has_schema(kind: Any) -> bool:
     return kind not in (None, type(None)) and not (isinstance(kind, type) and issubclass(kind, Response))
 
 
-def _operation(one: Endpoint, of_types: dict[int, dict[str, Any]]) -> dict[str, Any]:
+def _operation(one: Endpoint, of_types: dict[int, dict[str, Any]], *, is_strict: bool) -> dict[str, Any]:
     types = one.types
     summary, _, description = inspect.cleandoc(one.function.__doc__ or "").partition("\n")
     operation: dict[str, Any] = {
@@ -65,7 +65,8 @@ def _operation(one: Endpoint, of_types: dict[int, dict[str, Any]]) -> dict[str, 
     if _has_schema(types.get("body")):
         content = _content(of_types[id(types["body"])], one.example.arguments.get("body", UNSET))
         operation["requestBody"] = {"required": True, "content": content}
-    for status in [*_usual_errors(one, bool(operation["parameters"] or _has_schema(types.get("body")))), *one.errors]:
+    may_be_wrong = is_strict or bool(operation["parameters"]) or _has_schema(types.get("body"))
+    for status in [*_usual_errors(one, may_be_wrong), *one.errors]:
         operation["responses"][str(status)] = {"description": HTTPStatus(status).phrase}
     return operation
 

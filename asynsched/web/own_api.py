@@ -25,7 +25,7 @@ ERRORS = {
 
 def make_own_api() -> Api:
     """Return the API of all operations."""
-    api = Api("asynsched", VERSION)
+    api = Api("asynsched", VERSION, is_strict=True)
     for operation in OPERATIONS.values():
         add = api.endpoint(
             operation.method, operation.path, permission=Permission[operation.right.upper()], status=operation.status,

@@ -34,6 +34,8 @@ from asynsched.web.stored_access import StoredAccess, cookie_name, forget_sessio
 log = structlog.get_logger(__name__)
 
 MOST_FORM_BYTES, MOST_FIELDS = 16 * 1024, 20
+LONGEST_NAME = 250
+"""Of a user, in the form."""
 OF_ADDRESS = (10, timedelta(minutes=5))
 """Failed attempts from an address, within a time."""
 OF_NAME = (30, timedelta(minutes=5))
@@ -100,11 +102,11 @@ class SignIn:
     async def _by_password(self, request: Request) -> Response:
         sent = await read_form(request, most_bytes=MOST_FORM_BYTES, most_fields=MOST_FIELDS)
         form = {name: values[-1] for name, values in sent.items()}
-        path = form.get("next", "")
+        path, given = form.get("next", ""), form.get("username", "")
         try:
-            user = await self._verified(request, form.get("username", ""), form.get("password", ""))
+            user = await self._verified(request, given, form.get("password", ""))
         except (WrongCredentials, TooManyAttempts) as exc:
-            return self.form(request, path, exc)
+            return self.form(request, path, exc, name=given)
         secret, name = new_secret(), user.name
         await self._place.act(name, sign_in, secret, name, user_id=user.id, now=self._now(), lasts=self.session_lasts)
         return await self.signed_in(request, secret, path)
@@ -178,12 +180,12 @@ class SignIn:
             raise WrongCredentials(OLD_LINK)
         return holder.token.owner
 
-    def form(self, request: Request, path: str, problem: Exception | None = None) -> Response:
-        """Return the page with the form, and with the problem of the last attempt."""
+    def form(self, request: Request, path: str, problem: Exception | None = None, *, name: str = "") -> Response:
+        """Return the page with the form, and with the problem and the user's name of the last attempt."""
         root = root_of(request)
         text = templates().get_template("login.html").render(
             root=root, next=own_path(path, root), problem="" if problem is None else str(problem),
-            has_provider=self._settings.oidc_issuer is not None,
+            name=name[:LONGEST_NAME], has_provider=self._settings.oidc_issuer is not None,
             provider=urlsplit(self._settings.oidc_issuer or "").hostname,
         )  # fmt: skip
         if isinstance(problem, TooManyAttempts):

@@ -94,6 +94,7 @@ def test_the_report_tells_what_each_file_needs_and_stores_nothing(site):
     site.write("celery.py", "import airflow.providers.celery.executors.celery_executor  # a dag\n")
     site.write("frames.py", "from airflow.sdk import DAG\nimport no_such_library.part\n")
     site.write("broken.py", "from airflow.sdk import DAG\nDAG('broken', schedule='no cron')\n")
+    site.write("reads.py", "from airflow.sdk import DAG, Variable\nVariable.get('bucket')\n")
     report = migrate(site, code=1)
     shown = {finding["file"]: (finding["needs"], finding["line"], finding["names"]) for finding in report["findings"]}
     assert shown == {
@@ -102,18 +103,26 @@ def test_the_report_tells_what_each_file_needs_and_stores_nothing(site):
         "frames.py": ("package", 2, ["no_such_library"]),
         "broken.py": ("change", 2, []),
         "two_again.py": ("change", None, []),
+        "reads.py": ("value", 2, ["bucket"]),
     }
     assert report["install"] == [
         "asynsched providers install acme cncf-kubernetes",
         "pip install the packages of the modules no_such_library",
     ]
-    assert "asynsched providers install cncf-kubernetes" in report["findings"][-2]["what"]
-    assert "the DAG 'two' is defined in two.py already" in report["findings"][-1]["what"]
-    counts = ("files", "dags", "run_as_they_are", "need_a_provider", "need_a_package", "need_a_change")
-    assert [report[name] for name in counts] == [7, 2, 2, 1, 1, 3]
+    [pods] = [finding for finding in report["findings"] if finding["needs"] == "provider"]
+    assert "asynsched providers install cncf-kubernetes" in pods["what"]
+    [again] = [finding for finding in report["findings"] if finding["file"] == "two_again.py"]
+    assert "the DAG 'two' is defined in two.py already" in again["what"]
+    needs = ("need_a_provider", "need_a_package", "need_a_value", "need_a_change")
+    assert [report[name] for name in ("files", "dags", "run_as_they_are", *needs)] == [8, 2, 2, 1, 1, 1, 3]
     assert [warning["file"] for warning in report["warnings"]] == ["two.py", "two_again.py"]
+    told = site.run("migrate", str(site.dags), code=1)
+    assert "a value" in told.stdout
+    assert "reads.py:2:" not in told.stdout  # the columns have it
+    assert "--from URL" in told.stderr
+    assert "2 warnings: --output json shows them" in told.stderr
     assert not site.home.exists()
-    for name in ("sub/pods.py", "celery.py", "frames.py", "broken.py", "two_again.py"):
+    for name in ("sub/pods.py", "celery.py", "frames.py", "broken.py", "two_again.py", "reads.py"):
         (site.dags / name).unlink()
     assert migrate(site)["findings"] == []
 

@@ -68,7 +68,10 @@ FILES = {
 
             broken() >> after()
 
-        with DAG("daily", schedule="@daily", start_date=datetime(2026, 1, 1), is_paused_upon_creation=True):
+        with DAG(
+            "daily", schedule="@daily", start_date=datetime(2026, 1, 1), is_paused_upon_creation=True,
+            params={"code": Param("a", type="string", pattern="^(a|aa)+$")},
+        ):
             @task
             def sweep():
                 pass

@@ -333,6 +333,28 @@ async def test_guesses_of_a_password_are_limited_by_address_and_by_name(web):
     assert answer.status_code == 429, "an IPv6 client takes any address of its network"
 
 
+async def test_the_form_keeps_the_name_after_a_wrong_password(web):
+    async with web.client() as client:
+        refused = await sign_in(client, '"><script>')
+        assert (refused.status_code, 'value="&#34;&gt;&lt;script&gt;"' in refused.text) == (401, True)
+        assert "a wrong one" not in refused.text
+
+
+async def test_the_secret_of_a_new_token_is_shown_once_and_no_reload_makes_another(web):
+    async with web.client() as client:
+        await sign_in(client)
+        made = await client.post("/tokens", data={"label": "report", "scope": "view", "days": "3"}, headers=BROWSER)
+        assert (made.status_code, made.headers["location"]) == (303, "/tokens")
+        for flag in ("HttpOnly", "SameSite=strict", "Path=/;"):
+            assert flag in made.headers["set-cookie"]
+        [secret] = re.findall(r'id="secret"[^>]*>(asynsched_\w+)<', (await client.get("/tokens")).text)
+        again = (await client.get("/tokens")).text
+        assert (secret in again, again.count('<td class="strong">report</td>')) == (False, 1)
+        async with web.client() as program:
+            answer = await program.get(DAG, headers={"authorization": f"Bearer {secret}"})
+            assert answer.status_code == 200
+
+
 async def test_an_unknown_name_is_refused_like_a_wrong_password(web):
     async with web.client() as client:
         answers = [

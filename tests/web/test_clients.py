@@ -26,7 +26,7 @@ from asynsched.store.changes import stored_numbers
 from asynsched.store.rows import as_new
 from asynsched.store.runs.dag_runs import get_run
 from asynsched.store.schema import DeadlineRow, deadline
-from asynsched.web import event_stream
+from asynsched.web import event_stream, streams
 from asynsched.web.access import Identity, NotSignedIn, Permission
 from asynsched.web.app import make_app
 from asynsched.web.event_stream import encoded
@@ -82,6 +82,7 @@ QUESTIONS = {
     "get_xcom": [{"task": (*REPORT, "extract")}, {"task": (*REPORT, "sums.load"), "key": "sum"}],
     "task_logs": [{"task": (*REPORT, "extract")}, {"task": (*FAILS, "broken"), "try_number": 1, "n_bytes": 100}],
     "list_versions": [{"dag_id": "report"}],
+    "get_source": [{"dag_id": "report"}, {"dag_id": "report", "number": 1}],
     "list_backfills": [{}],
     "list_assets": [{}, {"pattern": "ord"}],
     "list_asset_events": [{}],
@@ -101,6 +102,15 @@ async def test_both_clients_give_equal_answers_to_every_question(clients):
             for arguments in calls:
                 answer = await getattr(here, name)(**arguments)
                 assert await getattr(there, name)(**arguments) == answer, (name, arguments)
+
+
+async def test_the_source_of_a_file_is_shown_only_to_those_who_see_all_its_dags(clients):
+    access = Known()
+    async with clients(access) as (here, there):
+        assert 'DAG("fails"' in (await here.get_source("fails")).text
+        access.who = Identity(name="bob", permission=Permission.VIEW, of_dags={"fails": Permission.VIEW})
+        shown = await there.get_source("fails")
+        assert ("which you may not see" in shown.text, shown.dags_of_file) == (True, {"fails"})
 
 
 async def test_pages_follow_one_another_in_both_clients(clients):
@@ -277,7 +287,7 @@ async def test_the_stream_goes_on_after_the_last_event_that_a_reader_has_had(cli
 
 
 async def test_a_stream_ends_with_the_rights_of_its_reader(clients, monkeypatch):
-    monkeypatch.setattr(event_stream, "TRUST_SECONDS", 0.0)
+    monkeypatch.setattr(streams, "RENEWAL", timedelta(milliseconds=50))
     access = Known()
     async with clients(access, has_feed=True) as (_, there), aclosing(there.events(0)) as events:
         await anext(events)

@@ -98,6 +98,14 @@ async def test_a_trigger_that_makes_no_sense_is_refused(site):
         await site.call("POST", f"/dags/{dag_id}/dagRuns", status, json=body)
 
 
+async def test_a_value_whose_pattern_takes_too_long_is_refused(site):
+    conf = {"code": "a" * 60 + "!"}
+    refused = await site.call("POST", "/dags/daily/dagRuns", 400, json={"logical_date": None, "conf": conf})
+    assert "The DAG 'daily', param 'code': the pattern '^(a|aa)+$' of its schema took too long" in refused["detail"]
+    page = await site.client.post("/dags/daily/trigger", data={"param:code": conf["code"]})
+    assert (page.status_code, "of its schema took too long" in page.text) == (422, True)
+
+
 async def test_a_run_is_marked_noted_and_queued_again(site):
     run = await site.call("PATCH", RUN, json={"state": "failed", "note": "wrong numbers"})
     assert (run["state"], run["note"]) == ("failed", "wrong numbers")

@@ -1,5 +1,8 @@
 """What all lists of Airflow's API have in common: the names that sort them, and their bounds."""
 
+from typing import Any
+
+from asynsched.client.operation import PREFIX
 from tests.web.filling import RUN_ID
 
 OF_INSTANCES = (
@@ -80,3 +83,28 @@ async def test_what_a_list_is_asked_for_is_bounded(site):
     assert "5000 values" in (await site.call("POST", path, 400, json={"pool": ["a"] * 5001}))["detail"]
     for body in ({"conf_contains": "a" * 100_000}, {"dag_ids": ["a"] * 100_000}):
         await site.call("POST", "/dags/~/dagRuns/list", 400, json=body)
+
+
+async def test_a_wrong_name_is_answered_with_the_possible_ones(site):
+    refused = await site.get("/dags/~/dagRuns", 400, order_by="began")
+    assert "cannot be sorted by 'began'" in refused["detail"]
+    assert ", start_date" in refused["detail"]
+    [problem] = (await site.get("/dags", 422, tags_match_mode="some"))["detail"]
+    assert problem["loc"] == ["query", "tags_match_mode"]
+    assert "'some'. Choose among any, all." in problem["msg"]
+    [problem] = (await site.call("PATCH", f"/dags/report/dagRuns/{RUN_ID}", 422, json={"state": "over"}))["detail"]
+    assert problem["msg"] == "Invalid enum value 'over' - at `$.state`. Choose among queued, success, failed."
+
+
+async def test_our_own_api_knows_every_name_of_a_query_string(site):
+    async def detail_of(query: str, status: int) -> Any:
+        answer = await site.client.get(f"{PREFIX}/{query}")
+        assert answer.status_code == status, answer.text
+        return answer.json()["detail"]
+
+    [problem] = await detail_of("runs?dag=report", 422)
+    assert problem["loc"] == ["query", "dag"]
+    assert problem["msg"].startswith("There is no parameter 'dag'. The known ones are dag_id, ")
+    assert "This request has none." in (await detail_of("pools/default_pool?x=1", 422))[0]["msg"]
+    assert "started_at" in await detail_of("runs?order_by=began", 400)
+    await site.get("/dags", unheard_of="x")  # Airflow ignores such a name

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import warnings
 
+from asynsched.authoring import defaults
 from asynsched.authoring.exceptions import AsynschedException
 from asynsched.authoring.operators.base import BaseOperator
 from asynsched.authoring.operators.branch import BaseBranchOperator, followed_tasks
@@ -189,13 +190,16 @@ class HITLOperator(BaseOperator):
         options: str | list[str] | None = None,
         params_input: Mapping[str, Any] | None = None,
     ) -> str:
-        """Return the address of a page of Airflow's form, on which the task could be answered.
+        """Return an address in Airflow's form. In the page of asynsched it leads to the questions that are open.
 
-        asynsched has no such page: the address is for a server of the team's own.
+        Args:
+            task_instance: The one to be answered.
+            base_url: By default the setting `web.base_url`, or the environment variable AIRFLOW__API__BASE_URL.
+            options: Options for the form of a server that can fill it in; asynsched's page does not.
+            params_input: Values for that form.
 
         Raises:
-            ValueError: An option or param is unknown; or `base_url` is missing, and so is the environment variable
-                AIRFLOW__API__BASE_URL.
+            ValueError: An option or param is unknown, or there is no base URL.
         """
         import os
         from urllib.parse import urlencode, urlsplit
@@ -204,13 +208,13 @@ class HITLOperator(BaseOperator):
         self.validate_chosen_options(chosen)
         if unknown := set(params_input or ()) - set(self.params):
             raise ValueError(f"the params {sorted(unknown)} are not among {sorted(self.params)}")
-        base = urlsplit(base_url or os.environ.get("AIRFLOW__API__BASE_URL", ""))
+        base = urlsplit(base_url or defaults.page_url or os.environ.get("AIRFLOW__API__BASE_URL", ""))
         if not base.netloc:
             raise ValueError("generate_link_to_ui() needs a base_url, such as http://localhost:8080")
         query: dict[str, Any] = {"_options": chosen} if chosen else {}
         query |= {**(params_input or {}), "map_index": task_instance.map_index}
         place = f"dags/{task_instance.dag_id}/runs/{task_instance.run_id}/tasks/{task_instance.task_id}"
-        return f"{base.scheme}://{base.netloc}/{place}/required_actions?{urlencode(query)}"
+        return f"{base.scheme}://{base.netloc}{base.path.rstrip('/')}/{place}/required_actions?{urlencode(query)}"
 
     @staticmethod
     def generate_link_to_ui_from_context(

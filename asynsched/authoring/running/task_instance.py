@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from asynsched.authoring import defaults
 from asynsched.authoring.exceptions import AsynschedException
 from asynsched.authoring.supervisor import ask, ask_in_parts, ask_or_none
 from asynsched.authoring.timezone import coerce_datetime
@@ -210,7 +211,13 @@ class TaskInstance(AsksElsewhere, Timed):
 
     @property
     def log_url(self) -> str:
-        """The command that shows the log of this try: a task does not know the address of the page, if there is one."""
+        """The address of this try in the page; without `web.base_url`, the command that shows its log."""
+        if defaults.page_url:
+            from urllib.parse import quote
+
+            parts = {"dags": self.dag_id, "runs": self.run_id, "tasks": self.task_id}
+            path = "/".join(f"{kind}/{quote(name, safe='~:+@')}" for kind, name in parts.items())
+            return f"{defaults.page_url}/{path}?map_index={self.map_index}&try_number={self.try_number}"
         from shlex import join
 
         command = ["asynsched", "tasks", "logs", self.dag_id, self.run_id, self.task_id, "--try", str(self.try_number)]

@@ -69,7 +69,8 @@ def paging(wanted: PageQuery, order_by: OrderBy, names: dict[str, str] | None = 
     limit = min(wanted.limit or MOST_ROWS, MOST_ROWS)
     cursor = wanted.cursor if isinstance(wanted, CursorQuery) else None
     return Paging(
-        limit=limit, offset=wanted.offset if cursor is None else 0, after=cursor or None, order_by=order
+        limit=limit, offset=wanted.offset if cursor is None else 0, after=cursor or None, order_by=order,
+        names={name: airflows for airflows, name in own.items()},
     )  # fmt: skip
 
 

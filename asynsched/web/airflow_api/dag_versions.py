@@ -7,13 +7,13 @@ from msgspec import Struct
 from starlette.responses import PlainTextResponse, Response
 
 from asynsched.queries.dag_versions import (
-    REDACTED,
     VersionFilter,
     VersionInfo,
     count_versions,
     get_source,
     get_version,
     list_versions,
+    redacted,
 )
 from asynsched.queries.dags import get_dag
 from asynsched.web.airflow_api.api import (
@@ -97,9 +97,8 @@ async def get_dag_version(call: Call, dag_id: str, version_number: Number) -> Da
 async def get_dag_source(call: Call, dag_id: str, version_number: Number | None = None) -> DAGSourceResponse | Response:
     """Show the source of a version of a DAG, by default of the newest; as text if the request accepts that."""
     as_text = wants_text(call)
-    found = await call.place.ask(get_source, dag_id, version_number)
-    may_see = call.who.dag_ids is None or found.dags_of_file <= call.who.dag_ids
-    text = f"{found.text}{CUT if found.is_cut else ''}" if may_see else REDACTED
+    found = redacted(await call.place.ask(get_source, dag_id, version_number), call.who.dag_ids)
+    text = f"{found.text}{CUT if found.is_cut else ''}"
     if as_text:
         return PlainTextResponse(text)
     return DAGSourceResponse(text, dag_id, found.number, found.dag_display_name)

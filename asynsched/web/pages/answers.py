@@ -7,7 +7,7 @@ from zoneinfo import ZoneInfo
 from starlette.responses import Response
 
 from asynsched.errors import AsynschedError
-from asynsched.keys import DagRunKey
+from asynsched.keys import DagRunKey, TaskInstanceKey
 from asynsched.queries.hitl import (
     MOST_ROWS,
     QuestionFilter,
@@ -17,6 +17,7 @@ from asynsched.queries.hitl import (
     list_questions,
 )
 from asynsched.queries.paging import Paging
+from asynsched.queries.task_instances import has_task
 from asynsched.serialization.schema import SerializedParam
 from asynsched.states import TaskInstanceState
 from asynsched.store.schema import HITLRow
@@ -34,6 +35,13 @@ async def answers(call: Call) -> Response:
     rows = [(one.asked, one.instance, _fields(one.asked)) for one in page.items]
     n = len(rows) if page.after is None else await call.place.ask(count_questions, wanted)
     return await show(call, "answers.html", rows=rows, n=n)
+
+
+@PAGE.endpoint("GET", "/dags/{dag_id}/runs/{run_id}/tasks/{task_id}/required_actions")
+async def of_task(call: Call, dag_id: str, run_id: str, task_id: str) -> Response:
+    """Lead from the address that `generate_link_to_ui` makes, as Airflow's page has it, to the open questions."""
+    await call.place.ask(has_task, TaskInstanceKey(dag_id, run_id, task_id))  # raises NotFound
+    return redirect(call, "answers")
 
 
 def open_to(dag_ids: frozenset[str] | None) -> QuestionFilter:

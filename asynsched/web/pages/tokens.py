@@ -1,7 +1,7 @@
 """`/tokens`: one's own tokens for programs, and one's own sessions in browsers: listed, made and ended."""
 
 from datetime import timedelta
-from http import HTTPStatus
+from typing import NamedTuple
 
 from starlette.responses import Response
 
@@ -9,7 +9,6 @@ from asynsched.queries.users import (
     LONGEST_TOKEN,
     SCOPES,
     Issuer,
-    NewToken,
     digest_of,
     end_own_session,
     issue_token,
@@ -17,35 +16,55 @@ from asynsched.queries.users import (
     list_own_tokens,
     revoke_token,
 )
-from asynsched.store.users import SESSION, find_holder
+from asynsched.store.users import PERSONAL, SESSION, find_holder
 from asynsched.web.access import NotAllowed
 from asynsched.web.endpoint import Call
 from asynsched.web.pages.page import PAGE, RowId, form_of, one, redirect, show, whole_number
-from asynsched.web.stored_access import cookie_name
+from asynsched.web.stored_access import cookie_name, is_secure, root_of
 
 USUAL_DAYS = 90
 NO_SESSION = (
     "This page is for people who have signed in here by a password, a link or a provider. For others, `asynsched tokens"
     " create` makes a token."
 )
+MADE_SECONDS = 60
+"""How long a browser keeps the secret of a new token for the view that shows it."""
+
+
+class Made(NamedTuple):
+    """A new token."""
+
+    label: str
+    secret: str
 
 
 @PAGE.endpoint("GET", "/tokens")
 async def tokens(call: Call) -> Response:
-    """Show one's tokens and sessions, and the form of a new token."""
-    return await _show(call)
+    """Show one's tokens and sessions, and the form of a new token; once, the secret of one that was just made."""
+    answer = await _show(call)
+    if call.request.cookies.get(_made_cookie(call)) is not None:
+        answer.delete_cookie(_made_cookie(call), path=root_of(call.request) or "/", secure=is_secure(call.request))
+    return answer
 
 
 @PAGE.endpoint("POST", "/tokens")
 async def create(call: Call) -> Response:
-    """Make a token, and show its secret, this once."""
+    """Make a token, and lead to the view that shows its secret once: a page that is loaded again makes no other token.
+
+    A cookie carries the secret there, as the next request may reach another process.
+    """
     issuer, fields = _issuer(call), await form_of(call)
     days = whole_number(fields, "days", least=1, most=LONGEST_TOKEN.days)
     made = await call.place.act(
         call.who.name, issue_token, issuer, one(fields, "label"), scope=one(fields, "scope"),
         dag_ids=one(fields, "dags").split() or None, now=call.place.clock.now(), lasts=timedelta(days=days),
     )  # fmt: skip
-    return await _show(call, made)
+    answer = redirect(call, "tokens")
+    answer.set_cookie(
+        _made_cookie(call), made.secret, max_age=MADE_SECONDS, path=root_of(call.request) or "/",
+        secure=is_secure(call.request), httponly=True, samesite="strict",
+    )  # fmt: skip
+    return answer
 
 
 @PAGE.endpoint("POST", "/tokens/{token_id:int}/end")
@@ -74,12 +93,25 @@ def _has_signed_in(call: Call) -> bool:
     return call.who.issuer is not None and call.who.issuer.until is None
 
 
-async def _show(call: Call, made: NewToken | None = None) -> Response:
+def _made_cookie(call: Call) -> str:
+    return f"{cookie_name(call.request)}_made"
+
+
+async def _just_made(call: Call) -> Made | None:
+    """Return the token whose secret this browser has not shown yet; None: there is none."""
+    secret = call.request.cookies.get(_made_cookie(call))
+    if secret is None:
+        return None
+    holder = await call.place.ask(find_holder, digest_of(secret), (PERSONAL,), call.place.clock.now())
+    return None if holder is None or holder.token.owner != call.who.name else Made(holder.token.label, secret)
+
+
+async def _show(call: Call) -> Response:
     if not _has_signed_in(call):
         return await show(call, "tokens.html", made=None, tokens=(), problem=NO_SESSION)
     issuer, now = _issuer(call), call.place.clock.now()
     return await show(
-        call, "tokens.html", status=HTTPStatus.OK if made is None else HTTPStatus.CREATED, made=made, problem="",
+        call, "tokens.html", made=await _just_made(call), problem="",
         tokens=await call.place.ask(list_own_tokens, issuer, now=now),
         sessions=await call.place.ask(list_own_sessions, issuer, now=now), own_id=await _own_id(call),
         scopes=SCOPES[: SCOPES.index(issuer.scope) + 1], days=USUAL_DAYS, most_days=LONGEST_TOKEN.days,

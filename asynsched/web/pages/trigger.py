@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 from zoneinfo import ZoneInfo
 
 import msgspec
+from anyio.to_thread import run_sync
 from starlette.responses import Response
 
 from asynsched.authoring.exceptions import ParamValidationError
@@ -65,7 +66,8 @@ async def create(call: Call, dag_id: str) -> Response:
     """Create the run, and go to it; or show the form again, with what is wrong."""
     known = await read_known(call.place, dag_id)
     sent, zone = await form_of(call), preferences_of(call.request).zone
-    values, fields = read_fields(known.dag.params, sent, zone)
+    # In a thread: the pattern of a schema may take its time.
+    values, fields = await run_sync(read_fields, known.dag.params, sent, zone)
     problem = "Some values do not fit." if any(field.problem for field in fields) else ""
     try:
         conf = {**_read_object(one(sent, "conf")), **values}

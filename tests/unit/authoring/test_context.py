@@ -16,8 +16,10 @@ from asynsched import (
     get_current_context,
     literal,
 )
+from asynsched.authoring import defaults
 from asynsched.authoring.supervisor import SupervisorError
 from asynsched.errors import AsynschedError
+from asynsched.settings import Settings, WebSettings
 from asynsched.store.schema import DagRunRow
 from tests.unit.authoring.one_task import DATE, context_of, rendered, run
 
@@ -158,6 +160,9 @@ def test_the_run_and_the_task_instance_before_are_objects(dag, asked, supervisor
     assert wanted == [{"task_id": "t", "before": DATE.isoformat(), "map_index": -1, "state": "failed"}]
     assert (found.try_number, found.duration, found.start_date.add(days=1).day) == (2, 60, 30)
     assert (ti.log_url, ti.duration) == ("asynsched tasks logs d r1 t --try 3", None)
+    defaults.set_defaults(Settings(web=WebSettings(base_url="https://example.org/asynsched/")).airflow_options)
+    assert ti.log_url == "https://example.org/asynsched/dags/d/runs/r1/tasks/t?map_index=-1&try_number=3"
+    defaults.set_defaults({})
     with pytest.raises(SupervisorError, match="run_count cannot be answered in a run without a scheduler"):
         ti.get_dr_count("d")
 

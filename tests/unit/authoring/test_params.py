@@ -47,3 +47,41 @@ def test_a_param_takes_what_its_json_schema_allows_and_nothing_else(schema, righ
 def test_a_schema_is_never_fetched_from_elsewhere(elsewhere):
     with pytest.raises(ParamValidationError, match="refers to something that it does not contain"):
         Param(schema={"$ref": elsewhere}).resolve(1)
+
+
+SLOW = "^(a|aa)+$"
+"""A pattern that takes years for the value below."""
+LONG = "a" * 60 + "!"
+
+
+@pytest.mark.parametrize(
+    ("schema", "value"),
+    [
+        ({"pattern": SLOW}, LONG),
+        ({"patternProperties": {SLOW: {}}}, {LONG: 1}),
+        ({"additionalProperties": False, "patternProperties": {SLOW: {}}}, {LONG: 1}),
+        ({"$schema": "http://json-schema.org/draft-07/schema#", "items": {"pattern": SLOW}}, [LONG]),
+        ({"not": {"$schema": "http://json-schema.org/draft-07/schema#", "pattern": SLOW}}, LONG),
+        ({"$ref": "#/$defs/a", "$defs": {"a": {"propertyNames": {"pattern": SLOW}}}}, {LONG: 1}),
+    ],
+    ids=["pattern", "patternProperties", "additionalProperties", "$schema", "nested $schema", "$ref"],
+)
+def test_a_value_is_refused_when_its_pattern_takes_too_long(schema, value):
+    with pytest.raises(ParamValidationError, match=r"the pattern '\^\(a\|aa\)\+\$' of its schema took too long"):
+        Param(schema=schema).resolve(value)
+
+
+def test_patterns_of_names_go_together_with_other_properties():
+    schema = {"properties": {"b": {}}, "patternProperties": {"^a": {"type": "integer"}}, "additionalProperties": False}
+    param = Param(schema=schema)
+    assert param.resolve({"a1": 1, "b": "x"}) == {"a1": 1, "b": "x"}
+    for wrong, problem in (({"a1": "x"}, "is not of type 'integer'"), ({"c": 1}, r"\('c' was unexpected\)")):
+        with pytest.raises(ParamValidationError, match=problem):
+            param.resolve(wrong)
+    with pytest.raises(ParamValidationError, match="unevaluatedProperties beside patternProperties"):
+        Param(schema={"unevaluatedProperties": False, "allOf": [schema]}).check_schema()
+
+
+def test_a_schema_that_is_nested_too_deeply_is_refused():
+    with pytest.raises(ParamValidationError, match="nested too deeply"):
+        Param(schema={"pattern": "(" * 3000 + ")" * 3000}).resolve("a")

@@ -1,0 +1,168 @@
+"""What connections may take: their number, the time of their requests, and how long a stream may go on."""
+
+import json
+import socket
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack, asynccontextmanager, closing
+from datetime import timedelta
+
+import anyio
+import httpx
+import pytest
+from msgspec.structs import replace
+
+from asynsched.clock import Clock
+from asynsched.queries import users
+from asynsched.queries.listening import start_feed
+from asynsched.queries.place import Place
+from asynsched.settings import WebSettings
+from asynsched.web import connection_limits, streams
+from asynsched.web.app import make_app
+from asynsched.web.loop_server import LoopServer
+from asynsched.web.stored_access import StoredAccess
+from tests.support.waiting import DEADLINE_SECONDS, eventually
+from tests.web.conftest import Known, Site
+from tests.web.filling import RUN_ID
+
+WAITING = f"/dags/asks/dagRuns/{RUN_ID}"
+STREAMS = {
+    "the wait for a run": f"/api/v2{WAITING}/wait?interval=60",
+    "the events": "/api/asynsched/v1/events",
+    "a log that follows": f"/dags/asks/runs/{RUN_ID}/tasks/approve/log/follow?try_number=1&start=0",
+}
+
+
+@asynccontextmanager
+async def served(app, settings: WebSettings | None = None) -> AsyncIterator[tuple[str, int]]:
+    """Serve an application on a real port, and give its address."""
+    listener = socket.create_server(("127.0.0.1", 0))
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(LoopServer(app, settings or WebSettings(), Clock()).serve_until_cancelled, listener)
+        yield listener.getsockname()
+        tasks.cancel_scope.cancel()
+
+
+@asynccontextmanager
+async def with_events(site: Site, **settings: int) -> AsyncIterator[Place]:
+    """Give the site's place, with events and these settings of the web."""
+    chosen = replace(site.settings, web=WebSettings(**settings))
+    async with anyio.create_task_group() as tasks:
+        feed = await start_feed(tasks, chosen, site.database, Clock())
+        yield Place(site.database, chosen.home_path, chosen, Clock(), feed)
+        tasks.cancel_scope.cancel()
+
+
+async def hello(scope, receive, send) -> None:
+    """Answer any request."""
+    while (await receive()).get("more_body"):
+        pass
+    await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"2")]})
+    await send({"type": "http.response.body", "body": b"ok"})
+
+
+async def answer_to(address: tuple[str, int], sent: bytes) -> bytes:
+    """Return everything that the server sends on a connection until it closes that."""
+    async with await anyio.connect_tcp(*address) as stream:
+        await stream.send(sent)
+        parts = []
+        with anyio.fail_after(DEADLINE_SECONDS):
+            try:
+                while True:
+                    parts.append(await stream.receive())
+            except (anyio.EndOfStream, anyio.BrokenResourceError):
+                return b"".join(parts)
+
+
+async def test_a_request_that_never_gets_complete_loses_its_connection(monkeypatch):
+    monkeypatch.setattr(connection_limits, "HEAD_SECONDS", 0.1)
+    monkeypatch.setattr(connection_limits, "BODY_SECONDS", 0.1)
+    whole = b"GET / HTTP/1.1\r\nhost: localhost\r\n\r\n"
+    async with served(hello) as address:
+        assert (await answer_to(address, b"")).startswith(b"HTTP/1.1 408 ")
+        assert (await answer_to(address, whole[:-2])).startswith(b"HTTP/1.1 408 ")
+        second = await answer_to(address, whole + whole[:-2])
+        assert second.startswith(b"HTTP/1.1 200 ")
+        body = b"POST / HTTP/1.1\r\nhost: localhost\r\ncontent-length: 5\r\n\r\nabc"
+        assert await answer_to(address, body) == b""
+
+
+async def test_the_head_of_a_request_has_a_largest_size():
+    async with served(hello) as address:
+        for name in (b"/" + b"a" * 100_000, b"/ HTTP/1.1\r\nx: " + b"a" * 100_000):
+            assert (await answer_to(address, b"GET " + name)).startswith(b"HTTP/1.1 400 ")
+
+
+async def test_a_connection_above_the_largest_number_is_refused_until_another_ends():
+    async with served(hello, WebSettings(max_connections=2)) as address:
+        with closing(socket.create_connection(address)), closing(socket.create_connection(address)):
+            refused = await answer_to(address, b"")
+            assert refused.startswith(b"HTTP/1.1 503 ")
+            assert b"web.max_connections" in refused
+        # The server learns of their end by its event loop.
+        with anyio.fail_after(DEADLINE_SECONDS):
+            while not (await answer_to(address, b"GET / HTTP/1.0\r\n\r\n")).endswith(b"ok"):
+                await anyio.lowlevel.checkpoint()
+
+
+async def test_streams_leave_half_of_the_connections_to_requests(site: Site):
+    async with (
+        with_events(site, max_connections=4) as place,
+        served(make_app(place, Known()), place.settings.web) as (host, port),
+        httpx.AsyncClient(base_url=f"http://{host}:{port}", timeout=DEADLINE_SECONDS) as client,
+        AsyncExitStack() as open_streams,
+    ):
+        read = []  # a reader that is dropped ends its stream
+        for _ in range(2):
+            answer = await open_streams.enter_async_context(client.stream("GET", STREAMS["the wait for a run"]))
+            read.append(answer.aiter_lines())
+            assert json.loads(await anext(read[-1])) == {"state": "running"}
+        refused = await client.get(STREAMS["the wait for a run"])
+        assert (refused.status_code, "Too many streams" in refused.text) == (503, True)
+        assert (await client.get(f"/api/v2{WAITING}")).status_code == 200
+
+
+async def _end_session(place: Place) -> None:
+    [session] = await place.ask(users.list_sessions, "otto", now=place.clock.now())
+    await place.act("anna", users.end_session, session.id)
+
+
+LOSSES: dict[str, Callable] = {
+    "the session is ended": _end_session,
+    "the user is deleted": lambda place: place.act("anna", users.delete_user, "otto"),
+    "the user is disabled": lambda place: place.act("anna", users.disable_user, "otto"),
+    "the role is lowered": lambda place: place.act("anna", users.set_roles, "otto", ["viewer"]),
+}
+
+
+@pytest.mark.parametrize("loss", LOSSES)
+async def test_a_stream_ends_soon_after_its_reader_has_lost_a_right(site: Site, loss: str, monkeypatch):
+    monkeypatch.setattr(streams, "RENEWAL", timedelta(milliseconds=50))
+    begun, ended = set(), set()
+
+    async def read(client: httpx.AsyncClient, what: str) -> None:
+        async with client.stream("GET", STREAMS[what]) as answer:
+            lines = answer.aiter_lines()
+            await anext(lines)
+            begun.add(what)
+            async for _ in lines:
+                pass
+        ended.add(what)
+
+    async with with_events(site) as place, served(make_app(place, StoredAccess(place))) as (host, port):
+        now, secret = Clock().now(), users.new_secret()
+        await place.act("anna", users.create_user, "otto", ["operator"], password=None, now=now)
+        user = await place.ask(users.store.get_user, "otto")
+        lasts = timedelta(hours=1)
+        await place.act("otto", users.sign_in, secret, "otto", user_id=user.id, now=now, lasts=lasts)
+        async with (
+            httpx.AsyncClient(
+                base_url=f"http://{host}:{port}", cookies={f"asynsched_{port}": secret}, timeout=DEADLINE_SECONDS
+            ) as client,
+            anyio.create_task_group() as readers,
+        ):
+            for what in STREAMS:
+                readers.start_soon(read, client, what)
+            await eventually(lambda: begun == set(STREAMS), "all streams have begun")
+            assert ended == set()
+            await LOSSES[loss](place)
+            await eventually(lambda: ended == set(STREAMS), "all streams have ended")
