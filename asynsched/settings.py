@@ -516,6 +516,28 @@ class CelerySettings(CheckedSettings, frozen=True, forbid_unknown_fields=True):
         return options
 
 
+class DaskSettings(CheckedSettings, frozen=True, forbid_unknown_fields=True):
+    """Dask as the engine of tries on other machines. Its certificates are those of Dask's own configuration."""
+
+    address: Annotated[str, doc("Address of the Dask scheduler, such as tcp://HOST:8786 or tls://HOST:8786.")] = ""
+    cluster: Annotated[
+        str,
+        doc(
+            "Instead of an address: `package.module:function` that returns a Dask cluster, or its address. A cluster"
+            " ends with the scheduler that has made it."
+        ),
+    ] = ""
+    worker_homes: Annotated[
+        str,
+        doc("Folder on each worker's machine for the homes of its workers; by default below that for temporary files."),
+    ] = ""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.cluster and not all(self.cluster.partition(":")):
+            raise self.invalid("cluster", "must be package.module:function")
+
+
 class SecretsSettings(CheckedSettings, frozen=True, forbid_unknown_fields=True):
     """A store of connections and variables, which tasks ask before the environment and the database."""
 
@@ -556,7 +578,9 @@ class SecretsSettings(CheckedSettings, frozen=True, forbid_unknown_fields=True):
         return {name: value for name, value in named.items() if value}
 
 
-_EXECUTORS = {"local": "LocalExecutor", "sequential": "SequentialExecutor", "celery": "CeleryExecutor"}
+_EXECUTORS = {
+    "local": "LocalExecutor", "sequential": "SequentialExecutor", "celery": "CeleryExecutor", "dask": "DaskExecutor",
+}  # fmt: skip
 """Airflow's names of our executors."""
 
 
@@ -592,7 +616,7 @@ class Settings(CheckedSettings, frozen=True, forbid_unknown_fields=True):
     executor: Annotated[
         str,
         doc(
-            "`local`, `sequential`, `celery`, or `package.module:Class` of an executor of your own; or several,"
+            "`local`, `sequential`, `celery`, `dask`, or `package.module:Class` of an executor of your own; or several,"
             " separated by commas, the default first, each as `name=package.module:Class` with the name that tasks give"
             " as `executor`."
         ),
@@ -756,6 +780,7 @@ class Settings(CheckedSettings, frozen=True, forbid_unknown_fields=True):
     web: WebSettings = WebSettings()
     workers: WorkersSettings = WorkersSettings()
     celery: CelerySettings = CelerySettings()
+    dask: DaskSettings = DaskSettings()
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -6,7 +6,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager, closing, suppress
 from pathlib import Path
 from typing import Any
 
@@ -123,10 +123,11 @@ class Site:
         """Serve a scheduler, and workers at the address of this number."""
         scheduler = Scheduler(settings=self.settings(home, **more))
         listener = open_listener(WebSettings(listen=f"127.0.0.1:{self.ports[number]}"))
-        async with scheduler, anyio.create_task_group() as tasks:
-            tasks.start_soon(lambda: serve(scheduler.web(), listener.socket, scheduler.settings.web, at_once=True))
-            yield scheduler
-            tasks.cancel_scope.cancel()
+        with closing(listener.socket):
+            async with scheduler, anyio.create_task_group() as tasks:
+                tasks.start_soon(lambda: serve(scheduler.web(), listener.socket, scheduler.settings.web, at_once=True))
+                yield scheduler
+                tasks.cancel_scope.cancel()
 
     def start_scheduler(self) -> subprocess.Popen[bytes]:
         """Start a scheduler in a process of its own, which can be killed."""
