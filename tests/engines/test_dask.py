@@ -136,7 +136,7 @@ async def test_jobs_that_a_dask_scheduler_takes_with_it_are_submitted_to_the_nex
 
 def all_are_waiting(conn) -> bool:
     """Whether Dask has as many tasks as a DAG may have at once."""
-    return sum("waits for a free thread" in sight for sight in conn.scalars(select(ticket.c.sight))) == 16
+    return sum("no Dask worker is connected" in sight for sight in conn.scalars(select(ticket.c.sight))) == 16
 
 
 async def test_wishes_name_resources_and_workers_and_why_says_which_nobody_offers(site: DaskSite, monkeypatch):

@@ -13,6 +13,8 @@ from typing import Any
 
 import anyio
 import msgspec
+import structlog
+from anyio.lowlevel import checkpoint
 from anyio.to_thread import run_sync
 from msgspec import Struct
 
@@ -27,6 +29,8 @@ try:
     from distributed import Client, Future, fire_and_forget
 except ImportError as exc:
     raise SettingsError(f"Dask needs the package {exc.name}: install asynsched[dask].") from exc
+
+log = structlog.get_logger(__name__)
 
 ON_WORKERS = "asynsched.worker.dask"
 """The module of what travels to workers: the plugin, and the function of each task. It lies above this one."""
@@ -73,7 +77,10 @@ class DaskEngine(Engine):
         """What each job asks for, in words."""
 
     async def start(self) -> None:
-        await self._connected()
+        try:
+            await self._connected()
+        except (OSError, TimeoutError) as exc:  # as later: tries of other executors must not wait for it
+            log.warning("dask.away", address=self._settings.address or self._settings.cluster, error=str(exc))
 
     async def _connected(self) -> Any:
         """Return a client of the cluster; a new one if the connection has ended for good."""
@@ -94,8 +101,11 @@ class DaskEngine(Engine):
         return self._client
 
     async def submit(self, jobs: Sequence[Job]) -> Sequence[Accepted | Rejected]:
-        client = await self._connected()
-        return [self._submit(client, job) for job in jobs]
+        client, placed = await self._connected(), []
+        for job in jobs:
+            placed.append(self._submit(client, job))
+            await checkpoint()  # Dask packs each task at once, which takes a fraction of a millisecond
+        return placed
 
     def _submit(self, client: Any, job: Job) -> Accepted | Rejected:
         own = {name: value for name, value in job.executor_config.items() if name not in OF_OTHERS}
@@ -136,12 +146,14 @@ class DaskEngine(Engine):
 
     def _sight(self, job: str, state: str | None, holders: Mapping[str, str], n_workers: int) -> Sight:
         match state:
+            case "waiting" | "queued" | "released" | "no-worker" if not n_workers:
+                return Sight("queued", "no Dask worker is connected")
             case "processing":
                 return Sight("queued", f"the Dask worker {holders.get(job, 'of its choice')} has it")
-            case "no-worker" if n_workers:
+            case "no-worker":
                 wished = self._wished.get(job) or "what it asks for"
                 return Sight("queued", f"none of {n_workers} Dask workers offers {wished}")
-            case "waiting" | "queued" | "released" | "no-worker":
+            case "waiting" | "queued" | "released":
                 return Sight("queued", f"waits for a free thread of {n_workers} Dask workers")
             case "erred":
                 return Sight("gone", "its Dask worker could not run it: see the log of that worker")
@@ -152,7 +164,7 @@ class DaskEngine(Engine):
         if self._client is not None:
             with anyio.move_on_after(CALL_SECONDS):
                 await self._client.close()
-        if self._cluster is not None:
+        if hasattr(self._cluster, "close"):  # otherwise it is an address
             await run_sync(self._cluster.close)
 
 
