@@ -121,14 +121,14 @@ def _load_what_tasks_need(dags: Iterable[DAG]) -> None:
         xcom_class()
 
 
-_OF_TRIGGER_HOSTS = frozenset({"asynsched.authoring.triggers.shared_stream"})
-"""Modules that load asyncio, which weighs on every fork; few DAG files import them."""
+_FOR_FEW = frozenset({"asynsched.authoring.triggers.shared_stream", "asynsched.authoring.json_schemas"})
+"""Modules that load asyncio or jsonschema, which weigh on every fork; few DAG files need them."""
 
 
 def import_authoring(others: Iterable[str]) -> None:
     """Import everything that a DAG file can use of asynsched, and other modules, once for all forks."""
     for module in pkgutil.walk_packages(asynsched.authoring.__path__, "asynsched.authoring."):
-        if module.name not in _OF_TRIGGER_HOSTS:
+        if module.name not in _FOR_FEW:
             importlib.import_module(module.name)
     for name in others:
         importlib.import_module(name)

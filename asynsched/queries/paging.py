@@ -56,14 +56,14 @@ class Paging(Struct, frozen=True):
     Attributes:
         order_by: Names to sort by, the first counts most; a minus sign before a name reverses it.
         after: The `after` of the page before this one.
-        names: The names to sort by that the one who asks knows by others, for messages.
+        aliases: Names to sort by that messages show instead of ours; `order_by` has ours.
     """
 
     limit: Limit = USUAL_ROWS
     offset: Offset = 0
     after: str | None = None
     order_by: tuple[str, ...] = ()
-    names: Mapping[str, str] = {}
+    aliases: Mapping[str, str] = {}
 
 
 FIRST_PAGE = Paging()
@@ -209,9 +209,8 @@ def _terms(sorting: Sorting, paging: Paging) -> list[_Term]:
     for name in order_by or sorting.usual:
         column = sorting.names.get(name.removeprefix("-"))
         if column is None:
-            shown = paging.names.get(name.removeprefix("-"), name.removeprefix("-"))
-            known = ", ".join(sorted(paging.names.get(one, one) for one in sorting.names))
-            raise BadRequest(f"This list cannot be sorted by {shown!r}. It can be sorted by {known}.")
+            known = ", ".join(sorted({*paging.aliases, *(sorting.names.keys() - paging.aliases.values())}))
+            raise BadRequest(f"This list cannot be sorted by {name.removeprefix('-')!r}. It can be sorted by {known}.")
         terms.append(_Term(column, name.startswith("-")))
     return [*terms, _Term(sorting.key, terms[0].is_reversed)]
 

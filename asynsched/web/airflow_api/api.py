@@ -70,7 +70,7 @@ def paging(wanted: PageQuery, order_by: OrderBy, names: dict[str, str] | None = 
     cursor = wanted.cursor if isinstance(wanted, CursorQuery) else None
     return Paging(
         limit=limit, offset=wanted.offset if cursor is None else 0, after=cursor or None, order_by=order,
-        names={name: airflows for airflows, name in own.items()},
+        aliases=own,
     )  # fmt: skip
 
 

@@ -22,7 +22,7 @@ from asynsched.web.airflow_api.named import Kind, change_many, change_one, creat
 from asynsched.web.endpoint import Call
 
 ConnectionId = Annotated[str, Meta(max_length=200, pattern=r"^[\w.-]+$")]
-SORT_NAMES = {"id": "conn_id", "connection_id": "conn_id", "team_name": "conn_id"}
+SORT_NAMES = {"id": "conn_id", "conn_id": "conn_id", "connection_id": "conn_id", "team_name": "conn_id"}
 
 
 class ConnectionResponse(Struct, frozen=True, kw_only=True):

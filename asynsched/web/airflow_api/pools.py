@@ -26,7 +26,7 @@ from asynsched.web.endpoint import Call
 
 PoolName = Annotated[str, Meta(min_length=1, max_length=LONGEST_NAME)]
 Slots = Annotated[int, Meta(ge=UNLIMITED)]
-SORT_NAMES = {"id": "name", "pool": "name"}
+SORT_NAMES = {"id": "name", "pool": "name", "name": "name"}
 
 
 class PoolResponse(Struct, frozen=True, kw_only=True):

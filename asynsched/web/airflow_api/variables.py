@@ -25,7 +25,7 @@ from asynsched.web.airflow_api.named import Kind, change_many, change_one, creat
 from asynsched.web.endpoint import Call
 
 Key = Annotated[str, Meta(min_length=1, max_length=ID_LENGTH)]
-SORT_NAMES = {"id": "key", "variable_key": "key", "is_encrypted": "key", "team_name": "key"}
+SORT_NAMES = {"key": "key", "id": "key", "variable_key": "key", "is_encrypted": "key", "team_name": "key"}
 
 
 class VariableResponse(Struct, frozen=True, kw_only=True):
