@@ -1,5 +1,7 @@
 """Messages to the schedulers of a database: any of them answers, so a worker asks on until one does."""
 
+import os
+import ssl
 from collections.abc import Awaitable, Callable, Sequence
 from datetime import timedelta
 from itertools import count
@@ -11,7 +13,7 @@ import structlog
 from msgspec import Struct
 
 from asynsched.clock import Clock, jitter
-from asynsched.errors import ERROR_HEADER, AsynschedError
+from asynsched.errors import ERROR_HEADER, AsynschedError, SettingsError
 from asynsched.protocol.frames import UNDECODABLE
 from asynsched.protocol.worker_messages import PREFIX, LogSize, Ticket
 
@@ -26,6 +28,10 @@ FINAL_ERRORS = frozenset({"NotFound", "TicketRefused"})
 """Names of errors by which a scheduler refuses a ticket. A proxy, or another program at that address, names none."""
 FINAL_STATUSES = frozenset({413, 422})
 """A message that every scheduler refuses."""
+CERTIFICATES = "SSL_CERT_FILE"
+"""Environment variable of OpenSSL: a PEM file with the authorities that are trusted instead of the usual ones."""
+UNKNOWN_AUTHORITY = frozenset({18, 19, 20, 21})
+"""Results of OpenSSL's verification (X509_V_ERR): the chain of a certificate ends at nobody who is trusted."""
 
 
 class Refused(AsynschedError):
@@ -45,11 +51,19 @@ class Unreachable(AsynschedError):
 
 
 class Schedulers:
-    """The schedulers that tickets name. The address that has answered last is asked first."""
+    """The schedulers that tickets name. The address that has answered last is asked first.
+
+    Raises:
+        SettingsError: The file that SSL_CERT_FILE names cannot be used.
+    """
 
     def __init__(self, clock: Clock, transport: httpx.AsyncBaseTransport | None = None) -> None:
         self._clock = clock
-        self._http = httpx.AsyncClient(timeout=TIMEOUT, transport=transport)
+        try:
+            self._http = httpx.AsyncClient(timeout=TIMEOUT, transport=transport)
+        except OSError as exc:
+            file = os.environ.get(CERTIFICATES, "")
+            raise SettingsError(f"{CERTIFICATES}: {file!r} must be a PEM file with certificates: {exc}") from exc
         self._good = ""
 
     async def close(self) -> None:
@@ -82,25 +96,40 @@ class Schedulers:
         raise AssertionError
 
     async def _post(self, addresses: Sequence[str], path: str, answer: type[T], **request: Any) -> T:
-        problem = "the ticket names no address"
+        problems = []
         for address in sorted(addresses, key=lambda one: one != self._good):
             try:
                 response = await self._http.post(f"{address.rstrip('/')}{PREFIX}{path}", **request)
                 response.raise_for_status()
                 decoded = msgspec.json.decode(response.content, type=answer)
             except (httpx.TransportError, httpx.InvalidURL) as exc:
-                problem = f"{address}: {exc or type(exc).__name__}"
+                problems.append(_problem_at(address, exc))
             except httpx.HTTPStatusError:
                 is_over = response.headers.get(ERROR_HEADER) in FINAL_ERRORS
                 if is_over or response.status_code in FINAL_STATUSES:
                     raise Refused(_detail_of(response), is_over=is_over) from None
-                problem = f"{address} answers {response.status_code}: {_detail_of(response)}"
+                problems.append(f"{address} answers {response.status_code}: {_detail_of(response)}")
             except UNDECODABLE as exc:
-                problem = f"{address} gives an answer of another version: {exc}"
+                problems.append(f"{address} gives an answer of another version: {exc}")
             else:
                 self._good = address
                 return decoded
-        raise Unreachable(problem)
+        raise Unreachable("; ".join(problems) or "the ticket names no address")
+
+
+def _problem_at(address: str, error: Exception) -> str:
+    """Return why an address could not be asked, and what to do if its certificate is the reason."""
+    cause: BaseException | None = error
+    while cause is not None and not isinstance(cause, ssl.SSLCertVerificationError):
+        cause = cause.__cause__ or cause.__context__
+    if cause is None:
+        return f"{address}: {error or type(error).__name__}"
+    if cause.verify_code not in UNKNOWN_AUTHORITY:
+        return f"{address} shows a certificate that is not valid: {cause.verify_message}"
+    return (
+        f"{address} shows a certificate of an authority that this worker does not trust ({cause.verify_message}): set"
+        f" {CERTIFICATES} in its environment to a PEM file with that authority's certificate, and start it again"
+    )
 
 
 def _detail_of(response: httpx.Response) -> str:

@@ -34,18 +34,19 @@ LEASE = {"duration": 2.0, "renew_interval": 0.5, "grace": 0.5, "kill_time": 0.5,
 class Machine:
     """A machine with a worker. Its environment leads neither to the scheduler's home nor to its database."""
 
-    def __init__(self, root: Path, name: str) -> None:
+    def __init__(self, root: Path, name: str, environment: dict[str, str] | None = None) -> None:
         self.name = name
         self.home = root / f"machine-{name}"
         self._pipe = pipe_of(root)
         self._log = root / f"{name}.log"
+        self.environment = environment or {}
         self.worker: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
         """Start a worker that takes tickets from the pipe."""
         pipe = os.open(self._pipe, os.O_RDWR)
         command = [sys.executable, "-m", "asynsched", "worker", "run", "--home", str(self.home), "--name", self.name]
-        environment = {**os.environ, "ASYNSCHED_SHUTDOWN_GRACE": "0.2"}
+        environment = {**os.environ, "ASYNSCHED_SHUTDOWN_GRACE": "0.2", **self.environment}
         with self._log.open("ab") as log:
             self.worker = subprocess.Popen(command, stdin=pipe, stdout=log, stderr=log, env=environment)
         os.close(pipe)
@@ -104,6 +105,7 @@ class Site:
         self.processes: list[subprocess.Popen[bytes]] = []
         self.ports = (free_port(), free_port())
         self.lease = 20.0
+        self.scheme = "http"
 
     def settings(self, home: str = "home", **more: Any) -> Settings:
         """Return the settings of a scheduler with this home."""
@@ -116,7 +118,7 @@ class Site:
 
     @property
     def addresses(self) -> tuple[str, ...]:
-        return tuple(f"http://127.0.0.1:{port}" for port in self.ports)
+        return tuple(f"{self.scheme}://127.0.0.1:{port}" for port in self.ports)
 
     @asynccontextmanager
     async def serving(self, home: str = "home", number: int = 0, **more: Any) -> AsyncIterator[Scheduler]:
@@ -147,9 +149,9 @@ class Site:
         self.processes.append(process)
         return process
 
-    def machine(self, name: str = "m1") -> Machine:
-        """Return a machine whose worker is started."""
-        found = Machine(self.root, name)
+    def machine(self, name: str = "m1", **environment: str) -> Machine:
+        """Return a machine whose worker is started, with these variables in its environment."""
+        found = Machine(self.root, name, environment)
         self.machines.append(found)
         if self.is_remote:
             found.start()
