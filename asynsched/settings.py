@@ -538,6 +538,42 @@ class DaskSettings(CheckedSettings, frozen=True, forbid_unknown_fields=True):
             raise self.invalid("cluster", "must be package.module:function")
 
 
+class SlurmSettings(CheckedSettings, frozen=True, forbid_unknown_fields=True):
+    """Slurm as the engine of tries on other machines."""
+
+    partition: Annotated[
+        str, doc("Partition of tasks that name none as their queue; by default Slurm's own default.")
+    ] = ""
+    options: Annotated[
+        tuple[str, ...],
+        doc(
+            "Options of sbatch for all jobs, such as `--account=data`, `--mem=2G` or `--output=/shared/logs/%x-%A_%a`."
+        ),
+    ] = ()
+    python: Annotated[
+        str,
+        doc("Python of workers on the nodes, with asynsched[worker]; by default the scheduler's, as on a shared disk."),
+    ] = ""
+    setup: Annotated[
+        str, doc("Lines of shell before the worker starts, such as `module load gcc` or `export SCRATCH=/scratch`.")
+    ] = ""
+    worker_homes: Annotated[
+        str,
+        doc(
+            "Folder on the nodes for the homes of workers, each removed with its job; by default $TMPDIR, or /tmp. It"
+            " must be on the node's own disk."
+        ),
+    ] = ""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for option in self.options:
+            if not option.startswith("--"):
+                raise self.invalid("options", f"must be long options, such as --mem=2G, not {option!r}")
+        if self.worker_homes and not self.worker_homes.startswith("/"):
+            raise self.invalid("worker_homes", "must be an absolute path")
+
+
 class SecretsSettings(CheckedSettings, frozen=True, forbid_unknown_fields=True):
     """A store of connections and variables, which tasks ask before the environment and the database."""
 
@@ -580,6 +616,7 @@ class SecretsSettings(CheckedSettings, frozen=True, forbid_unknown_fields=True):
 
 _EXECUTORS = {
     "local": "LocalExecutor", "sequential": "SequentialExecutor", "celery": "CeleryExecutor", "dask": "DaskExecutor",
+    "slurm": "SlurmExecutor",
 }  # fmt: skip
 """Airflow's names of our executors."""
 
@@ -616,9 +653,9 @@ class Settings(CheckedSettings, frozen=True, forbid_unknown_fields=True):
     executor: Annotated[
         str,
         doc(
-            "`local`, `sequential`, `celery`, `dask`, or `package.module:Class` of an executor of your own; or several,"
-            " separated by commas, the default first, each as `name=package.module:Class` with the name that tasks give"
-            " as `executor`."
+            "`local`, `sequential`, `celery`, `dask`, `slurm`, or `package.module:Class` of an executor of your own; or"
+            " several, separated by commas, the default first, each as `name=package.module:Class` with the name that"
+            " tasks give as `executor`."
         ),
     ] = "local"
     parallelism: Annotated[Count, doc("Number of tasks that may run at once (Airflow: parallelism).")] = 32
@@ -781,6 +818,7 @@ class Settings(CheckedSettings, frozen=True, forbid_unknown_fields=True):
     workers: WorkersSettings = WorkersSettings()
     celery: CelerySettings = CelerySettings()
     dask: DaskSettings = DaskSettings()
+    slurm: SlurmSettings = SlurmSettings()
 
     def __post_init__(self) -> None:
         super().__post_init__()

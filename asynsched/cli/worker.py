@@ -8,6 +8,7 @@ import stat
 import sys
 from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -31,14 +32,24 @@ if TYPE_CHECKING:
 log = structlog.get_logger(__name__)
 
 LONGEST_LINE = 64 * 1024
+LAST_SECONDS = 5.0
+"""Time before the limit `--until` at which tries are ended, so that their ends are reported before it."""
 
 
 @click.command("run")
 @click.argument("tickets", nargs=-1, type=click.Path(exists=True, dir_okay=False, path_type=Path))
 @home_option
 @click.option("--name", help="Name of this worker, for people; by default that of the machine.")
+@click.option(
+    "--until",
+    type=float,
+    metavar="SECONDS",
+    help="The time limit of a batch system, in seconds since 1970: shortly before it, tries that still run fail.",
+)
 @click.option("--log-format", type=click.Choice(["console", "json"]), help="For people or programs.")
-def worker_run(tickets: tuple[Path, ...], name: str | None, log_format: str | None, **flags: Any) -> None:
+def worker_run(
+    tickets: tuple[Path, ...], name: str | None, until: float | None, log_format: str | None, **flags: Any
+) -> None:
     """Run the tries of tickets until all have ended.
 
     TICKETS are files, each with one ticket. Without any, tickets are read from standard input, one a line, until it
@@ -48,7 +59,7 @@ def worker_run(tickets: tuple[Path, ...], name: str | None, log_format: str | No
     """
     with _errors_in_one_line():
         settings = _prepare(log_format, flags)
-        asyncio.run(_serve(settings, name or socket.gethostname(), tickets))
+        asyncio.run(_serve(settings, name or socket.gethostname(), tickets, until))
 
 
 @click.command("celery", context_settings={"ignore_unknown_options": True})
@@ -105,9 +116,9 @@ def _agent(settings: Settings, name: str, clock: Clock) -> "Agent":
     return Agent(settings, name, clock, Schedulers(clock))
 
 
-async def _serve(settings: Settings, name: str, files: tuple[Path, ...]) -> None:
-    loop, signalled = asyncio.get_running_loop(), anyio.Event()
-    agent = _agent(settings, name, Clock())
+async def _serve(settings: Settings, name: str, files: tuple[Path, ...], until: float | None) -> None:
+    loop, signalled, clock = asyncio.get_running_loop(), anyio.Event(), Clock()
+    agent = _agent(settings, name, clock)
 
     async def work(ticket: Ticket) -> None:
         outcome = await agent.work(ticket)
@@ -117,6 +128,11 @@ async def _serve(settings: Settings, name: str, files: tuple[Path, ...]) -> None
         await signalled.wait()
         reading.cancel()
         await agent.drain()
+
+    async def fail_at_limit(reading: anyio.CancelScope, at: datetime) -> None:
+        await clock.sleep(at - clock.now())
+        reading.cancel()
+        await agent.end_all("it has reached the time limit of its job")
 
     with anyio.CancelScope() as everything:
 
@@ -131,6 +147,9 @@ async def _serve(settings: Settings, name: str, files: tuple[Path, ...]) -> None
             log.info("worker.started", home=str(settings.home_path), name=name)
             reading = anyio.CancelScope()
             watching.start_soon(drain_at_signal, reading)
+            if until is not None:
+                limit = datetime.fromtimestamp(until - LAST_SECONDS, UTC)
+                watching.start_soon(fail_at_limit, reading, limit)
             async with anyio.create_task_group() as tries:
                 with reading:
                     async for ticket in _tickets(files):

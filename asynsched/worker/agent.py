@@ -187,6 +187,11 @@ class Agent:
         if self._executor is not None:
             await self._executor.kill(token, reason)
 
+    async def end_all(self, reason: str) -> None:
+        """End all tries of this worker, for the same reason: they fail."""
+        for token in list(self._tries):
+            await self.end(token, reason)
+
     # How a try begins
 
     async def _claim(self, ticket: Ticket) -> tuple[Launch, WorkerTerms, float]:

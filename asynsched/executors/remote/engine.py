@@ -41,7 +41,7 @@ class Rejected(Struct, frozen=True):
 
 
 class Sight(Struct, frozen=True):
-    """How an engine sees a job whose try no worker has claimed.
+    """How an engine sees a job.
 
     Attributes:
         state: `queued` or `running`; `gone`: the engine does not have it any more; `unknown`: it cannot say.
@@ -79,7 +79,10 @@ class Engine(ABC):
 
     @abstractmethod
     async def look(self, engine_ids: Sequence[str]) -> Mapping[str, Sight]:
-        """Return how the engine sees these jobs, by their ids; a job that is left out is `unknown`."""
+        """Return how the engine sees these jobs, by their ids; a job that is left out is `unknown`.
+
+        Of a job with a claim, it is asked only when its worker has been silent for too long, for the reason.
+        """
 
     async def close(self) -> None:  # noqa: B027 - as `start`
         """Disconnect. The jobs go on."""

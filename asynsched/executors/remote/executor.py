@@ -9,7 +9,7 @@ to be done. If the database or the engine is away, the pass is repeated.
 import asyncio
 from collections.abc import Awaitable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import ClassVar, TypeVar
 
@@ -375,12 +375,23 @@ class RemoteExecutor(Executor):
             if token not in rows or one.state == ENDED:
                 await self._find_end(token, one)
             elif (given_up := self._verdict(one, now)) is not None:
+                given_up = await self._explained(one, given_up)
                 log.warning("try.given_up", token=token, executor=self.context.name, reason=given_up.reason)
                 renewals = one.renewals if one.state == CLAIMED else None
                 await self._end(self._end_of(token, given_up), before=one.state, renewals=renewals)
 
     def _verdict(self, one: _Try, now: float) -> GivenUp | None:
         return verdict(one.seen(now), self._settings.workers.claim_timeout)
+
+    async def _explained(self, one: _Try, given_up: GivenUp) -> GivenUp:
+        """Add what the engine says of a job whose worker is silent, such as that its memory was full."""
+        if one.state != CLAIMED or not one.engine_id:
+            return given_up
+        sights = await self._call("look", self.engine.look([one.engine_id])) or {}
+        sight = sights.get(one.engine_id, UNKNOWN)
+        if sight.state != "gone" or not sight.reason:
+            return given_up
+        return replace(given_up, reason=f"{given_up.reason}: {sight.reason}")
 
     def _note(self, one: _Try, found: Progress) -> None:
         if (found.state, found.renewals) != (one.state, one.renewals):

@@ -1,0 +1,225 @@
+"""Slurm as an engine: a ticket is an element of a job array, whose script starts a worker that ends with the try.
+
+    job id: Slurm's, ARRAY_INDEX, also for an array of one
+    script: the setting `slurm.setup`, a worker for the ticket of the element's number, and the tickets, as comments
+
+Slurm shows a job's script to its user and to administrators, and arguments and environments to everybody: so tickets,
+which hold secrets, are in the script. Tickets of one task that ask for the same are one array. A job never starts
+twice (`--no-requeue`): a try whose job is gone is given up, and its next one is a new job.
+"""
+
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import islice
+
+import anyio
+import msgspec
+import structlog
+from anyio.to_thread import run_sync
+from msgspec import Struct
+
+from asynsched.errors import SettingsError
+from asynsched.executors.base import ExecutorContext
+from asynsched.executors.remote.engine import Accepted, Engine, Job, Rejected, Sight
+from asynsched.executors.remote.executor import RemoteExecutor
+from asynsched.settings import SlurmSettings
+
+log = structlog.get_logger(__name__)
+
+OF_OTHERS = ("pod_override", "KubernetesExecutor")
+"""What DAG files of Airflow say to other executors."""
+DEFAULT_QUEUE = "default"
+OWN = frozenset({
+    "array", "clusters", "cluster", "export", "export-file", "get-user-env", "gid", "help", "input", "job-name",
+    "parsable", "quiet", "requeue", "test-only", "uid", "usage", "version", "wait", "wrap",
+})  # fmt: skip
+"""Options of sbatch that are the engine's, or that would keep it from knowing its jobs."""
+INHERITED = re.compile(r"(PATH|HOME|USER|LOGNAME|SHELL|LANG|LC_\w+|TZ|SLURM_\w+|SBATCH_\w+)\Z")
+"""Variables of the scheduler that Slurm's commands, and so the jobs, get."""
+LONGEST_NAME = 200
+MOST_CANCELLED = 500
+"""Jobs that one scancel gets."""
+CALL_SECONDS = 30.0
+"""Longest that the scheduler waits for one of Slurm's commands."""
+PASSING = re.compile(
+    r"contact slurm controller|timed out|connection|zero bytes|temporarily|try again|slow down|not responding"
+    r"|submit limit|in standby",
+    re.IGNORECASE,
+)
+"""Errors of sbatch after which the same job may be accepted later."""
+FIELDS = "%i|%T|%r|%P|%N"
+RUNNING = frozenset({"RUNNING", "COMPLETING", "STAGE_OUT", "SIGNALING", "STOPPED", "SUSPENDED", "RESIZING"})
+WAITING = {
+    "PENDING": "PD", "CONFIGURING": "CF", "REQUEUED": "RQ", "REQUEUE_FED": "RF", "REQUEUE_HOLD": "RH",
+    "RESV_DEL_HOLD": "RD", "SPECIAL_EXIT": "SE",
+}  # fmt: skip
+"""States of jobs that may still start, with the codes that squeue shows."""
+SCRIPT = """#!/bin/sh
+# A worker of asynsched, for the ticket below that has the number of this element of the array.
+umask 077
+trap : TERM
+{setup}
+home=$(mktemp -d {homes}/asynsched-XXXXXXXX) || exit
+trap 'rm -rf "$home"' EXIT
+# Older versions of Slurm do not tell a job when its time limit ends it, but squeue does.
+end=${{SLURM_JOB_END_TIME:-$(date -d "$(squeue --noheader --job="$SLURM_JOB_ID" --format=%e)" +%s 2>/dev/null)}}
+sed -n "s/^#$SLURM_ARRAY_TASK_ID //p" "$0" |
+    {python} -m asynsched worker run --home "$home" --name "$(hostname)" ${{end:+--until "$end"}}
+exit
+{tickets}
+"""
+
+
+class SlurmError(Exception):
+    """A command of Slurm has failed: the last line that it has printed."""
+
+
+class _Array(Struct, frozen=True):
+    """What elements of one array have in common."""
+
+    name: str
+    options: tuple[str, ...]
+
+
+class SlurmEngine(Engine):
+    """Submits arrays, and asks Slurm for their elements."""
+
+    def __init__(self, context: ExecutorContext) -> None:
+        super().__init__(context)
+        self._settings = context.settings.slurm
+        self._accepted: dict[str, str] = {}
+        """Elements of arrays that a call of `submit` placed before it failed, by the tokens of their tickets."""
+
+    async def start(self) -> None:
+        missing = [name for name in ("sbatch", "squeue", "scancel") if shutil.which(name) is None]
+        if missing:
+            raise SettingsError(
+                f"executor: Slurm needs the command {missing[0]} on the scheduler's machine: install Slurm's client"
+                " programs"
+            )
+
+    async def submit(self, jobs: Sequence[Job]) -> Sequence[Accepted | Rejected]:
+        answers: dict[str, Accepted | Rejected] = {}
+        arrays: dict[_Array, list[Job]] = {}
+        for job in jobs:
+            array = array_of(job, self._settings)
+            if isinstance(array, Rejected):
+                answers[job.ticket.token] = array
+            elif job.ticket.token not in self._accepted:
+                arrays.setdefault(array, []).append(job)
+        for array, its in arrays.items():
+            try:
+                # Only the first word is the id: with several clusters, the cluster's name follows.
+                job_id, _, _ = (await self._submit(array, its)).strip().partition(";")
+            except SlurmError as exc:
+                if PASSING.search(str(exc)):
+                    raise
+                answers.update((job.ticket.token, Rejected(f"Slurm does not take it: {exc}")) for job in its)
+            else:
+                self._accepted.update((job.ticket.token, f"{job_id}_{n}") for n, job in enumerate(its))
+        accepted, self._accepted = self._accepted, {}
+        answers.update((token, Accepted(engine_id)) for token, engine_id in accepted.items())
+        return [answers[job.ticket.token] for job in jobs]
+
+    async def _submit(self, array: _Array, jobs: Sequence[Job]) -> str:
+        script = script_of(jobs, self._settings)
+        command = [
+            "sbatch", "--parsable", "--no-requeue", f"--array=0-{len(jobs) - 1}", f"--job-name={array.name}",
+            "--output=/dev/null", "--chdir=/", *self._settings.options, *array.options,
+        ]  # fmt: skip
+        return await called(command, script)
+
+    async def cancel(self, engine_ids: Sequence[str]) -> None:
+        left = iter(engine_ids)
+        while some := list(islice(left, MOST_CANCELLED)):
+            await called(["scancel", "--quiet", *some])
+
+    async def look(self, engine_ids: Sequence[str]) -> Mapping[str, Sight]:
+        # For a while, Slurm remembers jobs that have ended (its MinJobAge).
+        user = f"--user={os.getuid()}"
+        text = await called(["squeue", "--noheader", "--array", "--states=all", user, f"--format={FIELDS}"])
+        return await run_sync(sights_of, text, engine_ids)
+
+
+def array_of(job: Job, settings: SlurmSettings) -> _Array | Rejected:
+    """Return what a job has in common with others of its array, or why Slurm must not get it."""
+    options: dict[str, object] = {}
+    if partition := settings.partition if job.queue == DEFAULT_QUEUE else job.queue:
+        options["partition"] = partition
+    for key, value in job.executor_config.items():
+        if key in OF_OTHERS:
+            continue
+        name = key.replace("_", "-")
+        if not re.fullmatch("[a-z][a-z-]*", name) or not isinstance(value, str | int | float):
+            return Rejected(f"executor_config of Slurm has long options of sbatch and their values, not {key!r}")
+        if name in OWN:
+            return Rejected(f"executor_config of Slurm cannot have {key!r}: asynsched sets this option itself")
+        options[name] = value
+    words = tuple(
+        f"--{name}" if value is True else f"--{name}={value}" for name, value in options.items() if value is not False
+    )
+    return _Array(f"{job.ticket.dag_id}.{job.ticket.task_id}"[:LONGEST_NAME], words)
+
+
+def script_of(jobs: Iterable[Job], settings: SlurmSettings) -> str:
+    """Return the script of an array of these jobs."""
+    return SCRIPT.format(
+        setup=settings.setup,
+        homes=shlex.quote(settings.worker_homes) if settings.worker_homes else '"${TMPDIR:-/tmp}"',
+        python=shlex.quote(settings.python or sys.executable),
+        tickets="\n".join(f"#{n} {msgspec.json.encode(job.ticket).decode()}" for n, job in enumerate(jobs)),
+    )
+
+
+def sights_of(text: str, engine_ids: Iterable[str]) -> dict[str, Sight]:
+    """Return how Slurm sees these jobs, by what squeue has printed of all jobs."""
+    wanted, sights = set(engine_ids), {}
+    for line in text.splitlines():
+        engine_id, _, rest = line.partition("|")
+        if engine_id in wanted and rest.count("|") == FIELDS.count("|") - 1:
+            sights[engine_id] = _sight(*rest.split("|"))
+    lost = Sight("gone", "Slurm does not know it any more")
+    return {engine_id: sights.get(engine_id, lost) for engine_id in wanted}
+
+
+def _sight(state: str, reason: str, partition: str, nodes: str) -> Sight:
+    if code := WAITING.get(state):
+        return Sight("queued", f"Slurm: {code} ({reason}) in the partition {partition}")
+    if state in RUNNING:
+        return Sight("running", f"Slurm: {state} on {nodes}")
+    on = f" on {nodes}" if nodes else ""
+    because = "" if reason == "None" else f" ({reason})"
+    return Sight("gone", f"Slurm: {state}{because}{on}; slurm.options can name a file for its --output")
+
+
+async def called(command: Sequence[str], text: str = "") -> str:
+    """Run a command of Slurm, and return its output.
+
+    Args:
+        text: Its standard input.
+
+    Raises:
+        SlurmError: It has failed.
+        TimeoutError: Slurm does not answer.
+    """
+    environment = {name: value for name, value in os.environ.items() if INHERITED.match(name)}
+    with anyio.fail_after(CALL_SECONDS):
+        done = await anyio.run_process(
+            command, input=text.encode(), stderr=subprocess.PIPE, check=False, env=environment, cwd="/"
+        )
+    if done.returncode:
+        lines = done.stderr.decode(errors="replace").strip().splitlines()
+        said = lines[-1] if lines else f"{command[0]} ended with exit code {done.returncode}"
+        raise SlurmError(said.removeprefix(f"{command[0]}: ").removeprefix("error: "))
+    return done.stdout.decode(errors="replace")
+
+
+class SlurmExecutor(RemoteExecutor):
+    """Runs tries as jobs of Slurm."""
+
+    engine_class = SlurmEngine
