@@ -3,6 +3,7 @@
 import logging
 import os
 import signal
+import sys
 from collections.abc import Iterator
 
 import pytest
@@ -13,6 +14,10 @@ from tests.support.postgres import new_postgres_database, postgres_server, postg
 
 # A background process of a shell ignores Ctrl-C, and so would every process that the tests start and interrupt.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+
+# The tests start thousands of processes; without compiled modules, each of them would compile what it imports.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
 
 # The time of an example depends on the machine's load, and no test asserts on speed; no example depends on the remains
 # of an earlier one in a fixture. Examples are the same each time, so that only a change breaks a test;
