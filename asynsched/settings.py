@@ -574,6 +574,27 @@ class SlurmSettings(CheckedSettings, frozen=True, forbid_unknown_fields=True):
             raise self.invalid("worker_homes", "must be an absolute path")
 
 
+class KubernetesSettings(CheckedSettings, frozen=True, forbid_unknown_fields=True):
+    """Kubernetes as the engine of tries on other machines."""
+
+    namespace: Annotated[str, doc("Namespace of the pods (Airflow: [kubernetes_executor] namespace).")] = "default"
+    image: Annotated[str, doc("Image of the pods, with asynsched[worker]; the template may name another.")] = ""
+    pod_template: Annotated[
+        str,
+        doc(
+            "File with the manifest from which pods are made; its container `base` runs the try (Airflow:"
+            " [kubernetes_executor] pod_template_file)."
+        ),
+    ] = ""
+    kubeconfig: Annotated[
+        str, doc("File that says how to reach the API; by default that of the scheduler's own pod.")
+    ] = ""
+    context: Annotated[str, doc("Context of the kubeconfig; by default its current one.")] = ""
+    keep_failed: Annotated[
+        bool, doc("Keep pods that have failed (Airflow: [kubernetes_executor] delete_worker_pods_on_failure = False).")
+    ] = False
+
+
 class SecretsSettings(CheckedSettings, frozen=True, forbid_unknown_fields=True):
     """A store of connections and variables, which tasks ask before the environment and the database."""
 
@@ -616,7 +637,7 @@ class SecretsSettings(CheckedSettings, frozen=True, forbid_unknown_fields=True):
 
 _EXECUTORS = {
     "local": "LocalExecutor", "sequential": "SequentialExecutor", "celery": "CeleryExecutor", "dask": "DaskExecutor",
-    "slurm": "SlurmExecutor",
+    "slurm": "SlurmExecutor", "kubernetes": "KubernetesExecutor",
 }  # fmt: skip
 """Airflow's names of our executors."""
 
@@ -653,9 +674,9 @@ class Settings(CheckedSettings, frozen=True, forbid_unknown_fields=True):
     executor: Annotated[
         str,
         doc(
-            "`local`, `sequential`, `celery`, `dask`, `slurm`, or `package.module:Class` of an executor of your own; or"
-            " several, separated by commas, the default first, each as `name=package.module:Class` with the name that"
-            " tasks give as `executor`."
+            "`local`, `sequential`, `celery`, `dask`, `slurm`, `kubernetes`, or `package.module:Class` of an executor"
+            " of your own; or several, separated by commas, the default first, each as `name=package.module:Class` with"
+            " the name that tasks give as `executor`."
         ),
     ] = "local"
     parallelism: Annotated[Count, doc("Number of tasks that may run at once (Airflow: parallelism).")] = 32
@@ -819,6 +840,7 @@ class Settings(CheckedSettings, frozen=True, forbid_unknown_fields=True):
     celery: CelerySettings = CelerySettings()
     dask: DaskSettings = DaskSettings()
     slurm: SlurmSettings = SlurmSettings()
+    kubernetes: KubernetesSettings = KubernetesSettings()
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -20,6 +20,7 @@ ENGINES = {
     "celery": "asynsched.executors.engines.celery:CeleryExecutor",
     "dask": "asynsched.executors.engines.dask:DaskExecutor",
     "slurm": "asynsched.executors.engines.slurm:SlurmExecutor",
+    "kubernetes": "asynsched.executors.engines.kubernetes:KubernetesExecutor",
 }
 """Executors of tries on other machines."""
 NAMES = BUILT_IN | ENGINES
@@ -29,8 +30,9 @@ def executor_factory(names: str) -> Callable[[ExecutorContext], Executor]:
     """Return a function that makes the executor, or the executors, that a setting names.
 
     Args:
-        names: `local`, `sequential`, `celery`, `dask`, `slurm`, or `package.module:Class`; or several, separated by
-            commas, the default first. `name=package.module:Class` gives an executor the name that tasks call it by.
+        names: `local`, `sequential`, `celery`, `dask`, `slurm`, `kubernetes`, or `package.module:Class`; or
+            several, separated by commas, the default first.
+            `name=package.module:Class` gives an executor the name that tasks call it by.
 
     Raises:
         SettingsError: There is no such executor, it is not an Executor, or two of them cannot be combined.

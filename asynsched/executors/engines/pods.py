@@ -1,0 +1,186 @@
+"""The pods of tries: their manifests, and what Kubernetes says of them. Pure functions of JSON as the API has it."""
+
+import re
+from collections.abc import Mapping
+from copy import deepcopy
+from hashlib import sha256
+from typing import Any
+
+import msgspec
+
+from asynsched.executors.remote.engine import Job, Sight
+
+Json = dict[str, Any]
+
+BASE = "base"
+"""The container that runs the try, as in Airflow."""
+TICKETS, TICKET, HOME = "/run/asynsched-ticket", "ticket", "/var/lib/asynsched"
+OF_SCHEDULERS = "asynsched/schedulers"
+"""The label by which schedulers find their own pods."""
+LONGEST_LABEL = 63
+LONGEST_SLUG = 40
+LONGEST_REASON = 300
+_USUAL_WAITS = ("ContainerCreating", "PodInitializing")
+_KEYS = ("name", "mountPath")
+"""What tells items of a list apart, if all have it: items of the same key are merged."""
+
+
+class PodError(ValueError):
+    """No pod can be made of this: the message says why."""
+
+
+def pod_of(job: Job, template: Json, name: str) -> Json:
+    """Return the manifest of a job's pod. Raises PodError for a wrong `executor_config`.
+
+    Args:
+        template: A manifest to start from, with a container `base` that has an image.
+    """
+    config = {key: value for key, value in job.executor_config.items() if key != "KubernetesExecutor"}
+    override = config.pop("pod_override", None) or {}
+    if config or not isinstance(override, dict):
+        raise PodError(f"executor_config of Kubernetes has pod_override, a pod, not {next(iter(config), override)!r}")
+    pod: Json = merged(template, override)
+    container = _base_of(pod)
+    ticket, spec = job.ticket, pod["spec"]
+    metadata = pod.setdefault("metadata", {})
+    metadata["name"] = name
+    metadata.pop("generateName", None)
+    metadata["labels"] = {
+        **(metadata.get("labels") or {}), "app.kubernetes.io/managed-by": "asynsched",
+        OF_SCHEDULERS: label_of(ticket.addresses), "dag_id": _label(ticket.dag_id), "task_id": _label(ticket.task_id),
+    }  # fmt: skip
+    metadata["annotations"] = {
+        **(metadata.get("annotations") or {}), "dag_id": ticket.dag_id, "run_id": ticket.run_id,
+        "task_id": ticket.task_id, "map_index": str(ticket.map_index), "try_number": str(ticket.try_number),
+    }  # fmt: skip
+    spec["restartPolicy"] = "Never"  # a try starts once
+    container.setdefault("command", ["python", "-m", "asynsched"])
+    container["args"] = ["worker", "run", "--home", HOME, "--name", name, f"{TICKETS}/{TICKET}"]
+    volumes = [{"name": "asynsched-ticket", "secret": {"secretName": name}}, {"name": "asynsched-home", "emptyDir": {}}]
+    mounts = [
+        {"name": "asynsched-ticket", "mountPath": TICKETS, "readOnly": True},
+        {"name": "asynsched-home", "mountPath": HOME},
+    ]
+    spec["volumes"] = [*(spec.get("volumes") or []), *volumes]
+    container["volumeMounts"] = [*(container.get("volumeMounts") or []), *mounts]
+    return pod
+
+
+def secret_of(job: Job, name: str, uid: str) -> Json:
+    """Return the manifest of the secret that holds a job's ticket, and is deleted with its pod."""
+    owner = {"apiVersion": "v1", "kind": "Pod", "name": name, "uid": uid}
+    metadata = {"name": name, "labels": {"app.kubernetes.io/managed-by": "asynsched"}, "ownerReferences": [owner]}
+    ticket = msgspec.json.encode(job.ticket).decode()
+    return {"apiVersion": "v1", "kind": "Secret", "metadata": metadata, "stringData": {TICKET: ticket}}
+
+
+def checked_template(template: object, image: str) -> Json:
+    """Return a template of pods that is complete. Raises PodError.
+
+    Args:
+        image: Of the container `base`, unless the template says another; empty: it must.
+    """
+    if not isinstance(template, dict) or not isinstance(template.get("spec", {}), dict):
+        raise PodError("it is no manifest of a pod")
+    if template.get("kind", "Pod") != "Pod":
+        raise PodError(f"it is the manifest of a {template['kind']}, not of a Pod")
+    if template.get("spec", {}).get("containers"):
+        _base_of(template)
+    found: Json = merged({"apiVersion": "v1", "kind": "Pod", "spec": {"containers": [{"name": BASE}]}}, template)
+    container = _base_of(found)
+    if image:
+        container.setdefault("image", image)
+    if not container.get("image"):
+        raise PodError("its container `base` has no image: set kubernetes.image")
+    return found
+
+
+def merged(base: Any, override: Any) -> Any:
+    """Return a manifest with the values of another. Objects are merged; so are items of a list with the same name."""
+    if isinstance(base, Mapping) and isinstance(override, Mapping):
+        both = {key: merged(base[key], value) for key, value in override.items() if key in base}
+        return {**deepcopy(dict(base)), **deepcopy(dict(override)), **both}
+    if isinstance(base, list) and isinstance(override, list):
+        return _merged_lists(base, override)
+    return deepcopy(base if override is None else override)
+
+
+def _merged_lists(base: list[Any], override: list[Any]) -> list[Any]:
+    items = [*base, *override]
+    key = next((key for key in _KEYS if all(isinstance(one, Mapping) and key in one for one in items)), None)
+    if key == "name" and any("mountPath" in one for one in items):
+        key = "mountPath"  # a volume may have several mounts
+    if key is None:
+        return deepcopy(items)
+    of_override = {one[key]: one for one in override}
+    kept = [merged(one, of_override.pop(one[key], {})) for one in base]
+    return [*kept, *deepcopy(list(of_override.values()))]
+
+
+def _base_of(pod: Json) -> Json:
+    containers = pod["spec"].get("containers") if isinstance(pod.get("spec"), dict) else None
+    for container in containers or ():
+        if isinstance(container, dict) and container.get("name") == BASE:
+            return container
+    raise PodError(f"it has no container of the name {BASE}")
+
+
+def name_of(job: Job, salt: str) -> str:
+    """Return a name for a job's pod, which begins with those of its DAG and task."""
+    slug = re.sub("[^a-z0-9]+", "-", f"{job.ticket.dag_id}-{job.ticket.task_id}".lower()).strip("-")
+    return f"{slug[:LONGEST_SLUG].strip('-') or 'try'}-{salt}"
+
+
+def label_of(addresses: tuple[str, ...]) -> str:
+    """Return the label of the pods of all schedulers with these addresses."""
+    return sha256(" ".join(addresses).encode()).hexdigest()[:16]
+
+
+def _label(text: str) -> str:
+    return re.sub("[^A-Za-z0-9_.-]+", "_", text)[:LONGEST_LABEL].strip("_.-")
+
+
+def sight_of(pod: Json) -> Sight:
+    """Return how Kubernetes sees a job, by its pod."""
+    status, metadata = pod.get("status") or {}, pod["metadata"]
+    node = (pod.get("spec") or {}).get("nodeName")
+    match status.get("phase"):
+        case "Succeeded":
+            return Sight("gone", "its pod has ended")
+        case "Failed":
+            return Sight("gone", f"its pod has failed: {_failure(status)}"[:LONGEST_REASON])
+        case _ if metadata.get("deletionTimestamp"):
+            return Sight("queued", "its pod is being deleted")
+        case "Running":
+            return Sight("running", f"its pod {metadata['name']} runs on {node}")
+        case "Pending" | None:
+            where = f"its pod {metadata['name']} starts on {node}" if node else "its pod waits for a node"
+            return Sight("queued", (_obstacle(status) or where)[:LONGEST_REASON])
+    return Sight("unknown")
+
+
+def _failure(status: Json) -> str:
+    if reason := status.get("reason"):  # of the whole pod, such as Evicted
+        return ": ".join(filter(None, (reason, status.get("message"))))
+    for one in status.get("containerStatuses") or ():
+        ended = (one.get("state") or {}).get("terminated") or {}
+        if ended.get("exitCode"):
+            return f"{ended.get('reason') or 'Error'}, exit code {ended['exitCode']}, of its container {one['name']}"
+    return str(status.get("message") or "for no reason that Kubernetes says")
+
+
+def _obstacle(status: Json) -> str:
+    """Return why a pod does not start; empty: nothing keeps it from that."""
+    for condition in status.get("conditions") or ():
+        if condition.get("type") == "PodScheduled" and condition.get("status") == "False":
+            return f"its pod is {_words(condition.get('reason'))}: {condition.get('message') or 'no reason is given'}"
+    for one in (*(status.get("initContainerStatuses") or ()), *(status.get("containerStatuses") or ())):
+        waiting = (one.get("state") or {}).get("waiting") or {}
+        if waiting.get("reason") and waiting["reason"] not in _USUAL_WAITS:
+            return f"its container {one['name']} waits: {waiting['reason']}: {waiting.get('message') or ''}".strip(" :")
+    return ""
+
+
+def _words(reason: str | None) -> str:
+    """Return a reason of Kubernetes in words: SchedulingGated is `scheduling gated`."""
+    return re.sub("(?<!^)(?=[A-Z])", " ", reason or "NotScheduled").lower()

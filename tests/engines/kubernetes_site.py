@@ -1,0 +1,56 @@
+"""A scheduler and the double of a Kubernetes cluster."""
+
+import os
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from asynsched.settings import KubernetesSettings, Settings
+from tests.engines.kubernetes_double import IMAGE, Cluster
+from tests.integration.remote.machines import MARKS, ROOT, Machine, Site
+
+
+class Node(Machine):
+    """A node of the cluster."""
+
+    def __init__(self, site: "KubernetesSite", name: str) -> None:
+        super().__init__(site.root, name)
+        self._cluster = site.cluster
+
+    @property
+    def log(self) -> str:
+        return "\n".join(self._cluster.output(name) for name in self._cluster.processes)
+
+
+class KubernetesSite(Site):
+    """A site whose tries are pods.
+
+    Attributes:
+        kubernetes: Settings of Kubernetes, for schedulers that start after they are set.
+    """
+
+    def __init__(self, root: Path) -> None:
+        super().__init__(root, None, "kubernetes")
+        self.is_remote = True
+        self.kubernetes: dict[str, Any] = {}
+        (root / "pods").mkdir()
+        own = {"PYTHONPATH": str(ROOT), MARKS: str(self.marks), "ASYNSCHED_SHUTDOWN_GRACE": "0.2"}
+        self.cluster = Cluster(root / "pods", os.environ | own)
+        self.kubeconfig = root / "kubeconfig"
+
+    def write_kubeconfig(self, url: str) -> None:
+        named = {
+            "clusters": [{"name": "double", "cluster": {"server": url}}],
+            "users": [{"name": "tests", "user": {"token": "a-token"}}],
+            "contexts": [{"name": "tests", "context": {"cluster": "double", "user": "tests", "namespace": "work"}}],
+        }
+        self.kubeconfig.write_text(yaml.safe_dump({"kind": "Config", "current-context": "tests", **named}))
+
+    def settings(self, home: str = "home", **more: Any) -> Settings:
+        own = {"namespace": "work", "image": IMAGE, "kubeconfig": str(self.kubeconfig), **self.kubernetes}
+        return super().settings(home, kubernetes=KubernetesSettings(**own), **more)
+
+    def machine(self, name: str = "m1", **resources: int) -> Node:
+        self.cluster.add_node(name, **resources)
+        return Node(self, name)
