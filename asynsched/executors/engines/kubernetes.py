@@ -28,12 +28,13 @@ from asynsched.executors.engines.pods import (
     pod_of,
     secret_of,
 )
-from asynsched.executors.remote.engine import Accepted, Engine, Job, Rejected, Sight
+from asynsched.executors.remote.engine import Accepted, Engine, Job, Later, Rejected, Sight
 from asynsched.executors.remote.executor import RemoteExecutor
 from asynsched.settings import KubernetesSettings
 
 try:
     import yaml
+    from aiohttp import ClientError
     from kubernetes_asyncio import config
     from kubernetes_asyncio.client import ApiClient, ApiException, Configuration, CoreV1Api
 
@@ -45,10 +46,6 @@ AT_ONCE = 10
 """Requests at the same time."""
 
 
-class KubernetesError(Exception):
-    """The API has refused a request, and may accept it later."""
-
-
 class KubernetesEngine(Engine):
     """Creates pods, watches them, and deletes them."""
 
@@ -56,8 +53,6 @@ class KubernetesEngine(Engine):
         super().__init__(context)
         self._settings = context.settings.kubernetes
         self._requests = anyio.CapacityLimiter(AT_ONCE)
-        self._accepted: dict[str, str] = {}
-        """Pods that a call of `submit` made before it failed, by the tokens of their tickets."""
         self._template: Json = {}
         self._api: CoreV1Api
         self._pods: PodWatch
@@ -68,58 +63,50 @@ class KubernetesEngine(Engine):
         self._template = await run_sync(_template, settings)
         self._api = CoreV1Api(ApiClient(await _configuration(settings)))
         selector = f"{OF_SCHEDULERS}={label_of(self.context.settings.workers.addresses)}"
-        self._pods = PodWatch(self._api, settings.namespace, selector, self.context.clock, self._clean_up)
+        self._pods = PodWatch(
+            self._api, settings.namespace, selector, self.context.clock, self._drop, self._drop_secret
+        )  # fmt: skip
         self._watching = asyncio.create_task(self._pods.serve(), name="pods")
 
-    async def submit(self, jobs: Sequence[Job]) -> Sequence[Accepted | Rejected]:
-        answers: dict[str, Accepted | Rejected] = {}
-        errors: list[Exception] = []
+    async def submit(self, jobs: Sequence[Job]) -> Sequence[Accepted | Rejected | Later]:
+        answers: dict[str, Accepted | Rejected | Later] = {}
 
         async def place(job: Job) -> None:
-            token = job.ticket.token
-            try:
-                async with self._requests:
-                    name = self._accepted.get(token) or await self._make(job)
-            except PodError as exc:
-                answers[token] = Rejected(str(exc))
-            except Exception as exc:  # noqa: BLE001 - of whatever kind: the core submits these jobs again
-                errors.append(exc)
-            else:
-                self._accepted[token], answers[token] = name, Accepted(name)
+            async with self._requests:
+                answers[job.ticket.token] = await self._place(job)
 
         async with anyio.create_task_group() as tasks:
             for job in jobs:
                 tasks.start_soon(place, job)
-        if errors:
-            raise errors[0]
-        self._accepted = {}
         return [answers[job.ticket.token] for job in jobs]
 
-    async def _make(self, job: Job) -> str:
-        """Make a pod and its secret, and return their name. Raises PodError if Kubernetes will never take it."""
+    async def _place(self, job: Job) -> Accepted | Rejected | Later:
+        """Make the secret and the pod of a job."""
         name = name_of(job, new_token()[:12])
-        pod = pod_of(job, self._template, name)
         try:
-            made = await self._call(self._api.create_namespaced_pod, body=pod)
+            pod = pod_of(job, self._template, name)
+        except PodError as exc:
+            return Rejected(str(exc))
+        try:
+            await self._call(self._api.create_namespaced_secret, body=secret_of(job, name))
+            await self._call(self._api.create_namespaced_pod, body=pod)
         except ApiException as exc:
             said = message_of(exc)
-            if is_final(exc.status, said):
-                raise PodError(f"Kubernetes does not take its pod: {said}") from exc
-            raise KubernetesError(said) from exc
+            if exc.status is None or exc.status >= 500:
+                # There may be a pod. It may keep its secret: only one of this and the next pod can claim the try.
+                return Later(f"Kubernetes has an error: {said}")
+            await self._drop_secret(name)
+            answer = Rejected if is_final(exc.status, said) else Later
+            return answer(f"Kubernetes does not take its pod: {said}")
+        except (ClientError, TimeoutError, OSError) as exc:
+            return Later(f"Kubernetes does not answer: {exc or type(exc).__name__}")
         self._pods.expect(name)
-        try:
-            # The pod waits for it. It belongs to the pod, so that it is deleted with it.
-            await self._call(self._api.create_namespaced_secret, body=secret_of(job, name, made["metadata"]["uid"]))
-        except BaseException:
-            with anyio.CancelScope(shield=True), suppress(Exception):
-                await self._delete(name)
-            raise
-        return name
+        return Accepted(name)
 
     async def cancel(self, engine_ids: Sequence[str]) -> None:
         async with anyio.create_task_group() as tasks:
             for name in engine_ids:
-                tasks.start_soon(self._delete, name)
+                tasks.start_soon(self._delete, self._api.delete_namespaced_pod, name)
 
     async def look(self, engine_ids: Sequence[str]) -> Mapping[str, Sight]:
         return self._pods.sights(engine_ids)
@@ -130,13 +117,19 @@ class KubernetesEngine(Engine):
             await asyncio.wait([self._watching])
             await self._api.api_client.close()
 
-    async def _clean_up(self, pod: Json) -> None:
+    async def _drop(self, pod: Json) -> None:
+        """Delete a pod that has ended."""
         if not (self._settings.keep_failed and pod["status"]["phase"] == "Failed"):
-            await self._delete(pod["metadata"]["name"])
+            await self._delete(self._api.delete_namespaced_pod, pod["metadata"]["name"])
 
-    async def _delete(self, name: str) -> None:
+    async def _drop_secret(self, name: str) -> None:
+        """Delete the secret of a pod that is gone."""
+        with suppress(ApiException, ClientError, TimeoutError, OSError):  # a ticket that is void
+            await self._delete(self._api.delete_namespaced_secret, name)
+
+    async def _delete(self, request: Callable[..., Awaitable[Any]], name: str) -> None:
         try:
-            await self._call(self._api.delete_namespaced_pod, name, propagation_policy="Background")
+            await self._call(request, name, propagation_policy="Background")
         except ApiException as exc:
             if exc.status != 404:
                 raise

@@ -45,15 +45,22 @@ class PodWatch:
 
     Args:
         ended: Called with each pod that has ended and still exists.
+        vanished: Called with the name of each pod that has been deleted.
     """
 
     def __init__(
-        self, api: CoreV1Api, namespace: str, selector: str, clock: Clock, ended: Callable[[Json], Awaitable[None]]
+        self,
+        api: CoreV1Api,
+        namespace: str,
+        selector: str,
+        clock: Clock,
+        ended: Callable[[Json], Awaitable[None]],
+        vanished: Callable[[str], Awaitable[None]],
     ) -> None:
         self._api = api
         self._selected = {"namespace": namespace, "label_selector": selector, "_preload_content": False}
         self._clock = clock
-        self._ended_pod = ended
+        self._on_end, self._on_vanish = ended, vanished
         self._sights: dict[str, Sight] | None = None
         """Of the pods that exist, by their names; None: they are not known yet."""
         self._ended: dict[str, Sight] = {}
@@ -103,7 +110,7 @@ class PodWatch:
             found.update((pod["metadata"]["name"], pod) for pod in page["items"])
             after = page["metadata"].get("continue") or None
         for name in (self._sights or {}).keys() - found.keys():
-            self._forget(name)
+            await self._forget(name)
         self._sights = {name: sight_of(pod) for name, pod in found.items()}
         for pod in found.values():
             await self._see(pod)
@@ -134,27 +141,28 @@ class PodWatch:
             decoded(subject.get("code") or 500, msgspec.json.encode(subject))
         elif kind == "DELETED":
             self._note(subject)
-            self._forget(subject["metadata"]["name"])
+            await self._forget(subject["metadata"]["name"])
         elif kind != "BOOKMARK":
             await self._see(subject)
         return str(subject["metadata"]["resourceVersion"])
 
     async def _see(self, pod: Json) -> None:
         if self._note(pod).state == "gone" and not pod["metadata"].get("deletionTimestamp"):
-            await self._ended_pod(pod)
+            await self._on_end(pod)
 
     def _note(self, pod: Json) -> Sight:
         assert self._sights is not None
         self._sights[pod["metadata"]["name"]] = sight = sight_of(pod)
         return sight
 
-    def _forget(self, name: str) -> None:
+    async def _forget(self, name: str) -> None:
         """Remember only the end of a pod that does not exist any more."""
         sight = (self._sights or {}).pop(name, LOST)
         self._fresh.pop(name, None)
         self._ended[name] = sight if sight.state == "gone" else LOST
         if len(self._ended) > MOST_ENDED:
             del self._ended[next(iter(self._ended))]
+        await self._on_vanish(name)
 
 
 def decoded(status: int, body: bytes) -> Json:

@@ -66,10 +66,10 @@ def pod_of(job: Job, template: Json, name: str) -> Json:
     return pod
 
 
-def secret_of(job: Job, name: str, uid: str) -> Json:
-    """Return the manifest of the secret that holds a job's ticket, and is deleted with its pod."""
-    owner = {"apiVersion": "v1", "kind": "Pod", "name": name, "uid": uid}
-    metadata = {"name": name, "labels": {"app.kubernetes.io/managed-by": "asynsched"}, "ownerReferences": [owner]}
+def secret_of(job: Job, name: str) -> Json:
+    """Return the manifest of the secret that holds a job's ticket."""
+    labels = {"app.kubernetes.io/managed-by": "asynsched", OF_SCHEDULERS: label_of(job.ticket.addresses)}
+    metadata = {"name": name, "labels": labels}
     ticket = msgspec.json.encode(job.ticket).decode()
     return {"apiVersion": "v1", "kind": "Secret", "metadata": metadata, "stringData": {TICKET: ticket}}
 

@@ -25,7 +25,7 @@ from msgspec import Struct
 
 from asynsched.errors import SettingsError
 from asynsched.executors.base import ExecutorContext
-from asynsched.executors.remote.engine import Accepted, Engine, Job, Rejected, Sight
+from asynsched.executors.remote.engine import Accepted, Engine, Job, Later, Rejected, Sight
 from asynsched.executors.remote.executor import RemoteExecutor
 from asynsched.settings import SlurmSettings
 
@@ -92,8 +92,6 @@ class SlurmEngine(Engine):
     def __init__(self, context: ExecutorContext) -> None:
         super().__init__(context)
         self._settings = context.settings.slurm
-        self._accepted: dict[str, str] = {}
-        """Elements of arrays that a call of `submit` placed before it failed, by the tokens of their tickets."""
 
     async def start(self) -> None:
         missing = [name for name in ("sbatch", "squeue", "scancel") if shutil.which(name) is None]
@@ -103,27 +101,24 @@ class SlurmEngine(Engine):
                 " programs"
             )
 
-    async def submit(self, jobs: Sequence[Job]) -> Sequence[Accepted | Rejected]:
-        answers: dict[str, Accepted | Rejected] = {}
+    async def submit(self, jobs: Sequence[Job]) -> Sequence[Accepted | Rejected | Later]:
+        answers: dict[str, Accepted | Rejected | Later] = {}
         arrays: dict[_Array, list[Job]] = {}
         for job in jobs:
             array = array_of(job, self._settings)
             if isinstance(array, Rejected):
                 answers[job.ticket.token] = array
-            elif job.ticket.token not in self._accepted:
+            else:
                 arrays.setdefault(array, []).append(job)
         for array, its in arrays.items():
             try:
                 # Only the first word is the id: with several clusters, the cluster's name follows.
                 job_id, _, _ = (await self._submit(array, its)).strip().partition(";")
             except SlurmError as exc:
-                if PASSING.search(str(exc)):
-                    raise
-                answers.update((job.ticket.token, Rejected(f"Slurm does not take it: {exc}")) for job in its)
+                answer = (Later if PASSING.search(str(exc)) else Rejected)(f"Slurm does not take it: {exc}")
+                answers.update((job.ticket.token, answer) for job in its)
             else:
-                self._accepted.update((job.ticket.token, f"{job_id}_{n}") for n, job in enumerate(its))
-        accepted, self._accepted = self._accepted, {}
-        answers.update((token, Accepted(engine_id)) for token, engine_id in accepted.items())
+                answers.update((job.ticket.token, Accepted(f"{job_id}_{n}")) for n, job in enumerate(its))
         return [answers[job.ticket.token] for job in jobs]
 
     async def _submit(self, array: _Array, jobs: Sequence[Job]) -> str:

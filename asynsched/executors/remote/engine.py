@@ -40,6 +40,12 @@ class Rejected(Struct, frozen=True):
     reason: str
 
 
+class Later(Struct, frozen=True):
+    """The engine cannot take a job now, for a reason that people read: the next pass submits it again."""
+
+    reason: str
+
+
 class Sight(Struct, frozen=True):
     """How an engine sees a job.
 
@@ -70,7 +76,7 @@ class Engine(ABC):
         """Connect. An error ends the start of the scheduler."""
 
     @abstractmethod
-    async def submit(self, jobs: Sequence[Job]) -> Sequence[Accepted | Rejected]:
+    async def submit(self, jobs: Sequence[Job]) -> Sequence[Accepted | Rejected | Later]:
         """Hand jobs to the engine, and return what became of each, in their order. May be repeated after an error."""
 
     @abstractmethod

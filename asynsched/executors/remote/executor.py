@@ -11,6 +11,7 @@ from collections.abc import Awaitable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
+from itertools import islice
 from typing import ClassVar, TypeVar
 
 import anyio
@@ -20,7 +21,7 @@ import structlog
 from asynsched.clock import new_token
 from asynsched.errors import SettingsError, StoreUnavailable
 from asynsched.executors.base import Executor, ExecutorContext, Held
-from asynsched.executors.remote.engine import Accepted, Engine, Job, Rejected, Sight
+from asynsched.executors.remote.engine import Accepted, Engine, Job, Later, Rejected, Sight
 from asynsched.executors.remote.verdicts import GivenUp, Seen, verdict
 from asynsched.protocol.messages import Ended, Launch, Started
 from asynsched.protocol.worker_messages import Ticket
@@ -298,8 +299,9 @@ class RemoteExecutor(Executor):
 
     async def _submit(self) -> None:
         """Store the tickets of new tries, and hand them to the engine."""
-        while self._new and not self._is_draining:
-            some = [self._tries[token] for token in list(self._new)[:AT_ONCE]]
+        left = iter(list(self._new))
+        while (tokens := list(islice(left, AT_ONCE))) and not self._is_draining:
+            some = [self._tries[token] for token in tokens if token in self._new]
             await self._reissue([one for one in some if not one.secret])
             await self._store([one for one in some if not one.is_stored])
             ready = [one for one in some if one.state == NEW]
@@ -307,6 +309,8 @@ class RemoteExecutor(Executor):
             if answers is None:
                 return  # the next pass tries it again
             await self._note_answers(dict(zip((one.launch.token for one in ready), answers, strict=True)))
+            if answers and all(isinstance(answer, Later) for answer in answers):
+                return
 
     async def _reissue(self, unsure: Sequence[_Try]) -> None:
         """Give new secrets to tickets that an earlier scheduler may have submitted, so that its copies are void."""
@@ -331,11 +335,15 @@ class RemoteExecutor(Executor):
                 # Its run is gone, or another scheduler has launched it. The next look says which.
                 self._note_submitted(one)
 
-    async def _note_answers(self, answers: Mapping[str, Accepted | Rejected]) -> None:
-        engine_ids = {}
+    async def _note_answers(self, answers: Mapping[str, Accepted | Rejected | Later]) -> None:
+        engine_ids, sights = {}, {}
         for token, answer in answers.items():
             if (one := self._tries.get(token)) is None:
                 continue  # it has ended meanwhile
+            if isinstance(answer, Later):
+                self._new[token] = self._new.pop(token)  # after the others, which the engine may take
+                sights[one] = Sight("queued", answer.reason)
+                continue
             self._note_submitted(one)
             if isinstance(answer, Accepted):
                 one.engine_id = engine_ids[token] = answer.engine_id[:256]
@@ -343,6 +351,7 @@ class RemoteExecutor(Executor):
                 rejected = self._end_of(token, GivenUp(answer.reason, "task"), retry=False)
                 await self._end(rejected, before=SUBMITTED)
         await self._database.write(set_engine_ids, engine_ids)
+        await self._note_sights(sights)
 
     def _note_submitted(self, one: _Try) -> None:
         self._new.pop(one.launch.token, None)
@@ -401,9 +410,12 @@ class RemoteExecutor(Executor):
     async def _look_at_engine(self, submitted: Sequence[_Try]) -> None:
         """Ask the engine for the jobs whose tries no worker has claimed, and store what has changed, for people."""
         sights = await self._call("look", self.engine.look([one.engine_id for one in submitted])) if submitted else {}
+        await self._note_sights({one: (sights or {}).get(one.engine_id, UNKNOWN) for one in submitted})
+
+    async def _note_sights(self, sights: Mapping[_Try, Sight]) -> None:
+        """Store how the engine sees jobs, as far as that has changed."""
         changed = {}
-        for one in submitted:
-            sight = (sights or {}).get(one.engine_id, UNKNOWN)
+        for one, sight in sights.items():
             if sight != one.sight:
                 changed[one.launch.token] = f"{sight.state}: {sight.reason}" if sight.reason else sight.state
                 one.running_since = self._clock.monotonic() if sight.state == "running" else None
