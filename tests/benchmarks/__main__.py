@@ -53,10 +53,10 @@ OWN: dict[str, Workload] = {
     "simulate": a_month_simulated,
     "airflow-files": airflow_files,
 }
-if find_spec("celery") is not None and find_spec("redis") is not None:
-    from tests.benchmarks.workloads.celery import hops_on_celery
+if all(find_spec(name) is not None for name in ("celery", "redis", "distributed")):
+    from tests.benchmarks.workloads.engines import hops_on_celery, hops_on_dask
 
-    OWN["celery"] = hops_on_celery
+    OWN |= {"celery": hops_on_celery, "dask": hops_on_dask}
 WORKLOADS = {**SHARED, **OWN, **GROWTH}
 BACKENDS = ("sqlite", "postgresql")
 PEER_FOLDER = Path(tempfile.gettempdir()) / "asynsched-peer-airflow"

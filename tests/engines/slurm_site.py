@@ -167,7 +167,10 @@ class SlurmSite(Site):
             with suppress(ProcessLookupError):
                 process.send_signal(signal.SIGCONT)
         super().close()
-        for process in psutil.process_iter(["cmdline"]):
-            if str(self.root) in " ".join(process.info["cmdline"] or []):
-                with suppress(psutil.NoSuchProcess):
+        for process in psutil.process_iter(["cmdline", "name"]):
+            with suppress(psutil.NoSuchProcess, psutil.AccessDenied):
+                words = [*(process.info["cmdline"] or [])]
+                if process.info["name"] == "slurmstepd":  # shows only the files that it has open
+                    words += [file.path for file in process.open_files()]
+                if str(self.root) in " ".join(words) and process.pid != os.getpid():
                     process.kill()
