@@ -25,7 +25,7 @@ WATCH_SECONDS = 300
 SILENCE_SECONDS = 60.0
 """Longest that the connection of a watch may outlast it."""
 PAUSE = timedelta(seconds=2)
-"""Time before the pods are listed again after an error."""
+"""Time before the pods are listed again after an error, and at least of a watch."""
 PAGE = 500
 """Pods in one answer to a list."""
 FRESH_SECONDS = 60.0
@@ -89,9 +89,12 @@ class PodWatch:
             try:
                 version = await self._list()
                 while True:
+                    began_at = self._clock.monotonic()
                     version = await self._follow(version)
-            except Expired:
-                continue
+                    if self._clock.monotonic() - began_at < PAUSE.total_seconds():
+                        await self._clock.sleep(PAUSE)  # something between ends watches at once
+            except Expired as exc:
+                log.debug("kubernetes.relist", reason=message_of(exc))
             except Exception as exc:  # noqa: BLE001 - whatever an API answers, pods must be seen again
                 said = message_of(exc) if isinstance(exc, ApiException) else str(exc) or type(exc).__name__
                 log.warning("kubernetes.away", error=said)
