@@ -1,4 +1,4 @@
-"""A masker of secrets as an object, of which providers derive classes that look into objects of their own."""
+"""A masker of secrets as a class: providers derive their own, which look into objects of other types."""
 
 from __future__ import annotations
 

@@ -656,7 +656,7 @@ def mark_examined(conn: Connection, dag_id: str) -> None:
 
 
 def mark_unexamined(conn: Connection, dag_id: str) -> None:
-    """Record that a DAG, of which events wait, is to be examined again. One of the events shows that."""
+    """Record that a DAG with waiting events is to be examined again. One of the events shows that."""
     conn.execute(_UNEXAMINED_AGAIN, {"of_dag": dag_id})
 
 

@@ -55,7 +55,7 @@ def store_imported_run(conn: Connection, imported: ImportedRun) -> None:
     """Store a run in the place of an ended one of the same run_id or logical date, if there is one.
 
     A run that has yet to begin is stored like any queued run. A run that has ended gets no deadline, and is history: it
-    is no change of which readers of events learn.
+    is no change that readers of events are told.
     """
     run = imported.run
     same_date = sa.and_(dag_run.c.logical_date.is_not(None), dag_run.c.logical_date == run.logical_date)

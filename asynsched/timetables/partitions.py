@@ -51,7 +51,7 @@ def checked_key(key: object) -> str:
 
 
 def check_events_of_try(keys: Sequence[object], n_of_aliases: int) -> None:
-    """Raise ValueError unless one try may give its outlets these partition keys, and its aliases so many events."""
+    """Raise ValueError unless one try may give its outlets these partition keys, and its aliases this number of events."""
     if len(keys) + n_of_aliases > MAX_EVENTS_OF_TRY:
         raise ValueError(
             f"a try names at most {MAX_EVENTS_OF_TRY} partition keys and events of aliases in all, not"
@@ -62,7 +62,7 @@ def check_events_of_try(keys: Sequence[object], n_of_aliases: int) -> None:
 
 
 class _Described:
-    """An object of which the serialized form names the class and the arguments."""
+    """An object whose serialized form names its class and arguments."""
 
     arguments: ClassVar[tuple[str, ...]] = ()
 
@@ -438,7 +438,7 @@ class _TimeWindow(Window):
     expected_decoded_type = datetime
     _count: ClassVar[int]
     _step: ClassVar[timedelta | None]
-    """None for months, of which each has to begin on its first day."""
+    """None for months, each of which has to begin on its first day."""
 
     def to_upstream(self, decoded_downstream: datetime) -> list[datetime]:
         start = decoded_downstream
@@ -534,7 +534,7 @@ class WaitPolicy(_Described):
     """
 
     def is_satisfied(self, matched: int, expected: int) -> bool:
-        """Return whether so many of the expected keys suffice."""
+        """Return whether this number of the expected keys suffices."""
         raise NotImplementedError
 
     def is_unreachable(self, expected: int) -> bool:
@@ -550,7 +550,7 @@ class WaitForAll(WaitPolicy):
 
 
 class MinimumCount(WaitPolicy):
-    """Waits for `n` keys; if `n` is negative, for all keys but so many."""
+    """Waits for `n` keys; if `n` is negative, for all keys but `-n`."""
 
     arguments = ("n",)
 

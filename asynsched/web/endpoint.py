@@ -353,7 +353,7 @@ def _with_choices(problem: str, kind: Any) -> str:
 
 
 def _choices(kind: Any, path: Sequence[str]) -> list[str]:
-    """Return the names of which a value must be one, at a path of fields within a type."""
+    """Return the names that a value may be, at a path of fields within a type."""
     if _is_struct(kind):
         fields = {one.encode_name: one.type for one in msgspec.structs.fields(kind)}
         return _choices(fields[path[0]], path[1:]) if path and path[0] in fields else []

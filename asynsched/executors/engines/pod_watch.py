@@ -31,7 +31,7 @@ PAGE = 500
 FRESH_SECONDS = 60.0
 """How long a new pod may be missing in the watch."""
 MOST_ENDED = 10_000
-"""Pods of which the end is remembered."""
+"""Number of pods whose end is remembered."""
 LOST = Sight("gone", "its pod was deleted")
 NEW = Sight("queued", "its pod is new")
 

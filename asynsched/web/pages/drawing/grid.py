@@ -10,7 +10,7 @@ from asynsched.serialization.schema import SerializedDag, SerializedTask
 from asynsched.web.pages.showing import NO_STATE, STATES, state_class
 
 MOST_LINKED_CELLS = 4000
-"""A larger grid has links in its head and at its left only: so many elements would make the browser slow."""
+"""A larger grid has links in its head and at its left only: more elements would make the browser slow."""
 Address = Callable[..., str]
 _EMPTY = "<td></td>"
 
