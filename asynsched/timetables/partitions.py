@@ -51,7 +51,7 @@ def checked_key(key: object) -> str:
 
 
 def check_events_of_try(keys: Sequence[object], n_of_aliases: int) -> None:
-    """Raise ValueError unless one try may give its outlets these partition keys, and its aliases this number of events."""
+    """Raise ValueError if a try gives its outlets and aliases too many partition keys or events."""
     if len(keys) + n_of_aliases > MAX_EVENTS_OF_TRY:
         raise ValueError(
             f"a try names at most {MAX_EVENTS_OF_TRY} partition keys and events of aliases in all, not"
