@@ -329,6 +329,13 @@ class ParseSettings(CheckedSettings, frozen=True, forbid_unknown_fields=True):
         tuple[str, ...],
         doc("Stored connections that a file may read while it is parsed, as such patterns; by default none."),
     ] = ()
+    network: Annotated[
+        bool,
+        doc(
+            "Whether a parse may connect to others by TCP and UDP, services of this machine included; not by default."
+            " The variables of a proxy have to be in `environment`."
+        ),
+    ] = False
     confinement: Annotated[
         Literal["best_effort", "required", "off"],
         doc("`required` refuses to start where the kernel cannot enforce all of it; `off` is only for debugging."),

@@ -191,7 +191,7 @@ def prepare(limits: ParseLimits) -> None:
         for kind in _RIGHTS:
             right(kind)
     if strength.seccomp:
-        seccomp.program(may_fork=strength.may_fork)
+        seccomp.program(may_fork=strength.may_fork, network=limits.network)
 
 
 def confine(policy: Policy) -> tuple[str, ...]:
@@ -208,15 +208,15 @@ def confine(policy: Policy) -> tuple[str, ...]:
     rules = rules_of(policy) if strength.landlock_abi else None
     apply_limits(limits, max_tasks=limits.max_processes + (0 if strength.own_user else tasks_of_user(os.getuid())))
     if sys.platform == "linux":
-        _forbid(strength, rules, policy.scratch)
+        _forbid(strength, rules, policy)
     return strength.enforced
 
 
-def _forbid(strength: Strength, rules: "Ruleset | None", scratch: str) -> None:
+def _forbid(strength: Strength, rules: "Ruleset | None", policy: Policy) -> None:
     """Give up privileges, then ways to use them. The order matters: each step needs rights that the next one takes."""
     if strength.own_user:
         uid = FIRST_UID + os.getpid() % (LAST_UID - FIRST_UID + 1)
-        os.chown(scratch, uid, uid)
+        os.chown(policy.scratch, uid, uid)
         become_user(uid, keep_reading=rules is not None)
     else:
         give_up_capabilities(keep_reading=rules is not None)
@@ -233,7 +233,7 @@ def _forbid(strength: Strength, rules: "Ruleset | None", scratch: str) -> None:
         rules.restrict()
         rules.close()
     if strength.seccomp:
-        kernel.install_filter(seccomp.program(may_fork=strength.may_fork))
+        kernel.install_filter(seccomp.program(may_fork=strength.may_fork, network=policy.limits.network))
         if strength.landlock_abi < FIRST_ABI_WITH_SCOPES:
             kernel.install_filter(seccomp.assemble(seccomp.signals_to_others(os.getpid())))
 
@@ -339,6 +339,8 @@ SYSTEM = (
     "/sys/devices/system/cpu", "/sys/devices/system/node", "/sys/fs/cgroup", "/sys/kernel/mm/transparent_hugepage",
 )  # fmt: skip
 """Libraries, programs, certificates, and facts about the machine for numeric libraries. None of it shows a process."""
+OF_THE_NETWORK = ("/etc/gai.conf", "/etc/resolv.conf")
+"""What else a parse with `parse.network` reads, to find the addresses of names."""
 OF_THE_PROCESS = (
     "auxv", "cgroup", "cmdline", "comm", "fd", "limits", "maps", "mountinfo", "mounts", "smaps", "stat", "statm",
     "status",
@@ -368,9 +370,10 @@ def right(kind: str) -> "AccessFS":
 
 def rules_of(policy: Policy) -> "Ruleset":
     """Return the rules of the parse that this process is for. Raises ConfinementError."""
-    from landlockpy import Ruleset, Scope
+    from landlockpy import AccessNet, Ruleset, Scope
 
-    rules = Ruleset(scoped=Scope.SIGNAL | Scope.ABSTRACT_UNIX_SOCKET)
+    refused = AccessNet.BIND_TCP if policy.limits.network else None  # None: all of the network
+    rules = Ruleset(scoped=Scope.SIGNAL | Scope.ABSTRACT_UNIX_SOCKET, handled_net=refused)
     for path in _readable(policy):
         _allow(rules, path, right("read"))
     _allow(rules, policy.dags_folder, right("look"))
@@ -389,7 +392,8 @@ def _readable(policy: Policy) -> Iterator[str]:
     around = {
         path for place in (*in_part, os.path.realpath(policy.dags_folder)) for path in without_hidden(place, hidden)
     }
-    yield from sorted({*around, *_shown(policy.limits.readable, hidden)})
+    names = OF_THE_NETWORK if policy.limits.network else ()
+    yield from sorted({*around, *_shown((*policy.limits.readable, *names), hidden)})
     for name in OF_THE_PROCESS:
         yield f"/proc/{os.getpid()}/{name}"
 

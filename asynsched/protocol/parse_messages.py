@@ -74,6 +74,8 @@ class ParseLimits(Struct, frozen=True):
     airflow_options: dict[str, str] = {}
     """What `conf` of Airflow answers, by `section.key`, beside its defaults."""
     confinement: Literal["best_effort", "required", "off"] = "best_effort"
+    network: bool = False
+    """Whether a parse may connect to others by TCP and UDP."""
 
 
 class Greeting(Struct, frozen=True):

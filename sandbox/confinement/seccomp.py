@@ -17,10 +17,14 @@ from typing import NamedTuple
 from sandbox.confinement import kernel
 
 # The names of system calls, with their numbers: on x86_64 and aarch64, or one for both; `-` where there is none.
-_SOCKETS = """
-    socket 41 198, bind 49 200, connect 42 203, listen 50 201, accept 43 202, accept4 288 242
+_CONNECTIONS = """
+    socket 41 198, connect 42 203
 """
 """No connection to anything: only pairs of connected streams are left."""
+_SERVERS = """
+    bind 49 200, listen 50 201, accept 43 202, accept4 288 242
+"""
+"""No connection from anything."""
 _METADATA = """
     chmod 90 -, fchmod 91 52, fchmodat 268 53, fchmodat2 452, chown 92 -, fchown 93 55, lchown 94 -, fchownat 260 54,
     utime 132 -, utimes 235 -, futimesat 261 -, utimensat 280 88, setxattr 188 5, lsetxattr 189 6, fsetxattr 190 7,
@@ -66,10 +70,10 @@ _CONDITIONAL = """
     vfork 58 -
 """
 """Refused in part: see the rules below."""
-_REFUSED = (_SOCKETS, _METADATA, _OTHER_PROCESSES, _SHARED_BY_NAME, _NAMESPACES, _KERNEL, _MACHINE)
+_REFUSED = (_CONNECTIONS, _SERVERS, _METADATA, _OTHER_PROCESSES, _SHARED_BY_NAME, _NAMESPACES, _KERNEL, _MACHINE)
 
-AF_UNIX = 1
-SOCK_STREAM, SOCK_SEQPACKET, SOCK_TYPE_MASK = 1, 5, 0xF
+AF_UNIX, AF_INET, AF_INET6 = 1, 2, 10
+SOCK_STREAM, SOCK_DGRAM, SOCK_SEQPACKET, SOCK_TYPE_MASK = 1, 2, 5, 0xF
 IOPRIO_WHO_PROCESS = 1
 CLONE_THREAD = 0x10000
 CLONE_NEW_ANYTHING = 0x7E020000
@@ -148,16 +152,23 @@ def _fork_rules(*, may_fork: bool) -> list[Refusal]:
     return [*rules, Refusal("fork"), Refusal("vfork"), Refusal("clone", when=(new_namespace, no_thread))]
 
 
-def _socket_rules() -> list[Refusal]:
+def _socket_rules(*, network: bool) -> list[Refusal]:
     # A datagram socket of a pair could still be sent from to any other; a stream cannot.
     stream = (
         Condition(1, SOCK_STREAM, equal=False, mask=SOCK_TYPE_MASK),
         Condition(1, SOCK_SEQPACKET, equal=False, mask=SOCK_TYPE_MASK),
     )
-    return [
-        Refusal("socketpair", when=((Condition(0, AF_UNIX, equal=False),), stream)),
-        Refusal("sendto", when=((Condition(4, 0, equal=False),), (Condition(4, 0, equal=False, high=True),))),
-    ]
+    pairs = Refusal("socketpair", when=((Condition(0, AF_UNIX, equal=False),), stream))
+    if not network:
+        to_others = ((Condition(4, 0, equal=False),), (Condition(4, 0, equal=False, high=True),))
+        return [pairs, Refusal("sendto", when=to_others)]
+    # The sockets of other processes of this machine, netlink and raw packets are no network.
+    no_address = (Condition(0, AF_INET, equal=False), Condition(0, AF_INET6, equal=False))
+    no_usual_type = (
+        Condition(1, SOCK_STREAM, equal=False, mask=SOCK_TYPE_MASK),
+        Condition(1, SOCK_DGRAM, equal=False, mask=SOCK_TYPE_MASK),
+    )
+    return [pairs, Refusal("socket", when=(no_address, no_usual_type))]
 
 
 def _file_rules() -> list[Refusal]:
@@ -183,11 +194,17 @@ def _none_of(argument: int, allowed: tuple[int, ...]) -> tuple[tuple[Condition, 
     return (tuple(Condition(argument, value, equal=False) for value in allowed),)
 
 
-def refusals(*, may_fork: bool) -> list[Refusal]:
-    """Return the system calls that every parse is refused; it may fork where its processes can be limited."""
+def refusals(*, may_fork: bool, network: bool) -> list[Refusal]:
+    """Return the system calls that every parse is refused.
+
+    Args:
+        may_fork: Its processes can be limited.
+        network: It may connect to others by TCP and UDP.
+    """
+    groups = [group for group in _REFUSED if not (network and group is _CONNECTIONS)]
     return [
-        *(Refusal(entry.split()[0]) for group in _REFUSED for entry in group.split(",")),
-        *_socket_rules(),
+        *(Refusal(entry.split()[0]) for group in groups for entry in group.split(",")),
+        *_socket_rules(network=network),
         *_process_rules(),
         *_fork_rules(may_fork=may_fork),
         *_file_rules(),
@@ -202,9 +219,9 @@ def signals_to_others(pid: int) -> list[Refusal]:
 
 
 @cache
-def program(*, may_fork: bool) -> bytes:
+def program(*, may_fork: bool, network: bool) -> bytes:
     """Return the filter of all parses, see `refusals`. Made once for all forks."""
-    return assemble(refusals(may_fork=may_fork))
+    return assemble(refusals(may_fork=may_fork, network=network))
 
 
 _LOAD, _AND, _RETURN = 0x20, 0x54, 0x06

@@ -65,7 +65,7 @@ def explain(exc: BaseException, path: str, dags_folder: str, limits: ParseLimits
         what = _what(exc) + _place_hint(exc, dags_folder)
         if isinstance(exc, DagError):
             what = what.replace(f"{dags_folder}/", "")
-    hint = _hint_for(exc) if limits is not None and kind == "exception" else ""
+    hint = _hint_for(exc, limits) if limits is not None and kind == "exception" else ""
     if kind == "exception" and not frames and not isinstance(exc, OSError):
         hint = hint or _NOT_IN_THE_FILE
     return FileError(kind, _one_line(f"{where}: {what}", hint), _traceback(exc, frames), line)
@@ -147,10 +147,10 @@ def _traceback(exc: BaseException, frames: list[TracebackType]) -> str:
     return text if len(text) <= MAX_TRACEBACK else f"…{text[-MAX_TRACEBACK:]}"
 
 
-def _hint_for(exc: BaseException) -> str:
+def _hint_for(exc: BaseException, limits: ParseLimits) -> str:
     """Return advice about an exception if the confinement has caused it or one of its causes; else an empty text."""
     causes = list(_causes(exc))
-    for find in (_environment, _network, _database, _file, _limit):
+    for find in (_environment, *(() if limits.network else (_network,)), _database, _file, _limit):
         for cause in causes:
             if found := find(cause):
                 return f"DAG files are parsed in confinement: {found}"
@@ -192,7 +192,7 @@ def _network(exc: BaseException) -> str:
         is_network = any(module == "socket" or module.startswith("asyncio.") for _, module in _frames(exc))
     else:
         is_network = isinstance(exc, socket.gaierror) or any(words in said(exc) for words in _OF_NETWORK_LIBRARIES)
-    return "they have no network; move this into a task" if is_network else ""
+    return "they have no network unless parse.network is true; move this into a task" if is_network else ""
 
 
 def _database(exc: BaseException) -> str:

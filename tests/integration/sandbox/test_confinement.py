@@ -1,6 +1,8 @@
 """The confinement of a DAG file while it is parsed: refused and allowed actions."""
 
 import os
+import socket
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -146,6 +148,23 @@ def test_writable_setting_opens_folders_and_lets_locks_be_made(parse: Parser, tm
         hidden=[str(home)],
     )
     assert outcomes == {"write": "done", "read again": "done", "lock": "done", "home": "EACCES", "elsewhere": "EACCES"}
+
+
+def test_network_setting_lets_a_parse_connect_and_nothing_more(parse: Parser) -> None:
+    with closing(socket.create_server(("127.0.0.1", 0))) as server, closing(socket.socket(socket.AF_UNIX)) as unix:
+        path = str(parse.dags / "socket")
+        unix.bind(path)
+        unix.listen()
+        text = f"""
+            attempt("connect", lambda: socket.create_connection(("localhost", {server.getsockname()[1]}), 5))
+            attempt("names of services", lambda: socket.getaddrinfo("127.0.0.1", "http"))
+            attempt("udp", lambda: socket.socket(type=socket.SOCK_DGRAM).sendto(b"x", ("127.0.0.1", 9)))
+            attempt("serve", lambda: socket.create_server(("127.0.0.1", 0)))
+            attempt("a socket of this machine", lambda: socket.socket(socket.AF_UNIX).connect({path!r}))
+            """
+        allowed, refused = parse.outcomes(text, network=True), parse.outcomes(text)
+    assert {name for name, outcome in allowed.items() if outcome == "done"} == {"connect", "names of services", "udp"}
+    assert {name for name, outcome in refused.items() if outcome == "done"} == {"names of services"}
 
 
 def test_a_link_out_of_the_folder_is_parsed_where_a_parse_may_read(parse_once: Parser, tmp_path: Path) -> None:

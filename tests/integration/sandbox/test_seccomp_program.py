@@ -17,7 +17,11 @@ class Machine:
         names = os.uname()
         faked = os.uname_result((names.sysname, names.nodename, names.release, names.version, name))
         monkeypatch.setattr(os, "uname", lambda: faked)
-        rules = seccomp.refusals(**{"may_fork": True} | options) if pid is None else seccomp.signals_to_others(pid)
+        rules = (
+            seccomp.refusals(**{"may_fork": True, "network": False} | options)
+            if pid is None
+            else seccomp.signals_to_others(pid)
+        )
         assert len({rule.call for rule in rules}) == len(rules), "of two rules for a call, one would be lost"
         self.program = list(struct.iter_unpack("=HBBI", seccomp.assemble(rules)))
 
@@ -95,9 +99,26 @@ def test_without_forks_only_threads_are_cloned(name: str, monkeypatch: pytest.Mo
     assert machine.call("clone", 0x3D0F00 | 0x10000000) == "EPERM"
 
 
+def test_a_network_is_connections_by_tcp_and_udp_alone(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    machine = Machine(name, monkeypatch, network=True)
+    unix, ipv4, netlink, ipv6 = 1, 2, 16, 10
+    stream, datagram, raw, close_on_exec = 1, 2, 3, 0o2000000
+    for family in (ipv4, ipv6):
+        assert machine.call("socket", family, stream | close_on_exec, 0) == "ok"
+        assert machine.call("socket", family, datagram, 17) == "ok"
+        assert machine.call("socket", family, raw, 1) == "EPERM"
+    for family in (unix, netlink):
+        assert machine.call("socket", family, stream, 0) == "EPERM"
+        assert machine.call("socketpair", family, datagram) == "EPERM"
+    assert machine.call("connect", 3, 1, 16) == "ok"
+    assert machine.call("sendto", 3, 1, 1, 0, 1) == "ok"
+    for call in ("bind", "listen", "accept", "accept4"):
+        assert machine.call(call, 3, 1, 16) == "EPERM", call
+
+
 def test_every_call_of_the_table_is_decided_as_its_rules_say(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     machine = Machine(name, monkeypatch)
-    rules = {rule.call: rule for rule in seccomp.refusals(may_fork=True)}
+    rules = {rule.call: rule for rule in seccomp.refusals(may_fork=True, network=False)}
     for call in machine.numbers:
         if call in rules and not rules[call].when:
             assert machine.call(call) == errno.errorcode[rules[call].error], call
