@@ -51,7 +51,7 @@ WISHES = """
         def by_options():
             pass
 
-        @task(executor_config={"wrap": "rm -r /"})
+        @task(executor_config={"wra": "rm -r /"})
         def forbidden():
             pass
 
@@ -76,7 +76,7 @@ async def test_wishes_are_options_of_sbatch_and_why_says_what_slurm_says(site: S
     tasks = {task.task_id: (task.state, task.reason) for task in run.tasks}
     assert tasks["by_queue"][0] == tasks["by_options"][0] == "success"
     assert tasks["forbidden"][0] == tasks["unknown"][0] == "failed"
-    assert "cannot have 'wrap'" in tasks["forbidden"][1]
+    assert "cannot have 'wra'" in tasks["forbidden"][1]
     assert "Slurm does not take it: Batch job submission failed: Invalid partition" in tasks["unknown"][1]
 
 

@@ -117,6 +117,10 @@ class SlurmEngine(Engine):
             except SlurmError as exc:
                 answer = (Later if PASSING.search(str(exc)) else Rejected)(f"Slurm does not take it: {exc}")
                 answers.update((job.ticket.token, answer) for job in its)
+            except TimeoutError:
+                # It may have taken them. They start as well as the next ones: one of both can claim each try.
+                later = Later(f"Slurm has not answered for {CALL_SECONDS:.0f} s")
+                answers.update((job.ticket.token, later) for job in its)
             else:
                 answers.update((job.ticket.token, Accepted(f"{job_id}_{n}")) for n, job in enumerate(its))
         return [answers[job.ticket.token] for job in jobs]
@@ -152,7 +156,7 @@ def array_of(job: Job, settings: SlurmSettings) -> _Array | Rejected:
         name = key.replace("_", "-")
         if not re.fullmatch("[a-z][a-z-]*", name) or not isinstance(value, str | int | float):
             return Rejected(f"executor_config of Slurm has long options of sbatch and their values, not {key!r}")
-        if name in OWN:
+        if any(own.startswith(name) for own in OWN):  # sbatch knows an option by the beginning of its name, too
             return Rejected(f"executor_config of Slurm cannot have {key!r}: asynsched sets this option itself")
         options[name] = value
     words = tuple(
