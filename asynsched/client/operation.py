@@ -43,6 +43,7 @@ class Operation:
         status: Of a good answer.
         arguments: An example.
         answer: An example of what it returns, as JSON values.
+        is_large: Whether the answer may have thousands of parts: it is encoded in a thread.
     """
 
     def __init__(
@@ -54,6 +55,7 @@ class Operation:
         status: int,
         arguments: Mapping[str, Any],
         answer: Any,
+        is_large: bool,
     ) -> None:
         self.method, self.path = request.split(" ")
         self.function = function
@@ -62,6 +64,7 @@ class Operation:
         self.status = status
         self.arguments = arguments
         self.answer = answer
+        self.is_large = is_large
 
     @property
     def has_body(self) -> bool:
@@ -171,11 +174,14 @@ def operation(
     status: int = 200,
     arguments: Mapping[str, Any] | None = None,
     answer: Any = UNSET,
+    is_large: bool = False,
 ) -> Callable[[Method[P, T]], Callable[Concatenate["Client", P], Coroutine[Any, Any, T]]]:
     """Return a decorator that makes a method of the client an operation; see Operation for the arguments."""
 
     def make(function: Method[P, T]) -> Callable[Concatenate["Client", P], Coroutine[Any, Any, T]]:
-        made = Operation(request, function, right=right, status=status, arguments=arguments or {}, answer=answer)
+        made = Operation(
+            request, function, right=right, status=status, arguments=arguments or {}, answer=answer, is_large=is_large
+        )
         OPERATIONS[made.name] = made
 
         @wraps(function)

@@ -12,32 +12,26 @@ import anyio
 from anyio.to_thread import run_sync
 from sqlalchemy import Connection
 
-from asynsched.bell import Hint
-from asynsched.errors import AsynschedError, NotFound
+from asynsched.errors import NotFound
 from asynsched.executors.log_paths import remove_logs
 from asynsched.home import prepare_home
 from asynsched.keys import DagRunKey
 from asynsched.parsing.names import StoredNames
 from asynsched.parsing.processes.informed_parser import ask_of_run
 from asynsched.parsing.processes.sandbox_parser import SandboxParser
-from asynsched.queries import run_edits
-from asynsched.queries.dags import get_dag
-from asynsched.queries.place import Act, Place
+from asynsched.queries import deletions, run_edits
+from asynsched.queries.place import Place
 from asynsched.queries.run_edits import Changed, Clear, MarkedAs, Trigger, find_run, preview
 from asynsched.queries.runs import RunInfo, get_state
 from asynsched.queries.turns import turns
 from asynsched.scheduling.requests.run_requests import preview_request
 from asynsched.serialization.decode import decode_dag
 from asynsched.serialization.schema import AnswersForRun
-from asynsched.states import FINISHED_RUN_STATES, DagRunState
-from asynsched.store.dags import dags
+from asynsched.states import FINISHED_RUN_STATES
 from asynsched.store.dags.dags import file_to_ask, latest_version
-from asynsched.store.runs import dag_runs
-from asynsched.store.runs.dag_runs import newest_run_ids
 from asynsched.store.runs.requests import CancelRun, ClearTasks, is_open
-from asynsched.store.runs.retention import delete_rows_of
 from asynsched.store.runs.task_instances import load_task_instances
-from asynsched.store.schema import DagRunRow, TaskInstanceRow
+from asynsched.store.schema import TaskInstanceRow
 
 __all__ = [
     "Changed", "Clear", "MarkedAs", "Trigger", "cancel_run", "change_run", "clear_tasks", "delete_dag", "delete_run",
@@ -46,9 +40,6 @@ __all__ = [
 
 LONGEST_WAIT = timedelta(seconds=5)
 """How long an action waits for the scheduler that owns a run: a task that is killed has some time to end."""
-RUNS_AT_ONCE = 100
-ROWS_AT_ONCE = 5000
-"""Of a run, deleted in one transaction."""
 _OVER = object()
 """Stands for a step after the last: the scheduler stops."""
 
@@ -129,27 +120,10 @@ async def delete_run(place: Place, actor: str, key: DagRunKey) -> None:
 
     A large run goes in several transactions. Raises NotFound, and AsynschedError while the run is running.
     """
-    while not await place.database.write(_delete_part, key):
+    while not await place.database.write(deletions.delete_part, key):
         pass
-    await place.act(actor, _delete, key)
+    await place.act(actor, deletions.delete_run, key)
     await run_sync(remove_logs, place.home, [key])
-
-
-def _delete_part(conn: Connection, key: DagRunKey) -> bool:
-    """Delete some rows of a run. Returns whether few enough are left."""
-    return delete_rows_of(conn, _deletable(conn, key).id, max_rows=ROWS_AT_ONCE) < ROWS_AT_ONCE
-
-
-def _delete(conn: Connection, key: DagRunKey) -> Act[None]:
-    dag_runs.delete_run(conn, _deletable(conn, key).id)
-    return Act(None, "run.delete", Hint("edit", *key))
-
-
-def _deletable(conn: Connection, key: DagRunKey) -> DagRunRow:
-    run = find_run(conn, key, lock=True)
-    if run.state == DagRunState.RUNNING:
-        raise AsynschedError(f"The run {key.run_id!r} of the DAG {key.dag_id!r} is running: cancel it, then delete it.")
-    return run
 
 
 async def delete_dag(place: Place, actor: str, dag_id: str) -> None:
@@ -157,25 +131,10 @@ async def delete_dag(place: Place, actor: str, dag_id: str) -> None:
 
     Raises NotFound, and AsynschedError while its file has it, or one of its runs is running.
     """
-    while run_ids := await place.ask(_runs_to_delete, dag_id):
+    while run_ids := await place.ask(deletions.runs_to_delete, dag_id):
         for run_id in run_ids:
             await delete_run(place, actor, DagRunKey(dag_id, run_id))
-    await place.act(actor, _delete_dag, dag_id)
-
-
-def _runs_to_delete(conn: Connection, dag_id: str) -> list[str]:
-    found = get_dag(conn, dag_id, active=False)
-    if found.is_active:
-        raise AsynschedError(f"The DAG {dag_id!r} is in the file {found.file}: remove it from there, then delete it.")
-    return newest_run_ids(conn, dag_id, limit=RUNS_AT_ONCE)
-
-
-def _delete_dag(conn: Connection, dag_id: str) -> Act[None]:
-    dags.lock_dag(conn, dag_id)
-    if _runs_to_delete(conn, dag_id):
-        raise AsynschedError(f"The DAG {dag_id!r} has got a run meanwhile: delete it again.")
-    dags.delete_dag(conn, dag_id)
-    return Act(None, "dag.delete", Hint("dag", dag_id=dag_id))
+    await place.act(actor, deletions.delete_dag, dag_id)
 
 
 async def wait_for_run(
