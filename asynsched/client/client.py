@@ -227,7 +227,16 @@ class Client:
         """Unpause a DAG: its due runs are created, and its tasks begin."""
         return await self._act(dags.pause_dag, dag_id, paused=False, now=self._place.clock.now())
 
-    @operation("GET /dags/{dag_id}/upcoming")
+    @operation(
+        "GET /dags/{dag_id}/upcoming",
+        arguments={"n": 2},
+        answer=[
+            {
+                "logical_date": "2026-03-01T00:00:00Z", "data_interval_start": "2026-03-01T00:00:00Z",
+                "data_interval_end": "2026-03-02T00:00:00Z", "run_after": "2026-03-02T00:00:00Z",
+            },
+        ],
+    )  # fmt: skip
     async def upcoming(
         self, dag_id: str, n: Annotated[int, Meta(ge=1, le=MOST_UPCOMING)] = 1, *, now: Instant | None = None
     ) -> tuple[UpcomingRun, ...]:
@@ -331,7 +340,10 @@ class Client:
         await run_actions.cancel_run(self._place, self._actor, run)
         return await self.get_run(run)
 
-    @operation("POST /dags/{dag_id}/runs/{run_id}/mark", right="operate")
+    @operation(
+        "POST /dags/{dag_id}/runs/{run_id}/mark", right="operate",
+        arguments={"state": "success"},
+    )  # fmt: skip
     async def mark_run(self, run: DagRunKey, state: run_actions.MarkedAs) -> RunInfo:
         """End a run as `success` or `failed`, with its tasks; or queue an ended one again, with its tasks as they are.
 
@@ -340,7 +352,11 @@ class Client:
         await run_actions.mark_run(self._place, self._actor, run, state)
         return await self.get_run(run)
 
-    @operation("POST /dags/{dag_id}/runs/{run_id}/clear", right="operate")
+    @operation(
+        "POST /dags/{dag_id}/runs/{run_id}/clear", right="operate",
+        arguments={"task_ids": ["load"], "downstream": True},
+        answer=[{"task_id": "load", "map_index": -1, "state": "failed", "try_number": 2}],
+    )  # fmt: skip
     async def clear(
         self,
         run: DagRunKey,
@@ -381,7 +397,10 @@ class Client:
         await self.get_run(run)
         return await self._ask(runs.list_callbacks, run)
 
-    @operation("PUT /dags/{dag_id}/runs/{run_id}/note", right="operate")
+    @operation(
+        "PUT /dags/{dag_id}/runs/{run_id}/note", right="operate",
+        arguments={"text": "The file came late."},
+    )  # fmt: skip
     async def note_run(self, run: DagRunKey, text: str) -> RunInfo:
         """Note something about a run, in place of an earlier note; an empty text removes it."""
         await run_actions.note_run(self._place, self._actor, run, text)
@@ -448,13 +467,20 @@ class Client:
         """Return the addresses of a task instance's work in other systems, by their names; null: none was stored."""
         return await xcoms.list_links(self._place, task)
 
-    @operation("PUT /dags/{dag_id}/runs/{run_id}/tasks/{task_id}/note", right="operate")
+    @operation(
+        "PUT /dags/{dag_id}/runs/{run_id}/tasks/{task_id}/note", right="operate",
+        arguments={"text": "Slow since Monday."},
+    )  # fmt: skip
     async def note_task(self, task: TaskInstanceKey, text: str) -> TaskInstanceInfo:
         """Note something about a task instance, in place of an earlier note; an empty text removes it."""
         await self._act(run_edits.note_task, task, text, self._actor, self._place.clock.now())
         return await self.get_task(task)
 
-    @operation("POST /dags/{dag_id}/runs/{run_id}/tasks/mark", right="operate")
+    @operation(
+        "POST /dags/{dag_id}/runs/{run_id}/tasks/mark", right="operate",
+        arguments={"task_ids": ["load"], "state": "success"},
+        answer=[{"task_id": "load", "map_index": -1, "state": "failed", "try_number": 2}],
+    )  # fmt: skip
     async def mark(
         self,
         run: DagRunKey,
@@ -544,7 +570,11 @@ class Client:
         await self._act(hitl.answer, task.run, task.task_id, task.map_index, read, user=self._actor, now=now)
         return await self.get_task(task)
 
-    @operation("GET /dags/{dag_id}/runs/{run_id}/tasks/{task_id}/logs")
+    @operation(
+        "GET /dags/{dag_id}/runs/{run_id}/tasks/{task_id}/logs",
+        arguments={"try_number": 1, "start": 0},
+        answer={"text": "1200 rows\n", "start": 0, "end": 10, "is_last": True, "exists": True, "size": 10},
+    )  # fmt: skip
     async def task_logs(
         self,
         task: TaskInstanceKey,
@@ -678,7 +708,10 @@ class Client:
             raise NotFound("backfill", str(backfill_id), where=f"the DAG {dag_id!r}")
         return backfill_info(found)
 
-    @operation("POST /dags/{dag_id}/backfills/{backfill_id}/pause", right="operate")
+    @operation(
+        "POST /dags/{dag_id}/backfills/{backfill_id}/pause", right="operate",
+        arguments={"paused": True},
+    )  # fmt: skip
     async def pause_backfill(self, dag_id: str, backfill_id: int, *, paused: bool = True) -> BackfillInfo:
         """Start no further runs of a backfill, or go on; its active runs continue."""
         await self.get_backfill(dag_id, backfill_id)
@@ -721,7 +754,10 @@ class Client:
         wanted = EventFilter(asset_id=asset_id, seen_dags=self._dag_ids)
         return await self._ask(assets.list_events, wanted, Paging(limit=limit, after=after, order_by=order_by))
 
-    @operation("POST /assets/{asset_id}/events", right="operate", status=201)
+    @operation(
+        "POST /assets/{asset_id}/events", right="operate", status=201,
+        arguments={"extra": {"rows": 1200}},
+    )  # fmt: skip
     async def asset_changed(
         self, asset_id: int, extra: Mapping[str, Any] | None = None, *, partition_key: str | None = None
     ) -> EventInfo:
@@ -736,7 +772,14 @@ class Client:
 
     # Explanations and predictions
 
-    @operation("GET /why/{dag_id}")
+    @operation(
+        "GET /why/{dag_id}",
+        arguments={"run_id": "first", "task_id": "load"},
+        answer={
+            "subject": "load of first of etl", "state": "scheduled", "answer": "It waits for a slot of the pool db.",
+            "reasons": [{"rule": "pool", "text": "All 4 slots of the pool db are taken", "release": "one is free"}],
+        },
+    )  # fmt: skip
     async def why(
         self, dag_id: str, run_id: str | None = None, task_id: str | None = None, map_index: int = -1
     ) -> Explanation:
@@ -749,7 +792,10 @@ class Client:
         """
         return await why(self._place, dag_id, run_id, task_id, map_index)
 
-    @operation("POST /simulate")
+    @operation(
+        "POST /simulate",
+        arguments={"start": "2026-03-01T00:00:00Z", "end": "2026-04-01T00:00:00Z", "pools": {"db": 4}},
+    )  # fmt: skip
     async def simulate(
         self,
         start: Instant,
@@ -811,12 +857,23 @@ class Client:
         paging = Paging(limit=limit, after=after, order_by=order_by)
         return await self._ask(pools.list_pools, PoolFilter(pattern=pattern), paging)
 
-    @operation("GET /pools/{name:path}")
+    @operation(
+        "GET /pools/{name:path}",
+        arguments={"name": "db"},
+    )  # fmt: skip
     async def get_pool(self, name: str) -> PoolInfo:
         """Return a pool."""
         return await self._ask(pools.get_pool, name)
 
-    @operation("PUT /pools/{name:path}", right="operate")
+    @operation(
+        "PUT /pools/{name:path}", right="operate",
+        arguments={"name": "db", "slots": 4, "description": "Connections to the warehouse."},
+        answer={
+            "name": "db", "slots": 4, "description": "Connections to the warehouse.", "include_deferred": False,
+            "occupied_slots": 1, "running_slots": 1, "queued_slots": 0, "scheduled_slots": 2, "deferred_slots": 0,
+            "open_slots": 3,
+        },
+    )  # fmt: skip
     async def set_pool(
         self, name: str, slots: Slots, *, description: str = "", include_deferred: bool = False
     ) -> PoolInfo:
@@ -828,7 +885,10 @@ class Client:
         """
         return await self._act(pools.set_pool, name, slots, description=description, include_deferred=include_deferred)
 
-    @operation("DELETE /pools/{name:path}", right="operate")
+    @operation(
+        "DELETE /pools/{name:path}", right="operate",
+        arguments={"name": "db"},
+    )  # fmt: skip
     async def delete_pool(self, name: str) -> PoolInfo:
         """Delete a pool, which is returned. Tasks that name it wait until a pool of that name exists again."""
         return await self._act(pools.delete_pool, name)
@@ -841,17 +901,27 @@ class Client:
         paging = Paging(limit=limit, after=after, order_by=order_by)
         return await self._ask(secrets.list_variables, NameFilter(pattern), paging)
 
-    @operation("GET /variables/{key:path}", right="operate")
+    @operation(
+        "GET /variables/{key:path}", right="operate",
+        arguments={"key": "shop/region"},
+        answer={"key": "shop/region", "value": "eu", "description": ""},
+    )  # fmt: skip
     async def get_variable(self, key: str) -> VariableInfo:
         """Return a variable; the value of one whose name sounds secret is hidden."""
         return await self._ask(secrets.get_variable, key)
 
-    @operation("PUT /variables/{key:path}", right="operate")
+    @operation(
+        "PUT /variables/{key:path}", right="operate",
+        arguments={"key": "shop/region", "value": "eu"},
+    )  # fmt: skip
     async def set_variable(self, key: str, value: str, *, description: str = "") -> VariableInfo:
         """Create or replace a variable."""
         return await self._act(secrets.set_variable, key, value, description)
 
-    @operation("DELETE /variables/{key:path}", right="operate", status=204)
+    @operation(
+        "DELETE /variables/{key:path}", right="operate", status=204,
+        arguments={"key": "shop/region"},
+    )  # fmt: skip
     async def delete_variable(self, key: str) -> None:
         """Delete a variable."""
         await self._act(secrets.delete_variable, key)
@@ -920,7 +990,10 @@ class Client:
         now = self._place.clock.now()
         return await self._act(users.create_user, name, roles, password=hashed, now=now)
 
-    @operation("PUT /users/{name}/roles", right="administer")
+    @operation(
+        "PUT /users/{name}/roles", right="administer",
+        arguments={"roles": ["operator"]},
+    )  # fmt: skip
     async def set_user_roles(self, name: str, roles: tuple[str, ...]) -> UserInfo:
         """Give a user other roles, which count from the next request on; without any, the user is disabled."""
         return await self._act(users.set_roles, name, roles) if roles else await self.disable_user(name)
@@ -935,7 +1008,10 @@ class Client:
         """Delete a user, with all sessions and tokens."""
         await self._act(users.delete_user, name)
 
-    @operation("PUT /users/{name}/password", right="administer", status=204)
+    @operation(
+        "PUT /users/{name}/password", right="administer", status=204,
+        arguments={"password": "a long secret"},
+    )  # fmt: skip
     async def set_user_password(self, name: str, password: str) -> None:
         """Give a user another password, and end the sessions; personal tokens stay."""
         hashed = await to_thread.run_sync(users.hash_password, password)

@@ -13,7 +13,7 @@ from asynsched.client.operation import OPERATIONS
 from tests.support.reference import FOLDER, pages
 
 
-@pytest.mark.parametrize("name", ["cli.md", "settings.md", "authoring.md", "metrics.md"])
+@pytest.mark.parametrize("name", ["cli.md", "settings.md", "authoring.md", "metrics.md", "rest.md", "own-rest.md"])
 def test_reference_is_up_to_date(name):
     assert (FOLDER / name).read_text(encoding="utf-8") == pages()[name], "run `python -m tests.support.reference`"
 

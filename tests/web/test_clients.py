@@ -1,5 +1,6 @@
 """A client answers the same in the process of the database and through our REST API."""
 
+import inspect
 import shutil
 import socket
 import sys
@@ -447,5 +448,12 @@ async def test_the_document_has_every_request_with_examples_that_fit(site):
     for operation in OPERATIONS.values():
         for name, value in operation.arguments.items():
             msgspec.convert(value, operation.fields[name][0])
+        needed = {name for name, (_, default) in operation.fields.items() if default is inspect.Parameter.empty}
+        assert needed <= set(operation.arguments), operation.name
         if operation.answer is not msgspec.UNSET:
             msgspec.convert(operation.answer, operation.result)
+    pool = document["components"]["schemas"]["PoolInfo"]
+    assert (pool["description"], pool["properties"]["slots"]["description"]) == (
+        "A pool, and its slots.",
+        "-1: no limit.",
+    )
