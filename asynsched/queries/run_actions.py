@@ -4,9 +4,11 @@ A run that a scheduler owns is changed by that scheduler: the action stores a re
 scheduler to do it.
 """
 
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable
+from contextlib import asynccontextmanager
 from datetime import datetime, timedelta
 from functools import partial
+from typing import TYPE_CHECKING
 
 import anyio
 from anyio.to_thread import run_sync
@@ -33,6 +35,9 @@ from asynsched.store.runs.requests import CancelRun, ClearTasks, is_open
 from asynsched.store.runs.task_instances import load_task_instances
 from asynsched.store.schema import TaskInstanceRow
 
+if TYPE_CHECKING:
+    from asynsched.clock import Clock
+
 __all__ = [
     "Changed", "Clear", "MarkedAs", "Trigger", "cancel_run", "change_run", "clear_tasks", "delete_dag", "delete_run",
     "mark_run", "names_of", "new_tasks", "note_run", "preview", "preview_clear", "trigger_run", "wait_for_run",
@@ -40,6 +45,8 @@ __all__ = [
 
 LONGEST_WAIT = timedelta(seconds=5)
 """How long an action waits for the scheduler that owns a run: a task that is killed has some time to end."""
+LOOK_INTERVAL = timedelta(seconds=1)
+"""Time between two looks at a run for which somebody waits in a process that reads no changes."""
 _OVER = object()
 """Stands for a step after the last: the scheduler stops."""
 
@@ -142,26 +149,44 @@ async def wait_for_run(
 ) -> AsyncGenerator[str, None]:
     """Yield the state of a run now, after each change, and after each interval without one, until it has ended.
 
-    Raises NotFound, and NoEvents if the run has not ended and this process reads no changes.
+    A process that reads no changes looks at the run each second. Raises NotFound.
     """
     told = (await place.ask(get_state, *key)).state
     if told in FINISHED_RUN_STATES:
         yield told
         return
-    async with place.following(key) as changes:
-        is_due = True
+    async with _changes_of(place, key) as changes:
+        told_at: datetime | None = None
         while True:
-            state = (await place.ask(get_state, *key)).state
-            if is_due or state != told:
-                told = state
+            state, now = (await place.ask(get_state, *key)).state, place.clock.now()
+            if told_at is None or state != told or now >= told_at + interval:
+                told, told_at = state, now
                 yield state
             if state in FINISHED_RUN_STATES:
                 return
-            is_due = True
-            with anyio.move_on_after(interval.total_seconds()):
+            with anyio.move_on_after((told_at + interval - now).total_seconds()):
                 if await anext(changes, _OVER) is _OVER:
                     return
-                is_due = False
+
+
+@asynccontextmanager
+async def _changes_of(place: Place, key: DagRunKey) -> AsyncIterator[AsyncIterator[object]]:
+    """Yield an iterator with a step for each moment at which a run may have changed."""
+    if place.feed is None:
+        yield _Looks(place.clock)
+    else:
+        async with place.following(key) as changes:
+            yield changes
+
+
+class _Looks(AsyncIterator[None]):
+    """A step each second. It bears that a wait for a step is cancelled, which a generator does not."""
+
+    def __init__(self, clock: "Clock") -> None:
+        self._clock = clock
+
+    async def __anext__(self) -> None:
+        await self._clock.sleep(LOOK_INTERVAL)
 
 
 async def change_run(place: Place, key: DagRunKey, act: Callable[[], Awaitable[Changed]]) -> Changed:

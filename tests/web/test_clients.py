@@ -327,6 +327,20 @@ async def test_both_clients_give_the_events_of_a_run_and_wait_for_its_end(client
                 assert states == ["queued", "failed"]
 
 
+async def test_a_run_is_waited_for_where_the_process_reads_no_changes(clients, monkeypatch):
+    monkeypatch.setattr("asynsched.queries.run_actions.LOOK_INTERVAL", timedelta(milliseconds=10))
+    async with clients() as (here, there):
+        key = await here.trigger("report", run_id="awaited")
+        wait = there.remote._http.base_url.join("/api/v2/dags/report/dagRuns/awaited/wait")
+        with anyio.fail_after(60):
+            async with httpx.AsyncClient() as http, http.stream("GET", wait, params={"interval": 60}) as answer:
+                lines = answer.aiter_lines()
+                assert (answer.status_code, await anext(lines)) == (200, '{"state":"queued"}')
+                await here.cancel(key)
+                assert [line async for line in lines] == ['{"state":"failed"}']
+            assert [(await client.wait_run(key)).state for client in (here, there)] == ["failed", "failed"]
+
+
 async def test_the_stream_goes_on_after_the_last_event_that_a_reader_has_had(clients, site):
     async with clients(has_feed=True) as (_, there):
         numbers = []
