@@ -566,7 +566,10 @@ class Client:
             options: One of the question's options; several if it allows that.
             params: Values of the params that it asks for; others keep their defaults.
         """
-        read, now = hitl.reading(options, params or {}), self._place.clock.now()
+        read, now = (
+            await hitl.read_before(self._place, task, hitl.reading(options, params or {})),
+            self._place.clock.now(),
+        )
         await self._act(hitl.answer, task.run, task.task_id, task.map_index, read, user=self._actor, now=now)
         return await self.get_task(task)
 

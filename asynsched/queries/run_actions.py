@@ -26,6 +26,7 @@ from asynsched.queries.place import Place
 from asynsched.queries.run_edits import Changed, Clear, MarkedAs, Trigger, find_run, preview
 from asynsched.queries.runs import RunInfo, get_state
 from asynsched.queries.turns import turns
+from asynsched.scheduling.creation.triggering import check_conf
 from asynsched.scheduling.requests.run_requests import preview_request
 from asynsched.serialization.decode import decode_dag
 from asynsched.serialization.schema import AnswersForRun
@@ -61,7 +62,8 @@ async def trigger_run(place: Place, actor: str, dag_id: str, wanted: Trigger) ->
         of_partitions = wanted.partition_key is not None
         if await place.ask(file_to_ask, dag_id, of_partitions=of_partitions) is not None:
             answers = await _ask_code(place, dag_id, now, wanted)
-    return await place.act(actor, run_edits.trigger_run, dag_id, wanted, answers, actor, now)
+    checked = await check_conf(place.database, dag_id, wanted.conf)
+    return await place.act(actor, run_edits.trigger_run, dag_id, wanted, answers, actor, now, checked)
 
 
 async def _ask_code(place: Place, dag_id: str, now: datetime, wanted: Trigger) -> AnswersForRun:

@@ -65,19 +65,22 @@ class Trigger(Struct, frozen=True, kw_only=True):
 
 
 def trigger_run(
-    conn: Connection, dag_id: str, wanted: Trigger, answers: AnswersForRun, actor: str, now: datetime
-) -> Act[RunInfo]:
+    conn: Connection, dag_id: str, wanted: Trigger, answers: AnswersForRun, actor: str, now: datetime,
+    checked_version: int | None = None,
+) -> Act[RunInfo]:  # fmt: skip
     """Create a run of a DAG that may start immediately. Raises the errors of `create_manual_run`.
 
     Args:
         answers: Of an author's own timetable or mappers, which only a parse can ask.
+        checked_version: As of `create_manual_run`.
     """
     from asynsched.scheduling.creation.triggering import create_manual_run  # other commands need not load it
 
     key = create_manual_run(
         conn, dag_id, now=now, conf=wanted.conf, run_id=wanted.run_id, logical_date=wanted.logical_date,
         has_logical_date=wanted.date(now) is not None, data_interval=wanted.interval or answers.interval,
-        partition_key=wanted.partition_key, partition_date=answers.partition_date, reason=f"{actor} triggered it",
+        partition_key=wanted.partition_key, partition_date=answers.partition_date, checked_version=checked_version,
+        reason=f"{actor} triggered it",
     )  # fmt: skip
     if wanted.note:
         _note(conn, find_run(conn, key), wanted.note, actor, now)
