@@ -27,7 +27,13 @@ if TYPE_CHECKING:
 OF_TASK = "{% if exception is defined and exception %}, task {{ ti.task_id }}{% endif %}"
 """Callbacks of a DAG have the context of its last task, which need not be the one that has failed."""
 SUBJECT = "DAG {{ dag.dag_id }}" + OF_TASK + ", run {{ run_id }}"
-TEXT = SUBJECT + "{% if reason is defined and reason %}: {{ reason }}{% endif %}"
+LINK = (
+    "{% if ti is defined and ti and ti.log_url.startswith('http') %}\n"
+    "{% if exception is defined and exception %}{{ ti.log_url }}"
+    "{% else %}{{ ti.log_url.rpartition('/tasks/')[0] }}{% endif %}{% endif %}"
+)
+"""Where `web.base_url` is set: the try that has failed in the page, or else the run."""
+TEXT = SUBJECT + "{% if reason is defined and reason %}: {{ reason }}{% endif %}" + LINK
 TIMEOUT_SECONDS = 30.0
 LONGEST_LINE = 900
 """Characters of a line of a mail, of at most 998: a header that is broken before a run_id begins with a blank."""
@@ -70,7 +76,7 @@ class SmtpNotifier(Sender):
         from_email: The sender; by default the connection's `from_email`, or else its login.
         subject: By default the DAG and the run, and the task that has failed.
         html_content: The text in HTML; without it, the mail has `text` alone.
-        text: The plain text; by default the subject and the reason.
+        text: The plain text; by default the subject, the reason and, where `web.base_url` is set, the log's address.
         cc: More addresses, which all receivers see.
         bcc: More addresses, which no receiver sees.
         smtp_conn_id: The connection; not asked for if `host` is given.
@@ -233,7 +239,7 @@ class HttpNotifier(Sender):
             Authorization, and an extra with more headers. Not asked for if `url` is given.
         endpoint: The path below the host.
         method: Such as POST.
-        data: The body as a text; without `data` and `json`, an object with dag_id, run_id and text.
+        data: The body as a text; without `data` and `json`, an object with dag_id, run_id, and the text of a mail.
         json: The body as a value, which is sent as JSON.
         headers: More headers.
         url: The whole address, instead of the connection's. It is masked in the log, because such addresses may hold a
@@ -315,7 +321,8 @@ class SlackWebhookNotifier(Sender):
     """Posts a message to Slack through an incoming webhook.
 
     Args:
-        text: By default the DAG, the run and the reason, and the task that has failed.
+        text: By default that of a mail: the DAG, the run and the reason, the task that has failed, and its log's
+            address.
         blocks: The message in Slack's Block Kit; `text` then stands in notifications.
         slack_webhook_conn_id: The connection: its password is the webhook's address, or what follows
             `https://hooks.slack.com/services/` in it; a host replaces that. Not asked for if `url` is given.

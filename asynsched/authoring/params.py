@@ -72,10 +72,11 @@ class Param:
             raise ParamValidationError("no value was given, and it has no default")
         if not self.schema:
             return
-        from asynsched.authoring.json_schemas import check_value  # loads jsonschema
+        from asynsched.authoring.json_schemas import check_value, limited_time  # loads jsonschema
 
-        self.check_schema()
-        check_value(self.schema, value)
+        with limited_time():
+            self.check_schema()
+            check_value(self.schema, value)
 
     def check_schema(self) -> None:
         """Raise ParamValidationError, naming the invalid part, unless the schema is a JSON schema."""

@@ -16,6 +16,7 @@ COMMANDS_HERE = {
     "webserver": "web",
     "api-server": "web",
     "triggerer": "up",
+    "celery": "worker celery",
     "jobs": "check --live",
     "info": "check",
     "dags list-runs": "runs list",
@@ -29,6 +30,7 @@ COMMANDS_HERE = {
     "tasks states-for-dag-run": "tasks list",
     "tasks state": "tasks list",
     "tasks failed-deps": "why",
+    "tasks render": "tasks rendered",
     "pools get": "pools list",
     "config list": "config show",
     "config get-value": "config show",
@@ -42,13 +44,10 @@ COMMANDS_HERE = {
 
 
 WITHOUT_COUNTERPART = {
-    "celery": "tasks run in processes of the scheduler's machine",
     "kubernetes": "tasks run in processes of the scheduler's machine",
     "edge": "tasks run in processes of the scheduler's machine",
     "roles": "`asynsched users set-role` gives roles, and a DAG's `access_control` gives rights to them",
     "sync-perm": "a DAG's `access_control` counts as soon as its file is parsed",
-    "dags delete": "remove the DAG's file; its runs are kept as `retention.runs_days` says",
-    "tasks render": "the log of a try has what its task prints",
     "tasks test": "`asynsched dags test DAG` runs a whole DAG in the foreground, and stores nothing",
 }
 """Commands of Airflow that asynsched does not have, and advice for each."""
@@ -61,6 +60,7 @@ GROUP_HELP = {
     "tasks": "Show and control task instances; show their logs and XComs.",
     "assets": "Show assets and their events, and report updates of assets.",
     "backfill": "Run a DAG for a span of the past.",
+    "deadlines": "Show by when runs should have succeeded.",
     "schedulers": "Show the schedulers of the database.",
     "audit": "Show who did what.",
     "pools": "Show and change pools.",
@@ -89,11 +89,14 @@ COMMANDS: Mapping[str, str | Mapping[str, str]] = {
     "simulate": "simulate",
     "preview": "preview",
     "migrate": "migrate",
-    "dags": _of_group("dags", "list show errors pause unpause reparse trigger next dag_test:test"),
-    "runs": _of_group("runs", "list show task_logs:logs clear mark cancel"),
-    "tasks": _of_group("runs", "list hitl:awaiting hitl:answer task_logs:logs xcom links clear mark run"),
+    "dags": _of_group(
+        "dags", "list show errors pause unpause reparse trigger next versions source delete dag_test:test"
+    ),
+    "runs": _of_group("runs", "list show task_logs:logs clear mark cancel note delete"),
+    "tasks": _of_group("runs", "list hitl:awaiting hitl:answer task_logs:logs xcom rendered links clear mark note run"),
     "assets": _of_group("assets", "list show events event materialize"),
     "backfill": _of_group("backfill", "create list show pause unpause cancel"),
+    "deadlines": _of_group("deadlines", "list"),
     "schedulers": _of_group("schedulers", "list"),
     "audit": _of_group("audit", "list"),
     "pools": _of_group("pools", "list set delete"),

@@ -6,6 +6,7 @@ from asynsched.cli.command import INSTANT_FORMS, command, completes, read_instan
 from asynsched.cli.output import Listing, fields_of
 from asynsched.cli.session import Session
 from asynsched.queries.audit import AuditFilter, list_audit
+from asynsched.queries.runs import LATEST, run_named
 
 COLUMNS = ("at", "actor", "action", "dag_id", "run_id", "task_id", "detail", "id")
 USUAL_COLUMNS = COLUMNS[:-1]
@@ -14,6 +15,7 @@ NEWEST_FIRST = ("-id",)
 
 @command("list", tables=True)
 @click.argument("dag_id", metavar="[DAG]", required=False, shell_complete=completes("dag"))
+@click.argument("run_id", metavar="[RUN]", required=False, shell_complete=completes("run"))
 @click.option("--actor", metavar="NAME", help="Only what NAME did: a user, `user@host` of a command, or `program`.")
 @click.option("--action", metavar="ACTION", help="Only this action, such as `dag.pause`.")
 @click.option("--since", metavar="T", help=f"Only what was done after T. {INSTANT_FORMS}")
@@ -22,15 +24,21 @@ NEWEST_FIRST = ("-id",)
 def audit_list(
     session: Session,
     dag_id: str | None,
+    run_id: str | None,
     actor: str | None,
     action: str | None,
     since: str | None,
     until: str | None,
     limit: int,
 ) -> Listing:
-    """List who did what with the DAGs, or with one of them, newest first: by commands, programs and the web."""
+    """List who did what, with a DAG, with a run, or with anything, newest first: by commands, programs and the web.
+
+    RUN is a whole run_id, or `latest`: the audit keeps runs that are deleted.
+    """
     zone = session.settings.default_timezone
-    equal = {"dag_id": dag_id, "actor": actor, "action": action}
+    if dag_id is not None and run_id == LATEST:
+        run_id = session.read(run_named, dag_id, run_id).run_id
+    equal = {"dag_id": dag_id, "run_id": run_id, "actor": actor, "action": action}
     wanted = AuditFilter(
         equal={name: value for name, value in equal.items() if value is not None},
         after=read_instant(since, zone, "--since") if since else None,

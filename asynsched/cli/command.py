@@ -54,6 +54,9 @@ wide_option = click.option(
 index_option = click.option(
     "--map-index", type=click.IntRange(min=-1), default=-1, help="Which instance of a mapped task; -1 for other tasks."
 )
+try_option = click.option(
+    "--try", "try_number", type=click.IntRange(min=1), metavar="N", help="Which try; by default the newest."
+)
 
 
 def run_arguments(function: Callable[..., Any]) -> Callable[..., Any]:

@@ -13,9 +13,18 @@ import msgspec
 from sqlalchemy import Connection
 
 from asynsched.cli import INTERRUPTED
-from asynsched.cli.command import INSTANT_FORMS, command, completes, dag_argument, fail, read_instant
-from asynsched.cli.lookup import dag_of, read_dag_folder, unparsed_files
-from asynsched.cli.output import FORMS, Done, Listing, Output, Record, fields_of, note, show
+from asynsched.cli.command import (
+    INSTANT_FORMS,
+    command,
+    completes,
+    confirm,
+    dag_argument,
+    fail,
+    read_instant,
+    yes_option,
+)
+from asynsched.cli.lookup import dag_of, known_dag_of, read_dag_folder, unparsed_files
+from asynsched.cli.output import FORMS, Done, Listing, Output, Record, fields_of, note, printable, show
 from asynsched.cli.session import Session, actor
 from asynsched.errors import AsynschedError, DagError, NotFound, PlanNeeded, did_you_mean
 from asynsched.keys import DagRunKey
@@ -26,7 +35,6 @@ from asynsched.queries.import_errors import WITH_WARNINGS, ImportErrorFilter, al
 from asynsched.queries.serving import long_parses
 from asynsched.serialization.schema import (
     DOUBTFUL,
-    TEMPLATE,
     UNSTABLE,
     AnswersForRun,
     ParsedDag,
@@ -34,7 +42,7 @@ from asynsched.serialization.schema import (
     TimetableQuestion,
 )
 from asynsched.states import FINISHED_RUN_STATES, DagRunState
-from asynsched.store.rows import near_names
+from asynsched.store.rows import LARGEST_INTEGER, near_names
 
 if TYPE_CHECKING:
     from asynsched.queries.run_edits import Trigger
@@ -47,17 +55,19 @@ MOST_COUNTED = 1_000
 COLUMNS = ("dag_id", "file", "schedule", "paused", "next_run_at", "tags", "has_errors")
 PARTITION_COLUMNS = ("partition_key", "partition_date", "run_after")
 NEXT_COLUMNS = ("logical_date", "data_interval_start", "data_interval_end", "run_after")
+VERSION_COLUMNS = ("number", "created_at", "file")
 ERROR_COLUMNS = ("file", "kind", "message", "line", "dag_id")
-DAG_FIELDS = (
-    "description", "timezone", "start_date", "end_date", "catchup", "max_active_runs", "max_active_tasks", "doc_md",
+DETAIL_FIELDS = (
+    "description", "version_number", "timezone", "start_date", "end_date", "catchup", "max_active_runs",
+    "max_active_tasks", "doc_md", "assets", "params", "airflow", "reads", "task_start",
 )  # fmt: skip
 TASK_FIELDS = (
     "task_id", "task_type", "group_id", "trigger_rule", "retries", "retry_delay", "execution_timeout", "pool",
-    "pool_slots", "priority_weight", "weight_rule", "queue", "depends_on_past",
+    "pool_slots", "priority_weight", "weight_rule", "queue", "depends_on_past", "is_mapped",
 )  # fmt: skip
 SPARE_TASK_FIELDS = (
-    "queue", "weight_rule", "depends_on_past", "pool_slots", "group_id", "priority_weight", "execution_timeout",
-    "retry_delay", "pool", "retries",
+    "is_mapped", "queue", "weight_rule", "depends_on_past", "pool_slots", "group_id", "priority_weight",
+    "execution_timeout", "retry_delay", "pool", "retries",
 )  # fmt: skip
 FILE_ENDINGS = (".py", ".zip")
 """An unknown name that ends in one of these is taken for a file."""
@@ -66,6 +76,7 @@ FILE_ENDINGS = (".py", ".zip")
 @command("list", tables=True)
 @click.option("--pattern", metavar="TEXT", help="Only DAGs with this text in their names.")
 @click.option("--tag", "tags", metavar="TAG", multiple=True, help="Only DAGs with this tag; may be repeated: any.")
+@click.option("--owner", "owners", metavar="NAME", multiple=True, help="Only DAGs of this owner; may be repeated: any.")
 @click.option("--paused/--not-paused", default=None, help="Only paused DAGs, or only others.")
 @click.option("--errors", "has_errors", is_flag=True, default=None, help="Only DAGs whose file has an error.")
 def dags_list(session: Session, **options: Any) -> Listing:
@@ -83,31 +94,68 @@ def dags_list(session: Session, **options: Any) -> Listing:
 @dag_argument
 def dags_show(session: Session, output: Output, dag_id: str) -> Record | None:
     """Show a DAG, its tasks and its edges, in the newest version."""
-    from asynsched.queries.dag_versions import get_structure
-
-    info = dag_of(session, dag_id)
-    dag = session.read(get_structure, dag_id)
+    dag_of(session, dag_id)
     if output is Output.DOT:
-        sys.stdout.write(as_dot(dag))
+        from asynsched.queries.dag_versions import get_structure
+
+        sys.stdout.write(as_dot(session.read(get_structure, dag_id)))
         return None
-    errors = session.read(all_import_errors, ImportErrorFilter(warnings=None, file=info.file))
-    obstacles = [error.message for error in errors if error.kind == TEMPLATE]
-    file = session.read(queries.find_file, info.file)
-    fields = fields_of(info, COLUMNS) | fields_of(dag, DAG_FIELDS)
-    fields["assets"] = None if dag.asset_condition is None else dag.asset_condition.text
-    fields["params"] = {name: param.value for name, param in dag.params.items()}
-    fields["airflow"] = file.airflow or None
-    if file.reads:
-        obstacles.append("each task imports the file again, because it reads a variable or a connection")
-    fields["reads"] = file.reads
-    fields["task_start"] = obstacles[0] if obstacles else "each task is a fork of a process that has loaded the file"
-    fields["tasks"] = [fields_of(task, TASK_FIELDS) for task in dag.tasks]
-    fields["edges"] = [
-        {"source_id": task.task_id, "target_id": target, "label": task.edge_labels.get(target)}  # as in Airflow's graph
-        for task in dag.tasks
-        for target in task.downstream_task_ids
-    ]
+    from asynsched.queries.dag_details import get_details
+
+    details = session.read(get_details, dag_id)
+    fields = fields_of(details, (*COLUMNS, *DETAIL_FIELDS))
+    fields["params"] = {name: param.value for name, param in details.params.items()}
+    fields["tasks"] = [fields_of(task, TASK_FIELDS) for task in details.tasks]
+    fields["edges"] = [msgspec.structs.asdict(edge) for edge in details.edges]
     return Record(fields, sections={"tasks": SPARE_TASK_FIELDS, "edges": ()})
+
+
+@command("versions", tables=True)
+@dag_argument
+@click.option("--limit", type=click.IntRange(min=1), default=1000, show_default=True, help="How many at most.")
+def dags_versions(session: Session, dag_id: str, limit: int) -> Listing:
+    """List the versions of a DAG, newest first. A DAG whose file is gone keeps them."""
+    from asynsched.queries.dag_versions import VersionFilter, list_versions
+
+    known_dag_of(session, dag_id)
+    wanted = VersionFilter(frozenset({dag_id}))
+    found = session.pages(list_versions, wanted, order_by=("-number",), at_most=limit)
+    return Listing(VERSION_COLUMNS, [fields_of(version, VERSION_COLUMNS) for version in found])
+
+
+@command("source")
+@dag_argument
+@click.option("--number", type=click.IntRange(1, LARGEST_INTEGER), help="Of the version; by default the newest.")
+def dags_source(session: Session, output: Output, dag_id: str, number: int | None) -> Record | None:
+    """Print the text of a DAG's file, as it was in one of its versions."""
+    from asynsched.queries.dag_versions import LONGEST_SOURCE, get_source
+
+    known_dag_of(session, dag_id)
+    source = session.read(get_source, dag_id, number)
+    if output is Output.JSON:
+        return Record(fields_of(source, ("dag_id", "number", "text", "is_cut")))
+    sys.stdout.write(printable(source.text, keep="\n\t"))
+    if source.is_cut:
+        note(f"The file is longer: these are its first {LONGEST_SOURCE} characters.")
+    return None
+
+
+@command("delete")
+@dag_argument
+@yes_option
+def dags_delete(session: Session, dag_id: str, yes: bool) -> Done:
+    """Delete a DAG that has left its file, with its runs and their logs."""
+    from asynsched.cli.runs import delete_run
+    from asynsched.queries.deletions import delete_dag, runs_to_delete
+
+    session.read(runs_to_delete, dag_id)
+    if not yes:
+        confirm(f"Delete the DAG {dag_id!r}, with all its runs and their logs?")
+    while run_ids := session.read(runs_to_delete, dag_id):
+        for run_id in run_ids:
+            delete_run(session, DagRunKey(dag_id, run_id))
+    session.act(delete_dag, dag_id)
+    return Done(f"The DAG {dag_id!r} is deleted.", {"dag_id": dag_id})
 
 
 @command("errors", tables=True)
@@ -274,6 +322,7 @@ logical_date_option = click.option("-l", "--logical-date", metavar="T", help=f"B
     help="No logical date and no data interval, as with Airflow's command line: `{{ ds }}` is undefined then.",
 )  # fmt: skip
 @click.option("--partition-key", metavar="KEY", help="The partition that the run is for.")
+@click.option("--note", "text", default="", help="About the run, for people.")
 @click.option("--wait", is_flag=True, help="Wait for the end of the run; exit code 0 only if it succeeded.")
 def dags_trigger(
     session: Session,
@@ -284,6 +333,7 @@ def dags_trigger(
     logical_date: str | None,
     no_logical_date: bool,
     partition_key: str | None,
+    text: str,
     wait: bool,
 ) -> Done:
     """Create a run of a DAG, to be started at once. A paused DAG's run waits until it is unpaused."""
@@ -297,7 +347,12 @@ def dags_trigger(
     date = read_instant(logical_date, zone, "--logical-date") if logical_date else None
     dag = dag_of(session, dag_id, make=True)
     wanted = Trigger(
-        conf=content, run_id=run_id, logical_date=date, is_of_now=not no_logical_date, partition_key=partition_key
+        conf=content,
+        run_id=run_id,
+        logical_date=date,
+        is_of_now=not no_logical_date,
+        partition_key=partition_key,
+        note=text,
     )
     made = queue_run(session, dag_id, wanted)
     key = made.key

@@ -14,6 +14,7 @@ from asynsched.cli.command import (
     read_instant,
     run_arguments,
     task_arguments,
+    try_option,
     yes_option,
 )
 from asynsched.cli.output import Done, Listing, Record, count, fields_of, note
@@ -27,7 +28,7 @@ from asynsched.store.runs import requests
 
 COLUMNS = (
     "dag_id", "run_id", "run_type", "state", "reason", "logical_date", "data_interval_start", "data_interval_end",
-    "run_after", "queued_at", "started_at", "ended_at", "partition_key", "partition_date", "duration_seconds",
+    "run_after", "queued_at", "started_at", "ended_at", "partition_key", "partition_date", "duration_seconds", "note",
 )  # fmt: skip
 USUAL_COLUMNS = ("dag_id", "run_id", "state", "reason", "duration_seconds", "logical_date", "started_at", "ended_at")
 SPARE_COLUMNS = ("ended_at", "logical_date", "started_at", "duration_seconds", "reason")
@@ -36,12 +37,13 @@ EVENT_COLUMNS = ("name", "created_at", "extra", "source_dag_id", "source_run_id"
 DEADLINE_COLUMNS = ("name", "due_at", "state")
 TASK_COLUMNS = (
     "task_id", "map_index", "rendered_map_index", "state", "reason", "try_number", "scheduled_at", "queued_at",
-    "started_at", "ended_at", "duration_seconds", "pool", "priority_weight",
+    "started_at", "ended_at", "duration_seconds", "pool", "priority_weight", "note",
 )  # fmt: skip
 USUAL_TASK_COLUMNS = (
     "task_id", "map_index", "rendered_map_index", "state", "reason", "try_number", "started_at", "duration_seconds",
 )  # fmt: skip
 LINK_COLUMNS = ("task_id", "map_index", "name", "url")
+FIELD_COLUMNS = ("field", "value")
 XCOM_COLUMNS = ("key", "value", "created_at")
 TRY_COLUMNS = ("task_id", "map_index", "try_number", "state", "reason", "queued_at", "started_at", "ended_at")
 CHANGED_COLUMNS = ("task_id", "map_index", "state", "try_number")
@@ -224,6 +226,41 @@ def runs_cancel(session: Session, dag_id: str, run_id: str, yes: bool) -> Done |
     return carry_out(session, dag_id, run_id, requests.CancelRun(), wording, yes=yes)
 
 
+@command("note")
+@run_arguments
+@click.argument("text")
+def runs_note(session: Session, dag_id: str, run_id: str, text: str) -> Done:
+    """Note something about a run, in place of an earlier note. An empty TEXT removes it."""
+    from asynsched.queries.run_edits import note_run
+
+    key = session.read(run_named, dag_id, run_id).key
+    session.act(note_run, key, text, actor(), session.now())
+    return Done(f"Run {key.run_id!r} has {'this' if text else 'no'} note.", {**key._asdict(), "note": text or None})
+
+
+@command("delete")
+@run_arguments
+@yes_option
+def runs_delete(session: Session, dag_id: str, run_id: str, yes: bool) -> Done:
+    """Delete a run that has ended, or has not begun, with its tasks, XComs and logs."""
+    key = session.read(run_named, dag_id, run_id, is_whole=yes).key
+    if not yes:
+        confirm(f"Delete the run {key.run_id!r} of the DAG {dag_id!r}, with its tasks, XComs and logs?")
+    delete_run(session, key)
+    return Done(f"Run {key.run_id!r} of the DAG {dag_id!r} is deleted.", key._asdict())
+
+
+def delete_run(session: Session, key: DagRunKey) -> None:
+    """Delete a run with its rows and logs. Raises NotFound, and AsynschedError while the run is running."""
+    from asynsched.executors.log_paths import remove_logs
+    from asynsched.queries import deletions
+
+    while not session.database.write(deletions.delete_part, key):
+        pass
+    session.act(deletions.delete_run, key)
+    remove_logs(session.home, [key])
+
+
 @command("list", tables=True)
 @run_arguments
 @click.option("--all-tries", is_flag=True, help="Each try, also those that a retry or a clear has followed.")
@@ -286,6 +323,21 @@ def tasks_mark(
     return carry_out(session, dag_id, run_id, request, wording, dry_run=dry_run, yes=yes)
 
 
+@command("note")
+@task_arguments
+@click.argument("text")
+@index_option
+def tasks_note(session: Session, dag_id: str, run_id: str, task_id: str, text: str, map_index: int) -> Done:
+    """Note something about a task instance, in place of an earlier note. An empty TEXT removes it."""
+    from asynsched.queries.run_edits import note_task
+    from asynsched.queries.task_instances import task_named
+
+    task = session.read(task_named, session.read(run_named, dag_id, run_id), task_id, map_index)
+    session.act(note_task, task.key, text, actor(), session.now())
+    sentence = f"Task {task.name} of {task.run_id!r} has {'this' if text else 'no'} note."
+    return Done(sentence, {**task.key._asdict(), "note": text or None})
+
+
 @command("run")
 @task_arguments
 @index_option
@@ -327,6 +379,27 @@ def tasks_xcom(session: Session, dag_id: str, run_id: str, task_id: str, map_ind
         note(f"Values of more than {LARGEST_VALUE} bytes, which are not shown: {', '.join(hidden)}.")
     rows = [{"key": one.info.key, "value": one.value, "created_at": one.info.created_at} for one in found]
     return Listing(XCOM_COLUMNS, rows, nothing="The task has pushed nothing.")
+
+
+@command("rendered", tables=True)
+@task_arguments
+@index_option
+@try_option
+def tasks_rendered(
+    session: Session, dag_id: str, run_id: str, task_id: str, map_index: int, try_number: int | None
+) -> Listing:
+    """Show the template fields of a try as they were after rendering, with secrets masked.
+
+    A try has them once it has ended or is deferred, if a template was rendered in them.
+    """
+    from asynsched.queries.rendered_fields import fields_of_try
+    from asynsched.queries.task_instances import number_of_newest_try, task_named
+
+    task = session.read(task_named, session.read(run_named, dag_id, run_id), task_id, map_index)
+    number = try_number or number_of_newest_try(session.home, task)
+    fields = session.read(fields_of_try, task.id, number)
+    rows = [{"field": name, "value": value} for name, value in fields.items()]
+    return Listing(FIELD_COLUMNS, rows, nothing=f"Try {number} has no rendered template.")
 
 
 @command("links", tables=True)

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import click
 
-from asynsched.cli.command import command, fail, index_option, run_arguments, task_arguments
+from asynsched.cli.command import command, fail, index_option, run_arguments, task_arguments, try_option
 from asynsched.cli.output import Output, Record, fields_of, note, printable
 from asynsched.cli.session import Session
 from asynsched.executors.log_paths import callback_log_path, log_path
@@ -47,7 +47,7 @@ BLOCK_BYTES = 1024**2
 
 @command("logs")
 @task_arguments
-@click.option("--try", "try_number", type=click.IntRange(min=1), metavar="N", help="Which try; by default the newest.")
+@try_option
 @index_option
 @click.option("-f", "--follow", is_flag=True, help="Go on until the try has ended.")
 def tasks_logs(

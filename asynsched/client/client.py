@@ -12,6 +12,7 @@ from msgspec import Meta, Struct
 from asynsched.client.operation import Instant, operation
 from asynsched.errors import AsynschedError, NotFound
 from asynsched.explaining.reason import Explanation
+from asynsched.foreground.plugins import PluginRow
 from asynsched.health import Health
 from asynsched.keys import DagRunKey, TaskInstanceKey
 from asynsched.previewing.asking import LONGEST_HOURS, preview_commit
@@ -24,8 +25,10 @@ from asynsched.queries import (
     deadlines,
     hitl,
     import_errors,
+    plugins,
     pools,
     run_actions,
+    run_edits,
     runs,
     schedulers,
     secrets,
@@ -37,25 +40,28 @@ from asynsched.queries import (
 from asynsched.queries.assets import AssetFilter, AssetInfo, EventFilter, EventInfo
 from asynsched.queries.audit import AuditFilter
 from asynsched.queries.backfills import BackfillFilter, BackfillInfo, backfill_info
+from asynsched.queries.dag_details import DagDetails, read_details
 from asynsched.queries.dag_versions import SourceInfo, VersionFilter, VersionInfo
-from asynsched.queries.dags import DagFilter, DagInfo
+from asynsched.queries.dags import DagFilter, DagInfo, WarningInfo
 from asynsched.queries.deadlines import DeadlineFilter, DeadlineInfo
 from asynsched.queries.events import Change, Missed, NoEvents
 from asynsched.queries.hitl import QuestionFilter, WaitingQuestion
 from asynsched.queries.import_errors import ImportErrorFilter, ImportErrorInfo
 from asynsched.queries.paging import USUAL_ROWS, BadRequest, Limit, Page, Paging, Range
 from asynsched.queries.place import Act, Place
+from asynsched.queries.plugins import ProviderInfo
 from asynsched.queries.pools import PoolFilter, PoolInfo
 from asynsched.queries.preview import Preview
+from asynsched.queries.rendered_fields import fields_of_try
 from asynsched.queries.run_actions import Clear, Trigger
-from asynsched.queries.runs import RunFilter, RunInfo
+from asynsched.queries.runs import CallbackInfo, RunFilter, RunInfo
 from asynsched.queries.schedulers import SchedulerInfo
 from asynsched.queries.secrets import ConnectionInfo, NameFilter, VariableInfo
 from asynsched.queries.serving import health_of_home
 from asynsched.queries.simulate import simulate
 from asynsched.queries.task_actions import Mark
 from asynsched.queries.task_instances import TaskInstanceFilter, TaskInstanceInfo, TriesInfo
-from asynsched.queries.try_logs import MOST_BYTES, LogPart, newest_try, read_log
+from asynsched.queries.try_logs import MOST_BYTES, FoundLine, LogPart, find_in_log, newest_try, read_log
 from asynsched.queries.upcoming import MOST_UPCOMING, UpcomingRun, upcoming
 from asynsched.queries.users import LONGEST_TOKEN, Issuer, NewToken, TokenInfo, UserFilter, UserInfo
 from asynsched.queries.why import why
@@ -166,6 +172,8 @@ class Client:
         self,
         *,
         pattern: str | None = None,
+        tags: tuple[str, ...] = (),
+        owners: tuple[str, ...] = (),
         paused: bool | None = None,
         active: bool | None = True,
         has_errors: bool | None = None,
@@ -177,15 +185,37 @@ class Client:
 
         Args:
             pattern: Part of the dag_id, in either case.
+            tags: Only those with any of these tags.
+            owners: Only those of any of these owners.
             active: Only those that are in a file, or only others; None: both.
         """
-        wanted = DagFilter(self._dag_ids, pattern=pattern, paused=paused, active=active, has_errors=has_errors)
+        wanted = DagFilter(
+            self._dag_ids, pattern=pattern, tags=tags, owners=owners, paused=paused, active=active,
+            has_errors=has_errors,
+        )  # fmt: skip
         return await self._ask(dags.list_dags, wanted, Paging(limit=limit, after=after, order_by=order_by))
 
     @operation("GET /dags/{dag_id}")
     async def get_dag(self, dag_id: str) -> DagInfo:
         """Return an active DAG."""
         return await self._ask(dags.get_dag, dag_id)
+
+    @operation("GET /dags/{dag_id}/details", is_large=True)
+    async def get_dag_details(self, dag_id: str) -> DagDetails:
+        """Return an active DAG with its tasks, its edges and its params, in the newest version."""
+        return await read_details(self._place, dag_id, self._dag_ids)
+
+    @operation("DELETE /dags/{dag_id}", right="operate", status=204)
+    async def delete_dag(self, dag_id: str) -> None:
+        """Delete a DAG that has left its file, with its runs and their logs."""
+        await run_actions.delete_dag(self._place, self._actor, dag_id)
+
+    @operation("POST /dags/{dag_id}/reparse", right="operate", status=202)
+    async def reparse(self, dag_id: str) -> DagInfo:
+        """Let the scheduler parse a DAG's file again, even if it has not changed."""
+        found = await self.get_dag(dag_id)
+        await self._act(dags.parse_again, found.file, dag_id)
+        return found
 
     @operation("POST /dags/{dag_id}/pause", right="operate")
     async def pause(self, dag_id: str) -> DagInfo:
@@ -197,7 +227,16 @@ class Client:
         """Unpause a DAG: its due runs are created, and its tasks begin."""
         return await self._act(dags.pause_dag, dag_id, paused=False, now=self._place.clock.now())
 
-    @operation("GET /dags/{dag_id}/upcoming")
+    @operation(
+        "GET /dags/{dag_id}/upcoming",
+        arguments={"n": 2},
+        answer=[
+            {
+                "logical_date": "2026-03-01T00:00:00Z", "data_interval_start": "2026-03-01T00:00:00Z",
+                "data_interval_end": "2026-03-02T00:00:00Z", "run_after": "2026-03-02T00:00:00Z",
+            },
+        ],
+    )  # fmt: skip
     async def upcoming(
         self, dag_id: str, n: Annotated[int, Meta(ge=1, le=MOST_UPCOMING)] = 1, *, now: Instant | None = None
     ) -> tuple[UpcomingRun, ...]:
@@ -301,7 +340,10 @@ class Client:
         await run_actions.cancel_run(self._place, self._actor, run)
         return await self.get_run(run)
 
-    @operation("POST /dags/{dag_id}/runs/{run_id}/mark", right="operate")
+    @operation(
+        "POST /dags/{dag_id}/runs/{run_id}/mark", right="operate",
+        arguments={"state": "success"},
+    )  # fmt: skip
     async def mark_run(self, run: DagRunKey, state: run_actions.MarkedAs) -> RunInfo:
         """End a run as `success` or `failed`, with its tasks; or queue an ended one again, with its tasks as they are.
 
@@ -310,7 +352,11 @@ class Client:
         await run_actions.mark_run(self._place, self._actor, run, state)
         return await self.get_run(run)
 
-    @operation("POST /dags/{dag_id}/runs/{run_id}/clear", right="operate")
+    @operation(
+        "POST /dags/{dag_id}/runs/{run_id}/clear", right="operate",
+        arguments={"task_ids": ["load"], "downstream": True},
+        answer=[{"task_id": "load", "map_index": -1, "state": "failed", "try_number": 2}],
+    )  # fmt: skip
     async def clear(
         self,
         run: DagRunKey,
@@ -345,7 +391,16 @@ class Client:
         done = await run_actions.clear_tasks(self._place, self._actor, run, Clear(request=request))
         return _changed(done.instances)
 
-    @operation("PUT /dags/{dag_id}/runs/{run_id}/note", right="operate")
+    @operation("GET /dags/{dag_id}/runs/{run_id}/callbacks")
+    async def list_callbacks(self, run: DagRunKey) -> tuple[CallbackInfo, ...]:
+        """List the callbacks of a run and of its tasks."""
+        await self.get_run(run)
+        return await self._ask(runs.list_callbacks, run)
+
+    @operation(
+        "PUT /dags/{dag_id}/runs/{run_id}/note", right="operate",
+        arguments={"text": "The file came late."},
+    )  # fmt: skip
     async def note_run(self, run: DagRunKey, text: str) -> RunInfo:
         """Note something about a run, in place of an earlier note; an empty text removes it."""
         await run_actions.note_run(self._place, self._actor, run, text)
@@ -392,7 +447,40 @@ class Client:
         """Return the tries of a task instance, the oldest first."""
         return await self._ask(task_instances.list_tries, task)
 
-    @operation("POST /dags/{dag_id}/runs/{run_id}/tasks/mark", right="operate")
+    @operation("GET /dags/{dag_id}/runs/{run_id}/tasks/{task_id}/rendered")
+    async def rendered_fields(
+        self, task: TaskInstanceKey, *, try_number: Annotated[int, Meta(ge=1)] | None = None
+    ) -> dict[str, Any]:
+        """Return the template fields of a try as they were after rendering, with secrets masked.
+
+        A try has them once it has ended or is deferred, if a template was rendered in them.
+
+        Args:
+            try_number: By default the newest.
+        """
+        info = await self.get_task(task)
+        number = await newest_try(self._place, info) if try_number is None else try_number
+        return await self._ask(fields_of_try, info.id, number)
+
+    @operation("GET /dags/{dag_id}/runs/{run_id}/tasks/{task_id}/links")
+    async def links(self, task: TaskInstanceKey) -> dict[str, str | None]:
+        """Return the addresses of a task instance's work in other systems, by their names; null: none was stored."""
+        return await xcoms.list_links(self._place, task)
+
+    @operation(
+        "PUT /dags/{dag_id}/runs/{run_id}/tasks/{task_id}/note", right="operate",
+        arguments={"text": "Slow since Monday."},
+    )  # fmt: skip
+    async def note_task(self, task: TaskInstanceKey, text: str) -> TaskInstanceInfo:
+        """Note something about a task instance, in place of an earlier note; an empty text removes it."""
+        await self._act(run_edits.note_task, task, text, self._actor, self._place.clock.now())
+        return await self.get_task(task)
+
+    @operation(
+        "POST /dags/{dag_id}/runs/{run_id}/tasks/mark", right="operate",
+        arguments={"task_ids": ["load"], "state": "success"},
+        answer=[{"task_id": "load", "map_index": -1, "state": "failed", "try_number": 2}],
+    )  # fmt: skip
     async def mark(
         self,
         run: DagRunKey,
@@ -478,11 +566,18 @@ class Client:
             options: One of the question's options; several if it allows that.
             params: Values of the params that it asks for; others keep their defaults.
         """
-        read, now = hitl.reading(options, params or {}), self._place.clock.now()
+        read, now = (
+            await hitl.read_before(self._place, task, hitl.reading(options, params or {})),
+            self._place.clock.now(),
+        )
         await self._act(hitl.answer, task.run, task.task_id, task.map_index, read, user=self._actor, now=now)
         return await self.get_task(task)
 
-    @operation("GET /dags/{dag_id}/runs/{run_id}/tasks/{task_id}/logs")
+    @operation(
+        "GET /dags/{dag_id}/runs/{run_id}/tasks/{task_id}/logs",
+        arguments={"try_number": 1, "start": 0},
+        answer={"text": "1200 rows\n", "start": 0, "end": 10, "is_last": True, "exists": True, "size": 10},
+    )  # fmt: skip
     async def task_logs(
         self,
         task: TaskInstanceKey,
@@ -498,10 +593,25 @@ class Client:
             start: The first byte.
             n_bytes: How long the part may be.
         """
-        if try_number is None:
-            info = await self._ask(task_instances.get_task_instance, task)
-            try_number = max(1, await newest_try(self._place, info))
-        return await read_log(self._place, task, try_number, start=start, n_bytes=n_bytes)
+        return await read_log(self._place, task, await self._try(task, try_number), start=start, n_bytes=n_bytes)
+
+    @operation(
+        "GET /dags/{dag_id}/runs/{run_id}/tasks/{task_id}/logs/lines",
+        arguments={"dag_id": "etl", "run_id": "first", "task_id": "load", "text": "error"},
+    )  # fmt: skip
+    async def find_in_log(
+        self, task: TaskInstanceKey, text: str, *, try_number: Annotated[int, Meta(ge=1)] | None = None
+    ) -> tuple[FoundLine, ...]:
+        """Return the first lines of a try's log that have a text, in either case.
+
+        Args:
+            try_number: By default the newest.
+        """
+        return tuple(await find_in_log(self._place, task, await self._try(task, try_number), text))
+
+    async def _try(self, task: TaskInstanceKey, wanted: int | None) -> int:
+        """Return the number of a try: by default of the newest, or of the first one before that has begun."""
+        return wanted or max(1, await newest_try(self._place, await self.get_task(task)))
 
     @operation("GET /xcoms", arguments={"dag_id": "etl", "run_id": "first", "task_id": "load"})
     async def xcoms(
@@ -601,7 +711,10 @@ class Client:
             raise NotFound("backfill", str(backfill_id), where=f"the DAG {dag_id!r}")
         return backfill_info(found)
 
-    @operation("POST /dags/{dag_id}/backfills/{backfill_id}/pause", right="operate")
+    @operation(
+        "POST /dags/{dag_id}/backfills/{backfill_id}/pause", right="operate",
+        arguments={"paused": True},
+    )  # fmt: skip
     async def pause_backfill(self, dag_id: str, backfill_id: int, *, paused: bool = True) -> BackfillInfo:
         """Start no further runs of a backfill, or go on; its active runs continue."""
         await self.get_backfill(dag_id, backfill_id)
@@ -626,6 +739,11 @@ class Client:
         wanted = AssetFilter(name_pattern=pattern, seen_dags=self._dag_ids)
         return await self._ask(assets.list_assets, wanted, Paging(limit=limit, after=after, order_by=order_by))
 
+    @operation("GET /assets/{asset_id}")
+    async def get_asset(self, asset_id: int) -> AssetInfo:
+        """Return an asset."""
+        return await self._ask(assets.get_asset, asset_id, self._dag_ids)
+
     @operation("GET /assets/events")
     async def list_asset_events(
         self,
@@ -639,7 +757,10 @@ class Client:
         wanted = EventFilter(asset_id=asset_id, seen_dags=self._dag_ids)
         return await self._ask(assets.list_events, wanted, Paging(limit=limit, after=after, order_by=order_by))
 
-    @operation("POST /assets/{asset_id}/events", right="operate", status=201)
+    @operation(
+        "POST /assets/{asset_id}/events", right="operate", status=201,
+        arguments={"extra": {"rows": 1200}},
+    )  # fmt: skip
     async def asset_changed(
         self, asset_id: int, extra: Mapping[str, Any] | None = None, *, partition_key: str | None = None
     ) -> EventInfo:
@@ -654,7 +775,14 @@ class Client:
 
     # Explanations and predictions
 
-    @operation("GET /why/{dag_id}")
+    @operation(
+        "GET /why/{dag_id}",
+        arguments={"run_id": "first", "task_id": "load"},
+        answer={
+            "subject": "load of first of etl", "state": "scheduled", "answer": "It waits for a slot of the pool db.",
+            "reasons": [{"rule": "pool", "text": "All 4 slots of the pool db are taken", "release": "one is free"}],
+        },
+    )  # fmt: skip
     async def why(
         self, dag_id: str, run_id: str | None = None, task_id: str | None = None, map_index: int = -1
     ) -> Explanation:
@@ -667,7 +795,10 @@ class Client:
         """
         return await why(self._place, dag_id, run_id, task_id, map_index)
 
-    @operation("POST /simulate")
+    @operation(
+        "POST /simulate",
+        arguments={"start": "2026-03-01T00:00:00Z", "end": "2026-04-01T00:00:00Z", "pools": {"db": 4}},
+    )  # fmt: skip
     async def simulate(
         self,
         start: Instant,
@@ -729,12 +860,23 @@ class Client:
         paging = Paging(limit=limit, after=after, order_by=order_by)
         return await self._ask(pools.list_pools, PoolFilter(pattern=pattern), paging)
 
-    @operation("GET /pools/{name:path}")
+    @operation(
+        "GET /pools/{name:path}",
+        arguments={"name": "db"},
+    )  # fmt: skip
     async def get_pool(self, name: str) -> PoolInfo:
         """Return a pool."""
         return await self._ask(pools.get_pool, name)
 
-    @operation("PUT /pools/{name:path}", right="operate")
+    @operation(
+        "PUT /pools/{name:path}", right="operate",
+        arguments={"name": "db", "slots": 4, "description": "Connections to the warehouse."},
+        answer={
+            "name": "db", "slots": 4, "description": "Connections to the warehouse.", "include_deferred": False,
+            "occupied_slots": 1, "running_slots": 1, "queued_slots": 0, "scheduled_slots": 2, "deferred_slots": 0,
+            "open_slots": 3,
+        },
+    )  # fmt: skip
     async def set_pool(
         self, name: str, slots: Slots, *, description: str = "", include_deferred: bool = False
     ) -> PoolInfo:
@@ -746,7 +888,10 @@ class Client:
         """
         return await self._act(pools.set_pool, name, slots, description=description, include_deferred=include_deferred)
 
-    @operation("DELETE /pools/{name:path}", right="operate")
+    @operation(
+        "DELETE /pools/{name:path}", right="operate",
+        arguments={"name": "db"},
+    )  # fmt: skip
     async def delete_pool(self, name: str) -> PoolInfo:
         """Delete a pool, which is returned. Tasks that name it wait until a pool of that name exists again."""
         return await self._act(pools.delete_pool, name)
@@ -759,17 +904,27 @@ class Client:
         paging = Paging(limit=limit, after=after, order_by=order_by)
         return await self._ask(secrets.list_variables, NameFilter(pattern), paging)
 
-    @operation("GET /variables/{key:path}", right="operate")
+    @operation(
+        "GET /variables/{key:path}", right="operate",
+        arguments={"key": "shop/region"},
+        answer={"key": "shop/region", "value": "eu", "description": ""},
+    )  # fmt: skip
     async def get_variable(self, key: str) -> VariableInfo:
         """Return a variable; the value of one whose name sounds secret is hidden."""
         return await self._ask(secrets.get_variable, key)
 
-    @operation("PUT /variables/{key:path}", right="operate")
+    @operation(
+        "PUT /variables/{key:path}", right="operate",
+        arguments={"key": "shop/region", "value": "eu"},
+    )  # fmt: skip
     async def set_variable(self, key: str, value: str, *, description: str = "") -> VariableInfo:
         """Create or replace a variable."""
         return await self._act(secrets.set_variable, key, value, description)
 
-    @operation("DELETE /variables/{key:path}", right="operate", status=204)
+    @operation(
+        "DELETE /variables/{key:path}", right="operate", status=204,
+        arguments={"key": "shop/region"},
+    )  # fmt: skip
     async def delete_variable(self, key: str) -> None:
         """Delete a variable."""
         await self._act(secrets.delete_variable, key)
@@ -838,7 +993,10 @@ class Client:
         now = self._place.clock.now()
         return await self._act(users.create_user, name, roles, password=hashed, now=now)
 
-    @operation("PUT /users/{name}/roles", right="administer")
+    @operation(
+        "PUT /users/{name}/roles", right="administer",
+        arguments={"roles": ["operator"]},
+    )  # fmt: skip
     async def set_user_roles(self, name: str, roles: tuple[str, ...]) -> UserInfo:
         """Give a user other roles, which count from the next request on; without any, the user is disabled."""
         return await self._act(users.set_roles, name, roles) if roles else await self.disable_user(name)
@@ -852,6 +1010,45 @@ class Client:
     async def delete_user(self, name: str) -> None:
         """Delete a user, with all sessions and tokens."""
         await self._act(users.delete_user, name)
+
+    @operation(
+        "PUT /users/{name}/password", right="administer", status=204,
+        arguments={"password": "a long secret"},
+    )  # fmt: skip
+    async def set_user_password(self, name: str, password: str) -> None:
+        """Give a user another password, and end the sessions; personal tokens stay."""
+        hashed = await to_thread.run_sync(users.hash_password, password)
+        await self._act(users.set_password, name, password=hashed)
+
+    @operation("GET /users/{name}/sessions", right="administer")
+    async def list_user_sessions(self, name: str) -> tuple[TokenInfo, ...]:
+        """List the browsers in which a user is signed in."""
+        return tuple(await self._ask(users.list_sessions, name, now=self._place.clock.now()))
+
+    @operation("DELETE /users/{name}/sessions/{session_id}", right="administer", status=204)
+    async def end_user_session(self, name: str, session_id: int) -> None:
+        """Sign one of a user's browsers out."""
+        await self._act(users.end_session, session_id, name)
+
+    @operation("GET /users/{name}/tokens", right="administer")
+    async def list_user_tokens(self, name: str) -> tuple[TokenInfo, ...]:
+        """List a user's tokens for programs that have not expired, without their secrets."""
+        return tuple(await self._ask(users.list_tokens, name, now=self._place.clock.now()))
+
+    @operation("DELETE /users/{name}/tokens/{token_id}", right="administer", status=204)
+    async def end_user_token(self, name: str, token_id: int) -> None:
+        """End one of a user's tokens immediately."""
+        await self._act(users.delete_token, token_id, name)
+
+    @operation("GET /sessions")
+    async def list_sessions(self) -> tuple[TokenInfo, ...]:
+        """List the browsers in which you are signed in."""
+        return await self._ask(users.list_own_sessions, self._own_issuer, now=self._place.clock.now())
+
+    @operation("DELETE /sessions/{session_id}", status=204)
+    async def end_session(self, session_id: int) -> None:
+        """Sign one of your own browsers out. With a token, only one that may do no more than the token allows."""
+        await self._act(users.end_own_session, self._own_issuer, session_id)
 
     @operation("GET /tokens")
     async def list_tokens(self) -> tuple[TokenInfo, ...]:
@@ -943,11 +1140,30 @@ class Client:
         paging = Paging(limit=limit, after=after, order_by=order_by)
         return await self._ask(import_errors.list_import_errors, wanted, paging)
 
+    @operation("GET /warnings")
+    async def list_warnings(
+        self,
+        *,
+        kind: tuple[str, ...] = (),
+        limit: Limit = USUAL_ROWS,
+        after: str | None = None,
+        order_by: OrderBy = (),
+    ) -> Page[WarningInfo]:
+        """List the warnings about DAGs and their files.
+
+        Args:
+            kind: Only warnings of these kinds, such as `doubtful` or `unstable`.
+        """
+        paging = Paging(limit=limit, after=after, order_by=order_by)
+        return await self._ask(dags.list_warnings, self._dag_ids, kind or None, paging)
+
     @operation("GET /audit")
     async def list_audit(
         self,
         *,
         dag_id: str | None = None,
+        run_id: str | None = None,
+        task_id: str | None = None,
         actor: str | None = None,
         action: str | None = None,
         since: Instant | None = None,
@@ -963,7 +1179,7 @@ class Client:
             since: Only what was done after that instant.
             until: Only what was done before that instant.
         """
-        equal = {"dag_id": dag_id, "actor": actor, "action": action}
+        equal = {"dag_id": dag_id, "run_id": run_id, "task_id": task_id, "actor": actor, "action": action}
         wanted = AuditFilter(
             dag_ids=self._dag_ids, equal={name: value for name, value in equal.items() if value is not None},
             after=since, before=until,
@@ -975,6 +1191,16 @@ class Client:
         """List the schedulers that have not stopped, with the number of runs and task instances that each has."""
         rows = await self._ask(schedulers.unended)
         return await to_thread.run_sync(schedulers.with_states, rows, self._place.clock.now())
+
+    @operation("GET /plugins", right="operate")
+    async def list_plugins(self) -> tuple[PluginRow, ...]:
+        """List the plugins and policies, and the errors of others. A process loads them for the answer."""
+        return tuple(await plugins.list_plugins(self._place.settings))
+
+    @operation("GET /providers")
+    async def list_providers(self) -> tuple[ProviderInfo, ...]:
+        """List the installed provider packages."""
+        return tuple(await to_thread.run_sync(plugins.list_providers))
 
     @operation("GET /health")
     async def health(self) -> Health:

@@ -30,6 +30,11 @@ Right = Literal["view", "operate", "administer"]
 """The right that a user needs, to the DAG that the path names or in general; each includes those before it."""
 Instant = Annotated[datetime, Meta(tz=True)]
 ARGUMENT = re.compile(r" {4}(\w+): (.*)")
+PATH_EXAMPLES: Mapping[str, Any] = {
+    "dag_id": "etl", "run_id": "first", "task_id": "load", "map_index": -1, "key": "return_value", "number": 0,
+    "backfill_id": 3, "asset_id": 7, "name": "ada", "conn_id": "shop", "session_id": 5, "token_id": 8,
+}  # fmt: skip
+"""Of what is named in paths, for the document."""
 IN_PATH = re.compile(r"{(\w+)(?::\w+)?}")
 
 
@@ -41,8 +46,9 @@ class Operation:
         function: The method: answers here.
         right: Who may.
         status: Of a good answer.
-        arguments: An example.
+        arguments: An example; what it does not name of the path is in PATH_EXAMPLES.
         answer: An example of what it returns, as JSON values.
+        is_large: Whether the answer may have thousands of parts: it is encoded in a thread.
     """
 
     def __init__(
@@ -54,14 +60,16 @@ class Operation:
         status: int,
         arguments: Mapping[str, Any],
         answer: Any,
+        is_large: bool,
     ) -> None:
         self.method, self.path = request.split(" ")
         self.function = function
         self.name = function.__name__
         self.right = right
         self.status = status
-        self.arguments = arguments
+        self.arguments = {name: PATH_EXAMPLES[name] for name in IN_PATH.findall(self.path)} | dict(arguments)
         self.answer = answer
+        self.is_large = is_large
 
     @property
     def has_body(self) -> bool:
@@ -171,11 +179,14 @@ def operation(
     status: int = 200,
     arguments: Mapping[str, Any] | None = None,
     answer: Any = UNSET,
+    is_large: bool = False,
 ) -> Callable[[Method[P, T]], Callable[Concatenate["Client", P], Coroutine[Any, Any, T]]]:
     """Return a decorator that makes a method of the client an operation; see Operation for the arguments."""
 
     def make(function: Method[P, T]) -> Callable[Concatenate["Client", P], Coroutine[Any, Any, T]]:
-        made = Operation(request, function, right=right, status=status, arguments=arguments or {}, answer=answer)
+        made = Operation(
+            request, function, right=right, status=status, arguments=arguments or {}, answer=answer, is_large=is_large
+        )
         OPERATIONS[made.name] = made
 
         @wraps(function)
@@ -192,14 +203,14 @@ def operation(
     return make
 
 
-def arguments_in_words(docstring: str) -> dict[str, str]:
-    """Return the text about each argument in the section `Args` of a docstring."""
-    _, _, section = inspect.cleandoc(docstring).partition("\nArgs:\n")
+def arguments_in_words(docstring: str, section_name: str = "Args") -> dict[str, str]:
+    """Return the text about each argument in the section `Args` of a docstring, or about each name in another one."""
+    _, _, section = inspect.cleandoc(docstring).partition(f"\n{section_name}:\n")
     found: dict[str, str] = {}
     for line in section.partition("\n\n")[0].splitlines():
         if match := ARGUMENT.match(line):
             name, found[match[1]] = match[1], match[2]
-        else:
+        elif found:
             found[name] += f" {line.strip()}"
     return found
 

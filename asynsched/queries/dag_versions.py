@@ -162,6 +162,11 @@ async def read_structure(place: Place, dag_id: str, number: int | None = None) -
     return Structure(version, await run_sync(decode_dag, serialized))
 
 
+def newest_serialized(conn: Connection, dag_id: str) -> tuple[VersionInfo, bytes]:
+    """Return the newest version of a DAG, with its tasks still encoded. Raises NotFound."""
+    return _serialized(conn, dag_id, None)
+
+
 def get_structure(conn: Connection, dag_id: str, number: int | None = None) -> SerializedDag:
     """Return a version of a DAG with its tasks, by default the newest, decoded here. Raises NotFound."""
     return decode_dag(_serialized(conn, dag_id, number)[1])

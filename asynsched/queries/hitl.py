@@ -12,7 +12,7 @@ from sqlalchemy import Connection
 from asynsched.authoring.exceptions import ParamValidationError
 from asynsched.authoring.params import NOTSET, Param
 from asynsched.bell import Hint
-from asynsched.errors import NotFound
+from asynsched.errors import AsynschedError, NotFound
 from asynsched.keys import DagRunKey, TaskInstanceKey
 from asynsched.queries.paging import (
     FIRST_PAGE,
@@ -26,13 +26,15 @@ from asynsched.queries.paging import (
     one_of,
     select_page,
 )
-from asynsched.queries.place import Act
+from asynsched.queries.place import Act, Place
 from asynsched.queries.task_instances import TaskInstanceInfo, get_task_instance, task_instances_of
 from asynsched.scheduling.requests.run_requests import submit_answer
 from asynsched.store.expressions import json_item
 from asynsched.store.rows import count
 from asynsched.store.schema import HITLRow, dag_run, hitl_detail, task_instance
 
+Read = Callable[[HITLRow], tuple[list[str], dict[str, Any]]]
+"""Returns the chosen options and the values of the params, given the question; raises AsynschedError."""
 MOST_ROWS = 100
 """Rows of the largest page: each has the whole text of its question."""
 _COLUMNS = (*hitl_detail.c, dag_run.c.dag_id, dag_run.c.run_id)
@@ -178,7 +180,7 @@ def answer(
     key: DagRunKey,
     task_id: str,
     map_index: int,
-    read: Callable[[HITLRow], tuple[list[str], dict[str, Any]]],
+    read: Read,
     *,
     user: str,
     now: datetime,
@@ -198,9 +200,7 @@ def chosen_options(asked: HITLRow, options: Sequence[str]) -> list[str]:
     return chosen
 
 
-def reading(
-    options: Sequence[str], params_input: Mapping[str, Any]
-) -> Callable[[HITLRow], tuple[list[str], dict[str, Any]]]:
+def reading(options: Sequence[str], params_input: Mapping[str, Any]) -> Read:
     """Return the function that checks an answer by its question, for the action `answer`. It raises BadRequest."""
 
     def read(asked: HITLRow) -> tuple[list[str], dict[str, Any]]:
@@ -210,6 +210,39 @@ def reading(
         return chosen, {name: _value(name, param, params_input) for name, param in asked.params.items()}
 
     return read
+
+
+async def read_before(place: Place, key: TaskInstanceKey, read: Read) -> Read:
+    """Return a function for `answer` that has read the answer already, in a thread: no transaction waits for that.
+
+    It reads again if the question is another one by then. What `read` raises, the function raises.
+    """
+    from anyio.to_thread import run_sync  # commands, which have no loop, import this module too
+
+    try:
+        before = (await place.ask(get_question, key)).asked
+    except NotFound:
+        return read  # `answer` says what is missing
+    found = await run_sync(_result_or_error, read, before)
+
+    def known(asked: HITLRow) -> tuple[list[str], dict[str, Any]]:
+        if (asked.options, asked.multiple, asked.params) != (before.options, before.multiple, before.params):
+            return read(asked)
+        if isinstance(found, AsynschedError):
+            raise found
+        return found
+
+    return known
+
+
+def _result_or_error(read: Read, asked: HITLRow) -> tuple[list[str], dict[str, Any]] | AsynschedError:
+    from asynsched.authoring.json_schemas import limited_time  # loads jsonschema
+
+    try:
+        with limited_time():
+            return read(asked)
+    except AsynschedError as exc:
+        return exc
 
 
 def _value(name: str, param: Mapping[str, Any], given: Mapping[str, Any]) -> Any:

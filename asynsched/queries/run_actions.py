@@ -4,40 +4,40 @@ A run that a scheduler owns is changed by that scheduler: the action stores a re
 scheduler to do it.
 """
 
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable
+from contextlib import asynccontextmanager
 from datetime import datetime, timedelta
 from functools import partial
+from typing import TYPE_CHECKING
 
 import anyio
 from anyio.to_thread import run_sync
 from sqlalchemy import Connection
 
-from asynsched.bell import Hint
-from asynsched.errors import AsynschedError, NotFound
+from asynsched.errors import NotFound
 from asynsched.executors.log_paths import remove_logs
 from asynsched.home import prepare_home
 from asynsched.keys import DagRunKey
 from asynsched.parsing.names import StoredNames
 from asynsched.parsing.processes.informed_parser import ask_of_run
 from asynsched.parsing.processes.sandbox_parser import SandboxParser
-from asynsched.queries import run_edits
-from asynsched.queries.dags import get_dag
-from asynsched.queries.place import Act, Place
+from asynsched.queries import deletions, run_edits
+from asynsched.queries.place import Place
 from asynsched.queries.run_edits import Changed, Clear, MarkedAs, Trigger, find_run, preview
 from asynsched.queries.runs import RunInfo, get_state
 from asynsched.queries.turns import turns
+from asynsched.scheduling.creation.triggering import check_conf
 from asynsched.scheduling.requests.run_requests import preview_request
 from asynsched.serialization.decode import decode_dag
 from asynsched.serialization.schema import AnswersForRun
-from asynsched.states import FINISHED_RUN_STATES, DagRunState
-from asynsched.store.dags import dags
+from asynsched.states import FINISHED_RUN_STATES
 from asynsched.store.dags.dags import file_to_ask, latest_version
-from asynsched.store.runs import dag_runs
-from asynsched.store.runs.dag_runs import newest_run_ids
 from asynsched.store.runs.requests import CancelRun, ClearTasks, is_open
-from asynsched.store.runs.retention import delete_rows_of
 from asynsched.store.runs.task_instances import load_task_instances
-from asynsched.store.schema import DagRunRow, TaskInstanceRow
+from asynsched.store.schema import TaskInstanceRow
+
+if TYPE_CHECKING:
+    from asynsched.clock import Clock
 
 __all__ = [
     "Changed", "Clear", "MarkedAs", "Trigger", "cancel_run", "change_run", "clear_tasks", "delete_dag", "delete_run",
@@ -46,9 +46,8 @@ __all__ = [
 
 LONGEST_WAIT = timedelta(seconds=5)
 """How long an action waits for the scheduler that owns a run: a task that is killed has some time to end."""
-RUNS_AT_ONCE = 100
-ROWS_AT_ONCE = 5000
-"""Of a run, deleted in one transaction."""
+LOOK_INTERVAL = timedelta(seconds=1)
+"""Time between two looks at a run for which somebody waits in a process that reads no changes."""
 _OVER = object()
 """Stands for a step after the last: the scheduler stops."""
 
@@ -63,7 +62,8 @@ async def trigger_run(place: Place, actor: str, dag_id: str, wanted: Trigger) ->
         of_partitions = wanted.partition_key is not None
         if await place.ask(file_to_ask, dag_id, of_partitions=of_partitions) is not None:
             answers = await _ask_code(place, dag_id, now, wanted)
-    return await place.act(actor, run_edits.trigger_run, dag_id, wanted, answers, actor, now)
+    checked = await check_conf(place.database, dag_id, wanted.conf)
+    return await place.act(actor, run_edits.trigger_run, dag_id, wanted, answers, actor, now, checked)
 
 
 async def _ask_code(place: Place, dag_id: str, now: datetime, wanted: Trigger) -> AnswersForRun:
@@ -129,27 +129,10 @@ async def delete_run(place: Place, actor: str, key: DagRunKey) -> None:
 
     A large run goes in several transactions. Raises NotFound, and AsynschedError while the run is running.
     """
-    while not await place.database.write(_delete_part, key):
+    while not await place.database.write(deletions.delete_part, key):
         pass
-    await place.act(actor, _delete, key)
+    await place.act(actor, deletions.delete_run, key)
     await run_sync(remove_logs, place.home, [key])
-
-
-def _delete_part(conn: Connection, key: DagRunKey) -> bool:
-    """Delete some rows of a run. Returns whether few enough are left."""
-    return delete_rows_of(conn, _deletable(conn, key).id, max_rows=ROWS_AT_ONCE) < ROWS_AT_ONCE
-
-
-def _delete(conn: Connection, key: DagRunKey) -> Act[None]:
-    dag_runs.delete_run(conn, _deletable(conn, key).id)
-    return Act(None, "run.delete", Hint("edit", *key))
-
-
-def _deletable(conn: Connection, key: DagRunKey) -> DagRunRow:
-    run = find_run(conn, key, lock=True)
-    if run.state == DagRunState.RUNNING:
-        raise AsynschedError(f"The run {key.run_id!r} of the DAG {key.dag_id!r} is running: cancel it, then delete it.")
-    return run
 
 
 async def delete_dag(place: Place, actor: str, dag_id: str) -> None:
@@ -157,25 +140,10 @@ async def delete_dag(place: Place, actor: str, dag_id: str) -> None:
 
     Raises NotFound, and AsynschedError while its file has it, or one of its runs is running.
     """
-    while run_ids := await place.ask(_runs_to_delete, dag_id):
+    while run_ids := await place.ask(deletions.runs_to_delete, dag_id):
         for run_id in run_ids:
             await delete_run(place, actor, DagRunKey(dag_id, run_id))
-    await place.act(actor, _delete_dag, dag_id)
-
-
-def _runs_to_delete(conn: Connection, dag_id: str) -> list[str]:
-    found = get_dag(conn, dag_id, active=False)
-    if found.is_active:
-        raise AsynschedError(f"The DAG {dag_id!r} is in the file {found.file}: remove it from there, then delete it.")
-    return newest_run_ids(conn, dag_id, limit=RUNS_AT_ONCE)
-
-
-def _delete_dag(conn: Connection, dag_id: str) -> Act[None]:
-    dags.lock_dag(conn, dag_id)
-    if _runs_to_delete(conn, dag_id):
-        raise AsynschedError(f"The DAG {dag_id!r} has got a run meanwhile: delete it again.")
-    dags.delete_dag(conn, dag_id)
-    return Act(None, "dag.delete", Hint("dag", dag_id=dag_id))
+    await place.act(actor, deletions.delete_dag, dag_id)
 
 
 async def wait_for_run(
@@ -183,26 +151,44 @@ async def wait_for_run(
 ) -> AsyncGenerator[str, None]:
     """Yield the state of a run now, after each change, and after each interval without one, until it has ended.
 
-    Raises NotFound, and NoEvents if the run has not ended and this process reads no changes.
+    A process that reads no changes looks at the run each second. Raises NotFound.
     """
     told = (await place.ask(get_state, *key)).state
     if told in FINISHED_RUN_STATES:
         yield told
         return
-    async with place.following(key) as changes:
-        is_due = True
+    async with _changes_of(place, key) as changes:
+        told_at: datetime | None = None
         while True:
-            state = (await place.ask(get_state, *key)).state
-            if is_due or state != told:
-                told = state
+            state, now = (await place.ask(get_state, *key)).state, place.clock.now()
+            if told_at is None or state != told or now >= told_at + interval:
+                told, told_at = state, now
                 yield state
             if state in FINISHED_RUN_STATES:
                 return
-            is_due = True
-            with anyio.move_on_after(interval.total_seconds()):
+            with anyio.move_on_after((told_at + interval - now).total_seconds()):
                 if await anext(changes, _OVER) is _OVER:
                     return
-                is_due = False
+
+
+@asynccontextmanager
+async def _changes_of(place: Place, key: DagRunKey) -> AsyncIterator[AsyncIterator[object]]:
+    """Yield an iterator with a step for each moment at which a run may have changed."""
+    if place.feed is None:
+        yield _Looks(place.clock)
+    else:
+        async with place.following(key) as changes:
+            yield changes
+
+
+class _Looks(AsyncIterator[None]):
+    """A step each second. It bears that a wait for a step is cancelled, which a generator does not."""
+
+    def __init__(self, clock: "Clock") -> None:
+        self._clock = clock
+
+    async def __anext__(self) -> None:
+        await self._clock.sleep(LOOK_INTERVAL)
 
 
 async def change_run(place: Place, key: DagRunKey, act: Callable[[], Awaitable[Changed]]) -> Changed:

@@ -13,7 +13,7 @@ from sqlalchemy import Connection
 
 from asynsched.bell import Hint
 from asynsched.errors import AsynschedError
-from asynsched.keys import DagRunKey
+from asynsched.keys import DagRunKey, TaskInstanceKey
 from asynsched.queries.place import Act
 from asynsched.queries.runs import RunInfo, get_run, no_such_run
 from asynsched.scheduling.requests.run_requests import (
@@ -65,19 +65,22 @@ class Trigger(Struct, frozen=True, kw_only=True):
 
 
 def trigger_run(
-    conn: Connection, dag_id: str, wanted: Trigger, answers: AnswersForRun, actor: str, now: datetime
-) -> Act[RunInfo]:
+    conn: Connection, dag_id: str, wanted: Trigger, answers: AnswersForRun, actor: str, now: datetime,
+    checked_version: int | None = None,
+) -> Act[RunInfo]:  # fmt: skip
     """Create a run of a DAG that may start immediately. Raises the errors of `create_manual_run`.
 
     Args:
         answers: Of an author's own timetable or mappers, which only a parse can ask.
+        checked_version: As of `create_manual_run`.
     """
     from asynsched.scheduling.creation.triggering import create_manual_run  # other commands need not load it
 
     key = create_manual_run(
         conn, dag_id, now=now, conf=wanted.conf, run_id=wanted.run_id, logical_date=wanted.logical_date,
         has_logical_date=wanted.date(now) is not None, data_interval=wanted.interval or answers.interval,
-        partition_key=wanted.partition_key, partition_date=answers.partition_date, reason=f"{actor} triggered it",
+        partition_key=wanted.partition_key, partition_date=answers.partition_date, checked_version=checked_version,
+        reason=f"{actor} triggered it",
     )  # fmt: skip
     if wanted.note:
         _note(conn, find_run(conn, key), wanted.note, actor, now)
@@ -154,6 +157,16 @@ def note_run(conn: Connection, key: DagRunKey, text: str, actor: str, now: datet
     _note(conn, find_run(conn, key), text, actor, now)
     # The hint names the run for the audit; a scheduler finds nothing changed.
     return Act(None, "run.note", Hint("edit", *key))
+
+
+def note_task(conn: Connection, key: TaskInstanceKey, text: str, actor: str, now: datetime) -> Act[None]:
+    """Note something about a task instance, in place of an earlier note; an empty text removes it. Raises NotFound."""
+    from asynsched.queries.task_instances import get_task_instance  # commands that change runs need not load it
+
+    get_task_instance(conn, key)
+    run = find_run(conn, key.run)
+    note_tasks(conn, run.id, [(key.task_id, key.map_index)], text, actor=actor, now=now)
+    return Act(None, "task.note", Hint("edit", *key.run), key.task_id, {"map_index": key.map_index})
 
 
 def _note(conn: Connection, run: DagRunRow, text: str, actor: str, now: datetime) -> None:

@@ -344,10 +344,13 @@ def revoke_token(conn: Connection, issuer: Issuer, token_id: int) -> Act[TokenIn
 
 
 def end_own_session(conn: Connection, issuer: Issuer, session_id: int) -> Act[TokenInfo]:
-    """Sign out one of the issuer's browsers. Raises NotFound, also for a session of somebody else."""
-    if store.get_token(conn, session_id, (store.SESSION,), issuer.owner).user_id != issuer.user_id:
+    """Sign out one of the issuer's browsers. Raises the errors of `revoke_token`."""
+    row = store.get_token(conn, session_id, (store.SESSION,), issuer.owner)
+    if row.user_id != issuer.user_id:
         # The owner of the home and a user may have the same name.
         raise NotFound("session", str(session_id))
+    if issuer.until is not None and not issuer.allows(row.permission, row.dag_ids):
+        raise BadRequest(f"The session {session_id} allows more than the token that you use, which cannot end it.")
     return end_session(conn, session_id, issuer.owner)
 
 

@@ -9,6 +9,7 @@ import msgspec
 from msgspec import UNSET
 from starlette.responses import Response
 
+from asynsched.client.operation import arguments_in_words
 from asynsched.web.access import Permission
 from asynsched.web.endpoint import IN_PATH, JSON, Api, Endpoint, Example, Parameter
 
@@ -21,6 +22,8 @@ def document(api: Api, prefix: str) -> dict[str, Any]:
     endpoints = api.endpoints
     types = list(_types_of(endpoints))
     schemas, components = msgspec.json.schema_components(types, ref_template=TEMPLATE)
+    for schema in components.values():
+        _describe_fields(schema)
     of_types = {id(kind): schema for kind, schema in zip(types, schemas, strict=True)}
     paths: dict[str, dict[str, Any]] = {}
     for one in endpoints:
@@ -36,6 +39,17 @@ def document(api: Api, prefix: str) -> dict[str, Any]:
         },
         "security": [{"token": []}],
     }
+
+
+def _describe_fields(schema: dict[str, Any]) -> None:
+    """Give each field of a struct what the section `Attributes` of its docstring says about it."""
+    text = inspect.cleandoc(schema.get("description", ""))
+    about = arguments_in_words(text, "Attributes")
+    for name, field in schema.get("properties", {}).items():
+        if name in about and "$ref" not in field:
+            field.setdefault("description", about[name])
+    if text:
+        schema["description"] = text.partition("\n\nAttributes:\n")[0]
 
 
 def _types_of(endpoints: Iterable[Endpoint]) -> Iterable[Any]:

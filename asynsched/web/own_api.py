@@ -7,11 +7,13 @@ import inspect
 from typing import Any
 
 import msgspec
+from anyio.to_thread import run_sync
+from starlette.responses import Response
 
 from asynsched.client.client import LocalClient
 from asynsched.client.operation import OPERATIONS, Operation
 from asynsched.web.access import Permission
-from asynsched.web.endpoint import Api, Call, Example
+from asynsched.web.endpoint import JSON, Api, Call, Example
 from asynsched.web.event_stream import add_events
 
 VERSION = "1"
@@ -51,7 +53,10 @@ def _endpoint_of(operation: Operation) -> Any:
         if body is not None:
             given |= {name: getattr(body, name) for name in body.__struct_fields__}
         client = LocalClient(lambda: call.place, call.who.name, call.who.dag_ids, call.who.issuer)
-        return operation.encoded(await operation.function(client, **operation.taken(given)))
+        result = operation.encoded(await operation.function(client, **operation.taken(given)))
+        if not operation.is_large:
+            return result
+        return Response(await run_sync(msgspec.json.encode, result), operation.status, media_type=JSON)
 
     body, fields = operation.body, operation.fields
     in_body = set() if body is None else fields.keys() - operation.in_path

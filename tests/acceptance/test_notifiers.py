@@ -27,7 +27,7 @@ DAGS = """
 
 
 def test_a_failed_task_and_run_are_told_by_mail_slack_and_http(tmp_path):
-    site = Site(tmp_path)
+    site = Site(tmp_path, env={"ASYNSCHED_WEB__BASE_URL": "https://shop.example/page/"})
     site.write("tells.py", DAGS)
     with serving_http() as http, serving_smtp(PASSWORD) as smtp:
         plain = json.dumps({"disable_ssl": True, "disable_tls": True})
@@ -41,10 +41,16 @@ def test_a_failed_task_and_run_are_told_by_mail_slack_and_http(tmp_path):
     [run] = site.json("runs", "list")
     [mail] = smtp.messages
     assert (mail["To"], mail["Subject"]) == ("team@example.com", f"DAG tells, task fails, run {run['run_id']}")
+    of_run = f"https://shop.example/page/dags/tells/runs/{run['run_id']}"
+    first, address = mail.get_content().strip().splitlines()
+    assert first == f"DAG tells, task fails, run {run['run_id']}: ValueError: no"
+    assert address == f"{of_run}/tasks/fails?map_index=-1&try_number=1"
     told = {request.path: request.json for request in http.requests}
     texts = {request.json["text"] for request in http.requests if request.path == f"/services/{TOKEN}"}
     assert {text for text in texts if text.startswith("fails of")} == {"fails of tells"}
-    assert [text for text in texts if text.startswith("DAG tells, run")]
+    [of_dag] = texts - {"fails of tells"}
+    assert of_dag.startswith("DAG tells, run")
+    assert of_dag.endswith(f"\n{of_run}")
     assert told["/key-of-us"] == {"reason": "ValueError: no"}
     logs = "".join(path.read_text(errors="replace") for path in (site.home / "logs").rglob("*") if path.is_file())
     assert "HttpNotifier: its address must begin with http:// or https://" in logs, "one that fails stops no other"

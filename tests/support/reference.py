@@ -1,12 +1,15 @@
 """Writes docs/reference from the code: `python -m tests.support.reference`. A test fails when it is outdated."""
 
 import inspect
+import re
 from collections.abc import Iterator
 from enum import Enum
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote, urlencode
 
 import click
+import msgspec
 
 import asynsched
 from asynsched.authoring.dag import DagArguments
@@ -17,6 +20,8 @@ from asynsched.metrics.names import FIGURES
 from asynsched.web.airflow_api import AIRFLOW_API
 from asynsched.web.airflow_api.refusals import REFUSALS
 from asynsched.web.endpoint import IN_PATH
+from asynsched.web.openapi import document
+from asynsched.web.own_api import OWN_API
 
 FOLDER = Path(__file__).parents[2] / "docs" / "reference"
 LINE_LENGTH = 110
@@ -99,6 +104,31 @@ walks the published document by schemathesis, and another one compares its names
 - One request clears or marks at most 100 runs, and `reset_dag_runs` cannot be false.
 - A prefix pattern matches as it is; Airflow's leaves out signs at its end, so that `test_` finds `tests`.
 """
+OWN_HEAD = """
+# asynsched's REST API
+
+`asynsched up`, `asynsched web` and `Scheduler.web()` serve this API below `/api/asynsched/v1`. Each request is a method
+of [`Client`](../how-to/use-the-client.md), by the same name. `/api/asynsched/v1/openapi.json` describes it for
+programs. [Airflow's API](rest.md) is beside it.
+
+A request sends `Authorization: Bearer TOKEN`; `asynsched tokens create` makes a token. *Needs* names the right: view,
+operate or administer, as the roles viewer, operator and admin have them. Where a path names a DAG, the right to that
+DAG counts, and lists leave out DAGs that the user may not see.
+
+```sh
+asynsched tokens create --scope operate > token
+curl -H "Authorization: Bearer $(cat token)" 'http://127.0.0.1:8080/api/asynsched/v1/runs?dag_id=etl&state=failed'
+```
+
+- Values of a `GET` or `DELETE` are in the path and the query string, where a name may be repeated for a list. Other
+  requests have a JSON object as their body. An unknown name is an error, and so is a value of another type.
+- Instants are ISO 8601 with an offset. Names are percent-encoded in a path.
+- A list is a page: `items`, and `after`, which the next request gives back as `after` (null: it was the last page).
+  `limit` is 1,000 at most; `order_by` names what to sort by, the first counts most, `-` before a name reverses it.
+- A failed request has `detail`, a sentence, and a status: 400 for a wrong value, 401 without a valid token, 403 without
+  the right, 404 if there is no such thing, 409 if the action does not fit the present state, 422 for a wrong type or an
+  unknown name, 503 while the database cannot be reached.
+"""
 SETTINGS_HEAD = """
 # Settings
 
@@ -160,6 +190,7 @@ def pages() -> dict[str, str]:
         "authoring.md": _page(AUTHORING_HEAD, _names()),
         "metrics.md": _page(METRICS_HEAD, _figures()),
         "rest.md": _page(REST_HEAD, _paths()),
+        "own-rest.md": _page(OWN_HEAD, _requests(document(OWN_API, ""))),
     }
 
 
@@ -221,6 +252,110 @@ def _paths() -> Iterator[str]:
     yield "| methods | path | |\n| --- | --- | --- |"
     for refusal in REFUSALS:
         yield f"| {', '.join(refusal.methods)} | `{_shown(refusal.path)}` | {refusal.sentence} |"
+
+
+def _requests(found: dict[str, Any]) -> Iterator[str]:
+    """Yield the requests of an OpenAPI document, by what they are about, and then its types."""
+    needs = {one.name: one.permission.name.lower() for one in OWN_API.endpoints}
+    parts: dict[str, list[str]] = {}
+    for path, methods in found["paths"].items():
+        for method, one in methods.items():
+            text = _request(f"{method.upper()} {path}", one, needs[one["operationId"]], found["components"]["schemas"])
+            parts.setdefault(_subject(path), []).extend(text)
+    for subject, texts in parts.items():
+        yield f"## {subject}\n"
+        yield from texts
+    yield "## Types\n"
+    for name, schema in found["components"]["schemas"].items():
+        if not name.startswith("Page_") and not name.endswith("Body"):
+            yield f"### {name}\n\n{schema.get('description', '')}\n"
+            yield from _fields(schema)
+            yield ""
+
+
+def _subject(path: str) -> str:
+    """Return the heading of a path: the last part that names things of a DAG, or else the first one."""
+    within = [part for part in path.split("/") if part in ("dags", "runs", "tasks", "backfills")]
+    return (within[-1] if within else path.split("/")[1]).replace("-", " ").capitalize().replace("Dags", "DAGs")
+
+
+def _request(name: str, one: dict[str, Any], needs: str, schemas: dict[str, Any]) -> Iterator[str]:
+    answer = next((item for status, item in one["responses"].items() if status < "300"), {})
+    answered = answer.get("content", {}).get("application/json", {})
+    body = one.get("requestBody", {}).get("content", {}).get("application/json", {})
+    yield f"### {name}\n\n{one['summary']}. `{one['operationId']}`; needs {needs}.\n"
+    if more := one.get("description"):
+        yield f"{more}\n"
+    for parameter in one["parameters"]:
+        if parameter["in"] == "path" and "description" not in parameter["schema"]:
+            continue  # the path says it
+        yield _field(
+            parameter["name"], parameter["schema"], parameter["required"], "in the path" * (parameter["in"] == "path")
+        )
+    if body:
+        yield from _fields(schemas[body["schema"]["$ref"].rpartition("/")[2]])
+    yield f"\nAnswers with {_kind(answered['schema'])}.\n" if answered else ""
+    yield from _example(name, one["parameters"], body.get("example"), answered.get("example"))
+
+
+def _fields(schema: dict[str, Any]) -> Iterator[str]:
+    if "enum" in schema:
+        yield f"One of {', '.join(f'`{value}`' for value in schema['enum'])}."
+    for name, field in schema.get("properties", {}).items():
+        yield _field(name, field, name in schema.get("required", ()))
+
+
+def _field(name: str, schema: dict[str, Any], is_required: bool, where: str = "") -> str:
+    """Return a line about a value. A default is not shown if it only says that the value may be left out."""
+    default = schema.get("default")
+    told = "" if is_required or default in (None, "", (), [], {}) else f"by default `{_json(default)}`"
+    about = ", ".join(filter(None, (_kind(schema), where, told, "" if is_required or told else "optional")))
+    described = schema.get("description") or next(
+        (item["description"] for item in schema.get("anyOf", ()) if "description" in item), ""
+    )
+    described = re.sub(r"\bNone\b", "null", described)
+    return f"- `{name}` ({about}){': ' if described else ''}{described}"
+
+
+def _kind(schema: dict[str, Any]) -> str:
+    """Return the type of a value in words."""
+    if "$ref" in schema:
+        name = schema["$ref"].rpartition("/")[2]
+        return (
+            f"a page of [{name[5:-1]}](#{name[5:-1].lower()})"
+            if name.startswith("Page_")
+            else f"[{name}](#{name.lower()})"
+        )
+    if "anyOf" in schema:
+        return " or ".join(dict.fromkeys(map(_kind, schema["anyOf"])))
+    if "enum" in schema:
+        return " or ".join(f"`{_json(value)}`" for value in schema["enum"])
+    if schema.get("type") == "array":
+        item = schema.get("items")
+        return f"a list of {_kind(item)}" if isinstance(item, dict) and item else "a list"
+    if schema.get("format") == "date-time":
+        return "instant"
+    return str(schema.get("type", "any value"))
+
+
+def _example(name: str, parameters: list[dict[str, Any]], body: Any, answer: Any) -> Iterator[str]:
+    given = {one["name"]: one for one in parameters if "example" in one}
+    method, _, path = name.partition(" ")
+    path = IN_PATH.sub(lambda found: quote(str(given[found[1]]["example"]), safe=""), path)
+    in_query = [(key, one["example"]) for key, one in given.items() if one["in"] == "query" and key != "map_index"]
+    if not in_query and body is None and answer is None:
+        return
+    query = f"?{urlencode(in_query, doseq=True)}" if in_query else ""
+    yield f"```http\n{method} /api/asynsched/v1{path}{query}"
+    if body is not None:
+        yield f"\n{_json(body)}"
+    yield "```\n"
+    if answer is not None:
+        yield f"```json\n{msgspec.json.format(msgspec.json.encode(answer), indent=2).decode()}\n```\n"
+
+
+def _json(value: Any) -> str:
+    return msgspec.json.encode(value).decode()
 
 
 def _shown(path: str) -> str:

@@ -8,14 +8,24 @@ from pathlib import Path
 import pytest
 
 import asynsched
+from asynsched.client.client import Client
+from asynsched.client.operation import OPERATIONS
 from tests.support.reference import FOLDER, pages
 
 
-@pytest.mark.parametrize("name", ["cli.md", "settings.md", "authoring.md", "metrics.md"])
+@pytest.mark.parametrize("name", ["cli.md", "settings.md", "authoring.md", "metrics.md", "rest.md", "own-rest.md"])
 def test_reference_is_up_to_date(name):
     assert (FOLDER / name).read_text(encoding="utf-8") == pages()[name], "run `python -m tests.support.reference`"
 
 
+def test_the_how_to_of_the_client_names_every_method():
+    table = re.findall(r"^\|.*\|$", CLIENT.read_text(encoding="utf-8"), re.MULTILINE)
+    named = set(re.findall(r"`(\w+)`", "".join(table)))
+    assert set(OPERATIONS) <= named
+    assert named <= set(dir(Client)), "no method that is gone"
+
+
+CLIENT = FOLDER.parent / "how-to" / "use-the-client.md"
 MOVING = Path(__file__).parents[2] / "docs" / "how-to" / "move-from-airflow.md"
 OF_AIRFLOW = """\
 from airflow import DAG

@@ -1,5 +1,6 @@
 """A client answers the same in the process of the database and through our REST API."""
 
+import inspect
 import shutil
 import socket
 import sys
@@ -16,12 +17,12 @@ from asynsched.client.client import Client, LocalClient
 from asynsched.client.operation import OPERATIONS, PREFIX
 from asynsched.client.remote import RemoteError
 from asynsched.clock import Clock
-from asynsched.errors import AlreadyExists, AsynschedError, DagError, NotFound, NotServing
+from asynsched.errors import AlreadyExists, AsynschedError, DagError, NotFound, NotServing, StoreError
 from asynsched.queries.events import Change, Missed
 from asynsched.queries.listening import start_feed
 from asynsched.queries.paging import BadRequest
 from asynsched.queries.place import Place
-from asynsched.queries.users import Issuer
+from asynsched.queries.users import Issuer, sign_in
 from asynsched.store.changes import stored_numbers
 from asynsched.store.rows import as_new
 from asynsched.store.runs.dag_runs import get_run
@@ -59,8 +60,19 @@ def clients(site):
 
 
 QUESTIONS = {
-    "list_dags": [{}, {"paused": True}, {"pattern": "rep", "limit": 1}, {"order_by": ("-dag_id",), "limit": 2}],
+    "list_dags": [{}, {"paused": True}, {"pattern": "rep", "limit": 1}, {"order_by": ("-dag_id",), "limit": 2},
+                  {"tags": ("sales", "etl")}, {"owners": ("ada",)}],
     "get_dag": [{"dag_id": "report"}],
+    "get_dag_details": [{"dag_id": "report"}, {"dag_id": "daily"}],
+    "list_callbacks": [{"run": FAILS}],
+    "rendered_fields": [{"task": (*REPORT, "extract")}, {"task": (*REPORT, "extract"), "try_number": 1}],
+    "links": [{"task": (*REPORT, "extract")}],
+    "find_in_log": [{"task": (*FAILS, "broken"), "text": "error"}],
+    "get_asset": [{"asset_id": 1}],
+    "list_warnings": [{}, {"kind": ("unstable",)}],
+    "list_plugins": [{}],
+    "list_providers": [{}],
+    "list_sessions": [{}],
     "upcoming": [{"dag_id": "daily", "n": 3, "now": NOON}, {"dag_id": "report"}],
     "list_runs": [{}, {"dag_id": "fails"}, {"state": ("success", "failed")}, {"since": NOON, "limit": 1}],
     "get_run": [{"run": REPORT}],
@@ -76,7 +88,7 @@ QUESTIONS = {
     "list_connections": [{}],
     "get_connection": [{"conn_id": "shop"}],
     "list_import_errors": [{}, {"file": "others.py"}],
-    "list_audit": [{}, {"dag_id": "report", "order_by": ("at",)}],
+    "list_audit": [{}, {"dag_id": "report", "order_by": ("at",)}, {"dag_id": "report", "run_id": RUN_ID}],
     "list_schedulers": [{}],
     "xcoms": [{}, {"dag_id": "report", "run_id": RUN_ID, "task_id": "extract"}],
     "get_xcom": [{"task": (*REPORT, "extract")}, {"task": (*REPORT, "sums.load"), "key": "sum"}],
@@ -122,6 +134,35 @@ async def test_pages_follow_one_another_in_both_clients(clients):
             assert second.after is None
 
 
+async def test_dags_are_found_by_tag_and_owner_and_shown_with_their_tasks(clients):
+    access = Known()
+    async with clients(access) as (_, there):
+        assert {dag.dag_id for dag in (await there.list_dags(tags=("numbers", "none"))).items} == {"report"}
+        assert {dag.dag_id for dag in (await there.list_dags(tags=("sales",), owners=("ada",))).items} == {"report"}
+        found = await there.get_dag_details("report")
+        assert [(task.task_id, task.group_id, task.is_mapped) for task in found.tasks] == [
+            ("extract", None, False), ("double", None, True), ("sums.load", "sums", False)
+        ]  # fmt: skip
+        assert ("extract", "double") in {(edge.source_id, edge.target_id) for edge in found.edges}
+        assert (found.version_number, found.params["n"].value, found.params["n"].schema["type"]) == (1, 3, "integer")
+        fields = await there.rendered_fields((*FAILS, "broken"), try_number=1)
+        assert fields["templates_dict"] == {"run": "first, try 1", "token": "***"}
+        [line] = await there.find_in_log((*REPORT, "extract"), "READING", try_number=1)
+        assert "reading 2 numbers" in line.text
+
+
+async def test_a_token_ends_only_sessions_that_allow_no_more_than_itself(site):
+    now = datetime.now(UTC)
+    await site.database.write(sign_in, "secret", "ada", user_id=None, now=now, lasts=timedelta(days=1))
+    place = Place(site.database, site.settings.home_path, site.settings, Clock())
+    own, weak = Issuer("ada", None, "administer"), Issuer("ada", None, "view", until=now + timedelta(hours=1))
+    [session] = await LocalClient(lambda: place, "ada", issuer=weak).list_sessions()
+    with pytest.raises(BadRequest, match="allows more than the token"):
+        await LocalClient(lambda: place, "ada", issuer=weak).end_session(session.id)
+    await LocalClient(lambda: place, "ada", issuer=own).end_session(session.id)
+    assert await LocalClient(lambda: place, "ada", issuer=own).list_sessions() == ()
+
+
 REFUSALS = [
     ("get_dag", {"dag_id": "repor"}, NotFound, "Did you mean report"),
     ("get_run", {"run": ("report", "second")}, NotFound, "no run 'second'"),
@@ -136,6 +177,12 @@ REFUSALS = [
     ("force", {"task": (*REPORT, "extract")}, AsynschedError, "extract"),
     ("answer", {"task": (*ASKS, "approve"), "options": ("Perhaps",)}, BadRequest, "Approve, Reject"),
     ("answer", {"task": (*REPORT, "extract"), "options": ("Approve",)}, AsynschedError, "waits for no answer"),
+    ("delete_dag", {"dag_id": "report"}, AsynschedError, "remove it from there"),
+    ("note_task", {"task": (*REPORT, "extrac"), "text": "?"}, NotFound, "Did you mean extract"),
+    ("note_run", {"run": REPORT, "text": "?" * 1001}, StoreError, "at most 1000 characters"),
+    ("end_session", {"session_id": 99}, NotFound, "no session '99'"),
+    ("end_user_session", {"name": "ada", "session_id": 99}, NotFound, "no session '99'"),
+    ("end_user_token", {"name": "ada", "token_id": 99}, NotFound, "no token '99'"),
     ("get_user", {"name": "ad"}, NotFound, "no user 'ad'"),
     ("revoke_token", {"token_id": 99}, NotFound, "no token '99'"),
     ("create_user", {"name": "eve", "roles": ("viewer",), "password": "short"}, AsynschedError, "has 8 to"),
@@ -163,6 +210,10 @@ async def test_what_one_client_does_the_other_sees(clients):
             assert (run.key, run.state, run.conf, run.note) == (key, "queued", {"n": 1}, "by hand")
             assert run.logical_date is not None
             assert (await one.note_run(key, "noted")).note == "noted"
+            assert (await one.note_task((*REPORT, "double", 1), "odd")).note == "odd"
+            [note] = (await other.list_audit(run_id=RUN_ID, task_id="double", limit=1)).items
+            assert (note.action, note.actor, note.detail) == ("task.note", "ada", {"map_index": 1})
+            assert (await other.reparse("report")).file == "report.py"
             assert (await other.await_run(key, 0)).state == "queued"
             assert (await one.cancel(key)).state == "failed"
             await other.delete_run(key)
@@ -192,6 +243,8 @@ async def test_what_one_client_does_the_other_sees(clients):
             user = await one.create_user("eve", ("viewer", "team"), password="a long secret")
             assert user in (await other.list_users()).items
             assert (await other.set_user_roles("eve", ("operator",))).roles == ("operator",)
+            await one.set_user_password("eve", "another long secret")
+            assert await other.list_user_sessions("eve") == await other.list_user_tokens("eve") == ()
             assert (await one.disable_user("eve")).roles == (await other.get_user("eve")).roles == ()
             await other.delete_user("eve")
             token = await one.create_token("nightly", scope="operate", dag_ids=("report",), days=1)
@@ -272,6 +325,20 @@ async def test_both_clients_give_the_events_of_a_run_and_wait_for_its_end(client
                     if isinstance(event, Change) and (event.kind, event.run_id) == ("run", key.run_id):
                         states.append(event.state)
                 assert states == ["queued", "failed"]
+
+
+async def test_a_run_is_waited_for_where_the_process_reads_no_changes(clients, monkeypatch):
+    monkeypatch.setattr("asynsched.queries.run_actions.LOOK_INTERVAL", timedelta(milliseconds=10))
+    async with clients() as (here, there):
+        key = await here.trigger("report", run_id="awaited")
+        wait = there.remote._http.base_url.join("/api/v2/dags/report/dagRuns/awaited/wait")
+        with anyio.fail_after(60):
+            async with httpx.AsyncClient() as http, http.stream("GET", wait, params={"interval": 60}) as answer:
+                lines = answer.aiter_lines()
+                assert (answer.status_code, await anext(lines)) == (200, '{"state":"queued"}')
+                await here.cancel(key)
+                assert [line async for line in lines] == ['{"state":"failed"}']
+            assert [(await client.wait_run(key)).state for client in (here, there)] == ["failed", "failed"]
 
 
 async def test_the_stream_goes_on_after_the_last_event_that_a_reader_has_had(clients, site):
@@ -379,7 +446,8 @@ def test_every_operation_has_a_test_and_says_what_it_does():
     tested = set(QUESTIONS) | {name for name, *_ in REFUSALS} | {
         "pause", "unpause", "note_run", "delete_run", "set_pool", "delete_pool", "set_variable", "delete_variable",
         "add_connection", "delete_connection", "mark_run", "backfill", "get_backfill", "pause_backfill",
-        "cancel_backfill", "asset_changed", "create_token", "set_user_roles", "disable_user", "delete_user",
+        "cancel_backfill", "asset_changed", "create_token", "set_user_roles", "disable_user", "delete_user", "reparse",
+        "set_user_password", "list_user_sessions", "list_user_tokens",
     }  # fmt: skip
     assert set(OPERATIONS) <= tested
     for operation in OPERATIONS.values():
@@ -394,5 +462,12 @@ async def test_the_document_has_every_request_with_examples_that_fit(site):
     for operation in OPERATIONS.values():
         for name, value in operation.arguments.items():
             msgspec.convert(value, operation.fields[name][0])
+        needed = {name for name, (_, default) in operation.fields.items() if default is inspect.Parameter.empty}
+        assert needed <= set(operation.arguments), operation.name
         if operation.answer is not msgspec.UNSET:
             msgspec.convert(operation.answer, operation.result)
+    pool = document["components"]["schemas"]["PoolInfo"]
+    assert (pool["description"], pool["properties"]["slots"]["description"]) == (
+        "A pool, and its slots.",
+        "-1: no limit.",
+    )

@@ -1,13 +1,20 @@
 """Airflow's paths of runs."""
 
+import threading
 from datetime import UTC, datetime
+from functools import partial
 
+import anyio
 import msgspec
+import pytest
 import sqlalchemy as sa
+from anyio import to_thread
 
+from asynsched.authoring import json_schemas
 from asynsched.queries import xcoms
 from asynsched.store.schema import dag, dag_run
 from asynsched.web.access import Identity, Permission
+from tests.support.waiting import DEADLINE_SECONDS
 from tests.web.filling import RUN_ID
 
 RUN = f"/dags/report/dagRuns/{RUN_ID}"
@@ -104,6 +111,34 @@ async def test_a_value_whose_pattern_takes_too_long_is_refused(site):
     assert "The DAG 'daily', param 'code': the pattern '^(a|aa)+$' of its schema took too long" in refused["detail"]
     page = await site.client.post("/dags/daily/trigger", data={"param:code": conf["code"]})
     assert (page.status_code, "of its schema took too long" in page.text) == (422, True)
+
+
+ASKED = f"/dags/asks/dagRuns/{RUN_ID}/taskInstances/approve/-1/hitlDetails"
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "body"),
+    [
+        ("POST", "/dags/report/dagRuns", {"logical_date": None, "conf": {"n": 5}}),
+        ("PATCH", ASKED, {"chosen_options": ["Approve"], "params_input": {"why": "tested"}}),
+    ],
+    ids=["trigger", "answer"],
+)
+async def test_reads_and_writes_go_on_while_a_value_is_checked(site, monkeypatch, method, path, body):
+    begun, may_end = threading.Event(), threading.Event()
+
+    def check(_schema, _value):
+        begun.set()
+        assert may_end.wait(DEADLINE_SECONDS)
+
+    monkeypatch.setattr(json_schemas, "check_value", check)
+    with anyio.fail_after(DEADLINE_SECONDS):
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(partial(site.call, method, path, json=body))
+            await to_thread.run_sync(begun.wait)
+            paused = await site.call("PATCH", "/dags/fails", json={"is_paused": True})
+            assert paused["is_paused"]
+            may_end.set()
 
 
 async def test_a_run_is_marked_noted_and_queued_again(site):

@@ -6,6 +6,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import msgspec
+from anyio import to_thread
 from msgspec.structs import replace
 from sqlalchemy import Connection
 
@@ -59,9 +60,11 @@ class ManualRuns:
         now = self.clock.now()
         at = (options.get("logical_date") or now) if options.get("has_logical_date", True) else None
         interval, date = await self.ask(dag_id, now, at, options.get("partition_key"))
+        checked = await check_conf(self.database, dag_id, options.get("conf") or {})
         return await self.database.write(
-            _create_for, actor, dag_id, now=now, data_interval=interval, partition_date=date, **options
-        )
+            _create_for, actor, dag_id, now=now, data_interval=interval, partition_date=date, checked_version=checked,
+            **options,
+        )  # fmt: skip
 
 
 def _create_for(conn: Connection, /, actor: str, dag_id: str, *, now: datetime, **options: Any) -> DagRunKey:
@@ -82,6 +85,7 @@ def create_manual_run(
     data_interval: DataInterval | None = None,
     partition_key: str | None = None,
     partition_date: datetime | None = None,
+    checked_version: int | None = None,
     reason: str = "somebody triggered it",
 ) -> DagRunKey:
     """Store a queued run of a DAG that may start immediately.
@@ -95,6 +99,7 @@ def create_manual_run(
             beforehand: see `ManualRuns`.
         partition_key: The partition that the run is for, if the DAG is scheduled by partitions.
         partition_date: By default read from the key. A mapper of the author's own must be asked beforehand, too.
+        checked_version: The version whose params the conf fits, by `check_conf`; for another one it is checked here.
         reason: Why the run exists, for a person.
 
     Raises:
@@ -109,7 +114,8 @@ def create_manual_run(
     if version is None:
         raise NotFound("DAG", dag_id, near_dag_ids(conn, dag_id))
     dag = decode_dag(version.serialized)
-    validate_conf(dag, conf or {})
+    if version.id != checked_version:
+        validate_conf(dag, conf or {})
     chosen = _checked_run_id(run_id) if run_id else None
     base = DagRunRow(
         dag_id=dag_id, run_id="", run_type=DagRunType.MANUAL, state=DagRunState.QUEUED, reason=reason, run_after=now,
@@ -127,12 +133,38 @@ def create_manual_run(
     return DagRunKey(dag_id, run.run_id)
 
 
+async def check_conf(database: Database, dag_id: str, conf: Mapping[str, Any]) -> int | None:
+    """Check a run's conf as `validate_conf` does, before its transaction: no event loop and no write waits for that.
+
+    Returns the id of the DAG's version whose params it fits; None if there is no such DAG. Raises DagError.
+    """
+    version = await database.read_at_once(current_version, dag_id)
+    if version is None:
+        return None
+    await to_thread.run_sync(_validate_encoded, version.serialized, conf)
+    return version.id
+
+
+def _validate_encoded(serialized: bytes, conf: Mapping[str, Any]) -> None:
+    validate_conf(decode_dag(serialized), conf)
+
+
 def validate_conf(dag: SerializedDag, conf: Mapping[str, Any]) -> None:
-    """Check a run's conf, over the defaults of the DAG's params, against their schemas.
+    """Check a run's conf, over the defaults of the DAG's params, against their schemas, within one limit of time.
 
     Raises:
         DagError: Names the DAG, the param and the fault.
     """
+    if any(param.schema for param in dag.params.values()):
+        from asynsched.authoring.json_schemas import limited_time  # loads jsonschema
+
+        with limited_time():
+            _validate_each(dag, conf)
+    else:
+        _validate_each(dag, conf)
+
+
+def _validate_each(dag: SerializedDag, conf: Mapping[str, Any]) -> None:
     for name, param in dag.params.items():
         if name not in conf and not param.has_default:
             raise DagError(f"The DAG {dag.dag_id!r} needs a value for its param {name!r}: give it in the conf.")

@@ -7,6 +7,7 @@ import sqlalchemy as sa
 from msgspec.structs import asdict
 from sqlalchemy import Connection
 
+from asynsched.errors import StoreError
 from asynsched.store.rows import storable
 from asynsched.store.schema import NoteRow, note
 from asynsched.store.statements import insert_or_update
@@ -16,7 +17,9 @@ LONGEST_NOTE = 1000
 
 
 def put_note(conn: Connection, wanted: NoteRow) -> None:
-    """Store a note, in place of an earlier one; an empty text removes it."""
+    """Store a note, in place of an earlier one; an empty text removes it. Raises StoreError if it is too long."""
+    if len(wanted.text) > LONGEST_NOTE:
+        raise StoreError(f"A note has at most {LONGEST_NOTE} characters, and this one has {len(wanted.text)}.")
     if wanted.text:
         conn.execute(insert_or_update(conn, note), asdict(wanted) | {"text": storable(wanted.text)})
     else:

@@ -15,6 +15,7 @@ from asynsched.queries.hitl import (
     count_questions,
     get_question,
     list_questions,
+    read_before,
     reading,
 )
 from asynsched.queries.paging import Range
@@ -157,7 +158,7 @@ async def update_hitl_detail(
     """Answer the question of a task instance, which then goes on."""
     key, name = TaskInstanceKey(dag_id, dag_run_id, task_id, map_index), call.who.name
     _check_assigned((await call.place.ask(get_question, key)).asked, name)
-    read = reading(body.chosen_options, body.params_input)
+    read = await read_before(call.place, key, reading(body.chosen_options, body.params_input))
     run = DagRunKey(dag_id, dag_run_id)
     await call.place.act(name, answer, run, task_id, map_index, read, user=name, now=call.place.clock.now())
     given = (await call.place.ask(get_question, key)).asked

@@ -15,6 +15,7 @@ from asynsched.queries.hitl import (
     chosen_options,
     count_questions,
     list_questions,
+    read_before,
 )
 from asynsched.queries.paging import Paging
 from asynsched.queries.task_instances import has_task
@@ -67,8 +68,9 @@ async def give(call: Call, dag_id: str, run_id: str, task_id: str, map_index: Ma
     def read(asked: HITLRow) -> tuple[list[str], dict[str, Any]]:
         return read_answer(asked, sent.get("option", []), sent, zone)
 
+    known = await read_before(call.place, TaskInstanceKey(dag_id, run_id, task_id, map_index), read)
     await call.place.act(
-        call.who.name, answer, DagRunKey(dag_id, run_id), task_id, map_index, read, user=call.who.name,
+        call.who.name, answer, DagRunKey(dag_id, run_id), task_id, map_index, known, user=call.who.name,
         now=call.place.clock.now(),
     )  # fmt: skip
     return redirect(call, "answers", said=f"{task_id} of {run_id} has its answer: {', '.join(sent.get('option', []))}.")

@@ -67,7 +67,7 @@ async def create(call: Call, dag_id: str) -> Response:
     known = await read_known(call.place, dag_id)
     sent, zone = await form_of(call), preferences_of(call.request).zone
     # In a thread: the pattern of a schema may take its time.
-    values, fields = await run_sync(read_fields, known.dag.params, sent, zone)
+    values, fields = await run_sync(_read_together, known.dag.params, sent, zone)
     problem = "Some values do not fit." if any(field.problem for field in fields) else ""
     try:
         conf = {**_read_object(one(sent, "conf")), **values}
@@ -119,6 +119,16 @@ def field_of(name: str, param: SerializedParam, value: Any) -> Field:
         options=tuple((as_text(item), str(names.get(str(item), item))) for item in listed), rules=rules,
         is_needed=not param.has_default and "null" not in _types(schema),
     )  # fmt: skip
+
+
+def _read_together(
+    params: Mapping[str, SerializedParam], sent: dict[str, list[str]], zone: ZoneInfo
+) -> tuple[dict[str, Any], list[Field]]:
+    """Call `read_fields` with one limit of time for the checks of all values."""
+    from asynsched.authoring.json_schemas import limited_time  # loads jsonschema
+
+    with limited_time():
+        return read_fields(params, sent, zone)
 
 
 def read_fields(

@@ -28,6 +28,7 @@ PLAIN = {"disable_ssl": True, "disable_tls": True}
 
 class Instance:
     task_id = "load"
+    log_url = "asynsched tasks logs etl r1 load"
 
 
 @pytest.fixture

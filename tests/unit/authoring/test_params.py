@@ -1,8 +1,12 @@
 """Params: valid ones, and their values in a run."""
 
+from collections import deque
+from itertools import count
+
 import pytest
 
 from asynsched import Param, ParamValidationError
+from asynsched.authoring import json_schemas
 from tests.unit.authoring.one_task import rendered
 
 
@@ -85,3 +89,50 @@ def test_patterns_of_names_go_together_with_other_properties():
 def test_a_schema_that_is_nested_too_deeply_is_refused():
     with pytest.raises(ParamValidationError, match="nested too deeply"):
         Param(schema={"pattern": "(" * 3000 + ")" * 3000}).resolve("a")
+
+
+def doubling(word: str, last: str = "integer") -> dict:
+    """Return a schema of thirty parts whose check takes 2³⁰ steps, for a value of the last one's type or another."""
+    parts = {f"p{n}": {word: [{"$ref": f"#/$defs/p{n + 1}"}] * 2} for n in range(30)}
+    return {"$ref": "#/$defs/p0", "$defs": {**parts, "p30": {"type": last}}}
+
+
+@pytest.mark.parametrize(
+    ("schema", "value"),
+    [
+        (doubling("allOf"), 1),
+        (doubling("anyOf"), "no"),
+        ({**doubling("allOf"), "$schema": "http://json-schema.org/draft-07/schema#"}, 1),
+        ({"unevaluatedProperties": False, **doubling("allOf", "object")}, {"a": 1}),
+        ({"$defs": doubling("oneOf")["$defs"], "not": {"$ref": "#/$defs/p0"}}, 1),
+    ],
+    ids=["allOf", "anyOf", "$schema", "unevaluatedProperties", "not"],
+)
+def test_a_schema_that_multiplies_its_parts_has_little_time(schema, value, monkeypatch):
+    monkeypatch.setattr(json_schemas, "MOST_SECONDS", 0.05)
+    with pytest.raises(ParamValidationError, match="to check it against its schema takes more than"):
+        Param(schema=schema).resolve(value)
+
+
+def test_the_params_of_a_run_share_one_limit(monkeypatch):
+    monkeypatch.setattr(json_schemas, "MOST_SECONDS", 0.05)
+    each = (Param(type="integer").resolve(1) for _ in count())
+    with json_schemas.limited_time(), pytest.raises(ParamValidationError, match="takes more than"):
+        deque(each)
+    assert Param(type="integer").resolve(1) == 1
+
+
+@pytest.mark.parametrize(
+    ("value", "is_unique"),
+    [
+        ([1, 1.0], False), ([1, True], True), ([0, False, "0", None], True), ([[1], [1.0]], False), ([{}, []], True),
+        ([{"a": 1, "b": 2}, {"b": 2, "a": 1}], False), ([{"a": 1}, {"a": "1"}], True), ([["a", [1]], {"a": [1]}], True),
+    ],
+)  # fmt: skip
+def test_items_are_unique_as_in_json(value, is_unique):
+    param = Param(schema={"uniqueItems": True})
+    if is_unique:
+        assert param.resolve(value) == value
+    else:
+        with pytest.raises(ParamValidationError, match="has non-unique elements"):
+            param.resolve(value)

@@ -1,0 +1,90 @@
+"""Commands about what is stored of DAGs and runs: versions, sources, notes, deadlines, the audit, deletions."""
+
+import pytest
+
+from tests.support.up import Site
+
+DAG = """
+    from datetime import datetime, timedelta
+
+    from asynsched import AsyncCallback, DAG, BashOperator, DeadlineAlert, DeadlineReference, EmptyOperator
+
+    async def tell():
+        pass
+
+    with DAG(
+        "etl", schedule=None, default_args={"owner": "ada"},
+        deadline=DeadlineAlert(
+            reference=DeadlineReference.DAGRUN_QUEUED_AT, interval=timedelta(days=1), callback=AsyncCallback(tell),
+            name="daily",
+        ),
+    ):
+        load = BashOperator(task_id="load", bash_command="echo {{ run_id }}")
+"""
+NEWER = '        load >> EmptyOperator(task_id="check")\n'
+
+
+@pytest.fixture(scope="module")
+def backend() -> str:
+    """Return one kind of database: the questions themselves are tested with both."""
+    return "sqlite"
+
+
+@pytest.fixture(scope="module")
+def site(new_site) -> Site:
+    """Two versions of a DAG, and two runs."""
+    site = new_site()
+    site.write("etl.py", DAG)
+    site.run("dags", "trigger", "etl", "--run-id", "first", "--note", "by hand")
+    site.up_until_idle()
+    site.write("etl.py", DAG + NEWER)
+    site.run("dags", "reparse", "etl")
+    return site
+
+
+def test_versions_and_their_sources_are_shown(site):
+    assert [version["number"] for version in site.json("dags", "versions", "etl")] == [2, 1]
+    assert site.run("dags", "source", "etl").stdout == (site.dags / "etl.py").read_text()
+    old = site.json("dags", "source", "etl", "--number", "1")
+    assert (old["number"], "check" in old["text"], old["is_cut"]) == (1, False, False)
+    assert "no version '3'" in site.run("dags", "source", "etl", "--number", "3", code=1).stderr
+    assert [dag["dag_id"] for dag in site.json("dags", "list", "--owner", "ada", "--owner", "bob")] == ["etl"]
+    assert site.json("dags", "list", "--owner", "bob") == []
+
+
+def test_runs_and_tasks_are_noted(site):
+    assert site.json("runs", "show", "etl", "first")["note"] == "by hand"
+    site.run("runs", "note", "etl", "first", "checked")
+    site.run("tasks", "note", "etl", "first", "load", "slow")
+    assert site.json("runs", "list", "etl")[0]["note"] == "checked"
+    assert [task["note"] for task in site.json("tasks", "list", "etl", "first")] == ["slow"]
+    assert "has no note" in site.run("tasks", "note", "etl", "first", "load", "").stdout
+    assert [task["note"] for task in site.json("tasks", "list", "etl", "first")] == [None]
+    assert "at most 1000 characters" in site.run("runs", "note", "etl", "first", "?" * 1001, code=1).stderr
+    acts = {act["action"] for act in site.json("audit", "list", "etl", "latest")}
+    assert acts == {"dag.trigger", "run.note", "task.note"}
+    assert site.json("audit", "list", "etl", "other") == []
+
+
+def test_deadlines_and_rendered_templates_are_listed(site):
+    [deadline] = site.json("deadlines", "list", "etl", "latest")
+    assert (deadline["run_id"], deadline["name"], deadline["state"]) == ("first", "daily", "met")
+    assert site.json("deadlines", "list", "--state", "missed") == []
+    rendered = site.json("tasks", "rendered", "etl", "first", "load")
+    assert {"field": "bash_command", "value": "echo first"} in rendered
+    told = site.run("tasks", "rendered", "etl", "first", "load", "--try", "7").stderr
+    assert "Try 7 has no rendered template" in told
+
+
+def test_a_run_is_deleted_with_its_logs_and_a_dag_once_its_file_is_gone(site):
+    site.run("dags", "trigger", "etl", "--run-id", "second")
+    [log] = (site.home / "logs").rglob("attempt=1.log")
+    assert "give --yes" in site.run("runs", "delete", "etl", "first", code=1).stderr
+    site.run("runs", "delete", "etl", "first", "--yes")
+    assert [run["run_id"] for run in site.runs("etl")] == ["second"]
+    assert not log.exists()
+    assert "remove it from there" in site.run("dags", "delete", "etl", "--yes", code=1).stderr
+    (site.dags / "etl.py").unlink()
+    site.up_until_idle()
+    site.run("dags", "delete", "etl", "--yes")
+    assert "There is no DAG 'etl'" in site.run("runs", "list", "etl", code=1).stderr
