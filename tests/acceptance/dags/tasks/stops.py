@@ -16,6 +16,11 @@ def sleeps():
     time.sleep(1000)
 
 
+@task(task_id="sleeps")
+def sleeps_unseen():
+    time.sleep(1000)
+
+
 @task
 def breaks():
     while not ASLEEP.exists():
@@ -32,4 +37,4 @@ with DAG("fails_fast", schedule="@once", fail_fast=True):
     [sleeps(), breaks()] >> cleans.override(task_id="after")() >> cleans().as_teardown()
 
 with DAG("out_of_time", schedule="@once", dagrun_timeout=timedelta(seconds=1)):
-    sleeps() >> cleans()
+    sleeps_unseen() >> cleans()  # the other one tells `breaks` to begin
