@@ -6,7 +6,7 @@ A run that a scheduler owns is changed by that scheduler: the change is then sto
 
 from collections.abc import Mapping
 from datetime import datetime
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from msgspec import Struct
 from sqlalchemy import Connection
@@ -31,6 +31,9 @@ from asynsched.store.runs.row_locks import lock_runs
 from asynsched.store.runs.task_instances import load_task_instances
 from asynsched.store.schema import DagRunRow, NoteRow, TaskInstanceRow
 from asynsched.timetables import DataInterval
+
+if TYPE_CHECKING:
+    from asynsched.scheduling.creation.triggering import CheckedConf
 
 MarkedAs = Literal["queued", "success", "failed"]
 
@@ -66,20 +69,20 @@ class Trigger(Struct, frozen=True, kw_only=True):
 
 def trigger_run(
     conn: Connection, dag_id: str, wanted: Trigger, answers: AnswersForRun, actor: str, now: datetime,
-    checked_version: int | None = None,
+    checked: "CheckedConf | None" = None,
 ) -> Act[RunInfo]:  # fmt: skip
     """Create a run of a DAG that may start immediately. Raises the errors of `create_manual_run`.
 
     Args:
         answers: Of an author's own timetable or mappers, which only a parse can ask.
-        checked_version: As of `create_manual_run`.
+        checked: As of `create_manual_run`.
     """
     from asynsched.scheduling.creation.triggering import create_manual_run  # other commands need not load it
 
     key = create_manual_run(
         conn, dag_id, now=now, conf=wanted.conf, run_id=wanted.run_id, logical_date=wanted.logical_date,
         has_logical_date=wanted.date(now) is not None, data_interval=wanted.interval or answers.interval,
-        partition_key=wanted.partition_key, partition_date=answers.partition_date, checked_version=checked_version,
+        partition_key=wanted.partition_key, partition_date=answers.partition_date, checked=checked,
         reason=f"{actor} triggered it",
     )  # fmt: skip
     if wanted.note:

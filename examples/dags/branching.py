@@ -5,7 +5,8 @@ task; with the default, `all_success`, the join would be skipped too.
 
 Needs:   nothing.
 Runs:    once; to run it with another amount: `asynsched dags trigger branching --conf '{"amount": 50}'`.
-Prints:  `large order, checked by hand` in the log of `check_by_hand`, and `shipped` in the log of `ship`.
+Prints:  `large order, checked by hand` in the log of `check_by_hand`, and `standard delivery, shipped` in the log of
+         `ship`.
 """
 
 from datetime import datetime
@@ -17,7 +18,10 @@ from asynsched import Param, dag, task
     schedule="@once",
     start_date=datetime(2026, 1, 1),
     tags=["example"],
-    params={"amount": Param(1500, type="integer", minimum=0)},
+    params={
+        "amount": Param(1500, type="integer", minimum=0, description="What the order costs, in euros."),
+        "delivery": Param("standard", enum=["standard", "express"], description="How fast the order is sent."),
+    },
 )
 def branching():
     @task.branch
@@ -33,8 +37,8 @@ def branching():
         print("small order, accepted")
 
     @task(trigger_rule="none_failed_min_one_success")
-    def ship():
-        print("shipped")
+    def ship(params):
+        print(f"{params['delivery']} delivery, shipped")
 
     how_large() >> [check_by_hand(), accept()] >> ship()
 

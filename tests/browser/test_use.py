@@ -9,6 +9,7 @@ from urllib.parse import parse_qs, unquote, urlsplit
 from playwright.sync_api import expect
 
 from tests.browser.conftest import of_run
+from tests.browser.dags.names import LONG_NAME
 from tests.browser.pages import Pages, link_of, violations
 from tests.support.up import Site, Up
 
@@ -289,6 +290,24 @@ def test_a_view_catches_up_without_a_reload_after_the_server_was_away(session: P
         expect(page.locator("main")).to_contain_text("later", timeout=20_000)
         assert page.evaluate("window.isSame")
     pages.close_contexts()
+
+
+def test_tabs_share_one_stream_and_another_tab_reads_on_when_one_closes(pages: Pages, served: Up) -> None:
+    first = pages.open("/runs")
+    context, readers = first.context, []
+    context.on("request", lambda asked: readers.append(asked.frame.page) if asked.url.endswith("/v1/events") else None)
+    with context.expect_event("request", lambda asked: asked.url.endswith("/v1/events")):
+        first.reload()
+    second = context.new_page()
+    second.goto(f"{pages.base}/runs")
+    served.site.run("dags", "trigger", LONG_NAME, "--run-id", "shared")
+    for page in (first, second):
+        expect(page.locator("main")).to_contain_text("shared", timeout=20_000)
+    assert set(readers) == {first}
+    first.close()
+    served.site.run("dags", "trigger", LONG_NAME, "--run-id", "alone")
+    expect(second.locator("main")).to_contain_text("alone", timeout=20_000)
+    assert set(readers) == {first, second}
 
 
 def test_a_hostile_dag_runs_no_script(pages: Pages) -> None:

@@ -17,7 +17,7 @@ VIEWS = [
                                          "/trigger", "/why")),
     *(of_run("orders", *view) for view in ((), ("gantt",), ("details",), ("why",), ("tasks", "check"))),
     of_run("orders", "tasks", "stage.extract") + "?map_index=1",
-    of_run("orders", "act") + "?action=clear",
+    of_run("orders", "act") + "?action=clear", of_run("orders", "note"),
     of_run("orders", "tasks", "check", "log", "find") + "?try_number=1&q=look",
     "/dags/hostile", "/dags/hostile/details", "/dags/hostile/graph?run_id=first", "/dags/hostile/trigger",
     of_run("hostile", "tasks", "group.attack"),

@@ -3,6 +3,7 @@
 import gzip
 import inspect
 import re
+from datetime import UTC, datetime
 from pathlib import Path
 from urllib.parse import quote, urlencode
 
@@ -11,6 +12,7 @@ import pytest
 
 from asynsched.clock import Clock
 from asynsched.fernet_keys import keys_of
+from asynsched.health import Health, LoopHealth
 from asynsched.home import prepare_home
 from asynsched.queries.place import Place
 from asynsched.settings import Settings
@@ -18,7 +20,7 @@ from asynsched.store.engines.opening import open_database
 from asynsched.web.access import Identity, Permission
 from asynsched.web.app import make_app
 from asynsched.web.endpoint import IN_PATH
-from asynsched.web.pages import PAGE
+from asynsched.web.pages import PAGE, operation
 from tests.web.conftest import Known, Site
 from tests.web.filling import RUN_ID
 
@@ -35,7 +37,7 @@ FILLED = [
     *(f"/dags/report{view}" for view in ("", "/graph", f"/graph?run_id={RUN_ID}", "/calendar", "/upcoming", "/code",
                                          "/details", "/trigger", "/why")),
     *(f"{_RUN}{view}" for view in ("", "/gantt", "/details", "/why", "?state=success", "/act?action=clear",
-                                   "/act?action=mark&state=failed")),
+                                   "/act?action=mark&state=failed", "/note")),
     *(f"{_TASK}{view}" for view in ("", "/why", "/log?try_number=1", "/log/find?try_number=1&q=read")),
     f"{_RUN}/tasks/double?map_index=1",
     f"/dags/fails/runs/{RUN_ID}/tasks/broken?try_number=1",
@@ -43,7 +45,7 @@ FILLED = [
     "/runs?state=failed&dag=fail&since=2026-01-01",
     "/assets/graph?dag=report", "/assets/graph?asset=orders", "/preview?where=main", "/act/runs?do=delete&run=1",
     "/dags/report/graph?groups=folded&but=sums", "/tasks?state=none&pool=default_pool", "/audit?action=dag.trigger",
-    "/backfills?dag_id=daily",
+    "/backfills?dag_id=daily", f"/audit?dag=report&run={RUN_ID}", f"{_RUN}/note?task_id=double&map_index=1",
 ]  # fmt: skip
 
 
@@ -166,6 +168,29 @@ async def test_actions_are_done_and_told(site: Site) -> None:
     audit = (await client.get("/audit")).text
     for action in ("dag.unpause", "run.clear", "dag.trigger", "backfill.create"):
         assert action in audit
+
+
+async def test_runs_and_tasks_are_noted_and_the_audit_of_a_run_tells_by_whom(site: Site) -> None:
+    client, run = site.client, f"/dags/report/runs/{RUN_ID}"
+    for where, view in (("", run), ("?task_id=double&map_index=1", f"{run}/tasks/double?map_index=1")):
+        told = await client.post(f"{run}/note{where}", data={"text": "<b>late</b>"})
+        assert (told.status_code, told.headers["location"]) == (303, view)
+        assert '<p class="notice note">&lt;b&gt;late&lt;/b&gt;</p>' in (await client.get(view)).text
+        assert "&lt;b&gt;late" in (await client.get(f"{run}/note{where}")).text
+        await client.post(f"{run}/note{where}", data={"text": " "})
+        assert 'class="notice note"' not in (await client.get(view)).text
+    audit = (await client.get("/audit", params={"dag": "report", "run": RUN_ID})).text
+    assert [audit.count(f"<td>{action}</td>") for action in ("run.note", "task.note", "dag.unpause")] == [2, 2, 0]
+    assert "at most 1000 characters" in (await client.post(f"{run}/note", data={"text": "?" * 1001})).text
+
+
+async def test_home_tells_of_loops_that_are_stuck(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    loops = (LoopHealth("evaluator", 90.0, 90.0, is_stuck=True),)
+    stuck, waiting = "1 loop of the scheduler is stuck</a>: evaluator", "waits for the database</a>"
+    for status, sentence in (("stuck", stuck), ("waiting", waiting)):
+        health = Health(status, "s1", "1", datetime.now(UTC), None, None, loops)
+        monkeypatch.setattr(operation, "health_of_home", lambda _, health=health: health)
+        assert sentence in (await site.client.get("/")).text
 
 
 async def test_the_link_of_a_question_leads_to_the_open_ones(site: Site) -> None:

@@ -29,7 +29,7 @@ from asynsched.store.database import Database
 from asynsched.store.runs.dag_runs import get_run, insert_run, insert_runs, run_id_of, run_of_date
 from asynsched.store.runs.requests import ClearTasks
 from asynsched.store.runs.task_instances import load_task_instances
-from asynsched.store.schema import DagRunRow
+from asynsched.store.schema import DagRunRow, DagVersionRow
 from asynsched.timetables import CronPartitionTimetable, DataInterval, PartitionedAtRuntime, decode
 from asynsched.timetables.partitions import checked_key, read_partitioning
 from asynsched.timetables.zones import in_zone, moved
@@ -62,7 +62,7 @@ class ManualRuns:
         interval, date = await self.ask(dag_id, now, at, options.get("partition_key"))
         checked = await check_conf(self.database, dag_id, options.get("conf") or {})
         return await self.database.write(
-            _create_for, actor, dag_id, now=now, data_interval=interval, partition_date=date, checked_version=checked,
+            _create_for, actor, dag_id, now=now, data_interval=interval, partition_date=date, checked=checked,
             **options,
         )  # fmt: skip
 
@@ -85,7 +85,7 @@ def create_manual_run(
     data_interval: DataInterval | None = None,
     partition_key: str | None = None,
     partition_date: datetime | None = None,
-    checked_version: int | None = None,
+    checked: "CheckedConf | None" = None,
     reason: str = "somebody triggered it",
 ) -> DagRunKey:
     """Store a queued run of a DAG that may start immediately.
@@ -99,7 +99,7 @@ def create_manual_run(
             beforehand: see `ManualRuns`.
         partition_key: The partition that the run is for, if the DAG is scheduled by partitions.
         partition_date: By default read from the key. A mapper of the author's own must be asked beforehand, too.
-        checked_version: The version whose params the conf fits, by `check_conf`; for another one it is checked here.
+        checked: The answer of `check_conf`; if the DAG has another version by now, the conf is checked here.
         reason: Why the run exists, for a person.
 
     Raises:
@@ -113,8 +113,10 @@ def create_manual_run(
     version = current_version(conn, dag_id)
     if version is None:
         raise NotFound("DAG", dag_id, near_dag_ids(conn, dag_id))
-    dag = decode_dag(version.serialized)
-    if version.id != checked_version:
+    if checked is not None and checked.version_id == version.id:
+        dag = checked.dag
+    else:
+        dag = decode_dag(version.serialized)
         validate_conf(dag, conf or {})
     chosen = _checked_run_id(run_id) if run_id else None
     base = DagRunRow(
@@ -133,20 +135,27 @@ def create_manual_run(
     return DagRunKey(dag_id, run.run_id)
 
 
-async def check_conf(database: Database, dag_id: str, conf: Mapping[str, Any]) -> int | None:
-    """Check a run's conf as `validate_conf` does, before its transaction: no event loop and no write waits for that.
+@dataclass(frozen=True, slots=True)
+class CheckedConf:
+    """The version of a DAG whose params a conf fits, decoded."""
 
-    Returns the id of the DAG's version whose params it fits; None if there is no such DAG. Raises DagError.
+    version_id: int
+    dag: SerializedDag
+
+
+async def check_conf(database: Database, dag_id: str, conf: Mapping[str, Any]) -> CheckedConf | None:
+    """Decode a DAG and check a run's conf in a thread, so that neither the event loop nor a transaction waits for that.
+
+    Returns None if there is no such DAG. Raises the errors of `validate_conf`.
     """
     version = await database.read_at_once(current_version, dag_id)
-    if version is None:
-        return None
-    await to_thread.run_sync(_validate_encoded, version.serialized, conf)
-    return version.id
+    return None if version is None else await to_thread.run_sync(_checked, version, conf)
 
 
-def _validate_encoded(serialized: bytes, conf: Mapping[str, Any]) -> None:
-    validate_conf(decode_dag(serialized), conf)
+def _checked(version: DagVersionRow, conf: Mapping[str, Any]) -> CheckedConf:
+    dag = decode_dag(version.serialized)
+    validate_conf(dag, conf)
+    return CheckedConf(version.id, dag)
 
 
 def validate_conf(dag: SerializedDag, conf: Mapping[str, Any]) -> None:

@@ -15,6 +15,7 @@ from asynsched.web.pages import (
     home,
     logs,
     many,
+    notes,
     operation,
     preferences,
     runs,
@@ -28,6 +29,6 @@ from asynsched.web.pages import (
 from asynsched.web.pages.page import PAGE, routes
 
 __all__ = [
-    "PAGE", "actions", "answers", "assets", "browse", "change", "dag", "dags", "home", "logs", "many", "operation",
-    "preferences", "routes", "runs", "secrets", "static", "tasks", "tokens", "trigger", "unknown",
+    "PAGE", "actions", "answers", "assets", "browse", "change", "dag", "dags", "home", "logs", "many", "notes",
+    "operation", "preferences", "routes", "runs", "secrets", "static", "tasks", "tokens", "trigger", "unknown",
 ]  # fmt: skip

@@ -11,6 +11,7 @@ from asynsched.queries.paging import Paging
 from asynsched.store.schedulers import last_served_at, list_schedulers
 from asynsched.web.endpoint import Call
 from asynsched.web.pages.answers import open_to
+from asynsched.web.pages.operation import known_health
 from asynsched.web.pages.page import PAGE, show
 
 LATELY = timedelta(hours=24)
@@ -28,5 +29,5 @@ async def home(call: Call) -> Response:
         call, "home.html", overview=overview, lately=LATELY, n_errors=await place.ask(count_import_errors, of_dags),
         first_error=next(iter(errors.items), None), n_questions=await place.ask(count_questions, open_to(dag_ids)),
         first_question=next(iter(first.items), None), schedulers=await place.ask(list_schedulers, now),
-        last_served_at=await place.ask(last_served_at),
+        last_served_at=await place.ask(last_served_at), health=await known_health(call),
     )  # fmt: skip

@@ -11,6 +11,7 @@ from starlette.responses import Response
 
 from asynsched.errors import NotServing
 from asynsched.explaining.owners import Standing, standing
+from asynsched.health import Health
 from asynsched.queries.audit import AuditFilter, list_audit
 from asynsched.queries.paging import Paging
 from asynsched.queries.schedulers import SchedulerFilter, list_schedulers
@@ -48,13 +49,18 @@ async def schedulers(call: Call) -> Response:
     """Show the schedulers, their load, and the health of the loops of the one that serves here."""
     now = call.place.clock.now()
     rows = (await call.place.ask(list_schedulers, SchedulerFilter(now=now), Paging(limit=PAGE_ROWS))).items
-    health = None
-    with suppress(NotServing, msgspec.ValidationError):
-        health = await run_sync(health_of_home, call.place.home)
+    health = await known_health(call)
     return await show(
         call, "schedulers.html", rows=rows, standings=await run_sync(_standings, rows, now),
         loads=await call.place.ask(loads), health=health,
     )  # fmt: skip
+
+
+async def known_health(call: Call) -> Health | None:
+    """Return the health of the scheduler that serves here; None if none does, or one of another version."""
+    with suppress(NotServing, msgspec.ValidationError):
+        return await run_sync(health_of_home, call.place.home)
+    return None
 
 
 def _standings(rows: tuple[SchedulerRow, ...], now: datetime) -> dict[str, Standing]:
@@ -62,11 +68,14 @@ def _standings(rows: tuple[SchedulerRow, ...], now: datetime) -> dict[str, Stand
 
 
 @PAGE.endpoint("GET", "/audit")
-async def audit_log(call: Call, dag: str = "", actor: str = "", action: str = "", after: str = "") -> Response:
+async def audit_log(
+    call: Call, dag: str = "", run: str = "", actor: str = "", action: str = "", after: str = ""
+) -> Response:
     """Show who did what, the newest first."""
     if call.who.dag_ids is not None and not call.who.may(Permission.ADMINISTER):
         raise NotAllowed("The audit of all DAGs needs rights to all of them.")
-    parts = {"dag_id": dag.strip(), "actor": actor.strip(), "action": action.strip()}
+    parts = {"dag_id": dag.strip(), "run_id": run.strip(), "actor": actor.strip(), "action": action.strip()}
     wanted = AuditFilter(containing={name: part for name, part in parts.items() if part})
     page = await call.place.ask(list_audit, wanted, Paging(limit=PAGE_ROWS, after=after or None, order_by=("-id",)))
-    return await show(call, "audit.html", page=page, query={"dag": dag, "actor": actor, "action": action})
+    query = {"dag": dag, "run": run, "actor": actor, "action": action}
+    return await show(call, "audit.html", page=page, query=query)

@@ -1,0 +1,41 @@
+"""`…/note`: what people note about a run or a task instance."""
+
+from starlette.responses import Response
+
+from asynsched.keys import DagRunKey, TaskInstanceKey
+from asynsched.queries.run_edits import note_run, note_task
+from asynsched.queries.runs import get_run
+from asynsched.queries.task_instances import get_task_instance
+from asynsched.store.runs.notes import LONGEST_NOTE
+from asynsched.web.access import Permission
+from asynsched.web.endpoint import Call
+from asynsched.web.pages.page import PAGE, MapIndex, form_of, one, redirect, show
+
+
+@PAGE.endpoint("GET", "/dags/{dag_id}/runs/{run_id}/note", permission=Permission.OPERATE)
+async def note_form(call: Call, dag_id: str, run_id: str, task_id: str = "", map_index: MapIndex = -1) -> Response:
+    """Show the note of a run, or of one of its task instances, in a form."""
+    if task_id:
+        key = TaskInstanceKey(dag_id, run_id, task_id, map_index)
+        text = (await call.place.ask(get_task_instance, key)).note
+    else:
+        text = (await call.place.ask(get_run, dag_id, run_id)).note
+    return await show(
+        call, "note.html", key=DagRunKey(dag_id, run_id), task_id=task_id, map_index=map_index, text=text or "",
+        longest=LONGEST_NOTE,
+    )  # fmt: skip
+
+
+@PAGE.endpoint("POST", "/dags/{dag_id}/runs/{run_id}/note", permission=Permission.OPERATE)
+async def note(call: Call, dag_id: str, run_id: str, task_id: str = "", map_index: MapIndex = -1) -> Response:
+    """Store the note, and go back to the run or the task; an empty one removes it."""
+    text = one(await form_of(call), "text").replace("\r\n", "\n")
+    actor, now = call.who.name, call.place.clock.now()
+    said = "The note is stored." if text else "The note is removed."
+    if not task_id:
+        await call.place.act(actor, note_run, DagRunKey(dag_id, run_id), text, actor, now)
+        return redirect(call, "dags", dag_id, "runs", run_id, said=said)
+    key = TaskInstanceKey(dag_id, run_id, task_id, map_index)
+    await call.place.act(actor, note_task, key, text, actor, now)
+    index = map_index if map_index >= 0 else None
+    return redirect(call, "dags", dag_id, "runs", run_id, "tasks", task_id, said=said, map_index=index)
