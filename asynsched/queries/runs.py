@@ -78,7 +78,7 @@ class RunInfo(Struct, frozen=True, kw_only=True):
     Attributes:
         reason: Why it is in its state.
         duration_seconds: None until it has ended.
-        conf: None in a list, if it has more than `LARGEST_CONF_IN_LIST` bytes.
+        conf: None in a list, if it is long; `get_run` shows each.
         note: A user's text about it.
         version: The version that it runs; None before it has begun.
     """

@@ -112,6 +112,7 @@ class Endpoint(Struct, frozen=True):
         permission: What the one who asks must be allowed; for the DAG, if the path names one.
         status: Of a good answer.
         errors: Other statuses that are answered, with their meanings.
+        other_answer: The type of what it answers in some cases, with the same status, as a Response.
     """
 
     method: str
@@ -122,6 +123,7 @@ class Endpoint(Struct, frozen=True):
     status: int
     errors: Mapping[int, str]
     example: Example = Example()
+    other_answer: type[Struct] | None = None
 
     @property
     def types(self) -> dict[str, Any]:
@@ -208,11 +210,15 @@ class Api:
         errors: Mapping[int, str] | None = None,
         example: Example = Example(),  # noqa: B008  # it is frozen
         name: str | None = None,
+        other_answer: type[Struct] | None = None,
     ) -> Callable[[Callable[..., Awaitable[Any]]], Callable[..., Awaitable[Any]]]:
         """Return a decorator that makes a function an endpoint; `name`: by default that of the function."""
 
         def add(function: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
-            one = Endpoint(method, path, name or function.__name__, function, permission, status, errors or {}, example)
+            one = Endpoint(
+                method, path, name or function.__name__, function, permission, status, errors or {}, example,
+                other_answer,
+            )  # fmt: skip
             self.endpoints.append(one)
             return function
 

@@ -1,11 +1,12 @@
 """The OpenAPI document of an API, made from the types of its endpoints."""
 
 import inspect
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Sequence
 from http import HTTPStatus
 from typing import Any
 
 import msgspec
+import msgspec.inspect
 from msgspec import UNSET
 from starlette.responses import Response
 
@@ -22,8 +23,9 @@ def document(api: Api, prefix: str) -> dict[str, Any]:
     endpoints = api.endpoints
     types = list(_types_of(endpoints))
     schemas, components = msgspec.json.schema_components(types, ref_template=TEMPLATE)
-    for schema in components.values():
-        _describe_fields(schema)
+    instants = _instants_of(types)
+    for name, schema in components.items():
+        _describe_fields(schema, instants.get(name, frozenset()))
     of_types = {id(kind): schema for kind, schema in zip(types, schemas, strict=True)}
     paths: dict[str, dict[str, Any]] = {}
     for one in endpoints:
@@ -41,13 +43,54 @@ def document(api: Api, prefix: str) -> dict[str, Any]:
     }
 
 
-def _describe_fields(schema: dict[str, Any]) -> None:
-    """Give each field of a struct what the section `Attributes` of its docstring says about it."""
+def _instants_of(types: Sequence[Any]) -> dict[str, frozenset[str]]:
+    """Return the fields that are instants, by the structs within some types: msgspec's schemas say only `string`."""
+    found: dict[str, frozenset[str]] = {}
+    left = list(msgspec.inspect.multi_type_info(types))
+    while left:
+        kind = left.pop()
+        if isinstance(kind, msgspec.inspect.StructType) and kind.cls.__name__ not in found:
+            found[kind.cls.__name__] = frozenset(one.encode_name for one in kind.fields if _is_instant(one.type))
+            left += [one.type for one in kind.fields]
+        else:
+            left += _parts_of(kind)
+    return found
+
+
+def _is_instant(kind: msgspec.inspect.Type) -> bool:
+    return any(isinstance(one, msgspec.inspect.DateTimeType) for one in (kind, *_parts_of(kind)))
+
+
+def _parts_of(kind: msgspec.inspect.Type) -> Sequence[msgspec.inspect.Type]:
+    match kind:
+        case msgspec.inspect.UnionType():
+            return kind.types
+        case msgspec.inspect.Metadata():
+            return (kind.type,)
+        case msgspec.inspect.CollectionType() | msgspec.inspect.VarTupleType():
+            return (kind.item_type,)
+        case msgspec.inspect.TupleType():
+            return kind.item_types
+        case msgspec.inspect.DictType():
+            return (kind.key_type, kind.value_type)
+        case _:
+            return ()
+
+
+def _describe_fields(schema: dict[str, Any], instants: Collection[str]) -> None:
+    """Give each field of a struct what the section `Attributes` of its docstring says about it, and instants a format.
+
+    Args:
+        instants: The fields that are instants.
+    """
     text = inspect.cleandoc(schema.get("description", ""))
     about = arguments_in_words(text, "Attributes")
     for name, field in schema.get("properties", {}).items():
         if name in about and "$ref" not in field:
             field.setdefault("description", about[name])
+        for one in (field, *field.get("anyOf", ())) if name in instants else ():
+            if one.get("type") == "string":
+                one["format"] = "date-time"
     if text:
         schema["description"] = text.partition("\n\nAttributes:\n")[0]
 
@@ -57,6 +100,8 @@ def _types_of(endpoints: Iterable[Endpoint]) -> Iterable[Any]:
         types = one.types
         yield from (parameter.kind for parameter in one.parameters)
         yield from (types[name] for name in ("body", "return") if _has_schema(types.get(name)))
+        if one.other_answer is not None:
+            yield one.other_answer
 
 
 def _has_schema(kind: Any) -> bool:
@@ -118,5 +163,8 @@ def _response(one: Endpoint, of_types: dict[int, dict[str, Any]]) -> dict[str, A
     kind = one.types.get("return")
     described: dict[str, Any] = {"description": HTTPStatus(one.status).phrase}
     if _has_schema(kind) and one.status != HTTPStatus.NO_CONTENT:
-        described["content"] = _content(of_types[id(kind)], one.example.answer)
+        schema = of_types[id(kind)]
+        if one.other_answer is not None:
+            schema = {"anyOf": [schema, of_types[id(one.other_answer)]]}
+        described["content"] = _content(schema, one.example.answer)
     return described

@@ -466,6 +466,8 @@ async def test_the_document_has_every_request_with_examples_that_fit(site):
         assert needed <= set(operation.arguments), operation.name
         if operation.answer is not msgspec.UNSET:
             msgspec.convert(operation.answer, operation.result)
+    run = document["components"]["schemas"]["RunInfo"]["properties"]
+    assert run["run_after"]["format"] == run["logical_date"]["anyOf"][0]["format"] == "date-time"
     pool = document["components"]["schemas"]["PoolInfo"]
     assert (pool["description"], pool["properties"]["slots"]["description"]) == (
         "A pool, and its slots.",

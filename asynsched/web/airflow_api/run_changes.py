@@ -179,7 +179,13 @@ async def delete_dag_run(call: Call, dag_id: str, dag_run_id: str) -> None:
     await delete_run(call.place, call.who.name, DagRunKey(dag_id, dag_run_id))
 
 
-@AIRFLOW_API.endpoint("POST", f"{RUN}/clear", permission=Permission.OPERATE, errors=REFUSED)
+@AIRFLOW_API.endpoint(
+    "POST",
+    f"{RUN}/clear",
+    permission=Permission.OPERATE,
+    errors=REFUSED,
+    other_answer=ClearTaskInstanceCollectionResponse,
+)
 async def clear_dag_run(call: Call, dag_id: str, dag_run_id: str, body: DAGRunClearBody) -> DAGRunResponse | Response:
     """Run the tasks of a run again, and show the run; with `dry_run`, which is the default, show only the tasks."""
     key = DagRunKey(dag_id, dag_run_id)
@@ -189,7 +195,9 @@ async def clear_dag_run(call: Call, dag_id: str, dag_run_id: str, body: DAGRunCl
     return run_response(await call.place.ask(get_run, *key))
 
 
-@AIRFLOW_API.endpoint("POST", "/dags/{dag_id}/clearDagRuns", errors=REFUSED)
+@AIRFLOW_API.endpoint(
+    "POST", "/dags/{dag_id}/clearDagRuns", errors=REFUSED, other_answer=ClearTaskInstanceCollectionResponse
+)
 async def clear_dag_runs(call: Call, dag_id: str, body: BulkDAGRunClearBody) -> DAGRunCollectionResponse | Response:
     """Run the tasks of several runs again, and show the runs; with `dry_run`, the default, show only the tasks."""
     keys = await _runs_to_clear(call, dag_id, body)
