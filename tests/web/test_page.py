@@ -9,6 +9,9 @@ from urllib.parse import quote, urlencode
 
 import httpx
 import pytest
+import sqlalchemy as sa
+from msgspec.structs import asdict
+from sqlalchemy import Connection
 
 from asynsched.clock import Clock
 from asynsched.fernet_keys import keys_of
@@ -17,6 +20,8 @@ from asynsched.home import prepare_home
 from asynsched.queries.place import Place
 from asynsched.settings import Settings
 from asynsched.store.engines.opening import open_database
+from asynsched.store.rows import as_new, as_struct
+from asynsched.store.schema import DagVersionRow, dag_version, source
 from asynsched.web.access import Identity, Permission
 from asynsched.web.app import make_app
 from asynsched.web.endpoint import IN_PATH
@@ -182,6 +187,26 @@ async def test_runs_and_tasks_are_noted_and_the_audit_of_a_run_tells_by_whom(sit
     audit = (await client.get("/audit", params={"dag": "report", "run": RUN_ID})).text
     assert [audit.count(f"<td>{action}</td>") for action in ("run.note", "task.note", "dag.unpause")] == [2, 2, 0]
     assert "at most 1000 characters" in (await client.post(f"{run}/note", data={"text": "?" * 1001})).text
+
+
+async def test_versions_of_the_code_are_compared(site: Site) -> None:
+    def add_version(conn: Connection) -> None:
+        row = as_struct(
+            DagVersionRow, conn.execute(sa.select(dag_version).where(dag_version.c.dag_id == "report")).one()
+        )
+        text = conn.scalar(sa.select(source.c.text).where(source.c.content_hash == row.sources[0].content_hash))
+        conn.execute(source.insert(), {"content_hash": "f" * 64, "text": text.replace("2 * value", "3 * value")})
+        newer = [{**asdict(row.sources[0]), "content_hash": "f" * 64}]
+        added = {**as_new(row), "number": 2, "version_hash": "f" * 64, "sources": newer}
+        conn.execute(dag_version.insert(), added)
+
+    await site.database.write(add_version)
+    shown = (await site.client.get("/dags/report/code?version=2&against=1")).text
+    assert re.findall(r'<span class="(added|removed)">(.*)', shown) == [
+        ("removed", "-        return 2 * value"), ("added", "+        return 3 * value"),
+    ]  # fmt: skip
+    same = (await site.client.get("/dags/report/code?version=1&against=1")).text
+    assert "The code is the same" in same
 
 
 async def test_home_tells_of_loops_that_are_stuck(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
