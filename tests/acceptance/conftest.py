@@ -15,10 +15,15 @@ def warm() -> Iterator[None]:
         yield
 
 
-@pytest.fixture(scope="module", params=["sqlite", "postgresql"])
-def backend(request: pytest.FixtureRequest) -> str:
-    """Return the kind of database."""
-    return request.param
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Let a module drive both databases, or those of its `DATABASES`: its subject is the same on the other one.
+
+    The queries themselves have tests on both in `tests/store`.
+    """
+    has_own = any("backend" in mark.args[0] for mark in metafunc.definition.iter_markers("parametrize"))
+    if "backend" in metafunc.fixturenames and not has_own:
+        databases = getattr(metafunc.module, "DATABASES", ("sqlite", "postgresql"))
+        metafunc.parametrize("backend", databases, scope="module")
 
 
 @pytest.fixture(scope="module")

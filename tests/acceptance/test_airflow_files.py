@@ -4,6 +4,8 @@ import json
 
 import pytest
 
+DATABASES = ("sqlite",)
+
 FOR_AIRFLOW_3 = """
     from datetime import timedelta
 

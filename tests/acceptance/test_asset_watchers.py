@@ -12,6 +12,8 @@ import pytest
 from tests.acceptance.test_several_schedulers import LEASE, start_both
 from tests.support.up import Site, Up
 
+DATABASES = ("postgresql",)
+
 WATCHED = """
     import asyncio, os
     from pathlib import Path

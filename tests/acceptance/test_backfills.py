@@ -1,5 +1,7 @@
 """Backfills: runs for a span of the past, beside the schedule."""
 
+DATABASES = ("postgresql",)
+
 DAGS = """
     from datetime import datetime, timedelta
     from asynsched import DAG, task

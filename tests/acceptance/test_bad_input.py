@@ -11,6 +11,8 @@ import pytest
 
 from tests.support.up import Site
 
+DATABASES = ("sqlite",)
+
 HEAD = "from asynsched import DAG, CronTriggerTimetable, EmptyOperator, Param\n"
 GOOD = """
 from asynsched import DAG, task

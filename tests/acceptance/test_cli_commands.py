@@ -16,6 +16,8 @@ from tests.acceptance.idle_site import DAGS, make_idle_site
 from tests.store.test_retention import add_dag, add_run
 from tests.support.up import Site
 
+DATABASES = ("sqlite",)
+
 
 @pytest.fixture(scope="module")
 def backend() -> str:

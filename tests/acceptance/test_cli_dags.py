@@ -13,6 +13,8 @@ from tests.conformance.dag_text import HEADER, dag_id_of, dag_text, usable_cases
 from tests.conformance.test_timetables import instant
 from tests.support.up import Site
 
+DATABASES = ("sqlite",)
+
 
 @pytest.fixture(scope="module")
 def backend() -> str:

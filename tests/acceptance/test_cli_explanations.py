@@ -14,6 +14,8 @@ from asynsched.store.engines.opening import open_direct
 from asynsched.store.schedulers import register_scheduler, remove_scheduler
 from tests.acceptance.idle_site import DAGS
 
+DATABASES = ("sqlite",)
+
 
 @pytest.fixture(scope="module")
 def backend() -> str:

@@ -4,6 +4,8 @@ import pytest
 
 from tests.support.up import Site
 
+DATABASES = ("postgresql",)
+
 DAG = """
     from datetime import datetime, timedelta
 

@@ -1,5 +1,7 @@
 """DAGs that trigger runs of others, and that wait for others."""
 
+DATABASES = ("postgresql",)
+
 CHILD = """
     from asynsched import DAG, TaskGroup, task
 

@@ -9,6 +9,8 @@ import pytest
 
 from tests.support.up import Site
 
+DATABASES = ("postgresql",)
+
 WAITING = """
     import asyncio, os
     from pathlib import Path

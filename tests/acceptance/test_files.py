@@ -9,6 +9,8 @@ import pytest
 
 from tests.support.up import Site, Up
 
+DATABASES = ("sqlite",)
+
 DAG_FILE = """
     from asynsched import DAG, EmptyOperator
 

@@ -11,6 +11,8 @@ import pytest
 
 from tests.support.up import Site
 
+DATABASES = ("postgresql",)
+
 STUBBORN = """
     import os, signal, time
     from pathlib import Path

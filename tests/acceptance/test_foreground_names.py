@@ -7,6 +7,8 @@ import pytest
 
 from tests.support.up import Site
 
+DATABASES = ("sqlite",)
+
 DAG_FILE = """
 from asynsched import DAG, Connection, Param, Variable, task
 

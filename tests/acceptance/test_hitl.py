@@ -5,6 +5,8 @@ import pytest
 from asynsched.store.engines.opening import open_direct
 from tests.support.stored import list_audit
 
+DATABASES = ("postgresql",)
+
 FILE = """
     from datetime import timedelta
 
@@ -176,7 +178,7 @@ def test_people_answer_tasks_with_and_without_a_scheduler(site):
     ]
 
 
-@pytest.mark.parametrize("backend", ["sqlite"], indirect=True)
+@pytest.mark.parametrize("backend", ["sqlite"], scope="module")
 def test_an_answer_that_does_not_fit_is_refused_in_one_line(site):
     with site.up():
         start(site)

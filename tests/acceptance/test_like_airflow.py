@@ -5,6 +5,8 @@ import zipfile
 
 import pytest
 
+DATABASES = ("sqlite",)
+
 CFG = """
     [core]
     default_task_retries = 3

@@ -2,6 +2,8 @@
 
 from tests.conformance.mapping_text import CASES, HEADER, dag_id_of, dag_text
 
+DATABASES = ("sqlite",)
+
 SAMPLE = {
     "cross-literal-upstream": ("m", 2),
     "expand_kwargs-partial": ("m", 1),

@@ -50,7 +50,7 @@ YEARLY = """
 SCHEDULES = {2: 'CronDataIntervalTimetable("0 0 1 1 *", timezone="UTC")', 3: '"0 0 1 1 *"'}
 
 
-on_one_database = pytest.mark.parametrize("backend", ["sqlite"], indirect=True)
+on_one_database = pytest.mark.parametrize("backend", ["sqlite"], scope="module")
 
 
 def day(year: int) -> str:

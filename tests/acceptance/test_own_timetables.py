@@ -7,6 +7,8 @@ import pytest
 from asynsched.store.engines.opening import open_direct
 from tests.support.stored import list_versions
 
+DATABASES = ("sqlite",)
+
 HEAD = """
     from datetime import datetime, timedelta
     from asynsched import DAG, EmptyOperator

@@ -9,6 +9,8 @@ import pytest
 
 from tests.support.up import Site
 
+DATABASES = ("sqlite",)
+
 BEFORE = {
     "etl.py": """
         from datetime import datetime

@@ -12,6 +12,8 @@ from packaging.requirements import Requirement
 
 from asynsched.cli.providers import BROUGHT_BY_AIRFLOW
 
+DATABASES = ("sqlite",)
+
 INFO = """
 def get_provider_info():
     return {

@@ -2,6 +2,8 @@
 
 import pytest
 
+DATABASES = ("sqlite",)
+
 FILE = """
     from datetime import timedelta
 
@@ -95,7 +97,7 @@ def test_values_outlive_tries_and_those_of_assets_outlive_runs(new_site):
     assert "found ['nothing', 'nothing', 'nothing']" in log, "a run does not see the values of another one"
 
 
-@pytest.mark.parametrize("backend", ["sqlite"], indirect=True)
+@pytest.mark.parametrize("backend", ["sqlite"], scope="module")
 def test_a_run_in_the_foreground_has_state_stores_of_its_own(new_site):
     site = new_site()
     site.write("stores.py", FILE)

@@ -11,6 +11,8 @@ import pytest
 
 from tests.support.up import Site
 
+DATABASES = ("sqlite",)
+
 DAGS = Path(__file__).parent / "dags" / "tasks"
 LOGICAL_DATE = "2026-02-03T00:00:00Z"
 

@@ -25,6 +25,8 @@ from cryptography.x509.oid import NameOID
 from tests.support.up import Site
 from tests.support.waiting import DEADLINE_SECONDS
 
+DATABASES = ("postgresql",)
+
 ONE = """
     from asynsched import DAG, task
 
@@ -200,7 +202,7 @@ def test_passwords_come_from_a_terminal_or_standard_input_only(site):
     assert site.run("users", "set-role", "ada", "viewer", "team").stdout == "User 'ada' has the roles viewer, team.\n"
 
 
-@pytest.mark.parametrize("backend", ["sqlite"], indirect=True)  # a PostgreSQL of the tests has its tables already
+@pytest.mark.parametrize("backend", ["sqlite"], scope="module")  # a PostgreSQL of the tests has its tables already
 def test_web_without_a_database_says_where_it_looked(site):
     assert "Nothing is known here" in site.run("web", code=1).stderr
 

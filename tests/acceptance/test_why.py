@@ -4,6 +4,8 @@ from typing import Any
 
 import pytest
 
+DATABASES = ("postgresql",)
+
 DAGS = """
     from datetime import datetime, timedelta
     from asynsched import DAG, Asset, BashOperator, EmptyOperator

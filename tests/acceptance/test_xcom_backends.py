@@ -5,6 +5,8 @@ from textwrap import dedent
 
 import pytest
 
+DATABASES = ("postgresql",)
+
 BACKEND = """
     import os, uuid
     from airflow.sdk import BaseXCom, ObjectStoragePath
