@@ -21,6 +21,7 @@ AsynschedError
 │   └── NotFound (LookupError)     tell the user, with similar names
 ├── ExecutorError                  the executor failed: try again, or stop
 │   ├── KeeperGone                 it was killed: try again
+│   ├── DataFilesUnavailable       a try does not get its data files: it fails
 │   └── TicketRefused              the try is another worker's, or over: drop its ticket
 ├── HomeInUse                      another scheduler holds the home: refuse to start
 ├── LeaseLost                      another scheduler may have claimed our runs: stop serving
@@ -210,6 +211,10 @@ class ExecutorError(AsynschedError):
 
 class KeeperGone(ExecutorError):
     """The keeper ended without a message: it was killed."""
+
+
+class DataFilesUnavailable(ExecutorError):
+    """The data files that `workers.files` names cannot be sent. The message says which, and why."""
 
 
 class TicketRefused(ExecutorError):

@@ -457,8 +457,20 @@ class WorkersSettings(CheckedSettings, frozen=True, forbid_unknown_fields=True):
         doc("Time between two renewals of a worker, seconds; so long it may take until it ends an unwanted try."),
     ] = 5.0
     cache_bytes: Annotated[
-        Count, doc("How much code a worker keeps that none of its tries runs, bytes; the least recently used goes.")
+        Count,
+        doc(
+            "How much code, and how much in data files, a worker keeps that none of its tries uses, bytes; the least"
+            " recently used goes."
+        ),
     ] = 256 * 1024**2
+    files: Annotated[
+        tuple[str, ...],
+        doc(
+            "Data files of the DAG folder that tries get on other machines: patterns of .gitignore, such as *.sql and"
+            " config/. Python modules that a DAG file imports need no pattern."
+        ),
+    ] = ()
+    files_bytes: Annotated[Count, doc("Largest size of all these files together, bytes.")] = 256 * 1024**2
     claim_timeout: Annotated[
         PositiveSeconds,
         doc("Longest time from the engine's start of a try until its worker claims it, seconds; then it is given up."),
@@ -471,6 +483,13 @@ class WorkersSettings(CheckedSettings, frozen=True, forbid_unknown_fields=True):
         for one in self.addresses:
             if not re.fullmatch(r"https?://[^/?#\s@]+(/[^?#\s]*)?", one):
                 raise self.invalid("addresses", f"{one!r} is not a URL such as https://scheduler.example:8080")
+        if self.files:
+            from pathspec import GitIgnoreSpec  # few processes need it
+
+            try:
+                GitIgnoreSpec.from_lines(self.files)
+            except ValueError as exc:
+                raise self.invalid("files", f"{exc}: use patterns such as *.sql and config/") from None
 
 
 class CelerySettings(CheckedSettings, frozen=True, forbid_unknown_fields=True):

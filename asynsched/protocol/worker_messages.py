@@ -18,6 +18,8 @@ MOST_RENEWALS = 1000
 """In one message."""
 MOST_LOG_BYTES = 1024 * 1024
 """Of a log in one message."""
+MOST_FILE_BYTES = 4 * 1024 * 1024
+"""Of a data file in one message."""
 
 
 class Proof(Struct, frozen=True):
@@ -86,6 +88,7 @@ class WorkerTerms(Struct, frozen=True):
         grace: How long the try may go on after its lease.
         kill_time: The time that it then has to end itself.
         airflow_options: What `conf` of Airflow answers.
+        has_files: Whether tries get data files of the DAG folder.
     """
 
     lease_seconds: float
@@ -97,6 +100,7 @@ class WorkerTerms(Struct, frozen=True):
     default_timezone: str
     airflow: str
     airflow_options: dict[str, str]
+    has_files: bool = False
 
     @property
     def end_seconds(self) -> float:
@@ -160,3 +164,17 @@ class LogSize(Struct, frozen=True):
     """The answer to a part of a log: how many bytes of it are stored. The next part begins there."""
 
     n_bytes: int
+
+
+class DataFile(Struct, frozen=True, omit_defaults=True):
+    """A file of the DAG folder. `path` is relative, with forward slashes; `content_hash` is a SHA-256."""
+
+    path: str
+    content_hash: str
+    is_executable: bool = False
+
+
+class DataFileList(Struct, frozen=True):
+    """The answer to a Proof: the data files as they are now, which the try gets."""
+
+    files: tuple[DataFile, ...]

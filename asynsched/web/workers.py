@@ -31,6 +31,7 @@ from asynsched.protocol.worker_messages import (
     Ask,
     Claim,
     Claimed,
+    DataFileList,
     LogSize,
     Proof,
     Renew,
@@ -43,6 +44,7 @@ from asynsched.settings import Settings
 from asynsched.store.schedulers import notify
 from asynsched.store.schema import TicketRow
 from asynsched.store.tickets import CLAIMED, claim_ticket, find_ticket, renew_tickets, report_end, report_start
+from asynsched.web.data_files import DataFiles
 from asynsched.web.endpoint import Invalid, as_response, decode_body, read_bytes
 
 T = TypeVar("T")
@@ -72,6 +74,7 @@ class WorkerApi:
     def __init__(self, place: Place, desk: WorkerDesk) -> None:
         self._place = place
         self._desk = desk
+        self._files = DataFiles(place.settings)
 
     @property
     def routes(self) -> list[Route]:
@@ -81,6 +84,8 @@ class WorkerApi:
             _route("/renew", Renew, self._renew),
             _route("/request", Ask, self._request),
             _route("/report", Report, self._report),
+            _route("/files", Proof, self._list_files),
+            Route("/file", self._file, methods=["POST"]),
             Route("/log", self._log, methods=["POST"]),
         ]
 
@@ -112,15 +117,22 @@ class WorkerApi:
         if await self._place.database.write(_store_report, report):
             self._desk.tell()
 
+    async def _list_files(self, proof: Proof) -> DataFileList:
+        await self._running(proof)
+        return DataFileList(await self._files.list())
+
+    async def _file(self, request: Request) -> Response:
+        """Answer with a part of a data file: `?token=…&path=…&start=…`, with the secret as for a log."""
+        await self._running(_proof_of(request))
+        part = await self._files.read(request.query_params.get("path", ""), _start_of(request))
+        return Response(part, media_type="application/octet-stream")
+
     async def _log(self, request: Request) -> Response:
         """Store a part of a try's log: `?token=…&start=…`, with the secret as `Authorization: Bearer …`."""
-        token, secret = request.query_params.get("token", ""), request.headers.get("authorization", "")
-        given = request.query_params.get("start", "")
-        if not (given.isascii() and given.isdecimal() and len(given) < 16):
-            raise Invalid(("query", "start"), "it is not a number of bytes")
+        start = _start_of(request)
         data = await read_bytes(request, MOST_LOG_BYTES)
-        found = await self._running(Proof(token, secret.removeprefix("Bearer ")))
-        start, most = int(given), self._place.settings.log.task_bytes + ROOM_FOR_REMARKS
+        found = await self._running(_proof_of(request))
+        most = self._place.settings.log.task_bytes + ROOM_FOR_REMARKS
         if start + len(data) > most:
             raise Invalid(("query", "start"), f"a log has at most {most} bytes")
         size = await run_sync(self._desk.logs.append, _launch(found).log_path, found.log_start + start, data)
@@ -140,6 +152,18 @@ def _route(path: str, kind: type[T], function: Callable[[T], Awaitable[Any]]) ->
         return as_response(await function(body), HTTPStatus.OK)
 
     return Route(path, answer, methods=["POST"])
+
+
+def _proof_of(request: Request) -> Proof:
+    token, secret = request.query_params.get("token", ""), request.headers.get("authorization", "")
+    return Proof(token, secret.removeprefix("Bearer "))
+
+
+def _start_of(request: Request) -> int:
+    given = request.query_params.get("start", "")
+    if not (given.isascii() and given.isdecimal() and len(given) < 16):
+        raise Invalid(("query", "start"), "it is not a number of bytes")
+    return int(given)
 
 
 def _store_report(conn: Connection, report: Report) -> bool:
@@ -175,4 +199,5 @@ def _terms(settings: Settings) -> WorkerTerms:
         default_timezone=settings.default_timezone,
         airflow=settings.airflow,
         airflow_options=options_of_processes(settings.airflow_options, settings.airflow_cfg_path),
+        has_files=bool(settings.workers.files),
     )

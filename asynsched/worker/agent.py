@@ -27,7 +27,7 @@ from asynsched.clock import Clock
 from asynsched.errors import ExecutorError
 from asynsched.executors.base import ExecutorContext, TryEvent
 from asynsched.executors.local import LocalExecutor
-from asynsched.home import LOGS, SOURCES, hold_home, prepare_home
+from asynsched.home import BUNDLES, LOGS, SOURCES, hold_home, prepare_home
 from asynsched.protocol.messages import Ended, Launch, Reply, Request, Started
 from asynsched.protocol.worker_messages import (
     MOST_RENEWALS,
@@ -42,6 +42,7 @@ from asynsched.protocol.worker_messages import (
     WorkerTerms,
 )
 from asynsched.settings import Settings
+from asynsched.worker.bundles import Bundles
 from asynsched.worker.logs import LogSender, remove_empty_folders, size_of
 from asynsched.worker.schedulers import PATIENT, Refused, Schedulers, Unreachable
 from asynsched.worker.sources import SourceCache, WrongSource
@@ -100,6 +101,7 @@ class Agent:
         self._clock = clock
         self._schedulers = schedulers
         self._sources = SourceCache(self._home / SOURCES, settings.workers.cache_bytes)
+        self._bundles = Bundles(self._home / BUNDLES, settings.workers.cache_bytes, schedulers)
         self._life = ""
         self._tries: dict[str, _Try] = {}
         self._claiming: set[str] = set()
@@ -221,6 +223,8 @@ class Agent:
         reason = ""
         try:
             await self._fetch(held)
+            if terms.has_files:
+                launch = await self._with_data_files(held, launch, terms)
             executor = await self._executor_for(terms, held)
         except (Refused, WrongSource, OSError) as exc:
             reason = f"its code cannot be fetched: {exc}"
@@ -242,6 +246,13 @@ class Agent:
                 raise Refused(reply.error or "a scheduler does not have it", is_over=False)
             await run_sync(self._sources.add, content_hash, reply.value)
         await run_sync(self._sources.trim, {one for other in self._tries.values() for one in other.hashes})
+
+    async def _with_data_files(self, held: _Try, launch: Launch, terms: WorkerTerms) -> Launch:
+        """Fetch the data files, and return a launch whose DAG folder has them. Raises Refused, and OSError."""
+        name = await self._bundles.fetch(held.ticket)
+        kept = KeptTicket(held.ticket, launch.log_path, held.log.start, terms, name)
+        await run_sync(self._folder.keep, kept)
+        return replace(launch, code=replace(launch.code, dags_folder=str(self._bundles.path(name))))
 
     async def _executor_for(self, terms: WorkerTerms, held: _Try | None) -> LocalExecutor:
         """Return the executor of these terms; start it, or start it again if the terms have changed and no try runs."""
@@ -290,10 +301,12 @@ class Agent:
             if one.terms is not None:
                 terms = one.terms
                 self._tries[one.ticket.token] = self._try_of(one, terms)
+                self._bundles.use(one.ticket.token, one.bundle)
         if terms is not None:
             await self._executor_for(terms, None)
             for token in self._tries.keys() - self._known:
                 # Its claim is repeated, which another life of this worker cannot do.
+                self._bundles.release(token)
                 del self._tries[token]
         return [one.ticket for one in kept if one.ticket.token not in self._tries]
 
@@ -421,6 +434,7 @@ class Agent:
         if self._executor is not None:
             await self._executor.acknowledge([token])
         await run_sync(held.log.remove)
+        self._bundles.release(token)
         del self._tries[token]
         self._notify()
 

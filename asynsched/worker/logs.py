@@ -22,14 +22,14 @@ class LogSender:
         self._schedulers = schedulers
         self._ticket = ticket
         self._file = folder / path
-        self._start = start
+        self.start = start
         self._n_stored = 0
         self._lock = anyio.Lock()
 
     async def send(self) -> None:
         """Send the part that is not stored yet. Raises Refused, and Unreachable."""
         async with self._lock:
-            while data := await run_sync(_read, self._file, self._start + self._n_stored):
+            while data := await run_sync(_read, self._file, self.start + self._n_stored):
                 n_before = self._n_stored
                 self._n_stored = await self._schedulers.send_log(self._ticket, n_before, data)
                 if self._n_stored == n_before:

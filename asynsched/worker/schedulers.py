@@ -4,6 +4,7 @@ import os
 import ssl
 from collections.abc import Awaitable, Callable, Sequence
 from datetime import timedelta
+from functools import partial
 from itertools import count
 from typing import Any, TypeVar
 
@@ -26,6 +27,8 @@ PATIENT = httpx.Timeout(60.0, connect=5.0)
 FIRST_PAUSE, LONGEST_PAUSE = timedelta(milliseconds=100), timedelta(seconds=5)
 FINAL_ERRORS = frozenset({"NotFound", "TicketRefused"})
 """Names of errors by which a scheduler refuses a ticket. A proxy, or another program at that address, names none."""
+UNANSWERABLE = frozenset({"DataFilesUnavailable"})
+"""Names of errors that asking again does not end, until somebody changes a setting or a file."""
 FINAL_STATUSES = frozenset({413, 422})
 """A message that every scheduler refuses."""
 CERTIFICATES = "SSL_CERT_FILE"
@@ -73,14 +76,24 @@ class Schedulers:
         self, addresses: Sequence[str], path: str, message: Struct, answer: type[T], patience: httpx.Timeout = TIMEOUT
     ) -> T:
         """Send a message to each address until a scheduler answers. Raises Refused, and Unreachable if none does."""
-        return await self._post(addresses, path, answer, content=msgspec.json.encode(message), timeout=patience)
+        decode = partial(msgspec.json.decode, type=answer)
+        return await self._post(addresses, path, decode, content=msgspec.json.encode(message), timeout=patience)
 
     async def send_log(self, ticket: Ticket, start: int, data: bytes) -> int:
         """Send a part of a log, and return how many bytes are stored. Raises Refused, and Unreachable."""
-        headers = {"Authorization": f"Bearer {ticket.secret}"}
+        decode = partial(msgspec.json.decode, type=LogSize)
         at = {"token": ticket.token, "start": start}
-        stored = await self._post(ticket.addresses, "/log", LogSize, content=data, headers=headers, params=at)
+        stored: LogSize = await self._post(
+            ticket.addresses, "/log", decode, content=data, headers=_secret_of(ticket), params=at
+        )  # fmt: skip
         return stored.n_bytes
+
+    async def fetch_file(self, ticket: Ticket, path: str, start: int) -> bytes:
+        """Return a part of a data file; empty at its end. Raises Refused, and Unreachable."""
+        at = {"token": ticket.token, "path": path, "start": start}
+        return await self._post(
+            ticket.addresses, "/file", bytes, headers=_secret_of(ticket), params=at, timeout=PATIENT
+        )  # fmt: skip
 
     async def insist(self, send: Callable[[], Awaitable[T]]) -> T:
         """Call a function that sends a message until a scheduler answers. Raises Refused."""
@@ -95,18 +108,21 @@ class Schedulers:
             pause = min(2 * pause, LONGEST_PAUSE)
         raise AssertionError
 
-    async def _post(self, addresses: Sequence[str], path: str, answer: type[T], **request: Any) -> T:
+    async def _post(
+        self, addresses: Sequence[str], path: str, decode: Callable[[bytes], T], **request: Any
+    ) -> T:  # fmt: skip
         problems = []
         for address in sorted(addresses, key=lambda one: one != self._good):
             try:
                 response = await self._http.post(f"{address.rstrip('/')}{PREFIX}{path}", **request)
                 response.raise_for_status()
-                decoded = msgspec.json.decode(response.content, type=answer)
+                decoded = decode(response.content)
             except (httpx.TransportError, httpx.InvalidURL) as exc:
                 problems.append(_problem_at(address, exc))
             except httpx.HTTPStatusError:
-                is_over = response.headers.get(ERROR_HEADER) in FINAL_ERRORS
-                if is_over or response.status_code in FINAL_STATUSES:
+                error = response.headers.get(ERROR_HEADER)
+                is_over = error in FINAL_ERRORS
+                if is_over or error in UNANSWERABLE or response.status_code in FINAL_STATUSES:
                     raise Refused(_detail_of(response), is_over=is_over) from None
                 problems.append(f"{address} answers {response.status_code}: {_detail_of(response)}")
             except UNDECODABLE as exc:
@@ -115,6 +131,10 @@ class Schedulers:
                 self._good = address
                 return decoded
         raise Unreachable("; ".join(problems) or "the ticket names no address")
+
+
+def _secret_of(ticket: Ticket) -> dict[str, str]:
+    return {"Authorization": f"Bearer {ticket.secret}"}
 
 
 def _problem_at(address: str, error: Exception) -> str:

@@ -31,12 +31,14 @@ class KeptTicket(Struct, frozen=True):
         log_path: Of the try's log, below the home's log folder.
         log_start: The byte of this file at which the try's own log begins.
         terms: None: the claim is not known to have succeeded.
+        bundle: The name of the try's data files; empty: it has none, or none yet.
     """
 
     ticket: Ticket
     log_path: str = ""
     log_start: int = 0
     terms: WorkerTerms | None = None
+    bundle: str = ""
 
 
 class TicketFolder:

@@ -19,11 +19,13 @@ from asynsched.protocol.worker_messages import (
     Ask,
     Claim,
     Claimed,
+    DataFileList,
     Proof,
     Renew,
     Report,
 )
 from asynsched.queries.place import Place
+from asynsched.settings import WorkersSettings
 from asynsched.store.dags.dags import get_versions, latest_version
 from asynsched.store.engines.opening import open_database
 from asynsched.store.runs.dag_runs import get_run
@@ -38,7 +40,14 @@ NOW = Clock().now()
 @pytest.fixture
 async def desk(filled, tmp_path):
     """The application of a scheduler, with two submitted tries, `one` and `two`, and a worker that sends."""
-    settings = filled.copy(tmp_path)
+    folder = tmp_path / "files"
+    folder.mkdir()
+    (folder / "data.txt").write_text("some data")
+    (folder / "more.sql").write_text("not wanted")
+    (tmp_path / "outside.txt").write_text("not of the folder")
+    settings = msgspec.structs.replace(
+        filled.copy(tmp_path), dags_folder=str(folder), workers=WorkersSettings(files=("*.txt",))
+    )
     database = await open_database(settings.database_url, synchronous="normal", keys=keys_of(settings))
     told = []
     workers = SimpleNamespace(
@@ -69,12 +78,19 @@ async def desk(filled, tmp_path):
             assert answer.status_code == status, (answer.status_code, answer.text)
             return answer.json()
 
+        async def file(proof, path, start=0, status=200):
+            headers = {"Authorization": f"Bearer {proof.secret}"}
+            at = {"token": proof.token, "path": path, "start": start}
+            answer = await client.post(f"{PREFIX}/file", params=at, headers=headers)
+            assert answer.status_code == status, (answer.status_code, answer.text)
+            return answer.content
+
         async def row(token):
             (found,) = [row for row in await database.read(tickets_of_runs, [run.id], "") if row.token == token]
             return found
 
         yield SimpleNamespace(
-            one=proofs[0], two=proofs[1], send=send, log=log, row=row, told=told, code=code,
+            one=proofs[0], two=proofs[1], send=send, log=log, file=file, row=row, told=told, code=code,
             home=settings.home_path, settings=settings,
         )  # fmt: skip
     await database.close()
@@ -96,6 +112,11 @@ async def test_a_worker_claims_a_try_and_does_all_for_it(desk):
     assert await desk.log(one, 20, b"third") == {"n_bytes": 11}
     assert await desk.log(one, 6, b"line\nsecond line\n") == {"n_bytes": 23}
     assert (desk.home / LOGS / "one.log").read_bytes() == b"first line\nsecond line\n"
+    # The data files of the folder that the settings name, in parts.
+    assert claimed.terms.has_files
+    found = msgspec.json.decode(await desk.send("/files", one), type=DataFileList)
+    assert [file.path for file in found.files] == ["data.txt"]
+    assert [await desk.file(one, "data.txt", start) for start in (0, 5, 9, 99)] == [b"some data", b"data", b"", b""]
     await desk.send("/report", Report(one, Started("one", NOW, 1)))
     for _ in range(2):
         await desk.send("/report", Report(one, Ended("one", "success", NOW, return_value=msgspec.Raw(b"[1]"))))
@@ -119,6 +140,8 @@ async def test_hostile_requests_are_refused(desk):
         await desk.send("/report", Report(wrong, Ended(wrong.token, "success", NOW)), 404)
         assert b'"end"' in await desk.send("/renew", Renew((wrong,)))
         await desk.log(wrong, 0, b"x", 404)
+        await desk.send("/files", wrong, 404)
+        await desk.file(wrong, "data.txt", status=404)
     # With the right secret, for another try.
     await desk.send("/report", Report(two, end), 422)
     await desk.send("/report", Report(two, Ended("two", "success", NOW), Started("one", NOW, 1)), 422)
@@ -128,14 +151,21 @@ async def test_hostile_requests_are_refused(desk):
     await desk.send("/report", Report(two, Ended("two", "success", NOW)), 409)
     await desk.send("/request", Ask(two, Request("two", 1, "variable_get", {"key": "k"})), 409)
     await desk.log(two, 0, b"x", 409)
+    await desk.send("/files", two, 409)
+    await desk.file(two, "data.txt", status=409)
+    # A file that no pattern names, or that is not in the folder.
+    for path in ("more.sql", "../outside.txt", str(desk.settings.dags_path.parent / "outside.txt"), "", "\0", "no.txt"):
+        await desk.file(one, path, status=409)
     # No message of the protocol.
-    for path in ("/claim", "/renew", "/request", "/report"):
+    for path in ("/claim", "/files", "/renew", "/request", "/report"):
         for body in (b"", b"{", b"[]", b"{}", b"\xff", b"[" * 100_000, b'{"proof": {"token": 1}}'):
             await desk.send(path, body, 422)
         await desk.send(path, b" " * (MOST_BYTES + 1), 413)
     await desk.send("/renew", Renew((one,) * (MOST_RENEWALS + 1)), 422)
-    for start in ("", "-1", "x", "9" * 30, "٣", str(2 * desk.settings.log.task_bytes)):
+    for start in ("", "-1", "x", "9" * 30, "٣"):
         await desk.log(one, start, b"x", 422)
+        await desk.file(one, "data.txt", start, 422)
+    await desk.log(one, 2 * desk.settings.log.task_bytes, b"x", 422)
     await desk.log(one, 0, b"x" * (MOST_LOG_BYTES + 1), 413)
     assert not (desk.home / LOGS / "one.log").exists()
     # Of a try that is over: its end was reported before, and the answer was lost.

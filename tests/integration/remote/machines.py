@@ -91,6 +91,7 @@ class Site:
 
     Attributes:
         marks: The folder in which tasks say what they do.
+        files: Patterns of the data files that machines get.
     """
 
     def __init__(self, root: Path, database: str | None, executor: str) -> None:
@@ -106,10 +107,13 @@ class Site:
         self.ports = (free_port(), free_port())
         self.lease = 20.0
         self.scheme = "http"
+        self.files: tuple[str, ...] = ()
 
     def settings(self, home: str = "home", **more: Any) -> Settings:
         """Return the settings of a scheduler with this home."""
-        workers = WorkersSettings(addresses=self.addresses, lease=self.lease, renew_interval=0.2)
+        workers = WorkersSettings(
+            addresses=self.addresses, lease=self.lease, renew_interval=0.2, files=self.files, files_bytes=100_000
+        )  # fmt: skip
         return Settings(
             dags_folder=str(self.program.dags), home=str(self.root / home), database=self.database,
             executor=self.executor, workers=workers, shutdown_grace=0.2, lease=LeaseSettings(**LEASE),
