@@ -47,6 +47,7 @@ from asynsched.queries.deadlines import DeadlineFilter, DeadlineInfo
 from asynsched.queries.events import Change, Missed, NoEvents
 from asynsched.queries.hitl import QuestionFilter, WaitingQuestion
 from asynsched.queries.import_errors import ImportErrorFilter, ImportErrorInfo
+from asynsched.queries.late import Late, list_late
 from asynsched.queries.paging import USUAL_ROWS, BadRequest, Limit, Page, Paging, Range
 from asynsched.queries.place import Act, Place
 from asynsched.queries.plugins import ProviderInfo
@@ -68,6 +69,7 @@ from asynsched.queries.why import why
 from asynsched.queries.xcoms import XComFilter, XComInfo, XComValue
 from asynsched.scheduling.creation.backfills import BackfillPlan
 from asynsched.scheduling.evaluation.decisions import IGNORABLE
+from asynsched.simulation.own_process import LONGEST_SECONDS
 from asynsched.simulation.summary import Simulated
 from asynsched.states import FINISHED_RUN_STATES, DagRunState, DagRunType, TaskInstanceState
 from asynsched.store.runs.backfills import Reprocess
@@ -795,6 +797,14 @@ class Client:
         """
         return await why(self._place, dag_id, run_id, task_id, map_index)
 
+    @operation("GET /late")
+    async def list_late(self) -> Late:
+        """List the DAGs whose run was due, and the runs that do not start or go on, with the first line of `why`.
+
+        The answer is some seconds old at most, longer if many runs are active.
+        """
+        return (await list_late(self._place)).of_dags(self._dag_ids)
+
     @operation(
         "POST /simulate",
         arguments={"start": "2026-03-01T00:00:00Z", "end": "2026-04-01T00:00:00Z", "pools": {"db": 4}},
@@ -809,6 +819,8 @@ class Client:
         seed: int = 0,
         pools: Mapping[str, Slots] | None = None,
         unpause: bool = False,
+        dag_id: str | None = None,
+        seconds: Annotated[float, Meta(gt=0, le=LONGEST_SECONDS)] | None = None,
     ) -> Simulated:
         """Simulate a scheduler in a span of time. No task is executed, and nothing is changed.
 
@@ -820,10 +832,14 @@ class Client:
             seed: A different one makes different tries fail.
             pools: Slots by name, instead of the present ones; -1 means no limit.
             unpause: As if no DAG were paused.
+            dag_id: Answer with the runs of this DAG alone; all DAGs are simulated, as they share pools and assets.
+            seconds: Of work, after which the simulation ends where it is: `end` of the answer says where.
         """
+        if dag_id is not None:
+            await self.get_dag(dag_id)
         return await simulate(
             self._place, start, end, duration=duration, failure_rate=failure_rate, seed=seed, pools=pools,
-            unpause=unpause, seen_dags=self._dag_ids,
+            unpause=unpause, dag_id=dag_id, seconds=seconds, seen_dags=self._dag_ids,
         )  # fmt: skip
 
     @operation("POST /preview", right="operate", arguments={"where": "origin/faster-etl", "hours": 24})

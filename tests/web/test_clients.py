@@ -81,6 +81,7 @@ QUESTIONS = {
     "get_task": [{"task": (*REPORT, "extract")}, {"task": (*REPORT, "double", 1)}],
     "list_tries": [{"task": (*FAILS, "broken")}],
     "why": [{"dag_id": "daily"}, {"dag_id": "fails", "run_id": RUN_ID, "task_id": "after"}],
+    "list_late": [{}],
     "list_pools": [{}],
     "get_pool": [{"name": "default_pool"}],
     "list_variables": [{}, {"pattern": "greet"}],

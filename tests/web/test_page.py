@@ -3,7 +3,7 @@
 import gzip
 import inspect
 import re
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from urllib.parse import quote, urlencode
 
@@ -17,15 +17,17 @@ from asynsched.clock import Clock
 from asynsched.fernet_keys import keys_of
 from asynsched.health import Health, LoopHealth
 from asynsched.home import prepare_home
+from asynsched.queries import why
 from asynsched.queries.place import Place
 from asynsched.settings import Settings
 from asynsched.store.engines.opening import open_database
 from asynsched.store.rows import as_new, as_struct
-from asynsched.store.schema import DagVersionRow, dag_version, source
+from asynsched.store.schema import DagVersionRow, dag, dag_run, dag_version, source, task_instance
 from asynsched.web.access import Identity, Permission
 from asynsched.web.app import make_app
 from asynsched.web.endpoint import IN_PATH
 from asynsched.web.pages import PAGE, operation
+from asynsched.web.pages import dag as dag_pages
 from tests.web.conftest import Known, Site
 from tests.web.filling import RUN_ID
 
@@ -34,7 +36,7 @@ MOST_BYTES = 100_000
 EVERYWHERE = [
     "/", "/dags", "/runs", "/tasks", "/assets", "/assets/graph", "/backfills", "/answers", "/pools", "/variables",
     "/connections", "/errors", "/errors?warnings=yes", "/schedulers", "/audit", "/preferences", "/tokens",
-    "/palette?q=re",
+    "/palette?q=re", "/late",
 ]  # fmt: skip
 _RUN = f"/dags/report/runs/{RUN_ID}"
 _TASK = f"{_RUN}/tasks/extract"
@@ -215,7 +217,63 @@ async def test_home_tells_of_loops_that_are_stuck(site: Site, monkeypatch: pytes
     for status, sentence in (("stuck", stuck), ("waiting", waiting)):
         health = Health(status, "s1", "1", datetime.now(UTC), None, None, loops)
         monkeypatch.setattr(operation, "health_of_home", lambda _, health=health: health)
+        monkeypatch.setattr(operation, "HEALTH_LASTS", timedelta())
         assert sentence in (await site.client.get("/")).text
+
+
+def _make_late(conn: Connection) -> None:
+    """Make a run of `daily` due, let one of `follows` wait, and leave one of `fails` without a task that goes on."""
+    hour_ago = datetime.now(UTC) - timedelta(hours=1)
+    conn.execute(dag.update().where(dag.c.dag_id == "daily").values(is_paused=False, next_dagrun_create_after=hour_ago))
+    conn.execute(dag.update().where(dag.c.dag_id == "follows").values(is_paused=True))
+    of_dag = dag_run.c.dag_id
+    waits = {"state": "queued", "queued_at": hour_ago, "started_at": None, "ended_at": None}
+    conn.execute(dag_run.update().where(of_dag == "follows").values(**waits))
+    stuck = {"state": "running", "started_at": hour_ago, "ended_at": None}
+    of_fails = dag_run.update().where(of_dag == "fails").values(**stuck).returning(dag_run.c.id)
+    run_id = conn.execute(of_fails).scalar_one()
+    conn.execute(task_instance.update().where(task_instance.c.dag_run_id == run_id).values(state=None, ended_at=None))
+
+
+async def test_home_says_why_something_is_late(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[Path] = []
+    monkeypatch.setattr(why, "is_serving", lambda home: not asked.append(home))
+    await site.database.write(_make_late)
+    shown = (await site.client.get("/")).text
+    assert re.findall(r'aria-label="Why is (.*) late', shown) == ["daily"]
+    assert 'hx-get="/late"' in shown
+    for path in ("/late", "/", "/", "/late"):
+        shown = (await site.client.get(path)).text
+        told = re.findall(r'<span class="reason">(.*)</span>', shown[shown.index('class="late"') :])
+        assert [one.partition(" since ")[0] for one in sorted(told)] == [
+            "No scheduler has owned this run", "Nothing holds it up: a run is created now.", "The DAG is paused.",
+        ]  # fmt: skip
+    assert len(asked) == 1
+    site.access.who = Identity(name="bob", permission=Permission.VIEW, of_dags={"fails": Permission.VIEW})
+    shown = (await site.client.get("/late")).text
+    assert re.findall(r'aria-label="Why is (.*) late', shown) == [RUN_ID]
+
+
+async def test_home_says_in_a_sentence_that_no_scheduler_tells_why(site: Site) -> None:
+    await site.database.write(_make_late)
+    assert "What is late or stuck, and why?" in (await site.client.get("/")).text
+    for path in ("/late", "/"):
+        assert "No scheduler is serving; the last one served until" in (await site.client.get(path)).text
+
+
+async def test_the_upcoming_runs_of_a_dag_are_simulated_on_request(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    client, where = site.client, "/dags/daily/upcoming/simulated?hours=72"
+    assert f'hx-get="{where}"' in (await client.get("/dags/daily/upcoming?hours=72")).text
+    paused = (await client.get(where)).text
+    assert "The DAG is paused: it gets no scheduled run." in paused
+    await client.post("/dags/daily/pause", data={"paused": "no"})
+    shown = (await client.get(where)).text
+    assert shown.count("<td>schedule</td>") == 3
+    assert shown.count('<td class="nowrap">1 min</td>') == 3, "without a history, a try takes a minute"
+    monkeypatch.setattr(dag_pages, "SIMULATION_SECONDS", 1e-9)
+    assert "The simulation was cut at" in (await client.get(where)).text
+    monkeypatch.setattr("asynsched.queries.turns.MOST_WAITING", 0)
+    assert "Too many simulations and previews are waiting" in (await client.get(where)).text
 
 
 async def test_the_link_of_a_question_leads_to_the_open_ones(site: Site) -> None:

@@ -1,8 +1,9 @@
 """`/errors`, `/schedulers`, `/audit`: what a person who operates asynsched looks at."""
 
 from contextlib import suppress
-from datetime import datetime
+from datetime import datetime, timedelta
 
+import anyio
 import msgspec
 import sqlalchemy as sa
 from anyio.to_thread import run_sync
@@ -14,6 +15,7 @@ from asynsched.explaining.owners import Standing, standing
 from asynsched.health import Health
 from asynsched.queries.audit import AuditFilter, list_audit
 from asynsched.queries.paging import Paging
+from asynsched.queries.place import Place
 from asynsched.queries.schedulers import SchedulerFilter, list_schedulers
 from asynsched.queries.serving import health_of_home
 from asynsched.store.dags.files import list_errors
@@ -25,6 +27,10 @@ from asynsched.web.pages.page import PAGE, show
 
 PAGE_ROWS = 100
 MOST_ERRORS = 500
+HEALTH_LASTS = timedelta(seconds=5)
+"""How long an answer of the scheduler counts."""
+PATIENCE_SECONDS = 0.25
+"""How long a view waits for it."""
 
 
 @PAGE.endpoint("GET", "/errors")
@@ -57,9 +63,15 @@ async def schedulers(call: Call) -> Response:
 
 
 async def known_health(call: Call) -> Health | None:
-    """Return the health of the scheduler that serves here; None if none does, or one of another version."""
+    """Return the recent health of the scheduler that serves here; None if none answers, or one of another version."""
+    with anyio.move_on_after(PATIENCE_SECONDS):
+        return await call.place.recent.get(_ask_health, call.place, lasts=HEALTH_LASTS)
+    return None
+
+
+async def _ask_health(place: Place) -> Health | None:
     with suppress(NotServing, msgspec.ValidationError):
-        return await run_sync(health_of_home, call.place.home)
+        return await run_sync(health_of_home, place.home, abandon_on_cancel=True)
     return None
 
 
