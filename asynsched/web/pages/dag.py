@@ -1,6 +1,5 @@
 """`/dags/{dag_id}/…`: one DAG: its grid, graph, runs, calendar, upcoming runs, details, and code by version."""
 
-import difflib
 from collections.abc import Mapping
 from datetime import datetime, timedelta
 from typing import Annotated, Literal, NamedTuple
@@ -24,6 +23,7 @@ from asynsched.store.dags.files import list_errors
 from asynsched.store.schema import ImportErrorRow
 from asynsched.web.endpoint import Call
 from asynsched.web.pages.drawing import calendar as drawn_calendar
+from asynsched.web.pages.drawing.differences import compare
 from asynsched.web.pages.drawing.graph import DrawnGraph, draw
 from asynsched.web.pages.drawing.grid import GridRows, grid_rows
 from asynsched.web.pages.drawing.tasks import MOST_OPEN_TASKS, TaskGraph, task_graph
@@ -36,6 +36,8 @@ Hours = Annotated[int, Meta(ge=1, le=LONGEST_HOURS)]
 SIMULATION_SECONDS = 20.0
 """Of work on a simulation for a view, which ends where it is then."""
 MOST_VERSIONS = 200
+COMPARISON_SECONDS = 1.0
+"""Of work on the differences of a version; files for which no time is left are shown as they are."""
 
 
 class Known(NamedTuple):
@@ -183,7 +185,8 @@ async def code(call: Call, dag_id: str, version: int | None = None, against: int
     differences = None
     if other is not None:
         before = await call.place.ask(read_sources, dag_id, other.number, call.who.dag_ids)
-        differences = await run_sync(_differences, dict(before), dict(sources))
+        clock, last = call.place.clock, call.place.clock.monotonic() + COMPARISON_SECONDS
+        differences = await run_sync(compare, dict(before), dict(sources), lambda: clock.monotonic() < last)
     return await show(
         call, "dag_code.html", known=known, view="code", versions=versions, chosen=chosen, other=other,
         sources=sources, differences=differences,
@@ -195,23 +198,3 @@ def _version(versions: tuple[VersionInfo, ...], number: int) -> VersionInfo:
         if found.number == number:
             return found
     raise NotFound("DAG version", str(number))
-
-
-class Difference(NamedTuple):
-    """A line of a difference: `added`, `removed`, `same` or `place`."""
-
-    kind: str
-    text: str
-
-
-def _differences(before: dict[str, str], after: dict[str, str]) -> list[tuple[str, list[Difference]]]:
-    kinds = {"+": "added", "-": "removed", "@": "place"}
-    found = []
-    for path in sorted({*before, *after}):
-        lines = difflib.unified_diff(
-            before.get(path, "").splitlines(), after.get(path, "").splitlines(), lineterm="", n=4
-        )
-        told = [Difference(kinds.get(line[:1], "same"), line) for line in list(lines)[2:]]
-        if told:
-            found.append((path, told))
-    return found

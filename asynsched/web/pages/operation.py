@@ -2,8 +2,8 @@
 
 from contextlib import suppress
 from datetime import datetime, timedelta
+from typing import NamedTuple
 
-import anyio
 import msgspec
 import sqlalchemy as sa
 from anyio.to_thread import run_sync
@@ -29,8 +29,6 @@ PAGE_ROWS = 100
 MOST_ERRORS = 500
 HEALTH_LASTS = timedelta(seconds=5)
 """How long an answer of the scheduler counts."""
-PATIENCE_SECONDS = 0.25
-"""How long a view waits for it."""
 
 
 @PAGE.endpoint("GET", "/errors")
@@ -55,24 +53,29 @@ async def schedulers(call: Call) -> Response:
     """Show the schedulers, their load, and the health of the loops of the one that serves here."""
     now = call.place.clock.now()
     rows = (await call.place.ask(list_schedulers, SchedulerFilter(now=now), Paging(limit=PAGE_ROWS))).items
-    health = await known_health(call)
+    health = (await known_health(call.place)).health
     return await show(
         call, "schedulers.html", rows=rows, standings=await run_sync(_standings, rows, now),
         loads=await call.place.ask(loads), health=health,
     )  # fmt: skip
 
 
-async def known_health(call: Call) -> Health | None:
-    """Return the recent health of the scheduler that serves here; None if none answers, or one of another version."""
-    with anyio.move_on_after(PATIENCE_SECONDS):
-        return await call.place.recent.get(_ask_health, call.place, lasts=HEALTH_LASTS)
-    return None
+class Heard(NamedTuple):
+    """What the scheduler that serves here has answered; None: none has answered, or one of another version."""
+
+    health: Health | None
 
 
-async def _ask_health(place: Place) -> Health | None:
+async def known_health(place: Place) -> Heard:
+    """Return a recent answer of the scheduler that serves here."""
+    return await place.recent.get(ask_health, place, lasts=HEALTH_LASTS) or Heard(None)
+
+
+async def ask_health(place: Place) -> Heard:
+    """Ask that scheduler: it may take as long as a hanging one is waited for."""
     with suppress(NotServing, msgspec.ValidationError):
-        return await run_sync(health_of_home, place.home, abandon_on_cancel=True)
-    return None
+        return Heard(await run_sync(health_of_home, place.home))
+    return Heard(None)
 
 
 def _standings(rows: tuple[SchedulerRow, ...], now: datetime) -> dict[str, Standing]:

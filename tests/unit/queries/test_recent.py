@@ -52,13 +52,13 @@ async def test_a_slow_answer_lasts_longer_and_a_failed_one_is_not_tried_again_at
 
     async def failing(place):
         begun.append(failing)
-        raise OSError
+        raise OSError("gone")
 
     await place.recent.get(slow, place, lasts=LASTS)
     place.clock.leap(37)
     await place.recent.get(slow, place, lasts=LASTS)
     assert begun == [slow], "2 s of work are 5 % of 40 s"
-    with pytest.raises(OSError):
+    with pytest.raises(OSError, match="gone"):
         await place.recent.get(failing, place, lasts=LASTS)
     assert await place.recent.get(failing, place, lasts=LASTS) is None
     assert begun == [slow, failing]
