@@ -90,11 +90,15 @@ COMMANDS: Mapping[str, str | Mapping[str, str]] = {
     "preview": "preview",
     "migrate": "migrate",
     "dags": _of_group(
-        "dags", "list show errors pause unpause reparse trigger next versions source delete dag_test:test"
+        "dags", "list show errors pause unpause reparse trigger next versions source tags delete dag_test:test"
     ),
     "runs": _of_group("runs", "list show task_logs:logs clear mark cancel note delete"),
-    "tasks": _of_group("runs", "list hitl:awaiting hitl:answer task_logs:logs xcom rendered links clear mark note run"),
-    "assets": _of_group("assets", "list show events event materialize"),
+    "tasks": _of_group(
+        "runs",
+        "list hitl:awaiting hitl:answer task_logs:logs xcoms:xcom xcoms:set-xcom xcoms:delete-xcom rendered"
+        " links clear mark note run",
+    ),
+    "assets": _of_group("assets", "list show events event materialize queued unqueue"),
     "backfill": _of_group("backfill", "create list show pause unpause cancel"),
     "deadlines": _of_group("deadlines", "list"),
     "schedulers": _of_group("schedulers", "list"),
@@ -103,7 +107,7 @@ COMMANDS: Mapping[str, str | Mapping[str, str]] = {
     "plugins": _of_group("plugins", "list"),
     "providers": _of_group("providers", "list install"),
     "variables": _of_group("secrets", "list get set delete import export"),
-    "connections": _of_group("secrets", "list get add delete import export"),
+    "connections": _of_group("secrets", "list get add change delete import export"),
     "users": _of_group("users", "create list set-role set-password disable delete sessions end-session link"),
     "tokens": _of_group("users", "create list delete"),
     "db": _of_group("db", "upgrade check clean rotate-key"),

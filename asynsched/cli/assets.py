@@ -4,10 +4,10 @@ from typing import Any
 
 import click
 
-from asynsched.cli.command import command
+from asynsched.cli.command import command, completes, dag_argument
 from asynsched.cli.dags import conf_option, queue_run, read_conf
-from asynsched.cli.lookup import asset_of
-from asynsched.cli.output import Done, Listing, Record, fields_of
+from asynsched.cli.lookup import asset_of, dag_of
+from asynsched.cli.output import Done, Listing, Record, are, fields_of
 from asynsched.cli.runs import run_fields
 from asynsched.cli.session import Session
 from asynsched.queries import assets as queries
@@ -34,6 +34,7 @@ USUAL_EVENT_COLUMNS = (
 SPARE_EVENT_COLUMNS = ("source_map_index", "aliases", "partition_key", "id", "source_run_id")
 WATCHER_COLUMNS = ("watcher", "trigger", "state", "error", "failed_at", "dag_id", "scheduler_id")
 SPARE_WATCHER_COLUMNS = ("scheduler_id", "failed_at", "dag_id")
+QUEUED_COLUMNS = ("dag_id", "asset", "created_at")
 REFERENCE_COLUMNS = ("role", "dag_id", "task_id", "kind")
 SHOWN_EVENTS = 10
 """Events that `show` lists."""
@@ -110,6 +111,31 @@ def assets_materialize(session: Session, asset: str, conf: str | None) -> Done:
     run = queue_run(session, dag_id, Trigger(conf=content, is_of_now=True))
     sentence = f"Run {run.run_id!r} of the DAG {dag_id!r} is queued; it updates {found.name!r}."
     return Done(sentence, run_fields(run))
+
+
+@command("queued", tables=True)
+@click.argument("dag_id", metavar="[DAG]", required=False, shell_complete=completes("dag"))
+def assets_queued(session: Session, dag_id: str | None) -> Listing:
+    """List the assets whose events wait for a run of a DAG, or of any: the run waits for other assets, too."""
+    if dag_id is not None:
+        dag_of(session, dag_id)
+    names = {found.id: found.name for found in session.pages(queries.list_assets, queries.ALL)}
+    rows = [
+        {"dag_id": one.dag_id, "asset": names.get(one.asset_id, ""), "created_at": one.created_at}
+        for one in session.read(queries.list_queued, dag_id=dag_id)
+    ]
+    return Listing(QUEUED_COLUMNS, rows, "No event waits for a run.")
+
+
+@command("unqueue")
+@dag_argument
+@click.argument("asset", metavar="[NAME|URI]", required=False)
+def assets_unqueue(session: Session, dag_id: str, asset: str | None) -> Done:
+    """Forget the events that wait for a run of a DAG: of one asset, or of all."""
+    dag_of(session, dag_id)
+    asset_id = None if asset is None else asset_of(session, asset).id
+    n = session.act(queries.delete_queued, dag_ids=(dag_id,), asset_id=asset_id)
+    return Done(f"{are(n, 'event')} no longer queued for the DAG {dag_id!r}.", {"dag_id": dag_id, "n": n})
 
 
 def _fields(found: AssetInfo, watchers: list[Watching]) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from asynsched.queries import backfills as queries
 from asynsched.queries.backfills import BackfillFilter
 from asynsched.scheduling.creation import backfills
 from asynsched.store.rows import LARGEST_INTEGER
-from asynsched.store.runs.backfills import BackfillProgress, list_dates
+from asynsched.store.runs.backfills import BackfillProgress
 
 COLUMNS = (
     "id", "dag_id", "state", "from_date", "to_date", "reprocess", "is_reverse", "max_active_runs", "n_queued",
@@ -59,17 +59,10 @@ def backfill_create(
     dag_of(session, dag_id, make=not dry_run)
     now = session.now()
     if dry_run:
-        rows = [
-            {
-                "logical_date": date.info.logical_date,
-                **({} if date.existing is None else fields_of(date.existing, ("run_id", "state"))),
-                "exception_reason": date.exception_reason,
-            }
-            for date in session.read(backfills.plan_dates, plan, now)
-        ]
-        return Listing(DATE_COLUMNS, rows)
+        planned = map(queries.planned_date, session.read(backfills.plan_dates, plan, now))
+        return Listing(DATE_COLUMNS, [fields_of(date, DATE_COLUMNS) for date in planned])
     made = session.act(queries.create_backfill, plan, actor=actor(), now=now)
-    n_left_out = sum(date.exception_reason is not None for date in session.read(list_dates, made.id))
+    n_left_out = sum(date.exception_reason is not None for date in session.read(queries.list_dates, made.id))
     left_out = f" {are(n_left_out, 'date')} left out: `asynsched backfill show {made.id}`." if n_left_out else ""
     sentence = f"Backfill {made.id} of the DAG {dag_id!r}: {are(made.n_queued, 'run')} queued.{left_out}"
     return Done(sentence, fields_of(made, COLUMNS))
@@ -91,7 +84,7 @@ def backfill_list(session: Session, dag_id: str | None) -> Listing:
 def backfill_show(session: Session, backfill_id: int) -> Record:
     """Show a backfill and its dates, in the order in which they run."""
     row = session.read(queries.get_backfill, backfill_id)
-    dates = [fields_of(date, DATE_COLUMNS) for date in session.read(list_dates, backfill_id)]
+    dates = [fields_of(date, DATE_COLUMNS) for date in session.read(queries.list_dates, backfill_id)]
     return Record({**fields_of(row, COLUMNS), "conf": row.conf, "dates": dates}, sections={"dates": ()})
 
 

@@ -123,6 +123,14 @@ def dags_versions(session: Session, dag_id: str, limit: int) -> Listing:
     return Listing(VERSION_COLUMNS, [fields_of(version, VERSION_COLUMNS) for version in found])
 
 
+@command("tags")
+def dags_tags(session: Session) -> Listing:
+    """List the tags of the active DAGs."""
+    found = session.pages(lambda conn, wanted, page: queries.list_tags(conn, wanted, None, page), queries.ANY)
+    rows = [{"tag": tag} for tag in found]
+    return Listing(("tag",), rows, nothing="No DAG has a tag.")
+
+
 @command("source")
 @dag_argument
 @click.option("--number", type=click.IntRange(1, LARGEST_INTEGER), help="Of the version; by default the newest.")

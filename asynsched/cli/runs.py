@@ -44,7 +44,6 @@ USUAL_TASK_COLUMNS = (
 )  # fmt: skip
 LINK_COLUMNS = ("task_id", "map_index", "name", "url")
 FIELD_COLUMNS = ("field", "value")
-XCOM_COLUMNS = ("key", "value", "created_at")
 TRY_COLUMNS = ("task_id", "map_index", "try_number", "state", "reason", "queued_at", "started_at", "ended_at")
 CHANGED_COLUMNS = ("task_id", "map_index", "state", "try_number")
 UNMAPPED: dict[str, object] = {"rendered_map_index": None, "map_index": -1}
@@ -363,22 +362,6 @@ def tasks_run(
     wording = Wording("", f"Task {task_id} of {{run}} starts as soon as {explains} names nothing.")
     run = session.read(run_named, dag_id, run_id)
     return carry_out(session, dag_id, run.run_id, request, wording, yes=True)
-
-
-@command("xcom", tables=True)
-@task_arguments
-@index_option
-def tasks_xcom(session: Session, dag_id: str, run_id: str, task_id: str, map_index: int) -> Listing:
-    """List the XComs of a task instance."""
-    from asynsched.queries.task_instances import task_named
-    from asynsched.queries.xcoms import LARGEST_VALUE, readable_xcoms
-
-    task = session.read(task_named, session.read(run_named, dag_id, run_id), task_id, map_index)
-    found = session.read(readable_xcoms, task.key)
-    if hidden := [one.info.key for one in found if not one.is_shown]:
-        note(f"Values of more than {LARGEST_VALUE} bytes, which are not shown: {', '.join(hidden)}.")
-    rows = [{"key": one.info.key, "value": one.value, "created_at": one.info.created_at} for one in found]
-    return Listing(XCOM_COLUMNS, rows, nothing="The task has pushed nothing.")
 
 
 @command("rendered", tables=True)

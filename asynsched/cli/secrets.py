@@ -6,7 +6,7 @@ and `-` is standard input or output.
 
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -22,6 +22,7 @@ from asynsched.queries import secrets as queries
 from asynsched.store import secrets as store
 
 T = TypeVar("T")
+F = TypeVar("F", bound=Callable[..., Any])
 STANDARD_STREAM = "-"
 VARIABLE_COLUMNS = ("key", "value", "description")
 CONNECTION_COLUMNS = ("conn_id", *FIELDS)
@@ -126,17 +127,30 @@ def connections_get(session: Session, conn_id: str) -> Record:
     return Record(fields_of(session.read(queries.get_connection, conn_id), CONNECTION_COLUMNS))
 
 
+PARTS = (
+    click.option("--conn-type", help="Kind of system, e.g. postgres."),
+    click.option("--conn-description", "description", help="Text for people."),
+    click.option("--conn-host", "host", help="Host name or address."),
+    click.option("--conn-login", "login", help="User name."),
+    click.option("--conn-password", "password", help="Password; - reads it from standard input."),
+    click.option("--conn-schema", "schema", help="Database, or the like."),
+    click.option("--conn-port", "port", type=click.IntRange(0, 65535), help="Port."),
+    click.option("--conn-extra", "extra", metavar="JSON", help="More, as an object."),
+)
+"""Options of the parts of a connection."""
+
+
+def parts_options(function: F) -> F:
+    """Add the options of PARTS to a command."""
+    for option in reversed(PARTS):
+        function = option(function)
+    return function
+
+
 @command("add")
 @conn_id_argument
 @click.option("--conn-uri", "uri", metavar="URI", help="All of it: type://login:password@host:port/schema; - reads it.")
-@click.option("--conn-type", help="Kind of system, e.g. postgres.")
-@click.option("--conn-description", "description", help="Text for people.")
-@click.option("--conn-host", "host", help="Host name or address.")
-@click.option("--conn-login", "login", help="User name.")
-@click.option("--conn-password", "password", help="Password; - reads it from standard input.")
-@click.option("--conn-schema", "schema", help="Database, or the like.")
-@click.option("--conn-port", "port", type=click.IntRange(0, 65535), help="Port.")
-@click.option("--conn-extra", "extra", metavar="JSON", help="More, as an object.")
+@parts_options
 def connections_add(session: Session, conn_id: str, uri: str | None, password: str | None, **parts: Any) -> Done:
     """Add a connection: by its URI, or by its parts.
 
@@ -147,6 +161,21 @@ def connections_add(session: Session, conn_id: str, uri: str | None, password: s
     session.make()
     session.act(queries.create_connection, conn_id, whole)
     return Done(f"Connection {conn_id!r} is added.", {"conn_id": conn_id})
+
+
+@command("change")
+@conn_id_argument
+@parts_options
+def connections_change(session: Session, conn_id: str, password: str | None, **parts: Any) -> Done:
+    """Change parts of a connection; the others stay.
+
+    Standard input keeps a secret out of the list of processes.
+    """
+    given = {name: value for name, value in {"password": _given(password), **parts}.items() if value is not None}
+    if not given:
+        raise click.UsageError("Name a part to change, such as --conn-host.")
+    session.act(queries.change_connection, conn_id, given)
+    return Done(f"Connection {conn_id!r} is changed.", {"conn_id": conn_id, "changed": sorted(given)})
 
 
 @command("delete")

@@ -15,6 +15,7 @@ from asynsched.cli.session import Session
 from asynsched.executors.log_paths import callback_log_path, log_path
 from asynsched.home import LOGS
 from asynsched.keys import TaskInstanceKey, instance_name
+from asynsched.queries.log_lines import start_of_line, start_of_tail
 from asynsched.queries.runs import CallbackInfo, RunInfo, get_run, list_callbacks, run_named
 from asynsched.queries.task_instances import (
     TaskInstanceInfo,
@@ -50,6 +51,10 @@ BLOCK_BYTES = 1024**2
 @try_option
 @index_option
 @click.option("-f", "--follow", is_flag=True, help="Go on until the try has ended.")
+@click.option("-n", "--tail", metavar="N", type=click.IntRange(min=1), help="Only the last N lines of the try.")
+@click.option(
+    "--lines", metavar="FIRST[:LAST]", callback=lambda _, __, text: read_span(text), help="Only these lines, from 1."
+)
 def tasks_logs(
     session: Session,
     output: Output,
@@ -59,32 +64,71 @@ def tasks_logs(
     map_index: int,
     try_number: int | None,
     follow: bool,
+    tail: int | None,
+    lines: "Span | None",
 ) -> Record | None:
-    """Show the log of a task's try, then those of its callbacks. Control characters are shown as escapes."""
+    """Show the log of a task's try, then those of its callbacks. Control characters are shown as escapes.
+
+    With --tail or --lines the logs of callbacks are left out.
+    """
+    if lines is not None and (tail or follow):
+        raise click.UsageError("--lines names a fixed part: leave out --tail and --follow.")
     if follow and output is Output.JSON:
         raise click.BadParameter("a log that is followed has no end: it cannot be JSON", param_hint="--follow")
     run = session.read(run_named, dag_id, run_id)
     task = session.read(task_named, run, task_id, map_index)
     key = task.key
     if follow:
-        _follow(session, run, task, try_number)
+        _follow(session, run, task, try_number, tail)
         return None
     number = try_number or number_of_newest_try(session.home, task)
     path = session.home / LOGS / log_path(key, number)
     requests = session.read(list_callbacks, run.key)
     its = (item for item in requests if (item.task_id, item.map_index, item.try_number) == (task_id, map_index, number))
-    callbacks = _callback_logs(session, key, its)
+    part = _part_of(path, tail, lines)
+    callbacks = [] if part is not None else _callback_logs(session, key, its)
     if not (path.exists() or callbacks):
         fail(_explain_absence(session, run, task, try_number))
     if output is Output.JSON:
         return Record(
-            {**key._asdict(), "try_number": number, "log": _text(path) or "", "callbacks": _as_fields(callbacks)}
+            {**key._asdict(), "try_number": number, "log": _text(path, part) or "", "callbacks": _as_fields(callbacks)}
         )
-    _write_file(path)
+    _write_file(path, part)
     _write_callback_logs(callbacks)
     if number > task.try_number and was_interrupted(task.state, task.reason):
         note(f"{task.reason[0].upper()}{task.reason[1:]}.")
     return None
+
+
+class Span(NamedTuple):
+    """Lines of a log by their numbers, from 1; `last` is None: up to its end."""
+
+    first: int
+    last: int | None
+
+
+def read_span(text: str | None) -> Span | None:
+    """Return the lines that an option names: `5`, `5:` or `5:20`. Raises click.BadParameter."""
+    if text is None:
+        return None
+    first, colon, last = text.partition(":")
+    if first.isascii() and first.isdecimal() and (not last or (last.isascii() and last.isdecimal())):
+        span = Span(int(first), int(last) if last else None if colon else int(first))
+        if 1 <= span.first <= (span.last or span.first):
+            return span
+    raise click.BadParameter(f"{text!r} is not of the form 5, 5: or 5:20, with lines counted from 1.")
+
+
+def _part_of(path: Path, tail: int | None, lines: Span | None) -> range | None:
+    """Return the bytes of a log that are wanted; None: all."""
+    if tail is not None:
+        return range(start_of_tail(path, tail), sys.maxsize)
+    if lines is None:
+        return None
+    start = start_of_line(path, lines.first)
+    if lines.last is None:
+        return range(start, sys.maxsize)
+    return range(start, start_of_line(path, lines.last - lines.first + 2, start=start))
 
 
 @command("logs")
@@ -180,32 +224,35 @@ def _as_fields(logs: list[CallbackLog]) -> list[dict[str, Any]]:
     return [item._asdict() for item in logs]
 
 
-def _text(path: Path) -> str | None:
-    return path.read_text(encoding="utf-8", errors="replace") if path.exists() else None
+def _text(path: Path, part: range | None = None) -> str | None:
+    return "".join(_blocks(path, part)) if path.exists() else None
 
 
-def _write_file(path: Path) -> None:
-    """Write a log, if there is one, and end its last line."""
+def _write_file(path: Path, part: range | None = None) -> None:
+    """Write a log, if there is one, or a part of it, and end its last line."""
     end = "\n"
-    for text in _blocks(path):
+    for text in _blocks(path, part):
         sys.stdout.write(printable(text, keep="\n\t"))
         end = text[-1:] or end
     if end != "\n":
         sys.stdout.write("\n")
 
 
-def _blocks(path: Path) -> Iterator[str]:
+def _blocks(path: Path, part: range | None = None) -> Iterator[str]:
     if not path.exists():
         return
     decoder = codecs.getincrementaldecoder("utf-8")("replace")
+    position, stop = (0, sys.maxsize) if part is None else (part.start, part.stop)
     with path.open("rb") as file:
-        while block := file.read(BLOCK_BYTES):
+        file.seek(position)
+        while position < stop and (block := file.read(min(BLOCK_BYTES, stop - position))):
+            position += len(block)
             yield decoder.decode(block)
     yield decoder.decode(b"", final=True)
 
 
-def _follow(session: Session, run: RunInfo, task: TaskInstanceInfo, wanted: int | None) -> None:
-    """Write the log of a try as it grows, until the try has ended."""
+def _follow(session: Session, run: RunInfo, task: TaskInstanceInfo, wanted: int | None, tail: int | None) -> None:
+    """Write the log of a try, or its last lines, as it grows, until the try has ended."""
     decoder = codecs.getincrementaldecoder("utf-8")("replace")
     position = 0
     with session.watching(run.key) as changes:
@@ -219,6 +266,8 @@ def _follow(session: Session, run: RunInfo, task: TaskInstanceInfo, wanted: int 
             changes.follow(path, session.home)
             # Read after the state: the log of a try that is over is whole.
             if path.exists():
+                if tail is not None:
+                    position, tail = start_of_tail(path, tail), None
                 position = _write_from(path, position, decoder)
             if over:
                 if not path.exists():

@@ -37,9 +37,9 @@ from asynsched.queries import (
     users,
     xcoms,
 )
-from asynsched.queries.assets import AssetFilter, AssetInfo, EventFilter, EventInfo
+from asynsched.queries.assets import AssetFilter, AssetInfo, EventFilter, EventInfo, QueuedInfo
 from asynsched.queries.audit import AuditFilter
-from asynsched.queries.backfills import BackfillFilter, BackfillInfo, backfill_info
+from asynsched.queries.backfills import BackfillDateInfo, BackfillFilter, BackfillInfo, backfill_info
 from asynsched.queries.dag_details import DagDetails, read_details
 from asynsched.queries.dag_versions import SourceInfo, VersionFilter, VersionInfo
 from asynsched.queries.dags import DagFilter, DagInfo, WarningInfo
@@ -47,7 +47,8 @@ from asynsched.queries.deadlines import DeadlineFilter, DeadlineInfo
 from asynsched.queries.events import Change, Missed, NoEvents
 from asynsched.queries.hitl import QuestionFilter, WaitingQuestion
 from asynsched.queries.import_errors import ImportErrorFilter, ImportErrorInfo
-from asynsched.queries.paging import USUAL_ROWS, BadRequest, Limit, Page, Paging, Range
+from asynsched.queries.late import Late, list_late
+from asynsched.queries.paging import USUAL_ROWS, BadRequest, Limit, Page, Paging, Pattern, Range
 from asynsched.queries.place import Act, Place
 from asynsched.queries.plugins import ProviderInfo
 from asynsched.queries.pools import PoolFilter, PoolInfo
@@ -61,13 +62,23 @@ from asynsched.queries.serving import health_of_home
 from asynsched.queries.simulate import simulate
 from asynsched.queries.task_actions import Mark
 from asynsched.queries.task_instances import TaskInstanceFilter, TaskInstanceInfo, TriesInfo
-from asynsched.queries.try_logs import MOST_BYTES, FoundLine, LogPart, find_in_log, newest_try, read_log
+from asynsched.queries.try_logs import (
+    MOST_BYTES,
+    FoundLine,
+    LogPart,
+    find_in_log,
+    newest_try,
+    read_lines,
+    read_log,
+    read_tail,
+)
 from asynsched.queries.upcoming import MOST_UPCOMING, UpcomingRun, upcoming
 from asynsched.queries.users import LONGEST_TOKEN, Issuer, NewToken, TokenInfo, UserFilter, UserInfo
 from asynsched.queries.why import why
 from asynsched.queries.xcoms import XComFilter, XComInfo, XComValue
 from asynsched.scheduling.creation.backfills import BackfillPlan
 from asynsched.scheduling.evaluation.decisions import IGNORABLE
+from asynsched.simulation.own_process import LONGEST_SECONDS
 from asynsched.simulation.summary import Simulated
 from asynsched.states import FINISHED_RUN_STATES, DagRunState, DagRunType, TaskInstanceState
 from asynsched.store.runs.backfills import Reprocess
@@ -130,6 +141,7 @@ class Client:
     _find_place: Callable[[], Place]
     _actor: str
     _dag_ids: frozenset[str] | None
+    _operated: frozenset[str] | None
     _issuer: Issuer | None
 
     def __init__(
@@ -247,6 +259,18 @@ class Client:
             now: As if it were that instant.
         """
         return await upcoming(self._place, dag_id, n, now=now)
+
+    @operation("GET /tags")
+    async def list_tags(
+        self, *, pattern: str | None = None, limit: Limit = USUAL_ROWS, after: str | None = None, order_by: OrderBy = ()
+    ) -> Page[str]:
+        """List the tags of the active DAGs, each once.
+
+        Args:
+            pattern: Part of the tag, in either case.
+        """
+        paging = Paging(limit=limit, after=after, order_by=order_by)
+        return await self._ask(dags.list_tags, Pattern(contains=pattern), self._dag_ids, paging)
 
     # Runs
 
@@ -609,6 +633,48 @@ class Client:
         """
         return tuple(await find_in_log(self._place, task, await self._try(task, try_number), text))
 
+    @operation(
+        "GET /dags/{dag_id}/runs/{run_id}/tasks/{task_id}/logs/range",
+        arguments={"dag_id": "etl", "run_id": "first", "task_id": "load", "first": 100, "last": 199},
+    )  # fmt: skip
+    async def log_lines(
+        self,
+        task: TaskInstanceKey,
+        first: Annotated[int, Meta(ge=1)] = 1,
+        last: Annotated[int, Meta(ge=1)] | None = None,
+        *,
+        try_number: Annotated[int, Meta(ge=1)] | None = None,
+    ) -> LogPart:
+        """Return lines of a try's log by their numbers, up to 1 MiB of them; `task_logs` goes on at its `end`.
+
+        Args:
+            first: The number of the first line, from 1.
+            last: The number of the last line; None: as many as fit.
+            try_number: By default the newest.
+        """
+        if last is not None and last < first:
+            raise BadRequest(f"The last line, {last}, is before the first, {first}.")
+        return await read_lines(self._place, task, await self._try(task, try_number), first, last)
+
+    @operation(
+        "GET /dags/{dag_id}/runs/{run_id}/tasks/{task_id}/logs/tail",
+        arguments={"dag_id": "etl", "run_id": "first", "task_id": "load", "n_lines": 20},
+    )  # fmt: skip
+    async def log_tail(
+        self,
+        task: TaskInstanceKey,
+        n_lines: Annotated[int, Meta(ge=1)] = 10,
+        *,
+        try_number: Annotated[int, Meta(ge=1)] | None = None,
+    ) -> LogPart:
+        """Return the last lines of a try's log, up to 1 MiB of them; `task_logs` goes on at its `end`.
+
+        Args:
+            n_lines: How many at most.
+            try_number: By default the newest.
+        """
+        return await read_tail(self._place, task, await self._try(task, try_number), n_lines)
+
     async def _try(self, task: TaskInstanceKey, wanted: int | None) -> int:
         """Return the number of a try: by default of the newest, or of the first one before that has begun."""
         return wanted or max(1, await newest_try(self._place, await self.get_task(task)))
@@ -636,6 +702,26 @@ class Client:
     async def get_xcom(self, task: TaskInstanceKey, key: str = "return_value") -> XComValue:
         """Return an XCom with its value, as it travels between tasks."""
         return await xcoms.get_xcom(self._place, task, key)
+
+    @operation(
+        "PUT /dags/{dag_id}/runs/{run_id}/tasks/{task_id}/xcoms/{key:path}", right="operate",
+        arguments={"key": "rows", "value": 1200},
+    )  # fmt: skip
+    async def set_xcom(self, task: TaskInstanceKey, key: str, value: Any) -> XComInfo:
+        """Create or replace an XCom of a task instance, for the tasks that have not read it yet.
+
+        Args:
+            value: Of JSON.
+        """
+        return await self._act(xcoms.put_xcom, task, key, value, now=self._place.clock.now())
+
+    @operation(
+        "DELETE /dags/{dag_id}/runs/{run_id}/tasks/{task_id}/xcoms/{key:path}", right="operate", status=204,
+        arguments={"key": "rows"},
+    )  # fmt: skip
+    async def delete_xcom(self, task: TaskInstanceKey, key: str) -> None:
+        """Delete an XCom of a task instance."""
+        await self._act(xcoms.delete_xcom, task, key)
 
     # Versions
 
@@ -689,6 +775,30 @@ class Client:
         )  # fmt: skip
         return backfill_info(await backfills.make_backfill(self._place, self._actor, plan))
 
+    @operation(
+        "POST /dags/{dag_id}/backfills/plan", right="operate", is_large=True,
+        arguments={"dag_id": "daily", "from_date": "2026-01-01T00:00:00Z", "to_date": "2026-01-31T00:00:00Z"},
+    )  # fmt: skip
+    async def plan_backfill(
+        self,
+        dag_id: str,
+        from_date: Instant,
+        to_date: Instant,
+        *,
+        reprocess: Reprocess = "none",
+        is_reverse: bool = False,
+    ) -> tuple[BackfillDateInfo, ...]:
+        """Return the dates that a backfill would have, in the order in which they would run. Nothing is created.
+
+        Args:
+            from_date: The first logical date.
+            to_date: The last logical date.
+            reprocess: Existing runs to run again: none, those that have failed, or all that have ended (completed).
+            is_reverse: Whether the newest date comes first.
+        """
+        plan = BackfillPlan(dag_id, from_date, to_date, reprocess=reprocess, is_reverse=is_reverse)
+        return tuple(map(backfills.planned_date, await backfills.plan_backfill(self._place, plan)))
+
     @operation("GET /backfills")
     async def list_backfills(
         self,
@@ -710,6 +820,12 @@ class Client:
         if found.dag_id != dag_id:
             raise NotFound("backfill", str(backfill_id), where=f"the DAG {dag_id!r}")
         return backfill_info(found)
+
+    @operation("GET /dags/{dag_id}/backfills/{backfill_id}/dates", is_large=True)
+    async def list_backfill_dates(self, dag_id: str, backfill_id: int) -> tuple[BackfillDateInfo, ...]:
+        """List the dates of a backfill with their runs, in the order in which they run: 10,000 at most."""
+        await self.get_backfill(dag_id, backfill_id)
+        return await self._ask(backfills.list_dates, backfill_id)
 
     @operation(
         "POST /dags/{dag_id}/backfills/{backfill_id}/pause", right="operate",
@@ -773,6 +889,50 @@ class Client:
         now = self._place.clock.now()
         return await self._act(assets.create_event, asset_id, extra or {}, partition_key=partition_key, now=now)
 
+    @operation(
+        "POST /assets/{asset_id}/materialize", right="operate", status=202,
+        arguments={"conf": {"day": "2026-01-31"}},
+        answer={"dag_id": "etl", "run_id": "manual__2026-02-01T08:00:00+00:00"},
+    )  # fmt: skip
+    async def materialize(self, asset_id: int, conf: Mapping[str, Any] | None = None) -> DagRunKey:
+        """Trigger the only DAG with a task that updates an asset, and return the key of the run.
+
+        It needs the right to operate that DAG.
+
+        Args:
+            conf: Overrides the DAG's params.
+        """
+        dag_id = await self._ask(assets.only_producer, asset_id)
+        if self._operated is not None and dag_id not in self._operated:
+            raise NotFound("DAG that updates the asset, and that you may operate,", str(asset_id))
+        return await self.trigger(dag_id, conf)
+
+    @operation("GET /assets/queued", arguments={"dag_id": "etl"})
+    async def list_queued_events(
+        self, dag_id: str | None = None, asset_id: int | None = None, *, before: Instant | None = None
+    ) -> tuple[QueuedInfo, ...]:
+        """List the assets whose events wait for a run of a DAG, or of any, which also waits for others: 1,000 at most.
+
+        Args:
+            before: Only events before that instant.
+        """
+        found = await self._ask(
+            assets.list_queued, dag_id=dag_id, asset_id=asset_id, before=before, seen_dags=self._dag_ids
+        )
+        return tuple(found)
+
+    @operation("DELETE /dags/{dag_id}/assets/queued", right="operate", arguments={"asset_id": 7})
+    async def delete_queued_events(
+        self, dag_id: str, asset_id: int | None = None, *, before: Instant | None = None
+    ) -> int:
+        """Forget events that wait for a run of a DAG, and return how many.
+
+        Args:
+            asset_id: Only events of this asset.
+            before: Only events before that instant.
+        """
+        return await self._act(assets.delete_queued, dag_ids=(dag_id,), asset_id=asset_id, before=before)
+
     # Explanations and predictions
 
     @operation(
@@ -795,6 +955,14 @@ class Client:
         """
         return await why(self._place, dag_id, run_id, task_id, map_index)
 
+    @operation("GET /late")
+    async def list_late(self) -> Late:
+        """List the DAGs whose run was due, and the runs that do not start or go on, with the first line of `why`.
+
+        The answer is some seconds old at most, longer if many runs are active.
+        """
+        return (await list_late(self._place)).of_dags(self._dag_ids)
+
     @operation(
         "POST /simulate",
         arguments={"start": "2026-03-01T00:00:00Z", "end": "2026-04-01T00:00:00Z", "pools": {"db": 4}},
@@ -809,6 +977,8 @@ class Client:
         seed: int = 0,
         pools: Mapping[str, Slots] | None = None,
         unpause: bool = False,
+        dag_id: str | None = None,
+        seconds: Annotated[float, Meta(gt=0, le=LONGEST_SECONDS)] | None = None,
     ) -> Simulated:
         """Simulate a scheduler in a span of time. No task is executed, and nothing is changed.
 
@@ -820,10 +990,14 @@ class Client:
             seed: A different one makes different tries fail.
             pools: Slots by name, instead of the present ones; -1 means no limit.
             unpause: As if no DAG were paused.
+            dag_id: Answer with the runs of this DAG alone; all DAGs are simulated, as they share pools and assets.
+            seconds: Of work, after which the simulation ends where it is: `end` of the answer says where.
         """
+        if dag_id is not None:
+            await self.get_dag(dag_id)
         return await simulate(
             self._place, start, end, duration=duration, failure_rate=failure_rate, seed=seed, pools=pools,
-            unpause=unpause, seen_dags=self._dag_ids,
+            unpause=unpause, dag_id=dag_id, seconds=seconds, seen_dags=self._dag_ids,
         )  # fmt: skip
 
     @operation("POST /preview", right="operate", arguments={"where": "origin/faster-etl", "hours": 24})
@@ -953,6 +1127,18 @@ class Client:
             parts: conn_type, description, host, schema, login, password, port and extra; or uri.
         """
         return await self._act(secrets.create_connection, conn_id, parts)
+
+    @operation(
+        "PATCH /connections/{conn_id}", right="administer",
+        arguments={"conn_id": "shop", "parts": {"host": "db2"}},
+    )  # fmt: skip
+    async def change_connection(self, conn_id: str, parts: Mapping[str, Any]) -> ConnectionInfo:
+        """Change some parts of a connection; the others stay, and so does a secret that is given as its mask `***`.
+
+        Args:
+            parts: Of conn_type, description, host, schema, login, password, port and extra.
+        """
+        return await self._act(secrets.change_connection, conn_id, parts)
 
     @operation("DELETE /connections/{conn_id}", right="administer", status=204)
     async def delete_connection(self, conn_id: str) -> None:
@@ -1238,6 +1424,7 @@ class LocalClient(Client):
         actor: For the audit.
         dag_ids: The DAGs that lists may show; None: all.
         issuer: Makes the actor's tokens; None: they can have none.
+        operated: The DAGs on which the actor may act; None: all.
     """
 
     def __init__(
@@ -1246,9 +1433,11 @@ class LocalClient(Client):
         actor: str,
         dag_ids: frozenset[str] | None = None,
         issuer: Issuer | None = None,
+        operated: frozenset[str] | None = None,
     ) -> None:
         self.remote = None
-        self._find_place, self._actor, self._dag_ids, self._issuer = find_place, actor, dag_ids, issuer
+        self._find_place, self._actor, self._issuer = find_place, actor, issuer
+        self._dag_ids, self._operated = dag_ids, operated
 
 
 def _runs_of(

@@ -47,6 +47,21 @@ class BackfillInfo(BackfillRow, frozen=True, kw_only=True):
     completed_at: datetime | None
 
 
+class BackfillDateInfo(Struct, frozen=True):
+    """A date of a backfill, or that of a partition.
+
+    Attributes:
+        run_id: Its run; of a planned backfill one that the date has already; None: none.
+        state: Of that run.
+        exception_reason: Why the date gets no run: `in flight` or `already exists`; None: it gets one.
+    """
+
+    logical_date: datetime
+    run_id: str | None
+    state: str | None
+    exception_reason: str | None
+
+
 def backfill_info(row: BackfillProgress) -> BackfillInfo:
     """Return a backfill as it is shown."""
     return BackfillInfo(**{name: getattr(row, name) for name in BackfillInfo.__struct_fields__})
@@ -78,6 +93,19 @@ def count_backfills(conn: Connection, wanted: BackfillFilter = ALL) -> int:
 def get_backfill(conn: Connection, backfill_id: int) -> BackfillProgress:
     """Return a backfill. Raises NotFound."""
     return store.get_backfill(conn, backfill_id)
+
+
+def list_dates(conn: Connection, backfill_id: int) -> tuple[BackfillDateInfo, ...]:
+    """Return the dates of a backfill, in the order in which they run."""
+    dates = store.list_dates(conn, backfill_id)
+    return tuple(BackfillDateInfo(one.logical_date, one.run_id, one.state, one.exception_reason) for one in dates)
+
+
+def planned_date(date: PlannedDate) -> BackfillDateInfo:
+    """Return a planned date as it is shown."""
+    run = date.existing
+    run_id, state = (None, None) if run is None else (run.run_id, run.state)
+    return BackfillDateInfo(date.info.logical_date, run_id, state, date.exception_reason)
 
 
 async def plan_backfill(place: Place, plan: BackfillPlan) -> list[PlannedDate]:

@@ -12,7 +12,9 @@ from asynsched.store.engines.urls import without_secrets
 HIDDEN = "< hidden >"
 SECTION = "asynsched"
 """The section of the settings, under their own names."""
-_SECRET = frozenset({"fernet_key", "secrets.backend_kwargs"})
+_SECRET = frozenset({"fernet_key", "secrets.backend_kwargs", "celery.options"})
+_URLS = frozenset({"database", "celery.broker_url", "dask.address"})
+"""Settings whose values may have a password."""
 
 
 def list_options(settings: Settings) -> Mapping[str, Mapping[str, str]]:
@@ -25,10 +27,16 @@ def list_options(settings: Settings) -> Mapping[str, Mapping[str, str]]:
     return found
 
 
+def changed_options(settings: Settings) -> frozenset[str]:
+    """Return the names of the settings that do not have their defaults."""
+    usual = Settings()
+    return frozenset(name for name in option_names(Settings) if attrgetter(name)(settings) != attrgetter(name)(usual))
+
+
 def _shown(name: str, value: Any) -> str:
     if name in _SECRET and value:
         return HIDDEN
-    if name == "database" and value:
+    if name in _URLS and value:
         return without_secrets(str(value))
     if value is None:
         return ""

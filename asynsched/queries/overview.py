@@ -89,8 +89,8 @@ def read_overview(conn: Connection, dag_ids: DagIds, *, now: datetime, since: da
         running=running,
         queued=queued,
         failed=_lines(conn, _RUNS.where(failed).order_by(dag_run.c.ended_at.desc())),
-        late=_next_runs(conn, dag_ids, now, late=True),
-        coming=_next_runs(conn, dag_ids, now, late=False),
+        late=next_runs(conn, dag_ids, now, late=True),
+        coming=next_runs(conn, dag_ids, now, late=False),
         missed=_missed(conn, dag_ids, since),
         progress=count_progress(conn, [run.id for run in (*running, *queued)]),
         n_running=_count(conn, _IS_RUNNING, seen),
@@ -124,7 +124,8 @@ def _count(conn: Connection, *conditions: "sa.ColumnElement[bool] | sa.TextClaus
     return conn.execute(sa.select(sa.func.count()).select_from(dag_run).where(*conditions)).scalar_one()
 
 
-def _next_runs(conn: Connection, dag_ids: DagIds, now: datetime, *, late: bool) -> tuple[NextRun, ...]:
+def next_runs(conn: Connection, dag_ids: DagIds, now: datetime, *, late: bool) -> tuple[NextRun, ...]:
+    """Return the next scheduled runs that are late, or the others; the first of them first."""
     at = dag.c.next_dagrun_create_after
     is_its = at <= now - LATE_AFTER if late else at > now - LATE_AFTER
     query = (

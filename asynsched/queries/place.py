@@ -4,11 +4,12 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, TypeVar
 
-from msgspec import Struct
+from msgspec import Struct, field
 from sqlalchemy import Connection
 
 from asynsched.bell import Hint, encode_hints, ring
 from asynsched.keys import DagRunKey
+from asynsched.queries.recent import Recent
 from asynsched.settings import Settings
 from asynsched.store.audit import record_audit
 from asynsched.store.database import Database
@@ -65,6 +66,7 @@ class Place(Struct, frozen=True):
         settings: Those of the schedulers.
         feed: Gives the changes of runs and task instances; None: this process does not read them, and waits for none.
         until_known: Waits until a DAG is known, or the folder was read once; None: this process does not read it.
+        recent: The last answers to questions that many ask.
     """
 
     database: Database
@@ -73,6 +75,7 @@ class Place(Struct, frozen=True):
     clock: "Clock"
     feed: "EventFeed | None" = None
     until_known: Callable[[str], Awaitable[None]] | None = None
+    recent: Recent = field(default_factory=Recent)
 
     async def ask(self, question: Callable[Concatenate[Connection, P], T], /, *args: P.args, **kwargs: P.kwargs) -> T:
         """Answer a question. Raises its errors, and StoreUnavailable."""

@@ -28,6 +28,8 @@ async def simulate(
     seed: int = 0,
     pools: Mapping[str, int] | None = None,
     unpause: bool = False,
+    dag_id: str | None = None,
+    seconds: float | None = None,
     seen_dags: frozenset[str] | None = None,
 ) -> "Simulated":
     """Simulate a scheduler in a span, as `asynsched simulate` does; one simulation after the other.
@@ -42,6 +44,8 @@ async def simulate(
         seed: A different one makes different tries fail.
         pools: Slots by name, instead of the present ones; -1 means no limit.
         unpause: As if no DAG were paused.
+        dag_id: Answer with the runs of this DAG alone; all DAGs are simulated, as they share pools and assets.
+        seconds: Of work, after which the simulation ends where it is.
         seen_dags: The DAGs that the answer may show; None: all. The pools are those of all DAGs anyway.
 
     Raises:
@@ -52,7 +56,7 @@ async def simulate(
         raise BadRequest(f"The span must end after its start, and be of {LONGEST_SPAN.days} days at most.")
     wanted = SpanWanted(
         settings=place.settings, start=start, end=end, duration=duration, failure_rate=failure_rate, seed=seed,
-        pools=dict(pools or {}), unpause=unpause,
+        pools=dict(pools or {}), unpause=unpause, dag_id=dag_id, seconds=seconds,
     )  # fmt: skip
     content = await answer_of("asynsched.simulation", msgspec.json.encode(wanted), command="asynsched simulate")
     return await run_sync(_decoded, content, seen_dags)

@@ -20,6 +20,7 @@ from asynsched.home import LOGS
 from asynsched.keys import TaskInstanceKey
 from asynsched.queries.events import Missed
 from asynsched.queries.file_events import FollowedFiles, Follower
+from asynsched.queries.log_lines import start_of_line, start_of_tail
 from asynsched.queries.place import Place
 from asynsched.queries.task_instances import TaskInstanceInfo, is_try_over, list_tries, number_of_newest_try
 from asynsched.queries.turns import turns
@@ -79,6 +80,37 @@ async def read_log_end(
     """Return the end of a try's log, or the part before the byte `until`. Raises the errors of `read_log`."""
     is_over = await _is_over(place, key, try_number)
     return await run_sync(_read_end, _path(place, key, try_number), until, min(n_bytes, MOST_BYTES), is_over)
+
+
+async def read_tail(place: Place, key: TaskInstanceKey, try_number: int, n_lines: int) -> LogPart:
+    """Return the last lines of a try's log, MOST_BYTES of them at most. Raises the errors of `find_in_log`."""
+    is_over, path = await _is_over(place, key, try_number), _path(place, key, try_number)
+
+    def read() -> LogPart:
+        start = start_of_tail(path, n_lines)
+        found = _read_end(path, None, MOST_BYTES, is_over)
+        return found if start <= found.start else _read(path, start, MOST_BYTES, is_over)
+
+    return await run_sync(read, limiter=turns("searches of logs", SEARCHES_AT_ONCE))
+
+
+async def read_lines(
+    place: Place, key: TaskInstanceKey, try_number: int, first: int, last: int | None = None
+) -> LogPart:
+    """Return lines of a try's log by their numbers, MOST_BYTES of them at most. Raises the errors of `find_in_log`.
+
+    Args:
+        first: The number of the first line, from 1.
+        last: That of the last line; None: as many as fit.
+    """
+    is_over, path = await _is_over(place, key, try_number), _path(place, key, try_number)
+
+    def read() -> LogPart:
+        start = start_of_line(path, first)
+        n_bytes = MOST_BYTES if last is None else start_of_line(path, last - first + 2, start=start) - start
+        return _read(path, start, min(n_bytes, MOST_BYTES), is_over)
+
+    return await run_sync(read, limiter=turns("searches of logs", SEARCHES_AT_ONCE))
 
 
 async def find_in_log(place: Place, key: TaskInstanceKey, try_number: int, wanted: str) -> list[FoundLine]:

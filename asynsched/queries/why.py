@@ -59,9 +59,7 @@ async def why(
         AsynschedError: The task has no instance of that map index.
     """
     settings, now = place.settings, place.clock.now()
-    return await _in_thread(
-        place, lambda database: explain(database, settings, now, dag_id, run_id, task_id, map_index)
-    )
+    return await in_thread(place, lambda database: explain(database, settings, now, dag_id, run_id, task_id, map_index))
 
 
 class Dependency(Struct, frozen=True):
@@ -77,7 +75,7 @@ async def list_dependencies(place: Place, key: TaskInstanceKey) -> tuple[Depende
     if info.state not in (None, TaskInstanceState.SCHEDULED):
         return ()
     settings, now = place.settings, place.clock.now()
-    return await _in_thread(place, lambda database: _dependencies(database, settings, now, key))
+    return await in_thread(place, lambda database: _dependencies(database, settings, now, key))
 
 
 async def _dependencies(
@@ -98,8 +96,11 @@ def _task(run: ActiveRun, task_id: str, map_index: int) -> ActiveTask | None:
     return run.instances.get(task_id, {}).get(map_index)
 
 
-async def _in_thread(place: Place, explain: Callable[[Database], Coroutine[Any, Any, T]]) -> T:
-    """Run what takes a snapshot in a thread, on an event loop of its own, with the database of this one."""
+async def in_thread(place: Place, explain: Callable[[Database], Coroutine[Any, Any, T]]) -> T:
+    """Run what takes a snapshot in a thread, on an event loop of its own, with the database of this one.
+
+    Raises AsynschedError if many wait for their turn already.
+    """
     database = _OtherLoop(place.database, asyncio.get_running_loop())
     return await to_thread.run_sync(lambda: asyncio.run(explain(database)), limiter=turns("explanations", MOST_AT_ONCE))
 
@@ -121,7 +122,7 @@ async def explain(
         asked = await database.read(list_task_instances, row.id)
         if task_id is not None:
             asked = [_instance(row, asked, task_id, map_index)]
-    unserved, owners = await _look_for_schedulers(database, settings, now)
+    unserved, owners = await look_for_schedulers(database, settings, now)
     if row is None:
         parses = () if unserved else long_parses(settings.home_path)
         return await explain_dag(database, dag, now=now, unserved=unserved, parses=parses)
@@ -165,8 +166,8 @@ def _instance(run: DagRunRow, instances: Sequence[TaskInstanceRow], task_id: str
     raise absence(run.run_id, run.state, known, task_id, map_index)
 
 
-async def _look_for_schedulers(database: Database, settings: Settings, now: datetime) -> tuple[Reason | None, Owners]:
-    """Return why no scheduler works, None if one does, and which one owns which run, as of one moment."""
+async def look_for_schedulers(database: Database, settings: Settings, now: datetime) -> tuple[Reason | None, Owners]:
+    """Return why no scheduler works, None if one does, and which one owns which run, as of one moment. Blocks."""
     serves_home = is_serving(settings.home_path)
     owners = owners_of(await database.read(known_schedulers), now, is_shared=database.is_shared)
     if serves_home or (database.is_shared and owners.are_serving):

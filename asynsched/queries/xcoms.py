@@ -254,12 +254,12 @@ def _stored_links(conn: Connection, key: TaskInstanceKey, keys: Collection[str])
 
 
 def put_xcom(
-    conn: Connection, key: TaskInstanceKey, name: str, value: Any, *, is_new: bool, now: datetime
+    conn: Connection, key: TaskInstanceKey, name: str, value: Any, *, is_new: bool | None = None, now: datetime
 ) -> Act[XComInfo]:
     """Store a value of JSON for the tasks of a run.
 
     Args:
-        is_new: Whether the XCom must not exist yet; False: it must exist.
+        is_new: Whether the XCom must not exist yet; False: it must exist; None: it is created or replaced.
 
     Raises:
         NotFound: There is no such task instance or XCom.
@@ -269,12 +269,13 @@ def put_xcom(
     """
     _refuse_types(value)
     row_id = _dag_run_id(conn, key)
-    if not is_new:
+    exists = conn.execute(_INFOS.where(*_is_it(key, name))).first() is not None
+    if is_new is False:
         _find(conn, key, name)
-    elif conn.execute(_INFOS.where(*_is_it(key, name))).first() is not None:
+    elif is_new and exists:
         raise AlreadyExists(f"The task instance {key.task_id!r} has an XCom {name!r} already.")
     xcoms.put_xcom(conn, XComRow(row_id, key.task_id, key.map_index, name, to_json(value), now))
-    action = "xcom.create" if is_new else "xcom.change"
+    action = "xcom.change" if exists else "xcom.create"
     return Act(_find(conn, key, name), action, _hint(key), key.task_id, detail={"key": name})
 
 

@@ -2,6 +2,7 @@
 
 import asyncio
 
+from asynsched.clock import Clock
 from asynsched.simulation.folder import asker, parse_folder, questions_of_span, read_home_state
 from asynsched.simulation.own_process import answer_once
 from asynsched.simulation.script import Expectation, Expectations, with_certain_failures
@@ -12,6 +13,8 @@ from asynsched.simulation.wanted import SpanWanted
 
 def simulated(wanted: SpanWanted) -> Simulated:
     """Parse the DAG folder, and simulate the span. Blocks. Raises AsynschedError."""
+    clock = Clock()
+    last = None if wanted.seconds is None else clock.monotonic() + wanted.seconds
     settings, home = wanted.settings, read_home_state(wanted.settings.database_url)
     history = home.history if wanted.failure_rate is not None else with_certain_failures(home.history)
     plan = Plan(
@@ -26,7 +29,8 @@ def simulated(wanted: SpanWanted) -> Simulated:
         unpause=wanted.unpause,
     )
     reports = asyncio.run(parse_folder(settings, questions_of_span(plan.start, plan.end)))
-    return summary(simulate_span(settings, reports, plan, ask=asker(settings)))
+    goes_on = None if last is None else lambda: clock.monotonic() < last
+    return summary(simulate_span(settings, reports, plan, ask=asker(settings), goes_on=goes_on), wanted.dag_id)
 
 
 if __name__ == "__main__":

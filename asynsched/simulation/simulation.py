@@ -116,6 +116,7 @@ def run_virtual(main: Callable[[], Awaitable[T]], clock: VirtualClock) -> T:
 LEASE = timedelta(days=1000)
 """No other scheduler contends for it."""
 NAME = "simulated"
+N_LOOKS = 100
 MOMENT = timedelta(milliseconds=1)
 """Time to store the last changes."""
 
@@ -134,6 +135,7 @@ class Simulation:
         database: The database as the services see it; a test may wrap it.
         when_started: Called when the services run.
         act: A coroutine function that runs beside them, given the channels, and acts as users do.
+        goes_on: Asked N_LOOKS times within a span, which ends once it says no; None: it is not asked.
     """
 
     def __init__(self, settings: Settings, reports: Iterable[ParseReport], script: Script, start: datetime) -> None:
@@ -150,6 +152,7 @@ class Simulation:
         self.executor: ScriptedExecutor | None = None
         self.when_started: Callable[[], None] = lambda: None
         self.act: Callable[[Channels], Coroutine[Any, Any, None]] | None = None
+        self.goes_on: Callable[[], bool] | None = None
 
     def run_for(self, span: timedelta) -> None:
         """Serve for a span of virtual time."""
@@ -195,12 +198,20 @@ class Simulation:
             self.when_started()
             if self.act is not None:
                 group.start_soon(self.act, channels)
-            await self.clock.sleep(span)
+            await self._sleep(span)
             if self.executor is not None:
                 self.executor.tell_starts()
             services.evaluator.stop_granting()
             await self.clock.sleep(MOMENT)
             group.cancel_scope.cancel()
+
+    async def _sleep(self, span: timedelta) -> None:
+        if self.goes_on is None:
+            await self.clock.sleep(span)
+            return
+        end = self.clock.now() + span
+        while self.goes_on() and self.clock.now() < end:
+            await self.clock.sleep(min(span / N_LOOKS, end - self.clock.now()))
 
     @property
     def _defaults(self) -> DagDefaults:

@@ -5,7 +5,7 @@ Two spans, before and after a change of the DAG files, are compared run by run.
 
 import tempfile
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from itertools import chain, pairwise
@@ -343,7 +343,12 @@ class SpanReport(Struct, frozen=True):
 
 
 def simulate_span(
-    settings: Settings, reports: Iterable[ParseReport], plan: Plan, *, ask: Ask | None = None
+    settings: Settings,
+    reports: Iterable[ParseReport],
+    plan: Plan,
+    *,
+    ask: Ask | None = None,
+    goes_on: Callable[[], bool] | None = None,
 ) -> SpanReport:
     """Return the work of a scheduler with these settings on the DAGs of these files in a span of time.
 
@@ -352,11 +357,12 @@ def simulate_span(
     Args:
         plan: The span, and the expectations of its tasks.
         ask: Asks authors' own timetables for more runs.
+        goes_on: Asked from time to time; once it says no, the report ends at the instant that was reached.
     """
     with tempfile.TemporaryDirectory(prefix="asynsched-simulation-") as folder:
         private = msgspec.structs.replace(settings, home=folder, database=None, sweep_interval=SWEEP_SECONDS)
         simulation = _SpanSimulation(private, tuple(reports), plan)
-        simulation.ask = ask
+        simulation.ask, simulation.goes_on = ask, goes_on
         simulation.run_for(plan.end - plan.start - LAST_MOMENT)
         return simulation.report()
 
@@ -391,18 +397,20 @@ class _SpanSimulation(Simulation):
     def report(self) -> SpanReport:
         """Return the report of the span."""
         plan, read = self._plan, self.inline.connection.read
+        reached = self.clock.now() + LAST_MOMENT
+        end = plan.end if reached >= plan.end else self.clock.now()
         runs = read(lambda conn: read_trace(conn, without=self._past))
         capacities = read(pool_capacities)
         names = {(run.dag_id, run.run_id) for run in runs}
         started = {(run.dag_id, task.task_id) for run in runs for task in run.tasks if task.tries}
         return SpanReport(
             start=plan.start,
-            end=plan.end,
+            end=end,
             seed=plan.seed,
             runs=runs,
-            pools=pool_uses(runs, capacities, plan.start, plan.end),
+            pools=pool_uses(runs, capacities, plan.start, end),
             missed_deadlines=tuple(miss for miss in read(missed_deadlines) if (miss.dag_id, miss.run_id) in names),
-            clock_changes=tuple(clock_changes(self._dags, plan.start, plan.end)),
+            clock_changes=tuple(clock_changes(self._dags, plan.start, end)),
             paused_dags=tuple(dag.dag_id for dag in read(list_dags) if dag.is_paused),
             problems=tuple(
                 FileProblem(error.file_path, error.message, error.dag_id)

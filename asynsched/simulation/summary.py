@@ -60,6 +60,7 @@ class Simulated(Struct, frozen=True):
     """What a scheduler will do in a span of time. Instants are UTC.
 
     Attributes:
+        end: Before the end that was asked for if the time for the simulation was over.
         n_runs: How many runs there are; `runs` has the first ones.
         problems: Files, and DAGs of files, that are left out.
         assumptions: About tasks that have no history.
@@ -80,24 +81,30 @@ class Simulated(Struct, frozen=True):
     runs: tuple[RunTrace, ...]
 
 
-def summary(span: SpanReport) -> Simulated:
-    """Return a simulation as one answer, of bounded size."""
+def summary(span: SpanReport, dag_id: str | None = None) -> Simulated:
+    """Return a simulation as one answer, of bounded size.
+
+    Args:
+        dag_id: Answer with the runs of this DAG alone.
+    """
+    runs = tuple(run for run in span.runs if dag_id in (None, run.dag_id))
+    missed = tuple(miss for miss in span.missed_deadlines if dag_id in (None, miss.dag_id))
     return Simulated(
         start=span.start,
         end=span.end,
         seed=span.seed,
-        n_runs=len(span.runs),
-        n_task_starts=n_task_starts(span.runs),
-        dags=dags_in_numbers(span.runs)[:MOST_OTHERS],
+        n_runs=len(runs),
+        n_task_starts=n_task_starts(runs),
+        dags=dags_in_numbers(runs)[:MOST_OTHERS],
         pools=tuple(
             SimulatedPool(*(getattr(use, name) for name in SimulatedPool.__struct_fields__)) for use in span.pools
         )[:MOST_OTHERS],
-        missed_deadlines=span.missed_deadlines[:MOST_OTHERS],
+        missed_deadlines=missed[:MOST_OTHERS],
         clock_changes=span.clock_changes[:MOST_OTHERS],
         paused_dags=span.paused_dags[:MOST_OTHERS],
         problems=span.problems[:MOST_OTHERS],
         assumptions=span.assumptions[:MOST_OTHERS],
-        runs=_first(span.runs),
+        runs=_first(runs),
     )
 
 

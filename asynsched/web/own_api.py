@@ -52,7 +52,9 @@ def _endpoint_of(operation: Operation) -> Any:
     async def answer(call: Call, body: msgspec.Struct | None = None, **given: Any) -> Any:
         if body is not None:
             given |= {name: getattr(body, name) for name in body.__struct_fields__}
-        client = LocalClient(lambda: call.place, call.who.name, call.who.dag_ids, call.who.issuer)
+        who = call.who
+        operated = who.dags_for(Permission.OPERATE)
+        client = LocalClient(lambda: call.place, who.name, who.dag_ids, who.issuer, operated)
         result = operation.encoded(await operation.function(client, **operation.taken(given)))
         if not operation.is_large:
             return result

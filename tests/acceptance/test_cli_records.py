@@ -78,6 +78,57 @@ def test_deadlines_and_rendered_templates_are_listed(site):
     assert "Try 7 has no rendered template" in told
 
 
+def test_xcoms_are_written_and_deleted(site):
+    for value, shown in (('{"rows": 5}', {"rows": 5}), ('"text"', "text")):
+        site.run("tasks", "set-xcom", "etl", "first", "load", "of/key", value)
+        stored = {one["key"]: one["value"] for one in site.json("tasks", "xcom", "etl", "first", "load")}
+        assert stored["of/key"] == shown
+    assert "it is not JSON" in site.run("tasks", "set-xcom", "etl", "first", "load", "k", "text", code=2).stderr
+    site.run("tasks", "delete-xcom", "etl", "first", "load", "of/key")
+    assert "no XCom 'of/key'" in site.run("tasks", "delete-xcom", "etl", "first", "load", "of/key", code=1).stderr
+
+
+def test_lines_of_a_log_are_shown_by_number_and_from_its_end(site):
+    [log] = (site.home / "logs").rglob("attempt=1.log")
+    written = log.read_text()
+    log.write_text("".join(f"line {n}\n" for n in range(1, 31)))
+    logs = ("tasks", "logs", "etl", "first", "load")
+    for options, numbers in (
+        (("--tail", "2"), [29, 30]), (("--lines", "3:4"), [3, 4]), (("--lines", "30:"), [30]), (("--lines", "7"), [7]),
+        (("--tail", "1", "--follow"), [30]),
+    ):  # fmt: skip
+        assert site.run(*logs, *options).stdout == "".join(f"line {n}\n" for n in numbers), options
+    assert site.json(*logs, "--tail", "1")["log"] == "line 30\n"
+    assert "not of the form" in site.run(*logs, "--lines", "4:3", code=2).stderr
+    assert "leave out --tail" in site.run(*logs, "--lines", "4", "--tail", "3", code=2).stderr
+    log.write_text(written)
+
+
+def test_a_connection_is_changed_in_part(site):
+    site.run("connections", "add", "shop", "--conn-type", "http", "--conn-host", "a", "--conn-password", "hunter22")
+    site.run("connections", "change", "shop", "--conn-host", "b", "--conn-port", "81")
+    shown = site.json("connections", "get", "shop")
+    assert (shown["host"], shown["port"], shown["password"]) == ("b", 81, "***")
+    assert "Name a part" in site.run("connections", "change", "shop", code=2).stderr
+    assert "no connection" in site.run("connections", "change", "none", "--conn-host", "b", code=1).stderr
+
+
+def test_queued_events_are_listed_and_forgotten_and_tags_listed(site):
+    site.write("waits.py", """
+        from asynsched import DAG, Asset, EmptyOperator
+
+        with DAG("waits", schedule=Asset("orders") & Asset("never"), tags=["b", "a"]):
+            EmptyOperator(task_id="see")
+    """)  # fmt: skip
+    site.run("dags", "reparse", "waits.py")
+    site.run("assets", "event", "orders")
+    assert [(one["dag_id"], one["asset"]) for one in site.json("assets", "queued", "waits")] == [("waits", "orders")]
+    assert "1 event is no longer queued" in site.run("assets", "unqueue", "waits", "orders").stdout
+    assert site.json("assets", "queued") == []
+    assert "no queued event" in site.run("assets", "unqueue", "waits", code=1).stderr
+    assert site.json("dags", "tags") == [{"tag": "a"}, {"tag": "b"}]
+
+
 def test_a_run_is_deleted_with_its_logs_and_a_dag_once_its_file_is_gone(site):
     site.run("dags", "trigger", "etl", "--run-id", "second")
     [log] = (site.home / "logs").rglob("attempt=1.log")

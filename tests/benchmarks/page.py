@@ -1,24 +1,32 @@
-"""The page's time on the server and its weight, by view: `python -m tests.benchmarks.page`.
+"""The page's time on the server and its weight, by view, and in Chromium: `python -m tests.benchmarks.page`.
 
-A DAG of 1,000 tasks with 25 runs, on SQLite. The time includes the queries, the rendering and the compression.
+A DAG of 1,000 tasks with 25 runs, on SQLite. The time on the server includes the queries, the rendering and the
+compression; the time in Chromium all from the request to the second frame after the page is loaded. The log has a
+million lines.
 """
 
 import asyncio
+import socket
 import statistics
 import tempfile
 import time
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
+import anyio
 import httpx
 import msgspec
+from playwright.async_api import Page, async_playwright
 from sqlalchemy import Connection
 from starlette.requests import Request
 
 from asynsched.clock import Clock
+from asynsched.executors.log_paths import log_path
 from asynsched.fernet_keys import keys_of
-from asynsched.home import prepare_home
+from asynsched.home import LOGS, prepare_home
+from asynsched.keys import TaskInstanceKey
 from asynsched.queries.place import Place
 from asynsched.serialization.schema import SerializedDag, SerializedTask
 from asynsched.settings import Settings
@@ -28,6 +36,9 @@ from asynsched.store.rows import as_new
 from asynsched.store.schema import DagColumns, DagRunRow, DagVersionRow, TaskInstanceRow, dag, dag_run, task_instance
 from asynsched.web.access import Access, Identity, Permission
 from asynsched.web.app import make_app
+from asynsched.web.loop_server import LoopServer
+from tests.benchmarks.measuring import yardstick_seconds
+from tests.browser.pages import CHROMIUM, FLAGS, WIDE
 
 N_TASKS, N_RUNS, WIDTH = 1000, 25, 20
 REPEATS = 7
@@ -37,6 +48,23 @@ VIEWS = (
     "/", "/dags", "/dags/large", "/dags/large/graph", "/dags/large/graph?run_id=run-24", "/dags/large/runs/run-24",
     "/dags/large/runs/run-24/gantt", "/runs", "/tasks",
 )  # fmt: skip
+
+
+N_LINES = 1_000_000
+LOGGED = TaskInstanceKey("large", "run-24", "task_0000")
+LOG = f"/dags/{LOGGED.dag_id}/runs/{LOGGED.run_id}/tasks/{LOGGED.task_id}/log?try_number=1"
+PARTS = {
+    "a log of a million lines: the first part": f"{LOG}&start=0", "… the last part": LOG,
+    "… a text of its last line is found": LOG.replace("/log?", "/log/find?") + f"&q=line+{N_LINES}+",
+}  # fmt: skip
+DRAWN = {"the grid, drawn": "/dags/large", "the graph, drawn": "/dags/large/graph?run_id=run-24"}
+TWO_FRAMES = "new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)))"
+CLICK = f"""async () => {{
+  const began = performance.now();
+  document.querySelector(".menu > summary").click();
+  await {TWO_FRAMES};
+  return performance.now() - began;
+}}"""
 
 
 class _Known(Access):
@@ -89,8 +117,44 @@ async def main() -> None:
         async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://127.0.0.1") as client:
             for path in VIEWS:
                 milliseconds, n_bytes = await _measure(client, path)
-                print(f"{path:34} {milliseconds:7.0f} ms {n_bytes / 1000:8.1f} kB gzipped")
+                print(f"{path:42} {milliseconds:7.0f} ms {n_bytes / 1000:8.1f} kB gzipped")
+            _write_log(settings.home_path / LOGS / log_path(LOGGED, 1))
+            for name, path in PARTS.items():
+                milliseconds, _ = await _measure(client, path)
+                print(f"{name:42} {milliseconds:7.0f} ms")
+        await _in_chromium(app, settings)
         await database.close()
+    print(f"P {1000 * yardstick_seconds():.1f} ms")
+
+
+def _write_log(path: Path) -> None:
+    path.parent.mkdir(parents=True)
+    with path.open("w") as file:
+        for number in range(1, N_LINES + 1):
+            file.write(f"2026-01-31 06:00:00 INFO line {number} of a task that says much of what it does\n")
+
+
+async def _in_chromium(app: Any, settings: Settings) -> None:
+    """Print how long a browser takes to load and draw a view, and to answer a click on it."""
+    listener = socket.create_server(("127.0.0.1", 0))
+    base = f"http://127.0.0.1:{listener.getsockname()[1]}"
+    async with async_playwright() as playwright, anyio.create_task_group() as tasks:
+        tasks.start_soon(LoopServer(app, settings.web, Clock()).serve_until_cancelled, listener)
+        browser = await playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
+        page = await browser.new_page(viewport={"width": WIDE[0], "height": WIDE[1]})
+        for name, path in DRAWN.items():
+            found = [await _draw_and_click(page, base + path) for _ in range(REPEATS)]
+            drawn, clicked = (statistics.median(times) for times in zip(*found, strict=True))
+            print(f"{name:42} {drawn:7.0f} ms\n{'… a click opens a menu':42} {clicked:7.0f} ms")
+        await browser.close()
+        tasks.cancel_scope.cancel()
+
+
+async def _draw_and_click(page: Page, address: str) -> tuple[float, float]:
+    """Return the milliseconds until a view is drawn, and from a click to the second frame after it."""
+    await page.goto(address)
+    drawn = await page.evaluate(f"{TWO_FRAMES}.then(() => performance.now())")
+    return drawn, await page.evaluate(CLICK)
 
 
 async def _measure(client: httpx.AsyncClient, path: str) -> tuple[float, int]:

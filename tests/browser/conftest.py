@@ -30,13 +30,18 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 @pytest.fixture(scope="session")
 def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Up]:
     """A scheduler that has run the DAGs of tests/browser/dags, and goes on."""
-    site = Site(tmp_path_factory.mktemp("site"), env={"ASYNSCHED_WEB__LISTEN": "127.0.0.1:0"})
+    site = Site(
+        tmp_path_factory.mktemp("site"),
+        env={"ASYNSCHED_WEB__LISTEN": "127.0.0.1:0", "ASYNSCHED_WEB__EXPOSE_CONFIG": "true"},
+    )
     shutil.copytree(DAGS, site.dags, dirs_exist_ok=True, ignore=shutil.ignore_patterns("__pycache__"))
     with warm_commands.serving(), site.up() as up:
         for dag_id in ("orders", "hostile", "release", "talks", LONG_NAME):
             site.wait_for_dag(dag_id)
             site.run("dags", "trigger", dag_id, "--run-id", "first")
         site.run("pools", "set", "warehouse", "4")
+        site.run("users", "create", "ada", "--role", "operator", "--no-password")
+        site.run("tokens", "create", "--user", "ada", "--label", "nightly report")
         site.run("variables", "set", "region", "<b>eu</b>")
         site.run("connections", "add", "shop", "--conn-type", "http", "--conn-password", "hunter22")
         site.until(lambda: site.runs("orders")[0]["state"] == "failed", "the run of orders has failed")

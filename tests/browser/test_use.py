@@ -2,7 +2,9 @@
 
 import re
 import socket
+import sqlite3
 import subprocess
+from contextlib import closing
 from pathlib import Path
 from urllib.parse import parse_qs, unquote, urlsplit
 
@@ -118,6 +120,30 @@ def test_clearing_shows_what_it_touches_first(pages: Pages, served: Up) -> None:
     expect(page.get_by_role("status")).to_contain_text("Clear check: 1 task instance")
     site = served.site
     site.until(lambda: site.json("tasks", "list", "orders", "first", "--all-tries"), "the tries are listed")
+
+
+def test_home_fetches_the_reasons_and_keeps_them_when_it_follows_changes(pages: Pages, served: Up) -> None:
+    site = served.site
+    site.run("dags", "pause", "talks")
+    site.run("dags", "trigger", "talks", "--run-id", "late")
+    with closing(sqlite3.connect(site.home / "asynsched.db", isolation_level=None, timeout=60)) as database:
+        database.execute("UPDATE dag_run SET queued_at = queued_at - 3600000000 WHERE run_id = 'late'")
+    page = pages.open("/late")
+
+    def answered(path: str) -> str:
+        return page.context.request.get(path).text()
+
+    site.until(lambda: "The DAG is paused." in answered("/late"), "it is known to be late")
+    site.until(lambda: 'hx-get="/late"' in answered("/"), "what is known is old")
+    page.goto("/")
+    reason = page.locator(".late:not([hx-get]) .reason")
+    expect(reason).to_have_text("The DAG is paused.")
+    site.run("dags", "trigger", "talks", "--run-id", "later")
+    expect(page.get_by_role("link", name="later", exact=True)).to_be_visible()
+    expect(reason).to_have_text("The DAG is paused.")
+    for run_id in ("late", "later"):
+        site.run("runs", "cancel", "talks", run_id, "--yes")
+    site.run("dags", "unpause", "talks")
 
 
 def test_a_question_is_answered(pages: Pages, served: Up) -> None:

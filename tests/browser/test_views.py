@@ -11,7 +11,9 @@ from tests.browser.pages import NARROW, WIDE, Pages, violations
 VIEWS = [
     "/", "/login", "/dags", "/dags?q=nothing", "/runs", "/tasks", "/assets", "/backfills?dag_id=orders", "/answers",
     "/pools", "/variables", "/connections", "/errors", "/schedulers", "/audit", "/preferences", "/dags/unknown",
-    "/tokens", "/assets/graph", "/preview", "/act/dags?do=pause&dag=orders&dag=hostile", "/act/runs?do=delete&run=1",
+    "/users", "/users/ada", "/plugins", "/providers", "/config",
+    "/tokens", "/late", "/assets/graph", "/preview", "/act/dags?do=pause&dag=orders&dag=hostile",
+    "/act/runs?do=delete&run=1", "/dags/orders/upcoming/simulated?hours=1",
     "/dags/orders/graph?groups=folded", "/dags/orders/nowhere", f"/dags/{LONG_NAME}", f"/dags/{LONG_NAME}/graph",
     *(f"/dags/orders{view}" for view in ("", "/graph?run_id=first", "/calendar", "/upcoming", "/code", "/details",
                                          "/trigger", "/why")),

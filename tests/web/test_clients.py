@@ -18,6 +18,10 @@ from asynsched.client.operation import OPERATIONS, PREFIX
 from asynsched.client.remote import RemoteError
 from asynsched.clock import Clock
 from asynsched.errors import AlreadyExists, AsynschedError, DagError, NotFound, NotServing, StoreError
+from asynsched.executors.log_paths import log_path
+from asynsched.home import LOGS
+from asynsched.keys import TaskInstanceKey
+from asynsched.queries import log_lines, try_logs
 from asynsched.queries.events import Change, Missed
 from asynsched.queries.listening import start_feed
 from asynsched.queries.paging import BadRequest
@@ -81,6 +85,7 @@ QUESTIONS = {
     "get_task": [{"task": (*REPORT, "extract")}, {"task": (*REPORT, "double", 1)}],
     "list_tries": [{"task": (*FAILS, "broken")}],
     "why": [{"dag_id": "daily"}, {"dag_id": "fails", "run_id": RUN_ID, "task_id": "after"}],
+    "list_late": [{}],
     "list_pools": [{}],
     "get_pool": [{"name": "default_pool"}],
     "list_variables": [{}, {"pattern": "greet"}],
@@ -93,6 +98,11 @@ QUESTIONS = {
     "xcoms": [{}, {"dag_id": "report", "run_id": RUN_ID, "task_id": "extract"}],
     "get_xcom": [{"task": (*REPORT, "extract")}, {"task": (*REPORT, "sums.load"), "key": "sum"}],
     "task_logs": [{"task": (*REPORT, "extract")}, {"task": (*FAILS, "broken"), "try_number": 1, "n_bytes": 100}],
+    "log_lines": [{"task": (*FAILS, "broken"), "first": 2, "last": 3}, {"task": (*REPORT, "extract")}],
+    "log_tail": [{"task": (*FAILS, "broken"), "n_lines": 2}],
+    "list_tags": [{}, {"pattern": "SAL"}],
+    "list_queued_events": [{}, {"dag_id": "waits", "asset_id": 1}],
+    "plan_backfill": [{"dag_id": "daily", "from_date": NOON - timedelta(days=3), "to_date": NOON}],
     "list_versions": [{"dag_id": "report"}],
     "get_source": [{"dag_id": "report"}, {"dag_id": "report", "number": 1}],
     "list_backfills": [{}],
@@ -151,6 +161,38 @@ async def test_dags_are_found_by_tag_and_owner_and_shown_with_their_tasks(client
         assert "reading 2 numbers" in line.text
 
 
+async def test_a_log_is_read_by_the_numbers_of_its_lines_and_from_its_end(clients, site, monkeypatch):
+    monkeypatch.setattr(log_lines, "BLOCK_BYTES", 7)  # lines begin anywhere within blocks
+    path = site.settings.home_path / LOGS / log_path(TaskInstanceKey(*REPORT, "extract"), 1)
+    text = [f"line {n} {'é' * (n % 5)}\n" for n in range(1, 41)]
+    async with clients() as (here, there):
+        for last in ("\n", ""):
+            whole = "".join(text).removesuffix("\n") + last
+            path.write_text(whole)
+            end = "".join(text[38:]).removesuffix("\n") + last
+            for client in (here, there):
+                task = (*REPORT, "extract")
+                assert (await client.log_lines(task, 3, 5)).text == "".join(text[2:5])
+                rest = await client.log_lines(task, 39)
+                assert (rest.text, rest.end, rest.is_last) == (end, rest.size, True)
+                assert (await client.log_lines(task, 99)).text == ""
+                assert (await client.log_tail(task, 2)).text == rest.text
+                assert (await client.log_tail(task, 99)).text == whole
+        monkeypatch.setattr(try_logs, "MOST_BYTES", 40)
+        few = await here.log_tail((*REPORT, "extract"), 30)
+        assert whole.endswith(few.text)
+        assert 20 < len(few.text.encode()) <= 40
+
+
+async def test_an_asset_is_materialized_only_by_those_who_may_operate_the_dag(clients):
+    access = Known()
+    async with clients(access) as (here, there):
+        [orders] = (await here.list_assets(pattern="orders")).items
+        access.who = Identity(name="bob", permission=Permission.OPERATE, of_dags={"report": Permission.VIEW})
+        with pytest.raises(NotFound, match="that you may operate"):
+            await there.materialize(orders.id)
+
+
 async def test_a_token_ends_only_sessions_that_allow_no_more_than_itself(site):
     now = datetime.now(UTC)
     await site.database.write(sign_in, "secret", "ada", user_id=None, now=now, lasts=timedelta(days=1))
@@ -187,6 +229,13 @@ REFUSALS = [
     ("revoke_token", {"token_id": 99}, NotFound, "no token '99'"),
     ("create_user", {"name": "eve", "roles": ("viewer",), "password": "short"}, AsynschedError, "has 8 to"),
     ("get_deadline", {"run": REPORT, "number": 0}, NotFound, "no deadline '0' in the run 'first'"),
+    ("log_lines", {"task": (*REPORT, "extract"), "first": 3, "last": 2}, BadRequest, "is before the first"),
+    ("set_xcom", {"task": (*REPORT, "extrac"), "key": "n", "value": 1}, NotFound, "Did you mean extract"),
+    ("delete_xcom", {"task": (*REPORT, "extract"), "key": "n"}, NotFound, "no XCom 'n'"),
+    ("change_connection", {"conn_id": "shop", "parts": {"hots": "x"}}, BadRequest, "unknown fields: hots"),
+    ("delete_queued_events", {"dag_id": "daily"}, NotFound, "no queued event of 'daily'"),
+    ("materialize", {"asset_id": 99}, NotFound, "no asset '99'"),
+    ("list_backfill_dates", {"dag_id": "daily", "backfill_id": 99}, NotFound, "no backfill '99'"),
     ("health", {}, NotServing, "No scheduler"),
 ]
 
@@ -227,7 +276,13 @@ async def test_what_one_client_does_the_other_sees(clients):
             assert (await other.get_variable("of/path")).value == "5"
             await other.delete_variable("of/path")
             span = {"from_date": NOON - timedelta(days=3), "to_date": NOON, "max_active_runs": 1}
+            planned = await other.plan_backfill("daily", span["from_date"], NOON)
             filled = await one.backfill("daily", **span)
+            dates = await other.list_backfill_dates("daily", filled.id)
+            assert [date.logical_date for date in dates] == [date.logical_date for date in planned]
+            assert [(date.state, date.exception_reason) for date in (*planned, *dates)] == [
+                *[(None, None)] * 3, *[("queued", None)] * 3,
+            ]  # fmt: skip
             assert (await other.get_backfill("daily", filled.id)).n_queued == 3
             assert (await one.pause_backfill("daily", filled.id)).state == "paused"
             assert (await other.cancel_backfill("daily", filled.id)).state == "cancelled"
@@ -236,9 +291,23 @@ async def test_what_one_client_does_the_other_sees(clients):
             [orders] = (await one.list_assets(pattern="orders")).items
             event = await one.asset_changed(orders.id, {"rows": 5})
             assert event in (await other.list_asset_events(orders.id)).items
+            [queued] = await other.list_queued_events("waits")
+            assert (queued.dag_id, queued.asset_id) == ("waits", orders.id)
+            assert await one.delete_queued_events("waits", orders.id) >= 1
+            assert await other.list_queued_events("waits") == ()
+            made = await one.materialize(orders.id, {"n": 2})
+            assert (made.dag_id, (await other.get_run(made)).conf) == ("report", {"n": 2})
+            await one.cancel(made)
+            await one.delete_run(made)
+            for value in ({"rows": [1, None]}, "text"):
+                assert (await one.set_xcom((*REPORT, "double", 1), "a/b", value)).key == "a/b"
+                assert (await other.get_xcom((*REPORT, "double", 1), "a/b")).value == value
+            await other.delete_xcom((*REPORT, "double", 1), "a/b")
             made = await one.add_connection("db", {"conn_type": "postgres", "password": "hunter22"})
             assert "hunter22" not in repr(made)
             assert made == await other.get_connection("db")
+            changed = await other.change_connection("db", {"host": "db2", "password": "***"})
+            assert changed == msgspec.structs.replace(made, host="db2")
             await other.delete_connection("db")
             user = await one.create_user("eve", ("viewer", "team"), password="a long secret")
             assert user in (await other.list_users()).items

@@ -3,8 +3,10 @@
 import gzip
 import inspect
 import re
-from datetime import UTC, datetime
+import socket
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from unittest.mock import Mock
 from urllib.parse import quote, urlencode
 
 import httpx
@@ -14,18 +16,23 @@ from msgspec.structs import asdict
 from sqlalchemy import Connection
 
 from asynsched.clock import Clock
+from asynsched.errors import NotServing
 from asynsched.fernet_keys import keys_of
 from asynsched.health import Health, LoopHealth
 from asynsched.home import prepare_home
+from asynsched.queries import recent, why
 from asynsched.queries.place import Place
-from asynsched.settings import Settings
+from asynsched.queries.users import create_token_of
+from asynsched.settings import CelerySettings, Settings, WebSettings
 from asynsched.store.engines.opening import open_database
 from asynsched.store.rows import as_new, as_struct
-from asynsched.store.schema import DagVersionRow, dag_version, source
+from asynsched.store.schedulers import register_scheduler
+from asynsched.store.schema import DagVersionRow, dag, dag_run, dag_version, source, task_instance
 from asynsched.web.access import Identity, Permission
 from asynsched.web.app import make_app
 from asynsched.web.endpoint import IN_PATH
 from asynsched.web.pages import PAGE, operation
+from asynsched.web.pages import dag as dag_pages
 from tests.web.conftest import Known, Site
 from tests.web.filling import RUN_ID
 
@@ -34,7 +41,7 @@ MOST_BYTES = 100_000
 EVERYWHERE = [
     "/", "/dags", "/runs", "/tasks", "/assets", "/assets/graph", "/backfills", "/answers", "/pools", "/variables",
     "/connections", "/errors", "/errors?warnings=yes", "/schedulers", "/audit", "/preferences", "/tokens",
-    "/palette?q=re",
+    "/palette?q=re", "/late", "/users", "/plugins", "/providers", "/config",
 ]  # fmt: skip
 _RUN = f"/dags/report/runs/{RUN_ID}"
 _TASK = f"{_RUN}/tasks/extract"
@@ -98,7 +105,7 @@ NEEDED = {"try_number": "1", "q": "a", "start": "0", "action": "clear"}
 
 def addresses_with_strange_values() -> list[str]:
     """Return the address of each view with each strange value in each part of its path and its query."""
-    known, found = {"dag_id": "report", "run_id": RUN_ID, "task_id": "extract"}, []
+    known, found = {"dag_id": "report", "run_id": RUN_ID, "task_id": "extract", "name": "ada"}, []
     for endpoint in PAGE.endpoints:
         if endpoint.method == "GET" and not endpoint.path.endswith(("/follow", "{name}")):
             needed = [one.name for one in endpoint.parameters if one.default is inspect.Parameter.empty]
@@ -189,7 +196,7 @@ async def test_runs_and_tasks_are_noted_and_the_audit_of_a_run_tells_by_whom(sit
     assert "at most 1000 characters" in (await client.post(f"{run}/note", data={"text": "?" * 1001})).text
 
 
-async def test_versions_of_the_code_are_compared(site: Site) -> None:
+async def test_versions_of_the_code_are_compared(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     def add_version(conn: Connection) -> None:
         row = as_struct(
             DagVersionRow, conn.execute(sa.select(dag_version).where(dag_version.c.dag_id == "report")).one()
@@ -205,6 +212,11 @@ async def test_versions_of_the_code_are_compared(site: Site) -> None:
     assert re.findall(r'<span class="(added|removed)">(.*)', shown) == [
         ("removed", "-        return 2 * value"), ("added", "+        return 3 * value"),
     ]  # fmt: skip
+    monkeypatch.setattr(dag_pages, "COMPARISON_SECONDS", 0.0)
+    both = (await site.client.get("/dags/report/code?version=2&against=1")).text
+    assert re.findall(r"too large|<h3>Version \d|return \d \* value", both) == [
+        "too large", "<h3>Version 1", "return 2 * value", "<h3>Version 2", "return 3 * value",
+    ]  # fmt: skip
     same = (await site.client.get("/dags/report/code?version=1&against=1")).text
     assert "The code is the same" in same
 
@@ -215,7 +227,72 @@ async def test_home_tells_of_loops_that_are_stuck(site: Site, monkeypatch: pytes
     for status, sentence in (("stuck", stuck), ("waiting", waiting)):
         health = Health(status, "s1", "1", datetime.now(UTC), None, None, loops)
         monkeypatch.setattr(operation, "health_of_home", lambda _, health=health: health)
-        assert sentence in (await site.client.get("/")).text
+        monkeypatch.setattr(operation, "HEALTH_LASTS", timedelta())
+        monkeypatch.setattr(recent, "SHARE", 1.0)
+        for path in ("/late", "/"):
+            assert sentence in (await site.client.get(path)).text
+    await site.database.write(
+        register_scheduler, scheduler_id="s9", hostname=socket.gethostname(), pid=1, home=str(site.settings.home_path),
+        version="1", now=datetime.now(UTC), lease_until=datetime.now(UTC) + timedelta(hours=1), takeover_seconds=60.0,
+    )  # fmt: skip
+    monkeypatch.setattr(operation, "health_of_home", Mock(side_effect=NotServing("None.")))
+    for path in ("/late", "/"):
+        assert "The scheduler of this home does not answer</a>" in (await site.client.get(path)).text
+
+
+def _make_late(conn: Connection) -> None:
+    """Make a run of `daily` due, let one of `follows` wait, and leave one of `fails` without a task that goes on."""
+    hour_ago = datetime.now(UTC) - timedelta(hours=1)
+    conn.execute(dag.update().where(dag.c.dag_id == "daily").values(is_paused=False, next_dagrun_create_after=hour_ago))
+    conn.execute(dag.update().where(dag.c.dag_id == "follows").values(is_paused=True))
+    of_dag = dag_run.c.dag_id
+    waits = {"state": "queued", "queued_at": hour_ago, "started_at": None, "ended_at": None}
+    conn.execute(dag_run.update().where(of_dag == "follows").values(**waits))
+    stuck = {"state": "running", "started_at": hour_ago, "ended_at": None}
+    of_fails = dag_run.update().where(of_dag == "fails").values(**stuck).returning(dag_run.c.id)
+    run_id = conn.execute(of_fails).scalar_one()
+    conn.execute(task_instance.update().where(task_instance.c.dag_run_id == run_id).values(state=None, ended_at=None))
+
+
+async def test_home_says_why_something_is_late(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[Path] = []
+    monkeypatch.setattr(why, "is_serving", lambda home: not asked.append(home))
+    await site.database.write(_make_late)
+    shown = (await site.client.get("/")).text
+    assert re.findall(r'aria-label="Why is (.*) late', shown) == ["daily"]
+    assert 'hx-get="/late"' in shown
+    for path in ("/late", "/", "/", "/late"):
+        shown = (await site.client.get(path)).text
+        told = re.findall(r'<span class="reason">(.*)</span>', shown[shown.index('class="late"') :])
+        assert [one.partition(" since ")[0] for one in sorted(told)] == [
+            "No scheduler has owned this run", "Nothing holds it up: a run is created now.", "The DAG is paused.",
+        ]  # fmt: skip
+    assert len(asked) == 1
+    site.access.who = Identity(name="bob", permission=Permission.VIEW, of_dags={"fails": Permission.VIEW})
+    shown = (await site.client.get("/late")).text
+    assert re.findall(r'aria-label="Why is (.*) late', shown) == [RUN_ID]
+
+
+async def test_home_says_in_a_sentence_that_no_scheduler_tells_why(site: Site) -> None:
+    await site.database.write(_make_late)
+    assert "What is late or stuck, and why?" in (await site.client.get("/")).text
+    for path in ("/late", "/"):
+        assert "No scheduler is serving; the last one served until" in (await site.client.get(path)).text
+
+
+async def test_the_upcoming_runs_of_a_dag_are_simulated_on_request(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    client, where = site.client, "/dags/daily/upcoming/simulated?hours=72"
+    assert f'hx-get="{where}"' in (await client.get("/dags/daily/upcoming?hours=72")).text
+    paused = (await client.get(where)).text
+    assert "The DAG is paused: it gets no scheduled run." in paused
+    await client.post("/dags/daily/pause", data={"paused": "no"})
+    shown = (await client.get(where)).text
+    assert shown.count("<td>schedule</td>") == 3
+    assert shown.count('<td class="nowrap">1 min</td>') == 3, "without a history, a try takes a minute"
+    monkeypatch.setattr(dag_pages, "SIMULATION_SECONDS", 1e-9)
+    assert "The simulation was cut at" in (await client.get(where)).text
+    monkeypatch.setattr("asynsched.queries.turns.MOST_WAITING", 0)
+    assert "Too many simulations and previews are waiting" in (await client.get(where)).text
 
 
 async def test_the_link_of_a_question_leads_to_the_open_ones(site: Site) -> None:
@@ -232,6 +309,59 @@ async def test_secrets_are_written_and_never_shown(site: Site) -> None:
         text = (await client.get(path)).text
         assert "new" in text
         assert "hunter" not in text
+
+
+async def test_administrators_add_change_and_end_users(site: Site) -> None:
+    client, now = site.client, datetime.now(UTC)
+    refused = await client.post("/users", data={"name": "eve/it", "role": "viewer", "password": "short"})
+    assert "has 8 to" in refused.text
+    fields = {"name": "eve/it", "role": ["viewer", "operator"], "others": "team, desk", "password": "a long secret"}
+    added = await client.post("/users", data=fields)
+    where = added.headers["location"]
+    assert "The user eve/it is added." in (await client.get(where)).text
+    assert "viewer, operator, team, desk" in (await client.get("/users?q=EVE")).text
+    lasts = timedelta(days=1)
+    await site.database.write(create_token_of, "eve/it", "nightly", scope="view", dag_ids=None, now=now, lasts=lasts)
+    shown = (await client.get(where)).text
+    assert "nightly" in shown
+    [token] = re.findall(r'name="id" value="(\d+)"', shown)
+    steps = [
+        ({"do": "token", "id": token}, "The token nightly of eve/it has ended."),
+        ({"do": "roles", "role": "admin"}, "eve/it has the roles admin."),
+        ({"do": "password", "password": "another long secret"}, "eve/it has another password"),
+        ({"do": "disable"}, "eve/it is disabled."),
+    ]
+    for data, sentence in steps:
+        answer = await client.post(where, data=data)
+        assert (answer.status_code, answer.headers["location"]) == (303, where), answer.text
+        assert sentence in (await client.get(where)).text
+    assert "The user has no tokens." in (await client.get(where)).text
+    assert (await client.post(where, data={"do": "session", "id": "9"})).status_code == 404
+    assert (await client.post(where, data={"do": "nothing"})).status_code == 400
+    assert (await client.post(where, data={"do": "delete"})).headers["location"] == "/users"
+    assert "long secret" not in (await client.get("/audit")).text
+    site.access.who = Identity(name="bob", permission=Permission.OPERATE)
+    answers = [await client.get("/users"), await client.get(where), await client.get("/config")]
+    assert [one.status_code for one in answers] == [403] * 3
+    assert 'href="/users"' not in (await client.get("/")).text
+
+
+async def test_the_settings_are_shown_without_secrets_if_they_are_exposed(tmp_path: Path) -> None:
+    celery = CelerySettings(broker_url="redis://ada:hunter22@broker/0", options='{"redis_password": "hunter22"}')
+    web = WebSettings(expose_config=True)
+    settings = Settings(home=str(tmp_path / "home"), fernet_key="hunter22", celery=celery, web=web)
+    prepare_home(settings.home_path)
+    database = await open_database(settings.database_url, synchronous="normal", keys=keys_of(settings))
+    app = make_app(Place(database, settings.home_path, settings, Clock()), Known())
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://testserver") as client:
+        shown = [(await client.get(path)).text for path in ("/config", "/config?changed=yes", "/config?q=BROKER")]
+        of_airflow = (await client.get("/api/v2/config")).text
+    await database.close()
+    assert "redis://ada:***@broker/0" in of_airflow
+    assert not [text for text in (*shown, of_airflow) if "hunter" in text]
+    assert ["web.expose_config" in text for text in shown] == [True, True, False]
+    assert ["celery.broker_url" in text for text in shown] == [True] * 3
+    assert "parallelism" not in shown[1]
 
 
 async def test_one_action_on_many_things_is_previewed_and_done(site: Site) -> None:

@@ -13,6 +13,7 @@ from asynsched.web.pages import (
     dag,
     dags,
     home,
+    installed,
     logs,
     many,
     notes,
@@ -25,10 +26,12 @@ from asynsched.web.pages import (
     tokens,
     trigger,
     unknown,
+    users,
 )
 from asynsched.web.pages.page import PAGE, routes
 
 __all__ = [
-    "PAGE", "actions", "answers", "assets", "browse", "change", "dag", "dags", "home", "logs", "many", "notes",
-    "operation", "preferences", "routes", "runs", "secrets", "static", "tasks", "tokens", "trigger", "unknown",
+    "PAGE", "actions", "answers", "assets", "browse", "change", "dag", "dags", "home", "installed", "logs",
+    "many", "notes", "operation", "preferences", "routes", "runs", "secrets", "static", "tasks", "tokens", "trigger",
+    "unknown", "users",
 ]  # fmt: skip

@@ -1,20 +1,21 @@
 """`/dags/{dag_id}/…`: one DAG: its grid, graph, runs, calendar, upcoming runs, details, and code by version."""
 
-import difflib
 from collections.abc import Mapping
 from datetime import datetime, timedelta
-from typing import Literal, NamedTuple
+from typing import Annotated, Literal, NamedTuple
 
 from anyio.to_thread import run_sync
+from msgspec import Meta
 from starlette.responses import Response
 
-from asynsched.errors import DagError, NotFound
+from asynsched.errors import AsynschedError, DagError, NotFound, StoreUnavailable
 from asynsched.queries.dag_versions import VersionFilter, VersionInfo, list_versions, read_sources, read_structure
 from asynsched.queries.dags import DagInfo, get_dag
 from asynsched.queries.grid import GridCell, read_grid
 from asynsched.queries.paging import BadRequest, Paging
 from asynsched.queries.place import Place
 from asynsched.queries.runs import count_runs_by_day
+from asynsched.queries.simulate import simulate
 from asynsched.queries.upcoming import UpcomingRun
 from asynsched.queries.upcoming import upcoming as next_runs
 from asynsched.serialization.schema import SerializedDag
@@ -22,6 +23,7 @@ from asynsched.store.dags.files import list_errors
 from asynsched.store.schema import ImportErrorRow
 from asynsched.web.endpoint import Call
 from asynsched.web.pages.drawing import calendar as drawn_calendar
+from asynsched.web.pages.drawing.differences import compare
 from asynsched.web.pages.drawing.graph import DrawnGraph, draw
 from asynsched.web.pages.drawing.grid import GridRows, grid_rows
 from asynsched.web.pages.drawing.tasks import MOST_OPEN_TASKS, TaskGraph, task_graph
@@ -29,7 +31,13 @@ from asynsched.web.pages.page import PAGE, address, show
 
 GRID_RUNS = (10, 25, 50, 100)
 N_UPCOMING = 25
+USUAL_HOURS, LONGEST_HOURS = 24, 31 * 24
+Hours = Annotated[int, Meta(ge=1, le=LONGEST_HOURS)]
+SIMULATION_SECONDS = 20.0
+"""Of work on a simulation for a view, which ends where it is then."""
 MOST_VERSIONS = 200
+COMPARISON_SECONDS = 1.0
+"""Of work on the differences of a version; files for which no time is left are shown as they are."""
 
 
 class Known(NamedTuple):
@@ -120,15 +128,38 @@ async def details(call: Call, dag_id: str) -> Response:
 
 
 @PAGE.endpoint("GET", "/dags/{dag_id}/upcoming")
-async def upcoming(call: Call, dag_id: str) -> Response:
-    """Show the next runs of the schedule."""
+async def upcoming(call: Call, dag_id: str, hours: Hours | None = None) -> Response:
+    """Show the next runs of the schedule, and on request the place in which simulated runs appear.
+
+    `hours`: of the simulation.
+    """
     known = await read_known(call.place, dag_id)
     problem, found = "", tuple[UpcomingRun, ...]()
     try:
         found = await next_runs(call.place, dag_id, N_UPCOMING)
     except (DagError, NotFound) as exc:
         problem = str(exc)
-    return await show(call, "dag_upcoming.html", known=known, view="upcoming", found=found, problem=problem)
+    return await show(
+        call, "dag_upcoming.html", known=known, view="upcoming", found=found, problem=problem, hours=hours,
+        usual_hours=USUAL_HOURS, longest_hours=LONGEST_HOURS,
+    )  # fmt: skip
+
+
+@PAGE.endpoint("GET", "/dags/{dag_id}/upcoming/simulated")
+async def simulated(call: Call, dag_id: str, hours: Hours = USUAL_HOURS) -> Response:
+    """Simulate all DAGs for some hours, and show the runs of this one, also those that assets trigger."""
+    info = await call.place.ask(get_dag, dag_id, active=False)
+    start, problem, found = call.place.clock.now(), "", None
+    end = start + timedelta(hours=hours)
+    try:
+        found = await simulate(
+            call.place, start, end, dag_id=dag_id, seconds=SIMULATION_SECONDS, seen_dags=call.who.dag_ids
+        )
+    except StoreUnavailable:
+        raise
+    except AsynschedError as exc:
+        problem = str(exc)  # in the place of the runs, so that scripts show it there, too
+    return await show(call, "dag_simulated.html", info=info, found=found, problem=problem, hours=hours, end=end)
 
 
 @PAGE.endpoint("GET", "/dags/{dag_id}/calendar")
@@ -154,7 +185,8 @@ async def code(call: Call, dag_id: str, version: int | None = None, against: int
     differences = None
     if other is not None:
         before = await call.place.ask(read_sources, dag_id, other.number, call.who.dag_ids)
-        differences = await run_sync(_differences, dict(before), dict(sources))
+        clock, last = call.place.clock, call.place.clock.monotonic() + COMPARISON_SECONDS
+        differences = await run_sync(compare, dict(before), dict(sources), lambda: clock.monotonic() < last)
     return await show(
         call, "dag_code.html", known=known, view="code", versions=versions, chosen=chosen, other=other,
         sources=sources, differences=differences,
@@ -166,23 +198,3 @@ def _version(versions: tuple[VersionInfo, ...], number: int) -> VersionInfo:
         if found.number == number:
             return found
     raise NotFound("DAG version", str(number))
-
-
-class Difference(NamedTuple):
-    """A line of a difference: `added`, `removed`, `same` or `place`."""
-
-    kind: str
-    text: str
-
-
-def _differences(before: dict[str, str], after: dict[str, str]) -> list[tuple[str, list[Difference]]]:
-    kinds = {"+": "added", "-": "removed", "@": "place"}
-    found = []
-    for path in sorted({*before, *after}):
-        lines = difflib.unified_diff(
-            before.get(path, "").splitlines(), after.get(path, "").splitlines(), lineterm="", n=4
-        )
-        told = [Difference(kinds.get(line[:1], "same"), line) for line in list(lines)[2:]]
-        if told:
-            found.append((path, told))
-    return found

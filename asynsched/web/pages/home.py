@@ -1,33 +1,76 @@
 """`/`: what runs now, what failed lately, what is late and why, what comes next."""
 
+import socket
+from collections.abc import Sequence
 from datetime import timedelta
+from pathlib import Path
 
 from starlette.responses import Response
 
+from asynsched.errors import AsynschedError, StoreUnavailable
 from asynsched.queries.hitl import count_questions, list_questions
 from asynsched.queries.import_errors import ImportErrorFilter, count_import_errors, list_import_errors
-from asynsched.queries.overview import read_overview
+from asynsched.queries.late import LASTS, Late, LateOne, explain_late, list_late
+from asynsched.queries.overview import NextRun, read_overview
 from asynsched.queries.paging import Paging
 from asynsched.store.schedulers import last_served_at, list_schedulers
+from asynsched.store.schema import SchedulerRow
 from asynsched.web.endpoint import Call
 from asynsched.web.pages.answers import open_to
-from asynsched.web.pages.operation import known_health
+from asynsched.web.pages.operation import Heard, ask_health, known_health
 from asynsched.web.pages.page import PAGE, show
 
 LATELY = timedelta(hours=24)
+SHOWN = timedelta(seconds=60)
+"""How old reasons may be that Home shows until it has newer ones."""
 
 
 @PAGE.endpoint("GET", "/")
 async def home(call: Call) -> Response:
-    """Show the overview."""
+    """Show the overview. It waits for no scheduler and no reason: scripts fetch them if what is known is old."""
     place, now, dag_ids = call.place, call.place.clock.now(), call.who.dag_ids
     overview = await place.ask(read_overview, dag_ids, now=now, since=now - LATELY)
     first = await place.ask(list_questions, open_to(dag_ids), Paging(limit=1, order_by=("created_at",)))
     of_dags = ImportErrorFilter(dag_ids=dag_ids)
     errors = await place.ask(list_import_errors, of_dags, Paging(limit=1, order_by=("file",)))
+    schedulers = await place.ask(list_schedulers, now)
+    known = place.recent.last(explain_late, since=now - SHOWN)
+    heard = place.recent.last(ask_health, since=now - SHOWN)
     return await show(
         call, "home.html", overview=overview, lately=LATELY, n_errors=await place.ask(count_import_errors, of_dags),
         first_error=next(iter(errors.items), None), n_questions=await place.ask(count_questions, open_to(dag_ids)),
-        first_question=next(iter(first.items), None), schedulers=await place.ask(list_schedulers, now),
-        last_served_at=await place.ask(last_served_at), health=await known_health(call),
+        first_question=next(iter(first.items), None), schedulers=schedulers,
+        last_served_at=await place.ask(last_served_at), health=None if heard is None else heard.health,
+        is_silent=heard is not None and _is_silent(heard, schedulers, place.home),
+        late=Late(now, _without_reasons(overview.late)) if known is None else known.of_dags(dag_ids),
+        is_old=known is None or known.at < now - LASTS,
     )  # fmt: skip
+
+
+@PAGE.endpoint("GET", "/late")
+async def late(call: Call) -> Response:
+    """Show what is late or stuck, with the reasons, and whether the scheduler itself is."""
+    place = call.place
+    schedulers = await place.ask(list_schedulers, place.clock.now())
+    heard = await known_health(place)
+    try:
+        found = (await list_late(place)).of_dags(call.who.dag_ids)
+    except StoreUnavailable:
+        raise
+    except AsynschedError as exc:
+        found = Late(place.clock.now(), (), str(exc))  # in the place of the reasons, so that scripts show it there, too
+    return await show(
+        call, "late.html", late=found, is_old=False, health=heard.health,
+        is_silent=_is_silent(heard, schedulers, place.home),
+    )  # fmt: skip
+
+
+def _without_reasons(due: Sequence[NextRun]) -> tuple[LateOne, ...]:
+    return tuple(LateOne(dag_id=one.dag_id, run_id=None, state="due", since=one.at) for one in due)
+
+
+def _is_silent(heard: Heard, schedulers: Sequence[SchedulerRow], home: Path) -> bool:
+    """Return whether the scheduler of this home does not answer although it is registered on this machine."""
+    return heard.health is None and any(
+        (row.home, row.hostname) == (str(home), socket.gethostname()) for row in schedulers
+    )

@@ -1,7 +1,8 @@
 """`/errors`, `/schedulers`, `/audit`: what a person who operates asynsched looks at."""
 
 from contextlib import suppress
-from datetime import datetime
+from datetime import datetime, timedelta
+from typing import NamedTuple
 
 import msgspec
 import sqlalchemy as sa
@@ -14,6 +15,7 @@ from asynsched.explaining.owners import Standing, standing
 from asynsched.health import Health
 from asynsched.queries.audit import AuditFilter, list_audit
 from asynsched.queries.paging import Paging
+from asynsched.queries.place import Place
 from asynsched.queries.schedulers import SchedulerFilter, list_schedulers
 from asynsched.queries.serving import health_of_home
 from asynsched.store.dags.files import list_errors
@@ -25,6 +27,8 @@ from asynsched.web.pages.page import PAGE, show
 
 PAGE_ROWS = 100
 MOST_ERRORS = 500
+HEALTH_LASTS = timedelta(seconds=5)
+"""How long an answer of the scheduler counts."""
 
 
 @PAGE.endpoint("GET", "/errors")
@@ -49,18 +53,29 @@ async def schedulers(call: Call) -> Response:
     """Show the schedulers, their load, and the health of the loops of the one that serves here."""
     now = call.place.clock.now()
     rows = (await call.place.ask(list_schedulers, SchedulerFilter(now=now), Paging(limit=PAGE_ROWS))).items
-    health = await known_health(call)
+    health = (await known_health(call.place)).health
     return await show(
         call, "schedulers.html", rows=rows, standings=await run_sync(_standings, rows, now),
         loads=await call.place.ask(loads), health=health,
     )  # fmt: skip
 
 
-async def known_health(call: Call) -> Health | None:
-    """Return the health of the scheduler that serves here; None if none does, or one of another version."""
+class Heard(NamedTuple):
+    """What the scheduler that serves here has answered; None: none has answered, or one of another version."""
+
+    health: Health | None
+
+
+async def known_health(place: Place) -> Heard:
+    """Return a recent answer of the scheduler that serves here."""
+    return await place.recent.get(ask_health, place, lasts=HEALTH_LASTS) or Heard(None)
+
+
+async def ask_health(place: Place) -> Heard:
+    """Ask that scheduler: it may take as long as a hanging one is waited for."""
     with suppress(NotServing, msgspec.ValidationError):
-        return await run_sync(health_of_home, call.place.home)
-    return None
+        return Heard(await run_sync(health_of_home, place.home))
+    return Heard(None)
 
 
 def _standings(rows: tuple[SchedulerRow, ...], now: datetime) -> dict[str, Standing]:

@@ -37,8 +37,26 @@ THEMES = ("auto", "light", "dark")
 THEME_COOKIE = "asynsched_theme"
 ZONE_COOKIE = "asynsched_zone"
 SAID_COOKIE = "asynsched_said"
-OPERATED = ("connections", "preview", "variables")
-"""Views for those who may operate all DAGs: others get no links to them."""
+VIEWS: tuple[tuple[str, str, Permission], ...] = (
+    ("", "Home", Permission.VIEW), ("dags", "DAGs", Permission.VIEW), ("runs", "Runs", Permission.VIEW),
+    ("tasks", "Tasks", Permission.VIEW), ("assets", "Assets", Permission.VIEW),
+    ("backfills", "Backfills", Permission.VIEW), ("answers", "Answers", Permission.VIEW),
+)  # fmt: skip
+"""The paths of the views in the bar, their names, and what they need: others get no links to them."""
+ADMIN_VIEWS: tuple[tuple[str, str, Permission], ...] = (
+    ("pools", "Pools", Permission.VIEW), ("variables", "Variables", Permission.OPERATE),
+    ("connections", "Connections", Permission.OPERATE), ("errors", "Import errors", Permission.VIEW),
+    ("schedulers", "Schedulers", Permission.VIEW), ("preview", "Preview a change", Permission.OPERATE),
+    ("audit", "Audit", Permission.VIEW), ("users", "Users", Permission.ADMINISTER),
+    ("plugins", "Plugins", Permission.OPERATE), ("providers", "Providers", Permission.VIEW),
+    ("config", "Configuration", Permission.ADMINISTER),
+)  # fmt: skip
+"""Those in the menu."""
+OTHER_VIEWS: tuple[tuple[str, str, Permission], ...] = (
+    ("late", "Late or stuck", Permission.VIEW), ("preferences", "Preferences", Permission.VIEW),
+    ("tokens", "Tokens", Permission.VIEW),
+)  # fmt: skip
+"""Those that only the palette finds."""
 
 
 class Preferences(NamedTuple):
@@ -78,7 +96,8 @@ def templates() -> Environment:
         loader=PackageLoader("asynsched.web"), autoescape=True, undefined=StrictUndefined, trim_blocks=True,
         lstrip_blocks=True,
     )  # fmt: skip
-    made.globals |= {"version": __version__, "Permission": Permission, "OPERATED": OPERATED}
+    made.globals |= {"version": __version__, "Permission": Permission, "VIEWS": VIEWS, "ADMIN_VIEWS": ADMIN_VIEWS}
+    made.globals["ALL_VIEWS"] = (*VIEWS, *ADMIN_VIEWS, *OTHER_VIEWS)
     made.filters |= showing.FILTERS
     made.tests["may_operate"] = lambda dag_id, who: who.may(Permission.OPERATE, dag_id)
     return made
