@@ -4,7 +4,6 @@ import codecs
 import sys
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import click
@@ -15,6 +14,7 @@ from asynsched.cli.session import Session
 from asynsched.executors.log_paths import callback_log_path, log_path
 from asynsched.home import LOGS
 from asynsched.keys import TaskInstanceKey, instance_name
+from asynsched.queries.log_sources import LogSource, opened_log
 from asynsched.queries.runs import CallbackInfo, RunInfo, get_run, list_callbacks, run_named
 from asynsched.queries.task_instances import (
     TaskInstanceInfo,
@@ -70,17 +70,22 @@ def tasks_logs(
         _follow(session, run, task, try_number)
         return None
     number = try_number or number_of_newest_try(session.home, task)
-    path = session.home / LOGS / log_path(key, number)
+    path = log_path(key, number)
     requests = session.read(list_callbacks, run.key)
     its = (item for item in requests if (item.task_id, item.map_index, item.try_number) == (task_id, map_index, number))
     callbacks = _callback_logs(session, key, its)
-    if not (path.exists() or callbacks):
+    if not (_exists(session, path) or callbacks):
         fail(_explain_absence(session, run, task, try_number))
     if output is Output.JSON:
         return Record(
-            {**key._asdict(), "try_number": number, "log": _text(path) or "", "callbacks": _as_fields(callbacks)}
+            {
+                **key._asdict(),
+                "try_number": number,
+                "log": _text(session, path) or "",
+                "callbacks": _as_fields(callbacks),
+            }
         )
-    _write_file(path)
+    _write_log(session, path)
     _write_callback_logs(callbacks)
     if number > task.try_number and was_interrupted(task.state, task.reason):
         note(f"{task.reason[0].upper()}{task.reason[1:]}.")
@@ -92,20 +97,20 @@ def tasks_logs(
 def runs_logs(session: Session, output: Output, dag_id: str, run_id: str) -> Record | None:
     """Show every log of a run: of its tries in the order of their starts, with their callbacks, and of its callbacks.
 
-    Only logs of this home: a scheduler of another home keeps the logs of its own tries.
+    Only logs of this home and of the store of logs: without one, a scheduler of another home keeps its tries' logs.
     """
     run = session.read(run_named, dag_id, run_id)
-    parts = [part for part in _parts(session, run) if part.callbacks or part.path.exists()]
+    parts = [part for part in _parts(session, run) if part.callbacks or _exists(session, part.path)]
     if output is Output.JSON:
-        return _as_record(run, parts)
+        return _as_record(session, run, parts)
     if not parts:
-        fail(f"The run {run.run_id!r} ({run.state}) has no log in the home {session.home}.")
+        fail(f"The run {run.run_id!r} ({run.state}) has no log in {_where(session)}.")
     for part in parts:
         name = instance_name(part.key.task_id, part.key.map_index)
         what = f"{name}, try {part.try_number}" if part.key.task_id else run.run_id
         sys.stdout.write(f"==> {printable(what)}{f': {part.state}' if part.state else ''} <==\n")
         if part.key.task_id:
-            _write_file(part.path)
+            _write_log(session, part.path)
         _write_callback_logs(part.callbacks)
     return None
 
@@ -124,7 +129,7 @@ class TryLogs(NamedTuple):
 
     key: TaskInstanceKey
     try_number: int
-    path: Path
+    path: str
     state: str | None
     callbacks: list[CallbackLog]
 
@@ -142,15 +147,13 @@ def _parts(session: Session, run: RunInfo) -> Iterator[TryLogs]:
     found = [(name, names.get(name), requests.get(name, ())) for name in dict.fromkeys((*names, *requests))]
     for (task_id, map_index, number), state, its in [*found, (("", -1, 0), run.state, own)]:
         key = TaskInstanceKey(run.dag_id, run.run_id, task_id, map_index)
-        yield TryLogs(
-            key, number, session.home / LOGS / log_path(key, number), state, _callback_logs(session, key, its)
-        )
+        yield TryLogs(key, number, log_path(key, number), state, _callback_logs(session, key, its))
 
 
-def _as_record(run: RunInfo, parts: list[TryLogs]) -> Record:
+def _as_record(session: Session, run: RunInfo, parts: list[TryLogs]) -> Record:
     tries = [
         fields_of(part.key, ("task_id", "map_index")) | fields_of(part, ("try_number", "state"))
-        | {"log": _text(part.path), "callbacks": _as_fields(part.callbacks)}
+        | {"log": _text(session, part.path), "callbacks": _as_fields(part.callbacks)}
         for part in parts
         if part.key.task_id
     ]  # fmt: skip
@@ -162,7 +165,7 @@ def _callback_logs(session: Session, key: TaskInstanceKey, requests: Iterable[Ca
     """Return the logs of callbacks of one try, or of a run."""
     # A run that has ended several times has one log for each event, and the state of the latest callback.
     newest = {(item.event, item.try_number): item for item in requests}
-    logs = (_text(session.home / LOGS / callback_log_path(key, *name)) for name in newest)
+    logs = (_text(session, callback_log_path(key, *name)) for name in newest)
     return [CallbackLog(one.event, one.state, one.reason, log) for one, log in zip(newest.values(), logs, strict=True)]
 
 
@@ -180,28 +183,27 @@ def _as_fields(logs: list[CallbackLog]) -> list[dict[str, Any]]:
     return [item._asdict() for item in logs]
 
 
-def _text(path: Path) -> str | None:
-    return path.read_text(encoding="utf-8", errors="replace") if path.exists() else None
+def _exists(session: Session, path: str) -> bool:
+    with opened_log(session.home, session.settings.log, path) as log:
+        return log is not None
 
 
-def _write_file(path: Path) -> None:
+def _text(session: Session, path: str) -> str | None:
+    with opened_log(session.home, session.settings.log, path) as log:
+        return None if log is None else log.read(0, log.size).decode("utf-8", errors="replace")
+
+
+def _write_log(session: Session, path: str) -> None:
     """Write a log, if there is one, and end its last line."""
     end = "\n"
-    for text in _blocks(path):
-        sys.stdout.write(printable(text, keep="\n\t"))
-        end = text[-1:] or end
+    decoder = codecs.getincrementaldecoder("utf-8")("replace")
+    with opened_log(session.home, session.settings.log, path) as log:
+        for block in (*(() if log is None else log.blocks(0, BLOCK_BYTES)), b""):
+            text = decoder.decode(block, final=not block)
+            sys.stdout.write(printable(text, keep="\n\t"))
+            end = text[-1:] or end
     if end != "\n":
         sys.stdout.write("\n")
-
-
-def _blocks(path: Path) -> Iterator[str]:
-    if not path.exists():
-        return
-    decoder = codecs.getincrementaldecoder("utf-8")("replace")
-    with path.open("rb") as file:
-        while block := file.read(BLOCK_BYTES):
-            yield decoder.decode(block)
-    yield decoder.decode(b"", final=True)
 
 
 def _follow(session: Session, run: RunInfo, task: TaskInstanceInfo, wanted: int | None) -> None:
@@ -215,14 +217,15 @@ def _follow(session: Session, run: RunInfo, task: TaskInstanceInfo, wanted: int 
         while True:
             number = wanted or max(newest, 1)
             over = is_try_over(task, number, newest)
-            path = session.home / LOGS / log_path(task.key, number)
-            changes.follow(path, session.home)
+            path = log_path(task.key, number)
+            changes.follow(session.home / LOGS / path, session.home)
             # Read after the state: the log of a try that is over is whole.
-            if path.exists():
-                position = _write_from(path, position, decoder)
-            if over:
-                if not path.exists():
+            with opened_log(session.home, session.settings.log, path, may_be_archived=over) as log:
+                if log is not None:
+                    position = _write_from(log, position, decoder)
+                elif over:
                     fail(_explain_absence(session, run, task, wanted))
+            if over:
                 return
             changes.wait()
             wanted = number if position else wanted
@@ -230,13 +233,11 @@ def _follow(session: Session, run: RunInfo, task: TaskInstanceInfo, wanted: int 
             newest = number_of_newest_try(session.home, task)
 
 
-def _write_from(path: Path, position: int, decoder: codecs.IncrementalDecoder) -> int:
+def _write_from(log: LogSource, position: int, decoder: codecs.IncrementalDecoder) -> int:
     """Write a log from a byte on, and return where it ends now."""
-    with path.open("rb") as file:
-        file.seek(position)
-        while block := file.read(BLOCK_BYTES):
-            position += len(block)
-            sys.stdout.write(printable(decoder.decode(block), keep="\n\t"))
+    for block in log.blocks(position, BLOCK_BYTES):
+        position += len(block)
+        sys.stdout.write(printable(decoder.decode(block), keep="\n\t"))
     sys.stdout.flush()
     return position
 
@@ -248,22 +249,28 @@ def _explain_absence(session: Session, run: RunInfo, task: TaskInstanceInfo, wan
         for one in tries
         if (one.task_id, one.map_index) == (task.task_id, task.map_index) and one.try_number != task.try_number
     }
-    return why_no_log(task, session.read(get_run, *run.key), wanted, earlier, session.home)
+    return why_no_log(task, session.read(get_run, *run.key), wanted, earlier, _where(session))
 
 
-def why_no_log(task: TaskInstanceInfo, run: RunInfo, wanted: int | None, earlier: Collection[int], home: Path) -> str:
+def _where(session: Session) -> str:
+    """Return where logs were searched, for people."""
+    store = session.settings.log.store
+    return f"the home {session.home}{f' or in {store}' if store else ''}"
+
+
+def why_no_log(task: TaskInstanceInfo, run: RunInfo, wanted: int | None, earlier: Collection[int], where: str) -> str:
     """Return why there is no log, in a sentence.
 
     Args:
         wanted: The try that was asked for, None for the newest.
-        home: The home whose logs were searched. A scheduler of another home writes logs there.
+        where: Where logs were searched. A scheduler of another home writes logs there.
     """
     started = {*earlier, task.try_number} - {0}
     if task.state == TaskInstanceState.QUEUED:
         started.discard(task.try_number)
     number = wanted or task.try_number
     if number in started:
-        return f"Try {number} of the task {task.task_id!r} has no log in the home {home}."
+        return f"Try {number} of the task {task.task_id!r} has no log in {where}."
     if started and number != task.try_number:
         *others, last = sorted(started)
         tries = f"the tries {', '.join(map(str, others))} and {last}" if others else f"try {last}"

@@ -6,13 +6,12 @@ from typing import Any
 
 import msgspec
 
-from asynsched.settings import Settings, option_names
+from asynsched.settings import SECRET_OPTIONS, Settings, option_names
 from asynsched.store.engines.urls import without_secrets
 
 HIDDEN = "< hidden >"
 SECTION = "asynsched"
 """The section of the settings, under their own names."""
-_SECRET = frozenset({"fernet_key", "secrets.backend_kwargs"})
 
 
 def list_options(settings: Settings) -> Mapping[str, Mapping[str, str]]:
@@ -26,7 +25,7 @@ def list_options(settings: Settings) -> Mapping[str, Mapping[str, str]]:
 
 
 def _shown(name: str, value: Any) -> str:
-    if name in _SECRET and value:
+    if name in SECRET_OPTIONS and value:
         return HIDDEN
     if name == "database" and value:
         return without_secrets(str(value))
