@@ -461,7 +461,7 @@ class LogSettings(CheckedSettings, frozen=True, forbid_unknown_fields=True):
         if self.store and not re.fullmatch(r"[a-z][a-z0-9+.-]*://[^@?#\s]+", self.store):
             raise self.invalid(
                 "store",
-                "must be a URL without a password, such as s3://BUCKET/FOLDER; secrets are in log.store_options",
+                "must be a URL such as s3://BUCKET/FOLDER; secrets are in log.store_options",
             )
         try:
             is_object = isinstance(self.options_of_store, dict)

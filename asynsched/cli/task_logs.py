@@ -77,14 +77,8 @@ def tasks_logs(
     if not (_exists(session, path) or callbacks):
         fail(_explain_absence(session, run, task, try_number))
     if output is Output.JSON:
-        return Record(
-            {
-                **key._asdict(),
-                "try_number": number,
-                "log": _text(session, path) or "",
-                "callbacks": _as_fields(callbacks),
-            }
-        )
+        text = _text(session, path) or ""
+        return Record({**key._asdict(), "try_number": number, "log": text, "callbacks": _as_fields(callbacks)})
     _write_log(session, path)
     _write_callback_logs(callbacks)
     if number > task.try_number and was_interrupted(task.state, task.reason):

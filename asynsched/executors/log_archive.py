@@ -167,7 +167,9 @@ class LogArchive:
             more = {"auto_mkdir": True} if protocol in ("file", "local") else {}
             return fsspec.filesystem(protocol, skip_instance_cache=True, **(more | options))
         except ImportError as exc:
-            package = fsspec.registry.known_implementations.get(protocol, {}).get("class", "").partition(".")[0]
+            from fsspec.registry import known_implementations
+
+            package = known_implementations.get(protocol, {}).get("class", "").partition(".")[0]
             advice = f": pip install {package}" if package not in ("", "fsspec") else ""
             raise SettingsError(f"log.store: {protocol}:// needs a package that is missing ({exc}){advice}") from None
         except Exception as exc:  # noqa: BLE001 - file systems raise what they like
