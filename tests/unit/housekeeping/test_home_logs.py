@@ -79,7 +79,7 @@ def test_a_log_goes_only_when_nobody_writes_it_and_the_store_has_all_of_it(tmp_p
     path = "dag_id=d/run_id=r/task_id=t/attempt=1.log"
 
     def written(text: str) -> TaskLog:
-        task_log = TaskLog(tmp_path / path, 1000, Secrets(()))
+        task_log = TaskLog(tmp_path / path, 1000, Secrets())
         task_log.write(text.encode())
         return task_log
 
