@@ -55,8 +55,8 @@ class FolderLogs(LogStore):
     def _open(file: Path) -> int:
         """Open a log, locked against its removal."""
         while True:
-            file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             try:
+                file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
                 descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, PRIVATE_FILE)
             except FileNotFoundError:
                 continue  # its empty folder was removed meanwhile

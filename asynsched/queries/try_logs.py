@@ -81,9 +81,7 @@ async def read_log(
     """
     # Read after the state: the log of a try that is over is whole.
     state = await _state(place, key, try_number)
-    return await _from_log(
-        place, key, try_number, state, partial(_read, start, min(n_bytes, MOST_BYTES), state.is_over)
-    )
+    return await _part(place, key, try_number, state, start, n_bytes)
 
 
 async def read_log_end(
@@ -125,8 +123,7 @@ async def follow_log(
                 # Read after the state: the log of a try that is over is whole.
                 if has_news:
                     state = await _state(place, key, try_number)
-                read = partial(_read, n_bytes=min(n_bytes, MOST_BYTES), is_over=state.is_over)
-                while (part := await _from_log(place, key, try_number, state, partial(read, start))).text:
+                while (part := await _part(place, key, try_number, state, start, n_bytes)).text:
                     start = part.end
                     yield part
                     if part.is_last:
@@ -198,6 +195,11 @@ async def _state(place: Place, key: TaskInstanceKey, number: int) -> _TryState:
         raise NotFound("try", str(number), where=f"the task instance {key.task_id!r} of the run {key.run_id!r}")
     is_busy = found.of.state in SLOT_TASK_STATES and number >= found.of.try_number
     return _TryState(is_try_over(found.of, number, newest), bool(place.settings.log.store) and not is_busy)
+
+
+async def _part(place: Place, key: TaskInstanceKey, number: int, state: _TryState, start: int, n_bytes: int) -> LogPart:
+    read = partial(_read, start, min(n_bytes, MOST_BYTES), state.is_over)
+    return await _from_log(place, key, number, state, read)
 
 
 async def _from_log(

@@ -157,11 +157,13 @@ class TaskLog:
 
     def _open_unlocked(self) -> int:
         flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
-        try:
-            return os.open(self._path, flags, PRIVATE_FILE)
-        except FileNotFoundError:
-            make_private(self._path.parent)
-            return os.open(self._path, flags, PRIVATE_FILE)
+        while True:
+            try:
+                return os.open(self._path, flags, PRIVATE_FILE)
+            except FileNotFoundError:
+                # The scheduler may remove a folder while it is empty.
+                with suppress(FileNotFoundError):
+                    make_private(self._path.parent)
 
 
 def make_private(folder: Path) -> None:
