@@ -253,10 +253,9 @@ class Sweep:
                 names = await anyio.to_thread.run_sync(archive.run_folders, folder)
                 newest = await self._newest(dag_id) if names else frozenset()
                 for first in range(0, len(names), BATCH_ARCHIVED):
-                    known = await self._known(dag_id, names[first : first + BATCH_ARCHIVED])
-                    going = [
-                        name for name, run in known.items() if name in names and is_old(run, newest, self._policy.logs)
-                    ]
+                    some = names[first : first + BATCH_ARCHIVED]
+                    known = await self._known(dag_id, some)
+                    going = [name for name in some if name in known and is_old(known[name], newest, self._policy.logs)]
                     for name in going:
                         await anyio.to_thread.run_sync(archive.remove_folder, f"{folder}/{name}")
                     yield len(going)

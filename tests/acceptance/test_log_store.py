@@ -105,6 +105,23 @@ def test_a_scheduler_that_is_killed_before_it_has_removed_a_log_neither_loses_no
     assert (local_logs(site), store.logs()) == ([], before | {PATHS[1]: f"{before[PATHS[1]]}late\n"})
 
 
+def test_the_log_of_a_try_that_a_stop_interrupts_is_stored_and_whole_in_the_end(site, store, tmp_path):
+    site.env |= {"GATE": str(tmp_path / "gate"), "ASYNSCHED_SHUTDOWN_GRACE": "0.1"}
+    with site.up():
+        site.wait_for_dag("logged")
+        site.run("dags", "trigger", "logged", "--run-id", "r")
+        file = site.home / "logs" / PATHS[0]
+        site.until(lambda: file.exists() and "first" in file.read_text(), "the task has begun")
+    interrupted = store.logs()[PATHS[0]]
+    assert interrupted == file.read_text(), "it stays here, too: this home may go on with it"
+
+    (tmp_path / "gate").touch()
+    site.up_until_idle()
+    whole = store.logs()[PATHS[0]]
+    assert (whole.startswith(interrupted), whole.count("first"), "last" in whole) == (True, 2, True)
+    assert local_logs(site) == []
+
+
 def test_logs_wait_for_a_store_that_is_away_and_this_is_said_once(site, store, tmp_path):
     store.folder.parent.touch()  # a file in the place of the folder
     site.env["GATE"] = str(tmp_path / "gate")
