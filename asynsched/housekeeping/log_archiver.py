@@ -7,6 +7,7 @@ sends the rest of it, or a callback is called again. A walk takes at most a smal
 
 from collections.abc import AsyncIterator, Callable
 from datetime import datetime, timedelta
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import NamedTuple, TypeVar
@@ -97,7 +98,7 @@ class LogArchiver(Service):
     @property
     def waiting(self) -> WaitingLogs:
         """The logs that wait for the store, as far as they are known: those of the last walk, or of this one."""
-        return WaitingLogs(max(self._n_before, self._n_left) if self._walk else self._n_left, self.problem)
+        return WaitingLogs(max(self._n_before, self._n_left), self.problem)
 
     async def tick(self, now: datetime) -> None:
         if self._walk is None and (self._next_at is None or now >= self._next_at):
@@ -143,7 +144,7 @@ class LogArchiver(Service):
             log.warning("logs.not_stored", n_logs=self._n_left, reason=self._problem, then="retrying")
         elif self.problem and not self._problem:
             log.info("logs.stored_again", store=self._archive.url)
-        self.problem = self._problem
+        self.problem, self._n_before = self._problem, 0
         took = timedelta(seconds=self.clock.monotonic() - self._began_at)
         pause = max(INTERVAL, took * SHARE)
         if self._problem:
@@ -172,7 +173,7 @@ class LogArchiver(Service):
     async def _remove_unwanted(self) -> bool:
         """Remove the logs of deleted runs from the archive. Returns whether there may be more."""
         try:
-            remove = lambda: remove_unwanted(self._home, self._archive, at_most=BATCH_NOTES)  # noqa: E731
+            remove = partial(remove_unwanted, self._home, self._archive, at_most=BATCH_NOTES)
             return bool(await self._in_thread(remove))
         except LogStoreUnavailable as exc:
             self._problem, self._is_away = str(exc), True
