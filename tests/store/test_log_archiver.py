@@ -10,7 +10,7 @@ from asynsched.clock import VirtualClock
 from asynsched.errors import LogStoreUnavailable
 from asynsched.executors.log_archive import LogArchive
 from asynsched.home import LOGS, prepare_home
-from asynsched.housekeeping.log_archiver import LogArchiver
+from asynsched.housekeeping.log_archiver import AT_ONCE, LogArchiver
 from asynsched.keys import TaskInstanceKey
 from asynsched.store.database import Database
 from tests.store.test_retention import NOW, add_dag, add_run
@@ -93,16 +93,17 @@ async def test_a_stored_log_stays_for_a_time_and_is_stored_again_if_it_grows_or_
 
 
 async def test_a_log_that_cannot_be_stored_does_not_keep_others_waiting(archiving, monkeypatch):
-    other = archiving.log.with_name("attempt=0.log")
-    other.write_text("other\n")
-    put = archiving.archive.put
+    for number in range(2, 2 * AT_ONCE):
+        archiving.log.with_name(f"attempt={number}.log").write_text("more\n")
+    put, refused = archiving.archive.put, []
 
-    def refuse_one(path, *args):
-        if path == archiving.path:
+    def refuse_first(path, *args):
+        refused.append(path)
+        if path == refused[0]:
             raise LogStoreUnavailable("its name is too long")
         return put(path, *args)
 
-    monkeypatch.setattr(archiving.archive, "put", refuse_one)
+    monkeypatch.setattr(archiving.archive, "put", refuse_first)
     assert await archiving.walk() == ["logs.not_stored"]
-    assert archiving.archive.size(str(other.relative_to(archiving.home / LOGS))) == 6
-    assert archiving.archiver.waiting.n_logs == 1
+    assert (archiving.archiver.waiting.n_logs, archiving.archiver.waiting.problem) == (1, "its name is too long")
+    assert len(refused) == 2 * AT_ONCE - 1
