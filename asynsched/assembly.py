@@ -13,11 +13,13 @@ from asynsched.channels import Channels
 from asynsched.clock import Clock
 from asynsched.executors.base import Executor, ExecutorContext
 from asynsched.executors.client import ExecutorClient
+from asynsched.executors.log_archive import LogArchive
 from asynsched.executors.requests import RequestAnswerer
 from asynsched.executors.tokens import boot_mark, new_try_token
 from asynsched.health import Vitals
 from asynsched.home import SOURCES
 from asynsched.housekeeping.bell_listener import BellListener
+from asynsched.housekeeping.log_archiver import LogArchiver
 from asynsched.housekeeping.retention import RetentionSweeper
 from asynsched.lease.expiry import Lease
 from asynsched.lease.held_lease import HeldLease, make_held_lease
@@ -75,6 +77,7 @@ class Services:
     dispatcher: ParseDispatcher
     creator: DagRunCreator
     sweeper: RetentionSweeper
+    archiver: LogArchiver | None
     listeners: tuple[Service, ...]
 
     executor_client: ExecutorClient
@@ -90,7 +93,8 @@ class Services:
     @property
     def producers(self) -> tuple[Service, ...]:
         """The services that make work."""
-        return (self.watcher, self.dispatcher, self.creator, self.sweeper, *self.listeners)
+        archiver = () if self.archiver is None else (self.archiver,)
+        return (self.watcher, self.dispatcher, self.creator, self.sweeper, *archiver, *self.listeners)
 
     @property
     def consumers(self) -> tuple[Service, ...]:
@@ -171,6 +175,8 @@ class Services:
         if hurried.is_set():
             await self.executor.drain(clock.now())
         await self._store_reports(hurried)
+        if (archiver := self.archiver) is not None:
+            await cancelled_by(hurried, archiver.finish)
 
     async def store_ends(self, hurried: anyio.Event) -> None:
         """Store the ends of drained tries after the services were cancelled, e.g. in a pause of an outage.
@@ -222,6 +228,7 @@ class Foundation(Struct, frozen=True, kw_only=True):
     Attributes:
         database_url: For connections beside `database`; None where a program has passed an open database.
         lease: This scheduler's name, and the epoch of its runs.
+        archive: Keeps the logs of ended tries; None: they stay in the home.
         in_threads: Whether long computations leave the loop; in a simulation no thread may decide an order.
         installation: Digest of the code beside the DAG folder, which is read outside of the loop.
     """
@@ -233,6 +240,7 @@ class Foundation(Struct, frozen=True, kw_only=True):
     database_url: str | None
     lease: Lease
     metrics: Metrics = NoMetrics()
+    archive: LogArchive | None = None
     in_threads: bool = True
     installation: str = ""
 
@@ -279,7 +287,10 @@ def assemble(
             *shared, InformedParser(parser, database, clock), _parse_claims(base, held_lease), base.installation
         ),
         creator=DagRunCreator(*shared, tell_as=lambda: scheduler_id if held_lease.has_peers() else None),
-        sweeper=RetentionSweeper(settings=settings.retention, database=database, clock=clock, home=settings.home_path),
+        sweeper=RetentionSweeper(
+            settings=settings.retention, database=database, clock=clock, home=settings.home_path, archive=base.archive
+        ),
+        archiver=_archiver(base),
         listeners=_listeners(base, vitals),
         executor_client=executor_client,
         evaluator=evaluator,
@@ -325,6 +336,15 @@ def _execution(
     return client, executor
 
 
+def _archiver(base: Foundation) -> LogArchiver | None:
+    if base.archive is None:
+        return None
+    return LogArchiver(
+        archive=base.archive, keep=timedelta(seconds=base.settings.log.keep_local), database=base.database,
+        clock=base.clock, home=base.settings.home_path, scheduler_id=base.lease.scheduler_id,
+    )  # fmt: skip
+
+
 def _parse_claims(base: Foundation, held_lease: HeldLease) -> ParseClaims | None:
     """Return the claims that divide the parses among several schedulers; None if there is only one."""
     if held_lease.peers is None:
@@ -359,6 +379,8 @@ def _connect(services: Services, base: Foundation, availability: Availability) -
     if thread is not None:
         vitals.watch("lease", thread.pulse, lambda: thread.interval)
     vitals.watch_parses(services.dispatcher.under_way.long_ones)
+    if (archiver := services.archiver) is not None:
+        vitals.watch_logs(lambda: archiver.waiting)
 
 
 def make_evaluator(
@@ -431,6 +453,7 @@ def name_gauges(metrics: Metrics, services: Services) -> None:
     metrics.gauge("pool.deferred_slots", lambda: [((name,), pool.deferred) for name, pool in list(pools.items())])
     metrics.gauge("scheduler.dagruns.running", lambda: [((), len(evaluation.runs))])
     metrics.gauge("triggers.running", lambda: [((), services.triggerer.n_triggers)])
+    metrics.gauge("scheduler.logs_waiting", lambda: [((), services.vitals.health().logs.n_logs)])
     metrics.gauge("scheduler.loop_age_seconds", lambda: of_loops("age_seconds"))
     metrics.gauge("scheduler.loop_step_seconds", lambda: of_loops("step_seconds"))
     metrics.gauge("scheduler.stale_messages", lambda: [((), evaluation.pending.n_stale)])

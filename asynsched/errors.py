@@ -19,6 +19,7 @@ AsynschedError
 │   ├── SecretsUnreadable          the key of the database's secrets is missing: refuse to start
 │   ├── AlreadyExists              the key is taken: tell the user
 │   └── NotFound (LookupError)     tell the user, with similar names
+├── LogStoreUnavailable            transient: back off, try again
 ├── ExecutorError                  the executor failed: try again, or stop
 │   ├── KeeperGone                 it was killed: try again
 │   ├── DataFilesUnavailable       a try does not get its data files: it fails
@@ -203,6 +204,10 @@ class NotFound(StoreError, LookupError):
         self.kind = kind
         self.name = name
         self.near = near
+
+
+class LogStoreUnavailable(AsynschedError):
+    """The store of logs (`log.store`) does not answer, or refuses. Back off and try again."""
 
 
 class ExecutorError(AsynschedError):

@@ -44,6 +44,19 @@ class LongParse(Struct, frozen=True):
         return f"{self.file} is being parsed, for {self.seconds:.0f} s so far; limit {self.limit_seconds:.0f} s."
 
 
+class WaitingLogs(Struct, frozen=True):
+    """How many logs wait for `log.store`, and why the last one could not be stored; empty: none has failed."""
+
+    n_logs: int = 0
+    problem: str = ""
+
+    @property
+    def sentence(self) -> str:
+        """The same for people; empty without a problem."""
+        logs = "1 log waits" if self.n_logs == 1 else f"{self.n_logs} logs wait"
+        return f"{logs} for the store of logs: {self.problem}." if self.problem else ""
+
+
 class Health(Struct, frozen=True):
     """The health of a scheduler.
 
@@ -54,6 +67,7 @@ class Health(Struct, frozen=True):
         oldest_step_seconds: Age of that step.
         loops: Every loop, including the lease's renewal.
         parses: Parses of DAG files that take long.
+        logs: The logs that are still to be copied to `log.store`. A problem there concerns nothing else.
     """
 
     status: Literal["healthy", "waiting", "stuck"]
@@ -64,6 +78,7 @@ class Health(Struct, frozen=True):
     oldest_step_seconds: float | None
     loops: tuple[LoopHealth, ...]
     parses: tuple[LongParse, ...] = ()
+    logs: WaitingLogs = WaitingLogs()
 
     @property
     def stuck_loops(self) -> tuple[str, ...]:
@@ -79,6 +94,7 @@ class Vitals:
         self._longest_step = longest_step
         self._loops: list[tuple[str, Pulse, Callable[[], timedelta | None]]] = []
         self._parses: Callable[[], tuple[LongParse, ...]] = tuple
+        self._logs: Callable[[], WaitingLogs] = WaitingLogs
 
     def watch(self, name: str, pulse: Pulse, interval: Callable[[], timedelta | None]) -> None:
         """Report on this loop, too. `interval` returns the longest time between two of its steps."""
@@ -86,6 +102,9 @@ class Vitals:
 
     def watch_parses(self, long_ones: Callable[[], tuple[LongParse, ...]]) -> None:
         self._parses = long_ones
+
+    def watch_logs(self, waiting: Callable[[], WaitingLogs]) -> None:
+        self._logs = waiting
 
     def health(self) -> Health:
         at = self._clock.monotonic()
@@ -100,7 +119,9 @@ class Vitals:
         elif any(loop.waits_for_database for loop in loops):
             status = "waiting"
         now = self._clock.now()
-        return Health(status, self._scheduler_id, __version__, now, oldest, seconds, loops, self._parses())
+        return Health(
+            status, self._scheduler_id, __version__, now, oldest, seconds, loops, self._parses(), self._logs()
+        )
 
     def _loop(self, name: str, pulse: Pulse, interval: timedelta | None, at: float) -> LoopHealth:
         began_at, age = pulse.step_began_at, max(0.0, at - pulse.step_ended_at)

@@ -23,6 +23,7 @@ from asynsched.channels import AssetsUpdated, Channels, RunCancelled, RunCreated
 from asynsched.clock import Clock, new_token
 from asynsched.errors import AsynschedError, LeaseLost, NotFound, NotServing, Standstill, StoreError, only_cause
 from asynsched.executors.base import Executor, ExecutorContext
+from asynsched.executors.log_archive import archive_of
 from asynsched.executors.log_stores import FolderLogs
 from asynsched.executors.registry import executor_factory
 from asynsched.explaining.explain import explain_standstill
@@ -235,6 +236,7 @@ class Scheduler:
             lease_scope.cancel()
             self.stopping.set()
 
+        archive = await anyio.to_thread.run_sync(archive_of, self.settings.log)  # raises for a wrong setting
         await self._take_home(stack)
         database = await self._open_database(stack)
         stack.callback(self._end)  # before the database is closed, which callers use
@@ -252,6 +254,7 @@ class Scheduler:
             database_url=None if self._given_database else self.settings.database_url,
             lease=lease,
             metrics=self._given_metrics or make_metrics(self.settings.monitor),
+            archive=archive,
             installation=await anyio.to_thread.run_sync(digest_of, self.settings.installation_folders),
         )
         await anyio.to_thread.run_sync(entry_points_of_packages)  # the parser needs them

@@ -26,6 +26,9 @@ Seconds = Annotated[float, Meta(ge=0, le=LONGEST_SECONDS)]
 PositiveSeconds = Annotated[float, Meta(gt=0, le=LONGEST_SECONDS)]
 Count = Annotated[int, Meta(ge=1, le=10**15)]
 
+SECRET_OPTIONS = frozenset({"fernet_key", "secrets.backend_kwargs", "celery.options", "log.store_options"})
+"""Options whose values nothing shows."""
+
 
 def doc(text: str) -> Meta:
     """Return the description of a setting, for its annotation."""
@@ -435,6 +438,47 @@ class LogSettings(CheckedSettings, frozen=True, forbid_unknown_fields=True):
     task_bytes: Annotated[Count, doc("Largest log of one try, bytes; the rest is dropped, and the log says so.")] = (
         64 * 1024**2
     )
+    store: Annotated[
+        str,
+        doc(
+            "Where logs of ended tries are kept, such as s3://BUCKET/FOLDER or file:///shared/logs: a URL of fsspec."
+            " Empty: in the home. Needs asynsched[storage], and the package of its file system."
+        ),
+    ] = ""
+    store_options: Annotated[
+        str,
+        doc(
+            'Arguments of that file system, as a JSON object, such as {"endpoint_url": "https://minio.example"}. With'
+            " a secret, better set in the environment."
+        ),
+    ] = ""
+    keep_local: Annotated[
+        Seconds, doc("How long the home keeps a log after it was copied to log.store, seconds; 0: not at all.")
+    ] = 86400.0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.store and not re.fullmatch(r"[a-z][a-z0-9+.-]*://[^@?#\s]+", self.store):
+            raise self.invalid(
+                "store",
+                "must be a URL such as s3://BUCKET/FOLDER; secrets are in log.store_options",
+            )
+        try:
+            is_object = isinstance(self.options_of_store, dict)
+        except msgspec.DecodeError:
+            is_object = False
+        if not is_object:
+            raise self.invalid("store_options", "must be a JSON object")
+
+    def __repr__(self) -> str:
+        # The options of the store may hold a password.
+        return f"LogSettings(store={self.store!r}, …)"
+
+    @property
+    def options_of_store(self) -> dict[str, Any]:
+        """The arguments of the store's file system."""
+        options: dict[str, Any] = msgspec.json.decode(self.store_options or "{}")
+        return options
 
 
 class WorkersSettings(CheckedSettings, frozen=True, forbid_unknown_fields=True):

@@ -15,6 +15,8 @@ from asynsched.cli.command import command, fail
 from asynsched.cli.output import Done, Listing, Output, note, show
 from asynsched.cli.session import Session
 from asynsched.errors import AsynschedError
+from asynsched.executors.log_archive import archive_of
+from asynsched.health import WaitingLogs
 
 OLDEST_PYTHON = (3, 11)
 OLDEST_SQLITE = (3, 35)  # the first that has RETURNING
@@ -58,6 +60,8 @@ def _check_live(session: Session, output: Output) -> None:
         show(Listing(LOOP_COLUMNS, health["loops"]), output)
         for parse in health.get("parses", ()):
             note(f"{parse['file']} is being parsed, for {parse['seconds']:.0f} s so far.")
+        if sentence := msgspec.convert(health.get("logs", {}), WaitingLogs).sentence:
+            note(sentence)
     if health is None:
         fail(
             f"No scheduler is serving the home {session.home}: none answers within {PING_SECONDS:g} s. If it has a"
@@ -84,6 +88,8 @@ def _findings(session: Session) -> Iterator[Finding]:
 
         ok = sqlite3.sqlite_version_info >= OLDEST_SQLITE
         yield Finding("sqlite", ok, f"{sqlite3.sqlite_version}; 3.35 or newer is needed")
+    if session.settings.log.store:
+        yield _log_store(session)
     found = _database(session.settings.database_url)
     yield found
     if found.ok:
@@ -126,6 +132,16 @@ def _secrets(session: Session) -> Finding:
     if key_id is None:
         return Finding("secrets", True, f"There are none yet; the first is encrypted with {session.keys.source}.")
     return Finding("secrets", True, f"They are encrypted with the key {key_id} of {session.keys.source}.")
+
+
+def _log_store(session: Session) -> Finding:
+    try:
+        archive = archive_of(session.settings.log)
+        assert archive is not None
+        archive.check()
+    except AsynschedError as exc:
+        return Finding("log store", False, str(exc))
+    return Finding("log store", True, f"{archive.url} can be written and read.")
 
 
 def _database(url: str) -> Finding:

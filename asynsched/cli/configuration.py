@@ -19,7 +19,14 @@ from msgspec import Meta, Struct
 from asynsched.cli.airflow_cfg import EQUIVALENTS, airflows_values, find_cfg, is_of_airflow
 from asynsched.errors import SettingsError, did_you_mean
 from asynsched.home import served_dags_folder
-from asynsched.settings import InvalidSetting, Settings, field_types, nearest_options, settings_from
+from asynsched.settings import (
+    SECRET_OPTIONS,
+    InvalidSetting,
+    Settings,
+    field_types,
+    nearest_options,
+    settings_from,
+)
 from asynsched.store.engines.urls import without_secrets
 
 PREFIX = "ASYNSCHED_"
@@ -292,6 +299,6 @@ def _put(values: dict[str, Any], name: str, value: Any) -> None:
 
 
 def _shown(name: str, value: Any) -> Any:
-    if name in ("fernet_key", "secrets.backend_kwargs", "celery.options") and value:
+    if name in SECRET_OPTIONS and value:
         return HIDDEN
-    return without_secrets(value) if name in ("database", "celery.broker_url") and value else value
+    return without_secrets(value) if name in ("database", "celery.broker_url", "log.store") and value else value

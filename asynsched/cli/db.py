@@ -143,6 +143,10 @@ def _counts(conn: "Connection", policy: "RetentionPolicy", now: "datetime") -> d
 
 
 async def _sweep(session: Session, policy: "RetentionPolicy") -> dict[str, int]:
+    from anyio.to_thread import run_sync
+
+    from asynsched.cli.runs import remove_archived_logs
+    from asynsched.executors.log_archive import archive_of
     from asynsched.housekeeping.retention import Sweep
     from asynsched.store.audit import record_audit
     from asynsched.store.engines.opening import open_database
@@ -150,9 +154,11 @@ async def _sweep(session: Session, policy: "RetentionPolicy") -> dict[str, int]:
     database = await open_database(session.settings.database_url, synchronous=session.settings.sqlite_synchronous)
     try:
         rows = session.settings.retention.batch_rows
-        sweep = Sweep(policy, database=database, home=session.home, batch_rows=rows)
+        archive = await run_sync(archive_of, session.settings.log)
+        sweep = Sweep(policy, database=database, home=session.home, archive=archive, batch_rows=rows)
         while await sweep.step(session.now()):
             pass
+        await run_sync(remove_archived_logs, session)
         deleted: dict[str, Any] = {kind: n for kind, n in sorted(sweep.deleted.items()) if n}
         if deleted:
             await database.write(record_audit, at=session.now(), actor=actor(), action="db.clean", detail=deleted)

@@ -251,13 +251,30 @@ def runs_delete(session: Session, dag_id: str, run_id: str, yes: bool) -> Done:
 
 def delete_run(session: Session, key: DagRunKey) -> None:
     """Delete a run with its rows and logs. Raises NotFound, and AsynschedError while the run is running."""
-    from asynsched.executors.log_paths import remove_logs
+    from asynsched.executors.log_removal import remove_logs
     from asynsched.queries import deletions
 
     while not session.database.write(deletions.delete_part, key):
         pass
     session.act(deletions.delete_run, key)
-    remove_logs(session.home, [key])
+    remove_logs(session.home, [key], are_archived=bool(session.settings.log.store))
+    remove_archived_logs(session)
+
+
+def remove_archived_logs(session: Session) -> None:
+    """Remove the logs of deleted runs from the store of logs, if there is one: the home may have no scheduler."""
+    if not session.settings.log.store:
+        return
+    from asynsched.errors import AsynschedError
+    from asynsched.executors.log_archive import archive_of
+    from asynsched.executors.log_removal import remove_unwanted
+
+    try:
+        archive = archive_of(session.settings.log)
+        while archive is not None and remove_unwanted(session.home, archive, at_most=100):
+            pass
+    except AsynschedError as exc:
+        note(f"The scheduler of {session.home} removes the logs from the store later: {exc}")
 
 
 @command("list", tables=True)

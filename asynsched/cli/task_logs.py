@@ -4,7 +4,6 @@ import codecs
 import sys
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import click
@@ -16,6 +15,7 @@ from asynsched.executors.log_paths import callback_log_path, log_path
 from asynsched.home import LOGS
 from asynsched.keys import TaskInstanceKey, instance_name
 from asynsched.queries.log_lines import start_of_line, start_of_tail
+from asynsched.queries.log_sources import LogSource, opened_log
 from asynsched.queries.runs import CallbackInfo, RunInfo, get_run, list_callbacks, run_named
 from asynsched.queries.task_instances import (
     TaskInstanceInfo,
@@ -82,18 +82,17 @@ def tasks_logs(
         _follow(session, run, task, try_number, tail)
         return None
     number = try_number or number_of_newest_try(session.home, task)
-    path = session.home / LOGS / log_path(key, number)
+    path = log_path(key, number)
     requests = session.read(list_callbacks, run.key)
     its = (item for item in requests if (item.task_id, item.map_index, item.try_number) == (task_id, map_index, number))
-    part = _part_of(path, tail, lines)
-    callbacks = [] if part is not None else _callback_logs(session, key, its)
-    if not (path.exists() or callbacks):
+    is_part = tail is not None or lines is not None
+    callbacks = [] if is_part else _callback_logs(session, key, its)
+    if not (_exists(session, path) or callbacks):
         fail(_explain_absence(session, run, task, try_number))
     if output is Output.JSON:
-        return Record(
-            {**key._asdict(), "try_number": number, "log": _text(path, part) or "", "callbacks": _as_fields(callbacks)}
-        )
-    _write_file(path, part)
+        text = _text(session, path, tail, lines) or ""
+        return Record({**key._asdict(), "try_number": number, "log": text, "callbacks": _as_fields(callbacks)})
+    _write_log(session, path, tail, lines)
     _write_callback_logs(callbacks)
     if number > task.try_number and was_interrupted(task.state, task.reason):
         note(f"{task.reason[0].upper()}{task.reason[1:]}.")
@@ -119,16 +118,15 @@ def read_span(text: str | None) -> Span | None:
     raise click.BadParameter(f"{text!r} is not of the form 5, 5: or 5:20, with lines counted from 1.")
 
 
-def _part_of(path: Path, tail: int | None, lines: Span | None) -> range | None:
-    """Return the bytes of a log that are wanted; None: all."""
+def _part_of(log: LogSource, tail: int | None, lines: Span | None) -> range:
+    """Return the bytes of a log that are wanted: without `tail` and `lines`, all."""
     if tail is not None:
-        return range(start_of_tail(path, tail), sys.maxsize)
+        return range(start_of_tail(log, tail), log.size)
     if lines is None:
-        return None
-    start = start_of_line(path, lines.first)
-    if lines.last is None:
-        return range(start, sys.maxsize)
-    return range(start, start_of_line(path, lines.last - lines.first + 2, start=start))
+        return range(log.size)
+    start = start_of_line(log, lines.first)
+    end = log.size if lines.last is None else start_of_line(log, lines.last - lines.first + 2, start=start)
+    return range(start, end)
 
 
 @command("logs")
@@ -136,20 +134,20 @@ def _part_of(path: Path, tail: int | None, lines: Span | None) -> range | None:
 def runs_logs(session: Session, output: Output, dag_id: str, run_id: str) -> Record | None:
     """Show every log of a run: of its tries in the order of their starts, with their callbacks, and of its callbacks.
 
-    Only logs of this home: a scheduler of another home keeps the logs of its own tries.
+    Only logs of this home and of the store of logs: without one, a scheduler of another home keeps its tries' logs.
     """
     run = session.read(run_named, dag_id, run_id)
-    parts = [part for part in _parts(session, run) if part.callbacks or part.path.exists()]
+    parts = [part for part in _parts(session, run) if part.callbacks or _exists(session, part.path)]
     if output is Output.JSON:
-        return _as_record(run, parts)
+        return _as_record(session, run, parts)
     if not parts:
-        fail(f"The run {run.run_id!r} ({run.state}) has no log in the home {session.home}.")
+        fail(f"The run {run.run_id!r} ({run.state}) has no log in {_where(session)}.")
     for part in parts:
         name = instance_name(part.key.task_id, part.key.map_index)
         what = f"{name}, try {part.try_number}" if part.key.task_id else run.run_id
         sys.stdout.write(f"==> {printable(what)}{f': {part.state}' if part.state else ''} <==\n")
         if part.key.task_id:
-            _write_file(part.path)
+            _write_log(session, part.path)
         _write_callback_logs(part.callbacks)
     return None
 
@@ -168,7 +166,7 @@ class TryLogs(NamedTuple):
 
     key: TaskInstanceKey
     try_number: int
-    path: Path
+    path: str
     state: str | None
     callbacks: list[CallbackLog]
 
@@ -186,15 +184,13 @@ def _parts(session: Session, run: RunInfo) -> Iterator[TryLogs]:
     found = [(name, names.get(name), requests.get(name, ())) for name in dict.fromkeys((*names, *requests))]
     for (task_id, map_index, number), state, its in [*found, (("", -1, 0), run.state, own)]:
         key = TaskInstanceKey(run.dag_id, run.run_id, task_id, map_index)
-        yield TryLogs(
-            key, number, session.home / LOGS / log_path(key, number), state, _callback_logs(session, key, its)
-        )
+        yield TryLogs(key, number, log_path(key, number), state, _callback_logs(session, key, its))
 
 
-def _as_record(run: RunInfo, parts: list[TryLogs]) -> Record:
+def _as_record(session: Session, run: RunInfo, parts: list[TryLogs]) -> Record:
     tries = [
         fields_of(part.key, ("task_id", "map_index")) | fields_of(part, ("try_number", "state"))
-        | {"log": _text(part.path), "callbacks": _as_fields(part.callbacks)}
+        | {"log": _text(session, part.path), "callbacks": _as_fields(part.callbacks)}
         for part in parts
         if part.key.task_id
     ]  # fmt: skip
@@ -206,7 +202,7 @@ def _callback_logs(session: Session, key: TaskInstanceKey, requests: Iterable[Ca
     """Return the logs of callbacks of one try, or of a run."""
     # A run that has ended several times has one log for each event, and the state of the latest callback.
     newest = {(item.event, item.try_number): item for item in requests}
-    logs = (_text(session.home / LOGS / callback_log_path(key, *name)) for name in newest)
+    logs = (_text(session, callback_log_path(key, *name)) for name in newest)
     return [CallbackLog(one.event, one.state, one.reason, log) for one, log in zip(newest.values(), logs, strict=True)]
 
 
@@ -224,30 +220,33 @@ def _as_fields(logs: list[CallbackLog]) -> list[dict[str, Any]]:
     return [item._asdict() for item in logs]
 
 
-def _text(path: Path, part: range | None = None) -> str | None:
-    return "".join(_blocks(path, part)) if path.exists() else None
+def _exists(session: Session, path: str) -> bool:
+    with opened_log(session.home, session.settings.log, path) as log:
+        return log is not None
 
 
-def _write_file(path: Path, part: range | None = None) -> None:
+def _text(session: Session, path: str, tail: int | None = None, lines: Span | None = None) -> str | None:
+    with opened_log(session.home, session.settings.log, path) as log:
+        return None if log is None else "".join(_blocks(log, _part_of(log, tail, lines)))
+
+
+def _write_log(session: Session, path: str, tail: int | None = None, lines: Span | None = None) -> None:
     """Write a log, if there is one, or a part of it, and end its last line."""
     end = "\n"
-    for text in _blocks(path, part):
-        sys.stdout.write(printable(text, keep="\n\t"))
-        end = text[-1:] or end
+    with opened_log(session.home, session.settings.log, path) as log:
+        for text in () if log is None else _blocks(log, _part_of(log, tail, lines)):
+            sys.stdout.write(printable(text, keep="\n\t"))
+            end = text[-1:] or end
     if end != "\n":
         sys.stdout.write("\n")
 
 
-def _blocks(path: Path, part: range | None = None) -> Iterator[str]:
-    if not path.exists():
-        return
+def _blocks(log: LogSource, part: range) -> Iterator[str]:
     decoder = codecs.getincrementaldecoder("utf-8")("replace")
-    position, stop = (0, sys.maxsize) if part is None else (part.start, part.stop)
-    with path.open("rb") as file:
-        file.seek(position)
-        while position < stop and (block := file.read(min(BLOCK_BYTES, stop - position))):
-            position += len(block)
-            yield decoder.decode(block)
+    position = part.start
+    while position < part.stop and (block := log.read(position, min(BLOCK_BYTES, part.stop - position))):
+        position += len(block)
+        yield decoder.decode(block)
     yield decoder.decode(b"", final=True)
 
 
@@ -262,16 +261,17 @@ def _follow(session: Session, run: RunInfo, task: TaskInstanceInfo, wanted: int 
         while True:
             number = wanted or max(newest, 1)
             over = is_try_over(task, number, newest)
-            path = session.home / LOGS / log_path(task.key, number)
-            changes.follow(path, session.home)
+            path = log_path(task.key, number)
+            changes.follow(session.home / LOGS / path, session.home)
             # Read after the state: the log of a try that is over is whole.
-            if path.exists():
-                if tail is not None:
-                    position, tail = start_of_tail(path, tail), None
-                position = _write_from(path, position, decoder)
-            if over:
-                if not path.exists():
+            with opened_log(session.home, session.settings.log, path, may_be_archived=over) as log:
+                if log is not None:
+                    if tail is not None:
+                        position, tail = start_of_tail(log, tail), None
+                    position = _write_from(log, position, decoder)
+                elif over:
                     fail(_explain_absence(session, run, task, wanted))
+            if over:
                 return
             changes.wait()
             wanted = number if position else wanted
@@ -279,13 +279,11 @@ def _follow(session: Session, run: RunInfo, task: TaskInstanceInfo, wanted: int 
             newest = number_of_newest_try(session.home, task)
 
 
-def _write_from(path: Path, position: int, decoder: codecs.IncrementalDecoder) -> int:
+def _write_from(log: LogSource, position: int, decoder: codecs.IncrementalDecoder) -> int:
     """Write a log from a byte on, and return where it ends now."""
-    with path.open("rb") as file:
-        file.seek(position)
-        while block := file.read(BLOCK_BYTES):
-            position += len(block)
-            sys.stdout.write(printable(decoder.decode(block), keep="\n\t"))
+    for block in log.blocks(position, BLOCK_BYTES):
+        position += len(block)
+        sys.stdout.write(printable(decoder.decode(block), keep="\n\t"))
     sys.stdout.flush()
     return position
 
@@ -297,22 +295,28 @@ def _explain_absence(session: Session, run: RunInfo, task: TaskInstanceInfo, wan
         for one in tries
         if (one.task_id, one.map_index) == (task.task_id, task.map_index) and one.try_number != task.try_number
     }
-    return why_no_log(task, session.read(get_run, *run.key), wanted, earlier, session.home)
+    return why_no_log(task, session.read(get_run, *run.key), wanted, earlier, _where(session))
 
 
-def why_no_log(task: TaskInstanceInfo, run: RunInfo, wanted: int | None, earlier: Collection[int], home: Path) -> str:
+def _where(session: Session) -> str:
+    """Return where logs were searched, for people."""
+    store = session.settings.log.store
+    return f"the home {session.home}{f' or in {store}' if store else ''}"
+
+
+def why_no_log(task: TaskInstanceInfo, run: RunInfo, wanted: int | None, earlier: Collection[int], where: str) -> str:
     """Return why there is no log, in a sentence.
 
     Args:
         wanted: The try that was asked for, None for the newest.
-        home: The home whose logs were searched. A scheduler of another home writes logs there.
+        where: Where logs were searched. A scheduler of another home writes logs there.
     """
     started = {*earlier, task.try_number} - {0}
     if task.state == TaskInstanceState.QUEUED:
         started.discard(task.try_number)
     number = wanted or task.try_number
     if number in started:
-        return f"Try {number} of the task {task.task_id!r} has no log in the home {home}."
+        return f"Try {number} of the task {task.task_id!r} has no log in {where}."
     if started and number != task.try_number:
         *others, last = sorted(started)
         tries = f"the tries {', '.join(map(str, others))} and {last}" if others else f"try {last}"

@@ -7,7 +7,6 @@ import sys
 from collections.abc import Iterable
 from pathlib import Path
 
-from asynsched.home import LOGS
 from asynsched.keys import DagRunKey, TaskInstanceKey
 
 MAX_COMPONENT_BYTES = 200
@@ -38,9 +37,9 @@ def callback_log_path(key: TaskInstanceKey, event: str, try_number: int) -> str:
     return "/".join([*_folders(key), name])
 
 
-def remove_logs(home: Path, runs: Iterable[DagRunKey]) -> None:
-    """Remove every log of these runs. Blocks: not for the event loop."""
-    remove_folders(home.joinpath(LOGS, *_run_folders(run)) for run in runs)
+def run_folder(run: DagRunKey) -> str:
+    """Return the path of a run's folder, relative to the log folder: all logs of the run are in it."""
+    return "/".join(_run_folders(run))
 
 
 def remove_folders(folders: Iterable[Path]) -> None:

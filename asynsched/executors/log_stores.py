@@ -1,7 +1,9 @@
 """Where the logs of tries on other machines are kept: in parts, each with the byte at which it begins."""
 
+import fcntl
 import os
 from abc import ABC, abstractmethod
+from contextlib import suppress
 from pathlib import Path
 
 from asynsched.protocol.home_files import PRIVATE_FILE
@@ -36,9 +38,7 @@ class FolderLogs(LogStore):
             return 0
 
     def append(self, path: str, start: int, data: bytes) -> int:
-        file = self._folder / path
-        file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, PRIVATE_FILE)
+        descriptor = self._open(self._folder / path)
         try:
             size = os.fstat(descriptor).st_size
             if start > size:
@@ -50,3 +50,18 @@ class FolderLogs(LogStore):
             return place
         finally:
             os.close(descriptor)
+
+    @staticmethod
+    def _open(file: Path) -> int:
+        """Open a log, locked against its removal."""
+        while True:
+            try:
+                file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+                descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, PRIVATE_FILE)
+            except FileNotFoundError:
+                continue  # its empty folder was removed meanwhile
+            with suppress(OSError):  # not every file system has locks
+                fcntl.flock(descriptor, fcntl.LOCK_SH)
+            if os.fstat(descriptor).st_nlink:
+                return descriptor
+            os.close(descriptor)  # it was removed before it was locked

@@ -18,7 +18,10 @@ import structlog
 from msgspec import Struct
 
 from asynsched.clock import Clock
-from asynsched.executors.log_paths import DAG_PREFIX, RUN_PREFIX, folder_name, remove_folders, remove_logs
+from asynsched.errors import LogStoreUnavailable
+from asynsched.executors.log_archive import LogArchive
+from asynsched.executors.log_paths import DAG_PREFIX, RUN_PREFIX, folder_name, remove_folders
+from asynsched.executors.log_removal import remove_logs
 from asynsched.home import LOGS, SOURCES
 from asynsched.service import Service
 from asynsched.settings import RetentionSettings
@@ -98,6 +101,8 @@ BATCH_RUNS = 100
 """Runs that are read together; how many of them are deleted together depends on their rows."""
 
 BATCH_FOLDERS = 200
+BATCH_ARCHIVED = 20
+"""Runs whose archived logs are removed in one step: each is a request to the store."""
 BATCH_FILES = 500
 ORPHANED_AFTER = timedelta(days=1)
 """How long a folder is kept, after its last change, whose run is not stored."""
@@ -123,8 +128,17 @@ class Sweep:
     About `batch_rows` rows are deleted in one transaction. `deleted` counts each kind.
     """
 
-    def __init__(self, policy: RetentionPolicy, *, database: Database, home: Path, batch_rows: int) -> None:
+    def __init__(
+        self,
+        policy: RetentionPolicy,
+        *,
+        database: Database,
+        home: Path,
+        batch_rows: int,
+        archive: LogArchive | None = None,
+    ) -> None:
         self._policy = policy
+        self._archive = archive
         self._database = database
         self._home = home
         self._batch_rows = batch_rows
@@ -165,12 +179,15 @@ class Sweep:
             yield "source_files", self._source_files
         if not (policy.logs.is_open and policy.runs.is_open):
             yield "logs", self._logs
+        if self._archive is not None and not policy.logs.is_open:
+            yield "archived_logs", partial(self._archived_logs, self._archive)
 
     async def _runs(self, _: datetime) -> AsyncIterator[int]:
         while found := await self._database.read(old_runs, self._policy.runs, limit=BATCH_RUNS):
             ids = [run.id for run in found]
             deleted = await self._database.write(delete_runs, ids, max_rows=self._batch_rows)
-            await anyio.to_thread.run_sync(remove_logs, self._home, [run.key for run in deleted.runs])
+            remove = partial(remove_logs, are_archived=self._archive is not None)
+            await anyio.to_thread.run_sync(remove, self._home, [run.key for run in deleted.runs])
             yield len(deleted.runs)
             if not deleted.n_rows:
                 return
@@ -222,17 +239,40 @@ class Sweep:
             folders = _run_folders(folder)
             newest: frozenset[str] | None = None
             while found := await anyio.to_thread.run_sync(lambda: list(islice(folders, BATCH_FOLDERS))):  # noqa: B023 - awaited here
-                if newest is None:
-                    limit = bound.per_dag
-                    ids = [] if limit is None else await self._database.read(newest_run_ids, dag_id, limit=limit)
-                    newest = frozenset(ids)
-                known = {RUN_PREFIX + folder_name(run.run_id): run for run in await self._ages(dag_id, found)}
+                newest = await self._newest(dag_id) if newest is None else newest
+                known = await self._known(dag_id, [each.name for each in found])
                 going = [each for each in found if is_too_old(each, known.get(each.name), newest, bound, now)]
                 await anyio.to_thread.run_sync(remove_folders, [each.path for each in going])
                 yield len(going)
 
-    async def _ages(self, dag_id: str, folders: list[LogFolder]) -> list[RunAge]:
-        ids = [folder.name.removeprefix(RUN_PREFIX) for folder in folders]
+    async def _archived_logs(self, archive: LogArchive, now: datetime) -> AsyncIterator[int]:
+        """Delete the archived logs of old runs. Folders of unknown runs stay: they may be another database's."""
+        for dag_id in await self._database.read(all_dag_ids):
+            folder = f"{DAG_PREFIX}{folder_name(dag_id)}"
+            try:
+                names = await anyio.to_thread.run_sync(archive.run_folders, folder)
+                newest = await self._newest(dag_id) if names else frozenset()
+                for first in range(0, len(names), BATCH_ARCHIVED):
+                    some = names[first : first + BATCH_ARCHIVED]
+                    known = await self._known(dag_id, some)
+                    going = [name for name in some if name in known and is_old(known[name], newest, self._policy.logs)]
+                    for name in going:
+                        await anyio.to_thread.run_sync(archive.remove_folder, f"{folder}/{name}")
+                    yield len(going)
+            except LogStoreUnavailable:
+                return  # the archiver reports it, and the next sweep tries again
+
+    async def _newest(self, dag_id: str) -> frozenset[str]:
+        """Return the run_ids of a DAG's newest runs, whose logs a number keeps."""
+        limit = self._policy.logs.per_dag
+        return frozenset(() if limit is None else await self._database.read(newest_run_ids, dag_id, limit=limit))
+
+    async def _known(self, dag_id: str, names: list[str]) -> dict[str, RunAge]:
+        """Return the runs whose logs are in folders with these names, by the names."""
+        return {RUN_PREFIX + folder_name(run.run_id): run for run in await self._ages(dag_id, names)}
+
+    async def _ages(self, dag_id: str, names: list[str]) -> list[RunAge]:
+        ids = [name.removeprefix(RUN_PREFIX) for name in names]
         # A folder's name that is not the run_id itself, which was too long or odd, may stand for any run of the DAG.
         are_plain = all(folder_name(run_id) == run_id for run_id in ids)
         return await self._database.read(run_ages, dag_id, ids if are_plain else None)
@@ -243,8 +283,17 @@ class RetentionSweeper(Service):
 
     name = "retention"
 
-    def __init__(self, *, settings: RetentionSettings, database: Database, clock: Clock, home: Path) -> None:
+    def __init__(
+        self,
+        *,
+        settings: RetentionSettings,
+        database: Database,
+        clock: Clock,
+        home: Path,
+        archive: LogArchive | None = None,
+    ) -> None:
         super().__init__(clock)
+        self._archive = archive
         self._settings = settings
         self._database = database
         self._home = home
@@ -255,7 +304,9 @@ class RetentionSweeper(Service):
         if self._sweep is None and (self._next_sweep_at is None or now >= self._next_sweep_at):
             policy = policy_of(self._settings, now)
             rows = self._settings.batch_rows
-            self._sweep = Sweep(policy, database=self._database, home=self._home, batch_rows=rows)
+            self._sweep = Sweep(
+                policy, database=self._database, home=self._home, archive=self._archive, batch_rows=rows
+            )
             self._next_sweep_at = now + timedelta(seconds=self._settings.interval)
         if self._sweep is not None and not await self._sweep.step(now):
             found = {f"n_{kind}": n for kind, n in sorted(self._sweep.deleted.items()) if n}
@@ -277,6 +328,11 @@ def is_too_old(folder: LogFolder, run: RunAge | None, newest: frozenset[str], bo
     """
     if run is None:
         return folder.written_at < now - ORPHANED_AFTER
+    return is_old(run, newest, bound)
+
+
+def is_old(run: RunAge, newest: frozenset[str], bound: Bound) -> bool:
+    """Return whether the logs of a stored run are beyond a bound; `newest`: the newest runs of its DAG."""
     if run.ended_at is None:
         return False
     if bound.before is not None and run.ended_at < bound.before:

@@ -1,7 +1,7 @@
 """Every figure: its name, labels and meaning.
 
 Names and labels are Airflow's where the meaning is the same; figures that only asynsched has begin with
-`scheduler.loop` or `scheduler.stale`.
+`scheduler.logs`, `scheduler.loop` or `scheduler.stale`.
 
 Source: Apache Airflow 3's metrics (`metrics_template.yaml`).
 """
@@ -52,6 +52,7 @@ FIGURES: dict[str, Figure] = {
     "pool.deferred_slots": Figure("gauge", ("pool_name",), "Slots of deferred tasks."),
     "scheduler.dagruns.running": Figure("gauge", (), "Active runs of this scheduler."),
     "triggers.running": Figure("gauge", (), "Triggers that run."),
+    "scheduler.logs_waiting": Figure("gauge", (), "Logs of ended tries that are still to be copied to `log.store`."),
     "scheduler.loop_age_seconds": Figure("gauge", ("loop",), "Time since the last step of a loop ended."),
     "scheduler.loop_step_seconds": Figure(
         "gauge", ("loop",), "Age of the step that a loop is in; 0 between two steps."

@@ -6,13 +6,12 @@ from typing import Any
 
 import msgspec
 
-from asynsched.settings import Settings, option_names
+from asynsched.settings import SECRET_OPTIONS, Settings, option_names
 from asynsched.store.engines.urls import without_secrets
 
 HIDDEN = "< hidden >"
 SECTION = "asynsched"
 """The section of the settings, under their own names."""
-_SECRET = frozenset({"fernet_key", "secrets.backend_kwargs", "celery.options"})
 _URLS = frozenset({"database", "celery.broker_url", "dask.address"})
 """Settings whose values may have a password."""
 
@@ -34,7 +33,7 @@ def changed_options(settings: Settings) -> frozenset[str]:
 
 
 def _shown(name: str, value: Any) -> str:
-    if name in _SECRET and value:
+    if name in SECRET_OPTIONS and value:
         return HIDDEN
     if name in _URLS and value:
         return without_secrets(str(value))

@@ -15,7 +15,7 @@ from anyio.to_thread import run_sync
 from sqlalchemy import Connection
 
 from asynsched.errors import NotFound
-from asynsched.executors.log_paths import remove_logs
+from asynsched.executors.log_removal import remove_logs
 from asynsched.home import prepare_home
 from asynsched.keys import DagRunKey
 from asynsched.parsing.names import StoredNames
@@ -132,7 +132,7 @@ async def delete_run(place: Place, actor: str, key: DagRunKey) -> None:
     while not await place.database.write(deletions.delete_part, key):
         pass
     await place.act(actor, deletions.delete_run, key)
-    await run_sync(remove_logs, place.home, [key])
+    await run_sync(partial(remove_logs, are_archived=bool(place.settings.log.store)), place.home, [key])
 
 
 async def delete_dag(place: Place, actor: str, dag_id: str) -> None:

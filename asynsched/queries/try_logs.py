@@ -3,11 +3,11 @@
 A part begins and ends with whole lines, unless a line is longer than the part.
 """
 
-import os
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
 from contextlib import nullcontext
 from datetime import timedelta
-from pathlib import Path
+from functools import partial
+from typing import TypeVar
 
 import anyio
 from anyio.lowlevel import RunVar
@@ -21,9 +21,11 @@ from asynsched.keys import TaskInstanceKey
 from asynsched.queries.events import Missed
 from asynsched.queries.file_events import FollowedFiles, Follower
 from asynsched.queries.log_lines import start_of_line, start_of_tail
+from asynsched.queries.log_sources import LogSource, opened_log
 from asynsched.queries.place import Place
 from asynsched.queries.task_instances import TaskInstanceInfo, is_try_over, list_tries, number_of_newest_try
 from asynsched.queries.turns import turns
+from asynsched.states import SLOT_TASK_STATES
 from asynsched.store.schema import Change
 
 MOST_BYTES = 1024**2
@@ -31,12 +33,17 @@ MOST_BYTES = 1024**2
 MOST_FOUND = 500
 """Lines that a search returns."""
 SEARCHES_AT_ONCE = 4
+READS_AT_ONCE = 8
+"""Parts of logs that are read from the store of logs at once: it may be slow."""
 PAUSE = timedelta(milliseconds=50)
 """Shortest time between two looks at a log that is followed: a busy task writes more often than a look is useful."""
 LONGEST_PAUSE = timedelta(seconds=5)
 """Longest time between two looks: news may be lost."""
 BLIND_PAUSE = timedelta(milliseconds=500)
 """The same where no event reports that a file grows, as on macOS."""
+
+
+T = TypeVar("T")
 
 
 class LogPart(Struct, frozen=True):
@@ -46,7 +53,7 @@ class LogPart(Struct, frozen=True):
         start: Its first byte.
         end: The byte at which the next part begins.
         is_last: Whether nothing follows: the log is read to its end, and its try is over.
-        exists: Whether there is a log; a try has none before it begins, or if another home has it.
+        exists: Whether there is a log; a try has none before it begins, or while only another home has it.
         size: The bytes of the whole log at this moment.
     """
 
@@ -68,30 +75,34 @@ class FoundLine(Struct, frozen=True):
 async def read_log(
     place: Place, key: TaskInstanceKey, try_number: int, *, start: int = 0, n_bytes: int = MOST_BYTES
 ) -> LogPart:
-    """Return a part of a try's log. Raises NotFound if there is no such task instance or try."""
+    """Return a part of a try's log.
+
+    Raises NotFound if there is no such task instance or try, and LogStoreUnavailable if the store that has the log does
+    not answer.
+    """
     # Read after the state: the log of a try that is over is whole.
-    is_over = await _is_over(place, key, try_number)
-    return await run_sync(_read, _path(place, key, try_number), start, min(n_bytes, MOST_BYTES), is_over)
+    state = await _state(place, key, try_number)
+    return await _part(place, key, try_number, state, start, n_bytes)
 
 
 async def read_log_end(
     place: Place, key: TaskInstanceKey, try_number: int, *, n_bytes: int = MOST_BYTES, until: int | None = None
 ) -> LogPart:
     """Return the end of a try's log, or the part before the byte `until`. Raises the errors of `read_log`."""
-    is_over = await _is_over(place, key, try_number)
-    return await run_sync(_read_end, _path(place, key, try_number), until, min(n_bytes, MOST_BYTES), is_over)
+    state = await _state(place, key, try_number)
+    read = partial(_read_end, until, min(n_bytes, MOST_BYTES), state.is_over)
+    return await _from_log(place, key, try_number, state, read)
 
 
 async def read_tail(place: Place, key: TaskInstanceKey, try_number: int, n_lines: int) -> LogPart:
     """Return the last lines of a try's log, MOST_BYTES of them at most. Raises the errors of `find_in_log`."""
-    is_over, path = await _is_over(place, key, try_number), _path(place, key, try_number)
 
-    def read() -> LogPart:
-        start = start_of_tail(path, n_lines)
-        found = _read_end(path, None, MOST_BYTES, is_over)
-        return found if start <= found.start else _read(path, start, MOST_BYTES, is_over)
+    def read(log: LogSource | None, is_over: bool) -> LogPart:
+        start = 0 if log is None else start_of_tail(log, n_lines)
+        found = _read_end(None, MOST_BYTES, is_over, log)
+        return found if start <= found.start else _read(start, MOST_BYTES, is_over, log)
 
-    return await run_sync(read, limiter=turns("searches of logs", SEARCHES_AT_ONCE))
+    return await _search(place, key, try_number, read)
 
 
 async def read_lines(
@@ -103,14 +114,16 @@ async def read_lines(
         first: The number of the first line, from 1.
         last: That of the last line; None: as many as fit.
     """
-    is_over, path = await _is_over(place, key, try_number), _path(place, key, try_number)
 
-    def read() -> LogPart:
-        start = start_of_line(path, first)
-        n_bytes = MOST_BYTES if last is None else start_of_line(path, last - first + 2, start=start) - start
-        return _read(path, start, min(n_bytes, MOST_BYTES), is_over)
+    def read(log: LogSource | None, is_over: bool) -> LogPart:
+        start, n_bytes = 0, MOST_BYTES
+        if log is not None:
+            start = start_of_line(log, first)
+            if last is not None:
+                n_bytes = min(start_of_line(log, last - first + 2, start=start) - start, MOST_BYTES)
+        return _read(start, n_bytes, is_over, log)
 
-    return await run_sync(read, limiter=turns("searches of logs", SEARCHES_AT_ONCE))
+    return await _search(place, key, try_number, read)
 
 
 async def find_in_log(place: Place, key: TaskInstanceKey, try_number: int, wanted: str) -> list[FoundLine]:
@@ -118,9 +131,20 @@ async def find_in_log(place: Place, key: TaskInstanceKey, try_number: int, wante
 
     Raises the errors of `read_log`, and AsynschedError if many searches are waiting: each reads a whole log.
     """
-    await _is_over(place, key, try_number)
-    limiter = turns("searches of logs", SEARCHES_AT_ONCE)
-    return await run_sync(_find, _path(place, key, try_number), wanted.lower(), limiter=limiter)
+    return await _search(place, key, try_number, lambda log, _: [] if log is None else _find(log, wanted.lower()))
+
+
+async def _search(
+    place: Place, key: TaskInstanceKey, try_number: int, read: Callable[[LogSource | None, bool], T]
+) -> T:
+    """Read much of a log, in a thread and in turn; `read` learns whether the try is over."""
+    state = await _state(place, key, try_number)
+
+    def search() -> T:
+        with opened_log(place.home, place.settings.log, log_path(key, try_number)) as log:
+            return read(log, state.is_over)
+
+    return await run_sync(search, limiter=turns("searches of logs", SEARCHES_AT_ONCE))
 
 
 async def follow_log(
@@ -130,15 +154,16 @@ async def follow_log(
 
     Close the generator when you leave it early. Raises the errors of `read_log`.
     """
-    path, has_news = _path(place, key, try_number), True
+    path, has_news = place.home / LOGS / log_path(key, try_number), True
     following = nullcontext() if place.feed is None else place.following(key.run)
     with _followed().follow(path, place.home) as follower:
         async with following as changes:
             while True:
                 is_reported = follower.begin_look()
                 # Read after the state: the log of a try that is over is whole.
-                is_over = has_news and await _is_over(place, key, try_number)
-                while (part := await run_sync(_read, path, start, min(n_bytes, MOST_BYTES), is_over)).text:
+                if has_news:
+                    state = await _state(place, key, try_number)
+                while (part := await _part(place, key, try_number, state, start, n_bytes)).text:
                     start = part.end
                     yield part
                     if part.is_last:
@@ -194,29 +219,53 @@ async def newest_try(place: Place, info: TaskInstanceInfo) -> int:
     return await run_sync(number_of_newest_try, place.home, info)
 
 
-async def _is_over(place: Place, key: TaskInstanceKey, number: int) -> bool:
-    """Return whether a try is over. Raises NotFound if there is no such try."""
+class _TryState(Struct, frozen=True):
+    """Whether a try is over, and whether its log may be in the store: not while it runs, or is about to."""
+
+    is_over: bool
+    may_be_archived: bool
+
+
+async def _state(place: Place, key: TaskInstanceKey, number: int) -> _TryState:
+    """Return the state of a try. Raises NotFound if there is no such try."""
     found = await place.ask(list_tries, key)
     newest = await newest_try(place, found.of)
     # A try that is about to begin has an empty log.
     if number != newest and all(one.try_number != number for one in found.tries):
         raise NotFound("try", str(number), where=f"the task instance {key.task_id!r} of the run {key.run_id!r}")
-    return is_try_over(found.of, number, newest)
+    is_busy = found.of.state in SLOT_TASK_STATES and number >= found.of.try_number
+    return _TryState(is_try_over(found.of, number, newest), bool(place.settings.log.store) and not is_busy)
 
 
-def _path(place: Place, key: TaskInstanceKey, try_number: int) -> Path:
-    return place.home / LOGS / log_path(key, try_number)
+async def _part(place: Place, key: TaskInstanceKey, number: int, state: _TryState, start: int, n_bytes: int) -> LogPart:
+    read = partial(_read, start, min(n_bytes, MOST_BYTES), state.is_over)
+    return await _from_log(place, key, number, state, read)
 
 
-def _read(path: Path, start: int, n_bytes: int, is_over: bool) -> LogPart:
-    try:
-        with path.open("rb") as file:
-            size = os.fstat(file.fileno()).st_size
-            start = min(max(start, 0), size)
-            file.seek(start)
-            block = file.read(n_bytes)
-    except FileNotFoundError:
+async def _from_log(
+    place: Place, key: TaskInstanceKey, number: int, state: _TryState, read: Callable[[LogSource | None], T]
+) -> T:
+    """Read from a log, in a thread: from that in the home, or else from the store, whose readers take turns."""
+    path = log_path(key, number)
+
+    def read_log(*, may_be_archived: bool) -> T | None:
+        with opened_log(place.home, place.settings.log, path, may_be_archived=may_be_archived) as log:
+            return None if log is None and state.may_be_archived and not may_be_archived else read(log)
+
+    if (found := await run_sync(partial(read_log, may_be_archived=False))) is not None:
+        return found
+    limiter = turns("parts of logs in log.store", READS_AT_ONCE)
+    found = await run_sync(partial(read_log, may_be_archived=True), limiter=limiter)
+    assert found is not None
+    return found
+
+
+def _read(start: int, n_bytes: int, is_over: bool, log: LogSource | None) -> LogPart:
+    if log is None:
         return LogPart("", 0, 0, is_over, exists=False)
+    size = log.size
+    start = min(max(start, 0), size)
+    block = log.read(start, n_bytes)
     end = start + len(block)
     is_whole = end >= size and is_over
     if not is_whole and (line_end := block.rfind(b"\n")) >= 0:
@@ -228,16 +277,13 @@ def _read(path: Path, start: int, n_bytes: int, is_over: bool) -> LogPart:
     return LogPart(block.decode("utf-8", "replace"), start, end, is_whole, exists=True, size=size)
 
 
-def _read_end(path: Path, until: int | None, n_bytes: int, is_over: bool) -> LogPart:
-    try:
-        with path.open("rb") as file:
-            size = os.fstat(file.fileno()).st_size
-            end = size if until is None else max(0, min(until, size))
-            start = max(0, end - n_bytes)
-            file.seek(start)
-            block = file.read(end - start)
-    except FileNotFoundError:
+def _read_end(until: int | None, n_bytes: int, is_over: bool, log: LogSource | None) -> LogPart:
+    if log is None:
         return LogPart("", 0, 0, is_over, exists=False)
+    size = log.size
+    end = size if until is None else max(0, min(until, size))
+    start = max(0, end - n_bytes)
+    block = log.read(start, end - start)
     # Only the end of a line that is longer than the part has no other line behind it.
     if start and (line_end := block.find(b"\n", 0, -1)) >= 0:
         start += line_end + 1
@@ -246,16 +292,27 @@ def _read_end(path: Path, until: int | None, n_bytes: int, is_over: bool) -> Log
     return LogPart(text, start, end, is_last=is_over and end == size, exists=True, size=size)
 
 
-def _find(path: Path, wanted: str) -> list[FoundLine]:
+def _find(log: LogSource, wanted: str) -> list[FoundLine]:
     found: list[FoundLine] = []
     start = 0
-    try:
-        with path.open("rb") as file:
-            while len(found) < MOST_FOUND and (line := file.readline(MOST_BYTES)):
-                text = line.decode("utf-8", "replace").rstrip("\r\n")
-                if wanted in text.lower():
-                    found.append(FoundLine(start, text))
-                start += len(line)
-    except FileNotFoundError:
-        return []
+    for line in _lines(log):
+        text = line.decode("utf-8", "replace").rstrip("\r\n")
+        if wanted in text.lower():
+            found.append(FoundLine(start, text))
+            if len(found) == MOST_FOUND:
+                break
+        start += len(line)
     return found
+
+
+def _lines(log: LogSource) -> Iterator[bytes]:
+    """Yield the lines of a log; of a longer one than MOST_BYTES, pieces."""
+    rest = b""
+    for block in log.blocks(0, MOST_BYTES):
+        *lines, rest = (rest + block).split(b"\n")
+        yield from (line + b"\n" for line in lines)
+        if len(rest) >= MOST_BYTES:
+            yield rest
+            rest = b""
+    if rest:
+        yield rest

@@ -15,6 +15,7 @@ from asynsched.errors import (
     AlreadyExists,
     AsynschedError,
     DagError,
+    LogStoreUnavailable,
     NotFound,
     SecretsUnreadable,
     StoreError,
@@ -39,6 +40,7 @@ STATUSES: tuple[tuple[type[Exception], HTTPStatus], ...] = (
     (DagError, HTTPStatus.BAD_REQUEST),
     (StoreUnavailable, HTTPStatus.SERVICE_UNAVAILABLE),
     (SecretsUnreadable, HTTPStatus.SERVICE_UNAVAILABLE),
+    (LogStoreUnavailable, HTTPStatus.SERVICE_UNAVAILABLE),
     (StoreError, HTTPStatus.BAD_REQUEST),  # a name or a value that no database can store
     (AsynschedError, HTTPStatus.CONFLICT),
 )

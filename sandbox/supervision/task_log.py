@@ -6,6 +6,7 @@ Each line begins with the time at which the keeper got it. So prints, log record
 look alike, and nothing that a try does to its logging can change that.
 """
 
+import fcntl
 import json
 import os
 from collections.abc import Mapping
@@ -107,6 +108,9 @@ class TaskLog:
         """Write the output that was held back, and close the file."""
         self.flush()
         if self._descriptor is not None:
+            with suppress(OSError):
+                # A process that was forked meanwhile may have a copy of the descriptor, which would keep the lock.
+                fcntl.flock(self._descriptor, fcntl.LOCK_UN)
             os.close(self._descriptor)
             self._descriptor = None
 
@@ -142,12 +146,24 @@ class TaskLog:
                 data = data[os.write(self._descriptor, data) :]
 
     def _open(self) -> int:
+        """Open the file, and lock it: a scheduler that has copied the log elsewhere removes it only when it is free."""
+        while True:
+            descriptor = self._open_unlocked()
+            with suppress(OSError):  # not every file system has locks
+                fcntl.flock(descriptor, fcntl.LOCK_SH)
+            if os.fstat(descriptor).st_nlink:
+                return descriptor
+            os.close(descriptor)  # it was removed before it was locked
+
+    def _open_unlocked(self) -> int:
         flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
-        try:
-            return os.open(self._path, flags, PRIVATE_FILE)
-        except FileNotFoundError:
-            make_private(self._path.parent)
-            return os.open(self._path, flags, PRIVATE_FILE)
+        while True:
+            try:
+                return os.open(self._path, flags, PRIVATE_FILE)
+            except FileNotFoundError:
+                # The scheduler may remove a folder while it is empty.
+                with suppress(FileNotFoundError):
+                    make_private(self._path.parent)
 
 
 def make_private(folder: Path) -> None:

@@ -7,6 +7,9 @@ from pathlib import Path
 import pytest
 from sqlalchemy import Connection, select, update
 
+from asynsched.executors.log_archive import LogArchive
+from asynsched.executors.log_paths import log_path
+from asynsched.executors.log_removal import remove_unwanted
 from asynsched.home import SOURCES, prepare_home
 from asynsched.housekeeping.retention import RetentionPolicy, Sweep, policy_of
 from asynsched.keys import TaskInstanceKey
@@ -80,10 +83,12 @@ def n_rows(conn: Connection) -> list[int]:
     return [len(conn.execute(select(table)).all()) for table in ROWS]
 
 
-async def swept(database: Database, home: Path, policy: RetentionPolicy, batch_rows: int = 10) -> dict[str, int]:
+async def swept(
+    database: Database, home: Path, policy: RetentionPolicy, batch_rows: int = 10, archive: LogArchive | None = None
+) -> dict[str, int]:
     """Sweep to the end, and return how much went."""
     prepare_home(home)
-    sweep = Sweep(policy, database=database, home=home, batch_rows=batch_rows)
+    sweep = Sweep(policy, database=database, home=home, batch_rows=batch_rows, archive=archive)
     n_steps = 1
     while await sweep.step(NOW):
         n_steps += 1
@@ -251,6 +256,27 @@ async def test_xcoms_and_logs_go_before_their_runs_and_those_of_active_runs_stay
     # The folder without a run was written to a moment ago: by now, that is long after NOW.
     assert [day for day, log in logs.items() if log.exists()] == [0, 3, 6, 7]
     assert unknown.exists()
+
+
+async def test_logs_in_the_store_go_by_the_same_bounds_but_not_those_of_unknown_runs(database, tmp_path):
+    def prepare(conn: Connection) -> None:
+        add_dag(conn, "d")
+        for day in range(4):
+            add_run(conn, "d", day)
+
+    await database.write(prepare)
+    archive, file = LogArchive(f"memory://{tmp_path}", {}), tmp_path / "log"
+    file.write_text("x")
+    for run_id in ("r0", "r1", "r2", "r3", "unknown"):
+        archive.put(log_path(TaskInstanceKey("d", run_id, "t"), 1), file, tmp_path)
+    policy = RetentionPolicy(logs=Bound(before=NOW - 2.5 * DAY))
+    assert await swept(database, tmp_path, policy, archive=archive) == {"archived_logs": 1}
+    assert sorted(archive.run_folders("dag_id=d")) == ["run_id=r0", "run_id=r1", "run_id=r2", "run_id=unknown"]
+
+    await swept(database, tmp_path, RetentionPolicy(runs=Bound(per_dag=1)), archive=archive)
+    while remove_unwanted(tmp_path, archive, at_most=1):
+        pass
+    assert "run_id=r2" not in archive.run_folders("dag_id=d")
 
 
 async def test_deleted_runs_take_their_logs_along(database, tmp_path):

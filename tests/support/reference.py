@@ -173,7 +173,7 @@ METRICS_HEAD = """
 
 A scheduler reports these metrics if [monitor.metrics](settings.md) is `prometheus` or `opentelemetry`, or if a program
 passes it `PrometheusMetrics` or `OpenTelemetryMetrics`. Names and labels are Airflow's where the meaning is the same;
-names that start with `scheduler.loop` or `scheduler.stale` are asynsched's own.
+names that start with `scheduler.logs`, `scheduler.loop` or `scheduler.stale` are asynsched's own.
 
 In Prometheus, `ti.finish` is `airflow_ti_finish_total`, and a timer such as `task.duration` is a summary in seconds
 (`airflow_task_duration_count`, `airflow_task_duration_sum`). In OpenTelemetry, `ti.finish` is `airflow.ti.finish`, and

@@ -1,9 +1,21 @@
 """Airflow's paths of task instances, their tries, logs and XComs."""
 
+from contextlib import aclosing
+
 import msgspec
 import sqlalchemy as sa
 
+from asynsched.clock import Clock
+from asynsched.executors.log_archive import archive_of
+from asynsched.executors.log_paths import log_path
+from asynsched.fernet_keys import keys_of
+from asynsched.home import LOGS
+from asynsched.keys import TaskInstanceKey
 from asynsched.queries import task_actions
+from asynsched.queries.place import Place
+from asynsched.queries.try_logs import find_in_log, follow_log, read_log_end
+from asynsched.settings import LogSettings
+from asynsched.store.engines.opening import open_database
 from asynsched.store.schema import dag_run, task_instance
 from tests.web.filling import RUN_ID
 
@@ -123,6 +135,33 @@ async def test_a_log_is_read_in_parts(site, monkeypatch):
         in (await site.get(f"/dags/fails/dagRuns/{RUN_ID}/taskInstances/after/logs/0"))["content"][0]["event"]
     )
     await site.get(f"{TASKS}/extract/externalLogUrl/1", status=400)
+
+
+async def test_a_log_is_followed_and_searched_while_it_moves_to_the_store(filled, tmp_path):
+    log = LogSettings(store=(tmp_path / "store").as_uri())
+    settings = msgspec.structs.replace(filled.copy(tmp_path), log=log)
+    key = TaskInstanceKey("report", RUN_ID, "extract", -1)
+    path, archive = log_path(key, 1), archive_of(log)
+    file = settings.home_path / LOGS / path
+    whole, parts = file.read_text(), []
+    database = await open_database(settings.database_url, synchronous="normal", keys=keys_of(settings))
+    try:
+        place = Place(database, settings.home_path, settings, Clock())
+        async with aclosing(follow_log(place, key, 1, start=0, n_bytes=len(whole) // 2)) as following:
+            async for part in following:
+                parts.append(part)
+                if file.exists():
+                    archive.put(path, file, tmp_path)
+                    file.unlink()
+        assert len(parts) > 1
+        assert ("".join(part.text for part in parts), parts[-1].is_last) == (whole, True)
+        assert [line.text for line in await find_in_log(place, key, 1, "READING 2")] == [
+            line for line in whole.splitlines() if "reading 2" in line
+        ]
+        end = await read_log_end(place, key, 1, n_bytes=10)
+        assert (whole.endswith(end.text), end.end, end.is_last) == (True, len(whole), True)
+    finally:
+        await database.close()
 
 
 async def test_a_task_instance_is_marked_and_noted(site):

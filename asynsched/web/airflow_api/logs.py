@@ -21,7 +21,7 @@ from asynsched.web.endpoint import JSON, Call
 
 NDJSON = "application/x-ndjson"
 TOKEN_HEADER = "Airflow-Continuation-Token"  # noqa: S105 - the name of a header
-NO_LOG = "There is no log in this home: the try has written nothing yet, or it ran with another home."
+NO_LOG = "There is no log here: the try has written nothing yet, or only another home has its log so far."
 FIRST_BYTE = Annotated[int, Meta(ge=0)]
 
 
@@ -78,9 +78,9 @@ async def get_external_log_url(
     try_number: Annotated[int, Meta(gt=0, le=2**31 - 1)],  # noqa: ARG001 - the path has it
     map_index: MapIndex = -1,
 ) -> ExternalLogUrlResponse:
-    """Logs are files of the scheduler's home, and never elsewhere: this is always refused, as Airflow does then."""
+    """Logs have no address of their own: this is always refused, as Airflow does then."""
     await call.place.ask(get_task_instance, TaskInstanceKey(dag_id, dag_run_id, task_id, map_index))
-    raise BadRequest("Logs are in the home of the scheduler: there is no address elsewhere.")
+    raise BadRequest("Logs have no address elsewhere: read them here.")
 
 
 def _encoded(part: LogPart) -> bytes:

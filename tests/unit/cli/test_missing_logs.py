@@ -1,7 +1,6 @@
 """The messages to a user who asks for a missing log."""
 
 from datetime import UTC, datetime
-from pathlib import Path
 
 import msgspec
 import pytest
@@ -44,10 +43,10 @@ TASK = msgspec.convert(
     ],
 )  # fmt: skip
 def test_it_says_what_became_of_the_task_or_which_tries_there_are(task, wanted, earlier, says):
-    assert says in why_no_log(msgspec.structs.replace(TASK, **task), RUN, wanted, earlier, Path("/h"))
+    assert says in why_no_log(msgspec.structs.replace(TASK, **task), RUN, wanted, earlier, "the home /h")
 
 
 def test_a_task_of_a_queued_run_waits_for_its_run():
     run = msgspec.structs.replace(RUN, state="queued", reason="somebody triggered it")
-    said = why_no_log(TASK, run, None, (), Path("/h"))
+    said = why_no_log(TASK, run, None, (), "the home /h")
     assert said == "The task 't' has not started yet: its run is queued (somebody triggered it)."

@@ -1,0 +1,233 @@
+"""Logs of ended tries in an object store or a shared folder: any file system of fsspec, below the URL `log.store`.
+
+Logs keep the paths that they have below the home's log folder. A log is one object; it is written whole, so a reader
+elsewhere sees an earlier log or the new one.
+"""
+
+import asyncio
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import lru_cache
+from pathlib import Path
+from tempfile import NamedTemporaryFile
+from typing import Any, BinaryIO, Literal
+
+from asynsched.clock import new_token
+from asynsched.errors import LogStoreUnavailable, SettingsError
+from asynsched.settings import LogSettings
+
+ANSWER_SECONDS = 20.0
+"""Longest that a store may take to answer a question, or to send a part of a log."""
+TRANSFER_SECONDS = 120.0
+"""Longest that it may take to receive a log, or to remove those of a run."""
+SCRATCH_PREFIX = "log-"
+LONGEST_REASON = 400
+LEAST_SECRET = 4
+"""Shorter values of options are not masked: they occur in any text."""
+_COMPARED = 1024**2
+_WITH_FOLDERS = frozenset({"arrow_hdfs", "dbfs", "ftp", "hdfs", "sftp", "smb", "ssh", "webdav", "webhdfs"})
+"""File systems whose folders have to be made. In an object store, making one may make a bucket."""
+
+Relation = Literal["extends", "contained", "follows"]
+
+
+@lru_cache(maxsize=4)
+def archive_of(settings: LogSettings) -> "LogArchive | None":
+    """Return the archive that the settings name; None if logs stay in the home. Blocks while packages are imported.
+
+    Raises SettingsError: there is no such file system, its package is missing, or its options are wrong.
+    """
+    return LogArchive(settings.store, settings.options_of_store) if settings.store else None
+
+
+class LogArchive:
+    """An archive of logs. Every method blocks, for a limited time where the file system is asynchronous itself.
+
+    Methods raise LogStoreUnavailable, with the reason and without secrets.
+    """
+
+    def __init__(self, url: str, options: dict[str, Any]) -> None:
+        self.url = url
+        self._secrets = sorted(_texts_of(options), key=len, reverse=True)
+        self._fs = self._open(url.partition("://")[0], options)
+        self._root = str(self._fs._strip_protocol(url)).rstrip("/")  # noqa: SLF001 - fsspec has no other way
+
+    def size(self, path: str) -> int | None:
+        """Return the bytes of a log; None if it is not there."""
+        with self._reported("find a log"):
+            self._fs.invalidate_cache()
+            try:
+                return int(self._call("info", self._at(path))["size"])
+            except FileNotFoundError:
+                return None
+
+    def read(self, path: str, start: int, end: int) -> bytes:
+        """Return the bytes of a log from `start` to before `end`, which is at most its size."""
+        if end <= start:
+            return b""
+        with self._reported("read a log"):
+            return bytes(self._call("cat_file", self._at(path), start=start, end=end))
+
+    def put(self, path: str, file: Path, scratch: Path) -> int:
+        """Store a log, and return the bytes of the stored one. May be repeated.
+
+        A log that is there already is kept: the file continues it, unless the one begins with the other. Two homes may
+        have parts of the log of a try that was interrupted, or is deferred.
+
+        Args:
+            scratch: A folder for a copy of a log that is there already.
+
+        Raises:
+            OSError: The file cannot be read.
+        """
+        if self.size(path) is None:
+            expected = file.stat().st_size
+            self._put_file(file, path)
+        else:
+            with NamedTemporaryFile(dir=scratch, prefix=SCRATCH_PREFIX) as copy:
+                expected = self._put_continued(path, file, Path(copy.name))
+        if (size := self.size(path)) != expected:
+            raise LogStoreUnavailable(f"{self.url}: {path} has {size} bytes after {expected} were stored")
+        return expected
+
+    def run_folders(self, dag_folder: str) -> list[str]:
+        """Return the names of the folders in the folder of a DAG."""
+        with self._reported("list logs"):
+            self._fs.invalidate_cache()
+            try:
+                found = self._call("ls", self._at(dag_folder), detail=False)
+            except FileNotFoundError:
+                return []
+            return [name.rstrip("/").rpartition("/")[2] for name in found]
+
+    def remove_folder(self, folder: str) -> None:
+        """Remove every log in a folder, which need not exist."""
+        with self._reported("remove logs"):
+            self._fs.invalidate_cache()
+            try:
+                self._call("rm", self._at(folder), recursive=True, seconds=TRANSFER_SECONDS)
+            except FileNotFoundError:
+                return
+
+    def check(self) -> None:
+        """Write, read and remove a small object."""
+        name = f".asynsched-check-{new_token()}"
+        with self._reported("write, read and remove an object"):
+            self._make_folder(name)
+            self._call("pipe_file", self._at(name), b"asynsched")
+            self._call("cat_file", self._at(name))
+            self._call("rm_file", self._at(name))
+
+    def _put_continued(self, path: str, file: Path, copy: Path) -> int:
+        """Store a log that may continue the stored one, and return the bytes that are expected then."""
+        with self._reported("read a log"):
+            self._call("get_file", self._at(path), str(copy), seconds=TRANSFER_SECONDS)
+        with copy.open("r+b") as stored, file.open("rb") as local:
+            relation = relation_of(local, stored)
+            if relation == "follows":
+                local.seek(0)
+                stored.seek(0, 2)
+                while block := local.read(_COMPARED):
+                    stored.write(block)
+        if relation != "contained":
+            self._put_file(file if relation == "extends" else copy, path)
+        return (file if relation == "extends" else copy).stat().st_size
+
+    def _put_file(self, file: Path, path: str) -> None:
+        with self._reported("write a log"):
+            self._make_folder(path)
+            self._call("put_file", str(file), self._at(path), seconds=TRANSFER_SECONDS)
+
+    def _make_folder(self, path: str) -> None:
+        if _WITH_FOLDERS.intersection(_protocols_of(self._fs)):
+            self._call("makedirs", self._at(path).rpartition("/")[0], exist_ok=True)
+
+    def _at(self, path: str) -> str:
+        return f"{self._root}/{path}"
+
+    def _call(self, method: str, *args: Any, seconds: float = ANSWER_SECONDS, **kwargs: Any) -> Any:
+        if not self._fs.async_impl:
+            return getattr(self._fs, method)(*args, **kwargs)
+        # In fsspec's own event loop, where a call can be given up.
+        called = getattr(self._fs, f"_{method}")(*args, **kwargs)
+        future = asyncio.run_coroutine_threadsafe(called, self._fs.loop)
+        try:
+            return future.result(seconds)
+        except TimeoutError:
+            future.cancel()
+            raise TimeoutError(f"no answer within {seconds:g} s") from None
+
+    def _open(self, protocol: str, options: dict[str, Any]) -> Any:
+        try:
+            import fsspec  # a scheduler without a store of logs does without it
+        except ImportError as exc:
+            raise SettingsError(f"log.store: it needs fsspec ({exc}): pip install 'asynsched[storage]'") from None
+        try:
+            more = {"auto_mkdir": True} if protocol in ("file", "local") else {}
+            return fsspec.filesystem(protocol, skip_instance_cache=True, **(more | options))
+        except ImportError as exc:
+            from fsspec.registry import known_implementations
+
+            package = known_implementations.get(protocol, {}).get("class", "").partition(".")[0]
+            advice = f": pip install {package}" if package not in ("", "fsspec") else ""
+            raise SettingsError(f"log.store: {protocol}:// needs a package that is missing ({exc}){advice}") from None
+        except Exception as exc:  # noqa: BLE001 - file systems raise what they like
+            raise SettingsError(f"log.store, log.store_options: {protocol}://: {self._masked(exc)}") from None
+
+    @contextmanager
+    def _reported(self, what: str) -> Iterator[None]:
+        """Turn every error of a file system into one that says what could not be done."""
+        try:
+            yield
+        except Exception as exc:  # noqa: BLE001 - file systems raise what they like
+            # Not chained: the error may show the options.
+            raise LogStoreUnavailable(f"{self.url} (log.store): cannot {what}: {self._masked(exc)}") from None
+
+    def _masked(self, exc: Exception) -> str:
+        text = str(exc) or type(exc).__name__
+        for secret in self._secrets:
+            text = text.replace(secret, "***")
+        return re.sub(r"\s+", " ", text)[:LONGEST_REASON]
+
+
+def relation_of(local: BinaryIO, stored: BinaryIO) -> Relation:
+    """Return how a log relates to the stored one.
+
+    Returns:
+        `extends`: it begins with the stored one. `contained`: the stored one begins or ends with it, so it was stored
+        before. `follows`: it continues the stored one.
+    """
+    n_local, n_stored = local.seek(0, 2), stored.seek(0, 2)
+    if _are_equal(local, stored, min(n_local, n_stored)):
+        return "extends" if n_local > n_stored else "contained"
+    if n_local < n_stored and _are_equal(local, stored, n_local, n_stored - n_local):
+        return "contained"
+    return "follows"
+
+
+def _are_equal(local: BinaryIO, stored: BinaryIO, n_bytes: int, start_stored: int = 0) -> bool:
+    local.seek(0)
+    stored.seek(start_stored)
+    while n_bytes > 0:
+        block = local.read(min(n_bytes, _COMPARED))
+        if not block or block != stored.read(len(block)):
+            return False
+        n_bytes -= len(block)
+    return True
+
+
+def _protocols_of(file_system: Any) -> tuple[str, ...]:
+    named = file_system.protocol
+    return (named,) if isinstance(named, str) else tuple(named)
+
+
+def _texts_of(value: Any) -> Iterator[str]:
+    """Yield every text in the options of a file system that is long enough to be a secret."""
+    if isinstance(value, dict):
+        value = list(value.values())
+    if isinstance(value, list):
+        for one in value:
+            yield from _texts_of(one)
+    elif isinstance(value, str) and len(value) >= LEAST_SECRET:
+        yield value

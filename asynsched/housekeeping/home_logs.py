@@ -1,0 +1,219 @@
+"""The logs in a home that are copied to an archive: which there are, which were stored, and what happens to each next.
+
+A run's folder has a journal of the logs that were stored, a line of JSON each. A lost line costs one more look at the
+archive. A log that has grown since is stored again.
+"""
+
+import fcntl
+import os
+import re
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Literal, NamedTuple
+
+import msgspec
+from msgspec import Struct
+
+from asynsched.executors.log_paths import (
+    DAG_PREFIX,
+    RUN_PREFIX,
+    callback_log_path,
+    folder_name,
+    log_path,
+    run_folder,
+)
+from asynsched.keys import DagRunKey, TaskInstanceKey
+from asynsched.protocol.home_files import PRIVATE_FILE
+from asynsched.store.runs.open_logs import OpenLogs
+
+JOURNAL = ".stored"
+QUIET = timedelta(seconds=5)
+"""How long nothing was appended to a log before it is stored, where no lock says that it is not being written."""
+_TRY = re.compile(r"(?P<folder>.*)/attempt=(?P<number>\d+)\.log")
+Step = Literal["wait", "store", "keep", "remove"]
+
+
+class LocalLog(NamedTuple):
+    """A log in a home. `path`: below the log folder. `written_ns`: its last change, in ns since 1970."""
+
+    path: str
+    size: int
+    written_ns: int
+
+    @property
+    def written_at(self) -> datetime:
+        return datetime.fromtimestamp(self.written_ns / 1e9, UTC)
+
+
+class StoredLog(Struct, frozen=True):
+    """A line of a journal: a log that was stored at this instant, when it was so long and so old."""
+
+    path: str
+    size: int
+    written_ns: int
+    at: datetime
+
+
+class RunLogs(NamedTuple):
+    """The logs of a run in a home. `stored` has those that were stored, by their paths."""
+
+    folder: str
+    logs: list[LocalLog]
+    stored: Mapping[str, StoredLog]
+
+
+class Writers(NamedTuple):
+    """What may still write to the logs of some runs.
+
+    Attributes:
+        known: The folders of the runs that are stored; other folders are of runs that were deleted.
+        elsewhere: Those of runs that another scheduler has: only its home's logs grow.
+        tries: By the folder of a task instance, the number from which on its tries are open.
+        callbacks: The paths of the logs of open callbacks.
+    """
+
+    known: Collection[str]
+    elsewhere: Collection[str]
+    tries: Mapping[str, int]
+    callbacks: Collection[str]
+
+    def may_write(self, path: str) -> bool:
+        """Return whether a try or a callback that has not ended has this log."""
+        found = _TRY.fullmatch(path)
+        if found is None:
+            return path in self.callbacks
+        first = self.tries.get(found["folder"])
+        return first is not None and int(found["number"]) >= first
+
+
+def writers_of(dag_id: str, found: OpenLogs, scheduler_id: str) -> Writers:
+    """Return what may write to the logs of these runs of a DAG, as the scheduler with this id sees it."""
+    run_ids = {run.id: run.run_id for run in found.runs}
+    folders = {run.id: run_folder(DagRunKey(dag_id, run.run_id)) for run in found.runs}
+    tries: dict[str, int] = {}
+    for one in found.tries:
+        key = TaskInstanceKey(dag_id, run_ids[one.dag_run_id], one.task_id, one.map_index)
+        tries[log_path(key, 0).rpartition("/")[0]] = one.number
+    callbacks = {
+        callback_log_path(
+            TaskInstanceKey(dag_id, run_ids[one.dag_run_id], one.task_id, one.map_index), one.event, one.try_number
+        )
+        for one in found.callbacks
+    }
+    elsewhere = {folders[run.id] for run in found.runs if run.scheduler_id not in (None, scheduler_id)}
+    return Writers(frozenset(folders.values()), elsewhere, tries, callbacks)
+
+
+def next_step(
+    log: LocalLog, stored: StoredLog | None, *, is_open: bool, is_elsewhere: bool, now: datetime, quiet: timedelta,
+    keep: timedelta,
+) -> Step:  # fmt: skip
+    """Return what happens to a log next: it waits until it is complete, is stored, is kept for a time, is removed.
+
+    Args:
+        stored: How it was stored last.
+        is_open: Whether its try or callback has not ended. Then it stays, since this home may go on with it.
+        is_elsewhere: Whether another scheduler has the run, so that this home's part is complete for now.
+        quiet: How long nothing must have been appended.
+        keep: How long it stays in the home after it was stored.
+    """
+    if is_open and not is_elsewhere:
+        return "wait"
+    if stored is None or (stored.size, stored.written_ns) != (log.size, log.written_ns):
+        # A clock that was set back must not keep a log waiting.
+        return "store" if abs(now - log.written_at) >= quiet else "wait"
+    return "keep" if is_open or now < stored.at + keep else "remove"
+
+
+# The files. Everything below blocks.
+
+
+def runs_in(logs: Path, dag_id: str) -> Iterator[RunLogs]:
+    """Yield the runs of a DAG that have logs in the folder `logs`."""
+    dag = f"{DAG_PREFIX}{folder_name(dag_id)}"
+    with suppress(FileNotFoundError), os.scandir(logs / dag) as entries:
+        for entry in entries:
+            if entry.name.startswith(RUN_PREFIX) and entry.is_dir(follow_symlinks=False):
+                folder = f"{dag}/{entry.name}"
+                yield RunLogs(folder, list(_logs_in(logs, folder)), _read_journal(logs / folder / JOURNAL))
+
+
+def note_stored(logs: Path, folder: str, log: LocalLog, at: datetime) -> None:
+    """Append a line to the journal of a run: this log is stored. Raises OSError."""
+    line = msgspec.json.encode(StoredLog(log.path, log.size, log.written_ns, at)) + b"\n"
+    descriptor = os.open(logs / folder / JOURNAL, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, PRIVATE_FILE)
+    try:
+        os.write(descriptor, line)
+    finally:
+        os.close(descriptor)
+
+
+def is_being_written(file: Path) -> bool:
+    """Return whether a keeper, or a scheduler for a worker, has a log open. Raises FileNotFoundError."""
+    with _locked(file) as is_free:
+        return not is_free
+
+
+def remove_log(logs: Path, folder: str, log: LocalLog) -> bool:
+    """Remove a log that is stored, unless it has changed since, and then its empty folders. Returns whether it went."""
+    file = logs / log.path
+    try:
+        with _locked(file) as is_free:
+            status = file.stat()
+            if not is_free or (status.st_size, status.st_mtime_ns) != (log.size, log.written_ns):
+                return False
+            file.unlink()
+    except FileNotFoundError:
+        return True
+    with suppress(OSError):  # a folder that is not empty stays
+        for inner in file.relative_to(logs / folder).parents[:-1]:
+            (logs / folder / inner).rmdir()
+    with suppress(OSError):
+        if [entry.name for entry in os.scandir(logs / folder)] == [JOURNAL]:
+            (logs / folder / JOURNAL).unlink()
+            (logs / folder).rmdir()
+    return True
+
+
+@contextmanager
+def _locked(file: Path) -> Iterator[bool]:
+    """Lock a log exclusively in the block, and tell whether it was free. Its writers share a lock; see TaskLog."""
+    descriptor = os.open(file, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    is_free = True
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            is_free = False
+        except OSError:
+            pass  # a file system without locks
+        yield is_free
+    finally:
+        os.close(descriptor)
+
+
+def _logs_in(logs: Path, folder: str) -> Iterator[LocalLog]:
+    with suppress(FileNotFoundError), os.scandir(logs / folder) as entries:
+        for entry in entries:
+            path = f"{folder}/{entry.name}"
+            if entry.is_dir(follow_symlinks=False):
+                yield from _logs_in(logs, path)
+            elif entry.name.endswith(".log") and entry.is_file(follow_symlinks=False):
+                with suppress(FileNotFoundError):
+                    status = entry.stat(follow_symlinks=False)
+                    yield LocalLog(path, status.st_size, status.st_mtime_ns)
+
+
+def _read_journal(journal: Path) -> dict[str, StoredLog]:
+    try:
+        lines = journal.read_bytes().splitlines()
+    except FileNotFoundError:
+        return {}
+    found = {}
+    for line in lines:
+        with suppress(msgspec.DecodeError):  # a crash may cut the last line
+            stored = msgspec.json.decode(line, type=StoredLog)
+            found[stored.path] = stored
+    return found

@@ -1,0 +1,109 @@
+"""The log archiver on a real database: outages of the store, and logs that stay for a time."""
+
+from datetime import timedelta
+
+import pytest
+from sqlalchemy import Connection
+from structlog.testing import capture_logs
+
+from asynsched.clock import VirtualClock
+from asynsched.errors import LogStoreUnavailable
+from asynsched.executors.log_archive import LogArchive
+from asynsched.home import LOGS, prepare_home
+from asynsched.housekeeping.log_archiver import AT_ONCE, LogArchiver
+from asynsched.keys import TaskInstanceKey
+from asynsched.store.database import Database
+from tests.store.test_retention import NOW, add_dag, add_run
+from tests.support.stored import log_file
+
+KEEP = timedelta(hours=1)
+
+
+class Archiving:
+    """An archiver with a log of an ended try, and a store that may be away."""
+
+    def __init__(self, database: Database, folder) -> None:
+        self.home, self.clock = folder / "home", VirtualClock(NOW)
+        prepare_home(self.home)
+        self.log = log_file(self.home, TaskInstanceKey("d", "r0", "t000"), 1)
+        self.archive = LogArchive(f"memory://{folder}", {})
+        self.path = str(self.log.relative_to(self.home / LOGS))
+        self.archiver = LogArchiver(
+            archive=self.archive, keep=KEEP, database=database, clock=self.clock, home=self.home, scheduler_id="me"
+        )
+
+    async def walk(self) -> list[str]:
+        """Walk once, when that is due, and return the events that were logged."""
+        if self.archiver.due_at is not None:
+            self.clock.leap((self.archiver.due_at - self.clock.now()).total_seconds())
+        with capture_logs() as logged:
+            while True:
+                await self.archiver.tick(self.clock.now())
+                if self.archiver.due_at > self.clock.now():
+                    return [entry["event"] for entry in logged]
+
+
+@pytest.fixture
+async def archiving(database, tmp_path):
+    def prepare(conn: Connection) -> None:
+        add_dag(conn, "d")
+        add_run(conn, "d", 0)
+
+    await database.write(prepare)
+    made = Archiving(database, tmp_path)
+    made.log.parent.mkdir(parents=True, exist_ok=True)
+    made.log.write_text("one\n")
+    return made
+
+
+async def test_an_outage_is_said_once_and_its_pauses_grow_until_the_store_is_back(archiving, monkeypatch):
+    def fail(*_, **__):
+        raise LogStoreUnavailable("it is away")
+
+    with monkeypatch.context() as patched:
+        for method in ("size", "check"):
+            patched.setattr(archiving.archive, method, fail)
+        pauses = []
+        for expected in (["logs.not_stored"], [], [], [], [], [], []):
+            assert await archiving.walk() == expected
+            pauses.append((archiving.archiver.due_at - archiving.clock.now()).total_seconds())
+            assert (archiving.archiver.waiting.n_logs, archiving.archiver.waiting.problem) == (1, "it is away")
+    assert [10 * 2**n <= pause <= 20 * 2**n for n, pause in enumerate(pauses[:5])] == [True] * 5
+    assert pauses[-1] <= 600
+    assert await archiving.walk() == ["logs.stored_again"]
+    assert archiving.archive.read(archiving.path, 0, 4) == b"one\n"
+    assert (archiving.archiver.waiting.n_logs, archiving.archiver.waiting.problem) == (0, "")
+
+
+async def test_a_stored_log_stays_for_a_time_and_is_stored_again_if_it_grows_or_the_store_has_lost_it(archiving):
+    await archiving.walk()
+    assert archiving.log.exists()
+    with archiving.log.open("a") as log:
+        log.write("two\n")
+    await archiving.walk()
+    assert archiving.archive.read(archiving.path, 0, 8) == b"one\ntwo\n"
+
+    archiving.archive.remove_folder("dag_id=d")
+    archiving.clock.leap(KEEP.total_seconds())
+    await archiving.walk()
+    assert archiving.log.exists(), "it was the only copy"
+    assert archiving.archive.read(archiving.path, 0, 8) == b"one\ntwo\n"
+    await archiving.walk()
+    assert not archiving.log.exists()
+
+
+async def test_a_log_that_cannot_be_stored_does_not_keep_others_waiting(archiving, monkeypatch):
+    for number in range(2, 2 * AT_ONCE):
+        archiving.log.with_name(f"attempt={number}.log").write_text("more\n")
+    put, refused = archiving.archive.put, []
+
+    def refuse_first(path, *args):
+        refused.append(path)
+        if path == refused[0]:
+            raise LogStoreUnavailable("its name is too long")
+        return put(path, *args)
+
+    monkeypatch.setattr(archiving.archive, "put", refuse_first)
+    assert await archiving.walk() == ["logs.not_stored"]
+    assert (archiving.archiver.waiting.n_logs, archiving.archiver.waiting.problem) == (1, "its name is too long")
+    assert len(refused) == 2 * AT_ONCE - 1

@@ -1,0 +1,106 @@
+"""Logs in a file system of fsspec: whole, repeated, continued, and without secrets in errors."""
+
+import io
+
+import pytest
+
+from asynsched.errors import LogStoreUnavailable, SettingsError
+from asynsched.executors.log_archive import LogArchive, archive_of, relation_of
+from asynsched.executors.log_removal import remove_logs, remove_unwanted
+from asynsched.keys import DagRunKey
+from asynsched.settings import LogSettings
+
+PATH = "dag_id=d/run_id=r/attempt=1.log"
+
+
+@pytest.fixture(params=["memory", "file"])
+def archive(request, tmp_path):
+    return LogArchive(f"{request.param}://{tmp_path}/store", {})
+
+
+@pytest.mark.parametrize(
+    ("local", "stored", "relation"),
+    [
+        ("ab", "ab", "contained"),
+        ("ab", "abc", "contained"),
+        ("bc", "abc", "contained"),
+        ("abc", "ab", "extends"),
+        ("abc", "", "extends"),
+        ("", "abc", "contained"),
+        ("c", "ab", "follows"),
+        ("cab", "ab", "follows"),
+    ],
+)
+def test_a_log_extends_the_stored_one_is_contained_in_it_or_follows_it(local, stored, relation):
+    assert relation_of(io.BytesIO(local.encode()), io.BytesIO(stored.encode())) == relation
+
+
+def test_a_log_is_stored_whole_however_often_and_in_whatever_parts_it_comes(archive, tmp_path):
+    file = tmp_path / "log"
+
+    def put(text: str) -> str:
+        file.write_text(text)
+        size = archive.put(PATH, file, tmp_path)
+        assert archive.size(PATH) == size
+        return archive.read(PATH, 0, size).decode()
+
+    assert archive.size(PATH) is None
+    assert put("one\n") == "one\n"
+    assert put("one\n") == "one\n"
+    assert put("one\ntwo\n") == "one\ntwo\n"
+    assert put("one\n") == "one\ntwo\n", "an old copy cuts nothing off"
+    assert put("three\n") == "one\ntwo\nthree\n", "another home went on with the try"
+    assert put("three\n") == "one\ntwo\nthree\n"
+    assert archive.read(PATH, 4, 8) == b"two\n"
+    assert archive.read(PATH, 8, 8) == b""
+    assert [path.name for path in tmp_path.iterdir() if path.name.startswith("log-")] == []
+
+
+def test_the_logs_of_deleted_runs_go_from_the_archive_once_it_answers(archive, tmp_path, monkeypatch):
+    home, file = tmp_path / "home", tmp_path / "log"
+    file.write_text("one\n")
+    (home / "logs" / "dag_id=d" / "run_id=r").mkdir(parents=True)
+    for run in ("r", "s"):
+        archive.put(f"dag_id=d/run_id={run}/attempt=1.log", file, tmp_path)
+    assert sorted(archive.run_folders("dag_id=d")) == ["run_id=r", "run_id=s"]
+    assert archive.run_folders("dag_id=unknown") == []
+
+    remove_logs(home, [DagRunKey("d", "r"), DagRunKey("d", "never")], are_archived=True)
+    assert list((home / "logs" / "dag_id=d").iterdir()) == []
+    with monkeypatch.context() as patched:
+        patched.setattr(archive._fs, "rm", lambda *_, **__: 1 / 0)
+        with pytest.raises(LogStoreUnavailable, match=r"cannot remove logs: division by zero"):
+            remove_unwanted(home, archive, at_most=9)
+    assert remove_unwanted(home, archive, at_most=9) == 2
+    assert remove_unwanted(home, archive, at_most=9) == 0
+    assert archive.run_folders("dag_id=d") == ["run_id=s"]
+
+
+def test_a_store_that_cannot_be_used_is_one_message_that_names_the_option_and_no_secret(archive, monkeypatch):
+    def fail(*_, **__):
+        raise OSError("no rights with\n hunter22, hunter22again")
+
+    hidden = LogArchive(archive.url, {"key": {"token": ["hunter22", "hunter22again"]}})
+    monkeypatch.setattr(hidden._fs, "info", fail)
+    with pytest.raises(LogStoreUnavailable) as caught:
+        hidden.size(PATH)
+    assert str(caught.value).endswith("(log.store): cannot find a log: no rights with ***, ***")
+    assert (caught.value.__cause__, caught.value.__suppress_context__) == (None, True)
+    archive.check()
+
+
+@pytest.mark.parametrize(
+    ("settings", "problem"),
+    [
+        ({"store": "nosuch://bucket"}, r"log\.store.*: nosuch://: Protocol not known: nosuch"),
+        ({"store": "oci://bucket"}, r"log\.store: oci:// needs a package that is missing .*: pip install ocifs"),
+        ({"store": "/logs"}, r"log\.store: must be a URL such as s3://BUCKET/FOLDER"),
+        ({"store": "s3://me:secret@bucket"}, r"log\.store: must be a URL .*; secrets are in log\.store_options"),
+        ({"store_options": "[1]"}, r"log\.store_options: must be a JSON object"),
+    ],
+)
+def test_a_wrong_store_is_one_message_that_names_the_option_and_the_package(settings, problem):
+    with pytest.raises(SettingsError, match=problem) as caught:
+        archive_of(LogSettings(**settings))
+    assert "secret@" not in str(caught.value)
+    assert "hunter22" not in repr(LogSettings(store_options='{"key": "hunter22"}'))

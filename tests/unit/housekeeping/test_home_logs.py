@@ -1,0 +1,108 @@
+"""Which logs of a home are complete, stored, kept and removed."""
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from asynsched.housekeeping.home_logs import (
+    JOURNAL,
+    LocalLog,
+    StoredLog,
+    is_being_written,
+    next_step,
+    note_stored,
+    remove_log,
+    runs_in,
+    writers_of,
+)
+from asynsched.protocol.secrets import Secrets
+from asynsched.store.runs.open_logs import LoggedRun, OpenCallback, OpenLogs, OpenTry
+from sandbox.supervision.task_log import TaskLog
+
+NOW = datetime(2026, 5, 1, 12, tzinfo=UTC)
+MINUTE = timedelta(minutes=1)
+LOG = LocalLog("dag_id=d/run_id=r/task_id=t/attempt=1.log", 10, int((NOW - MINUTE).timestamp()) * 10**9)
+STORED = StoredLog(LOG.path, LOG.size, LOG.written_ns, NOW - MINUTE)
+GROWN = StoredLog(LOG.path, 9, LOG.written_ns, NOW - MINUTE)
+OPEN, ELSEWHERE = {"is_open": True}, {"is_open": True, "is_elsewhere": True}
+YOUNG = {"quiet": timedelta(hours=1)}
+GONE_SOON = {"keep": MINUTE}
+
+
+@pytest.mark.parametrize(
+    ("stored", "state", "step"),
+    [
+        (None, {}, "store"),
+        (None, OPEN, "wait"),
+        (None, ELSEWHERE, "store"),
+        (None, YOUNG, "wait"),
+        (STORED, {}, "keep"),
+        (STORED, GONE_SOON, "remove"),
+        (STORED, GONE_SOON | ELSEWHERE, "keep"),
+        (STORED, GONE_SOON | OPEN, "wait"),
+        (GROWN, GONE_SOON, "store"),
+        (GROWN, YOUNG, "wait"),
+    ],
+)
+def test_a_log_is_stored_once_it_is_complete_and_again_when_it_has_grown(stored, state, step):
+    usual = {"is_open": False, "is_elsewhere": False, "quiet": timedelta(seconds=5), "keep": timedelta(days=1)}
+    assert next_step(LOG, stored, now=NOW, **usual | state) == step
+
+
+def test_a_clock_that_was_set_back_keeps_no_log_waiting():
+    usual = {"is_open": False, "is_elsewhere": False, "quiet": MINUTE, "keep": MINUTE}
+    assert next_step(LOG, None, now=NOW - timedelta(days=9), **usual) == "store"
+
+
+def test_the_tries_and_callbacks_that_have_not_ended_may_write_to_their_logs_and_no_others():
+    found = OpenLogs(
+        [LoggedRun(1, "r", "me"), LoggedRun(2, "other", "another")],
+        [OpenTry(1, "t", -1, 3), OpenTry(1, "m", 4, 1)],
+        [OpenCallback(1, "t", -1, "on_failure", 2), OpenCallback(2, "", -1, "on_success", 0)],
+    )
+    writers = writers_of("d", found, "me")
+    run, other = "dag_id=d/run_id=r", "dag_id=d/run_id=other"
+    assert (set(writers.known), set(writers.elsewhere)) == ({run, other}, {other})
+    may_write = [
+        f"{run}/task_id=t/attempt=3.log", f"{run}/task_id=t/attempt=4.log",
+        f"{run}/task_id=m/map_index=4/attempt=1.log",
+        f"{run}/task_id=t/attempt=2.on_failure.log", f"{other}/on_success.log",
+    ]  # fmt: skip
+    may_not = [
+        f"{run}/task_id=t/attempt=2.log", f"{run}/task_id=m/map_index=5/attempt=1.log",
+        f"{other}/task_id=t/attempt=3.log", f"{run}/task_id=t/attempt=1.on_failure.log", f"{run}/on_success.log",
+    ]  # fmt: skip
+    assert [path for path in may_write + may_not if writers.may_write(path)] == may_write
+
+
+def test_a_log_goes_only_when_nobody_writes_it_and_the_store_has_all_of_it(tmp_path):
+    path = "dag_id=d/run_id=r/task_id=t/attempt=1.log"
+
+    def written(text: str) -> TaskLog:
+        task_log = TaskLog(tmp_path / path, 1000, Secrets())
+        task_log.write(text.encode())
+        return task_log
+
+    def found():
+        (run,) = runs_in(tmp_path, "d")
+        (log,) = run.logs
+        return run, log
+
+    task_log = written("one\n")
+    run, log = found()
+    assert is_being_written(tmp_path / path)
+    assert not remove_log(tmp_path, run.folder, log), "the keeper has it open"
+    task_log.close()
+    assert not is_being_written(tmp_path / path)
+
+    note_stored(tmp_path, run.folder, log, NOW)
+    with (tmp_path / run.folder / JOURNAL).open("ab") as journal:
+        journal.write(b'{"path": "cut')
+    assert found()[0].stored[path] == StoredLog(path, log.size, log.written_ns, NOW)
+    written("two\n").close()
+    assert not remove_log(tmp_path, run.folder, log), "it has grown"
+
+    run, log = found()
+    assert remove_log(tmp_path, run.folder, log)
+    assert list((tmp_path / "dag_id=d").iterdir()) == [], "its folders and its journal go with it"
+    assert remove_log(tmp_path, run.folder, log), "it has gone before"
