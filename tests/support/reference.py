@@ -321,6 +321,8 @@ def _kind(schema: dict[str, Any]) -> str:
     """Return the type of a value in words."""
     if "$ref" in schema:
         name = schema["$ref"].rpartition("/")[2]
+        if name == "Page_str_":
+            return "a page of strings"
         return (
             f"a page of [{name[5:-1]}](#{name[5:-1].lower()})"
             if name.startswith("Page_")
