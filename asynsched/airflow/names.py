@@ -272,6 +272,7 @@ SERVED: dict[str, dict[str, str]] = {
         PUBLIC: _EXCEPTIONS,
         f"{_OWN}.exceptions": f"{_SDK_EXCEPTIONS} {_CORE_EXCEPTIONS}",
     },
+    "airflow.jobs.job": {f"{_OWN}.listeners": "Job"},
     "airflow.listeners": {f"{_OWN}.listeners": "hookimpl"},
     "airflow.listeners.listener": {f"{_OWN}.listeners": "get_listener_manager"},
     "airflow.listeners.types": {f"{_OWN}.listeners": "AssetEvent"},

@@ -176,6 +176,7 @@ class DAG(DagArguments):
         self.used_ids: set[str] = set()
         self._origin = where_made()
         self.fileloc = self._origin.filename
+        self.importing_file = active.importing_file()
         super().__init__(dag_id, **{**defaults.of_dags, **airflow_2.renewed_of_dag(f"DAG {dag_id!r}", arguments)})
         self.task_group = TaskGroup(None, dag=self)
         self._timetable: Timetable | None = None

@@ -48,7 +48,7 @@ from asynsched.migrating.importing import (
 from asynsched.migrating.verdicts import Finding, Need, judge, provider_of_type
 from asynsched.parsing.names import StoredNames
 from asynsched.queries.secrets import checked_connection
-from asynsched.serialization.schema import ParseQuestions, ParseReport
+from asynsched.serialization.schema import ParseQuestions, ParseReport, definitions
 from asynsched.store.dags.parse_results import defined_elsewhere
 from asynsched.store.engines.opening import open_direct, open_inline
 from asynsched.store.engines.urls import without_secrets
@@ -213,12 +213,11 @@ class _Files:
             for report in reports for warning in report.warnings
         ]  # fmt: skip
         self.dags: dict[str, str] = {}
-        for report in sorted(reports, key=lambda report: report.path):
-            for parsed in report.dags:
-                keeper = self.dags.setdefault(parsed.dag.dag_id, report.path)
-                if keeper != report.path:
-                    what = defined_elsewhere(parsed.dag.dag_id, keeper, report.path)
-                    self.findings.append(Finding(report.path, Need.CHANGE, what))
+        for dag_id, by_path in definitions(sorted(reports, key=lambda report: report.path)).items():
+            keeper, *others = by_path
+            self.dags[dag_id] = keeper
+            for path in others:
+                self.findings.append(Finding(path, Need.CHANGE, defined_elsewhere(dag_id, keeper, path)))
 
     def fields(self, folder: Path) -> dict[str, Any]:
         needs = {need: {one.file for one in self.findings if one.needs is need} for need in Need}

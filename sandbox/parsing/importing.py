@@ -46,6 +46,7 @@ from asynsched.protocol.parse_messages import (
     Channel,
     Confined,
     Found,
+    Hears,
     Imported,
     ParseLimits,
     Refused,
@@ -263,7 +264,11 @@ class _Finding:
             self._request.dags_folder, SourceRecorder(self._request.dags_folder, self._note_source).note
         )
         local.install(self._request.path)
-        installation.load()
+        try:
+            installation.load()
+        finally:  # policies that cannot be loaded are an error that listeners hear of
+            if installation.loaded is not None and (events := installation.loaded.import_error_events):
+                self._channel.send(Hears(events))
         if installation.loaded is not None:
             self._note_errors(installation.loaded.plugins.errors)
         return local.load_dag_file(self._request.path)
@@ -355,6 +360,11 @@ class _Finding:
                 errors.append(msgspec.structs.replace(self._explain(exc), dag_id=dag.dag_id))
         return tuple(dags), tuple(errors)
 
+    def _imported_from(self, dag: DAG) -> str:
+        made_in = dag.importing_file.removeprefix(f"{self._folder}/")
+        others = (source.path for source in self._sources)
+        return made_in if made_in != self._request.path and made_in in others else ""
+
     def _parsed(self, dag: DAG, serialized: schema.SerializedDag) -> schema.ParsedDag:
         sources, known = tuple(self._sources), self._request.questions.known.get(dag.dag_id)
         if known is not None:
@@ -363,6 +373,7 @@ class _Finding:
             serialized,
             schema.version_hash(serialized, sources),
             known_hash=None if known is None else schema.version_hash(known, sources),
+            imported_from=self._imported_from(dag),
         )
         questions = self._request.questions
         if isinstance(dag.timetable, PartitionedAssetTimetable) and dag.timetable.partitioning.needs_user_code:
