@@ -23,6 +23,7 @@ import msgspec
 from msgspec import Struct
 
 from asynsched.airflow import installation
+from asynsched.airflow.alerts import callbacks_of
 from asynsched.authoring import exceptions
 from asynsched.authoring.dag import DAG
 from asynsched.authoring.mapped_results import is_mappable
@@ -494,7 +495,7 @@ def call_back(launch: messages.Launch, dag: DAG, context: Context) -> list[str]:
     if launch.task_id and event in ("on_failure", "on_retry"):
         context["exception"] = rebuilt(launch.caused_by.exception if launch.caused_by else None, reason)
     with CurrentContext(context):
-        return run_callbacks(list(getattr(owner, f"{event}_callback", None) or ()), context, context["task"])
+        return run_callbacks(callbacks_of(owner, event), context, context["task"])
 
 
 def _place_deadline(launch: messages.Launch, dag: DAG, context: Context) -> list[str]:

@@ -230,7 +230,7 @@ class _Finding:
         self._folder = str(request.dags_folder)
         self._sources: list[schema.SourceFile] = []
         self._warnings: list[schema.FileError] = []
-        self._without_effect: list[NoEffectWarning] = []
+        self._without_effect: list[tuple[NoEffectWarning, str, int]] = []
         self._moved: dict[str, list[Airflow2Warning]] = {}
 
     def find(self) -> Found:
@@ -300,7 +300,7 @@ class _Finding:
     def _note_warning(self, message: Warning, category: type[Warning], filename: str, lineno: int, *_: object) -> None:
         if isinstance(message, NoEffectWarning):
             # In any file: an operator of a library passes a DAG file's arguments on.
-            self._without_effect.append(message)
+            self._without_effect.append((message, filename.removeprefix(f"{self._folder}/"), lineno))
         elif not filename.startswith(f"{self._folder}/"):
             return  # a library's own affair
         elif isinstance(message, Airflow2Warning):
@@ -328,11 +328,14 @@ class _Finding:
         found = self._without_effect
         if not found:
             return
-        arguments = tuple(dict.fromkeys(name for warning in found for name in warning.arguments))
-        owners = [warning.owner for warning in found[:_MOST_OWNERS]]
+        arguments = tuple(dict.fromkeys(name for warning, _, _ in found for name in warning.arguments))
+        owners = [warning.owner for warning, _, _ in found[:_MOST_OWNERS]]
         more = f"; and {len(found) - len(owners)} more" if len(found) > len(owners) else ""
-        what = f"{self._request.path}: {without_effect(arguments)} ({'; '.join(owners)}{more})"
-        self._warnings.append(schema.FileError(schema.NO_EFFECT, encodable(what[:LONGEST_WARNING])))
+        # A library's operator may have passed them on: then no line of the file does.
+        line = next((lineno for _, where, lineno in found if where == self._request.path), None)
+        place = self._request.path if line is None else f"{self._request.path}:{line}"
+        what = f"{place}: {without_effect(arguments)} ({'; '.join(owners)}{more})"
+        self._warnings.append(schema.FileError(schema.NO_EFFECT, encodable(what[:LONGEST_WARNING]), line=line))
 
     def _note_moved(self) -> None:
         """Warn once for each file of the names and arguments that it has from Airflow 2."""

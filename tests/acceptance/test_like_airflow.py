@@ -386,7 +386,7 @@ def test_listeners_hear_of_files_that_cannot_be_imported(new_site):
     site.write("works.py", "from airflow.sdk import DAG\nDAG('works', schedule=None)\n")
     site.up_until_idle()
     new = sorted(heard_in(site, "on_new_dag_import_error"))
-    assert [line.partition(" ")[2] for line in new][0].startswith(f"{broken} ZeroDivisionError")
+    assert new[0].startswith(f"new {broken} ZeroDivisionError")
     assert "ended its process with exit code 3" in new[1]
     assert len(new) == 2
     site.write("broken.py", "from airflow.sdk import DAG\nnowhere\n")
