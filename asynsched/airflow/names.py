@@ -569,6 +569,7 @@ REFUSED: dict[str, str] = {
     "airflow.utils.log.file_task_handler": _LOGS,
     f"{_STANDARD}.utils.openlineage": "asynsched sends no OpenLineage events",
     f"{_STANDARD}.utils.sensor_helper": f"{_NO_DATABASE}; use ExternalTaskSensor",
+    "airflow.example_dags": "put Airflow's examples into the DAG folder as airflow/example_dags",
     "airflow.jobs": "user code has no access to the scheduler's jobs",
     "airflow.models.DagBag": "DAG files cannot read the other DAG files",
     "airflow.models.DagModel": _NO_DATABASE,

@@ -378,6 +378,58 @@ def heard_in(site, event):
     return [line.partition("HEARD ")[2] for line in lines if "HEARD" in line]
 
 
+READS_LINEAGE = """
+    from airflow.lineage.hook import HookLineageReader
+    from airflow.listeners import hookimpl
+    from airflow.plugins_manager import AirflowPlugin
+
+
+    class Listener:
+        @hookimpl
+        def on_task_instance_success(self, task_instance):
+            found = HookLineageReader().retrieve_hook_lineage()
+            print("HEARD", [(one.asset.uri, one.count) for one in found.inputs], found.extra[0].value)
+
+
+    class House(AirflowPlugin):
+        name = "house"
+        listeners = [Listener()]
+        hook_lineage_readers = [HookLineageReader]
+"""
+REPORTS_LINEAGE = """
+    from airflow.hooks.base import BaseHook
+    from airflow.lineage.hook import get_hook_lineage_collector
+    from airflow.sdk import DAG, task
+
+
+    class Hook(BaseHook):
+        def read(self, uri):
+            get_hook_lineage_collector().add_input_asset(context=self, uri=uri)
+            get_hook_lineage_collector().add_extra(self, "query", "SELECT 1")
+
+
+    with DAG("reports", schedule="@once"):
+
+        @task
+        def reads():
+            hook = Hook()
+            hook.read("s3://shop/orders")
+            hook.read("s3://shop/orders")
+
+        reads()
+"""
+
+
+def test_a_plugins_listener_reads_the_lineage_that_hooks_have_reported(new_site):
+    site = new_site()
+    beside(site, "plugins/house_plugin.py", READS_LINEAGE)
+    site.write("reports.py", REPORTS_LINEAGE)
+    site.up_until_idle()
+    assert "HEARD [('s3://shop/orders', 2)] SELECT 1" in site.run("tasks", "logs", "reports", "latest", "reads").stdout
+    [plugin] = site.json("plugins", "list")
+    assert "hook_lineage_readers" in plugin["adds"]
+
+
 def test_listeners_hear_of_files_that_cannot_be_imported(new_site):
     site = new_site()
     beside(site, "plugins/house_plugin.py", HEARS_OF_FILES_AND_COMPONENTS)
