@@ -11,6 +11,7 @@ import socket
 import sys
 from collections.abc import AsyncIterator
 from datetime import datetime
+from subprocess import DEVNULL
 
 import anyio
 import anyio.to_thread
@@ -78,23 +79,25 @@ class PluginProcess:
 
     async def _accompany(self, stopping: anyio.Event, hurried: anyio.Event) -> None:
         arguments, environment = await anyio.to_thread.run_sync(process_of_plugins, self._settings, self._component)
-        process = await anyio.open_process(arguments, env=environment, stderr=None, start_new_session=True)
+        process = await anyio.open_process(arguments, env=environment, stderr=DEVNULL, start_new_session=True)
         try:
-            answers = self._answers(process)
-            with anyio.move_on_after(self._settings.parse.import_timeout) as loading:
-                _log_plugins(read_plugins(await anext(answers, b"")) or ())
-            if loading.cancelled_caught:
-                log.warning("plugins.not_loaded", reason="they take longer than parse.import_timeout")
-                return
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(_tell_when, stopping, hurried, process)
-                async for answer in answers:
-                    _log_errors(answer)
+                await self._log_answers(self._answers(process))
                 tasks.cancel_scope.cancel()
         finally:
             _end(process)
             with anyio.CancelScope(shield=True):
                 await process.aclose()
+
+    async def _log_answers(self, answers: AsyncIterator[bytes]) -> None:
+        with anyio.move_on_after(self._settings.parse.import_timeout) as loading:
+            _log_plugins(read_plugins(await anext(answers, b"")) or ())
+        if loading.cancelled_caught:
+            log.warning("plugins.not_loaded", reason="they take longer than parse.import_timeout")
+            return
+        async for answer in answers:
+            _log_errors(answer)
 
     async def _answers(self, process: Process) -> AsyncIterator[bytes]:
         assert process.stdout is not None
@@ -107,7 +110,7 @@ class PluginProcess:
 
 
 async def _tell_when(stopping: anyio.Event, hurried: anyio.Event, process: Process) -> None:
-    """Let the process call `before_stopping` once the scheduler stops, and kill it if that takes long."""
+    """Let the process call `before_stopping` once the scheduler stops, and kill it if it does not end soon."""
     await stopping.wait()
     assert process.stdin is not None
     try:
@@ -116,7 +119,7 @@ async def _tell_when(stopping: anyio.Event, hurried: anyio.Event, process: Proce
         return  # it has ended: no listener hears of a stop
     with anyio.move_on_after(STOPPING_SECONDS):
         await hurried.wait()
-    log.warning("listener.killed", hook="before_stopping", reason="the scheduler does not wait for it any longer")
+    log.warning("plugins.killed", reason="the scheduler has stopped, and does not wait for before_stopping any longer")
     _end(process)
 
 
