@@ -570,7 +570,13 @@ REFUSED: dict[str, str] = {
     f"{_STANDARD}.utils.openlineage": "asynsched sends no OpenLineage events",
     f"{_STANDARD}.utils.sensor_helper": f"{_NO_DATABASE}; use ExternalTaskSensor",
     "airflow.example_dags": "put Airflow's examples into the DAG folder as airflow/example_dags",
-    "airflow.jobs": "user code has no access to the scheduler's jobs",
+    **dict.fromkeys(
+        (
+            f"airflow.jobs.{name}"
+            for name in ("base_job", "base_job_runner", "scheduler_job_runner", "triggerer_job_runner")
+        ),
+        "user code has no access to the scheduler's jobs",
+    ),
     "airflow.models.DagBag": "DAG files cannot read the other DAG files",
     "airflow.models.DagModel": _NO_DATABASE,
     "airflow.models.ImportError": f"{_NO_DATABASE}; `asynsched dags errors` shows the errors of files",
