@@ -103,11 +103,29 @@ def written_for_airflow_2(found: "Sequence[Airflow2Warning]") -> str:
     return f"this file is written for Airflow 2, and works; {', '.join(dict.fromkeys(one.advice for one in found))}"
 
 
+WITHOUT_EFFECT = {
+    "access_control": "there are no teams, so every DAG may use the asset",
+    "allow_nested_operators": "operators may always call one another",
+    "disable_bundle_versioning": "a run keeps its version; `asynsched runs clear --latest` moves it",
+    "doc": "the page shows doc_md",
+    "doc_json": "the page shows doc_md",
+    "doc_rst": "the page shows doc_md",
+    "doc_yaml": "the page shows doc_md",
+    "executor_config": "the executor runs tasks on this machine; pools limit them",
+    "owner_links": "put the link into doc_md",
+    "resources": "limit tasks by pool and pool_slots",
+    "run_as_user": "tasks run as the scheduler's user; let a command change it, such as sudo -u",
+    "sla": "give the DAG a deadline",
+}
+"""Arguments of Airflow that have no effect here, and what to do. `access_control` is that of assets, and
+`executor_config` has an effect with other executors."""
+
+
 def without_effect(arguments: tuple[str, ...]) -> str:
     """Return a sentence about arguments without effect, with advice."""
     have = "has" if len(arguments) == 1 else "have"
-    hint = "; no mail is sent: write an on_failure_callback or on_retry_callback" if "email" in arguments else ""
-    return f"{', '.join(arguments)} {have} no effect in asynsched{hint}"
+    advice = "; ".join(dict.fromkeys(WITHOUT_EFFECT[name] for name in arguments))
+    return f"{', '.join(arguments)} {have} no effect in asynsched: {advice}"
 
 
 class DagImportError(DagError):

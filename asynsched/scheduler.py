@@ -27,6 +27,7 @@ from asynsched.executors.log_archive import archive_of
 from asynsched.executors.log_stores import FolderLogs
 from asynsched.executors.registry import executor_factory
 from asynsched.explaining.explain import explain_standstill
+from asynsched.foreground.plugin_process import PluginProcess
 from asynsched.health import Health
 from asynsched.home import LOGS, hold_home, prepare_home, remember_dags_folder
 from asynsched.housekeeping.monitor_server import MonitorServer
@@ -193,9 +194,11 @@ class Scheduler:
             stack.push_async_callback(self._close_web_apps)
             lease_scope = anyio.CancelScope()
             services = await self._start(stack, lease_scope)
+            plugins = PluginProcess(self.settings, self.scheduler_id, self.clock.now())
             async with anyio.create_task_group() as consumers:
                 for service in services.consumers:
                     await consumers.start(service.run, name=service.name)
+                consumers.start_soon(plugins.run, self.stopping, self._is_hurried)
                 async with anyio.create_task_group() as producers:
                     for service in services.producers:
                         await producers.start(service.run, name=service.name)
@@ -207,6 +210,7 @@ class Scheduler:
                     producers.cancel_scope.cancel()
                 with lease_scope:
                     await services.drain(timedelta(seconds=self.settings.shutdown_grace), self._is_hurried)
+                    await plugins.ended.wait()
                 consumers.cancel_scope.cancel()
             if lease_scope.cancel_called:
                 raise LeaseLost(self.scheduler_id)

@@ -710,6 +710,8 @@ _EXECUTORS = {
     "slurm": "SlurmExecutor", "kubernetes": "KubernetesExecutor",
 }  # fmt: skip
 """Airflow's names of our executors."""
+RUN_HERE = ("local", "sequential")
+"""The executors that run tasks on the scheduler's machine, and do not read `executor_config`."""
 
 
 _OF_AUTHORS = (

@@ -23,6 +23,7 @@ import msgspec
 from msgspec import Struct
 
 from asynsched.airflow import installation
+from asynsched.airflow.alerts import callbacks_of
 from asynsched.authoring import exceptions
 from asynsched.authoring.dag import DAG
 from asynsched.authoring.mapped_results import is_mappable
@@ -246,7 +247,7 @@ def run_launch(launch: messages.Launch, link: SchedulerLink, file: LoadedFile) -
 
 
 def _call_listeners(launch: messages.Launch, link: SchedulerLink, started_at: datetime) -> messages.Ended:
-    """Tell listeners of new assets or aliases. No DAG file is loaded: listeners belong to the installation."""
+    """Tell listeners of events that belong to no run. No DAG file is loaded: listeners belong to the installation."""
     set_supervisor(link)
     try:
         link.send(messages.Started(launch.token, started_at, os.getpid()))
@@ -254,7 +255,7 @@ def _call_listeners(launch: messages.Launch, link: SchedulerLink, started_at: da
             sys.path.append(launch.code.dags_folder)
             installation.load()
             event, own = launch.callback["event"], installation.loaded
-            _check_failures([] if own is None else own.hears_of_new(event, launch.callback["subjects"]))
+            _check_failures([] if own is None else own.hears(event, launch.callback["subjects"]))
             return of_result(launch.token, Span(started_at, datetime.now(UTC)), TaskResult())
     except BaseException as exc:  # noqa: BLE001 - SystemExit and KeyboardInterrupt of user code included
         _log_end(exc)
@@ -494,7 +495,7 @@ def call_back(launch: messages.Launch, dag: DAG, context: Context) -> list[str]:
     if launch.task_id and event in ("on_failure", "on_retry"):
         context["exception"] = rebuilt(launch.caused_by.exception if launch.caused_by else None, reason)
     with CurrentContext(context):
-        return run_callbacks(list(getattr(owner, f"{event}_callback", None) or ()), context, context["task"])
+        return run_callbacks(callbacks_of(owner, event), context, context["task"])
 
 
 def _place_deadline(launch: messages.Launch, dag: DAG, context: Context) -> list[str]:

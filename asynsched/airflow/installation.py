@@ -106,11 +106,24 @@ class Installation:
     @property
     def events(self) -> tuple[Any, ...]:
         """The events of runs and of new assets and aliases that listeners hear."""
+        return self._heard("RUN_EVENTS") + self._heard("CREATION_EVENTS")
+
+    @property
+    def import_error_events(self) -> tuple[Any, ...]:
+        """The events of files with errors that listeners hear."""
+        return self._heard("IMPORT_ERROR_EVENTS")
+
+    @property
+    def component_events(self) -> tuple[str, ...]:
+        """The events of a scheduler's start and stop that listeners hear."""
+        return self._heard("COMPONENT_EVENTS")
+
+    def _heard(self, group: str) -> tuple[str, ...]:
         if (manager := self._manager) is None:
             return ()
-        from asynsched.airflow.listeners import CREATION_EVENTS, RUN_EVENTS
+        from asynsched.airflow import listeners
 
-        return tuple(event for event in (*RUN_EVENTS, *CREATION_EVENTS) if manager.hears(event))
+        return tuple(event for event in getattr(listeners, group) if manager.hears(event))
 
     def begins(self, context: Context) -> None:
         """Apply the hook of task instances, before any code of the task runs. An error of the hook is raised."""
@@ -149,14 +162,29 @@ class Installation:
         run.state = event.removeprefix("on_dag_run_")
         return self._manager.tell(event, dag_run=run, msg=reason)
 
-    def hears_of_new(self, event: str, subjects: Iterable[Mapping[str, Any]]) -> list[str]:
-        """Tell listeners of new assets or aliases. Returns the errors of listeners, each in one line."""
-        if self._manager is None:
-            return ["no listener is loaded any more"]
-        from asynsched.authoring.assets import Asset, AssetAlias
+    def tells_of_component(self, event: str, component: Any) -> list[str]:
+        """Tell listeners that a scheduler starts or stops. Returns their errors, each in one line."""
+        return [] if self._manager is None else self._manager.tell(event, component=component)
 
-        name, kind = ("asset", Asset) if event == "on_asset_created" else ("asset_alias", AssetAlias)
-        return [error for values in subjects for error in self._manager.tell(event, **{name: kind(**values)})]
+    def hears(self, event: str, subjects: Iterable[Mapping[str, Any]]) -> list[str]:
+        """Tell listeners of new assets or aliases, or of files with errors. Returns their errors, each in one line."""
+        if (manager := self._manager) is None:
+            return ["no listener is loaded any more"]
+        return [error for values in subjects for error in manager.tell(event, **_told(event, values))]
+
+
+def _told(event: str, values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the arguments of a hook from the values that the database has of its subject."""
+    from asynsched.authoring.assets import Asset, AssetAlias
+
+    match event:
+        case "on_asset_created":
+            return {"asset": Asset(**values)}
+        case "on_asset_alias_created":
+            return {"asset_alias": AssetAlias(**values)}
+        case _:
+            folder = option_of_settings("core.dags_folder")
+            return {"filename": f"{folder}/{values['file']}", "stacktrace": values["stacktrace"]}
 
 
 loaded: Installation | None = None
@@ -204,6 +232,10 @@ def load() -> None:
     plugins, policies = Plugins(), Policies()
     plugins.load(option_of_settings("core.plugins_folder"), packages)
     manager = _listening(plugins)
+    if any(plugin.hook_lineage_readers for plugin in plugins.plugins):
+        from asynsched.airflow.lineage import collect
+
+        collect()
     loaded = execution.installation = Installation(folders, plugins, policies, manager)
     if has_policies:
         policies.load(policy_packages)

@@ -27,11 +27,13 @@ hookspec = HookspecMarker("airflow")
 hookimpl = HookimplMarker("airflow")
 RUN_EVENTS = ("on_dag_run_running", "on_dag_run_success", "on_dag_run_failed")
 CREATION_EVENTS = ("on_asset_created", "on_asset_alias_created")
+IMPORT_ERROR_EVENTS = ("on_new_dag_import_error", "on_existing_dag_import_error")
+COMPONENT_EVENTS = ("on_starting", "before_stopping")
 ASSET_EVENTS = ("on_asset_changed", "on_asset_event_emitted")
 
 
 class _Hooks:
-    """Every hook of Airflow. asynsched does not call all of them: see docs/how-to/plugins-and-policies.md."""
+    """Every hook of Airflow. docs/how-to/plugins-and-policies.md says when asynsched calls each."""
 
     @hookspec
     def on_task_instance_running(self, previous_state: Any, task_instance: Any) -> None: ...
@@ -63,6 +65,17 @@ class _Hooks:
     def on_starting(self, component: Any) -> None: ...
     @hookspec
     def before_stopping(self, component: Any) -> None: ...
+
+
+class Job(NamedTuple):
+    """A scheduler, as `on_starting` and `before_stopping` get it. Its fields have Airflow's names."""
+
+    id: str
+    hostname: str
+    unixname: str
+    start_date: dt.datetime
+    state: str = "running"
+    job_type: str = "SchedulerJob"
 
 
 class AssetEvent(NamedTuple):

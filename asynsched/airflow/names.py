@@ -272,6 +272,7 @@ SERVED: dict[str, dict[str, str]] = {
         PUBLIC: _EXCEPTIONS,
         f"{_OWN}.exceptions": f"{_SDK_EXCEPTIONS} {_CORE_EXCEPTIONS}",
     },
+    "airflow.jobs.job": {f"{_OWN}.listeners": "Job"},
     "airflow.listeners": {f"{_OWN}.listeners": "hookimpl"},
     "airflow.listeners.listener": {f"{_OWN}.listeners": "get_listener_manager"},
     "airflow.listeners.types": {f"{_OWN}.listeners": "AssetEvent"},
@@ -568,7 +569,14 @@ REFUSED: dict[str, str] = {
     "airflow.utils.log.file_task_handler": _LOGS,
     f"{_STANDARD}.utils.openlineage": "asynsched sends no OpenLineage events",
     f"{_STANDARD}.utils.sensor_helper": f"{_NO_DATABASE}; use ExternalTaskSensor",
-    "airflow.jobs": "user code has no access to the scheduler's jobs",
+    "airflow.example_dags": "put Airflow's examples into the DAG folder as airflow/example_dags",
+    **dict.fromkeys(
+        (
+            f"airflow.jobs.{name}"
+            for name in ("base_job", "base_job_runner", "scheduler_job_runner", "triggerer_job_runner")
+        ),
+        "user code has no access to the scheduler's jobs",
+    ),
     "airflow.models.DagBag": "DAG files cannot read the other DAG files",
     "airflow.models.DagModel": _NO_DATABASE,
     "airflow.models.ImportError": f"{_NO_DATABASE}; `asynsched dags errors` shows the errors of files",

@@ -1,8 +1,8 @@
 """Plugins: additions of an installation for all DAG files, as `AirflowPlugin` classes in its own folder or in packages.
 
-Macros, operator links and listeners take effect. DAG files can use timetables, priority weight strategies, partition
-mappers, windows and deadline references without a plugin, and so with one. Additions to Airflow's web page and services
-have no effect.
+Macros, operator links, listeners and readers of lineage take effect. DAG files can use timetables, priority weight
+strategies, partition mappers, windows and deadline references without a plugin, and so with one. Additions to Airflow's
+web page and services have no effect.
 
 Source of the names and of how plugins are found: Apache Airflow 3.3.2, `airflow/plugins_manager.py`.
 """
@@ -21,12 +21,12 @@ if TYPE_CHECKING:
 ENTRY_POINTS = "airflow.plugins"
 USED = (
     "macros", "operator_extra_links", "global_operator_extra_links", "listeners", "timetables",
-    "priority_weight_strategies", "partition_mappers", "windows", "deadline_references",
+    "priority_weight_strategies", "partition_mappers", "windows", "deadline_references", "hook_lineage_readers",
 )  # fmt: skip
 """Parts of a plugin that have an effect."""
 IGNORED = (
     "admin_views", "flask_blueprints", "fastapi_apps", "fastapi_root_middlewares", "external_views", "react_apps",
-    "menu_links", "appbuilder_views", "appbuilder_menu_items", "hook_lineage_readers",
+    "menu_links", "appbuilder_views", "appbuilder_menu_items",
 )  # fmt: skip
 _MACROS = ("airflow.sdk.execution_time.macros", "airflow.macros")
 

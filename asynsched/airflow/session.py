@@ -26,18 +26,25 @@ def configure_orm(disable_connection_pool: bool = False, pool_class: Any = None)
 
 
 def provide_session(func: Callable[..., Any]) -> Callable[..., Any]:
-    """Decorate a function that has an argument `session`. Only calls that pass a session work.
+    """Decorate a function that has an argument `session`. Only calls that pass a session work; a parse warns of it.
 
     Raises:
         ValueError: The function has no such argument.
     """
+    import warnings
     from functools import wraps
     from inspect import signature
+
+    from asynsched.authoring.active import show_only_in_parses
+    from asynsched.errors import DagWarning
 
     names = list(signature(func).parameters)
     if "session" not in names:
         raise ValueError(f"the function {func.__qualname__} has no argument 'session'")
     place = names.index("session")
+    what = f"{func.__qualname__} asks Airflow's database, which tasks cannot reach: a call without a session fails"
+    show_only_in_parses(DagWarning)
+    warnings.warn(f"{what}; use Variable, Connection, XComs and the task's context instead", DagWarning, stacklevel=2)
 
     @wraps(func)
     def with_session(*args: Any, **kwargs: Any) -> Any:

@@ -8,7 +8,7 @@ from asynsched.errors import DagError, NoEffectWarning
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from types import CodeType, FunctionType
+    from types import CodeType, FrameType, FunctionType
 
     from asynsched.authoring.dag import DAG
     from asynsched.authoring.operators.base import BaseOperator
@@ -64,6 +64,14 @@ def where_made() -> Origin:
     while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith(package):
         frame = frame.f_back
     return Origin(frame.f_code, frame.f_lasti)
+
+
+def importing_file() -> str:
+    """Return the file of the innermost module that is being imported; empty when none is."""
+    frame: FrameType | None = sys._getframe(1)  # noqa: SLF001 - see `where_made`
+    while frame is not None and frame.f_code.co_name != "<module>":
+        frame = frame.f_back
+    return "" if frame is None else frame.f_code.co_filename
 
 
 def warn_of_no_effect(owner: str, arguments: tuple[str, ...]) -> None:

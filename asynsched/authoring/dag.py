@@ -116,7 +116,10 @@ class DagArguments:
         self.owner_links = owner_links or {}
         self.access_control = access_control
         self.deadline = _deadlines(who, deadline)
-        self.disable_bundle_versioning = disable_bundle_versioning
+        self.disable_bundle_versioning = bool(disable_bundle_versioning)
+        ignored = tuple(name for name in ("disable_bundle_versioning", "owner_links") if getattr(self, name))
+        if ignored:
+            active.warn_of_no_effect(who, ignored)
 
     @property
     def _who(self) -> str:
@@ -176,6 +179,7 @@ class DAG(DagArguments):
         self.used_ids: set[str] = set()
         self._origin = where_made()
         self.fileloc = self._origin.filename
+        self.importing_file = active.importing_file()
         super().__init__(dag_id, **{**defaults.of_dags, **airflow_2.renewed_of_dag(f"DAG {dag_id!r}", arguments)})
         self.task_group = TaskGroup(None, dag=self)
         self._timetable: Timetable | None = None

@@ -48,6 +48,12 @@ class Provider:
         """The class path of the function behind each `@task.name`."""
         return {one["name"]: one["class-name"] for one in self.info.get("task-decorators", ())}
 
+    @property
+    def asset_factories(self) -> dict[str, str]:
+        """The path of the function that makes an asset, for each scheme of URIs."""
+        described = self.info.get("asset-uris", ())
+        return {scheme: one["factory"] for one in described if one.get("factory") for scheme in one["schemes"]}
+
 
 def installed_providers() -> list[Provider]:
     """Return the installed providers, by name, without the standard one: asynsched has its classes itself.

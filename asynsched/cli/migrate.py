@@ -45,10 +45,10 @@ from asynsched.migrating.importing import (
     runs_plan,
     variables_plan,
 )
-from asynsched.migrating.verdicts import Finding, Need, judge, provider_of_type
+from asynsched.migrating.verdicts import Finding, Need, is_of_plugin, judge, judge_plugins, provider_of_type
 from asynsched.parsing.names import StoredNames
 from asynsched.queries.secrets import checked_connection
-from asynsched.serialization.schema import ParseQuestions, ParseReport
+from asynsched.serialization.schema import ParseQuestions, ParseReport, definitions
 from asynsched.store.dags.parse_results import defined_elsewhere
 from asynsched.store.engines.opening import open_direct, open_inline
 from asynsched.store.engines.urls import without_secrets
@@ -207,22 +207,21 @@ class _Files:
         self.reports = reports
         self.findings = [
             finding for report in reports for finding in judge(report, installed=installed, refused=REFUSED)
-        ]
+        ] + judge_plugins(reports)
         self.warnings = [
             {"file": report.path, "line": warning.line, "what": warning.message}
-            for report in reports for warning in report.warnings
+            for report in reports for warning in report.warnings if not is_of_plugin(warning)
         ]  # fmt: skip
         self.dags: dict[str, str] = {}
-        for report in sorted(reports, key=lambda report: report.path):
-            for parsed in report.dags:
-                keeper = self.dags.setdefault(parsed.dag.dag_id, report.path)
-                if keeper != report.path:
-                    what = defined_elsewhere(parsed.dag.dag_id, keeper, report.path)
-                    self.findings.append(Finding(report.path, Need.CHANGE, what))
+        for dag_id, by_path in definitions(sorted(reports, key=lambda report: report.path)).items():
+            keeper, *others = by_path
+            self.dags[dag_id] = keeper
+            for path in others:
+                self.findings.append(Finding(path, Need.CHANGE, defined_elsewhere(dag_id, keeper, path)))
 
     def fields(self, folder: Path) -> dict[str, Any]:
         needs = {need: {one.file for one in self.findings if one.needs is need} for need in Need}
-        n_needing = len(set[str]().union(*needs.values()))
+        n_needing = len({report.path for report in self.reports}.intersection(set[str]().union(*needs.values())))
         return {
             "folder": str(folder),
             "files": len(self.reports),
@@ -248,7 +247,7 @@ def _commands(findings: Iterable[Finding]) -> Iterable[str]:
     if providers := needed[Need.PROVIDER]:
         yield shlex.join(["asynsched", "providers", "install", *providers])
     if packages := needed[Need.PACKAGE]:
-        yield f"pip install the packages of the modules {', '.join(packages)}"
+        yield f"pip install PACKAGE… (those that have the modules {', '.join(packages)})"
 
 
 class _Airflow(NamedTuple):

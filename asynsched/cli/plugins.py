@@ -1,18 +1,13 @@
-"""`asynsched plugins list`, and the scheduler's log of plugins."""
+"""`asynsched plugins list`."""
 
 import subprocess
-
-import anyio
-import structlog
 
 from asynsched.cli.command import command, fail
 from asynsched.cli.output import Listing, fields_of
 from asynsched.cli.session import Session
+from asynsched.foreground.plugin_process import has_any, process_of_plugins, read_plugins
 from asynsched.foreground.plugins import PluginRow
-from asynsched.queries.plugins import has_any, process_of_plugins, read_plugins
-from asynsched.settings import Settings
 
-log = structlog.get_logger(__name__)
 COLUMNS = ("plugin", "source", "adds", "ignored", "error")
 
 
@@ -34,15 +29,3 @@ def plugins_list(session: Session) -> Listing:
             fail(f"The plugins have ended the process that loads them: {done.stderr.decode(errors='replace').strip()}")
     nothing = f"There are no plugins or policies. Looked in {session.settings.plugins_path}, and in installed packages."
     return Listing(COLUMNS, [fields_of(row, COLUMNS) for row in rows or ()], nothing)
-
-
-async def log_plugins(settings: Settings) -> None:
-    """Log once which plugins and policies there are. Their code runs in a process of its own."""
-    if not await anyio.to_thread.run_sync(has_any, settings):
-        return
-    arguments, environment = await anyio.to_thread.run_sync(process_of_plugins, settings)
-    with anyio.move_on_after(settings.parse.import_timeout):
-        done = await anyio.run_process(arguments, env=environment, check=False)
-        for row in read_plugins(done.stdout) or ():
-            about = {name: value for name, value in fields_of(row, COLUMNS).items() if value}
-            (log.warning if row.error else log.info)("plugin.failed" if row.error else "plugin.loaded", **about)

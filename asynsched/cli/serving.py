@@ -22,7 +22,6 @@ from asynsched.cli.command import fail_if_wanted
 from asynsched.cli.logging import configure_logging
 from asynsched.cli.output import command_line, have, note, printable, some_of
 from asynsched.cli.page_process import serve_beside
-from asynsched.cli.plugins import log_plugins
 from asynsched.cli.web import serve_web
 from asynsched.clock import Clock
 from asynsched.errors import AsynschedError, NotServing, SettingsError, Standstill, only_cause
@@ -109,7 +108,6 @@ async def _serve(settings: Settings, rules: StopRules, manager: "ServiceManager"
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(_accompany, scheduler, rules, failures, listener)
         tasks.start_soon(manager.accompany, scheduler, scheduler.clock)
-        tasks.start_soon(log_plugins, settings)
         tasks.start_soon(tell_of_stop, scheduler, signalled)
         async with _signals_stop(scheduler, manager, signalled):
             await scheduler.serve()

@@ -2,10 +2,16 @@
 
 Started as `python -P -m asynsched.foreground.plugins REQUEST`. It loads them as a task's process would, with the user's
 own rights, and writes a JSON list to its standard output; what their code prints goes to standard error.
+
+With a `component`, a scheduler, it stays while listeners hear of the scheduler's start or stop. It calls `on_starting`
+at once and `before_stopping` after a line on its standard input, and ends without that call if its input ends: then the
+scheduler was killed. It answers the errors of each call in a line of JSON.
 """
 
 import os
 import sys
+from datetime import datetime
+from getpass import getuser
 from pathlib import Path
 from typing import NoReturn
 
@@ -18,17 +24,34 @@ from asynsched.airflow.plugins_manager import IGNORED, USED
 from asynsched.airflow.policies import NAMES
 from asynsched.authoring.timezone import set_default_timezone
 from asynsched.errors import DagError
-from sandbox.processes import flush_streams
+from sandbox.processes import configure_logging, flush_streams
 from sandbox.sources.local_imports import LocalImports
 
 
+class ComponentFacts(Struct, frozen=True):
+    """The scheduler that the process accompanies, and the folder for the output of listeners."""
+
+    scheduler_id: str
+    hostname: str
+    started_at: datetime
+    output_folder: str
+
+
 class PluginsRequest(Struct, frozen=True):
-    """Where to look."""
+    """Where to look, and the scheduler to accompany, if any."""
 
     dags_folder: str
     default_timezone: str
     airflow: str
     airflow_options: dict[str, str]
+    component: ComponentFacts | None = None
+
+
+class ListenerErrors(Struct, frozen=True):
+    """The end of a hook's call: the errors of listeners, each in one line."""
+
+    hook: str
+    errors: list[str]
 
 
 class PluginRow(Struct, frozen=True):
@@ -46,16 +69,49 @@ class PluginRow(Struct, frozen=True):
 
 
 def main(request: PluginsRequest) -> NoReturn:
-    """Load and list, and never return: threads of plugins are not waited for."""
+    """Load and list, accompany the scheduler, and never return: threads of plugins are not waited for."""
     answer = os.dup(1)
     os.dup2(2, 1)
+    configure_logging()
     set_default_timezone(request.default_timezone)
     serve_airflow(request.airflow, request.airflow_options)
     LocalImports(Path(request.dags_folder)).install("")
-    rows = _listed()
-    flush_streams()
-    os.write(answer, msgspec.json.encode(rows))
+    _write(answer, _listed())
+    if request.component is not None:
+        _accompany(request.component, answer)
     os._exit(0)
+
+
+def _accompany(facts: ComponentFacts, answer: int) -> None:
+    own = installation.loaded
+    if own is None or not (heard := own.component_events):
+        return
+    from asynsched.airflow.listeners import Job  # loads pluggy, as the listeners have done
+
+    component = Job(facts.scheduler_id, facts.hostname, getuser(), facts.started_at)
+    if "on_starting" in heard:
+        _call(own, "on_starting", component, facts, answer)
+    if "before_stopping" in heard and os.read(0, 1):
+        _call(own, "before_stopping", component, facts, answer)
+
+
+def _call(own: installation.Installation, hook: str, component: object, facts: ComponentFacts, answer: int) -> None:
+    """Call a hook, with its output in its own file, and answer the errors."""
+    folder = Path(facts.output_folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    output = os.open(folder / f"{hook}.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    flush_streams()
+    for descriptor in (1, 2):
+        os.dup2(output, descriptor)
+    os.close(output)
+    _write(answer, ListenerErrors(hook, own.tells_of_component(hook, component)))
+
+
+def _write(answer: int, told: object) -> None:
+    flush_streams()
+    rest = memoryview(msgspec.json.encode(told) + b"\n")
+    while rest:
+        rest = rest[os.write(answer, rest) :]
 
 
 def _listed() -> list[PluginRow]:

@@ -22,6 +22,7 @@ from typing import Any, cast
 import msgspec
 
 from asynsched.airflow import installation
+from asynsched.airflow.alerts import callbacks_of
 from asynsched.airflow.finder import served_in_program
 from asynsched.airflow.processes import patch_environ
 from asynsched.authoring import exceptions
@@ -330,7 +331,7 @@ class ForegroundDriver:
             context["exception"] = end.exception
         operator = self._dag.get_task(row.task_id)
         with CurrentContext(context), patch_environ(context_variables(context)):
-            run_callbacks(getattr(operator, f"{row.event}_callback"), context, operator)
+            run_callbacks(callbacks_of(operator, row.event), context, operator)
 
     def _call_back_dag(self, row: CallbackRequest) -> None:
         last = self._dag.topological_sort()[-1]

@@ -2,7 +2,7 @@
 
 import ast
 import re
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from enum import StrEnum
 
 from msgspec import Struct
@@ -15,6 +15,8 @@ _NO_MODULE = re.compile(r"No module named '([\w.]+)'")
 """Python's message."""
 _NO_VALUE = re.compile(r"there is no (?:variable|connection) '([^']+)'")
 """The message of a variable or connection that a file reads at its top level."""
+_NO_PLUGIN = re.compile(r"the plugin (\S+) cannot be loaded: (.+)", re.DOTALL)
+"""The warning that each file has of a plugin."""
 _SERVED = (*names.SERVED, *names.WHOLE, *names.MOVED, *names.MOVED_WHOLE)
 
 
@@ -54,6 +56,25 @@ def judge(report: ParseReport, *, installed: Collection[str], refused: Collectio
     return [_finding(report, error, installed, refused) for error in report.errors]
 
 
+def judge_plugins(reports: Sequence[ParseReport]) -> list[Finding]:
+    """Return the needs of the plugins that cannot be loaded, of which every file warns. `file` is in the plugins."""
+    found: dict[str, Finding] = {}
+    for report in reports:
+        for warning in report.warnings:
+            if told := _NO_PLUGIN.search(warning.message):
+                module = _NO_MODULE.search(told[2])
+                package = None if module is None else module[1].partition(".")[0]
+                names_of = () if package in (None, "airflow") else (str(package),)
+                need = Need.PACKAGE if names_of else Need.CHANGE
+                found.setdefault(told[1], Finding(f"plugins/{told[1]}", need, told[2], names=names_of))
+    return list(found.values())
+
+
+def is_of_plugin(warning: FileError) -> bool:
+    """Return whether a warning is about a plugin, which `judge_plugins` judges."""
+    return _NO_PLUGIN.search(warning.message) is not None
+
+
 def _finding(report: ParseReport, error: FileError, installed: Collection[str], refused: Collection[str]) -> Finding:
     found = Finding(report.path, Need.CHANGE, error.message, error.line)
     if value := _NO_VALUE.search(error.message):
@@ -88,7 +109,10 @@ def _provider_modules(text: str) -> Iterator[str]:
             modules = [name.name for name in node.names]
         elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
             modules = [node.module]
-        yield from (one for one in modules if is_provider(one) and one not in _SERVED and one.count(".") > 1)
+        for module in modules:
+            now = names.MOVED_WHOLE.get(module) or next(iter(names.MOVED.get(module, {})), module)
+            if is_provider(now) and now not in _SERVED and now.count(".") > 1:
+                yield now
 
 
 # Facts of the providers' descriptions (`connection-types` of their `get_provider_info`).

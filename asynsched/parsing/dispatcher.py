@@ -39,7 +39,14 @@ from asynsched.serialization.schema import ParseReport
 from asynsched.service import Service, until_available
 from asynsched.settings import Settings
 from asynsched.store.dags.files import claim_from_the_gone, claim_unclaimed, drop_claims, get_files, list_errors_of
-from asynsched.store.dags.parse_results import DagDefaults, FileStamp, Outcome, hears_of_new, load_files, store_outcomes
+from asynsched.store.dags.parse_results import (
+    DagDefaults,
+    FileStamp,
+    Outcome,
+    load_files,
+    may_call_listeners,
+    store_outcomes,
+)
 from asynsched.store.database import Database
 from asynsched.store.schema import DagFileRow
 
@@ -523,5 +530,5 @@ class ParseDispatcher(Service):
         for file in stored:
             for dag_id in file.changed_dags:
                 await self._channels.dag_changes.put(DagChanged(dag_id))
-        if any(hears_of_new(outcome) for outcome in outcomes):
-            self._channels.callbacks.put_nowait(CallbackRequested())  # they may have to hear of new assets
+        if any(may_call_listeners(outcome) for outcome in outcomes):
+            self._channels.callbacks.put_nowait(CallbackRequested())

@@ -106,6 +106,10 @@ class KnownFiles:
         """Return every file, and every local module that a file has imported."""
         return self._rows.keys() | {module for module, importers in self._importers.items() if importers}
 
+    def importers(self, path: str) -> set[str]:
+        """Return the files that have imported a module."""
+        return set(self._importers.get(path, ()))
+
     def note_text(self, path: str, text_hash: str | None) -> set[str]:
         """Note a module's text (None: it is gone), and return the files that have imported it with another text."""
         if path not in self._texts or self._texts[path] != text_hash:
@@ -357,7 +361,9 @@ class Files:
                 # A value may have changed after the parse has read it, and before anyone knew that it had.
                 self._doubtful |= _names_of(file.row).keys()
                 self._repeats.note_parsed(file.row, kinds, now)
-            for path in file.changes.contested:
+            # Files that have imported a DAG that left were told nothing, and now may define it.
+            importers = self.known.importers(file.path) if file.changes.removed else set()
+            for path in sorted({*file.changes.contested, *importers}):
                 self.ask(LookRequest(path, is_urgent=True, is_forced=True))
             for path in self.known.modules_changed_since(file.path, n_texts):
                 self.ask(LookRequest(path, is_urgent=True))

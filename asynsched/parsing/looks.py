@@ -20,7 +20,7 @@ from msgspec import Struct
 
 from asynsched._version import __version__
 from asynsched.serialization.schema import SCHEMA_VERSION, FileError
-from asynsched.settings import Settings
+from asynsched.settings import RUN_HERE, Settings
 from asynsched.store.schema import DagFileRow
 
 MAX_SOURCE_BYTES = 16 * 1024**2
@@ -129,12 +129,14 @@ def next_step(
 def runtime_of(settings: Settings, digest: str = "") -> str:
     """Return a name for everything outside of the DAG folder that parses depend on.
 
-    It is the parsing software, its reading of naive dates, its defaults, and the digest of the installation's own code.
+    It is the parsing software, its reading of naive dates, its defaults, whether an executor reads the tasks'
+    `executor_config`, and the digest of the installation's own code.
     """
     defaults = (f"{name} {value}" for name, value in settings.authors_defaults.items())
     return ", ".join((
         f"asynsched {__version__}", f"schema {SCHEMA_VERSION}", f"Python {platform.python_version()}",
         settings.default_timezone, f"airflow {settings.airflow}", *defaults,
+        *(() if settings.executor in RUN_HERE else ("executor_config",)),
         *([f"installation {digest[:16]}"] if digest else ()),
     ))  # fmt: skip
 

@@ -2,7 +2,7 @@
 
 A process is given limits, an environment and jobs. Messages are lines of JSON on their own pipe:
 
-    confined ─▶ (sourced | asked)* ─▶ imported ─▶ (sourced | asked)* ─▶ found
+    confined ─▶ hears? ─▶ (sourced | asked)* ─▶ imported ─▶ (sourced | asked)* ─▶ found
 
 A guardian passes the questions for variables and connections on to the scheduler, one after the other, and the answers
 back to the process, on another pipe.
@@ -23,7 +23,14 @@ import msgspec
 from msgspec import Meta, Struct
 
 from asynsched.protocol.frames import UNDECODABLE
-from asynsched.serialization.schema import AirflowKind, FileError, ParsedDag, ParseQuestions, SourceFile
+from asynsched.serialization.schema import (
+    AirflowKind,
+    FileError,
+    ImportErrorEvent,
+    ParsedDag,
+    ParseQuestions,
+    SourceFile,
+)  # fmt: skip
 
 Seconds = Annotated[float, Meta(gt=0)]
 Count = Annotated[int, Meta(ge=1)]
@@ -141,6 +148,12 @@ class Refused(Struct, frozen=True, tag="refused"):
     reason: str
 
 
+class Hears(Struct, frozen=True, tag="hears"):
+    """Listeners are loaded, and hear of errors. Sent before the file is imported, which may end the process."""
+
+    events: tuple[ImportErrorEvent, ...]
+
+
 class Sourced(Struct, frozen=True, tag="sourced"):
     """A local source is about to be compiled."""
 
@@ -187,7 +200,7 @@ class Found(Struct, frozen=True, tag="found"):
     """The options of Airflow's configuration that it has read, as `section.key`."""
 
 
-Message = Confined | Refused | Sourced | Asked | Imported | Found
+Message = Confined | Refused | Hears | Sourced | Asked | Imported | Found
 
 
 class Channel:
@@ -215,6 +228,7 @@ class Transcript:
     def __init__(self) -> None:
         self.confined: Confined | None = None
         self.refused: Refused | None = None
+        self.hears: tuple[ImportErrorEvent, ...] = ()
         self.imported = False
         self.found: Found | None = None
         self.sources: dict[tuple[str, str], SourceFile] = {}
@@ -251,6 +265,8 @@ class Transcript:
                 self.confined = message
             case Refused():
                 self.refused = message
+            case Hears():
+                self.hears = message.events
             case Imported():
                 self.imported = True
             case Found():

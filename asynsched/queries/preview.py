@@ -15,7 +15,7 @@ from asynsched.errors import DagError, PlanNeeded
 from asynsched.protocol.messages import SourceRef
 from asynsched.queries.version_changes import OF_SCHEDULE, DagChange, DagState, dag_change
 from asynsched.scheduling.creation.scheduled_runs import runs_after
-from asynsched.serialization.schema import FileError, ParseReport, SerializedDag
+from asynsched.serialization.schema import FileError, ParseReport, SerializedDag, definitions
 from asynsched.store.dags.parse_results import REFUSED, defined_elsewhere
 from asynsched.timetables import CustomTimetable, DataInterval, decode
 from asynsched.timetables.asset_condition import AssetNames
@@ -212,16 +212,13 @@ def state_of(name: str, reports: Iterable[ParseReport], before: FolderState | No
     errors = {report.path: list(report.errors) for report in found}
     dags = {} if before is None else _kept(before, errors)
     owners = {} if before is None else {dag_id: state.file for dag_id, state in before.dags.items()}
-    defined: dict[str, dict[str, DagState]] = defaultdict(dict)
-    for report in found:
-        for state in _dag_states(report):
-            defined[state.dag.dag_id][report.path] = state
-    for dag_id, by_path in defined.items():
+    states = {(state.file, state.dag.dag_id): state for report in found for state in _dag_states(report)}
+    for dag_id, by_path in definitions(found).items():
         kept_by = dags[dag_id].file if dag_id in dags else None
         keeper = owners[dag_id] if owners.get(dag_id) in by_path else kept_by or min(by_path)
-        for path, state in by_path.items():
+        for path in by_path:
             if path == keeper:
-                dags[dag_id] = state
+                dags[dag_id] = states[path, dag_id]
             else:
                 errors[path].append(FileError(REFUSED, defined_elsewhere(dag_id, keeper, path), dag_id=dag_id))
     texts = {source.content_hash: source.text for report in found for source in report.sources}

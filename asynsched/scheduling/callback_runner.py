@@ -29,7 +29,7 @@ from asynsched.store.schema import CallbackRequest, ListenerCall
 
 log = structlog.get_logger(__name__)
 _MOST_NAMED = 5
-"""Assets that a line of the log names."""
+"""Assets or files that a line of the log names."""
 
 
 class CallbackRunner(Service):
@@ -183,7 +183,10 @@ class CallbackRunner(Service):
     async def _about(self, request: Callback) -> dict[str, Any]:
         """Return the fields that the log shows of a callback."""
         if isinstance(request, ListenerCall):
-            return {"callback": request.event, "of": [subject["name"] for subject in request.subjects[:_MOST_NAMED]]}
+            return {
+                "callback": request.event,
+                "of": [subject.get("name") or subject.get("file") for subject in request.subjects[:_MOST_NAMED]],
+            }
         rows = await self._database.read(runs_by_id, [request.dag_run_id])
         run = {"dag_id": rows[0].dag_id, "run_id": rows[0].run_id} if rows else {}
         task = {"task_id": request.task_id, "try_number": request.try_number} if request.task_id else {}

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from asynsched.airflow import installation
+from asynsched.airflow.alerts import may_mail
+from asynsched.authoring import defaults
 from asynsched.authoring.assets import Asset, AssetWatcher, BaseAsset
 from asynsched.authoring.dag import DAG
 from asynsched.authoring.json_values import check_json, with_text_keys
@@ -200,7 +202,7 @@ def _task(dag: DAG, task: BaseOperator) -> schema.SerializedTask:
         executor_config=_executor_config(who, task.executor_config) if task.executor_config else {},
         is_empty=_is_empty(task),
         map_length=_of_input(task.expand_input) if isinstance(task, MappedOperator) else None,
-        callbacks=_callbacks(task, _TASK_EVENTS),
+        callbacks=_callbacks(task, _TASK_EVENTS, mails=not _is_empty(task)),
         template_fields=tuple(task.template_fields),
         inlets=_assets(who, task.inlets),
         outlets=_assets(who, task.outlets),
@@ -212,10 +214,15 @@ def _task(dag: DAG, task: BaseOperator) -> schema.SerializedTask:
 
 
 def _executor_config(who: str, config: Any) -> dict[str, Any]:
-    """Return a task's executor_config as JSON, the Kubernetes client's models as its API has them, as Airflow does."""
+    """Return a task's executor_config as JSON, the Kubernetes client's models as its API has them, as Airflow does.
+
+    An executor that does not read it runs the task whatever it holds.
+    """
     try:
         written: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(config, enc_hook=_of_kubernetes), type=dict)
     except (TypeError, ValueError, OverflowError, NotImplementedError) as exc:
+        if defaults.runs_on_this_machine:
+            return {}
         raise SerializationError(f"{who}: executor_config cannot be written as JSON: {exc}; {_PARAM_ADVICE}") from exc
     return written
 
@@ -339,8 +346,11 @@ def _extra_links(who: str, task: BaseOperator) -> dict[str, str]:
     return found
 
 
-def _callbacks(owner: DAG | BaseOperator, events: Iterable[schema.CallbackEvent]) -> tuple[schema.CallbackEvent, ...]:
-    return tuple(event for event in events if getattr(owner, f"{event}_callback"))
+def _callbacks(
+    owner: DAG | BaseOperator, events: Iterable[schema.CallbackEvent], *, mails: bool = False
+) -> tuple[schema.CallbackEvent, ...]:
+    """Return the events that have callbacks, or mails if the owner may send any."""
+    return tuple(event for event in events if getattr(owner, f"{event}_callback") or (mails and may_mail(owner, event)))
 
 
 def _deadline(dag: DAG, alert: "DeadlineAlert") -> schema.SerializedDeadline:

@@ -7,7 +7,7 @@ affects no other. Lengths of time are in seconds; instants are aware, in UTC.
 import ast
 import hashlib
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime
 from functools import lru_cache
 from typing import Annotated, Any, Literal, NamedTuple
@@ -42,6 +42,8 @@ CallbackEvent = Literal[
     "on_dag_run_running", "on_dag_run_success", "on_dag_run_failed", "on_asset_created", "on_asset_alias_created",
 ]  # fmt: skip
 """An event of a DAG or task that has callbacks; the last five are events of listeners."""
+ImportErrorEvent = Literal["on_new_dag_import_error", "on_existing_dag_import_error"]
+"""A hook of listeners that hears of files with errors."""
 DeadlineKind = Literal["dagrun_logical_date", "dagrun_queued_at", "fixed_datetime", "average_runtime", "own"]
 LONGEST_SECONDS = 36_525 * 86_400.0
 """The longest length of time: 100 years, so that a date plus a length is a date."""
@@ -326,6 +328,8 @@ class ParsedDag(Struct, frozen=True, omit_defaults=True):
     """The answer to `TimetableQuestion.partition_key`."""
     known_hash: str | None = None
     """The version of the DAG in `ParseQuestions.known`."""
+    imported_from: str = ""
+    """The file in the DAG folder whose import made the DAG, if the parsed file has only imported it."""
 
     @property
     def for_run(self) -> AnswersForRun:
@@ -358,6 +362,20 @@ class ParseReport(Struct, frozen=True, omit_defaults=True):
     """What the file got for `import airflow`, as the setting says; empty if it did not import it."""
     asked: tuple[AskedName, ...] = ()
     """The values on which the result depends. A parse process names options only: the scheduler knows its answers."""
+    hears: tuple[ImportErrorEvent, ...] = ()
+    """The hooks of the listeners that the parse has loaded."""
+
+
+def definitions(reports: Iterable[ParseReport]) -> dict[str, dict[str, ParsedDag]]:
+    """Return each DAG as the files define it, by dag_id and path; not as a file has imported it from one of these."""
+    found: dict[str, dict[str, ParsedDag]] = {}
+    for report in reports:
+        for parsed in report.dags:
+            found.setdefault(parsed.dag.dag_id, {})[report.path] = parsed
+    return {
+        dag_id: {path: parsed for path, parsed in by_path.items() if parsed.imported_from not in by_path}
+        for dag_id, by_path in found.items()
+    }
 
 
 _canonical = msgspec.json.Encoder(order="sorted")

@@ -94,10 +94,10 @@ def check_name(kind: str, name: str, longest: int) -> None:
         raise StoreError(f"A {kind} cannot hold a NUL character or half of a surrogate pair: {name!r}")
 
 
-def portions(values: Sequence[T]) -> Iterator[list[T]]:
-    """Yield the values in lists short enough to be parameters of one statement."""
-    for start in range(0, len(values), MOST_PARAMETERS):
-        yield list(values[start : start + MOST_PARAMETERS])
+def portions(values: Sequence[T], most: int = MOST_PARAMETERS) -> Iterator[list[T]]:
+    """Yield the values in lists of at most so many: by default, short enough to be parameters of one statement."""
+    for start in range(0, len(values), most):
+        yield list(values[start : start + most])
 
 
 def select_in(

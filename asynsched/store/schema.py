@@ -180,6 +180,7 @@ class DagAbout(Struct, frozen=True, omit_defaults=True):
         is_partitioned: Whether its schedule gives runs partitions.
         max_consecutive_failed_dag_runs: 0: no limit.
         has_task_limits: Whether a task limits its own simultaneous instances.
+        imported_from: The file in the DAG folder that makes the DAG, if the DAG's file has only imported it.
     """
 
     description: str | None = None
@@ -187,6 +188,7 @@ class DagAbout(Struct, frozen=True, omit_defaults=True):
     max_active_tasks: int | None = None
     max_consecutive_failed_dag_runs: int = 0
     has_task_limits: bool = False
+    imported_from: str = ""
 
 
 class DagColumns(Struct, frozen=True, kw_only=True):
@@ -877,7 +879,8 @@ class ListenerCall(Struct, frozen=True, kw_only=True):
 
     Attributes:
         event: The hook.
-        subjects: The new assets or aliases, each with its `name`, `group`, and for an asset `uri` and `extra`.
+        subjects: The new assets or aliases, each with its `name`, `group`, and for an asset `uri` and `extra`; or the
+            `file` with errors and its `stacktrace`.
         attempts: How often it was begun.
         scheduler_id: The scheduler that runs it, or ran it last.
     """

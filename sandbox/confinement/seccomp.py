@@ -1,7 +1,7 @@
 """The seccomp filter of a parse: which system calls are refused, assembled to BPF for this machine.
 
 Landlock confines files, TCP, signals and abstract sockets. The filter refuses with EPERM the calls that Landlock does
-not cover: sockets, metadata, other processes' limits and priorities, namespaces, and rarely used parts of the kernel. A
+not cover: sockets, owners, other processes' limits and priorities, namespaces, and rarely used parts of the kernel. A
 call that is newer than the table does not exist (ENOSYS), so libc falls back to older ones.
 
 Source: seccomp(2); `linux/filter.h`; `struct seccomp_data` of `linux/seccomp.h`.
@@ -26,12 +26,17 @@ _SERVERS = """
 """
 """No connection from anything."""
 _METADATA = """
-    chmod 90 -, fchmod 91 52, fchmodat 268 53, fchmodat2 452, chown 92 -, fchown 93 55, lchown 94 -, fchownat 260 54,
-    utime 132 -, utimes 235 -, futimesat 261 -, utimensat 280 88, setxattr 188 5, lsetxattr 189 6, fsetxattr 190 7,
+    chown 92 -, fchown 93 55, lchown 94 -, fchownat 260 54, setxattr 188 5, lsetxattr 189 6, fsetxattr 190 7,
     removexattr 197 14, lremovexattr 198 15, fremovexattr 199 16, setxattrat 463, removexattrat 466, file_setattr 469,
     mknod 133 -, mknodat 259 33, truncate 76 45
 """
 """Changes of a file's metadata, which Landlock does not know; of its length, only since ABI 3."""
+_MODES_AND_TIMES = """
+    chmod 90 -, fchmod 91 52, fchmodat 268 53, fchmodat2 452, utime 132 -, utimes 235 -, futimesat 261 -,
+    utimensat 280 88
+"""
+"""They change nothing and report success: a program that copies a file into the scratch folder (`shutil.copy`, in dbt's
+processes, too) copies its mode and times as well, and takes an error of these for a failed copy."""
 _OTHER_PROCESSES = """
     ptrace 101 117, process_vm_readv 310 270, process_vm_writev 311 271, process_madvise 440, process_mrelease 448,
     kcmp 312 272, pidfd_getfd 438, migrate_pages 256 238, move_pages 279 239, setsid 112 157, setpgid 109 154
@@ -70,7 +75,9 @@ _CONDITIONAL = """
     vfork 58 -
 """
 """Refused in part: see the rules below."""
-_REFUSED = (_CONNECTIONS, _SERVERS, _METADATA, _OTHER_PROCESSES, _SHARED_BY_NAME, _NAMESPACES, _KERNEL, _MACHINE)
+_REFUSED = (
+    _CONNECTIONS, _SERVERS, _METADATA, _OTHER_PROCESSES, _SHARED_BY_NAME, _NAMESPACES, _KERNEL, _MACHINE,
+)  # fmt: skip
 
 AF_UNIX, AF_INET, AF_INET6 = 1, 2, 10
 SOCK_STREAM, SOCK_DGRAM, SOCK_SEQPACKET, SOCK_TYPE_MASK = 1, 2, 5, 0xF
@@ -116,12 +123,22 @@ class Condition(NamedTuple):
     high: bool = False
 
 
+SUCCESS = 0
+
+
 class Refusal(NamedTuple):
-    """A system call that fails with `error`: always, or when all conditions of one of `when` hold."""
+    """A system call that fails with `error`: always, or when all conditions of one of `when` hold.
+
+    With `SUCCESS` as its error, it does nothing and returns 0.
+    """
 
     call: str
     error: int = errno.EPERM
     when: tuple[tuple[Condition, ...], ...] = ()
+
+
+def _names(group: str) -> list[str]:
+    return [entry.split()[0] for entry in group.split(",")]
 
 
 def _process_rules() -> list[Refusal]:
@@ -203,7 +220,8 @@ def refusals(*, may_fork: bool, network: bool) -> list[Refusal]:
     """
     groups = [group for group in _REFUSED if not (network and group is _CONNECTIONS)]
     return [
-        *(Refusal(entry.split()[0]) for group in groups for entry in group.split(",")),
+        *(Refusal(call) for group in groups for call in _names(group)),
+        *(Refusal(call, SUCCESS) for call in _names(_MODES_AND_TIMES)),
         *_socket_rules(network=network),
         *_process_rules(),
         *_fork_rules(may_fork=may_fork),
@@ -237,7 +255,7 @@ LAST_KNOWN = 469
 
 def _numbers(machine: int) -> dict[str, int]:
     """Return the numbers of all named system calls on the first or the second machine."""
-    groups = (*_REFUSED, _CONDITIONAL)
+    groups = (*_REFUSED, _MODES_AND_TIMES, _CONDITIONAL)
     entries = (entry.split() for group in groups for entry in group.split(","))
     found = {name: numbers[min(machine, len(numbers) - 1)] for name, *numbers in entries}
     return {name: int(number) for name, number in found.items() if number != "-"}

@@ -46,6 +46,7 @@ from asynsched.protocol.parse_messages import (
     Channel,
     Confined,
     Found,
+    Hears,
     Imported,
     ParseLimits,
     Refused,
@@ -229,7 +230,7 @@ class _Finding:
         self._folder = str(request.dags_folder)
         self._sources: list[schema.SourceFile] = []
         self._warnings: list[schema.FileError] = []
-        self._without_effect: list[NoEffectWarning] = []
+        self._without_effect: list[tuple[NoEffectWarning, str, int]] = []
         self._moved: dict[str, list[Airflow2Warning]] = {}
 
     def find(self) -> Found:
@@ -263,7 +264,11 @@ class _Finding:
             self._request.dags_folder, SourceRecorder(self._request.dags_folder, self._note_source).note
         )
         local.install(self._request.path)
-        installation.load()
+        try:
+            installation.load()
+        finally:  # policies that cannot be loaded are an error that listeners hear of
+            if installation.loaded is not None and (events := installation.loaded.import_error_events):
+                self._channel.send(Hears(events))
         if installation.loaded is not None:
             self._note_errors(installation.loaded.plugins.errors)
         return local.load_dag_file(self._request.path)
@@ -295,7 +300,7 @@ class _Finding:
     def _note_warning(self, message: Warning, category: type[Warning], filename: str, lineno: int, *_: object) -> None:
         if isinstance(message, NoEffectWarning):
             # In any file: an operator of a library passes a DAG file's arguments on.
-            self._without_effect.append(message)
+            self._without_effect.append((message, filename.removeprefix(f"{self._folder}/"), lineno))
         elif not filename.startswith(f"{self._folder}/"):
             return  # a library's own affair
         elif isinstance(message, Airflow2Warning):
@@ -323,11 +328,14 @@ class _Finding:
         found = self._without_effect
         if not found:
             return
-        arguments = tuple(dict.fromkeys(name for warning in found for name in warning.arguments))
-        owners = [warning.owner for warning in found[:_MOST_OWNERS]]
+        arguments = tuple(dict.fromkeys(name for warning, _, _ in found for name in warning.arguments))
+        owners = [warning.owner for warning, _, _ in found[:_MOST_OWNERS]]
         more = f"; and {len(found) - len(owners)} more" if len(found) > len(owners) else ""
-        what = f"{self._request.path}: {without_effect(arguments)} ({'; '.join(owners)}{more})"
-        self._warnings.append(schema.FileError(schema.NO_EFFECT, encodable(what[:LONGEST_WARNING])))
+        # A library's operator may have passed them on: then no line of the file does.
+        line = next((lineno for _, where, lineno in found if where == self._request.path), None)
+        place = self._request.path if line is None else f"{self._request.path}:{line}"
+        what = f"{place}: {without_effect(arguments)} ({'; '.join(owners)}{more})"
+        self._warnings.append(schema.FileError(schema.NO_EFFECT, encodable(what[:LONGEST_WARNING]), line=line))
 
     def _note_moved(self) -> None:
         """Warn once for each file of the names and arguments that it has from Airflow 2."""
@@ -355,6 +363,11 @@ class _Finding:
                 errors.append(msgspec.structs.replace(self._explain(exc), dag_id=dag.dag_id))
         return tuple(dags), tuple(errors)
 
+    def _imported_from(self, dag: DAG) -> str:
+        made_in = dag.importing_file.removeprefix(f"{self._folder}/")
+        others = (source.path for source in self._sources)
+        return made_in if made_in != self._request.path and made_in in others else ""
+
     def _parsed(self, dag: DAG, serialized: schema.SerializedDag) -> schema.ParsedDag:
         sources, known = tuple(self._sources), self._request.questions.known.get(dag.dag_id)
         if known is not None:
@@ -363,6 +376,7 @@ class _Finding:
             serialized,
             schema.version_hash(serialized, sources),
             known_hash=None if known is None else schema.version_hash(known, sources),
+            imported_from=self._imported_from(dag),
         )
         questions = self._request.questions
         if isinstance(dag.timetable, PartitionedAssetTimetable) and dag.timetable.partitioning.needs_user_code:

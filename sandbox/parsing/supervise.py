@@ -387,6 +387,7 @@ class _Watched:
             duration=round(duration, 6),
             airflow=found.airflow if found else "",
             asked=tuple(AskedName("option", option) for option in found.options) if found else (),
+            hears=self._transcript.hears,
         )
 
     def _errors(self) -> Iterator[FileError]:

@@ -125,9 +125,11 @@ CORPUS = {
     "limits_of_the_scheduler": _may_not("resource.prlimit(P['scheduler'], resource.RLIMIT_NOFILE, (0, 0))", _FORBIDDEN),
     "limits_of_the_parent": _may_not("resource.prlimit(os.getppid(), resource.RLIMIT_CORE, (0, 0))", _FORBIDDEN),
     # Files that it may not even read.
-    "chmod": _may_not("os.chmod('/etc/shadow', 0o777)", _FORBIDDEN),
+    "modes_and_times": Hostile(
+        "before = os.stat(__file__)\nos.chmod(__file__, 0o777)\nos.utime(__file__, (1, 1))\nafter = os.stat(__file__)\n"
+        "assert (before.st_mode, before.st_mtime) == (after.st_mode, after.st_mtime)\nd = DAG('changes_no_mode')", ()
+    ),
     "chown": _may_not("os.chown(P['home'], os.getuid(), os.getgid())", _FORBIDDEN),
-    "utime": _may_not("os.utime('/etc/shadow')", _FORBIDDEN),
     "xattr": _may_not("os.setxattr('/etc/shadow', 'user.x', b'')", _FORBIDDEN),
     "empty_a_file": _may_not("os.open(P['treasure'], 3 | os.O_TRUNC)", _FORBIDDEN),
     "empty_what_it_reads": _may_not("os.open(__file__, os.O_RDONLY | os.O_TRUNC)", _FORBIDDEN),

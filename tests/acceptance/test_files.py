@@ -182,6 +182,23 @@ def test_a_dag_id_of_two_files_stays_with_the_first_until_that_goes(site):
     site.until(lambda: tasks_of(site, "contested") == ["second"], "the rival has taken the DAG over")
 
 
+def test_a_dag_stays_with_the_file_that_makes_it_while_another_file_imports_it(site):
+    write_dag(site, "lender.py", "lent")
+    site.until(lambda: "lent" in dag_ids(site), "the DAG is known")
+    site.write("borrower.py", "import lender\n" + dedent(DAG_FILE.format(dag_id="borrows", task_id="only")))
+    site.until(lambda: "borrows" in dag_ids(site), "the file that imports it is known")
+
+    def file_of_lent() -> str:
+        return {dag["dag_id"]: dag["file"] for dag in site.json("dags", "list")}.get("lent", "")
+
+    assert (file_of_lent(), errors_of(site, "borrower.py")) == ("lender.py", [])
+    site.write(".asynschedignore", "lender.py\n")
+    site.until(lambda: file_of_lent() == "borrower.py", "the file that still imports it has the DAG")
+    site.write(".asynschedignore", "")
+    site.until(lambda: file_of_lent() == "lender.py", "the file that makes it has it again")
+    assert errors_of(site, "lender.py") == []
+
+
 def test_nothing_is_parsed_again_by_a_start_that_finds_nothing_new(site, served):
     served[1].interrupt()
     assert served[1].wait() == 0

@@ -337,6 +337,139 @@ def test_listeners_hear_once_of_each_new_asset_and_alias(new_site):
     assert "a listener's own error" in failed
 
 
+HEARS_OF_FILES_AND_COMPONENTS = """
+    import os
+
+    from airflow.jobs.job import Job
+    from airflow.listeners import hookimpl
+    from airflow.plugins_manager import AirflowPlugin
+
+
+    class Listener:
+        @hookimpl
+        def on_new_dag_import_error(self, filename, stacktrace):
+            print("HEARD new", filename, stacktrace.strip().splitlines()[-1])
+
+        @hookimpl
+        def on_existing_dag_import_error(self, filename, stacktrace):
+            print("HEARD existing", os.path.basename(filename), stacktrace.strip().splitlines()[-1])
+            raise RuntimeError("a listener's own error")
+
+        @hookimpl
+        def on_starting(self, component):
+            assert isinstance(component, Job)
+            self.component = component
+            print("HEARD start of", component.job_type)
+            raise RuntimeError("no such service")
+
+        @hookimpl
+        def before_stopping(self, component):
+            print("HEARD stop of the same", component is self.component)
+
+
+    class House(AirflowPlugin):
+        name = "house"
+        listeners = [Listener()]
+"""
+
+
+def heard_in(site, event):
+    """Return what listeners of an event that belongs to no run have printed."""
+    path = site.home / "logs" / "listeners" / f"{event}.log"
+    lines = path.read_text().splitlines() if path.exists() else []
+    return [line.partition("HEARD ")[2] for line in lines if "HEARD" in line]
+
+
+READS_LINEAGE = """
+    from airflow.lineage.hook import HookLineageReader
+    from airflow.listeners import hookimpl
+    from airflow.plugins_manager import AirflowPlugin
+
+
+    class Listener:
+        @hookimpl
+        def on_task_instance_success(self, task_instance):
+            found = HookLineageReader().retrieve_hook_lineage()
+            print("HEARD", [(one.asset.uri, one.count) for one in found.inputs], found.extra[0].value)
+
+
+    class House(AirflowPlugin):
+        name = "house"
+        listeners = [Listener()]
+        hook_lineage_readers = [HookLineageReader]
+"""
+REPORTS_LINEAGE = """
+    from airflow.hooks.base import BaseHook
+    from airflow.lineage.hook import get_hook_lineage_collector
+    from airflow.sdk import DAG, task
+
+
+    class Hook(BaseHook):
+        def read(self, uri):
+            get_hook_lineage_collector().add_input_asset(context=self, uri=uri)
+            get_hook_lineage_collector().add_extra(self, "query", "SELECT 1")
+
+
+    with DAG("reports", schedule="@once"):
+
+        @task
+        def reads():
+            hook = Hook()
+            hook.read("s3://shop/orders")
+            hook.read("s3://shop/orders")
+
+        reads()
+"""
+
+
+def test_a_plugins_listener_reads_the_lineage_that_hooks_have_reported(new_site):
+    site = new_site()
+    beside(site, "plugins/house_plugin.py", READS_LINEAGE)
+    site.write("reports.py", REPORTS_LINEAGE)
+    site.up_until_idle()
+    assert "HEARD [('s3://shop/orders', 2)] SELECT 1" in site.run("tasks", "logs", "reports", "latest", "reads").stdout
+    [plugin] = site.json("plugins", "list")
+    assert "hook_lineage_readers" in plugin["adds"]
+
+
+def test_listeners_hear_of_files_that_cannot_be_imported(new_site):
+    site = new_site()
+    beside(site, "plugins/house_plugin.py", HEARS_OF_FILES_AND_COMPONENTS)
+    broken = site.write("broken.py", "from airflow.sdk import DAG\n1 / 0\n")
+    site.write("ends.py", "import os\nfrom airflow.sdk import DAG\nos._exit(3)\n")
+    site.write("works.py", "from airflow.sdk import DAG\nDAG('works', schedule=None)\n")
+    site.up_until_idle()
+    new = sorted(heard_in(site, "on_new_dag_import_error"))
+    assert new[0].startswith(f"new {broken} ZeroDivisionError")
+    assert "ended its process with exit code 3" in new[1]
+    assert len(new) == 2
+    site.write("broken.py", "from airflow.sdk import DAG\nnowhere\n")
+    second = site.up_until_idle()
+    [existing] = [line for line in heard_in(site, "on_existing_dag_import_error") if "broken.py" in line]
+    assert existing.startswith("existing broken.py NameError")
+    failed = [line for line in second.stderr.splitlines() if "callback.failed" in line]
+    assert any("broken.py" in line and "a listener's own error" in line for line in failed)
+    site.write("broken.py", "from airflow.sdk import DAG\n")
+    site.up_until_idle()
+    assert len(heard_in(site, "on_new_dag_import_error")) == 2
+    assert [line for line in heard_in(site, "on_existing_dag_import_error") if "broken.py" in line] == [existing]
+
+
+def test_listeners_hear_of_a_start_and_a_stop_in_one_process(new_site):
+    site = new_site()
+    beside(site, "plugins/house_plugin.py", HEARS_OF_FILES_AND_COMPONENTS)
+    with site.up() as up:
+        site.until(lambda: heard_in(site, "on_starting"), "the start is heard of")
+        assert heard_in(site, "before_stopping") == []
+        site.until(lambda: "no such service" in up.log, "the listener's error is logged")
+    assert heard_in(site, "on_starting") == ["start of SchedulerJob"]
+    assert heard_in(site, "before_stopping") == ["stop of the same True"]
+    with site.up() as up:
+        site.until(lambda: len(heard_in(site, "on_starting")) == 2, "the next start is heard of")
+        up.kill()
+    assert len(heard_in(site, "before_stopping")) == 1, "a killed scheduler has not stopped"
+
+
 ZIPPED = """
     from airflow.sdk import DAG, Param, task
     from helper_in_zip import word

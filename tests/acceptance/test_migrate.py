@@ -107,7 +107,7 @@ def test_the_report_tells_what_each_file_needs_and_stores_nothing(site):
     }
     assert report["install"] == [
         "asynsched providers install acme cncf-kubernetes",
-        "pip install the packages of the modules no_such_library",
+        "pip install PACKAGE… (those that have the modules no_such_library)",
     ]
     [pods] = [finding for finding in report["findings"] if finding["needs"] == "provider"]
     assert "asynsched providers install cncf-kubernetes" in pods["what"]
@@ -125,6 +125,43 @@ def test_the_report_tells_what_each_file_needs_and_stores_nothing(site):
     for name in ("sub/pods.py", "celery.py", "frames.py", "broken.py", "two_again.py", "reads.py"):
         (site.dags / name).unlink()
     assert migrate(site)["findings"] == []
+
+
+NEEDS_MORE = """
+    from airflow import DAG
+    from airflow.hooks.postgres_hook import PostgresHook
+    from airflow.providers.ssh.operators.ssh import SSHOperator
+"""
+ASKS_THE_DATABASE = """
+    from airflow import DAG
+    from airflow.models import DagRun
+    from airflow.utils.session import provide_session
+
+    @provide_session
+    def n_runs(session=None):
+        return session.query(DagRun).count()
+
+    DAG("asks", schedule=None)
+"""
+
+
+@on_one_database
+def test_plugins_are_judged_once_and_what_fails_only_in_a_task_is_warned_of(site):
+    site.write("../plugins/house.py", "from airflow.plugins_manager import AirflowPlugin\nimport no_such_library\n")
+    site.write("../plugins/town.py", "from airflow.plugins_manager import AirflowPlugin\n1 / 0\n")
+    site.write("more.py", NEEDS_MORE)
+    site.write("asks.py", ASKS_THE_DATABASE)
+    report = migrate(site, code=1)
+    shown = {finding["file"]: (finding["needs"], finding["names"]) for finding in report["findings"]}
+    assert shown == {
+        "more.py": ("provider", ["postgres", "ssh"]),
+        "plugins/house.py": ("package", ["no_such_library"]),
+        "plugins/town.py": ("change", []),
+    }
+    assert (report["files"], report["run_as_they_are"], len(report["findings"])) == (2, 1, 3)
+    [asks] = [warning for warning in report["warnings"] if warning["file"] == "asks.py"]
+    assert asks["line"] == 6
+    assert "n_runs asks Airflow's database, which tasks cannot reach" in asks["what"]
 
 
 @on_one_database

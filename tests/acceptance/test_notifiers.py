@@ -26,6 +26,65 @@ DAGS = """
 """
 
 
+MAILS = """
+    from datetime import timedelta
+
+    from airflow.sdk import DAG, task
+    from airflow.providers.standard.operators.empty import EmptyOperator
+
+    with DAG("mails", schedule="@once", default_args={"email": ["team@example.com", "boss@example.com"]}):
+
+        @task(retries=1, retry_delay=timedelta(0))
+        def fails():
+            raise ValueError("a {{ brace }} and a < b")
+
+        @task(email="team@example.com", email_on_failure=False)
+        def is_silent():
+            raise ValueError("no")
+
+        @task
+        def fails_mapped(n):
+            raise ValueError(f"for {n}")
+
+        EmptyOperator(task_id="does_nothing") >> [fails(), is_silent(), fails_mapped.expand(n=[7])]
+"""
+
+
+def test_tasks_with_an_email_mail_each_retry_and_failure(tmp_path):
+    site = Site(tmp_path, env={"AIRFLOW__EMAIL__DEFAULT_EMAIL_ON_RETRY": "True"})
+    site.write("mails.py", MAILS)
+    with serving_smtp(PASSWORD) as smtp:
+        plain = json.dumps({"disable_ssl": True, "disable_tls": True, "from_email": "etl@example.com"})
+        post = ("--conn-host", "127.0.0.1", "--conn-port", str(smtp.port), "--conn-login", "me")
+        site.run("connections", "add", "smtp_default", "--conn-type", "smtp", *post, "--conn-password", PASSWORD,
+                 "--conn-extra", plain)  # fmt: skip
+        site.up_until_idle()
+        assert {(mail["From"], mail["To"]) for mail in smtp.messages} == {
+            ("etl@example.com", "team@example.com, boss@example.com")
+        }
+        bodies = sorted(mail.get_body(("html",)).get_content() for mail in smtp.messages)
+        assert [body.partition("<br>")[0] for body in bodies] == ["Try 1 of 1", "Try 1 of 2", "Try 2 of 2"]
+        assert "for 7" in bodies[0]
+        assert "a {{ brace }} and a &lt; b" in bodies[1]
+        assert all("Airflow alert: " in mail["Subject"] for mail in smtp.messages)
+        smtp.messages.clear()
+        site.env["AIRFLOW__EMAIL__DEFAULT_EMAIL_ON_RETRY"] = "False"
+        site.run("dags", "test", "mails", code=1)
+        assert len(smtp.messages) == 2, "neither retries nor tasks that say so mail"
+
+
+def test_a_mail_that_cannot_be_sent_says_what_to_configure_and_changes_no_task(tmp_path):
+    with serving_smtp(PASSWORD) as smtp:
+        closed = smtp.port
+    site = Site(tmp_path, env={"AIRFLOW__SMTP__SMTP_HOST": "127.0.0.1", "AIRFLOW__SMTP__SMTP_PORT": str(closed)})
+    site.write("mails.py", MAILS)
+    ended = site.up_until_idle()
+    [failed, *_] = [line for line in ended.stderr.splitlines() if "callback.failed" in line]
+    assert f"127.0.0.1:{closed}" in failed
+    assert "store the connection smtp_default, or set [smtp] smtp_host" in failed
+    assert site.task_states("mails", "latest")["fails"] == "failed"
+
+
 def test_a_failed_task_and_run_are_told_by_mail_slack_and_http(tmp_path):
     site = Site(tmp_path, env={"ASYNSCHED_WEB__BASE_URL": "https://shop.example/page/"})
     site.write("tells.py", DAGS)

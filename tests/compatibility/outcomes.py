@@ -4,8 +4,9 @@
 """
 
 import json
+import re
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from functools import cache
@@ -35,7 +36,7 @@ class Tried:
     runs: Mapping[str, Run] = field(default_factory=dict)
 
 
-Kind = Literal["as in Airflow", "success", "expected", "failure"]
+Kind = Literal["as in Airflow", "success", "outside", "expected", "failure"]
 
 
 @dataclass(frozen=True)
@@ -52,15 +53,37 @@ class Verdict:
 
 
 @dataclass(frozen=True)
+class Outside:
+    """Files that Airflow refuses, too, where they are tried: they need something that is not there.
+
+    Attributes:
+        files: Patterns of the files.
+        error: A regular expression that is found in the error of each: another error has no excuse.
+        reason: What they need.
+    """
+
+    files: Sequence[str]
+    error: str
+    reason: str
+
+    def explains(self, tried: Tried) -> bool:
+        """Whether every error of a file is because of this."""
+        is_named = any(fnmatchcase(tried.path, pattern) for pattern in self.files)
+        return is_named and all(re.search(self.error, error) for error in tried.errors)
+
+
+@dataclass(frozen=True)
 class Expectations:
     """The reasons of one package, by patterns of files and names of DAGs.
 
     Attributes:
+        outside: Why Airflow does not parse a file either.
         files: Why a file does not parse.
         runs: Why a run does not succeed, or differs from Airflow's.
         varies: Why tasks of a run end differently from time to time; its end as a whole does not.
     """
 
+    outside: Sequence[Outside] = ()
     files: Mapping[str, str] = field(default_factory=dict)
     runs: Mapping[str, str] = field(default_factory=dict)
     varies: Mapping[str, str] = field(default_factory=dict)
@@ -70,6 +93,9 @@ def parse_verdict(tried: Tried, expected: Expectations) -> Verdict:
     """Return how the parse of a file is to be taken."""
     if not tried.errors:
         return Verdict("success")
+    for one in expected.outside:
+        if one.explains(tried):
+            return Verdict("outside", f"{one.reason}: {'; '.join(tried.errors)}")
     for pattern, reason in expected.files.items():
         if fnmatchcase(tried.path, pattern):
             return Verdict("expected", f"{reason}: {'; '.join(tried.errors)}")
@@ -115,7 +141,10 @@ def _listed(states: tuple[str | None, ...]) -> str:
 def expectations() -> Mapping[str, Expectations]:
     """Return the contents of `expected.toml`, by package."""
     known = tomllib.loads((HERE / "expected.toml").read_text(encoding="utf-8"))
-    return {package: Expectations(**fields) for package, fields in known.items()}
+    return {
+        package: Expectations(**fields | {"outside": tuple(Outside(**one) for one in fields.get("outside", ()))})
+        for package, fields in known.items()
+    }
 
 
 @cache

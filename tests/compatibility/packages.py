@@ -15,7 +15,7 @@ import tempfile
 import tomllib
 import zipfile
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from urllib.request import urlopen
 
@@ -138,7 +138,7 @@ def prepared(environment: Environment, cache: Path) -> str:
         SystemExit: It cannot be made; the message says why.
     """
     needed = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["dependencies"]
-    contents = repr((environment, str(ROOT), sys.version, needed))
+    contents = repr((replace(environment, variables={}), str(ROOT), sys.version, needed))
     folder = cache / "environments" / f"{environment.name}-{hashlib.sha256(contents.encode()).hexdigest()[:12]}"
     python, complete = str(folder / "bin" / "python"), folder / "complete"
     if not complete.exists():

@@ -20,7 +20,9 @@ HEAD = f"""# Compatibility
 does. It runs each DAG that needs nothing outside once, by `asynsched dags test` (or in a scheduler, if its tasks ask
 one), and compares the states of the run and of its tasks with those that Airflow 3.3.2 gives.
 
-An end that is not Airflow's has a reason in `tests/compatibility/expected.toml`, or it is a failure of the command.
+A file needs something outside if Airflow refuses it, too, where it is tried: it lacks a package without a wheel, a
+network or a value. An end that is not Airflow's has a reason in `tests/compatibility/expected.toml`, or it is a failure
+of the command.
 
 - The examples of Airflow's core are put into the DAG folder as `airflow/example_dags`, since they import one another by
   that name.
@@ -31,9 +33,11 @@ An end that is not Airflow's has a reason in `tests/compatibility/expected.toml`
 - cosmos lists the models of a dbt project while a file is parsed. dbt then makes locks in `/dev/shm`, which
   `parse.writable` names, and files read the connections that `parse.connections` names. Everything else is confined.
 """
-SUMMARY = (
-    "| Package | Files | parse | DAGs run | as in Airflow | otherwise, for a reason | failures |\n" + "| --- " * 7 + "|"
-)
+COLUMNS = (
+    "Package", "Files", "parse", "need something outside", "DAGs run", "as in Airflow", "otherwise, for a reason",
+    "failures",
+)  # fmt: skip
+SUMMARY = f"| {' | '.join(COLUMNS)} |\n{'| --- ' * len(COLUMNS)}|"
 NAMES = "Names that are missing"
 
 
@@ -43,6 +47,7 @@ class Counts:
 
     files: int
     parse: int
+    outside: int
     runs: int
     good_runs: int
     expected: int
@@ -83,8 +88,8 @@ def section(
     runs = [one for dag_id, one in found if dag_id]
     kinds = Counter(one.kind for _, one in found)
     counts = Counts(
-        len(files), sum(not tried.errors for tried in files), len(runs), sum(one.is_good for one in runs),
-        kinds["expected"], kinds["failure"],
+        len(files), sum(not tried.errors for tried in files), kinds["outside"], len(runs),
+        sum(one.is_good for one in runs), kinds["expected"], kinds["failure"],
     )  # fmt: skip
     text = "\n".join(["| File | parses | DAGs as in Airflow | notes |\n| --- | --- | --- | --- |", *rows])
     return Section(title, counts, text), failures
@@ -93,8 +98,16 @@ def section(
 def written(sections: Sequence[Section]) -> str:
     """Return the whole report."""
     summary = [f"| {one.title} | {' | '.join(map(str, astuple(one.counts)))} |" for one in sections]
-    parts = [HEAD, SUMMARY, *summary, *(f"\n## {one.title}\n\n{one.text}" for one in sections), *_missing(sections)]
+    parts = [HEAD, _total([one.counts for one in sections]), SUMMARY, *summary]
+    parts += [f"\n## {one.title}\n\n{one.text}" for one in sections]
+    parts += _missing(sections)
     return "\n".join(parts) + "\n"
+
+
+def _total(counts: Sequence[Counts]) -> str:
+    files, parse, outside = (sum(getattr(one, name) for one in counts) for name in ("files", "parse", "outside"))
+    share = f"{100 * parse / max(files - outside, 1):.1f} % of those that can parse here"
+    return f"{parse} of {files} files parse, and {outside} need something outside: {share} do.\n"
 
 
 def read(report: str) -> list[Section]:
@@ -102,7 +115,7 @@ def read(report: str) -> list[Section]:
     head, *parts = re.split(r"^## ", report, flags=re.MULTILINE)
     texts = {title: text.strip() for title, _, text in (part.partition("\n") for part in parts)}
     found = []
-    for title, numbers in re.findall(r"^\| ([^|]+?) \|((?: \d+ \|){6})$", head, flags=re.MULTILINE):
+    for title, numbers in re.findall(r"^\| ([^|]+?) \|((?: \d+ \|){7})$", head, flags=re.MULTILINE):
         found.append(Section(title, Counts(*map(int, re.findall(r"\d+", numbers))), texts[title]))
     return found
 
@@ -111,7 +124,13 @@ def _row(tried: Tried, judged: Sequence[tuple[str, Verdict]]) -> str:
     runs = [one for dag_id, one in judged if dag_id]
     notes = [f"{f'{dag_id}: ' if dag_id else ''}{_mark(one)}{one.why}" for dag_id, one in judged if one.why]
     good = f"{sum(one.is_good for one in runs)} of {len(runs)}" if runs else ""
-    return f"| `{tried.path}` | {'no' if tried.errors else 'yes'} | {good} | {'<br>'.join(map(_cell, notes))} |"
+    return f"| `{tried.path}` | {_parses(tried, judged[0][1])} | {good} | {'<br>'.join(map(_cell, notes))} |"
+
+
+def _parses(tried: Tried, verdict: Verdict) -> str:
+    if not tried.errors:
+        return "yes"
+    return "not here" if verdict.kind == "outside" else "no"
 
 
 def _mark(verdict: Verdict) -> str:

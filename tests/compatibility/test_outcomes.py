@@ -5,7 +5,16 @@ from pathlib import Path
 
 import pytest
 
-from tests.compatibility.outcomes import Expectations, Run, Tried, expectations, observed, parse_verdict, run_verdict
+from tests.compatibility.outcomes import (
+    Expectations,
+    Outside,
+    Run,
+    Tried,
+    expectations,
+    observed,
+    parse_verdict,
+    run_verdict,
+)  # fmt: skip
 from tests.compatibility.packages import listed, reason
 from tests.compatibility.report import read, section, written
 from tests.compatibility.trying import last_error
@@ -18,6 +27,17 @@ def test_a_file_that_does_not_parse_is_a_failure_unless_there_is_a_reason():
     assert parse_verdict(Tried("a.py"), REASONS).kind == "success"
     assert parse_verdict(Tried("cloud/a.py", ("ImportError",)), REASONS).kind == "expected"
     assert parse_verdict(Tried("a.py", ("ImportError",)), REASONS).kind == "failure"
+
+
+def test_a_file_that_airflow_refuses_too_needs_something_outside_unless_it_has_another_error():
+    needs = Expectations(outside=[Outside(["x/*.py"], "No module named 'sap'", "needs a library without a wheel")])
+    missing = "ModuleNotFoundError: No module named 'sap'"
+    assert parse_verdict(Tried("x/a.py", (missing,)), needs).kind == "outside"
+    assert parse_verdict(Tried("x/a.py", (missing, "TypeError")), needs).kind == "failure"
+    assert parse_verdict(Tried("y/a.py", (missing,)), needs).kind == "failure"
+    told, failures = section("p", [Tried("x/a.py", (missing,)), Tried("x/b.py")], needs, {})
+    assert (told.counts.parse, told.counts.outside, failures) == (1, 1, [])
+    assert "1 of 2 files parse, and 1 need something outside: 100.0 % of" in written([told])
 
 
 @pytest.mark.parametrize(

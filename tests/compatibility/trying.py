@@ -19,7 +19,7 @@ from tests.compatibility.packages import HERE, Package
 from tests.support.postgres import running_postgres
 from tests.support.up import Finished, Site
 
-SECONDS_OF_A_RUN = 120
+SECONDS_OF_A_RUN = 300
 SECONDS_OF_A_PARSE = 1500
 KEPT = ("PATH", "LANG", "TZ", "SSL_CERT_FILE")
 """The variables that the files get of this terminal's; no credentials of anything are among them."""

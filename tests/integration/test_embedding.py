@@ -10,7 +10,6 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import anyio
-import msgspec
 import psutil
 import pytest
 import sqlalchemy as sa
@@ -18,7 +17,6 @@ import sqlalchemy as sa
 from asynsched import Asset, Scheduler
 from asynsched.airflow import plugins_manager, policies
 from asynsched.airflow.installation import entry_points_of_packages
-from asynsched.cli.plugins import log_plugins
 from asynsched.clock import Clock
 from asynsched.errors import AlreadyExists, AsynschedError, DagError, HomeInUse, NotFound, NotServing, SettingsError
 from asynsched.parsing.processes.informed_parser import WARM_UP_DELAY
@@ -409,12 +407,10 @@ async def test_the_entry_points_of_packages_are_read_once_and_by_a_thread(progra
     monkeypatch.setattr(importlib.metadata, "entry_points", noted)
     getattr(entry_points_of_packages, "cache_clear", lambda: None)()
     options = program.options()
-    settings = msgspec.structs.replace(options["settings"], dags_folder=str(program.dags))
     async with anyio.create_task_group() as tasks:
         scheduler = Scheduler(**options)
         await tasks.start(scheduler.serve)
         await scheduler.wait_idle()
-        await log_plugins(settings)
         scheduler.request_stop()
     groups = [group for group, _ in read if group in (plugins_manager.ENTRY_POINTS, policies.ENTRY_POINTS)]
     assert sorted(groups) == sorted({plugins_manager.ENTRY_POINTS, policies.ENTRY_POINTS})

@@ -5,6 +5,7 @@ from datetime import datetime, timedelta
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from asynsched.errors import NotFound
 from asynsched.serialization.schema import (
@@ -229,3 +230,23 @@ def test_after_any_history_exactly_the_defined_dags_are_active(steps):
     defined = {(dag_id, path) for path, dag_ids in files.items() for dag_id in dag_ids}
     assert set(active) == {dag_id for dag_id, _ in defined}
     assert set(active.items()) <= defined
+
+
+@pytest.mark.parametrize("first", ["maker", "importer"])
+async def test_a_dag_belongs_to_the_file_that_makes_it_and_files_that_import_it_are_not_refused(database, first):
+    maker = report("maker.py", parsed("made"))
+    importer = report("importer.py", replace(parsed("made"), imported_from="maker.py"), parsed("own"))
+    order = (maker, importer) if first == "maker" else (importer, maker, importer)
+    for found in order:
+        await store(database, found)
+    made, own = await database.read(list_dags)
+    assert (made.dag_id, made.file_path, made.is_active) == ("made", "maker.py", True)
+    assert (own.dag_id, own.file_path, own.is_active) == ("own", "importer.py", True)
+    assert await database.read(list_errors) == []
+
+
+async def test_a_file_that_imports_a_dag_and_defines_another_of_its_dag_id_is_refused(database):
+    await store(database, report("maker.py", parsed("made")))
+    await store(database, report("importer.py", parsed("made")))
+    (error,) = await database.read(list_errors)
+    assert "the DAG 'made' is defined in maker.py already" in error.message

@@ -225,6 +225,15 @@ def text(owner: str, name: str, value: Any, *, max_length: int | None = None) ->
     return value
 
 
+def addresses(who: str, value: Any) -> str | list[str] | None:
+    """Return the argument `email`, addresses in a text or a list, checked."""
+    if not value or isinstance(value, str):
+        return value or None
+    if not isinstance(value, (list, tuple, set, frozenset)) or not all(isinstance(one, str) for one in value):
+        raise DagError(f"{who}: email must be an address or a list of addresses, not {value!r:.100}")
+    return list(value)
+
+
 def callbacks(owner: str, name: str, value: Any) -> list[Callable[..., Any]]:
     """Return a list of callables, from one, from several, or from None."""
     found = as_list(value or None)

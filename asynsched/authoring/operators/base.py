@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 
-from asynsched.authoring import active, airflow_2
+from asynsched.authoring import active, airflow_2, defaults
 from asynsched.authoring.active import SetupTeardownContext, close_block, note_new_task, warn_of_no_effect
 from asynsched.authoring.exceptions import TaskDeferralError, TaskDeferralTimeout, TaskDeferred
 from asynsched.authoring.node import DAGNode, check_key, flatten
@@ -46,10 +46,10 @@ if TYPE_CHECKING:
 
 DEFAULT_RETRY_DELAY = dt.timedelta(seconds=300)
 DEFAULT_POOL = "default_pool"
-NO_EFFECT = ("email", "resources", "run_as_user", "sla")
-"""Arguments of Airflow that have no effect here."""
+_NO_EFFECT = ("doc", "doc_json", "doc_rst", "doc_yaml", "resources", "run_as_user", "sla")
+"""Arguments of Airflow that have no effect here, if they are given."""
 _PLAIN = (
-    "allow_nested_operators", "doc", "doc_json", "doc_md", "doc_rst", "doc_yaml", "email", "email_on_failure",
+    "allow_nested_operators", "doc", "doc_json", "doc_md", "doc_rst", "doc_yaml", "email_on_failure",
     "email_on_retry", "map_index_template", "render_template_as_native_obj", "resources", "run_as_user", "sla",
 )  # fmt: skip
 """Arguments that become attributes without a check."""
@@ -93,6 +93,10 @@ class BaseOperator(DAGNode, Templater, metaclass=BaseOperatorMeta):
     trigger_rule: str
     upstream_task_ids: set[str]
     downstream_task_ids: set[str]
+    email: str | list[str] | None
+    email_on_retry: bool | None
+    email_on_failure: bool | None
+    allow_nested_operators: bool
     doc: str | None
     doc_json: str | None
     doc_md: str | None
@@ -122,8 +126,8 @@ class BaseOperator(DAGNode, Templater, metaclass=BaseOperatorMeta):
         task_id: str,
         owner: str = "airflow",
         email: str | Sequence[str] | None = None,
-        email_on_retry: bool = True,
-        email_on_failure: bool = True,
+        email_on_retry: bool | None = None,
+        email_on_failure: bool | None = None,
         retries: int | None = 0,
         retry_delay: dt.timedelta | float = DEFAULT_RETRY_DELAY,
         retry_exponential_backoff: float = 0,
@@ -233,11 +237,16 @@ class BaseOperator(DAGNode, Templater, metaclass=BaseOperatorMeta):
             setattr(self, name, arguments.optional_count(who, name, given[name]))
         for name in _CALLBACKS:
             setattr(self, name, arguments.callbacks(who, name, given[name]))
+        self.email = arguments.addresses(who, given["email"])
 
     def _warn_of_no_effect(self, who: str) -> None:
-        given = tuple(name for name in NO_EFFECT if getattr(self, name) is not None)
+        given = [name for name in _NO_EFFECT if getattr(self, name) is not None]
+        if not self.allow_nested_operators:
+            given.append("allow_nested_operators")
+        if self.executor_config and defaults.runs_on_this_machine:
+            given.append("executor_config")
         if given and self.mapped_from is None:
-            warn_of_no_effect(who, given)
+            warn_of_no_effect(who, tuple(sorted(given)))
 
     def _register(self, dag: DAG | None) -> None:
         if self.mapped_from is not None:

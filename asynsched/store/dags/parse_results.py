@@ -13,28 +13,30 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from hashlib import sha256
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, get_args
 
 import msgspec
 import sqlalchemy as sa
 from sqlalchemy import Connection
 
 from asynsched.protocol.messages import SourceRef
-from asynsched.serialization.schema import FileError, ParsedDag, ParseReport, SerializedDag
+from asynsched.serialization.schema import FileError, ImportErrorEvent, ParsedDag, ParseReport, SerializedDag
 from asynsched.store.assets import ON_ALIAS_CREATED, ON_ASSET_CREATED, drop_partitions, store_references
 from asynsched.store.dags import files
 from asynsched.store.dags.dags import add_versions, put_sources
-from asynsched.store.rows import LARGEST_INTEGER, portions, select_in, storable, to_json
+from asynsched.store.rows import LARGEST_INTEGER, as_new, portions, select_in, storable, to_json
 from asynsched.store.schema import (
     DagAbout,
     DagFileRow,
     DagVersionRow,
     ImportErrorRow,
+    ListenerCall,
     LocalModule,
     asset_watcher,
     dag,
     dag_version,
     import_error,
+    listener_call,
 )
 from asynsched.store.watchers import drop_watchers, store_watchers
 
@@ -107,10 +109,12 @@ MOST_BYTES = 1 << 20
 """Of DAGs as JSON, sources and errors stored together: on PostgreSQL the event loop makes statements of them."""
 
 
-def hears_of_new(outcome: Outcome) -> bool:
-    """Whether storing an outcome may request calls of listeners: some hear of new assets or aliases."""
-    dags = () if outcome.report is None else outcome.report.dags
-    return any(event in parsed.dag.callbacks for parsed in dags for event in (ON_ASSET_CREATED, ON_ALIAS_CREATED))
+def may_call_listeners(outcome: Outcome) -> bool:
+    """Whether storing an outcome may request calls of listeners: some hear of new assets or aliases, or of errors."""
+    if outcome.report is None:
+        return False
+    heard = {event for parsed in outcome.report.dags for event in parsed.dag.callbacks}
+    return bool(outcome.report.hears) or not heard.isdisjoint((ON_ASSET_CREATED, ON_ALIAS_CREATED))
 
 
 def store_outcomes(
@@ -229,6 +233,7 @@ class KnownDag:
     row: Any
     file_path: str
     is_active: bool
+    imported_from: str
 
 
 @dataclass(slots=True)
@@ -271,7 +276,7 @@ def _read(conn: Connection, found: Sequence[Found]) -> Known:
     dag_ids = sorted({dag_id for one in found for dag_id in one.dags})
     for some in portions(dag_ids) if dag_ids else [[]]:
         for row in conn.execute(_KNOWN, {"dag_ids": some, "paths": paths}):
-            known.dags[row.dag_id] = KnownDag(row, row.file_path, row.is_active)
+            known.dags[row.dag_id] = KnownDag(row, row.file_path, row.is_active, row.about.imported_from)
     for dag_id, one in known.dags.items():
         if one.is_active:
             known.of_files.setdefault(one.file_path, []).append(dag_id)
@@ -297,7 +302,7 @@ class DagChange:
 
 @dataclass(frozen=True, slots=True)
 class FileChange:
-    """The changes of one file. `row` is None when the file is gone."""
+    """The changes of one file. `row` is None when the file is gone; `told` is what listeners hear of its errors."""
 
     path: str
     row: DagFileRow | None
@@ -305,6 +310,7 @@ class FileChange:
     removed: tuple[str, ...] = ()
     errors: list[ImportErrorRow] = field(default_factory=list)
     sources: dict[str, str] = field(default_factory=dict)
+    told: tuple[ImportErrorEvent, dict[str, Any]] | None = None
 
 
 def decide(
@@ -346,7 +352,10 @@ def _change(found: Found, known: Known, now: datetime, defaults: DagDefaults) ->
     errors, dags = list(report.errors), []
     for dag_id, (parsed, serialized) in found.dags.items():
         before = known.dags.get(dag_id)
-        if (refusal := _refusal(path, dag_id, serialized, before, known)) is not None:
+        keeper = _keeper(path, before, known)
+        if keeper is not None and keeper == parsed.imported_from:
+            continue  # it has imported a DAG of the keeper's, and defines none of its own
+        if (refusal := _refusal(path, dag_id, serialized, keeper)) is not None:
             errors.append(FileError(REFUSED, refusal, dag_id=dag_id))
             continue
         row = None if before is None else before.row
@@ -357,7 +366,7 @@ def _change(found: Found, known: Known, now: datetime, defaults: DagDefaults) ->
         was_active = before is not None and before.is_active
         if not (is_same and was_active) or any(getattr(row, name) != values[name] for name in values.keys() - VOLATILE):
             dags.append(DagChange(parsed.dag, row, None if is_same else version, values))
-        known.dags[dag_id] = KnownDag(row, path, is_active=True)
+        known.dags[dag_id] = KnownDag(row, path, is_active=True, imported_from=parsed.imported_from)
     removed: tuple[str, ...] = ()
     if not found.outcome.keeps_dags and all(error.dag_id is not None for error in report.errors):
         removed = _remove_all_but({*found.dags, *(error.dag_id for error in errors)}, path, known)
@@ -368,15 +377,35 @@ def _change(found: Found, known: Known, now: datetime, defaults: DagDefaults) ->
         path, stamp.content_hash, stamp.modified_ns, stamp.size, modules, now, report.duration, len(report.dags),
         len(errors), stamp.runtime, report.airflow, list(report.asked),
     )  # fmt: skip
+    was_faulty = path in known.files and known.files[path].n_errors > 0
     known.files[path] = file
     rows = files.error_rows(path, errors, warnings=report.warnings, output=report.output, now=now)
-    return FileChange(path, file, dags, removed, rows, {source.content_hash: source.text for source in _sources(found)})
+    texts = {source.content_hash: source.text for source in _sources(found)}
+    return FileChange(path, file, dags, removed, rows, texts, _told(path, errors, report.hears, was_faulty=was_faulty))
 
 
-def _refusal(path: str, dag_id: str, serialized: bytes, before: KnownDag | None, known: Known) -> str | None:
+def _told(
+    path: str, errors: Sequence[FileError], heard: Sequence[ImportErrorEvent], *, was_faulty: bool
+) -> tuple[ImportErrorEvent, dict[str, Any]] | None:
+    """Return the event and the subject of a call of listeners, if they hear of the errors of a file."""
+    event: ImportErrorEvent = "on_existing_dag_import_error" if was_faulty else "on_new_dag_import_error"
+    if not errors or event not in heard:
+        return None
+    stack = "\n".join(error.traceback or error.message for error in errors)
+    return event, {"file": path, "stacktrace": storable(stack[-LONGEST_STACK:])}
+
+
+def _keeper(path: str, before: KnownDag | None, known: Known) -> str | None:
+    """Return the other file that keeps a DAG, if there is one; not one that has only imported it from this file."""
+    if before is None or not before.is_active or before.file_path == path or before.file_path not in known.files:
+        return None
+    return None if before.imported_from == path else before.file_path
+
+
+def _refusal(path: str, dag_id: str, serialized: bytes, keeper: str | None) -> str | None:
     """Return why a file does not get a DAG; None if it does."""
-    if before is not None and before.is_active and before.file_path != path and before.file_path in known.files:
-        return defined_elsewhere(dag_id, before.file_path, path)
+    if keeper is not None:
+        return defined_elsewhere(dag_id, keeper, path)
     if rb"\u0000" in serialized:
         return f"the DAG {dag_id!r} has a text with a NUL character, which cannot be stored; remove it"
     return None
@@ -402,6 +431,10 @@ LONGEST_DESCRIPTION = 1000
 """Characters of a DAG's description in its row."""
 PARTITIONED = frozenset({"cron_partition", "partitioned_at_runtime"})
 """The kinds of timetables whose runs have partitions."""
+LONGEST_STACK = 16_384
+"""Characters of a stack trace that listeners get: its end, where the error is."""
+FILES_OF_A_CALL = 20
+"""Files with errors that one process of listeners hears of: each may have a long stack trace."""
 VOLATILE = frozenset({"is_paused", "updated_at"})
 """Columns that a parse sets for a new DAG only, or changes only together with others."""
 
@@ -419,7 +452,7 @@ def _values(path: str, parsed: ParsedDag, now: datetime, defaults: DagDefaults) 
         "display_name": found.display_name,
         "owners": list(found.owners),
         "tags": list(found.tags),
-        "about": _about(found),
+        "about": _about(parsed),
         "max_active_runs": min(limit, LARGEST_INTEGER) or LARGEST_INTEGER,  # 0 means no limit, as in Airflow
         "deadlines": to_json(found.deadlines),
         "access_control": found.access_control or None,
@@ -437,7 +470,8 @@ def _timetable(found: SerializedDag) -> str:
     return "asset" if kind == "null" else "asset_or_time"
 
 
-def _about(found: SerializedDag) -> DagAbout:
+def _about(parsed: ParsedDag) -> DagAbout:
+    found = parsed.dag
     return DagAbout(
         description=found.description and found.description[:LONGEST_DESCRIPTION],
         is_partitioned=found.partitions is not None or found.timetable["kind"] in PARTITIONED,
@@ -447,6 +481,7 @@ def _about(found: SerializedDag) -> DagAbout:
             task.max_active_tis_per_dag is not None or task.max_active_tis_per_dagrun is not None
             for task in found.tasks
         ),
+        imported_from=parsed.imported_from,
     )
 
 
@@ -487,8 +522,19 @@ def _write(conn: Connection, changes: Sequence[FileChange], now: datetime) -> li
     files.replace_errors(
         conn, [change.path for change in changes], [row for change in changes for row in change.errors]
     )
+    _call_listeners(conn, [change.told for change in changes if change.told is not None], now)
     contested = [tuple(row) for row in select_in(conn, _CONTESTED, import_error.c.dag_id, removed)]
     return [_stored(change, contested) for change in changes]
+
+
+def _call_listeners(conn: Connection, told: Sequence[tuple[ImportErrorEvent, dict[str, Any]]], now: datetime) -> None:
+    calls = [
+        as_new(ListenerCall(event=event, subjects=some, created_at=now))
+        for event in get_args(ImportErrorEvent)
+        for some in portions([subject for one, subject in told if one == event], FILES_OF_A_CALL)
+    ]
+    if calls:
+        conn.execute(listener_call.insert(), calls)
 
 
 def _updated(change: DagChange, ids: dict[str, int]) -> dict[str, Any]:

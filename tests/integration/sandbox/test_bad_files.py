@@ -88,7 +88,7 @@ FORBIDDEN = {
         "import os\ntry:\n  os.environ['HER']\nexcept KeyError as exc:\n  raise ValueError(1) from exc\n", "add HER"
     ),
     "the scheduler's variable": ("import os\nos.environ['ASYNSCHED_DATABASE']\n", "to no user code"),
-    "another's rights": ("import os\nos.chmod(__file__, 0o777)\n", "may not do this; do it in a task"),
+    "another's file": ("import os\nos.chown(__file__, 0, 0)\n", "may not do this; do it in a task"),
     "threads": (
         "import threading, time\nwhile True: threading.Thread(target=time.sleep, args=(9,), daemon=True).start()\n",
         "parse.max_processes",

@@ -21,9 +21,7 @@ attempt("netlink socket", lambda: socket.socket(socket.AF_NETLINK, socket.SOCK_R
 attempt("raw socket", lambda: socket.socket(socket.AF_INET, socket.SOCK_RAW, 1))
 attempt("datagram pair", lambda: socket.socketpair(type=socket.SOCK_DGRAM))
 attempt("bind a pair", lambda: socket.socketpair()[0].bind("x"))
-attempt("chmod", lambda: os.chmod(__file__, 0o777))
 attempt("chown", lambda: os.chown(__file__, os.getuid(), os.getgid()))
-attempt("utime", lambda: os.utime(__file__))
 attempt("setxattr", lambda: os.setxattr(__file__, "user.x", b""))
 attempt("truncate", lambda: os.truncate(__file__, 0))
 attempt("open for ioctls alone", lambda: os.open(__file__, 3))
@@ -57,7 +55,30 @@ def test_system_calls_that_reach_beyond_the_parse_are_refused(parse: Parser) -> 
     outcomes = parse.outcomes(CALLS)
     assert {name for name, outcome in outcomes.items() if outcome == "ENOSYS"} == {"clone3", "unheard of"}
     assert {name for name, outcome in outcomes.items() if outcome not in ("EPERM", "ENOSYS")} == set()
-    assert len(outcomes) == 43
+    assert len(outcomes) == 41
+
+
+def test_files_keep_their_modes_and_times_and_copies_of_them_succeed(parse: Parser) -> None:
+    outcomes = parse.outcomes(
+        """
+        import shutil, subprocess, sys
+        from pathlib import Path
+        before = os.stat(__file__)
+        attempt("chmod", lambda: os.chmod(__file__, 0o777))
+        attempt("chmod of an open file", lambda: os.fchmod(os.open(__file__, os.O_RDONLY), 0o777))
+        attempt("utime", lambda: os.utime(__file__, (1, 1)))
+        attempt("copy", lambda: shutil.copy2(__file__, "copied.py"))
+        attempt("copy a folder", lambda: shutil.copytree(os.path.dirname(__file__), "folder"))
+        attempt("touch", lambda: Path("copied.py").touch())
+        again = "import shutil; shutil.copy2('copied.py', 'again.py')"
+        attempt("copy by a program", lambda: subprocess.run([sys.executable, "-c", again], check=True))
+        after = os.stat(__file__)
+        assert (after.st_mode, after.st_mtime_ns) == (before.st_mode, before.st_mtime_ns)
+        assert Path("copied.py").read_bytes() == Path("again.py").read_bytes() == Path(__file__).read_bytes()
+        """
+    )
+    assert set(outcomes.values()) == {"done"}, outcomes
+    assert len(outcomes) == 7
 
 
 def test_files_outside_are_neither_read_nor_written(parse: Parser, tmp_path: Path) -> None:

@@ -196,7 +196,7 @@ def test_a_schedule_of_less_than_a_second_is_warned_of(parse_once: Parser, sched
 def test_arguments_without_effect_are_warned_of_once_for_the_whole_file(parse_once: Parser) -> None:
     report = parse_once(
         "from asynsched import DAG, EmptyOperator, task\n"
-        "with DAG('d', default_args={'email': 'a@b.c', 'run_as_user': 'nobody'}):\n"
+        "with DAG('d', default_args={'email': 'a@b.c', 'run_as_user': 'me'}, owner_links={'me': 'https://me'}):\n"
         "    for n in range(3): EmptyOperator(task_id=f'n{n}')\n"
         "    task(sla=3)(lambda: 1).override(task_id='last')()\n"
     ).report
@@ -204,8 +204,9 @@ def test_arguments_without_effect_are_warned_of_once_for_the_whole_file(parse_on
     [warning] = report.warnings
     assert warning.kind == "no_effect"
     assert warning.message == (
-        "dag.py: email, run_as_user, sla have no effect in asynsched; no mail is sent: write an on_failure_callback or"
-        " on_retry_callback (DAG 'd', task 'n0'; DAG 'd', task 'n1'; DAG 'd', task 'n2'; and 1 more)"
+        "dag.py:2: owner_links, run_as_user, sla have no effect in asynsched: put the link into doc_md; tasks run"
+        " as the scheduler's user; let a command change it, such as sudo -u; give the DAG a deadline"
+        " (DAG 'd'; DAG 'd', task 'n0'; DAG 'd', task 'n1'; and 2 more)"
     )
 
 

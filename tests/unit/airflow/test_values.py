@@ -24,6 +24,7 @@ from asynsched.airflow.types import NOTSET, SET_DURING_EXECUTION, TaskInstanceKe
 from asynsched.authoring.exceptions import AsynschedException, AsynschedTaskTimeout
 from asynsched.authoring.running.context import context_variables
 from asynsched.authoring.triggers.base import BaseEventTrigger
+from asynsched.errors import DagWarning
 
 
 class Outer:
@@ -180,9 +181,11 @@ def test_old_names_of_a_package_warn_and_give_the_new_object(monkeypatch):
 
 
 def test_a_function_with_a_session_works_only_if_it_is_given_one():
-    @provide_session
-    def reads(name, *, session=NEW_SESSION):
-        return name, session
+    with pytest.warns(DagWarning, match="reads asks Airflow's database, which tasks cannot reach"):
+
+        @provide_session
+        def reads(name, *, session=NEW_SESSION):
+            return name, session
 
     assert reads("a", session="given") == ("a", "given")
     with pytest.raises(AsynschedException, match="user code has no access to the database"):

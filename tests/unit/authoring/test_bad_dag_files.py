@@ -160,8 +160,8 @@ def test_secret_values_of_unknown_arguments_are_not_shown():
 
 
 def test_arguments_without_effect_are_warned_of():
-    with pytest.warns(UserWarning, match=r"task 'a': email, run_as_user have no effect"):
-        load(HEAD + "with DAG('d'): EmptyOperator(task_id='a', email='x@y', run_as_user='nobody')")
+    with pytest.warns(UserWarning, match=r"task 'a': run_as_user, sla have no effect"):
+        load(HEAD + "with DAG('d'): EmptyOperator(task_id='a', sla=3, run_as_user='nobody')")
 
 
 def test_a_wrong_timetable_names_its_class():

@@ -17,9 +17,10 @@ from asynsched import (
     ShortCircuitOperator,
     TaskGroup,
 )
+from asynsched.authoring import defaults
 from asynsched.authoring.priority_weight import PriorityWeightStrategy
 from asynsched.authoring.trigger_rule import TriggerRule, WeightRule
-from asynsched.errors import DagError, SerializationError
+from asynsched.errors import DagError, NoEffectWarning, SerializationError
 from asynsched.serialization.decode import decode_dag, decode_report
 from asynsched.serialization.encode import serialize_dag
 from asynsched.serialization.schema import SCHEMA_VERSION, ParsedDag, ParseReport, SourceFile, version_hash
@@ -218,7 +219,7 @@ class ModelOfKubernetes:
         self.node_selector, self.containers = node_selector, containers
 
 
-def test_the_executor_config_of_a_task_is_written_as_json():
+def test_the_executor_config_of_a_task_is_written_as_json_for_executors_that_read_it(monkeypatch):
     pod = ModelOfKubernetes({"gpu": "yes"}, [ModelOfKubernetes()])
     for config, written in (
         ({"pod_override": pod, "n": 1}, {"pod_override": {"nodeSelector": {"gpu": "yes"}, "containers": [{}]}, "n": 1}),
@@ -228,10 +229,15 @@ def test_the_executor_config_of_a_task_is_written_as_json():
             EmptyOperator(task_id="t", executor_config=config)
         assert serialize_dag(dag).tasks[0].executor_config == written
     for wrong in ({"f": print}, {"x": [object()]}):
+        monkeypatch.setattr(defaults, "runs_on_this_machine", False)
         with DAG("d") as dag:
             EmptyOperator(task_id="t", executor_config=wrong)
         with pytest.raises(SerializationError, match=r"'t'.*executor_config cannot be written as JSON"):
             serialize_dag(dag)
+        monkeypatch.setattr(defaults, "runs_on_this_machine", True)
+        with DAG("d") as dag, pytest.warns(NoEffectWarning, match="executor_config has no effect in asynsched: the ex"):
+            EmptyOperator(task_id="t", executor_config=wrong)
+        assert serialize_dag(dag).tasks[0].executor_config == {}, "a local executor does not read it"
 
 
 def test_a_report_has_each_dag_once_and_a_hash_for_it():
