@@ -218,6 +218,9 @@ def claim_ticket(
 ) -> TicketRow:
     """Claim a try for a worker, and grant the first lease. The same worker in the same boot gets the same answer again.
 
+    It does so, too, if the try is to be ended meanwhile: nothing has begun at a worker that repeats its claim, and only
+    that worker can say so before the lease is over.
+
     Args:
         terms: Those that the worker is told.
 
@@ -226,7 +229,7 @@ def claim_ticket(
         TicketRefused: Another worker has claimed the try, or it is over.
     """
     row = _proven(conn.execute(_LOCKED, {"key": storable(proof.token)}).first(), proof)
-    if row.state == ENDED or row.kill_reason:
+    if row.state == ENDED:
         raise TicketRefused(f"the try is over: {GONE}")
     if row.state == CLAIMED and row.worker_boot != boot:
         raise TicketRefused(f"the worker {row.worker} has claimed the try")
