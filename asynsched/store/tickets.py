@@ -25,7 +25,7 @@ from sqlalchemy import Connection
 from asynsched.errors import NotFound, TicketRefused
 from asynsched.protocol.messages import Ended, Launch, Started
 from asynsched.protocol.worker_messages import Proof, Renewal, WorkerTerms
-from asynsched.states import SLOT_TASK_STATES
+from asynsched.states import FINISHED_RUN_STATES, SLOT_TASK_STATES
 from asynsched.store.rows import as_struct, fetch, fetch_in, portions, select_in, storable
 from asynsched.store.schema import TicketRow, dag_run, task_instance, ticket
 from asynsched.store.statements import insert_ignoring
@@ -65,6 +65,15 @@ _IS_AWAITED = (
         task_instance.c.state.in_(sorted(SLOT_TASK_STATES)),
     )
     .correlate(ticket)
+)
+_LEFT = (
+    sa.select(_token)
+    .join(dag_run, dag_run.c.id == ticket.c.dag_run_id)
+    .where(_state == ENDED, ticket.c.executor == sa.bindparam("executor"))
+    .where(dag_run.c.state.in_(sorted(FINISHED_RUN_STATES)))
+    .where(~_IS_AWAITED)
+    .order_by(_token)
+    .limit(MOST_NEWS)
 )
 
 
@@ -203,6 +212,16 @@ def forget_tickets(conn: Connection, tokens: Sequence[str]) -> None:
     for some in portions(sorted(tokens)):
         locked = sa.select(_token).where(_token.in_(some)).order_by(_token).with_for_update()
         conn.execute(sa.delete(ticket).where(_token.in_(list(conn.scalars(locked))), ~_IS_AWAITED))
+
+
+def forget_left_tickets(conn: Connection, executor: str) -> bool:
+    """Delete some tickets of an executor that a scheduler has left when it died after it had stored the end of a run.
+
+    No scheduler owns such a run any more. Returns whether there may be others.
+    """
+    tokens = list(conn.scalars(_LEFT, {"executor": executor}))
+    forget_tickets(conn, tokens)
+    return len(tokens) == MOST_NEWS
 
 
 # For workers

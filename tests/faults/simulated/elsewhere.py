@@ -90,7 +90,8 @@ class Elsewhere:
         for machine in self.machines.values():
             if not machine.is_serving:
                 return f"no worker serves {machine.name}"
-            if machine.held or machine.keeper is not None and (machine.keeper.live or machine.keeper.ends):
+            # An end that an agent could not acknowledge before it died is known until the next try of its home.
+            if machine.held or (machine.keeper is not None and machine.keeper.live):
                 return f"the worker {machine.name} has tries"
             if left := sorted(path.name for path in (machine.home / "tickets").iterdir()):
                 return f"the worker {machine.name} has the tickets {left}"

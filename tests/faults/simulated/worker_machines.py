@@ -13,9 +13,9 @@ from asynsched.home import prepare_home
 from asynsched.protocol.messages import Ended, Launch
 from asynsched.protocol.worker_messages import Ticket
 from asynsched.settings import Settings
+from asynsched.worker import agent as agents
 from asynsched.worker.agent import Agent
 from asynsched.worker.schedulers import Schedulers
-from asynsched.worker.tickets import life_of
 from tests.faults.simulated.keeper import SimulatedKeeper
 from tests.faults.simulated.ledger import Execution, Violation
 from tests.faults.simulated.loop import PROCESS, NotYet, Process
@@ -142,7 +142,7 @@ class WorkerMachine:
     async def _serve(self, agent: Agent) -> None:
         self._stopping = anyio.Event()
         prepare_home(self.home)
-        self.lives.append(life_of(self.home, self.clock))
+        self.lives.append(agents.life_of(self.home, self.clock))
         async with agent.serving():
             self.agent = agent
             await self._stopping.wait()

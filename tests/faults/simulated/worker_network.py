@@ -41,7 +41,7 @@ class Network(httpx.AsyncBaseTransport):
         """Send a request, and wait for its answer. Raises TransportError."""
         chance = self._world.chance
         patience: float = request.extensions["timeout"]["read"]
-        answered: asyncio.Future[Answered] = asyncio.get_running_loop().create_future()
+        answered: asyncio.Future[Answered | BaseException] = asyncio.get_running_loop().create_future()
         if self._is_lost("to", "lost_request"):
             if chance.ways.random() < 0.5:
                 raise self._failure(httpx.ConnectError("the connection was refused"))
@@ -52,9 +52,9 @@ class Network(httpx.AsyncBaseTransport):
         if not answered.done():
             answered.cancel()
             raise self._failure(httpx.ReadTimeout("no answer has come"))
-        if (error := answered.exception()) is not None:
-            raise self._failure(error)
-        status, headers, content = answered.result()
+        if isinstance(answer := answered.result(), BaseException):
+            raise self._failure(answer)
+        status, headers, content = answer
         if status >= 500:
             self._machine.note_trouble()
         return httpx.Response(status, headers=headers, content=content)
@@ -70,7 +70,7 @@ class Network(httpx.AsyncBaseTransport):
         chance = self._world.chance
         return chance.between(0.5, LONGEST_DELAY) if chance.happens(fault) else 0.0
 
-    def _arrive(self, request: httpx.Request, answered: "asyncio.Future[Answered]") -> None:
+    def _arrive(self, request: httpx.Request, answered: "asyncio.Future[Answered | BaseException]") -> None:
         """Have a scheduler answer a request, if there is one; one that is stopped answers later."""
         site = next(site for site in self._world.sites.values() if site.home.name == request.url.host)
         process, scheduler = site.process, site.scheduler
@@ -111,7 +111,7 @@ class Network(httpx.AsyncBaseTransport):
             self._apps = {key: Starlette(routes=routes, exception_handlers=HANDLERS)}
         return self._apps[key]
 
-    def _return(self, site: Site, task: "asyncio.Task[Answered]", answered: "asyncio.Future[Answered]") -> None:
+    def _return(self, site: Site, task: "asyncio.Task[Answered]", answered: "asyncio.Future[Answered | BaseException]") -> None:
         """Carry an answer back; that of a process that has died meanwhile is none."""
         site.database.failed.discard(TASK)  # the next request is another one's
         if task.cancelled() or answered.done():
@@ -131,11 +131,11 @@ class Network(httpx.AsyncBaseTransport):
             self._world.fail(error)
 
 
-def _succeed(answered: "asyncio.Future[Answered]", answer: Answered) -> None:
+def _succeed(answered: "asyncio.Future[Answered | BaseException]", answer: Answered) -> None:
     if not answered.done():
         answered.set_result(answer)
 
 
-def _fail(answered: "asyncio.Future[Answered]", error: BaseException) -> None:
+def _fail(answered: "asyncio.Future[Answered | BaseException]", error: BaseException) -> None:
     if not answered.done():
-        answered.set_exception(error)
+        answered.set_result(error)
