@@ -95,17 +95,6 @@ def _forgotten_tickets() -> list[Change]:
     return [(RemoteExecutor, "adopt", adopt_none)]
 
 
-def _end_of_the_given_up() -> list[Change]:
-    proven = tickets._proven
-
-    def store_any(conn: Any, proof: Any, ended: Any) -> bool:
-        proven(conn.execute(tickets._LOCKED, {"key": proof.token}).first(), proof)
-        tickets._set_end(conn, ended, has_news=True)
-        return True
-
-    return [(workers, "report_end", store_any)]
-
-
 # At the workers
 
 
@@ -193,9 +182,6 @@ BUGS_ELSEWHERE: dict[str, Bug] = {
     ),
     "forgotten-tickets": Bug(
         "Who takes over runs does not take over their tickets.", _forgotten_tickets, _elsewhere("crash_after", n_sites=2)
-    ),
-    "end-of-the-given-up": Bug(
-        "The end of a try counts though it was given up.", _end_of_the_given_up, _elsewhere("stands_still", "away_before")
     ),
     "end-reported-once": Bug(
         "A worker reports the end of a try once, whether it is stored or not.",

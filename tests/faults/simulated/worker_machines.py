@@ -109,9 +109,9 @@ class WorkerMachine:
         """The tries that the agent knows."""
         return set() if self.agent is None else {*self.agent._tries, *self.agent._claiming}
 
-    def note_trouble(self) -> None:
-        """Remember that something has disturbed this worker."""
-        self.troubled_at = self.world.clock.monotonic()
+    def note_trouble(self, seconds: float = 0.0) -> None:
+        """Remember that something disturbs this worker, for so long."""
+        self.troubled_at = max(self.troubled_at, self.world.clock.monotonic() + seconds)
 
     # The agents, one after another
 

@@ -43,6 +43,7 @@ class Network(httpx.AsyncBaseTransport):
         patience: float = request.extensions["timeout"]["read"]
         answered: asyncio.Future[Answered | BaseException] = asyncio.get_running_loop().create_future()
         if self._is_lost("to", "lost_request"):
+            self._machine.note_trouble(patience)
             if chance.ways.random() < 0.5:
                 raise self._failure(httpx.ConnectError("the connection was refused"))
         else:
@@ -67,8 +68,11 @@ class Network(httpx.AsyncBaseTransport):
         return way in self._machine.cut_off or self._world.chance.happens(fault)
 
     def _delay(self, fault: str) -> float:
-        chance = self._world.chance
-        return chance.between(0.5, LONGEST_DELAY) if chance.happens(fault) else 0.0
+        """Return how much longer a message takes: seconds."""
+        if not self._world.chance.happens(fault):
+            return 0.0
+        self._machine.note_trouble(LONGEST_DELAY)
+        return self._world.chance.between(0.5, LONGEST_DELAY)
 
     def _arrive(self, request: httpx.Request, answered: "asyncio.Future[Answered | BaseException]") -> None:
         """Have a scheduler answer a request, if there is one; one that is stopped answers later."""
@@ -122,8 +126,10 @@ class Network(httpx.AsyncBaseTransport):
         elif not self._is_lost("from", "lost_answer"):
             delay = self._world.chance.latency() + self._delay("late_answer")
             self._world.later(delay, _succeed, answered, task.result())
-        elif self._world.chance.ways.random() < 0.5:
-            _fail(answered, httpx.ReadError("the connection broke"))
+        else:
+            self._machine.note_trouble(LONGEST_DELAY)
+            if self._world.chance.ways.random() < 0.5:
+                _fail(answered, httpx.ReadError("the connection broke"))
 
     def _note_error(self, site: Site, error: BaseException) -> None:
         """An error that no handler knows is a bug, unless the scheduler stops meanwhile."""
