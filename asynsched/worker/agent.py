@@ -223,7 +223,7 @@ class Agent:
         try:
             if not held.unwanted:
                 await self._fetch(held)
-            executor = await self._executor_for(terms, held)
+                executor = await self._executor_for(terms, held)
         except (Refused, WrongSource, OSError) as exc:
             reason = f"its code cannot be fetched: {exc}"
         except ExecutorError as exc:
