@@ -1,7 +1,9 @@
 """Real schedulers under real faults: `python -m tests.faults [--minutes N] [--on ENGINE] [--seed S] [--json FILE]`.
 
 Without options: at least 200 kills and 200 runs, on SQLite with one scheduler and on PostgreSQL with two, which takes
-some minutes. With `--on`, tasks run on the workers of an engine, and its processes and the network fail, too. Ends with 0 only if nothing was wrong. After a run with problems, its folder is kept and printed.
+some minutes. With `--on`, tasks run on the workers of an engine, on SQLite unless a backend is given, and its processes
+and the network fail, too. Ends with 0 only if nothing was wrong. After a run with problems, its folder is kept and
+printed.
 """
 
 import argparse

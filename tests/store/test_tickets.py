@@ -95,7 +95,6 @@ async def test_one_worker_claims_a_try_and_its_end_is_stored_once(database, proo
 
 
 async def test_ended_tickets_of_a_run_that_has_ended_are_forgotten_whoever_owned_it(database, proofs):
-    one, two = proofs
     await database.write(end_ticket, Ended("two", "failed", NOW), before="submitted")
     assert not await database.write(forget_left_tickets, "far")
     assert len(await database.read(tickets_of_scheduler, "me", "far")) == 2, "the run goes on"

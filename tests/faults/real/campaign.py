@@ -101,7 +101,9 @@ class Campaign:
         }  # fmt: skip
         self.elsewhere = self._elsewhere(environment)
         self.sites = [
-            Site(self.root, url, environment | self._settings_of(n) | {"FAULTS_HOME": f"home-{n}"}, home_name=f"home-{n}")
+            Site(
+                self.root, url, environment | self._settings_of(n) | {"FAULTS_HOME": f"home-{n}"}, home_name=f"home-{n}"
+            )
             for n in range(1, self.plan.n_schedulers + 1)
         ]
         self.url = url or f"sqlite:///{self.sites[0].home / 'asynsched.db'}"

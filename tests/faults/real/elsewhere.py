@@ -1,6 +1,6 @@
 """The engine and the workers of a campaign whose tasks run elsewhere: processes that are started again when they end.
 
-    schedulers ──proxy──▶ broker ◀──proxy── workers ──proxy──▶ schedulers
+schedulers ──proxy──▶ broker ◀──proxy── workers ──proxy──▶ schedulers
 """
 
 import os
@@ -21,6 +21,8 @@ from tests.integration.remote.machines import free_port
 ENGINES = ("celery", "dask")
 N_WORKERS = 2
 WORKERS = {"lease": 3.0, "renew_interval": 0.3, "claim_timeout": 10.0}
+HOME = "elsewhere"
+"""Stands for the homes of all workers."""
 BROKER, WORKER = "broker", "worker"
 LONGEST_STORM = 6.0
 """Seconds that the weather of a proxy lasts: longer than the lease."""
@@ -87,6 +89,7 @@ class Elsewhere:
 
     def __post_init__(self) -> None:
         self._proxies = Proxies()
+        self._linger = self.root / "locks" / f"linger-{HOME}"
         self._storms: list[tuple[float, Proxy]] = []
         self.ports = [free_port() for _ in range(self.n_schedulers)]
         self._to_schedulers = [self._proxies.lead_to("workers to scheduler", port) for port in self.ports]
@@ -101,7 +104,7 @@ class Elsewhere:
         kept = {name: value for name, value in os.environ.items() if not name.startswith(("ASYNSCHED_", "PYTEST_"))}
         own = self._engine_settings(self._of_workers.port) if self.engine == "celery" else {}
         self._environment = kept | self.environment | own | {
-            "TMPDIR": str(temporary), "FAULTS_HOME": "elsewhere", "ASYNSCHED_SHUTDOWN_GRACE": "1",
+            "TMPDIR": str(temporary), "FAULTS_HOME": HOME, "ASYNSCHED_SHUTDOWN_GRACE": "1",
         }  # fmt: skip
         self.processes = [self._broker(), *map(self._worker, range(1, N_WORKERS + 1))]
 
@@ -128,13 +131,16 @@ class Elsewhere:
             if time.monotonic() >= ends_at:
                 self._storms.remove((ends_at, proxy))
                 self._proxies.change(proxy, "fair")
+        if not self._storms:
+            self._linger.unlink(missing_ok=True)
 
     def disturb(self) -> str:
-        """Disturb the connections of one way; return what was done."""
+        """Disturb the connections of one way; return what was done. Tasks that begin meanwhile outlast all leases."""
         proxy, weather = self.chance.choice(self._proxies.all), self.chance.choice(WEATHERS)
         self._storms = [(ends_at, one) for ends_at, one in self._storms if one is not proxy]
         self._storms.append((time.monotonic() + self.chance.uniform(0.3, LONGEST_STORM), proxy))
         self._proxies.change(proxy, weather)
+        self._linger.touch()
         return f"{proxy.name} {weather}"
 
     def calm(self) -> None:

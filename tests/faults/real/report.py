@@ -42,9 +42,10 @@ class Report:
 
     def as_text(self) -> str:
         """Return it for people."""
+        where = f"{self.engine}, {self.backend}" if self.engine else self.backend
         elsewhere = [f"  network        {_listed(self.network)}"] if self.engine else []
         lines = [
-            f"{self.engine + ', ' if self.engine else ''}{self.backend}, schedulers: {self.n_schedulers}, seed: {self.seed}, {self.seconds:.0f} s",
+            f"{where}, schedulers: {self.n_schedulers}, seed: {self.seed}, {self.seconds:.0f} s",
             f"  work           {self.n_runs} runs, {self.n_task_instances} task instances",
             f"  executions     {self.n_executions}: {_listed(self.executions)}",
             f"  kills          {self.n_kills}, of which SIGKILL {self.n_sigkills}",

@@ -153,7 +153,9 @@ class SimulatedEngine(Engine):
     async def submit(self, jobs: Sequence[Job]) -> Sequence[Accepted | Later]:
         await self._may_fail()
         answers = [
-            Later("it is full") if self._world.chance.happens("engine_full") else Accepted(self._carrier.take(job.ticket))
+            Later("it is full")
+            if self._world.chance.happens("engine_full")
+            else Accepted(self._carrier.take(job.ticket))
             for job in jobs
         ]
         await self._may_fail()

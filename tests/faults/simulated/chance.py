@@ -134,7 +134,7 @@ class Chance:
             drawn |= {name: likely * elsewhere.choice(rates) for name, likely in _LIKELY_ELSEWHERE.items()}
         if conditions.faults:
             often = {name: min(1.0, OFTEN * (_LIKELY | _LIKELY_ELSEWHERE)[name]) for name in conditions.faults}
-            drawn = often | {"slow": drawn["slow"]}
+            drawn = {"slow": drawn["slow"]} | often
         if aim := conditions.crashes_at or self.random.choice(_AIMS):
             drawn |= {name: AIMED * drawn[name] for name in ("crash_before", "crash_after") if name in drawn}
         self.climate = Climate(**drawn, crashes_at=tuple(sorted(aim)))

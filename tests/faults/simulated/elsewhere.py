@@ -102,4 +102,4 @@ class Elsewhere:
 
 def settings_elsewhere(settings: Settings, sites: list[Path]) -> Settings:
     """Return the settings of schedulers whose workers are elsewhere."""
-    return replace(settings, workers=replace(WORKERS, addresses=tuple(f"http://{home.name}" for home in sites)))
+    return replace(settings, workers=replace(WORKERS, addresses=tuple(map(address_of, sites))))

@@ -166,7 +166,7 @@ class Exploration:
         if launch.code.version_hash != run.version_hash and not is_edited:
             raise Violation(f"a try of {run[:2]}, which is of {run.version_hash}, is of {launch.code.version_hash}")
         if not is_edited:
-            self.ledger.check_need(launch)
+            self.ledger.check_need(launch, is_remote=self.elsewhere is not None)
         self.ledger.check_resumption(
             launch, self.clock.monotonic(), is_edited=is_edited, n_seconds_off=self._n_seconds_off
         )

@@ -124,15 +124,15 @@ class Ledger:
             execution.end, execution.decision, execution.result_length = "killed", None, None
             self.deferrals.pop(token, None)
 
-    def check_need(self, launch: Launch) -> None:
+    def check_need(self, launch: Launch, *, is_remote: bool) -> None:
         """A try is about to begin, and no one has edited its run: its last one has not succeeded.
 
         Another home's scheduler does not know of a success that is not stored, and may run the task again: but only
-        once it has given up the scheduler whose keeper knows.
+        once it has given up the scheduler whose keeper knows. Of tries on other machines, all schedulers know.
         """
         key = launch.run.dag_id, launch.run.run_id, launch.task_id, launch.map_index
         last = self.executions[key][-1] if self.executions[key] else None
-        if last is not None and last.end == "success" and last.started_at > self.given_up_at:
+        if last is not None and last.end == "success" and (is_remote or last.started_at > self.given_up_at):
             raise Violation(f"the try {launch.token} of {key} begins, and {last.token} has succeeded")
 
     def check_resumption(self, launch: Launch, now: float, *, is_edited: bool, n_seconds_off: float) -> None:

@@ -20,7 +20,7 @@ from asynsched.worker.agent import Agent
 from asynsched.worker.schedulers import Refused, Unreachable
 from asynsched.worker.tickets import TicketFolder
 from tests.faults.simulated.bug import Bug, Change
-from tests.faults.simulated.conditions import STORES, Conditions
+from tests.faults.simulated.conditions import Conditions
 from tests.faults.simulated.elsewhere import WORKERS
 
 # At the schedulers
@@ -129,15 +129,6 @@ def _early_acknowledgement() -> list[Change]:
     return [(Agent, "_end", forget_first)]
 
 
-def _lease_since_the_answer() -> list[Change]:
-    note = Agent._note
-
-    async def note_late(self: Any, renewal: Any, _: float) -> None:
-        await note(self, renewal, self._clock.boottime())
-
-    return [(Agent, "_note", note_late)]
-
-
 def _late_note() -> list[Change]:
     keep = TicketFolder.keep
 
@@ -164,7 +155,7 @@ BUGS_ELSEWHERE: dict[str, Bug] = {
     "renewal-of-the-given-up": Bug(
         "A try that was given up may renew its lease.", _renewal_of_the_given_up, _elsewhere("stands_still")
     ),
-    "silent-kill": Bug("A worker does not hear which tries to end.", _silent_kill, Conditions(people="cancel", is_remote=True)),
+    "silent-kill": Bug("A worker does not hear which tries to end.", _silent_kill, _elsewhere("slow", people="cancel")),
     "early-give-up": Bug(
         "A try is given up when its lease is over, and not only after the time that its end takes.",
         _early_give_up,
@@ -181,7 +172,9 @@ BUGS_ELSEWHERE: dict[str, Bug] = {
         _elsewhere("crash_anywhere", "engine_failure"),
     ),
     "forgotten-tickets": Bug(
-        "Who takes over runs does not take over their tickets.", _forgotten_tickets, _elsewhere("crash_after", n_sites=2)
+        "Who takes over runs does not take over their tickets.",
+        _forgotten_tickets,
+        _elsewhere("crash_after", n_sites=2),
     ),
     "end-reported-once": Bug(
         "A worker reports the end of a try once, whether it is stored or not.",
@@ -192,11 +185,6 @@ BUGS_ELSEWHERE: dict[str, Bug] = {
         "A worker forgets a try before its end is stored.",
         _early_acknowledgement,
         _elsewhere("worker_death", "partition", "lost_request"),
-    ),
-    "lease-since-the-answer": Bug(
-        "A worker counts its lease from the answer on, and not from its question.",
-        _lease_since_the_answer,
-        _elsewhere("late_answer", "partition"),
     ),
     "late-note": Bug(
         "A worker notes a ticket after the claim, so its next agent does not know the try.",

@@ -268,7 +268,9 @@ class Site:
     def start_keeper(self, settings: Settings) -> None:
         if self.keeper is not None and self.keeper.is_alive:
             raise NotYet
-        self.keeper = SimulatedKeeper(self.world, self.home.name, self.clock, self.records, self.cut_power, settings.lease)
+        self.keeper = SimulatedKeeper(
+            self.world, self.home.name, self.clock, self.records, self.cut_power, settings.lease
+        )
         self.world.say("keeper", f"of {self.home.name} starts")
 
 

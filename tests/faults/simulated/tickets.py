@@ -9,9 +9,7 @@ from asynsched.protocol.messages import Launch
 from tests.faults.simulated.ledger import Ledger, Violation
 from tests.faults.simulated.worlds import inline_database
 
-_TICKETS = (
-    "SELECT token, state, digest, worker_boot, renewals, ended, kill_reason, launch FROM ticket ORDER BY token"
-)
+_TICKETS = "SELECT token, state, digest, worker_boot, renewals, ended, kill_reason, launch FROM ticket ORDER BY token"
 _ORDER = ("submitted", "claimed", "ended")
 
 

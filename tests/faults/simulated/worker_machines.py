@@ -18,7 +18,7 @@ from asynsched.worker.agent import Agent
 from asynsched.worker.schedulers import Schedulers
 from tests.faults.simulated.keeper import SimulatedKeeper
 from tests.faults.simulated.ledger import Execution, Violation
-from tests.faults.simulated.loop import PROCESS, NotYet, Process
+from tests.faults.simulated.loop import NotYet, Process
 from tests.faults.simulated.machine_clock import MachineClock
 from tests.faults.simulated.site import LOST_RECORDS, SHARE_OF_CANCELLATIONS
 from tests.faults.simulated.stream import Stream

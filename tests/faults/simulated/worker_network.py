@@ -5,6 +5,7 @@ any more.
 """
 
 import asyncio
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -24,9 +25,9 @@ TASK = "answer a worker"
 Answered = tuple[int, list[tuple[bytes, bytes]], bytes]
 
 
-def address_of(site: Site) -> str:
-    """Return the address of a scheduler, as tickets name it."""
-    return f"http://{site.home.name}"
+def address_of(home: Path) -> str:
+    """Return the address of the scheduler of a home, as tickets name it."""
+    return f"http://{home.name}"
 
 
 class Network(httpx.AsyncBaseTransport):
@@ -115,7 +116,9 @@ class Network(httpx.AsyncBaseTransport):
             self._apps = {key: Starlette(routes=routes, exception_handlers=HANDLERS)}
         return self._apps[key]
 
-    def _return(self, site: Site, task: "asyncio.Task[Answered]", answered: "asyncio.Future[Answered | BaseException]") -> None:
+    def _return(
+        self, site: Site, task: "asyncio.Task[Answered]", answered: "asyncio.Future[Answered | BaseException]"
+    ) -> None:
         """Carry an answer back; that of a process that has died meanwhile is none."""
         site.database.failed.discard(TASK)  # the next request is another one's
         if task.cancelled() or answered.done():
