@@ -96,12 +96,19 @@ class Proxies:
 
     def close(self) -> None:
         """Break all connections."""
-        for proxy in self.all:
-            self.change(proxy, "refusing")
-        for server in self._servers:
-            self._loop.call_soon_threadsafe(server.close)
+        asyncio.run_coroutine_threadsafe(self._close(), self._loop).result(10)
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
+        self._loop.close()
+
+    async def _close(self) -> None:
+        for server in self._servers:
+            server.close()
+        for proxy in self.all:
+            proxy.change("refusing")
+        # The last of a connection is that its task has seen its end.
+        if passing := asyncio.all_tasks() - {asyncio.current_task()}:
+            await asyncio.wait(passing, timeout=5)
 
     def _do(self, work: Callable[[], Awaitable[asyncio.Server]]) -> asyncio.Server:
         return asyncio.run_coroutine_threadsafe(work(), self._loop).result(10)  # type: ignore[arg-type]
