@@ -89,10 +89,7 @@ def _same_secret() -> list[Change]:
 
 
 def _forgotten_tickets() -> list[Change]:
-    async def adopt_none(*_: Any) -> Held:
-        return Held()
-
-    return [(RemoteExecutor, "adopt", adopt_none)]
+    return [(RemoteExecutor, "_take", lambda *_: Held())]
 
 
 # At the workers
@@ -174,7 +171,7 @@ BUGS_ELSEWHERE: dict[str, Bug] = {
     "forgotten-tickets": Bug(
         "Who takes over runs does not take over their tickets.",
         _forgotten_tickets,
-        _elsewhere("crash_after", n_sites=2),
+        _elsewhere("crash_after", n_sites=1),
     ),
     "end-reported-once": Bug(
         "A worker reports the end of a try once, whether it is stored or not.",
