@@ -62,8 +62,9 @@ class Held:
         return self.starting | self.running | self.ended
 
     def joined(self, other: "Held") -> "Held":
-        """Return the tokens of both."""
-        return Held(self.starting | other.starting, self.running | other.running, self.ended | other.ended)
+        """Return the tokens of both. A try that has ended in one of them, found later, does not go on."""
+        ended = self.ended | other.ended
+        return Held((self.starting | other.starting) - ended, (self.running | other.running) - ended, ended)
 
 
 class Executor(ABC):

@@ -109,11 +109,16 @@ class WorkerTerms(Struct, frozen=True):
 
 
 class Claimed(Struct, frozen=True):
-    """The answer to a Claim: the worker is to start this try."""
+    """The answer to a Claim: the worker is to start this try.
+
+    Attributes:
+        end: Not empty: it is not to start it, and to report that it has ended, for this reason.
+    """
 
     launch: Launch
     terms: WorkerTerms
     version: int = VERSION
+    end: str = ""
 
 
 class Renew(Struct, frozen=True):

@@ -25,7 +25,7 @@ from sqlalchemy import Connection
 from asynsched.errors import NotFound, TicketRefused
 from asynsched.protocol.messages import Ended, Launch, Started
 from asynsched.protocol.worker_messages import Proof, Renewal, WorkerTerms
-from asynsched.states import SLOT_TASK_STATES
+from asynsched.states import FINISHED_RUN_STATES, SLOT_TASK_STATES
 from asynsched.store.rows import as_struct, fetch, fetch_in, portions, select_in, storable
 from asynsched.store.schema import TicketRow, dag_run, task_instance, ticket
 from asynsched.store.statements import insert_ignoring
@@ -65,6 +65,15 @@ _IS_AWAITED = (
         task_instance.c.state.in_(sorted(SLOT_TASK_STATES)),
     )
     .correlate(ticket)
+)
+_LEFT = (
+    sa.select(_token)
+    .join(dag_run, dag_run.c.id == ticket.c.dag_run_id)
+    .where(_state == ENDED, ticket.c.executor == sa.bindparam("executor"))
+    .where(dag_run.c.state.in_(sorted(FINISHED_RUN_STATES)))
+    .where(~_IS_AWAITED)
+    .order_by(_token)
+    .limit(MOST_NEWS)
 )
 
 
@@ -205,6 +214,16 @@ def forget_tickets(conn: Connection, tokens: Sequence[str]) -> None:
         conn.execute(sa.delete(ticket).where(_token.in_(list(conn.scalars(locked))), ~_IS_AWAITED))
 
 
+def forget_left_tickets(conn: Connection, executor: str) -> bool:
+    """Delete some tickets of an executor that a scheduler has left when it died after it had stored the end of a run.
+
+    No scheduler owns such a run any more. Returns whether there may be others.
+    """
+    tokens = list(conn.scalars(_LEFT, {"executor": executor}))
+    forget_tickets(conn, tokens)
+    return len(tokens) == MOST_NEWS
+
+
 # For workers
 
 
@@ -218,6 +237,9 @@ def claim_ticket(
 ) -> TicketRow:
     """Claim a try for a worker, and grant the first lease. The same worker in the same boot gets the same answer again.
 
+    It does so, too, if the try is to be ended meanwhile: nothing has begun at a worker that repeats its claim, and only
+    that worker can say so before the lease is over.
+
     Args:
         terms: Those that the worker is told.
 
@@ -226,7 +248,7 @@ def claim_ticket(
         TicketRefused: Another worker has claimed the try, or it is over.
     """
     row = _proven(conn.execute(_LOCKED, {"key": storable(proof.token)}).first(), proof)
-    if row.state == ENDED or row.kill_reason:
+    if row.state == ENDED:
         raise TicketRefused(f"the try is over: {GONE}")
     if row.state == CLAIMED and row.worker_boot != boot:
         raise TicketRefused(f"the worker {row.worker} has claimed the try")

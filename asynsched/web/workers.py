@@ -94,10 +94,10 @@ class WorkerApi:
         launch = _launch(found)
         size = await run_sync(self._desk.logs.size, launch.log_path)
         terms = await run_sync(_terms, self._place.settings)
-        await self._place.database.write(
+        claimed = await self._place.database.write(
             claim_ticket, claim.proof, worker=claim.worker, boot=claim.boot, terms=terms, log_start=size
         )  # fmt: skip
-        return Claimed(launch, terms)
+        return Claimed(launch, terms, end=claimed.kill_reason)
 
     async def _renew(self, renew: Renew) -> Renewed:
         if len(renew.proofs) > MOST_RENEWALS:

@@ -159,8 +159,8 @@ class Agent:
         try:
             await run_sync(self._folder.keep, KeptTicket(ticket))
             with anyio.fail_after(CLAIM_SECONDS):
-                launch, terms, lease_end = await self._schedulers.insist(partial(self._claim, ticket))
-            held = await self._hold(ticket, launch, terms, lease_end)
+                claimed, lease_end = await self._schedulers.insist(partial(self._claim, ticket))
+            held = await self._hold(ticket, claimed, lease_end)
         except (Refused, TimeoutError) as exc:
             reason = str(exc) or "no scheduler has answered"
             log.warning("ticket.refused", **_names(ticket), reason=reason)
@@ -168,7 +168,7 @@ class Agent:
             return f"refused: {reason}"
         finally:
             self._claiming.discard(ticket.token)
-        await self._begin(held, launch, terms)
+        await self._begin(held, claimed.launch, claimed.terms)
         return await self._follow(held)
 
     async def drain(self, grace: float | None = None) -> None:
@@ -196,20 +196,21 @@ class Agent:
 
     # How a try begins
 
-    async def _claim(self, ticket: Ticket) -> tuple[Launch, WorkerTerms, float]:
-        """Claim a try; return its launch, the terms, and when its lease ends. Raises Refused, and Unreachable."""
+    async def _claim(self, ticket: Ticket) -> tuple[Claimed, float]:
+        """Claim a try; return the answer, and when its lease ends. Raises Refused, and Unreachable."""
         boottime = self._clock.boottime()  # before it is granted: the lease here ends no later than the schedulers say
         claim = Claim(ticket.proof, self._name, self._life)
         claimed = await self._schedulers.send(ticket.addresses, "/claim", claim, Claimed)
-        return claimed.launch, claimed.terms, boottime + claimed.terms.lease_seconds
+        return claimed, boottime + claimed.terms.lease_seconds
 
-    async def _hold(self, ticket: Ticket, launch: Launch, terms: WorkerTerms, lease_end: float) -> _Try:
+    async def _hold(self, ticket: Ticket, claimed: Claimed, lease_end: float) -> _Try:
         """Remember a claimed try, before it begins."""
+        launch, terms = claimed.launch, claimed.terms
         start = await run_sync(size_of, self._home / LOGS / launch.log_path)
         kept = KeptTicket(ticket, launch.log_path, start, terms)
         await run_sync(self._folder.keep, kept)
         held = self._try_of(kept, terms)
-        held.granted_until = lease_end
+        held.granted_until, held.unwanted = lease_end, claimed.end
         held.hashes = tuple(ref.content_hash for ref in launch.code.sources)
         self._tries[ticket.token] = held
         return held
@@ -222,10 +223,11 @@ class Agent:
         """Fetch the code of a claimed try, and start it; if that is not possible, the try ends."""
         reason = ""
         try:
-            await self._fetch(held)
-            if terms.has_files:
-                launch = await self._with_data_files(held, launch, terms)
-            executor = await self._executor_for(terms, held)
+            if not held.unwanted:
+                await self._fetch(held)
+                if terms.has_files:
+                    launch = await self._with_data_files(held, launch, terms)
+                executor = await self._executor_for(terms, held)
         except (Refused, WrongSource, OSError) as exc:
             reason = f"its code cannot be fetched: {exc}"
         except ExecutorError as exc:

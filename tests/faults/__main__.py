@@ -1,7 +1,9 @@
-"""Real schedulers under real faults: `python -m tests.faults [--minutes N] [--seed S] [--backend …] [--json FILE]`.
+"""Real schedulers under real faults: `python -m tests.faults [--minutes N] [--on ENGINE] [--seed S] [--json FILE]`.
 
 Without options: at least 200 kills and 200 runs, on SQLite with one scheduler and on PostgreSQL with two, which takes
-some minutes. Ends with 0 only if nothing was wrong. After a run with problems, its folder is kept and printed.
+some minutes. With `--on`, tasks run on the workers of an engine, on SQLite unless a backend is given, and its processes
+and the network fail, too. Ends with 0 only if nothing was wrong. After a run with problems, its folder is kept and
+printed.
 """
 
 import argparse
@@ -16,6 +18,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from tests.faults.real.campaign import Campaign, Plan
+from tests.faults.real.elsewhere import ENGINES
 from tests.faults.real.report import Report
 from tests.support.postgres import running_postgres
 
@@ -31,16 +34,19 @@ def main() -> int:
         signal.signal(number, signal.default_int_handler)
     options = _options()
     seed = random.SystemRandom().randrange(10**6) if options.seed is None else options.seed
-    backends = options.backend or ["sqlite", "postgresql"]
-    print(f"seed {seed}: repeat with `python -m tests.faults --seed {seed}`", flush=True)
+    backends = options.backend or (["sqlite"] if options.on else ["sqlite", "postgresql"])
+    on = "".join(f" --on {engine}" for engine in options.on or ())
+    print(f"seed {seed}: repeat with `python -m tests.faults{on} --seed {seed}`", flush=True)
     reports = []
-    for backend in backends:
+    campaigns = [(backend, engine) for engine in options.on or [""] for backend in backends]
+    for backend, engine in campaigns:
         plan = Plan(
             seed,
+            engine,
             options.schedulers or SCHEDULERS[backend],
             min_kills=(0 if options.minutes else DEFAULT_KILLS) if options.kills is None else options.kills,
             min_runs=DEFAULT_RUNS if options.minutes is None and options.kills is None else 0,
-            min_seconds=60 * (options.minutes or 0) / len(backends),
+            min_seconds=60 * (options.minutes or 0) / len(campaigns),
         )
         reports.append(_run(backend, plan))
         print(f"\n{reports[-1].as_text()}", flush=True)
@@ -70,6 +76,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--minutes", type=float, help="how long to do harm in all; without it, until enough was done")
     parser.add_argument("--kills", type=int, help="least number of kills on each backend")
     parser.add_argument("--seed", type=int, help="the seed of the faults; by default a new one, which is printed")
+    parser.add_argument("--on", choices=ENGINES, action="append", help="run the tasks on workers of this engine")
     parser.add_argument("--backend", choices=["sqlite", "postgresql"], action="append")
     parser.add_argument("--schedulers", type=int, help="how many, on PostgreSQL")
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write the reports there")

@@ -19,6 +19,7 @@ from asynsched.store.tickets import (
     drop_news,
     end_ticket,
     find_ticket,
+    forget_left_tickets,
     forget_tickets,
     news_of_tickets,
     progress_of_tickets,
@@ -93,6 +94,17 @@ async def test_one_worker_claims_a_try_and_its_end_is_stored_once(database, proo
     assert await database.read(tickets_of_scheduler, "other", "far") == []
 
 
+async def test_ended_tickets_of_a_run_that_has_ended_are_forgotten_whoever_owned_it(database, proofs):
+    await database.write(end_ticket, Ended("two", "failed", NOW), before="submitted")
+    assert not await database.write(forget_left_tickets, "far")
+    assert len(await database.read(tickets_of_scheduler, "me", "far")) == 2, "the run goes on"
+    await database.write(lambda conn: conn.execute(sa.update(dag_run).values(state="success")))
+    await database.write(forget_left_tickets, "near")
+    await database.write(forget_left_tickets, "far")
+    left = await database.read(tickets_of_scheduler, "me", "far")
+    assert [row.token for row in left] == ["one"], "its end is not stored"
+
+
 async def test_a_try_that_was_given_up_neither_starts_nor_keeps_its_lease(database, proofs):
     one, two = proofs
     given_up = Ended("two", "failed", NOW, reason="the engine has lost it", cause="interrupted")
@@ -112,9 +124,11 @@ async def test_a_try_that_was_given_up_neither_starts_nor_keeps_its_lease(databa
     assert await database.write(end_ticket, lost, before="claimed", renewals=seen.renewals) is None, "it has renewed"
     await database.write(request_kill, "one", "a user")
     assert await database.write(renew_tickets, [one], 40.0) == [Renewal("one", 40.0, "a user")]
+    again = await database.write(claim_ticket, one, **LIFE)
+    assert again.kill_reason == "a user", "only a worker that repeats its claim can say that nothing has begun"
     with pytest.raises(TicketRefused):
-        await database.write(claim_ticket, one, **LIFE)
-    assert await database.write(end_ticket, lost, before="claimed", renewals=3) == lost
+        await database.write(claim_ticket, one, **(LIFE | {"boot": "another"}))
+    assert await database.write(end_ticket, lost, before="claimed", renewals=again.renewals) == lost
     assert await database.write(renew_tickets, [one], 40.0) == [Renewal("one", end=GONE)]
 
 

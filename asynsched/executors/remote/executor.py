@@ -35,6 +35,7 @@ from asynsched.store.tickets import (
     digest_of_secret,
     drop_news,
     end_ticket,
+    forget_left_tickets,
     forget_tickets,
     news_of_tickets,
     note_sights,
@@ -142,6 +143,8 @@ class RemoteExecutor(Executor):
 
     async def start(self, lease_epoch: int) -> Held:
         await self.engine.start()
+        while await self._database.write(forget_left_tickets, self.context.name):
+            pass
         rows = await self._database.read(tickets_of_scheduler, self.context.scheduler_id, self.context.name)
         held = self._take(rows)
         self._task = asyncio.get_running_loop().create_task(self._run())

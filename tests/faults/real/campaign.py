@@ -18,6 +18,7 @@ from asynsched.store.engines.opening import connect_direct, open_direct
 from asynsched.store.engines.urls import parse_url
 from asynsched.store.runs.pools import set_pool
 from tests.faults.real.dag_files import EDITED, MARKS
+from tests.faults.real.elsewhere import Elsewhere
 from tests.faults.real.faults import ORPHAN, RESTART, Faults
 from tests.faults.real.ledger import LedgerReader
 from tests.faults.real.report import Report, tally_fields
@@ -54,9 +55,14 @@ RUNS_OF_WAVE = len(SHAPES) * N_RUNS
 
 @dataclass(frozen=True)
 class Plan:
-    """The kind and length of a campaign: faults go on until the numbers of kills and runs and the time are reached."""
+    """The kind and length of a campaign: faults go on until the numbers of kills and runs and the time are reached.
+
+    Attributes:
+        engine: The engine of other machines; empty: tasks run at their schedulers.
+    """
 
     seed: int
+    engine: str = ""
     n_schedulers: int = 1
     min_kills: int = 0
     min_runs: int = 0
@@ -93,17 +99,33 @@ class Campaign:
             "ASYNSCHED_FERNET_KEY": base64.urlsafe_b64encode(self._chance.randbytes(32)).decode(),
             "FAULTS_LEDGER": str(ledger), "FAULTS_LOCKS": str(self.root / "locks"), "TMPDIR": str(self._temporary)
         }  # fmt: skip
+        self.elsewhere = self._elsewhere(environment)
         self.sites = [
-            Site(self.root, url, environment | {"FAULTS_HOME": name}, home_name=name)
-            for name in (f"home-{n}" for n in range(1, self.plan.n_schedulers + 1))
+            Site(
+                self.root, url, environment | self._settings_of(n) | {"FAULTS_HOME": f"home-{n}"}, home_name=f"home-{n}"
+            )
+            for n in range(1, self.plan.n_schedulers + 1)
         ]
         self.url = url or f"sqlite:///{self.sites[0].home / 'asynsched.db'}"
         self.served = [Served(site, self._chance, OUTLAST_SECONDS) for site in self.sites]
         self._reader = LedgerReader(ledger)
         name = "" if url is None else urlsplit(url).path.strip("/")
         self.faults = Faults(
-            self.root, self.served, self._reader, self._chance, OUTLAST_SECONDS, self.server, name
+            self.root, self.served, self._reader, self._chance, OUTLAST_SECONDS, self.server, name, self.elsewhere
         )  # fmt: skip
+
+    def _elsewhere(self, environment: dict[str, str]) -> Elsewhere | None:
+        if not self.plan.engine:
+            return None
+        tasks = {name: value for name, value in environment.items() if name.startswith("FAULTS_")}
+        return Elsewhere(self.plan.engine, self.root, tasks, self.plan.n_schedulers, self._chance)
+
+    def _settings_of(self, number: int) -> dict[str, str]:
+        """Return the settings of a scheduler whose tasks run elsewhere."""
+        if self.elsewhere is None:
+            return {}
+        listen = f"127.0.0.1:{self.elsewhere.ports[number - 1]}"
+        return self.elsewhere.settings | {"ASYNSCHED_WEB__LISTEN": listen}
 
     def run(self) -> Report:
         """Do it all."""
@@ -118,6 +140,8 @@ class Campaign:
             for served in self.served:
                 served.stop()
                 found += served.complaints
+            if self.elsewhere is not None:
+                found += self.elsewhere.stop()
             with open_direct(self.url) as database:
                 result = database.read(stored)
             ledger = self._reader.read()
@@ -141,8 +165,7 @@ class Campaign:
         peace_since = time.monotonic()
         while True:
             now = time.monotonic()
-            for served in self.served:
-                served.tend()
+            self._tend()
             self.faults.resume_due()
             progress.look()
             if not self._is_fulfilled(now - began_at):
@@ -150,11 +173,19 @@ class Campaign:
                 self._disturb(progress, now)
             else:
                 self.faults.resume_due(everybody=True)
+                if self.elsewhere is not None:
+                    self.elsewhere.calm()
                 if progress.n_ended >= len(self.waves) * RUNS_OF_WAVE:
                     return True
             if now > max(progress.changed_at, peace_since) + STUCK_SECONDS:
                 return False
             time.sleep(TURN_SECONDS)
+
+    def _tend(self) -> None:
+        for served in self.served:
+            served.tend()
+        if self.elsewhere is not None:
+            self.elsewhere.tend()
 
     def _disturb(self, progress: "Progress", now: float) -> None:
         """Give new work where there is not much left, and do harm."""
@@ -185,7 +216,8 @@ class Campaign:
         """Return a fault that this campaign is to have at least once, and has not had."""
         if self.server is not None and not self.faults.tally.database[RESTART]:
             return RESTART
-        return ORPHAN if len(self.served) > 1 and not self.faults.tally.orphans else None
+        may_orphan = len(self.served) > 1 and self.elsewhere is None
+        return ORPHAN if may_orphan and not self.faults.tally.orphans else None
 
     def _release_wave(self) -> None:
         wave = Wave(len(self.waves) + 1)
@@ -206,8 +238,7 @@ class Campaign:
         deadline = time.monotonic() + STUCK_SECONDS
         tags: object = None
         while time.monotonic() < deadline:
-            for served in self.served:
-                served.tend()
+            self._tend()
             tags = progress.tags_of("edited_1")
             if not wrong_edit(tags, self.n_edits):
                 break
@@ -220,8 +251,7 @@ class Campaign:
         while not all(served.is_serving for served in self.served):
             if time.monotonic() > deadline:
                 return ["a scheduler does not start"]
-            for served in self.served:
-                served.tend()
+            self._tend()
             time.sleep(TURN_SECONDS)
         return []
 
@@ -235,6 +265,7 @@ class Campaign:
     def _report(self, found: list[str], result: Stored, seconds: float) -> Report:
         return Report(
             seed=self.plan.seed,
+            engine=self.plan.engine,
             backend="sqlite" if self.server is None else "postgresql",
             n_schedulers=self.plan.n_schedulers,
             seconds=seconds,
@@ -253,6 +284,8 @@ class Campaign:
         finally:
             for site in self.sites:
                 site.end_everything()
+            if self.elsewhere is not None:
+                self.elsewhere.end()
 
 
 class Progress:

@@ -9,12 +9,13 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from tests.faults.real.elsewhere import BROKER, WORKER, Elsewhere
 from tests.faults.real.ledger import LedgerReader
 from tests.faults.real.processes import Victim, census
 from tests.faults.real.serving import Served
 from tests.support.postgres import PostgresServer
 
-STOPS_CLEANLY = frozenset({"scheduler", "keeper"})
+STOPS_CLEANLY = frozenset({"scheduler", "keeper", BROKER, WORKER})
 """The processes that take SIGTERM as a request to stop: that is not a kill."""
 VICTIMS = {
     "scheduler": 12, "keeper": 8, "zygote": 3, "full zygote": 2, "template": 10, "task": 30, "ready process": 3,
@@ -24,6 +25,11 @@ PAUSED = {
     "scheduler": 12, "keeper": 10, "zygote": 2, "full zygote": 1, "template": 6, "task": 12, "trigger host": 2,
     "parse server": 2, "guardian": 2, "parse": 2,
 }  # fmt: skip
+VICTIMS_ELSEWHERE = {WORKER: 16, BROKER: 6}
+PAUSED_ELSEWHERE = {WORKER: 14, BROKER: 5}
+"""The same where tasks run elsewhere, beside the others."""
+NETWORK = "network"
+FAULTS_ELSEWHERE = {NETWORK: 30}
 ORPHAN = "orphan"
 FAULTS = {"kill": 70, "terminate": 16, "pause": 14, ORPHAN: 5, "power cut": 1}
 RESTART = "restart PostgreSQL"
@@ -33,7 +39,7 @@ SPARED = 0.8
 """Share of faults that pass by the young in these roles: where one always dies as it starts, nothing gets done."""
 LINGER_SECONDS = 1.0
 """The time for which new tasks are told to go on, before their keeper is stopped: until others might run them."""
-SPARED_ROLES = frozenset({"scheduler", "keeper"})
+SPARED_ROLES = frozenset({"scheduler", "keeper", BROKER, WORKER})
 LONG_PAUSES = 0.4
 """Share of pauses that outlast every lease."""
 
@@ -51,6 +57,8 @@ class Tally:
     power_cuts: int = 0
     orphans: int = 0
     """Schedulers that were killed while their keeper was stopped."""
+    network: Counter[str] = field(default_factory=Counter)
+    """Disturbed connections, by way and weather."""
 
     @property
     def n_kills(self) -> int:
@@ -68,11 +76,12 @@ class Faults:
         root: Of the installation.
         outlast: Seconds after which every lease, grace and kill time is over.
         server: The PostgreSQL server, None where there is none.
+        elsewhere: The engine and its workers, None where tasks run at their schedulers.
     """
 
     def __init__(
         self, root: Path, schedulers: list[Served], reader: LedgerReader, chance: random.Random, outlast: float,
-        server: PostgresServer | None = None, database: str = "",
+        server: PostgresServer | None = None, database: str = "", elsewhere: Elsewhere | None = None,
     ) -> None:  # fmt: skip
         self._root = root
         self._schedulers = schedulers
@@ -81,6 +90,7 @@ class Faults:
         self._outlast = outlast
         self._server = server
         self._database = database
+        self._elsewhere = elsewhere
         self._paused: list[tuple[float, int, Victim]] = []
         self._heir_is_needed_until = 0.0
         self.tally = Tally()
@@ -89,12 +99,16 @@ class Faults:
         """Return the living processes by role."""
         self._reader.read()
         pids = {served.pid for served in self._schedulers if served.pid is not None}
-        return census(self._root, pids, self._reader.running)
+        roles = {} if self._elsewhere is None else self._elsewhere.roles
+        return census(self._root, pids, self._reader.running, roles)
 
     def strike(self, fault: str | None = None) -> None:
         """Cause one fault, if it has a target: this one, or one that is drawn."""
         if fault is None:
             choices = FAULTS | (DATABASE_FAULTS if self._server is not None else {})
+            if self._elsewhere is not None:
+                # An orphan needs tasks at a scheduler's own keeper.
+                choices = {name: weight for name, weight in choices.items() if name != ORPHAN} | FAULTS_ELSEWHERE
             [fault] = self._chance.choices([*choices], [*choices.values()])
         if fault in DATABASE_FAULTS:
             _DATABASE_FAULTS[fault](self)
@@ -103,13 +117,19 @@ class Faults:
             self._cut_power()
         elif fault == ORPHAN:
             self._orphan()
-        elif (victim := self._draw(PAUSED if fault == "pause" else VICTIMS)) is not None:
+        elif fault == NETWORK and self._elsewhere is not None:
+            self.tally.network[self._elsewhere.disturb()] += 1
+        elif (victim := self._draw(self._weights(fault))) is not None:
             _PROCESS_FAULTS[fault](self, victim)
 
     def resume_due(self, *, everybody: bool = False) -> None:
         """Let those go on whose pause is over."""
         while self._paused and (everybody or self._paused[0][0] <= time.monotonic()):
             heapq.heappop(self._paused)[2].send(signal.SIGCONT)
+
+    def _weights(self, fault: str) -> dict[str, int]:
+        here, elsewhere = (PAUSED, PAUSED_ELSEWHERE) if fault == "pause" else (VICTIMS, VICTIMS_ELSEWHERE)
+        return here if self._elsewhere is None else here | elsewhere
 
     def _draw(self, weights: dict[str, int]) -> Victim | None:
         living = self.census()

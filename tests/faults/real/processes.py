@@ -8,9 +8,10 @@ import os
 import signal
 import time
 from collections import defaultdict
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import NamedTuple
 
 
@@ -69,20 +70,23 @@ def read_stat(pid: int) -> Stat | None:
     return Stat(pid, named.partition("(")[2], int(fields[1]), fields[0], int(fields[19]), command)
 
 
-def census(root: Path, schedulers: Collection[int], running: Collection[int]) -> dict[str, list[Victim]]:
+def census(
+    root: Path, schedulers: Collection[int], running: Collection[int], others: Mapping[int, str] = MappingProxyType({})
+) -> dict[str, list[Victim]]:
     """Return the living processes of an installation by their role.
 
     Args:
         root: The folder that is named on the command line of each of them.
         schedulers: Process ids of the schedulers.
         running: Process ids of those that are in a task's body.
+        others: The roles of processes that are known by their ids.
     """
     found: dict[str, list[Victim]] = defaultdict(list)
     for folder in Path("/proc").glob("[0-9]*"):
         stat = read_stat(int(folder.name))
-        if stat is None or stat.state == "Z" or str(root) not in stat.command:
+        if stat is None or stat.state == "Z" or not (str(root) in stat.command or stat.pid in others):
             continue
-        if (role := _role(stat, schedulers, running)) is not None:
+        if (role := others.get(stat.pid) or _role(stat, schedulers, running)) is not None:
             found[role].append(Victim(stat, role))
     return found
 

@@ -31,6 +31,8 @@ class Report:
     database: dict[str, int]
     power_cuts: int
     orphans: int
+    engine: str
+    network: dict[str, int]
     scheduler_starts: int
     scheduler_exits: dict[str, int]
     problems: list[str]
@@ -40,8 +42,10 @@ class Report:
 
     def as_text(self) -> str:
         """Return it for people."""
+        where = f"{self.engine}, {self.backend}" if self.engine else self.backend
+        elsewhere = [f"  network        {_listed(self.network)}"] if self.engine else []
         lines = [
-            f"{self.backend}, schedulers: {self.n_schedulers}, seed: {self.seed}, {self.seconds:.0f} s",
+            f"{where}, schedulers: {self.n_schedulers}, seed: {self.seed}, {self.seconds:.0f} s",
             f"  work           {self.n_runs} runs, {self.n_task_instances} task instances",
             f"  executions     {self.n_executions}: {_listed(self.executions)}",
             f"  kills          {self.n_kills}, of which SIGKILL {self.n_sigkills}",
@@ -51,6 +55,7 @@ class Report:
             f"  power cuts     {self.power_cuts}",
             f"  orphans        {self.orphans} schedulers killed while their keeper was stopped",
             f"  database       {_listed(self.database)}",
+            *elsewhere,
             f"  schedulers     {self.scheduler_starts} starts; ended by {_listed(self.scheduler_exits)}",
             f"  problems       {len(self.problems) or 'none'}",
             *(f"    {problem}" for problem in self.problems[:50]),
@@ -71,6 +76,7 @@ def tally_fields(tally: Tally, ledger: Ledger) -> dict[str, Any]:
         "database": dict(tally.database),
         "power_cuts": tally.power_cuts,
         "orphans": tally.orphans,
+        "network": dict(tally.network),
     }
 
 

@@ -76,20 +76,25 @@ def complaints(exploration: Any, stored: Stored) -> Iterator[str]:
     keepers = [site.keeper for site in exploration.sites.values()]
     live = {token for keeper in keepers for token in keeper.live}
     ends = {token for keeper in keepers for token in keeper.ends}
+    elsewhere = exploration.elsewhere
+    tickets = {} if elsewhere is None else elsewhere.tickets.open
     use = Use(exploration, stored)
-    yield from _of_tasks(exploration, stored, use, live | ends)
+    yield from _of_tasks(exploration, stored, use, live | ends | tickets.keys())
     # A scheduler that is full leaves queued runs to others.
     may_start = len(keepers) == 1 or use.n_tasks < exploration.settings.parallelism
     processes = [
         one for keeper in keepers for one in keeper.live.values() if one.launch.task_id and not one.launch.callback
     ]
     busy = {(one.launch.run.dag_id, one.launch.run.run_id) for one in processes}
+    busy |= {row.run for row in tickets.values()}
     yield from _of_runs(stored, use, busy, may_start=may_start)
     yield from _of_deferred(exploration, stored)
     yield from _of_callbacks(stored, live | ends)
     yield from _of_processes(stored, processes)
     if exploration.people.are_busy:
         yield from _of_requests(stored, busy)
+    if elsewhere is not None:
+        yield from elsewhere.tickets.complaints()
     for token in ends:
         yield f"the end of {token} is reported, and not taken"
 

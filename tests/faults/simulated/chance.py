@@ -55,6 +55,38 @@ class Climate:
     """A message or a call takes long."""
     crashes_at: tuple[str, ...] = ()
     """The queries at which schedulers die; none: any."""
+    worker_death: float = 0.0
+    """The agent of a worker dies; its keeper and its tries go on."""
+    worker_power_cut: float = 0.0
+    """The machine of a worker restarts, and has forgotten some of the tries that had not ended."""
+    worker_stopped: float = 0.0
+    """The agent of a worker is stopped for a while (SIGSTOP, SIGCONT); its keeper is not."""
+    worker_asked_to_stop: float = 0.0
+    """A worker is asked to stop, or cancelled, and is started again."""
+    stands_still: float = 0.0
+    """The machine of a worker is paused, its clocks included."""
+    partition: float = 0.0
+    """A worker's requests, the answers to them, or both are lost for a while."""
+    lost_request: float = 0.0
+    """A request of a worker is lost, which it notices, or does not."""
+    late_request: float = 0.0
+    """A request of a worker arrives late: perhaps when the worker does not wait for the answer any more."""
+    late_answer: float = 0.0
+    """The answer to a request of a worker arrives late."""
+    lost_answer: float = 0.0
+    """The answer to a request of a worker is lost."""
+    engine_failure: float = 0.0
+    """A call of the engine fails before or after its effect."""
+    engine_full: float = 0.0
+    """The engine takes a job only later."""
+    engine_forgets: float = 0.0
+    """The engine restarts, and has forgotten its jobs."""
+    ticket_twice: float = 0.0
+    """The engine delivers a ticket twice."""
+    ticket_late: float = 0.0
+    """The engine delivers a ticket late: perhaps when its try was given up."""
+    ticket_lost: float = 0.0
+    """The engine never delivers a ticket."""
 
 
 _LIKELY = {
@@ -63,6 +95,13 @@ _LIKELY = {
     "stopped": 0.02, "asked_to_stop": 0.01, "clock_jump": 0.01, "slow": 0.1, "power_cut": 0.02, "host_death": 0.2,
     "parse_death": 0.15, "lost_file_event": 0.2,
 }  # fmt: skip
+_LIKELY_ELSEWHERE = {
+    "worker_death": 0.02, "worker_power_cut": 0.01, "worker_stopped": 0.02, "worker_asked_to_stop": 0.01,
+    "stands_still": 0.02, "partition": 0.02, "lost_request": 0.02, "late_request": 0.02, "late_answer": 0.02,
+    "lost_answer": 0.04, "engine_failure": 0.05, "engine_full": 0.05, "engine_forgets": 0.01, "ticket_twice": 0.2,
+    "ticket_late": 0.1, "ticket_lost": 0.1,
+}  # fmt: skip
+"""The same for tasks on other machines."""
 OFTEN = 2
 """The factor for the events to which an exploration is narrowed."""
 _AIMS = [frozenset[str]()] * 6 + [STORES, CALLBACKS]
@@ -79,16 +118,23 @@ class Chance:
 
     Args:
         conditions: The events that happen in every seed.
+        is_remote: Whether tasks run on other machines.
     """
 
-    def __init__(self, seed: int, clock: VirtualClock, conditions: Conditions = AS_THE_SEED_SAYS) -> None:
+    def __init__(
+        self, seed: int, clock: VirtualClock, conditions: Conditions = AS_THE_SEED_SAYS, *, is_remote: bool = False
+    ) -> None:
         self._clock = clock
         self._not_before: dict[str, float] = {}
         self.random = Random(f"faults {seed}")
         rates = [0, 0, 0.3, 1, 2]
         drawn = {name: likely * self.random.choice(rates) for name, likely in _LIKELY.items()}
+        if is_remote:
+            elsewhere = Random(f"faults elsewhere {seed}")
+            drawn |= {name: likely * elsewhere.choice(rates) for name, likely in _LIKELY_ELSEWHERE.items()}
         if conditions.faults:
-            drawn = {name: min(1.0, OFTEN * _LIKELY[name]) for name in conditions.faults} | {"slow": drawn["slow"]}
+            often = {name: min(1.0, OFTEN * (_LIKELY | _LIKELY_ELSEWHERE)[name]) for name in conditions.faults}
+            drawn = {"slow": drawn["slow"]} | often
         if aim := conditions.crashes_at or self.random.choice(_AIMS):
             drawn |= {name: AIMED * drawn[name] for name in ("crash_before", "crash_after") if name in drawn}
         self.climate = Climate(**drawn, crashes_at=tuple(sorted(aim)))

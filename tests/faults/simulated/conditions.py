@@ -18,6 +18,7 @@ class Conditions:
         n_sites: How many schedulers there are; 0: as the seed says.
         people: The one thing that people do, beside triggering runs: a name of `people.ACTIONS`.
         dag_id: The one DAG that people trigger: not every world has each.
+        is_remote: Tasks run on other machines, which otherwise happens only if nothing else is given.
     """
 
     faults: tuple[str, ...] = ()
@@ -25,6 +26,7 @@ class Conditions:
     n_sites: int = 0
     people: str = ""
     dag_id: str = ""
+    is_remote: bool = False
 
 
 AS_THE_SEED_SAYS = Conditions()

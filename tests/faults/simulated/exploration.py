@@ -17,6 +17,7 @@ from asynsched.settings import LeaseSettings, Settings
 from tests.faults.simulated.chance import Chance
 from tests.faults.simulated.conditions import AS_THE_SEED_SAYS, Conditions
 from tests.faults.simulated.dag_folder import DagFolder
+from tests.faults.simulated.elsewhere import MACHINES, Elsewhere, is_remote, settings_elsewhere
 from tests.faults.simulated.invariants import Invariants
 from tests.faults.simulated.ledger import Ledger, Violation
 from tests.faults.simulated.loop import NOBODY, Process, ShuffledLoop
@@ -25,6 +26,7 @@ from tests.faults.simulated.people import FILE_EDITS, People
 from tests.faults.simulated.site import Site
 from tests.faults.simulated.stand_ins import exchanged
 from tests.faults.simulated.user_code import Plan, draw_plan
+from tests.faults.simulated.worker_machines import WorkerMachine
 from tests.faults.simulated.worlds import START, world
 
 CALM_AFTER = 60.0
@@ -64,11 +66,16 @@ class Exploration:
         self.seed = seed
         self.conditions = conditions
         self.clock = VirtualClock(START)
-        self.chance = Chance(seed, self.clock, conditions)
+        has_workers = settings is None and is_remote(seed, conditions)
+        self.chance = Chance(seed, self.clock, conditions, is_remote=has_workers)
         self.climate = self.chance.climate
         self.world = world(seed, conditions.dag_id)
         self.loop = ShuffledLoop(self.clock, self.chance.random)
+        n_sites = conditions.n_sites or (2 if Random(f"sites {seed}").random() < SHARE_OF_TWO else 1)
+        homes = [_home(name) for name in "ab"[:n_sites]]
         self.settings = settings or _settings(seed, conditions)
+        if has_workers:
+            self.settings = settings_elsewhere(self.settings, homes)
         self.ledger = Ledger()
         self.trace: list[str] = []
         self.is_over = False
@@ -77,8 +84,8 @@ class Exploration:
         self._violation: BaseException | None = None
         self.world.restore()
         self.notifications = Notifications(self)
-        n_sites = conditions.n_sites or (2 if Random(f"sites {seed}").random() < SHARE_OF_TWO else 1)
-        self.sites = {home: Site(self, home) for home in map(_home, "ab"[:n_sites])}
+        self.elsewhere = Elsewhere(self, [_home(name) for name in MACHINES]) if has_workers else None
+        self.sites = {home: Site(self, home) for home in homes}
         is_parsed = conditions.people == FILE_EDITS or (settings is None and _are_files_parsed(seed, conditions))
         self.folder = DagFolder(self) if is_parsed else None
         self.people = People(self)
@@ -114,8 +121,12 @@ class Exploration:
             self.later(self.chance.between(0, 3), call, *args)
 
     def site_of(self, home: Path) -> Site:
-        """Return the machine of a home."""
+        """Return the machine of a scheduler's home."""
         return self.sites[home]
+
+    def machine_of(self, home: Path) -> Site | WorkerMachine:
+        """Return the machine of a home."""
+        return self.sites[home] if self.elsewhere is None or home in self.sites else self.elsewhere.machines[home]
 
     @property
     def shares_database(self) -> bool:
@@ -138,6 +149,8 @@ class Exploration:
         if query == "give_up_scheduler":
             self.ledger.given_up_at = self.clock.monotonic()
         self.invariants.check_commit(process, query)
+        if self.elsewhere is not None:
+            self.elsewhere.tickets.check_commit(query)
 
     def process_begins(self) -> None:
         """The process of a try or of a callback begins: its scheduler may be asked to stop in this moment."""
@@ -153,7 +166,7 @@ class Exploration:
         if launch.code.version_hash != run.version_hash and not is_edited:
             raise Violation(f"a try of {run[:2]}, which is of {run.version_hash}, is of {launch.code.version_hash}")
         if not is_edited:
-            self.ledger.check_need(launch)
+            self.ledger.check_need(launch, is_remote=self.elsewhere is not None)
         self.ledger.check_resumption(
             launch, self.clock.monotonic(), is_edited=is_edited, n_seconds_off=self._n_seconds_off
         )
@@ -172,6 +185,8 @@ class Exploration:
 
     async def _main(self) -> None:
         tasks = [asyncio.ensure_future(site.keep_serving()) for site in self.sites.values()]
+        if self.elsewhere is not None:
+            tasks += self.elsewhere.start()
         tasks.append(asyncio.ensure_future(self.people.act()))
         for task in tasks:
             task.add_done_callback(self._note_failure)
@@ -183,6 +198,8 @@ class Exploration:
                     site.process.kill()
                 if site.keeper is not None:
                     site.keeper.die()
+            if self.elsewhere is not None:
+                self.elsewhere.end()
             self.loop.resume_stopped()
             for task in tasks:
                 task.cancel()
@@ -221,6 +238,8 @@ class Exploration:
         self.say("world", "all has ended as it must")
 
     def _stir(self) -> None:
+        if self.elsewhere is not None:
+            self.elsewhere.stir()
         for site in self.sites.values():
             if not site.is_serving:
                 continue
@@ -232,7 +251,8 @@ class Exploration:
                 site.jump_clock(timedelta(seconds=self.chance.random.choice([-3600, -5, 5, 3600])))
 
     def _stepped(self, process: Process | None) -> None:
-        most = LONGEST_STEPS * len(self.sites) + STEPS_A_SECOND * self._n_seconds_off
+        n_machines = len(self.sites) + (0 if self.elsewhere is None else len(self.elsewhere.machines))
+        most = LONGEST_STEPS * n_machines + STEPS_A_SECOND * self._n_seconds_off
         if self.loop.n_steps > most and not self.is_over:
             self.fail(Violation(f"after {most:g} steps not all has ended: something turns in circles"))
             self.is_over = True

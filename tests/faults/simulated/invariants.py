@@ -217,6 +217,8 @@ class Invariants:
             yield from self._exploration.folder.what_is_left(self.stored)
         for site in self._exploration.sites.values():
             yield from _left_on(site, are_files_parsed=self._exploration.folder is not None)
+        if self._exploration.elsewhere is not None and (left := self._exploration.elsewhere.what_is_left()):
+            yield left
 
     def check_end(self) -> None:
         """All has ended: in the states that the rules give, every try written down, nothing left behind."""
@@ -239,7 +241,7 @@ class Invariants:
                 "runs": len(evaluation.runs),
                 "places": len(services.evaluator._places._runs),
                 "launched": len(services.executor_client._launched),
-                "in the executor": len(services.executor._launched),
+                "in the executor": site.n_in_executor,
             }
             if any(left.values()):
                 raise Violation(f"all has ended, and the scheduler still counts {left}")

@@ -21,7 +21,10 @@ from asynsched.protocol.messages import (
     Request,
     Shutdown,
 )
+from asynsched.settings import LeaseSettings
 from sandbox.supervision.tries import Turns
+from tests.faults.simulated.ledger import Execution
+from tests.faults.simulated.loop import Process
 from tests.faults.simulated.machine_clock import MachineClock
 from tests.faults.simulated.stream import Stream
 from tests.faults.simulated.tries import SimulatedTry
@@ -37,7 +40,11 @@ class SimulatedKeeper:
         clock: Of its machine.
         records: The records of it and its predecessors: the end of each try that was begun, None before that.
         cut_power: Has the machine restart.
+        lease: The lease of its scheduler.
     """
+
+    process: Process | None = None
+    """The process that stops when its machine does; None: it never does."""
 
     def __init__(
         self,
@@ -46,13 +53,14 @@ class SimulatedKeeper:
         clock: MachineClock,
         records: dict[str, Ended | None],
         cut_power: Callable[[], None],
+        lease: LeaseSettings,
     ) -> None:
         self._world = world
         self._cut_power = cut_power
         self.clock = clock
         self._home = home
         self._records = records
-        self._lease = world.settings.lease
+        self._lease = lease
         self._epoch = self._served_epoch = 0
         self._is_stopping = False
         self._is_fenced = False
@@ -75,7 +83,7 @@ class SimulatedKeeper:
         """Take a connection."""
         if not self.is_alive or not self.is_listening:
             return None
-        stream = Stream(self._world, self._heard, self._lost)
+        stream = Stream(self._world, self._heard, self._lost, self.process)
         self.streams[stream] = None
         return stream
 
@@ -88,6 +96,15 @@ class SimulatedKeeper:
         self.live.clear()
         for stream in list(self.streams):
             stream.cut("the keeper died")
+
+    def later(self, seconds: float, call: Callable[..., Any], *args: Any) -> None:
+        """Call something after a while, on this machine."""
+        self._world.later(seconds, call, *args, process=self.process)
+
+    def begin(self, launch: Launch) -> Execution:
+        """User code of a try begins. Raises Violation when it must not."""
+        self._world.check_launch(launch)
+        return self._world.ledger.begin(launch, self._world.clock.monotonic(), *self._world.pool_of(launch))
 
     def report(self, message: Any) -> None:
         """Tell the scheduler, if it is there."""
@@ -156,9 +173,11 @@ class SimulatedKeeper:
         if self.connection is not None:
             self.connection.cut("a newer scheduler")
         self.connection = stream
-        if is_another:
-            self._served_epoch = hello.lease_epoch
+        self._served_epoch = hello.lease_epoch
+        if hello.lease is not None:
             self._leased(hello.lease.valid_until)
+        elif is_another:
+            self._leased(self.clock.boottime() + self._lease.duration)
         stream.send(Hello(PROTOCOL_VERSION, 1, lease_epoch=hello.lease_epoch))
         for ended in list(self.ends.values()):
             stream.send(ended)
@@ -200,7 +219,7 @@ class SimulatedKeeper:
         self._closes_at = valid_until + self._lease.grace
         if self.clock.boottime() < self._closes_at:
             self._is_fenced = False
-        self._world.later(max(0.0, self._closes_at - self.clock.boottime()), self._check_fence)
+        self.later(max(0.0, self._closes_at - self.clock.boottime()), self._check_fence)
 
     def _check_fence(self) -> None:
         if not self.is_alive or self._is_fenced or self.clock.boottime() < self._closes_at:

@@ -81,6 +81,8 @@ class Ledger:
         self.executions: dict[Key, list[Execution]] = defaultdict(list)
         self.running: dict[Key, Execution] = {}
         self.tokens: dict[str, Execution] = {}
+        self.given_up: set[str] = set()
+        """Tries that were given up: whatever became of them does not count."""
         self.deferrals: dict[str, Waiting] = {}
         """The deferrals of tries, by the token of each."""
         self.given_up_at = -1.0
@@ -102,15 +104,35 @@ class Ledger:
         self.executions[key].append(made)
         return made
 
-    def check_need(self, launch: Launch) -> None:
+    def begin_adrift(self, launch: Launch, now: float) -> Execution:
+        """User code of a try begins that was given up while its machine stood still: it may, and does not count."""
+        key = launch.run.dag_id, launch.run.run_id, launch.task_id, launch.map_index
+        if launch.token in self.tokens:
+            raise Violation(f"the try {launch.token} of {key} runs a second time")
+        made = self.tokens[launch.token] = Execution(key, launch.token, launch.try_number, "", 0, now)
+        self.given_up.add(launch.token)
+        return made
+
+    def give_up(self, token: str) -> None:
+        """A try on another machine is taken for lost: it may be repeated, and its end does not count any more."""
+        self.given_up.add(token)
+        if (execution := self.tokens.get(token)) is None:
+            return
+        if self.running.get(execution.key) is execution:
+            del self.running[execution.key]
+        if execution.end is not None:
+            execution.end, execution.decision, execution.result_length = "killed", None, None
+            self.deferrals.pop(token, None)
+
+    def check_need(self, launch: Launch, *, is_remote: bool) -> None:
         """A try is about to begin, and no one has edited its run: its last one has not succeeded.
 
         Another home's scheduler does not know of a success that is not stored, and may run the task again: but only
-        once it has given up the scheduler whose keeper knows.
+        once it has given up the scheduler whose keeper knows. Of tries on other machines, all schedulers know.
         """
         key = launch.run.dag_id, launch.run.run_id, launch.task_id, launch.map_index
         last = self.executions[key][-1] if self.executions[key] else None
-        if last is not None and last.end == "success" and last.started_at > self.given_up_at:
+        if last is not None and last.end == "success" and (is_remote or last.started_at > self.given_up_at):
             raise Violation(f"the try {launch.token} of {key} begins, and {last.token} has succeeded")
 
     def check_resumption(self, launch: Launch, now: float, *, is_edited: bool, n_seconds_off: float) -> None:
@@ -137,6 +159,9 @@ class Ledger:
 
     def end(self, execution: Execution, end: End, said: Ended | None, now: float) -> None:
         """User code of a try is over, with its own report."""
+        if execution.token in self.given_up:
+            execution.end = "killed"
+            return
         del self.running[execution.key]
         execution.end = end
         if said is not None:

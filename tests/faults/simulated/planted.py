@@ -33,6 +33,7 @@ from tests.faults.simulated.bug import Bug, Change
 from tests.faults.simulated.conditions import CALLBACKS, STORES, Conditions
 from tests.faults.simulated.planted_deferrals import BUGS_OF_DEFERRALS
 from tests.faults.simulated.planted_edits import BUGS_OF_EDITS
+from tests.faults.simulated.planted_elsewhere import BUGS_ELSEWHERE
 from tests.faults.simulated.planted_ownership import BUGS_OF_OWNERSHIP
 from tests.faults.simulated.planted_parses import BUGS_OF_PARSES
 from tests.faults.simulated.planted_results import BUGS_OF_RESULTS
@@ -285,4 +286,5 @@ BUGS: dict[str, Bug] = {
     **BUGS_OF_RESULTS,
     **BUGS_OF_DEFERRALS,
     **BUGS_OF_PARSES,
+    **BUGS_ELSEWHERE,
 }

@@ -139,6 +139,15 @@ class Site:
             return False
         return self.scheduler.stopping.is_set() or self._is_cancelled
 
+    @property
+    def n_in_executor(self) -> int:
+        """How many tries the executor of the scheduler still knows."""
+        executor = self.scheduler.services.executor
+        if isinstance(executor, LocalExecutor):
+            return len(executor._launched)
+        far, local = executor._executors["far"], executor._executors["local"]
+        return len(local._launched) + sum(map(len, (far._tries, far._new, far._reported, far._to_kill, far._to_forget)))
+
     async def keep_serving(self) -> None:
         """Start a scheduler, and another one when that is gone."""
         while True:
@@ -174,9 +183,9 @@ class Site:
                 stream.cut("its scheduler is gone")
 
     def _make(self) -> SimulatedScheduler:
-        made = SimulatedScheduler(
-            settings=self.settings, database=self.database, executor=LocalExecutor, clock=self.clock
-        )
+        elsewhere = self.world.elsewhere
+        executor = LocalExecutor if elsewhere is None else elsewhere.executors
+        made = SimulatedScheduler(settings=self.settings, database=self.database, executor=executor, clock=self.clock)
         made.folder = self.world.folder
         # Without the number of this process, which is another one when a seed is replayed.
         made.scheduler_id = f"{self.home.name}:{self.n_starts}"
@@ -256,10 +265,12 @@ class Site:
     def connect(self) -> Stream | None:
         return None if self.keeper is None else self.keeper.connect()
 
-    def start_keeper(self) -> None:
+    def start_keeper(self, settings: Settings) -> None:
         if self.keeper is not None and self.keeper.is_alive:
             raise NotYet
-        self.keeper = SimulatedKeeper(self.world, self.home.name, self.clock, self.records, self.cut_power)
+        self.keeper = SimulatedKeeper(
+            self.world, self.home.name, self.clock, self.records, self.cut_power, settings.lease
+        )
         self.world.say("keeper", f"of {self.home.name} starts")
 
 

@@ -23,12 +23,14 @@ from asynsched.scheduling import storing, triggerer
 from asynsched.scheduling import transfers as run_transfers
 from asynsched.scheduling.creation import dagrun_creator
 from asynsched.scheduling.requests import run_requests
+from asynsched.web import workers
+from asynsched.worker import agent, logs
 from sandbox import trigger_host
 from tests.faults.simulated.dag_folder import ScriptedParser
 from tests.faults.simulated.loop import PROCESS
 from tests.faults.simulated.trigger_hosts import log_of
 
-NOTIFYING = (held_lease, dagrun_creator, run_requests, run_transfers, storing)
+NOTIFYING = (held_lease, dagrun_creator, run_requests, run_transfers, storing, workers)
 """The modules that notify other schedulers. The command line does so, too, and is not simulated."""
 
 
@@ -37,10 +39,10 @@ def exchanged(exploration: Any) -> Iterator[None]:
     """Let the program meet the simulated world, and nothing else."""
 
     def connect(home: Path) -> Any:
-        return exploration.site_of(home).connect()
+        return exploration.machine_of(home).connect()
 
-    def start_keeper(home: Path, _settings: Any, **_: Any) -> None:
-        exploration.site_of(home).start_keeper()
+    def start_keeper(home: Path, settings: Any, **_: Any) -> None:
+        exploration.machine_of(home).start_keeper(settings)
 
     async def run_sync(function: Any, *args: Any, **_: Any) -> Any:
         return await exploration.loop.run_in_executor(None, function, *args)
@@ -74,7 +76,7 @@ def exchanged(exploration: Any) -> Iterator[None]:
         # The folder of a home has a name of its own in each process, which no trace may depend on.
         (triggerer, "host_key", lambda code: host_key(msgspec.structs.replace(code, dags_folder="dags"))),
         (trigger_host, "log", log_of(exploration)),
-        (anyio.to_thread, "run_sync", run_sync),
+        *((module, "run_sync", run_sync) for module in (anyio.to_thread, agent, logs, workers)),
         (clock, "os", SimpleNamespace(urandom=chance.tokens.randbytes)),
         (clock, "random", SimpleNamespace(random=chance.tokens.random)),
     ]

@@ -13,10 +13,20 @@ class Stream:
     """Both ends of one connection. To the scheduler it is its socket and its transport.
 
     Messages arrive in order, some time later, or never: a cut loses all that are on their way.
+
+    Args:
+        keeper: The keeper's process, if it may be stopped.
     """
 
-    def __init__(self, world: Any, take: Callable[["Stream", Any], None], lost: Callable[["Stream"], None]) -> None:
+    def __init__(
+        self,
+        world: Any,
+        take: Callable[["Stream", Any], None],
+        lost: Callable[["Stream"], None],
+        keeper: Process | None = None,
+    ) -> None:
         self._world = world
+        self._keeper = keeper
         self._take = take
         self._lost = lost
         self._reader = FrameReader(ToKeeper)
@@ -40,7 +50,7 @@ class Stream:
         if self.is_cut or (self.process is not None and self.process.is_dead):
             return
         self._to_keeper.append(bytes(data))
-        self._world.later(self._world.chance.latency(), self._arrive_at_keeper)
+        self._world.later(self._world.chance.latency(), self._arrive_at_keeper, process=self._keeper)
 
     def sendall(self, data: bytes) -> None:
         """Send, as a blocking socket does."""
@@ -68,7 +78,7 @@ class Stream:
         self._to_keeper.clear()
         self._to_scheduler.clear()
         self._world.say("stream", f"cut: {why}")
-        self._world.later(0, self._lost, self)
+        self._world.later(0, self._lost, self, process=self._keeper)
         if self._protocol is not None and not self.process.is_dead:
             self._world.later(0, self._protocol.connection_lost, None, process=self.process)
 

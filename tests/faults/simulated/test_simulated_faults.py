@@ -29,12 +29,16 @@ def test_a_planted_bug_is_found():
     assert seed_that_finds("lost-wake-up") == ("lost-wake-up", ANY, "")
 
 
-def test_a_seed_is_replayed_byte_for_byte_in_another_process():
-    seed = 51  # two schedulers, files that are edited, trigger hosts
+@pytest.mark.parametrize(
+    ("seed", "parts"),
+    [(51, ("b 1: starts", " people: save ", " host: ")), (14, (" w1 1: starts", " engine: ", " ticket: "))],
+    ids=["two schedulers, files that are edited, trigger hosts", "tasks on other machines"],
+)
+def test_a_seed_is_replayed_byte_for_byte_in_another_process(seed, parts):
     explore(seed - 1)
     violation, trace = explore(seed)
     seen = "\n".join(trace)
-    missing = [word for word in ("b 1: starts", " people: save ", " host: ") if word not in seen]
+    missing = [word for word in parts if word not in seen]
     assert not missing, "all of it is to be replayed"
     replayed = subprocess.run(
         [sys.executable, "-m", "tests.faults.simulated", "--seed", str(seed)],

@@ -30,7 +30,7 @@ class SimulatedTry:
 
     def get_ready(self) -> None:
         """Have its process begin, some time later."""
-        self._world.later(self._world.chance.latency(), self._begin)
+        self._keeper.later(self._world.chance.latency(), self._begin)
 
     @property
     def is_ending(self) -> bool:
@@ -46,7 +46,7 @@ class SimulatedTry:
         if self.started is None:
             self._gone(*self._ending)
         elif is_first:
-            self._world.later(self._world.chance.between(0, grace), self._killed)
+            self._keeper.later(self._world.chance.between(0, grace), self._killed)
 
     def die_with_keeper(self) -> None:
         """Kill it as its keeper dies, without a report."""
@@ -67,12 +67,10 @@ class SimulatedTry:
         self.started = Started(launch.token, self._keeper.clock.now(), 1)
         self._world.process_begins()
         if not launch.callback:
-            pool, slots = self._world.pool_of(launch)
-            self._world.check_launch(launch)
-            self._execution = self._world.ledger.begin(launch, self._world.clock.monotonic(), pool, slots)
+            self._execution = self._keeper.begin(launch)
             self._world.say("try", f"{launch.task_id}[{launch.map_index}] {launch.try_number} {launch.token} begins")
         if self._world.chance.happens("try_death"):
-            self._world.later(self._world.chance.between(0, self.plan.duration), self._die)
+            self._keeper.later(self._world.chance.between(0, self.plan.duration), self._die)
         if not (self._world.climate.try_death and self._world.chance.happens("try_death")):
             self._keeper.report(self.started)
         if self.plan.pushes:
@@ -82,7 +80,7 @@ class SimulatedTry:
             self._go_on()
 
     def _go_on(self) -> None:
-        self._world.later(self.plan.duration, self._finish, self.plan.state, "as planned")
+        self._keeper.later(self.plan.duration, self._finish, self.plan.state, "as planned")
 
     def _die(self) -> None:
         if not self._is_over:
