@@ -10,7 +10,7 @@ import pytest
 from tests.faults.simulated.__main__ import replay_command, seed_that_finds
 from tests.faults.simulated.exploration import explore
 
-SEEDS_AT_ONCE = 30
+SEEDS_AT_ONCE = 15
 N_SEEDS = 60
 """Of the seeds that CI explores by the command: as many as have room in a suite that people wait for."""
 
