@@ -273,7 +273,7 @@ def remove_archived_logs(session: Session) -> None:
         archive = archive_of(session.settings.log)
         while archive is not None and remove_unwanted(session.home, archive, at_most=100):
             pass
-    except AsynschedError as exc:
+    except (AsynschedError, OSError) as exc:
         note(f"The scheduler of {session.home} removes the logs from the store later: {exc}")
 
 

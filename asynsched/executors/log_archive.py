@@ -15,6 +15,7 @@ from typing import Any, BinaryIO, Literal
 
 from asynsched.clock import new_token
 from asynsched.errors import LogStoreUnavailable, SettingsError
+from asynsched.executors.log_paths import is_run_folder
 from asynsched.settings import LogSettings
 
 ANSWER_SECONDS = 20.0
@@ -102,7 +103,12 @@ class LogArchive:
             return [name.rstrip("/").rpartition("/")[2] for name in found]
 
     def remove_folder(self, folder: str) -> None:
-        """Remove every log in a folder, which need not exist."""
+        """Remove every log in the folder of a run, which need not exist.
+
+        Raises ValueError for any other folder: a wrong path must not remove the logs of others.
+        """
+        if not is_run_folder(folder):
+            raise ValueError(f"not the folder of a run: {folder!r}")
         with self._reported("remove logs"):
             self._fs.invalidate_cache()
             try:

@@ -1,6 +1,7 @@
 """Where the log of a try is: Airflow's layout, safe for every id."""
 
 import hashlib
+import re
 import shutil
 import string
 import sys
@@ -14,6 +15,7 @@ MAX_COMPONENT_BYTES = 200
 
 DAG_PREFIX, RUN_PREFIX = "dag_id=", "run_id="
 _HASH_LENGTH = 16
+_RUN_FOLDER = re.compile(f"{DAG_PREFIX}[^/\0\n]+/{RUN_PREFIX}[^/\0\n]+")
 _SAFE = frozenset(
     string.digits + "-_.+:=@, " + (string.ascii_letters if sys.platform != "darwin" else string.ascii_lowercase)
 )
@@ -40,6 +42,11 @@ def callback_log_path(key: TaskInstanceKey, event: str, try_number: int) -> str:
 def run_folder(run: DagRunKey) -> str:
     """Return the path of a run's folder, relative to the log folder: all logs of the run are in it."""
     return "/".join(_run_folders(run))
+
+
+def is_run_folder(path: str) -> bool:
+    """Return whether a path, relative to the log folder, has the form of a run's folder."""
+    return _RUN_FOLDER.fullmatch(path) is not None
 
 
 def remove_folders(folders: Iterable[Path]) -> None:

@@ -8,11 +8,14 @@ from collections.abc import Iterable
 from itertools import islice
 from pathlib import Path
 
+import structlog
+
 from asynsched.executors.log_archive import LogArchive
-from asynsched.executors.log_paths import remove_folders, run_folder
-from asynsched.home import LOGS
+from asynsched.executors.log_paths import is_run_folder, remove_folders, run_folder
+from asynsched.home import LOGS, make_folder, replace_file
 from asynsched.keys import DagRunKey
-from asynsched.protocol.home_files import PRIVATE_FILE
+
+log = structlog.get_logger(__name__)
 
 UNWANTED = ".unwanted"
 """Folder of notes below the log folder: one file for each folder that the archive is to lose."""
@@ -23,26 +26,35 @@ def remove_logs(home: Path, runs: Iterable[DagRunKey], *, are_archived: bool) ->
     folders = [run_folder(run) for run in runs]
     if are_archived:
         for folder in folders:
-            _note(home / LOGS / UNWANTED, folder)
+            try:
+                _note(home / LOGS / UNWANTED, folder)
+            except OSError as exc:  # of a full disk, for example: the run itself is deleted
+                log.warning("logs.stay_in_store", folder=folder, reason=str(exc))
     remove_folders(home / LOGS / folder for folder in folders)
 
 
 def remove_unwanted(home: Path, archive: LogArchive, *, at_most: int) -> int:
-    """Remove noted folders from the archive, and return how many. Blocks. Raises LogStoreUnavailable."""
-    n_removed = 0
+    """Remove noted folders from the archive, and return how many notes there were. Blocks.
+
+    Several processes may do this at once. Raises LogStoreUnavailable, and OSError for the home.
+    """
+    n_notes = 0
     notes = home / LOGS / UNWANTED
     found = (note for note in notes.iterdir() if not note.suffix) if notes.is_dir() else iter(())
     for note in islice(found, at_most):
-        archive.remove_folder(note.read_text(encoding="utf-8"))
+        n_notes += 1
+        try:
+            folder = note.read_text(encoding="utf-8", errors="replace")
+        except FileNotFoundError:
+            continue  # another process has removed the folder
+        if is_run_folder(folder):
+            archive.remove_folder(folder)
+        else:
+            log.warning("logs.note_dropped", note=str(note), reason="it names no folder of a run")
         note.unlink(missing_ok=True)
-        n_removed += 1
-    return n_removed
+    return n_notes
 
 
 def _note(notes: Path, folder: str) -> None:
-    notes.mkdir(mode=0o700, parents=True, exist_ok=True)
-    note = notes / hashlib.sha256(folder.encode()).hexdigest()
-    draft = note.with_suffix(".draft")
-    draft.touch(mode=PRIVATE_FILE)
-    draft.write_text(folder, encoding="utf-8")
-    draft.replace(note)
+    make_folder(notes)
+    replace_file(notes / hashlib.sha256(folder.encode()).hexdigest(), folder.encode())

@@ -130,14 +130,18 @@ def next_step(
 # The files. Everything below blocks.
 
 
-def runs_in(logs: Path, dag_id: str) -> Iterator[RunLogs]:
-    """Yield the runs of a DAG that have logs in the folder `logs`."""
+def runs_in(logs: Path, dag_id: str) -> Iterator[str]:
+    """Yield the folders of a DAG's runs that have logs in the folder `logs`. Raises OSError."""
     dag = f"{DAG_PREFIX}{folder_name(dag_id)}"
     with suppress(FileNotFoundError), os.scandir(logs / dag) as entries:
         for entry in entries:
             if entry.name.startswith(RUN_PREFIX) and entry.is_dir(follow_symlinks=False):
-                folder = f"{dag}/{entry.name}"
-                yield RunLogs(folder, list(_logs_in(logs, folder)), _read_journal(logs / folder / JOURNAL))
+                yield f"{dag}/{entry.name}"
+
+
+def logs_of(logs: Path, folder: str) -> RunLogs:
+    """Return the logs in the folder of a run. Raises OSError."""
+    return RunLogs(folder, list(_logs_in(logs, folder)), _read_journal(logs / folder / JOURNAL))
 
 
 def note_stored(logs: Path, folder: str, log: LocalLog, at: datetime) -> None:

@@ -5,7 +5,8 @@ store is away, logs wait in the home. The archiver walks the home, because a log
 sends the rest of it, or a callback is called again. A walk takes at most a small part of the time.
 """
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import contextmanager
 from datetime import datetime, timedelta
 from functools import partial
 from itertools import islice
@@ -31,6 +32,7 @@ from asynsched.housekeeping.home_logs import (
     Step,
     Writers,
     is_being_written,
+    logs_of,
     next_step,
     note_stored,
     remove_log,
@@ -156,19 +158,43 @@ class LogArchiver(Service):
 
     async def _steps(self, quiet: timedelta) -> AsyncIterator[None]:
         """Walk the home's logs: a batch at each step."""
-        await self._in_thread(lambda: _remove_scratch(self._home / TMP))
+        await self._in_thread(self._remove_scratch)
         # First: a run that is created again after a deletion must not find the logs of the old one.
         while await self._remove_unwanted():
             yield
         for dag_id in await self._database.read(all_dag_ids):
-            runs = runs_in(self._logs, dag_id)
-            while found := await self._in_thread(lambda: list(islice(runs, BATCH_RUNS))):  # noqa: B023 - awaited here
+            folders = runs_in(self._logs, dag_id)
+            while (found := await self._in_thread(partial(self._next_runs, folders))) is not None:
                 work = await self._work_on(dag_id, found, quiet)
                 self._n_left += sum(one.step == "store" for one in work)
                 for first in range(0, len(work), AT_ONCE):
                     await self._do(work[first : first + AT_ONCE])
                     yield
                 yield
+
+    def _next_runs(self, folders: Iterator[str]) -> list[RunLogs] | None:
+        """Return the logs of some runs; None at the end. What cannot be read is left out, and is the walk's problem."""
+        found, n_folders = [], 0
+        with self._told():
+            for folder in islice(folders, BATCH_RUNS):
+                n_folders += 1
+                with self._told():
+                    found.append(logs_of(self._logs, folder))
+        return found if n_folders else None
+
+    def _remove_scratch(self) -> None:
+        """Remove copies that a killed scheduler has left."""
+        with self._told():
+            for copy in (self._home / TMP).glob(f"{SCRATCH_PREFIX}*"):
+                copy.unlink(missing_ok=True)
+
+    @contextmanager
+    def _told(self) -> Iterator[None]:
+        """Make an error of the home's files the problem of the walk, which goes on."""
+        try:
+            yield
+        except OSError as exc:
+            self._problem = str(exc)
 
     async def _remove_unwanted(self) -> bool:
         """Remove the logs of deleted runs from the archive. Returns whether there may be more."""
@@ -177,7 +203,9 @@ class LogArchiver(Service):
             return bool(await self._in_thread(remove))
         except LogStoreUnavailable as exc:
             self._problem, self._is_away = str(exc), True
-            return False
+        except OSError as exc:
+            self._problem = str(exc)
+        return False
 
     async def _work_on(self, dag_id: str, runs: list[RunLogs], quiet: timedelta) -> list[Work]:
         """Return the logs that are to be stored or removed."""
@@ -264,9 +292,3 @@ class LogArchiver(Service):
     async def _in_thread(self, work: Callable[[], T]) -> T:
         # A stop does not wait for the store. Whatever a thread still does may be repeated.
         return await run_sync(work, abandon_on_cancel=True, limiter=self._threads)
-
-
-def _remove_scratch(folder: Path) -> None:
-    """Remove copies that a killed scheduler has left."""
-    for copy in folder.glob(f"{SCRATCH_PREFIX}*"):
-        copy.unlink(missing_ok=True)

@@ -9,7 +9,9 @@ from structlog.testing import capture_logs
 from asynsched.clock import VirtualClock
 from asynsched.errors import LogStoreUnavailable
 from asynsched.executors.log_archive import LogArchive
-from asynsched.home import LOGS, prepare_home
+from asynsched.executors.log_removal import UNWANTED
+from asynsched.home import LOGS, TMP, prepare_home
+from asynsched.housekeeping.home_logs import JOURNAL
 from asynsched.housekeeping.log_archiver import AT_ONCE, LogArchiver
 from asynsched.keys import TaskInstanceKey
 from asynsched.store.database import Database
@@ -83,7 +85,7 @@ async def test_a_stored_log_stays_for_a_time_and_is_stored_again_if_it_grows_or_
     await archiving.walk()
     assert archiving.archive.read(archiving.path, 0, 8) == b"one\ntwo\n"
 
-    archiving.archive.remove_folder("dag_id=d")
+    archiving.archive.remove_folder("dag_id=d/run_id=r0")
     archiving.clock.leap(KEEP.total_seconds())
     await archiving.walk()
     assert archiving.log.exists(), "it was the only copy"
@@ -107,3 +109,18 @@ async def test_a_log_that_cannot_be_stored_does_not_keep_others_waiting(archivin
     assert await archiving.walk() == ["logs.not_stored"]
     assert (archiving.archiver.waiting.n_logs, archiving.archiver.waiting.problem) == (1, "its name is too long")
     assert len(refused) == 2 * AT_ONCE - 1
+
+
+async def test_files_of_the_home_that_cannot_be_read_are_told_and_neither_end_the_scheduler_nor_stop_the_walk(archiving):
+    broken = archiving.home / LOGS / "dag_id=d" / "run_id=broken" / JOURNAL
+    broken.mkdir(parents=True)  # a folder in the place of a file
+    scratch, note = archiving.home / TMP / "log-1", archiving.home / LOGS / UNWANTED / "note"
+    for folder in (scratch, note):
+        folder.mkdir(parents=True)
+    assert await archiving.walk() == ["logs.not_stored"]
+    assert str(broken) in archiving.archiver.problem
+    assert archiving.archive.size(archiving.path) == 4
+    await archiving.archiver.finish()
+    for folder in (note, scratch, broken):
+        folder.rmdir()
+    assert await archiving.walk() == ["logs.stored_again"]

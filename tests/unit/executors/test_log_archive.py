@@ -3,6 +3,7 @@
 import io
 
 import pytest
+from structlog.testing import capture_logs
 
 from asynsched.errors import LogStoreUnavailable, SettingsError
 from asynsched.executors.log_archive import LogArchive, archive_of, relation_of
@@ -71,7 +72,16 @@ def test_the_logs_of_deleted_runs_go_from_the_archive_once_it_answers(archive, t
         patched.setattr(archive._fs, "rm", lambda *_, **__: 1 / 0)
         with pytest.raises(LogStoreUnavailable, match=r"cannot remove logs: division by zero"):
             remove_unwanted(home, archive, at_most=9)
-    assert remove_unwanted(home, archive, at_most=9) == 2
+    with pytest.raises(ValueError, match="not the folder of a run: 'dag_id=d'"):
+        archive.remove_folder("dag_id=d")
+    # Damaged notes, and a note that another process has done meanwhile.
+    for name, text in (("empty", ""), ("up", "dag_id=d/.."), ("down", "dag_id=d/run_id=s/attempt=1.log")):
+        (home / "logs" / ".unwanted" / name).write_text(text)
+    (home / "logs" / ".unwanted" / "done").symlink_to("gone")
+    with capture_logs() as logged:
+        assert remove_unwanted(home, archive, at_most=9) == 6
+    assert [entry["event"] for entry in logged] == ["logs.note_dropped"] * 3
+    (home / "logs" / ".unwanted" / "done").unlink()
     assert remove_unwanted(home, archive, at_most=9) == 0
     assert archive.run_folders("dag_id=d") == ["run_id=s"]
 

@@ -9,6 +9,7 @@ from asynsched.housekeeping.home_logs import (
     LocalLog,
     StoredLog,
     is_being_written,
+    logs_of,
     next_step,
     note_stored,
     remove_log,
@@ -84,7 +85,8 @@ def test_a_log_goes_only_when_nobody_writes_it_and_the_store_has_all_of_it(tmp_p
         return task_log
 
     def found():
-        (run,) = runs_in(tmp_path, "d")
+        (folder,) = runs_in(tmp_path, "d")
+        run = logs_of(tmp_path, folder)
         (log,) = run.logs
         return run, log
 
