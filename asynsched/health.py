@@ -129,7 +129,7 @@ class Vitals:
         if step is not None:
             is_stuck = step > self._longest_step
         else:
-            longest = None if interval is None else interval.total_seconds() + self._longest_step
+            longest = None if interval is None or pulse.is_outside else interval.total_seconds() + self._longest_step
             is_stuck = longest is not None and not pulse.waits_for_database and age > longest
         return LoopHealth(
             name,

@@ -75,6 +75,7 @@ class Pulse:
         step_began_at: When the step that is under way began, in seconds of the monotonic clock; None between steps.
         step_ended_at: When the last step ended, or the loop began.
         waits_for_database: Whether the last step failed because the database cannot be reached.
+        is_outside: Whether the step waits for a service outside that may hang. It does not count as a step then.
     """
 
     def __init__(self, clock: Clock) -> None:
@@ -83,6 +84,8 @@ class Pulse:
         self.step_began_at: float | None = None
         self.step_ended_at = clock.monotonic()
         self.waits_for_database = False
+        self.is_outside = False
+        self._n_outside = 0
 
     @contextmanager
     def running(self) -> Iterator[None]:
@@ -101,6 +104,20 @@ class Pulse:
         finally:
             self.step_ended_at = self._clock.monotonic()
             self.step_began_at = None
+
+    @contextmanager
+    def outside(self) -> Iterator[None]:
+        """In the block, the step waits for a service outside that may hang. Blocks may overlap."""
+        if self._n_outside == 0:
+            self.is_outside, self.step_began_at = True, None
+        self._n_outside += 1
+        try:
+            yield
+        finally:
+            self._n_outside -= 1
+            if self._n_outside == 0:
+                self.is_outside = False
+                self.step_began_at = self._clock.monotonic()
 
 
 class Steps:

@@ -146,16 +146,22 @@ async def _sweep(session: Session, policy: "RetentionPolicy") -> dict[str, int]:
     from anyio.to_thread import run_sync
 
     from asynsched.cli.runs import remove_archived_logs
+    from asynsched.clock import Clock
     from asynsched.executors.log_archive import archive_of
+    from asynsched.executors.store_calls import StoreCalls
     from asynsched.housekeeping.retention import Sweep
+    from asynsched.service import Pulse
     from asynsched.store.audit import record_audit
     from asynsched.store.engines.opening import open_database
 
     database = await open_database(session.settings.database_url, synchronous=session.settings.sqlite_synchronous)
     try:
         rows = session.settings.retention.batch_rows
-        archive = await run_sync(archive_of, session.settings.log)
-        sweep = Sweep(policy, database=database, home=session.home, archive=archive, batch_rows=rows)
+        clock, archive = Clock(), await run_sync(archive_of, session.settings.log)
+        calls = StoreCalls(Pulse(clock), clock, at_once=1)
+        sweep = Sweep(
+            policy, database=database, home=session.home, batch_rows=rows, archive=archive, calls=calls
+        )  # fmt: skip
         while await sweep.step(session.now()):
             pass
         await run_sync(remove_archived_logs, session)

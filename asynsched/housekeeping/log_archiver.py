@@ -5,24 +5,24 @@ store is away, logs wait in the home. The archiver walks the home, because a log
 sends the rest of it, or a callback is called again. A walk takes at most a small part of the time.
 """
 
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
 from datetime import datetime, timedelta
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
 
 import anyio
 import structlog
-from anyio import CapacityLimiter
 from anyio.to_thread import run_sync
 
 from asynsched.clock import Clock, jitter
 from asynsched.errors import LogStoreUnavailable, StoreUnavailable
-from asynsched.executors.log_archive import SCRATCH_PREFIX, LogArchive
+from asynsched.executors.log_archive import SCRATCH_PREFIX, TRANSFER_SECONDS, LogArchive
 from asynsched.executors.log_paths import RUN_PREFIX, folder_name
 from asynsched.executors.log_removal import remove_unwanted
+from asynsched.executors.store_calls import StoreCalls
 from asynsched.health import WaitingLogs
 from asynsched.home import LOGS, TMP
 from asynsched.housekeeping.home_logs import (
@@ -44,7 +44,6 @@ from asynsched.store.dags.dags import all_dag_ids
 from asynsched.store.database import Database
 from asynsched.store.runs.open_logs import open_logs
 
-T = TypeVar("T")
 log = structlog.get_logger(__name__)
 
 INTERVAL = timedelta(seconds=10)
@@ -85,7 +84,7 @@ class LogArchiver(Service):
         self._home = home
         self._logs = home / LOGS
         self._scheduler_id = scheduler_id
-        self._threads = CapacityLimiter(AT_ONCE)
+        self._calls = StoreCalls(self.pulse, clock, AT_ONCE)
         self._walk: AsyncIterator[None] | None = None
         self._began_at = 0.0
         self._next_at: datetime | None = None
@@ -100,7 +99,10 @@ class LogArchiver(Service):
     @property
     def waiting(self) -> WaitingLogs:
         """The logs that wait for the store, as far as they are known: those of the last walk, or of this one."""
-        return WaitingLogs(max(self._n_before, self._n_left), self.problem)
+        problem, seconds = self.problem, self._calls.oldest_seconds
+        if seconds > TRANSFER_SECONDS:
+            problem = f"{self._archive.url} (log.store) has not answered for {seconds:.0f} s"
+        return WaitingLogs(max(self._n_before, self._n_left), problem)
 
     async def tick(self, now: datetime) -> None:
         if self._walk is None and (self._next_at is None or now >= self._next_at):
@@ -158,13 +160,13 @@ class LogArchiver(Service):
 
     async def _steps(self, quiet: timedelta) -> AsyncIterator[None]:
         """Walk the home's logs: a batch at each step."""
-        await self._in_thread(self._remove_scratch)
+        await run_sync(self._remove_scratch)
         # First: a run that is created again after a deletion must not find the logs of the old one.
         while await self._remove_unwanted():
             yield
         for dag_id in await self._database.read(all_dag_ids):
             folders = runs_in(self._logs, dag_id)
-            while (found := await self._in_thread(partial(self._next_runs, folders))) is not None:
+            while (found := await run_sync(partial(self._next_runs, folders))) is not None:
                 work = await self._work_on(dag_id, found, quiet)
                 self._n_left += sum(one.step == "store" for one in work)
                 for first in range(0, len(work), AT_ONCE):
@@ -200,7 +202,7 @@ class LogArchiver(Service):
         """Remove the logs of deleted runs from the archive. Returns whether there may be more."""
         try:
             remove = partial(remove_unwanted, self._home, self._archive, at_most=BATCH_NOTES)
-            return bool(await self._in_thread(remove))
+            return bool(await self._calls.call(remove))
         except LogStoreUnavailable as exc:
             self._problem, self._is_away = str(exc), True
         except OSError as exc:
@@ -217,13 +219,13 @@ class LogArchiver(Service):
             return [one for one in steps if one.step in ("store", "remove")]
 
         # Most logs need no look at the database: they are stored, and stay for a time.
-        if not await self._in_thread(lambda: work(None)):
+        if not await run_sync(lambda: work(None)):
             return []
         names = [run.folder.rpartition(RUN_PREFIX)[2] for run in runs]
         # A folder's name that is not the run_id itself may stand for any run of the DAG.
         run_ids = names if all(folder_name(name) == name for name in names) else None
         found = await self._database.read(open_logs, dag_id, run_ids)
-        return await self._in_thread(lambda: work(writers_of(dag_id, found, self._scheduler_id)))
+        return await run_sync(lambda: work(writers_of(dag_id, found, self._scheduler_id)))
 
     def _work(self, run: RunLogs, each: LocalLog, writers: Writers | None, now: datetime, quiet: timedelta) -> Work:
         """Return what happens to a log; `writers`: None if nothing is assumed to write to it."""
@@ -259,7 +261,7 @@ class LogArchiver(Service):
             return True
 
         try:
-            if await self._in_thread(store):
+            if await self._calls.call(store):
                 self._n_left -= 1
         except FileNotFoundError:  # the run was deleted meanwhile
             self._n_left -= 1
@@ -277,7 +279,7 @@ class LogArchiver(Service):
                 self._archive.put(work.log.path, self._logs / work.log.path, self._home / TMP)
 
         try:
-            await self._in_thread(remove)
+            await self._calls.call(remove)
         except (LogStoreUnavailable, OSError) as exc:
             await self._failed(exc)
 
@@ -285,10 +287,6 @@ class LogArchiver(Service):
         """Note why a log could not be stored, and whether that is due to the store: then others need not try."""
         self._problem = str(exc)
         try:
-            await self._in_thread(self._archive.check)
+            await self._calls.call(self._archive.check)
         except LogStoreUnavailable as again:
             self._problem, self._is_away = str(again), True
-
-    async def _in_thread(self, work: Callable[[], T]) -> T:
-        # A stop does not wait for the store. Whatever a thread still does may be repeated.
-        return await run_sync(work, abandon_on_cancel=True, limiter=self._threads)

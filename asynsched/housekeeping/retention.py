@@ -11,7 +11,7 @@ from datetime import datetime, timedelta
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import anyio.to_thread
 import structlog
@@ -19,9 +19,10 @@ from msgspec import Struct
 
 from asynsched.clock import Clock
 from asynsched.errors import LogStoreUnavailable
-from asynsched.executors.log_archive import LogArchive
+from asynsched.executors.log_archive import TRANSFER_SECONDS, LogArchive
 from asynsched.executors.log_paths import DAG_PREFIX, RUN_PREFIX, folder_name, remove_folders
 from asynsched.executors.log_removal import remove_logs
+from asynsched.executors.store_calls import StoreCalls
 from asynsched.home import LOGS, SOURCES
 from asynsched.service import Service
 from asynsched.settings import RetentionSettings
@@ -93,6 +94,7 @@ def policy_of(settings: RetentionSettings, now: datetime) -> RetentionPolicy:
     )
 
 
+T = TypeVar("T")
 log = structlog.get_logger(__name__)
 
 PAUSE = timedelta(milliseconds=50)
@@ -103,6 +105,10 @@ BATCH_RUNS = 100
 BATCH_FOLDERS = 200
 BATCH_ARCHIVED = 20
 """Runs whose archived logs are removed in one step: each is a request to the store."""
+STORE_SECONDS = 2 * TRANSFER_SECONDS
+"""Longest that the store may take for a request."""
+MOST_FAILURES = 3
+"""After so many DAGs in a row the store itself is away, and the next sweep goes on."""
 BATCH_FILES = 500
 ORPHANED_AFTER = timedelta(days=1)
 """How long a folder is kept, after its last change, whose run is not stored."""
@@ -136,9 +142,11 @@ class Sweep:
         home: Path,
         batch_rows: int,
         archive: LogArchive | None = None,
+        calls: StoreCalls,
     ) -> None:
         self._policy = policy
         self._archive = archive
+        self._calls = calls
         self._database = database
         self._home = home
         self._batch_rows = batch_rows
@@ -247,20 +255,34 @@ class Sweep:
 
     async def _archived_logs(self, archive: LogArchive, now: datetime) -> AsyncIterator[int]:
         """Delete the archived logs of old runs. Folders of unknown runs stay: they may be another database's."""
+        n_failed = 0
         for dag_id in await self._database.read(all_dag_ids):
             folder = f"{DAG_PREFIX}{folder_name(dag_id)}"
             try:
-                names = await anyio.to_thread.run_sync(archive.run_folders, folder)
+                names = await self._ask_store(partial(archive.run_folders, folder))
                 newest = await self._newest(dag_id) if names else frozenset()
                 for first in range(0, len(names), BATCH_ARCHIVED):
                     some = names[first : first + BATCH_ARCHIVED]
                     known = await self._known(dag_id, some)
                     going = [name for name in some if name in known and is_old(known[name], newest, self._policy.logs)]
                     for name in going:
-                        await anyio.to_thread.run_sync(archive.remove_folder, f"{folder}/{name}")
+                        await self._ask_store(partial(archive.remove_folder, f"{folder}/{name}"))
                     yield len(going)
-            except LogStoreUnavailable:
-                return  # the archiver reports it, and the next sweep tries again
+            except LogStoreUnavailable as exc:
+                log.warning("retention.logs_left_in_store", dag_id=dag_id, reason=str(exc), then="the next sweep")
+                n_failed += 1
+                if n_failed == MOST_FAILURES:
+                    return
+            else:
+                n_failed = 0
+
+    async def _ask_store(self, work: Callable[[], T]) -> T:
+        """Return the result of a blocking call of the archive. Raises LogStoreUnavailable, also if it hangs."""
+        try:
+            with anyio.fail_after(STORE_SECONDS):
+                return await self._calls.call(work)
+        except TimeoutError:
+            raise LogStoreUnavailable(f"log.store has not answered for {STORE_SECONDS:g} s") from None
 
     async def _newest(self, dag_id: str) -> frozenset[str]:
         """Return the run_ids of a DAG's newest runs, whose logs a number keeps."""
@@ -294,6 +316,7 @@ class RetentionSweeper(Service):
     ) -> None:
         super().__init__(clock)
         self._archive = archive
+        self._calls = StoreCalls(self.pulse, clock, at_once=1)
         self._settings = settings
         self._database = database
         self._home = home
@@ -305,8 +328,9 @@ class RetentionSweeper(Service):
             policy = policy_of(self._settings, now)
             rows = self._settings.batch_rows
             self._sweep = Sweep(
-                policy, database=self._database, home=self._home, archive=self._archive, batch_rows=rows
-            )
+                policy, database=self._database, home=self._home, batch_rows=rows, archive=self._archive,
+                calls=self._calls,
+            )  # fmt: skip
             self._next_sweep_at = now + timedelta(seconds=self._settings.interval)
         if self._sweep is not None and not await self._sweep.step(now):
             found = {f"n_{kind}": n for kind, n in sorted(self._sweep.deleted.items()) if n}

@@ -16,6 +16,7 @@ from msgspec import Struct
 
 from asynsched.errors import NotFound
 from asynsched.executors.log_paths import log_path
+from asynsched.executors.store_calls import in_store_thread
 from asynsched.home import LOGS
 from asynsched.keys import TaskInstanceKey
 from asynsched.queries.events import Missed
@@ -144,7 +145,7 @@ async def _search(
         with opened_log(place.home, place.settings.log, log_path(key, try_number)) as log:
             return read(log, state.is_over)
 
-    return await run_sync(search, limiter=turns("searches of logs", SEARCHES_AT_ONCE))
+    return await in_store_thread(search, turns("searches of logs", SEARCHES_AT_ONCE))
 
 
 async def follow_log(
@@ -255,7 +256,7 @@ async def _from_log(
     if (found := await run_sync(partial(read_log, may_be_archived=False))) is not None:
         return found
     limiter = turns("parts of logs in log.store", READS_AT_ONCE)
-    found = await run_sync(partial(read_log, may_be_archived=True), limiter=limiter)
+    found = await in_store_thread(partial(read_log, may_be_archived=True), limiter)
     assert found is not None
     return found
 

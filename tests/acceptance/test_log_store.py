@@ -1,6 +1,8 @@
 """Logs in a shared folder as `log.store`: copied once their tries have ended, and read from there by everybody."""
 
+import json
 import shutil
+import socket
 import subprocess
 from pathlib import Path
 
@@ -147,6 +149,24 @@ def test_logs_wait_for_a_store_that_is_away_and_this_is_said_once(site, store, t
         site.until(lambda: "logs.stored_again" in up.log, "it is said that the store is back")
         site.until(lambda: not local_logs(site), "they are removed")
         assert up.log.count("logs.not_stored") == 1
+
+
+def test_a_scheduler_ends_although_its_store_hangs(site):
+    pytest.importorskip("requests")  # of webhdfs
+    with socket.create_server(("127.0.0.1", 0)) as mute:
+        mute.settimeout(DEADLINE_SECONDS)
+        port = mute.getsockname()[1]
+        site.env["ASYNSCHED_LOG__STORE"] = "webhdfs://logs"
+        site.env["ASYNSCHED_LOG__STORE_OPTIONS"] = json.dumps({"host": "127.0.0.1", "port": port})
+        with site.up() as up:
+            site.wait_for_dag("logged")
+            site.run("dags", "trigger", "logged", "--run-id", "r")
+            hanging, _ = mute.accept()
+            with hanging:
+                up.interrupt()
+                site.until(lambda: "scheduler.stopping" in up.log, "it stops")
+                up.interrupt()
+                assert up.wait() == 1, up.log
 
 
 def test_another_scheduler_shows_the_logs_of_one_whose_home_is_gone(tmp_path, store, new_postgres_database):

@@ -1,7 +1,9 @@
 """The log archiver on a real database: outages of the store, and logs that stay for a time."""
 
 from datetime import timedelta
+from threading import Event
 
+import anyio
 import pytest
 from sqlalchemy import Connection
 from structlog.testing import capture_logs
@@ -10,6 +12,7 @@ from asynsched.clock import VirtualClock
 from asynsched.errors import LogStoreUnavailable
 from asynsched.executors.log_archive import LogArchive
 from asynsched.executors.log_removal import UNWANTED
+from asynsched.health import Vitals
 from asynsched.home import LOGS, TMP, prepare_home
 from asynsched.housekeeping.home_logs import JOURNAL
 from asynsched.housekeeping.log_archiver import AT_ONCE, LogArchiver
@@ -17,6 +20,7 @@ from asynsched.keys import TaskInstanceKey
 from asynsched.store.database import Database
 from tests.store.test_retention import NOW, add_dag, add_run
 from tests.support.stored import log_file
+from tests.support.waiting import eventually
 
 KEEP = timedelta(hours=1)
 
@@ -111,7 +115,9 @@ async def test_a_log_that_cannot_be_stored_does_not_keep_others_waiting(archivin
     assert len(refused) == 2 * AT_ONCE - 1
 
 
-async def test_files_of_the_home_that_cannot_be_read_are_told_and_neither_end_the_scheduler_nor_stop_the_walk(archiving):
+async def test_files_of_the_home_that_cannot_be_read_are_told_and_neither_end_the_scheduler_nor_stop_the_walk(
+    archiving,
+):
     broken = archiving.home / LOGS / "dag_id=d" / "run_id=broken" / JOURNAL
     broken.mkdir(parents=True)  # a folder in the place of a file
     scratch, note = archiving.home / TMP / "log-1", archiving.home / LOGS / UNWANTED / "note"
@@ -124,3 +130,36 @@ async def test_files_of_the_home_that_cannot_be_read_are_told_and_neither_end_th
     for folder in (note, scratch, broken):
         folder.rmdir()
     assert await archiving.walk() == ["logs.stored_again"]
+
+
+async def test_a_store_that_hangs_is_told_and_makes_no_loop_count_as_stuck_and_keeps_nobody_waiting(
+    archiving, monkeypatch
+):
+    hangs, goes_on = Event(), Event()
+
+    def hang(*_) -> int:
+        hangs.set()
+        goes_on.wait()
+        return 4
+
+    async def live() -> None:
+        with archiver.pulse.running():
+            while True:
+                with archiver.pulse.step():
+                    await archiver.tick(archiving.clock.now())
+
+    monkeypatch.setattr(archiving.archive, "put", hang)
+    archiver, vitals = archiving.archiver, Vitals(archiving.clock, "me", longest_step=60)
+    vitals.watch(archiver.name, archiver.pulse, lambda: archiver.interval)
+    vitals.watch_logs(lambda: archiver.waiting)
+    try:
+        async with anyio.create_task_group() as group:
+            group.start_soon(live)
+            await eventually(hangs.is_set, "the store hangs")
+            archiving.clock.leap(500)
+            health = vitals.health()
+            group.cancel_scope.cancel()
+        assert (health.status, health.oldest_step, health.logs.n_logs) == ("healthy", None, 1)
+        assert health.logs.problem == f"{archiving.archive.url} (log.store) has not answered for 500 s"
+    finally:
+        goes_on.set()

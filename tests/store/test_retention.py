@@ -6,14 +6,19 @@ from pathlib import Path
 
 import pytest
 from sqlalchemy import Connection, select, update
+from structlog.testing import capture_logs
 
+from asynsched.clock import Clock
+from asynsched.errors import LogStoreUnavailable
 from asynsched.executors.log_archive import LogArchive
 from asynsched.executors.log_paths import log_path
 from asynsched.executors.log_removal import remove_unwanted
+from asynsched.executors.store_calls import StoreCalls
 from asynsched.home import SOURCES, prepare_home
 from asynsched.housekeeping.retention import RetentionPolicy, Sweep, policy_of
 from asynsched.keys import TaskInstanceKey
 from asynsched.protocol.messages import SourceRef
+from asynsched.service import Pulse
 from asynsched.settings import RetentionSettings
 from asynsched.states import DagRunState
 from asynsched.store.audit import count_old_audit, record_audit
@@ -88,7 +93,9 @@ async def swept(
 ) -> dict[str, int]:
     """Sweep to the end, and return how much went."""
     prepare_home(home)
-    sweep = Sweep(policy, database=database, home=home, batch_rows=batch_rows, archive=archive)
+    clock = Clock()
+    calls = StoreCalls(Pulse(clock), clock, at_once=1)
+    sweep = Sweep(policy, database=database, home=home, batch_rows=batch_rows, archive=archive, calls=calls)
     n_steps = 1
     while await sweep.step(NOW):
         n_steps += 1
@@ -277,6 +284,37 @@ async def test_logs_in_the_store_go_by_the_same_bounds_but_not_those_of_unknown_
     while remove_unwanted(tmp_path, archive, at_most=1):
         pass
     assert "run_id=r2" not in archive.run_folders("dag_id=d")
+
+
+async def test_a_dag_whose_archived_logs_cannot_be_listed_is_said_and_the_others_are_swept(
+    database, tmp_path, monkeypatch
+):
+    dag_ids = [f"d{n}" for n in range(7)]
+
+    def prepare(conn: Connection) -> None:
+        for dag_id in dag_ids:
+            add_dag(conn, dag_id)
+            add_run(conn, dag_id, 3)
+
+    await database.write(prepare)
+    archive, file = LogArchive(f"memory://{tmp_path}", {}), tmp_path / "log"
+    file.write_text("x")
+    for dag_id in dag_ids:
+        archive.put(log_path(TaskInstanceKey(dag_id, "r3", "t"), 1), file, tmp_path)
+    list_runs_of, failing = archive.run_folders, {"dag_id=d0", "dag_id=d2", "dag_id=d3", "dag_id=d4"}
+
+    def run_folders(folder: str) -> list[str]:
+        if folder in failing:
+            raise LogStoreUnavailable("no right to list it")
+        return list_runs_of(folder)
+
+    monkeypatch.setattr(archive, "run_folders", run_folders)
+    with capture_logs() as logged:
+        policy = RetentionPolicy(logs=Bound(before=NOW - DAY))
+        assert await swept(database, tmp_path, policy, archive=archive) == {"archived_logs": 1}
+    left = [entry["dag_id"] for entry in logged if entry["event"] == "retention.logs_left_in_store"]
+    assert left == ["d0", "d2", "d3", "d4"]
+    assert [list_runs_of(f"dag_id={dag_id}") for dag_id in ("d1", "d5")] == [[], ["run_id=r3"]]
 
 
 async def test_deleted_runs_take_their_logs_along(database, tmp_path):
