@@ -1,13 +1,15 @@
 """Logs of ended tries in an object store or a shared folder: any file system of fsspec, below the URL `log.store`.
 
 Logs keep the paths that they have below the home's log folder. A log is one object; it is written whole, so a reader
-elsewhere sees an earlier log or the new one.
+elsewhere sees an earlier log or the new one. Object stores do that by themselves. In other file systems a log is
+written beside the earlier one, and then takes its place.
 """
 
 import asyncio
+import os
 import re
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import lru_cache
 from pathlib import Path
 from tempfile import NamedTemporaryFile
@@ -29,6 +31,11 @@ LEAST_SECRET = 4
 _COMPARED = 1024**2
 _WITH_FOLDERS = frozenset({"arrow_hdfs", "dbfs", "ftp", "hdfs", "sftp", "smb", "ssh", "webdav", "webhdfs"})
 """File systems whose folders have to be made. In an object store, making one may make a bucket."""
+_LOCAL = frozenset({"file", "local"})
+_KEEPING = frozenset({"dbfs", "smb", "webdav", "webhdfs"})
+"""File systems that move no file to the place of another: it has to be removed first."""
+DRAFT_SUFFIX = ".draft"
+"""Of a log that is being written. A crash may leave one beside the log, until the logs of the run are removed."""
 
 Relation = Literal["extends", "contained", "follows"]
 
@@ -53,6 +60,10 @@ class LogArchive:
         self._secrets = sorted(_texts_of(options), key=len, reverse=True)
         self._fs = self._open(url.partition("://")[0], options)
         self._root = str(self._fs._strip_protocol(url)).rstrip("/")  # noqa: SLF001 - fsspec has no other way
+        protocols = _protocols_of(self._fs)
+        self._is_local = not _LOCAL.isdisjoint(protocols)
+        self._has_folders = not _WITH_FOLDERS.isdisjoint(protocols)
+        self._is_keeping = not _KEEPING.isdisjoint(protocols)
 
     def size(self, path: str) -> int | None:
         """Return the bytes of a log; None if it is not there."""
@@ -70,8 +81,8 @@ class LogArchive:
         with self._reported("read a log"):
             return bytes(self._call("cat_file", self._at(path), start=start, end=end))
 
-    def put(self, path: str, file: Path, scratch: Path) -> int:
-        """Store a log, and return the bytes of the stored one. May be repeated.
+    def put(self, path: str, file: Path, scratch: Path) -> int | None:
+        """Store a log, and return the bytes of the stored one; None if the file has grown meanwhile. May be repeated.
 
         A log that is there already is kept: the file continues it, unless the one begins with the other. Two homes may
         have parts of the log of a try that was interrupted, or is deferred.
@@ -82,13 +93,17 @@ class LogArchive:
         Raises:
             OSError: The file cannot be read.
         """
+        n_before = file.stat().st_size
         if self.size(path) is None:
-            expected = file.stat().st_size
+            expected = n_before
             self._put_file(file, path)
         else:
             with NamedTemporaryFile(dir=scratch, prefix=SCRATCH_PREFIX) as copy:
                 expected = self._put_continued(path, file, Path(copy.name))
-        if (size := self.size(path)) != expected:
+        size = self.size(path)
+        if file.stat().st_size != n_before:
+            return None
+        if size != expected:
             raise LogStoreUnavailable(f"{self.url}: {path} has {size} bytes after {expected} were stored")
         return expected
 
@@ -143,10 +158,28 @@ class LogArchive:
     def _put_file(self, file: Path, path: str) -> None:
         with self._reported("write a log"):
             self._make_folder(path)
-            self._call("put_file", str(file), self._at(path), seconds=TRANSFER_SECONDS)
+            if self._is_local or self._has_folders:
+                self._replace(file, path)
+            else:
+                self._call("put_file", str(file), self._at(path), seconds=TRANSFER_SECONDS)
+
+    def _replace(self, file: Path, path: str) -> None:
+        """Write a log beside the stored one, and move it to its place: a crash must not cut off the stored one."""
+        draft = f"{path}.{new_token()}{DRAFT_SUFFIX}"
+        try:
+            self._call("put_file", str(file), self._at(draft))
+            if self._is_local:
+                _sync(self._at(draft))
+            if self._is_keeping and self.size(path) is not None:
+                self._call("rm_file", self._at(path))
+            self._call("mv", self._at(draft), self._at(path))
+        except Exception:
+            with suppress(Exception):
+                self._call("rm_file", self._at(draft))
+            raise
 
     def _make_folder(self, path: str) -> None:
-        if _WITH_FOLDERS.intersection(_protocols_of(self._fs)):
+        if self._has_folders:
             self._call("makedirs", self._at(path).rpartition("/")[0], exist_ok=True)
 
     def _at(self, path: str) -> str:
@@ -185,10 +218,16 @@ class LogArchive:
     def _reported(self, what: str) -> Iterator[None]:
         """Turn every error of a file system into one that says what could not be done."""
         try:
+            self._require_root()
             yield
         except Exception as exc:  # noqa: BLE001 - file systems raise what they like
             # Not chained: the error may show the options.
             raise LogStoreUnavailable(f"{self.url} (log.store): cannot {what}: {self._masked(exc)}") from None
+
+    def _require_root(self) -> None:
+        # A mount that is missing must not become a folder of this machine.
+        if self._is_local and not Path(self._root).is_dir():
+            raise NotADirectoryError(f"there is no folder {self._root}; make it, or mount what it is in")
 
     def _masked(self, exc: Exception) -> str:
         text = str(exc) or type(exc).__name__
@@ -221,6 +260,12 @@ def _are_equal(local: BinaryIO, stored: BinaryIO, n_bytes: int, start_stored: in
             return False
         n_bytes -= len(block)
     return True
+
+
+def _sync(file: str) -> None:
+    """Write a file to the disk: it may be the only copy soon."""
+    with Path(file).open("rb") as opened:
+        os.fsync(opened.fileno())
 
 
 def _protocols_of(file_system: Any) -> tuple[str, ...]:

@@ -48,12 +48,16 @@ class LocalLog(NamedTuple):
 
 
 class StoredLog(Struct, frozen=True):
-    """A line of a journal: a log that was stored at this instant, when it was so long and so old."""
+    """A line of a journal: a log that was stored at this instant, when it was so long and so old.
+
+    `n_stored`: the bytes of the stored log, which may have parts of other homes; None: they are not known.
+    """
 
     path: str
     size: int
     written_ns: int
     at: datetime
+    n_stored: int | None = None
 
 
 class RunLogs(NamedTuple):
@@ -144,9 +148,9 @@ def logs_of(logs: Path, folder: str) -> RunLogs:
     return RunLogs(folder, list(_logs_in(logs, folder)), _read_journal(logs / folder / JOURNAL))
 
 
-def note_stored(logs: Path, folder: str, log: LocalLog, at: datetime) -> None:
-    """Append a line to the journal of a run: this log is stored. Raises OSError."""
-    line = msgspec.json.encode(StoredLog(log.path, log.size, log.written_ns, at)) + b"\n"
+def note_stored(logs: Path, folder: str, log: LocalLog, n_stored: int, at: datetime) -> None:
+    """Append a line to the journal of a run: this log is stored, with so many bytes. Raises OSError."""
+    line = msgspec.json.encode(StoredLog(log.path, log.size, log.written_ns, at, n_stored)) + b"\n"
     descriptor = os.open(logs / folder / JOURNAL, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, PRIVATE_FILE)
     try:
         os.write(descriptor, line)

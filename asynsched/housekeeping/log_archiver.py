@@ -254,7 +254,9 @@ class LogArchiver(Service):
             if is_being_written(self._logs / work.log.path):
                 return False
             size = self._archive.put(work.log.path, self._logs / work.log.path, self._home / TMP)
-            note_stored(self._logs, work.run.folder, work.log, now)
+            if size is None:
+                return False  # it goes on growing, and is stored once it is quiet again
+            note_stored(self._logs, work.run.folder, work.log, size, now)
             # The archive has more of the log than this home has: nobody shall read only a part.
             if not work.is_open and (not self._keep or size != work.log.size):
                 remove_log(self._logs, work.run.folder, work.log)
@@ -272,11 +274,13 @@ class LogArchiver(Service):
         stored = work.run.stored[work.log.path]
 
         def remove() -> None:
-            # Somebody may have removed the stored log. Then this file is the only copy.
-            if (self._archive.size(work.log.path) or 0) >= stored.size:
+            # Somebody may have removed or changed the stored log. Then this file may be the only copy.
+            if stored.n_stored is not None and self._archive.size(work.log.path) == stored.n_stored:
                 remove_log(self._logs, work.run.folder, work.log)
-            else:
-                self._archive.put(work.log.path, self._logs / work.log.path, self._home / TMP)
+                return
+            size = self._archive.put(work.log.path, self._logs / work.log.path, self._home / TMP)
+            if size is not None:
+                note_stored(self._logs, work.run.folder, work.log, size, stored.at)
 
         try:
             await self._calls.call(remove)

@@ -37,6 +37,7 @@ class Store:
 
     def __init__(self, root: Path) -> None:
         self.folder = root / "mount" / "logs"
+        self.folder.mkdir(parents=True)
 
     @property
     def env(self) -> dict[str, str]:
@@ -125,7 +126,7 @@ def test_the_log_of_a_try_that_a_stop_interrupts_is_stored_and_whole_in_the_end(
 
 
 def test_logs_wait_for_a_store_that_is_away_and_this_is_said_once(site, store, tmp_path):
-    store.folder.parent.touch()  # a file in the place of the folder
+    store.folder.rmdir()  # a mount that is missing
     site.env["GATE"] = str(tmp_path / "gate")
     with site.up() as up:
         site.wait_for_dag("logged")
@@ -144,7 +145,8 @@ def test_logs_wait_for_a_store_that_is_away_and_this_is_said_once(site, store, t
         assert "(log.store): cannot write, read and remove an object" in site.run("check", code=1).stdout
         assert "last" in site.run("tasks", "logs", "logged", "r", "says").stdout
 
-        store.folder.parent.unlink()
+        assert not store.folder.exists(), "nobody has made it"
+        store.folder.mkdir()
         site.until(store.has_all, "the logs are stored")
         site.until(lambda: "logs.stored_again" in up.log, "it is said that the store is back")
         site.until(lambda: not local_logs(site), "they are removed")

@@ -1,5 +1,6 @@
 """The log archiver on a real database: outages of the store, and logs that stay for a time."""
 
+import json
 from datetime import timedelta
 from threading import Event
 
@@ -163,3 +164,42 @@ async def test_a_store_that_hangs_is_told_and_makes_no_loop_count_as_stuck_and_k
         assert health.logs.problem == f"{archiving.archive.url} (log.store) has not answered for 500 s"
     finally:
         goes_on.set()
+
+
+async def test_a_log_that_grows_while_it_is_stored_waits_without_a_problem(archiving, monkeypatch):
+    put_file = archiving.archive._put_file
+
+    def grow(file, path) -> None:
+        monkeypatch.setattr(archiving.archive, "_put_file", put_file)
+        put_file(file, path)
+        with archiving.log.open("a") as log:
+            log.write("two\n")
+
+    monkeypatch.setattr(archiving.archive, "_put_file", grow)
+    assert await archiving.walk() == []
+    assert (archiving.archiver.waiting.n_logs, archiving.archiver.waiting.problem) == (1, "")
+    assert (archiving.archiver.due_at - archiving.clock.now()).total_seconds() < 60
+    await archiving.walk()
+    assert archiving.archive.read(archiving.path, 0, 8) == b"one\ntwo\n"
+
+
+async def test_a_log_of_unknown_stored_size_is_compared_before_it_goes(archiving):
+    journal = archiving.log.parents[1] / JOURNAL
+    status = archiving.log.stat()
+    line = {"path": archiving.path, "size": 4, "written_ns": status.st_mtime_ns, "at": (NOW - 2 * KEEP).isoformat()}
+    journal.write_text(json.dumps(line) + "\n")
+    await archiving.walk()
+    assert (archiving.log.exists(), archiving.archive.read(archiving.path, 0, 4)) == (True, b"one\n")
+    await archiving.walk()
+    assert not archiving.log.exists()
+
+
+async def test_a_local_log_goes_only_if_the_stored_one_is_the_one_that_was_stored(archiving):
+    await archiving.walk()
+    archiving.archive._fs.pipe_file(archiving.archive._at(archiving.path), b"another and longer")
+    archiving.clock.leap(KEEP.total_seconds())
+    await archiving.walk()
+    assert archiving.log.exists()
+    assert archiving.archive.read(archiving.path, 0, 22) == b"another and longerone\n"
+    await archiving.walk()
+    assert not archiving.log.exists()

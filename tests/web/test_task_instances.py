@@ -138,6 +138,7 @@ async def test_a_log_is_read_in_parts(site, monkeypatch):
 
 
 async def test_a_log_is_followed_and_searched_while_it_moves_to_the_store(filled, tmp_path):
+    (tmp_path / "store").mkdir()
     log = LogSettings(store=(tmp_path / "store").as_uri())
     settings = msgspec.structs.replace(filled.copy(tmp_path), log=log)
     key = TaskInstanceKey("report", RUN_ID, "extract", -1)

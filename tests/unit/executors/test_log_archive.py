@@ -1,6 +1,7 @@
 """Logs in a file system of fsspec: whole, repeated, continued, and without secrets in errors."""
 
 import io
+from pathlib import Path
 
 import pytest
 from structlog.testing import capture_logs
@@ -16,6 +17,7 @@ PATH = "dag_id=d/run_id=r/attempt=1.log"
 
 @pytest.fixture(params=["memory", "file"])
 def archive(request, tmp_path):
+    (tmp_path / "store").mkdir()
     return LogArchive(f"{request.param}://{tmp_path}/store", {})
 
 
@@ -55,6 +57,66 @@ def test_a_log_is_stored_whole_however_often_and_in_whatever_parts_it_comes(arch
     assert archive.read(PATH, 4, 8) == b"two\n"
     assert archive.read(PATH, 8, 8) == b""
     assert [path.name for path in tmp_path.iterdir() if path.name.startswith("log-")] == []
+
+
+@pytest.fixture
+def folder_archive(tmp_path):
+    (tmp_path / "store").mkdir()
+    return LogArchive(f"file://{tmp_path}/store", {})
+
+
+@pytest.mark.parametrize("moves_to_the_place_of_another", [True, False])
+def test_a_crash_while_a_log_is_written_to_a_folder_leaves_the_stored_one_whole(
+    folder_archive, tmp_path, monkeypatch, moves_to_the_place_of_another
+):
+    archive, file = folder_archive, tmp_path / "log"
+    file.write_text("one\n")
+    archive.put(PATH, file, tmp_path)
+    file.write_text("one\ntwo\n")
+
+    def crash(_: str, target: str) -> None:
+        Path(target).write_text("o")
+        raise OSError("it breaks off")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(archive._fs, "put_file", crash)
+        with pytest.raises(LogStoreUnavailable, match="cannot write a log: it breaks off"):
+            archive.put(PATH, file, tmp_path)
+    assert archive.read(PATH, 0, 4) == b"one\n"
+    archive._is_keeping = not moves_to_the_place_of_another
+    assert archive.put(PATH, file, tmp_path) == 8
+    folder = (tmp_path / "store" / PATH).parent
+    assert [log.name for log in folder.iterdir()] == ["attempt=1.log"], "no draft stays"
+
+
+def test_a_folder_that_is_not_there_is_not_made_because_its_mount_may_be_missing(tmp_path):
+    archive, file = LogArchive(f"file://{tmp_path}/store", {}), tmp_path / "log"
+    file.write_text("one\n")
+    for use in (
+        archive.check,
+        lambda: archive.size(PATH),
+        lambda: archive.put(PATH, file, tmp_path),
+        lambda: archive.run_folders("dag_id=d"),
+        lambda: archive.remove_folder("dag_id=d/run_id=r"),
+    ):
+        with pytest.raises(LogStoreUnavailable, match=r"there is no folder .*/store; make it, or mount what it is in"):
+            use()
+    assert not (tmp_path / "store").exists()
+
+
+def test_a_log_that_grows_while_it_is_stored_is_put_again(archive, tmp_path, monkeypatch):
+    file, put_file = tmp_path / "log", archive._put_file
+    file.write_text("one\n")
+
+    def grow(file: Path, path: str) -> None:
+        with file.open("a") as log:
+            log.write("two\n")
+        put_file(file, path)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(archive, "_put_file", grow)
+        assert archive.put(PATH, file, tmp_path) is None
+    assert archive.put(PATH, file, tmp_path) == 8
 
 
 def test_the_logs_of_deleted_runs_go_from_the_archive_once_it_answers(archive, tmp_path, monkeypatch):

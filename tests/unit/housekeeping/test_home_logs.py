@@ -97,10 +97,10 @@ def test_a_log_goes_only_when_nobody_writes_it_and_the_store_has_all_of_it(tmp_p
     task_log.close()
     assert not is_being_written(tmp_path / path)
 
-    note_stored(tmp_path, run.folder, log, NOW)
+    note_stored(tmp_path, run.folder, log, 9, NOW)
     with (tmp_path / run.folder / JOURNAL).open("ab") as journal:
         journal.write(b'{"path": "cut')
-    assert found()[0].stored[path] == StoredLog(path, log.size, log.written_ns, NOW)
+    assert found()[0].stored[path] == StoredLog(path, log.size, log.written_ns, NOW, 9)
     written("two\n").close()
     assert not remove_log(tmp_path, run.folder, log), "it has grown"
 
