@@ -1,12 +1,13 @@
 """Where the logs of tries on other machines are kept: in parts, each with the byte at which it begins."""
 
-import fcntl
 import os
 from abc import ABC, abstractmethod
-from contextlib import suppress
 from pathlib import Path
 
-from asynsched.protocol.home_files import PRIVATE_FILE
+from asynsched.protocol.home_files import open_log
+
+ELSEWHERE = b"*** What came before is in another home or in the store of logs. This line takes its place."
+MOST_FILLER = 1024**2
 
 
 class LogStore(ABC):
@@ -17,11 +18,16 @@ class LogStore(ABC):
         """Return the bytes of a log; 0 if there is none."""
 
     @abstractmethod
-    def append(self, path: str, start: int, data: bytes) -> int:
-        """Add a part that begins at the byte `start` of a log, and return the bytes of the log.
+    def append(self, path: str, origin: int, start: int, data: bytes) -> int:
+        """Add a part of a try's log, and return how many bytes of it are there.
 
         A part that is there already is not added again, and one that leaves a gap is not added: the answer says where
         the next part has to begin. Raises OSError.
+
+        Args:
+            origin: The byte of the file at which the try's log begins. If the file is shorter, because what came before
+                is in another home or in the archive, a line says so and fills it up to there.
+            start: The byte of the try's log at which the part begins.
         """
 
 
@@ -37,31 +43,30 @@ class FolderLogs(LogStore):
         except FileNotFoundError:
             return 0
 
-    def append(self, path: str, start: int, data: bytes) -> int:
-        descriptor = self._open(self._folder / path)
+    def append(self, path: str, origin: int, start: int, data: bytes) -> int:
+        descriptor = open_log(self._folder / path, appends=False)
         try:
             size = os.fstat(descriptor).st_size
-            if start > size:
-                return size
-            rest, place = memoryview(data)[size - start :], size
-            while rest:
-                n_written = os.pwrite(descriptor, rest, place)
-                rest, place = rest[n_written:], place + n_written
-            return place
+            while size < origin:
+                size = _write(descriptor, _filler(origin - size), size)
+            n_there = size - origin
+            if start > n_there:
+                return n_there
+            return _write(descriptor, data[n_there - start :], size) - origin
         finally:
             os.close(descriptor)
 
-    @staticmethod
-    def _open(file: Path) -> int:
-        """Open a log, locked against its removal."""
-        while True:
-            try:
-                file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-                descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, PRIVATE_FILE)
-            except FileNotFoundError:
-                continue  # its empty folder was removed meanwhile
-            with suppress(OSError):  # not every file system has locks
-                fcntl.flock(descriptor, fcntl.LOCK_SH)
-            if os.fstat(descriptor).st_nlink:
-                return descriptor
-            os.close(descriptor)  # it was removed before it was locked
+
+def _filler(n_bytes: int) -> bytes:
+    """Return a line of so many bytes, or of the most that are written at once."""
+    n_bytes = min(n_bytes, MOST_FILLER)
+    return ELSEWHERE[: n_bytes - 1].ljust(n_bytes - 1) + b"\n"
+
+
+def _write(descriptor: int, data: bytes, place: int) -> int:
+    """Write at a byte of a file, and return where that ends."""
+    rest = memoryview(data)
+    while rest:
+        n_written = os.pwrite(descriptor, rest, place)
+        rest, place = rest[n_written:], place + n_written
+    return place

@@ -187,8 +187,9 @@ def remove_log(logs: Path, folder: str, log: LocalLog) -> bool:
 
 @contextmanager
 def _locked(file: Path) -> Iterator[bool]:
-    """Lock a log exclusively in the block, and tell whether it was free. Its writers share a lock; see TaskLog."""
-    descriptor = os.open(file, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    """Lock a log exclusively in the block, and tell whether it was free. Its writers share a lock; see `open_log`."""
+    # Network file systems give a lock alone only to writers.
+    descriptor = os.open(file, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
     is_free = True
     try:
         try:

@@ -12,6 +12,7 @@ import fcntl
 import hashlib
 import os
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -23,6 +24,9 @@ KEEPER_MARK = "SANDBOX_KEEPER"
 """Environment variable of the keeper and of all processes that it starts: which keeper they belong to."""
 MAX_ADDRESS_BYTES = 100
 PRIVATE_FILE = 0o600
+PRIVATE_FOLDER = 0o700
+LOCK_ATTEMPTS = 5
+LOCK_PAUSE_SECONDS = 0.002
 PREFIX = "parse-"
 """Of the names of scratch folders."""
 
@@ -39,6 +43,50 @@ def socket_address(folder: Path, name: str) -> Iterator[str]:
         yield f"/proc/self/fd/{descriptor}/{name}"
     finally:
         os.close(descriptor)
+
+
+def open_log(file: Path, *, appends: bool) -> int:
+    """Open a log to write to it, with its folders, for this user only; return its descriptor.
+
+    It is locked against its removal by a scheduler that has copied it elsewhere, which locks it for moments. Where that
+    cannot be had soon, it is open without a lock: a try must not wait for its log. Raises OSError.
+
+    Args:
+        appends: Whether every write goes to the end.
+    """
+    # Network file systems share a lock only with readers, and give one alone only to writers.
+    flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC | (os.O_APPEND if appends else 0)
+    for _ in range(LOCK_ATTEMPTS - 1):
+        # A scheduler may remove a folder while it is empty.
+        with suppress(FileNotFoundError):
+            _make_private(file.parent)
+            descriptor = os.open(file, flags, PRIVATE_FILE)
+            if _shares_lock(descriptor) and os.fstat(descriptor).st_nlink:
+                return descriptor
+            os.close(descriptor)  # it is being removed
+        time.sleep(LOCK_PAUSE_SECONDS)
+    _make_private(file.parent)
+    descriptor = os.open(file, flags, PRIVATE_FILE)
+    _shares_lock(descriptor)
+    return descriptor
+
+
+def _make_private(folder: Path) -> None:
+    """Make a folder and those above it, for this user only."""
+    for missing in reversed([folder, *folder.parents]):
+        if not missing.is_dir():
+            missing.mkdir(mode=PRIVATE_FOLDER, exist_ok=True)
+
+
+def _shares_lock(descriptor: int) -> bool:
+    """Lock a file together with others. Returns False if somebody has it alone."""
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError:
+        pass  # not every file system has locks
+    return True
 
 
 def lay_out_source(folder: Path, content_hash: str, text: str) -> None:

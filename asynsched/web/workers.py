@@ -135,8 +135,8 @@ class WorkerApi:
         most = self._place.settings.log.task_bytes + ROOM_FOR_REMARKS
         if start + len(data) > most:
             raise Invalid(("query", "start"), f"a log has at most {most} bytes")
-        size = await run_sync(self._desk.logs.append, _launch(found).log_path, found.log_start + start, data)
-        return as_response(LogSize(max(0, size - found.log_start)))
+        path = _launch(found).log_path
+        return as_response(LogSize(await run_sync(self._desk.logs.append, path, found.log_start, start, data)))
 
     async def _running(self, proof: Proof) -> TicketRow:
         """Return the ticket of a try that a worker runs. Raises NotFound, and TicketRefused."""

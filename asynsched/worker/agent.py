@@ -424,27 +424,30 @@ class Agent:
     async def _end(self, held: _Try, ended: Ended, started: Started | None) -> None:
         """Report the end of a try until it is stored, with its start if that is not reported; then forget the try."""
         token = ended.token
-        with anyio.move_on_after(LAST_LOG_SECONDS) as scope:
+        is_log_wanted = True
+        with anyio.move_on_after(LAST_LOG_SECONDS):
             # First: the log of a try that is over is whole.
-            await self._send_log(held)
-        if scope.cancelled_caught:
-            log.warning("log.incomplete", **_names(held.ticket))
+            is_log_wanted = await self._send_log(held)
         if not await self._send(held, ended, started):
             reason = "its end cannot be reported: it is too large, or no message of the protocol"
             await self._send(held, Ended(token, "failed", ended.ended_at, ended.started_at, reason, retry=False))
         await run_sync(self._folder.remove, token)
         if self._executor is not None:
             await self._executor.acknowledge([token])
-        await run_sync(held.log.remove)
+        if (rest := await run_sync(partial(held.log.remove, is_wanted=is_log_wanted))) is not None:
+            log.warning("log.incomplete", **_names(held.ticket), whole_log=str(rest))
         self._bundles.release(token)
         del self._tries[token]
         self._notify()
 
-    async def _send_log(self, held: _Try) -> None:
+    async def _send_log(self, held: _Try) -> bool:
+        """Send the rest of a try's log. Returns False if no scheduler wants it."""
         try:
             await self._schedulers.insist(held.log.send)
         except Refused as exc:
             log.debug("log.refused", **_names(held.ticket), reason=str(exc))
+            return False
+        return True
 
     async def _send(self, held: _Try, event: TryEvent, started: Started | None = None) -> bool:
         """Report an event until it is stored, or the try is over for the schedulers. False: they cannot read it."""

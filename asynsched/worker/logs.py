@@ -27,7 +27,7 @@ class LogSender:
         self._lock = anyio.Lock()
 
     async def send(self) -> None:
-        """Send the part that is not stored yet. Raises Refused, and Unreachable."""
+        """Send the part that is not stored yet, as far as a scheduler takes it. Raises Refused, and Unreachable."""
         async with self._lock:
             while data := await run_sync(_read, self._file, self.start + self._n_stored):
                 n_before = self._n_stored
@@ -35,10 +35,16 @@ class LogSender:
                 if self._n_stored == n_before:
                     return
 
-    def remove(self) -> None:
-        """Remove the file. Its folder stays: the keeper may be about to write another log there. Blocks."""
+    def remove(self, *, is_wanted: bool) -> Path | None:
+        """Remove the file, but return it if schedulers want it and have not taken all of it. Blocks.
+
+        Its folder stays: the keeper may be about to write another log there.
+        """
+        if is_wanted and size_of(self._file) > self.start + self._n_stored:
+            return self._file
         with suppress(OSError):
             self._file.unlink()
+        return None
 
 
 def remove_empty_folders(folder: Path) -> None:

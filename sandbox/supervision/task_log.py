@@ -17,6 +17,7 @@ from typing import Any
 
 from asynsched.authoring.connection import CONNECTION_PREFIX, VARIABLE_PREFIX, Connection
 from asynsched.errors import AsynschedError
+from asynsched.protocol.home_files import open_log
 from asynsched.protocol.secrets import FIELDS, MASK_SECRET, Secrets
 
 _BACKEND_ARGUMENTS = ("AIRFLOW__SECRETS__BACKEND_KWARG", "AIRFLOW__WORKERS__SECRETS_BACKEND_KWARG")
@@ -52,8 +53,6 @@ def _connection_fields(text: str) -> dict[str, Any]:
         return {"password": text}
 
 
-PRIVATE_FILE = 0o600
-PRIVATE_FOLDER = 0o700
 LONGEST_LINE_HELD = 64 * 1024
 CUT = b"\n*** The log has reached its limit (log.task_bytes); the rest is dropped.\n"
 
@@ -141,33 +140,6 @@ class TaskLog:
         # A full disk must not end the tries: output that cannot be written is lost.
         with suppress(OSError):
             if self._descriptor is None:
-                self._descriptor = self._open()
+                self._descriptor = open_log(self._path, appends=True)
             while data:
                 data = data[os.write(self._descriptor, data) :]
-
-    def _open(self) -> int:
-        """Open the file, and lock it: a scheduler that has copied the log elsewhere removes it only when it is free."""
-        while True:
-            descriptor = self._open_unlocked()
-            with suppress(OSError):  # not every file system has locks
-                fcntl.flock(descriptor, fcntl.LOCK_SH)
-            if os.fstat(descriptor).st_nlink:
-                return descriptor
-            os.close(descriptor)  # it was removed before it was locked
-
-    def _open_unlocked(self) -> int:
-        flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
-        while True:
-            try:
-                return os.open(self._path, flags, PRIVATE_FILE)
-            except FileNotFoundError:
-                # The scheduler may remove a folder while it is empty.
-                with suppress(FileNotFoundError):
-                    make_private(self._path.parent)
-
-
-def make_private(folder: Path) -> None:
-    """Make a folder and those above it, for this user only."""
-    for missing in reversed([folder, *folder.parents]):
-        if not missing.is_dir():
-            missing.mkdir(mode=PRIVATE_FOLDER, exist_ok=True)

@@ -5,9 +5,10 @@ from types import SimpleNamespace
 import httpx
 import msgspec
 import pytest
+from sqlalchemy import update
 
 from asynsched.clock import Clock, new_token
-from asynsched.executors.log_stores import FolderLogs
+from asynsched.executors.log_stores import MOST_FILLER, FolderLogs
 from asynsched.executors.requests import RequestAnswerer
 from asynsched.fernet_keys import keys_of
 from asynsched.home import LOGS
@@ -29,6 +30,7 @@ from asynsched.settings import WorkersSettings
 from asynsched.store.dags.dags import get_versions, latest_version
 from asynsched.store.engines.opening import open_database
 from asynsched.store.runs.dag_runs import get_run
+from asynsched.store.schema import ticket
 from asynsched.store.tickets import add_tickets, digest_of_secret, tickets_of_runs
 from asynsched.web.app import make_app
 from asynsched.web.workers import MOST_BYTES
@@ -91,7 +93,7 @@ async def desk(filled, tmp_path):
 
         yield SimpleNamespace(
             one=proofs[0], two=proofs[1], send=send, log=log, file=file, row=row, told=told, code=code,
-            home=settings.home_path, settings=settings,
+            home=settings.home_path, settings=settings, database=database,
         )  # fmt: skip
     await database.close()
 
@@ -127,6 +129,25 @@ async def test_a_worker_claims_a_try_and_does_all_for_it(desk):
     assert (await desk.row("two")).started is not None
     assert len(desk.told) == 3
     assert b'"return_value":[1]' in (await desk.row("one")).ended
+
+
+async def test_a_home_without_what_came_before_a_try_takes_its_log_all_the_same(desk):
+    file, most = desk.home / LOGS / "one.log", 3 * MOST_FILLER
+    for n_before in (5, 200, most):
+        file.write_bytes(b"x" * n_before)
+        if n_before == 5:
+            await desk.send("/claim", Claim(desk.one, "w", "life"))
+        else:
+            statement = update(ticket).where(ticket.c.token == "one").values(log_start=n_before)
+            await desk.database.write(lambda conn, statement=statement: conn.execute(statement))
+        file.unlink()  # it was stored, or this is another home
+        assert await desk.log(desk.one, 11, b"second line\n") == {"n_bytes": 0}, "the worker begins anew"
+        for _ in range(2):
+            assert await desk.log(desk.one, 0, b"first line\n") == {"n_bytes": 11}
+        assert await desk.log(desk.one, 11, b"second line\n") == {"n_bytes": 23}
+        log = file.read_bytes()
+        assert log[n_before:] == b"first line\nsecond line\n"
+        assert (log[:4], log[n_before - 1 : n_before]) == (b"*** ", b"\n")
 
 
 async def test_hostile_requests_are_refused(desk):

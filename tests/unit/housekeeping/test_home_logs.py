@@ -1,6 +1,10 @@
 """Which logs of a home are complete, stored, kept and removed."""
 
+import errno
+import fcntl
+import os
 from datetime import UTC, datetime, timedelta
+from types import SimpleNamespace
 
 import pytest
 
@@ -108,3 +112,38 @@ def test_a_log_goes_only_when_nobody_writes_it_and_the_store_has_all_of_it(tmp_p
     assert remove_log(tmp_path, run.folder, log)
     assert list((tmp_path / "dag_id=d").iterdir()) == [], "its folders and its journal go with it"
     assert remove_log(tmp_path, run.folder, log), "it has gone before"
+
+
+def test_locks_are_asked_for_as_network_file_systems_give_them(tmp_path, monkeypatch):
+    flock = fcntl.flock
+
+    def nfs_flock(descriptor: int, operation: int) -> None:
+        mode = fcntl.fcntl(descriptor, fcntl.F_GETFL) & os.O_ACCMODE
+        unfit = os.O_WRONLY if operation & fcntl.LOCK_SH else os.O_RDONLY if operation & fcntl.LOCK_EX else None
+        if mode == unfit:
+            raise OSError(errno.EBADF, "not open for that")
+        flock(descriptor, operation)
+
+    monkeypatch.setattr(fcntl, "flock", nfs_flock)
+    task_log = TaskLog(tmp_path / "folder" / "log", 1000, Secrets())
+    task_log.write(b"one\n")
+    assert is_being_written(tmp_path / "folder" / "log")
+    task_log.close()
+    assert not is_being_written(tmp_path / "folder" / "log")
+
+
+def test_a_try_waits_neither_for_a_lock_on_its_log_nor_for_a_file_system_without_links(tmp_path, monkeypatch):
+    file = tmp_path / "log"
+    file.touch()
+    with file.open("rb") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        task_log = TaskLog(file, 1000, Secrets())
+        task_log.write(b"one\n")
+        assert file.read_bytes().endswith(b"one\n")
+        task_log.close()
+    task_log = TaskLog(file, 1000, Secrets())
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "fstat", lambda _: SimpleNamespace(st_nlink=0))
+        task_log.write(b"two\n")
+    task_log.close()
+    assert file.read_bytes().endswith(b"two\n")
