@@ -74,6 +74,11 @@ def hold_home(home: Path) -> Iterator[None]:
         os.close(descriptor)
 
 
+def is_held(home: Path) -> bool:
+    """Return whether a scheduler serves a home."""
+    return _is_locked(home / LOCK)
+
+
 def remember_database(home: Path, path: str) -> None:
     """Record the SQLite database that a scheduler of this home is about to serve, for schedulers of other homes."""
     if _served_database(home) != path:
@@ -85,7 +90,7 @@ def serves_database(home: Path, path: str) -> bool:
 
     False if the home cannot be seen from here.
     """
-    return _served_database(home) == path and (_is_locked(home / LOCK) or _is_locked(home / KEEPER_LOCK))
+    return _served_database(home) == path and (is_held(home) or _is_locked(home / KEEPER_LOCK))
 
 
 def _served_database(home: Path) -> str | None:

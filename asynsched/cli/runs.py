@@ -262,8 +262,13 @@ def delete_run(session: Session, key: DagRunKey) -> None:
 
 
 def remove_archived_logs(session: Session) -> None:
-    """Remove the logs of deleted runs from the store of logs, if there is one: the home may have no scheduler."""
-    if not session.settings.log.store:
+    """Remove the logs of deleted runs from the store of logs, if there is one and the home has no scheduler.
+
+    A scheduler does that itself, after it has stored the logs that it is copying: among them may be those of the run.
+    """
+    from asynsched.home import is_held
+
+    if not session.settings.log.store or is_held(session.home):
         return
     from asynsched.errors import AsynschedError
     from asynsched.executors.log_archive import archive_of

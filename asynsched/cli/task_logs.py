@@ -4,6 +4,7 @@ import codecs
 import sys
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, NamedTuple
 
 import click
@@ -87,12 +88,13 @@ def tasks_logs(
     its = (item for item in requests if (item.task_id, item.map_index, item.try_number) == (task_id, map_index, number))
     is_part = tail is not None or lines is not None
     callbacks = [] if is_part else _callback_logs(session, key, its)
-    if not (_exists(session, path) or callbacks):
-        fail(_explain_absence(session, run, task, try_number))
-    if output is Output.JSON:
-        text = _text(session, path, tail, lines) or ""
-        return Record({**key._asdict(), "try_number": number, "log": text, "callbacks": _as_fields(callbacks)})
-    _write_log(session, path, tail, lines)
+    with opened_log(session.home, session.settings.log, path) as log:
+        if log is None and not callbacks:
+            fail(_explain_absence(session, run, task, try_number))
+        if output is Output.JSON:
+            text = _text(log, tail, lines) or ""
+            return Record({**key._asdict(), "try_number": number, "log": text, "callbacks": _as_fields(callbacks)})
+        _write_log(log, tail, lines)
     _write_callback_logs(callbacks)
     if number > task.try_number and was_interrupted(task.state, task.reason):
         note(f"{task.reason[0].upper()}{task.reason[1:]}.")
@@ -137,18 +139,17 @@ def runs_logs(session: Session, output: Output, dag_id: str, run_id: str) -> Rec
     Only logs of this home and of the store of logs: without one, a scheduler of another home keeps its tries' logs.
     """
     run = session.read(run_named, dag_id, run_id)
-    parts = [part for part in _parts(session, run) if part.callbacks or _exists(session, part.path)]
+    parts = _parts(session, run)
     if output is Output.JSON:
         return _as_record(session, run, parts)
-    if not parts:
-        fail(f"The run {run.run_id!r} ({run.state}) has no log in {_where(session)}.")
+    n_written = 0
     for part in parts:
-        name = instance_name(part.key.task_id, part.key.map_index)
-        what = f"{name}, try {part.try_number}" if part.key.task_id else run.run_id
-        sys.stdout.write(f"==> {printable(what)}{f': {part.state}' if part.state else ''} <==\n")
-        if part.key.task_id:
-            _write_log(session, part.path)
-        _write_callback_logs(part.callbacks)
+        with _log_of(session, part) as log:
+            if log is not None or part.callbacks:
+                _write_part(run, part, log)
+                n_written += 1
+    if not n_written:
+        fail(f"The run {run.run_id!r} ({run.state}) has no log in {_where(session)}.")
     return None
 
 
@@ -187,23 +188,42 @@ def _parts(session: Session, run: RunInfo) -> Iterator[TryLogs]:
         yield TryLogs(key, number, log_path(key, number), state, _callback_logs(session, key, its))
 
 
-def _as_record(session: Session, run: RunInfo, parts: list[TryLogs]) -> Record:
-    tries = [
-        fields_of(part.key, ("task_id", "map_index")) | fields_of(part, ("try_number", "state"))
-        | {"log": _text(session, part.path), "callbacks": _as_fields(part.callbacks)}
-        for part in parts
-        if part.key.task_id
-    ]  # fmt: skip
-    own = [callback for part in parts if not part.key.task_id for callback in part.callbacks]
+def _write_part(run: RunInfo, part: TryLogs, log: LogSource | None) -> None:
+    """Write the logs of a try, or those of the run's own callbacks, below a line that names it."""
+    name = instance_name(part.key.task_id, part.key.map_index)
+    what = f"{name}, try {part.try_number}" if part.key.task_id else run.run_id
+    sys.stdout.write(f"==> {printable(what)}{f': {part.state}' if part.state else ''} <==\n")
+    _write_log(log)
+    _write_callback_logs(part.callbacks)
+
+
+def _as_record(session: Session, run: RunInfo, parts: Iterable[TryLogs]) -> Record:
+    tries, own = [], []
+    for part in parts:
+        with _log_of(session, part) as log:
+            text = _text(log)
+        if not part.key.task_id:
+            own += part.callbacks
+        elif text is not None or part.callbacks:
+            its = fields_of(part.key, ("task_id", "map_index")) | fields_of(part, ("try_number", "state"))
+            tries.append(its | {"log": text, "callbacks": _as_fields(part.callbacks)})
     return Record({"dag_id": run.dag_id, "run_id": run.run_id, "tries": tries, "callbacks": _as_fields(own)})
+
+
+def _log_of(session: Session, part: TryLogs) -> AbstractContextManager[LogSource | None]:
+    """Open the log of a try in the block; None for the run itself."""
+    return opened_log(session.home, session.settings.log, part.path) if part.key.task_id else nullcontext()
 
 
 def _callback_logs(session: Session, key: TaskInstanceKey, requests: Iterable[CallbackInfo]) -> list[CallbackLog]:
     """Return the logs of callbacks of one try, or of a run."""
     # A run that has ended several times has one log for each event, and the state of the latest callback.
     newest = {(item.event, item.try_number): item for item in requests}
-    logs = (_text(session, callback_log_path(key, *name)) for name in newest)
-    return [CallbackLog(one.event, one.state, one.reason, log) for one, log in zip(newest.values(), logs, strict=True)]
+    found = []
+    for name, one in newest.items():
+        with opened_log(session.home, session.settings.log, callback_log_path(key, *name)) as log:
+            found.append(CallbackLog(one.event, one.state, one.reason, _text(log)))
+    return found
 
 
 def _write_callback_logs(logs: list[CallbackLog]) -> None:
@@ -220,23 +240,16 @@ def _as_fields(logs: list[CallbackLog]) -> list[dict[str, Any]]:
     return [item._asdict() for item in logs]
 
 
-def _exists(session: Session, path: str) -> bool:
-    with opened_log(session.home, session.settings.log, path) as log:
-        return log is not None
+def _text(log: LogSource | None, tail: int | None = None, lines: Span | None = None) -> str | None:
+    return None if log is None else "".join(_blocks(log, _part_of(log, tail, lines)))
 
 
-def _text(session: Session, path: str, tail: int | None = None, lines: Span | None = None) -> str | None:
-    with opened_log(session.home, session.settings.log, path) as log:
-        return None if log is None else "".join(_blocks(log, _part_of(log, tail, lines)))
-
-
-def _write_log(session: Session, path: str, tail: int | None = None, lines: Span | None = None) -> None:
+def _write_log(log: LogSource | None, tail: int | None = None, lines: Span | None = None) -> None:
     """Write a log, if there is one, or a part of it, and end its last line."""
     end = "\n"
-    with opened_log(session.home, session.settings.log, path) as log:
-        for text in () if log is None else _blocks(log, _part_of(log, tail, lines)):
-            sys.stdout.write(printable(text, keep="\n\t"))
-            end = text[-1:] or end
+    for text in () if log is None else _blocks(log, _part_of(log, tail, lines)):
+        sys.stdout.write(printable(text, keep="\n\t"))
+        end = text[-1:] or end
     if end != "\n":
         sys.stdout.write("\n")
 
