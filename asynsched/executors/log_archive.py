@@ -11,13 +11,14 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from functools import lru_cache
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from tempfile import NamedTemporaryFile
 from typing import Any, BinaryIO, Literal
 
 from asynsched.clock import new_token
 from asynsched.errors import LogStoreUnavailable, SettingsError
 from asynsched.executors.log_paths import is_run_folder
+from asynsched.home import sync_folder
 from asynsched.settings import LogSettings
 
 ANSWER_SECONDS = 20.0
@@ -173,10 +174,17 @@ class LogArchive:
             if self._is_keeping and self.size(path) is not None:
                 self._call("rm_file", self._at(path))
             self._call("mv", self._at(draft), self._at(path))
+            if self._is_local:
+                self._sync_folders(path)
         except Exception:
             with suppress(Exception):
                 self._call("rm_file", self._at(draft))
             raise
+
+    def _sync_folders(self, path: str) -> None:
+        for folder in PurePosixPath(path).parents:
+            with suppress(OSError):  # not every network file system can
+                sync_folder(Path(self._root, folder))
 
     def _make_folder(self, path: str) -> None:
         if self._has_folders:

@@ -203,11 +203,10 @@ class LogArchiver(Service):
         try:
             remove = partial(remove_unwanted, self._home, self._archive, at_most=BATCH_NOTES)
             return bool(await self._calls.call(remove))
-        except LogStoreUnavailable as exc:
+        except (LogStoreUnavailable, OSError) as exc:
+            # While a note is left, nothing is stored either: a run that is created again would lose its logs with it.
             self._problem, self._is_away = str(exc), True
-        except OSError as exc:
-            self._problem = str(exc)
-        return False
+            return False
 
     async def _work_on(self, dag_id: str, runs: list[RunLogs], quiet: timedelta) -> list[Work]:
         """Return the logs that are to be stored or removed."""
@@ -284,6 +283,8 @@ class LogArchiver(Service):
 
         try:
             await self._calls.call(remove)
+        except FileNotFoundError:
+            pass  # the run was deleted meanwhile
         except (LogStoreUnavailable, OSError) as exc:
             await self._failed(exc)
 

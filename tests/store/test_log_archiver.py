@@ -122,14 +122,17 @@ async def test_files_of_the_home_that_cannot_be_read_are_told_and_neither_end_th
     broken = archiving.home / LOGS / "dag_id=d" / "run_id=broken" / JOURNAL
     broken.mkdir(parents=True)  # a folder in the place of a file
     scratch, note = archiving.home / TMP / "log-1", archiving.home / LOGS / UNWANTED / "note"
-    for folder in (scratch, note):
-        folder.mkdir(parents=True)
+    scratch.mkdir()
+    note.mkdir(parents=True)
     assert await archiving.walk() == ["logs.not_stored"]
+    await archiving.archiver.finish()
+    assert archiving.archive.size(archiving.path) is None, "what is left of a deleted run goes first"
+    note.rmdir()
+    await archiving.walk()
     assert str(broken) in archiving.archiver.problem
     assert archiving.archive.size(archiving.path) == 4
-    await archiving.archiver.finish()
-    for folder in (note, scratch, broken):
-        folder.rmdir()
+    scratch.rmdir()
+    broken.rmdir()
     assert await archiving.walk() == ["logs.stored_again"]
 
 
