@@ -28,16 +28,19 @@ class DataFiles:
         self._spec = GitIgnoreSpec.from_lines(settings.workers.files)
         self._found: dict[str, tuple[os.stat_result, DataFile]] = {}
         self._walking = anyio.Lock()
-        self._n_walks = 0
+        self._n_begun = 0
+        self._newest = 0
+        """The number of the walk that has found the files, counted as walks begin."""
 
     async def list(self) -> tuple[DataFile, ...]:
         """Return the files, by their paths. Raises DataFilesUnavailable."""
-        n_walks = self._n_walks
+        n_begun = self._n_begun
         async with self._walking:
             # A walk that has begun after this call serves it, too.
-            if self._n_walks == n_walks:
-                self._n_walks += 1
+            if self._newest <= n_begun:
+                self._n_begun = number = self._n_begun + 1
                 self._found = await run_sync(self._walk)
+                self._newest = number
         return tuple(file for _, file in self._found.values())
 
     async def read(self, path: str, start: int) -> bytes:
