@@ -82,14 +82,18 @@ class DataFiles:
 
     def _paths(self) -> Iterator[str]:
         """Yield the relative paths of the files that the patterns name. A link may not lead out of the folder."""
-        inside = self._folder.resolve()
-        for folder, names, files in os.walk(self._folder):
-            names[:] = [name for name in names if name not in NEVER and Path(folder, name) != self._home]
-            for name in files:
-                file = Path(folder, name)
-                path = file.relative_to(self._folder).as_posix()
-                is_inside = not file.is_symlink() or file.resolve().is_relative_to(inside)
-                if self._spec.match_file(path) and is_inside and file.is_file():
+        root, home = self._folder.resolve(), self._home.resolve()
+
+        def may_be_sent(file: Path) -> bool:
+            target = file.resolve()
+            is_inside = target.is_relative_to(root) and not target.is_relative_to(home)
+            return is_inside and NEVER.isdisjoint(target.relative_to(root).parts) and target.is_file()
+
+        for folder, names, files in os.walk(root):
+            names[:] = [name for name in names if name not in NEVER and Path(folder, name) != home]
+            for file in (Path(folder, name) for name in files):
+                path = file.relative_to(root).as_posix()
+                if self._spec.match_file(path) and may_be_sent(file):
                     yield path
 
     def _file(self, path: str, status: os.stat_result) -> DataFile:

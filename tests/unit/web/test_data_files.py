@@ -41,6 +41,8 @@ async def test_the_home_git_and_links_out_of_the_folder_are_left_out(files: Data
     (tmp_path / "out.sql").symlink_to(outside)
     (tmp_path / "in.sql").symlink_to("a.sql")
     (tmp_path / "gone.sql").symlink_to("nothing")
+    (tmp_path / "hidden.sql").symlink_to(".git/b.sql")
+    (tmp_path / "own.sql").symlink_to("home/b.sql")
     assert [file.path for file in await files.list()] == ["a.sql", "in.sql", "sub/b.sql"]
 
 
