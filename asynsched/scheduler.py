@@ -37,6 +37,7 @@ from asynsched.metrics.base import Metrics, make_metrics
 from asynsched.parsing.watching.watcher import check_folder
 from asynsched.queries.events import EventFeed, EventReader
 from asynsched.queries.place import Place
+from asynsched.queries.recent import Recent
 from asynsched.results import FinishedRun, Running, RunningTry, read_finished_run
 from asynsched.scheduling.creation.triggering import update_by_program
 from asynsched.scheduling.requests.run_requests import submit_by_program
@@ -145,6 +146,7 @@ class Scheduler:
         self._open: Database | None = None
         self._block: AbstractAsyncContextManager[None]
         self._feed: EventFeed | None = None
+        self._recent = Recent()
         self._have_tries_ended = False
         self._waiters = RunWaiters(channels=self.channels, clock=self.clock)
         self._web_apps: list[WebApp] = []
@@ -551,7 +553,9 @@ class Scheduler:
 
     def _place(self) -> Place:
         database = self._database
-        return Place(database, self.settings.home_path, self.settings, self.clock, self._feed, self._wait_for_dag)
+        return Place(
+            database, self.settings.home_path, self.settings, self.clock, self._feed, self._wait_for_dag, self._recent
+        )  # fmt: skip
 
     # Current state
 

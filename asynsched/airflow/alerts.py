@@ -78,7 +78,7 @@ _TEXTS = {"subject_template": SUBJECT, "html_content_template": CONTENT}
 
 
 def _rendered(context: Context, option: str, default: str) -> str:
-    from markupsafe import escape
+    from markupsafe import Markup, escape
 
     from asynsched.airflow.configuration import conf
 
@@ -87,9 +87,10 @@ def _rendered(context: Context, option: str, default: str) -> str:
         with open(path, encoding="utf-8") as file:  # noqa: PTH123 - pathlib would be loaded for this
             template = file.read()
     exception = context.get("exception")
+    html = escape(str(exception)).replace("\n", Markup("<br>"))
     values = {
-        **context, "ti": ti, "exception": exception, "exception_html": escape(str(exception)).replace("\n", "<br>"),
-        "try_number": ti.try_number, "max_tries": ti.max_tries,
+        **context, "ti": ti, "exception": exception, "exception_html": html, "try_number": ti.try_number,
+        "max_tries": ti.max_tries,
     }  # fmt: skip
     return str(context["dag"].get_template_env(native=False).from_string(template).render(values))
 

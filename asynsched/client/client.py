@@ -902,7 +902,7 @@ class Client:
         Args:
             conf: Overrides the DAG's params.
         """
-        dag_id = await self._ask(assets.only_producer, asset_id)
+        dag_id = await self._ask(assets.only_producer, asset_id, seen_dags=self._dag_ids)
         if self._operated is not None and dag_id not in self._operated:
             raise NotFound("DAG that updates the asset, and that you may operate,", str(asset_id))
         return await self.trigger(dag_id, conf)
@@ -961,7 +961,7 @@ class Client:
 
         The answer is some seconds old at most, longer if many runs are active.
         """
-        return (await list_late(self._place)).of_dags(self._dag_ids)
+        return await list_late(self._place, self._dag_ids)
 
     @operation(
         "POST /simulate",
@@ -994,6 +994,8 @@ class Client:
             seconds: Of work, after which the simulation ends where it is: `end` of the answer says where.
         """
         if dag_id is not None:
+            if self._dag_ids is not None and dag_id not in self._dag_ids:
+                raise NotFound("DAG", dag_id)
             await self.get_dag(dag_id)
         return await simulate(
             self._place, start, end, duration=duration, failure_rate=failure_rate, seed=seed, pools=pools,

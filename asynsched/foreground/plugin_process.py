@@ -10,6 +10,7 @@ import os
 import socket
 import sys
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from datetime import datetime
 from subprocess import DEVNULL
 
@@ -24,6 +25,7 @@ from asynsched.airflow.installation import entry_points_of_packages, options_of_
 from asynsched.executors.base import user_environment
 from asynsched.foreground.plugins import ComponentFacts, ListenerErrors, PluginRow, PluginsRequest
 from asynsched.home import LOGS
+from asynsched.protocol.frames import UNDECODABLE
 from asynsched.settings import Settings
 from asynsched.store.engines.urls import is_postgresql
 
@@ -39,8 +41,32 @@ def has_any(settings: Settings) -> bool:
     return settings.airflow == "ours" and bool(settings.installation_folders or entry_points_of_packages())
 
 
+@asynccontextmanager
+async def plugin_process(settings: Settings, component: ComponentFacts | None = None) -> AsyncIterator[Process]:
+    """Run the process that loads plugins in the block, and kill it after that with all that it has started."""
+    arguments, environment = await anyio.to_thread.run_sync(process_of_plugins, settings, component)
+    process = await anyio.open_process(arguments, env=environment, stderr=DEVNULL, start_new_session=True)
+    try:
+        yield process
+    finally:
+        _end(process)
+        with anyio.CancelScope(shield=True):
+            await process.aclose()
+
+
+async def answers_of(process: Process) -> AsyncIterator[bytes]:
+    """Yield the lines that the process answers: its plugins, then the errors of each hook."""
+    assert process.stdout is not None
+    stream = BufferedByteReceiveStream(process.stdout)
+    while True:
+        try:
+            yield await stream.receive_until(b"\n", LONGEST_ANSWER)
+        except (anyio.EndOfStream, anyio.IncompleteRead, anyio.DelimiterNotFound):
+            return
+
+
 def process_of_plugins(settings: Settings, component: ComponentFacts | None = None) -> tuple[list[str], dict[str, str]]:
-    """Return the command and the environment of the process that loads plugins."""
+    """Return the command and the environment of that process."""
     options = options_of_processes(settings.airflow_options, settings.airflow_cfg_path)
     request = PluginsRequest(str(settings.dags_path), settings.default_timezone, settings.airflow, options, component)
     arguments = [sys.executable, "-P", "-m", "asynsched.foreground.plugins", msgspec.json.encode(request).decode()]
@@ -51,7 +77,7 @@ def read_plugins(answer: bytes) -> list[PluginRow] | None:
     """Return the plugins that the process has listed; None if it has listed none."""
     try:
         return msgspec.json.decode(answer, type=list[PluginRow])
-    except msgspec.DecodeError:
+    except UNDECODABLE:
         return None
 
 
@@ -64,7 +90,7 @@ class PluginProcess:
     def __init__(self, settings: Settings, scheduler_id: str, started_at: datetime) -> None:
         self._settings = settings
         folder = settings.home_path / LOGS / "listeners"
-        self._component = ComponentFacts(scheduler_id, socket.gethostname(), started_at, str(folder))
+        self._component = ComponentFacts(os.getpid(), scheduler_id, socket.gethostname(), started_at, str(folder))
         self.ended = anyio.Event()
 
     async def run(self, stopping: anyio.Event, hurried: anyio.Event) -> None:
@@ -78,17 +104,10 @@ class PluginProcess:
             self.ended.set()
 
     async def _accompany(self, stopping: anyio.Event, hurried: anyio.Event) -> None:
-        arguments, environment = await anyio.to_thread.run_sync(process_of_plugins, self._settings, self._component)
-        process = await anyio.open_process(arguments, env=environment, stderr=DEVNULL, start_new_session=True)
-        try:
-            async with anyio.create_task_group() as tasks:
-                tasks.start_soon(_tell_when, stopping, hurried, process)
-                await self._log_answers(self._answers(process))
-                tasks.cancel_scope.cancel()
-        finally:
-            _end(process)
-            with anyio.CancelScope(shield=True):
-                await process.aclose()
+        async with plugin_process(self._settings, self._component) as process, anyio.create_task_group() as tasks:
+            tasks.start_soon(_tell_when, stopping, hurried, process)
+            await self._log_answers(answers_of(process))
+            tasks.cancel_scope.cancel()
 
     async def _log_answers(self, answers: AsyncIterator[bytes]) -> None:
         with anyio.move_on_after(self._settings.parse.import_timeout) as loading:
@@ -98,15 +117,6 @@ class PluginProcess:
             return
         async for answer in answers:
             _log_errors(answer)
-
-    async def _answers(self, process: Process) -> AsyncIterator[bytes]:
-        assert process.stdout is not None
-        stream = BufferedByteReceiveStream(process.stdout)
-        while True:
-            try:
-                yield await stream.receive_until(b"\n", LONGEST_ANSWER)
-            except (anyio.EndOfStream, anyio.IncompleteRead, anyio.DelimiterNotFound):
-                return
 
 
 async def _tell_when(stopping: anyio.Event, hurried: anyio.Event, process: Process) -> None:
@@ -140,7 +150,7 @@ def _log_plugins(rows: list[PluginRow] | tuple[()]) -> None:
 def _log_errors(answer: bytes) -> None:
     try:
         told = msgspec.json.decode(answer, type=ListenerErrors)
-    except msgspec.DecodeError:
+    except UNDECODABLE:
         return  # user code wrote to a descriptor that it guessed
     for error in told.errors:
         log.warning("listener.failed", hook=told.hook, error=error)

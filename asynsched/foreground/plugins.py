@@ -24,6 +24,7 @@ from asynsched.airflow.plugins_manager import IGNORED, USED
 from asynsched.airflow.policies import NAMES
 from asynsched.authoring.timezone import set_default_timezone
 from asynsched.errors import DagError
+from sandbox.confine import die_with
 from sandbox.processes import configure_logging, flush_streams
 from sandbox.sources.local_imports import LocalImports
 
@@ -31,6 +32,7 @@ from sandbox.sources.local_imports import LocalImports
 class ComponentFacts(Struct, frozen=True):
     """The scheduler that the process accompanies, and the folder for the output of listeners."""
 
+    process_id: int
     scheduler_id: str
     hostname: str
     started_at: datetime
@@ -70,6 +72,8 @@ class PluginRow(Struct, frozen=True):
 
 def main(request: PluginsRequest) -> NoReturn:
     """Load and list, accompany the scheduler, and never return: threads of plugins are not waited for."""
+    if request.component is not None:
+        die_with(request.component.process_id)  # also while a hook hangs
     answer = os.dup(1)
     os.dup2(2, 1)
     configure_logging()
@@ -91,7 +95,8 @@ def _accompany(facts: ComponentFacts, answer: int) -> None:
     component = Job(facts.scheduler_id, facts.hostname, getuser(), facts.started_at)
     if "on_starting" in heard:
         _call(own, "on_starting", component, facts, answer)
-    if "before_stopping" in heard and os.read(0, 1):
+    # Threads of `on_starting` live as long as the scheduler.
+    if os.read(0, 1) and "before_stopping" in heard:
         _call(own, "before_stopping", component, facts, answer)
 
 

@@ -337,10 +337,10 @@ def report_update(
     return Act(dag_ids, "asset.event", Hint("asset"), detail={"asset": found.name})
 
 
-def only_producer(conn: Connection, asset_id: int) -> str:
+def only_producer(conn: Connection, asset_id: int, *, seen_dags: frozenset[str] | None = None) -> str:
     """Return the only DAG with a task that updates an asset.
 
-    Raises NotFound if there is none, and AlreadyExists if there are several.
+    Raises NotFound if there is none, and AlreadyExists if there are several, which names those of `seen_dags`.
     """
     found = _row(conn, asset_id)
     references = store.references_to(conn, store.waiting_digests(found.name, found.uri, ()))
@@ -348,9 +348,9 @@ def only_producer(conn: Connection, asset_id: int) -> str:
     if not dag_ids:
         raise NotFound("DAG that updates the asset", found.name)
     if len(dag_ids) > 1:
-        raise AlreadyExists(
-            f"Several DAGs update the asset {found.name!r}: {', '.join(dag_ids)}. Trigger one of them by its name."
-        )
+        shown = ", ".join(one for one in dag_ids if seen_dags is None or one in seen_dags)
+        names = f": {shown}" if shown else ""
+        raise AlreadyExists(f"Several DAGs update the asset {found.name!r}{names}. Trigger one of them by its name.")
     return dag_ids[0]
 
 

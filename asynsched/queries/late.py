@@ -4,7 +4,8 @@ The reasons come from the same decisions as those of `why`, made once for all. T
 answer is computed once in a while, however many ask (`recent.py`).
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from datetime import datetime, timedelta
 
 import msgspec
@@ -12,6 +13,7 @@ import sqlalchemy as sa
 from msgspec import Struct
 from sqlalchemy import Connection
 
+from asynsched.errors import AsynschedError, NotFound, StoreUnavailable
 from asynsched.explaining.explain import explain_dag, explain_run
 from asynsched.explaining.owners import answer_of
 from asynsched.explaining.reason import Explanation
@@ -68,27 +70,47 @@ class Late(Struct, frozen=True):
     rows: tuple[LateOne, ...]
     problem: str = ""
 
-    def of_dags(self, dag_ids: frozenset[str] | None) -> "Late":
-        """Return what concerns some DAGs; None: all."""
+    def of_dags(self, dag_ids: frozenset[str] | None, own: Iterable[LateOne]) -> "Late":
+        """Return what concerns some DAGs; None: all.
+
+        Args:
+            own: What is late of these DAGs, without reasons: the list of all has been cut.
+        """
         if dag_ids is None:
             return self
-        return Late(self.at, tuple(row for row in self.rows if row.dag_id in dag_ids), self.problem)
+        rows = [row for row in self.rows if row.dag_id in dag_ids]
+        known = {(row.dag_id, row.run_id) for row in rows}
+        rows += [row for row in own if (row.dag_id, row.run_id) not in known]
+        return Late(self.at, tuple(sorted(rows, key=lambda row: row.since)), self.problem)
 
 
-async def list_late(place: Place) -> Late:
-    """Return what is late or stuck, as it was at most some seconds ago. Raises StoreUnavailable, and AsynschedError."""
+async def list_late(place: Place, dag_ids: frozenset[str] | None = None) -> Late:
+    """Return what is late or stuck of these DAGs (None: all), as it was some seconds ago. Raises StoreUnavailable."""
     found = await place.recent.get(explain_late, place, lasts=LASTS)
-    return found or Late(place.clock.now(), (), "The last attempt has failed a moment ago. Try again soon.")
+    if found is not None and dag_ids is None:
+        return found
+    now = place.clock.now()
+    own, _ = await place.ask(_late_ones, now, dag_ids)
+    # Whether a running run is stuck or between two tasks, only its explanation says.
+    waiting = tuple(row for row in own if row.state != DagRunState.RUNNING)
+    if found is None:
+        return Late(now, waiting, "The last attempt to find the reasons has failed a moment ago. Try again soon.")
+    return found.of_dags(dag_ids, waiting)
 
 
 async def explain_late(place: Place) -> Late:
-    """Compute what is late or stuck."""
+    """Compute what is late or stuck. Raises StoreUnavailable."""
     settings, now = place.settings, place.clock.now()
     rows, runs = await place.ask(_late_ones, now)
     n_active = await place.ask(_count_active)
     if not rows:
         return Late(now, ())
-    return await in_thread(place, lambda database: _explained(database, settings, now, rows, runs, n_active))
+    try:
+        return await in_thread(place, lambda database: _explained(database, settings, now, rows, runs, n_active))
+    except StoreUnavailable:
+        raise
+    except AsynschedError as exc:
+        return Late(now, tuple(row for row in rows if row.state != DagRunState.RUNNING), str(exc))
 
 
 async def _explained(
@@ -111,8 +133,9 @@ async def _explained(
     found = []
     for row in rows:
         if row.run_id is None:
-            dag = await database.read(find_dag, row.dag_id)
-            found.append(_with(row, await explain_dag(database, dag, now=now, unserved=None, parses=parses)))
+            with suppress(NotFound):  # it has left
+                dag = await database.read(find_dag, row.dag_id)
+                found.append(_with(row, await explain_dag(database, dag, now=now, unserved=None, parses=parses)))
         elif snapshot is None:
             found.append(row)
         else:
@@ -133,13 +156,15 @@ def _with(row: LateOne, explanation: Explanation) -> LateOne | None:
     return msgspec.structs.replace(row, reason=shown)
 
 
-def _late_ones(conn: Connection, now: datetime) -> tuple[tuple[LateOne, ...], dict[DagRunKey, DagRunRow]]:
-    """Return the DAGs and the runs without their reasons, and the rows of the runs."""
+def _late_ones(
+    conn: Connection, now: datetime, dag_ids: frozenset[str] | None = None
+) -> tuple[tuple[LateOne, ...], dict[DagRunKey, DagRunRow]]:  # fmt: skip
+    """Return the DAGs and the runs without their reasons, and the rows of the runs; of these DAGs, None: of all."""
     due = [
         LateOne(dag_id=one.dag_id, run_id=None, state="due", since=one.at)
-        for one in next_runs(conn, None, now, late=True)
+        for one in next_runs(conn, dag_ids, now, late=True)
     ]
-    runs = list(_late_runs(conn, now - LATE_AFTER))
+    runs = list(_late_runs(conn, now - LATE_AFTER, dag_ids))
     waiting = [
         LateOne(dag_id=row.dag_id, run_id=row.run_id, state=row.state, since=row.started_at or row.queued_at)
         for row in runs
@@ -148,22 +173,23 @@ def _late_ones(conn: Connection, now: datetime) -> tuple[tuple[LateOne, ...], di
     return rows, {DagRunKey(row.dag_id, row.run_id): row for row in runs}
 
 
-def _late_runs(conn: Connection, before: datetime) -> Iterator[DagRunRow]:
+def _late_runs(conn: Connection, before: datetime, dag_ids: frozenset[str] | None) -> Iterator[DagRunRow]:
     """Yield the first queued run of each DAG if it has waited for long, and running ones without a task under way.
 
     Runs of backfills wait for each other, as they should.
     """
+    seen = sa.true() if dag_ids is None else dag_run.c.dag_id.in_(dag_ids)
     # States are literal, as in the partial indexes.
     first = (
-        sa.select(sa.func.min(dag_run.c.id)).where(sa.text("dag_run.state = 'queued' AND dag_run.backfill_id IS NULL"))
-        .group_by(dag_run.c.dag_id)
+        sa.select(sa.func.min(dag_run.c.id))
+        .where(sa.text("dag_run.state = 'queued' AND dag_run.backfill_id IS NULL"), seen).group_by(dag_run.c.dag_id)
     )  # fmt: skip
     queued = (
         sa.select(dag_run).where(dag_run.c.id.in_(first), dag_run.c.queued_at <= before)
         .order_by(dag_run.c.queued_at).limit(MOST_LISTED)
     )  # fmt: skip
     oldest = (
-        sa.select(dag_run).where(sa.text("dag_run.state = 'running'"), dag_run.c.started_at <= before)
+        sa.select(dag_run).where(sa.text("dag_run.state = 'running'"), dag_run.c.started_at <= before, seen)
         .order_by(dag_run.c.started_at).limit(MOST_EXAMINED).subquery()
     )  # fmt: skip
     goes_on = sa.exists().where(task_instance.c.dag_run_id == oldest.c.id, task_instance.c.state.in_(UNDER_WAY))

@@ -9,8 +9,9 @@ from msgspec import Struct
 
 from asynsched.authoring.providers import ENTRY_POINTS, STANDARD
 from asynsched.errors import AsynschedError
-from asynsched.foreground.plugin_process import has_any, process_of_plugins, read_plugins
+from asynsched.foreground.plugin_process import answers_of, has_any, plugin_process, read_plugins
 from asynsched.foreground.plugins import PluginRow
+from asynsched.queries.turns import turns
 from asynsched.settings import Settings
 
 
@@ -26,17 +27,18 @@ class ProviderInfo(Struct, frozen=True):
 async def list_plugins(settings: Settings) -> list[PluginRow]:
     """Return the plugins and policies beside the DAG folder and in packages, and the errors of others.
 
-    Raises AsynschedError if their code ends its process, or takes too long.
+    Raises AsynschedError if their code ends its process, or takes too long, or if many callers wait for it.
     """
     if not await anyio.to_thread.run_sync(has_any, settings):
         return []
-    arguments, environment = await anyio.to_thread.run_sync(process_of_plugins, settings)
-    with anyio.move_on_after(settings.parse.import_timeout):
-        done = await anyio.run_process(arguments, env=environment, check=False)
-        rows = read_plugins(done.stdout)
-        if rows is None:
-            raise AsynschedError("The plugins have ended the process that loads them: see `asynsched plugins list`.")
-        return rows
+    async with turns("listings of plugins", 1):
+        with anyio.move_on_after(settings.parse.import_timeout):
+            async with plugin_process(settings) as process:
+                rows = read_plugins(await anext(answers_of(process), b""))
+            if rows is None:
+                problem = "The plugins have ended the process that loads them: see `asynsched plugins list`."
+                raise AsynschedError(problem)
+            return rows
     raise AsynschedError(f"The plugins take longer than parse.import_timeout = {settings.parse.import_timeout:g} s.")
 
 

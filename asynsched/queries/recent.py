@@ -29,12 +29,15 @@ class Recent:
         answer: T | None = known.value
         return answer
 
-    async def get(self, question: Question[T], place: "Place", *, lasts: timedelta) -> T | None:
+    async def get(
+        self, question: Question[T], place: "Place", *, lasts: timedelta, share: float = SHARE
+    ) -> T | None:  # fmt: skip
         """Return the last answer, or compute it; those who ask meanwhile wait for the same one.
 
         Args:
             lasts: How long an answer counts, and how long after its beginning a computation that somebody has given up
                 is not begun again.
+            share: The most of the time in which it is computed.
 
         Returns:
             None: the last computation was given up, or has failed, a moment ago.
@@ -51,7 +54,7 @@ class Recent:
                 except BaseException:
                     answer.value = answer.begun_at = None
                     raise
-                answer.due_at = now + max(lasts, (place.clock.now() - now) / SHARE)
+                answer.due_at = now + max(lasts, (place.clock.now() - now) / share)
             value: T | None = answer.value
             return value
 

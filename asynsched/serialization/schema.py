@@ -373,7 +373,8 @@ def definitions(reports: Iterable[ParseReport]) -> dict[str, dict[str, ParsedDag
         for parsed in report.dags:
             found.setdefault(parsed.dag.dag_id, {})[report.path] = parsed
     return {
-        dag_id: {path: parsed for path, parsed in by_path.items() if parsed.imported_from not in by_path}
+        # Files that import one another, if any: then both count.
+        dag_id: {path: parsed for path, parsed in by_path.items() if parsed.imported_from not in by_path} or by_path
         for dag_id, by_path in found.items()
     }
 

@@ -69,7 +69,7 @@ _IS_AWAITED = (
 _LEFT = (
     sa.select(_token)
     .join(dag_run, dag_run.c.id == ticket.c.dag_run_id)
-    .where(_state == ENDED, ticket.c.executor == sa.bindparam("executor"))
+    .where(ticket.c.executor == sa.bindparam("executor"))
     .where(dag_run.c.state.in_(sorted(FINISHED_RUN_STATES)))
     .where(~_IS_AWAITED)
     .order_by(_token)
@@ -217,7 +217,8 @@ def forget_tickets(conn: Connection, tokens: Sequence[str]) -> None:
 def forget_left_tickets(conn: Connection, executor: str) -> bool:
     """Delete some tickets of an executor that a scheduler has left when it died after it had stored the end of a run.
 
-    No scheduler owns such a run any more. Returns whether there may be others.
+    No scheduler owns such a run any more. Its tries, which a person may have ended, cannot be claimed then, and end
+    with the next renewal. Returns whether there may be others.
     """
     tokens = list(conn.scalars(_LEFT, {"executor": executor}))
     forget_tickets(conn, tokens)

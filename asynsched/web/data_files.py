@@ -28,16 +28,19 @@ class DataFiles:
         self._spec = GitIgnoreSpec.from_lines(settings.workers.files)
         self._found: dict[str, tuple[os.stat_result, DataFile]] = {}
         self._walking = anyio.Lock()
-        self._n_walks = 0
+        self._n_begun = 0
+        self._newest = 0
+        """The number of the walk that has found the files, counted as walks begin."""
 
     async def list(self) -> tuple[DataFile, ...]:
         """Return the files, by their paths. Raises DataFilesUnavailable."""
-        n_walks = self._n_walks
+        n_begun = self._n_begun
         async with self._walking:
             # A walk that has begun after this call serves it, too.
-            if self._n_walks == n_walks:
-                self._n_walks += 1
+            if self._newest <= n_begun:
+                self._n_begun = number = self._n_begun + 1
                 self._found = await run_sync(self._walk)
+                self._newest = number
         return tuple(file for _, file in self._found.values())
 
     async def read(self, path: str, start: int) -> bytes:
@@ -79,14 +82,18 @@ class DataFiles:
 
     def _paths(self) -> Iterator[str]:
         """Yield the relative paths of the files that the patterns name. A link may not lead out of the folder."""
-        inside = self._folder.resolve()
-        for folder, names, files in os.walk(self._folder):
-            names[:] = [name for name in names if name not in NEVER and Path(folder, name) != self._home]
-            for name in files:
-                file = Path(folder, name)
-                path = file.relative_to(self._folder).as_posix()
-                is_inside = not file.is_symlink() or file.resolve().is_relative_to(inside)
-                if self._spec.match_file(path) and is_inside and file.is_file():
+        root, home = self._folder.resolve(), self._home.resolve()
+
+        def may_be_sent(file: Path) -> bool:
+            target = file.resolve()
+            is_inside = target.is_relative_to(root) and not target.is_relative_to(home)
+            return is_inside and NEVER.isdisjoint(target.relative_to(root).parts) and target.is_file()
+
+        for folder, names, files in os.walk(root):
+            names[:] = [name for name in names if name not in NEVER and Path(folder, name) != home]
+            for file in (Path(folder, name) for name in files):
+                path = file.relative_to(root).as_posix()
+                if self._spec.match_file(path) and may_be_sent(file):
                     yield path
 
     def _file(self, path: str, status: os.stat_result) -> DataFile:

@@ -20,7 +20,7 @@ from anyio.to_thread import run_sync
 
 from asynsched.home import PRIVATE_FOLDER, replace_file
 from asynsched.protocol.frames import UNDECODABLE
-from asynsched.protocol.worker_messages import DataFile, DataFileList, Ticket
+from asynsched.protocol.worker_messages import MOST_FILE_BYTES, DataFile, DataFileList, Ticket
 from asynsched.worker.schedulers import Refused, Schedulers
 
 DRAFT = "draft"
@@ -66,22 +66,27 @@ class Bundles:
 
         Raises Refused, and OSError.
         """
+        changed = ""
+        for _ in range(ATTEMPTS):
+            try:
+                return await self._schedulers.insist(partial(self._fetch_once, ticket))
+            except _Changed as exc:
+                changed = str(exc)
+        raise Refused(f"the data file {changed} changes, or is not the same for all schedulers", is_over=False)
+
+    async def _fetch_once(self, ticket: Ticket) -> str:
+        """Fetch them once. Raises _Changed, Unreachable, Refused, and OSError.
+
+        A try whose schedulers are away does not hold the lock, for which others wait.
+        """
+        found = await self._schedulers.send(ticket.addresses, "/files", ticket.proof, DataFileList)
+        name = hashlib.sha256(msgspec.json.encode(found)).hexdigest()
         async with self._fetching:
-            changed = ""
-            for _ in range(ATTEMPTS):
-                ask = partial(self._schedulers.send, ticket.addresses, "/files", ticket.proof, DataFileList)
-                found = await self._schedulers.insist(ask)
-                name = hashlib.sha256(msgspec.json.encode(found)).hexdigest()
-                try:
-                    if not await run_sync(self._is_whole, name, found.files):
-                        await self._make(ticket, name, found)
-                except _Changed as exc:
-                    changed = str(exc)
-                else:
-                    self.use(ticket.token, name)
-                    await run_sync(self._trim)
-                    return name
-            raise Refused(f"the data file {changed} changes, or is not the same for all schedulers", is_over=False)
+            if not await run_sync(self._is_whole, name, found.files):
+                await self._make(ticket, name, found)
+            self.use(ticket.token, name)
+            await run_sync(self._trim)
+        return name
 
     def _trim(self) -> None:
         """Remove the bundles that were not used for longest, except those in use, until the others fit. Blocks."""
@@ -98,21 +103,27 @@ class Bundles:
             left -= n_bytes
 
     async def _make(self, ticket: Ticket, name: str, found: DataFileList) -> None:
-        """Make a bundle. Raises _Changed, Refused, and OSError."""
+        """Make a bundle. Raises _Changed, Unreachable, Refused, and OSError."""
         draft = self._folder / DRAFT
         for file in await run_sync(self._copy_known, draft, found.files):
             await self._fetch_file(ticket, draft, file)
         await run_sync(self._finish, draft, name, found)
 
     async def _fetch_file(self, ticket: Ticket, draft: Path, file: DataFile) -> None:
-        digest, start = hashlib.sha256(), 0
+        digest, start, part = hashlib.sha256(), 0, b""
         async with await anyio.open_file(draft / file.path, "wb") as opened:
-            while part := await self._schedulers.insist(
-                partial(self._schedulers.fetch_file, ticket, file.path, start)
-            ):  # fmt: skip
+            while start == 0 or len(part) == MOST_FILE_BYTES:
+                try:
+                    part = await self._schedulers.fetch_file(ticket, file.path, start)
+                except Refused as exc:
+                    if exc.is_over:
+                        raise
+                    raise _Changed(file.path) from exc  # it was removed
                 await opened.write(part)
                 digest.update(part)
                 start += len(part)
+                if not part:
+                    break
         if digest.hexdigest() != file.content_hash:
             raise _Changed(file.path)
 

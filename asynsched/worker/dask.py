@@ -53,8 +53,8 @@ def terms_of(settings: Settings) -> Terms:
     """Return the terms that a scheduler's settings mean for its workers."""
     return Terms(
         homes=settings.dask.worker_homes, airflow=settings.airflow, default_timezone=settings.default_timezone,
-        shutdown_grace=settings.shutdown_grace, lease=settings.lease, log=replace(settings.log, file=None),
-        parse=settings.parse, workers=settings.workers,
+        shutdown_grace=settings.shutdown_grace, lease=settings.lease, parse=settings.parse, workers=settings.workers,
+        log=replace(settings.log, file=None, store="", store_options=""),
     )  # fmt: skip
 
 

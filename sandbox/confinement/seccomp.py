@@ -31,12 +31,17 @@ _METADATA = """
     mknod 133 -, mknodat 259 33, truncate 76 45
 """
 """Changes of a file's metadata, which Landlock does not know; of its length, only since ABI 3."""
-_MODES_AND_TIMES = """
-    chmod 90 -, fchmod 91 52, fchmodat 268 53, fchmodat2 452, utime 132 -, utimes 235 -, futimesat 261 -,
-    utimensat 280 88
+_MODES = """
+    chmod 90 -, fchmod 91 52, fchmodat 268 53, fchmodat2 452
 """
 """They change nothing and report success: a program that copies a file into the scratch folder (`shutil.copy`, in dbt's
 processes, too) copies its mode and times as well, and takes an error of these for a failed copy."""
+_TIMES = """
+    utime 132 -, utimes 235 -, futimesat 261 -, utimensat 280 88
+"""
+"""Likewise, but not with the present time, by which `Path.touch` learns whether a file exists."""
+_TIMES_AT = {"utime": 1, "utimes": 1, "futimesat": 2, "utimensat": 2}
+"""The argument with the times; null: the present one."""
 _OTHER_PROCESSES = """
     ptrace 101 117, process_vm_readv 310 270, process_vm_writev 311 271, process_madvise 440, process_mrelease 448,
     kcmp 312 272, pidfd_getfd 438, migrate_pages 256 238, move_pages 279 239, setsid 112 157, setpgid 109 154
@@ -129,16 +134,25 @@ SUCCESS = 0
 class Refusal(NamedTuple):
     """A system call that fails with `error`: always, or when all conditions of one of `when` hold.
 
-    With `SUCCESS` as its error, it does nothing and returns 0.
+    With `SUCCESS` as its error, it does nothing and returns 0. Where no condition holds, it ends with `otherwise`, or
+    is made (None).
     """
 
     call: str
     error: int = errno.EPERM
     when: tuple[tuple[Condition, ...], ...] = ()
+    otherwise: int | None = None
 
 
 def _names(group: str) -> list[str]:
     return [entry.split()[0] for entry in group.split(",")]
+
+
+def _time_rules() -> list[Refusal]:
+    return [
+        Refusal(call, when=((Condition(at, 0), Condition(at, 0, high=True)),), otherwise=SUCCESS)
+        for call, at in _TIMES_AT.items()
+    ]
 
 
 def _process_rules() -> list[Refusal]:
@@ -221,7 +235,8 @@ def refusals(*, may_fork: bool, network: bool) -> list[Refusal]:
     groups = [group for group in _REFUSED if not (network and group is _CONNECTIONS)]
     return [
         *(Refusal(call) for group in groups for call in _names(group)),
-        *(Refusal(call, SUCCESS) for call in _names(_MODES_AND_TIMES)),
+        *(Refusal(call, SUCCESS) for call in _names(_MODES)),
+        *_time_rules(),
         *_socket_rules(network=network),
         *_process_rules(),
         *_fork_rules(may_fork=may_fork),
@@ -255,7 +270,7 @@ LAST_KNOWN = 469
 
 def _numbers(machine: int) -> dict[str, int]:
     """Return the numbers of all named system calls on the first or the second machine."""
-    groups = (*_REFUSED, _MODES_AND_TIMES, _CONDITIONAL)
+    groups = (*_REFUSED, _MODES, _TIMES, _CONDITIONAL)
     entries = (entry.split() for group in groups for entry in group.split(","))
     found = {name: numbers[min(machine, len(numbers) - 1)] for name, *numbers in entries}
     return {name: int(number) for name, number in found.items() if number != "-"}
@@ -305,7 +320,7 @@ def _body(rule: Refusal) -> list[Instruction]:
     body: list[Instruction] = []
     for conditions in rule.when:
         body += _all_of(conditions, rule.error)
-    return [*body, (_RETURN, 0, 0, _ALLOW)]
+    return [*body, (_RETURN, 0, 0, _ALLOW if rule.otherwise is None else _FAIL | rule.otherwise)]
 
 
 def _all_of(conditions: tuple[Condition, ...], error: int) -> list[Instruction]:

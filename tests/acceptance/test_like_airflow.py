@@ -470,6 +470,42 @@ def test_listeners_hear_of_a_start_and_a_stop_in_one_process(new_site):
     assert len(heard_in(site, "before_stopping")) == 1, "a killed scheduler has not stopped"
 
 
+LIVES_ON = """
+    import pathlib, threading, time
+
+    from airflow.listeners import hookimpl
+    from airflow.plugins_manager import AirflowPlugin
+
+    ANSWER = pathlib.Path(__file__).with_name("answer")
+
+
+    def answer():
+        while not ANSWER.with_name("question").exists():
+            time.sleep(0.02)
+        ANSWER.touch()
+
+
+    class Listener:
+        @hookimpl
+        def on_starting(self, component):
+            threading.Thread(target=answer).start()
+
+
+    class House(AirflowPlugin):
+        name = "house"
+        listeners = [Listener()]
+"""
+
+
+def test_a_thread_that_a_listener_starts_at_the_start_lives_as_long_as_the_scheduler(new_site):
+    site = new_site()
+    plugin = beside(site, "plugins/house_plugin.py", LIVES_ON)
+    with site.up() as up:
+        site.until(lambda: "plugin.loaded" in up.log, "the plugin is loaded")
+        plugin.with_name("question").touch()
+        site.until(plugin.with_name("answer").exists, "the thread answers")
+
+
 ZIPPED = """
     from airflow.sdk import DAG, Param, task
     from helper_in_zip import word

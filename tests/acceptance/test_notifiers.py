@@ -36,7 +36,7 @@ MAILS = """
 
         @task(retries=1, retry_delay=timedelta(0))
         def fails():
-            raise ValueError("a {{ brace }} and a < b")
+            raise ValueError("a {{ brace }}\\nand a < b")
 
         @task(email="team@example.com", email_on_failure=False)
         def is_silent():
@@ -65,7 +65,7 @@ def test_tasks_with_an_email_mail_each_retry_and_failure(tmp_path):
         bodies = sorted(mail.get_body(("html",)).get_content() for mail in smtp.messages)
         assert [body.partition("<br>")[0] for body in bodies] == ["Try 1 of 1", "Try 1 of 2", "Try 2 of 2"]
         assert "for 7" in bodies[0]
-        assert "a {{ brace }} and a &lt; b" in bodies[1]
+        assert "a {{ brace }}<br>and a &lt; b" in bodies[1]
         assert all("Airflow alert: " in mail["Subject"] for mail in smtp.messages)
         smtp.messages.clear()
         site.env["AIRFLOW__EMAIL__DEFAULT_EMAIL_ON_RETRY"] = "False"

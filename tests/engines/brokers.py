@@ -9,9 +9,6 @@ from abc import ABC, abstractmethod
 from contextlib import suppress
 from pathlib import Path
 
-import kombu
-from kombu.exceptions import OperationalError
-
 from tests.integration.remote.machines import free_port
 from tests.support.waiting import until
 
@@ -66,6 +63,9 @@ class Broker(ABC):
         self._process = None
 
     def _answers(self) -> bool:
+        import kombu  # campaigns of faults without an engine do without it
+        from kombu.exceptions import OperationalError
+
         with suppress(OSError, OperationalError), kombu.Connection(self.url) as connection:
             connection.ensure_connection(max_retries=1, timeout=2)
             return True
@@ -93,6 +93,8 @@ class Redis(Broker):
         return command, {}
 
     def empty(self) -> None:
+        import kombu
+
         with kombu.Connection(self.url) as connection:
             connection.default_channel.client.flushall()
 
@@ -145,6 +147,8 @@ class RabbitMQ(Broker):
             self._epmd = None
 
     def empty(self) -> None:
+        import kombu
+
         with kombu.Connection(self.url) as connection:
             for queue in ("default", "gpu"):
                 connection.channel().queue_delete(queue)

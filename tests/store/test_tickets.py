@@ -94,8 +94,12 @@ async def test_one_worker_claims_a_try_and_its_end_is_stored_once(database, proo
     assert await database.read(tickets_of_scheduler, "other", "far") == []
 
 
-async def test_ended_tickets_of_a_run_that_has_ended_are_forgotten_whoever_owned_it(database, proofs):
-    await database.write(end_ticket, Ended("two", "failed", NOW), before="submitted")
+@pytest.mark.parametrize("state", ["submitted", "claimed", "ended"])
+async def test_tickets_of_a_run_that_has_ended_are_forgotten_whoever_owned_it(database, proofs, state):
+    if state != "submitted":
+        await database.write(claim_ticket, proofs[1], **LIFE)
+    if state == "ended":
+        await database.write(end_ticket, Ended("two", "failed", NOW), before="claimed")
     assert not await database.write(forget_left_tickets, "far")
     assert len(await database.read(tickets_of_scheduler, "me", "far")) == 2, "the run goes on"
     await database.write(lambda conn: conn.execute(sa.update(dag_run).values(state="success")))
@@ -103,6 +107,9 @@ async def test_ended_tickets_of_a_run_that_has_ended_are_forgotten_whoever_owned
     await database.write(forget_left_tickets, "far")
     left = await database.read(tickets_of_scheduler, "me", "far")
     assert [row.token for row in left] == ["one"], "its end is not stored"
+    with pytest.raises(NotFound):
+        await database.write(claim_ticket, proofs[1], **LIFE)
+    assert await database.write(renew_tickets, [proofs[1]], 40.0) == [Renewal("two", end=GONE)]
 
 
 async def test_a_try_that_was_given_up_neither_starts_nor_keeps_its_lease(database, proofs):

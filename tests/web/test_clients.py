@@ -542,3 +542,13 @@ async def test_the_document_has_every_request_with_examples_that_fit(site):
         "A pool, and its slots.",
         "-1: no limit.",
     )
+
+
+async def test_a_simulation_does_not_tell_of_dags_that_its_reader_may_not_see(clients):
+    access = Known()
+    access.who = Identity(name="bob", permission=Permission.VIEW, of_dags={"fails": Permission.VIEW})
+    async with clients(access) as (_, there):
+        for hidden in ("report", "repor"):
+            with pytest.raises(NotFound) as refused:
+                await there.simulate(NOON, NOON + timedelta(hours=1), dag_id=hidden)
+            assert "report" not in str(refused.value).replace(f"'{hidden}'", "")

@@ -154,7 +154,7 @@ async def materialize_asset(
     call: Call, asset_id: RowId, body: MaterializeAssetBody | None
 ) -> DAGRunResponse:  # fmt: skip
     """Create a run of the only DAG with a task that updates an asset."""
-    dag_id = await call.place.ask(only_producer, asset_id)
+    dag_id = await call.place.ask(only_producer, asset_id, seen_dags=call.who.dag_ids)
     check(call.who, Permission.OPERATE, dag_id)
     return await _trigger(call, dag_id, TriggerDAGRunPostBody(**asdict(body or MaterializeAssetBody())))
 

@@ -7,7 +7,6 @@ from pathlib import Path
 
 from starlette.responses import Response
 
-from asynsched.errors import AsynschedError, StoreUnavailable
 from asynsched.queries.hitl import count_questions, list_questions
 from asynsched.queries.import_errors import ImportErrorFilter, count_import_errors, list_import_errors
 from asynsched.queries.late import LASTS, Late, LateOne, explain_late, list_late
@@ -34,6 +33,7 @@ async def home(call: Call) -> Response:
     of_dags = ImportErrorFilter(dag_ids=dag_ids)
     errors = await place.ask(list_import_errors, of_dags, Paging(limit=1, order_by=("file",)))
     schedulers = await place.ask(list_schedulers, now)
+    due = _without_reasons(overview.late)
     known = place.recent.last(explain_late, since=now - SHOWN)
     heard = place.recent.last(ask_health, since=now - SHOWN)
     return await show(
@@ -42,7 +42,7 @@ async def home(call: Call) -> Response:
         first_question=next(iter(first.items), None), schedulers=schedulers,
         last_served_at=await place.ask(last_served_at), health=None if heard is None else heard.health,
         is_silent=heard is not None and _is_silent(heard, schedulers, place.home),
-        late=Late(now, _without_reasons(overview.late)) if known is None else known.of_dags(dag_ids),
+        late=Late(now, due) if known is None else known.of_dags(dag_ids, due),
         is_old=known is None or known.at < now - LASTS,
     )  # fmt: skip
 
@@ -53,12 +53,7 @@ async def late(call: Call) -> Response:
     place = call.place
     schedulers = await place.ask(list_schedulers, place.clock.now())
     heard = await known_health(place)
-    try:
-        found = (await list_late(place)).of_dags(call.who.dag_ids)
-    except StoreUnavailable:
-        raise
-    except AsynschedError as exc:
-        found = Late(place.clock.now(), (), str(exc))  # in the place of the reasons, so that scripts show it there, too
+    found = await list_late(place, call.who.dag_ids)
     return await show(
         call, "late.html", late=found, is_old=False, health=heard.health,
         is_silent=_is_silent(heard, schedulers, place.home),

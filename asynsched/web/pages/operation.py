@@ -68,7 +68,8 @@ class Heard(NamedTuple):
 
 async def known_health(place: Place) -> Heard:
     """Return a recent answer of the scheduler that serves here."""
-    return await place.recent.get(ask_health, place, lasts=HEALTH_LASTS) or Heard(None)
+    # To wait for an answer is no work.
+    return await place.recent.get(ask_health, place, lasts=HEALTH_LASTS, share=1) or Heard(None)
 
 
 async def ask_health(place: Place) -> Heard:

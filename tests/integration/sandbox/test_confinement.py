@@ -70,6 +70,7 @@ def test_files_keep_their_modes_and_times_and_copies_of_them_succeed(parse: Pars
         attempt("copy", lambda: shutil.copy2(__file__, "copied.py"))
         attempt("copy a folder", lambda: shutil.copytree(os.path.dirname(__file__), "folder"))
         attempt("touch", lambda: Path("copied.py").touch())
+        attempt("touch a new file", lambda: [Path("new").touch(), Path("new").read_bytes()])
         again = "import shutil; shutil.copy2('copied.py', 'again.py')"
         attempt("copy by a program", lambda: subprocess.run([sys.executable, "-c", again], check=True))
         after = os.stat(__file__)
@@ -78,7 +79,7 @@ def test_files_keep_their_modes_and_times_and_copies_of_them_succeed(parse: Pars
         """
     )
     assert set(outcomes.values()) == {"done"}, outcomes
-    assert len(outcomes) == 7
+    assert len(outcomes) == 8
 
 
 def test_files_outside_are_neither_read_nor_written(parse: Parser, tmp_path: Path) -> None:

@@ -3,11 +3,13 @@
 import hashlib
 from types import SimpleNamespace
 
+import anyio
 import pytest
 
 from asynsched.protocol.worker_messages import DataFile, DataFileList, Proof
+from asynsched.worker import bundles
 from asynsched.worker.bundles import Bundles
-from asynsched.worker.schedulers import Refused
+from asynsched.worker.schedulers import Refused, Unreachable
 
 
 class Folder:
@@ -27,10 +29,18 @@ class Folder:
         if start == 0:
             self.fetched.append(path)
             self.changes()
-        return self.files[path][start : start + 3]
+        if path not in self.files:
+            raise Refused("there is no such file", is_over=False)
+        return self.files[path][start : start + bundles.MOST_FILE_BYTES]
 
     async def insist(self, send):
         return await send()
+
+
+@pytest.fixture(autouse=True)
+def small_parts(monkeypatch):
+    """Files come in parts of three bytes."""
+    monkeypatch.setattr(bundles, "MOST_FILE_BYTES", 3)
 
 
 def ticket(token="one"):
@@ -39,11 +49,11 @@ def ticket(token="one"):
 
 async def test_only_files_that_no_bundle_has_are_fetched(tmp_path):
     folder = Folder(a=b"first", sub_b=b"second")
-    bundles = Bundles(tmp_path, 1000, folder)
-    first = bundles.path(await bundles.fetch(ticket()))
+    kept = Bundles(tmp_path, 1000, folder)
+    first = kept.path(await kept.fetch(ticket()))
     folder.files |= {"a": b"changed", "moved": b"second"}
-    second = bundles.path(await bundles.fetch(ticket("two")))
-    assert await bundles.fetch(ticket("three")) == second.name
+    second = kept.path(await kept.fetch(ticket("two")))
+    assert await kept.fetch(ticket("three")) == second.name
     assert folder.fetched == ["a", "sub/b", "a"]
     assert [(first / name).read_bytes() for name in ("a", "sub/b")] == [b"first", b"second"]
     assert [(second / name).read_bytes() for name in ("a", "sub/b", "moved")] == [b"changed", b"second", b"second"]
@@ -57,8 +67,48 @@ async def test_a_file_that_changes_while_it_is_fetched_is_fetched_again(tmp_path
         folder.changes = lambda: None
 
     folder.changes = change_once
-    bundles = Bundles(tmp_path, 1000, folder)
-    assert (bundles.path(await bundles.fetch(ticket())) / "a").read_bytes() == b"second"
+    kept = Bundles(tmp_path, 1000, folder)
+    assert (kept.path(await kept.fetch(ticket())) / "a").read_bytes() == b"second"
+
+
+async def test_a_file_that_is_removed_while_it_is_fetched_is_not_missed(tmp_path):
+    folder = Folder(a=b"first", b=b"second")
+    folder.changes = lambda: folder.files.pop("b", None)
+    kept = Bundles(tmp_path, 1000, folder)
+    path = kept.path(await kept.fetch(ticket()))
+    assert [file.name for file in path.iterdir()] == ["a"]
+
+
+async def test_a_try_whose_schedulers_are_away_does_not_hold_up_others(tmp_path):
+    away, here = Folder(a=b"first"), Folder(b=b"second")
+
+    class Both:
+        """The schedulers of two installations; those of one do not answer."""
+
+        async def send(self, addresses, *others):
+            return await (away if addresses == ("http://away",) else here).send(addresses, *others)
+
+        async def fetch_file(self, ticket, path, start):
+            if ticket.addresses == ("http://away",):
+                raise Unreachable
+            return await here.fetch_file(ticket, path, start)
+
+        async def insist(self, send):
+            while True:
+                try:
+                    return await send()
+                except Unreachable:
+                    waiting.set()
+                    await anyio.sleep_forever()
+
+    kept, waiting = Bundles(tmp_path, 1000, Both()), anyio.Event()
+    lost = SimpleNamespace(token="lost", addresses=("http://away",), proof=Proof("lost", "secret"))
+    with anyio.fail_after(30):
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(kept.fetch, lost)
+            await waiting.wait()
+            assert (kept.path(await kept.fetch(ticket())) / "b").read_bytes() == b"second"
+            tasks.cancel_scope.cancel()
 
 
 async def test_a_file_that_never_stays_as_it_is_listed_is_named(tmp_path):
@@ -70,8 +120,8 @@ async def test_a_file_that_never_stays_as_it_is_listed_is_named(tmp_path):
 
 async def test_a_bundle_that_was_damaged_while_no_worker_ran_is_made_again(tmp_path):
     folder = Folder(a=b"first")
-    bundles = Bundles(tmp_path, 1000, folder)
-    path = bundles.path(await bundles.fetch(ticket())) / "a"
+    kept = Bundles(tmp_path, 1000, folder)
+    path = kept.path(await kept.fetch(ticket())) / "a"
     path.chmod(0o600)
     path.write_bytes(b"")
     again = Bundles(tmp_path, 1000, folder)
@@ -80,15 +130,15 @@ async def test_a_bundle_that_was_damaged_while_no_worker_ran_is_made_again(tmp_p
 
 async def test_bundles_in_use_stay_and_of_the_others_the_least_recently_used_go(tmp_path):
     folder = Folder(a=b"0" * 600)
-    bundles = Bundles(tmp_path, 1000, folder)
+    kept = Bundles(tmp_path, 1000, folder)
     names = []
     for number in range(4):
         folder.files["a"] = str(number).encode() * 600
-        names.append(await bundles.fetch(ticket(str(number))))
+        names.append(await kept.fetch(ticket(str(number))))
         if number:
-            bundles.release(str(number))
-    await bundles.fetch(ticket("last"))
-    assert [bundles.path(name).exists() for name in names] == [True, False, True, True]
+            kept.release(str(number))
+    await kept.fetch(ticket("last"))
+    assert [kept.path(name).exists() for name in names] == [True, False, True, True]
 
 
 @pytest.mark.parametrize("path", ["../outside", "/etc/passwd", "a/../../b"])
