@@ -236,6 +236,8 @@ class RemoteExecutor(Executor):
         self._tries.pop(ended.token, None)
         self._new.pop(ended.token, None)
         self._to_kill.pop(ended.token, None)
+        if self._new:
+            self.look()  # one of them may have waited for it
         if ended.token not in self._reported and ended.token not in self._to_forget:
             self._reported.add(ended.token)
             self.context.report(ended)
@@ -302,7 +304,7 @@ class RemoteExecutor(Executor):
 
     async def _submit(self) -> None:
         """Store the tickets of new tries, and hand them to the engine."""
-        left = iter(list(self._new))
+        left = iter(self._without_predecessor())
         while (tokens := list(islice(left, AT_ONCE))) and not self._is_draining:
             some = [self._tries[token] for token in tokens if token in self._new]
             await self._reissue([one for one in some if not one.secret])
@@ -314,6 +316,14 @@ class RemoteExecutor(Executor):
             await self._note_answers(dict(zip((one.launch.token for one in ready), answers, strict=True)))
             if answers and all(isinstance(answer, Later) for answer in answers):
                 return
+
+    def _without_predecessor(self) -> list[str]:
+        """Return the new tries that may begin: no other one of their task instances may still run.
+
+        The worker of a try that is to end may not know that yet.
+        """
+        busy = {_instance_of(one.launch) for one in self._tries.values() if one.state != NEW}
+        return [token for token in self._new if _instance_of(self._tries[token].launch) not in busy]
 
     async def _reissue(self, unsure: Sequence[_Try]) -> None:
         """Give new secrets to tickets that an earlier scheduler may have submitted, so that its copies are void."""
@@ -453,3 +463,7 @@ class RemoteExecutor(Executor):
         if isinstance(error, Exception):
             log.error("executor.failed", exc_info=error)
             self.context.fail(error)
+
+
+def _instance_of(launch: Launch) -> tuple[str, str, str, int]:
+    return launch.run.dag_id, launch.run.run_id, launch.task_id, launch.map_index

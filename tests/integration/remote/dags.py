@@ -50,6 +50,27 @@ DAGS = """
 
         waits()
 
+    with DAG("alone"):
+
+        @task
+        def alone(ti=None):
+            import fcntl, signal
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)
+            file = (FOLDER / "lock").open("w")
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                say("not alone")
+            say(f"alone {ti.try_number}")
+            wait()
+
+        @task
+        def keeps_the_run_going():
+            wait()
+
+        alone()
+        keeps_the_run_going()
+
     with DAG("counts"):
 
         @task

@@ -73,3 +73,20 @@ async def test_many_tries_end_once_each(site: Site):
 
 def has_two_versions(conn):
     return latest_version(conn, "all").number == 2
+
+
+async def test_a_cleared_try_runs_again_only_when_the_one_before_has_ended(far_site: Site):
+    site = far_site
+    site.machine("m1")
+    site.machine("m2")
+    async with site.serving() as scheduler:
+        key = await scheduler.trigger("alone")
+        await site.until_said("alone 1")
+        # The process ignores the request to end, so it goes on for the whole kill time.
+        await scheduler.mark_tasks(key, ["alone"], "success")
+        await scheduler.clear_tasks(key)
+        await site.until_said("alone 2")
+        site.let_go()
+        run = await site.end_of(scheduler, key)
+    assert run.state == "success"
+    assert site.said() == ["alone 1", "alone 2"]
