@@ -118,10 +118,10 @@ async def test_a_fan_out_waits_for_a_quota_and_no_pod_is_made_twice(site: Kubern
         key = await scheduler.trigger("counts")
         await eventually_true(scheduler._database, has_sight("exceeded quota"))
         run = await site.end_of(scheduler, key)
+        await eventually(lambda: site.cluster.secrets() == [], "the secrets of pods that are gone are deleted")
     assert run.state == "success"
     assert sorted(site.said()) == sorted(f"count {n}" for n in range(20))
     assert len(site.cluster.processes) == 20
-    assert site.cluster.secrets() == []
 
 
 async def test_a_webhook_that_denies_a_pod_fails_its_task_with_its_words(site: KubernetesSite):
