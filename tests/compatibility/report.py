@@ -138,8 +138,8 @@ def _mark(verdict: Verdict) -> str:
 
 
 def _cell(text: str) -> str:
-    """Return a text for a table, without the folder of this run."""
-    text = re.sub(r"/\S*asynsched-compatibility-[^/\s]*/", "", " ".join(text.split()))
+    """Return a text for a table, without the folders of this run and of its environments."""
+    text = re.sub(r"/\S*(asynsched-compatibility-[^/\s]*|/environments/[^/\s]*)/", "", " ".join(text.split()))
     for plain, escaped in (("|", "\\|"), ("<", "&lt;"), ("{{", "{ {")):
         text = text.replace(plain, escaped)
     return text[:240]
