@@ -26,10 +26,10 @@ class TicketState(NamedTuple):
     launch: bytes
 
     @property
-    def run(self) -> tuple[str, str]:
-        """The DAG and the run that it belongs to."""
-        run = msgspec.json.decode(self.launch, type=Launch).run
-        return run.dag_id, run.run_id
+    def instance(self) -> tuple[str, str, str, int]:
+        """The task instance that it is for: DAG, run, task and map index."""
+        launch = msgspec.json.decode(self.launch, type=Launch)
+        return launch.run.dag_id, launch.run.run_id, launch.task_id, launch.map_index
 
 
 class Tickets:
