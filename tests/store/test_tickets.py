@@ -40,7 +40,7 @@ LIFE = {"worker": "w1", "boot": "life", "terms": TERMS, "log_start": 7}
 
 def launch_of(token: str) -> Launch:
     run = RunContext("d", "r1", "manual", NOW)
-    return Launch(token, "a", -1, 1, 0, run, CodeVersion("v", "/dags"), f"{token}.log")
+    return Launch(token, f"task_{token}", -1, 1, 0, run, CodeVersion("v", "/dags"), f"{token}.log")
 
 
 @pytest.fixture

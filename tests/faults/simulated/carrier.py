@@ -110,7 +110,7 @@ class Carrier:
         self.n_on_their_way -= 1
         if job.is_dropped:
             return
-        ready = [machine for machine in self._world.elsewhere.machines.values() if machine.agent is not None]
+        ready = [machine for machine in self._world.elsewhere.machines.values() if machine.takes_tickets]
         if not ready:
             self._send(job, PAUSE_SECONDS)
             return

@@ -89,8 +89,13 @@ class WorkerMachine:
         return self.home.name
 
     @property
+    def takes_tickets(self) -> bool:
+        """Whether there is an agent that was not asked to stop: engines send nothing to a worker that stops."""
+        return self.agent is not None and self._stopping is not None and not self._stopping.is_set()
+
+    @property
     def is_serving(self) -> bool:
-        """Whether an agent takes tickets here, and nothing holds it up."""
+        """Whether an agent works here, and nothing holds it up."""
         process = self.process
         return self.agent is not None and process is not None and not process.is_stopped and not process.is_dead
 
