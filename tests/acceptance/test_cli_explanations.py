@@ -38,6 +38,25 @@ def test_why_only_reads_and_says_first_that_nobody_schedules_and_since_when(new_
             )
 
 
+def test_why_alone_lists_what_is_late_and_why(new_site):
+    site = new_site()
+    site.write("some.py", DAGS)
+    site.run("dags", "trigger", "broken", "--run-id", "fresh")
+    assert site.run("why").stdout == "Nothing is late or stuck.\n"
+    site.run("dags", "trigger", "etl", "--run-id", "old")
+    with closing(sqlite3.connect(site.home / "asynsched.db", isolation_level=None)) as writer:
+        writer.execute("UPDATE dag_run SET queued_at = 1772366400000000 WHERE run_id = 'old'")
+    assert site.run("why").stdout.splitlines() == [
+        "No scheduler is serving; none has yet: start one with `asynsched up`.",
+        "old of etl is queued since 2026-03-01 12:00:00+00:00",
+    ]
+    late = site.json("why")
+    assert [(row["dag_id"], row["run_id"], row["state"]) for row in late["rows"]] == [("etl", "old", "queued")]
+    with site.up():
+        site.until(lambda: site.task_states("etl", "old").get("transform") == "success", "the run has been taken up")
+        assert site.run("why").stdout == "Nothing is late or stuck.\n"
+
+
 def register_then_leave(site, at):
     with open_direct(f"sqlite:///{site.home / 'asynsched.db'}") as database:
         database.write(
