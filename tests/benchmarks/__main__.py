@@ -54,9 +54,9 @@ OWN: dict[str, Workload] = {
     "airflow-files": airflow_files,
 }
 if all(find_spec(name) is not None for name in ("celery", "redis", "distributed")):
-    from tests.benchmarks.workloads.engines import hops_on_celery, hops_on_dask
+    from tests.benchmarks.workloads.engines import ENGINES
 
-    OWN |= {"celery": hops_on_celery, "dask": hops_on_dask}
+    OWN |= ENGINES
 WORKLOADS = {**SHARED, **OWN, **GROWTH}
 BACKENDS = ("sqlite", "postgresql")
 PEER_FOLDER = Path(tempfile.gettempdir()) / "asynsched-peer-airflow"

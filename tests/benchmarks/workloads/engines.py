@@ -1,6 +1,6 @@
 """Hops of a chain on the workers of an engine, beside tasks of the engine's own, on the same machine in turn.
 
-A bare task sends the next one, as fast as its engine can: by Celery's `delay`, by Dask's `submit`.
+A bare task sends the next one, as fast as its engine can: by Celery's `delay`, by Dask's `submit`, by Slurm's `sbatch`.
 """
 
 import signal
@@ -14,15 +14,20 @@ from itertools import pairwise
 from pathlib import Path
 from statistics import median
 
-from tests.benchmarks.measuring import Sheet, at_most_p, percentile
+import pytest
+
+from tests.benchmarks.measuring import Goal, Sheet, at_most_p, percentile
 from tests.benchmarks.systems import Ours
 from tests.benchmarks.workloads.running import chain_text, hops, timed_runs
 from tests.engines.brokers import Redis
-from tests.integration.remote.machines import free_port
+from tests.engines.slurm_site import MISSING, SlurmSite
+from tests.integration.remote.machines import ROOT, free_port
 from tests.support.up import MARK
 from tests.support.waiting import until
 
 N_STEPS = 30
+N_JOBS = 10
+"""Steps of a chain on Slurm, each of which takes seconds."""
 MARKING = """
 import os
 import time
@@ -64,6 +69,21 @@ def send(number):
     with Client(os.environ["BARE_DASK"]) as client:
         client.submit(step, number, pure=False).result()
 """
+BARE_SLURM = """
+import subprocess
+import sys
+
+
+def step(number):
+    mark(number)
+    if number:
+        send(number - 1)
+
+
+def send(number):
+    command = f"{sys.executable} -c 'import bare; bare.step({number})'"
+    subprocess.run(["sbatch", "--quiet", "--output=/dev/null", f"--wrap={command}"], check=True)
+"""
 
 
 @dataclass
@@ -81,6 +101,7 @@ class _Engine:
     settings: dict[str, str]
     environment: dict[str, str]
     workers: Sequence[Sequence[str]] = field(default_factory=list)
+    n_steps: int = N_STEPS
 
 
 def hops_on_celery(system: Ours, sheet: Sheet) -> None:
@@ -98,7 +119,7 @@ def hops_on_celery(system: Ours, sheet: Sheet) -> None:
             engine = _Engine(
                 BARE_CELERY, {"ASYNSCHED_EXECUTOR": "celery", **url}, {"BROKER": broker.url, **url}, workers
             )
-            _write(sheet, "delay", *_measure(system, Path(folder), engine))
+            _write(sheet, "delay", *_measure(system, Path(folder), engine), at_most_p(1))
         finally:
             broker.kill()
 
@@ -116,22 +137,41 @@ def hops_on_dask(system: Ours, sheet: Sheet) -> None:
             ["-m", "dask", "worker", address, "--host", "127.0.0.1", *worker],
         ]
         engine = _Engine(BARE_DASK, settings, {"BARE_DASK": address}, workers)
-        _write(sheet, "submit", *_measure(system, Path(folder), engine))
+        _write(sheet, "submit", *_measure(system, Path(folder), engine), at_most_p(1))
 
 
-def _write(sheet: Sheet, name: str, ours: list[float], bare: list[float]) -> None:
+def hops_on_slurm(system: Ours, sheet: Sheet) -> None:
+    """Chains of no-op tasks, in turn with chains of Slurm's own jobs, on a real cluster of one node."""
+    with tempfile.TemporaryDirectory(prefix="asynsched-slurm-") as folder, pytest.MonkeyPatch.context() as patch:
+        cluster = SlurmSite(Path(folder), patch)
+        try:
+            cluster.start_slurm()
+            cluster.machine()
+            until(lambda: "idle" in cluster.slurm_says("sinfo", "--noheader", "--format=%T"), "the node is ready")
+            settings = {
+                "ASYNSCHED_EXECUTOR": "slurm",
+                "ASYNSCHED_SLURM__OPTIONS": '["--output=/dev/null"]',
+                "ASYNSCHED_SLURM__SETUP": f"export MARKS={system.marks} PYTHONPATH={ROOT}",
+                "ASYNSCHED_SLURM__WORKER_HOMES": folder,
+            }
+            _write(sheet, "sbatch", *_measure(system, Path(folder), _Engine(BARE_SLURM, settings, {}, n_steps=N_JOBS)))
+        finally:
+            cluster.close()
+
+
+def _write(sheet: Sheet, name: str, ours: list[float], bare: list[float], goal: Goal | None = None) -> None:
     floor = median(bare)
     sheet.seconds(f"{name}, median", floor)
     sheet.seconds(f"{name}, p95", percentile(bare, 0.95))
     sheet.seconds("hop, median", median(ours))
     sheet.seconds("hop, p95", percentile(ours, 0.95))
-    sheet.seconds(f"hop beyond {name}, median", median(ours) - floor, at_most_p(1))
+    sheet.seconds(f"hop beyond {name}, median", median(ours) - floor, goal)
 
 
 def _measure(system: Ours, root: Path, engine: _Engine) -> tuple[list[float], list[float]]:
     """Return hops of both, in seconds."""
     system.n_runs = 2  # of each round; the first of them does not count
-    system.write("chain.py", chain_text(N_STEPS))
+    system.write("chain.py", chain_text(engine.n_steps))
     (root / "bare.py").write_text(MARKING + engine.bare)
     own = {"BARE_MARKS": str(root / "bare-marks"), "PYTHONPATH": str(root)}
     environment = system.site.environment | own | engine.environment
@@ -145,8 +185,8 @@ def _measure(system: Ours, root: Path, engine: _Engine) -> tuple[list[float], li
             stack.enter_context(running(arguments, environment))
         client = stack.enter_context(system.serving())
         for _ in range(3):
-            ours += hops(timed_runs(system, client, ["chain"], N_STEPS))
-            bare += bare_hops(environment)
+            ours += hops(timed_runs(system, client, ["chain"], engine.n_steps))
+            bare += bare_hops(environment, engine.n_steps)
     return ours, bare
 
 
@@ -163,12 +203,16 @@ def running(arguments: Sequence[str], environment: dict[str, str]) -> Iterator[N
         process.wait(60)
 
 
-def bare_hops(environment: dict[str, str]) -> list[float]:
+def bare_hops(environment: dict[str, str], n_steps: int) -> list[float]:
     """Run a chain of the engine's own. Return the times from the end of a body to the start of the next, in seconds."""
     path = Path(environment["BARE_MARKS"])
     path.unlink(missing_ok=True)
-    send = f"import bare; bare.send({N_STEPS - 1})"
+    send = f"import bare; bare.send({n_steps - 1})"
     subprocess.run([sys.executable, "-c", send], env=environment, check=True)
-    until(lambda: path.exists() and path.read_bytes().count(b"\n") == N_STEPS, "the chain has ended")
+    until(lambda: path.exists() and path.read_bytes().count(b"\n") == n_steps, "the chain has ended")
     marks = sorted(tuple(map(int, line.split()[1:])) for line in path.read_text().splitlines())
     return [(after[0] - before[1]) / 1e9 for before, after in pairwise(marks)]
+
+
+ENGINES = {"celery": hops_on_celery, "dask": hops_on_dask} | ({} if MISSING else {"slurm": hops_on_slurm})
+"""The workloads of the engines; that of Slurm where it is installed."""
