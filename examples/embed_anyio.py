@@ -9,7 +9,7 @@ Prints:  branching for 50: success
              check_by_hand skipped
              accept success
              ship success
-             log: [2026-01-01T08:00:00.000Z] shipped
+             log: [2026-01-01T08:00:00.000Z] standard delivery, shipped
 """
 
 from pathlib import Path

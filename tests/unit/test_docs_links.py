@@ -64,3 +64,9 @@ def test_every_decision_is_in_the_index():
     folder = ROOT / "docs" / "decisions"
     listed = set(LINK.findall((folder / "index.md").read_text(encoding="utf-8")))
     assert {page.name for page in folder.glob("0*.md")} <= listed
+
+
+def test_every_guide_is_in_the_index():
+    docs = ROOT / "docs"
+    listed = set(LINK.findall((docs / "index.md").read_text(encoding="utf-8")))
+    assert {f"how-to/{page.name}" for page in (docs / "how-to").glob("*.md")} <= listed
