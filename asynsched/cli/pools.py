@@ -1,11 +1,16 @@
 """`asynsched pools …`."""
 
+from typing import Any
+
 import click
+from sqlalchemy import Connection
 
 from asynsched.cli.command import command
 from asynsched.cli.output import Done, Listing, count, fields_of
 from asynsched.cli.session import Session
+from asynsched.errors import NotFound
 from asynsched.queries import pools
+from asynsched.queries.place import Act
 
 COLUMNS = (
     "name", "slots", "occupied_slots", "running_slots", "queued_slots", "deferred_slots", "include_deferred",
@@ -23,14 +28,25 @@ def pools_list(session: Session) -> Listing:
 @command("set", negative_numbers=True)
 @click.argument("name")
 @click.argument("slots", type=click.IntRange(min=-1))
-@click.option("--description", default="", help="The pool's purpose.")
-@click.option("--include-deferred", is_flag=True, help="Count deferred tasks.")
-def pools_set(session: Session, name: str, slots: int, description: str, include_deferred: bool) -> Done:
-    """Create or change a pool. SLOTS is the number of slots that tasks may take at once; -1 means no limit."""
+@click.option("--description", help="The pool's purpose.")
+@click.option("--include-deferred/--no-include-deferred", default=None, help="Whether deferred tasks take slots.")
+def pools_set(session: Session, name: str, slots: int, description: str | None, include_deferred: bool | None) -> Done:
+    """Create or change a pool. SLOTS is the number of slots that tasks may take at once; -1 means no limit.
+
+    A pool that exists keeps what no option changes.
+    """
     session.make()
-    session.act(pools.set_pool, name, slots, description=description, include_deferred=include_deferred)
+    options = {"description": description, "include_deferred": include_deferred}
+    session.act(_set, name, slots, {key: value for key, value in options.items() if value is not None})
     has = "no limit" if slots < 0 else count(slots, "slot")
     return Done(f"Pool {name!r} has {has}.", {"name": name, "slots": slots})
+
+
+def _set(conn: Connection, name: str, slots: int, given: dict[str, Any]) -> Act[pools.PoolInfo]:
+    try:
+        return pools.change_pool(conn, name, slots=slots, **given)
+    except NotFound:
+        return pools.create_pool(conn, name, slots, **given)
 
 
 @command("delete")

@@ -437,8 +437,9 @@ def held_up_by(reasons: Sequence[Reason]) -> str:
         return f"{first} Besides: {held_up_by(reasons[1:])}" if reasons[1:] else first
     more = len(reasons) - 1
     rest = f", and {more} thing{'s' if more > 1 else ''} more" if more else ""
-    text = reasons[0].text
-    return f"{text[:1].upper()}{text[1:].rstrip('.')}{rest}."
+    text = reasons[0].text.rstrip(".")
+    end = "" if text.endswith("?") and not rest else "."  # a question to a person
+    return f"{text[:1].upper()}{text[1:]}{rest}{end}"
 
 
 def _standing(task: ActiveTask) -> str:

@@ -167,6 +167,9 @@ def test_pools_are_set_listed_and_deleted(site):
     site.run("pools", "set", "endless", "-1")
     pools = {pool["name"]: pool["slots"] for pool in site.json("pools", "list")}
     assert pools == {"default_pool": 128, "small": 3, "endless": -1}
+    site.run("pools", "set", "small", "4", "--include-deferred")
+    [small] = [pool for pool in site.json("pools", "list") if pool["name"] == "small"]
+    assert (small["slots"], small["description"], small["include_deferred"]) == (4, "few", True)
     site.run("pools", "delete", "small")
     assert "small" not in site.run("pools", "list").stdout
 
