@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable
 from http import HTTPStatus
 from typing import Any, TypeVar
 
+import anyio
 import msgspec
 from anyio.to_thread import run_sync
 from msgspec import Struct
@@ -20,7 +21,7 @@ from starlette.routing import Route
 from asynsched.airflow.installation import options_of_processes
 from asynsched.bell import Hint, encode_hints
 from asynsched.channels import TaskReady
-from asynsched.errors import TicketRefused
+from asynsched.errors import StoreUnavailable, TicketRefused
 from asynsched.executors.log_stores import LogStore
 from asynsched.executors.requests import RequestAnswerer
 from asynsched.protocol.frames import MAX_FRAME_BYTES
@@ -50,6 +51,9 @@ from asynsched.web.endpoint import Invalid, as_response, decode_body, read_bytes
 T = TypeVar("T")
 MOST_BYTES = MAX_FRAME_BYTES + 4096
 """Of a request: a frame of a try, and its proof."""
+ANSWER_SECONDS = 40.0
+"""Longest that a request of a try waits for the database. Its worker waits for longer before it asks elsewhere: a write
+that was carried out here after that could undo the try's later ones."""
 ROOM_FOR_REMARKS = 1024 * 1024
 """Bytes that a log may have beyond its limit: the keeper's own lines."""
 
@@ -108,8 +112,12 @@ class WorkerApi:
     async def _request(self, ask: Ask) -> Reply:
         if ask.request.token != ask.proof.token:
             raise Invalid(("body", "request"), "it is of another try")
-        found = await self._running(ask.proof)
-        return await self._desk.answerer.answer(ask.request, TaskReady(found.dag_run_id, _launch(found)))
+        try:
+            with anyio.fail_after(ANSWER_SECONDS):
+                found = await self._running(ask.proof)
+                return await self._desk.answerer.answer(ask.request, TaskReady(found.dag_run_id, _launch(found)))
+        except TimeoutError as exc:
+            raise StoreUnavailable(f"The database has not answered within {ANSWER_SECONDS:g} s") from exc
 
     async def _report(self, report: Report) -> None:
         if any(event.token != report.proof.token for event in _events_of(report)):

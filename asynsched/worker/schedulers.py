@@ -23,7 +23,8 @@ log = structlog.get_logger(__name__)
 T = TypeVar("T")
 TIMEOUT = httpx.Timeout(10.0, connect=5.0)
 PATIENT = httpx.Timeout(60.0, connect=5.0)
-"""For requests of tries, whose answers may wait for the database. Asking again does no harm."""
+"""For requests of tries, whose answers may wait for the database: longer than a scheduler goes on with one, which is
+40 s and the 10 s that a commit may take. Otherwise a write could be carried out after later ones of the try."""
 FIRST_PAUSE, LONGEST_PAUSE = timedelta(milliseconds=100), timedelta(seconds=5)
 FINAL_ERRORS = frozenset({"NotFound", "TicketRefused"})
 """Names of errors by which a scheduler refuses a ticket. A proxy, or another program at that address, names none."""
