@@ -63,6 +63,8 @@ LEASE_SECONDS = 1.0
 """Longest time between two looks at the leases of tries."""
 HEAD_START = 0.5
 """Seconds before the keeper would end all tries for the lease of one, at which the agent ends that one alone."""
+MOST_PARTS = 8
+"""Parts of one log that are sent at one look."""
 STOPPED = "the worker stopped"
 LAPSED = "no scheduler has renewed its lease, and another worker may run the task"
 LAST_LOG_SECONDS = 60.0
@@ -418,11 +420,21 @@ class Agent:
     async def _keep_sending_logs(self) -> None:
         while True:
             await self._clock.sleep(LOG_PAUSE)
-            for held in list(self._tries.values()):
+            await self._send_logs()
+
+    async def _send_logs(self) -> None:
+        """Send a part of each log in turn, and a few more of those that have more: none holds up the others."""
+        left, silent = list(self._tries.values()), set()
+        for _ in range(MOST_PARTS):
+            some, left = left, []
+            for held in some:
+                if held.ticket.addresses in silent:
+                    continue
                 try:
-                    await held.log.send()
+                    if await held.log.send_part():
+                        left.append(held)
                 except Unreachable:
-                    break
+                    silent.add(held.ticket.addresses)
                 except Refused as exc:
                     log.debug("log.refused", **_names(held.ticket), reason=str(exc))
 

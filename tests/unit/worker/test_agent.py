@@ -1,5 +1,8 @@
 """The agent of a worker, with schedulers that a test answers for."""
 
+from collections import Counter
+from datetime import timedelta
+
 import anyio
 import httpx
 import msgspec
@@ -8,9 +11,10 @@ from msgspec.structs import replace
 
 from asynsched.clock import Clock
 from asynsched.executors.base import Held
+from asynsched.home import LOGS
 from asynsched.protocol.home_files import KEEPER_SOCKET
 from asynsched.protocol.messages import Ended, Started
-from asynsched.protocol.worker_messages import Claim, Claimed, Renew, Renewal, Renewed, Report, Ticket
+from asynsched.protocol.worker_messages import Claim, Claimed, LogSize, Renew, Renewal, Renewed, Report, Ticket
 from asynsched.settings import Settings
 from asynsched.worker import agent
 from asynsched.worker.agent import Agent
@@ -84,12 +88,13 @@ class Site:
     Attributes:
         refusals: The tokens whose tries the schedulers no longer wait for, so that they renew none of them.
         has_taken: Whether they take reports of those tries.
+        grows: Whether the log of the try `one` gets longer as fast as they take it.
     """
 
     def __init__(self, folder, monkeypatch, terms=TERMS):
         self.clock, self.terms, self.refusals = Clock(), terms, {}
         self.reports, self.executors = [], []
-        self.has_taken = True
+        self.has_taken, self.grows, self.home, self.n_log_parts = True, True, folder, Counter()
 
         def make(context, options):
             self.executors.append(KeptExecutor(context, options))
@@ -111,6 +116,13 @@ class Site:
             proofs = msgspec.json.decode(request.content, type=Renew).proofs
             seconds = self.terms.lease_seconds
             answer = Renewed(tuple(self.refusals.get(one.token) or Renewal(one.token, seconds) for one in proofs))
+        elif kind == "log":
+            token, start = request.url.params["token"], int(request.url.params["start"])
+            self.n_log_parts[token] += 1
+            if token == "one" and self.grows:
+                with (self.home / LOGS / "one.log").open("ab") as log:
+                    log.write(b"more\n")
+            answer = LogSize(start + len(request.content))
         else:
             report = msgspec.json.decode(request.content, type=Report)
             if report.proof.token in self.refusals and not self.has_taken:
@@ -166,3 +178,19 @@ async def test_a_stop_before_the_first_keeper_is_ready_lets_no_try_begin(tmp_pat
     for token in ("one", "two"):
         (ended,) = site.ended(token)
         assert ended.cause == "interrupted"
+
+
+async def test_a_log_that_grows_as_fast_as_it_is_sent_does_not_hold_up_others(tmp_path, monkeypatch):
+    monkeypatch.setattr(agent, "LOG_PAUSE", timedelta(milliseconds=1))
+    site = Site(tmp_path, monkeypatch)
+    async with site.agent.serving(), anyio.create_task_group() as tries:
+        for token in ("one", "two"):
+            tries.start_soon(site.agent.work, ticket_of(token))
+        await eventually(lambda: site.executors and len(site.executor.launched) == 2, "both have begun")
+        (tmp_path / LOGS / "one.log").write_bytes(b"begins\n")
+        await eventually(lambda: site.n_log_parts["one"] > 1, "one sends its log")
+        (tmp_path / LOGS / "two.log").write_bytes(b"begins\n")
+        await eventually(lambda: site.n_log_parts["two"], "the other one sends its log, too")
+        site.grows = False
+        for token in ("one", "two"):
+            site.executor.end(token, "", "task")
