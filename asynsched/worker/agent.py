@@ -233,9 +233,7 @@ class Agent:
         """Remember a claimed try, before it begins."""
         launch, terms = claimed.launch, claimed.terms
         start = await run_sync(size_of, self._home / LOGS / launch.log_path)
-        kept = KeptTicket(ticket, launch.log_path, start, terms)
-        await run_sync(self._folder.keep, kept)
-        held = self._try_of(kept, terms)
+        held = self._try_of(KeptTicket(ticket, launch.log_path, start, terms), terms)
         held.granted_until, held.unwanted = lease_end, claimed.end
         held.hashes = tuple(ref.content_hash for ref in launch.code.sources)
         self._tries[ticket.token] = held
@@ -251,8 +249,13 @@ class Agent:
         try:
             if not (held.unwanted or self._is_draining):
                 await self._fetch(held)
-                if terms.has_files:
-                    launch = await self._with_data_files(held, launch, terms)
+                bundle = await self._bundles.fetch(held.ticket) if terms.has_files else ""
+                if bundle:
+                    folder = str(self._bundles.path(bundle))
+                    launch = replace(launch, code=replace(launch.code, dags_folder=folder))
+                # Until here, the next agent would claim it again.
+                kept = KeptTicket(held.ticket, launch.log_path, held.log.start, terms, bundle)
+                await run_sync(self._folder.keep, kept)
                 executor = await self._executor_for(terms, held)
         except (Refused, WrongSource, OSError) as exc:
             reason = f"its code cannot be fetched: {exc}"
@@ -277,13 +280,6 @@ class Agent:
                 raise Refused(reply.error or "a scheduler does not have it", is_over=False)
             await run_sync(self._sources.add, content_hash, reply.value)
         await run_sync(self._sources.trim, {one for other in self._tries.values() for one in other.hashes})
-
-    async def _with_data_files(self, held: _Try, launch: Launch, terms: WorkerTerms) -> Launch:
-        """Fetch the data files, and return a launch whose DAG folder has them. Raises Refused, and OSError."""
-        name = await self._bundles.fetch(held.ticket)
-        kept = KeptTicket(held.ticket, launch.log_path, held.log.start, terms, name)
-        await run_sync(self._folder.keep, kept)
-        return replace(launch, code=replace(launch.code, dags_folder=str(self._bundles.path(name))))
 
     async def _executor_for(self, terms: WorkerTerms, held: _Try | None) -> LocalExecutor:
         """Return the executor of these terms; start it, or start it again if the terms have changed and no try runs."""
