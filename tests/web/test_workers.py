@@ -2,6 +2,7 @@
 
 import threading
 from types import SimpleNamespace
+from typing import Any
 
 import anyio
 import httpx
@@ -63,9 +64,10 @@ async def desk(filled, tmp_path):
     told = []
     parts = SimpleNamespace(
         answerer=RequestAnswerer(database, Clock()), logs=FolderLogs(settings.home_path / LOGS),
-        tell=lambda: told.append(1),
+        tell=lambda: told.append(1), database=database,
     )  # fmt: skip
-    app = make_app(Place(database, settings.home_path, settings, Clock()), Known(), parts)
+    not_asked: Any = None  # workers are answered from the scheduler's own database
+    app = make_app(Place(not_asked, settings.home_path, settings, Clock()), Known(), parts)
     proofs = [Proof(token, new_token()) for token in ("one", "two")]
     run = await database.read(get_run, "report", "first")
     (version,) = await database.read(get_versions, [(await database.read(latest_version, "report")).id])
