@@ -164,10 +164,11 @@ def make_file(path: Path) -> None:
 
 
 @contextmanager
-def draft_of(path: Path, data: bytes) -> Iterator[Path]:
+def draft_of(path: Path, data: bytes, *, outlasts_power_cut: bool = True) -> Iterator[Path]:
     """Yield a new file beside `path`, for its owner only, to be renamed or linked to it. Raises OSError.
 
-    It is removed afterwards: it may hold a key.
+    It is removed afterwards: it may hold a key. A process that is killed leaves it; its name is that of `path`, a dot
+    and more.
     """
     import tempfile  # commands that only read need not load it
 
@@ -176,21 +177,26 @@ def draft_of(path: Path, data: bytes) -> Iterator[Path]:
     try:
         with os.fdopen(descriptor, "wb") as file:
             file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
+            if outlasts_power_cut:
+                file.flush()
+                os.fsync(file.fileno())
         yield draft
     finally:
         draft.unlink(missing_ok=True)
 
 
-def replace_file(path: Path, data: bytes) -> None:
+def replace_file(path: Path, data: bytes, *, outlasts_power_cut: bool = True) -> None:
     """Replace a file, for its owner only. A reader finds the old or the new one, also after a power cut.
 
     Raises OSError if it cannot be written; the old one is still there.
+
+    Args:
+        outlasts_power_cut: False: it is not synced, and after a power cut it may be missing, empty or damaged.
     """
-    with draft_of(path, data) as draft:
+    with draft_of(path, data, outlasts_power_cut=outlasts_power_cut) as draft:
         draft.replace(path)
-    sync_folder(path.parent)
+    if outlasts_power_cut:
+        sync_folder(path.parent)
 
 
 def sync_folder(folder: Path) -> None:

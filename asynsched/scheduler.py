@@ -193,7 +193,6 @@ class Scheduler:
         """
         async with AsyncExitStack() as stack:
             stack.callback(self._end)  # also if the start fails
-            stack.push_async_callback(self._close_web_apps)
             lease_scope = anyio.CancelScope()
             services = await self._start(stack, lease_scope)
             plugins = PluginProcess(self.settings, self.scheduler_id, self.clock.now())
@@ -245,7 +244,8 @@ class Scheduler:
         archive = await anyio.to_thread.run_sync(archive_of, self.settings.log)  # raises for a wrong setting
         await self._take_home(stack)
         database = await self._open_database(stack)
-        stack.callback(self._end)  # before the database is closed, which callers use
+        stack.push_async_callback(self._close_web_apps)
+        stack.callback(self._end)  # before the database is closed, which callers and workers use
         lease = await acquire(database, self.settings, self.clock, self.scheduler_id)
         stack.push_async_callback(self._release_lease, database)
         feed = EventFeed(
@@ -329,7 +329,9 @@ class Scheduler:
 
         answerer = self._serving_now().executor_client.answerer
         logs = FolderLogs(self.settings.home_path / LOGS)
-        return WorkerDesk(answerer, logs, tell=lambda: self.channels.ready.put_nowait(TriesReported()))
+        return WorkerDesk(
+            answerer, logs, tell=lambda: self.channels.ready.put_nowait(TriesReported()), database=self._database
+        )
 
     async def _close_web_apps(self) -> None:
         for app in self._web_apps:

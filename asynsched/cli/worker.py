@@ -181,7 +181,8 @@ def _decoded(data: bytes, where: str) -> Ticket:
 
 async def _lines() -> AsyncIterator[bytes]:
     """Yield the lines of standard input, without blocking the loop."""
-    if stat.S_ISREG(os.fstat(sys.stdin.fileno()).st_mode):
+    mode = os.fstat(sys.stdin.fileno()).st_mode
+    if stat.S_ISREG(mode) or (stat.S_ISCHR(mode) and not sys.stdin.isatty()):  # /dev/null cannot be watched
         for line in await run_sync(sys.stdin.buffer.readlines):
             yield line
         return

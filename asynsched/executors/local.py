@@ -32,6 +32,7 @@ from asynsched.protocol.messages import (
     READY,
     Acknowledge,
     Ended,
+    FailureCause,
     FromKeeper,
     Hello,
     Inventory,
@@ -336,9 +337,9 @@ class LocalExecutor(Executor):
                 else:
                     self._never_sent.add(launch.token)
 
-    async def kill(self, token: str, reason: str) -> None:
+    async def kill(self, token: str, reason: str, cause: FailureCause = "task") -> None:
         if token in self._launched:
-            self._unwanted[token] = Kill(token, reason, grace=self._kill_time)
+            self._unwanted[token] = Kill(token, reason, grace=self._kill_time, cause=cause)
             self._send(self._unwanted[token])
 
     async def acknowledge(self, tokens: Sequence[str]) -> None:

@@ -255,8 +255,8 @@ def claim_ticket(
         raise TicketRefused(f"the worker {row.worker} has claimed the try")
     values: dict[str, Any] = {
         "renewals": row.renewals + 1,
-        "lease_seconds": terms.lease_seconds,
-        "end_seconds": terms.end_seconds,
+        "lease_seconds": max(row.lease_seconds, terms.lease_seconds),
+        "end_seconds": max(row.end_seconds, terms.end_seconds),
     }
     if row.state == SUBMITTED:
         values |= {"state": CLAIMED, "worker": storable(worker)[:250], "worker_boot": boot, "log_start": log_start}
@@ -265,7 +265,11 @@ def claim_ticket(
 
 
 def renew_tickets(conn: Connection, proofs: Sequence[Proof], lease_seconds: float) -> list[Renewal]:
-    """Renew the leases of tries, and say which are to be ended, in the order of the proofs."""
+    """Renew the leases of tries, and say which are to be ended, in the order of the proofs.
+
+    A lease never becomes shorter than those that were granted before: their worker counts on them until it has the
+    answer, which may be lost.
+    """
     of_token = {proof.token: proof for proof in proofs}
     known: dict[str, TicketRow] = {}
     for some in portions(sorted(map(storable, of_token))):
@@ -275,10 +279,11 @@ def renew_tickets(conn: Connection, proofs: Sequence[Proof], lease_seconds: floa
         row.token for row in known.values() if row.state == CLAIMED and _is_proven(row.digest, of_token[row.token])
     ]
     for some in portions(renewed):
-        values = {"renewals": ticket.c.renewals + 1, "lease_seconds": lease_seconds}
+        longest = sa.case((ticket.c.lease_seconds > lease_seconds, ticket.c.lease_seconds), else_=lease_seconds)
+        values = {"renewals": ticket.c.renewals + 1, "lease_seconds": longest}
         conn.execute(sa.update(ticket).where(_token.in_(some)).values(**values))
     return [
-        Renewal(proof.token, lease_seconds, known[proof.token].kill_reason)
+        Renewal(proof.token, max(lease_seconds, known[proof.token].lease_seconds), known[proof.token].kill_reason)
         if proof.token in renewed
         else Renewal(proof.token, end=GONE)
         for proof in proofs

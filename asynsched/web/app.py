@@ -59,7 +59,7 @@ def make_app(place: Place, access: Access, desk: WorkerDesk | None = None) -> St
 
     routes: list[BaseRoute] = [_mounted(AIRFLOW_API, AIRFLOW_PREFIX, find, REFUSALS), _mounted(OWN_API, PREFIX, find)]
     if desk is not None:
-        routes.append(Mount(WORKERS_PREFIX, routes=WorkerApi(place, desk).routes))
+        routes.append(Mount(WORKERS_PREFIX, routes=WorkerApi(place.settings, desk).routes))
     if isinstance(access, StoredAccess):
         sign_in = SignIn(place, access)
         routes += sign_in.routes

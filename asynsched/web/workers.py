@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable
 from http import HTTPStatus
 from typing import Any, TypeVar
 
+import anyio
 import msgspec
 from anyio.to_thread import run_sync
 from msgspec import Struct
@@ -20,7 +21,7 @@ from starlette.routing import Route
 from asynsched.airflow.installation import options_of_processes
 from asynsched.bell import Hint, encode_hints
 from asynsched.channels import TaskReady
-from asynsched.errors import TicketRefused
+from asynsched.errors import StoreUnavailable, TicketRefused
 from asynsched.executors.log_stores import LogStore
 from asynsched.executors.requests import RequestAnswerer
 from asynsched.protocol.frames import MAX_FRAME_BYTES
@@ -39,8 +40,8 @@ from asynsched.protocol.worker_messages import (
     Report,
     WorkerTerms,
 )
-from asynsched.queries.place import Place
 from asynsched.settings import Settings
+from asynsched.store.database import Database
 from asynsched.store.schedulers import notify
 from asynsched.store.schema import TicketRow
 from asynsched.store.tickets import CLAIMED, claim_ticket, find_ticket, renew_tickets, report_end, report_start
@@ -50,6 +51,9 @@ from asynsched.web.endpoint import Invalid, as_response, decode_body, read_bytes
 T = TypeVar("T")
 MOST_BYTES = MAX_FRAME_BYTES + 4096
 """Of a request: a frame of a try, and its proof."""
+ANSWER_SECONDS = 40.0
+"""Longest that a request of a try waits for the database. Its worker waits for longer before it asks elsewhere: a write
+that was carried out here after that could undo the try's later ones."""
 ROOM_FOR_REMARKS = 1024 * 1024
 """Bytes that a log may have beyond its limit: the keeper's own lines."""
 
@@ -61,20 +65,24 @@ class WorkerDesk(Struct, frozen=True):
         answerer: Answers the requests of tries.
         logs: Keeps the logs.
         tell: Tells this process's executor that starts or ends of tries are stored.
+        database: The scheduler's own: writes of workers and of the scheduler share commits.
     """
 
     answerer: RequestAnswerer
     logs: LogStore
     tell: Callable[[], None]
+    database: Database
 
 
 class WorkerApi:
     """Answers workers. One instance for a process."""
 
-    def __init__(self, place: Place, desk: WorkerDesk) -> None:
-        self._place = place
+    def __init__(self, settings: Settings, desk: WorkerDesk) -> None:
+        self._settings = settings
         self._desk = desk
-        self._files = DataFiles(place.settings)
+        self._database = desk.database
+        self._files = DataFiles(settings)
+        self._terms: WorkerTerms | None = None
 
     @property
     def routes(self) -> list[Route]:
@@ -90,11 +98,11 @@ class WorkerApi:
         ]
 
     async def _claim(self, claim: Claim) -> Claimed:
-        found = await self._place.ask(find_ticket, claim.proof)
-        launch = _launch(found)
+        launch = _launch(await self._database.read_at_once(find_ticket, claim.proof))
         size = await run_sync(self._desk.logs.size, launch.log_path)
-        terms = await run_sync(_terms, self._place.settings)
-        claimed = await self._place.database.write(
+        if (terms := self._terms) is None:
+            terms = self._terms = await run_sync(_terms, self._settings)
+        claimed = await self._database.write(
             claim_ticket, claim.proof, worker=claim.worker, boot=claim.boot, terms=terms, log_start=size
         )  # fmt: skip
         return Claimed(launch, terms, end=claimed.kill_reason)
@@ -102,19 +110,23 @@ class WorkerApi:
     async def _renew(self, renew: Renew) -> Renewed:
         if len(renew.proofs) > MOST_RENEWALS:
             raise Invalid(("body", "proofs"), f"at most {MOST_RENEWALS} in one message")
-        seconds = self._place.settings.workers.lease
-        return Renewed(tuple(await self._place.database.write(renew_tickets, renew.proofs, seconds)))
+        seconds = self._settings.workers.lease
+        return Renewed(tuple(await self._database.write(renew_tickets, renew.proofs, seconds)))
 
     async def _request(self, ask: Ask) -> Reply:
         if ask.request.token != ask.proof.token:
             raise Invalid(("body", "request"), "it is of another try")
-        found = await self._running(ask.proof)
-        return await self._desk.answerer.answer(ask.request, TaskReady(found.dag_run_id, _launch(found)))
+        try:
+            with anyio.fail_after(ANSWER_SECONDS):
+                found = await self._running(ask.proof)
+                return await self._desk.answerer.answer(ask.request, TaskReady(found.dag_run_id, _launch(found)))
+        except TimeoutError as exc:
+            raise StoreUnavailable(f"The database has not answered within {ANSWER_SECONDS:g} s") from exc
 
     async def _report(self, report: Report) -> None:
         if any(event.token != report.proof.token for event in _events_of(report)):
             raise Invalid(("body", "event"), "it is of another try")
-        if await self._place.database.write(_store_report, report):
+        if await self._database.write(_store_report, report):
             self._desk.tell()
 
     async def _list_files(self, proof: Proof) -> DataFileList:
@@ -132,7 +144,7 @@ class WorkerApi:
         start = _start_of(request)
         data = await read_bytes(request, MOST_LOG_BYTES)
         found = await self._running(_proof_of(request))
-        most = self._place.settings.log.task_bytes + ROOM_FOR_REMARKS
+        most = self._settings.log.task_bytes + ROOM_FOR_REMARKS
         if start + len(data) > most:
             raise Invalid(("query", "start"), f"a log has at most {most} bytes")
         path = _launch(found).log_path
@@ -140,7 +152,7 @@ class WorkerApi:
 
     async def _running(self, proof: Proof) -> TicketRow:
         """Return the ticket of a try that a worker runs. Raises NotFound, and TicketRefused."""
-        found = await self._place.ask(find_ticket, proof)
+        found = await self._database.read_at_once(find_ticket, proof)
         if found.state != CLAIMED:
             raise TicketRefused("no worker runs the try")
         return found
@@ -188,7 +200,7 @@ def _launch(found: TicketRow) -> Launch:
 
 
 def _terms(settings: Settings) -> WorkerTerms:
-    """Return the terms of these settings. Blocks: an airflow.cfg is read."""
+    """Return the terms of these settings. Blocks where the metadata of packages are not read yet."""
     return WorkerTerms(
         lease_seconds=settings.workers.lease,
         renew_interval=settings.workers.renew_interval,

@@ -5,9 +5,10 @@
                  Launch ▼  │ Started, Ended, Request
                        keeper ──▶ template ──▶ try
 
-The keeper outlives the agent, as it outlives a scheduler: it ends its tries once the lease is over that it was told
-last. That is the shortest of those that the schedulers have granted to the tries that it holds. An agent that starts on
-the home of one that was killed goes on with its tries.
+The keeper outlives the agent, as it outlives a scheduler: it ends all its tries once the lease is over that it was told
+last. That is the shortest of those that the schedulers have granted to the tries that it holds. The agent itself ends a
+single try whose lease is over, so that the others go on. An agent that starts on the home of one that was killed goes
+on with its tries.
 """
 
 import asyncio
@@ -28,7 +29,7 @@ from asynsched.errors import ExecutorError
 from asynsched.executors.base import ExecutorContext, TryEvent
 from asynsched.executors.local import LocalExecutor
 from asynsched.home import BUNDLES, LOGS, SOURCES, hold_home, prepare_home
-from asynsched.protocol.messages import Ended, Launch, Reply, Request, Started
+from asynsched.protocol.messages import Ended, FailureCause, Launch, Reply, Request, Started
 from asynsched.protocol.worker_messages import (
     MOST_RENEWALS,
     Ask,
@@ -58,6 +59,14 @@ START_SECONDS = 0.01
 """How long the report of a start waits for the end of its try: both in one report are one request, and one commit."""
 LOG_PAUSE = timedelta(seconds=1)
 """Time between two looks at the logs of running tries."""
+LEASE_SECONDS = 1.0
+"""Longest time between two looks at the leases of tries."""
+HEAD_START = 0.5
+"""Seconds before the keeper would end all tries for the lease of one, at which the agent ends that one alone."""
+MOST_PARTS = 8
+"""Parts of one log that are sent at one look."""
+STOPPED = "the worker stopped"
+LAPSED = "no scheduler has renewed its lease, and another worker may run the task"
 LAST_LOG_SECONDS = 60.0
 """Longest that the end of a try waits until its log is stored."""
 CLAIM_SECONDS = 600.0
@@ -72,7 +81,8 @@ class _Try:
         end_seconds: How long after its lease it must have ended.
         granted_until: When its lease is over, on CLOCK_BOOTTIME; None: this agent has not renewed it yet.
         hashes: Of its sources.
-        unwanted: Not empty: why it is to end.
+        unwanted: Not empty: why it is to end. The keeper was told, or will not hear of the try.
+        has_ended: Whether no process of it is left.
         events: Its start and its end, as the keeper reports them.
     """
 
@@ -82,7 +92,20 @@ class _Try:
     granted_until: float | None = None
     hashes: tuple[str, ...] = ()
     unwanted: str = ""
+    has_ended: bool = False
     events: asyncio.Queue[TryEvent] = field(default_factory=asyncio.Queue)
+
+    @property
+    def needs_lease(self) -> bool:
+        """Whether only the end of its lease would end it."""
+        return not self.has_ended and not self.unwanted
+
+    def lease_end(self, terms: WorkerTerms) -> float | None:
+        """Return when the lease of a keeper with these terms must be over, so that the try ends in time.
+
+        The keeper has one grace and one kill time for all: where a claim has granted less, the lease ends sooner.
+        """
+        return None if self.granted_until is None else self.granted_until + self.end_seconds - terms.end_seconds
 
 
 class Agent:
@@ -111,6 +134,7 @@ class Agent:
         self._terms: WorkerTerms | None = None
         self._unknown: set[str] = set()
         """Tries without a ticket that have ended: the keeper may forget them."""
+        self._is_draining = False
         self._starting = anyio.Lock()
         self._failure: Exception | None = None
         self._has_changed = anyio.Event()
@@ -139,6 +163,7 @@ class Agent:
                     for held in list(self._tries.values()):
                         tasks.start_soon(self._follow, held)
                     tasks.start_soon(self._keep_renewing)
+                    tasks.start_soon(self._keep_leases)
                     tasks.start_soon(self._keep_sending_logs)
                     yield
                     await self.drain()
@@ -172,22 +197,23 @@ class Agent:
         return await self._follow(held)
 
     async def drain(self, grace: float | None = None) -> None:
-        """Give running tries some seconds to end, and interrupt the rest; begin no other.
+        """Give running tries some seconds to end, and interrupt the rest.
+
+        No other begins: a try that is claimed already, or of a ticket that is yet to come, ends as interrupted, so that
+        its scheduler starts it elsewhere.
 
         Args:
             grace: None: the setting `shutdown_grace`.
         """
+        self._is_draining = True
         if self._executor is not None:
             seconds = self._settings.shutdown_grace if grace is None else grace
             await self._executor.drain(self._clock.now() + timedelta(seconds=seconds))
 
     async def end(self, token: str, reason: str) -> None:
         """End a try of this worker, for the reason that its engine gives: it fails. Others are ignored."""
-        if (held := self._tries.get(token)) is None:
-            return
-        held.unwanted = reason
-        if self._executor is not None:
-            await self._executor.kill(token, reason)
+        if (held := self._tries.get(token)) is not None:
+            await self._end_process(held, reason, "task")
 
     async def end_all(self, reason: str) -> None:
         """End all tries of this worker, for the same reason: they fail."""
@@ -207,9 +233,7 @@ class Agent:
         """Remember a claimed try, before it begins."""
         launch, terms = claimed.launch, claimed.terms
         start = await run_sync(size_of, self._home / LOGS / launch.log_path)
-        kept = KeptTicket(ticket, launch.log_path, start, terms)
-        await run_sync(self._folder.keep, kept)
-        held = self._try_of(kept, terms)
+        held = self._try_of(KeptTicket(ticket, launch.log_path, start, terms), terms)
         held.granted_until, held.unwanted = lease_end, claimed.end
         held.hashes = tuple(ref.content_hash for ref in launch.code.sources)
         self._tries[ticket.token] = held
@@ -223,18 +247,26 @@ class Agent:
         """Fetch the code of a claimed try, and start it; if that is not possible, the try ends."""
         reason = ""
         try:
-            if not held.unwanted:
+            if not (held.unwanted or self._is_draining):
                 await self._fetch(held)
-                if terms.has_files:
-                    launch = await self._with_data_files(held, launch, terms)
+                bundle = await self._bundles.fetch(held.ticket) if terms.has_files else ""
+                if bundle:
+                    folder = str(self._bundles.path(bundle))
+                    launch = replace(launch, code=replace(launch.code, dags_folder=folder))
+                # Until here, the next agent would claim it again.
+                kept = KeptTicket(held.ticket, launch.log_path, held.log.start, terms, bundle)
+                await run_sync(self._folder.keep, kept)
                 executor = await self._executor_for(terms, held)
         except (Refused, WrongSource, OSError) as exc:
             reason = f"its code cannot be fetched: {exc}"
         except ExecutorError as exc:
             reason = str(exc)
         await self._tell_lease()
+        now = self._clock.now()
         if reason := held.unwanted or reason:
-            self._report(Ended(launch.token, "failed", self._clock.now(), reason=reason, cause="machine"))
+            self._report(Ended(launch.token, "failed", now, reason=reason, cause="machine"))
+        elif self._is_draining:  # perhaps since before there was an executor to drain
+            self._report(Ended(launch.token, "failed", now, reason=STOPPED, cause="interrupted"))
         else:
             await executor.launch([launch])
 
@@ -248,13 +280,6 @@ class Agent:
                 raise Refused(reply.error or "a scheduler does not have it", is_over=False)
             await run_sync(self._sources.add, content_hash, reply.value)
         await run_sync(self._sources.trim, {one for other in self._tries.values() for one in other.hashes})
-
-    async def _with_data_files(self, held: _Try, launch: Launch, terms: WorkerTerms) -> Launch:
-        """Fetch the data files, and return a launch whose DAG folder has them. Raises Refused, and OSError."""
-        name = await self._bundles.fetch(held.ticket)
-        kept = KeptTicket(held.ticket, launch.log_path, held.log.start, terms, name)
-        await run_sync(self._folder.keep, kept)
-        return replace(launch, code=replace(launch.code, dags_folder=str(self._bundles.path(name))))
 
     async def _executor_for(self, terms: WorkerTerms, held: _Try | None) -> LocalExecutor:
         """Return the executor of these terms; start it, or start it again if the terms have changed and no try runs."""
@@ -349,36 +374,69 @@ class Agent:
             return
         if renewal.seconds:
             held.granted_until = boottime + renewal.seconds
-        if renewal.end:
+        if renewal.end and held.needs_lease:
             await self.end(renewal.token, renewal.end)
 
-    async def _tell_lease(self) -> None:
-        """Tell the keeper when the first of its tries' leases ends. Without any try, it may wait for the next one.
+    async def _keep_leases(self) -> None:
+        """End each try whose own lease is over, also while the renewals of others wait for a scheduler."""
+        seconds = LEASE_SECONDS
+        while True:
+            await self._clock.sleep(timedelta(seconds=seconds))
+            if (terms := self._terms) is None:
+                continue
+            ends = [
+                (end + terms.grace - HEAD_START, held)
+                for held in self._tries.values()
+                if held.needs_lease and (end := held.lease_end(terms)) is not None
+            ]
+            now = self._clock.boottime()
+            lapsed = [held for end, held in ends if end <= now]
+            for held in lapsed:
+                log.warning("lease.lapsed", **_names(held.ticket))
+                await self._end_process(held, LAPSED, "machine")
+            if lapsed:
+                await self._tell_lease()
+            seconds = min([LEASE_SECONDS, *(end - now for end, _ in ends if end > now)])
 
-        The keeper has one grace and one kill time for all: where a claim has granted less, the lease ends sooner.
-        """
-        if self._executor is None or self._terms is None:
+    async def _end_process(self, held: _Try, reason: str, cause: FailureCause) -> None:
+        held.unwanted = reason
+        if self._executor is not None:
+            await self._executor.kill(held.ticket.token, reason, cause)
+
+    async def _tell_lease(self) -> None:
+        """Tell the keeper when the first of its tries' leases ends. Without any try, it may wait for the next one."""
+        if self._executor is None or (terms := self._terms) is None:
             return
-        tries = self._tries.values()
-        ends = [held.granted_until + held.end_seconds for held in tries if held.granted_until is not None]
-        if len(ends) == len(tries):
-            end_seconds = self._terms.end_seconds
-            idle = self._clock.boottime() + self._terms.lease_seconds + end_seconds
-            await run_sync(self._executor.renew_lease, min(ends, default=idle) - end_seconds)
+        ends = [held.lease_end(terms) for held in self._tries.values() if held.needs_lease]
+        granted = [end for end in ends if end is not None]
+        if len(granted) == len(ends):
+            idle = self._clock.boottime() + terms.lease_seconds
+            await run_sync(self._executor.renew_lease, min(granted, default=idle))
 
     async def _keep_sending_logs(self) -> None:
         while True:
             await self._clock.sleep(LOG_PAUSE)
-            for held in list(self._tries.values()):
+            await self._send_logs()
+
+    async def _send_logs(self) -> None:
+        """Send a part of each log in turn, and a few more of those that have more: none holds up the others."""
+        left, silent = list(self._tries.values()), set()
+        for _ in range(MOST_PARTS):
+            some, left = left, []
+            for held in some:
+                if held.ticket.addresses in silent:
+                    continue
                 try:
-                    await held.log.send()
+                    if await held.log.send_part():
+                        left.append(held)
                 except Unreachable:
-                    break
+                    silent.add(held.ticket.addresses)
                 except Refused as exc:
                     log.debug("log.refused", **_names(held.ticket), reason=str(exc))
 
     def _report(self, event: TryEvent) -> None:
         if (held := self._tries.get(event.token)) is not None:
+            held.has_ended = isinstance(event, Ended)
             held.events.put_nowait(event)
         elif isinstance(event, Ended):
             self._unknown.add(event.token)

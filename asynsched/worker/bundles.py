@@ -152,7 +152,7 @@ class Bundles:
     def _finish(self, draft: Path, name: str, found: DataFileList) -> None:
         for file in found.files:
             (draft / file.path).chmod(0o500 if file.is_executable else 0o400)
-        replace_file(self._folder / f"{name}.json", msgspec.json.encode(found))
+        replace_file(self._folder / f"{name}.json", msgspec.json.encode(found), outlasts_power_cut=False)
         draft.replace(self.path(name))
         self._whole.add(name)
 

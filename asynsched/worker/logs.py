@@ -27,13 +27,22 @@ class LogSender:
         self._lock = anyio.Lock()
 
     async def send(self) -> None:
-        """Send the part that is not stored yet, as far as a scheduler takes it. Raises Refused, and Unreachable."""
+        """Send all that is not stored yet, as far as a scheduler takes it. Raises Refused, and Unreachable."""
+        while await self.send_part():
+            pass
+
+    async def send_part(self) -> bool:
+        """Send the next part that is not stored yet. Returns whether there may be more that a scheduler takes.
+
+        Raises Refused, and Unreachable.
+        """
         async with self._lock:
-            while data := await run_sync(_read, self._file, self.start + self._n_stored):
-                n_before = self._n_stored
-                self._n_stored = await self._schedulers.send_log(self._ticket, n_before, data)
-                if self._n_stored == n_before:
-                    return
+            n_before = self._n_stored
+            data = await run_sync(_read, self._file, self.start + n_before)
+            if not data:
+                return False
+            self._n_stored = await self._schedulers.send_log(self._ticket, n_before, data)
+            return self._n_stored != n_before
 
     def remove(self, *, is_wanted: bool) -> Path | None:
         """Remove the file, but return it if schedulers want it and have not taken all of it. Blocks.

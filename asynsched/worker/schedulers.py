@@ -23,7 +23,10 @@ log = structlog.get_logger(__name__)
 T = TypeVar("T")
 TIMEOUT = httpx.Timeout(10.0, connect=5.0)
 PATIENT = httpx.Timeout(60.0, connect=5.0)
-"""For requests of tries, whose answers may wait for the database. Asking again does no harm."""
+"""For requests of tries, whose answers may wait for the database: longer than a scheduler goes on with one, which is
+40 s and the 10 s that a commit may take. Otherwise a write could be carried out after later ones of the try."""
+LIMITS = httpx.Limits(max_connections=None, max_keepalive_connections=20)
+"""No limit on connections: a renewal must not wait for requests of tries that wait for the database."""
 FIRST_PAUSE, LONGEST_PAUSE = timedelta(milliseconds=100), timedelta(seconds=5)
 FINAL_ERRORS = frozenset({"NotFound", "TicketRefused"})
 """Names of errors by which a scheduler refuses a ticket. A proxy, or another program at that address, names none."""
@@ -63,7 +66,7 @@ class Schedulers:
     def __init__(self, clock: Clock, transport: httpx.AsyncBaseTransport | None = None) -> None:
         self._clock = clock
         try:
-            self._http = httpx.AsyncClient(timeout=TIMEOUT, transport=transport)
+            self._http = httpx.AsyncClient(timeout=TIMEOUT, transport=transport, limits=LIMITS)
         except OSError as exc:
             file = os.environ.get(CERTIFICATES, "")
             raise SettingsError(f"{CERTIFICATES}: {file!r} must be a PEM file with certificates: {exc}") from exc

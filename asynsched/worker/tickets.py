@@ -1,7 +1,8 @@
 """The tickets that a worker works on, in `tickets/` of its home: a worker that was killed goes on with them.
 
 A ticket is written before it is claimed, and removed once the end of its try is stored at a scheduler. It holds a
-secret, so only the home's user may read it.
+secret, so only the home's user may read it. It need not outlast a power cut, which ends this life of the worker: no
+other life can claim its tries.
 """
 
 from collections.abc import Iterator
@@ -50,14 +51,17 @@ class TicketFolder:
 
     def keep(self, kept: KeptTicket) -> None:
         """Write a ticket. Raises OSError."""
-        replace_file(self._path(kept.ticket.token), msgspec.json.encode(kept))
+        replace_file(self._path(kept.ticket.token), msgspec.json.encode(kept), outlasts_power_cut=False)
 
     def remove(self, token: str) -> None:
         """Forget a ticket. Raises OSError."""
         self._path(token).unlink(missing_ok=True)
 
     def load(self) -> Iterator[KeptTicket]:
-        """Yield the kept tickets."""
+        """Yield the kept tickets, and remove what a worker has left that was killed while it wrote one."""
+        for draft in self._folder.glob("*.json.*"):
+            with suppress(OSError):
+                draft.unlink()
         for path in sorted(self._folder.glob("*.json")):
             try:
                 yield msgspec.json.decode(path.read_bytes(), type=KeptTicket)

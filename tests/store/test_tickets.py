@@ -3,6 +3,7 @@
 import msgspec
 import pytest
 import sqlalchemy as sa
+from msgspec.structs import replace
 
 from asynsched.clock import new_token
 from asynsched.errors import NotFound, TicketRefused
@@ -153,3 +154,13 @@ async def test_a_ticket_with_a_new_secret_voids_the_old_one(database, proofs):
     assert not await database.write(reissue, "one", digest_of_secret("newer")), "a worker has claimed it"
     (run,) = {row.dag_run_id for row in await database.read(tickets_of_runs, [1], "far")}
     assert await database.read(tickets_of_runs, [run], "near") == []
+
+
+async def test_a_lease_that_a_worker_may_count_on_is_not_made_shorter(database, proofs):
+    one = proofs[0]
+    await database.write(claim_ticket, one, **LIFE)
+    await database.write(claim_ticket, one, **(LIFE | {"terms": replace(TERMS, lease_seconds=1.0, grace=1.0)}))
+    assert (await database.read(progress_of_tickets, ["one"]))[0].gone_after == 45.0, "the answer may be lost"
+    for seconds, granted in ((20.0, 30.0), (40.0, 40.0), (20.0, 40.0)):
+        assert await database.write(renew_tickets, [one], seconds) == [Renewal("one", granted)]
+        assert (await database.read(progress_of_tickets, ["one"]))[0].gone_after == granted + 15.0

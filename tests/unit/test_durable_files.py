@@ -23,8 +23,8 @@ def test_a_folder_is_its_owners_alone_and_those_above_it_are_as_usual(tmp_path):
 
 def test_a_file_is_replaced_as_a_whole_and_nothing_is_left_beside_it(tmp_path):
     file = tmp_path / "file"
-    for data in (b"old", b"new"):
-        replace_file(file, data)
+    for data, outlasts in ((b"old", True), (b"new", True), (b"newer", False)):
+        replace_file(file, data, outlasts_power_cut=outlasts)
         assert (file.read_bytes(), mode(file), list(tmp_path.iterdir())) == (data, 0o600, [file])
 
 

@@ -1,13 +1,17 @@
 """What workers on other machines may ask: with the secret of a try's ticket, for that try, while it lasts."""
 
+import threading
 from types import SimpleNamespace
+from typing import Any
 
+import anyio
 import httpx
 import msgspec
 import pytest
 from sqlalchemy import update
 
 from asynsched.clock import Clock, new_token
+from asynsched.errors import NotFound
 from asynsched.executors.log_stores import MOST_FILLER, FolderLogs
 from asynsched.executors.requests import RequestAnswerer
 from asynsched.fernet_keys import keys_of
@@ -29,11 +33,17 @@ from asynsched.queries.place import Place
 from asynsched.settings import WorkersSettings
 from asynsched.store.dags.dags import get_versions, latest_version
 from asynsched.store.engines.opening import open_database
+from asynsched.store.engines.postgres import COMMIT_TIMEOUT_SECONDS
+from asynsched.store.engines.sqlite_connection import BUSY_TIMEOUT_SECONDS
 from asynsched.store.runs.dag_runs import get_run
 from asynsched.store.schema import ticket
+from asynsched.store.secrets import get_variable
 from asynsched.store.tickets import add_tickets, digest_of_secret, tickets_of_runs
+from asynsched.web import workers
 from asynsched.web.app import make_app
 from asynsched.web.workers import MOST_BYTES
+from asynsched.worker.schedulers import PATIENT
+from tests.support.waiting import DEADLINE_SECONDS
 from tests.web.conftest import Known
 
 NOW = Clock().now()
@@ -52,11 +62,12 @@ async def desk(filled, tmp_path):
     )
     database = await open_database(settings.database_url, synchronous="normal", keys=keys_of(settings))
     told = []
-    workers = SimpleNamespace(
+    parts = SimpleNamespace(
         answerer=RequestAnswerer(database, Clock()), logs=FolderLogs(settings.home_path / LOGS),
-        tell=lambda: told.append(1),
+        tell=lambda: told.append(1), database=database,
     )  # fmt: skip
-    app = make_app(Place(database, settings.home_path, settings, Clock()), Known(), workers)
+    not_asked: Any = None  # workers are answered from the scheduler's own database
+    app = make_app(Place(not_asked, settings.home_path, settings, Clock()), Known(), parts)
     proofs = [Proof(token, new_token()) for token in ("one", "two")]
     run = await database.read(get_run, "report", "first")
     (version,) = await database.read(get_versions, [(await database.read(latest_version, "report")).id])
@@ -197,3 +208,30 @@ async def test_hostile_requests_are_refused(desk):
     await desk.send("/request", Ask(one, pull), 409)
     await desk.log(one, 0, b"x", 409)
     assert len(desk.told) == 1
+
+
+@pytest.mark.parametrize("filled", ["sqlite"], indirect=True)  # whose writes wait in a queue
+async def test_a_request_that_waits_for_too_long_is_answered_and_never_carried_out(desk, monkeypatch):
+    await desk.send("/claim", Claim(desk.one, "w", "life"))
+    has_begun, may_end = threading.Event(), threading.Event()
+
+    def hold(_conn):
+        has_begun.set()
+        assert may_end.wait(DEADLINE_SECONDS)
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(desk.database.write, hold)
+        await anyio.to_thread.run_sync(has_begun.wait)
+        with monkeypatch.context() as patch:
+            patch.setattr(workers, "ANSWER_SECONDS", 0.05)
+            late = Request("one", 1, "variable_set", {"key": "k", "value": "older"})
+            assert b"has not answered" in await desk.send("/request", Ask(desk.one, late), 503)
+        may_end.set()
+    await desk.database.write(lambda _conn: None)  # after all that have waited
+    with pytest.raises(NotFound):
+        await desk.database.read(get_variable, "k")
+
+
+def test_a_worker_waits_for_longer_than_a_scheduler_goes_on_with_a_request():
+    assert PATIENT.read > workers.ANSWER_SECONDS + BUSY_TIMEOUT_SECONDS
+    assert PATIENT.read > workers.ANSWER_SECONDS + COMMIT_TIMEOUT_SECONDS

@@ -14,7 +14,6 @@ from starlette.routing import Mount
 
 from asynsched.errors import AsynschedError
 from asynsched.protocol.worker_messages import PREFIX
-from asynsched.queries.place import Place
 from asynsched.web.errors import HANDLERS
 from asynsched.web.workers import WorkerApi
 from tests.faults.simulated.site import Site
@@ -111,8 +110,7 @@ class Network(httpx.AsyncBaseTransport):
         """Return the part of a scheduler's application that workers use."""
         scheduler, key = site.scheduler, id(site.scheduler)
         if key not in self._apps:
-            place = Place(site.database, site.home, site.settings, site.clock)
-            routes = [Mount(PREFIX, routes=WorkerApi(place, scheduler._find_desk()).routes)]
+            routes = [Mount(PREFIX, routes=WorkerApi(site.settings, scheduler._find_desk()).routes)]
             self._apps = {key: Starlette(routes=routes, exception_handlers=HANDLERS)}
         return self._apps[key]
 

@@ -1,16 +1,26 @@
 """The agent of a worker, with schedulers that a test answers for."""
 
+from collections import Counter
+from datetime import timedelta
+
+import anyio
 import httpx
 import msgspec
+import pytest
+from msgspec.structs import replace
 
 from asynsched.clock import Clock
+from asynsched.executors.base import Held
+from asynsched.home import LOGS
 from asynsched.protocol.home_files import KEEPER_SOCKET
-from asynsched.protocol.messages import Ended
-from asynsched.protocol.worker_messages import Claimed, Renewed, Report, Ticket
+from asynsched.protocol.messages import Ended, Started
+from asynsched.protocol.worker_messages import Claim, Claimed, LogSize, Renew, Renewal, Renewed, Report, Ticket
 from asynsched.settings import Settings
+from asynsched.worker import agent
 from asynsched.worker.agent import Agent
 from asynsched.worker.schedulers import Schedulers
 from tests.store.test_tickets import TERMS, launch_of
+from tests.support.waiting import eventually
 
 UNWANTED = "a user has cancelled it"
 
@@ -27,10 +37,160 @@ async def test_a_try_that_is_unwanted_when_its_claim_is_answered_ends_without_a_
 
     clock = Clock()
     schedulers = Schedulers(clock, httpx.MockTransport(answer))
-    agent = Agent(Settings(home=str(tmp_path)), "w1", clock, schedulers)
-    async with agent.serving():
-        assert await agent.work(Ticket("one", "secret", ("http://here:1",))) == f"failed: {UNWANTED}"
+    worker = Agent(Settings(home=str(tmp_path)), "w1", clock, schedulers)
+    async with worker.serving():
+        assert await worker.work(Ticket("one", "secret", ("http://here:1",))) == f"failed: {UNWANTED}"
     (report,) = reports
     assert isinstance(report.event, Ended)
     assert (report.event.reason, report.event.started_at, report.started) == (UNWANTED, None, None)
     assert not (tmp_path / KEEPER_SOCKET).exists(), "it needs no process"
+
+
+class KeptExecutor:
+    """A keeper that starts whatever it gets, and ends it when it is told to."""
+
+    def __init__(self, context, _options):
+        self.context = context
+        self.launched, self.kills, self.leases = [], [], []
+
+    async def start(self, _epoch):
+        return Held(frozenset(), frozenset(), frozenset())
+
+    async def launch(self, launches):
+        self.launched += [launch.token for launch in launches]
+        for launch in launches:
+            self.context.report(Started(launch.token, self.context.clock.now(), 1))
+
+    async def kill(self, token, reason, cause="task"):
+        self.kills.append((token, cause))
+        self.end(token, reason, cause)
+
+    def end(self, token, reason, cause):
+        self.context.report(Ended(token, "failed", self.context.clock.now(), reason=reason, cause=cause))
+
+    def renew_lease(self, valid_until):
+        self.leases.append(valid_until)
+
+    async def acknowledge(self, _tokens):
+        pass
+
+    async def drain(self, _deadline):
+        for token in self.launched:
+            self.end(token, "stopped", "interrupted")
+
+    async def close(self):
+        pass
+
+
+class Site:
+    """Schedulers that answer as they are told to, and an agent with a `KeptExecutor`.
+
+    Attributes:
+        refusals: The tokens whose tries the schedulers no longer wait for, so that they renew none of them.
+        has_taken: Whether they take reports of those tries.
+        grows: Whether the log of the try `one` gets longer as fast as they take it.
+    """
+
+    def __init__(self, folder, monkeypatch, terms=TERMS):
+        self.clock, self.terms, self.refusals = Clock(), terms, {}
+        self.reports, self.executors = [], []
+        self.has_taken, self.grows, self.home, self.n_log_parts = True, True, folder, Counter()
+
+        def make(context, options):
+            self.executors.append(KeptExecutor(context, options))
+            return self.executors[-1]
+
+        monkeypatch.setattr(agent, "LocalExecutor", make)
+        schedulers = Schedulers(self.clock, httpx.MockTransport(self.answer))
+        self.agent = Agent(Settings(home=str(folder)), "w1", self.clock, schedulers)
+
+    @property
+    def executor(self):
+        return self.executors[-1]
+
+    async def answer(self, request: httpx.Request) -> httpx.Response:
+        kind = request.url.path.rpartition("/")[2]
+        if kind == "claim":
+            answer = Claimed(launch_of(msgspec.json.decode(request.content, type=Claim).proof.token), self.terms)
+        elif kind == "renew":
+            proofs = msgspec.json.decode(request.content, type=Renew).proofs
+            seconds = self.terms.lease_seconds
+            answer = Renewed(tuple(self.refusals.get(one.token) or Renewal(one.token, seconds) for one in proofs))
+        elif kind == "log":
+            token, start = request.url.params["token"], int(request.url.params["start"])
+            self.n_log_parts[token] += 1
+            if token == "one" and self.grows:
+                with (self.home / LOGS / "one.log").open("ab") as log:
+                    log.write(b"more\n")
+            answer = LogSize(start + len(request.content))
+        else:
+            report = msgspec.json.decode(request.content, type=Report)
+            if report.proof.token in self.refusals and not self.has_taken:
+                return httpx.Response(503)
+            self.reports.append(report.event)
+            answer = None
+        return httpx.Response(200, content=msgspec.json.encode(answer))
+
+    def ended(self, token):
+        return [one for one in self.reports if isinstance(one, Ended) and one.token == token]
+
+
+def ticket_of(token: str) -> Ticket:
+    return Ticket(token, "secret", ("http://here:1",))
+
+
+@pytest.mark.parametrize("refusal", [Renewal("one", end="gone"), Renewal("one")])
+async def test_a_try_whose_lease_is_over_ends_alone_although_nobody_takes_its_end(tmp_path, monkeypatch, refusal):
+    terms = replace(TERMS, lease_seconds=2.0, renew_interval=0.05, grace=0.2, kill_time=0.1)
+    site = Site(tmp_path, monkeypatch, terms)
+    async with site.agent.serving(), anyio.create_task_group() as tries:
+        for token in ("one", "two"):
+            tries.start_soon(site.agent.work, ticket_of(token))
+        await eventually(lambda: site.executors and len(site.executor.launched) == 2, "both have begun")
+        site.refusals["one"], site.has_taken = refusal, False
+        await eventually(lambda: site.executor.kills, "the one whose lease is not renewed is ended")
+        assert site.executor.kills == [("one", "task" if refusal.end else "machine")]
+        over = site.clock.boottime() + terms.lease_seconds
+        await eventually(lambda: site.executor.leases[-1] > over, "the lease of the other goes on")
+        assert len(site.executor.kills) == 1
+        site.has_taken = True
+        site.executor.end("two", "", "task")
+    assert len(site.ended("one")) == len(site.ended("two")) == 1
+
+
+async def test_a_stop_before_the_first_keeper_is_ready_lets_no_try_begin(tmp_path, monkeypatch):
+    site, is_starting, is_ready = Site(tmp_path, monkeypatch), anyio.Event(), anyio.Event()
+
+    async def start(self, _epoch):
+        is_starting.set()
+        await is_ready.wait()
+        return Held(frozenset(), frozenset(), frozenset())
+
+    monkeypatch.setattr(KeptExecutor, "start", start)
+    async with site.agent.serving(), anyio.create_task_group() as tries:
+        tries.start_soon(site.agent.work, ticket_of("one"))
+        await is_starting.wait()
+        await site.agent.drain()
+        is_ready.set()
+        # A ticket that comes as late as this is tried elsewhere.
+        assert (await site.agent.work(ticket_of("two"))).startswith("failed")
+    assert site.executor.launched == []
+    for token in ("one", "two"):
+        (ended,) = site.ended(token)
+        assert ended.cause == "interrupted"
+
+
+async def test_a_log_that_grows_as_fast_as_it_is_sent_does_not_hold_up_others(tmp_path, monkeypatch):
+    monkeypatch.setattr(agent, "LOG_PAUSE", timedelta(milliseconds=1))
+    site = Site(tmp_path, monkeypatch)
+    async with site.agent.serving(), anyio.create_task_group() as tries:
+        for token in ("one", "two"):
+            tries.start_soon(site.agent.work, ticket_of(token))
+        await eventually(lambda: site.executors and len(site.executor.launched) == 2, "both have begun")
+        (tmp_path / LOGS / "one.log").write_bytes(b"begins\n")
+        await eventually(lambda: site.n_log_parts["one"] > 1, "one sends its log")
+        (tmp_path / LOGS / "two.log").write_bytes(b"begins\n")
+        await eventually(lambda: site.n_log_parts["two"], "the other one sends its log, too")
+        site.grows = False
+        for token in ("one", "two"):
+            site.executor.end(token, "", "task")
