@@ -1,8 +1,11 @@
 """The log archiver: copies the logs of ended tries from the home to `log.store`, and then removes them from the home.
 
-A local file goes only after the store has all of it, so a crash at any point costs nothing but a repetition. While the
-store is away, logs wait in the home. The archiver walks the home, because a log may change without any event: a worker
-sends the rest of it, or a callback is called again. A walk takes at most a small part of the time.
+A local file goes only after the store has all of it, so a crash at any point costs nothing but a repetition. It stays
+for some minutes first: two homes that copy their parts of one log at the same time may overwrite each other's, and each
+then finds another size than it has noted, and copies its part again.
+
+While the store is away, logs wait in the home. The archiver walks the home, because a log may change without any event:
+a worker sends the rest of it, or a callback is called again. A walk takes at most a small part of the time.
 """
 
 from collections.abc import AsyncIterator, Iterator
@@ -61,12 +64,11 @@ FINISH_SECONDS = 20.0
 
 
 class Work(NamedTuple):
-    """A log, and what happens to it next. `is_open`: it stays in the home."""
+    """A log, and what happens to it next."""
 
     run: RunLogs
     log: LocalLog
     step: Step
-    is_open: bool
 
 
 class LogArchiver(Service):
@@ -237,7 +239,7 @@ class LogArchiver(Service):
         )  # fmt: skip
         if writers is not None and run.folder not in writers.known:
             step = "wait"  # the run was deleted, and its folder goes with it
-        return Work(run, each, step, is_open)
+        return Work(run, each, step)
 
     async def _do(self, works: list[Work]) -> None:
         if self._is_away:
@@ -256,9 +258,6 @@ class LogArchiver(Service):
             if size is None:
                 return False  # it goes on growing, and is stored once it is quiet again
             note_stored(self._logs, work.run.folder, work.log, size, now)
-            # The archive has more of the log than this home has: nobody shall read only a part.
-            if not work.is_open and (not self._keep or size != work.log.size):
-                remove_log(self._logs, work.run.folder, work.log)
             return True
 
         try:

@@ -169,6 +169,7 @@ def test_a_store_that_cannot_be_used_is_one_message_that_names_the_option_and_no
         ({"store": "/logs"}, r"log\.store: must be a URL such as s3://BUCKET/FOLDER"),
         ({"store": "s3://me:secret@bucket"}, r"log\.store: must be a URL .*; secrets are in log\.store_options"),
         ({"store_options": "[1]"}, r"log\.store_options: must be a JSON object"),
+        ({"keep_local": 0}, r"log\.keep_local: Expected `float` >= 300"),
     ],
 )
 def test_a_wrong_store_is_one_message_that_names_the_option_and_the_package(settings, problem):
