@@ -10,7 +10,7 @@ import re
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Literal, NamedTuple
 
 import msgspec
@@ -146,6 +146,12 @@ def runs_in(logs: Path, dag_id: str) -> Iterator[str]:
 def logs_of(logs: Path, folder: str) -> RunLogs:
     """Return the logs in the folder of a run. Raises OSError."""
     return RunLogs(folder, list(_logs_in(logs, folder)), _read_journal(logs / folder / JOURNAL))
+
+
+def stored_log(logs: Path, path: str) -> StoredLog | None:
+    """Return how the log of a try was stored last; None: it was not, as far as the journal says. Raises OSError."""
+    run = PurePosixPath(*PurePosixPath(path).parts[:2])
+    return _read_journal(logs / run / JOURNAL).get(path)
 
 
 def note_stored(logs: Path, folder: str, log: LocalLog, n_stored: int, at: datetime) -> None:

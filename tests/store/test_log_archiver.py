@@ -206,7 +206,7 @@ async def test_a_local_log_goes_only_if_the_stored_one_is_the_one_that_was_store
     archiving.clock.leap(KEEP.total_seconds())
     await archiving.walk()
     assert archiving.log.exists()
-    assert archiving.archive.read(archiving.path, 0, 22) == b"another and longerone\n"
+    assert archiving.archive.read(archiving.path, 0, 23) == b"another and longer\none\n"
     await archiving.walk()
     assert not archiving.log.exists()
 
