@@ -61,6 +61,8 @@ AT_ONCE = 4
 """Logs that are copied at once; a step of the service copies no more."""
 FINISH_SECONDS = 20.0
 """How long a stopping scheduler copies the logs that are left."""
+OPEN_PAUSE = timedelta(milliseconds=100)
+"""Time between two walks of a stopping scheduler, while the keeper still has logs of ended tries open."""
 
 
 class Work(NamedTuple):
@@ -94,6 +96,7 @@ class LogArchiver(Service):
         self._is_last = False
         self._n_before = 0
         self._n_left = 0
+        self._are_open = False
         self._problem = ""
         self._is_away = False
         self.problem = ""
@@ -118,19 +121,27 @@ class LogArchiver(Service):
         with anyio.move_on_after(FINISH_SECONDS):
             self._is_last = True
             try:
-                self._begin(timedelta(0))
-                while await self._go_on():
-                    pass
+                await self._walk_until_closed()
             except StoreUnavailable as exc:
                 self._problem = str(exc)
         if self._n_left:
             log.warning("logs.left_in_home", n_logs=self._n_left, home=str(self._home), reason=self._problem)
 
+    async def _walk_until_closed(self) -> None:
+        """Walk until no process has a log open: a try that has reported its end may write to it for a moment."""
+        while True:
+            self._begin(timedelta(0))
+            while await self._go_on():
+                pass
+            if not self._are_open:
+                return
+            await self.clock.sleep(OPEN_PAUSE)
+
     def _begin(self, quiet: timedelta) -> None:
         self._walk = self._steps(quiet)
         self._n_before = self._n_left
         self._began_at = self.clock.monotonic()
-        self._n_left, self._problem, self._is_away = 0, "", False
+        self._n_left, self._are_open, self._problem, self._is_away = 0, False, "", False
 
     async def _go_on(self) -> bool:
         """Do a step of the walk. Returns whether there may be more."""
@@ -263,6 +274,8 @@ class LogArchiver(Service):
         try:
             if await self._calls.call(store):
                 self._n_left -= 1
+            else:
+                self._are_open = True
         except FileNotFoundError:  # the run was deleted meanwhile
             self._n_left -= 1
         except (LogStoreUnavailable, OSError) as exc:

@@ -18,7 +18,9 @@ from asynsched.home import LOGS, TMP, prepare_home
 from asynsched.housekeeping.home_logs import JOURNAL, LocalLog, note_stored
 from asynsched.housekeeping.log_archiver import AT_ONCE, LogArchiver
 from asynsched.keys import TaskInstanceKey
+from asynsched.protocol.secrets import Secrets
 from asynsched.store.database import Database
+from sandbox.supervision.task_log import TaskLog
 from tests.store.test_retention import NOW, add_dag, add_run
 from tests.support.stored import log_file
 from tests.support.waiting import eventually
@@ -249,3 +251,23 @@ async def test_a_log_stays_in_the_home_for_its_time_also_when_the_store_has_more
     await archiving.walk()
     assert archiving.archive.size(archiving.path) == len("a part of another home\none\n")
     assert archiving.log.exists()
+
+
+async def test_a_stopping_scheduler_waits_for_logs_that_are_being_closed(archiving, monkeypatch):
+    writer = TaskLog(archiving.log, 1000, Secrets())
+    writer.write(b"first\n")
+    pauses = []
+
+    async def close_in_the_second(_: timedelta) -> None:
+        assert archiving.archive.size(archiving.path) is None
+        pauses.append(1)
+        if len(pauses) == 2:
+            writer.write(b"the last line\n")
+            writer.close()
+
+    monkeypatch.setattr(archiving.clock, "sleep", close_in_the_second)
+    with capture_logs() as logged:
+        await archiving.archiver.finish()
+    stored = archiving.archive.read(archiving.path, 0, archiving.archive.size(archiving.path))
+    assert (len(pauses), stored, logged) == (2, archiving.log.read_bytes(), [])
+    assert stored.endswith(b"the last line\n")
