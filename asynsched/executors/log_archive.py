@@ -15,7 +15,7 @@ from pathlib import Path, PurePosixPath
 from tempfile import NamedTemporaryFile
 from typing import Any
 
-from asynsched.clock import new_token
+from asynsched.clock import Clock, new_token
 from asynsched.errors import LogStoreUnavailable, SettingsError
 from asynsched.executors.log_parts import relation_of, write_joined
 from asynsched.executors.log_paths import is_run_folder
@@ -26,6 +26,7 @@ ANSWER_SECONDS = 20.0
 """Longest that a store may take to answer a question, or to send a part of a log."""
 TRANSFER_SECONDS = 120.0
 """Longest that it may take to receive a log, or to remove those of a run."""
+AWAY_SECONDS = 60.0
 SCRATCH_PREFIX = "log-"
 LONGEST_REASON = 400
 LEAST_SECRET = 4
@@ -54,8 +55,10 @@ class LogArchive:
     Methods raise LogStoreUnavailable, with the reason and without secrets.
     """
 
-    def __init__(self, url: str, options: dict[str, Any]) -> None:
+    def __init__(self, url: str, options: dict[str, Any], clock: Clock | None = None) -> None:
         self.url = url
+        self._clock = clock or Clock()
+        self._away_until = 0.0
         self._secrets = sorted(_texts_of(options), key=len, reverse=True)
         self._fs = self._open(url.partition("://")[0], options)
         self._root = str(self._fs._strip_protocol(url)).rstrip("/")  # noqa: SLF001 - fsspec has no other way
@@ -72,6 +75,19 @@ class LogArchive:
                 return int(self._call("info", self._at(path))["size"])
             except FileNotFoundError:
                 return None
+
+    def size_unless_away(self, path: str) -> int | None:
+        """Return the bytes of a log; None if it is not there, or if the store does not answer.
+
+        Then it is not asked for a minute: a reader who can do without it waits at most once for a store that hangs.
+        """
+        if self._clock.monotonic() < self._away_until:
+            return None
+        try:
+            return self.size(path)
+        except LogStoreUnavailable:
+            self._away_until = self._clock.monotonic() + AWAY_SECONDS
+            return None
 
     def read(self, path: str, start: int, end: int) -> bytes:
         """Return the bytes of a log from `start` to before `end`, which is at most its size."""

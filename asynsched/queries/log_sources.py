@@ -11,7 +11,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
 
-from asynsched.errors import LogStoreUnavailable
 from asynsched.executors.log_archive import LogArchive, archive_of
 from asynsched.home import LOGS
 from asynsched.housekeeping.home_logs import stored_log
@@ -102,8 +101,5 @@ def _with_more(settings: Settings, path: str, local: _LocalLog) -> LogSource | N
     """Return the log in the archive, if it has more than this home."""
     archive = archive_of(settings.log)
     assert archive is not None
-    try:
-        size = archive.size(path)
-    except LogStoreUnavailable:
-        return None  # a part is better than nothing
+    size = archive.size_unless_away(path)  # a part is better than nothing
     return _ArchivedLog(archive, path, size) if size is not None and size > local.size else None

@@ -98,18 +98,23 @@ class TaskLog:
             self._is_at_line_start = True
         self._write(self._stamped(self._secrets.mask(f"{{keeper}} {level} - {text}\n".encode())))
 
-    def flush(self) -> None:
-        """Write the output that was held back, except the beginning of a secret at its end: the rest may follow."""
+    def flush(self, *, is_last: bool = False) -> None:
+        """Write the output that was held back, except the beginning of a secret at its end: the rest may follow.
+
+        Args:
+            is_last: Nothing follows; then a mask stands for that beginning.
+        """
         held = self._secrets.mask(self._held)
         end = len(held) - self._secrets.n_begun(held)
-        self._held = held[end:]
+        begun = held[end:]
+        self._held = b"" if is_last else begun
         self._append(held[:end])
+        if is_last:
+            self._append(begun if len(begun) < SHORTEST_PIECE else MASK)
 
     def close(self) -> None:
         """Write the output that was held back, and close the file."""
-        self.flush()
-        held, self._held = self._held, b""
-        self._append(held if len(held) < SHORTEST_PIECE else MASK)
+        self.flush(is_last=True)
         if self._descriptor is not None:
             with suppress(OSError):
                 # A process that was forked meanwhile may have a copy of the descriptor, which would keep the lock.

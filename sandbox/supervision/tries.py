@@ -467,6 +467,7 @@ class SupervisedTries:
         if supervised.wire is not None:
             supervised.wire.read_all()
         supervised.drain_output()
+        supervised.log.flush(is_last=True)
         if supervised.ended is None:
             reason, cause = supervised.ending or (reason, cause)
             if cause == "interrupted":

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from asynsched.clock import VirtualClock
 from asynsched.errors import LogStoreUnavailable
 from asynsched.executors.log_archive import LogArchive, archive_of
 from asynsched.home import LOGS
@@ -64,11 +65,20 @@ def test_a_part_that_is_not_stored_yet_is_read_in_its_home(home):
 
 
 def test_the_part_in_the_home_is_shown_while_the_store_is_away(home, monkeypatch):
+    asked, clock = [], VirtualClock(datetime(2026, 5, 1, tzinfo=UTC))
+
     def fail(*_):
+        asked.append(1)
         raise LogStoreUnavailable("it is away")
 
-    monkeypatch.setattr(LogArchive, "size", fail)
-    assert home.read() == HERE
+    home.store_part_of_another_home()
+    monkeypatch.setattr(home.archive, "_clock", clock)
+    with monkeypatch.context() as patched:
+        patched.setattr(LogArchive, "size", fail)
+        assert [home.read(), home.read()] == [HERE, HERE]
+        assert len(asked) == 1, "it may hang, and then nobody waits twice"
+    clock.leap(60)
+    assert home.read() == WHOLE
 
 
 def test_the_only_home_of_a_database_asks_no_store_for_the_logs_that_it_has(tmp_path, monkeypatch):

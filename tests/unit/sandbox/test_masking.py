@@ -130,6 +130,18 @@ def test_a_secret_that_the_keepers_own_line_interrupts_is_masked(tmp_path, at):
     assert lines == ["it is ", "{keeper} WARNING - Ending the task", "***", "and ***"]
 
 
+def test_output_without_a_line_end_stays_in_one_piece_before_the_keepers_last_line(tmp_path):
+    secrets = Secrets()
+    secrets.learn("variable_get", {"key": "token"}, "swordfish")
+    log = TaskLog(tmp_path / "x.log", 10**6, secrets)
+    log.write(b"in progress")
+    log.flush(is_last=True)
+    log.say("ERROR", "killed")
+    log.close()
+    lines = STAMP.sub("", (tmp_path / "x.log").read_text()).splitlines()
+    assert lines == ["in progress", "{keeper} ERROR - killed"]
+
+
 def test_a_log_is_cut_once_and_the_keepers_own_lines_are_still_written(tmp_path):
     log = TaskLog(tmp_path / "x.log", LENGTH_OF_STAMP + 10, Secrets())
     for _ in range(3):
