@@ -30,16 +30,12 @@ from asynsched.health import WaitingLogs
 from asynsched.home import LOGS, TMP
 from asynsched.housekeeping.home_logs import (
     QUIET,
+    HomeLogs,
     LocalLog,
     RunLogs,
     Step,
     Writers,
-    is_being_written,
-    logs_of,
     next_step,
-    note_stored,
-    remove_log,
-    runs_in,
     writers_of,
 )
 from asynsched.service import Service
@@ -86,7 +82,7 @@ class LogArchiver(Service):
         self._keep = keep
         self._database = database
         self._home = home
-        self._logs = home / LOGS
+        self._logs = HomeLogs(home / LOGS)
         self._scheduler_id = scheduler_id
         self._calls = StoreCalls(self.pulse, clock, AT_ONCE)
         self._walk: AsyncIterator[None] | None = None
@@ -178,7 +174,7 @@ class LogArchiver(Service):
         while await self._remove_unwanted():
             yield
         for dag_id in await self._database.read(all_dag_ids):
-            folders = runs_in(self._logs, dag_id)
+            folders = self._logs.runs_of(dag_id)
             while (found := await run_sync(partial(self._next_runs, folders))) is not None:
                 work = await self._work_on(dag_id, found, quiet)
                 self._n_left += sum(one.step == "store" for one in work)
@@ -194,7 +190,7 @@ class LogArchiver(Service):
             for folder in islice(folders, BATCH_RUNS):
                 n_folders += 1
                 with self._told():
-                    found.append(logs_of(self._logs, folder))
+                    found.append(self._logs.of_run(folder))
         return found if n_folders else None
 
     def _remove_scratch(self) -> None:
@@ -263,12 +259,12 @@ class LogArchiver(Service):
         now = self.clock.now()
 
         def store() -> bool:
-            if is_being_written(self._logs / work.log.path):
+            if self._logs.is_being_written(work.log.path):
                 return False
-            size = self._archive.put(work.log.path, self._logs / work.log.path, self._home / TMP)
+            size = self._archive.put(work.log.path, self._logs.folder / work.log.path, self._home / TMP)
             if size is None:
                 return False  # it goes on growing, and is stored once it is quiet again
-            note_stored(self._logs, work.run.folder, work.log, size, now)
+            self._logs.note_stored(work.log, size, now)
             return True
 
         try:
@@ -287,11 +283,11 @@ class LogArchiver(Service):
         def remove() -> None:
             # Somebody may have removed or changed the stored log. Then this file may be the only copy.
             if stored.n_stored is not None and self._archive.size(work.log.path) == stored.n_stored:
-                remove_log(self._logs, work.run.folder, work.log)
+                self._logs.remove(work.log)
                 return
-            size = self._archive.put(work.log.path, self._logs / work.log.path, self._home / TMP)
+            size = self._archive.put(work.log.path, self._logs.folder / work.log.path, self._home / TMP)
             if size is not None:
-                note_stored(self._logs, work.run.folder, work.log, size, stored.at)
+                self._logs.note_stored(work.log, size, stored.at)
 
         try:
             await self._calls.call(remove)

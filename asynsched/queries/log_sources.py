@@ -13,7 +13,7 @@ from typing import BinaryIO
 
 from asynsched.executors.log_archive import LogArchive, archive_of
 from asynsched.home import LOGS
-from asynsched.housekeeping.home_logs import stored_log
+from asynsched.housekeeping.home_logs import HomeLogs
 from asynsched.settings import Settings
 from asynsched.store.engines.urls import is_postgresql
 
@@ -93,7 +93,10 @@ def _may_be_part(home: Path, settings: Settings, path: str, local: _LocalLog) ->
     if not (settings.log.store and is_postgresql(settings.database_url)):
         return False
     # Until it is stored, only this home has all of its part.
-    stored = stored_log(home / LOGS, path)
+    try:
+        stored = HomeLogs(home / LOGS).stored(path)
+    except OSError:
+        return False
     return stored is not None and (stored.size, stored.written_ns) == (local.size, local.written_ns)
 
 

@@ -15,7 +15,7 @@ from asynsched.executors.log_archive import LogArchive
 from asynsched.executors.log_removal import UNWANTED
 from asynsched.health import Vitals
 from asynsched.home import LOGS, TMP, prepare_home
-from asynsched.housekeeping.home_logs import JOURNAL, LocalLog, note_stored
+from asynsched.housekeeping.home_logs import JOURNAL, HomeLogs, LocalLog
 from asynsched.housekeeping.log_archiver import AT_ONCE, LogArchiver
 from asynsched.keys import TaskInstanceKey
 from asynsched.protocol.secrets import Secrets
@@ -241,7 +241,7 @@ async def test_two_homes_that_store_their_parts_of_a_log_at_the_same_time_lose_n
 def journal_as_if_stored(home: Archiving) -> None:
     status = home.log.stat()
     found = LocalLog(home.path, status.st_size, status.st_mtime_ns)
-    note_stored(home.home / LOGS, str(home.log.parents[1].relative_to(home.home / LOGS)), found, status.st_size, NOW)
+    HomeLogs(home.home / LOGS).note_stored(found, status.st_size, NOW)
 
 
 async def test_a_log_stays_in_the_home_for_its_time_also_when_the_store_has_more_of_it(archiving, tmp_path):

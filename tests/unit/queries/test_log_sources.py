@@ -9,12 +9,11 @@ from asynsched.clock import VirtualClock
 from asynsched.errors import LogStoreUnavailable
 from asynsched.executors.log_archive import LogArchive, archive_of
 from asynsched.home import LOGS
-from asynsched.housekeeping.home_logs import LocalLog, note_stored
+from asynsched.housekeeping.home_logs import HomeLogs, LocalLog
 from asynsched.queries.log_sources import opened_log
 from asynsched.settings import LogSettings, Settings
 
-RUN = "dag_id=d/run_id=r"
-PATH = f"{RUN}/task_id=t/attempt=1.log"
+PATH = "dag_id=d/run_id=r/task_id=t/attempt=1.log"
 HERE = "[2026-05-01T12:00:01.000Z] here\n"
 WHOLE = f"{HERE}[2026-05-01T12:00:02.000Z] in another home\n"
 
@@ -32,7 +31,7 @@ class Home:
         self.archive.put(PATH, self.file, folder)
         status = self.file.stat()
         stored = LocalLog(PATH, status.st_size, status.st_mtime_ns)
-        note_stored(folder / LOGS, RUN, stored, status.st_size, datetime(2026, 5, 1, tzinfo=UTC))
+        HomeLogs(folder / LOGS).note_stored(stored, status.st_size, datetime(2026, 5, 1, tzinfo=UTC))
 
     def store_part_of_another_home(self) -> None:
         part = self.path / "part"
