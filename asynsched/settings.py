@@ -23,6 +23,7 @@ from asynsched.errors import SettingsError
 LONGEST_SECONDS = 1e9
 """About 30 years: longer times leave the range of dates."""
 Seconds = Annotated[float, Meta(ge=0, le=LONGEST_SECONDS)]
+LEAST_KEEP_SECONDS = 300
 PositiveSeconds = Annotated[float, Meta(gt=0, le=LONGEST_SECONDS)]
 Count = Annotated[int, Meta(ge=1, le=10**15)]
 
@@ -453,7 +454,12 @@ class LogSettings(CheckedSettings, frozen=True, forbid_unknown_fields=True):
         ),
     ] = ""
     keep_local: Annotated[
-        Seconds, doc("How long the home keeps a log after it was copied to log.store, seconds; 0: not at all.")
+        float,
+        Meta(ge=LEAST_KEEP_SECONDS, le=LONGEST_SECONDS),
+        doc(
+            "How long the home keeps a log after it was copied to log.store, seconds: at least 5 minutes, in which"
+            " another home may be copying its part of the same log."
+        ),
     ] = 86400.0
 
     def __post_init__(self) -> None:

@@ -27,6 +27,7 @@ from asynsched.airflow.alerts import callbacks_of
 from asynsched.authoring import exceptions
 from asynsched.authoring.dag import DAG
 from asynsched.authoring.mapped_results import is_mappable
+from asynsched.authoring.masking import shortened
 from asynsched.authoring.operators.base import BaseOperator
 from asynsched.authoring.own_sandbox import own_sandbox
 from asynsched.authoring.retry_policy import RetryAction, RetryPolicy, ask
@@ -552,7 +553,7 @@ def decided_by_policy(
     log.info("The retry policy decided: %s", decision)
     reason = ended.reason
     if decision.reason:
-        reason = f"{reason} ({' '.join(str(decision.reason).split())[:MAX_REASON]})"
+        reason = f"{reason} ({shortened(' '.join(str(decision.reason).split()), MAX_REASON)})"
     if decision.action == RetryAction.FAIL:
         return msgspec.structs.replace(ended, retry=False, reason=reason)
     delay = None if decision.retry_delay is None else decision.retry_delay.total_seconds()
@@ -563,7 +564,7 @@ def described(exc: BaseException) -> messages.RaisedException:
     """Return the description of an exception, for callbacks in another process."""
     cls = type(exc)
     message = text_of(exc)
-    raised = messages.RaisedException(str(cls.__module__), cls.__qualname__, message[:LONGEST_MESSAGE])
+    raised = messages.RaisedException(str(cls.__module__), cls.__qualname__, shortened(message, LONGEST_MESSAGE))
     if len(message) > LONGEST_MESSAGE or not all(type(argument) in _PLAIN for argument in exc.args):
         return raised
     with_arguments = msgspec.structs.replace(raised, arguments=tuple(exc.args))

@@ -26,6 +26,7 @@ import msgspec
 
 from asynsched.airflow.configuration import conf
 from asynsched.authoring.assets import Asset
+from asynsched.authoring.masking import shortened
 from asynsched.authoring.running.state_store import AssetStateStoreAccessors
 from asynsched.authoring.running.tracebacks import one_line, user_frames
 from asynsched.authoring.supervisor import SupervisorError, set_supervisor
@@ -316,9 +317,10 @@ def _failure(spec: messages.TriggerSpec, exc: BaseException) -> messages.Trigger
     """Return the outcome of a trigger that has failed. Raises the error again if the trigger was told to stop."""
     if isinstance(exc, asyncio.CancelledError) and _is_told_to_stop():
         raise exc
-    text = "".join(traceback.format_exception(type(exc), exc, user_frames(exc)))[-MAX_TRACEBACK:]
+    text = "".join(traceback.format_exception(type(exc), exc, user_frames(exc)))
     log.error("Trigger %s has failed\n%s", messages.class_name(spec.classpath), text)
-    return messages.TriggerOutcome(spec.id, "error", detail=one_line(exc), traceback=tuple(text.splitlines()))
+    lines = tuple(shortened(text, MAX_TRACEBACK, keeps_end=True).splitlines())
+    return messages.TriggerOutcome(spec.id, "error", detail=one_line(exc), traceback=lines)
 
 
 def _outcome(trigger_id: str, event: TriggerEvent, event_id: str = "") -> messages.TriggerOutcome:

@@ -17,7 +17,7 @@ from asynsched.errors import DagError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
     from importlib.machinery import ModuleSpec
     from typing import Any
 
@@ -208,16 +208,27 @@ def look() -> None:
     )
 
 
-def load() -> None:
+def load(*, without: Collection[str] = (), begin: Callable[[str], object] = lambda _: None) -> None:
     """Load everything, once in a process that has called `serve_airflow`, with the DAG folder on `sys.path`.
 
     A plugin that cannot be loaded is an entry in `loaded.plugins.errors`.
 
+    Args:
+        without: Sources of plugins, or LOCAL_SETTINGS for all policies, that are left out.
+        begin: Is told each of these before its code runs, which may end the process, and "" at the end.
+
     Raises PolicyError if the policies cannot be loaded.
     """
-    global loaded
     if _is_absent or not option_of_settings("asynsched.airflow_folder"):
         return
+    try:
+        _load(without, begin)
+    finally:
+        begin("")
+
+
+def _load(without: Collection[str], begin: Callable[[str], object]) -> None:
+    global loaded
     folders = _folders()
     if folders:
         _make_importable(folders)
@@ -230,14 +241,16 @@ def load() -> None:
     from asynsched.authoring.running import execution
 
     plugins, policies = Plugins(), Policies()
-    plugins.load(option_of_settings("core.plugins_folder"), packages)
+    plugins.load(option_of_settings("core.plugins_folder"), packages, without=without, begin=begin)
+    begin("")
     manager = _listening(plugins)
     if any(plugin.hook_lineage_readers for plugin in plugins.plugins):
         from asynsched.airflow.lineage import collect
 
         collect()
     loaded = execution.installation = Installation(folders, plugins, policies, manager)
-    if has_policies:
+    if has_policies and LOCAL_SETTINGS not in without:
+        begin(LOCAL_SETTINGS)
         policies.load(policy_packages)
 
 

@@ -11,10 +11,11 @@ from __future__ import annotations
 
 import os
 import sys
+from functools import partial
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Collection, Iterator
     from types import ModuleType
     from typing import Any
 
@@ -64,19 +65,29 @@ class Plugins:
         self.plugins: list[AirflowPlugin] = []
         self.errors: dict[str, BaseException] = {}
 
-    def load(self, folder: str, entry_points: str) -> None:
-        """Load the plugins of a folder, then the plugins of entry points (`module:class`, separated by spaces)."""
-        for path in python_files(folder):
-            self._add_from(os.path.relpath(path, folder), lambda path=path: vars(_module_of(path)).values())
-        for value in entry_points.split():
-            self._add_from(value, lambda value=value: [_object_at(value)])
+    def load(
+        self, folder: str, entry_points: str, *, without: Collection[str] = (),
+        begin: Callable[[str], object] = lambda _: None,
+    ) -> None:  # fmt: skip
+        """Load the plugins of a folder, then the plugins of entry points (`module:class`, separated by spaces).
 
-    def _add_from(self, source: str, objects: Any) -> None:
+        Args:
+            without: Files below the folder, and entry points, that are left out.
+            begin: Is told each of these before its code runs, which may end the process.
+        """
+        found = {os.path.relpath(path, folder): partial(_objects_in, path) for path in python_files(folder)}
+        found |= {value: partial(_objects_at, value) for value in entry_points.split()}
+        for source, objects in found.items():
+            if source not in without:
+                begin(source)
+                self._add_from(source, objects)
+
+    def _add_from(self, source: str, objects: Callable[[], list[Any]]) -> None:
         try:
             for cls in objects():
                 if isinstance(cls, type) and issubclass(cls, AirflowPlugin) and cls is not AirflowPlugin:
                     self._add(cls, source)
-        except Exception as exc:  # noqa: BLE001 - user code may raise anything; other plugins are loaded all the same
+        except (Exception, SystemExit) as exc:  # noqa: BLE001 - user code; other plugins are loaded all the same
             self.errors[source] = exc
 
     def _add(self, cls: type[AirflowPlugin], source: str) -> None:
@@ -129,6 +140,14 @@ def _module_of(path: str) -> ModuleType:
         del sys.modules[name]
         raise
     return module
+
+
+def _objects_in(path: str) -> list[Any]:
+    return list(vars(_module_of(path)).values())
+
+
+def _objects_at(value: str) -> list[Any]:
+    return [_object_at(value)]
 
 
 def _object_at(value: str) -> Any:

@@ -12,6 +12,8 @@ if TYPE_CHECKING:
     from typing import Any
 
 MASK = "***"
+CUT = "…"
+"""Where a text was cut. The keeper masks what a cut has left of a secret beside this mark."""
 MIN_SECRET_LENGTH = 5
 """Shorter values would mask words (Airflow: logging.min_length_masked_secret)."""
 _NOT_SECRET = "airflow"  # noqa: S105 - a usual password
@@ -68,6 +70,20 @@ def redact(value: Any, name: str | None = None, max_depth: int | None = None, re
         replacement: Stands for a secret.
     """
     return _redacted(value, name, max_depth or _DEEPEST, replacement)
+
+
+def shortened(text: str, longest: int, *, keeps_end: bool = False) -> str:
+    """Return a text of at most so many characters; of a longer one the beginning, with a mark where it was cut.
+
+    Secrets that the process knows are masked before the cut, which would leave a piece of them.
+
+    Args:
+        longest: The most characters, without the mark.
+        keeps_end: Keep the end of a longer text instead.
+    """
+    if len(text) <= longest or len(text := redact(text)) <= longest:
+        return text
+    return f"{CUT}{text[-longest:]}" if keeps_end else f"{text[:longest]}{CUT}"
 
 
 def _redacted(value: Any, name: str | None, levels: int, replacement: str) -> Any:

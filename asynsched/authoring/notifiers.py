@@ -12,7 +12,7 @@ from __future__ import annotations
 from asynsched.authoring.connection import Connection
 from asynsched.authoring.deadline import BaseNotifier
 from asynsched.authoring.exceptions import AsynschedException
-from asynsched.authoring.masking import mask_secret
+from asynsched.authoring.masking import mask_secret, shortened
 from asynsched.errors import DagError
 
 TYPE_CHECKING = False
@@ -39,6 +39,8 @@ LONGEST_LINE = 900
 """Characters of a line of a mail, of at most 998: a header that is broken before a run_id begins with a blank."""
 MOST_OF_ANSWER = 300
 """Characters of a server's answer that an error shows."""
+MOST_READ = 16 * 1024
+"""Bytes of an answer that are read: secrets in it are masked before it is cut."""
 
 
 class Sender(BaseNotifier):
@@ -223,7 +225,7 @@ def _is_true(extra: Mapping[str, Any], name: str) -> bool:
 
 def _short(text: str) -> str:
     """Return a text of a server's in one line, cut."""
-    return " ".join(text.split())[:MOST_OF_ANSWER]
+    return shortened(" ".join(text.split()), MOST_OF_ANSWER)
 
 
 # HTTP
@@ -402,7 +404,7 @@ def send_request(sender: Sender, address: str, method: str, body: bytes, headers
             answer.read(MOST_OF_ANSWER)
     except HTTPError as exc:
         with exc:
-            said = _short(exc.read(MOST_OF_ANSWER).decode(errors="replace"))
+            said = _short(exc.read(MOST_READ).decode(errors="replace"))
         raise AsynschedException(
             f"{who}: {server} answers {exc.code} {exc.reason}{f': {said}' if said else ''}"
         ) from None

@@ -88,7 +88,7 @@ def tasks_logs(
     its = (item for item in requests if (item.task_id, item.map_index, item.try_number) == (task_id, map_index, number))
     is_part = tail is not None or lines is not None
     callbacks = [] if is_part else _callback_logs(session, key, its)
-    with opened_log(session.home, session.settings.log, path) as log:
+    with opened_log(session.home, session.settings, path) as log:
         if log is None and not callbacks:
             fail(_explain_absence(session, run, task, try_number))
         if output is Output.JSON:
@@ -212,7 +212,7 @@ def _as_record(session: Session, run: RunInfo, parts: Iterable[TryLogs]) -> Reco
 
 def _log_of(session: Session, part: TryLogs) -> AbstractContextManager[LogSource | None]:
     """Open the log of a try in the block; None for the run itself."""
-    return opened_log(session.home, session.settings.log, part.path) if part.key.task_id else nullcontext()
+    return opened_log(session.home, session.settings, part.path) if part.key.task_id else nullcontext()
 
 
 def _callback_logs(session: Session, key: TaskInstanceKey, requests: Iterable[CallbackInfo]) -> list[CallbackLog]:
@@ -221,7 +221,7 @@ def _callback_logs(session: Session, key: TaskInstanceKey, requests: Iterable[Ca
     newest = {(item.event, item.try_number): item for item in requests}
     found = []
     for name, one in newest.items():
-        with opened_log(session.home, session.settings.log, callback_log_path(key, *name)) as log:
+        with opened_log(session.home, session.settings, callback_log_path(key, *name)) as log:
             found.append(CallbackLog(one.event, one.state, one.reason, _text(log)))
     return found
 
@@ -277,7 +277,7 @@ def _follow(session: Session, run: RunInfo, task: TaskInstanceInfo, wanted: int 
             path = log_path(task.key, number)
             changes.follow(session.home / LOGS / path, session.home)
             # Read after the state: the log of a try that is over is whole.
-            with opened_log(session.home, session.settings.log, path, may_be_archived=over) as log:
+            with opened_log(session.home, session.settings, path, may_be_archived=over, joins_parts=False) as log:
                 if log is not None:
                     if tail is not None:
                         position, tail = start_of_tail(log, tail), None

@@ -9,14 +9,15 @@ import asyncio
 import os
 import re
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from functools import lru_cache
 from pathlib import Path, PurePosixPath
 from tempfile import NamedTemporaryFile
-from typing import Any, BinaryIO, Literal
+from typing import Any
 
-from asynsched.clock import new_token
+from asynsched.clock import Clock, new_token
 from asynsched.errors import LogStoreUnavailable, SettingsError
+from asynsched.executors.log_parts import relation_of, write_joined
 from asynsched.executors.log_paths import is_run_folder
 from asynsched.home import sync_folder
 from asynsched.settings import LogSettings
@@ -25,11 +26,11 @@ ANSWER_SECONDS = 20.0
 """Longest that a store may take to answer a question, or to send a part of a log."""
 TRANSFER_SECONDS = 120.0
 """Longest that it may take to receive a log, or to remove those of a run."""
+AWAY_SECONDS = 60.0
 SCRATCH_PREFIX = "log-"
 LONGEST_REASON = 400
 LEAST_SECRET = 4
 """Shorter values of options are not masked: they occur in any text."""
-_COMPARED = 1024**2
 _WITH_FOLDERS = frozenset({"arrow_hdfs", "dbfs", "ftp", "hdfs", "sftp", "smb", "ssh", "webdav", "webhdfs"})
 """File systems whose folders have to be made. In an object store, making one may make a bucket."""
 _LOCAL = frozenset({"file", "local"})
@@ -37,8 +38,6 @@ _KEEPING = frozenset({"dbfs", "smb", "webdav", "webhdfs"})
 """File systems that move no file to the place of another: it has to be removed first."""
 DRAFT_SUFFIX = ".draft"
 """Of a log that is being written. A crash may leave one beside the log, until the logs of the run are removed."""
-
-Relation = Literal["extends", "contained", "follows"]
 
 
 @lru_cache(maxsize=4)
@@ -56,8 +55,10 @@ class LogArchive:
     Methods raise LogStoreUnavailable, with the reason and without secrets.
     """
 
-    def __init__(self, url: str, options: dict[str, Any]) -> None:
+    def __init__(self, url: str, options: dict[str, Any], clock: Clock | None = None) -> None:
         self.url = url
+        self._clock = clock or Clock()
+        self._away_until = 0.0
         self._secrets = sorted(_texts_of(options), key=len, reverse=True)
         self._fs = self._open(url.partition("://")[0], options)
         self._root = str(self._fs._strip_protocol(url)).rstrip("/")  # noqa: SLF001 - fsspec has no other way
@@ -75,6 +76,19 @@ class LogArchive:
             except FileNotFoundError:
                 return None
 
+    def size_unless_away(self, path: str) -> int | None:
+        """Return the bytes of a log; None if it is not there, or if the store does not answer.
+
+        Then it is not asked for a minute: a reader who can do without it waits at most once for a store that hangs.
+        """
+        if self._clock.monotonic() < self._away_until:
+            return None
+        try:
+            return self.size(path)
+        except LogStoreUnavailable:
+            self._away_until = self._clock.monotonic() + AWAY_SECONDS
+            return None
+
     def read(self, path: str, start: int, end: int) -> bytes:
         """Return the bytes of a log from `start` to before `end`, which is at most its size."""
         if end <= start:
@@ -85,11 +99,11 @@ class LogArchive:
     def put(self, path: str, file: Path, scratch: Path) -> int | None:
         """Store a log, and return the bytes of the stored one; None if the file has grown meanwhile. May be repeated.
 
-        A log that is there already is kept: the file continues it, unless the one begins with the other. Two homes may
-        have parts of the log of a try that was interrupted, or is deferred.
+        A log that is there already is kept. Unless the one begins with the other, their lines are joined by their
+        times: several homes may have parts of the log of a try that was interrupted, or is deferred.
 
         Args:
-            scratch: A folder for a copy of a log that is there already.
+            scratch: A folder for copies of a log that is there already.
 
         Raises:
             OSError: The file cannot be read.
@@ -99,8 +113,7 @@ class LogArchive:
             expected = n_before
             self._put_file(file, path)
         else:
-            with NamedTemporaryFile(dir=scratch, prefix=SCRATCH_PREFIX) as copy:
-                expected = self._put_continued(path, file, Path(copy.name))
+            expected = self._put_joined(path, file, scratch)
         size = self.size(path)
         if file.stat().st_size != n_before:
             return None
@@ -141,20 +154,20 @@ class LogArchive:
             self._call("cat_file", self._at(name))
             self._call("rm_file", self._at(name))
 
-    def _put_continued(self, path: str, file: Path, copy: Path) -> int:
-        """Store a log that may continue the stored one, and return the bytes that are expected then."""
-        with self._reported("read a log"):
-            self._call("get_file", self._at(path), str(copy), seconds=TRANSFER_SECONDS)
-        with copy.open("r+b") as stored, file.open("rb") as local:
-            relation = relation_of(local, stored)
-            if relation == "follows":
-                local.seek(0)
-                stored.seek(0, 2)
-                while block := local.read(_COMPARED):
-                    stored.write(block)
-        if relation != "contained":
-            self._put_file(file if relation == "extends" else copy, path)
-        return (file if relation == "extends" else copy).stat().st_size
+    def _put_joined(self, path: str, file: Path, scratch: Path) -> int:
+        """Store a log with the lines of the stored one, and return the bytes that are expected then."""
+        with _scratch_file(scratch) as copy, _scratch_file(scratch) as whole:
+            with self._reported("read a log"):
+                self._call("get_file", self._at(path), copy.name, seconds=TRANSFER_SECONDS)
+            with file.open("rb") as local, Path(copy.name).open("rb") as stored:
+                relation, n_stored = relation_of(local, stored), stored.seek(0, 2)
+                if relation == "differs":
+                    write_joined(whole, stored, local)
+                    relation, file = relation_of(whole, stored), Path(whole.name)
+            if relation == "contained":
+                return n_stored
+            self._put_file(file, path)
+            return file.stat().st_size
 
     def _put_file(self, file: Path, path: str) -> None:
         with self._reported("write a log"):
@@ -244,30 +257,8 @@ class LogArchive:
         return re.sub(r"\s+", " ", text)[:LONGEST_REASON]
 
 
-def relation_of(local: BinaryIO, stored: BinaryIO) -> Relation:
-    """Return how a log relates to the stored one.
-
-    Returns:
-        `extends`: it begins with the stored one. `contained`: the stored one begins or ends with it, so it was stored
-        before. `follows`: it continues the stored one.
-    """
-    n_local, n_stored = local.seek(0, 2), stored.seek(0, 2)
-    if _are_equal(local, stored, min(n_local, n_stored)):
-        return "extends" if n_local > n_stored else "contained"
-    if n_local < n_stored and _are_equal(local, stored, n_local, n_stored - n_local):
-        return "contained"
-    return "follows"
-
-
-def _are_equal(local: BinaryIO, stored: BinaryIO, n_bytes: int, start_stored: int = 0) -> bool:
-    local.seek(0)
-    stored.seek(start_stored)
-    while n_bytes > 0:
-        block = local.read(min(n_bytes, _COMPARED))
-        if not block or block != stored.read(len(block)):
-            return False
-        n_bytes -= len(block)
-    return True
+def _scratch_file(folder: Path) -> AbstractContextManager[Any]:
+    return NamedTemporaryFile(dir=folder, prefix=SCRATCH_PREFIX)
 
 
 def _sync(file: str) -> None:

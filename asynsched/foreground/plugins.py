@@ -6,10 +6,14 @@ own rights, and writes a JSON list to its standard output; what their code print
 With a `component`, a scheduler, it stays while listeners hear of the scheduler's start or stop. It calls `on_starting`
 at once and `before_stopping` after a line on its standard input, and ends without that call if its input ends: then the
 scheduler was killed. It answers the errors of each call in a line of JSON.
+
+All of this is done by a fork. If that dies at a plugin, another fork leaves the plugin out, and lists it as an error.
 """
 
+import mmap
 import os
 import sys
+from collections.abc import Mapping
 from datetime import datetime
 from getpass import getuser
 from pathlib import Path
@@ -25,7 +29,7 @@ from asynsched.airflow.policies import NAMES
 from asynsched.authoring.timezone import set_default_timezone
 from asynsched.errors import DagError
 from sandbox.confine import die_with
-from sandbox.processes import configure_logging, flush_streams
+from sandbox.processes import configure_logging, flush_streams, signal_name
 from sandbox.sources.local_imports import LocalImports
 
 
@@ -80,10 +84,45 @@ def main(request: PluginsRequest) -> NoReturn:
     set_default_timezone(request.default_timezone)
     serve_airflow(request.airflow, request.airflow_options)
     LocalImports(Path(request.dags_folder)).install("")
-    _write(answer, _listed())
+    mark = _Mark()
+    deadly: dict[str, str] = {}
+    while True:
+        flush_streams()
+        owner, pid = os.getpid(), os.fork()
+        if not pid:
+            die_with(owner)
+            _serve(request, answer, mark, deadly)
+        _, status = os.waitpid(pid, 0)
+        if not (source := mark.read()) or source in deadly:
+            os._exit(0 if status == 0 else 1)
+        deadly[source] = f"it ended its process: {_end_of(status)}"
+
+
+class _Mark:
+    """The source of the plugin that a fork is about to load; "" while it loads none."""
+
+    def __init__(self) -> None:
+        self._shared = mmap.mmap(-1, 4096)
+
+    def write(self, source: str) -> None:
+        n_bytes = len(self._shared)
+        self._shared[:] = source.encode("utf-8", "surrogateescape")[:n_bytes].ljust(n_bytes, b"\0")
+
+    def read(self) -> str:
+        return self._shared[:].rstrip(b"\0").decode("utf-8", "surrogateescape")
+
+
+def _serve(request: PluginsRequest, answer: int, mark: _Mark, deadly: Mapping[str, str]) -> NoReturn:
+    """List, and accompany the scheduler. `deadly` are the sources that are left out, with the reasons."""
+    _write(answer, _listed(mark, deadly))
     if request.component is not None:
         _accompany(request.component, answer)
     os._exit(0)
+
+
+def _end_of(status: int) -> str:
+    number = os.waitstatus_to_exitcode(status)
+    return f"exit code {number}" if number >= 0 else signal_name(-number)
 
 
 def _accompany(facts: ComponentFacts, answer: int) -> None:
@@ -119,10 +158,10 @@ def _write(answer: int, told: object) -> None:
         rest = rest[os.write(answer, rest) :]
 
 
-def _listed() -> list[PluginRow]:
-    rows = []
+def _listed(mark: _Mark, deadly: Mapping[str, str]) -> list[PluginRow]:
+    rows = [PluginRow("", source, error=reason) for source, reason in deadly.items()]
     try:
-        installation.load()
+        installation.load(without=deadly, begin=mark.write)
     except DagError as exc:
         rows.append(PluginRow(installation.LOCAL_SETTINGS, "", error=str(exc)))
     own = installation.loaded

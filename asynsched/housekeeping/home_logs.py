@@ -131,58 +131,91 @@ def next_step(
     return "keep" if is_open or now < stored.at + keep else "remove"
 
 
-# The files. Everything below blocks.
+class HomeLogs:
+    """The logs below a folder. Every method blocks, and raises OSError."""
 
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
 
-def runs_in(logs: Path, dag_id: str) -> Iterator[str]:
-    """Yield the folders of a DAG's runs that have logs in the folder `logs`. Raises OSError."""
-    dag = f"{DAG_PREFIX}{folder_name(dag_id)}"
-    with suppress(FileNotFoundError), os.scandir(logs / dag) as entries:
-        for entry in entries:
-            if entry.name.startswith(RUN_PREFIX) and entry.is_dir(follow_symlinks=False):
-                yield f"{dag}/{entry.name}"
+    def runs_of(self, dag_id: str) -> Iterator[str]:
+        """Yield the folders of a DAG's runs that have logs."""
+        dag = f"{DAG_PREFIX}{folder_name(dag_id)}"
+        with suppress(FileNotFoundError), os.scandir(self.folder / dag) as entries:
+            for entry in entries:
+                if entry.name.startswith(RUN_PREFIX) and entry.is_dir(follow_symlinks=False):
+                    yield f"{dag}/{entry.name}"
 
+    def of_run(self, folder: str) -> RunLogs:
+        """Return the logs in the folder of a run."""
+        return RunLogs(folder, list(self._logs_in(folder)), self._journal(folder))
 
-def logs_of(logs: Path, folder: str) -> RunLogs:
-    """Return the logs in the folder of a run. Raises OSError."""
-    return RunLogs(folder, list(_logs_in(logs, folder)), _read_journal(logs / folder / JOURNAL))
+    def stored(self, path: str) -> StoredLog | None:
+        """Return how a log was stored last; None: it was not, as far as the journal says."""
+        return self._journal(_run_of(path)).get(path)
 
+    def note_stored(self, log: LocalLog, n_stored: int, at: datetime) -> None:
+        """Append a line to the journal of a log's run: this log is stored, with so many bytes."""
+        line = msgspec.json.encode(StoredLog(log.path, log.size, log.written_ns, at, n_stored)) + b"\n"
+        journal = self.folder / _run_of(log.path) / JOURNAL
+        descriptor = os.open(journal, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, PRIVATE_FILE)
+        try:
+            os.write(descriptor, line)
+        finally:
+            os.close(descriptor)
 
-def note_stored(logs: Path, folder: str, log: LocalLog, n_stored: int, at: datetime) -> None:
-    """Append a line to the journal of a run: this log is stored, with so many bytes. Raises OSError."""
-    line = msgspec.json.encode(StoredLog(log.path, log.size, log.written_ns, at, n_stored)) + b"\n"
-    descriptor = os.open(logs / folder / JOURNAL, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, PRIVATE_FILE)
-    try:
-        os.write(descriptor, line)
-    finally:
-        os.close(descriptor)
+    def is_being_written(self, path: str) -> bool:
+        """Return whether a keeper, or a scheduler for a worker, has a log open. Raises FileNotFoundError."""
+        with _locked(self.folder / path) as is_free:
+            return not is_free
 
-
-def is_being_written(file: Path) -> bool:
-    """Return whether a keeper, or a scheduler for a worker, has a log open. Raises FileNotFoundError."""
-    with _locked(file) as is_free:
-        return not is_free
-
-
-def remove_log(logs: Path, folder: str, log: LocalLog) -> bool:
-    """Remove a log that is stored, unless it has changed since, and then its empty folders. Returns whether it went."""
-    file = logs / log.path
-    try:
-        with _locked(file) as is_free:
-            status = file.stat()
-            if not is_free or (status.st_size, status.st_mtime_ns) != (log.size, log.written_ns):
-                return False
-            file.unlink()
-    except FileNotFoundError:
+    def remove(self, log: LocalLog) -> bool:
+        """Remove a log that is stored, unless it has changed since, then its empty folders. Returns whether it went."""
+        file, run = self.folder / log.path, self.folder / _run_of(log.path)
+        try:
+            with _locked(file) as is_free:
+                status = file.stat()
+                if not is_free or (status.st_size, status.st_mtime_ns) != (log.size, log.written_ns):
+                    return False
+                file.unlink()
+        except FileNotFoundError:
+            return True
+        with suppress(OSError):  # a folder that is not empty stays
+            for inner in file.relative_to(run).parents[:-1]:
+                (run / inner).rmdir()
+        with suppress(OSError):
+            if [entry.name for entry in os.scandir(run)] == [JOURNAL]:
+                (run / JOURNAL).unlink()
+                run.rmdir()
         return True
-    with suppress(OSError):  # a folder that is not empty stays
-        for inner in file.relative_to(logs / folder).parents[:-1]:
-            (logs / folder / inner).rmdir()
-    with suppress(OSError):
-        if [entry.name for entry in os.scandir(logs / folder)] == [JOURNAL]:
-            (logs / folder / JOURNAL).unlink()
-            (logs / folder).rmdir()
-    return True
+
+    def _logs_in(self, folder: str) -> Iterator[LocalLog]:
+        with suppress(FileNotFoundError), os.scandir(self.folder / folder) as entries:
+            for entry in entries:
+                path = f"{folder}/{entry.name}"
+                if entry.is_dir(follow_symlinks=False):
+                    yield from self._logs_in(path)
+                elif entry.name.endswith(".log") and entry.is_file(follow_symlinks=False):
+                    with suppress(FileNotFoundError):
+                        status = entry.stat(follow_symlinks=False)
+                        yield LocalLog(path, status.st_size, status.st_mtime_ns)
+
+    def _journal(self, folder: str) -> dict[str, StoredLog]:
+        try:
+            lines = (self.folder / folder / JOURNAL).read_bytes().splitlines()
+        except FileNotFoundError:
+            return {}
+        found = {}
+        for line in lines:
+            with suppress(msgspec.DecodeError):  # a crash may cut the last line
+                stored = msgspec.json.decode(line, type=StoredLog)
+                found[stored.path] = stored
+        return found
+
+
+def _run_of(path: str) -> str:
+    """Return the folder of the run that a log belongs to."""
+    dag, run, _ = path.split("/", 2)
+    return f"{dag}/{run}"
 
 
 @contextmanager
@@ -201,28 +234,3 @@ def _locked(file: Path) -> Iterator[bool]:
         yield is_free
     finally:
         os.close(descriptor)
-
-
-def _logs_in(logs: Path, folder: str) -> Iterator[LocalLog]:
-    with suppress(FileNotFoundError), os.scandir(logs / folder) as entries:
-        for entry in entries:
-            path = f"{folder}/{entry.name}"
-            if entry.is_dir(follow_symlinks=False):
-                yield from _logs_in(logs, path)
-            elif entry.name.endswith(".log") and entry.is_file(follow_symlinks=False):
-                with suppress(FileNotFoundError):
-                    status = entry.stat(follow_symlinks=False)
-                    yield LocalLog(path, status.st_size, status.st_mtime_ns)
-
-
-def _read_journal(journal: Path) -> dict[str, StoredLog]:
-    try:
-        lines = journal.read_bytes().splitlines()
-    except FileNotFoundError:
-        return {}
-    found = {}
-    for line in lines:
-        with suppress(msgspec.DecodeError):  # a crash may cut the last line
-            stored = msgspec.json.decode(line, type=StoredLog)
-            found[stored.path] = stored
-    return found

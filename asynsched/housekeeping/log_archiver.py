@@ -1,8 +1,11 @@
 """The log archiver: copies the logs of ended tries from the home to `log.store`, and then removes them from the home.
 
-A local file goes only after the store has all of it, so a crash at any point costs nothing but a repetition. While the
-store is away, logs wait in the home. The archiver walks the home, because a log may change without any event: a worker
-sends the rest of it, or a callback is called again. A walk takes at most a small part of the time.
+A local file goes only after the store has all of it, so a crash at any point costs nothing but a repetition. It stays
+for some minutes first: two homes that copy their parts of one log at the same time may overwrite each other's, and each
+then finds another size than it has noted, and copies its part again.
+
+While the store is away, logs wait in the home. The archiver walks the home, because a log may change without any event:
+a worker sends the rest of it, or a callback is called again. A walk takes at most a small part of the time.
 """
 
 from collections.abc import AsyncIterator, Iterator
@@ -27,16 +30,12 @@ from asynsched.health import WaitingLogs
 from asynsched.home import LOGS, TMP
 from asynsched.housekeeping.home_logs import (
     QUIET,
+    HomeLogs,
     LocalLog,
     RunLogs,
     Step,
     Writers,
-    is_being_written,
-    logs_of,
     next_step,
-    note_stored,
-    remove_log,
-    runs_in,
     writers_of,
 )
 from asynsched.service import Service
@@ -58,15 +57,16 @@ AT_ONCE = 4
 """Logs that are copied at once; a step of the service copies no more."""
 FINISH_SECONDS = 20.0
 """How long a stopping scheduler copies the logs that are left."""
+OPEN_PAUSE = timedelta(milliseconds=100)
+"""Time between two walks of a stopping scheduler, while the keeper still has logs of ended tries open."""
 
 
 class Work(NamedTuple):
-    """A log, and what happens to it next. `is_open`: it stays in the home."""
+    """A log, and what happens to it next."""
 
     run: RunLogs
     log: LocalLog
     step: Step
-    is_open: bool
 
 
 class LogArchiver(Service):
@@ -82,7 +82,7 @@ class LogArchiver(Service):
         self._keep = keep
         self._database = database
         self._home = home
-        self._logs = home / LOGS
+        self._logs = HomeLogs(home / LOGS)
         self._scheduler_id = scheduler_id
         self._calls = StoreCalls(self.pulse, clock, AT_ONCE)
         self._walk: AsyncIterator[None] | None = None
@@ -92,6 +92,7 @@ class LogArchiver(Service):
         self._is_last = False
         self._n_before = 0
         self._n_left = 0
+        self._are_open = False
         self._problem = ""
         self._is_away = False
         self.problem = ""
@@ -116,19 +117,27 @@ class LogArchiver(Service):
         with anyio.move_on_after(FINISH_SECONDS):
             self._is_last = True
             try:
-                self._begin(timedelta(0))
-                while await self._go_on():
-                    pass
+                await self._walk_until_closed()
             except StoreUnavailable as exc:
                 self._problem = str(exc)
         if self._n_left:
             log.warning("logs.left_in_home", n_logs=self._n_left, home=str(self._home), reason=self._problem)
 
+    async def _walk_until_closed(self) -> None:
+        """Walk until no process has a log open: a try that has reported its end may write to it for a moment."""
+        while True:
+            self._begin(timedelta(0))
+            while await self._go_on():
+                pass
+            if not self._are_open:
+                return
+            await self.clock.sleep(OPEN_PAUSE)
+
     def _begin(self, quiet: timedelta) -> None:
         self._walk = self._steps(quiet)
         self._n_before = self._n_left
         self._began_at = self.clock.monotonic()
-        self._n_left, self._problem, self._is_away = 0, "", False
+        self._n_left, self._are_open, self._problem, self._is_away = 0, False, "", False
 
     async def _go_on(self) -> bool:
         """Do a step of the walk. Returns whether there may be more."""
@@ -165,7 +174,7 @@ class LogArchiver(Service):
         while await self._remove_unwanted():
             yield
         for dag_id in await self._database.read(all_dag_ids):
-            folders = runs_in(self._logs, dag_id)
+            folders = self._logs.runs_of(dag_id)
             while (found := await run_sync(partial(self._next_runs, folders))) is not None:
                 work = await self._work_on(dag_id, found, quiet)
                 self._n_left += sum(one.step == "store" for one in work)
@@ -181,7 +190,7 @@ class LogArchiver(Service):
             for folder in islice(folders, BATCH_RUNS):
                 n_folders += 1
                 with self._told():
-                    found.append(logs_of(self._logs, folder))
+                    found.append(self._logs.of_run(folder))
         return found if n_folders else None
 
     def _remove_scratch(self) -> None:
@@ -237,7 +246,7 @@ class LogArchiver(Service):
         )  # fmt: skip
         if writers is not None and run.folder not in writers.known:
             step = "wait"  # the run was deleted, and its folder goes with it
-        return Work(run, each, step, is_open)
+        return Work(run, each, step)
 
     async def _do(self, works: list[Work]) -> None:
         if self._is_away:
@@ -250,20 +259,19 @@ class LogArchiver(Service):
         now = self.clock.now()
 
         def store() -> bool:
-            if is_being_written(self._logs / work.log.path):
+            if self._logs.is_being_written(work.log.path):
                 return False
-            size = self._archive.put(work.log.path, self._logs / work.log.path, self._home / TMP)
+            size = self._archive.put(work.log.path, self._logs.folder / work.log.path, self._home / TMP)
             if size is None:
                 return False  # it goes on growing, and is stored once it is quiet again
-            note_stored(self._logs, work.run.folder, work.log, size, now)
-            # The archive has more of the log than this home has: nobody shall read only a part.
-            if not work.is_open and (not self._keep or size != work.log.size):
-                remove_log(self._logs, work.run.folder, work.log)
+            self._logs.note_stored(work.log, size, now)
             return True
 
         try:
             if await self._calls.call(store):
                 self._n_left -= 1
+            else:
+                self._are_open = True
         except FileNotFoundError:  # the run was deleted meanwhile
             self._n_left -= 1
         except (LogStoreUnavailable, OSError) as exc:
@@ -275,11 +283,11 @@ class LogArchiver(Service):
         def remove() -> None:
             # Somebody may have removed or changed the stored log. Then this file may be the only copy.
             if stored.n_stored is not None and self._archive.size(work.log.path) == stored.n_stored:
-                remove_log(self._logs, work.run.folder, work.log)
+                self._logs.remove(work.log)
                 return
-            size = self._archive.put(work.log.path, self._logs / work.log.path, self._home / TMP)
+            size = self._archive.put(work.log.path, self._logs.folder / work.log.path, self._home / TMP)
             if size is not None:
-                note_stored(self._logs, work.run.folder, work.log, size, stored.at)
+                self._logs.note_stored(work.log, size, stored.at)
 
         try:
             await self._calls.call(remove)

@@ -14,10 +14,11 @@ import msgspec
 from msgspec.structs import replace
 from sqlalchemy import Connection
 
+from asynsched.authoring.masking import CUT
 from asynsched.errors import DatabaseMissing, NotFound, SecretsUnreadable, StoreError, StoreUnavailable
 from asynsched.fernet_keys import keys_of
 from asynsched.protocol.parse_messages import LONGEST_WARNING, Answered, Asked, ParseLimits
-from asynsched.protocol.secrets import CUT, MAX_SECRETS, Secrets
+from asynsched.protocol.secrets import MAX_SECRETS, Secrets
 from asynsched.serialization.asked_names import AskedName
 from asynsched.serialization.schema import FileError, ParseReport
 from asynsched.settings import ParseSettings, Settings

@@ -154,6 +154,12 @@ class Hears(Struct, frozen=True, tag="hears"):
     events: tuple[ImportErrorEvent, ...]
 
 
+class Loading(Struct, frozen=True, tag="loading"):
+    """This plugin, or the policies, are about to be loaded, which may end the process; "": they all are."""
+
+    plugin: Annotated[str, Meta(max_length=MOST_NAME)]
+
+
 class Sourced(Struct, frozen=True, tag="sourced"):
     """A local source is about to be compiled."""
 
@@ -200,7 +206,7 @@ class Found(Struct, frozen=True, tag="found"):
     """The options of Airflow's configuration that it has read, as `section.key`."""
 
 
-Message = Confined | Refused | Hears | Sourced | Asked | Imported | Found
+Message = Confined | Refused | Hears | Loading | Sourced | Asked | Imported | Found
 
 
 class Channel:
@@ -229,6 +235,7 @@ class Transcript:
         self.confined: Confined | None = None
         self.refused: Refused | None = None
         self.hears: tuple[ImportErrorEvent, ...] = ()
+        self.plugin = ""
         self.imported = False
         self.found: Found | None = None
         self.sources: dict[tuple[str, str], SourceFile] = {}
@@ -259,7 +266,10 @@ class Transcript:
         except UNDECODABLE:
             if len(self._text) < MAX_LINES_OF_TEXT:
                 self._text.append(line[:1000].decode("utf-8", "replace"))
-            return
+        else:
+            self._note(message)
+
+    def _note(self, message: Message) -> None:
         match message:
             case Confined():
                 self.confined = message
@@ -267,6 +277,8 @@ class Transcript:
                 self.refused = message
             case Hears():
                 self.hears = message.events
+            case Loading():
+                self.plugin = message.plugin
             case Imported():
                 self.imported = True
             case Found():

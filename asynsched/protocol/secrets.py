@@ -9,13 +9,13 @@ from collections.abc import Iterator
 from typing import Any
 from urllib.parse import quote
 
-from asynsched.authoring.masking import MIN_SECRET_LENGTH, secrets_in_answer, sensitive_texts
+from asynsched.authoring.masking import CUT, MIN_SECRET_LENGTH, secrets_in_answer, sensitive_texts
 
 MASK = b"***"
-CUT = "…"
-"""Where a text was cut."""
 SHORTEST_PIECE = 3
 """Characters of a secret beside a cut that are masked; fewer tell little, and would mask words."""
+MOST_CUTS = 100
+"""Cuts in a text that are looked at, the last ones: a text with many more must not hold up the keeper."""
 FIELDS = "fields"
 MASK_SECRET = "mask_secret"  # noqa: S105 - the name of a request
 """A task's request to mask secrets that it has from elsewhere; the keeper answers it itself."""
@@ -78,7 +78,7 @@ class Secrets:
     def _masked_texts(self, value: Any) -> Any:
         if isinstance(value, list):
             return [self._masked_texts(item) for item in value]
-        return self.mask_text(value) if isinstance(value, str) else value
+        return self.mask_cut_text(value) if isinstance(value, str) else value
 
     def mask(self, data: bytes) -> bytes:
         """Return the data with every secret replaced."""
@@ -92,33 +92,37 @@ class Secrets:
 
     def mask_cut_text(self, text: str) -> str:
         """Return a text with every secret replaced, and each piece of a secret that ends or begins at a cut."""
-        before, *others = self.mask_text(text).split(CUT)
+        before, *others = self.mask_text(text).rsplit(CUT, MOST_CUTS)
         for after in others:
             before = f"{self._without_beginning(before)}{CUT}{self._without_end(after)}"
         return before
 
+    def n_begun(self, data: bytes) -> int:
+        """Return the length of the beginning of a secret, however short, at the end of the data."""
+        return max((_overlap(data, value, 1) for value in self.values), default=0)
+
     def _without_beginning(self, text: str) -> str:
         """Return a text without the beginning of a secret at its end."""
         data = text.encode("utf-8", "replace")
-        n = max((n for value in self.values if (n := _overlap(data, value))), default=0)
+        n = max((_overlap(data, value) for value in self.values), default=0)
         return (data[: len(data) - n] + MASK).decode("utf-8", "replace") if n else text
 
     def _without_end(self, text: str) -> str:
         """Return a text without the end of a secret at its beginning."""
         data = text.encode("utf-8", "replace")
-        n = max((n for value in self.values if (n := _overlap(value, data))), default=0)
+        n = max((_overlap(value, data) for value in self.values), default=0)
         return (MASK + data[n:]).decode("utf-8", "replace") if n else text
 
 
-def _overlap(first: bytes, second: bytes) -> int:
-    """Return the length of the longest text that ends the first and begins the second; 0 for a short one."""
+def _overlap(first: bytes, second: bytes, shortest: int = SHORTEST_PIECE) -> int:
+    """Return the length of the longest text that ends the first and begins the second; 0 for a shorter one."""
     longest = min(len(first), len(second))
     # Only where the beginning of the second occurs can the end of the first be compared.
-    place = first.find(second[:SHORTEST_PIECE], len(first) - longest)
-    while 0 <= place <= len(first) - SHORTEST_PIECE:
+    place = first.find(second[:shortest], len(first) - longest)
+    while 0 <= place <= len(first) - shortest:
         if second.startswith(first[place:]):
             return len(first) - place
-        place = first.find(second[:SHORTEST_PIECE], place + 1)
+        place = first.find(second[:shortest], place + 1)
     return 0
 
 

@@ -1,4 +1,8 @@
-"""Where a log is read: in the home, or else in the archive that `log.store` names. Everything here blocks."""
+"""Where a log is read: in the home, or else in the archive that `log.store` names. Everything here blocks.
+
+Several homes may have parts of the log of a try that was interrupted, or is deferred. The archive joins them. So once
+this home has stored its part, the archive is asked whether it has more, unless this is the only home of the database.
+"""
 
 import os
 from abc import ABC, abstractmethod
@@ -9,13 +13,21 @@ from typing import BinaryIO
 
 from asynsched.executors.log_archive import LogArchive, archive_of
 from asynsched.home import LOGS
-from asynsched.settings import LogSettings
+from asynsched.housekeeping.home_logs import HomeLogs
+from asynsched.settings import Settings
+from asynsched.store.engines.urls import is_postgresql
 
 
 class LogSource(ABC):
-    """A log that exists, read by ranges. `size`: its bytes when it was opened."""
+    """A log that exists, read by ranges.
+
+    Attributes:
+        size: Its bytes when it was opened.
+        may_be_part: Whether the archive may have more of it.
+    """
 
     size: int
+    may_be_part: bool = False
 
     @abstractmethod
     def read(self, start: int, n_bytes: int) -> bytes:
@@ -31,7 +43,8 @@ class LogSource(ABC):
 class _LocalLog(LogSource):
     def __init__(self, file: BinaryIO) -> None:
         self._file = file
-        self.size = os.fstat(file.fileno()).st_size
+        status = os.fstat(file.fileno())
+        self.size, self.written_ns = status.st_size, status.st_mtime_ns
 
     def read(self, start: int, n_bytes: int) -> bytes:
         self._file.seek(start)
@@ -49,13 +62,15 @@ class _ArchivedLog(LogSource):
 
 @contextmanager
 def opened_log(
-    home: Path, settings: LogSettings, path: str, *, may_be_archived: bool = True
+    home: Path, settings: Settings, path: str, *, may_be_archived: bool = True, joins_parts: bool = True
 ) -> Iterator[LogSource | None]:
     """Open a log in the block; None: there is none.
 
     Args:
         path: Below the log folder.
         may_be_archived: False for the log of a try that runs: while it is not here yet, the archive is not asked.
+        joins_parts: Whether parts of other homes are wanted. A reader that goes on at a byte of this home's part wants
+            none.
 
     Raises:
         LogStoreUnavailable: The log is not here, and the archive does not answer.
@@ -64,9 +79,30 @@ def opened_log(
     try:
         file = (home / LOGS / path).open("rb")
     except FileNotFoundError:
-        archive = archive_of(settings) if may_be_archived else None
+        archive = archive_of(settings.log) if may_be_archived else None
         size = None if archive is None else archive.size(path)
         yield None if archive is None or size is None else _ArchivedLog(archive, path, size)
         return
     with file:
-        yield _LocalLog(file)
+        local = _LocalLog(file)
+        local.may_be_part = joins_parts and _may_be_part(home, settings, path, local)
+        yield (_with_more(settings, path, local) if may_be_archived and local.may_be_part else None) or local
+
+
+def _may_be_part(home: Path, settings: Settings, path: str, local: _LocalLog) -> bool:
+    if not (settings.log.store and is_postgresql(settings.database_url)):
+        return False
+    # Until it is stored, only this home has all of its part.
+    try:
+        stored = HomeLogs(home / LOGS).stored(path)
+    except OSError:
+        return False
+    return stored is not None and (stored.size, stored.written_ns) == (local.size, local.written_ns)
+
+
+def _with_more(settings: Settings, path: str, local: _LocalLog) -> LogSource | None:
+    """Return the log in the archive, if it has more than this home."""
+    archive = archive_of(settings.log)
+    assert archive is not None
+    size = archive.size_unless_away(path)  # a part is better than nothing
+    return _ArchivedLog(archive, path, size) if size is not None and size > local.size else None

@@ -142,7 +142,7 @@ async def _search(
     state = await _state(place, key, try_number)
 
     def search() -> T:
-        with opened_log(place.home, place.settings.log, log_path(key, try_number)) as log:
+        with opened_log(place.home, place.settings, log_path(key, try_number)) as log:
             return read(log, state.is_over)
 
     return await in_store_thread(search, turns("searches of logs", SEARCHES_AT_ONCE))
@@ -164,7 +164,7 @@ async def follow_log(
                 # Read after the state: the log of a try that is over is whole.
                 if has_news:
                     state = await _state(place, key, try_number)
-                while (part := await _part(place, key, try_number, state, start, n_bytes)).text:
+                while (part := await _part(place, key, try_number, state, start, n_bytes, joins_parts=False)).text:
                     start = part.end
                     yield part
                     if part.is_last:
@@ -238,27 +238,34 @@ async def _state(place: Place, key: TaskInstanceKey, number: int) -> _TryState:
     return _TryState(is_try_over(found.of, number, newest), bool(place.settings.log.store) and not is_busy)
 
 
-async def _part(place: Place, key: TaskInstanceKey, number: int, state: _TryState, start: int, n_bytes: int) -> LogPart:
+async def _part(
+    place: Place, key: TaskInstanceKey, number: int, state: _TryState, start: int, n_bytes: int, *,
+    joins_parts: bool = True,
+) -> LogPart:  # fmt: skip
     read = partial(_read, start, min(n_bytes, MOST_BYTES), state.is_over)
-    return await _from_log(place, key, number, state, read)
+    return await _from_log(place, key, number, state, read, joins_parts=joins_parts)
 
 
 async def _from_log(
-    place: Place, key: TaskInstanceKey, number: int, state: _TryState, read: Callable[[LogSource | None], T]
-) -> T:
+    place: Place, key: TaskInstanceKey, number: int, state: _TryState, read: Callable[[LogSource | None], T], *,
+    joins_parts: bool = True,
+) -> T:  # fmt: skip
     """Read from a log, in a thread: from that in the home, or else from the store, whose readers take turns."""
-    path = log_path(key, number)
+    opened = partial(
+        opened_log, place.home, place.settings, log_path(key, number), joins_parts=joins_parts and state.may_be_archived
+    )
 
-    def read_log(*, may_be_archived: bool) -> T | None:
-        with opened_log(place.home, place.settings.log, path, may_be_archived=may_be_archived) as log:
-            return None if log is None and state.may_be_archived and not may_be_archived else read(log)
+    def read_here() -> T | None:
+        with opened(may_be_archived=False) as log:
+            return None if state.may_be_archived and (log is None or log.may_be_part) else read(log)
 
-    if (found := await run_sync(partial(read_log, may_be_archived=False))) is not None:
+    def read_anywhere() -> T:
+        with opened() as log:
+            return read(log)
+
+    if (found := await run_sync(read_here)) is not None:
         return found
-    limiter = turns("parts of logs in log.store", READS_AT_ONCE)
-    found = await in_store_thread(partial(read_log, may_be_archived=True), limiter)
-    assert found is not None
-    return found
+    return await in_store_thread(read_anywhere, turns("parts of logs in log.store", READS_AT_ONCE))
 
 
 def _read(start: int, n_bytes: int, is_over: bool, log: LogSource | None) -> LogPart:

@@ -48,6 +48,7 @@ from asynsched.protocol.parse_messages import (
     Found,
     Hears,
     Imported,
+    Loading,
     ParseLimits,
     Refused,
     Sourced,
@@ -265,13 +266,16 @@ class _Finding:
         )
         local.install(self._request.path)
         try:
-            installation.load()
+            installation.load(begin=self._note_plugin)
         finally:  # policies that cannot be loaded are an error that listeners hear of
             if installation.loaded is not None and (events := installation.loaded.import_error_events):
                 self._channel.send(Hears(events))
         if installation.loaded is not None:
             self._note_errors(installation.loaded.plugins.errors)
         return local.load_dag_file(self._request.path)
+
+    def _note_plugin(self, source: str) -> None:
+        self._channel.send(Loading(source[:MOST_NAME]))
 
     def _note_errors(self, of_plugins: dict[str, BaseException]) -> None:
         """Warn of plugins that cannot be loaded."""

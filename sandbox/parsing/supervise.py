@@ -18,6 +18,7 @@ from typing import NoReturn
 
 import msgspec
 
+from asynsched.airflow.installation import LOCAL_SETTINGS
 from asynsched.protocol.parse_messages import (
     MOST_QUESTIONS,
     QUESTION,
@@ -400,6 +401,8 @@ class _Watched:
             yield FileError("confinement", message)
         elif self._stopped is not None or self._transcript.found is None or self._status != 0:
             kind, what = self._stopped or self._death()
+            if plugin := self._transcript.plugin:
+                what += f" while loading {'the policies' if plugin == LOCAL_SETTINGS else f'the plugin {plugin}'}"
             folder, text = str(self._request.dags_folder), self._transcript.text.strip()
             line = _line_in_stack(text, f"{folder}/{path}")
             # Other text than a report of Python's is garbage: user code wrote to a descriptor that it guessed.
@@ -413,7 +416,8 @@ class _Watched:
         number = self._status & 0x7F
         if number == 0:
             code = self._status >> 8
-            return "exit", f"ended its process with exit code {code} (os._exit); a DAG file must only define DAGs"
+            advice = "" if self._transcript.plugin else "; a DAG file must only define DAGs"
+            return "exit", f"ended its process with exit code {code} (os._exit){advice}"
         if number == signal.SIGXCPU:
             return "timeout", f"used more than {self._limits.cpu_seconds} s of CPU time (parse.cpu_seconds)"
         if number == signal.SIGKILL:

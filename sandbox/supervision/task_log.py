@@ -18,7 +18,7 @@ from typing import Any
 from asynsched.authoring.connection import CONNECTION_PREFIX, VARIABLE_PREFIX, Connection
 from asynsched.errors import AsynschedError
 from asynsched.protocol.home_files import open_log
-from asynsched.protocol.secrets import FIELDS, MASK_SECRET, Secrets
+from asynsched.protocol.secrets import FIELDS, MASK, MASK_SECRET, SHORTEST_PIECE, Secrets
 
 _BACKEND_ARGUMENTS = ("AIRFLOW__SECRETS__BACKEND_KWARG", "AIRFLOW__WORKERS__SECRETS_BACKEND_KWARG")
 """Prefixes of the variables with the arguments of a secrets backend: of all arguments, or of a single one."""
@@ -98,14 +98,23 @@ class TaskLog:
             self._is_at_line_start = True
         self._write(self._stamped(self._secrets.mask(f"{{keeper}} {level} - {text}\n".encode())))
 
-    def flush(self) -> None:
-        """Write the output that was held back."""
-        held, self._held = self._held, b""
-        self._append(self._secrets.mask(held))
+    def flush(self, *, is_last: bool = False) -> None:
+        """Write the output that was held back, except the beginning of a secret at its end: the rest may follow.
+
+        Args:
+            is_last: Nothing follows; then a mask stands for that beginning.
+        """
+        held = self._secrets.mask(self._held)
+        end = len(held) - self._secrets.n_begun(held)
+        begun = held[end:]
+        self._held = b"" if is_last else begun
+        self._append(held[:end])
+        if is_last:
+            self._append(begun if len(begun) < SHORTEST_PIECE else MASK)
 
     def close(self) -> None:
         """Write the output that was held back, and close the file."""
-        self.flush()
+        self.flush(is_last=True)
         if self._descriptor is not None:
             with suppress(OSError):
                 # A process that was forked meanwhile may have a copy of the descriptor, which would keep the lock.

@@ -147,7 +147,7 @@ class SupervisedTry:
                 exception=exception,
                 rendered_fields=rendered,
             )
-        reason = self.secrets.mask_text(said.reason)[:MAX_REASON_LENGTH]
+        reason = self.secrets.mask_cut_text(said.reason)[:MAX_REASON_LENGTH]
         # The keeper has not ended it. A SIGTERM from elsewhere is the only other cause that a try can know.
         cause: FailureCause = "machine" if said.cause == "machine" else "task"
         ended = replace(
@@ -163,14 +163,14 @@ class SupervisedTry:
     def _masked(self, raised: RaisedException | None) -> RaisedException | None:
         if raised is None:
             return None
-        mask = self.secrets.mask_text
+        mask = self.secrets.mask_cut_text
         arguments = tuple(mask(item) if isinstance(item, str) else item for item in raised.arguments)
         return replace(raised, message=mask(raised.message), arguments=arguments)
 
 
 def masked_fields(fields: str, secrets: Secrets) -> str | None:
     """Return the JSON of template fields with secrets masked; None if it is none then, as when a number is secret."""
-    masked = secrets.mask_text(fields)
+    masked = secrets.mask_cut_text(fields)
     return masked if _is_json(masked.encode()) else None
 
 
@@ -467,6 +467,7 @@ class SupervisedTries:
         if supervised.wire is not None:
             supervised.wire.read_all()
         supervised.drain_output()
+        supervised.log.flush(is_last=True)
         if supervised.ended is None:
             reason, cause = supervised.ending or (reason, cause)
             if cause == "interrupted":

@@ -265,6 +265,28 @@ def test_policies_plugins_and_listeners_beside_the_folder_take_effect(new_site):
     assert "HEARD run failed" in tested.stdout + tested.stderr
 
 
+def test_a_plugin_that_ends_its_process_is_named_and_keeps_no_other_from_being_listed(new_site):
+    site = new_site()
+    beside(site, "plugins/a_deadly.py", "import os\nos._exit(0)\n")
+    beside(site, "plugins/b_crashes.py", "import os\nos.abort()\n")
+    beside(site, "plugins/c_leaves.py", "import sys\nsys.exit(3)\n")
+    beside(site, "plugins/house_plugin.py", PLUGIN)
+    site.write("breaks.py", BREAKS)
+    with site.up() as up:
+        found = site.until(lambda: site.json("dags", "errors"), "the file has an error")
+        message = "breaks.py: ended its process with exit code 0 (os._exit) while loading the plugin a_deadly.py"
+        assert [error["message"] for error in found] == [message]
+        site.until(lambda: "plugin.loaded" in up.log, "the other plugin is loaded")
+        assert "a_deadly.py" in up.log
+    listed = {plugin["source"]: plugin["error"] for plugin in site.json("plugins", "list")}
+    assert listed == {
+        "a_deadly.py": "it ended its process: exit code 0",
+        "b_crashes.py": "it ended its process: SIGABRT",
+        "c_leaves.py": "SystemExit: 3",
+        "house_plugin.py": "",
+    }
+
+
 def heard_of_runs(site, number):
     """Return what the listeners of runs have printed, the newest last, if there are so many lines."""
     files = sorted(site.home.glob("logs/**/*on_dag_run*"), key=lambda path: path.stat().st_mtime_ns)

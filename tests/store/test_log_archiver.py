@@ -15,10 +15,12 @@ from asynsched.executors.log_archive import LogArchive
 from asynsched.executors.log_removal import UNWANTED
 from asynsched.health import Vitals
 from asynsched.home import LOGS, TMP, prepare_home
-from asynsched.housekeeping.home_logs import JOURNAL
+from asynsched.housekeeping.home_logs import JOURNAL, HomeLogs, LocalLog
 from asynsched.housekeeping.log_archiver import AT_ONCE, LogArchiver
 from asynsched.keys import TaskInstanceKey
+from asynsched.protocol.secrets import Secrets
 from asynsched.store.database import Database
+from sandbox.supervision.task_log import TaskLog
 from tests.store.test_retention import NOW, add_dag, add_run
 from tests.support.stored import log_file
 from tests.support.waiting import eventually
@@ -27,10 +29,10 @@ KEEP = timedelta(hours=1)
 
 
 class Archiving:
-    """An archiver with a log of an ended try, and a store that may be away."""
+    """An archiver with a log of an ended try in its home, and a store that may be away."""
 
-    def __init__(self, database: Database, folder) -> None:
-        self.home, self.clock = folder / "home", VirtualClock(NOW)
+    def __init__(self, database: Database, folder, home: str = "home") -> None:
+        self.home, self.clock = folder / home, VirtualClock(NOW)
         prepare_home(self.home)
         self.log = log_file(self.home, TaskInstanceKey("d", "r0", "t000"), 1)
         self.archive = LogArchive(f"memory://{folder}", {})
@@ -57,9 +59,12 @@ async def archiving(database, tmp_path):
         add_run(conn, "d", 0)
 
     await database.write(prepare)
-    made = Archiving(database, tmp_path)
+    return with_log(Archiving(database, tmp_path), "one\n")
+
+
+def with_log(made: Archiving, text: str) -> Archiving:
     made.log.parent.mkdir(parents=True, exist_ok=True)
-    made.log.write_text("one\n")
+    made.log.write_text(text)
     return made
 
 
@@ -203,6 +208,66 @@ async def test_a_local_log_goes_only_if_the_stored_one_is_the_one_that_was_store
     archiving.clock.leap(KEEP.total_seconds())
     await archiving.walk()
     assert archiving.log.exists()
-    assert archiving.archive.read(archiving.path, 0, 22) == b"another and longerone\n"
+    assert archiving.archive.read(archiving.path, 0, 23) == b"another and longer\none\n"
     await archiving.walk()
     assert not archiving.log.exists()
+
+
+async def test_two_homes_that_store_their_parts_of_a_log_at_the_same_time_lose_neither(
+    archiving, database, tmp_path, monkeypatch
+):
+    other = with_log(Archiving(database, tmp_path, "other"), "another part\n")
+    other.archive = other.archiver._archive = archiving.archive
+    put_file, size = archiving.archive._put_file, archiving.archive.size
+
+    def overwrite(file, path) -> None:
+        monkeypatch.setattr(archiving.archive, "_put_file", put_file)
+        # The other home has stored its part since this one has found none.
+        assert archiving.archive.put(path, other.log, tmp_path) == 13
+        put_file(file, path)
+
+    monkeypatch.setattr(archiving.archive, "_put_file", overwrite)
+    assert size(archiving.path) is None
+    await archiving.walk()
+    journal_as_if_stored(other)
+    for home in (archiving, other):
+        home.clock.leap(KEEP.total_seconds())
+        while home.log.exists():
+            await home.walk()
+    stored = archiving.archive.read(archiving.path, 0, size(archiving.path))
+    assert sorted(stored.splitlines()) == [b"another part", b"one"]
+
+
+def journal_as_if_stored(home: Archiving) -> None:
+    status = home.log.stat()
+    found = LocalLog(home.path, status.st_size, status.st_mtime_ns)
+    HomeLogs(home.home / LOGS).note_stored(found, status.st_size, NOW)
+
+
+async def test_a_log_stays_in_the_home_for_its_time_also_when_the_store_has_more_of_it(archiving, tmp_path):
+    part = tmp_path / "part"
+    part.write_text("a part of another home\n")
+    archiving.archive.put(archiving.path, part, tmp_path)
+    await archiving.walk()
+    assert archiving.archive.size(archiving.path) == len("a part of another home\none\n")
+    assert archiving.log.exists()
+
+
+async def test_a_stopping_scheduler_waits_for_logs_that_are_being_closed(archiving, monkeypatch):
+    writer = TaskLog(archiving.log, 1000, Secrets())
+    writer.write(b"first\n")
+    pauses = []
+
+    async def close_in_the_second(_: timedelta) -> None:
+        assert archiving.archive.size(archiving.path) is None
+        pauses.append(1)
+        if len(pauses) == 2:
+            writer.write(b"the last line\n")
+            writer.close()
+
+    monkeypatch.setattr(archiving.clock, "sleep", close_in_the_second)
+    with capture_logs() as logged:
+        await archiving.archiver.finish()
+    stored = archiving.archive.read(archiving.path, 0, archiving.archive.size(archiving.path))
+    assert (len(pauses), stored, logged) == (2, archiving.log.read_bytes(), [])
+    assert stored.endswith(b"the last line\n")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 
-from asynsched.authoring.masking import redact
+from asynsched.authoring.masking import CUT, redact
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -32,13 +32,14 @@ def fields_as_json(task: Templater) -> str:
         text = json.dumps(value)
         if len(text) > MOST_CHARACTERS:
             whole = value if isinstance(value, str) else text
-            value = f"{whole[:MOST_CHARACTERS]}…"
+            value = f"{whole[:MOST_CHARACTERS]}{CUT}"
             text = json.dumps(value)
         n_left -= len(text) + len(name)
         if n_left < 0:
             break
         fields[name] = value
-    return json.dumps(fields)
+    # As they are: the keeper looks for what a cut has left of a secret.
+    return json.dumps(fields, ensure_ascii=False)
 
 
 def _plain(value: Any, levels: int = _DEEPEST) -> Any:

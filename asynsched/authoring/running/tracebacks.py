@@ -7,8 +7,10 @@ from pathlib import Path
 from types import TracebackType
 
 import asynsched
+from asynsched.authoring.masking import shortened
 from asynsched.errors import AsynschedError
 
+LONGEST_LINE = 500
 _PACKAGE = Path(asynsched.__file__).parent
 _ASYNCIO = Path(os.__file__).parent / "asyncio"
 """Found without an import, which would burden every fork."""
@@ -19,7 +21,7 @@ _BEFORE_USER_CODE = (*(f"{folder}{os.sep}" for folder in _FOLDERS), "<frozen imp
 def one_line(exc: BaseException) -> str:
     """Return an exception's type and the first line of its message."""
     lines = text_of(exc).strip().splitlines()
-    return f"{type(exc).__name__}: {lines[0][:500]}" if lines else type(exc).__name__
+    return f"{type(exc).__name__}: {shortened(lines[0], LONGEST_LINE)}" if lines else type(exc).__name__
 
 
 def text_of(exc: BaseException) -> str:

@@ -47,11 +47,17 @@ def load(folder, entry_points="", **texts):
 
 
 def test_one_bad_plugin_keeps_no_other_from_being_loaded(tmp_path):
-    texts = {"bad": "1 / 0", "first": PLUGIN.format(name="same"), "second": PLUGIN.format(name="same")}
+    texts = {
+        "bad": "1 / 0",
+        "ends": "raise SystemExit(3)",
+        "first": PLUGIN.format(name="same"),
+        "second": PLUGIN.format(name="same"),
+    }
     plugins = load(tmp_path, "no_such_package:Plugin", nameless=PLUGIN.format(name=""), **texts)
     assert [(plugin.name, plugin.source) for plugin in plugins.plugins] == [("same", "first.py")]
     assert {source: type(exc).__name__ for source, exc in plugins.errors.items()} == {
         "bad.py": "ZeroDivisionError",
+        "ends.py": "SystemExit",
         "nameless.py": "AirflowPluginException",
         "second.py": "AirflowPluginException",
         "no_such_package:Plugin": "ModuleNotFoundError",

@@ -5,10 +5,13 @@ import json
 import pytest
 
 from asynsched.authoring import masking
-from asynsched.authoring.masking import mask_secret, redact, secrets_in_answer
-from asynsched.authoring.running.rendered_fields import fields_as_json
+from asynsched.authoring.masking import mask_secret, redact, secrets_in_answer, shortened
+from asynsched.authoring.running.rendered_fields import MOST_CHARACTERS, fields_as_json
 from asynsched.authoring.running.templating import Templater
+from asynsched.authoring.running.tracebacks import LONGEST_LINE, one_line
 from asynsched.authoring.supervisor import SupervisorError, ask, set_supervisor
+from asynsched.protocol.secrets import Secrets
+from sandbox.supervision.tries import masked_fields
 
 
 class Scheduler:
@@ -72,6 +75,28 @@ def test_a_value_that_is_nested_too_deeply_is_searched_without_an_error(depth, c
     assert found <= {nested, "swordfish"}
     fields = {"password": "open sesame", "extra": nested}
     assert "open sesame" in set(secrets_in_answer("connection_get", {"conn_id": "mine"}, fields))
+
+
+def test_a_secret_is_masked_before_a_text_is_cut():
+    mask_secret("correct horse")
+    before = "x" * (LONGEST_LINE - len("ValueError: correct"))
+    assert "correct" not in one_line(ValueError(f"{before}correct horse battery staple"))
+    assert "horse" not in shortened("a correct horse staple", len("horse staple"), keeps_end=True)
+    assert shortened("a correct horse", 5) == "a ***"
+    assert shortened("a correct horse", 100) == "a correct horse"
+
+
+def test_the_keeper_masks_what_a_cut_has_left_of_a_secret_that_only_it_knows():
+    class Task(Templater):
+        template_fields = ("command", "listed")
+
+    task, secrets = Task(), Secrets()
+    task.command = "é" * (MOST_CHARACTERS - 7) + "correct horse"
+    task.listed = ["x" * (MOST_CHARACTERS - len('["correct')) + "correct horse"]
+    secrets.learn("connection_get", {}, {"password": "correct horse"})
+    shown = masked_fields(fields_as_json(task), secrets)
+    assert "corr" not in shown
+    assert json.loads(shown)["command"] == "é" * (MOST_CHARACTERS - 7) + "***…"
 
 
 def test_rendered_fields_are_json_within_limits_and_without_secrets():

@@ -1,13 +1,12 @@
 """Logs in a file system of fsspec: whole, repeated, continued, and without secrets in errors."""
 
-import io
 from pathlib import Path
 
 import pytest
 from structlog.testing import capture_logs
 
 from asynsched.errors import LogStoreUnavailable, SettingsError
-from asynsched.executors.log_archive import LogArchive, archive_of, relation_of
+from asynsched.executors.log_archive import LogArchive, archive_of
 from asynsched.executors.log_removal import remove_logs, remove_unwanted
 from asynsched.keys import DagRunKey
 from asynsched.settings import LogSettings
@@ -19,23 +18,6 @@ PATH = "dag_id=d/run_id=r/attempt=1.log"
 def archive(request, tmp_path):
     (tmp_path / "store").mkdir()
     return LogArchive(f"{request.param}://{tmp_path}/store", {})
-
-
-@pytest.mark.parametrize(
-    ("local", "stored", "relation"),
-    [
-        ("ab", "ab", "contained"),
-        ("ab", "abc", "contained"),
-        ("bc", "abc", "contained"),
-        ("abc", "ab", "extends"),
-        ("abc", "", "extends"),
-        ("", "abc", "contained"),
-        ("c", "ab", "follows"),
-        ("cab", "ab", "follows"),
-    ],
-)
-def test_a_log_extends_the_stored_one_is_contained_in_it_or_follows_it(local, stored, relation):
-    assert relation_of(io.BytesIO(local.encode()), io.BytesIO(stored.encode())) == relation
 
 
 def test_a_log_is_stored_whole_however_often_and_in_whatever_parts_it_comes(archive, tmp_path):
@@ -57,6 +39,22 @@ def test_a_log_is_stored_whole_however_often_and_in_whatever_parts_it_comes(arch
     assert archive.read(PATH, 4, 8) == b"two\n"
     assert archive.read(PATH, 8, 8) == b""
     assert [path.name for path in tmp_path.iterdir() if path.name.startswith("log-")] == []
+
+
+def test_the_parts_of_several_homes_come_in_the_order_of_their_times_in_whatever_order_they_are_stored(
+    archive, tmp_path
+):
+    def part(name: str, *seconds: int) -> Path:
+        file = tmp_path / name
+        file.write_text("".join(f"[2026-05-01T12:00:{second:02}.000Z] at {second}\n" for second in seconds))
+        return file
+
+    first, second = part("first", 1, 2, 5), part("second", 3, 4)
+    whole = part("whole", 1, 2, 3, 4, 5, 6).read_bytes()
+    for file in (second, first, second, part("first", 1, 2, 5, 6), first, second):
+        size = archive.put(PATH, file, tmp_path)
+        assert size == archive.size(PATH)
+    assert archive.read(PATH, 0, size) == whole
 
 
 @pytest.fixture
@@ -169,6 +167,7 @@ def test_a_store_that_cannot_be_used_is_one_message_that_names_the_option_and_no
         ({"store": "/logs"}, r"log\.store: must be a URL such as s3://BUCKET/FOLDER"),
         ({"store": "s3://me:secret@bucket"}, r"log\.store: must be a URL .*; secrets are in log\.store_options"),
         ({"store_options": "[1]"}, r"log\.store_options: must be a JSON object"),
+        ({"keep_local": 0}, r"log\.keep_local: Expected `float` >= 300"),
     ],
 )
 def test_a_wrong_store_is_one_message_that_names_the_option_and_the_package(settings, problem):

@@ -10,14 +10,10 @@ import pytest
 
 from asynsched.housekeeping.home_logs import (
     JOURNAL,
+    HomeLogs,
     LocalLog,
     StoredLog,
-    is_being_written,
-    logs_of,
     next_step,
-    note_stored,
-    remove_log,
-    runs_in,
     writers_of,
 )
 from asynsched.protocol.secrets import Secrets
@@ -81,7 +77,7 @@ def test_the_tries_and_callbacks_that_have_not_ended_may_write_to_their_logs_and
 
 
 def test_a_log_goes_only_when_nobody_writes_it_and_the_store_has_all_of_it(tmp_path):
-    path = "dag_id=d/run_id=r/task_id=t/attempt=1.log"
+    path, logs = "dag_id=d/run_id=r/task_id=t/attempt=1.log", HomeLogs(tmp_path)
 
     def written(text: str) -> TaskLog:
         task_log = TaskLog(tmp_path / path, 1000, Secrets())
@@ -89,29 +85,28 @@ def test_a_log_goes_only_when_nobody_writes_it_and_the_store_has_all_of_it(tmp_p
         return task_log
 
     def found():
-        (folder,) = runs_in(tmp_path, "d")
-        run = logs_of(tmp_path, folder)
-        (log,) = run.logs
-        return run, log
+        (folder,) = logs.runs_of("d")
+        (log,) = logs.of_run(folder).logs
+        return log
 
     task_log = written("one\n")
-    run, log = found()
-    assert is_being_written(tmp_path / path)
-    assert not remove_log(tmp_path, run.folder, log), "the keeper has it open"
+    log = found()
+    assert logs.is_being_written(path)
+    assert not logs.remove(log), "the keeper has it open"
     task_log.close()
-    assert not is_being_written(tmp_path / path)
+    assert not logs.is_being_written(path)
 
-    note_stored(tmp_path, run.folder, log, 9, NOW)
-    with (tmp_path / run.folder / JOURNAL).open("ab") as journal:
+    logs.note_stored(log, 9, NOW)
+    with (tmp_path / "dag_id=d/run_id=r" / JOURNAL).open("ab") as journal:
         journal.write(b'{"path": "cut')
-    assert found()[0].stored[path] == StoredLog(path, log.size, log.written_ns, NOW, 9)
+    assert logs.stored(path) == StoredLog(path, log.size, log.written_ns, NOW, 9)
     written("two\n").close()
-    assert not remove_log(tmp_path, run.folder, log), "it has grown"
+    assert not logs.remove(log), "it has grown"
 
-    run, log = found()
-    assert remove_log(tmp_path, run.folder, log)
+    log = found()
+    assert logs.remove(log)
     assert list((tmp_path / "dag_id=d").iterdir()) == [], "its folders and its journal go with it"
-    assert remove_log(tmp_path, run.folder, log), "it has gone before"
+    assert logs.remove(log), "it has gone before"
 
 
 def test_locks_are_asked_for_as_network_file_systems_give_them(tmp_path, monkeypatch):
@@ -127,9 +122,9 @@ def test_locks_are_asked_for_as_network_file_systems_give_them(tmp_path, monkeyp
     monkeypatch.setattr(fcntl, "flock", nfs_flock)
     task_log = TaskLog(tmp_path / "folder" / "log", 1000, Secrets())
     task_log.write(b"one\n")
-    assert is_being_written(tmp_path / "folder" / "log")
+    assert HomeLogs(tmp_path).is_being_written("folder/log")
     task_log.close()
-    assert not is_being_written(tmp_path / "folder" / "log")
+    assert not HomeLogs(tmp_path).is_being_written("folder/log")
 
 
 def test_a_try_waits_neither_for_a_lock_on_its_log_nor_for_a_file_system_without_links(tmp_path, monkeypatch):

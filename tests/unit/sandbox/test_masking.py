@@ -92,6 +92,8 @@ def test_what_a_trigger_host_says_of_a_trigger_that_failed_is_masked():
         "outcomes": [outcome | {"detail": "no ***", "traceback": ["vermilion", "***"]}, "odd"]
     }
     assert secrets.mask_outcomes({"outcomes": 7}) == {"outcomes": 7}
+    cut = secrets.mask_outcomes({"outcomes": [{"detail": "no sword…", "traceback": ["…fish", "end"]}]})
+    assert cut == {"outcomes": [{"detail": "no ***…", "traceback": ["…***", "end"]}]}
 
 
 def test_a_secret_that_is_part_of_another_leaves_no_rest_of_it():
@@ -113,6 +115,31 @@ def test_a_secret_in_pieces_is_masked_in_the_log(tmp_path, size):
     written = STAMP.sub("", (tmp_path / "a" / "b.log").read_text())
     assert "swordfish" not in written
     assert written == text.decode().replace("swordfish", "***")
+
+
+@pytest.mark.parametrize("at", [1, 2, 5])
+def test_a_secret_that_the_keepers_own_line_interrupts_is_masked(tmp_path, at):
+    secrets = Secrets()
+    secrets.learn("variable_get", {"key": "token"}, "swordfish")
+    log = TaskLog(tmp_path / "x.log", 10**6, secrets)
+    log.write(f"it is {'swordfish'[:at]}".encode())
+    log.say("WARNING", "Ending the task")
+    log.write(f"{'swordfish'[at:]}\nand swor".encode())
+    log.close()
+    lines = STAMP.sub("", (tmp_path / "x.log").read_text()).splitlines()
+    assert lines == ["it is ", "{keeper} WARNING - Ending the task", "***", "and ***"]
+
+
+def test_output_without_a_line_end_stays_in_one_piece_before_the_keepers_last_line(tmp_path):
+    secrets = Secrets()
+    secrets.learn("variable_get", {"key": "token"}, "swordfish")
+    log = TaskLog(tmp_path / "x.log", 10**6, secrets)
+    log.write(b"in progress")
+    log.flush(is_last=True)
+    log.say("ERROR", "killed")
+    log.close()
+    lines = STAMP.sub("", (tmp_path / "x.log").read_text()).splitlines()
+    assert lines == ["in progress", "{keeper} ERROR - killed"]
 
 
 def test_a_log_is_cut_once_and_the_keepers_own_lines_are_still_written(tmp_path):

@@ -30,7 +30,7 @@ def test_a_policy_says_whether_and_when_and_why_a_try_is_retried():
     assert decided(Says(RetryDecision.default())) == (True, None, "ValueError: no")
     assert decided(Says(RetryDecision.retry())) == (True, None, "ValueError: no")
     assert decided(Says(RetryDecision.retry(MINUTE, "a\npause"))) == (True, 60.0, "ValueError: no (a pause)")
-    assert decided(Says(RetryDecision.fail("x" * 10_000))) == (False, None, f"ValueError: no ({'x' * 500})")
+    assert decided(Says(RetryDecision.fail("x" * 10_000))) == (False, None, f"ValueError: no ({'x' * 500}…)")
 
 
 @pytest.mark.parametrize(
