@@ -54,9 +54,11 @@ OWN: dict[str, Workload] = {
     "airflow-files": airflow_files,
 }
 if all(find_spec(name) is not None for name in ("celery", "redis", "distributed")):
-    from tests.benchmarks.workloads.engines import hops_on_celery, hops_on_dask
+    from tests.benchmarks.workloads.engines import fan_out_on_celery, fan_out_on_dask, hops_on_celery, hops_on_dask
+    from tests.benchmarks.workloads.in_flight import tasks_in_flight
 
-    OWN |= {"celery": hops_on_celery, "dask": hops_on_dask}
+    OWN |= {"celery": hops_on_celery, "dask": hops_on_dask, "in-flight": tasks_in_flight}
+    OWN |= {"celery-fan-out": fan_out_on_celery, "dask-fan-out": fan_out_on_dask}
 WORKLOADS = {**SHARED, **OWN, **GROWTH}
 BACKENDS = ("sqlite", "postgresql")
 PEER_FOLDER = Path(tempfile.gettempdir()) / "asynsched-peer-airflow"

@@ -12,7 +12,7 @@ from tests.benchmarks.systems import Ours
 from tests.support.history import N_TASKS
 from tests.support.up import Site
 
-NEED_SERVERS = {"celery", "dask"}
+NEED_SERVERS = {"celery", "celery-fan-out", "dask", "dask-fan-out", "in-flight"}
 SMALLEST = {
     "airflow_files": {"N_PARSES": 1, "N_ROUNDS": 1, "N_IMPORTS": 1},
     "dying": {"N_DEATHS": 2},
