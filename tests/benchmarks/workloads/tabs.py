@@ -77,7 +77,7 @@ def _signed_in(system: Ours, client: Client) -> tuple[str, dict[str, str]]:
     client.wait_until(lambda: LINK.search(log.read_text()) is not None, "the link is printed")
     found = LINK.search(log.read_text())
     assert found is not None
-    with httpx.Client(base_url=found[1]) as browser:
+    with httpx.Client(base_url=found[1], timeout=READY_SECONDS) as browser:
         assert browser.get("login", params={"key": found[2]}).status_code == httpx.codes.SEE_OTHER
         return found[1], dict(browser.cookies)
 
