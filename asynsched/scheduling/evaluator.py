@@ -43,6 +43,8 @@ log = structlog.get_logger(__name__)
 
 MAX_EVENTS = 2_000
 """Events taken up in one pass, so that no batch grows without bound."""
+MOST_GRANTED = 250
+"""Tasks granted their slots, stored and launched in one pass: a few milliseconds of work for each of these steps."""
 
 
 class DependencyEvaluator(Service):
@@ -142,7 +144,7 @@ class DependencyEvaluator(Service):
         """Process events, decide their consequences, store the decisions, and announce them."""
         began_at = self.clock.monotonic()
         self._try_log.time_passed(now)
-        self._has_started_all = False
+        self._has_started_all = has_granted_all = False
         await self._store_unless_young(now)
         await self._transfers.take_up_edited(now)
         await self._take_news(now)
@@ -158,16 +160,16 @@ class DependencyEvaluator(Service):
         if not self._is_stopping:
             # Runs read during this pass may be newer than `now`: no run may start before it was queued.
             now = max(now, self.clock.now())
-            await self._start_and_grant(now)
+            has_granted_all = await self._start_and_grant(now)
         await self._store_unless_young(now)
         if has_taken_all and not self._places.at(Place.EDITED):
             # Only without stale changes: these may have put ends back, to be decided again.
             self.stored_until = began_at
-        self._has_started_all = not self._is_stopping
+        self._has_started_all = has_granted_all and not self._is_stopping
         self._plan_next_pass()
 
     def _plan_next_pass(self) -> None:
-        may_start_more = self._intake.starts_any and not self._is_stopping
+        may_start_more = (self._intake.starts_any or not self._has_started_all) and not self._is_stopping
         if self._channels.reports.qsize() or self._has_news or may_start_more:
             self.wake()
         times = (
@@ -266,15 +268,18 @@ class DependencyEvaluator(Service):
 
     # Decisions
 
-    async def _start_and_grant(self, now: datetime) -> None:
+    async def _start_and_grant(self, now: datetime) -> bool:
+        """Start runs, and grant some of the ready tasks their slots; return whether none of them is left."""
         await self._intake.start(now)
         await decide_all(self.evaluation, now)
         self.evaluation.ready.try_again(now)
-        self.evaluation.grant(now)
+        if not self.evaluation.grant(now, MOST_GRANTED):
+            return False
         if self._are_slots_freed and self.evaluation.ready.are_waiting:
             # Slots that others gave back matter only once a task waits, which may be long after.
             await self._read_pools()
-            self.evaluation.grant(now)
+            return self.evaluation.grant(now, MOST_GRANTED)
+        return True
 
     async def _store_unless_young(self, now: datetime) -> None:
         if self._is_stopping or not self._pending.waits_for_more(now):

@@ -54,9 +54,10 @@ OWN: dict[str, Workload] = {
     "airflow-files": airflow_files,
 }
 if all(find_spec(name) is not None for name in ("celery", "redis", "distributed")):
-    from tests.benchmarks.workloads.engines import ENGINES
+    from tests.benchmarks.workloads.engines import ON_ENGINES
+    from tests.benchmarks.workloads.in_flight import tasks_in_flight
 
-    OWN |= ENGINES
+    OWN |= ON_ENGINES | {"in-flight": tasks_in_flight}
 WORKLOADS = {**SHARED, **OWN, **GROWTH}
 BACKENDS = ("sqlite", "postgresql")
 PEER_FOLDER = Path(tempfile.gettempdir()) / "asynsched-peer-airflow"

@@ -10,16 +10,17 @@ import pytest
 import sqlalchemy as sa
 
 from asynsched import Scheduler, assembly
-from asynsched.scheduling import slices
+from asynsched.scheduling import evaluator, slices
 from asynsched.settings import Settings
 from asynsched.store import rows
+from asynsched.store.database import Database
 from asynsched.store.engines.opening import open_database
 from tests.support.instant_executor import InstantExecutor
 
 AT_ONCE = 20
 N = 150
 LARGE = f"""
-    from asynsched import DAG, task
+    from asynsched import DAG, BashOperator, task
 
     with DAG("wide"):
         @task
@@ -38,8 +39,15 @@ LARGE = f"""
             pass
 
         work.expand(n=source())
+
+    with DAG("ranked", max_active_tasks={N}):
+        [
+            BashOperator(task_id=f"task_{{k}}", bash_command="true", priority_weight={N} - k, weight_rule="absolute")
+            for k in range({N})
+        ]
 """
 BOUNDED = {"new_instance": "made", "of_look": "decided about", "_task_row": "made into rows"}
+GRANTED = {"of_grant": "granted its slots", "task_launch": "launched"}
 
 
 class MappingExecutor(InstantExecutor):
@@ -61,7 +69,7 @@ class Turns:
         self._now: Counter[str] = Counter()
 
     def note(self, frame, event, _argument) -> None:
-        if event == "call" and frame.f_code.co_name in BOUNDED:
+        if event == "call" and frame.f_code.co_name in BOUNDED | GRANTED:
             self._now[frame.f_code.co_name] += 1
 
     async def count(self) -> None:
@@ -87,10 +95,7 @@ async def test_thousands_of_instances_are_made_decided_and_stored_in_slices(prog
     for module in (slices, assembly):
         monkeypatch.setattr(module, "AT_ONCE", AT_ONCE)
     monkeypatch.setattr(rows, "MOST_PARAMETERS", 40)
-    program.write(LARGE)
-    database = await open_database(url, synchronous="normal")
-    settings = Settings(home=str(program.home), parallelism=4, max_map_length=N)
-    scheduler = Scheduler(dags=program.dags, database=database, executor=MappingExecutor, settings=settings)
+    database, scheduler = await _open(program, url, parallelism=4)
     found = {}
     async with anyio.create_task_group() as tasks:
         await tasks.start(scheduler.serve)
@@ -109,6 +114,38 @@ async def test_thousands_of_instances_are_made_decided_and_stored_in_slices(prog
         assert all(turns.total[name] >= N for name in BOUNDED), turns.total
         # Instances that run at once, or have ended, come on top.
         assert all(turns.most[name] <= 2 * AT_ONCE for name in BOUNDED), turns.most
+
+
+async def test_thousands_of_tasks_that_may_start_together_are_granted_in_slices_best_first(program, url, monkeypatch):
+    monkeypatch.setattr(evaluator, "MOST_GRANTED", AT_ONCE)
+    database, scheduler = await _open(program, url, parallelism=N)
+    turns = Turns()
+    async with scheduler, anyio.create_task_group() as beside:
+        await scheduler.wait_idle()
+        beside.start_soon(turns.count)
+        assert (await scheduler.run("ranked")).state == "success"
+        beside.cancel_scope.cancel()
+    granted = await database.read(_granted)
+    await database.close()
+    assert granted == [f"task_{k}" for k in range(N)]
+    assert all(turns.total[name] == N for name in GRANTED), turns.total
+    assert all(turns.most[name] <= AT_ONCE for name in GRANTED), turns.most
+
+
+async def _open(program, url: str, *, parallelism: int) -> tuple[Database, Scheduler]:
+    program.write(LARGE)
+    database = await open_database(url, synchronous="normal", default_pool_slots=N)
+    settings = Settings(home=str(program.home), parallelism=parallelism, max_map_length=N, default_pool_slots=N)
+    return database, Scheduler(dags=program.dags, database=database, executor=MappingExecutor, settings=settings)
+
+
+def _granted(conn):
+    """Return the tasks of the DAG `ranked` in the order in which they were granted their slots."""
+    found = sa.text(
+        "SELECT t.task_id FROM task_instance AS t JOIN dag_run AS r ON r.id = t.dag_run_id"
+        " WHERE r.dag_id = 'ranked' ORDER BY t.queued_at, t.priority_weight DESC"
+    )
+    return [row[0] for row in conn.execute(found)]
 
 
 def _states(conn):

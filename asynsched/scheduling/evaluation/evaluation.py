@@ -419,10 +419,13 @@ class Evaluation:
     def next_timer(self) -> datetime | None:
         return self._timers.next_at
 
-    def grant(self, now: datetime) -> None:
-        """Grant slots to every ready task for which all its limits have room, best first."""
-        while (task := self.ready.best(now)) is not None:
+    def grant(self, now: datetime, at_most: int = sys.maxsize) -> bool:
+        """Grant slots to ready tasks for which all their limits have room, best first; return whether none is left."""
+        for _ in range(at_most):
+            if (task := self.ready.best(now)) is None:
+                return True
             self._apply((decisions.of_grant(task, self._new_token(), now),), now)
+        return self.ready.best(now) is None
 
     def batch_stored(self, settlement: Settlement, retry_at: datetime | None, now: datetime) -> None:
         """The batch was stored: note other schedulers' use of shared limits, and make refused tasks wait again.

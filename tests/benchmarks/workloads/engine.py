@@ -51,7 +51,6 @@ class NotingDatabase(PassingDatabase):
 
     def __init__(self, inner: Database) -> None:
         super().__init__(inner)
-        self.is_shared = inner.is_shared
         self.batches: list[tuple[int, float]] = []
 
     async def pass_on(self, call, query, args, kwargs):
@@ -86,13 +85,17 @@ class Engine:
 
     async def run_together(self, keys: list[DagRunKey], n_tasks: int) -> float:
         """Wait until the tasks of runs that were created just now have ended; return the seconds from the first."""
-        self.executor.first_at, expected = None, self.executor.n_ended + n_tasks
-        await self.wait(lambda: self.executor.n_ended >= expected)
-        await self.scheduler.wait_runs(self.n_waited + len(keys))
-        self.n_waited += len(keys)
-        return time.perf_counter() - self.executor.first_at
+        # Some may have ended before this is called.
+        self.n_tasks += n_tasks
+        self.n_runs += len(keys)
+        await self.wait(lambda: self.executor.n_ended >= self.n_tasks)
+        await self.scheduler.wait_runs(self.n_runs)
+        first_at, self.executor.first_at = self.executor.first_at, None
+        return time.perf_counter() - first_at
 
-    n_waited: int = 0
+    n_tasks: int = 0
+    """Tasks of the runs that were waited for."""
+    n_runs: int = 0
 
     async def wait(self, check: Callable[[], bool]) -> None:
         await eventually(check, "the engine has done it", seconds=900)

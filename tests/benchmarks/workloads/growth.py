@@ -17,6 +17,7 @@ DAGS = (100, 1_000, 10_000)
 RUNS = (10, 100, 1_000)
 HISTORY = (0, 10_000, 100_000, 1_000_000)
 WIDTH = 10
+SETTLE_SECONDS = 10
 
 
 def tasks_of_a_dag(system: Ours, sheet: Sheet) -> None:
@@ -75,7 +76,7 @@ def known_dags(system: Ours, sheet: Sheet) -> None:
         started_at = time.perf_counter()
         with system.serving():
             sheet.seconds(f"start to healthy, {n_dags:,} DAGs", time.perf_counter() - started_at)
-            time.sleep(10)  # the work of a start is over
+            time.sleep(SETTLE_SECONDS)  # the work of a start is over
             sheet.amount(f"memory, {n_dags:,} DAGs", memory_mb(system.processes()), "MB")
 
 

@@ -25,6 +25,7 @@ N_TASKS = 30
 ROUNDS = 3
 """The hops alone and those beside readers are measured in turn."""
 IDLE_SECONDS = 20
+SETTLE_SECONDS = 5
 READY_SECONDS = 60
 BURN_SECONDS = 0.01
 VIEWS = ("", "dags", "dags/chain", "runs", "tasks", "api/asynsched/v1/runs", "api/v2/dags", "api/v2/monitor/health")
@@ -76,7 +77,7 @@ def _signed_in(system: Ours, client: Client) -> tuple[str, dict[str, str]]:
     client.wait_until(lambda: LINK.search(log.read_text()) is not None, "the link is printed")
     found = LINK.search(log.read_text())
     assert found is not None
-    with httpx.Client(base_url=found[1]) as browser:
+    with httpx.Client(base_url=found[1], timeout=READY_SECONDS) as browser:
         assert browser.get("login", params={"key": found[2]}).status_code == httpx.codes.SEE_OTHER
         return found[1], dict(browser.cookies)
 
@@ -102,7 +103,7 @@ def _burn(share: float) -> None:
 
 def _idle_share(system: Ours) -> float:
     """Return the CPU time of the scheduler's processes while nothing happens, in percent of one core."""
-    time.sleep(5)  # the work of the runs before is over
+    time.sleep(SETTLE_SECONDS)  # the work of the runs before is over
     processes = system.processes()
     before = cpu_seconds(processes)
     time.sleep(IDLE_SECONDS)
