@@ -26,11 +26,15 @@ class Patience:
     def __init__(self, clock: Clock, service: str, seconds: float) -> None:
         self._clock = clock
         self._seconds = seconds
-        self._said = f"{service} has not answered for {seconds:.0f} s"
+        self._usual = self._said = f"{service} has not answered for {seconds:.0f} s"
         self._quiet_until = -1.0
 
     async def call(self, call: Callable[[], Awaitable[T]]) -> T:
-        """Return the result of a call. Raises TimeoutError if the service does not answer, or has just not answered."""
+        """Return the result of a call.
+
+        Raises:
+            TimeoutError: The service does not answer, or has just not answered. A call may raise it itself.
+        """
         if self._clock.monotonic() < self._quiet_until:
             raise TimeoutError(self._said)
         try:
@@ -38,4 +42,5 @@ class Patience:
                 return await call()
         except TimeoutError as exc:
             self._quiet_until = self._clock.monotonic() + QUIET_SECONDS
+            self._said = str(exc) or self._usual
             raise TimeoutError(self._said) from exc
