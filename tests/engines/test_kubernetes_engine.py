@@ -75,7 +75,9 @@ async def test_a_malformed_override_rejects_its_own_job_only(engine: Engine):
         (403, 'pods "a" is forbidden: violates PodSecurity "restricted:latest"', Rejected),
         (403, 'pods "a" is forbidden: exceeded quota: pods, requested: pods=1', Later),
         (403, 'pods is forbidden: User "me" cannot create resource "pods" in API group ""', Later),
+        (403, 'pods "a" is forbidden: error looking up service account work/tries: not found', Later),
         (401, "Unauthorized", Later),
+        (404, 'namespaces "work" not found', Later),
         (409, "Operation cannot be fulfilled on resourcequotas", Later),
         (429, "too many requests", Later),
         (503, "apiserver is shutting down", Later),
@@ -160,6 +162,16 @@ async def test_a_secret_that_could_not_be_deleted_is_deleted_by_a_later_look(eng
     assert len(engine.cluster.secrets()) == 1
     await engine.look([])
     assert engine.cluster.secrets() == []
+
+
+async def test_a_pod_whose_cancellation_failed_is_deleted_by_a_later_look(engine: Engine):
+    await engine.until_watching()
+    [answer] = await engine.place(job_of("a"))
+    engine.cluster.failing = 1
+    await engine.cancel([answer.engine_id])
+    assert len(engine.cluster.pods()) == 1
+    await engine.look([])
+    assert engine.cluster.pods() == []
 
 
 async def test_an_api_that_does_not_answer_costs_a_batch_one_time_limit(engine: Engine, monkeypatch):

@@ -49,7 +49,8 @@ PASSING = (401, 404, 408, 409, 410, 425, 429)
 """Codes of the API that do not say that a pod is wrong. 404: its namespace does not exist."""
 WRONG_POD = re.compile("denied|is forbidden:")
 OF_CLUSTER = re.compile(
-    "quota: .*exceed|exceeded quota|status unknown for quota|cannot [a-z]+ resource|being terminated"
+    "exceeded quota|insufficient quota|status unknown for quota|cannot [a-z]+ resource|being terminated"
+    "|looking up service account"
 )
 """403 has many reasons. These are none that a task could change."""
 
@@ -65,8 +66,8 @@ class KubernetesEngine(Engine):
         self._api: CoreV1Api
         self._pods: PodWatch
         self._patience = Patience(context.clock, "Kubernetes", CALL_SECONDS)
-        self._void: set[str] = set()
-        """Secrets that could not be deleted yet."""
+        self._left: set[tuple[Callable[..., Awaitable[Any]], str]] = set()
+        """What could not be deleted yet: the request, and the object's name."""
         self._watching: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
@@ -131,11 +132,11 @@ class KubernetesEngine(Engine):
     async def cancel(self, engine_ids: Sequence[str]) -> None:
         async with anyio.create_task_group() as tasks:
             for name in engine_ids:
-                tasks.start_soon(self._delete, self._api.delete_namespaced_pod, name)
+                tasks.start_soon(self._discard, self._api.delete_namespaced_pod, name)
 
     async def look(self, engine_ids: Sequence[str]) -> Mapping[str, Sight]:
-        for secret in list(self._void):
-            await self._drop_secret(secret)
+        for request, name in list(self._left):
+            await self._discard(request, name)
         return await self._pods.sights(engine_ids)
 
     async def close(self) -> None:
@@ -150,13 +151,17 @@ class KubernetesEngine(Engine):
             await self._delete(self._api.delete_namespaced_pod, pod["metadata"]["name"], pod)
 
     async def _drop_secret(self, name: str) -> None:
-        """Delete the secret of a pod that is gone, now or later."""
-        self._void.discard(name)
+        """Delete the secret of a pod that is gone."""
+        if name:
+            await self._discard(self._api.delete_namespaced_secret, name)
+
+    async def _discard(self, request: Callable[..., Awaitable[Any]], name: str) -> None:
+        """Delete an object, now or with a later look."""
+        self._left.discard((request, name))
         try:
-            if name:
-                await self._delete(self._api.delete_namespaced_secret, name)
+            await self._delete(request, name)
         except AWAY:
-            self._void.add(name)
+            self._left.add((request, name))
 
     async def _read(self, name: str) -> Json | None:
         """Return the pod of a name; None: there is none."""
@@ -169,7 +174,7 @@ class KubernetesEngine(Engine):
 
     async def _create_secret(self, secret: Json) -> None:
         """Make a secret, unless it was made before: its name says what it holds."""
-        self._void.discard(secret["metadata"]["name"])
+        self._left.discard((self._api.delete_namespaced_secret, secret["metadata"]["name"]))
         try:
             await self._call(self._api.create_namespaced_secret, body=secret)
         except ApiException as exc:

@@ -97,7 +97,8 @@ class PodWatch:
         for name, end in unsure[:MOST_READ]:
             try:
                 pod = await self._read(name)
-            except AWAY:
+            except AWAY as exc:
+                log.warning("kubernetes.away", error=said_of(exc))
                 break  # the others would wait for it as long
             found[name] = end if pod is None else sight_of(pod)
         return found
@@ -115,8 +116,7 @@ class PodWatch:
             except Expired as exc:
                 log.debug("kubernetes.relist", reason=message_of(exc))
             except Exception as exc:  # noqa: BLE001 - whatever an API answers, pods must be seen again
-                said = message_of(exc) if isinstance(exc, ApiException) else str(exc) or type(exc).__name__
-                log.warning("kubernetes.away", error=said)
+                log.warning("kubernetes.away", error=said_of(exc))
             await self._clock.sleep(PAUSE)
 
     async def _list(self) -> str:
@@ -219,3 +219,8 @@ def message_of(exc: ApiException) -> str:
     except (msgspec.DecodeError, AttributeError):
         said = None
     return " ".join(str(said or exc.reason or exc.status).split())[:LONGEST_REASON]
+
+
+def said_of(exc: Exception) -> str:
+    """Return any error of a request in one line."""
+    return message_of(exc) if isinstance(exc, ApiException) else str(exc) or type(exc).__name__

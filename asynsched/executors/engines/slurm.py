@@ -51,9 +51,9 @@ MOST_CANCELLED = 500
 """Jobs that one scancel gets."""
 CALL_SECONDS = 30.0
 """Longest that the scheduler waits for one of Slurm's commands."""
-AWAY = re.compile("contact slurm controller|timed out|connection|zero bytes|not responding|in standby", re.IGNORECASE)
+AWAY = re.compile("(?i)contact slurm controller|timed out|connection|zero bytes|not responding|in standby")
 """Errors of commands, each after some seconds, that say that Slurm's controller does not answer."""
-PASSING = re.compile("temporarily|try again|slow down|submit limit", re.IGNORECASE)
+PASSING = re.compile("(?i)temporarily|try again|slow down|submit limit")
 """Errors of sbatch after which the same job may be accepted later."""
 FIELDS = "%i|%T|%r|%P|%N"
 RUNNING = frozenset({"RUNNING", "COMPLETING", "STAGE_OUT", "SIGNALING", "STOPPED", "SUSPENDED", "RESIZING"})
@@ -126,6 +126,8 @@ class SlurmEngine(Engine):
             job_id, _, _ = (await self._submit(array, jobs)).strip().partition(";")
         except SlurmError as exc:
             answer = (Later if PASSING.search(str(exc)) else Rejected)(f"Slurm does not take it: {exc}")
+            if isinstance(answer, Later) and (half := len(jobs) // 2):  # a limit may leave room for a part
+                return [*await self._place(array, jobs[:half]), *[answer] * (len(jobs) - half)]
         except TimeoutError as exc:
             # It may have taken them. They start as well as the next ones: one of both can claim each try.
             answer = Later(str(exc))

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from asynsched.clock import VirtualClock
 from asynsched.executors.base import ExecutorContext
@@ -109,3 +110,15 @@ async def test_a_limit_of_one_task_makes_the_others_wait_for_nothing(engine: Slu
     commands.write("sbatch", f'case "$*" in *full*) echo "sbatch: error: {said}" >&2; exit 1;; esac; echo 7')
     answers = await engine.submit([job_of("a", "full"), job_of("b")])
     assert answers == [Later(f"Slurm does not take it: {said}"), Accepted("7_0")]
+
+
+async def test_an_array_that_a_limit_refuses_is_submitted_as_far_as_there_is_room(
+    engine: SlurmEngine, commands: Commands
+):
+    said = "Batch job submission failed: Job violates accounting/QOS policy (job submit limit)"
+    refuse = f'echo "sbatch: error: {said}" >&2; exit 1'
+    commands.write("sbatch", f'case "$*" in *--array=0-[01]\\ *) echo 7;; *) {refuse};; esac')
+    jobs = [job_of("same") for _ in range(8)]
+    jobs = [replace(job, ticket=replace(job.ticket, token=f"{n}")) for n, job in enumerate(jobs)]
+    later = Later(f"Slurm does not take it: {said}")
+    assert await engine.submit(jobs) == [Accepted("7_0"), Accepted("7_1"), *[later] * 6]
