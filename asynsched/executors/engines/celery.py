@@ -79,7 +79,7 @@ class CeleryEngine(Engine):
         self._settings = context.settings.celery
         self._app = celery_app(self._settings)
         self._is_amqp = is_amqp(self._app)
-        self._publishing, self._controlling = anyio.CapacityLimiter(1), anyio.CapacityLimiter(1)
+        self._publishing, self._revoking, self._learning = (anyio.CapacityLimiter(1) for _ in range(3))
         self._patience = Patience(context.clock, "Celery's broker", CALL_SECONDS)
         self._asking: asyncio.Task[None] | None = None
         self._asked_at = self._seen_at = 0.0
@@ -124,7 +124,7 @@ class CeleryEngine(Engine):
 
     async def cancel(self, engine_ids: Sequence[str]) -> None:
         task_ids = [Placed.parse(one).task_id for one in engine_ids]
-        await self._in_thread(self._controlling, lambda: self._app.control.revoke(task_ids))
+        await self._in_thread(self._revoking, lambda: self._app.control.revoke(task_ids))
 
     async def look(self, engine_ids: Sequence[str]) -> Mapping[str, Sight]:
         """Return what is known of jobs. A question takes seconds, and a later look has its answer."""
@@ -141,7 +141,10 @@ class CeleryEngine(Engine):
         """Ask for jobs, and note the answers."""
         before, self._missed_since = self._missed_since, {}
         try:
-            self._broker = await self._in_thread(self._controlling, lambda: self._ask([*jobs.values()]))
+            with anyio.fail_after(CALL_SECONDS):
+                self._broker = await run_sync(
+                    self._ask, [*jobs.values()], limiter=self._learning, abandon_on_cancel=True
+                )
         except Exception as exc:  # noqa: BLE001 - a broker that is away has not lost anything
             self._broker = _Broker()
             log.warning("celery.away", error=str(exc) or type(exc).__name__)

@@ -106,6 +106,7 @@ async def test_a_look_does_not_wait_for_workers(engine: CeleryEngine, monkeypatc
     [answer] = await engine.submit([job_of("a", "looked")])
     engine.context.clock.leap(2 * celery.LOOK_SECONDS)
     assert await engine.look([answer.engine_id]) == {}, "it is not known yet"
+    await engine.cancel([answer.engine_id])
     answered.set()
     await eventually(engine._asking.done, "the workers had their time")
     sight = (await engine.look([answer.engine_id]))[answer.engine_id]
