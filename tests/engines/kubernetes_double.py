@@ -51,6 +51,9 @@ class Cluster:
         environment: Of all containers.
         output: What containers have printed.
         failing: The next requests that fail with a code 500.
+        losing: The next new pods that are made, and the request fails with a code 500 all the same.
+        refusal: The code and the message with which new pods are refused; None: they are not.
+        is_shown: Whether watches say what has changed.
         watches: How many have been opened.
     """
 
@@ -61,6 +64,9 @@ class Cluster:
         self.quota: int | None = None
         self.denied = ""
         self.failing = 0
+        self.losing = 0
+        self.refusal: tuple[int, str] | None = None
+        self.is_shown = True
         self.watches = 0
         self.processes: dict[str, asyncio.subprocess.Process] = {}
         self._objects: dict[tuple[str, str], Json] = {}
@@ -178,6 +184,8 @@ class Cluster:
         return body
 
     def _admit(self, name: str, pod: Json) -> None:
+        if self.refusal is not None:
+            raise ApiError(self.refusal[0], "Refused", self.refusal[1])
         if self.denied:
             raise ApiError(403, "Forbidden", f'admission webhook "policy" denied the request: {self.denied}')
         if self.quota is not None and len(self.pods()) >= self.quota:
@@ -199,9 +207,11 @@ class Cluster:
         if wrong:
             raise ApiError(422, "Invalid", f'Pod "{name}" is invalid: {"; ".join(wrong)}')
 
-    def delete(self, kind: str, name: str) -> Json:
+    def delete(self, kind: str, name: str, uid: str = "") -> Json:
         if (subject := self._objects.get((kind, name))) is None:
             raise ApiError(404, "NotFound", f'{kind} "{name}" not found')
+        if uid not in ("", subject["metadata"]["uid"]):
+            raise ApiError(409, "Conflict", f"the UID in the precondition ({uid}) is not that of {kind} {name!r}")
         kubelet = self._kubelets.get(name) if kind == "pods" else None
         if kubelet is None or kubelet.done():
             self.store("DELETED", kind, subject)
@@ -331,7 +341,7 @@ class Cluster:
                 return response
             while asyncio.get_running_loop().time() < ends_at:
                 changed = self._changed
-                for at, event, its, subject in [one for one in self._events if one[0] > version]:
+                for at, event, its, subject in [one for one in self._events if one[0] > version and self.is_shown]:
                     version = at
                     if its == kind and is_selected(subject, selector):
                         await response.write(line_of(event, subject))
@@ -351,14 +361,20 @@ class Cluster:
         return response
 
     async def post(self, request: web.Request) -> web.Response:
-        created = self.create(request.match_info["kind"], request.match_info["namespace"], await request.json())
+        kind = request.match_info["kind"]
+        created = self.create(kind, request.match_info["namespace"], await request.json())
+        if kind == "pods" and self.losing:
+            self.losing -= 1
+            raise ApiError(500, "InternalError", "etcdserver: request timed out")
         return web.json_response(created, status=201)
 
     async def get(self, request: web.Request) -> web.Response:
         return web.json_response(self._found(request))
 
     async def remove(self, request: web.Request) -> web.Response:
-        return web.json_response(self.delete(request.match_info["kind"], request.match_info["name"]))
+        options = await request.json() if request.can_read_body else {}
+        uid = (options.get("preconditions") or {}).get("uid", "")
+        return web.json_response(self.delete(request.match_info["kind"], request.match_info["name"], uid))
 
     async def evict(self, request: web.Request) -> web.Response:
         self.delete("pods", self._found(request)["metadata"]["name"])

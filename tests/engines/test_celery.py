@@ -61,6 +61,23 @@ QUEUES = """
 """
 
 
+MIXED = """
+    from asynsched import DAG, task
+
+    with DAG("mixed"):
+
+        @task(queue="gpu")
+        def refused():
+            pass
+
+        @task
+        def usual():
+            pass
+
+        refused(), usual()
+"""
+
+
 async def test_a_ticket_that_the_broker_delivers_again_starts_nothing(site: CelerySite):
     often = {"unacked_restore_interval": 0.5, "unacked_restore_throttle": 1}
     options = {"broker_transport_options": often if site.broker.name == "redis" else {}}
@@ -210,6 +227,22 @@ async def test_a_message_that_the_broker_has_lost_is_noticed(site: CelerySite, m
 
 def waiting(channel, app) -> int:
     return app.amqp.queues["default"](channel).queue_declare().message_count
+
+
+async def test_a_queue_that_the_broker_refuses_fails_its_own_tasks_only(site: CelerySite):
+    with site.app().connection_for_write() as connection:
+        if site.broker.name == "redis":
+            connection.default_channel.client.set("gpu", "no list")
+        else:
+            connection.channel().queue_declare("gpu", durable=True)  # without priorities
+    site.program.write(MIXED)
+    site.machine()
+    async with site.serving() as scheduler:
+        run = await scheduler.run("mixed")
+    tasks = {task.task_id: task for task in run.tasks}
+    assert tasks["usual"].state == "success"
+    assert tasks["refused"].state == "failed"
+    assert tasks["refused"].reason.startswith("Celery's broker does not take it: ")
 
 
 @pytest.mark.parametrize(

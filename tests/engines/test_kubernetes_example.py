@@ -15,7 +15,7 @@ from tests.integration.remote.machines import ROOT
 __all__ = ["site"]
 
 EXAMPLE = ROOT / "examples" / "kubernetes"
-USED = {"pods": {"create", "delete", "list", "watch"}, "secrets": {"create", "delete"}}
+USED = {"pods": {"create", "delete", "get", "list", "watch"}, "secrets": {"create", "delete"}}
 """What the scheduler does with the API."""
 
 

@@ -1,26 +1,31 @@
 """Celery as an engine: tickets are messages in queues of a broker, and `asynsched worker celery` takes them.
 
-A ticket travels as a header of its message, not as an argument: Celery and Flower show arguments, and a ticket holds a
-secret. There is no result backend, for a try's state is in the database. If the broker delivers a message again, such
-as after Redis's visibility timeout, the ticket's claim is refused; so Celery may acknowledge late.
+There is no result backend, for a try's state is in the database. If the broker delivers a message again, such as after
+Redis's visibility timeout, the ticket's claim is refused; so Celery may acknowledge late.
 
     job id: the Celery task's id, when it was sent, and its queue, so that a scheduler after this one can look for it
 """
 
+import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, TypeVar
 
 import anyio
 import msgspec
+import structlog
 from anyio.to_thread import run_sync
 from msgspec import Struct
 
 from asynsched.clock import new_token
 from asynsched.executors.base import ExecutorContext
-from asynsched.executors.engines.celery_app import SOCKET_SECONDS, TASK, TICKET, celery_app, is_amqp
-from asynsched.executors.remote.engine import Accepted, Engine, Job, Rejected, Sight
+from asynsched.executors.engines.celery_app import SOCKET_SECONDS, celery_app, is_amqp
+from asynsched.executors.engines.celery_messages import Batch, Placed, said_by_broker
+from asynsched.executors.engines.outage import Patience
+from asynsched.executors.remote.engine import Accepted, Engine, Job, Later, Rejected, Sight
 from asynsched.executors.remote.executor import RemoteExecutor
+
+log = structlog.get_logger(__name__)
 
 T = TypeVar("T")
 OF_OTHERS = ("pod_override", "KubernetesExecutor")
@@ -31,7 +36,7 @@ CALL_SECONDS = 20.0
 ANSWER_SECONDS = 2.0
 """How long workers have to say what they do."""
 LOOK_SECONDS = 15.0
-"""Time between two looks at the broker; jobs that are younger are not looked for."""
+"""Time between two questions to the broker; jobs that are younger are not asked for."""
 MISSING_SECONDS = 45.0
 """How long neither the queue nor any worker may have a job, before it is `gone`."""
 MOST_ASKED = 500
@@ -48,22 +53,6 @@ class Wishes(Struct, frozen=True, forbid_unknown_fields=True):
 
     queue: str = ""
     priority: int | None = None
-
-
-class _Placed(Struct, frozen=True):
-    """The id of a job, in parts."""
-
-    task_id: str
-    sent_at: int
-    queue: str
-
-    def __str__(self) -> str:
-        return f"{self.task_id} {self.sent_at} {self.queue}"
-
-    @classmethod
-    def parse(cls, engine_id: str) -> "_Placed":
-        task_id, sent_at, queue = engine_id.split(" ", 2)
-        return cls(task_id, int(sent_at), queue)
 
 
 class _Broker(Struct, frozen=True):
@@ -90,74 +79,80 @@ class CeleryEngine(Engine):
         self._settings = context.settings.celery
         self._app = celery_app(self._settings)
         self._is_amqp = is_amqp(self._app)
-        self._publishing, self._asking = anyio.CapacityLimiter(1), anyio.CapacityLimiter(1)
-        self._looked_at = 0.0
+        self._publishing, self._revoking, self._learning = (anyio.CapacityLimiter(1) for _ in range(3))
+        self._patience = Patience(context.clock, "Celery's broker", CALL_SECONDS)
+        self._asking: asyncio.Task[None] | None = None
+        self._asked_at = self._seen_at = 0.0
         self._broker = _Broker()
         self._missed_since: dict[str, float] = {}
 
-    async def submit(self, jobs: Sequence[Job]) -> Sequence[Accepted | Rejected]:
+    async def submit(self, jobs: Sequence[Job]) -> Sequence[Accepted | Rejected | Later]:
         now = int(self.context.clock.now().timestamp())
         placed = [self._place(job, now) for job in jobs]
         sent = [(job, *place) for job, place in zip(jobs, placed, strict=True) if not isinstance(place, Rejected)]
-        await self._in_thread(self._publishing, lambda: self._publish(sent))
-        return [place if isinstance(place, Rejected) else Accepted(str(place[0])) for place in placed]
+        batch, later = Batch(self._app, sent), Later("")
+        try:
+            await self._in_thread(self._publishing, batch.publish)
+        except Exception as exc:  # noqa: BLE001 - whatever the client of a broker raises, the next pass tries it again
+            later = Later(said_by_broker(exc))
+        finally:
+            batch.is_given_up = True
+        return [one if isinstance(one, Rejected) else batch.answers.get(one[0].task_id, later) for one in placed]
 
-    def _place(self, job: Job, now: int) -> tuple[_Placed, int] | Rejected:
-        """Return the job's id and its priority, the highest first."""
+    def _place(self, job: Job, now: int) -> tuple[Placed, dict[str, int]] | Rejected:
+        """Return the job's id, and the options of its message."""
         own = {name: value for name, value in job.executor_config.items() if name not in OF_OTHERS}
         try:
             wishes = msgspec.convert(own, Wishes)
         except msgspec.ValidationError as exc:
             return Rejected(f"executor_config of Celery has queue and priority: {exc}")
         queue, most = wishes.queue or job.queue, self._settings.max_priority
-        if not queue.strip() or len(queue.encode()) > LONGEST_QUEUE:
-            return Rejected(f"the name of a queue must have 1 to {LONGEST_QUEUE} bytes")
+        is_printable = queue.isprintable() and bool(queue.strip())
+        if not is_printable or len(queue.encode()) > LONGEST_QUEUE or queue.startswith("amq."):
+            return Rejected(
+                f"{queue[:LONGEST_QUEUE]!r} cannot be a queue: its name has 1 to {LONGEST_QUEUE} bytes that can be"
+                " printed, and does not begin with amq."
+            )
         if wishes.priority is None:
             priority = min(max(job.priority_weight, 1).bit_length() - 1, most)
         elif 0 <= wishes.priority <= most:
             priority = wishes.priority
         else:
             return Rejected(f"the priority {wishes.priority} of its executor_config is not within 0 and {most}")
-        return _Placed(new_token(), now, queue), priority
-
-    def _publish(self, sent: Sequence[tuple[Job, _Placed, int]]) -> None:
-        with self._app.producer_or_acquire() as producer:
-            # Each batch declares its queues: a message for a queue that was deleted meanwhile would be dropped.
-            producer.channel.connection.client.declared_entities.clear()
-            for job, placed, priority in sent:
-                ticket = job.ticket
-                self._app.send_task(
-                    TASK,
-                    task_id=placed.task_id,
-                    queue=placed.queue,
-                    # Redis serves the lowest number first.
-                    priority=priority if self._is_amqp else self._settings.max_priority - priority,
-                    headers={TICKET: msgspec.to_builtins(ticket)},
-                    shadow=f"{ticket.dag_id}.{ticket.task_id}",
-                    argsrepr=f"({ticket.name!r},)",
-                    kwargsrepr="{}",
-                    ignore_result=True,
-                    producer=producer,
-                    confirm_timeout=SOCKET_SECONDS,
-                )
+        # Redis serves the lowest number first.
+        return Placed(new_token(), now, queue), {"priority": priority if self._is_amqp else most - priority}
 
     async def cancel(self, engine_ids: Sequence[str]) -> None:
-        task_ids = [_Placed.parse(one).task_id for one in engine_ids]
-        await self._in_thread(self._asking, lambda: self._app.control.revoke(task_ids))
+        task_ids = [Placed.parse(one).task_id for one in engine_ids]
+        await self._in_thread(self._revoking, lambda: self._app.control.revoke(task_ids))
 
     async def look(self, engine_ids: Sequence[str]) -> Mapping[str, Sight]:
+        """Return what is known of jobs. A question takes seconds, and a later look has its answer."""
         now = self.context.clock.monotonic()
         sent_before = self.context.clock.now().timestamp() - LOOK_SECONDS
-        old = {one: placed for one in engine_ids if (placed := _Placed.parse(one)).sent_at <= sent_before}
-        if old and now - self._looked_at >= LOOK_SECONDS:
-            # Now, for it may fail: a broker that is away is not asked all the time, and has not lost anything.
-            self._looked_at, before = now, self._missed_since
-            self._broker, self._missed_since = _Broker(), {}
-            self._broker = await self._in_thread(self._asking, lambda: self._ask([*old.values()]))
-            self._missed_since = {one: before.get(one, now) for one, placed in old.items() if self._is_missed(placed)}
-        return {one: self._sight(one, placed, now) for one, placed in old.items() if self._is_seen(placed)}
+        old = {one: placed for one in engine_ids if (placed := Placed.parse(one)).sent_at <= sent_before}
+        is_asking = self._asking is not None and not self._asking.done()
+        if old and not is_asking and now - self._asked_at >= LOOK_SECONDS:
+            self._asked_at = now
+            self._asking = asyncio.create_task(self._learn(old), name="celery's jobs")
+        return {one: self._sight(one, placed) for one, placed in old.items() if placed.queue in self._broker.waiting}
 
-    def _ask(self, jobs: Sequence[_Placed]) -> _Broker:
+    async def _learn(self, jobs: Mapping[str, Placed]) -> None:
+        """Ask for jobs, and note the answers."""
+        before, self._missed_since = self._missed_since, {}
+        try:
+            with anyio.fail_after(CALL_SECONDS):
+                self._broker = await run_sync(
+                    self._ask, [*jobs.values()], limiter=self._learning, abandon_on_cancel=True
+                )
+        except Exception as exc:  # noqa: BLE001 - a broker that is away has not lost anything
+            self._broker = _Broker()
+            log.warning("celery.away", error=str(exc) or type(exc).__name__)
+            return
+        now = self._seen_at = self.context.clock.monotonic()
+        self._missed_since = {one: before.get(one, now) for one, placed in jobs.items() if self._is_missed(placed)}
+
+    def _ask(self, jobs: Sequence[Placed]) -> _Broker:
         """Ask the broker for the queues, and the workers for the jobs, as far as queues are empty."""
         with self._app.connection_for_read() as connection:
             connection.ensure_connection(max_retries=1, timeout=SOCKET_SECONDS)
@@ -184,20 +179,17 @@ class CeleryEngine(Engine):
         finally:
             channel.close()
 
-    def _is_missed(self, placed: _Placed) -> bool:
+    def _is_missed(self, placed: Placed) -> bool:
         return placed.task_id in self._broker.asked and placed.task_id not in self._broker.held
 
-    def _is_seen(self, placed: _Placed) -> bool:
-        return placed.queue in self._broker.waiting
-
-    def _sight(self, engine_id: str, placed: _Placed, now: float) -> Sight:
+    def _sight(self, engine_id: str, placed: Placed) -> Sight:
         if placed.task_id in self._broker.held:
             state, worker = self._broker.held[placed.task_id]
             if state == "active":
                 return Sight("running", f"the worker {worker} has begun with it")
             return Sight("queued", f"the worker {worker} has reserved it")
         since = datetime.fromtimestamp(placed.sent_at, UTC)
-        if now - self._missed_since.get(engine_id, now) >= MISSING_SECONDS:
+        if self._seen_at - self._missed_since.get(engine_id, self._seen_at) >= MISSING_SECONDS:
             return Sight("gone", f"it was sent at {since:%H:%M} UTC, and neither the queue nor a worker has it")
         problem, waiting = "", about(self._broker.waiting[placed.queue])
         if self._broker.listened is None:
@@ -207,12 +199,14 @@ class CeleryEngine(Engine):
         return Sight("queued", f"{problem}in the queue {placed.queue} since {since:%H:%M} UTC, with {waiting} waiting")
 
     async def close(self) -> None:
-        await self._in_thread(self._asking, self._app.close)
+        if self._asking is not None:
+            self._asking.cancel()
+        with anyio.move_on_after(CALL_SECONDS):
+            await run_sync(self._app.close, abandon_on_cancel=True)
 
     async def _in_thread(self, limiter: anyio.CapacityLimiter, call: Callable[[], T]) -> T:
         """Call a function in a thread, and return its result. A late call goes on, and later ones wait for its end."""
-        with anyio.fail_after(CALL_SECONDS):
-            return await run_sync(call, limiter=limiter, abandon_on_cancel=True)
+        return await self._patience.call(lambda: run_sync(call, limiter=limiter, abandon_on_cancel=True))
 
 
 def about(number: int) -> str:

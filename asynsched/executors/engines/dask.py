@@ -7,21 +7,23 @@ then. Tasks are `fire and forget`: Dask keeps them while no scheduler of ours is
     job id: the key of the task, which begins with the names of the DAG and of the task, and when it was submitted
 """
 
+import asyncio
 import importlib
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Annotated, Any
 
 import anyio
 import msgspec
 import structlog
 from anyio.lowlevel import checkpoint
 from anyio.to_thread import run_sync
-from msgspec import Struct
+from msgspec import Meta, Struct
 
 from asynsched.clock import new_token
 from asynsched.errors import SettingsError
 from asynsched.executors.base import ExecutorContext
-from asynsched.executors.remote.engine import Accepted, Engine, Job, Rejected, Sight
+from asynsched.executors.engines.outage import Patience
+from asynsched.executors.remote.engine import Accepted, Engine, Job, Later, Rejected, Sight
 from asynsched.executors.remote.executor import RemoteExecutor
 from asynsched.settings import DaskSettings
 
@@ -38,7 +40,10 @@ OF_OTHERS = ("pod_override", "KubernetesExecutor")
 """What DAG files of Airflow say to other executors."""
 DEFAULT_QUEUE = "default"
 LONGEST_NAME = 200
-CALL_SECONDS = 20.0
+LONGEST_REASON = 300
+MOST_PRIORITY = 2**31 - 1
+"""Dask schedulers lose their workers by numbers of more than 64 bits."""
+CALL_SECONDS = 10.0
 """Longest that the scheduler waits for the cluster in one call."""
 YOUNG_SECONDS = 15.0
 """Age of a job from which the cluster must know it: a task and a question about it take different ways to Dask."""
@@ -53,9 +58,9 @@ class Wishes(Struct, frozen=True, forbid_unknown_fields=True):
         priority: Higher ones first; by default the task's priority_weight.
     """
 
-    resources: dict[str, float] = {}
-    workers: tuple[str, ...] = ()
-    priority: int | None = None
+    resources: dict[str, Annotated[float, Meta(gt=0, lt=1e18)]] = {}
+    workers: tuple[Annotated[str, Meta(min_length=1)], ...] = ()
+    priority: Annotated[int, Meta(ge=-MOST_PRIORITY, le=MOST_PRIORITY)] | None = None
 
 
 class DaskEngine(Engine):
@@ -73,39 +78,63 @@ class DaskEngine(Engine):
         self._terms: Any = self._travelling.terms_of(context.settings)
         self._cluster: Any = None
         self._client: Any = None
-        self._wished: dict[str, str] = {}
-        """What each job asks for, in words."""
+        self._connecting: asyncio.Task[Any] | None = None
+        self._patience = Patience(context.clock, "the Dask scheduler", CALL_SECONDS)
+        self._submitted: dict[str, tuple[Any, str]] = {}
+        """The future of each job, and what it asks for, in words."""
 
     async def start(self) -> None:
         try:
             await self._connected()
         except (OSError, TimeoutError) as exc:  # as later: tries of other executors must not wait for it
-            log.warning("dask.away", address=self._settings.address or self._settings.cluster, error=str(exc))
+            log.warning("dask.away", address=self._settings.address or self._settings.cluster, error=said_of(exc))
 
     async def _connected(self) -> Any:
-        """Return a client of the cluster; a new one if the connection has ended for good."""
-        if self._client is None or self._client.status in ("closed", "closing"):
-            if self._cluster is None and self._settings.cluster:
-                self._cluster = await run_sync(_made, self._settings)
-            # Not the cluster itself, whose client would run in the cluster's own loop.
-            address = getattr(self._cluster, "scheduler_address", self._cluster) or self._settings.address
-            with anyio.fail_after(CALL_SECONDS):
-                self._client = await Client(
-                    address,
-                    asynchronous=True,
-                    name="asynsched",
-                    set_as_default=False,
-                    security=getattr(self._cluster, "security", None),
-                )
-                await self._client.register_plugin(self._travelling.TryPlugin(self._terms))
+        """Return a client of the cluster; a new one if the connection has ended for good. Raises errors of any kind."""
+        if self._client is not None and self._client.status == "connecting":
+            raise ConnectionError("the connection with the Dask scheduler is lost")  # it would wait for another one
+        if self._client is None or self._client.status != "running":
+            # It goes on after the time limit of this call.
+            connecting = self._connecting = self._connecting or asyncio.create_task(self._connect(), name="dask")
+            await self._patience.call(lambda: asyncio.wait([connecting]))
+            self._connecting = None
+            self._client = connecting.result()
         return self._client
 
-    async def submit(self, jobs: Sequence[Job]) -> Sequence[Accepted | Rejected]:
-        client, placed = await self._connected(), []
+    async def _connect(self) -> Any:
+        """Return a new client, with which the plugin is registered."""
+        if self._cluster is None and self._settings.cluster:
+            self._cluster = await run_sync(_made, self._settings)
+        # Not the cluster itself, whose client would run in the cluster's own loop.
+        address = getattr(self._cluster, "scheduler_address", self._cluster) or self._settings.address
+        security = getattr(self._cluster, "security", None)
+        client = Client(address, asynchronous=True, name="asynsched", set_as_default=False, security=security)
+        try:
+            await client
+            await client.register_plugin(self._travelling.TryPlugin(self._terms))
+        except BaseException:
+            with anyio.CancelScope(shield=True), anyio.move_on_after(CALL_SECONDS):
+                await client.close()
+            raise
+        return client
+
+    async def submit(self, jobs: Sequence[Job]) -> Sequence[Accepted | Rejected | Later]:
+        try:
+            client = await self._connected()
+        except Exception as exc:  # noqa: BLE001 - a function that makes a cluster may raise anything
+            return [Later(f"Dask does not take it: {said_of(exc)}")] * len(jobs)
+        placed = []
         for job in jobs:
-            placed.append(self._submit(client, job))
+            placed.append(self._placed(client, job))
             await checkpoint()  # Dask packs each task at once, which takes a fraction of a millisecond
         return placed
+
+    def _placed(self, client: Any, job: Job) -> Accepted | Rejected | Later:
+        try:
+            return self._submit(client, job)
+        except Exception as exc:  # noqa: BLE001 - whatever Dask says of this job, the others go on
+            answer = Rejected if client.status == "running" else Later
+            return answer(f"Dask does not take it: {said_of(exc)}")
 
     def _submit(self, client: Any, job: Job) -> Accepted | Rejected:
         own = {name: value for name, value in job.executor_config.items() if name not in OF_OTHERS}
@@ -116,33 +145,39 @@ class DaskEngine(Engine):
         of_queue = {} if job.queue == DEFAULT_QUEUE else {job.queue: 1.0}
         resources = wishes.resources or of_queue
         ticket, now = job.ticket, int(self.context.clock.now().timestamp())
+        priority = max(-MOST_PRIORITY, min(job.priority_weight, MOST_PRIORITY))
         key = f"{ticket.dag_id}.{ticket.task_id}"[:LONGEST_NAME] + f"-{new_token()} {now}"
         future = client.submit(
             self._travelling.work_on, ticket, self._terms, key=key, pure=False, retries=0,
             resources=resources or None, workers=list(wishes.workers) or None,
-            priority=job.priority_weight if wishes.priority is None else wishes.priority,
+            priority=priority if wishes.priority is None else wishes.priority,
         )  # fmt: skip
         fire_and_forget(future)
-        self._wished[key] = ", ".join([*(f"{name}={n:g}" for name, n in resources.items()), *wishes.workers])
+        wished = ", ".join([*(f"{name}={n:g}" for name, n in resources.items()), *wishes.workers])
+        self._submitted[key] = future, wished
         return Accepted(key)
 
     async def cancel(self, engine_ids: Sequence[str]) -> None:
         client = await self._connected()
-        with anyio.fail_after(CALL_SECONDS):
-            await client.cancel([Future(one, client=client) for one in engine_ids], force=True)
+        futures = [Future(one, client=client) for one in engine_ids]
+        await self._patience.call(lambda: client.cancel(futures, force=True))
 
     async def look(self, engine_ids: Sequence[str]) -> Mapping[str, Sight]:
-        self._wished = {one: self._wished[one] for one in engine_ids if one in self._wished}
+        self._submitted = {one: self._submitted[one] for one in engine_ids if one in self._submitted}
         before = self.context.clock.now().timestamp() - YOUNG_SECONDS
         old = [one for one in engine_ids if int(one.rpartition(" ")[2]) <= before]
         if not old:
             return {}
         client = await self._connected()
-        with anyio.fail_after(CALL_SECONDS):
-            states = await client.scheduler.get_task_status(keys=old)
-            workers = await client.scheduler.processing(workers=None)
+        states = await self._patience.call(lambda: client.scheduler.get_task_status(keys=old))
+        workers = await self._patience.call(lambda: client.scheduler.processing(workers=None))
         holders = {key: address for address, keys in workers.items() for key in keys}
-        return {one: self._sight(one, states.get(one), holders, len(workers)) for one in old}
+        sights = {one: self._sight(one, states.get(one), holders, len(workers)) for one in old}
+        for one, (future, _) in self._submitted.items():
+            if one in sights and future.status == "error" and states.get(one) != "erred":
+                # Of the Dask scheduler, such as for a worker's address that does not exist: it keeps such tasks.
+                sights[one] = Sight("gone", f"Dask does not take it: {said_of(await future.exception())}")
+        return sights
 
     def _sight(self, job: str, state: str | None, holders: Mapping[str, str], n_workers: int) -> Sight:
         match state:
@@ -151,8 +186,8 @@ class DaskEngine(Engine):
             case "processing":
                 return Sight("queued", f"the Dask worker {holders.get(job, 'of its choice')} has it")
             case "no-worker":
-                wished = self._wished.get(job) or "what it asks for"
-                return Sight("queued", f"none of {n_workers} Dask workers offers {wished}")
+                _, wished = self._submitted.get(job, (None, ""))
+                return Sight("queued", f"none of {n_workers} Dask workers offers {wished or 'what it asks for'}")
             case "waiting" | "queued" | "released":
                 return Sight("queued", f"waits for a free thread of {n_workers} Dask workers")
             case "erred":
@@ -161,11 +196,19 @@ class DaskEngine(Engine):
                 return Sight("gone", "the Dask scheduler does not have it any more")
 
     async def close(self) -> None:
+        if self._connecting is not None:
+            self._connecting.cancel()
+            await asyncio.wait([self._connecting])
         if self._client is not None:
             with anyio.move_on_after(CALL_SECONDS):
                 await self._client.close()
         if hasattr(self._cluster, "close"):  # otherwise it is an address
             await run_sync(self._cluster.close)
+
+
+def said_of(exc: Exception) -> str:
+    """Return an error in one line that people read."""
+    return " ".join((str(exc) or type(exc).__name__).split())[:LONGEST_REASON]
 
 
 def _made(settings: DaskSettings) -> Any:

@@ -1,32 +1,34 @@
 """Kubernetes as an engine: a pod for each ticket, which it reads from a secret of its own.
 
 Every scheduler of the database watches the pods of all, and deletes those that have ended. A pod never restarts: a try
-whose pod is gone is given up, and its next one is a new pod.
+whose pod is gone is given up, and its next one is a new pod. A pod has the name of its try: a submit that is repeated,
+because the API has not answered, finds the pod that there is.
 
-    job id: the name of the pod, which is also that of its secret
+    job id: the name of the pod
 """
 
 import asyncio
+import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import anyio
 from anyio.to_thread import run_sync
 
-from asynsched.clock import new_token
 from asynsched.errors import SettingsError
 from asynsched.executors.base import ExecutorContext
+from asynsched.executors.engines.outage import Patience
 from asynsched.executors.engines.pods import (
     OF_SCHEDULERS,
     Json,
     PodError,
     checked_template,
+    is_ours,
     label_of,
-    name_of,
     pod_of,
     secret_of,
+    ticket_secret,
 )
 from asynsched.executors.remote.engine import Accepted, Engine, Job, Later, Rejected, Sight
 from asynsched.executors.remote.executor import RemoteExecutor
@@ -34,16 +36,23 @@ from asynsched.settings import KubernetesSettings
 
 try:
     import yaml
-    from aiohttp import ClientError
     from kubernetes_asyncio import config
     from kubernetes_asyncio.client import ApiClient, ApiException, Configuration, CoreV1Api
 
-    from asynsched.executors.engines.pod_watch import CALL_SECONDS, PodWatch, decoded, message_of
+    from asynsched.executors.engines.pod_watch import AWAY, CALL_SECONDS, PodWatch, decoded, message_of
 except ImportError as exc:
     raise SettingsError(f"Kubernetes needs the package {exc.name}: install asynsched[kubernetes].") from exc
 
 AT_ONCE = 10
 """Requests at the same time."""
+PASSING = (401, 404, 408, 409, 410, 425, 429)
+"""Codes of the API that do not say that a pod is wrong. 404: its namespace does not exist."""
+WRONG_POD = re.compile("denied|is forbidden:")
+OF_CLUSTER = re.compile(
+    "exceeded quota|insufficient quota|status unknown for quota|cannot [a-z]+ resource|being terminated"
+    "|looking up service account"
+)
+"""403 has many reasons. These are none that a task could change."""
 
 
 class KubernetesEngine(Engine):
@@ -56,6 +65,9 @@ class KubernetesEngine(Engine):
         self._template: Json = {}
         self._api: CoreV1Api
         self._pods: PodWatch
+        self._patience = Patience(context.clock, "Kubernetes", CALL_SECONDS)
+        self._left: set[tuple[Callable[..., Awaitable[Any]], str]] = set()
+        """What could not be deleted yet: the request, and the object's name."""
         self._watching: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
@@ -64,7 +76,8 @@ class KubernetesEngine(Engine):
         self._api = CoreV1Api(ApiClient(await _configuration(settings)))
         selector = f"{OF_SCHEDULERS}={label_of(self.context.settings.workers.addresses)}"
         self._pods = PodWatch(
-            self._api, settings.namespace, selector, self.context.clock, self._drop, self._drop_secret
+            self._api, settings.namespace, selector, self.context.clock,
+            read=self._read, ended=self._drop, vanished=self._drop_secret,
         )  # fmt: skip
         self._watching = asyncio.create_task(self._pods.serve(), name="pods")
 
@@ -73,7 +86,10 @@ class KubernetesEngine(Engine):
 
         async def place(job: Job) -> None:
             async with self._requests:
-                answers[job.ticket.token] = await self._place(job)
+                try:
+                    answers[job.ticket.token] = await self._place(job)
+                except RecursionError:
+                    answers[job.ticket.token] = Rejected("pod_override: it is nested too deeply")
 
         async with anyio.create_task_group() as tasks:
             for job in jobs:
@@ -82,34 +98,46 @@ class KubernetesEngine(Engine):
 
     async def _place(self, job: Job) -> Accepted | Rejected | Later:
         """Make the secret and the pod of a job."""
-        name = name_of(job, new_token()[:12])
         try:
-            pod = pod_of(job, self._template, name)
+            pod, secret = pod_of(job, self._template), secret_of(job)
         except PodError as exc:
             return Rejected(str(exc))
         try:
-            await self._call(self._api.create_namespaced_secret, body=secret_of(job, name))
+            await self._create_secret(secret)
             await self._call(self._api.create_namespaced_pod, body=pod)
         except ApiException as exc:
-            said = message_of(exc)
-            if exc.status is None or exc.status >= 500:
-                # There may be a pod. It may keep its secret: only one of this and the next pod can claim the try.
-                return Later(f"Kubernetes has an error: {said}")
-            await self._drop_secret(name)
-            answer = Rejected if is_final(exc.status, said) else Later
-            return answer(f"Kubernetes does not take its pod: {said}")
-        except (ClientError, TimeoutError, OSError) as exc:
-            return Later(f"Kubernetes does not answer: {exc or type(exc).__name__}")
-        self._pods.expect(name)
-        return Accepted(name)
+            return await self._settled(pod, refusal_of(exc))
+        except AWAY as exc:
+            return await self._settled(pod, Later(f"Kubernetes does not answer: {exc or type(exc).__name__}"))
+        return Accepted(pod["metadata"]["name"])
+
+    async def _settled(self, pod: Json, answer: Rejected | Later) -> Accepted | Rejected | Later:
+        """Return the answer for a job whose pod was not made now, but perhaps before. Without one, drop its secret."""
+        name, secret = pod["metadata"]["name"], ticket_secret(pod)
+        try:
+            found = await self._read(name)
+            if found is not None and not is_ours(found):
+                answer = Rejected(f"Kubernetes has a pod {name} already, which asynsched has not made")
+            elif found is not None and not found["metadata"].get("deletionTimestamp"):
+                if ticket_secret(found) == secret:
+                    return Accepted(name)
+                await self._delete(self._api.delete_namespaced_pod, name, found)
+                await self._drop_secret(ticket_secret(found))
+                answer = Later("the pod of its former ticket is being deleted")
+        except AWAY:
+            pass  # the next pass finds the pod, if there is one
+        await self._drop_secret(secret)
+        return answer
 
     async def cancel(self, engine_ids: Sequence[str]) -> None:
         async with anyio.create_task_group() as tasks:
             for name in engine_ids:
-                tasks.start_soon(self._delete, self._api.delete_namespaced_pod, name)
+                tasks.start_soon(self._discard, self._api.delete_namespaced_pod, name)
 
     async def look(self, engine_ids: Sequence[str]) -> Mapping[str, Sight]:
-        return self._pods.sights(engine_ids)
+        for request, name in list(self._left):
+            await self._discard(request, name)
+        return await self._pods.sights(engine_ids)
 
     async def close(self) -> None:
         if self._watching is not None:
@@ -120,36 +148,74 @@ class KubernetesEngine(Engine):
     async def _drop(self, pod: Json) -> None:
         """Delete a pod that has ended."""
         if not (self._settings.keep_failed and pod["status"]["phase"] == "Failed"):
-            await self._delete(self._api.delete_namespaced_pod, pod["metadata"]["name"])
+            await self._delete(self._api.delete_namespaced_pod, pod["metadata"]["name"], pod)
 
     async def _drop_secret(self, name: str) -> None:
         """Delete the secret of a pod that is gone."""
-        with suppress(ApiException, ClientError, TimeoutError, OSError):  # a ticket that is void
-            await self._delete(self._api.delete_namespaced_secret, name)
+        if name:
+            await self._discard(self._api.delete_namespaced_secret, name)
 
-    async def _delete(self, request: Callable[..., Awaitable[Any]], name: str) -> None:
+    async def _discard(self, request: Callable[..., Awaitable[Any]], name: str) -> None:
+        """Delete an object, now or with a later look."""
+        self._left.discard((request, name))
         try:
-            await self._call(request, name, propagation_policy="Background")
+            await self._delete(request, name)
+        except AWAY:
+            self._left.add((request, name))
+
+    async def _read(self, name: str) -> Json | None:
+        """Return the pod of a name; None: there is none."""
+        try:
+            return await self._call(self._api.read_namespaced_pod, name)
         except ApiException as exc:
             if exc.status != 404:
+                raise
+            return None
+
+    async def _create_secret(self, secret: Json) -> None:
+        """Make a secret, unless it was made before: its name says what it holds."""
+        self._left.discard((self._api.delete_namespaced_secret, secret["metadata"]["name"]))
+        try:
+            await self._call(self._api.create_namespaced_secret, body=secret)
+        except ApiException as exc:
+            if exc.status != 409 or "AlreadyExists" not in (exc.body or ""):
+                raise
+
+    async def _delete(self, request: Callable[..., Awaitable[Any]], name: str, pod: Json | None = None) -> None:
+        """Delete an object if it exists.
+
+        Args:
+            pod: What is to be deleted, and no later one of its name.
+        """
+        only = {"preconditions": {"uid": pod["metadata"]["uid"]}} if pod else {}
+        try:
+            await self._call(request, name, body={"propagationPolicy": "Background", **only})
+        except ApiException as exc:
+            if exc.status != 404 and not (pod and exc.status == 409):
                 raise
 
     async def _call(self, request: Callable[..., Awaitable[Any]], *arguments: str, **more: Any) -> Json:
         """Return the answer to a request as JSON: newer servers answer with fields that the client cannot decode."""
-        answer = await request(
-            *arguments,
-            namespace=self._settings.namespace,
-            _request_timeout=CALL_SECONDS,
-            _preload_content=False,
-            **more,
-        )
-        return decoded(answer.status, await answer.read())
+
+        async def answered() -> Json:
+            answer = await request(
+                *arguments, namespace=self._settings.namespace, _request_timeout=CALL_SECONDS, _preload_content=False,
+                **more,
+            )  # fmt: skip
+            return decoded(answer.status, await answer.read())
+
+        return await self._patience.call(answered)
 
 
-def is_final(status: int | None, message: str) -> bool:
-    """Whether the API will never accept a pod: it is invalid, or a webhook or a policy denies it."""
-    is_denied = status == 403 and "denied" in message and "exceeded quota" not in message
-    return is_denied or status in (400, 404, 413, 422)
+def refusal_of(exc: ApiException) -> Rejected | Later:
+    """Return what an error of the API means for the job whose pod it does not create."""
+    said = message_of(exc)
+    if exc.status is None or not 400 <= exc.status < 500:
+        return Later(f"Kubernetes has an error: {said}")
+    is_final = exc.status not in PASSING
+    if exc.status == 403:
+        is_final = bool(WRONG_POD.search(said)) and not OF_CLUSTER.search(said)
+    return (Rejected if is_final else Later)(f"Kubernetes does not take its pod: {said}")
 
 
 def _template(settings: KubernetesSettings) -> Json:

@@ -10,10 +10,12 @@ from datetime import timedelta
 
 import msgspec
 import structlog
+from aiohttp import ClientError
 from kubernetes_asyncio.client import ApiException, CoreV1Api
+from msgspec import Struct
 
 from asynsched.clock import Clock
-from asynsched.executors.engines.pods import Json, sight_of
+from asynsched.executors.engines.pods import LONGEST_REASON, Json, sight_of, ticket_secret
 from asynsched.executors.remote.engine import Sight
 
 log = structlog.get_logger(__name__)
@@ -28,24 +30,33 @@ PAUSE = timedelta(seconds=2)
 """Time before the pods are listed again after an error, and at least of a watch."""
 PAGE = 500
 """Pods in one answer to a list."""
-FRESH_SECONDS = 60.0
-"""How long a new pod may be missing in the watch."""
+MOST_READ = 100
+"""Pods that one look reads one by one, because the watch does not show them."""
 MOST_ENDED = 10_000
 """Number of pods whose end is remembered."""
 LOST = Sight("gone", "its pod was deleted")
-NEW = Sight("queued", "its pod is new")
+AWAY = (ApiException, ClientError, TimeoutError, OSError)
+"""Errors of a request: the API is away, or refuses it."""
 
 
 class Expired(ApiException):  # type: ignore[misc] # has no hints
     """410: the watch cannot go on from its version: the pods must be listed again."""
 
 
+class Shown(Struct, frozen=True):
+    """A pod that the watch has shown, and the name of the secret that holds its ticket."""
+
+    sight: Sight
+    secret: str
+
+
 class PodWatch:
     """How the pods are that a label selects.
 
     Args:
+        read: Reads the pod of a name; None: there is none. Raises one of AWAY.
         ended: Called with each pod that has ended and still exists.
-        vanished: Called with the name of each pod that has been deleted.
+        vanished: Called with the name of the secret of each pod that has been deleted.
     """
 
     def __init__(
@@ -54,34 +65,43 @@ class PodWatch:
         namespace: str,
         selector: str,
         clock: Clock,
+        *,
+        read: Callable[[str], Awaitable[Json | None]],
         ended: Callable[[Json], Awaitable[None]],
         vanished: Callable[[str], Awaitable[None]],
     ) -> None:
         self._api = api
         self._selected = {"namespace": namespace, "label_selector": selector, "_preload_content": False}
         self._clock = clock
-        self._on_end, self._on_vanish = ended, vanished
-        self._sights: dict[str, Sight] | None = None
-        """Of the pods that exist, by their names; None: they are not known yet."""
+        self._read, self._on_end, self._on_vanish = read, ended, vanished
+        self._shown: dict[str, Shown] | None = None
+        """The pods that exist, by their names; None: they are not known yet."""
         self._ended: dict[str, Sight] = {}
-        """Of pods that are gone."""
-        self._fresh: dict[str, float] = {}
-        """When pods were made that the watch has not shown yet, on the monotonic clock."""
+        """Of pods that have ended and are gone."""
 
-    def expect(self, name: str) -> None:
-        """Note that a pod was just made."""
-        self._fresh[name] = self._clock.monotonic()
+    async def sights(self, names: Iterable[str]) -> dict[str, Sight]:
+        """Return how these pods are, as far as that is known.
 
-    def sights(self, names: Iterable[str]) -> dict[str, Sight]:
-        """Return how these pods are; empty while that is not known."""
-        if self._sights is None:
+        The watch may not show yet that a pod was made, perhaps after another one of its name. So a pod is `gone` only
+        once it was read.
+        """
+        if self._shown is None:
             return {}
-        since = self._clock.monotonic() - FRESH_SECONDS
-        self._fresh = {name: at for name, at in self._fresh.items() if at > since and name not in self._sights}
-        return {
-            name: self._sights.get(name) or self._ended.get(name) or (NEW if name in self._fresh else LOST)
-            for name in names
-        }
+        found, unsure = {}, []
+        for name in names:
+            shown = self._shown.get(name)
+            if shown is None or shown.sight.state == "gone":
+                unsure.append((name, self._ended.get(name, LOST) if shown is None else shown.sight))
+            else:
+                found[name] = shown.sight
+        for name, end in unsure[:MOST_READ]:
+            try:
+                pod = await self._read(name)
+            except AWAY as exc:
+                log.warning("kubernetes.away", error=said_of(exc))
+                break  # the others would wait for it as long
+            found[name] = end if pod is None else sight_of(pod)
+        return found
 
     async def serve(self) -> None:
         """Watch, until this is cancelled."""
@@ -96,13 +116,13 @@ class PodWatch:
             except Expired as exc:
                 log.debug("kubernetes.relist", reason=message_of(exc))
             except Exception as exc:  # noqa: BLE001 - whatever an API answers, pods must be seen again
-                said = message_of(exc) if isinstance(exc, ApiException) else str(exc) or type(exc).__name__
-                log.warning("kubernetes.away", error=said)
+                log.warning("kubernetes.away", error=said_of(exc))
             await self._clock.sleep(PAUSE)
 
     async def _list(self) -> str:
         """Read all pods, and return the version from which a watch goes on. Raises Expired and ApiException."""
-        found: dict[str, Json] = {}
+        found: dict[str, Shown] = {}
+        ended: list[Json] = []
         after: str | None = ""
         while after is not None:
             more = {"_continue": after} if after else {}
@@ -110,13 +130,15 @@ class PodWatch:
                 **self._selected, limit=PAGE, _request_timeout=CALL_SECONDS, **more
             )
             page = decoded(answer.status, await answer.read())
-            found.update((pod["metadata"]["name"], pod) for pod in page["items"])
+            found |= {pod["metadata"]["name"]: shown_of(pod) for pod in page["items"]}
+            ended += [pod for pod in page["items"] if has_ended(pod)]
             after = page["metadata"].get("continue") or None
-        for name in (self._sights or {}).keys() - found.keys():
-            await self._forget(name)
-        self._sights = {name: sight_of(pod) for name, pod in found.items()}
-        for pod in found.values():
-            await self._see(pod)
+        before, self._shown = self._shown or {}, found
+        for name, shown in before.items():
+            if name not in found or found[name].secret != shown.secret:
+                await self._forget(name, shown)
+        for pod in ended:
+            await self._on_end(pod)
         return str(page["metadata"]["resourceVersion"])
 
     async def _follow(self, version: str) -> str:
@@ -142,30 +164,38 @@ class PodWatch:
         kind, subject = event["type"], event["object"]
         if kind == "ERROR":
             decoded(subject.get("code") or 500, msgspec.json.encode(subject))
-        elif kind == "DELETED":
-            self._note(subject)
-            await self._forget(subject["metadata"]["name"])
         elif kind != "BOOKMARK":
-            await self._see(subject)
+            await self._note(subject, is_deleted=kind == "DELETED")
         return str(subject["metadata"]["resourceVersion"])
 
-    async def _see(self, pod: Json) -> None:
-        if self._note(pod).state == "gone" and not pod["metadata"].get("deletionTimestamp"):
+    async def _note(self, pod: Json, *, is_deleted: bool) -> None:
+        assert self._shown is not None
+        name, shown = pod["metadata"]["name"], shown_of(pod)
+        if is_deleted:
+            self._shown.pop(name, None)
+            await self._forget(name, shown)
+            return
+        self._shown[name] = shown
+        if has_ended(pod):
             await self._on_end(pod)
 
-    def _note(self, pod: Json) -> Sight:
-        assert self._sights is not None
-        self._sights[pod["metadata"]["name"]] = sight = sight_of(pod)
-        return sight
-
-    async def _forget(self, name: str) -> None:
+    async def _forget(self, name: str, shown: Shown) -> None:
         """Remember only the end of a pod that does not exist any more."""
-        sight = (self._sights or {}).pop(name, LOST)
-        self._fresh.pop(name, None)
-        self._ended[name] = sight if sight.state == "gone" else LOST
+        if shown.sight.state == "gone":
+            self._ended[name] = shown.sight
         if len(self._ended) > MOST_ENDED:
             del self._ended[next(iter(self._ended))]
-        await self._on_vanish(name)
+        await self._on_vanish(shown.secret)
+
+
+def shown_of(pod: Json) -> Shown:
+    """Return what there is to know of a pod."""
+    return Shown(sight_of(pod), ticket_secret(pod))
+
+
+def has_ended(pod: Json) -> bool:
+    """Whether a pod has ended, and nothing deletes it yet."""
+    return sight_of(pod).state == "gone" and not pod["metadata"].get("deletionTimestamp")
 
 
 def decoded(status: int, body: bytes) -> Json:
@@ -176,14 +206,21 @@ def decoded(status: int, body: bytes) -> Json:
         error = ApiException(status=status)
         error.body = body.decode(errors="replace")
         raise error
-    found: Json = msgspec.json.decode(body)
-    return found
+    try:
+        return msgspec.json.decode(body, type=Json)
+    except msgspec.DecodeError as exc:
+        raise ApiException(status=502, reason=f"an answer is not that of Kubernetes: {exc}") from exc
 
 
 def message_of(exc: ApiException) -> str:
-    """Return the message of an error of the API, in one line."""
+    """Return the message of an error of the API, in one line that people read."""
     try:
         said = msgspec.json.decode(exc.body or b"").get("message")
     except (msgspec.DecodeError, AttributeError):
         said = None
-    return " ".join(str(said or exc.reason or exc.status).split())
+    return " ".join(str(said or exc.reason or exc.status).split())[:LONGEST_REASON]
+
+
+def said_of(exc: Exception) -> str:
+    """Return any error of a request in one line."""
+    return message_of(exc) if isinstance(exc, ApiException) else str(exc) or type(exc).__name__

@@ -7,6 +7,7 @@ from hashlib import sha256
 from typing import Any
 
 import msgspec
+from msgspec import Struct
 
 from asynsched.executors.remote.engine import Job, Sight
 
@@ -21,32 +22,58 @@ LONGEST_LABEL = 63
 LONGEST_SLUG = 40
 LONGEST_REASON = 300
 _USUAL_WAITS = ("ContainerCreating", "PodInitializing")
-_KEYS = ("name", "mountPath")
+_KEYS = ("mountPath", "name")  # in this order: a volume may have several mounts
 """What tells items of a list apart, if all have it: items of the same key are merged."""
+_TICKET_VOLUME = "asynsched-ticket"
+_MANAGED_BY = {"app.kubernetes.io/managed-by": "asynsched"}
 
 
 class PodError(ValueError):
     """No pod can be made of this: the message says why."""
 
 
-def pod_of(job: Job, template: Json, name: str) -> Json:
+class _Metadata(Struct):
+    labels: dict[str, str] | None = None
+    annotations: dict[str, str] | None = None
+
+
+class _Container(Struct, rename="camel"):
+    name: str
+    command: list[str] | None = None
+    volume_mounts: list[Json] | None = None
+
+
+class _Spec(Struct):
+    containers: list[_Container] | None = None
+    volumes: list[Json] | None = None
+
+
+class _Pod(Struct):
+    """What a manifest must look like as far as it is read or changed here. The API checks the rest."""
+
+    metadata: _Metadata | None = None
+    spec: _Spec | None = None
+
+
+def pod_of(job: Job, template: Json) -> Json:
     """Return the manifest of a job's pod. Raises PodError for a wrong `executor_config`.
 
     Args:
         template: A manifest to start from, with a container `base` that has an image.
     """
     config = {key: value for key, value in job.executor_config.items() if key != "KubernetesExecutor"}
-    override = config.pop("pod_override", None) or {}
-    if config or not isinstance(override, dict):
-        raise PodError(f"executor_config of Kubernetes has pod_override, a pod, not {next(iter(config), override)!r}")
+    override = config.pop("pod_override", None)
+    if config:
+        raise PodError(f"executor_config of Kubernetes has pod_override, a pod, not {next(iter(config))!r}")
+    _check_shape(override, "pod_override")
     pod: Json = merged(template, override)
     container = _base_of(pod)
-    ticket, spec = job.ticket, pod["spec"]
-    metadata = pod.setdefault("metadata", {})
+    name, ticket, spec = name_of(job), job.ticket, pod["spec"]
+    metadata = pod["metadata"] = pod.get("metadata") or {}
     metadata["name"] = name
     metadata.pop("generateName", None)
     metadata["labels"] = {
-        **(metadata.get("labels") or {}), "app.kubernetes.io/managed-by": "asynsched",
+        **(metadata.get("labels") or {}), **_MANAGED_BY,
         OF_SCHEDULERS: label_of(ticket.addresses), "dag_id": _label(ticket.dag_id), "task_id": _label(ticket.task_id),
     }  # fmt: skip
     metadata["annotations"] = {
@@ -54,11 +81,14 @@ def pod_of(job: Job, template: Json, name: str) -> Json:
         "task_id": ticket.task_id, "map_index": str(ticket.map_index), "try_number": str(ticket.try_number),
     }  # fmt: skip
     spec["restartPolicy"] = "Never"  # a try starts once
-    container.setdefault("command", ["python", "-m", "asynsched"])
+    container["command"] = container.get("command") or ["python", "-m", "asynsched"]
     container["args"] = ["worker", "run", "--home", HOME, "--name", name, f"{TICKETS}/{TICKET}"]
-    volumes = [{"name": "asynsched-ticket", "secret": {"secretName": name}}, {"name": "asynsched-home", "emptyDir": {}}]
+    volumes = [
+        {"name": _TICKET_VOLUME, "secret": {"secretName": secret_name_of(job)}},
+        {"name": "asynsched-home", "emptyDir": {}},
+    ]
     mounts = [
-        {"name": "asynsched-ticket", "mountPath": TICKETS, "readOnly": True},
+        {"name": _TICKET_VOLUME, "mountPath": TICKETS, "readOnly": True},
         {"name": "asynsched-home", "mountPath": HOME},
     ]
     spec["volumes"] = [*(spec.get("volumes") or []), *volumes]
@@ -66,12 +96,14 @@ def pod_of(job: Job, template: Json, name: str) -> Json:
     return pod
 
 
-def secret_of(job: Job, name: str) -> Json:
+def secret_of(job: Job) -> Json:
     """Return the manifest of the secret that holds a job's ticket."""
-    labels = {"app.kubernetes.io/managed-by": "asynsched", OF_SCHEDULERS: label_of(job.ticket.addresses)}
-    metadata = {"name": name, "labels": labels}
+    labels = {**_MANAGED_BY, OF_SCHEDULERS: label_of(job.ticket.addresses)}
     ticket = msgspec.json.encode(job.ticket).decode()
-    return {"apiVersion": "v1", "kind": "Secret", "metadata": metadata, "stringData": {TICKET: ticket}}
+    return {
+        "apiVersion": "v1", "kind": "Secret", "metadata": {"name": secret_name_of(job), "labels": labels},
+        "stringData": {TICKET: ticket},
+    }  # fmt: skip
 
 
 def checked_template(template: object, image: str) -> Json:
@@ -80,11 +112,12 @@ def checked_template(template: object, image: str) -> Json:
     Args:
         image: Of the container `base`, unless the template says another; empty: it must.
     """
-    if not isinstance(template, dict) or not isinstance(template.get("spec", {}), dict):
+    if not isinstance(template, dict):
         raise PodError("it is no manifest of a pod")
     if template.get("kind", "Pod") != "Pod":
         raise PodError(f"it is the manifest of a {template['kind']}, not of a Pod")
-    if template.get("spec", {}).get("containers"):
+    _check_shape(template, "the manifest")
+    if (template.get("spec") or {}).get("containers"):
         _base_of(template)
     found: Json = merged({"apiVersion": "v1", "kind": "Pod", "spec": {"containers": [{"name": BASE}]}}, template)
     container = _base_of(found)
@@ -107,14 +140,20 @@ def merged(base: Any, override: Any) -> Any:
 
 def _merged_lists(base: list[Any], override: list[Any]) -> list[Any]:
     items = [*base, *override]
-    key = next((key for key in _KEYS if all(isinstance(one, Mapping) and key in one for one in items)), None)
-    if key == "name" and any("mountPath" in one for one in items):
-        key = "mountPath"  # a volume may have several mounts
-    if key is None:
+    key = next((key for key in _KEYS if any(isinstance(one, Mapping) and key in one for one in items)), None)
+    if key is None or not all(isinstance(one, Mapping) and isinstance(one.get(key), str) for one in items):
         return deepcopy(items)
     of_override = {one[key]: one for one in override}
     kept = [merged(one, of_override.pop(one[key], {})) for one in base]
     return [*kept, *deepcopy(list(of_override.values()))]
+
+
+def _check_shape(manifest: object, where: str) -> None:
+    """Raise PodError with the path of what has the wrong type."""
+    try:
+        msgspec.convert(manifest, _Pod | None)
+    except msgspec.ValidationError as exc:
+        raise PodError(f"{where}: {str(exc).replace('`$', f'`{where}')}") from exc
 
 
 def _base_of(pod: Json) -> Json:
@@ -125,15 +164,40 @@ def _base_of(pod: Json) -> Json:
     raise PodError(f"it has no container of the name {BASE}")
 
 
-def name_of(job: Job, salt: str) -> str:
-    """Return a name for a job's pod, which begins with those of its DAG and task."""
+def name_of(job: Job) -> str:
+    """Return the name of a job's pod: it begins with those of its DAG and task, and each try has its own.
+
+    A submit that is repeated, because the API has not answered, finds the pod that it has made by this name.
+    """
     slug = re.sub("[^a-z0-9]+", "-", f"{job.ticket.dag_id}-{job.ticket.task_id}".lower()).strip("-")
-    return f"{slug[:LONGEST_SLUG].strip('-') or 'try'}-{salt}"
+    return f"{slug[:LONGEST_SLUG].strip('-') or 'try'}-{_digest(job.ticket.token)[:12]}"
+
+
+def secret_name_of(job: Job) -> str:
+    """Return the name of the secret of a job's ticket: a ticket that is issued again has another one."""
+    return f"{name_of(job)}-{_digest(job.ticket.secret)[:12]}"
+
+
+def ticket_secret(pod: Json) -> str:
+    """Return the name of the secret that holds a pod's ticket; empty: it has none."""
+    for volume in (pod.get("spec") or {}).get("volumes") or ():
+        if volume.get("name") == _TICKET_VOLUME:
+            return str((volume.get("secret") or {}).get("secretName") or "")
+    return ""
+
+
+def is_ours(pod: Json) -> bool:
+    """Whether a pod was made for a ticket, by any scheduler."""
+    return _MANAGED_BY.items() <= (pod["metadata"].get("labels") or {}).items()
 
 
 def label_of(addresses: tuple[str, ...]) -> str:
-    """Return the label of the pods of all schedulers with these addresses."""
-    return sha256(" ".join(addresses).encode()).hexdigest()[:16]
+    """Return the label of the pods of all schedulers with these addresses, which may name them in any order."""
+    return _digest(" ".join(sorted({one.rstrip("/") for one in addresses})))[:16]
+
+
+def _digest(text: str) -> str:
+    return sha256(text.encode()).hexdigest()
 
 
 def _label(text: str) -> str:

@@ -8,12 +8,14 @@ which hold secrets, are in the script. Tickets of one task that ask for the same
 twice (`--no-requeue`): a try whose job is gone is given up, and its next one is a new job.
 """
 
+import asyncio
+import errno
 import os
 import re
 import shlex
 import shutil
-import subprocess
 import sys
+from asyncio.subprocess import PIPE
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import islice
 
@@ -25,6 +27,7 @@ from msgspec import Struct
 
 from asynsched.errors import SettingsError
 from asynsched.executors.base import ExecutorContext
+from asynsched.executors.engines.outage import Patience
 from asynsched.executors.remote.engine import Accepted, Engine, Job, Later, Rejected, Sight
 from asynsched.executors.remote.executor import RemoteExecutor
 from asynsched.settings import SlurmSettings
@@ -42,15 +45,15 @@ OWN = frozenset({
 INHERITED = re.compile(r"(PATH|HOME|USER|LOGNAME|SHELL|LANG|LC_\w+|TZ|SLURM_\w+|SBATCH_\w+)\Z")
 """Variables of the scheduler that Slurm's commands, and so the jobs, get."""
 LONGEST_NAME = 200
+LONGEST_OPTION = 10_000
+LONGEST_MESSAGE = 300
 MOST_CANCELLED = 500
 """Jobs that one scancel gets."""
 CALL_SECONDS = 30.0
 """Longest that the scheduler waits for one of Slurm's commands."""
-PASSING = re.compile(
-    r"contact slurm controller|timed out|connection|zero bytes|temporarily|try again|slow down|not responding"
-    r"|submit limit|in standby",
-    re.IGNORECASE,
-)
+AWAY = re.compile("(?i)contact slurm controller|timed out|connection|zero bytes|not responding|in standby")
+"""Errors of commands, each after some seconds, that say that Slurm's controller does not answer."""
+PASSING = re.compile("(?i)temporarily|try again|slow down|submit limit")
 """Errors of sbatch after which the same job may be accepted later."""
 FIELDS = "%i|%T|%r|%P|%N"
 RUNNING = frozenset({"RUNNING", "COMPLETING", "STAGE_OUT", "SIGNALING", "STOPPED", "SUSPENDED", "RESIZING"})
@@ -92,6 +95,7 @@ class SlurmEngine(Engine):
     def __init__(self, context: ExecutorContext) -> None:
         super().__init__(context)
         self._settings = context.settings.slurm
+        self._patience = Patience(context.clock, "Slurm", CALL_SECONDS)
 
     async def start(self) -> None:
         missing = [name for name in ("sbatch", "squeue", "scancel") if shutil.which(name) is None]
@@ -111,19 +115,27 @@ class SlurmEngine(Engine):
             else:
                 arrays.setdefault(array, []).append(job)
         for array, its in arrays.items():
-            try:
-                # Only the first word is the id: with several clusters, the cluster's name follows.
-                job_id, _, _ = (await self._submit(array, its)).strip().partition(";")
-            except SlurmError as exc:
-                answer = (Later if PASSING.search(str(exc)) else Rejected)(f"Slurm does not take it: {exc}")
-                answers.update((job.ticket.token, answer) for job in its)
-            except TimeoutError:
-                # It may have taken them. They start as well as the next ones: one of both can claim each try.
-                later = Later(f"Slurm has not answered for {CALL_SECONDS:.0f} s")
-                answers.update((job.ticket.token, later) for job in its)
-            else:
-                answers.update((job.ticket.token, Accepted(f"{job_id}_{n}")) for n, job in enumerate(its))
+            placed = await self._place(array, its)
+            answers.update((job.ticket.token, answer) for job, answer in zip(its, placed, strict=True))
         return [answers[job.ticket.token] for job in jobs]
+
+    async def _place(self, array: _Array, jobs: Sequence[Job]) -> Sequence[Accepted | Rejected | Later]:
+        answer: Rejected | Later
+        try:
+            # Only the first word is the id: with several clusters, the cluster's name follows.
+            job_id, _, _ = (await self._submit(array, jobs)).strip().partition(";")
+        except SlurmError as exc:
+            answer = (Later if PASSING.search(str(exc)) else Rejected)(f"Slurm does not take it: {exc}")
+            if isinstance(answer, Later) and (half := len(jobs) // 2):  # a limit may leave room for a part
+                return [*await self._place(array, jobs[:half]), *[answer] * (len(jobs) - half)]
+        except TimeoutError as exc:
+            # It may have taken them. They start as well as the next ones: one of both can claim each try.
+            answer = Later(str(exc))
+        except OSError as exc:
+            answer = (Rejected if exc.errno == errno.E2BIG else Later)(f"sbatch cannot be started: {exc}")
+        else:
+            return [Accepted(f"{job_id}_{n}") for n in range(len(jobs))]
+        return [answer] * len(jobs)
 
     async def _submit(self, array: _Array, jobs: Sequence[Job]) -> str:
         script = script_of(jobs, self._settings)
@@ -131,18 +143,22 @@ class SlurmEngine(Engine):
             "sbatch", "--parsable", "--no-requeue", f"--array=0-{len(jobs) - 1}", f"--job-name={array.name}",
             "--output=/dev/null", "--chdir=/", *self._settings.options, *array.options,
         ]  # fmt: skip
-        return await called(command, script)
+        return await self._called(command, script)
 
     async def cancel(self, engine_ids: Sequence[str]) -> None:
         left = iter(engine_ids)
         while some := list(islice(left, MOST_CANCELLED)):
-            await called(["scancel", "--quiet", *some])
+            await self._called(["scancel", "--quiet", *some])
 
     async def look(self, engine_ids: Sequence[str]) -> Mapping[str, Sight]:
         # For a while, Slurm remembers jobs that have ended (its MinJobAge).
         user = f"--user={os.getuid()}"
-        text = await called(["squeue", "--noheader", "--array", "--states=all", user, f"--format={FIELDS}"])
+        text = await self._called(["squeue", "--noheader", "--array", "--states=all", user, f"--format={FIELDS}"])
         return await run_sync(sights_of, text, engine_ids)
+
+    async def _called(self, command: Sequence[str], text: str = "") -> str:
+        """Do as `called`. After a command that Slurm has not answered, the others of a pass fail at once."""
+        return await self._patience.call(lambda: called(command, text))
 
 
 def array_of(job: Job, settings: SlurmSettings) -> _Array | Rejected:
@@ -162,6 +178,8 @@ def array_of(job: Job, settings: SlurmSettings) -> _Array | Rejected:
     words = tuple(
         f"--{name}" if value is True else f"--{name}={value}" for name, value in options.items() if value is not False
     )
+    if any("\0" in word or len(word) > LONGEST_OPTION for word in words):
+        return Rejected(f"options of sbatch have at most {LONGEST_OPTION:,} characters, and none of them is NUL")
     return _Array(f"{job.ticket.dag_id}.{job.ticket.task_id}"[:LONGEST_NAME], words)
 
 
@@ -204,18 +222,26 @@ async def called(command: Sequence[str], text: str = "") -> str:
 
     Raises:
         SlurmError: It has failed.
-        TimeoutError: Slurm does not answer.
+        TimeoutError: It says that Slurm's controller does not answer.
     """
     environment = {name: value for name, value in os.environ.items() if INHERITED.match(name)}
-    with anyio.fail_after(CALL_SECONDS):
-        done = await anyio.run_process(
-            command, input=text.encode(), stderr=subprocess.PIPE, check=False, env=environment, cwd="/"
-        )
-    if done.returncode:
-        lines = done.stderr.decode(errors="replace").strip().splitlines()
-        said = lines[-1] if lines else f"{command[0]} ended with exit code {done.returncode}"
-        raise SlurmError(said.removeprefix(f"{command[0]}: ").removeprefix("error: "))
-    return done.stdout.decode(errors="replace")
+    process = await asyncio.create_subprocess_exec(
+        *command, stdin=PIPE, stdout=PIPE, stderr=PIPE, env=environment, cwd="/"
+    )
+    try:
+        # It may refuse its options before it has read its input, which is no error of the pipe's.
+        output, errors = await process.communicate(text.encode())
+    finally:
+        if process.returncode is None:
+            process.kill()
+            with anyio.CancelScope(shield=True):
+                await process.wait()
+    if process.returncode:
+        lines = errors.decode(errors="replace").strip().splitlines()
+        said = lines[-1] if lines else f"{command[0]} ended with exit code {process.returncode}"
+        said = said.removeprefix(f"{command[0]}: ").removeprefix("error: ")[:LONGEST_MESSAGE]
+        raise TimeoutError(f"Slurm does not answer: {said}") if AWAY.search(said) else SlurmError(said)
+    return output.decode(errors="replace")
 
 
 class SlurmExecutor(RemoteExecutor):

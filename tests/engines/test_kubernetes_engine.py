@@ -1,0 +1,201 @@
+"""The adapter of Kubernetes, alone with a double of a cluster: what it makes, answers and deletes."""
+
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+import pytest_asyncio
+from msgspec.structs import replace
+
+from asynsched.clock import Clock
+from asynsched.executors.base import ExecutorContext
+from asynsched.executors.engines import kubernetes, pod_watch
+from asynsched.executors.engines.kubernetes import KubernetesEngine
+from asynsched.executors.remote.engine import Accepted, Job, Later, Rejected
+from asynsched.protocol.worker_messages import Ticket
+from tests.engines.kubernetes_site import KubernetesSite
+from tests.support.waiting import eventually
+
+
+class Engine(KubernetesEngine):
+    """The adapter, and its cluster."""
+
+    def __init__(self, site: KubernetesSite) -> None:
+        self.cluster = site.cluster
+        super().__init__(ExecutorContext(site.root, site.settings(), Clock(), "me", print, None))
+
+    async def place(self, *jobs: Job) -> list[Accepted | Rejected | Later]:
+        addresses = self.context.settings.workers.addresses
+        return list(await self.submit([replace(job, ticket=replace(job.ticket, addresses=addresses)) for job in jobs]))
+
+    async def state_of(self, name: str) -> str:
+        return (await self.look([name]))[name].state
+
+    async def until_watching(self) -> None:
+        await eventually(lambda: self.cluster.watches, "the pods are watched")
+
+
+@pytest_asyncio.fixture
+async def engine(tmp_path) -> AsyncIterator[Engine]:
+    site = KubernetesSite(tmp_path)
+    async with site.cluster.serving() as url:
+        site.write_kubeconfig(url)
+        engine = Engine(site)
+        await engine.start()
+        yield engine
+        await engine.close()
+    site.close()
+
+
+def job_of(token: str, secret: str = "s1", **override: Any) -> Job:
+    ticket = Ticket(token, secret, (), "dag", "run", "task", try_number=1)
+    return Job(ticket, "default", 1, "default_pool", {"pod_override": override} if override else {})
+
+
+async def test_a_malformed_override_rejects_its_own_job_only(engine: Engine):
+    shaped = job_of("a", spec={"containers": "base"})
+    deep: dict[str, Any] = {}
+    for _ in range(5000):
+        deep = {"a": deep}
+    answers = await engine.place(shaped, job_of("b", spec={"affinity": deep}), job_of("c"))
+    assert [type(one) for one in answers] == [Rejected, Rejected, Accepted]
+    assert answers[0].reason.endswith("got `str` - at `pod_override.spec.containers`")
+    assert answers[1].reason == "pod_override: it is nested too deeply"
+    assert [pod["metadata"]["name"] for pod in engine.cluster.pods()] == [answers[2].engine_id]
+    assert len(engine.cluster.secrets()) == 1
+
+
+@pytest.mark.parametrize(
+    ("code", "message", "kind"),
+    [
+        (400, "json: cannot unmarshal string into Go struct field", Rejected),
+        (413, "etcdserver: request is too large", Rejected),
+        (422, "Pod is invalid: spec.containers[0].image: " + 1000 * "x", Rejected),
+        (403, 'admission webhook "policy" denied the request: no', Rejected),
+        (403, 'pods "a" is forbidden: violates PodSecurity "restricted:latest"', Rejected),
+        (403, 'pods "a" is forbidden: exceeded quota: pods, requested: pods=1', Later),
+        (403, 'pods is forbidden: User "me" cannot create resource "pods" in API group ""', Later),
+        (403, 'pods "a" is forbidden: error looking up service account work/tries: not found', Later),
+        (401, "Unauthorized", Later),
+        (404, 'namespaces "work" not found', Later),
+        (409, "Operation cannot be fulfilled on resourcequotas", Later),
+        (429, "too many requests", Later),
+        (503, "apiserver is shutting down", Later),
+    ],
+)
+async def test_a_refusal_is_final_if_the_pod_is_wrong_and_leaves_no_secret(engine: Engine, code, message, kind):
+    engine.cluster.refusal = code, message
+    [answer] = await engine.place(job_of("a"))
+    assert isinstance(answer, kind)
+    assert message[:80] in answer.reason
+    assert len(answer.reason) < 400, "people read it"
+    assert (engine.cluster.pods(), engine.cluster.secrets()) == ([], [])
+
+
+async def test_a_pod_whose_request_was_not_answered_is_found_and_not_made_twice(engine: Engine):
+    engine.cluster.losing = 1
+    [answer] = await engine.place(job_of("a"))
+    assert isinstance(answer, Accepted)
+    assert await engine.place(job_of("a")) == [answer], "another submit finds it, too"
+    assert [pod["metadata"]["name"] for pod in engine.cluster.pods()] == [answer.engine_id]
+    assert len(engine.cluster.secrets()) == 1
+
+
+async def test_a_ticket_that_is_issued_again_replaces_the_pod_of_the_former_one(engine: Engine):
+    await engine.until_watching()
+    [former] = await engine.place(job_of("a"))
+    [later] = await engine.place(job_of("a", "s2"))
+    assert later == Later("the pod of its former ticket is being deleted")
+    [answer] = await engine.place(job_of("a", "s2"))
+    assert answer == former, "a try has one name"
+    [pod] = engine.cluster.pods()
+    [volume] = [one for one in pod["spec"]["volumes"] if "secret" in one]
+    assert engine.cluster.secrets() == [volume["secret"]["secretName"]]
+    assert await engine.state_of(answer.engine_id) == "queued"
+
+
+async def test_a_pod_of_somebody_else_is_left_alone(engine: Engine):
+    await engine.place(job_of("a"))
+    [pod] = engine.cluster.pods()
+    del pod["metadata"]["labels"]["app.kubernetes.io/managed-by"]
+    [rejected] = await engine.place(job_of("a", "s2"))
+    assert "already, which asynsched has not made" in rejected.reason
+    assert engine.cluster.pods() == [pod]
+
+
+async def test_a_pod_that_the_watch_does_not_show_is_gone_only_once_the_api_says_so(engine: Engine):
+    await engine.until_watching()
+    engine.cluster.is_shown = False
+    [answer] = await engine.place(job_of("a"))
+    assert await engine.state_of(answer.engine_id) == "queued"
+    engine.cluster.failing = 1
+    assert await engine.look([answer.engine_id]) == {}, "it cannot say"
+    engine.cluster.delete("pods", answer.engine_id)
+    assert await engine.state_of(answer.engine_id) == "gone"
+
+
+async def test_a_pod_is_not_gone_because_another_one_of_its_name_is(engine: Engine):
+    await engine.until_watching()
+    [former] = await engine.place(job_of("a"))
+    [pod] = engine.cluster.pods()
+    pod["status"]["phase"] = "Failed"
+    engine.cluster.store("MODIFIED", "pods", pod)
+    await eventually(lambda: not engine.cluster.pods() and not engine.cluster.secrets(), "pods that ended are deleted")
+    assert await engine.state_of(former.engine_id) == "gone"
+    engine.cluster.is_shown = False
+    assert await engine.place(job_of("a", "s2")) == [former]
+    assert await engine.state_of(former.engine_id) == "queued"
+
+
+async def test_a_secret_that_could_not_be_deleted_is_deleted_by_a_later_look(engine: Engine):
+    await engine.until_watching()
+    engine.cluster.refusal = 422, "invalid"
+    real = engine.cluster.delete
+
+    def fail(*_: Any) -> None:
+        engine.cluster.delete = real
+        raise ConnectionError("the API is away")
+
+    engine.cluster.delete = fail
+    [answer] = await engine.place(job_of("a"))
+    assert isinstance(answer, Rejected)
+    assert len(engine.cluster.secrets()) == 1
+    await engine.look([])
+    assert engine.cluster.secrets() == []
+
+
+async def test_a_pod_whose_cancellation_failed_is_deleted_by_a_later_look(engine: Engine):
+    await engine.until_watching()
+    [answer] = await engine.place(job_of("a"))
+    engine.cluster.failing = 1
+    await engine.cancel([answer.engine_id])
+    assert len(engine.cluster.pods()) == 1
+    await engine.look([])
+    assert engine.cluster.pods() == []
+
+
+async def test_an_api_that_does_not_answer_costs_a_batch_one_time_limit(engine: Engine, monkeypatch):
+    n_calls = 0
+
+    async def silent(**_: Any) -> None:
+        nonlocal n_calls
+        n_calls += 1
+        raise TimeoutError
+
+    monkeypatch.setattr(engine._api, "create_namespaced_secret", silent)
+    answers = await engine.place(*(job_of(f"{n}") for n in range(50)))
+    assert {type(one) for one in answers} == {Later}
+    assert answers[-1].reason == "Kubernetes does not answer: Kubernetes has not answered for 20 s"
+    assert n_calls <= kubernetes.AT_ONCE
+
+
+async def test_many_pods_are_listed_in_pages(engine: Engine, monkeypatch):
+    await engine.until_watching()
+    monkeypatch.setattr(pod_watch, "PAGE", 2)
+    answers = await engine.place(*(job_of(f"{n}") for n in range(5)))
+    engine.cluster.is_shown = False
+    engine.cluster.forget_history()
+    names = [one.engine_id for one in answers]
+    await eventually(lambda: engine.cluster.watches == 2, "all were listed before the next watch")
+    monkeypatch.setattr(engine, "_read", None)  # nothing is read one by one
+    assert {sight.state for sight in (await engine.look(names)).values()} == {"queued"}

@@ -1,0 +1,113 @@
+"""The adapter of Celery, alone with a broker in memory."""
+
+import threading
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+from kombu.exceptions import OperationalError
+
+from asynsched.clock import VirtualClock
+from asynsched.executors.base import ExecutorContext
+from asynsched.executors.engines import celery
+from asynsched.executors.engines.celery import CeleryEngine
+from asynsched.executors.engines.outage import QUIET_SECONDS
+from asynsched.executors.remote.engine import Accepted, Job, Later, Rejected
+from asynsched.protocol.worker_messages import Ticket
+from asynsched.settings import CelerySettings, Settings
+from tests.support.waiting import eventually
+
+
+@pytest.fixture
+async def engine(tmp_path):
+    clock = VirtualClock(datetime(2026, 1, 1, tzinfo=UTC))
+    settings = Settings(celery=CelerySettings(broker_url="memory://"))
+    engine = CeleryEngine(ExecutorContext(tmp_path, settings, clock, "me", print, None))
+    yield engine
+    await engine.close()
+
+
+def job_of(name: str, queue: str = "default", **config: Any) -> Job:
+    ticket = Ticket(name, "secret", ("http://a",), "dag", "run", name, try_number=1)
+    return Job(ticket, queue, 1, "default_pool", config)
+
+
+@pytest.mark.parametrize("queue", ["", " ", "a\0b", "a\nb", "\ud800", 201 * "x", "amq.gen"])
+async def test_a_malformed_queue_rejects_its_own_job_only(engine: CeleryEngine, queue):
+    answers = await engine.submit([job_of("wrong", queue), job_of("wish", queue="gpu"), job_of("right")])
+    assert [type(one) for one in answers] == [Rejected, Accepted, Accepted]
+    assert "cannot be a queue: its name has 1 to 200 bytes" in answers[0].reason
+
+
+class Sent:
+    """Stands in for `send_task`: raises the error of a task's name."""
+
+    def __init__(self, errors: dict[str, Exception]) -> None:
+        self.errors = errors
+        self.names: list[str] = []
+
+    def __call__(self, *_: Any, shadow: str, **__: Any) -> None:
+        self.names.append(shadow)
+        if (error := self.errors.get(shadow.removeprefix("dag."))) is not None:
+            raise error
+
+
+async def test_an_error_of_one_message_makes_no_other_one_wait(engine: CeleryEngine, monkeypatch):
+    sent = Sent({"b": UnicodeError("no such character"), "c": RuntimeError("nacked")})
+    monkeypatch.setattr(engine._app, "send_task", sent)
+    answers = await engine.submit([job_of(name) for name in "abcd"])
+    assert [type(one) for one in answers] == [Accepted, Rejected, Later, Accepted]
+    assert answers[1].reason == "Celery's broker does not take it: no such character"
+
+
+async def test_a_broker_that_goes_away_keeps_what_it_has_and_is_asked_once_for_the_rest(
+    engine: CeleryEngine, monkeypatch
+):
+    error = OperationalError("Connection refused")
+    error.__cause__ = ConnectionRefusedError()
+    sent = Sent({"b": error})
+    monkeypatch.setattr(engine._app, "send_task", sent)
+    answers = await engine.submit([job_of(name) for name in "abcd"])
+    away = Later("Celery's broker does not take it: Connection refused")
+    assert [type(answers[0]), *answers[1:]] == [Accepted, away, away, away]
+    assert sent.names == ["dag.a", "dag.b"]
+
+
+async def test_a_broker_that_does_not_answer_costs_a_batch_one_time_limit(tmp_path, monkeypatch):
+    monkeypatch.setattr(celery, "CALL_SECONDS", 0.2)
+    clock, released, calls = VirtualClock(datetime(2026, 1, 1, tzinfo=UTC)), threading.Event(), []
+    settings = Settings(celery=CelerySettings(broker_url="memory://"))
+    engine = CeleryEngine(ExecutorContext(tmp_path, settings, clock, "me", print, None))
+
+    def hang(*_: Any, shadow: str, **__: Any) -> None:
+        calls.append(shadow)
+        released.wait(60)
+
+    monkeypatch.setattr(engine._app, "send_task", hang)
+    for _ in range(3):
+        answers = await engine.submit([job_of(name) for name in "abcd"])
+        assert answers == [Later("Celery's broker does not take it: Celery's broker has not answered for 0 s")] * 4
+    released.set()
+    clock.leap(QUIET_SECONDS)
+    assert [type(one) for one in await engine.submit([job_of("e")])] == [Accepted]
+    assert calls == ["dag.a", "dag.e"], "what was given up is not published later"
+    await engine.close()
+
+
+async def test_a_look_does_not_wait_for_workers(engine: CeleryEngine, monkeypatch):
+    answered, real = threading.Event(), engine._ask
+
+    def ask(jobs: Any) -> Any:
+        answered.wait(60)
+        return real(jobs)
+
+    monkeypatch.setattr(celery, "ANSWER_SECONDS", 0.01)
+    monkeypatch.setattr(engine, "_ask", ask)
+    [answer] = await engine.submit([job_of("a", "looked")])
+    engine.context.clock.leap(2 * celery.LOOK_SECONDS)
+    assert await engine.look([answer.engine_id]) == {}, "it is not known yet"
+    await engine.cancel([answer.engine_id])
+    answered.set()
+    await eventually(engine._asking.done, "the workers had their time")
+    sight = (await engine.look([answer.engine_id]))[answer.engine_id]
+    assert sight.reason == "no worker answers; in the queue looked since 00:00 UTC, with 1 waiting"

@@ -1,0 +1,93 @@
+"""The adapter of Dask, alone with a client of a test."""
+
+import asyncio
+import re
+from datetime import UTC, datetime
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from asynsched.clock import VirtualClock
+from asynsched.executors.base import ExecutorContext
+from asynsched.executors.engines import dask
+from asynsched.executors.engines.dask import DaskEngine
+from asynsched.executors.remote.engine import Accepted, Job, Later, Rejected
+from asynsched.protocol.worker_messages import Ticket
+from asynsched.settings import DaskSettings, Settings
+
+
+class StubClient(SimpleNamespace):
+    """Stands in for a client of Dask: refuses the keys of tasks that are called `refused`."""
+
+    status = "running"
+
+    def submit(self, *_: Any, key: str, priority: int, **__: Any) -> Any:
+        if key.startswith("dag.refused"):
+            raise ValueError("it cannot be serialized")
+        return SimpleNamespace(status="pending", priority=priority)
+
+
+@pytest.fixture
+def engine(tmp_path, monkeypatch) -> DaskEngine:
+    monkeypatch.setattr(dask, "fire_and_forget", lambda _: None)
+    settings = Settings(dask=DaskSettings(address="tcp://127.0.0.1:1"))
+    clock = VirtualClock(datetime(2026, 1, 1, tzinfo=UTC))
+    return DaskEngine(ExecutorContext(tmp_path, settings, clock, "me", print, None))
+
+
+def job_of(name: str, priority_weight: int = 1, **config: Any) -> Job:
+    ticket = Ticket(name, "secret", ("http://a",), "dag", "run", name, try_number=1)
+    return Job(ticket, "default", priority_weight, "default_pool", config)
+
+
+@pytest.mark.parametrize(
+    ("config", "message"),
+    [
+        ({"resources": "gpu"}, r"Expected `object`, got `str` - at `\$\.resources`"),
+        ({"resources": {"gpu": -1}}, r"Expected `float` > 0\.0 - at `\$\.resources"),
+        ({"resources": {"gpu": float("nan")}}, r"Expected `float` > 0\.0 - at `\$\.resources"),
+        ({"workers": [""]}, r"at `\$\.workers\[0\]`"),
+        ({"priority": 2**70}, r"Expected `int` <= 2147483647 - at `\$\.priority`"),
+    ],
+)
+async def test_a_malformed_wish_rejects_its_own_job_only(engine: DaskEngine, config, message):
+    engine._client = StubClient()
+    wrong, refused, right = await engine.submit([job_of("wrong", **config), job_of("refused"), job_of("right", 2**70)])
+    assert re.search(message, wrong.reason)
+    assert refused == Rejected("Dask does not take it: it cannot be serialized")
+    assert isinstance(right, Accepted)
+    future, _ = engine._submitted[right.engine_id]
+    assert future.priority == dask.MOST_PRIORITY, "a Dask scheduler loses its workers by larger numbers"
+
+
+async def test_a_scheduler_that_does_not_answer_costs_a_batch_one_time_limit(tmp_path, monkeypatch):
+    monkeypatch.setattr(dask, "CALL_SECONDS", 0.2)
+    settings = Settings(dask=DaskSettings(address="tcp://127.0.0.1:1"))
+    clock, calls = VirtualClock(datetime(2026, 1, 1, tzinfo=UTC)), []
+    engine = DaskEngine(ExecutorContext(tmp_path, settings, clock, "me", print, None))
+    answered = asyncio.Event()
+
+    async def connect() -> StubClient:
+        calls.append(1)
+        await answered.wait()
+        return StubClient(close=answered.wait)
+
+    monkeypatch.setattr(engine, "_connect", connect)
+    for _ in range(2):
+        answers = await engine.submit([job_of("a"), job_of("b")])
+        assert answers == [Later("Dask does not take it: the Dask scheduler has not answered for 0 s")] * 2
+    answered.set()
+    clock.leap(dask.YOUNG_SECONDS)
+    assert [type(one) for one in await engine.submit([job_of("a")])] == [Accepted]
+    assert len(calls) == 1, "it went on connecting"
+    await engine.close()
+
+
+async def test_a_lost_connection_makes_jobs_wait_and_no_pass(engine: DaskEngine):
+    engine._client = StubClient(status="connecting")
+    assert await engine.submit([job_of("a")]) == [
+        Later("Dask does not take it: the connection with the Dask scheduler is lost")
+    ]
+    with pytest.raises(ConnectionError):
+        await engine.cancel(["job"])
