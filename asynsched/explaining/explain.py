@@ -397,8 +397,17 @@ def _in_engine(place: Whereabouts) -> str:
     if place.state == CLAIMED:
         return f"the worker {place.worker} prepares it"
     state, _, reason = place.sight.partition(": ")
-    known = {"queued": "waits in its engine", "running": "its job runs, but no worker has claimed it yet"}
-    return known.get(state, "no worker has claimed it yet") + (f": {reason}" if reason else "")
+    engine = f"the engine of executor {place.executor}"
+    if not place.is_taken:
+        known = f"{engine} has not taken it"
+        return f"{known}: {reason}" if reason else f"{known} yet"
+    known = {
+        "queued": f"waits in {engine}",
+        "running": "its job runs, but no worker has claimed it yet",
+        "gone": f"{engine} does not have it any more, and no worker has claimed it",
+        "unknown": f"{engine} has taken it, but does not say where it is; no worker has claimed it yet",
+    }.get(state, f"{engine} has taken it, but no worker has claimed it yet")
+    return f"{known}: {reason}" if reason else known
 
 
 def _end(task: ActiveTask, told: Told, depth: int) -> tuple[Reason, ...]:

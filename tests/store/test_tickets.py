@@ -13,6 +13,7 @@ from asynsched.store.runs.transitions import Batch, apply
 from asynsched.store.schema import dag_run
 from asynsched.store.tickets import (
     GONE,
+    Whereabouts,
     add_tickets,
     claim_ticket,
     digest_of_secret,
@@ -22,6 +23,7 @@ from asynsched.store.tickets import (
     forget_left_tickets,
     forget_tickets,
     news_of_tickets,
+    note_sights,
     progress_of_tickets,
     reissue,
     renew_tickets,
@@ -31,6 +33,7 @@ from asynsched.store.tickets import (
     set_engine_ids,
     tickets_of_runs,
     tickets_of_scheduler,
+    whereabouts,
 )
 from tests.store.test_runs import NOW, new_run, task
 
@@ -153,3 +156,15 @@ async def test_a_ticket_with_a_new_secret_voids_the_old_one(database, proofs):
     assert not await database.write(reissue, "one", digest_of_secret("newer")), "a worker has claimed it"
     (run,) = {row.dag_run_id for row in await database.read(tickets_of_runs, [1], "far")}
     assert await database.read(tickets_of_runs, [run], "near") == []
+
+
+async def test_what_people_read_of_a_try_says_whether_its_engine_has_taken_it(database, proofs):
+    await database.write(set_engine_ids, {"two": "job-2"})
+    await database.write(note_sights, {"one": "queued: Connection refused", "two": "queued: on the queue gpu"})
+    assert await database.read(whereabouts) == {
+        "one": Whereabouts("far", "submitted", False, "queued: Connection refused", ""),
+        "two": Whereabouts("far", "submitted", True, "queued: on the queue gpu", ""),
+    }
+    # A scheduler that takes it over submits it again: what the engine has said of the earlier job is void.
+    await database.write(reissue, "two", digest_of_secret("new"))
+    assert (await database.read(whereabouts))["two"] == Whereabouts("far", "submitted", False, "", "")

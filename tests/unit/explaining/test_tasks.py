@@ -53,17 +53,25 @@ def test_of_a_try_on_another_machine_it_says_where_that_is():
     queued = run.instance("a")
     snapshot, told = seen(engine), []
     for place in (
-        Whereabouts("far", "submitted", "", ""),
-        Whereabouts("far", "submitted", "queued: no worker listens on the queue gpu", ""),
-        Whereabouts("far", "submitted", "running", ""),
-        Whereabouts("far", "claimed", "queued", "node-7"),
+        Whereabouts("far", "submitted", False, "", ""),
+        Whereabouts("far", "submitted", False, "queued: Connection refused", ""),
+        Whereabouts("far", "submitted", True, "", ""),
+        Whereabouts("far", "submitted", True, "unknown", ""),
+        Whereabouts("far", "submitted", True, "queued: no worker listens on the queue gpu", ""),
+        Whereabouts("far", "submitted", True, "running", ""),
+        Whereabouts("far", "submitted", True, "gone: the node has failed", ""),
+        Whereabouts("far", "claimed", True, "queued", "node-7"),
     ):
         snapshot.elsewhere = {queued.token: place}
         told.append(explain_task(snapshot, queued).reasons[0].text.partition(", and ")[2])
     assert told == [
-        "no worker has claimed it yet",
-        "waits in its engine: no worker listens on the queue gpu",
+        "the engine of executor far has not taken it yet",
+        "the engine of executor far has not taken it: Connection refused",
+        "the engine of executor far has taken it, but no worker has claimed it yet",
+        "the engine of executor far has taken it, but does not say where it is; no worker has claimed it yet",
+        "waits in the engine of executor far: no worker listens on the queue gpu",
         "its job runs, but no worker has claimed it yet",
+        "the engine of executor far does not have it any more, and no worker has claimed it: the node has failed",
         "the worker node-7 prepares it",
     ]
     queued.state = queued.stored_state = TaskInstanceState.RUNNING
