@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -24,7 +25,7 @@ from asynsched.cli.command import (
     yes_option,
 )
 from asynsched.cli.lookup import dag_of, known_dag_of, read_dag_folder, unparsed_files
-from asynsched.cli.output import FORMS, Done, Listing, Output, Record, fields_of, note, printable, show
+from asynsched.cli.output import FORMS, Done, Listing, Output, Record, fields_of, note, printable, show, some_of
 from asynsched.cli.session import Session, actor
 from asynsched.errors import AsynschedError, DagError, NotFound, PlanNeeded, did_you_mean
 from asynsched.keys import DagRunKey
@@ -60,6 +61,7 @@ ERROR_COLUMNS = ("file", "kind", "message", "line", "dag_id")
 DETAIL_FIELDS = (
     "description", "version_number", "timezone", "start_date", "end_date", "catchup", "max_active_runs",
     "max_active_tasks", "doc_md", "assets", "params", "airflow", "reads", "task_start",
+    "missing_pools",
 )  # fmt: skip
 TASK_FIELDS = (
     "task_id", "task_type", "group_id", "trigger_rule", "retries", "retry_delay", "execution_timeout", "pool",
@@ -107,6 +109,9 @@ def dags_show(session: Session, output: Output, dag_id: str) -> Record | None:
     fields["params"] = {name: param.value for name, param in details.params.items()}
     fields["tasks"] = [fields_of(task, TASK_FIELDS) for task in details.tasks]
     fields["edges"] = [msgspec.structs.asdict(edge) for edge in details.edges]
+    for pool in details.missing_pools:
+        tasks = [task.task_id for task in details.tasks if task.pool == pool]
+        note(f"There is no pool {pool!r}, so {some_of(tasks)} cannot start: `asynsched pools set {quote(pool)} SLOTS`")
     return Record(fields, sections={"tasks": SPARE_TASK_FIELDS, "edges": ()})
 
 

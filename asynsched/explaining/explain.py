@@ -356,7 +356,9 @@ def _causes(
 def _limits(snapshot: Snapshot, task: ActiveTask) -> tuple[Reason, ...]:
     obstacle = snapshot.evaluation.ready.obstacle(task)
     if obstacle:
-        return (Reason("obstacle", obstacle, "the pool is enlarged, or the executor is configured"),)
+        is_there = snapshot.evaluation.ready.pool(task.task.pool).exists
+        release = "the pool is enlarged, or the executor is configured" if is_there else "the pool is made"
+        return (Reason("obstacle", obstacle, release),)
     reasons = []
     if (other := snapshot.evaluation.ready.kept_for(task, snapshot.now)) is not None:
         text = f"free slots of the pool {task.task.pool} are kept for {_subject(other)}, which waits for longer"

@@ -100,10 +100,22 @@ def test_instances_with_one_reason_share_a_line_and_others_are_counted():
 
 
 def test_what_holds_up_a_run_is_told_for_so_many_tasks_as_somebody_reads():
-    engine, run = evaluation(parallelism=1), run_of([task(f"t{number}") for number in range(100)])
+    engine, run = evaluation(), run_of([task(f"t{number}", pool=f"p{number}") for number in range(100)])
     engine.start_run(run, NOON)
     engine.grant(NOON)
     assert explained(engine, run)[50:] == ["and 50 more: ask for a task"]
+
+
+def test_a_missing_pool_is_told_once_for_all_tasks_that_name_it():
+    engine = evaluation(pools={"default_pool": 8, "closed": 0})
+    run = run_of([*(task(f"t{n}", pool="big data") for n in range(20)), task("c", pool="closed")])
+    engine.start_run(run, NOON)
+    assert explained(engine, run) == [
+        "tasks t0, t1, t2, t3, t4 and 15 more: there is no pool 'big data':"
+        " `asynsched pools set 'big data' SLOTS`; until the pool is made",
+        "task c: the pool 'closed' has no slots: `asynsched pools set closed SLOTS`;"
+        " until the pool is enlarged, or the executor is configured",
+    ]
 
 
 def test_what_is_behind_a_task_is_told_once_however_many_ways_lead_to_it():
