@@ -18,7 +18,8 @@ from asynsched.cli.command import configure, database_option, errors_in_one_line
     "--until-idle",
     is_flag=True,
     help="End when every file is parsed and no run is active, and show how runs have ended, why some failed, and which"
-    " files have errors; with code 1 if runs are left that cannot go on.",
+    " files have errors; with code 1 if runs are left that cannot go on. Retries, sensors and triggers are waited for;"
+    " a timeout of such a run, or of a question to a person, only if it is over within a minute.",
 )
 @fail_on_option(errors="DAG files have errors", failed="runs have failed since the start. Needs --until-idle")
 @click.option("--num-runs", type=click.IntRange(min=1), metavar="N", help="End when N runs have ended.")

@@ -164,7 +164,8 @@ async def explain_standstill(database: Database, settings: Settings, now: dateti
         if explained is None or not explained.reasons:
             return ""
         more = len(explained.reasons) - 1
-        told.append(f"{explained.subject}: {explained.reasons[0].text}{f', and {more} more' if more else ''}")
+        timeout = "" if run.over_at is None else f"; its dagrun_timeout is over{_when('at', run.over_at)}"
+        told.append(f"{explained.subject}: {explained.reasons[0].text}{f', and {more} more' if more else ''}{timeout}")
     if len(runs) > MOST_RUNS:
         told.append(f"and {len(runs) - MOST_RUNS} more")
     return "; ".join(told)

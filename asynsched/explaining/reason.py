@@ -83,9 +83,7 @@ def grouped(found: "Iterable[tuple[ActiveTask, Reason]]") -> tuple[Reason, ...]:
     for task_id, pairs in groupby(found, key=lambda pair: pair[0].task_id):
         for name, reason in _of_task(task_id, pairs):
             holds.setdefault(reason, []).append(name)
-    told = [
-        msgspec.structs.replace(reason, text=f"{_listed(names)}: {reason.text}") for reason, names in holds.items()
-    ]
+    told = [msgspec.structs.replace(reason, text=f"{_listed(names)}: {reason.text}") for reason, names in holds.items()]
     more = len(told) - MOST_REASONS
     return tuple(told) if more <= 0 else (*told[:MOST_REASONS], Reason("more", f"and {more} more: ask for a task"))
 

@@ -111,10 +111,14 @@ def test_a_missing_pool_is_told_once_for_all_tasks_that_name_it():
     run = run_of([*(task(f"t{n}", pool="big data") for n in range(20)), task("c", pool="closed")])
     engine.start_run(run, NOON)
     assert explained(engine, run) == [
-        "tasks t0, t1, t2, t3, t4 and 15 more: there is no pool 'big data':"
-        " `asynsched pools set 'big data' SLOTS`; until the pool is made",
-        "task c: the pool 'closed' has no slots: `asynsched pools set closed SLOTS`;"
-        " until the pool is enlarged, or the executor is configured",
+        (
+            "tasks t0, t1, t2, t3, t4 and 15 more: there is no pool 'big data': `asynsched pools set 'big data' SLOTS`;"
+            " until the pool is made"
+        ),
+        (
+            "task c: the pool 'closed' has no slots: `asynsched pools set closed SLOTS`;"
+            " until the pool is enlarged, or the executor is configured"
+        ),
     ]
 
 
