@@ -168,9 +168,9 @@ def test_a_run_is_named_by_its_id_the_beginning_of_it_or_as_the_latest(site):
         assert "'lat' is only the beginning of a run_id: write latest_of_all, or latest, where you" in refused
     site.run("runs", "cancel", "broken", "latest_of_all", "--yes")
     assert "Did you mean latest?" in site.run("runs", "show", "broken", "LATEST", code=1).stderr
-    site.run("dags", "trigger", "broken", "--run-id", "latest", "--no-logical-date")
-    site.run("dags", "trigger", "broken", "--run-id", "newer", "--no-logical-date")
-    assert shown("latest") == "latest", "it names the run of that name"
+    refused = site.run("dags", "trigger", "broken", "--run-id", "latest", code=1).stderr
+    assert refused == "Error: The run id 'latest' is reserved: commands name the newest run so. Choose another one.\n"
+    assert "The run id '' is not valid: use 1 to" in site.run("dags", "trigger", "broken", "-r", "", code=1).stderr
     assert "There is no DAG 'elt'. Did you mean etl?" in site.run("runs", "show", "elt", "latest", code=1).stderr
 
 

@@ -76,3 +76,12 @@ async def test_a_conf_that_no_task_could_be_given_is_refused_with_its_largest_va
     with pytest.raises(DagError, match=said):
         await database.write(trigger, conf={"day": "monday", "rows": "x" * (16 * 1024**2)})
     assert await database.write(trigger, run_id="small", conf={"rows": "x" * 1000})
+
+
+@pytest.mark.parametrize(
+    ("run_id", "says"), [("latest", "'latest' is reserved: commands name"), ("", "'' is not valid")]
+)
+async def test_a_run_id_by_which_no_run_could_be_named_is_refused(database, run_id, says):
+    with pytest.raises(DagError, match=says):
+        await database.write(trigger, run_id=run_id)
+    assert await database.read(list_runs) == []

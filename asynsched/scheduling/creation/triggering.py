@@ -17,7 +17,7 @@ from asynsched.authoring.params import Param
 from asynsched.channels import Channels, RunCreated, RunEdited, TaskReady
 from asynsched.clock import Clock
 from asynsched.errors import AlreadyExists, DagError, KeysNeeded, NotFound, StoreError, StoreUnavailable
-from asynsched.keys import DagRunKey
+from asynsched.keys import LATEST, DagRunKey
 from asynsched.protocol.frames import UNENCODABLE, mebibytes
 from asynsched.protocol.messages import Launch, Reply, Request
 from asynsched.scheduling.requests.run_requests import submit_request
@@ -122,7 +122,7 @@ def create_manual_run(
     else:
         dag = decode_dag(version.serialized)
         validate_conf(dag, conf or {})
-    chosen = _checked_run_id(run_id) if run_id else None
+    chosen = None if run_id is None else _checked_run_id(run_id)
     base = DagRunRow(
         dag_id=dag_id, run_id="", run_type=DagRunType.MANUAL, state=DagRunState.QUEUED, reason=reason, run_after=now,
         queued_at=now, conf=dict(conf or {}), partition_key=partition_key,
@@ -227,6 +227,8 @@ def _checked_run_id(run_id: str) -> str:
             f"The run id {run_id[:60]!r} is not valid: use 1 to {MAX_ID_LENGTH} letters, digits and the characters"
             " _.~:+-"
         )
+    if run_id == LATEST:
+        raise DagError(f"The run id {LATEST!r} is reserved: commands name the newest run so. Choose another one.")
     if run_id.startswith(RESERVED_PREFIXES):
         raise DagError(
             f"The run id {run_id[:60]!r} is reserved for runs that the scheduler creates: choose one that does not"
