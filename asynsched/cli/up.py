@@ -4,7 +4,14 @@ from typing import Any
 
 import click
 
-from asynsched.cli.command import configure, database_option, errors_in_one_line, fail_on_option, home_option
+from asynsched.cli.command import (
+    configure,
+    database_option,
+    errors_in_one_line,
+    fail_on_option,
+    home_option,
+    settings_located,
+)
 
 
 @click.command("up")
@@ -63,4 +70,5 @@ def up(
         rules = StopRules(until_idle, num_runs, seconds, fail_on)
         settings = configuration.settings
         like_airflow = configuration.of_airflow if settings.like_airflow else None
-        serve_until_stopped(settings, rules, of_same_place(flags["home"], flags["database"]), like_airflow)
+        with settings_located(configuration):
+            serve_until_stopped(settings, rules, of_same_place(flags["home"], flags["database"]), like_airflow)
