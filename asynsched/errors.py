@@ -34,7 +34,7 @@ AsynschedError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable
     from typing import Any
 
 
@@ -98,9 +98,31 @@ class MovedNameWarning(Airflow2Warning):
         self.new = new
 
 
-def written_for_airflow_2(found: "Sequence[Airflow2Warning]") -> str:
-    """Return a sentence that says how to write a file for Airflow 3."""
-    return f"this file is written for Airflow 2, and works; {', '.join(dict.fromkeys(one.advice for one in found))}"
+_MOST_LINES = 10
+"""Lines that are named with one thing that a file should change."""
+
+
+def written_for_airflow_2(found: "Iterable[tuple[str, int]]", *, works: bool, longest: int) -> list[str]:
+    """Return sentences that say how to write a file for Airflow 3: several where one would be longer than `longest`.
+
+    Args:
+        found: Each advice with its line, in any order; one may be there often.
+        works: Whether the file can be used as it is.
+    """
+    lines_of: dict[str, set[int]] = {}
+    for advice, line in found:
+        lines_of.setdefault(advice, set()).add(line)
+    begin = f"this file is written for Airflow 2{', and works' if works else ''}; "
+    sentences: list[str] = []
+    for advice, lines in sorted(lines_of.items(), key=lambda pair: min(pair[1])):
+        named = ", ".join(map(str, sorted(lines)[:_MOST_LINES]))
+        more = f" and {len(lines) - _MOST_LINES} more" if len(lines) > _MOST_LINES else ""
+        part = f"{advice} (line{'s' if len(lines) > 1 else ''} {named}{more})"
+        if sentences and len(sentences[-1]) + len(part) < longest:
+            sentences[-1] += f", {part}"
+        else:
+            sentences.append(begin + part)
+    return sentences
 
 
 WITHOUT_EFFECT = {

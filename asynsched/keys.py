@@ -2,6 +2,9 @@
 
 from typing import NamedTuple
 
+LATEST = "latest"
+"""Names the newest run of a DAG, by `run_after`; no run may be triggered under this name."""
+
 
 class DagRunKey(NamedTuple):
     """Identifies one DagRun."""

@@ -566,7 +566,8 @@ class Scheduler:
 
         Raises:
             Standstill: Runs are active, and none of them goes on by itself: a task waits for the success of a task that
-                has failed in the previous run, or for more slots than its pool has.
+                has failed in the previous run, or for more slots than its pool has. A timeout of a run, or of a
+                question to a person, is waited for if it is over within a minute.
             NotServing: The scheduler stopped before, or could not start.
         """
         await self._while_serving(self._become_idle)

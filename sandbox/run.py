@@ -40,8 +40,9 @@ from asynsched.authoring.supervisor import SupervisorError, SupervisorNotFound, 
 from asynsched.authoring.timezone import coerce_datetime
 from asynsched.authoring.transport import from_transport, to_transport
 from asynsched.authoring.triggers.base import Resumption
+from asynsched.authoring.xcom_arg import XCOM_RETURN_KEY
 from asynsched.protocol import messages
-from asynsched.protocol.frames import DEEPEST, FrameReader, ProtocolError, encode_frame
+from asynsched.protocol.frames import DEEPEST, FrameReader, ProtocolError, TooLarge, encode_frame
 from sandbox.loading import Ask, LoadedFile
 from sandbox.processes import adopt_orphans, flush_streams, of_launch, set_title
 from sandbox.supervision import lifeline
@@ -81,22 +82,19 @@ class SchedulerLink:
         self._lock = threading.Lock()
         self._numbers = count(1)
         self._process = os.getpid()
-        self._token = ""
+        self._token = self._task_id = ""
 
     def receive_launch(self) -> messages.Launch:
         """Return the launch of this try. Raises ProtocolError when the keeper sends something else."""
         message = self._receive()
         if not isinstance(message, messages.Launch):
             raise ProtocolError(f"expected a launch, not {type(message).__name__}")
-        self._token = message.token
+        self._token, self._task_id = message.token, message.task_id
         return message
 
     def send(self, message: Struct) -> None:
-        """Report something. Raises ProtocolError when it is too large, or nested too deeply, to be passed on."""
-        frame = encode_frame(message, DEEPEST_MESSAGE)
-        if len(frame) > MAX_MESSAGE_BYTES:
-            raise ProtocolError(f"{len(frame)} bytes of JSON; the limit is {MAX_MESSAGE_BYTES}")
-        self.socket.sendall(frame)
+        """Report something. Raises TooLarge, and ProtocolError when it is nested too deeply to be passed on."""
+        self.socket.sendall(encode_frame(message, DEEPEST_MESSAGE, MAX_MESSAGE_BYTES))
 
     def request(self, operation: str, **arguments: Any) -> Any:
         """Ask, and wait for the answer.
@@ -110,6 +108,9 @@ class SchedulerLink:
             encoded = {name: json_of(value) for name, value in arguments.items()}
             try:
                 self.send(messages.Request(self._token, number, operation, encoded))
+            except TooLarge as exc:
+                what = f"XCom {arguments['key']!r}" if operation == "xcom_push" else operation
+                raise SupervisorError(_too_large(f"{what} of task {self._task_id!r}", exc)) from None
             except ProtocolError as exc:
                 raise SupervisorError(f"{operation}: {exc}") from None
             reply = self._receive()
@@ -168,7 +169,7 @@ def become_try(descriptors: TryDescriptors, load: Callable[[messages.CodeVersion
         file = load(launch.code, lambda content_hash: link.request("source_get", content_hash=content_hash))
         ended = run_launch(launch, link, file)
         flush_streams()
-        _report(link, ended)
+        _report(link, ended, launch.task_id)
         status = 0
     except BaseException:
         # Only the log is left to tell.
@@ -194,11 +195,29 @@ def _detach(descriptors: TryDescriptors) -> None:
         sys.modules["numpy.random"].seed()
 
 
-def _report(link: SchedulerLink, ended: messages.Ended) -> None:
+def _too_large(what: str, exc: TooLarge) -> str:
+    """Return that a value is too large, and what to do; `what` names the value, e.g. `XCom 'rows' of task 'load'`."""
+    backend = ", or set xcom_backend, which does that" if what.startswith("XCom") else ""
+    return f"{what} is too large: {exc}. Write it to a file or an object storage and pass on the path{backend}."
+
+
+def _largest_of(ended: messages.Ended) -> str:
+    parts = {
+        f"XCom {XCOM_RETURN_KEY!r}": ended.return_value,
+        "the deferral": ended.deferral,
+        "the asset events": ended.outlet_events,
+    }
+    return max(parts, key=lambda name: 0 if parts[name] is msgspec.UNSET else len(msgspec.json.encode(parts[name])))
+
+
+def _report(link: SchedulerLink, ended: messages.Ended, task_id: str) -> None:
     try:
         link.send(ended)
     except ProtocolError as exc:
-        reason = f"the task's result or deferral is too large or nested too deeply: {exc}"
+        if isinstance(exc, TooLarge):
+            reason = _too_large(f"{_largest_of(ended)} of task {task_id!r}", exc)
+        else:
+            reason = f"the result or deferral of task {task_id!r} cannot be passed on: {exc}"
         log.exception("Task failed")
         flush_streams()
         nothing: dict[str, Any] = {

@@ -42,7 +42,7 @@ from asynsched.authoring.triggers.base import (
 )
 from asynsched.authoring.triggers.shared_stream import ACK_TIMEOUT_SECONDS, MAX_WAITING, SharedStreams
 from asynsched.protocol import messages
-from asynsched.protocol.frames import FrameReader, ProtocolError, encode_frame
+from asynsched.protocol.frames import FrameReader, ProtocolError, TooLarge, encode_frame
 from sandbox.run import READ_BYTES, SchedulerLink, answer_of, json_of
 
 log = logging.getLogger("asynsched.triggerer")
@@ -333,7 +333,7 @@ def _outcome(trigger_id: str, event: TriggerEvent, event_id: str = "") -> messag
             trigger_id, "event", payload=to_transport(event.payload, "the event's payload"), event_id=event_id
         )
     if (size := len(msgspec.json.encode(outcome))) > MAX_EVENT_BYTES:
-        raise ValueError(f"its event is {size} bytes of JSON; the limit is {MAX_EVENT_BYTES}")
+        raise ValueError(f"its event is too large: {TooLarge(size, MAX_EVENT_BYTES)}")
     return outcome
 
 

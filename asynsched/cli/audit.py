@@ -5,8 +5,9 @@ import click
 from asynsched.cli.command import INSTANT_FORMS, command, completes, read_instant
 from asynsched.cli.output import Listing, fields_of
 from asynsched.cli.session import Session
+from asynsched.keys import LATEST
 from asynsched.queries.audit import AuditFilter, list_audit
-from asynsched.queries.runs import LATEST, run_named
+from asynsched.queries.runs import run_named
 
 COLUMNS = ("at", "actor", "action", "dag_id", "run_id", "task_id", "detail", "id")
 USUAL_COLUMNS = COLUMNS[:-1]

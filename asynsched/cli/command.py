@@ -16,7 +16,7 @@ from asynsched.cli import INTERRUPTED, begin
 from asynsched.cli.configuration import Configuration, load_configuration, with_served_folder
 from asynsched.cli.output import FORMS, Answer, Output, note, show
 from asynsched.cli.session import Session
-from asynsched.errors import AsynschedError, NotFound
+from asynsched.errors import AsynschedError, NotFound, SettingsError
 
 if TYPE_CHECKING:
     from asynsched.cli.completion import Kind
@@ -92,7 +92,11 @@ def command(
                 options["output"] = form
             with errors_in_one_line():
                 configuration = with_served_folder(configure(home=home, database=database))
-                with closing(Session(configuration)) as session, dags_explained(session):
+                with (
+                    settings_located(configuration),
+                    closing(Session(configuration)) as session,
+                    dags_explained(session),
+                ):
                     answer = function(session, **options)
                     if answer is not None:
                         show(answer, form, wide=wide)
@@ -123,6 +127,15 @@ def _refuse_undecodable(options: dict[str, Any]) -> None:
 def configure(**flags: Any) -> Configuration:
     """Return the configuration of this process. Raises SettingsError."""
     return load_configuration(flags, os.environ, Path.cwd())
+
+
+@contextmanager
+def settings_located(configuration: Configuration) -> Iterator[None]:
+    """Add to an error about a setting, which was found only when it was used, where that was set."""
+    try:
+        yield
+    except SettingsError as exc:
+        raise SettingsError(configuration.located(str(exc))) from exc
 
 
 @contextmanager

@@ -10,7 +10,8 @@ from click.shell_completion import BashComplete, CompletionItem, add_completion_
 from sqlalchemy import Connection
 
 from asynsched.cli.configuration import load_configuration
-from asynsched.queries.runs import LATEST, run_named
+from asynsched.keys import LATEST
+from asynsched.queries.runs import run_named
 from asynsched.store.dags.dags import all_dag_ids
 from asynsched.store.engines.opening import connect_direct, file_exists
 from asynsched.store.engines.urls import hurried, parse_url

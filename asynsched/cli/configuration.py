@@ -102,6 +102,11 @@ class Configuration(NamedTuple):
             if name in EQUIVALENTS and self.settings.like_airflow and is_of_airflow(source)
         ]
 
+    def located(self, problem: str) -> str:
+        """Return a problem that begins with the name of an option, with where that option was set."""
+        source = self.sources.get(problem.partition(":")[0], DEFAULT)
+        return problem if source == DEFAULT else f"{problem} (set by {source})"
+
     def rows(self) -> list[dict[str, Any]]:
         """Return every setting with its value and source; passwords in URLs are hidden."""
         values = {name: attrgetter(name)(self.settings) for name in self.sources}
@@ -135,7 +140,7 @@ def load_configuration(flags: Mapping[str, Any], environ: Mapping[str, str], fol
     try:
         settings = settings_from(values)
     except InvalidSetting as exc:
-        raise SettingsError(_located(exc.name, exc.problem, given.get(exc.name))) from exc
+        raise SettingsError(_located(exc.name, exc.problem, given.get(exc.name)) + _others(exc, given)) from exc
     sources = {name: given[name].source if name in given else DEFAULT for name in options}
     return Configuration(settings, sources)
 
@@ -259,18 +264,52 @@ def _from_file(options: dict[str, Option], environ: Mapping[str, str], folder: P
     import tomllib  # few commands need it
 
     try:
-        content = tomllib.loads(path.read_text(encoding="utf-8"))
+        text = path.read_text(encoding="utf-8")
+        content = tomllib.loads(text)
     except OSError as exc:
         where = f" (environment variable {CONFIG_VARIABLE})" if named else ""
         raise SettingsError(f"{path}: the file cannot be read{where}: {exc.strerror}") from exc
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as exc:
         raise SettingsError(f"{path}: this is not TOML: {exc}") from exc
-    given = {}
+    given, lines = {}, _lines_of(text)
     for name, value in _leaves(content, options):
+        place = _place(path, lines, name)
         if name not in options:
-            raise SettingsError(f"{path}: there is no setting {name!r}.{did_you_mean(nearest_options(name, options))}")
-        given[name] = Given(value, str(path))
+            raise SettingsError(f"{place}: there is no setting {name!r}.{did_you_mean(nearest_options(name, options))}")
+        given[name] = Given(value, place)
     return given
+
+
+_TABLE = re.compile(r"\s*\[{1,2}([^\[\]]+)\]{1,2}\s*(#.*)?$")
+_KEY = re.compile(r"\s*([\w\-.\"' ]+?)\s*=")
+
+
+def _lines_of(text: str) -> dict[str, int]:
+    """Return the line of each table and option of TOML by its name, as far as people write it; tomllib tells none."""
+    table, is_in_text = "", False
+    lines: dict[str, int] = {}
+    for number, line in enumerate(text.splitlines(), start=1):
+        if is_in_text:
+            pass
+        elif header := _TABLE.match(line):
+            table = _bare_name(header[1])
+            lines.setdefault(table, number)
+        elif key := _KEY.match(line):
+            lines.setdefault(f"{table}.{_bare_name(key[1])}".lstrip("."), number)
+        is_in_text ^= (line.count('"""') + line.count("'''")) % 2 == 1
+    return lines
+
+
+def _place(path: Path, lines: Mapping[str, int], name: str) -> str:
+    """Return the file and the line of an option, or of the table that has it."""
+    while name and name not in lines:
+        name = name.rpartition(".")[0]
+    return f"{path}, line {lines[name]}" if name else str(path)
+
+
+def _bare_name(name: str) -> str:
+    """Return a name of TOML, which may have dots and quotes, without the quotes."""
+    return ".".join(part.strip().strip("\"'") for part in name.split("."))
 
 
 def _leaves(content: Mapping[str, Any], options: Mapping[str, Option], prefix: str = "") -> Iterator[tuple[str, Any]]:
@@ -290,6 +329,12 @@ def _located(name: str, problem: str, given: Given | None) -> str:
     return f"{name}: {problem}; it is {_shown(name, given.value)!r} (set by {given.source})"
 
 
+def _others(invalid: InvalidSetting, given: Mapping[str, Given]) -> str:
+    """Return where the other options were set that a problem names: perhaps one of those is wrong."""
+    named = [name for name in re.findall(r"\w[\w.]*\w", invalid.problem) if name in given and name != invalid.name]
+    return "".join(f"; {name} is set by {given[name].source}" for name in dict.fromkeys(named))
+
+
 def _put(values: dict[str, Any], name: str, value: Any) -> None:
     group, separator, leaf = name.partition(".")
     if separator:
@@ -301,4 +346,5 @@ def _put(values: dict[str, Any], name: str, value: Any) -> None:
 def _shown(name: str, value: Any) -> Any:
     if name in SECRET_OPTIONS and value:
         return HIDDEN
-    return without_secrets(value) if name in ("database", "celery.broker_url", "log.store") and value else value
+    is_url = name in ("database", "celery.broker_url", "log.store") and isinstance(value, str)
+    return without_secrets(value) if is_url and value else value

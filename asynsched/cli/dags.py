@@ -2,10 +2,11 @@
 
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -23,8 +24,8 @@ from asynsched.cli.command import (
     read_instant,
     yes_option,
 )
-from asynsched.cli.lookup import dag_of, known_dag_of, read_dag_folder, unparsed_files
-from asynsched.cli.output import FORMS, Done, Listing, Output, Record, fields_of, note, printable, show
+from asynsched.cli.lookup import all_of, dag_of, known_dag_of, read_dag_folder, unparsed_files
+from asynsched.cli.output import FORMS, Done, Listing, Output, Record, Text, fields_of, note, printable, show, some_of
 from asynsched.cli.session import Session, actor
 from asynsched.errors import AsynschedError, DagError, NotFound, PlanNeeded, did_you_mean
 from asynsched.keys import DagRunKey
@@ -60,6 +61,7 @@ ERROR_COLUMNS = ("file", "kind", "message", "line", "dag_id")
 DETAIL_FIELDS = (
     "description", "version_number", "timezone", "start_date", "end_date", "catchup", "max_active_runs",
     "max_active_tasks", "doc_md", "assets", "params", "airflow", "reads", "task_start",
+    "missing_pools",
 )  # fmt: skip
 TASK_FIELDS = (
     "task_id", "task_type", "group_id", "trigger_rule", "retries", "retry_delay", "execution_timeout", "pool",
@@ -71,6 +73,10 @@ SPARE_TASK_FIELDS = (
 )  # fmt: skip
 FILE_ENDINGS = (".py", ".zip")
 """An unknown name that ends in one of these is taken for a file."""
+
+
+_dags_argument = click.argument("dag_ids", metavar="[DAG]...", nargs=-1, shell_complete=completes("dag"))
+_all_option = click.option("--all", "of_all", is_flag=True, help="All DAGs.")
 
 
 @command("list", tables=True)
@@ -107,6 +113,9 @@ def dags_show(session: Session, output: Output, dag_id: str) -> Record | None:
     fields["params"] = {name: param.value for name, param in details.params.items()}
     fields["tasks"] = [fields_of(task, TASK_FIELDS) for task in details.tasks]
     fields["edges"] = [msgspec.structs.asdict(edge) for edge in details.edges]
+    for pool in details.missing_pools:
+        tasks = [task.task_id for task in details.tasks if task.pool == pool]
+        note(f"There is no pool {pool!r}, so {some_of(tasks)} cannot start: `asynsched pools set {quote(pool)} SLOTS`")
     return Record(fields, sections={"tasks": SPARE_TASK_FIELDS, "edges": ()})
 
 
@@ -185,20 +194,22 @@ def dags_errors(session: Session, warnings: bool, traceback: bool) -> Listing:
 
 
 @command("pause")
-@dag_argument
-def dags_pause(session: Session, dag_id: str) -> Done:
-    """Pause a DAG: no run is created, no queued run is started, and no task begins. Running tasks go on."""
-    return _set_paused(session, dag_id, is_paused=True)
+@_dags_argument
+@_all_option
+def dags_pause(session: Session, dag_ids: tuple[str, ...], of_all: bool) -> Text:
+    """Pause DAGs: no run is created, no queued run is started, and no task begins. Running tasks go on.
+
+    If one of the DAGs is unknown, none is paused.
+    """
+    return _set_paused(session, dag_ids, of_all=of_all, is_paused=True)
 
 
 @command("unpause")
-@dag_argument
-def dags_unpause(session: Session, dag_id: str) -> Done:
-    """Unpause a DAG, and show which runs are about to be created."""
-    dag_of(session, dag_id, make=True)
-    coming = session.read(about_to_create, dag_id, session.now())  # before a scheduler creates them
-    done = _set_paused(session, dag_id, is_paused=False)
-    return Done(f"{done.sentence} {coming.sentence}", {**done.fields, **coming.fields})
+@_dags_argument
+@_all_option
+def dags_unpause(session: Session, dag_ids: tuple[str, ...], of_all: bool) -> Text:
+    """Unpause DAGs, and show which runs are about to be created. If one of the DAGs is unknown, none is unpaused."""
+    return _set_paused(session, dag_ids, of_all=of_all, is_paused=False)
 
 
 @command("reparse")
@@ -252,10 +263,26 @@ def about_to_create(conn: Connection, dag_id: str, now: datetime) -> Done:
     return Done(f"{number} due, from the logical date {due[0].logical_date} on.{then}", fields)
 
 
-def _set_paused(session: Session, dag_id: str, *, is_paused: bool) -> Done:
-    dag_of(session, dag_id, make=True)
-    session.act(queries.pause_dag, dag_id, paused=is_paused, now=session.now())
-    return Done(f"DAG {dag_id!r} is {'' if is_paused else 'un'}paused.", {"dag_id": dag_id, "paused": is_paused})
+def _set_paused(session: Session, dag_ids: Sequence[str], *, of_all: bool, is_paused: bool) -> Text:
+    word, lines, rows = "paused" if is_paused else "unpaused", [], []
+    for dag_id in _to_be_paused(session, dag_ids, of_all=of_all, is_paused=is_paused):
+        # Before a scheduler creates them.
+        coming = None if is_paused else session.read(about_to_create, dag_id, session.now())
+        session.act(queries.pause_dag, dag_id, paused=is_paused, now=session.now())
+        lines.append(f"DAG {dag_id!r} is {word}.{'' if coming is None else f' {coming.sentence}'}")
+        rows.append({"dag_id": dag_id, "paused": is_paused, **({} if coming is None else coming.fields)})
+    return Text(lines or [f"No DAG is {'unpaused' if is_paused else 'paused'}."], {"dags": rows})
+
+
+def _to_be_paused(session: Session, dag_ids: Sequence[str], *, of_all: bool, is_paused: bool) -> list[str]:
+    """Return the DAGs to pause or unpause; of all, those that are not in that state yet. Raises AsynschedError."""
+    if bool(dag_ids) == of_all:
+        raise click.UsageError("Name DAGs, or give --all." if not of_all else "Name no DAG beside --all.")
+    if not of_all:
+        return [dag.dag_id for dag in all_of(session, dag_ids, make=True)]
+    if not (session.is_made and session.has_scheduler()):
+        read_dag_folder(session, make=True)
+    return [dag.dag_id for dag in session.pages(queries.list_dags, DagFilter(paused=not is_paused))]
 
 
 def _dag_and_file(session: Session, name: str) -> tuple[str, str]:

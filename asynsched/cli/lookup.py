@@ -1,6 +1,6 @@
 """Finds DAGs and assets that a user has named, and reads the DAG folder for those that are not known yet."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
@@ -10,7 +10,7 @@ from sqlalchemy import Connection
 
 from asynsched.cli.output import have, note, some_of
 from asynsched.cli.session import Session
-from asynsched.errors import HomeInUse, NotFound
+from asynsched.errors import AsynschedError, HomeInUse, NotFound
 from asynsched.home import served_dags_folder
 from asynsched.queries.dags import DagInfo, get_dag, list_files
 from asynsched.queries.import_errors import all_import_errors
@@ -39,6 +39,27 @@ def dag_of(session: Session, dag_id: str, *, make: bool = False) -> DagInfo:
     """
     _read_unless_known(session, partial(_exists, session, get_dag, dag_id), make=make)
     return session.read(get_dag, dag_id)
+
+
+def all_of(session: Session, dag_ids: Sequence[str], *, make: bool = False) -> list[DagInfo]:
+    """Return active DAGs, each once; the DAG folder is read first as for `dag_of`.
+
+    Raises:
+        AsynschedError: The message names each one that does not exist, with the nearest names. NotFound for one DAG.
+    """
+    names = list(dict.fromkeys(dag_ids))
+    if len(names) == 1:
+        return [dag_of(session, names[0], make=make)]
+    _read_unless_known(session, lambda: all(_exists(session, get_dag, name) for name in names), make=make)
+    found, unknown = [], []
+    for name in names:
+        try:
+            found.append(session.read(get_dag, name))
+        except NotFound as exc:
+            unknown.append(str(exc))
+    if unknown:
+        raise AsynschedError(f"{' '.join(unknown)} Nothing is changed.")
+    return found
 
 
 def known_dag_of(session: Session, dag_id: str) -> DagInfo:

@@ -4,7 +4,14 @@ from typing import Any
 
 import click
 
-from asynsched.cli.command import configure, database_option, errors_in_one_line, fail_on_option, home_option
+from asynsched.cli.command import (
+    configure,
+    database_option,
+    errors_in_one_line,
+    fail_on_option,
+    home_option,
+    settings_located,
+)
 
 
 @click.command("up")
@@ -18,7 +25,8 @@ from asynsched.cli.command import configure, database_option, errors_in_one_line
     "--until-idle",
     is_flag=True,
     help="End when every file is parsed and no run is active, and show how runs have ended, why some failed, and which"
-    " files have errors; with code 1 if runs are left that cannot go on.",
+    " files have errors; with code 1 if runs are left that cannot go on. Retries, sensors and triggers are waited for;"
+    " a timeout of such a run, or of a question to a person, only if it is over within a minute.",
 )
 @fail_on_option(errors="DAG files have errors", failed="runs have failed since the start. Needs --until-idle")
 @click.option("--num-runs", type=click.IntRange(min=1), metavar="N", help="End when N runs have ended.")
@@ -62,4 +70,5 @@ def up(
         rules = StopRules(until_idle, num_runs, seconds, fail_on)
         settings = configuration.settings
         like_airflow = configuration.of_airflow if settings.like_airflow else None
-        serve_until_stopped(settings, rules, of_same_place(flags["home"], flags["database"]), like_airflow)
+        with settings_located(configuration):
+            serve_until_stopped(settings, rules, of_same_place(flags["home"], flags["database"]), like_airflow)

@@ -12,8 +12,8 @@ import structlog
 from anyio.to_thread import run_sync
 
 from asynsched.cli import live_on
-from asynsched.cli.command import configure, database_option, errors_in_one_line, home_option
-from asynsched.cli.configuration import with_served_folder
+from asynsched.cli.command import configure, database_option, errors_in_one_line, home_option, settings_located
+from asynsched.cli.configuration import Configuration, with_served_folder
 from asynsched.cli.output import note
 from asynsched.cli.session import Session, actor
 from asynsched.clock import Clock
@@ -47,22 +47,27 @@ def web(listen: str | None, log_format: str | None, **flags: Any) -> None:
 
     Any number of such processes may serve a database, each on an address of its own, while schedulers come and go.
     """
+    with errors_in_one_line():
+        configuration = with_served_folder(configure(**{"web.listen": listen, "log.format": log_format}, **flags))
+        with settings_located(configuration):
+            _serve(configuration)
+
+
+def _serve(configuration: Configuration) -> None:
     from asynsched.cli.logging import configure_logging  # not for --help
     from sandbox.confine import close_memory
 
-    with errors_in_one_line():
-        configuration = with_served_folder(configure(**{"web.listen": listen, "log.format": log_format}, **flags))
-        session = Session(configuration)
-        try:
-            _ = session.database  # fails with advice if it does not exist
-        finally:
-            session.close()
-        prepare_home(configuration.settings.home_path)  # that of a shared database's scheduler may be elsewhere
-        # Tasks are processes of the same user, and the environment may have the password of the database.
-        close_memory()
-        live_on()
-        configure_logging(configuration.settings.log)
-        asyncio.run(_serve_until_signalled(configuration.settings))
+    session = Session(configuration)
+    try:
+        _ = session.database  # fails with advice if it does not exist
+    finally:
+        session.close()
+    prepare_home(configuration.settings.home_path)  # that of a shared database's scheduler may be elsewhere
+    # Tasks are processes of the same user, and the environment may have the password of the database.
+    close_memory()
+    live_on()
+    configure_logging(configuration.settings.log)
+    asyncio.run(_serve_until_signalled(configuration.settings))
 
 
 async def _serve_until_signalled(settings: Settings) -> None:

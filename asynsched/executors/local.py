@@ -24,7 +24,7 @@ from asynsched.errors import ExecutorError, KeeperGone
 from asynsched.executors.base import Executor, ExecutorContext, Held, user_environment
 from asynsched.home import LOGS
 from asynsched.lease.keeper_line import KeeperLine
-from asynsched.protocol.frames import FrameReader, ProtocolError, encode_frame
+from asynsched.protocol.frames import FrameReader, ProtocolError, TooLarge, encode_frame
 from asynsched.protocol.home_files import KEEPER_MARK, KEEPER_SOCKET, socket_address
 from asynsched.protocol.messages import (
     LONGEST_REASON,
@@ -466,8 +466,11 @@ class LocalExecutor(Executor):
         try:
             self._connection.send(launch)
         except ProtocolError as exc:
-            now = self.context.clock.now()
-            self._take(Ended(launch.token, "failed", now, reason=f"its launch cannot be sent: {exc}", retry=False))
+            reason = f"its launch cannot be sent: {exc}"
+            if isinstance(exc, TooLarge):
+                what = "the conf of its run" if launch.resume is None else "the event that it goes on with"
+                reason = f"{what} is too large: {exc}. Pass on the path of a file or an object instead."
+            self._take(Ended(launch.token, "failed", self.context.clock.now(), reason=reason, retry=False))
 
     def _send(self, message: Kill | Acknowledge) -> None:
         if self._connection is not None and self._connection.is_open:

@@ -164,7 +164,8 @@ async def explain_standstill(database: Database, settings: Settings, now: dateti
         if explained is None or not explained.reasons:
             return ""
         more = len(explained.reasons) - 1
-        told.append(f"{explained.subject}: {explained.reasons[0].text}{f', and {more} more' if more else ''}")
+        timeout = "" if run.over_at is None else f"; its dagrun_timeout is over{_when('at', run.over_at)}"
+        told.append(f"{explained.subject}: {explained.reasons[0].text}{f', and {more} more' if more else ''}{timeout}")
     if len(runs) > MOST_RUNS:
         told.append(f"and {len(runs) - MOST_RUNS} more")
     return "; ".join(told)
@@ -356,7 +357,9 @@ def _causes(
 def _limits(snapshot: Snapshot, task: ActiveTask) -> tuple[Reason, ...]:
     obstacle = snapshot.evaluation.ready.obstacle(task)
     if obstacle:
-        return (Reason("obstacle", obstacle, "the pool is enlarged, or the executor is configured"),)
+        is_there = snapshot.evaluation.ready.pool(task.task.pool).exists
+        release = "the pool is enlarged, or the executor is configured" if is_there else "the pool is made"
+        return (Reason("obstacle", obstacle, release),)
     reasons = []
     if (other := snapshot.evaluation.ready.kept_for(task, snapshot.now)) is not None:
         text = f"free slots of the pool {task.task.pool} are kept for {_subject(other)}, which waits for longer"
@@ -397,8 +400,17 @@ def _in_engine(place: Whereabouts) -> str:
     if place.state == CLAIMED:
         return f"the worker {place.worker} prepares it"
     state, _, reason = place.sight.partition(": ")
-    known = {"queued": "waits in its engine", "running": "its job runs, but no worker has claimed it yet"}
-    return known.get(state, "no worker has claimed it yet") + (f": {reason}" if reason else "")
+    engine = f"the engine of executor {place.executor}"
+    if not place.is_taken:
+        known = f"{engine} has not taken it"
+        return f"{known}: {reason}" if reason else f"{known} yet"
+    known = {
+        "queued": f"waits in {engine}",
+        "running": "its job runs, but no worker has claimed it yet",
+        "gone": f"{engine} does not have it any more, and no worker has claimed it",
+        "unknown": f"{engine} has taken it, but does not say where it is; no worker has claimed it yet",
+    }.get(state, f"{engine} has taken it, but no worker has claimed it yet")
+    return f"{known}: {reason}" if reason else known
 
 
 def _end(task: ActiveTask, told: Told, depth: int) -> tuple[Reason, ...]:

@@ -79,25 +79,31 @@ def grouped(found: "Iterable[tuple[ActiveTask, Reason]]") -> tuple[Reason, ...]:
     Args:
         found: In order of the tasks, and of the instances of each.
     """
-    told = [
-        reason
-        for task_id, pairs in groupby(found, key=lambda pair: pair[0].task_id)
-        for reason in _of_task(task_id, pairs)
-    ]
+    holds: dict[Reason, list[str]] = {}
+    for task_id, pairs in groupby(found, key=lambda pair: pair[0].task_id):
+        for name, reason in _of_task(task_id, pairs):
+            holds.setdefault(reason, []).append(name)
+    told = [msgspec.structs.replace(reason, text=f"{_listed(names)}: {reason.text}") for reason, names in holds.items()]
     more = len(told) - MOST_REASONS
     return tuple(told) if more <= 0 else (*told[:MOST_REASONS], Reason("more", f"and {more} more: ask for a task"))
 
 
-def _of_task(task_id: str, found: "Iterable[tuple[ActiveTask, Reason]]") -> Iterator[Reason]:
-    """Yield the reasons of one task's instances: of each kind, the first few that differ."""
+def _listed(names: Sequence[str]) -> str:
+    """Return the tasks that one reason holds up: the first few, and the number of the others."""
+    more = f" and {len(names) - MOST_CAUSES} more" if len(names) > MOST_CAUSES else ""
+    return f"task{'s' if len(names) > 1 else ''} {', '.join(names[:MOST_CAUSES])}{more}"
+
+
+def _of_task(task_id: str, found: "Iterable[tuple[ActiveTask, Reason]]") -> Iterator[tuple[str, Reason]]:
+    """Yield the reasons of one task's instances, each with their name: of each kind, the first few that differ."""
     by_rule: dict[str, dict[Reason, list[int]]] = {}
     for task, reason in found:
         by_rule.setdefault(reason.rule, {}).setdefault(reason, []).append(task.map_index)
     for rule, held in by_rule.items():
         for reason, indexes in islice(held.items(), MOST_CAUSES):
-            yield msgspec.structs.replace(reason, text=f"task {_named(task_id, indexes)}: {reason.text}")
+            yield _named(task_id, indexes), reason
         if more := [index for indexes in islice(held.values(), MOST_CAUSES, None) for index in indexes]:
-            yield Reason("more", f"task {_named(task_id, more)}: {rule}, each in its own way; ask with --map-index")
+            yield _named(task_id, more), Reason("more", f"{rule}, each in its own way; ask with --map-index")
 
 
 def _named(task_id: str, indexes: Sequence[int]) -> str:

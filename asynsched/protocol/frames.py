@@ -22,20 +22,37 @@ class ProtocolError(Exception):
     """The other side sent something that is not a frame of this protocol."""
 
 
+class TooLarge(ProtocolError):
+    """A message is too large to be sent, or was announced as such. The text, for people, names its size and the limit.
+
+    Args:
+        size: Bytes.
+        limit: Bytes.
+    """
+
+    def __init__(self, size: int, limit: int) -> None:
+        super().__init__(f"{mebibytes(size)} of JSON; the limit is {mebibytes(limit)}")
+
+
+def mebibytes(size: int) -> str:
+    """Return a size in bytes for people, e.g. `17.2 MiB`."""
+    return f"{size / 1024**2:.1f} MiB"
+
+
 _encoder = msgspec.json.Encoder()
 
 
-def encode_frame(message: Struct, deepest: int = DEEPEST) -> bytes:
+def encode_frame(message: Struct, deepest: int = DEEPEST, largest: int = MAX_FRAME_BYTES) -> bytes:
     """Return the bytes of one frame.
 
-    Raises ProtocolError if it is too long, nested more than `deepest` levels, or has a value unknown to JSON.
+    Raises TooLarge, and ProtocolError if it is nested more than `deepest` levels, or has a value unknown to JSON.
     """
     try:
         body = _encoder.encode(message)
     except UNENCODABLE as exc:
         raise ProtocolError(f"a message that cannot be written: {exc}") from exc
-    if len(body) > MAX_FRAME_BYTES:
-        raise ProtocolError(f"a frame of {len(body)} bytes; the limit is {MAX_FRAME_BYTES}")
+    if len(body) > largest:
+        raise TooLarge(len(body), largest)
     # Most messages have fewer brackets than levels are allowed.
     if body.count(b"[") + body.count(b"{") > deepest and (depth := _depth(body)) > deepest:
         raise ProtocolError(f"a message with lists and objects nested {depth} deep; the limit is {deepest}")
@@ -77,7 +94,7 @@ class FrameReader:
         while len(self._buffer) >= HEADER_BYTES:
             length = int.from_bytes(self._buffer[:HEADER_BYTES], "big")
             if length > MAX_FRAME_BYTES:
-                raise ProtocolError(f"a frame of {length} bytes; the limit is {MAX_FRAME_BYTES}")
+                raise TooLarge(length, MAX_FRAME_BYTES)
             end = HEADER_BYTES + length
             if len(self._buffer) < end:
                 return

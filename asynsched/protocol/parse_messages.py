@@ -43,6 +43,8 @@ MOST_NAME = 250
 """Characters of the name of a variable or a connection."""
 LONGEST_WARNING = 1_000
 """Characters of a warning; a longer one is cut."""
+LONGEST_FINDINGS = 3_000
+"""Characters of a warning that lists things to change in a file; what does not fit is in a further one."""
 MOST_OPTIONS = 1_000
 """Options of Airflow's configuration that a parse may name as read."""
 STALE = b"stale\n"

@@ -15,6 +15,7 @@ from asynsched.queries.place import Place
 from asynsched.serialization.decode import decode_dag
 from asynsched.serialization.schema import TEMPLATE, SerializedParam, SerializedTask
 from asynsched.store.rows import in_common
+from asynsched.store.runs.pools import pool_capacities
 
 READS = "each task imports the file again, because it reads a variable or a connection"
 FORKED = "each task is a fork of a process that has loaded the file"
@@ -64,6 +65,7 @@ class DagDetails(DagInfo, frozen=True, kw_only=True):
         reads: The variables and connections that its file reads when it is parsed, each as `variable NAME`. Empty for
             a user who may not see all DAGs of the file.
         task_start: How its tasks start, and why if that takes longer than necessary.
+        missing_pools: The pools that its tasks name and that do not exist: these tasks do not start.
         tasks: In topological order.
     """
 
@@ -78,6 +80,7 @@ class DagDetails(DagInfo, frozen=True, kw_only=True):
     airflow: str | None
     reads: tuple[str, ...]
     task_start: str
+    missing_pools: tuple[str, ...]
     tasks: tuple[TaskDetails, ...]
     edges: tuple[Edge, ...]
 
@@ -88,6 +91,7 @@ class _Found(NamedTuple):
     version_number: int
     serialized: bytes
     obstacles: Sequence[str]
+    pools: frozenset[str]
 
 
 async def read_details(place: Place, dag_id: str, seen_dags: frozenset[str] | None = None) -> DagDetails:
@@ -111,7 +115,8 @@ def _find(conn: Connection, dag_id: str) -> _Found:
     version, serialized = newest_serialized(conn, dag_id)
     errors = all_import_errors(conn, ImportErrorFilter(warnings=None, file=info.file))
     obstacles = [error.message for error in errors if error.kind == TEMPLATE]
-    return _Found(info, find_file(conn, info.file), version.number, serialized, obstacles)
+    pools = frozenset(pool_capacities(conn))
+    return _Found(info, find_file(conn, info.file), version.number, serialized, obstacles, pools)
 
 
 def _composed(found: _Found, seen_dags: frozenset[str] | None) -> DagDetails:
@@ -124,6 +129,7 @@ def _composed(found: _Found, seen_dags: frozenset[str] | None) -> DagDetails:
         params=dag.params, airflow=file.airflow or None,
         reads=file.reads if seen_dags is None or seen_dags.issuperset(file.dag_ids) else (),
         task_start=obstacles[0] if obstacles else FORKED,
+        missing_pools=tuple(sorted({task.pool for task in dag.tasks} - found.pools)),
         tasks=tuple(map(_details_of, dag.tasks)),
         edges=tuple(
             Edge(task.task_id, target, task.edge_labels.get(target))  # as in Airflow's graph

@@ -9,7 +9,7 @@ from msgspec import Struct
 from sqlalchemy import Connection, Row
 
 from asynsched.errors import AsynschedError, NotFound
-from asynsched.keys import DagRunKey
+from asynsched.keys import LATEST, DagRunKey
 from asynsched.queries.dag_versions import VersionInfo
 from asynsched.queries.paging import (
     FIRST_PAGE,
@@ -240,8 +240,6 @@ def get_run(conn: Connection, dag_id: str, run_id: str) -> RunInfo:
     return run_info(row)
 
 
-LATEST = "latest"
-"""Names the newest run of a DAG, by `run_after`."""
 MOST_CANDIDATES = 4
 """Runs that an error names when a beginning fits several."""
 NEWEST_RUNS = 200

@@ -386,13 +386,18 @@ class Announcer:
             log.info("run.ended", dag_id=run.key.dag_id, run_id=run.key.run_id, state=run.state, **_facts_of_run(run))
 
     def _warn_of_obstacles(self, pending: PendingBatch) -> None:
+        """Warn of ready tasks that cannot start, once for each DAG and reason."""
+        held: dict[tuple[str, str], list[ActiveTask]] = {}
         for task in pending.tasks.values():
             # A ready task may have another reason: why its last try was handed back.
             if task.state is State.SCHEDULED and task.reason and (obstacle := self.obstacle(task)):
-                key = task.run.key
-                log.warning(
-                    "task.cannot_start", dag_id=key.dag_id, run_id=key.run_id, task_id=task.task_id, reason=obstacle
-                )
+                held.setdefault((task.run.key.dag_id, obstacle), []).append(task)
+        for (dag_id, obstacle), tasks in held.items():
+            others = {"n_tasks": len(tasks)} if len(tasks) > 1 else {}
+            log.warning(
+                "task.cannot_start", dag_id=dag_id, run_id=tasks[0].run.key.run_id, task_id=tasks[0].task_id,
+                reason=obstacle, **others,
+            )  # fmt: skip
 
 
 def _facts_of_run(run: ActiveRun) -> dict[str, Any]:

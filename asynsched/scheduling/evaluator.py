@@ -93,10 +93,10 @@ class DependencyEvaluator(Service):
 
     @property
     def is_at_a_standstill(self) -> bool:
-        """Whether runs are active, and none of them can progress without a user's intervention."""
+        """Whether runs are active, and none of them can progress soon without a user's intervention."""
         if self.evaluation.tries.are_ending or not (self._has_started_all and self._is_done):
             return False
-        return stand_still(self.evaluation.runs.values())
+        return stand_still(self.evaluation.runs.values(), self.clock.now())
 
     @property
     def _is_done(self) -> bool:

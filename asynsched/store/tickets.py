@@ -135,7 +135,7 @@ def note_sights(conn: Connection, sights: Mapping[str, str]) -> None:
 
 def reissue(conn: Connection, token: str, digest: str) -> bool:
     """Give a new secret to a ticket that no worker has claimed: its earlier copies are void. False: too late."""
-    changed = sa.update(ticket).where(_OF_TOKEN, _state == SUBMITTED).values(digest=digest, engine_id="")
+    changed = sa.update(ticket).where(_OF_TOKEN, _state == SUBMITTED).values(digest=digest, engine_id="", sight="")
     return conn.execute(changed, {"key": token}).rowcount > 0
 
 
@@ -186,15 +186,23 @@ def drop_news(conn: Connection, rows: Sequence[TicketRow]) -> None:
 
 
 class Whereabouts(NamedTuple):
-    """Where a try on another machine is, for people: with an engine, or on a worker."""
+    """Where a try on another machine is, for people: with an engine, or on a worker.
+
+    Attributes:
+        is_taken: Whether the engine has accepted its ticket; otherwise `sight` says why not.
+        sight: How the engine sees its job: the state, and behind `: ` the reason; empty: it has not been asked.
+    """
 
     executor: str
     state: str
+    is_taken: bool
     sight: str
     worker: str
 
 
-_WHEREABOUTS = sa.select(_token, ticket.c.executor, _state, ticket.c.sight, ticket.c.worker).where(_state != ENDED)
+_WHEREABOUTS = sa.select(
+    _token, ticket.c.executor, _state, ticket.c.engine_id != "", ticket.c.sight, ticket.c.worker
+).where(_state != ENDED)
 
 
 def whereabouts(conn: Connection) -> dict[str, Whereabouts]:

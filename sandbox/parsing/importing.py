@@ -37,6 +37,7 @@ from asynsched.errors import (
     written_for_airflow_2,
 )
 from asynsched.protocol.parse_messages import (
+    LONGEST_FINDINGS,
     LONGEST_WARNING,
     MOST_NAME,
     MOST_OPTIONS,
@@ -232,7 +233,7 @@ class _Finding:
         self._sources: list[schema.SourceFile] = []
         self._warnings: list[schema.FileError] = []
         self._without_effect: list[tuple[NoEffectWarning, str, int]] = []
-        self._moved: dict[str, list[Airflow2Warning]] = {}
+        self._moved: dict[str, list[tuple[str, int]]] = {}
 
     def find(self) -> Found:
         """Import the file, and return its DAGs and errors; a process that user code forked ends here."""
@@ -244,11 +245,13 @@ class _Finding:
             dags, errors = self._dags_of(module)
             self._note_forgotten()
             self._note_no_effect()
-            self._note_moved()
+            self._note_moved(works=not errors)
             if dags and os.getpid() == owner:
                 self._note_obstacle()
         except BaseException as exc:  # noqa: BLE001 - user code may raise anything
             dags, errors = (), (self._explain(exc),)
+            with contextlib.suppress(BaseException):  # user code may have replaced anything that is used here, too
+                self._note_moved(works=False)
         if os.getpid() != owner:
             os._exit(0)
         return Found(dags, errors, tuple(self._warnings), self._airflow(), options_read(MOST_OPTIONS))
@@ -308,7 +311,7 @@ class _Finding:
         elif not filename.startswith(f"{self._folder}/"):
             return  # a library's own affair
         elif isinstance(message, Airflow2Warning):
-            self._moved.setdefault(filename.removeprefix(f"{self._folder}/"), []).append(message)
+            self._moved.setdefault(filename.removeprefix(f"{self._folder}/"), []).append((message.advice, lineno))
         elif len(self._warnings) < MAX_WARNINGS:
             where = filename.removeprefix(f"{self._folder}/")
             is_doubtful = issubclass(category, DagWarning)
@@ -341,11 +344,11 @@ class _Finding:
         what = f"{place}: {without_effect(arguments)} ({'; '.join(owners)}{more})"
         self._warnings.append(schema.FileError(schema.NO_EFFECT, encodable(what[:LONGEST_WARNING]), line=line))
 
-    def _note_moved(self) -> None:
-        """Warn once for each file of the names and arguments that it has from Airflow 2."""
+    def _note_moved(self, *, works: bool) -> None:
+        """Warn once for each file of the names and arguments that it has from Airflow 2, each with its lines."""
         for path, found in self._moved.items():
-            what = f"{path}: {written_for_airflow_2(found)}"
-            self._warnings.append(schema.FileError(schema.MOVED, encodable(what[:LONGEST_WARNING])))
+            for sentence in written_for_airflow_2(found, works=works, longest=LONGEST_FINDINGS):
+                self._warnings.append(schema.FileError(schema.MOVED, encodable(f"{path}: {sentence}")))
 
     def _note_obstacle(self) -> None:
         """Warn of a file that no process can be forked from once it is loaded."""

@@ -213,6 +213,32 @@ def site(new_site):
     return site
 
 
+def test_every_finding_about_airflow_2_is_told_with_its_lines_also_of_a_file_that_fails(new_site):
+    site = new_site()
+    old = [f"o{n} = PythonOperator(task_id='o{n}', python_callable=print, provide_context=True)" for n in range(12)]
+    dag = "with DAG('old', schedule_interval=None, concurrency=2, default_view='graph', orientation='LR'):"
+    head = ["from asynsched import DAG, PythonOperator", dag]
+    limited = "o = PythonOperator(task_id='o', python_callable=print, task_concurrency=2, trigger_rule='dummy')"
+    site.write("old.py", "\n".join([*head, *(f"    {line}" for line in (*old, limited)), "1 / 0"]))
+    site.up_until_idle()
+    [failed, warned] = site.json("dags", "errors", "--warnings")
+    assert "ZeroDivisionError" in failed["message"]
+    begin, _, findings = warned["message"].partition("; ")
+    assert begin == "old.py: this file is written for Airflow 2"
+    assert [finding for finding in EXPECTED_FINDINGS if finding not in findings] == []
+
+
+EXPECTED_FINDINGS = (
+    "schedule_interval is now schedule (line 2)",
+    "concurrency is now max_active_tasks (line 2)",
+    "default_view has no effect: it is about Airflow 2's web page; remove it (line 2)",
+    "orientation has no effect: it is about Airflow 2's web page; remove it (line 2)",
+    "that they name; remove it (lines 3, 4, 5, 6, 7, 8, 9, 10, 11, 12 and 2 more)",
+    "task_concurrency is now max_active_tis_per_dag (line 15)",
+    "the trigger rule dummy is now always (line 15)",
+)
+
+
 def test_files_for_airflow_run_unmodified_and_old_names_are_named(site):
     site.run("variables", "set", "word", "hello")
     logged = site.up_until_idle().stderr
@@ -226,7 +252,7 @@ def test_files_for_airflow_run_unmodified_and_old_names_are_named(site):
     assert [(one["file"], one["kind"]) for one in warned] == [("two.py", "moved")]
     message = warned[0]["message"]
     assert "airflow.operators.dummy_operator.DummyOperator is now airflow.providers.standard" in message
-    assert "schedule_interval is now schedule, concurrency is now max_active_tasks, provide_context has no" in message
+    assert "schedule_interval is now schedule (line 11), concurrency is now max_active_tasks (line 11)" in message
     assert "default_var of Variable.get is now default" in message
     log = site.run("tasks", "logs", "two", "latest", "says").stdout
     assert "Returned value was: hello" in log

@@ -241,7 +241,7 @@ def test_settings_are_shown_with_their_source_and_without_secrets(site):
     settings = {row["name"]: row for row in shown.json}
     assert settings["parse.timeout"]["value"] == 12
     assert "ASYNSCHED_PARSE__TIMEOUT" in settings["parse.timeout"]["source"]
-    assert "asynsched.toml" in settings["watch.step"]["source"]
+    assert settings["watch.step"]["source"].endswith("asynsched.toml, line 2")
     assert settings["database"]["source"] == "flag --database"
     assert settings["lease.grace"]["source"] == "default"
     assert settings["dags_folder"]["value"] == str(site.dags)
@@ -256,7 +256,7 @@ def test_a_misspelt_setting_is_an_error_in_the_environment_as_in_the_file(site):
     by_file = site.run("config", "show", code=1).stderr
     (site.root / "asynsched.toml").unlink()
     assert by_variable.endswith("ASYNSCHED_PARALELISM: there is no such setting. Did you mean ASYNSCHED_PARALLELISM?\n")
-    assert by_file.endswith("asynsched.toml: there is no setting 'paralelism'. Did you mean parallelism?\n")
+    assert by_file.endswith("asynsched.toml, line 1: there is no setting 'paralelism'. Did you mean parallelism?\n")
 
 
 def test_a_machine_is_checked(site):

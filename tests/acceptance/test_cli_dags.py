@@ -86,15 +86,39 @@ def test_next_runs_are_those_of_the_given_moment_and_last_run(site):
 def test_a_paused_dag_is_shown_as_such_and_can_be_unpaused(site):
     site.run("dags", "pause", "broken")
     assert {dag["dag_id"]: dag["paused"] for dag in site.json("dags", "list")} == {"broken": True, "etl": False}
-    assert site.json("dags", "unpause", "broken") == {
-        "dag_id": "broken", "paused": False, "due_runs": 0, "first_logical_date": None, "next_run_at": None,
-    }  # fmt: skip
+    assert site.json("dags", "unpause", "broken") == {"dags": [
+        {"dag_id": "broken", "paused": False, "due_runs": 0, "first_logical_date": None, "next_run_at": None},
+    ]}  # fmt: skip
+
+
+def test_several_dags_or_all_are_paused_at_once_and_none_if_one_is_unknown(new_site):
+    site = new_site()
+    site.write("some.py", DAGS)
+
+    def paused() -> list[str]:
+        return [dag["dag_id"] for dag in site.json("dags", "list") if dag["paused"]]
+
+    refused = site.run("dags", "pause", "etl", "elt", "brokn", code=1).stderr.splitlines()[-1]
+    assert refused == (
+        "Error: There is no DAG 'elt'. Did you mean etl? There is no DAG 'brokn'. Did you mean broken?"
+        " Nothing is changed."
+    )
+    assert paused() == []
+    assert site.run("dags", "pause", "etl", "broken", "etl").stdout == "DAG 'etl' is paused.\nDAG 'broken' is paused.\n"
+    assert paused() == ["broken", "etl"]
+    assert site.json("dags", "pause", "--all") == {"dags": []}
+    unpaused = site.json("dags", "unpause", "--all")["dags"]
+    assert [(dag["dag_id"], dag["paused"]) for dag in unpaused] == [("broken", False), ("etl", False)]
+    assert {dag["due_runs"] for dag in unpaused} == {0, 1}
+    assert site.run("dags", "unpause", "--all").stdout == "No DAG is paused.\n"
+    assert "Name DAGs, or give --all" in site.run("dags", "pause", code=2).stderr
+    assert "Name no DAG beside --all" in site.run("dags", "pause", "etl", "--all", code=2).stderr
 
 
 def test_unpausing_says_what_is_about_to_be_created(site):
     [due] = site.json("dags", "next", "etl")
     site.run("dags", "pause", "etl")
-    told = site.json("dags", "unpause", "etl")
+    [told] = site.json("dags", "unpause", "etl")["dags"]
     assert (told["due_runs"], told["first_logical_date"]) == (1, due["logical_date"])
     following = datetime.fromisoformat(told["next_run_at"])
     assert following - datetime.fromisoformat(due["run_after"]) == timedelta(days=1)
@@ -168,9 +192,9 @@ def test_a_run_is_named_by_its_id_the_beginning_of_it_or_as_the_latest(site):
         assert "'lat' is only the beginning of a run_id: write latest_of_all, or latest, where you" in refused
     site.run("runs", "cancel", "broken", "latest_of_all", "--yes")
     assert "Did you mean latest?" in site.run("runs", "show", "broken", "LATEST", code=1).stderr
-    site.run("dags", "trigger", "broken", "--run-id", "latest", "--no-logical-date")
-    site.run("dags", "trigger", "broken", "--run-id", "newer", "--no-logical-date")
-    assert shown("latest") == "latest", "it names the run of that name"
+    refused = site.run("dags", "trigger", "broken", "--run-id", "latest", code=1).stderr
+    assert refused == "Error: The run id 'latest' is reserved: commands name the newest run so. Choose another one.\n"
+    assert "The run id '' is not valid: use 1 to" in site.run("dags", "trigger", "broken", "-r", "", code=1).stderr
     assert "There is no DAG 'elt'. Did you mean etl?" in site.run("runs", "show", "elt", "latest", code=1).stderr
 
 

@@ -167,9 +167,9 @@ def test_an_empty_folder_is_served_and_a_missing_one_is_refused(site):
     [
         ("ASYNSCHED_PARALLELISM", "many", ("ASYNSCHED_PARALLELISM",)),
         ("ASYNSCHED_PARSE__TIMEOUT", "-1", ("ASYNSCHED_PARSE__TIMEOUT",)),
-        ("ASYNSCHED_DATABASE", "oracle://somewhere/db", ("oracle", "sqlite", "postgresql")),
+        ("ASYNSCHED_DATABASE", "oracle://somewhere/db", ("oracle", "sqlite", "variable ASYNSCHED_DATABASE")),
         ("ASYNSCHED_DATABASE", "postgresql://user:topsecret@127.0.0.1:1/none", ("127.0.0.1",)),
-        ("ASYNSCHED_EXECUTOR", "no.such:Executor", ("no.such",)),
+        ("ASYNSCHED_EXECUTOR", "no.such:Executor", ("no.such", "(set by environment variable ASYNSCHED_EXECUTOR)")),
     ],
 )
 def test_a_setting_that_cannot_be_is_named_in_one_line(site, name, value, words):

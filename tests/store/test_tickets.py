@@ -14,6 +14,7 @@ from asynsched.store.runs.transitions import Batch, apply
 from asynsched.store.schema import dag_run
 from asynsched.store.tickets import (
     GONE,
+    Whereabouts,
     add_tickets,
     claim_ticket,
     digest_of_secret,
@@ -23,6 +24,7 @@ from asynsched.store.tickets import (
     forget_left_tickets,
     forget_tickets,
     news_of_tickets,
+    note_sights,
     progress_of_tickets,
     reissue,
     renew_tickets,
@@ -32,6 +34,7 @@ from asynsched.store.tickets import (
     set_engine_ids,
     tickets_of_runs,
     tickets_of_scheduler,
+    whereabouts,
 )
 from tests.store.test_runs import NOW, new_run, task
 
@@ -164,3 +167,15 @@ async def test_a_lease_that_a_worker_may_count_on_is_not_made_shorter(database, 
     for seconds, granted in ((20.0, 30.0), (40.0, 40.0), (20.0, 40.0)):
         assert await database.write(renew_tickets, [one], seconds) == [Renewal("one", granted)]
         assert (await database.read(progress_of_tickets, ["one"]))[0].gone_after == granted + 15.0
+
+
+async def test_what_people_read_of_a_try_says_whether_its_engine_has_taken_it(database, proofs):
+    await database.write(set_engine_ids, {"two": "job-2"})
+    await database.write(note_sights, {"one": "queued: Connection refused", "two": "queued: on the queue gpu"})
+    assert await database.read(whereabouts) == {
+        "one": Whereabouts("far", "submitted", False, "queued: Connection refused", ""),
+        "two": Whereabouts("far", "submitted", True, "queued: on the queue gpu", ""),
+    }
+    # A scheduler that takes it over submits it again: what the engine has said of the earlier job is void.
+    await database.write(reissue, "two", digest_of_secret("new"))
+    assert (await database.read(whereabouts))["two"] == Whereabouts("far", "submitted", False, "", "")

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
-from asynsched.errors import AlreadyExists
+from asynsched.errors import AlreadyExists, DagError
 from asynsched.scheduling.creation.triggering import create_manual_run
 from asynsched.store.dags.parse_results import Outcome, store_outcomes
 from asynsched.store.database import Database
@@ -66,3 +66,22 @@ async def test_a_run_that_is_in_nobody_s_way_takes_few_statements(database):
         return len(found)
 
     assert await database.write(statements) == 2, "the DAG's version, and the run with its deadlines"
+
+
+async def test_a_conf_that_no_task_could_be_given_is_refused_with_its_largest_value(database):
+    said = (
+        "The conf of a run of the DAG 'd' is too large: 16.0 MiB of JSON, of which 'rows' has 16.0 MiB;"
+        " the limit is 15.0 MiB"
+    )
+    with pytest.raises(DagError, match=said):
+        await database.write(trigger, conf={"day": "monday", "rows": "x" * (16 * 1024**2)})
+    assert await database.write(trigger, run_id="small", conf={"rows": "x" * 1000})
+
+
+@pytest.mark.parametrize(
+    ("run_id", "says"), [("latest", "'latest' is reserved: commands name"), ("", "'' is not valid")]
+)
+async def test_a_run_id_by_which_no_run_could_be_named_is_refused(database, run_id, says):
+    with pytest.raises(DagError, match=says):
+        await database.write(trigger, run_id=run_id)
+    assert await database.read(list_runs) == []

@@ -91,6 +91,7 @@ REFUSED = [
     ("report", {"logical_date": None, "conf": {"n": -1}}, 400),
     ("report", {"logical_date": None, "dag_run_id": RUN_ID}, 409),
     ("report", {"logical_date": None, "dag_run_id": "scheduled__x"}, 400),
+    ("report", {"logical_date": None, "dag_run_id": "latest"}, 400),
     ("report", {"logical_date": None, "run_after": "2100-01-01T00:00:00Z"}, 400),
     ("report", {"logical_date": None, "data_interval_start": "2026-02-01T00:00:00Z"}, 422),
     ("report", {}, 422),

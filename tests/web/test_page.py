@@ -169,6 +169,8 @@ async def test_actions_are_done_and_told(site: Site) -> None:
     made = await client.post("/dags/report/trigger", data={"param:n": "5", "run_id": "by-hand"})
     assert made.headers["location"] == "/dags/report/runs/by-hand"
     assert '"n": 5' in (await client.get("/dags/report/runs/by-hand/details")).text.replace("&#34;", '"')
+    reserved = await client.post("/dags/report/trigger", data={"param:n": "5", "run_id": "latest"})
+    assert (reserved.status_code, "is reserved: commands name the newest run so" in reserved.text) == (422, True)
     refused = await client.post("/dags/report/trigger", data={"param:n": "-1"})
     assert refused.status_code == 422
     assert "less than the minimum" in refused.text

@@ -118,7 +118,7 @@ class TriggerDagRunOperator(BaseOperator):
             answer: dict[str, Any] = ask(
                 "run_trigger",
                 dag_id=self.trigger_dag_id,
-                run_id=None if self.trigger_run_id is None else str(self.trigger_run_id),
+                run_id=str(self.trigger_run_id) if self.trigger_run_id else None,
                 conf=self.conf or {},
                 logical_date=None if date is None else date.isoformat(),
                 has_logical_date=self.has_logical_date,

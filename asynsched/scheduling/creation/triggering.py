@@ -1,6 +1,7 @@
 """Runs and asset updates that a person, a task, or the program that embeds the scheduler requests."""
 
 from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -16,7 +17,8 @@ from asynsched.authoring.params import Param
 from asynsched.channels import Channels, RunCreated, RunEdited, TaskReady
 from asynsched.clock import Clock
 from asynsched.errors import AlreadyExists, DagError, KeysNeeded, NotFound, StoreError, StoreUnavailable
-from asynsched.keys import DagRunKey
+from asynsched.keys import LATEST, DagRunKey
+from asynsched.protocol.frames import UNENCODABLE, mebibytes
 from asynsched.protocol.messages import Launch, Reply, Request
 from asynsched.scheduling.requests.run_requests import submit_request
 from asynsched.serialization.decode import decode_dag
@@ -36,6 +38,8 @@ from asynsched.timetables.zones import in_zone, moved
 
 OPERATION = "run_trigger"
 RETRY_DELAY = timedelta(seconds=1)
+MOST_CONF_BYTES = 15 * 1024**2
+"""Of JSON: a launch, which carries the conf, must fit into a frame."""
 RESERVED_PREFIXES = tuple(f"{run_type}__" for run_type in DagRunType if run_type is not DagRunType.MANUAL)
 """Prefixes of run ids that no manual run may have: it would block the run that the scheduler is to create."""
 RUN_ID_CHARACTERS = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_.~:+-")
@@ -118,7 +122,7 @@ def create_manual_run(
     else:
         dag = decode_dag(version.serialized)
         validate_conf(dag, conf or {})
-    chosen = _checked_run_id(run_id) if run_id else None
+    chosen = None if run_id is None else _checked_run_id(run_id)
     base = DagRunRow(
         dag_id=dag_id, run_id="", run_type=DagRunType.MANUAL, state=DagRunState.QUEUED, reason=reason, run_after=now,
         queued_at=now, conf=dict(conf or {}), partition_key=partition_key,
@@ -162,8 +166,9 @@ def validate_conf(dag: SerializedDag, conf: Mapping[str, Any]) -> None:
     """Check a run's conf, over the defaults of the DAG's params, against their schemas, within one limit of time.
 
     Raises:
-        DagError: Names the DAG, the param and the fault.
+        DagError: Names the DAG, the param and the fault; also if the conf is larger than `MOST_CONF_BYTES`.
     """
+    _check_size(dag.dag_id, conf)
     if any(param.schema for param in dag.params.values()):
         from asynsched.authoring.json_schemas import limited_time  # loads jsonschema
 
@@ -171,6 +176,18 @@ def validate_conf(dag: SerializedDag, conf: Mapping[str, Any]) -> None:
             _validate_each(dag, conf)
     else:
         _validate_each(dag, conf)
+
+
+def _check_size(dag_id: str, conf: Mapping[str, Any]) -> None:
+    with suppress(*UNENCODABLE):  # the query that stores it refuses that
+        sizes = {str(name): len(msgspec.json.encode(value)) for name, value in conf.items()}
+        if (size := sum(sizes.values())) > MOST_CONF_BYTES:
+            name = max(sizes, key=lambda name: sizes[name])
+            raise DagError(
+                f"The conf of a run of the DAG {dag_id!r} is too large: {mebibytes(size)} of JSON, of which {name!r}"
+                f" has {mebibytes(sizes[name])}; the limit is {mebibytes(MOST_CONF_BYTES)}. Pass on the path of a file"
+                " or an object instead."
+            )
 
 
 def _validate_each(dag: SerializedDag, conf: Mapping[str, Any]) -> None:
@@ -210,6 +227,8 @@ def _checked_run_id(run_id: str) -> str:
             f"The run id {run_id[:60]!r} is not valid: use 1 to {MAX_ID_LENGTH} letters, digits and the characters"
             " _.~:+-"
         )
+    if run_id == LATEST:
+        raise DagError(f"The run id {LATEST!r} is reserved: commands name the newest run so. Choose another one.")
     if run_id.startswith(RESERVED_PREFIXES):
         raise DagError(
             f"The run id {run_id[:60]!r} is reserved for runs that the scheduler creates: choose one that does not"

@@ -489,9 +489,8 @@ class Evaluation:
             return
         self.runs[run.key] = run
         self._past.add(run)
-        timeout = run.structure.dag.dagrun_timeout
-        if timeout is not None and run.started_at is not None:
-            self._timers.arm(run.started_at + timedelta(seconds=timeout), run.key)
+        if run.over_at is not None:
+            self._timers.arm(run.over_at, run.key)
         self._agenda(run).add(found)
 
     def _forget(self, run: ActiveRun) -> None:
@@ -563,19 +562,26 @@ class Evaluation:
 _GOING_ON = SLOT_TASK_STATES | TIMED_TASK_STATES | {State.DEFERRED}
 
 
-def stand_still(runs: Collection[ActiveRun]) -> bool:
-    """Return whether there are runs and none of them can progress without a user's intervention.
+NEAR_TIMEOUT = timedelta(minutes=1)
+"""A timeout that is no further away is waited for, although nothing else can happen before."""
+
+
+def stand_still(runs: Collection[ActiveRun], now: datetime) -> bool:
+    """Return whether there are runs and none can progress, within `NEAR_TIMEOUT`, without a user's intervention.
 
     Call this once everything that may start has started: a task that is still ready although nothing runs will never
     have room.
     """
     return bool(runs) and not any(
-        run.structure.dag.dagrun_timeout is not None or any(_goes_on(task) for task in run.all_instances())
-        for run in runs
+        _is_near(run.over_at, now) or any(_goes_on(task, now) for task in run.all_instances()) for run in runs
     )
 
 
-def _goes_on(task: ActiveTask) -> bool:
+def _goes_on(task: ActiveTask, now: datetime) -> bool:
     if task.state is State.DEFERRED and task.deferral is not None and task.deferral.deferral.input is not None:
-        return task.next_try_at is not None
+        return _is_near(task.next_try_at, now)
     return task.state in _GOING_ON
+
+
+def _is_near(timeout_at: datetime | None, now: datetime) -> bool:
+    return timeout_at is not None and timeout_at - now <= NEAR_TIMEOUT

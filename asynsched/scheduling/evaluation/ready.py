@@ -17,6 +17,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from itertools import count
+from shlex import quote
 from types import MappingProxyType
 
 from asynsched.keys import DagRunKey
@@ -229,7 +230,7 @@ class ReadyQueues:
             return limit.name if limit is not None and limit.capacity == 0 else ""
         if pool.capacity == 0:
             what = f"the pool {name!r} has no slots" if pool.exists else f"there is no pool {name!r}"
-            return f"{what}: `asynsched pools set {name} SLOTS`"
+            return f"{what}: `asynsched pools set {quote(name)} SLOTS`"
         return f"it needs {slots} slots, and its pool {name!r} has {pool.capacity}"
 
     def kept_for(self, task: ActiveTask, now: datetime) -> ActiveTask | None:

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import datetime, timedelta
 from itertools import islice
 from math import prod
 from typing import TYPE_CHECKING, Any
@@ -188,6 +188,12 @@ class ActiveRun:
     unfinished_of: Counter[str] = field(default_factory=Counter)
     bad_of: Counter[str] = field(default_factory=Counter)
     stop: RunStop | None = None
+
+    @property
+    def over_at(self) -> datetime | None:
+        """When its `dagrun_timeout` is over; None: it has not started, or has none."""
+        timeout = self.structure.dag.dagrun_timeout
+        return None if timeout is None or self.started_at is None else self.started_at + timedelta(seconds=timeout)
 
     # Changes
 

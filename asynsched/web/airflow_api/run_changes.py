@@ -142,7 +142,7 @@ async def _trigger(call: Call, dag_id: str, body: TriggerDAGRunPostBody) -> DAGR
         raise BadRequest("run_after is in the future: a run that is triggered may start immediately. Leave it out.")
     has_interval = body.logical_date is not None and start is not None and end is not None
     wanted = Trigger(
-        run_id=body.dag_run_id, logical_date=None if body.logical_date is None else utc(body.logical_date),
+        run_id=body.dag_run_id or None, logical_date=None if body.logical_date is None else utc(body.logical_date),
         interval=DataInterval(utc(start), utc(end)) if has_interval and start and end else None, conf=body.conf or {},
         note=body.note or "", partition_key=body.partition_key,
     )  # fmt: skip

@@ -56,6 +56,10 @@ with DAG("d", on_failure_callback=note):
         return "x" * (17 * 1024 * 1024)
 
     @task
+    def pushes_huge(ti=None):
+        ti.xcom_push(key="rows", value="x" * (17 * 1024 * 1024))
+
+    @task
     def nested():
         sys.setrecursionlimit(10_000)
         value = "bottom"
@@ -156,8 +160,8 @@ with DAG("d", on_failure_callback=note):
     branches() >> [raises(), skips()]
     stops() >> silent()
     for function in (
-        returns, counts, gives_up, waits, not_json, huge, nested, exits, exits_hard, killed, crashes, leaves_a_thread,
-        sleeps_on_a_loop, environment, secrets, chatters, loop_raises, mutely_raises, told,
+        returns, counts, gives_up, waits, not_json, huge, pushes_huge, nested, exits, exits_hard, killed, crashes,
+        leaves_a_thread, sleeps_on_a_loop, environment, secrets, chatters, loop_raises, mutely_raises, told,
         prints_environment,
     ):
         function()

@@ -25,7 +25,11 @@ OUTCOMES = {
     "gives_up": ("failed", "never again"),
     "waits": ("up_for_reschedule", "2030-01-01"),
     "not_json": ("failed", "type object"),
-    "huge": ("failed", "too large"),
+    "huge": (
+        "failed",
+        "XCom 'return_value' of task 'huge' is too large: 17.0 MiB of JSON; the limit is 15.0 MiB. Write",
+    ),
+    "pushes_huge": ("failed", "XCom 'rows' of task 'pushes_huge' is too large: 17.0 MiB of JSON; the limit is 15.0"),
     "nested": ("failed", "nested 591 deep"),
     "exits": ("failed", "sys.exit(3) was called"),
     "exits_hard": ("failed", "exit code 7"),

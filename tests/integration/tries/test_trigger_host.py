@@ -155,8 +155,11 @@ async def test_large_outcomes_come_in_several_messages_and_too_large_ones_fail(b
         host.tell((*much, "tells too much", "asks"))
         for name in much:
             assert len((await host.outcome(name)).payload) == 4_500_000
-        assert "the limit is 8000000" in (await host.outcome("tells too much")).detail
-        assert "connection_get: a frame of 17" in (await host.outcome("asks")).detail
+        assert (
+            "its event is too large: 8.6 MiB of JSON; the limit is 7.6 MiB"
+            in (await host.outcome("tells too much")).detail
+        )
+        assert "connection_get: 16.2 MiB of JSON; the limit is 16.0 MiB" in (await host.outcome("asks")).detail
         host.tell(end=True)
         await bench.end_of(host.launch)
 
@@ -170,7 +173,7 @@ async def test_a_task_that_cannot_be_told_how_to_go_on_fails_and_harms_no_other(
         assert (await bench.end_of(deferred)).state == "deferred"
         refused = await bench.end_of(too_much)
         assert (refused.state, refused.retry) == ("failed", False)
-        assert "its launch cannot be sent: a frame of" in refused.reason
+        assert "the event that it goes on with is too large: 16.2 MiB of JSON; the limit is 16.0 MiB" in refused.reason
 
 
 async def test_a_host_that_dies_is_known_at_once(bench: Bench):

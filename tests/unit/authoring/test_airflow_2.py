@@ -67,8 +67,17 @@ def test_arguments_of_dags_in_airflow_2_work_and_say_what_to_write(arguments, wo
         dag = load_one(f"{HEAD}with DAG('d', start_date=datetime(2024, 1, 1), {arguments}) as dag:\n"
                        "  EmptyOperator(task_id='plain')\n")  # fmt: skip
     assert eval(works, {"dag": dag, "task": dag.get_task("plain")})
-    assert advice in written_for_airflow_2([one.message for one in warned])
+    [told] = written_for_airflow_2([(one.message.advice, one.lineno) for one in warned], works=True, longest=1000)
+    assert advice in told
     assert {one.filename for one in warned} == {"/dags/file.py"}
+
+
+def test_many_findings_are_told_in_several_sentences_and_none_is_cut():
+    found = [(f"old_name_{number:03} is now new_name_{number:03}", number + 1) for number in range(100)]
+    sentences = written_for_airflow_2(found, works=True, longest=500)
+    assert max(map(len, sentences)) <= 500
+    assert [advice for advice, line in found if not any(f"{advice} (line {line})" in one for one in sentences)] == []
+    assert {one.partition("; ")[0] for one in sentences} == {"this file is written for Airflow 2, and works"}
 
 
 @pytest.mark.parametrize("schedule", ["'@daily'", "CronDataIntervalTimetable('@daily', timezone='UTC')"])

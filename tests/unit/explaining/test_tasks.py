@@ -53,17 +53,25 @@ def test_of_a_try_on_another_machine_it_says_where_that_is():
     queued = run.instance("a")
     snapshot, told = seen(engine), []
     for place in (
-        Whereabouts("far", "submitted", "", ""),
-        Whereabouts("far", "submitted", "queued: no worker listens on the queue gpu", ""),
-        Whereabouts("far", "submitted", "running", ""),
-        Whereabouts("far", "claimed", "queued", "node-7"),
+        Whereabouts("far", "submitted", False, "", ""),
+        Whereabouts("far", "submitted", False, "queued: Connection refused", ""),
+        Whereabouts("far", "submitted", True, "", ""),
+        Whereabouts("far", "submitted", True, "unknown", ""),
+        Whereabouts("far", "submitted", True, "queued: no worker listens on the queue gpu", ""),
+        Whereabouts("far", "submitted", True, "running", ""),
+        Whereabouts("far", "submitted", True, "gone: the node has failed", ""),
+        Whereabouts("far", "claimed", True, "queued", "node-7"),
     ):
         snapshot.elsewhere = {queued.token: place}
         told.append(explain_task(snapshot, queued).reasons[0].text.partition(", and ")[2])
     assert told == [
-        "no worker has claimed it yet",
-        "waits in its engine: no worker listens on the queue gpu",
+        "the engine of executor far has not taken it yet",
+        "the engine of executor far has not taken it: Connection refused",
+        "the engine of executor far has taken it, but no worker has claimed it yet",
+        "the engine of executor far has taken it, but does not say where it is; no worker has claimed it yet",
+        "waits in the engine of executor far: no worker listens on the queue gpu",
         "its job runs, but no worker has claimed it yet",
+        "the engine of executor far does not have it any more, and no worker has claimed it: the node has failed",
         "the worker node-7 prepares it",
     ]
     queued.state = queued.stored_state = TaskInstanceState.RUNNING
@@ -92,10 +100,26 @@ def test_instances_with_one_reason_share_a_line_and_others_are_counted():
 
 
 def test_what_holds_up_a_run_is_told_for_so_many_tasks_as_somebody_reads():
-    engine, run = evaluation(parallelism=1), run_of([task(f"t{number}") for number in range(100)])
+    engine, run = evaluation(), run_of([task(f"t{number}", pool=f"p{number}") for number in range(100)])
     engine.start_run(run, NOON)
     engine.grant(NOON)
     assert explained(engine, run)[50:] == ["and 50 more: ask for a task"]
+
+
+def test_a_missing_pool_is_told_once_for_all_tasks_that_name_it():
+    engine = evaluation(pools={"default_pool": 8, "closed": 0})
+    run = run_of([*(task(f"t{n}", pool="big data") for n in range(20)), task("c", pool="closed")])
+    engine.start_run(run, NOON)
+    assert explained(engine, run) == [
+        (
+            "tasks t0, t1, t2, t3, t4 and 15 more: there is no pool 'big data': `asynsched pools set 'big data' SLOTS`;"
+            " until the pool is made"
+        ),
+        (
+            "task c: the pool 'closed' has no slots: `asynsched pools set closed SLOTS`;"
+            " until the pool is enlarged, or the executor is configured"
+        ),
+    ]
 
 
 def test_what_is_behind_a_task_is_told_once_however_many_ways_lead_to_it():

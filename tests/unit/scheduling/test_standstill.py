@@ -4,7 +4,7 @@ from datetime import timedelta
 
 import pytest
 
-from asynsched.protocol.messages import Ended
+from asynsched.protocol.messages import AwaitedInput, Deferral, Ended
 from asynsched.scheduling.evaluation.evaluation import stand_still
 from tests.support.runs import NOON, evaluation, run_of, task
 
@@ -27,14 +27,26 @@ def scene(end=None, **options):
     ids=["running", "to be retried", "to look again", "ended"],
 )
 def test_runs_stand_still_when_none_of_them_goes_on_by_itself(end, expected):
-    assert stand_still(scene(end)) is expected
+    assert stand_still(scene(end), NOON) is expected
 
 
-def test_a_run_that_will_be_over_in_time_goes_on():
+@pytest.mark.parametrize(("timeout", "expected"), [(60.0, False), (61.0, True), (86400.0, True)])
+def test_a_run_that_only_its_timeout_can_end_stands_still_unless_that_is_over_within_a_minute(timeout, expected):
     engine = evaluation(pools={"default_pool": 0})
-    engine.start_run(run_of([task("waits")], dagrun_timeout=60.0), NOON)
-    assert not stand_still(engine.runs.values())
+    engine.start_run(run_of([task("waits")], dagrun_timeout=timeout), NOON)
+    assert stand_still(engine.runs.values(), NOON) is expected
+
+
+@pytest.mark.parametrize(("timeout", "expected"), [(60.0, False), (86400.0, True), (None, True)])
+def test_a_question_whose_timeout_is_far_away_stands_still(timeout, expected):
+    engine, run = evaluation(), run_of([task("asks")])
+    engine.start_run(run, NOON)
+    engine.grant(NOON)
+    asks = run.instance("asks")
+    awaited = Deferral("", {}, "go_on", timeout=timeout, input=AwaitedInput("Go on?"))
+    engine.try_ended(Ended(asks.token, "deferred", NOON, NOON, deferral=awaited), NOON)
+    assert stand_still(engine.runs.values(), NOON) is expected
 
 
 def test_where_no_run_is_active_none_stands_still():
-    assert not stand_still([])
+    assert not stand_still([], NOON)
