@@ -110,3 +110,4 @@ def test_the_columns_of_a_large_grid_are_below_their_heads_and_its_longest_name_
     for row in (page.get_by_role("row", name=LONGEST), page.get_by_role("row", name=f"t{N_ROWS - 3}")):
         row.scroll_into_view_if_needed()
         assert row.evaluate("row => [...row.children].map((cell) => cell.getBoundingClientRect().x)") == heads
+    assert violations(page) == []
