@@ -19,8 +19,12 @@ from asynsched.web.access import NotSignedIn
 if TYPE_CHECKING:
     from asynsched.web.endpoint import Call
 
-RENEWAL = timedelta(seconds=15)
-"""How long a stream may go on after its reader has lost a right."""
+RENEWAL = timedelta(seconds=10)
+"""From one look at the rights of a stream's reader to the next one."""
+LOOK = timedelta(seconds=5)
+"""How long a look may take. A stream goes on for at most both together, 15 s, after its reader has lost a right."""
+RETRY = timedelta(seconds=1)
+"""Until the next attempt, while the database is not available."""
 END = {"type": "http.response.body", "body": b"", "more_body": False}
 
 
@@ -78,19 +82,27 @@ class SupervisedStream(StreamingResponse):
             await super().stream_response(send)
             tasks.cancel_scope.cancel()
             return
-        await send(END)  # only if the rights have changed
+        await send(END)  # only if the rights have changed, or cannot be read
 
     async def _supervise(self, stream: anyio.CancelScope) -> None:
         """Cancel the stream when its reader is no longer the one of its beginning, with the same rights."""
-        call = self._caller
+        clock = self._caller.place.clock
         while True:
-            await call.place.clock.sleep(RENEWAL)
-            try:
-                if await call.access.identify(call.request) == call.who:
-                    continue
-            except NotSignedIn:
-                pass
-            except StoreUnavailable:
-                continue
-            stream.cancel()
-            return
+            next_look = clock.monotonic() + RENEWAL.total_seconds()
+            if not await self._has_same_reader():
+                stream.cancel()
+                return
+            await clock.sleep(timedelta(seconds=next_look - clock.monotonic()))
+
+    async def _has_same_reader(self) -> bool:
+        """Return whether the rights are those of the beginning; False also if they cannot be read in time."""
+        call = self._caller
+        with anyio.move_on_after(LOOK.total_seconds()):
+            while True:
+                try:
+                    return await call.access.identify(call.request) == call.who
+                except NotSignedIn:
+                    return False
+                except StoreUnavailable:
+                    await call.place.clock.sleep(RETRY)
+        return False

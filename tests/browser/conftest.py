@@ -39,6 +39,9 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Up]:
         for dag_id in ("orders", "hostile", "release", "talks", LONG_NAME):
             site.wait_for_dag(dag_id)
             site.run("dags", "trigger", dag_id, "--run-id", "first")
+        site.wait_for_dag("large")
+        for run_id in ("first", "second"):
+            site.run("dags", "trigger", "large", "--run-id", run_id)
         site.run("pools", "set", "warehouse", "4")
         site.run("users", "create", "ada", "--role", "operator", "--no-password")
         site.run("tokens", "create", "--user", "ada", "--label", "nightly report")
@@ -46,6 +49,7 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Up]:
         site.run("connections", "add", "shop", "--conn-type", "http", "--conn-password", "hunter22")
         site.until(lambda: site.runs("orders")[0]["state"] == "failed", "the run of orders has failed")
         site.until(lambda: site.runs("hostile")[0]["state"] == "success", "the run of hostile has succeeded")
+        site.until(lambda: {run["state"] for run in site.runs("large")} == {"success"}, "the runs of large succeed")
         site.until(lambda: site.json("tasks", "awaiting"), "the question is asked")
         yield up
 

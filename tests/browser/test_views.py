@@ -5,6 +5,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from tests.browser.conftest import of_run
+from tests.browser.dags.large import LONGEST, N_ROWS
 from tests.browser.dags.names import LONG_NAME
 from tests.browser.pages import NARROW, WIDE, Pages, violations
 
@@ -73,3 +74,40 @@ def test_the_theme_and_the_zone_are_kept(pages: Pages) -> None:
     stamp = shown.get_attribute("datetime")
     in_tokyo = page.evaluate("at => new Date(at).toLocaleString('sv', {timeZone: 'Asia/Tokyo'})", stamp)
     assert shown.inner_text() == in_tokyo
+
+
+IS_LAID_OUT = "row => row.firstChild.checkVisibility({contentVisibilityAuto: true})"
+
+
+def test_a_large_grid_is_drawn_with_the_rows_that_are_seen_and_lays_out_the_others_later(pages: Pages) -> None:
+    page = pages.open("/")
+    page.add_init_script("window.requestIdleCallback = (then) => { window.goOn = then; };")
+    page.goto("/dags/large")
+    rows = page.get_by_role("table").locator("tbody tr")
+    assert [rows.nth(place).evaluate(IS_LAID_OUT) for place in (0, N_ROWS - 1)] == [True, False]
+    page.evaluate("while (window.goOn) { const then = window.goOn; window.goOn = null; then(); }")
+    assert rows.nth(N_ROWS - 1).evaluate(IS_LAID_OUT)
+    grid = page.get_by_role("table")
+    assert (grid.get_by_role("row").count(), grid.get_by_role("rowheader").count()) == (N_ROWS + 2, N_ROWS + 1)
+    assert grid.get_by_role("columnheader", name="Run first: success").count() == 1
+    assert rows.nth(N_ROWS - 1).get_by_role("cell").all_inner_texts() == ["✓", "✓"]
+    tree = page.context.new_cdp_session(page).send("Accessibility.getFullAXTree")
+    roles = [node["role"]["value"] for node in tree["nodes"]]
+    assert (roles.count("rowheader"), roles.count("cell")) == (N_ROWS + 1, 2 * (N_ROWS + 1))
+
+
+def test_a_large_grid_without_scripts_has_all_of_its_rows_laid_out(pages: Pages) -> None:
+    page = pages.open("/dags/large", scripts=False)
+    assert page.get_by_role("table").locator("tbody tr").nth(N_ROWS - 1).evaluate(IS_LAID_OUT)
+
+
+@pytest.mark.parametrize("size", [NARROW, WIDE], ids=["narrow", "wide"])
+def test_the_columns_of_a_large_grid_are_below_their_heads_and_its_longest_name_fits(pages: Pages, size) -> None:
+    page = pages.open("/dags/large", size=size)
+    name = page.get_by_role("rowheader", name=LONGEST)
+    assert name.evaluate("name => name.scrollWidth <= name.clientWidth") == (size == WIDE)  # else it ends with dots
+    heads = page.evaluate("[...document.querySelectorAll('.runs > *')].map((cell) => cell.getBoundingClientRect().x)")
+    for row in (page.get_by_role("row", name=LONGEST), page.get_by_role("row", name=f"t{N_ROWS - 3}")):
+        row.scroll_into_view_if_needed()
+        assert row.evaluate("row => [...row.children].map((cell) => cell.getBoundingClientRect().x)") == heads
+    assert violations(page) == []

@@ -12,6 +12,7 @@ import pytest
 from msgspec.structs import replace
 
 from asynsched.clock import Clock
+from asynsched.errors import StoreUnavailable
 from asynsched.queries import users
 from asynsched.queries.listening import start_feed
 from asynsched.queries.place import Place
@@ -121,16 +122,21 @@ async def test_streams_leave_half_of_the_connections_to_requests(site: Site):
         assert (await client.get(f"/api/v2{WAITING}")).status_code == 200
 
 
-async def _end_session(place: Place) -> None:
+async def _end_session(place: Place, _: httpx.AsyncClient) -> None:
     [session] = await place.ask(users.list_sessions, "otto", now=place.clock.now())
     await place.act("anna", users.end_session, session.id)
 
 
+async def _sign_out(_: Place, client: httpx.AsyncClient) -> None:
+    assert (await client.post("/logout", headers={"Origin": str(client.base_url)})).status_code == 303
+
+
 LOSSES: dict[str, Callable] = {
     "the session is ended": _end_session,
-    "the user is deleted": lambda place: place.act("anna", users.delete_user, "otto"),
-    "the user is disabled": lambda place: place.act("anna", users.disable_user, "otto"),
-    "the role is lowered": lambda place: place.act("anna", users.set_roles, "otto", ["viewer"]),
+    "the user signs out": _sign_out,
+    "the user is deleted": lambda place, _: place.act("anna", users.delete_user, "otto"),
+    "the user is disabled": lambda place, _: place.act("anna", users.disable_user, "otto"),
+    "the role is lowered": lambda place, _: place.act("anna", users.set_roles, "otto", ["viewer"]),
 }
 
 
@@ -164,5 +170,58 @@ async def test_a_stream_ends_soon_after_its_reader_has_lost_a_right(site: Site, 
                 readers.start_soon(read, client, what)
             await eventually(lambda: begun == set(STREAMS), "all streams have begun")
             assert ended == set()
-            await LOSSES[loss](place)
+            await LOSSES[loss](place, client)
             await eventually(lambda: ended == set(STREAMS), "all streams have ended")
+
+
+async def _until_it_ends(client: httpx.AsyncClient, path: str, then: Callable) -> None:
+    """Read a stream until it ends, and do something when it has begun."""
+    async with client.stream("GET", path) as answer:
+        lines = answer.aiter_lines()
+        await anext(lines)
+        await then()
+        async for _ in lines:
+            pass
+
+
+@pytest.mark.parametrize("what", STREAMS)
+async def test_a_stream_ends_soon_after_its_readers_token_is_revoked(site: Site, what: str, monkeypatch):
+    monkeypatch.setattr(streams, "RENEWAL", timedelta(milliseconds=50))
+    async with with_events(site) as place, served(make_app(place, StoredAccess(place))) as (host, port):
+        now, lasts = Clock().now(), timedelta(hours=1)
+        await place.act("anna", users.create_user, "otto", ["operator"], password=None, now=now)
+        made = await place.act(
+            "otto", users.create_token_of, "otto", "nightly", scope="view", dag_ids=None, now=now, lasts=lasts
+        )
+        headers = {"Authorization": f"Bearer {made.secret}"}
+        async with httpx.AsyncClient(
+            base_url=f"http://{host}:{port}", headers=headers, timeout=DEADLINE_SECONDS
+        ) as client:
+            await _until_it_ends(client, STREAMS[what], lambda: place.act("otto", users.delete_token, made.info.id))
+
+
+@pytest.mark.parametrize("failure", [StoreUnavailable("no answer"), None], ids=["database away", "no answer"])
+async def test_a_stream_ends_when_the_rights_of_its_reader_cannot_be_read_in_time(site: Site, failure, monkeypatch):
+    for name in ("RENEWAL", "LOOK", "RETRY"):
+        monkeypatch.setattr(streams, name, timedelta(milliseconds=50))
+    access = Known()
+
+    async def fail(request) -> None:
+        if failure is not None:
+            raise failure
+        await anyio.sleep_forever()
+
+    async def lose() -> None:
+        access.identify = fail
+
+    async with (
+        with_events(site) as place,
+        served(make_app(place, access)) as (host, port),
+        httpx.AsyncClient(base_url=f"http://{host}:{port}", timeout=DEADLINE_SECONDS) as client,
+    ):
+        await _until_it_ends(client, STREAMS["the wait for a run"], lose)
+
+
+def test_a_stream_ends_within_15_seconds_of_the_loss_of_a_right():
+    longest = streams.RENEWAL + streams.LOOK
+    assert longest.total_seconds() <= 15

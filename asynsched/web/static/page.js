@@ -94,6 +94,25 @@ document.addEventListener("keydown", (event) => {
   if (event.key === "x") document.activeElement.closest("tr")?.querySelector("[data-pick]")?.click();
 });
 
+// A large grid is drawn with the rows that are seen. The others are laid out a few at a time while the browser is idle,
+// because screen readers find no cells in a row that is skipped. A style sheet, unlike the rows, stays when the view is
+// refreshed.
+
+const ROWS_AT_ONCE = 20;
+const idle = window.requestIdleCallback ?? ((then) => setTimeout(then, 50));
+
+function laidOut(sheet, nRows) {
+  const isAll = nRows >= document.querySelectorAll(".grid.large tbody tr").length;
+  sheet.replaceSync(`.grid.large tbody tr${isAll ? "" : `:nth-child(-n + ${nRows})`} { content-visibility: visible !important; }`);
+  if (!isAll) idle(() => laidOut(sheet, nRows + ROWS_AT_ONCE));
+}
+
+if (document.querySelector(".grid.large")) {
+  const sheet = new CSSStyleSheet();
+  document.adoptedStyleSheets.push(sheet);
+  window.addEventListener("load", () => idle(() => laidOut(sheet, ROWS_AT_ONCE)));
+}
+
 // Parts that follow changes: one stream of events for all tabs of this browser. The tab that holds the lock reads it,
 // and tells the others.
 

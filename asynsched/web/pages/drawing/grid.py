@@ -1,6 +1,7 @@
 """The grid's rows: groups and tasks below each other, a cell for each run."""
 
-from collections.abc import Callable, Iterator
+import heapq
+from collections.abc import Callable, Iterator, Mapping
 from typing import NamedTuple
 
 from markupsafe import Markup, escape
@@ -10,17 +11,22 @@ from asynsched.serialization.schema import SerializedDag, SerializedTask
 from asynsched.web.pages.showing import NO_STATE, STATES, state_class
 
 MOST_LINKED_CELLS = 4000
-"""A larger grid has links in its head and at its left only: more elements would make the browser slow."""
+"""A larger grid has links in its head only: more elements would make the browser slow."""
+N_WIDE_ROWS = 20
+"""Rows of a large grid that a browser always lays out, so that the column of names fits the longest ones."""
 Address = Callable[..., str]
-_EMPTY = "<td></td>"
 
 
 class GridRows(NamedTuple):
-    """The rows as HTML. `is_linked`: whether each cell is a link."""
+    """The rows as HTML.
+
+    Attributes:
+        is_large: The cells are no links, and the browser lays out the rows that can be seen only. That needs rows that
+            are no table rows for the browser, so each element has a role that says what it is.
+    """
 
     html: Markup
-    is_linked: bool
-    n_rows: int
+    is_large: bool
 
 
 class _Row(NamedTuple):
@@ -34,9 +40,13 @@ class _Row(NamedTuple):
 def grid_rows(dag: SerializedDag, grid: Grid, address: Address) -> GridRows:
     """Return the rows of a DAG's grid. Tasks that only earlier versions have come last."""
     rows = [*_rows(dag), *_former(dag, grid)]
-    is_linked = len(rows) * len(grid.runs) <= MOST_LINKED_CELLS
-    html = "".join(_html(dag.dag_id, row, grid, address, is_linked=is_linked) for row in rows)
-    return GridRows(Markup(html), is_linked, len(rows))  # noqa: S704 - every name in it is escaped
+    is_large = len(rows) * len(grid.runs) > MOST_LINKED_CELLS
+    if is_large:
+        wide = set(heapq.nlargest(N_WIDE_ROWS, rows, key=_width))
+        html = "".join(_large_row(row, grid, is_wide=row in wide) for row in rows)
+    else:
+        html = "".join(_linked_row(dag.dag_id, row, grid, address) for row in rows)
+    return GridRows(Markup(html), is_large)  # noqa: S704 - every name in it is escaped
 
 
 def _rows(dag: SerializedDag) -> Iterator[_Row]:
@@ -77,32 +87,44 @@ def _former(dag: SerializedDag, grid: Grid) -> list[_Row]:
     return [_Row(task_id, f"{task_id}: not in the newest version", 0, None, (task_id,)) for task_id in sorted(found)]
 
 
-def _html(dag_id: str, row: _Row, grid: Grid, address: Address, *, is_linked: bool) -> str:
-    kind = "group" if row.group_id else "task"
-    head = (
-        f'<tr class="{kind} d{min(row.depth, 6)}"><th scope="row" title="{escape(row.title)}">{escape(row.name)}</th>'
-    )
-    return (
-        head + "".join(_cell(dag_id, row, run, grid.cells[run.id], address, is_linked) for run in grid.runs) + "</tr>"
-    )
+def _kind(row: _Row) -> str:
+    return f"{'group' if row.group_id else 'task'} d{min(row.depth, 6)}"
 
 
-_PLAIN = {state: f'<td class="{state_class(state)}">{sign}</td>' for state, sign in STATES.items()}
+def _width(row: _Row) -> int:
+    """Return about how wide the name of a row is, in characters: each depth indents by two."""
+    return len(row.name) + 2 * min(row.depth, 6)
+
+
+def _cell(row: _Row, cells: Mapping[str, GridCell]) -> GridCell | None:
+    if row.group_id is None:
+        return cells.get(row.task_ids[0])
+    found = [cells[task_id] for task_id in row.task_ids if task_id in cells]
+    return folded(found) if found else None
+
+
+_EMPTY = '<td role="cell"></td>'
+_PLAIN = {state: f'<td role="cell" class="{state_class(state)}">{sign}</td>' for state, sign in STATES.items()}
 """The cells of a large grid, which has very many: only their states."""
 
 
-def _cell(dag_id: str, row: _Row, run: GridRun, cells: dict[str, GridCell], address: Address, is_linked: bool) -> str:
-    if not is_linked and row.group_id is None:
-        only = cells.get(row.task_ids[0])
-        return _EMPTY if only is None else _PLAIN.get(only.state or NO_STATE, _EMPTY)
-    found = [cells[task_id] for task_id in row.task_ids if task_id in cells]
-    if not found:
-        return _EMPTY
-    cell = folded(found)
+def _large_row(row: _Row, grid: Grid, *, is_wide: bool) -> str:
+    found = (_cell(row, grid.cells[run.id]) for run in grid.runs)
+    cells = (_EMPTY if cell is None else _PLAIN.get(cell.state or NO_STATE, _EMPTY) for cell in found)
+    head = f'<th role="rowheader" title="{escape(row.title)}">{escape(row.name)}</th>'
+    return f'<tr role="row" class="{_kind(row)}{" wide" if is_wide else ""}">{head}{"".join(cells)}</tr>'
+
+
+def _linked_row(dag_id: str, row: _Row, grid: Grid, address: Address) -> str:
+    head = f'<th scope="row" title="{escape(row.title)}">{escape(row.name)}</th>'
+    cells = (_linked_cell(dag_id, row, run, _cell(row, grid.cells[run.id]), address) for run in grid.runs)
+    return f'<tr class="{_kind(row)}">{head}{"".join(cells)}</tr>'
+
+
+def _linked_cell(dag_id: str, row: _Row, run: GridRun, cell: GridCell | None, address: Address) -> str:
+    if cell is None:
+        return "<td></td>"
     state = cell.state or NO_STATE
-    shown, sign = state_class(cell.state), STATES.get(state, " ")
-    if not is_linked:
-        return _PLAIN.get(state, _EMPTY)
     if row.group_id:
         where = address("dags", dag_id, "runs", run.run_id)
     elif cell.is_mapped:
@@ -111,4 +133,5 @@ def _cell(dag_id: str, row: _Row, run: GridRun, cells: dict[str, GridCell], addr
         where = address("dags", dag_id, "runs", run.run_id, "tasks", row.task_ids[0])
     some = "" if cell.n_instances == 1 else f", {cell.n_of_state} of {cell.n_instances}"
     told = escape(f"{row.name}: {state.replace('_', ' ')}{some}")
-    return f'<td class="{shown}"><a href="{escape(where)}" title="{told}" aria-label="{told}">{sign}</a></td>'
+    link = f'<a href="{escape(where)}" title="{told}" aria-label="{told}">{STATES.get(state, " ")}</a>'
+    return f'<td class="{state_class(cell.state)}">{link}</td>'
