@@ -39,9 +39,14 @@ _token, _state = ticket.c.token, ticket.c.state
 _OF_TOKEN = _token == sa.bindparam("key")
 _ONE = sa.select(ticket).where(_OF_TOKEN)
 _LOCKED = _ONE.with_for_update()
-_RUN_ID = sa.select(dag_run.c.id).where(
-    dag_run.c.dag_id == sa.bindparam("dag_id"), dag_run.c.run_id == sa.bindparam("run_id")
+_OWN_RUNS = (
+    sa.select(dag_run.c.id, dag_run.c.dag_id, dag_run.c.run_id)
+    .where(dag_run.c.scheduler_id == sa.bindparam("owner"), dag_run.c.lease_epoch == sa.bindparam("epoch"))
+    .where(sa.tuple_(dag_run.c.dag_id, dag_run.c.run_id).in_(sa.bindparam("runs", expanding=True)))
+    .order_by(dag_run.c.id)
+    .with_for_update(key_share=True)
 )
+"""Runs of a scheduler, locked: another one that takes them over finds every ticket that was added before."""
 _NEWS = (
     sa.select(ticket)
     .join(dag_run, dag_run.c.id == ticket.c.dag_run_id)
@@ -99,26 +104,51 @@ def digest_of_secret(secret: str) -> str:
 # By the scheduler that owns the run
 
 
+class Added(NamedTuple):
+    """Tokens of tries whose tickets were to be added.
+
+    Attributes:
+        own: Their tickets are those that were given.
+        lost: Their runs are not this scheduler's: gone, without an owner, or taken over.
+    """
+
+    own: frozenset[str]
+    lost: frozenset[str]
+
+
 def add_tickets(
-    conn: Connection, launches: Sequence[Launch], digests: Mapping[str, str], *, executor: str, now: datetime
-) -> frozenset[str]:
-    """Add tickets of tries, and return the tokens of those whose tickets these are.
+    conn: Connection,
+    launches: Sequence[Launch],
+    digests: Mapping[str, str],
+    *,
+    executor: str,
+    owner: str,
+    epoch: int,
+    now: datetime,
+) -> Added:
+    """Add tickets of tries whose runs are a scheduler's.
 
     Args:
-        digests: Those of their secrets, by token. A token that has a ticket with another secret keeps it.
+        digests: Those of their secrets, by token. A token that has a ticket with another secret keeps it, and is
+            neither `own` nor `lost`.
+        epoch: The epoch of the scheduler's lease.
     """
-    for launch in launches:
-        run_id = conn.scalar(_RUN_ID, {"dag_id": launch.run.dag_id, "run_id": launch.run.run_id})
-        if run_id is None:
-            continue
-        row = TicketRow(
-            token=launch.token, dag_run_id=run_id, executor=executor, digest=digests[launch.token],
-            launch=msgspec.json.encode(launch), submitted_at=now,
-        )  # fmt: skip
-        conn.execute(insert_ignoring(conn, ticket), msgspec.structs.asdict(row))
-    tokens = [launch.token for launch in launches]
-    rows = select_in(conn, sa.select(_token, ticket.c.digest), _token, tokens)
-    return frozenset(row.token for row in rows if row.digest == digests[row.token])
+    names = sorted({(launch.run.dag_id, launch.run.run_id) for launch in launches})
+    found = conn.execute(_OWN_RUNS, {"owner": owner, "epoch": epoch, "runs": names})
+    runs = {(row.dag_id, row.run_id): row.id for row in found}
+    owned = [launch for launch in launches if (launch.run.dag_id, launch.run.run_id) in runs]
+    rows = [
+        TicketRow(
+            token=launch.token, dag_run_id=runs[launch.run.dag_id, launch.run.run_id], executor=executor,
+            digest=digests[launch.token], launch=msgspec.json.encode(launch), submitted_at=now,
+        )
+        for launch in sorted(owned, key=lambda launch: launch.token)
+    ]  # fmt: skip
+    if rows:
+        conn.execute(insert_ignoring(conn, ticket), [msgspec.structs.asdict(row) for row in rows])
+    stored = select_in(conn, sa.select(_token, ticket.c.digest), _token, [row.token for row in rows])
+    own = frozenset(row.token for row in stored if row.digest == digests[row.token])
+    return Added(own, frozenset(launch.token for launch in launches) - {row.token for row in rows})
 
 
 def set_engine_ids(conn: Connection, engine_ids: Mapping[str, str]) -> None:

@@ -13,6 +13,7 @@ from asynsched.store.runs.transitions import Batch, apply
 from asynsched.store.schema import dag_run
 from asynsched.store.tickets import (
     GONE,
+    Added,
     add_tickets,
     claim_ticket,
     digest_of_secret,
@@ -35,6 +36,7 @@ from asynsched.store.tickets import (
 from tests.store.test_runs import NOW, new_run, task
 
 TERMS = WorkerTerms(30.0, 5.0, 10.0, 5.0, 30.0, 1000, "UTC", "ours", {})
+OURS = {"executor": "far", "owner": "me", "epoch": 1, "now": NOW}
 LIFE = {"worker": "w1", "boot": "life", "terms": TERMS, "log_start": 7}
 
 
@@ -54,14 +56,26 @@ async def proofs(database) -> list[Proof]:
         run = insert_run(conn, new_run(logical_date=None))
         conn.execute(sa.update(dag_run).values(scheduler_id="me", lease_epoch=1, state="running"))
         apply(conn, Batch(1, new_tasks=[task(run, "a", "running", try_number=1, token="one")]))
-        return add_tickets(conn, launches, digests, executor="far", now=NOW)
+        return add_tickets(conn, launches, digests, **OURS)
 
-    assert await database.write(prepare) == {"one", "two"}
-    # The answer was lost, so it is done again; and a scheduler that is gone does it late, with a secret of its own.
-    assert await database.write(add_tickets, launches, digests, executor="far", now=NOW) == {"one", "two"}
+    both = frozenset({"one", "two"})
+    assert await database.write(prepare) == Added(own=both, lost=frozenset())
+    # The answer was lost, so it is done again; and somebody else does it late, with a secret of its own.
+    assert await database.write(add_tickets, launches, digests, **OURS) == Added(own=both, lost=frozenset())
     others = dict.fromkeys(digests, digest_of_secret("other"))
-    assert await database.write(add_tickets, launches, others, executor="far", now=NOW) == frozenset()
+    assert await database.write(add_tickets, launches, others, **OURS) == Added(frozenset(), frozenset())
     return proofs
+
+
+@pytest.mark.parametrize("change", [{"scheduler_id": "other", "lease_epoch": 2}, {"lease_epoch": 2}])
+async def test_a_scheduler_whose_lease_is_over_adds_no_ticket(database, proofs, change):
+    await database.write(lambda conn: conn.execute(sa.update(dag_run).values(**change)))
+    gone = msgspec.structs.replace(launch_of("three"), run=RunContext("d", "deleted", "manual", NOW))
+    launches = [launch_of("two"), launch_of("three"), gone]
+    digests = {token: digest_of_secret(token) for token in ("two", "three")}
+    added = await database.write(add_tickets, launches, digests, **OURS)
+    assert added == Added(own=frozenset(), lost=frozenset({"two", "three"}))
+    assert len(await database.read(tickets_of_runs, [1], "far")) == len(proofs)
 
 
 async def test_one_worker_claims_a_try_and_its_end_is_stored_once(database, proofs):

@@ -59,6 +59,7 @@ CLOSE_SECONDS = 5.0
 MOST_MISSED = 3
 """Looks that may be missed. After more, no worker may have been able to renew, and every lease gets its whole time."""
 STOPPED = "the scheduler stopped"
+NOT_OURS = "its run is no longer this scheduler's"
 UNKNOWN = Sight("unknown")
 NEW = "new"
 """The state of a try that the engine is not known to have."""
@@ -128,6 +129,7 @@ class RemoteExecutor(Executor):
         self._wakeup = anyio.Event()
         self._is_draining = False
         self._interval = timedelta(seconds=self._settings.workers.renew_interval)
+        self._epoch = 0
         self._looked_at: float | None = None
         self._task: asyncio.Task[None] | None = None
 
@@ -142,6 +144,7 @@ class RemoteExecutor(Executor):
     # What the scheduler says
 
     async def start(self, lease_epoch: int) -> Held:
+        self._epoch = lease_epoch
         await self.engine.start()
         while await self._database.write(forget_left_tickets, self.context.name):
             pass
@@ -309,7 +312,7 @@ class RemoteExecutor(Executor):
             some = [self._tries[token] for token in tokens if token in self._new]
             await self._reissue([one for one in some if not one.secret])
             await self._store([one for one in some if not one.is_stored])
-            ready = [one for one in some if one.state == NEW]
+            ready = [one for one in some if one.launch.token in self._new]
             answers = await self._call("submit", self.engine.submit([self._job(one) for one in ready]))
             if answers is None:
                 return  # the next pass tries it again
@@ -335,18 +338,24 @@ class RemoteExecutor(Executor):
                 self._note_submitted(one)  # a worker has claimed it: the next look says more
 
     async def _store(self, new: Sequence[_Try]) -> None:
+        """Store tickets, and end the tries whose runs have another owner: it launches them, if they are to run."""
+        if not new:
+            return
         digests = {one.launch.token: digest_of_secret(one.secret) for one in new}
-        launches = [one.launch for one in new]
         for one in new:
             one.may_be_stored = True
         added = await self._database.write(
-            add_tickets, launches, digests, executor=self.context.name, now=self._clock.now()
-        )
+            add_tickets, [one.launch for one in new], digests, executor=self.context.name,
+            owner=self.context.scheduler_id, epoch=self._epoch, now=self._clock.now(),
+        )  # fmt: skip
         for one in new:
+            token = one.launch.token
+            if token in added.lost:
+                self._over(self._end_of(token, GivenUp(NOT_OURS, "interrupted")))
+                continue
             one.is_stored = True
-            if one.launch.token not in added:
-                # Its run is gone, or another scheduler has launched it. The next look says which.
-                self._note_submitted(one)
+            if token not in added.own:
+                self._note_submitted(one)  # there is another ticket for it: the next look says how far that is
 
     async def _note_answers(self, answers: Mapping[str, Accepted | Rejected | Later]) -> None:
         engine_ids, sights = {}, {}

@@ -178,3 +178,16 @@ async def test_the_next_scheduler_goes_on_with_tickets_as_they_are(far):
     await executor.acknowledge(["three"])
     await eventually(lambda: not executor._to_forget, "they were to be forgotten")
     assert (await executor.adopt([1])).known == {"one", "two"}
+
+
+async def test_a_try_whose_run_another_scheduler_has_taken_over_is_not_submitted(far):
+    async def lose_the_run() -> None:
+        far.database.before.clear()
+        owner = {"scheduler_id": "other", "lease_epoch": 2}
+        await far.database.inner.write(lambda conn: conn.execute(sa.update(dag_run).values(**owner)))
+
+    far.database.before["add_tickets"] = lose_the_run
+    await far.executor.launch([launch_of("one")])
+    await eventually(lambda: far.reports, "it is over here")
+    assert [(end.token, end.cause) for end in far.reports] == [("one", "interrupted")]
+    assert (far.engine.jobs, await states(far.database), far.executor.kept) == ([], [], frozenset())
