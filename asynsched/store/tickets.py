@@ -13,7 +13,7 @@ A ticket belongs to the scheduler that owns its run at the moment.
 """
 
 import hmac
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
 from hashlib import sha256
 from typing import Any, NamedTuple
@@ -151,16 +151,37 @@ def add_tickets(
     return Added(own, frozenset(launch.token for launch in launches) - {row.token for row in rows})
 
 
+def note_tickets(
+    conn: Connection,
+    *,
+    forgotten: Sequence[str] = (),
+    heard: Sequence[TicketRow] = (),
+    engine_ids: Mapping[str, str] | None = None,
+    sights: Mapping[str, str] | None = None,
+) -> None:
+    """Store in one transaction what a scheduler has found out of tickets; see the functions that it calls."""
+    # Every transaction locks tickets in the order of their tokens.
+    _lock(conn, {*forgotten, *(row.token for row in heard), *(engine_ids or ()), *(sights or ())})
+    set_engine_ids(conn, engine_ids or {})
+    note_sights(conn, sights or {})
+    drop_news(conn, heard)
+    forget_tickets(conn, forgotten)
+
+
 def set_engine_ids(conn: Connection, engine_ids: Mapping[str, str]) -> None:
     """Store the names that the engine has given to tickets, by their tokens."""
-    for token, engine_id in sorted(engine_ids.items()):
-        conn.execute(sa.update(ticket).where(_OF_TOKEN).values(engine_id=engine_id), {"key": token})
+    _set_column(conn, "engine_id", engine_ids)
 
 
 def note_sights(conn: Connection, sights: Mapping[str, str]) -> None:
     """Store how the engine sees the jobs of tickets, by their tokens."""
-    for token, sight in sorted(sights.items()):
-        conn.execute(sa.update(ticket).where(_OF_TOKEN).values(sight=storable(sight)), {"key": token})
+    _set_column(conn, "sight", {token: storable(sight) for token, sight in sights.items()})
+
+
+def _set_column(conn: Connection, name: str, values: Mapping[str, str]) -> None:
+    if values:
+        change = sa.update(ticket).where(_OF_TOKEN).values({name: sa.bindparam("new")})
+        conn.execute(change, [{"key": token, "new": value} for token, value in sorted(values.items())])
 
 
 def reissue(conn: Connection, token: str, digest: str) -> bool:
@@ -239,9 +260,8 @@ def progress_of_tickets(conn: Connection, tokens: Sequence[str]) -> list[Progres
 
 def forget_tickets(conn: Connection, tokens: Sequence[str]) -> None:
     """Delete tickets whose ends are stored: those for which no task instance waits any more."""
-    for some in portions(sorted(tokens)):
-        locked = sa.select(_token).where(_token.in_(some)).order_by(_token).with_for_update()
-        conn.execute(sa.delete(ticket).where(_token.in_(list(conn.scalars(locked))), ~_IS_AWAITED))
+    for some in portions(_lock(conn, tokens)):
+        conn.execute(sa.delete(ticket).where(_token.in_(some), ~_IS_AWAITED))
 
 
 def forget_left_tickets(conn: Connection, executor: str) -> bool:
@@ -339,6 +359,14 @@ def report_end(conn: Connection, proof: Proof, ended: Ended) -> bool:
         return False
     _set_end(conn, ended, has_news=True)
     return True
+
+
+def _lock(conn: Connection, tokens: Collection[str]) -> list[str]:
+    """Lock tickets until this transaction ends. Returns the tokens of those that there are."""
+    found: list[str] = []
+    for some in portions(sorted(tokens)):
+        found += conn.scalars(sa.select(_token).where(_token.in_(some)).order_by(_token).with_for_update())
+    return found
 
 
 def _set_end(conn: Connection, ended: Ended, *, has_news: bool) -> None:

@@ -23,6 +23,7 @@ from asynsched.store.tickets import (
     forget_left_tickets,
     forget_tickets,
     news_of_tickets,
+    note_tickets,
     progress_of_tickets,
     reissue,
     renew_tickets,
@@ -151,6 +152,19 @@ async def test_a_try_that_was_given_up_neither_starts_nor_keeps_its_lease(databa
         await database.write(claim_ticket, one, **(LIFE | {"boot": "another"}))
     assert await database.write(end_ticket, lost, before="claimed", renewals=again.renewals) == lost
     assert await database.write(renew_tickets, [one], 40.0) == [Renewal("one", end=GONE)]
+
+
+async def test_what_is_known_of_tickets_is_stored_together(database, proofs):
+    for proof in proofs:
+        await database.write(claim_ticket, proof, **LIFE)
+        await database.write(report_end, proof, Ended(proof.token, "success", NOW))
+    heard = await database.read(news_of_tickets, "me", "far")
+    assert [row.token for row in heard] == ["one", "two"]
+    known = {"heard": heard, "engine_ids": {"two": "job-2", "one": "job-1"}, "sights": {"one": "queued: \0"}}
+    await database.write(note_tickets, forgotten=["two"], **known)
+    (row,) = await database.read(tickets_of_scheduler, "me", "far")
+    assert (row.token, row.engine_id, row.sight, row.has_news) == ("one", "job-1", "queued: \ufffd", False)
+    await database.write(note_tickets, forgotten=["two"])  # the answer was lost
 
 
 async def test_a_ticket_with_a_new_secret_voids_the_old_one(database, proofs):
