@@ -13,7 +13,7 @@ A ticket belongs to the scheduler that owns its run at the moment.
 """
 
 import hmac
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
 from hashlib import sha256
 from typing import Any, NamedTuple
@@ -39,9 +39,14 @@ _token, _state = ticket.c.token, ticket.c.state
 _OF_TOKEN = _token == sa.bindparam("key")
 _ONE = sa.select(ticket).where(_OF_TOKEN)
 _LOCKED = _ONE.with_for_update()
-_RUN_ID = sa.select(dag_run.c.id).where(
-    dag_run.c.dag_id == sa.bindparam("dag_id"), dag_run.c.run_id == sa.bindparam("run_id")
+_OWN_RUNS = (
+    sa.select(dag_run.c.id, dag_run.c.dag_id, dag_run.c.run_id)
+    .where(dag_run.c.scheduler_id == sa.bindparam("owner"), dag_run.c.lease_epoch == sa.bindparam("epoch"))
+    .where(sa.tuple_(dag_run.c.dag_id, dag_run.c.run_id).in_(sa.bindparam("runs", expanding=True)))
+    .order_by(dag_run.c.id)
+    .with_for_update(key_share=True)
 )
+"""Runs of a scheduler, locked: another one that takes them over finds every ticket that was added before."""
 _NEWS = (
     sa.select(ticket)
     .join(dag_run, dag_run.c.id == ticket.c.dag_run_id)
@@ -99,38 +104,84 @@ def digest_of_secret(secret: str) -> str:
 # By the scheduler that owns the run
 
 
+class Added(NamedTuple):
+    """Tokens of tries whose tickets were to be added.
+
+    Attributes:
+        own: Their tickets are those that were given.
+        lost: Their runs are not this scheduler's: gone, without an owner, or taken over.
+    """
+
+    own: frozenset[str]
+    lost: frozenset[str]
+
+
 def add_tickets(
-    conn: Connection, launches: Sequence[Launch], digests: Mapping[str, str], *, executor: str, now: datetime
-) -> frozenset[str]:
-    """Add tickets of tries, and return the tokens of those whose tickets these are.
+    conn: Connection,
+    launches: Sequence[Launch],
+    digests: Mapping[str, str],
+    *,
+    executor: str,
+    owner: str,
+    epoch: int,
+    now: datetime,
+) -> Added:
+    """Add tickets of tries whose runs are a scheduler's.
 
     Args:
-        digests: Those of their secrets, by token. A token that has a ticket with another secret keeps it.
+        digests: Those of their secrets, by token. A token that has a ticket with another secret keeps it, and is
+            neither `own` nor `lost`.
+        epoch: The epoch of the scheduler's lease.
     """
-    for launch in launches:
-        run_id = conn.scalar(_RUN_ID, {"dag_id": launch.run.dag_id, "run_id": launch.run.run_id})
-        if run_id is None:
-            continue
-        row = TicketRow(
-            token=launch.token, dag_run_id=run_id, executor=executor, digest=digests[launch.token],
-            launch=msgspec.json.encode(launch), submitted_at=now,
-        )  # fmt: skip
-        conn.execute(insert_ignoring(conn, ticket), msgspec.structs.asdict(row))
-    tokens = [launch.token for launch in launches]
-    rows = select_in(conn, sa.select(_token, ticket.c.digest), _token, tokens)
-    return frozenset(row.token for row in rows if row.digest == digests[row.token])
+    names = sorted({(launch.run.dag_id, launch.run.run_id) for launch in launches})
+    found = conn.execute(_OWN_RUNS, {"owner": owner, "epoch": epoch, "runs": names})
+    runs = {(row.dag_id, row.run_id): row.id for row in found}
+    owned = [launch for launch in launches if (launch.run.dag_id, launch.run.run_id) in runs]
+    rows = [
+        TicketRow(
+            token=launch.token, dag_run_id=runs[launch.run.dag_id, launch.run.run_id], executor=executor,
+            digest=digests[launch.token], launch=msgspec.json.encode(launch), submitted_at=now,
+        )
+        for launch in sorted(owned, key=lambda launch: launch.token)
+    ]  # fmt: skip
+    if rows:
+        conn.execute(insert_ignoring(conn, ticket), [msgspec.structs.asdict(row) for row in rows])
+    stored = select_in(conn, sa.select(_token, ticket.c.digest), _token, [row.token for row in rows])
+    own = frozenset(row.token for row in stored if row.digest == digests[row.token])
+    return Added(own, frozenset(launch.token for launch in launches) - {row.token for row in rows})
+
+
+def note_tickets(
+    conn: Connection,
+    *,
+    forgotten: Sequence[str] = (),
+    heard: Sequence[TicketRow] = (),
+    engine_ids: Mapping[str, str] | None = None,
+    sights: Mapping[str, str] | None = None,
+) -> None:
+    """Store in one transaction what a scheduler has found out of tickets; see the functions that it calls."""
+    # Every transaction locks tickets in the order of their tokens.
+    _lock(conn, {*forgotten, *(row.token for row in heard), *(engine_ids or ()), *(sights or ())})
+    set_engine_ids(conn, engine_ids or {})
+    note_sights(conn, sights or {})
+    drop_news(conn, heard)
+    forget_tickets(conn, forgotten)
 
 
 def set_engine_ids(conn: Connection, engine_ids: Mapping[str, str]) -> None:
     """Store the names that the engine has given to tickets, by their tokens."""
-    for token, engine_id in sorted(engine_ids.items()):
-        conn.execute(sa.update(ticket).where(_OF_TOKEN).values(engine_id=engine_id), {"key": token})
+    _set_column(conn, "engine_id", engine_ids)
 
 
 def note_sights(conn: Connection, sights: Mapping[str, str]) -> None:
     """Store how the engine sees the jobs of tickets, by their tokens."""
-    for token, sight in sorted(sights.items()):
-        conn.execute(sa.update(ticket).where(_OF_TOKEN).values(sight=storable(sight)), {"key": token})
+    _set_column(conn, "sight", {token: storable(sight) for token, sight in sights.items()})
+
+
+def _set_column(conn: Connection, name: str, values: Mapping[str, str]) -> None:
+    if values:
+        change = sa.update(ticket).where(_OF_TOKEN).values({name: sa.bindparam("new")})
+        conn.execute(change, [{"key": token, "new": value} for token, value in sorted(values.items())])
 
 
 def reissue(conn: Connection, token: str, digest: str) -> bool:
@@ -217,9 +268,8 @@ def progress_of_tickets(conn: Connection, tokens: Sequence[str]) -> list[Progres
 
 def forget_tickets(conn: Connection, tokens: Sequence[str]) -> None:
     """Delete tickets whose ends are stored: those for which no task instance waits any more."""
-    for some in portions(sorted(tokens)):
-        locked = sa.select(_token).where(_token.in_(some)).order_by(_token).with_for_update()
-        conn.execute(sa.delete(ticket).where(_token.in_(list(conn.scalars(locked))), ~_IS_AWAITED))
+    for some in portions(_lock(conn, tokens)):
+        conn.execute(sa.delete(ticket).where(_token.in_(some), ~_IS_AWAITED))
 
 
 def forget_left_tickets(conn: Connection, executor: str) -> bool:
@@ -322,6 +372,14 @@ def report_end(conn: Connection, proof: Proof, ended: Ended) -> bool:
         return False
     _set_end(conn, ended, has_news=True)
     return True
+
+
+def _lock(conn: Connection, tokens: Collection[str]) -> list[str]:
+    """Lock tickets until this transaction ends. Returns the tokens of those that there are."""
+    found: list[str] = []
+    for some in portions(sorted(tokens)):
+        found += conn.scalars(sa.select(_token).where(_token.in_(some)).order_by(_token).with_for_update())
+    return found
 
 
 def _set_end(conn: Connection, ended: Ended, *, has_news: bool) -> None:

@@ -14,6 +14,7 @@ from asynsched.store.runs.transitions import Batch, apply
 from asynsched.store.schema import dag_run
 from asynsched.store.tickets import (
     GONE,
+    Added,
     Whereabouts,
     add_tickets,
     claim_ticket,
@@ -24,7 +25,7 @@ from asynsched.store.tickets import (
     forget_left_tickets,
     forget_tickets,
     news_of_tickets,
-    note_sights,
+    note_tickets,
     progress_of_tickets,
     reissue,
     renew_tickets,
@@ -39,6 +40,7 @@ from asynsched.store.tickets import (
 from tests.store.test_runs import NOW, new_run, task
 
 TERMS = WorkerTerms(30.0, 5.0, 10.0, 5.0, 30.0, 1000, "UTC", "ours", {})
+OURS = {"executor": "far", "owner": "me", "epoch": 1, "now": NOW}
 LIFE = {"worker": "w1", "boot": "life", "terms": TERMS, "log_start": 7}
 
 
@@ -58,14 +60,26 @@ async def proofs(database) -> list[Proof]:
         run = insert_run(conn, new_run(logical_date=None))
         conn.execute(sa.update(dag_run).values(scheduler_id="me", lease_epoch=1, state="running"))
         apply(conn, Batch(1, new_tasks=[task(run, "a", "running", try_number=1, token="one")]))
-        return add_tickets(conn, launches, digests, executor="far", now=NOW)
+        return add_tickets(conn, launches, digests, **OURS)
 
-    assert await database.write(prepare) == {"one", "two"}
-    # The answer was lost, so it is done again; and a scheduler that is gone does it late, with a secret of its own.
-    assert await database.write(add_tickets, launches, digests, executor="far", now=NOW) == {"one", "two"}
+    both = frozenset({"one", "two"})
+    assert await database.write(prepare) == Added(own=both, lost=frozenset())
+    # The answer was lost, so it is done again; and somebody else does it late, with a secret of its own.
+    assert await database.write(add_tickets, launches, digests, **OURS) == Added(own=both, lost=frozenset())
     others = dict.fromkeys(digests, digest_of_secret("other"))
-    assert await database.write(add_tickets, launches, others, executor="far", now=NOW) == frozenset()
+    assert await database.write(add_tickets, launches, others, **OURS) == Added(frozenset(), frozenset())
     return proofs
+
+
+@pytest.mark.parametrize("change", [{"scheduler_id": "other", "lease_epoch": 2}, {"lease_epoch": 2}])
+async def test_a_scheduler_whose_lease_is_over_adds_no_ticket(database, proofs, change):
+    await database.write(lambda conn: conn.execute(sa.update(dag_run).values(**change)))
+    gone = msgspec.structs.replace(launch_of("three"), run=RunContext("d", "deleted", "manual", NOW))
+    launches = [launch_of("two"), launch_of("three"), gone]
+    digests = {token: digest_of_secret(token) for token in ("two", "three")}
+    added = await database.write(add_tickets, launches, digests, **OURS)
+    assert added == Added(own=frozenset(), lost=frozenset({"two", "three"}))
+    assert len(await database.read(tickets_of_runs, [1], "far")) == len(proofs)
 
 
 async def test_one_worker_claims_a_try_and_its_end_is_stored_once(database, proofs):
@@ -143,6 +157,19 @@ async def test_a_try_that_was_given_up_neither_starts_nor_keeps_its_lease(databa
     assert await database.write(renew_tickets, [one], 40.0) == [Renewal("one", end=GONE)]
 
 
+async def test_what_is_known_of_tickets_is_stored_together(database, proofs):
+    for proof in proofs:
+        await database.write(claim_ticket, proof, **LIFE)
+        await database.write(report_end, proof, Ended(proof.token, "success", NOW))
+    heard = await database.read(news_of_tickets, "me", "far")
+    assert [row.token for row in heard] == ["one", "two"]
+    known = {"heard": heard, "engine_ids": {"two": "job-2", "one": "job-1"}, "sights": {"one": "queued: \0"}}
+    await database.write(note_tickets, forgotten=["two"], **known)
+    (row,) = await database.read(tickets_of_scheduler, "me", "far")
+    assert (row.token, row.engine_id, row.sight, row.has_news) == ("one", "job-1", "queued: \ufffd", False)
+    await database.write(note_tickets, forgotten=["two"])  # the answer was lost
+
+
 async def test_a_ticket_with_a_new_secret_voids_the_old_one(database, proofs):
     one, two = proofs
     await database.write(set_engine_ids, {"one": "job-1"})
@@ -170,8 +197,8 @@ async def test_a_lease_that_a_worker_may_count_on_is_not_made_shorter(database, 
 
 
 async def test_what_people_read_of_a_try_says_whether_its_engine_has_taken_it(database, proofs):
-    await database.write(set_engine_ids, {"two": "job-2"})
-    await database.write(note_sights, {"one": "queued: Connection refused", "two": "queued: on the queue gpu"})
+    sights = {"one": "queued: Connection refused", "two": "queued: on the queue gpu"}
+    await database.write(note_tickets, engine_ids={"two": "job-2"}, sights=sights)
     assert await database.read(whereabouts) == {
         "one": Whereabouts("far", "submitted", False, "queued: Connection refused", ""),
         "two": Whereabouts("far", "submitted", True, "queued: on the queue gpu", ""),

@@ -36,7 +36,7 @@ from asynsched.store.engines.opening import open_database
 from asynsched.store.engines.postgres import COMMIT_TIMEOUT_SECONDS
 from asynsched.store.engines.sqlite_connection import BUSY_TIMEOUT_SECONDS
 from asynsched.store.runs.dag_runs import get_run
-from asynsched.store.schema import ticket
+from asynsched.store.schema import dag_run, ticket
 from asynsched.store.secrets import get_variable
 from asynsched.store.tickets import add_tickets, digest_of_secret, tickets_of_runs
 from asynsched.web import workers
@@ -75,7 +75,12 @@ async def desk(filled, tmp_path):
     context = RunContext("report", "first", "manual", NOW)
     launches = [Launch(proof.token, "extract", -1, 1, 0, context, code, f"{proof.token}.log") for proof in proofs]
     digests = {proof.token: digest_of_secret(proof.secret) for proof in proofs}
-    await database.write(add_tickets, launches, digests, executor="", now=NOW)
+
+    def add(conn):
+        conn.execute(update(dag_run).values(scheduler_id="me", lease_epoch=1))
+        add_tickets(conn, launches, digests, executor="", owner="me", epoch=1, now=NOW)
+
+    await database.write(add)
     async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://testserver") as client:
 
         async def send(path, body, status=200):

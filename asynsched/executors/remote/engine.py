@@ -77,7 +77,11 @@ class Engine(ABC):
 
     @abstractmethod
     async def submit(self, jobs: Sequence[Job]) -> Sequence[Accepted | Rejected | Later]:
-        """Hand jobs to the engine, and return what became of each, in their order. May be repeated after an error."""
+        """Hand jobs to the engine, and return what became of each, in their order.
+
+        After an error, the same jobs come again: half of them together, and so on, until the one job is found at which
+        it fails. The others go first from then on, and people read what the error said.
+        """
 
     @abstractmethod
     async def cancel(self, engine_ids: Sequence[str]) -> None:

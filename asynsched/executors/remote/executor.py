@@ -7,6 +7,7 @@ to be done. If the database or the engine is away, the pass is repeated.
 """
 
 import asyncio
+from collections import deque
 from collections.abc import Awaitable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -29,20 +30,18 @@ from asynsched.store.schema import TicketRow
 from asynsched.store.tickets import (
     CLAIMED,
     ENDED,
+    MOST_NEWS,
     SUBMITTED,
     Progress,
     add_tickets,
     digest_of_secret,
-    drop_news,
     end_ticket,
     forget_left_tickets,
-    forget_tickets,
     news_of_tickets,
-    note_sights,
+    note_tickets,
     progress_of_tickets,
     reissue,
     request_kill,
-    set_engine_ids,
     tickets_of_runs,
     tickets_of_scheduler,
 )
@@ -51,14 +50,19 @@ log = structlog.get_logger(__name__)
 
 T = TypeVar("T")
 AT_ONCE = 100
-"""Number of tickets that are submitted together."""
+"""Most tickets that are submitted together."""
+MOST_SAID = 500
+"""Characters that are kept of an engine's error."""
+MOST_NOTED = 500
+"""Number of tickets of which one transaction stores each kind of news."""
 RETRY_PAUSE = timedelta(seconds=1)
-"""Time before a pass is repeated that has failed."""
+"""Time before a pass is repeated that has failed, or an engine is asked again that has failed."""
 CLOSE_SECONDS = 5.0
 """Longest that a stop waits for the database and the engine."""
 MOST_MISSED = 3
 """Looks that may be missed. After more, no worker may have been able to renew, and every lease gets its whole time."""
 STOPPED = "the scheduler stopped"
+NOT_OURS = "its run is no longer this scheduler's"
 UNKNOWN = Sight("unknown")
 NEW = "new"
 """The state of a try that the engine is not known to have."""
@@ -75,6 +79,7 @@ class _Try:
         is_stored: Whether its ticket is known to be stored.
         since: When its state or its renewals were first seen as they are, on the monotonic clock.
         running_since: When the engine first said that its job runs.
+        retry_at: When it is submitted again after the engine has failed at this job alone; 0: it has not.
     """
 
     launch: Launch
@@ -89,6 +94,7 @@ class _Try:
     has_begun: bool = False
     sight: Sight = UNKNOWN
     running_since: float | None = None
+    retry_at: float = 0.0
 
     def seen(self, now: float) -> Seen:
         running = 0.0 if self.running_since is None else now - self.running_since
@@ -124,10 +130,23 @@ class RemoteExecutor(Executor):
         self._reported: set[str] = set()
         """Tries whose ends are reported and not acknowledged."""
         self._to_kill: dict[str, str] = {}
+        self._to_cancel: dict[str, None] = {}
+        """Names of the jobs of killed tries."""
         self._to_forget: set[str] = set()
+        self._rejected: dict[str, str] = {}
+        """Why the engine has rejected tries whose ends are not stored."""
+        self._engine_ids: dict[str, str] = {}
+        self._sights: dict[str, str] = {}
+        """What the engine has said of tries, and is not stored."""
         self._wakeup = anyio.Event()
         self._is_draining = False
         self._interval = timedelta(seconds=self._settings.workers.renew_interval)
+        self._pause = min(RETRY_PAUSE, self._interval)
+        self._n_at_once = self._n_cancelled = AT_ONCE
+        self._submit_at = 0.0
+        self._cancel_at = 0.0
+        """When the engine is called again after it has failed, on the monotonic clock."""
+        self._epoch = 0
         self._looked_at: float | None = None
         self._task: asyncio.Task[None] | None = None
 
@@ -142,6 +161,7 @@ class RemoteExecutor(Executor):
     # What the scheduler says
 
     async def start(self, lease_epoch: int) -> Held:
+        self._epoch = lease_epoch
         await self.engine.start()
         while await self._database.write(forget_left_tickets, self.context.name):
             pass
@@ -193,7 +213,7 @@ class RemoteExecutor(Executor):
         with suppress(asyncio.CancelledError, Exception):
             await self._task
         with anyio.move_on_after(CLOSE_SECONDS), suppress(StoreUnavailable):
-            await self._forget()
+            await self._note_tickets()
         with anyio.move_on_after(CLOSE_SECONDS):
             await self.engine.close()
 
@@ -227,6 +247,8 @@ class RemoteExecutor(Executor):
         one = self._tries.get(row.token)
         if one is not None and row.started is not None and not one.has_begun:
             one.has_begun = True
+            if one.state == NEW:
+                self._note_submitted(one)
             self.context.report(msgspec.json.decode(row.started, type=Started))
         if row.ended is not None:
             self._over(msgspec.json.decode(row.ended, type=Ended))
@@ -251,7 +273,9 @@ class RemoteExecutor(Executor):
 
     async def _run(self) -> None:
         while True:
-            await self._clock.wait(self._wakeup, self._interval)
+            until_submit = timedelta(seconds=self._submit_at - self._clock.monotonic())
+            is_paused = bool(self._new) and until_submit > timedelta()
+            await self._clock.wait(self._wakeup, min(until_submit, self._interval) if is_paused else self._interval)
             self._wakeup = anyio.Event()
             try:
                 await self._pass()
@@ -261,73 +285,167 @@ class RemoteExecutor(Executor):
                 self.look()
 
     async def _pass(self) -> None:
-        """Do one pass over everything."""
-        await self._forget()
-        await self._hear_news()
-        await self._kill()
-        await self._submit()
+        """Do one pass over everything: tickets go out first, and what nobody waits for is stored last."""
+        failure = None
+        for step in (self._kill, self._submit, self._end_rejected, self._hear_news, self._cancel, self._look_if_due):
+            try:
+                await step()
+            except StoreUnavailable as exc:
+                failure = exc  # it may be for this step alone
+        if failure is not None:
+            raise failure
+
+    async def _look_if_due(self) -> None:
         now = self._clock.monotonic()
         if self._looked_at is None or now - self._looked_at >= self._interval.total_seconds():
             await self._look_at_all(now)
-
-    async def _forget(self) -> None:
-        tokens = list(self._to_forget)
-        if tokens:
-            await self._database.write(forget_tickets, tokens)
-            self._to_forget.difference_update(tokens)
+            await self._note_tickets()
 
     async def _hear_news(self) -> None:
-        while rows := await self._database.read(news_of_tickets, self.context.scheduler_id, self.context.name):
+        is_more = True
+        while is_more:
+            rows = await self._database.read(news_of_tickets, self.context.scheduler_id, self.context.name)
             # Those of a run that was just taken over are not known yet; `adopt` reads them.
-            known = [row for row in rows if row.token in self._tries or row.token in self._reported]
+            known = [row for row in rows if self._is_known(row.token)]
             for row in known:
                 self._hear(row)
-            if not known:
-                return
-            await self._database.write(drop_news, known)
+            await self._note_tickets(known)
+            is_more = bool(known) and len(rows) == MOST_NEWS
+
+    def _is_known(self, token: str) -> bool:
+        return token in self._tries or token in self._reported or token in self._to_forget
+
+    async def _note_tickets(self, heard: Sequence[TicketRow] = ()) -> None:
+        """Store what was found out of tickets, a limited number in each transaction; after an error, again later."""
+        while heard or self._to_forget or self._engine_ids or self._sights:
+            forgotten = list(islice(self._to_forget, MOST_NOTED))
+            engine_ids = dict(islice(self._engine_ids.items(), MOST_NOTED))
+            sights = dict(islice(self._sights.items(), MOST_NOTED))
+            await self._database.write(
+                note_tickets, forgotten=forgotten, heard=heard, engine_ids=engine_ids, sights=sights
+            )
+            heard = ()
+            self._to_forget.difference_update(forgotten)
+            _drop(self._engine_ids, engine_ids)
+            _drop(self._sights, sights)
 
     async def _kill(self) -> None:
         for token, reason in list(self._to_kill.items()):
             one = self._tries.get(token)
             if one is None or (one.may_be_stored and not one.is_stored):
                 continue  # it has ended meanwhile; or the next pass says whether its ticket is stored
+            self._to_kill[token] = self._to_kill.pop(token)  # behind the others, if the database fails at it
             stored: Ended | None = Ended(token, "failed", self._clock.now(), reason=reason)
             if one.is_stored and stored is not None:
                 stored = await self._database.write(end_ticket, stored, before=SUBMITTED)
             if stored is None:
                 await self._database.write(request_kill, token, reason)
                 self._to_kill.pop(token, None)
+                if self._is_new(one):
+                    self._note_submitted(one)  # a worker has claimed it
                 continue
             self._over(stored)
             if one.engine_id:
-                await self._call("cancel", self.engine.cancel([one.engine_id]))
+                self._to_cancel[one.engine_id] = None
+
+    async def _cancel(self) -> None:
+        """Have the engine drop the jobs of tries that were killed: half as many together each time that it fails.
+
+        A single job at which it fails stays with it: the ticket is void.
+        """
+        while self._clock.monotonic() >= self._cancel_at and (some := list(islice(self._to_cancel, self._n_cancelled))):
+            try:
+                await self.engine.cancel(some)
+            except Exception as exc:  # noqa: BLE001 - as in `_call`
+                self._log_failure("cancel", exc)
+                self._n_cancelled = max(1, len(some) // 2)
+                self._cancel_at = self._clock.monotonic() + self._pause.total_seconds()
+                if len(some) > 1:
+                    continue
+            else:
+                self._n_cancelled = min(2 * self._n_cancelled, AT_ONCE)
+            for engine_id in some:
+                del self._to_cancel[engine_id]
 
     async def _submit(self) -> None:
-        """Store the tickets of new tries, and hand them to the engine."""
-        left = iter(self._without_predecessor())
-        while (tokens := list(islice(left, AT_ONCE))) and not self._is_draining:
-            some = [self._tries[token] for token in tokens if token in self._new]
+        """Store the tickets of new tries, and hand them to the engine.
+
+        If it fails, half as many are handed over together, until the job is found at which it fails; that one comes
+        after all others, and alone. An engine that fails at the first single job is left alone for a moment.
+        """
+        now = self._clock.monotonic()
+        waiting = deque(self._waiting(now) if self._new and now >= self._submit_at else ())
+        has_answered = False
+        while waiting and not self._is_draining:
+            some = _next_portion(waiting, self._n_at_once)
             await self._reissue([one for one in some if not one.secret])
-            await self._store([one for one in some if not one.is_stored])
-            ready = [one for one in some if one.state == NEW]
-            answers = await self._call("submit", self.engine.submit([self._job(one) for one in ready]))
-            if answers is None:
-                return  # the next pass tries it again
-            await self._note_answers(dict(zip((one.launch.token for one in ready), answers, strict=True)))
-            if answers and all(isinstance(answer, Later) for answer in answers):
+            await self._store([one for one in some if self._is_new(one) and not one.is_stored])
+            ready = [one for one in some if self._is_new(one) and one.launch.token not in self._to_kill]
+            if not ready:
+                continue
+            answers = await self._hand_over(ready)
+            if isinstance(answers, str):
+                self._n_at_once = max(1, len(ready) // 2)
+                if len(ready) > 1:
+                    waiting.extendleft(reversed(ready))
+                    continue
+                self._put_behind(ready[0], answers, is_for_the_job=has_answered)
+                if not has_answered:
+                    return
+                continue
+            has_answered = True
+            self._n_at_once = min(2 * self._n_at_once, AT_ONCE)
+            if ready[0].retry_at:
+                self._forgive()
+            if all(isinstance(answer, Later) for answer in answers):
                 return
 
-    def _without_predecessor(self) -> list[str]:
-        """Return the new tries that may begin: no other one of their task instances may still run.
+    def _waiting(self, now: float) -> list[_Try]:
+        """Return the new tries that may begin: those for which no earlier one of their task instances may still run.
 
         The worker of a try that is to end may not know that yet.
         """
-        busy = {_instance_of(one.launch) for one in self._tries.values() if one.state != NEW}
-        return [token for token in self._new if _instance_of(self._tries[token].launch) not in busy]
+        first: dict[tuple[str, str, str, int], str] = {}
+        for token, one in self._tries.items():
+            first.setdefault(_instance_of(one.launch), token)
+        found = [self._tries[token] for token in self._new if first[_instance_of(self._tries[token].launch)] == token]
+        return sorted((one for one in found if one.retry_at <= now), key=lambda one: one.retry_at > 0)
+
+    def _is_new(self, one: _Try) -> bool:
+        """Whether a try is still to be submitted: it may have ended, begun or been handed back meanwhile."""
+        return one.launch.token in self._new
+
+    async def _hand_over(self, ready: Sequence[_Try]) -> Sequence[Accepted | Rejected | Later] | str:
+        """Hand jobs to the engine, and note its answers. Returns them, or why it failed."""
+        try:
+            answers = await self.engine.submit([self._job(one) for one in ready])
+            of_each = list(zip(ready, answers, strict=True))
+        except Exception as exc:  # noqa: BLE001 - as in `_call`
+            return self._log_failure("submit", exc)
+        for one, answer in of_each:
+            self._note_answer(one, answer)
+        return answers
+
+    def _put_behind(self, one: _Try, said: str, *, is_for_the_job: bool) -> None:
+        """Let all others go before a job at which the engine has failed; it may be the engine itself."""
+        token, now = one.launch.token, self._clock.monotonic()
+        pause = self._interval if one.retry_at else self._pause
+        if not is_for_the_job and not one.retry_at:
+            self._submit_at = now + self._pause.total_seconds()
+        one.retry_at = now + pause.total_seconds()
+        if self._is_new(one):
+            self._new[token] = self._new.pop(token)
+            self._see(one, Sight("queued", said[:MOST_SAID]))
+
+    def _forgive(self) -> None:
+        """Treat all alike again: the engine has taken a job at which it had failed, so it was not for the job."""
+        for one in self._tries.values():
+            one.retry_at = 0.0
+        self.look()
 
     async def _reissue(self, unsure: Sequence[_Try]) -> None:
         """Give new secrets to tickets that an earlier scheduler may have submitted, so that its copies are void."""
-        for one in unsure:
+        for one in filter(self._is_new, unsure):
             secret = new_token() + new_token()
             if await self._database.write(reissue, one.launch.token, digest_of_secret(secret)):
                 one.secret = secret
@@ -335,36 +453,50 @@ class RemoteExecutor(Executor):
                 self._note_submitted(one)  # a worker has claimed it: the next look says more
 
     async def _store(self, new: Sequence[_Try]) -> None:
+        """Store tickets, and end the tries whose runs have another owner: it launches them, if they are to run."""
+        if not new:
+            return
         digests = {one.launch.token: digest_of_secret(one.secret) for one in new}
-        launches = [one.launch for one in new]
         for one in new:
             one.may_be_stored = True
         added = await self._database.write(
-            add_tickets, launches, digests, executor=self.context.name, now=self._clock.now()
-        )
+            add_tickets, [one.launch for one in new], digests, executor=self.context.name,
+            owner=self.context.scheduler_id, epoch=self._epoch, now=self._clock.now(),
+        )  # fmt: skip
         for one in new:
-            one.is_stored = True
-            if one.launch.token not in added:
-                # Its run is gone, or another scheduler has launched it. The next look says which.
-                self._note_submitted(one)
-
-    async def _note_answers(self, answers: Mapping[str, Accepted | Rejected | Later]) -> None:
-        engine_ids, sights = {}, {}
-        for token, answer in answers.items():
-            if (one := self._tries.get(token)) is None:
-                continue  # it has ended meanwhile
-            if isinstance(answer, Later):
-                self._new[token] = self._new.pop(token)  # after the others, which the engine may take
-                sights[one] = Sight("queued", answer.reason)
+            token = one.launch.token
+            if token in added.lost:
+                self._over(self._end_of(token, GivenUp(NOT_OURS, "interrupted")))
                 continue
-            self._note_submitted(one)
-            if isinstance(answer, Accepted):
-                one.engine_id = engine_ids[token] = answer.engine_id[:256]
-            else:
-                rejected = self._end_of(token, GivenUp(answer.reason, "task"), retry=False)
-                await self._end(rejected, before=SUBMITTED)
-        await self._database.write(set_engine_ids, engine_ids)
-        await self._note_sights(sights)
+            one.is_stored = True
+            if token not in added.own:
+                self._note_submitted(one)  # there is another ticket for it: the next look says how far that is
+            if token in self._to_kill:
+                self.look()  # now that it is known whether its ticket is stored
+
+    def _note_answer(self, one: _Try, answer: Accepted | Rejected | Later) -> None:
+        token = one.launch.token
+        if token not in self._tries:
+            return  # it has ended meanwhile
+        if isinstance(answer, Accepted):
+            one.engine_id = self._engine_ids[token] = answer.engine_id[:256]
+            if one.sight.reason:
+                self._see(one, Sight("queued"))
+        if not self._is_new(one):
+            return  # it has begun meanwhile
+        if isinstance(answer, Later):
+            self._new[token] = self._new.pop(token)  # after the others, which the engine may take
+            self._see(one, Sight("queued", answer.reason))
+            return
+        self._note_submitted(one)
+        if isinstance(answer, Rejected):
+            self._rejected[token] = answer.reason
+
+    async def _end_rejected(self) -> None:
+        for token, reason in list(self._rejected.items()):
+            if token in self._tries:
+                await self._end(self._end_of(token, GivenUp(reason, "task"), retry=False), before=SUBMITTED)
+            del self._rejected[token]
 
     def _note_submitted(self, one: _Try) -> None:
         self._new.pop(one.launch.token, None)
@@ -383,7 +515,7 @@ class RemoteExecutor(Executor):
         if self._looked_at is not None and now - self._looked_at > MOST_MISSED * self._interval.total_seconds():
             for one in self._tries.values():
                 one.since = now
-        stored = {token: one for token, one in self._tries.items() if one.is_stored and one.state != NEW}
+        stored = {token: one for token, one in self._tries.items() if one.is_stored}
         progress = await self._database.read(progress_of_tickets, sorted(stored))
         for found in progress:
             self._note(stored[found.token], found)
@@ -416,6 +548,10 @@ class RemoteExecutor(Executor):
         return replace(given_up, reason=f"{given_up.reason}: {sight.reason}")
 
     def _note(self, one: _Try, found: Progress) -> None:
+        if one.state == NEW:
+            if found.state == SUBMITTED:
+                return
+            self._note_submitted(one)  # in spite of the engine's answer, which was an error or got lost
         if (found.state, found.renewals) != (one.state, one.renewals):
             one.since = self._clock.monotonic()
         one.state, one.renewals, one.gone_after = found.state, found.renewals, found.gone_after
@@ -423,25 +559,26 @@ class RemoteExecutor(Executor):
     async def _look_at_engine(self, submitted: Sequence[_Try]) -> None:
         """Ask the engine for the jobs whose tries no worker has claimed, and store what has changed, for people."""
         sights = await self._call("look", self.engine.look([one.engine_id for one in submitted])) if submitted else {}
-        await self._note_sights({one: (sights or {}).get(one.engine_id, UNKNOWN) for one in submitted})
+        for one in submitted:
+            self._see(one, (sights or {}).get(one.engine_id, UNKNOWN))
 
-    async def _note_sights(self, sights: Mapping[_Try, Sight]) -> None:
-        """Store how the engine sees jobs, as far as that has changed."""
-        changed = {}
-        for one, sight in sights.items():
-            if sight != one.sight:
-                changed[one.launch.token] = f"{sight.state}: {sight.reason}" if sight.reason else sight.state
-                one.running_since = self._clock.monotonic() if sight.state == "running" else None
-            one.sight = sight
-        if changed:
-            await self._database.write(note_sights, changed)
+    def _see(self, one: _Try, sight: Sight) -> None:
+        """Note how the engine sees a job. Its time runs on while it runs, whatever else the engine says of it."""
+        if sight == one.sight:
+            return
+        one.sight = sight
+        self._sights[one.launch.token] = f"{sight.state}: {sight.reason}" if sight.reason else sight.state
+        if sight.state in ("queued", "gone"):
+            one.running_since = None
+        elif sight.state == "running" and one.running_since is None:
+            one.running_since = self._clock.monotonic()
 
     async def _find_end(self, token: str, one: _Try) -> None:
         """Report the end of a try whose ticket is over; without a ticket, it ends once its lease is over."""
         stored = await self._database.write(end_ticket, self._end_of(token, GivenUp("", "machine")), before=ENDED)
         if stored is not None:
             self._over(stored)
-        elif one.state == SUBMITTED or self._verdict(one, self._clock.monotonic()) is not None:
+        elif one.state != CLAIMED or self._verdict(one, self._clock.monotonic()) is not None:
             self._over(self._end_of(token, GivenUp("its ticket was deleted", "machine")))
 
     async def _end(self, ended: Ended, *, before: str, renewals: int | None = None) -> None:
@@ -455,14 +592,34 @@ class RemoteExecutor(Executor):
         try:
             return await call
         except Exception as exc:  # noqa: BLE001 - whatever an adapter raises, the next pass calls it again
-            log.warning("engine.failed", executor=self.context.name, call=what, error=str(exc) or type(exc).__name__)
+            self._log_failure(what, exc)
             return None
+
+    def _log_failure(self, what: str, exc: Exception) -> str:
+        said = str(exc) or type(exc).__name__
+        log.warning("engine.failed", executor=self.context.name, call=what, error=said)
+        return said
 
     def _note_end(self, task: "asyncio.Task[None]") -> None:
         error = None if task.cancelled() else task.exception()
         if isinstance(error, Exception):
             log.error("executor.failed", exc_info=error)
             self.context.fail(error)
+
+
+def _next_portion(waiting: deque[_Try], most: int) -> list[_Try]:
+    """Take the next tries to submit together from those that wait; one at which the engine has failed goes alone."""
+    some = [waiting.popleft()]
+    while waiting and len(some) < most and not some[0].retry_at and not waiting[0].retry_at:
+        some.append(waiting.popleft())
+    return some
+
+
+def _drop(pending: dict[str, str], stored: Mapping[str, str]) -> None:
+    """Drop what is stored, unless it has changed meanwhile."""
+    for token, value in stored.items():
+        if pending.get(token) == value:
+            del pending[token]
 
 
 def _instance_of(launch: Launch) -> tuple[str, str, str, int]:

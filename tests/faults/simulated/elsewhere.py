@@ -97,7 +97,11 @@ class Elsewhere:
                 return f"the worker {machine.name} has the tickets {left}"
         if self.carrier.n_on_their_way:
             return f"the engine has {self.carrier.n_on_their_way} tickets on their way"
-        return f"the tickets of {sorted(self.tickets.rows)} are left" if self.tickets.rows else ""
+        if self.tickets.rows:
+            return f"the tickets of {sorted(self.tickets.rows)} are left"
+        executors = [site.scheduler.services.executor._executors["far"] for site in self._world.sites.values()]
+        has_heard = not any(executor._to_forget for executor in executors)
+        return "" if has_heard else "a scheduler has not heard that its tickets are deleted"
 
 
 def settings_elsewhere(settings: Settings, sites: list[Path]) -> Settings:

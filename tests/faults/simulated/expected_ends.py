@@ -63,11 +63,19 @@ def _wrong_tries(exploration: Any, row: Any, history: dict[str, int]) -> Iterato
         yield f"the tries of {row[:4]} are {possible[0]}"
 
 
+def _executions(exploration: Any, row: Any) -> list[Any]:
+    """Return what ran of a task instance; nothing if its last try was over before a worker had it."""
+    if exploration.elsewhere is not None and row.token in exploration.elsewhere.tickets.never_claimed:
+        return []
+    found: list[Any] = exploration.ledger.executions.get(row[:4], [])
+    return found
+
+
 def _wrong_end(exploration: Any, row: Any) -> Iterator[str]:
     edits, key = exploration.invariants.edits, row[:4]
     if key in edits.given | exploration.invariants.decisions.left_out or row.state == "removed":
         return
-    executions = exploration.ledger.executions.get(key, [])
+    executions = _executions(exploration, row)
     n_retries = exploration.world.task(row.dag_id, row.task_id).retries
     last = executions[-1].end if executions else None
     if row.token is None:

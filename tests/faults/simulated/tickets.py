@@ -38,6 +38,7 @@ class Tickets:
     Attributes:
         rows: The tickets as they were when they were last looked at, by token.
         claimed_at: When each was claimed, in the world's seconds.
+        never_claimed: Those that were over before a worker claimed them.
     """
 
     def __init__(self, world: Any) -> None:
@@ -46,6 +47,7 @@ class Tickets:
         self._n_changes = -1
         self.rows: dict[str, TicketState] = {}
         self.claimed_at: dict[str, float] = {}
+        self.never_claimed: set[str] = set()
 
     def check_commit(self, query: str) -> None:
         """Check what a call of the database has changed."""
@@ -91,6 +93,8 @@ class Tickets:
             self._world.say("ticket", f"{row.token} {state}")
         if row.state == "claimed" and (was is None or was.state != "claimed"):
             self.claimed_at[row.token] = self._world.clock.monotonic()
+        if row.state == "ended" and was is not None and was.state == "submitted":
+            self.never_claimed.add(row.token)
 
     # Questions
 

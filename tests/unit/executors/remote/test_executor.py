@@ -4,25 +4,38 @@ from collections.abc import Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any
 
+import msgspec
 import pytest
 import sqlalchemy as sa
 
 from asynsched.clock import Clock
 from asynsched.errors import StoreUnavailable
 from asynsched.executors.base import ExecutorContext
-from asynsched.executors.remote.engine import Accepted, Engine, Job, Rejected, Sight
+from asynsched.executors.remote.engine import Accepted, Engine, Job, Later, Rejected, Sight
 from asynsched.executors.remote.executor import RemoteExecutor
 from asynsched.protocol.messages import Ended, Started
 from asynsched.settings import Settings, WorkersSettings
 from asynsched.store.engines.opening import open_inline
 from asynsched.store.runs.dag_runs import insert_run
 from asynsched.store.runs.transitions import Batch, apply
-from asynsched.store.schema import dag_run, ticket
-from asynsched.store.tickets import claim_ticket, report_end, report_start, request_kill
+from asynsched.store.schema import TicketRow, dag_run, ticket
+from asynsched.store.tickets import (
+    claim_ticket,
+    end_ticket,
+    note_tickets,
+    report_end,
+    report_start,
+    request_kill,
+    tickets_of_runs,
+)
 from tests.store.test_runs import NOW, new_run, task
-from tests.store.test_tickets import LIFE, launch_of
+from tests.store.test_tickets import LIFE, TERMS, launch_of
 from tests.support.passing_database import PassingDatabase
-from tests.support.waiting import eventually
+from tests.support.waiting import eventually, eventually_true
+
+SHORT_LIFE = LIFE | {"terms": msgspec.structs.replace(TERMS, lease_seconds=0.1, grace=0.0, kill_time=0.0)}
+ENGINE_IDS = sa.select(sa.func.max(ticket.c.engine_id))
+SIGHT_OF_T3 = sa.select(ticket.c.sight).where(ticket.c.token == "t3", ticket.c.sight.like("%refused"))
 
 
 class Disturbed(PassingDatabase):
@@ -32,8 +45,15 @@ class Disturbed(PassingDatabase):
         super().__init__(inner)
         self.before: dict[str, Any] = {}
         self.after: dict[str, Any] = {}
+        self.fails_for = ""
+        """The token of a try that it cannot end."""
+        self.on_note: Any = lambda notes: None
 
     async def pass_on(self, call: Any, query: Any, args: Any, kwargs: Any) -> Any:
+        if query is end_ticket and args[0].token == self.fails_for:
+            raise StoreUnavailable("away")
+        if query is note_tickets:
+            self.on_note(kwargs)
         await self.before.get(query.__name__, nothing)()
         answer = await super().pass_on(call, query, args, kwargs)
         await self.after.get(query.__name__, nothing)()
@@ -44,6 +64,17 @@ async def nothing() -> None:
     pass
 
 
+def failing(times: int = 1) -> Any:
+    """Return a hook that fails so often, as a database that is away."""
+    left = iter(range(times))
+
+    async def fail() -> None:
+        if next(left, None) is not None:
+            raise StoreUnavailable("away")
+
+    return fail
+
+
 class NotedEngine(Engine):
     """Notes its jobs."""
 
@@ -52,19 +83,46 @@ class NotedEngine(Engine):
         self.jobs: list[Job] = []
         self.cancelled: list[str] = []
         self.n_failures = 0
+        self.calls: list[list[str]] = []
+        """The tokens of each call of `submit`, also of those that failed."""
+        self.bad: set[str] = set()
+        """Tokens and ids of jobs at which it fails."""
+        self.rejected: set[str] = set()
+        self.later: set[str] = set()
+        self.before_answer = nothing
+        self.sights: Any = {}.copy
 
-    async def submit(self, jobs: Sequence[Job]) -> Sequence[Accepted | Rejected]:
+    async def submit(self, jobs: Sequence[Job]) -> Sequence[Accepted | Rejected | Later]:
+        tokens = [job.ticket.token for job in jobs]
+        self.calls.append(tokens)
+        await self.before_answer()
         if self.n_failures:
             self.n_failures -= 1
             raise OSError("the broker is away")
-        self.jobs += jobs
-        return [Accepted(f"job-{len(self.jobs)}") for _ in jobs]
+        if self.bad.intersection(tokens):
+            raise OSError("Connection refused")
+        return [self._take(job) for job in jobs]
+
+    def _take(self, job: Job) -> Accepted | Rejected | Later:
+        if job.ticket.token in self.rejected:
+            return Rejected("no such queue")
+        if job.ticket.token in self.later:
+            return Later("it is full")
+        self.jobs.append(job)
+        return Accepted(f"job-{len(self.jobs)}")
 
     async def cancel(self, engine_ids: Sequence[str]) -> None:
+        if self.bad.intersection(engine_ids):
+            raise OSError("Connection refused")
         self.cancelled += engine_ids
 
     async def look(self, engine_ids: Sequence[str]) -> Mapping[str, Sight]:
-        return {}
+        return self.sights()
+
+    @property
+    def tokens(self) -> list[str]:
+        """Those of the jobs that it has taken."""
+        return [job.ticket.token for job in self.jobs]
 
 
 class NotedExecutor(RemoteExecutor):
@@ -86,7 +144,7 @@ async def far(tmp_path):
     executors = []
 
     async def start():
-        workers = WorkersSettings(addresses=("http://here:1",), renew_interval=0.02)
+        workers = WorkersSettings(addresses=("http://here:1",), renew_interval=0.02, claim_timeout=0.1)
         context = ExecutorContext(
             home=tmp_path, settings=Settings(workers=workers), clock=Clock(), scheduler_id="me", report=reports.append,
             answer=None, database=database,
@@ -99,6 +157,14 @@ async def far(tmp_path):
     yield SimpleNamespace(executor=executor, engine=executor.engine, database=database, reports=reports, start=start)
     for one in executors:
         await one.close()
+
+
+async def rows(database) -> dict[str, TicketRow]:
+    return {row.token: row for row in await database.read(tickets_of_runs, [1], "")}
+
+
+def job_of(executor: RemoteExecutor, token: str) -> Job:
+    return executor._job(executor._tries[token])
 
 
 async def states(database) -> list[str]:
@@ -135,8 +201,11 @@ async def test_a_try_is_killed_wherever_it_is(far):
     await eventually(lambda: not far.database.after, "it is stored")
     await far.executor.kill("two", "a user")
     await eventually(lambda: far.reports, "it has ended")
-    assert await states(far.database) == ["ended"]
-    assert far.engine.cancelled == ["job-1"]
+    assert (await states(far.database), far.engine.jobs) == (["ended"], [])
+    await far.executor.launch([launch_of("three")])
+    await eventually(lambda: far.engine.jobs, "it was submitted")
+    await far.executor.kill("three", "a user")
+    await eventually(lambda: far.engine.cancelled == ["job-1"], "its job is cancelled")
 
 
 async def test_an_engine_that_is_away_gets_the_same_tickets_later(far):
@@ -178,3 +247,158 @@ async def test_the_next_scheduler_goes_on_with_tickets_as_they_are(far):
     await executor.acknowledge(["three"])
     await eventually(lambda: not executor._to_forget, "they were to be forgotten")
     assert (await executor.adopt([1])).known == {"one", "two"}
+
+
+async def test_a_try_whose_run_another_scheduler_has_taken_over_is_not_submitted(far):
+    async def lose_the_run() -> None:
+        far.database.before.clear()
+        owner = {"scheduler_id": "other", "lease_epoch": 2}
+        await far.database.inner.write(lambda conn: conn.execute(sa.update(dag_run).values(**owner)))
+
+    far.database.before["add_tickets"] = lose_the_run
+    await far.executor.launch([launch_of("one")])
+    await eventually(lambda: far.reports, "it is over here")
+    assert [(end.token, end.cause) for end in far.reports] == [("one", "interrupted")]
+    assert (far.engine.jobs, await states(far.database), far.executor.kept) == ([], [], frozenset())
+
+
+async def test_an_answer_of_the_engine_outlasts_a_database_that_is_away(far):
+    far.engine.rejected = {"bad"}
+    far.database.before |= {"end_ticket": failing(), "note_tickets": failing()}
+    await far.executor.launch([launch_of("bad"), launch_of("good")])
+    await eventually(lambda: far.reports, "it has ended")
+    (end,) = far.reports
+    assert (end.token, end.reason, end.retry) == ("bad", "no such queue", False)
+    await eventually_true(far.database, lambda conn: conn.scalar(ENGINE_IDS) == "job-1")
+    assert far.engine.calls == [["bad", "good"]]
+
+
+async def test_a_job_at_which_the_engine_fails_holds_up_no_other_and_says_why(far):
+    far.engine.bad = {"t3"}
+    tokens = [f"t{n}" for n in range(8)]
+    await far.executor.launch(list(map(launch_of, tokens)))
+    await eventually(lambda: len(far.engine.jobs) == 7, "the others are submitted")
+    assert far.engine.calls[0] == tokens
+    await eventually_true(far.database, lambda conn: conn.scalar(SIGHT_OF_T3))
+    found = await rows(far.database)
+    assert found["t3"].sight == "queued: Connection refused"
+    assert found["t4"].sight in ("", "unknown"), "nothing was wrong with it"
+    far.engine.bad = set()
+    await eventually(lambda: "t3" in far.engine.tokens, "it is submitted again")
+    await eventually_true(far.database, lambda conn: not conn.scalar(SIGHT_OF_T3))
+
+
+async def test_an_engine_that_is_away_is_called_for_one_job_at_a_time(far):
+    far.engine.n_failures = 10
+    await far.executor.launch([launch_of(f"t{n}") for n in range(8)])
+    await eventually(lambda: len(far.engine.jobs) == 8, "it is back")
+    assert [len(tokens) for tokens in far.engine.calls[:10]] == [8, 4, 2, 1, 1, 1, 1, 1, 1, 1]
+    assert sorted(far.engine.tokens) == [f"t{n}" for n in range(8)]
+
+
+async def test_a_try_that_a_stop_has_handed_back_is_not_submitted(far):
+    await far.executor.launch([launch_of("one")])
+    await eventually_true(far.database, lambda conn: conn.scalar(ENGINE_IDS) == "job-1")
+    await far.executor.close()
+    await far.database.write(lambda conn: conn.execute(sa.update(ticket).values(engine_id="")))
+    executor, _ = await far.start()
+
+    async def stop() -> None:
+        far.database.before.clear()
+        await executor.drain(NOW)
+
+    # It has to find out first whether a worker has claimed `one`.
+    far.database.before["reissue"] = stop
+    await executor.launch([launch_of("two")])
+    await eventually(lambda: executor.engine.jobs, "the other one was submitted")
+    assert executor.engine.tokens == ["one"]
+    assert [(end.token, end.cause) for end in far.reports] == [("two", "interrupted")]
+    assert (executor.kept, list(await rows(far.database))) == ({"one"}, ["one"])
+
+
+async def test_a_try_goes_on_that_began_although_the_engine_reported_an_error(far):
+    async def claim() -> None:
+        far.engine.before_answer = nothing
+        await far.database.write(claim_ticket, job_of(far.executor, "one").ticket.proof, **SHORT_LIFE)
+        raise OSError("the answer is lost")
+
+    far.engine.before_answer = claim
+    await far.executor.launch([launch_of("one")])
+    # Its worker is silent from then on.
+    await eventually(lambda: far.reports, "it is given up")
+    assert "has not renewed its lease" in far.reports[0].reason
+
+
+async def test_a_try_that_begins_or_ends_while_the_engine_takes_it_is_not_submitted_again(far):
+    async def live() -> None:
+        far.engine.before_answer = nothing
+        one, two = (job_of(far.executor, token).ticket.proof for token in ("one", "two"))
+
+        def both(conn: sa.Connection) -> None:
+            for proof in (one, two):
+                claim_ticket(conn, proof, **LIFE)
+                report_start(conn, proof, Started(proof.token, NOW, 1))
+            report_end(conn, one, Ended("one", "success", NOW, NOW))
+
+        await far.database.write(both)
+        await far.executor.adopt([1])
+        far.engine.later = {"one", "two"}
+
+    far.engine.before_answer = live
+    await far.executor.launch([launch_of("one"), launch_of("two")])
+    await eventually(lambda: len(far.reports) == 3, "one has ended")
+    await far.executor.launch([launch_of("three")])
+    await eventually(lambda: "three" in far.engine.tokens, "the next one is submitted")
+    assert far.engine.calls == [["one", "two"], ["three"]]
+    assert [type(event) for event in far.reports] == [Started, Ended, Started]
+
+
+async def test_a_job_is_given_up_that_runs_without_a_claim_whatever_its_engine_says_of_it(far):
+    said = iter(range(1_000_000))
+    far.engine.sights = lambda: {"job-1": Sight("running", f"its image is loaded by {next(said)} bytes")}
+    await far.executor.launch([launch_of("one")])
+    await eventually(lambda: far.reports, "it is given up")
+    assert "no worker has claimed the try" in far.reports[0].reason
+
+
+async def test_tries_are_killed_although_the_database_or_the_engine_fails_at_one_of_them(far):
+    tokens = [f"t{n}" for n in range(4)]
+    await far.executor.launch(list(map(launch_of, tokens)))
+    await eventually_true(far.database, lambda conn: conn.scalar(ENGINE_IDS) == "job-4")
+    far.engine.bad = {"job-2"}
+    far.database.fails_for = "t0"
+    for token in tokens:
+        await far.executor.kill(token, "a user")
+    await eventually(lambda: len(far.reports) == 3, "the others have ended")
+    await eventually(lambda: len(far.engine.cancelled) == 2, "and their jobs are cancelled")
+    assert sorted(far.engine.cancelled) == ["job-3", "job-4"]
+    far.database.fails_for = ""
+    await eventually(lambda: len(far.reports) == 4, "the last one has ended")
+
+
+async def test_the_next_ticket_goes_out_before_the_last_end_is_forgotten(far):
+    await far.executor.launch([launch_of("two")])
+    await eventually_true(far.database, lambda conn: conn.scalar(ENGINE_IDS) == "job-1")
+    await far.executor.kill("two", "a user")
+    await eventually(lambda: far.reports, "it has ended")
+    n_submitted = []
+
+    async def count() -> None:
+        n_submitted.append(len(far.engine.jobs))
+
+    far.database.before["note_tickets"] = count
+    await far.executor.acknowledge(["two"])
+    await far.executor.launch([launch_of("three")])
+    await eventually_true(far.database, lambda conn: conn.scalar(ENGINE_IDS) == "job-2")
+    assert list(await rows(far.database)) == ["three"]
+    assert n_submitted[0] == 2
+    assert len(far.reports) == 1
+
+
+async def test_what_an_engine_says_of_many_jobs_is_stored_in_small_transactions(far, monkeypatch):
+    monkeypatch.setattr("asynsched.executors.remote.executor.MOST_NOTED", 2)
+    sizes = []
+    far.database.on_note = lambda notes: sizes.append(max(len(notes["engine_ids"]), len(notes["sights"])))
+    await far.executor.launch([launch_of(f"t{n}") for n in range(7)])
+    await eventually_true(far.database, lambda conn: conn.scalar(ENGINE_IDS) == "job-7")
+    assert (max(sizes), len({row.engine_id for row in (await rows(far.database)).values()})) == (2, 7)
