@@ -51,6 +51,8 @@ log = structlog.get_logger(__name__)
 T = TypeVar("T")
 AT_ONCE = 100
 """Most tickets that are submitted together."""
+MOST_CANCELS = 10
+"""How often an engine is asked to drop a job, if it fails at that alone."""
 MOST_SAID = 500
 """Characters that are kept of an engine's error."""
 MOST_NOTED = 500
@@ -130,8 +132,8 @@ class RemoteExecutor(Executor):
         self._reported: set[str] = set()
         """Tries whose ends are reported and not acknowledged."""
         self._to_kill: dict[str, str] = {}
-        self._to_cancel: dict[str, None] = {}
-        """Names of the jobs of killed tries."""
+        self._to_cancel: dict[str, int] = {}
+        """Names of the jobs of killed tries, and how often the engine has failed at each alone."""
         self._to_forget: set[str] = set()
         self._rejected: dict[str, str] = {}
         """Why the engine has rejected tries whose ends are not stored."""
@@ -335,9 +337,8 @@ class RemoteExecutor(Executor):
             if one is None or (one.may_be_stored and not one.is_stored):
                 continue  # it has ended meanwhile; or the next pass says whether its ticket is stored
             self._to_kill[token] = self._to_kill.pop(token)  # behind the others, if the database fails at it
-            stored: Ended | None = Ended(token, "failed", self._clock.now(), reason=reason)
-            if one.is_stored and stored is not None:
-                stored = await self._database.write(end_ticket, stored, before=SUBMITTED)
+            ended = Ended(token, "failed", self._clock.now(), reason=reason)
+            stored = await self._database.write(end_ticket, ended, before=SUBMITTED) if one.is_stored else ended
             if stored is None:
                 await self._database.write(request_kill, token, reason)
                 self._to_kill.pop(token, None)
@@ -346,37 +347,40 @@ class RemoteExecutor(Executor):
                 continue
             self._over(stored)
             if one.engine_id:
-                self._to_cancel[one.engine_id] = None
+                self._to_cancel[one.engine_id] = 0
 
     async def _cancel(self) -> None:
         """Have the engine drop the jobs of tries that were killed: half as many together each time that it fails.
 
-        A single job at which it fails stays with it: the ticket is void.
+        A job at which it fails alone goes behind the others, and is left to the engine after some times: its ticket is
+        void.
         """
         while self._clock.monotonic() >= self._cancel_at and (some := list(islice(self._to_cancel, self._n_cancelled))):
             try:
                 await self.engine.cancel(some)
             except Exception as exc:  # noqa: BLE001 - as in `_call`
                 self._log_failure("cancel", exc)
-                self._n_cancelled = max(1, len(some) // 2)
                 self._cancel_at = self._clock.monotonic() + self._pause.total_seconds()
-                if len(some) > 1:
-                    continue
+                self._n_cancelled = max(1, len(some) // 2)
+                if len(some) == 1 and (n_failures := self._to_cancel.pop(some[0]) + 1) < MOST_CANCELS:
+                    self._to_cancel[some[0]] = n_failures
             else:
                 self._n_cancelled = min(2 * self._n_cancelled, AT_ONCE)
-            for engine_id in some:
-                del self._to_cancel[engine_id]
+                for engine_id in some:
+                    del self._to_cancel[engine_id]
 
     async def _submit(self) -> None:
         """Store the tickets of new tries, and hand them to the engine.
 
         If it fails, half as many are handed over together, until the job is found at which it fails; that one comes
-        after all others, and alone. An engine that fails at the first single job is left alone for a moment.
+        after all others, and alone. An engine that fails at the first single job is left alone for a moment. After an
+        interval the rest waits for the next pass: ends, kills and lost workers must not wait for thousands of jobs.
         """
         now = self._clock.monotonic()
+        until = now + self._interval.total_seconds()
         waiting = deque(self._waiting(now) if self._new and now >= self._submit_at else ())
         has_answered = False
-        while waiting and not self._is_draining:
+        while waiting and not self._is_draining and self._clock.monotonic() < until:
             some = _next_portion(waiting, self._n_at_once)
             await self._reissue([one for one in some if not one.secret])
             await self._store([one for one in some if self._is_new(one) and not one.is_stored])
@@ -399,6 +403,8 @@ class RemoteExecutor(Executor):
                 self._forgive()
             if all(isinstance(answer, Later) for answer in answers):
                 return
+        if waiting and not self._is_draining:
+            self.look()
 
     def _waiting(self, now: float) -> list[_Try]:
         """Return the new tries that may begin: those for which no earlier one of their task instances may still run.

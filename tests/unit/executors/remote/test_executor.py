@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any
 
+import anyio
 import msgspec
 import pytest
 import sqlalchemy as sa
@@ -82,6 +83,8 @@ class NotedEngine(Engine):
         super().__init__(context)
         self.jobs: list[Job] = []
         self.cancelled: list[str] = []
+        self.n_cancels = 0
+        """Calls of `cancel`, also those that failed."""
         self.n_failures = 0
         self.calls: list[list[str]] = []
         """The tokens of each call of `submit`, also of those that failed."""
@@ -112,6 +115,7 @@ class NotedEngine(Engine):
         return Accepted(f"job-{len(self.jobs)}")
 
     async def cancel(self, engine_ids: Sequence[str]) -> None:
+        self.n_cancels += 1
         if self.bad.intersection(engine_ids):
             raise OSError("Connection refused")
         self.cancelled += engine_ids
@@ -374,6 +378,36 @@ async def test_tries_are_killed_although_the_database_or_the_engine_fails_at_one
     assert sorted(far.engine.cancelled) == ["job-3", "job-4"]
     far.database.fails_for = ""
     await eventually(lambda: len(far.reports) == 4, "the last one has ended")
+
+
+async def test_jobs_of_killed_tries_are_cancelled_after_an_outage_of_the_engine(far):
+    tokens = [f"t{n}" for n in range(4)]
+    await far.executor.launch(list(map(launch_of, tokens)))
+    await eventually_true(far.database, lambda conn: conn.scalar(ENGINE_IDS) == "job-4")
+    far.engine.bad = {f"job-{n}" for n in range(1, 5)}
+    for token in tokens:
+        await far.executor.kill(token, "a user")
+    await eventually(lambda: far.engine.n_cancels >= 6, "each was tried, together and alone")
+    far.engine.bad = set()
+    await eventually(lambda: len(far.engine.cancelled) == 4, "all are cancelled")
+
+
+async def test_an_end_is_heard_while_many_tickets_wait_for_a_slow_engine(far, monkeypatch):
+    monkeypatch.setattr("asynsched.executors.remote.executor.AT_ONCE", 1)
+    executor, _ = await far.start()
+    executor.engine.before_answer = lambda: anyio.sleep(0.03)
+    n_tries = 400
+    await executor.launch([launch_of(f"t{n}") for n in range(n_tries)])
+    await eventually(lambda: executor.engine.jobs, "the first is submitted")
+    first = executor.engine.jobs[0].ticket
+
+    def end(conn: sa.Connection) -> None:
+        claim_ticket(conn, first.proof, **LIFE)
+        report_end(conn, first.proof, Ended(first.token, "success", NOW, NOW))
+
+    await far.database.write(end)
+    await eventually(lambda: far.reports, "its end is heard")
+    assert len(executor.engine.jobs) < n_tries
 
 
 async def test_the_next_ticket_goes_out_before_the_last_end_is_forgotten(far):
