@@ -149,9 +149,14 @@ class HomeLogs:
         """Return the logs in the folder of a run."""
         return RunLogs(folder, list(self._logs_in(folder)), self._journal(folder))
 
+    def look(self, path: str) -> LocalLog:
+        """Return a log as it is now. Raises FileNotFoundError."""
+        status = (self.folder / path).stat(follow_symlinks=False)
+        return LocalLog(path, status.st_size, status.st_mtime_ns)
+
     def stored(self, path: str) -> StoredLog | None:
         """Return how a log was stored last; None: it was not, as far as the journal says."""
-        return self._journal(_run_of(path)).get(path)
+        return self._journal(_run_of(path), only=path).get(path)
 
     def note_stored(self, log: LocalLog, n_stored: int, at: datetime) -> None:
         """Append a line to the journal of a log's run: this log is stored, with so many bytes."""
@@ -196,16 +201,19 @@ class HomeLogs:
                     yield from self._logs_in(path)
                 elif entry.name.endswith(".log") and entry.is_file(follow_symlinks=False):
                     with suppress(FileNotFoundError):
-                        status = entry.stat(follow_symlinks=False)
-                        yield LocalLog(path, status.st_size, status.st_mtime_ns)
+                        yield self.look(path)
 
-    def _journal(self, folder: str) -> dict[str, StoredLog]:
+    def _journal(self, folder: str, only: str = "") -> dict[str, StoredLog]:
+        """Return how the logs of a run were stored last; with `only`, how this one was."""
         try:
             lines = (self.folder / folder / JOURNAL).read_bytes().splitlines()
         except FileNotFoundError:
             return {}
+        quoted = msgspec.json.encode(only)[1:-1]
         found = {}
         for line in lines:
+            if quoted not in line:
+                continue  # decoded for nothing: a run of many tasks has many lines
             with suppress(msgspec.DecodeError):  # a crash may cut the last line
                 stored = msgspec.json.decode(line, type=StoredLog)
                 found[stored.path] = stored

@@ -92,7 +92,8 @@ class LogArchiver(Service):
         self._is_last = False
         self._n_before = 0
         self._n_left = 0
-        self._are_open = False
+        self._open: list[Work] = []
+        """Logs of the walk that a process still has open."""
         self._problem = ""
         self._is_away = False
         self.problem = ""
@@ -124,20 +125,24 @@ class LogArchiver(Service):
             log.warning("logs.left_in_home", n_logs=self._n_left, home=str(self._home), reason=self._problem)
 
     async def _walk_until_closed(self) -> None:
-        """Walk until no process has a log open: a try that has reported its end may write to it for a moment."""
-        while True:
-            self._begin(timedelta(0))
-            while await self._go_on():
-                pass
-            if not self._are_open:
-                return
+        """Walk once, and store the logs that were open once they are closed.
+
+        A try that has reported its end may write to its log for a moment.
+        """
+        self._begin(timedelta(0))
+        while await self._go_on():
+            pass
+        while self._open:
             await self.clock.sleep(OPEN_PAUSE)
+            works, self._open = self._open, []
+            for first in range(0, len(works), AT_ONCE):
+                await self._do(works[first : first + AT_ONCE])
 
     def _begin(self, quiet: timedelta) -> None:
         self._walk = self._steps(quiet)
         self._n_before = self._n_left
         self._began_at = self.clock.monotonic()
-        self._n_left, self._are_open, self._problem, self._is_away = 0, False, "", False
+        self._n_left, self._open, self._problem, self._is_away = 0, [], "", False
 
     async def _go_on(self) -> bool:
         """Do a step of the walk. Returns whether there may be more."""
@@ -259,19 +264,20 @@ class LogArchiver(Service):
         now = self.clock.now()
 
         def store() -> bool:
-            if self._logs.is_being_written(work.log.path):
+            log = self._logs.look(work.log.path)  # it may have grown since the walk
+            if self._logs.is_being_written(log.path):
                 return False
-            size = self._archive.put(work.log.path, self._logs.folder / work.log.path, self._home / TMP)
+            size = self._archive.put(log.path, self._logs.folder / log.path, self._home / TMP)
             if size is None:
                 return False  # it goes on growing, and is stored once it is quiet again
-            self._logs.note_stored(work.log, size, now)
+            self._logs.note_stored(log, size, now)
             return True
 
         try:
             if await self._calls.call(store):
                 self._n_left -= 1
             else:
-                self._are_open = True
+                self._open.append(work)
         except FileNotFoundError:  # the run was deleted meanwhile
             self._n_left -= 1
         except (LogStoreUnavailable, OSError) as exc:

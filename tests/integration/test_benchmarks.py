@@ -2,7 +2,6 @@
 
 import math
 from importlib import import_module
-from importlib.util import find_spec
 
 import pytest
 
@@ -12,7 +11,8 @@ from tests.benchmarks.systems import Ours
 from tests.support.history import N_TASKS
 from tests.support.up import Site
 
-NEED_SERVERS = {"celery", "celery-fan-out", "dask", "dask-fan-out", "in-flight", "slurm"}
+NEED_MORE = {"celery", "celery-fan-out", "dask", "dask-fan-out", "in-flight", "pandas", "slurm"}
+"""Servers, or a package that the tests do not install."""
 SMALLEST = {
     "airflow_files": {"N_PARSES": 1, "N_ROUNDS": 1, "N_IMPORTS": 1},
     "dying": {"N_DEATHS": 2},
@@ -39,10 +39,8 @@ def smallest_sizes(monkeypatch):
     monkeypatch.setattr(Ours, "n_saves", 1)
 
 
-@pytest.mark.parametrize("name", sorted(WORKLOADS.keys() - NEED_SERVERS))
+@pytest.mark.parametrize("name", sorted(WORKLOADS.keys() - NEED_MORE))
 def test_a_workload_measures_its_figures(name, tmp_path):
-    if name == "pandas" and find_spec("pandas") is None:
-        pytest.skip("pandas is not installed")
     system = Ours(Site(tmp_path / "site"), "sqlite")
     sheet = Sheet(name, system.name, p=0.01)
     WORKLOADS[name](system, sheet)

@@ -12,7 +12,7 @@ import structlog
 
 from asynsched import Scheduler
 from asynsched.executors.engines.celery import CeleryEngine, CeleryExecutor
-from asynsched.executors.remote.engine import Accepted, Job, Rejected
+from asynsched.executors.remote.engine import Accepted, Job, Later, Rejected
 from asynsched.home import prepare_home
 from asynsched.settings import CelerySettings, Settings, WebSettings, WorkersSettings
 from asynsched.store.engines.opening import open_database
@@ -46,9 +46,9 @@ class CountingEngine(CeleryEngine):
 
     n_taken = 0
 
-    async def submit(self, jobs: Sequence[Job]) -> Sequence[Accepted | Rejected]:
+    async def submit(self, jobs: Sequence[Job]) -> Sequence[Accepted | Rejected | Later]:
         answers = await super().submit(jobs)
-        CountingEngine.n_taken += len(answers)
+        CountingEngine.n_taken += sum(isinstance(answer, Accepted) for answer in answers)
         return answers
 
 

@@ -88,12 +88,13 @@ class Site:
     Attributes:
         refusals: The tokens whose tries the schedulers no longer wait for, so that they renew none of them.
         has_taken: Whether they take reports of those tries.
+        lease_seconds: How long they renew leases, by token; by default as the terms say.
         grows: Whether the log of the try `one` gets longer as fast as they take it.
     """
 
     def __init__(self, folder, monkeypatch, terms=TERMS):
         self.clock, self.terms, self.refusals = Clock(), terms, {}
-        self.reports, self.executors = [], []
+        self.reports, self.executors, self.lease_seconds = [], [], {}
         self.has_taken, self.grows, self.home, self.n_log_parts = True, True, folder, Counter()
 
         def make(context, options):
@@ -114,8 +115,9 @@ class Site:
             answer = Claimed(launch_of(msgspec.json.decode(request.content, type=Claim).proof.token), self.terms)
         elif kind == "renew":
             proofs = msgspec.json.decode(request.content, type=Renew).proofs
-            seconds = self.terms.lease_seconds
-            answer = Renewed(tuple(self.refusals.get(one.token) or Renewal(one.token, seconds) for one in proofs))
+            usual = self.terms.lease_seconds
+            renewals = {one.token: Renewal(one.token, self.lease_seconds.get(one.token, usual)) for one in proofs}
+            answer = Renewed(tuple((renewals | self.refusals)[one.token] for one in proofs))
         elif kind == "log":
             token, start = request.url.params["token"], int(request.url.params["start"])
             self.n_log_parts[token] += 1
@@ -141,8 +143,9 @@ def ticket_of(token: str) -> Ticket:
 
 @pytest.mark.parametrize("refusal", [Renewal("one", end="gone"), Renewal("one")])
 async def test_a_try_whose_lease_is_over_ends_alone_although_nobody_takes_its_end(tmp_path, monkeypatch, refusal):
-    terms = replace(TERMS, lease_seconds=2.0, renew_interval=0.05, grace=0.2, kill_time=0.1)
+    terms = replace(TERMS, lease_seconds=5.0, renew_interval=0.05, grace=0.2, kill_time=0.1)
     site = Site(tmp_path, monkeypatch, terms)
+    site.lease_seconds["two"] = 600.0
     async with site.agent.serving(), anyio.create_task_group() as tries:
         for token in ("one", "two"):
             tries.start_soon(site.agent.work, ticket_of(token))
