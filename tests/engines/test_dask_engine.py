@@ -12,9 +12,11 @@ from asynsched.clock import VirtualClock
 from asynsched.executors.base import ExecutorContext
 from asynsched.executors.engines import dask
 from asynsched.executors.engines.dask import DaskEngine
-from asynsched.executors.remote.engine import Accepted, Job, Later, Rejected
+from asynsched.executors.engines.outage import Patience
+from asynsched.executors.remote.engine import Accepted, Job, Later, Rejected, Sight
 from asynsched.protocol.worker_messages import Ticket
 from asynsched.settings import DaskSettings, Settings
+from tests.support.waiting import eventually
 
 
 class StubClient(SimpleNamespace):
@@ -76,7 +78,7 @@ async def test_a_scheduler_that_does_not_answer_costs_a_batch_one_time_limit(tmp
     monkeypatch.setattr(engine, "_connect", connect)
     for _ in range(2):
         answers = await engine.submit([job_of("a"), job_of("b")])
-        assert answers == [Later("Dask does not take it: the Dask scheduler has not answered for 0 s")] * 2
+        assert answers == [Later("the Dask scheduler has not answered for 0 s")] * 2
     answered.set()
     clock.leap(dask.YOUNG_SECONDS)
     assert [type(one) for one in await engine.submit([job_of("a")])] == [Accepted]
@@ -86,8 +88,56 @@ async def test_a_scheduler_that_does_not_answer_costs_a_batch_one_time_limit(tmp
 
 async def test_a_lost_connection_makes_jobs_wait_and_no_pass(engine: DaskEngine):
     engine._client = StubClient(status="connecting")
-    assert await engine.submit([job_of("a")]) == [
-        Later("Dask does not take it: the connection with the Dask scheduler is lost")
-    ]
+    assert await engine.submit([job_of("a")]) == [Later("the connection with the Dask scheduler is lost")]
     with pytest.raises(ConnectionError):
         await engine.cancel(["job"])
+
+
+class Statuses:
+    """Stands in for a Dask scheduler, which knows jobs by their states."""
+
+    def __init__(self, of_jobs: dict[str, str]) -> None:
+        self.of_jobs = of_jobs
+
+    async def get_task_status(self, keys: list[str]) -> dict[str, str | None]:
+        return {key: self.of_jobs.get(key) for key in keys}
+
+    async def processing(self, workers: None) -> dict[str, list[str]]:
+        return {"tcp://worker": []}
+
+
+async def test_a_look_at_one_job_does_not_forget_what_dask_says_of_others(engine: DaskEngine):
+    engine._client = StubClient()
+    answers = await engine.submit([job_of(name) for name in "abcd"])
+    asked, refused, done, waits = (one.engine_id for one in answers)
+    engine._client.scheduler = Statuses({asked: "processing", refused: "no-worker", waits: "no-worker"})
+    engine.context.clock.leap(2 * dask.YOUNG_SECONDS)
+
+    async def error() -> Exception:
+        return ValueError("no such worker")
+
+    engine._submitted[refused][0].status = "error"
+    engine._submitted[refused][0].exception = error
+    engine._submitted[done][0].status = "finished"
+    await engine.look([asked])
+    assert (await engine.look([refused]))[refused] == Sight("gone", "Dask does not take it: no such worker")
+    assert set(engine._submitted) == {asked, refused, waits}, "a future that is kept keeps the result at Dask"
+
+
+async def test_a_connection_that_comes_after_its_time_limit_is_closed_with_the_engine(engine: DaskEngine, monkeypatch):
+    answered, closed = asyncio.Event(), asyncio.Event()
+
+    async def connect() -> StubClient:
+        await answered.wait()
+        return StubClient(close=close)
+
+    async def close() -> None:
+        closed.set()
+
+    monkeypatch.setattr(engine, "_connect", connect)
+    monkeypatch.setattr(engine, "_patience", Patience(engine.context.clock, "the Dask scheduler", 0.0))
+    assert await engine.submit([job_of("a")]) == [Later("the Dask scheduler has not answered for 0 s")]
+    answered.set()
+    await eventually(engine._connecting.done, "it is connected")
+    await engine.close()
+    assert closed.is_set()

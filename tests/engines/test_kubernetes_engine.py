@@ -1,18 +1,22 @@
 """The adapter of Kubernetes, alone with a double of a cluster: what it makes, answers and deletes."""
 
 from collections.abc import AsyncIterator
+from datetime import timedelta
 from typing import Any
 
 import pytest
 import pytest_asyncio
 from msgspec.structs import replace
+from structlog.testing import capture_logs
 
 from asynsched.clock import Clock
 from asynsched.executors.base import ExecutorContext
-from asynsched.executors.engines import kubernetes, pod_watch
+from asynsched.executors.engines import kubernetes, leftovers, pod_watch
 from asynsched.executors.engines.kubernetes import KubernetesEngine
+from asynsched.executors.engines.pods import ticket_secret
 from asynsched.executors.remote.engine import Accepted, Job, Later, Rejected
 from asynsched.protocol.worker_messages import Ticket
+from tests.engines.kubernetes_double import ApiError
 from tests.engines.kubernetes_site import KubernetesSite
 from tests.support.waiting import eventually
 
@@ -101,6 +105,18 @@ async def test_a_pod_whose_request_was_not_answered_is_found_and_not_made_twice(
     assert len(engine.cluster.secrets()) == 1
 
 
+async def test_a_pod_that_was_perhaps_made_keeps_the_secret_with_which_it_starts(engine: Engine, monkeypatch):
+    async def away(*_: Any, **__: Any) -> None:
+        raise ConnectionError("the API is away")
+
+    engine.cluster.losing = 1
+    with monkeypatch.context() as outage:
+        outage.setattr(engine._api, "read_namespaced_pod", away)
+        assert await engine.place(job_of("a")) == [Later("etcdserver: request timed out")]
+    [pod] = engine.cluster.pods()
+    assert engine.cluster.secrets() == [ticket_secret(pod)]
+
+
 async def test_a_ticket_that_is_issued_again_replaces_the_pod_of_the_former_one(engine: Engine):
     await engine.until_watching()
     [former] = await engine.place(job_of("a"))
@@ -147,8 +163,13 @@ async def test_a_pod_is_not_gone_because_another_one_of_its_name_is(engine: Engi
     assert await engine.state_of(former.engine_id) == "queued"
 
 
-async def test_a_secret_that_could_not_be_deleted_is_deleted_by_a_later_look(engine: Engine):
-    await engine.until_watching()
+@pytest.fixture
+def soon(monkeypatch) -> None:
+    """Deletions that have failed are tried again soon."""
+    monkeypatch.setattr(leftovers, "PAUSE", timedelta())
+
+
+async def test_a_secret_that_could_not_be_deleted_is_deleted_later(engine: Engine, soon):
     engine.cluster.refusal = 422, "invalid"
     real = engine.cluster.delete
 
@@ -159,19 +180,60 @@ async def test_a_secret_that_could_not_be_deleted_is_deleted_by_a_later_look(eng
     engine.cluster.delete = fail
     [answer] = await engine.place(job_of("a"))
     assert isinstance(answer, Rejected)
-    assert len(engine.cluster.secrets()) == 1
-    await engine.look([])
-    assert engine.cluster.secrets() == []
+    await eventually(lambda: not engine.cluster.secrets(), "it is deleted, though the executor asks for nothing")
 
 
-async def test_a_pod_whose_cancellation_failed_is_deleted_by_a_later_look(engine: Engine):
+async def test_a_pod_whose_cancellation_failed_is_deleted_later(engine: Engine, soon):
     await engine.until_watching()
     [answer] = await engine.place(job_of("a"))
     engine.cluster.failing = 1
     await engine.cancel([answer.engine_id])
-    assert len(engine.cluster.pods()) == 1
-    await engine.look([])
+    await eventually(lambda: not engine.cluster.pods(), "it is deleted, though the executor asks for nothing")
+
+
+async def test_pods_that_cannot_be_deleted_hold_up_no_others_and_are_one_line_of_the_log(engine: Engine, soon):
+    await engine.until_watching()
+    answers = await engine.place(*(job_of(name) for name in "abc"))
+    kept = {answers[0].engine_id, answers[1].engine_id}
+    real, refused = engine.cluster.delete, []
+
+    def refuse(kind: str, name: str, uid: str = "") -> Any:
+        if name in kept:
+            refused.append(name)
+            raise ApiError(403, "Forbidden", f"{name} is protected")
+        return real(kind, name, uid)
+
+    engine.cluster.delete = refuse
+    for pod in engine.cluster.pods():
+        pod["status"]["phase"] = "Succeeded"
+    engine.cluster.forget_history()
+    with capture_logs() as logs:
+        await eventually(lambda: len(engine.cluster.pods()) == 2, "the list goes on after a pod that stays")
+        await eventually(lambda: engine.cluster.watches == 2, "and the watch does")
+        await eventually(lambda: {*refused[4:]} == kept, "both are tried again, and again")
+    assert [one["event"] for one in logs].count("kubernetes.not_deleted") == 1
+    kept.clear()
+    await eventually(lambda: not engine.cluster.pods(), "they are deleted once that is allowed")
+
+
+async def test_a_batch_of_cancellations_sends_as_many_requests_at_once_as_one_of_pods(engine: Engine, monkeypatch):
+    at_once, most = 0, 0
+    answers = await engine.place(*(job_of(f"{n}") for n in range(30)))
+    real = engine._api.delete_namespaced_pod
+
+    async def counted(*names: str, **more: Any) -> Any:
+        nonlocal at_once, most
+        at_once += 1
+        most = max(most, at_once)
+        try:
+            return await real(*names, **more)
+        finally:
+            at_once -= 1
+
+    monkeypatch.setattr(engine._api, "delete_namespaced_pod", counted)
+    await engine.cancel([one.engine_id for one in answers])
     assert engine.cluster.pods() == []
+    assert most <= kubernetes.AT_ONCE
 
 
 async def test_an_api_that_does_not_answer_costs_a_batch_one_time_limit(engine: Engine, monkeypatch):
@@ -185,7 +247,7 @@ async def test_an_api_that_does_not_answer_costs_a_batch_one_time_limit(engine: 
     monkeypatch.setattr(engine._api, "create_namespaced_secret", silent)
     answers = await engine.place(*(job_of(f"{n}") for n in range(50)))
     assert {type(one) for one in answers} == {Later}
-    assert answers[-1].reason == "Kubernetes does not answer: Kubernetes has not answered for 20 s"
+    assert answers[-1].reason == "Kubernetes has not answered for 20 s"
     assert n_calls <= kubernetes.AT_ONCE
 
 

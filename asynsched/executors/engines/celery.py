@@ -90,7 +90,7 @@ class CeleryEngine(Engine):
         now = int(self.context.clock.now().timestamp())
         placed = [self._place(job, now) for job in jobs]
         sent = [(job, *place) for job, place in zip(jobs, placed, strict=True) if not isinstance(place, Rejected)]
-        batch, later = Batch(self._app, sent), Later("")
+        batch, later = Batch(self._app, sent, is_amqp=self._is_amqp), Later("")
         try:
             await self._in_thread(self._publishing, batch.publish)
         except Exception as exc:  # noqa: BLE001 - whatever the client of a broker raises, the next pass tries it again
@@ -205,7 +205,7 @@ class CeleryEngine(Engine):
             await run_sync(self._app.close, abandon_on_cancel=True)
 
     async def _in_thread(self, limiter: anyio.CapacityLimiter, call: Callable[[], T]) -> T:
-        """Call a function in a thread, and return its result. A late call goes on, and later ones wait for its end."""
+        """Call a function in a thread, and return its result. A call that is late goes on beside the next one."""
         return await self._patience.call(lambda: run_sync(call, limiter=limiter, abandon_on_cancel=True))
 
 

@@ -12,7 +12,7 @@ from celery import Celery
 from kombu.exceptions import EncodeError
 from msgspec import Struct
 
-from asynsched.executors.engines.celery_app import SOCKET_SECONDS, TASK, TICKET, is_amqp
+from asynsched.executors.engines.celery_app import SOCKET_SECONDS, TASK, TICKET
 from asynsched.executors.remote.engine import Accepted, Job, Later, Rejected
 
 LONGEST_REASON = 300
@@ -38,14 +38,16 @@ class Placed(Struct, frozen=True):
 class Batch:
     """Jobs to publish together.
 
+    Args:
+        is_amqp: Whether the broker speaks AMQP.
+
     Attributes:
         answers: What has become of jobs so far, by their task ids.
         is_given_up: Nobody waits for the rest any more, which is not to be published.
     """
 
-    def __init__(self, app: Celery, jobs: Sequence[tuple[Job, Placed, dict[str, int]]]) -> None:
-        self._app = app
-        self._is_amqp = is_amqp(app)
+    def __init__(self, app: Celery, jobs: Sequence[tuple[Job, Placed, dict[str, int]]], *, is_amqp: bool) -> None:
+        self._app, self._is_amqp = app, is_amqp
         connection = app.connection_for_write()
         self._away = (OSError, *connection.connection_errors)
         self._channel_errors = connection.channel_errors
@@ -70,8 +72,9 @@ class Batch:
             except Exception as exc:
                 if isinstance(exc.__cause__ or exc, self._away):
                     raise
-                is_final = self._is_final(exc.__cause__ or exc)
-                self.answers[placed.task_id] = (Rejected if is_final else Later)(said_by_broker(exc))
+                said = said_by_broker(exc)
+                rejected = Rejected(f"Celery's broker does not take it: {said}")
+                self.answers[placed.task_id] = rejected if self._is_final(exc.__cause__ or exc) else Later(said)
                 return
             self.answers[placed.task_id] = Accepted(str(placed))
 
@@ -99,5 +102,5 @@ class Batch:
 
 
 def said_by_broker(exc: BaseException) -> str:
-    """Return in one sentence why the broker does not take a message."""
-    return f"Celery's broker does not take it: {str(exc) or type(exc).__name__}"[:LONGEST_REASON]
+    """Return why the broker does not take a message."""
+    return (str(exc) or type(exc).__name__)[:LONGEST_REASON]

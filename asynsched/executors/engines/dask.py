@@ -45,6 +45,8 @@ MOST_PRIORITY = 2**31 - 1
 """Dask schedulers lose their workers by numbers of more than 64 bits."""
 CALL_SECONDS = 10.0
 """Longest that the scheduler waits for the cluster in one call."""
+MOST_FAILED = 1000
+"""Number of failed jobs that are remembered."""
 YOUNG_SECONDS = 15.0
 """Age of a job from which the cluster must know it: a task and a question about it take different ways to Dask."""
 
@@ -122,7 +124,7 @@ class DaskEngine(Engine):
         try:
             client = await self._connected()
         except Exception as exc:  # noqa: BLE001 - a function that makes a cluster may raise anything
-            return [Later(f"Dask does not take it: {said_of(exc)}")] * len(jobs)
+            return [Later(said_of(exc))] * len(jobs)
         placed = []
         for job in jobs:
             placed.append(self._placed(client, job))
@@ -133,8 +135,8 @@ class DaskEngine(Engine):
         try:
             return self._submit(client, job)
         except Exception as exc:  # noqa: BLE001 - whatever Dask says of this job, the others go on
-            answer = Rejected if client.status == "running" else Later
-            return answer(f"Dask does not take it: {said_of(exc)}")
+            said = said_of(exc)
+            return Rejected(f"Dask does not take it: {said}") if client.status == "running" else Later(said)
 
     def _submit(self, client: Any, job: Job) -> Accepted | Rejected:
         own = {name: value for name, value in job.executor_config.items() if name not in OF_OTHERS}
@@ -163,7 +165,7 @@ class DaskEngine(Engine):
         await self._patience.call(lambda: client.cancel(futures, force=True))
 
     async def look(self, engine_ids: Sequence[str]) -> Mapping[str, Sight]:
-        self._submitted = {one: self._submitted[one] for one in engine_ids if one in self._submitted}
+        self._forget_ended(engine_ids)
         before = self.context.clock.now().timestamp() - YOUNG_SECONDS
         old = [one for one in engine_ids if int(one.rpartition(" ")[2]) <= before]
         if not old:
@@ -178,6 +180,13 @@ class DaskEngine(Engine):
                 # Of the Dask scheduler, such as for a worker's address that does not exist: it keeps such tasks.
                 sights[one] = Sight("gone", f"Dask does not take it: {said_of(await future.exception())}")
         return sights
+
+    def _forget_ended(self, asked: Sequence[str]) -> None:
+        """Let go of jobs that have ended and are not asked for; a later look may ask for those that have failed."""
+        ended = [one for one, (future, _) in self._submitted.items() if future.status != "pending"]
+        failed = [one for one in ended if self._submitted[one][0].status == "error"]
+        for one in set(ended).difference(asked, failed[-MOST_FAILED:]):
+            del self._submitted[one]
 
     def _sight(self, job: str, state: str | None, holders: Mapping[str, str], n_workers: int) -> Sight:
         match state:
@@ -196,9 +205,11 @@ class DaskEngine(Engine):
                 return Sight("gone", "the Dask scheduler does not have it any more")
 
     async def close(self) -> None:
-        if self._connecting is not None:
-            self._connecting.cancel()
-            await asyncio.wait([self._connecting])
+        if (connecting := self._connecting) is not None:
+            connecting.cancel()
+            await asyncio.wait([connecting])
+            if not connecting.cancelled() and connecting.exception() is None:
+                self._client = connecting.result()  # it came after the call that had asked for it
         if self._client is not None:
             with anyio.move_on_after(CALL_SECONDS):
                 await self._client.close()

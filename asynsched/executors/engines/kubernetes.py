@@ -39,6 +39,7 @@ try:
     from kubernetes_asyncio import config
     from kubernetes_asyncio.client import ApiClient, ApiException, Configuration, CoreV1Api
 
+    from asynsched.executors.engines.leftovers import Deletion, Leftovers
     from asynsched.executors.engines.pod_watch import AWAY, CALL_SECONDS, PodWatch, decoded, message_of
 except ImportError as exc:
     raise SettingsError(f"Kubernetes needs the package {exc.name}: install asynsched[kubernetes].") from exc
@@ -66,9 +67,8 @@ class KubernetesEngine(Engine):
         self._api: CoreV1Api
         self._pods: PodWatch
         self._patience = Patience(context.clock, "Kubernetes", CALL_SECONDS)
-        self._left: set[tuple[Callable[..., Awaitable[Any]], str]] = set()
-        """What could not be deleted yet: the request, and the object's name."""
-        self._watching: asyncio.Task[None] | None = None
+        self._left = Leftovers(context.clock, self._delete)
+        self._tasks: list[asyncio.Task[None]] = []
 
     async def start(self) -> None:
         settings = self._settings
@@ -79,7 +79,7 @@ class KubernetesEngine(Engine):
             self._api, settings.namespace, selector, self.context.clock,
             read=self._read, ended=self._drop, vanished=self._drop_secret,
         )  # fmt: skip
-        self._watching = asyncio.create_task(self._pods.serve(), name="pods")
+        self._tasks = [asyncio.create_task(one.serve(), name="pods") for one in (self._pods, self._left)]
 
     async def submit(self, jobs: Sequence[Job]) -> Sequence[Accepted | Rejected | Later]:
         answers: dict[str, Accepted | Rejected | Later] = {}
@@ -108,7 +108,7 @@ class KubernetesEngine(Engine):
         except ApiException as exc:
             return await self._settled(pod, refusal_of(exc))
         except AWAY as exc:
-            return await self._settled(pod, Later(f"Kubernetes does not answer: {exc or type(exc).__name__}"))
+            return await self._settled(pod, Later(str(exc) or type(exc).__name__))
         return Accepted(pod["metadata"]["name"])
 
     async def _settled(self, pod: Json, answer: Rejected | Later) -> Accepted | Rejected | Later:
@@ -116,52 +116,50 @@ class KubernetesEngine(Engine):
         name, secret = pod["metadata"]["name"], ticket_secret(pod)
         try:
             found = await self._read(name)
-            if found is not None and not is_ours(found):
-                answer = Rejected(f"Kubernetes has a pod {name} already, which asynsched has not made")
-            elif found is not None and not found["metadata"].get("deletionTimestamp"):
-                if ticket_secret(found) == secret:
-                    return Accepted(name)
-                await self._delete(self._api.delete_namespaced_pod, name, found)
-                await self._drop_secret(ticket_secret(found))
-                answer = Later("the pod of its former ticket is being deleted")
         except AWAY:
-            pass  # the next pass finds the pod, if there is one
+            return answer  # if there is a pod, it needs its secret to start; the next pass, or the watch, finds both
+        if found is not None and not is_ours(found):
+            answer = Rejected(f"Kubernetes has a pod {name} already, which asynsched has not made")
+        elif found is not None and not found["metadata"].get("deletionTimestamp"):
+            if ticket_secret(found) == secret:
+                return Accepted(name)
+            await self._drop_pod(name, found["metadata"]["uid"])
+            await self._drop_secret(ticket_secret(found))
+            answer = Later("the pod of its former ticket is being deleted")
         await self._drop_secret(secret)
         return answer
 
     async def cancel(self, engine_ids: Sequence[str]) -> None:
+        async def drop(name: str) -> None:
+            async with self._requests:
+                await self._drop_pod(name)
+
         async with anyio.create_task_group() as tasks:
             for name in engine_ids:
-                tasks.start_soon(self._discard, self._api.delete_namespaced_pod, name)
+                tasks.start_soon(drop, name)
 
     async def look(self, engine_ids: Sequence[str]) -> Mapping[str, Sight]:
-        for request, name in list(self._left):
-            await self._discard(request, name)
         return await self._pods.sights(engine_ids)
 
     async def close(self) -> None:
-        if self._watching is not None:
-            self._watching.cancel()
-            await asyncio.wait([self._watching])
+        for task in self._tasks:
+            task.cancel()
+        if self._tasks:
+            await asyncio.wait(self._tasks)
             await self._api.api_client.close()
 
     async def _drop(self, pod: Json) -> None:
         """Delete a pod that has ended."""
         if not (self._settings.keep_failed and pod["status"]["phase"] == "Failed"):
-            await self._delete(self._api.delete_namespaced_pod, pod["metadata"]["name"], pod)
+            await self._drop_pod(pod["metadata"]["name"], pod["metadata"]["uid"])
+
+    async def _drop_pod(self, name: str, uid: str = "") -> None:
+        await self._left.delete(Deletion(self._api.delete_namespaced_pod, name, uid))
 
     async def _drop_secret(self, name: str) -> None:
         """Delete the secret of a pod that is gone."""
         if name:
-            await self._discard(self._api.delete_namespaced_secret, name)
-
-    async def _discard(self, request: Callable[..., Awaitable[Any]], name: str) -> None:
-        """Delete an object, now or with a later look."""
-        self._left.discard((request, name))
-        try:
-            await self._delete(request, name)
-        except AWAY:
-            self._left.add((request, name))
+            await self._left.delete(Deletion(self._api.delete_namespaced_secret, name))
 
     async def _read(self, name: str) -> Json | None:
         """Return the pod of a name; None: there is none."""
@@ -174,24 +172,20 @@ class KubernetesEngine(Engine):
 
     async def _create_secret(self, secret: Json) -> None:
         """Make a secret, unless it was made before: its name says what it holds."""
-        self._left.discard((self._api.delete_namespaced_secret, secret["metadata"]["name"]))
+        await self._left.spare(Deletion(self._api.delete_namespaced_secret, secret["metadata"]["name"]))
         try:
             await self._call(self._api.create_namespaced_secret, body=secret)
         except ApiException as exc:
             if exc.status != 409 or "AlreadyExists" not in (exc.body or ""):
                 raise
 
-    async def _delete(self, request: Callable[..., Awaitable[Any]], name: str, pod: Json | None = None) -> None:
-        """Delete an object if it exists.
-
-        Args:
-            pod: What is to be deleted, and no later one of its name.
-        """
-        only = {"preconditions": {"uid": pod["metadata"]["uid"]}} if pod else {}
+    async def _delete(self, one: Deletion) -> None:
+        """Delete an object if it exists."""
+        only = {"preconditions": {"uid": one.uid}} if one.uid else {}
         try:
-            await self._call(request, name, body={"propagationPolicy": "Background", **only})
+            await self._call(one.request, one.name, body={"propagationPolicy": "Background", **only})
         except ApiException as exc:
-            if exc.status != 404 and not (pod and exc.status == 409):
+            if exc.status != 404 and not (one.uid and exc.status == 409):
                 raise
 
     async def _call(self, request: Callable[..., Awaitable[Any]], *arguments: str, **more: Any) -> Json:
@@ -211,11 +205,11 @@ def refusal_of(exc: ApiException) -> Rejected | Later:
     """Return what an error of the API means for the job whose pod it does not create."""
     said = message_of(exc)
     if exc.status is None or not 400 <= exc.status < 500:
-        return Later(f"Kubernetes has an error: {said}")
+        return Later(said)
     is_final = exc.status not in PASSING
     if exc.status == 403:
         is_final = bool(WRONG_POD.search(said)) and not OF_CLUSTER.search(said)
-    return (Rejected if is_final else Later)(f"Kubernetes does not take its pod: {said}")
+    return Rejected(f"Kubernetes does not take its pod: {said}") if is_final else Later(said)
 
 
 def _template(settings: KubernetesSettings) -> Json:

@@ -17,7 +17,6 @@ import shutil
 import sys
 from asyncio.subprocess import PIPE
 from collections.abc import Iterable, Mapping, Sequence
-from itertools import islice
 
 import anyio
 import msgspec
@@ -47,8 +46,6 @@ INHERITED = re.compile(r"(PATH|HOME|USER|LOGNAME|SHELL|LANG|LC_\w+|TZ|SLURM_\w+|
 LONGEST_NAME = 200
 LONGEST_OPTION = 10_000
 LONGEST_MESSAGE = 300
-MOST_CANCELLED = 500
-"""Jobs that one scancel gets."""
 CALL_SECONDS = 30.0
 """Longest that the scheduler waits for one of Slurm's commands."""
 AWAY = re.compile("(?i)contact slurm controller|timed out|connection|zero bytes|not responding|in standby")
@@ -125,7 +122,8 @@ class SlurmEngine(Engine):
             # Only the first word is the id: with several clusters, the cluster's name follows.
             job_id, _, _ = (await self._submit(array, jobs)).strip().partition(";")
         except SlurmError as exc:
-            answer = (Later if PASSING.search(str(exc)) else Rejected)(f"Slurm does not take it: {exc}")
+            is_passing = PASSING.search(str(exc))
+            answer = Later(str(exc)) if is_passing else Rejected(f"Slurm does not take it: {exc}")
             if isinstance(answer, Later) and (half := len(jobs) // 2):  # a limit may leave room for a part
                 return [*await self._place(array, jobs[:half]), *[answer] * (len(jobs) - half)]
         except TimeoutError as exc:
@@ -146,9 +144,7 @@ class SlurmEngine(Engine):
         return await self._called(command, script)
 
     async def cancel(self, engine_ids: Sequence[str]) -> None:
-        left = iter(engine_ids)
-        while some := list(islice(left, MOST_CANCELLED)):
-            await self._called(["scancel", "--quiet", *some])
+        await self._called(["scancel", "--quiet", *engine_ids])
 
     async def look(self, engine_ids: Sequence[str]) -> Mapping[str, Sight]:
         # For a while, Slurm remembers jobs that have ended (its MinJobAge).
@@ -240,7 +236,7 @@ async def called(command: Sequence[str], text: str = "") -> str:
         lines = errors.decode(errors="replace").strip().splitlines()
         said = lines[-1] if lines else f"{command[0]} ended with exit code {process.returncode}"
         said = said.removeprefix(f"{command[0]}: ").removeprefix("error: ")[:LONGEST_MESSAGE]
-        raise TimeoutError(f"Slurm does not answer: {said}") if AWAY.search(said) else SlurmError(said)
+        raise (TimeoutError if AWAY.search(said) else SlurmError)(said)
     return output.decode(errors="replace")
 
 

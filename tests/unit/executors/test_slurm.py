@@ -53,6 +53,9 @@ def job_of(name: str, queue: str = "default", **config: Any) -> Job:
     return Job(ticket, queue, 1, "default_pool", config)
 
 
+AWAY = "Unable to contact slurm controller (connect failure)"
+
+
 def kinds(answers: Sequence[object]) -> list[type]:
     return [type(one) for one in answers]
 
@@ -76,40 +79,46 @@ async def test_a_job_with_too_many_options_to_start_sbatch_is_rejected_alone(eng
     assert "Argument list too long" in answers[0].reason
 
 
-@pytest.mark.parametrize(
-    ("script", "reason"),
-    [
-        ("exec sleep 600", "Slurm has not answered for 0 s"),
-        (
-            "echo 'sbatch: error: Unable to contact slurm controller (connect failure)' >&2; exit 1",
-            "Slurm does not answer: Unable to contact slurm controller (connect failure)",
-        ),
-    ],
-)
-async def test_a_controller_that_does_not_answer_is_asked_once_for_a_batch(
-    tmp_path, commands: Commands, monkeypatch, script, reason
-):
+async def test_a_controller_that_does_not_answer_is_asked_once_for_a_batch(engine: SlurmEngine, commands: Commands):
+    commands.write("sbatch", f"echo 'sbatch: error: {AWAY}' >&2; exit 1")
+    assert await engine.submit([job_of(f"task-{n}") for n in range(5)]) == [Later(AWAY)] * 5
+    await fails_at_once(engine)
+    assert commands.n_calls == 1
+    commands.write("sbatch", "echo 7")
+    engine.context.clock.leap(QUIET_SECONDS)
+    assert await engine.submit([job_of("again")]) == [Accepted("7_0")]
+
+
+async def test_a_command_that_does_not_end_costs_a_batch_one_time_limit(tmp_path, commands: Commands, monkeypatch):
     monkeypatch.setattr(slurm, "CALL_SECONDS", 0.3)
     clock = VirtualClock(datetime(2026, 1, 1, tzinfo=UTC))
     engine = SlurmEngine(ExecutorContext(tmp_path, Settings(), clock, "me", print, None))
-    commands.write("sbatch", script)
+    commands.write("sbatch", "exec sleep 600")
     answers = await engine.submit([job_of(f"task-{n}") for n in range(5)])
-    assert answers == [Later(reason)] * 5
+    assert answers == [Later("Slurm has not answered for 0 s")] * 5
+    await fails_at_once(engine)
+    assert commands.n_calls <= 1, "a busy machine may end it before it has begun"
+
+
+async def fails_at_once(engine: SlurmEngine) -> None:
+    """Check that the engine calls none of Slurm's commands."""
     with pytest.raises(TimeoutError):
         await engine.cancel(["1_0"])
     with pytest.raises(TimeoutError):
         await engine.look(["1_0"])
-    assert commands.n_calls <= 1
-    commands.write("sbatch", "echo 7")
-    clock.leap(QUIET_SECONDS)
-    assert await engine.submit([job_of("again")]) == [Accepted("7_0")]
+
+
+async def test_all_jobs_are_cancelled_by_one_command(engine: SlurmEngine, commands: Commands):
+    commands.write("scancel", "true")
+    await engine.cancel([f"{n}_0" for n in range(100)])
+    assert commands.n_calls == 1
 
 
 async def test_a_limit_of_one_task_makes_the_others_wait_for_nothing(engine: SlurmEngine, commands: Commands):
     said = "Batch job submission failed: Job violates accounting/QOS policy (job submit limit)"
     commands.write("sbatch", f'case "$*" in *full*) echo "sbatch: error: {said}" >&2; exit 1;; esac; echo 7')
     answers = await engine.submit([job_of("a", "full"), job_of("b")])
-    assert answers == [Later(f"Slurm does not take it: {said}"), Accepted("7_0")]
+    assert answers == [Later(said), Accepted("7_0")]
 
 
 async def test_an_array_that_a_limit_refuses_is_submitted_as_far_as_there_is_room(
@@ -120,5 +129,5 @@ async def test_an_array_that_a_limit_refuses_is_submitted_as_far_as_there_is_roo
     commands.write("sbatch", f'case "$*" in *--array=0-[01]\\ *) echo 7;; *) {refuse};; esac')
     jobs = [job_of("same") for _ in range(8)]
     jobs = [replace(job, ticket=replace(job.ticket, token=f"{n}")) for n, job in enumerate(jobs)]
-    later = Later(f"Slurm does not take it: {said}")
+    later = Later(said)
     assert await engine.submit(jobs) == [Accepted("7_0"), Accepted("7_1"), *[later] * 6]
