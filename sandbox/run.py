@@ -42,7 +42,7 @@ from asynsched.authoring.transport import from_transport, to_transport
 from asynsched.authoring.triggers.base import Resumption
 from asynsched.authoring.xcom_arg import XCOM_RETURN_KEY
 from asynsched.protocol import messages
-from asynsched.protocol.frames import DEEPEST, FrameReader, ProtocolError, TooLarge, encode_frame
+from asynsched.protocol.frames import DEEPEST, MAX_VALUE_BYTES, FrameReader, ProtocolError, TooLarge, encode_frame
 from sandbox.loading import Ask, LoadedFile
 from sandbox.processes import adopt_orphans, flush_streams, of_launch, set_title
 from sandbox.supervision import lifeline
@@ -62,8 +62,6 @@ _STATE_AT = {
     "on_skipped": "skipped",
 }
 READ_BYTES = 64 * 1024
-MAX_MESSAGE_BYTES = 15 * 1024 * 1024
-"""Less than MAX_FRAME_BYTES: the keeper adds fields to the frames that it passes on."""
 DEEPEST_MESSAGE = DEEPEST - 20
 """Less than DEEPEST: a launch or an answer may hold a value at a deeper level than the message that brought it."""
 
@@ -94,7 +92,7 @@ class SchedulerLink:
 
     def send(self, message: Struct) -> None:
         """Report something. Raises TooLarge, and ProtocolError when it is nested too deeply to be passed on."""
-        self.socket.sendall(encode_frame(message, DEEPEST_MESSAGE, MAX_MESSAGE_BYTES))
+        self.socket.sendall(encode_frame(message, DEEPEST_MESSAGE, MAX_VALUE_BYTES))
 
     def request(self, operation: str, **arguments: Any) -> Any:
         """Ask, and wait for the answer.

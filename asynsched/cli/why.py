@@ -38,6 +38,7 @@ def why(session: Session, dag_id: str | None, run_id: str | None, task_id: str |
     This only reads.
     """
     if dag_id is None:
+        _ = session.database  # fails with advice if it does not exist
         late = asyncio.run(_with_database(session, lambda database: _late(session, database)))
         return Text([*_late_lines(late)], msgspec.to_builtins(late))
     known_dag_of(session, dag_id)

@@ -9,6 +9,8 @@ import msgspec
 from msgspec import Struct
 
 MAX_FRAME_BYTES = 16 * 1024 * 1024
+MAX_VALUE_BYTES = 15 * 1024 * 1024
+"""Of JSON: an XCom, a run's conf, or a message of a try. The keeper adds fields to the frames that it passes on."""
 HEADER_BYTES = 4
 DEEPEST = 600
 """How deep the lists and objects of a frame may be nested, the frame itself included. Every receiver can decode that:

@@ -281,7 +281,7 @@ def no_such_run(conn: Connection, dag_id: str, run_id: str) -> NotFound:
     known = newest_run_ids(conn, dag_id, limit=NEWEST_RUNS)
     if not known and not is_known_dag(conn, dag_id):
         return NotFound("DAG", dag_id, near_dag_ids(conn, dag_id))
-    near = (LATEST,) if run_id.lower() == LATEST else near_names(run_id, known)
+    near = (LATEST,) if run_id != LATEST and run_id.lower() == LATEST else near_names(run_id, known)
     return NotFound("run", run_id, near, where=f"the DAG {dag_id!r}")
 
 

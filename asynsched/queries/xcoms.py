@@ -13,6 +13,7 @@ from asynsched.authoring.transport import TYPE_KEY, VALUE_KEY, readable
 from asynsched.bell import Hint
 from asynsched.errors import AlreadyExists, NotFound
 from asynsched.keys import DagRunKey, TaskInstanceKey
+from asynsched.protocol.frames import MAX_VALUE_BYTES, mebibytes
 from asynsched.queries.dag_versions import get_structure, read_structure
 from asynsched.queries.paging import (
     FIRST_PAGE,
@@ -264,17 +265,23 @@ def put_xcom(
     Raises:
         NotFound: There is no such task instance or XCom.
         AlreadyExists: There is such an XCom.
-        BadRequest: The value has a key that stands for types of Python.
+        BadRequest: The value has a key that stands for types of Python, or is larger than tasks can read.
         StoreError: The key is too long.
     """
     _refuse_types(value)
+    encoded = to_json(value)
+    if len(encoded) > MAX_VALUE_BYTES:
+        raise BadRequest(
+            f"The XCom {name!r} of the task {key.task_id!r} is too large: {mebibytes(len(encoded))} of JSON; the limit"
+            f" is {mebibytes(MAX_VALUE_BYTES)}. Write it to a file or an object storage, and store the path."
+        )
     row_id = _dag_run_id(conn, key)
     exists = conn.execute(_INFOS.where(*_is_it(key, name))).first() is not None
     if is_new is False:
         _find(conn, key, name)
     elif is_new and exists:
         raise AlreadyExists(f"The task instance {key.task_id!r} has an XCom {name!r} already.")
-    xcoms.put_xcom(conn, XComRow(row_id, key.task_id, key.map_index, name, to_json(value), now))
+    xcoms.put_xcom(conn, XComRow(row_id, key.task_id, key.map_index, name, encoded, now))
     action = "xcom.change" if exists else "xcom.create"
     return Act(_find(conn, key, name), action, _hint(key), key.task_id, detail={"key": name})
 

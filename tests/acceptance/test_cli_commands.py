@@ -34,8 +34,8 @@ def test_a_command_that_reads_makes_nothing_and_says_where_it_looked(new_site):
     site = new_site()
     reads = (
         ("dags", "list"), ("dags", "show", "etl"), ("dags", "next", "etl"), ("dags", "errors"), ("runs", "list"),
-        ("runs", "show", "etl", "latest"), ("tasks", "list", "etl", "latest"), ("why", "etl"), ("pools", "list"),
-        ("variables", "list"), ("connections", "list"), ("assets", "list"), ("schedulers", "list"),
+        ("runs", "show", "etl", "latest"), ("tasks", "list", "etl", "latest"), ("why", "etl"), ("why",),
+        ("pools", "list"), ("variables", "list"), ("connections", "list"), ("assets", "list"), ("schedulers", "list"),
         ("backfill", "list", "etl"),
     )  # fmt: skip
     changes = (("pools", "delete", "p"), ("dags", "pause", "etl"), ("db", "rotate-key"), ("db", "clean", "--keep", "1"))

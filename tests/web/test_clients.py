@@ -248,6 +248,12 @@ async def test_both_clients_raise_the_same_errors(clients):
                     await getattr(client, name)(**arguments)
 
 
+async def test_an_xcom_that_no_task_could_read_is_refused(clients):
+    async with clients() as (here, _):
+        with pytest.raises(BadRequest, match=r"'n' of the task 'extract' is too large: 15\.1 MiB of JSON; the limit"):
+            await here.set_xcom((*REPORT, "extract"), "n", "x" * 15_800_000)
+
+
 async def test_what_one_client_does_the_other_sees(clients):
     async with clients() as (here, there):
         for one, other in ((here, there), (there, here)):

@@ -18,7 +18,7 @@ from asynsched.channels import Channels, RunCreated, RunEdited, TaskReady
 from asynsched.clock import Clock
 from asynsched.errors import AlreadyExists, DagError, KeysNeeded, NotFound, StoreError, StoreUnavailable
 from asynsched.keys import LATEST, DagRunKey
-from asynsched.protocol.frames import UNENCODABLE, mebibytes
+from asynsched.protocol.frames import MAX_VALUE_BYTES, UNENCODABLE, mebibytes
 from asynsched.protocol.messages import Launch, Reply, Request
 from asynsched.scheduling.requests.run_requests import submit_request
 from asynsched.serialization.decode import decode_dag
@@ -38,8 +38,6 @@ from asynsched.timetables.zones import in_zone, moved
 
 OPERATION = "run_trigger"
 RETRY_DELAY = timedelta(seconds=1)
-MOST_CONF_BYTES = 15 * 1024**2
-"""Of JSON: a launch, which carries the conf, must fit into a frame."""
 RESERVED_PREFIXES = tuple(f"{run_type}__" for run_type in DagRunType if run_type is not DagRunType.MANUAL)
 """Prefixes of run ids that no manual run may have: it would block the run that the scheduler is to create."""
 RUN_ID_CHARACTERS = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_.~:+-")
@@ -166,7 +164,7 @@ def validate_conf(dag: SerializedDag, conf: Mapping[str, Any]) -> None:
     """Check a run's conf, over the defaults of the DAG's params, against their schemas, within one limit of time.
 
     Raises:
-        DagError: Names the DAG, the param and the fault; also if the conf is larger than `MOST_CONF_BYTES`.
+        DagError: Names the DAG, the param and the fault; also if the conf is larger than `MAX_VALUE_BYTES`.
     """
     _check_size(dag.dag_id, conf)
     if any(param.schema for param in dag.params.values()):
@@ -181,11 +179,11 @@ def validate_conf(dag: SerializedDag, conf: Mapping[str, Any]) -> None:
 def _check_size(dag_id: str, conf: Mapping[str, Any]) -> None:
     with suppress(*UNENCODABLE):  # the query that stores it refuses that
         sizes = {str(name): len(msgspec.json.encode(value)) for name, value in conf.items()}
-        if (size := sum(sizes.values())) > MOST_CONF_BYTES:
+        if (size := sum(sizes.values())) > MAX_VALUE_BYTES:
             name = max(sizes, key=lambda name: sizes[name])
             raise DagError(
                 f"The conf of a run of the DAG {dag_id!r} is too large: {mebibytes(size)} of JSON, of which {name!r}"
-                f" has {mebibytes(sizes[name])}; the limit is {mebibytes(MOST_CONF_BYTES)}. Pass on the path of a file"
+                f" has {mebibytes(sizes[name])}; the limit is {mebibytes(MAX_VALUE_BYTES)}. Pass on the path of a file"
                 " or an object instead."
             )
 

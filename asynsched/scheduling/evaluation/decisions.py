@@ -160,8 +160,9 @@ def ready(task: ActiveTask, obstacle: Obstacle, now: datetime, **values: Any) ->
 
 
 def _end_as(task: ActiveTask, state: State, reason: str, now: datetime) -> TaskChange:
-    """End a task instance without a try."""
-    return _change(task, state, reason, ended_at=task.ended_at or now)
+    """End a task instance without a try. One that waited, such as for a retry, ends now; its last try ended before."""
+    ended_at = task.ended_at if task.state in FINISHED_TASK_STATES else None
+    return _change(task, state, reason, ended_at=ended_at or now)
 
 
 def _expansion(task: ActiveTask, now: datetime) -> TaskChange | Expanded:

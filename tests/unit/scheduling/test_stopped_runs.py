@@ -113,6 +113,18 @@ def test_a_run_cancelled_or_out_of_time_fails_with_its_teardowns_skipped(ends_as
     assert sorted(stopped.called_back) == [("", "on_failure"), *expected]
 
 
+def test_a_run_whose_tasks_wait_ends_when_it_is_cancelled():
+    engine = evaluation()
+    run = run_of([task("retries", retries=1, retry_delay=7200.0)])
+    engine.start_run(run, NOON)
+    engine.grant(NOON)
+    waiting = run.instance("retries")
+    engine.try_ended(Ended(waiting.token, "failed", NOON, NOON), NOON)
+    engine.stop_run(run.key, cancelled("no longer wanted"), NOON + HOUR)
+    assert (waiting.state, waiting.ended_at) == ("skipped", NOON + HOUR)
+    assert (run.state, run.ended_at) == ("failed", NOON + HOUR)
+
+
 @pytest.mark.parametrize("is_taken_up", [False, True], ids=["", "by who takes it up"])
 def test_a_run_that_is_out_of_time_is_no_longer_cancelled(is_taken_up):
     stopped = Stopped(dagrun_timeout=60.0)
