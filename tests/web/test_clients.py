@@ -50,15 +50,16 @@ def clients(site):
 
     @asynccontextmanager
     async def open_clients(access=None, *, has_feed=False):
-        async with anyio.create_task_group() as tasks:
-            feed = await start_feed(tasks, site.settings, site.database, Clock()) if has_feed else None
-            place = Place(site.database, site.settings.home_path, site.settings, Clock(), feed)
-            app = make_app(place, access or Known())
-            listener = socket.create_server(("127.0.0.1", 0))
-            tasks.start_soon(LoopServer(app, site.settings.web, Clock()).serve_until_cancelled, listener)
-            async with Client(f"http://127.0.0.1:{listener.getsockname()[1]}") as there:
-                yield LocalClient(lambda: place, "ada", issuer=Issuer("ada", None, "administer")), there
-            tasks.cancel_scope.cancel()
+        # A server that is cancelled before it has begun closes no socket.
+        with socket.create_server(("127.0.0.1", 0)) as listener:
+            async with anyio.create_task_group() as tasks:
+                feed = await start_feed(tasks, site.settings, site.database, Clock()) if has_feed else None
+                place = Place(site.database, site.settings.home_path, site.settings, Clock(), feed)
+                app = make_app(place, access or Known())
+                tasks.start_soon(LoopServer(app, site.settings.web, Clock()).serve_until_cancelled, listener)
+                async with Client(f"http://127.0.0.1:{listener.getsockname()[1]}") as there:
+                    yield LocalClient(lambda: place, "ada", issuer=Issuer("ada", None, "administer")), there
+                tasks.cancel_scope.cancel()
 
     return open_clients
 
