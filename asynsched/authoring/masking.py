@@ -73,13 +73,12 @@ def redact(value: Any, name: str | None = None, max_depth: int | None = None, re
 
 
 def shortened(text: str, longest: int, *, keeps_end: bool = False) -> str:
-    """Return a text of at most so many characters; of a longer one the beginning, with a mark where it was cut.
+    """Cut a text that is longer than `longest` characters, and mark the cut.
 
-    Secrets that the process knows are masked before the cut, which would leave a piece of them.
+    Secrets that the process knows are masked first: a cut could leave a part of one.
 
     Args:
-        longest: The most characters, without the mark.
-        keeps_end: Keep the end of a longer text instead.
+        keeps_end: Keep the end of the text, and not its beginning.
     """
     if len(text) <= longest or len(text := redact(text)) <= longest:
         return text

@@ -131,7 +131,7 @@ def configure(**flags: Any) -> Configuration:
 
 @contextmanager
 def settings_located(configuration: Configuration) -> Iterator[None]:
-    """Add to an error about a setting, which was found only when it was used, where that was set."""
+    """Add the place where a setting was set to an error that shows only when the setting is used."""
     try:
         yield
     except SettingsError as exc:

@@ -285,7 +285,7 @@ _KEY = re.compile(r"\s*([\w\-.\"' ]+?)\s*=")
 
 
 def _lines_of(text: str) -> dict[str, int]:
-    """Return the line of each table and option of TOML by its name, as far as people write it; tomllib tells none."""
+    """Return the line of each table and option in a TOML file, by name. tomllib tells no lines."""
     table, is_in_text = "", False
     lines: dict[str, int] = {}
     for number, line in enumerate(text.splitlines(), start=1):
@@ -330,7 +330,7 @@ def _located(name: str, problem: str, given: Given | None) -> str:
 
 
 def _others(invalid: InvalidSetting, given: Mapping[str, Given]) -> str:
-    """Return where the other options were set that a problem names: perhaps one of those is wrong."""
+    """Return where the other options that a problem names were set: one of those may be the wrong one."""
     named = [name for name in re.findall(r"\w[\w.]*\w", invalid.problem) if name in given and name != invalid.name]
     return "".join(f"; {name} is set by {given[name].source}" for name in dict.fromkeys(named))
 

@@ -7,7 +7,8 @@ With a `component`, a scheduler, it stays while listeners hear of the scheduler'
 at once and `before_stopping` after a line on its standard input, and ends without that call if its input ends: then the
 scheduler was killed. It answers the errors of each call in a line of JSON.
 
-All of this is done by a fork. If that dies at a plugin, another fork leaves the plugin out, and lists it as an error.
+A fork does all of this. If it dies while it loads a plugin, another fork leaves that plugin out, and lists it as an
+error.
 """
 
 import mmap
@@ -113,7 +114,11 @@ class _Mark:
 
 
 def _serve(request: PluginsRequest, answer: int, mark: _Mark, deadly: Mapping[str, str]) -> NoReturn:
-    """List, and accompany the scheduler. `deadly` are the sources that are left out, with the reasons."""
+    """List the plugins, and tell their listeners of the scheduler. Ends this process.
+
+    Args:
+        deadly: The sources of plugins that are left out, with the reasons.
+    """
     _write(answer, _listed(mark, deadly))
     if request.component is not None:
         _accompany(request.component, answer)

@@ -159,7 +159,7 @@ class HomeLogs:
         return self._journal(_run_of(path), only=path).get(path)
 
     def note_stored(self, log: LocalLog, n_stored: int, at: datetime) -> None:
-        """Append a line to the journal of a log's run: this log is stored, with so many bytes."""
+        """Note in the journal of a log's run that the log is stored, with this number of bytes."""
         line = msgspec.json.encode(StoredLog(log.path, log.size, log.written_ns, at, n_stored)) + b"\n"
         journal = self.folder / _run_of(log.path) / JOURNAL
         descriptor = os.open(journal, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, PRIVATE_FILE)

@@ -58,7 +58,7 @@ AT_ONCE = 4
 FINISH_SECONDS = 20.0
 """How long a stopping scheduler copies the logs that are left."""
 OPEN_PAUSE = timedelta(milliseconds=100)
-"""Time between two walks of a stopping scheduler, while the keeper still has logs of ended tries open."""
+"""Time before a stopping scheduler tries again to store logs that a keeper still has open."""
 
 
 class Work(NamedTuple):
@@ -93,7 +93,7 @@ class LogArchiver(Service):
         self._n_before = 0
         self._n_left = 0
         self._open: list[Work] = []
-        """Logs of the walk that a process still has open."""
+        """Logs that this walk could not store, because a process has them open."""
         self._problem = ""
         self._is_away = False
         self.problem = ""

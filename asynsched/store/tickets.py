@@ -46,7 +46,7 @@ _OWN_RUNS = (
     .order_by(dag_run.c.id)
     .with_for_update(key_share=True)
 )
-"""Runs of a scheduler, locked: another one that takes them over finds every ticket that was added before."""
+"""Runs of a scheduler, locked, so that another one that takes them over finds every ticket that was added before."""
 _NEWS = (
     sa.select(ticket)
     .join(dag_run, dag_run.c.id == ticket.c.dag_run_id)
@@ -126,7 +126,7 @@ def add_tickets(
     epoch: int,
     now: datetime,
 ) -> Added:
-    """Add tickets of tries whose runs are a scheduler's.
+    """Add tickets of tries, as far as a scheduler owns their runs.
 
     Args:
         digests: Those of their secrets, by token. A token that has a ticket with another secret keeps it, and is
@@ -159,7 +159,14 @@ def note_tickets(
     engine_ids: Mapping[str, str] | None = None,
     sights: Mapping[str, str] | None = None,
 ) -> None:
-    """Store in one transaction what a scheduler has found out of tickets; see the functions that it calls."""
+    """Store what a scheduler knows of tickets, in one transaction.
+
+    Args:
+        forgotten: Tokens, as for `forget_tickets`.
+        heard: Tickets, as for `drop_news`.
+        engine_ids: As for `set_engine_ids`.
+        sights: As for `note_sights`.
+    """
     # Every transaction locks tickets in the order of their tokens.
     _lock(conn, {*forgotten, *(row.token for row in heard), *(engine_ids or ()), *(sights or ())})
     set_engine_ids(conn, engine_ids or {})

@@ -62,7 +62,7 @@ LOG_PAUSE = timedelta(seconds=1)
 LEASE_SECONDS = 1.0
 """Longest time between two looks at the leases of tries."""
 HEAD_START = 0.5
-"""Seconds before the keeper would end all tries for the lease of one, at which the agent ends that one alone."""
+"""The agent ends a try whose lease is over this many seconds before the keeper would end all tries for it."""
 MOST_PARTS = 8
 """Parts of one log that are sent at one look."""
 STOPPED = "the worker stopped"
@@ -419,7 +419,7 @@ class Agent:
             await self._send_logs()
 
     async def _send_logs(self) -> None:
-        """Send a part of each log in turn, and a few more of those that have more: none holds up the others."""
+        """Send a part of each log in turn, for a limited number of rounds, so that no log holds up the others."""
         left, silent = list(self._tries.values()), set()
         for _ in range(MOST_PARTS):
             some, left = left, []

@@ -23,10 +23,10 @@ log = structlog.get_logger(__name__)
 T = TypeVar("T")
 TIMEOUT = httpx.Timeout(10.0, connect=5.0)
 PATIENT = httpx.Timeout(60.0, connect=5.0)
-"""For requests of tries, whose answers may wait for the database: longer than a scheduler goes on with one, which is
-40 s and the 10 s that a commit may take. Otherwise a write could be carried out after later ones of the try."""
+"""For requests of tries, which may wait for the database: longer than the 50 s (40 s, and 10 s for a commit) within
+which a scheduler carries one out or gives it up. Otherwise it could carry one out after later ones of the same try."""
 LIMITS = httpx.Limits(max_connections=None, max_keepalive_connections=20)
-"""No limit on connections: a renewal must not wait for requests of tries that wait for the database."""
+"""Connections have no limit: a renewal must not wait for requests of tries, which may wait for the database."""
 FIRST_PAUSE, LONGEST_PAUSE = timedelta(milliseconds=100), timedelta(seconds=5)
 FINAL_ERRORS = frozenset({"NotFound", "TicketRefused"})
 """Names of errors by which a scheduler refuses a ticket. A proxy, or another program at that address, names none."""

@@ -11,7 +11,7 @@ from structlog.testing import capture_logs
 
 from asynsched.clock import Clock
 from asynsched.executors.base import ExecutorContext
-from asynsched.executors.engines import kubernetes, leftovers, pod_watch
+from asynsched.executors.engines import kubernetes, pod_deletions, pod_watch
 from asynsched.executors.engines.kubernetes import KubernetesEngine
 from asynsched.executors.engines.pods import ticket_secret
 from asynsched.executors.remote.engine import Accepted, Job, Later, Rejected
@@ -166,7 +166,7 @@ async def test_a_pod_is_not_gone_because_another_one_of_its_name_is(engine: Engi
 @pytest.fixture
 def soon(monkeypatch) -> None:
     """Deletions that have failed are tried again soon."""
-    monkeypatch.setattr(leftovers, "PAUSE", timedelta())
+    monkeypatch.setattr(pod_deletions, "PAUSE", timedelta())
 
 
 async def test_a_secret_that_could_not_be_deleted_is_deleted_later(engine: Engine, soon):

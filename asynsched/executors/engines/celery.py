@@ -20,9 +20,9 @@ from msgspec import Struct
 from asynsched.clock import new_token
 from asynsched.executors.base import ExecutorContext
 from asynsched.executors.engines.celery_app import SOCKET_SECONDS, celery_app, is_amqp
-from asynsched.executors.engines.celery_messages import Batch, Placed, said_by_broker
+from asynsched.executors.engines.celery_messages import Batch, Placed
 from asynsched.executors.engines.outage import Patience
-from asynsched.executors.remote.engine import Accepted, Engine, Job, Later, Rejected, Sight
+from asynsched.executors.remote.engine import Accepted, Engine, Job, Later, Rejected, Sight, reason_of
 from asynsched.executors.remote.executor import RemoteExecutor
 
 log = structlog.get_logger(__name__)
@@ -79,7 +79,8 @@ class CeleryEngine(Engine):
         self._settings = context.settings.celery
         self._app = celery_app(self._settings)
         self._is_amqp = is_amqp(self._app)
-        self._publishing, self._revoking, self._learning = (anyio.CapacityLimiter(1) for _ in range(3))
+        self._threads = anyio.CapacityLimiter(3)
+        """One to publish, one to revoke, and one to ask."""
         self._patience = Patience(context.clock, "Celery's broker", CALL_SECONDS)
         self._asking: asyncio.Task[None] | None = None
         self._asked_at = self._seen_at = 0.0
@@ -92,9 +93,9 @@ class CeleryEngine(Engine):
         sent = [(job, *place) for job, place in zip(jobs, placed, strict=True) if not isinstance(place, Rejected)]
         batch, later = Batch(self._app, sent, is_amqp=self._is_amqp), Later("")
         try:
-            await self._in_thread(self._publishing, batch.publish)
+            await self._in_thread(batch.publish)
         except Exception as exc:  # noqa: BLE001 - whatever the client of a broker raises, the next pass tries it again
-            later = Later(said_by_broker(exc))
+            later = Later(reason_of(exc))
         finally:
             batch.is_given_up = True
         return [one if isinstance(one, Rejected) else batch.answers.get(one[0].task_id, later) for one in placed]
@@ -124,10 +125,13 @@ class CeleryEngine(Engine):
 
     async def cancel(self, engine_ids: Sequence[str]) -> None:
         task_ids = [Placed.parse(one).task_id for one in engine_ids]
-        await self._in_thread(self._revoking, lambda: self._app.control.revoke(task_ids))
+        await self._in_thread(lambda: self._app.control.revoke(task_ids))
 
     async def look(self, engine_ids: Sequence[str]) -> Mapping[str, Sight]:
-        """Return what is known of jobs. A question takes seconds, and a later look has its answer."""
+        """Return how jobs are, by the last answers of the broker and the workers.
+
+        To ask them takes seconds, so it is done in the background, for later looks.
+        """
         now = self.context.clock.monotonic()
         sent_before = self.context.clock.now().timestamp() - LOOK_SECONDS
         old = {one: placed for one in engine_ids if (placed := Placed.parse(one)).sent_at <= sent_before}
@@ -138,16 +142,16 @@ class CeleryEngine(Engine):
         return {one: self._sight(one, placed) for one, placed in old.items() if placed.queue in self._broker.waiting}
 
     async def _learn(self, jobs: Mapping[str, Placed]) -> None:
-        """Ask for jobs, and note the answers."""
+        """Ask the broker and the workers for jobs, and keep the answers."""
         before, self._missed_since = self._missed_since, {}
         try:
             with anyio.fail_after(CALL_SECONDS):
                 self._broker = await run_sync(
-                    self._ask, [*jobs.values()], limiter=self._learning, abandon_on_cancel=True
+                    self._ask, [*jobs.values()], limiter=self._threads, abandon_on_cancel=True
                 )
         except Exception as exc:  # noqa: BLE001 - a broker that is away has not lost anything
             self._broker = _Broker()
-            log.warning("celery.away", error=str(exc) or type(exc).__name__)
+            log.warning("celery.away", error=reason_of(exc))
             return
         now = self._seen_at = self.context.clock.monotonic()
         self._missed_since = {one: before.get(one, now) for one, placed in jobs.items() if self._is_missed(placed)}
@@ -204,9 +208,9 @@ class CeleryEngine(Engine):
         with anyio.move_on_after(CALL_SECONDS):
             await run_sync(self._app.close, abandon_on_cancel=True)
 
-    async def _in_thread(self, limiter: anyio.CapacityLimiter, call: Callable[[], T]) -> T:
+    async def _in_thread(self, call: Callable[[], T]) -> T:
         """Call a function in a thread, and return its result. A call that is late goes on beside the next one."""
-        return await self._patience.call(lambda: run_sync(call, limiter=limiter, abandon_on_cancel=True))
+        return await self._patience.call(lambda: run_sync(call, limiter=self._threads, abandon_on_cancel=True))
 
 
 def about(number: int) -> str:

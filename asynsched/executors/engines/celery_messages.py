@@ -13,9 +13,7 @@ from kombu.exceptions import EncodeError
 from msgspec import Struct
 
 from asynsched.executors.engines.celery_app import SOCKET_SECONDS, TASK, TICKET
-from asynsched.executors.remote.engine import Accepted, Job, Later, Rejected
-
-LONGEST_REASON = 300
+from asynsched.executors.remote.engine import Accepted, Job, Later, Rejected, reason_of
 
 
 class Placed(Struct, frozen=True):
@@ -36,14 +34,14 @@ class Placed(Struct, frozen=True):
 
 
 class Batch:
-    """Jobs to publish together.
+    """Jobs that are published together.
 
     Args:
         is_amqp: Whether the broker speaks AMQP.
 
     Attributes:
         answers: What has become of jobs so far, by their task ids.
-        is_given_up: Nobody waits for the rest any more, which is not to be published.
+        is_given_up: Whether to publish no more, because nobody waits for the answers.
     """
 
     def __init__(self, app: Celery, jobs: Sequence[tuple[Job, Placed, dict[str, int]]], *, is_amqp: bool) -> None:
@@ -56,7 +54,7 @@ class Batch:
         self.is_given_up = False
 
     def publish(self) -> None:
-        """Publish the jobs. Blocks. An error says that the broker does not take any more of them."""
+        """Publish the jobs. Blocks. Raises whatever the client raises if the broker takes no more of them."""
         while self._left and not self.is_given_up:
             with self._app.producer_or_acquire() as producer:
                 # Each batch declares its queues: a message for a queue that was deleted meanwhile would be dropped.
@@ -72,7 +70,7 @@ class Batch:
             except Exception as exc:
                 if isinstance(exc.__cause__ or exc, self._away):
                     raise
-                said = said_by_broker(exc)
+                said = reason_of(exc)
                 rejected = Rejected(f"Celery's broker does not take it: {said}")
                 self.answers[placed.task_id] = rejected if self._is_final(exc.__cause__ or exc) else Later(said)
                 return
@@ -95,12 +93,7 @@ class Batch:
         )
 
     def _is_final(self, exc: BaseException) -> bool:
-        """Whether an error is about one message or its queue, and stays so."""
+        """Whether an error is due to one message or its queue, so that publishing it again fails, too."""
         if isinstance(exc, self._channel_errors):
             return self._is_amqp or "WRONGTYPE" in str(exc)  # Redis also answers so if its memory is full
         return isinstance(exc, EncodeError | UnicodeError)
-
-
-def said_by_broker(exc: BaseException) -> str:
-    """Return why the broker does not take a message."""
-    return (str(exc) or type(exc).__name__)[:LONGEST_REASON]

@@ -23,7 +23,7 @@ from asynsched.clock import new_token
 from asynsched.errors import SettingsError
 from asynsched.executors.base import ExecutorContext
 from asynsched.executors.engines.outage import Patience
-from asynsched.executors.remote.engine import Accepted, Engine, Job, Later, Rejected, Sight
+from asynsched.executors.remote.engine import Accepted, Engine, Job, Later, Rejected, Sight, reason_of
 from asynsched.executors.remote.executor import RemoteExecutor
 from asynsched.settings import DaskSettings
 
@@ -40,13 +40,12 @@ OF_OTHERS = ("pod_override", "KubernetesExecutor")
 """What DAG files of Airflow say to other executors."""
 DEFAULT_QUEUE = "default"
 LONGEST_NAME = 200
-LONGEST_REASON = 300
 MOST_PRIORITY = 2**31 - 1
-"""Dask schedulers lose their workers by numbers of more than 64 bits."""
+"""A priority of more than 64 bits makes a Dask scheduler lose its workers."""
 CALL_SECONDS = 10.0
 """Longest that the scheduler waits for the cluster in one call."""
 MOST_FAILED = 1000
-"""Number of failed jobs that are remembered."""
+"""Most failed jobs whose futures are kept."""
 YOUNG_SECONDS = 15.0
 """Age of a job from which the cluster must know it: a task and a question about it take different ways to Dask."""
 
@@ -89,7 +88,7 @@ class DaskEngine(Engine):
         try:
             await self._connected()
         except (OSError, TimeoutError) as exc:  # as later: tries of other executors must not wait for it
-            log.warning("dask.away", address=self._settings.address or self._settings.cluster, error=said_of(exc))
+            log.warning("dask.away", address=self._settings.address or self._settings.cluster, error=reason_of(exc))
 
     async def _connected(self) -> Any:
         """Return a client of the cluster; a new one if the connection has ended for good. Raises errors of any kind."""
@@ -124,7 +123,7 @@ class DaskEngine(Engine):
         try:
             client = await self._connected()
         except Exception as exc:  # noqa: BLE001 - a function that makes a cluster may raise anything
-            return [Later(said_of(exc))] * len(jobs)
+            return [Later(reason_of(exc))] * len(jobs)
         placed = []
         for job in jobs:
             placed.append(self._placed(client, job))
@@ -135,7 +134,7 @@ class DaskEngine(Engine):
         try:
             return self._submit(client, job)
         except Exception as exc:  # noqa: BLE001 - whatever Dask says of this job, the others go on
-            said = said_of(exc)
+            said = reason_of(exc)
             return Rejected(f"Dask does not take it: {said}") if client.status == "running" else Later(said)
 
     def _submit(self, client: Any, job: Job) -> Accepted | Rejected:
@@ -178,11 +177,11 @@ class DaskEngine(Engine):
         for one, (future, _) in self._submitted.items():
             if one in sights and future.status == "error" and states.get(one) != "erred":
                 # Of the Dask scheduler, such as for a worker's address that does not exist: it keeps such tasks.
-                sights[one] = Sight("gone", f"Dask does not take it: {said_of(await future.exception())}")
+                sights[one] = Sight("gone", f"Dask does not take it: {reason_of(await future.exception())}")
         return sights
 
     def _forget_ended(self, asked: Sequence[str]) -> None:
-        """Let go of jobs that have ended and are not asked for; a later look may ask for those that have failed."""
+        """Drop the futures of ended jobs that nobody asks for, except some failed ones: a later look may need those."""
         ended = [one for one, (future, _) in self._submitted.items() if future.status != "pending"]
         failed = [one for one in ended if self._submitted[one][0].status == "error"]
         for one in set(ended).difference(asked, failed[-MOST_FAILED:]):
@@ -215,11 +214,6 @@ class DaskEngine(Engine):
                 await self._client.close()
         if hasattr(self._cluster, "close"):  # otherwise it is an address
             await run_sync(self._cluster.close)
-
-
-def said_of(exc: Exception) -> str:
-    """Return an error in one line that people read."""
-    return " ".join((str(exc) or type(exc).__name__).split())[:LONGEST_REASON]
 
 
 def _made(settings: DaskSettings) -> Any:

@@ -30,7 +30,7 @@ from asynsched.executors.engines.pods import (
     secret_of,
     ticket_secret,
 )
-from asynsched.executors.remote.engine import Accepted, Engine, Job, Later, Rejected, Sight
+from asynsched.executors.remote.engine import Accepted, Engine, Job, Later, Rejected, Sight, reason_of
 from asynsched.executors.remote.executor import RemoteExecutor
 from asynsched.settings import KubernetesSettings
 
@@ -39,7 +39,7 @@ try:
     from kubernetes_asyncio import config
     from kubernetes_asyncio.client import ApiClient, ApiException, Configuration, CoreV1Api
 
-    from asynsched.executors.engines.leftovers import Deletion, Leftovers
+    from asynsched.executors.engines.pod_deletions import Deletion, Deletions
     from asynsched.executors.engines.pod_watch import AWAY, CALL_SECONDS, PodWatch, decoded, message_of
 except ImportError as exc:
     raise SettingsError(f"Kubernetes needs the package {exc.name}: install asynsched[kubernetes].") from exc
@@ -53,7 +53,7 @@ OF_CLUSTER = re.compile(
     "exceeded quota|insufficient quota|status unknown for quota|cannot [a-z]+ resource|being terminated"
     "|looking up service account"
 )
-"""403 has many reasons. These are none that a task could change."""
+"""Reasons of a 403 that no task can change."""
 
 
 class KubernetesEngine(Engine):
@@ -67,7 +67,7 @@ class KubernetesEngine(Engine):
         self._api: CoreV1Api
         self._pods: PodWatch
         self._patience = Patience(context.clock, "Kubernetes", CALL_SECONDS)
-        self._left = Leftovers(context.clock, self._delete)
+        self._deletions = Deletions(context.clock, self._delete)
         self._tasks: list[asyncio.Task[None]] = []
 
     async def start(self) -> None:
@@ -79,7 +79,7 @@ class KubernetesEngine(Engine):
             self._api, settings.namespace, selector, self.context.clock,
             read=self._read, ended=self._drop, vanished=self._drop_secret,
         )  # fmt: skip
-        self._tasks = [asyncio.create_task(one.serve(), name="pods") for one in (self._pods, self._left)]
+        self._tasks = [asyncio.create_task(one.serve(), name="pods") for one in (self._pods, self._deletions)]
 
     async def submit(self, jobs: Sequence[Job]) -> Sequence[Accepted | Rejected | Later]:
         answers: dict[str, Accepted | Rejected | Later] = {}
@@ -108,7 +108,7 @@ class KubernetesEngine(Engine):
         except ApiException as exc:
             return await self._settled(pod, refusal_of(exc))
         except AWAY as exc:
-            return await self._settled(pod, Later(str(exc) or type(exc).__name__))
+            return await self._settled(pod, Later(reason_of(exc)))
         return Accepted(pod["metadata"]["name"])
 
     async def _settled(self, pod: Json, answer: Rejected | Later) -> Accepted | Rejected | Later:
@@ -154,12 +154,12 @@ class KubernetesEngine(Engine):
             await self._drop_pod(pod["metadata"]["name"], pod["metadata"]["uid"])
 
     async def _drop_pod(self, name: str, uid: str = "") -> None:
-        await self._left.delete(Deletion(self._api.delete_namespaced_pod, name, uid))
+        await self._deletions.delete(Deletion(self._api.delete_namespaced_pod, name, uid))
 
     async def _drop_secret(self, name: str) -> None:
         """Delete the secret of a pod that is gone."""
         if name:
-            await self._left.delete(Deletion(self._api.delete_namespaced_secret, name))
+            await self._deletions.delete(Deletion(self._api.delete_namespaced_secret, name))
 
     async def _read(self, name: str) -> Json | None:
         """Return the pod of a name; None: there is none."""
@@ -172,7 +172,7 @@ class KubernetesEngine(Engine):
 
     async def _create_secret(self, secret: Json) -> None:
         """Make a secret, unless it was made before: its name says what it holds."""
-        await self._left.spare(Deletion(self._api.delete_namespaced_secret, secret["metadata"]["name"]))
+        await self._deletions.spare(Deletion(self._api.delete_namespaced_secret, secret["metadata"]["name"]))
         try:
             await self._call(self._api.create_namespaced_secret, body=secret)
         except ApiException as exc:
@@ -202,7 +202,7 @@ class KubernetesEngine(Engine):
 
 
 def refusal_of(exc: ApiException) -> Rejected | Later:
-    """Return what an error of the API means for the job whose pod it does not create."""
+    """Return the answer for a job whose pod the API refuses: Rejected if that is due to the pod, else Later."""
     said = message_of(exc)
     if exc.status is None or not 400 <= exc.status < 500:
         return Later(said)

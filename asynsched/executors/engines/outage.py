@@ -20,7 +20,7 @@ class Patience:
 
     Args:
         service: Its name, for people.
-        seconds: Longest that one call may take.
+        seconds: The time limit of one call.
     """
 
     def __init__(self, clock: Clock, service: str, seconds: float) -> None:

@@ -15,8 +15,8 @@ from kubernetes_asyncio.client import ApiException, CoreV1Api
 from msgspec import Struct
 
 from asynsched.clock import Clock
-from asynsched.executors.engines.pods import LONGEST_REASON, Json, sight_of, ticket_secret
-from asynsched.executors.remote.engine import Sight
+from asynsched.executors.engines.pods import Json, sight_of, ticket_secret
+from asynsched.executors.remote.engine import LONGEST_REASON, Sight, reason_of
 
 log = structlog.get_logger(__name__)
 
@@ -31,7 +31,7 @@ PAUSE = timedelta(seconds=2)
 PAGE = 500
 """Pods in one answer to a list."""
 MOST_READ = 100
-"""Pods that one look reads one by one, because the watch does not show them."""
+"""Most pods that one look reads by name, because the watch does not show them."""
 MOST_ENDED = 10_000
 """Number of pods whose end is remembered."""
 LOST = Sight("gone", "its pod was deleted")
@@ -189,7 +189,7 @@ class PodWatch:
 
 
 def shown_of(pod: Json) -> Shown:
-    """Return what there is to know of a pod."""
+    """Return how a pod is, with the name of its ticket's secret."""
     return Shown(sight_of(pod), ticket_secret(pod))
 
 
@@ -223,4 +223,4 @@ def message_of(exc: ApiException) -> str:
 
 def said_of(exc: Exception) -> str:
     """Return any error of a request in one line."""
-    return message_of(exc) if isinstance(exc, ApiException) else str(exc) or type(exc).__name__
+    return message_of(exc) if isinstance(exc, ApiException) else reason_of(exc)

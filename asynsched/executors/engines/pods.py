@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from asynsched.executors.remote.engine import Job, Sight
+from asynsched.executors.remote.engine import LONGEST_REASON, Job, Sight
 
 Json = dict[str, Any]
 
@@ -20,7 +20,6 @@ OF_SCHEDULERS = "asynsched/schedulers"
 """The label by which schedulers find their own pods."""
 LONGEST_LABEL = 63
 LONGEST_SLUG = 40
-LONGEST_REASON = 300
 _USUAL_WAITS = ("ContainerCreating", "PodInitializing")
 _KEYS = ("mountPath", "name")  # in this order: a volume may have several mounts
 """What tells items of a list apart, if all have it: items of the same key are merged."""

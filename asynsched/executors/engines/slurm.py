@@ -27,7 +27,7 @@ from msgspec import Struct
 from asynsched.errors import SettingsError
 from asynsched.executors.base import ExecutorContext
 from asynsched.executors.engines.outage import Patience
-from asynsched.executors.remote.engine import Accepted, Engine, Job, Later, Rejected, Sight
+from asynsched.executors.remote.engine import LONGEST_REASON, Accepted, Engine, Job, Later, Rejected, Sight
 from asynsched.executors.remote.executor import RemoteExecutor
 from asynsched.settings import SlurmSettings
 
@@ -45,7 +45,6 @@ INHERITED = re.compile(r"(PATH|HOME|USER|LOGNAME|SHELL|LANG|LC_\w+|TZ|SLURM_\w+|
 """Variables of the scheduler that Slurm's commands, and so the jobs, get."""
 LONGEST_NAME = 200
 LONGEST_OPTION = 10_000
-LONGEST_MESSAGE = 300
 CALL_SECONDS = 30.0
 """Longest that the scheduler waits for one of Slurm's commands."""
 AWAY = re.compile("(?i)contact slurm controller|timed out|connection|zero bytes|not responding|in standby")
@@ -153,7 +152,7 @@ class SlurmEngine(Engine):
         return await run_sync(sights_of, text, engine_ids)
 
     async def _called(self, command: Sequence[str], text: str = "") -> str:
-        """Do as `called`. After a command that Slurm has not answered, the others of a pass fail at once."""
+        """Run a command of Slurm, as `called` does. Once one is not answered, others fail at once for a while."""
         return await self._patience.call(lambda: called(command, text))
 
 
@@ -235,7 +234,7 @@ async def called(command: Sequence[str], text: str = "") -> str:
     if process.returncode:
         lines = errors.decode(errors="replace").strip().splitlines()
         said = lines[-1] if lines else f"{command[0]} ended with exit code {process.returncode}"
-        said = said.removeprefix(f"{command[0]}: ").removeprefix("error: ")[:LONGEST_MESSAGE]
+        said = said.removeprefix(f"{command[0]}: ").removeprefix("error: ")[:LONGEST_REASON]
         raise (TimeoutError if AWAY.search(said) else SlurmError)(said)
     return output.decode(errors="replace")
 

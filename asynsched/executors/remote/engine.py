@@ -13,6 +13,9 @@ from msgspec import Struct
 from asynsched.executors.base import ExecutorContext
 from asynsched.protocol.worker_messages import Ticket
 
+LONGEST_REASON = 300
+"""Characters of a reason that an engine gives."""
+
 
 class Job(Struct, frozen=True):
     """A ticket to submit, and what its task says of where it runs.
@@ -58,6 +61,11 @@ class Sight(Struct, frozen=True):
     reason: str = ""
 
 
+def reason_of(exc: BaseException) -> str:
+    """Return an error in one line for people, of at most LONGEST_REASON characters."""
+    return " ".join((str(exc) or type(exc).__name__).split())[:LONGEST_REASON]
+
+
 class Engine(ABC):
     """An adapter. Every method is called from one task of the event loop, one at a time, and may wait for the engine.
 
@@ -79,8 +87,8 @@ class Engine(ABC):
     async def submit(self, jobs: Sequence[Job]) -> Sequence[Accepted | Rejected | Later]:
         """Hand jobs to the engine, and return what became of each, in their order.
 
-        After an error, the same jobs come again: half of them together, and so on, until the one job is found at which
-        it fails. The others go first from then on, and people read what the error said.
+        After an error, the same jobs come again: half of them together, and so on, until a single job fails. Others go
+        before that one from then on, and people read what the error said.
         """
 
     @abstractmethod

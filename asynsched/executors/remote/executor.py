@@ -22,7 +22,7 @@ import structlog
 from asynsched.clock import new_token
 from asynsched.errors import SettingsError, StoreUnavailable
 from asynsched.executors.base import Executor, ExecutorContext, Held
-from asynsched.executors.remote.engine import Accepted, Engine, Job, Later, Rejected, Sight
+from asynsched.executors.remote.engine import Accepted, Engine, Job, Later, Rejected, Sight, reason_of
 from asynsched.executors.remote.verdicts import GivenUp, Seen, verdict
 from asynsched.protocol.messages import Ended, Launch, Started
 from asynsched.protocol.worker_messages import Ticket
@@ -53,12 +53,10 @@ AT_ONCE = 100
 """Most tickets that are submitted together."""
 MOST_CANCELS = 10
 """How often an engine is asked to drop a job, if it fails at that alone."""
-MOST_SAID = 500
-"""Characters that are kept of an engine's error."""
 MOST_NOTED = 500
-"""Number of tickets of which one transaction stores each kind of news."""
+"""Most engine ids, sights and forgotten tickets that one transaction stores."""
 RETRY_PAUSE = timedelta(seconds=1)
-"""Time before a pass is repeated that has failed, or an engine is asked again that has failed."""
+"""Time before a pass that has failed is repeated, and before an engine that has failed is called again."""
 CLOSE_SECONDS = 5.0
 """Longest that a stop waits for the database and the engine."""
 MOST_MISSED = 3
@@ -81,7 +79,7 @@ class _Try:
         is_stored: Whether its ticket is known to be stored.
         since: When its state or its renewals were first seen as they are, on the monotonic clock.
         running_since: When the engine first said that its job runs.
-        retry_at: When it is submitted again after the engine has failed at this job alone; 0: it has not.
+        retry_at: When it is submitted again, after the engine has failed at this job and not at others; 0: it has not.
     """
 
     launch: Launch
@@ -133,13 +131,13 @@ class RemoteExecutor(Executor):
         """Tries whose ends are reported and not acknowledged."""
         self._to_kill: dict[str, str] = {}
         self._to_cancel: dict[str, int] = {}
-        """Names of the jobs of killed tries, and how often the engine has failed at each alone."""
+        """Jobs of killed tries, by their ids, and how often the engine has failed to drop each alone."""
         self._to_forget: set[str] = set()
         self._rejected: dict[str, str] = {}
         """Why the engine has rejected tries whose ends are not stored."""
         self._engine_ids: dict[str, str] = {}
         self._sights: dict[str, str] = {}
-        """What the engine has said of tries, and is not stored."""
+        """How the engine sees jobs, by the tokens of their tries, as far as that is not stored yet."""
         self._wakeup = anyio.Event()
         self._is_draining = False
         self._interval = timedelta(seconds=self._settings.workers.renew_interval)
@@ -147,7 +145,7 @@ class RemoteExecutor(Executor):
         self._n_at_once = self._n_cancelled = AT_ONCE
         self._submit_at = 0.0
         self._cancel_at = 0.0
-        """When the engine is called again after it has failed, on the monotonic clock."""
+        """When the engine may be called again after it has failed, on the monotonic clock."""
         self._epoch = 0
         self._looked_at: float | None = None
         self._task: asyncio.Task[None] | None = None
@@ -287,7 +285,7 @@ class RemoteExecutor(Executor):
                 self.look()
 
     async def _pass(self) -> None:
-        """Do one pass over everything: tickets go out first, and what nobody waits for is stored last."""
+        """Do one pass. Kills and submissions come first, because tasks wait for them; records are stored last."""
         failure = None
         for step in (self._kill, self._submit, self._end_rejected, self._hear_news, self._cancel, self._look_if_due):
             try:
@@ -318,7 +316,7 @@ class RemoteExecutor(Executor):
         return token in self._tries or token in self._reported or token in self._to_forget
 
     async def _note_tickets(self, heard: Sequence[TicketRow] = ()) -> None:
-        """Store what was found out of tickets, a limited number in each transaction; after an error, again later."""
+        """Store what is known of tickets, in transactions of a limited size. After an error, a later pass stores it."""
         while heard or self._to_forget or self._engine_ids or self._sights:
             forgotten = list(islice(self._to_forget, MOST_NOTED))
             engine_ids = dict(islice(self._engine_ids.items(), MOST_NOTED))
@@ -350,10 +348,10 @@ class RemoteExecutor(Executor):
                 self._to_cancel[one.engine_id] = 0
 
     async def _cancel(self) -> None:
-        """Have the engine drop the jobs of tries that were killed: half as many together each time that it fails.
+        """Ask the engine to drop the jobs of killed tries. After a failure, it is asked for half as many at once.
 
-        A job at which it fails alone goes behind the others, and is left to the engine after some times: its ticket is
-        void.
+        A single job that it fails to drop goes behind the others. After some failures it stays with the engine: its
+        ticket is void.
         """
         while self._clock.monotonic() >= self._cancel_at and (some := list(islice(self._to_cancel, self._n_cancelled))):
             try:
@@ -372,9 +370,10 @@ class RemoteExecutor(Executor):
     async def _submit(self) -> None:
         """Store the tickets of new tries, and hand them to the engine.
 
-        If it fails, half as many are handed over together, until the job is found at which it fails; that one comes
-        after all others, and alone. An engine that fails at the first single job is left alone for a moment. After an
-        interval the rest waits for the next pass: ends, kills and lost workers must not wait for thousands of jobs.
+        After a failure, it gets half as many at once, until a single job fails. If the engine has taken others just
+        before, that job is the reason: it is submitted alone, an interval later. Otherwise the engine may be away, and
+        is called again after a pause. After an interval the rest waits for the next pass: ends, kills and lost workers
+        must not wait for thousands of jobs.
         """
         now = self._clock.monotonic()
         until = now + self._interval.total_seconds()
@@ -393,21 +392,22 @@ class RemoteExecutor(Executor):
                 if len(ready) > 1:
                     waiting.extendleft(reversed(ready))
                     continue
-                self._put_behind(ready[0], answers, is_for_the_job=has_answered)
-                if not has_answered:
+                self._put_behind(ready[0], answers)
+                if not has_answered:  # it may be the engine itself
+                    self._submit_at = self._clock.monotonic() + self._pause.total_seconds()
                     return
+                ready[0].retry_at = self._clock.monotonic() + self._interval.total_seconds()
+                has_answered = False
                 continue
             has_answered = True
             self._n_at_once = min(2 * self._n_at_once, AT_ONCE)
-            if ready[0].retry_at:
-                self._forgive()
             if all(isinstance(answer, Later) for answer in answers):
                 return
         if waiting and not self._is_draining:
             self.look()
 
     def _waiting(self, now: float) -> list[_Try]:
-        """Return the new tries that may begin: those for which no earlier one of their task instances may still run.
+        """Return the new tries that may begin: no earlier try of their task instance may still run.
 
         The worker of a try that is to end may not know that yet.
         """
@@ -432,22 +432,12 @@ class RemoteExecutor(Executor):
             self._note_answer(one, answer)
         return answers
 
-    def _put_behind(self, one: _Try, said: str, *, is_for_the_job: bool) -> None:
-        """Let all others go before a job at which the engine has failed; it may be the engine itself."""
-        token, now = one.launch.token, self._clock.monotonic()
-        pause = self._interval if one.retry_at else self._pause
-        if not is_for_the_job and not one.retry_at:
-            self._submit_at = now + self._pause.total_seconds()
-        one.retry_at = now + pause.total_seconds()
+    def _put_behind(self, one: _Try, said: str) -> None:
+        """Let other jobs go before one at which the engine has failed."""
         if self._is_new(one):
+            token = one.launch.token
             self._new[token] = self._new.pop(token)
-            self._see(one, Sight("queued", said[:MOST_SAID]))
-
-    def _forgive(self) -> None:
-        """Treat all alike again: the engine has taken a job at which it had failed, so it was not for the job."""
-        for one in self._tries.values():
-            one.retry_at = 0.0
-        self.look()
+            self._see(one, Sight("queued", said))
 
     async def _reissue(self, unsure: Sequence[_Try]) -> None:
         """Give new secrets to tickets that an earlier scheduler may have submitted, so that its copies are void."""
@@ -569,7 +559,7 @@ class RemoteExecutor(Executor):
             self._see(one, (sights or {}).get(one.engine_id, UNKNOWN))
 
     def _see(self, one: _Try, sight: Sight) -> None:
-        """Note how the engine sees a job. Its time runs on while it runs, whatever else the engine says of it."""
+        """Note how the engine sees a job, and since when the job runs."""
         if sight == one.sight:
             return
         one.sight = sight
@@ -602,7 +592,7 @@ class RemoteExecutor(Executor):
             return None
 
     def _log_failure(self, what: str, exc: Exception) -> str:
-        said = str(exc) or type(exc).__name__
+        said = reason_of(exc)
         log.warning("engine.failed", executor=self.context.name, call=what, error=said)
         return said
 
@@ -614,7 +604,7 @@ class RemoteExecutor(Executor):
 
 
 def _next_portion(waiting: deque[_Try], most: int) -> list[_Try]:
-    """Take the next tries to submit together from those that wait; one at which the engine has failed goes alone."""
+    """Take the next tries to submit together. A try whose job the engine has failed to take goes alone."""
     some = [waiting.popleft()]
     while waiting and len(some) < most and not some[0].retry_at and not waiting[0].retry_at:
         some.append(waiting.popleft())

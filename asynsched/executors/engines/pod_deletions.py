@@ -1,4 +1,4 @@
-"""Objects whose deletion has failed: they are deleted later, and no pass of the executor waits for that."""
+"""Deletions of pods and secrets. One that fails is tried again in the background: no pass of the executor waits."""
 
 from collections.abc import Awaitable, Callable
 from datetime import timedelta
@@ -16,7 +16,7 @@ log = structlog.get_logger(__name__)
 PAUSE = timedelta(seconds=10)
 """Time before deletions that have failed are tried again."""
 MOST_LEFT = 10_000
-"""Number of objects that are remembered. The watch finds pods that have ended again, too."""
+"""Most failed deletions that are kept. The watch finds ended pods again, too."""
 
 
 class Deletion(Struct, frozen=True):
@@ -31,7 +31,7 @@ class Deletion(Struct, frozen=True):
     uid: str = ""
 
 
-class Leftovers:
+class Deletions:
     """Deletes objects, at once or later.
 
     Args:
@@ -58,14 +58,14 @@ class Leftovers:
         return True
 
     async def spare(self, one: Deletion) -> None:
-        """Do not delete an object later, which is made again now."""
+        """Cancel the deletion of an object that is about to be made again."""
         self._left.pop(one, None)
         if one == self._retried:
             async with self._lock:
                 self._left.pop(one, None)
 
     async def serve(self) -> None:
-        """Delete what is left, until this is cancelled."""
+        """Try failed deletions again, until this is cancelled."""
         while True:
             await self._wakeup.wait()
             self._wakeup = anyio.Event()
@@ -73,7 +73,7 @@ class Leftovers:
             await self._retry()
 
     async def _retry(self) -> None:
-        """Try all again, up to the first that fails: the API may be away. That one comes last the next time."""
+        """Try failed deletions again, until one fails: the API may be away. That one comes last in the next round."""
         for one in list(self._left):
             if one not in self._left:
                 continue
