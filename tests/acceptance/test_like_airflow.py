@@ -287,6 +287,15 @@ def test_a_plugin_that_ends_its_process_is_named_and_keeps_no_other_from_being_l
     }
 
 
+def test_a_plugin_that_hangs_is_named_in_the_error_of_a_file(new_site):
+    site = new_site()
+    beside(site, "plugins/a_hangs.py", "while True: pass\n")
+    site.write("breaks.py", BREAKS)
+    site.env["ASYNSCHED_PARSE__IMPORT_TIMEOUT"] = "1"
+    told = site.run("dags", "reparse", "breaks.py", code=1).stderr
+    assert "its import took longer than 1 s (parse.import_timeout) while loading the plugin a_hangs.py" in told
+
+
 def heard_of_runs(site, number):
     """Return what the listeners of runs have printed, the newest last, if there are so many lines."""
     files = sorted(site.home.glob("logs/**/*on_dag_run*"), key=lambda path: path.stat().st_mtime_ns)

@@ -300,6 +300,29 @@ async def test_an_engine_that_is_away_is_called_for_one_job_at_a_time(far):
     assert sorted(far.engine.tokens) == [f"t{n}" for n in range(8)]
 
 
+async def test_an_engine_that_goes_away_between_two_jobs_is_not_called_for_all_others(far, monkeypatch):
+    monkeypatch.setattr("asynsched.executors.remote.executor.AT_ONCE", 1)
+    await far.executor.close()
+    executor, _ = await far.start()
+    happened: list[str] = []
+
+    async def answer() -> None:
+        happened.append("failed" if 3 <= len([one for one in happened if one != "pass"]) < 13 else "taken")
+        if happened[-1] == "failed":
+            raise OSError("the broker is away")
+
+    async def note_pass() -> None:
+        happened.append("pass")
+
+    executor.engine.before_answer, far.database.before["news_of_tickets"] = answer, note_pass
+    tokens = [f"t{n}" for n in range(30)]
+    await executor.launch(list(map(launch_of, tokens)))
+    await eventually(lambda: len(executor.engine.jobs) == 30, "it is back")
+    passes = [[one for one in found.split() if one == "failed"] for found in " ".join(happened).split("pass")]
+    assert max(map(len, passes)) <= 2
+    assert sorted(executor.engine.tokens) == sorted(tokens)
+
+
 async def test_a_try_that_a_stop_has_handed_back_is_not_submitted(far):
     await far.executor.launch([launch_of("one")])
     await eventually_true(far.database, lambda conn: conn.scalar(ENGINE_IDS) == "job-1")
