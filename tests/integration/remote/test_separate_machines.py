@@ -173,7 +173,7 @@ async def test_a_machine_without_a_shared_disk_gets_all_that_tries_need(site: Si
 
 @pytest.mark.parametrize("loss", ["packets", "answers", "device", "packets, while the worker is stopped"])
 async def test_a_try_on_a_machine_that_is_cut_off_ends_in_time_and_runs_again_only_then(site: Site, loss: Loss):
-    site.lease = 2.0
+    site.lease = 4.0
     machine = site.machine("m1")
     async with site.serving() as scheduler, scheduler.client() as client:
         key = await scheduler.trigger("lasts")
