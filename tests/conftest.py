@@ -56,7 +56,9 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
         )
     if os.geteuid() != 0:
         terminalreporter.write_line(
-            "Not tried: DAG files that root parses, hostile ones too, and power cuts. Root's tests do.", yellow=True
+            "Not tried: DAG files that root parses, hostile ones too, machines without a shared disk, and power cuts."
+            " Root's tests do.",
+            yellow=True,
         )
 
 

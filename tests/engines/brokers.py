@@ -9,6 +9,8 @@ from abc import ABC, abstractmethod
 from contextlib import suppress
 from pathlib import Path
 
+import pytest
+
 from tests.integration.remote.machines import free_port
 from tests.support.waiting import until
 
@@ -27,20 +29,30 @@ class Broker(ABC):
     name: str
     program: str | None
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, host: str = "127.0.0.1") -> None:
         self.root = root
+        self.host = host
         self.port = free_port()
         self._process: subprocess.Popen[bytes] | None = None
 
     @property
-    @abstractmethod
-    def url(self) -> str: ...
+    def url(self) -> str:
+        return self.url_at(self.port)
 
     @abstractmethod
-    def _command(self) -> tuple[list[str], dict[str, str]]: ...
+    def url_at(self, port: int) -> str:
+        """Return the URL of the broker behind another port, such as a proxy's."""
+
+    @abstractmethod
+    def command(self) -> tuple[list[str], dict[str, str]]:
+        """Return the command of the broker's process, and what it needs in its environment."""
+
+    def prepare(self) -> None:  # noqa: B027 - most need nothing
+        """Start what the broker needs beside its process."""
 
     def start(self) -> None:
-        command, environment = self._command()
+        self.prepare()
+        command, environment = self.command()
         with (self.root / "broker.log").open("ab") as log:
             self._process = subprocess.Popen(
                 command, stdout=log, stderr=log, env=os.environ | environment, cwd=self.root, start_new_session=True
@@ -80,14 +92,13 @@ class Redis(Broker):
     name = "redis"
     program = shutil.which("redis-server")
 
-    @property
-    def url(self) -> str:
-        return f"redis://:{PASSWORD}@127.0.0.1:{self.port}/0"
+    def url_at(self, port: int) -> str:
+        return f"redis://:{PASSWORD}@{self.host}:{port}/0"
 
-    def _command(self) -> tuple[list[str], dict[str, str]]:
+    def command(self) -> tuple[list[str], dict[str, str]]:
         assert self.program is not None
         command = [
-            self.program, "--port", str(self.port), "--bind", "127.0.0.1", "--dir", str(self.root),
+            self.program, "--port", str(self.port), "--bind", self.host, "--dir", str(self.root),
             "--appendonly", "yes", "--requirepass", PASSWORD,
         ]  # fmt: skip
         return command, {}
@@ -103,36 +114,40 @@ class RabbitMQ(Broker):
     name = "rabbitmq"
     program = str(RABBITMQ) if RABBITMQ.exists() else None
 
-    def __init__(self, root: Path) -> None:
-        super().__init__(root)
+    def __init__(self, root: Path, host: str = "127.0.0.1") -> None:
+        super().__init__(root, host)
         self._epmd_port = free_port()
         self._epmd: subprocess.Popen[bytes] | None = None
 
-    @property
-    def url(self) -> str:
-        return f"amqp://guest:guest@127.0.0.1:{self.port}//"
+    def url_at(self, port: int) -> str:
+        return f"amqp://guest:guest@{self.host}:{port}//"
 
-    def _command(self) -> tuple[list[str], dict[str, str]]:
+    def command(self) -> tuple[list[str], dict[str, str]]:
         (self.root / "plugins").write_text("[].\n")
         # Messages that are not acknowledged in time are delivered again, as in production after 30 minutes.
         timeouts = f"{{consumer_timeout, {CONSUMER_TIMEOUT_MS}}}, {{channel_tick_interval, 1000}}"
-        (self.root / "advanced.config").write_text(f"[{{rabbit, [{timeouts}]}}].\n")
+        (self.root / "advanced.config").write_text(f"[{{rabbit, [{timeouts}, {{loopback_users, []}}]}}].\n")
         environment = {
             "HOME": str(self.root), "ERL_EPMD_PORT": str(self._epmd_port),
             "RABBITMQ_NODENAME": f"t{self.port}@localhost",
-            "RABBITMQ_NODE_IP_ADDRESS": "127.0.0.1", "RABBITMQ_NODE_PORT": str(self.port),
+            "RABBITMQ_NODE_IP_ADDRESS": self.host, "RABBITMQ_NODE_PORT": str(self.port),
             "RABBITMQ_DIST_PORT": str(free_port()), "RABBITMQ_MNESIA_BASE": str(self.root / "data"),
             "RABBITMQ_LOG_BASE": str(self.root), "RABBITMQ_PID_FILE": str(self.root / "pid"),
             "RABBITMQ_ENABLED_PLUGINS_FILE": str(self.root / "plugins"),
             "RABBITMQ_CONFIG_FILE": str(self.root / "none"),
             "RABBITMQ_ADVANCED_CONFIG_FILE": str(self.root / "advanced.config"),
             "RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS": "+S 1:1 -setcookie tests",
+            "RUNNING_UNDER_SYSTEMD": "true",  # the process is the broker itself, and no shell that waits for it
         }  # fmt: skip
+        return [str(self.program)], environment
+
+    def prepare(self) -> None:
         if self._epmd is None:
             # Else the node starts one that outlives it.
-            self._epmd = subprocess.Popen(["epmd", "-port", str(self._epmd_port), "-address", "127.0.0.1"])
+            command = ["epmd", "-port", str(self._epmd_port), "-address", "127.0.0.1"]
+            with (self.root / "epmd.log").open("ab") as log:
+                self._epmd = subprocess.Popen(command, stdout=log, stderr=log)
             until(self._epmd_answers, "epmd answers")
-        return [str(self.program)], environment
 
     def _epmd_answers(self) -> bool:
         with suppress(OSError), socket.create_connection(("127.0.0.1", self._epmd_port), 1):
@@ -155,3 +170,12 @@ class RabbitMQ(Broker):
 
 
 BROKERS: tuple[type[Broker], ...] = (Redis, RabbitMQ)
+
+
+def require_broker(broker: type[Broker]) -> None:
+    """Skip a test if a broker is not installed; in CI, it fails then."""
+    if broker.program is None:
+        missing = f"{broker.name} is not installed: apt-get install redis-server rabbitmq-server"
+        if os.environ.get("CI") == "true":
+            pytest.fail(missing)
+        pytest.skip(missing)

@@ -1,22 +1,17 @@
 """Brokers for all tests here, and a site at each of them."""
 
-import os
 from collections.abc import Iterator
 
 import pytest
 
-from tests.engines.brokers import BROKERS, Broker
+from tests.engines.brokers import BROKERS, Broker, require_broker
 from tests.engines.sites import CelerySite
 from tests.integration.remote.machines import MARKS
 
 
 @pytest.fixture(scope="session", params=BROKERS, ids=lambda broker: broker.name)
 def running_broker(request: pytest.FixtureRequest, tmp_path_factory) -> Iterator[Broker]:
-    if request.param.program is None:
-        missing = f"{request.param.name} is not installed: apt-get install redis-server rabbitmq-server"
-        if os.environ.get("CI") == "true":
-            pytest.fail(missing)
-        pytest.skip(missing)
+    require_broker(request.param)
     broker = request.param(tmp_path_factory.mktemp(request.param.name))
     try:
         broker.start()

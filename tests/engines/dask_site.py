@@ -36,12 +36,10 @@ class DaskMachine(Machine):
 
     def start(self) -> None:
         command = [
-            *DASK, "worker", self._site.address, "--name", self.name, "--no-dashboard", "--host", "127.0.0.1",
+            *DASK, "worker", self._site.address, "--name", self.name, "--no-dashboard", "--host", self.address,
             "--local-directory", str(self._site.root / "scratch"), *self._arguments,
         ]  # fmt: skip
-        with self._log.open("ab") as log:
-            environment = ENVIRONMENT | os.environ  # with what a test has set
-            self.worker = subprocess.Popen(command, stdout=log, stderr=log, env=environment)
+        self._run(command, ENVIRONMENT | os.environ)  # with what a test has set
 
 
 class DaskSite(Site):
@@ -57,7 +55,7 @@ class DaskSite(Site):
 
     @property
     def address(self) -> str:
-        return f"tcp://127.0.0.1:{self._port}"
+        return f"tcp://{self.host}:{self._port}"
 
     def settings(self, home: str = "home", **more: Any) -> Settings:
         address = self.address if self.is_addressed and not self.cluster else ""
@@ -65,7 +63,7 @@ class DaskSite(Site):
         return super().settings(home, dask=dask, **more)
 
     def start_dask(self) -> None:
-        command = [*DASK, "scheduler", "--host", "127.0.0.1", "--port", str(self._port), "--no-dashboard"]
+        command = [*DASK, "scheduler", "--host", self.host, "--port", str(self._port), "--no-dashboard"]
         with (self.root / "dask.log").open("ab") as log:
             self._scheduler = subprocess.Popen(command, stdout=log, stderr=log, env=ENVIRONMENT)
 
@@ -75,10 +73,7 @@ class DaskSite(Site):
             self._scheduler.wait()
 
     def machine(self, name: str = "m1", *arguments: str) -> DaskMachine:
-        found = DaskMachine(self.root, name, self, arguments or ("--no-nanny", "--nthreads", "4"))
-        self.machines.append(found)
-        found.start()
-        return found
+        return self._added(DaskMachine(self.root, name, self, arguments or ("--no-nanny", "--nthreads", "4")))
 
     async def until_workers(self, number: int) -> None:
         """Wait until this many Dask workers are connected."""

@@ -2,7 +2,6 @@
 
 import os
 import signal
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -26,9 +25,7 @@ class CeleryMachine(Machine):
             sys.executable, "-m", "asynsched", "worker", "celery", "--home", str(self.home), "--name", self.name,
             "-n", f"{self.name}@%h", "--without-mingle", "--without-gossip", *self._arguments,
         ]  # fmt: skip
-        environment = os.environ | self._site.environment() | {"ASYNSCHED_SHUTDOWN_GRACE": "0.2"}
-        with self._log.open("ab") as log:
-            self.worker = subprocess.Popen(command, stdout=log, stderr=log, env=environment)
+        self._run(command, os.environ | self._site.environment() | {"ASYNSCHED_SHUTDOWN_GRACE": "0.2"})
 
     async def until_ready(self) -> None:
         """Wait until the worker takes messages, and answers."""
@@ -73,10 +70,7 @@ class CelerySite(Site):
         return celery_app(self.settings().celery)
 
     def machine(self, name: str = "m1", *arguments: str) -> CeleryMachine:
-        found = CeleryMachine(self.root, name, self, arguments or ("--concurrency", "4"))
-        self.machines.append(found)
-        found.start()
-        return found
+        return self._added(CeleryMachine(self.root, name, self, arguments or ("--concurrency", "4")))
 
     def close(self) -> None:
         for machine in self.machines:

@@ -5,6 +5,7 @@ import shutil
 import signal
 import socket
 import subprocess
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -13,10 +14,14 @@ import psutil
 
 from asynsched.settings import Settings, SlurmSettings
 from tests.integration.remote.machines import MARKS, ROOT, Machine, Site, free_port
+from tests.support.waiting import until
 
-PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch")
+PROGRAMS = {"munged": "slurm-wlm", "slurmctld": "slurm-wlm", "slurmd": "slurm-wlm", "sbatch": "slurm-wlm"}
+ACCOUNTING_PROGRAMS = {
+    "slurmdbd": "slurmdbd", "mariadbd": "mariadb-server-core", "my_print_defaults": "mariadb-client-core",
+}  # fmt: skip
+"""By the packages that bring them."""
 PATH = f"{os.environ['PATH']}:/usr/sbin"
-MISSING = [name for name in PROGRAMS if shutil.which(name, path=PATH) is None]
 NODES = ("n1", "n2")
 CONFIGURATION = """
 ClusterName=test
@@ -39,7 +44,11 @@ SelectTypeParameters=CR_Core
 SchedulerParameters=sched_min_interval=0,batch_sched_delay=0
 PreemptType=preempt/partition_prio
 PreemptMode=REQUEUE
-AccountingStorageType=accounting_storage/none
+MinJobAge={min_job_age}
+AccountingStorageType={accounting}
+AccountingStorageHost=127.0.0.1
+AccountingStoragePort={accounting_port}
+AccountingStoragePass={root}/munge.socket
 MpiDefault=none
 ReturnToService=2
 SlurmdParameters=config_overrides
@@ -52,6 +61,27 @@ PartitionName=main Nodes=ALL Default=YES PriorityTier=1
 PartitionName=urgent Nodes=ALL PriorityTier=2
 PartitionName=closed Nodes=ALL State=DOWN
 """
+ACCOUNTING_CONFIGURATION = """
+AuthType=auth/munge
+AuthInfo=socket={root}/munge.socket
+DbdHost=localhost
+DbdAddr=127.0.0.1
+DbdPort={port}
+SlurmUser={user}
+LogFile={root}/slurmdbd.log
+PidFile={root}/slurmdbd.pid
+StorageType=accounting_storage/mysql
+StorageHost=127.0.0.1
+StoragePort={database_port}
+StorageUser=slurm
+StoragePass=slurm
+"""
+ACCOUNTS = "CREATE USER slurm@'127.0.0.1' IDENTIFIED BY 'slurm';\nGRANT ALL ON slurm_acct_db.* TO slurm@'127.0.0.1';\n"
+
+
+def missing(programs: Mapping[str, str]) -> list[str]:
+    """Return the programs that are not installed."""
+    return [name for name in programs if shutil.which(name, path=PATH) is None]
 
 
 class SlurmMachine(Machine):
@@ -77,6 +107,7 @@ class SlurmSite(Site):
     Attributes:
         slurm: Settings of Slurm, for schedulers that start after they are set.
         setup: One of them.
+        has_accounting: Whether Slurm is to keep accounts, once it is configured and started.
     """
 
     def __init__(self, root: Path, monkeypatch: Any) -> None:
@@ -87,17 +118,20 @@ class SlurmSite(Site):
         self._root = root / "slurm"
         self._root.mkdir()
         (self._root / "state").mkdir()
-        self._ports = {name: free_port() for name in ("controller", *NODES)}
+        self._ports = {name: free_port() for name in ("controller", "accounting", "database", *NODES)}
+        self._user = psutil.Process().username()
+        self.has_accounting = False
         self.configure()
         monkeypatch.setenv("SLURM_CONF", str(self._root / "slurm.conf"))
         monkeypatch.setenv("PATH", PATH)
         self.environment = os.environ | {"SLURM_CONF": str(self._root / "slurm.conf")}
 
-    def configure(self, timeout: int = 300) -> None:
+    def configure(self, timeout: int = 300, min_job_age: int = 300) -> None:
         """Write the configuration.
 
         Args:
             timeout: Seconds of silence after which a node is down.
+            min_job_age: Seconds after which the controller may forget a job that has ended.
         """
         host = socket.gethostname().partition(".")[0]
         nodes = "\n".join(
@@ -105,8 +139,9 @@ class SlurmSite(Site):
             for name in NODES
         )
         text = CONFIGURATION.format(
-            host=host, port=self._ports["controller"], user=psutil.Process().username(), root=self._root, nodes=nodes,
-            timeout=timeout,
+            host=host, port=self._ports["controller"], user=self._user, root=self._root, nodes=nodes, timeout=timeout,
+            min_job_age=min_job_age, accounting_port=self._ports["accounting"],
+            accounting=f"accounting_storage/{'slurmdbd' if self.has_accounting else 'none'}",
         )  # fmt: skip
         (self._root / "slurm.conf").write_text(text)
 
@@ -124,7 +159,36 @@ class SlurmSite(Site):
         own |= {"log-file": self._root / "munged.log", "seed-file": self._root / "munged.seed"}
         options = [f"--{name}={value}" for name, value in own.items()]
         self._spawn([shutil.which("munged", path=PATH), "--foreground", "--force", *options])
+        if self.has_accounting:
+            self._start_accounting()
         self.start_controller()
+
+    def _start_accounting(self) -> None:
+        """Start slurmdbd with a database, and tell it of the cluster."""
+        data, accounts = self._root / "database", self._root / "accounts.sql"
+        accounts.write_text(ACCOUNTS)
+        own = ["--no-defaults", f"--user={self._user}", f"--datadir={data}"]
+        subprocess.run(["mariadb-install-db", *own, "--skip-test-db"], check=True, capture_output=True)
+        self._spawn([
+            shutil.which("mariadbd", path=PATH), *own, f"--init-file={accounts}", "--bind-address=127.0.0.1",
+            f"--port={self._ports['database']}", f"--socket={self._root}/database.socket",
+        ])  # fmt: skip
+        configuration = self._root / "slurmdbd.conf"
+        configuration.touch(0o600)
+        configuration.write_text(
+            ACCOUNTING_CONFIGURATION.format(
+                root=self._root, user=self._user, port=self._ports["accounting"],
+                database_port=self._ports["database"],
+            )
+        )  # fmt: skip
+        until(lambda: is_open(self._ports["database"]), "the database answers", describe=self.printed)
+        self._spawn([shutil.which("slurmdbd", path=PATH), "-D"])
+        until(lambda: is_open(self._ports["accounting"]), "slurmdbd answers", describe=self.printed)
+        self.slurm_says("sacctmgr", "--immediate", "add", "cluster", "test")
+
+    def printed(self) -> str:
+        """Return what the cluster's processes have printed."""
+        return (self._root / "said.log").read_text()
 
     def start_controller(self) -> None:
         self._spawn([shutil.which("slurmctld", path=PATH), "-D"])
@@ -174,3 +238,10 @@ class SlurmSite(Site):
                     words += [file.path for file in process.open_files()]
                 if str(self.root) in " ".join(words) and process.pid != os.getpid():
                     process.kill()
+
+
+def is_open(port: int) -> bool:
+    """Return whether a server listens on a port of this machine."""
+    with suppress(OSError), socket.create_connection(("127.0.0.1", port), 1):
+        return True
+    return False

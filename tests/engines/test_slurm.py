@@ -1,7 +1,7 @@
 """What Slurm does with jobs holds for tries, and what it does not promise is made good."""
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 import pytest
 from sqlalchemy import select
@@ -9,7 +9,7 @@ from sqlalchemy import select
 from asynsched.errors import SettingsError
 from asynsched.keys import TaskInstanceKey
 from asynsched.store.schema import ticket
-from tests.engines.slurm_site import MISSING, SlurmSite
+from tests.engines.slurm_site import ACCOUNTING_PROGRAMS, PROGRAMS, SlurmSite, missing
 from tests.integration.remote.dags import DAGS
 from tests.integration.remote.test_contract import (
     test_a_try_is_ended_for_a_user_and_runs_again_after_that,
@@ -25,14 +25,31 @@ __all__ = [
 ]
 
 
+def require(programs: Mapping[str, str]) -> None:
+    """Skip a test if a program is not installed; in CI, it fails then."""
+    for name in missing(programs):
+        reason = f"{name} is not installed: apt-get install {programs[name]}"
+        if os.environ.get("CI") == "true":
+            pytest.fail(reason)
+        pytest.skip(reason)
+
+
 @pytest.fixture
 def site(tmp_path, monkeypatch) -> Iterator[SlurmSite]:
-    if MISSING:
-        missing = f"{MISSING[0]} is not installed: apt-get install slurm-wlm"
-        if os.environ.get("CI") == "true":
-            pytest.fail(missing)
-        pytest.skip(missing)
+    require(PROGRAMS)
     site = SlurmSite(tmp_path, monkeypatch)
+    site.start_slurm()
+    yield site
+    site.close()
+
+
+@pytest.fixture
+def accounted_site(tmp_path, monkeypatch) -> Iterator[SlurmSite]:
+    """A site whose cluster has accounting, and a controller that forgets jobs soon after their end."""
+    require(PROGRAMS | ACCOUNTING_PROGRAMS)
+    site = SlurmSite(tmp_path, monkeypatch)
+    site.has_accounting = True
+    site.configure(min_job_age=2)
     site.start_slurm()
     yield site
     site.close()
@@ -194,6 +211,23 @@ async def test_the_reason_of_a_lost_try_has_the_end_of_its_job(site: SlurmSite):
         await site.end_of(scheduler, key)
         first = (await client.list_tries(TaskInstanceKey(*key, "waits"))).tries[0]
     assert "Slurm: FAILED (NonZeroExitCode) on n1" in first.reason
+
+
+async def test_the_accounting_knows_the_end_of_a_job_that_the_controller_has_forgotten(accounted_site: SlurmSite):
+    site = accounted_site
+    site.program.write(DAGS)
+    site.lease = 15.0  # longer than the controller remembers the job
+    site.machine()
+    async with site.serving() as scheduler, scheduler.client() as client:
+        key = await scheduler.trigger("waits")
+        await site.until_said("begins 1")
+        site.switch_jobs_off()
+        site.let_go()
+        await site.end_of(scheduler, key)
+        first = (await client.list_tries(TaskInstanceKey(*key, "waits"))).tries[0]
+    assert "its worker has not renewed its lease for" in first.reason
+    assert ": Slurm's accounting: FAILED, exit code " in first.reason
+    assert "on n1" in first.reason
 
 
 async def test_slurm_without_its_commands_is_refused_in_one_sentence(site: SlurmSite, monkeypatch):

@@ -47,17 +47,26 @@ LONGEST_NAME = 200
 LONGEST_OPTION = 10_000
 CALL_SECONDS = 30.0
 """Longest that the scheduler waits for one of Slurm's commands."""
+ACCOUNTING_SECONDS = 5.0
+"""The same for Slurm's accounting, which only knows reasons."""
+MOST_FORGOTTEN = 1000
+"""Jobs that the accounting is asked for at once."""
 AWAY = re.compile("(?i)contact slurm controller|timed out|connection|zero bytes|not responding|in standby")
 """Errors of commands, each after some seconds, that say that Slurm's controller does not answer."""
 PASSING = re.compile("(?i)temporarily|try again|slow down|submit limit")
 """Errors of sbatch after which the same job may be accepted later."""
 FIELDS = "%i|%T|%r|%P|%N"
+ACCOUNTING_FIELDS = "JobID,State,ExitCode,NodeList"
+FORGOTTEN = Sight("gone", "Slurm does not know it any more")
 RUNNING = frozenset({"RUNNING", "COMPLETING", "STAGE_OUT", "SIGNALING", "STOPPED", "SUSPENDED", "RESIZING"})
 WAITING = {
     "PENDING": "PD", "CONFIGURING": "CF", "REQUEUED": "RQ", "REQUEUE_FED": "RF", "REQUEUE_HOLD": "RH",
     "RESV_DEL_HOLD": "RD", "SPECIAL_EXIT": "SE",
 }  # fmt: skip
 """States of jobs that may still start, with the codes that squeue shows."""
+NO_NODE = "None assigned"
+"""Of a job that has not started, in the accounting."""
+OUTPUT = "slurm.options can name a file for its --output"
 SCRIPT = """#!/bin/sh
 # A worker of asynsched, for the ticket below that has the number of this element of the array.
 umask 077
@@ -92,6 +101,7 @@ class SlurmEngine(Engine):
         super().__init__(context)
         self._settings = context.settings.slurm
         self._patience = Patience(context.clock, "Slurm", CALL_SECONDS)
+        self._accounting = Patience(context.clock, "Slurm's accounting", ACCOUNTING_SECONDS)
 
     async def start(self) -> None:
         missing = [name for name in ("sbatch", "squeue", "scancel") if shutil.which(name) is None]
@@ -146,10 +156,25 @@ class SlurmEngine(Engine):
         await self._called(["scancel", "--quiet", *engine_ids])
 
     async def look(self, engine_ids: Sequence[str]) -> Mapping[str, Sight]:
-        # For a while, Slurm remembers jobs that have ended (its MinJobAge).
+        # For a while, the controller remembers jobs that have ended (its MinJobAge).
         user = f"--user={os.getuid()}"
         text = await self._called(["squeue", "--noheader", "--array", "--states=all", user, f"--format={FIELDS}"])
-        return await run_sync(sights_of, text, engine_ids)
+        sights = await run_sync(sights_of, text, engine_ids)
+        forgotten = [engine_id for engine_id, sight in sights.items() if sight is FORGOTTEN]
+        return sights | await self._accounted(forgotten[:MOST_FORGOTTEN]) if forgotten else sights
+
+    async def _accounted(self, engine_ids: Sequence[str]) -> dict[str, Sight]:
+        """Return the ends of jobs, as far as Slurm's accounting knows them. Many clusters have none."""
+        command = [
+            "sacct", "--noheader", "--parsable2", "--allocations", f"--format={ACCOUNTING_FIELDS}",
+            f"--jobs={','.join(engine_ids)}",
+        ]  # fmt: skip
+        try:
+            text = await self._accounting.call(lambda: called(command))
+        except (SlurmError, TimeoutError, OSError) as exc:
+            log.debug("slurm.not_accounted", error=str(exc))
+            return {}
+        return ends_of(text, engine_ids)
 
     async def _called(self, command: Sequence[str], text: str = "") -> str:
         """Run a command of Slurm, as `called` does. Once one is not answered, others fail at once for a while."""
@@ -195,8 +220,23 @@ def sights_of(text: str, engine_ids: Iterable[str]) -> dict[str, Sight]:
         engine_id, _, rest = line.partition("|")
         if engine_id in wanted and rest.count("|") == FIELDS.count("|") - 1:
             sights[engine_id] = _sight(*rest.split("|"))
-    lost = Sight("gone", "Slurm does not know it any more")
-    return {engine_id: sights.get(engine_id, lost) for engine_id in wanted}
+    return {engine_id: sights.get(engine_id, FORGOTTEN) for engine_id in wanted}
+
+
+def ends_of(text: str, engine_ids: Iterable[str]) -> dict[str, Sight]:
+    """Return how those of these jobs ended that have, by what sacct has printed of them.
+
+    One that its controller has forgotten may go on in the accounting, if the controller has lost its state.
+    """
+    wanted, ends = set(engine_ids), {}
+    for line in text.splitlines():
+        engine_id, _, rest = line.partition("|")
+        if engine_id in wanted and rest.count("|") == ACCOUNTING_FIELDS.count(",") - 1:
+            state, exit_code, nodes = rest.split("|")
+            if state not in RUNNING and state not in WAITING:
+                on = "" if nodes in ("", NO_NODE) else f", on {nodes}"
+                ends[engine_id] = Sight("gone", f"Slurm's accounting: {state}, exit code {exit_code}{on}; {OUTPUT}")
+    return ends
 
 
 def _sight(state: str, reason: str, partition: str, nodes: str) -> Sight:
@@ -206,7 +246,7 @@ def _sight(state: str, reason: str, partition: str, nodes: str) -> Sight:
         return Sight("running", f"Slurm: {state} on {nodes}")
     on = f" on {nodes}" if nodes else ""
     because = "" if reason == "None" else f" ({reason})"
-    return Sight("gone", f"Slurm: {state}{because}{on}; slurm.options can name a file for its --output")
+    return Sight("gone", f"Slurm: {state}{because}{on}; {OUTPUT}")
 
 
 async def called(command: Sequence[str], text: str = "") -> str:

@@ -22,7 +22,7 @@ from tests.benchmarks.measuring import Sheet, at_most_p, percentile
 from tests.benchmarks.systems import Client, Ours
 from tests.benchmarks.workloads.running import TASKS, chain_text, hops, lengths, timed_runs
 from tests.engines.brokers import Redis
-from tests.engines.slurm_site import MISSING, SlurmSite
+from tests.engines.slurm_site import PROGRAMS, SlurmSite, missing
 from tests.integration.remote.machines import ROOT, free_port
 from tests.support.up import MARK
 from tests.support.waiting import until
@@ -302,7 +302,7 @@ def _bare_marks(environment: dict[str, str], call: str, n_marks: int) -> tuple[s
 ON_ENGINES = {
     "celery": hops_on_celery,
     "dask": hops_on_dask,
-    **({} if MISSING else {"slurm": hops_on_slurm}),
+    **({} if missing(PROGRAMS) else {"slurm": hops_on_slurm}),
     "celery-fan-out": fan_out_on_celery,
     "dask-fan-out": fan_out_on_dask,
 }

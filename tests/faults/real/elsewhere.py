@@ -13,12 +13,13 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tests.engines.brokers import PASSWORD, Redis
+from tests.engines.brokers import Broker, RabbitMQ, Redis
 from tests.faults.real.processes import census
 from tests.faults.real.proxies import WEATHERS, Proxies, Proxy
 from tests.integration.remote.machines import free_port
 
-ENGINES = ("celery", "dask")
+BROKERS: dict[str, type[Broker]] = {"celery": Redis, "celery-rabbitmq": RabbitMQ}
+ENGINES = (*BROKERS, "dask")
 N_WORKERS = 2
 WORKERS = {"lease": 3.0, "renew_interval": 0.3, "claim_timeout": 10.0}
 HOME = "elsewhere"
@@ -93,16 +94,16 @@ class Elsewhere:
         self._storms: list[tuple[float, Proxy]] = []
         self.ports = [free_port() for _ in range(self.n_schedulers)]
         self._to_schedulers = [self._proxies.lead_to("workers to scheduler", port) for port in self.ports]
-        self._broker_port = free_port()
+        self._server = self._new_broker()
+        self._broker_port = free_port() if self._server is None else self._server.port
         self._of_schedulers = self._proxies.lead_to("schedulers to broker", self._broker_port)
         self._of_workers = self._proxies.lead_to("workers to broker", self._broker_port)
         self.homes = self.root / "workers"
-        (self.root / "elsewhere").mkdir()
         self.homes.mkdir(mode=0o700)
         temporary = self.root / "elsewhere" / "tmp"
         temporary.mkdir()
         kept = {name: value for name, value in os.environ.items() if not name.startswith(("ASYNSCHED_", "PYTEST_"))}
-        own = self._engine_settings(self._of_workers.port) if self.engine == "celery" else {}
+        own = {} if self._server is None else self._engine_settings(self._of_workers.port)
         self._environment = kept | self.environment | own | {
             "TMPDIR": str(temporary), "FAULTS_HOME": HOME, "ASYNSCHED_SHUTDOWN_GRACE": "1",
         }  # fmt: skip
@@ -114,7 +115,7 @@ class Elsewhere:
         addresses = ",".join(f"http://127.0.0.1:{proxy.port}" for proxy in self._to_schedulers)
         workers = {f"ASYNSCHED_WORKERS__{name.upper()}": str(value) for name, value in WORKERS.items()}
         return {
-            "ASYNSCHED_EXECUTOR": self.engine, "ASYNSCHED_WORKERS__ADDRESSES": addresses,
+            "ASYNSCHED_EXECUTOR": self.engine.partition("-")[0], "ASYNSCHED_WORKERS__ADDRESSES": addresses,
             **workers, **self._engine_settings(self._of_schedulers.port),
         }  # fmt: skip
 
@@ -165,33 +166,43 @@ class Elsewhere:
         for victims in census(self.root, (), ()).values():
             for victim in victims:
                 victim.send(signal.SIGKILL)
+        if self._server is not None:
+            self._server.kill()
         self._proxies.close()
 
+    def _new_broker(self) -> Broker | None:
+        """Return the broker of Celery; None: the engine is Dask, which has a scheduler of its own."""
+        folder = self.root / "elsewhere"
+        folder.mkdir()
+        if (kind := BROKERS.get(self.engine)) is None:
+            return None
+        broker = kind(folder)
+        broker.prepare()
+        return broker
+
     def _engine_settings(self, port: int) -> dict[str, str]:
-        if self.engine == "dask":
+        if self._server is None:
             return {
                 "ASYNSCHED_DASK__ADDRESS": f"tcp://127.0.0.1:{port}",
                 "ASYNSCHED_DASK__WORKER_HOMES": str(self.homes),
             }
         return {
-            "ASYNSCHED_CELERY__BROKER_URL": f"redis://:{PASSWORD}@127.0.0.1:{port}/0",
+            "ASYNSCHED_CELERY__BROKER_URL": self._server.url_at(port),
             "ASYNSCHED_CELERY__VISIBILITY_TIMEOUT": "5",
         }
 
     def _broker(self) -> Supervised:
-        folder = self.root / "elsewhere"
-        if self.engine == "dask":
+        own: dict[str, str] = {}
+        if self._server is None:
             command = [sys.executable, "-m", "dask", "scheduler", "--host", "127.0.0.1", "--no-dashboard"]
             command += ["--port", str(self._broker_port)]
         else:
-            redis = Redis(folder)
-            redis.port = self._broker_port
-            command, _ = redis._command()
-        return Supervised(BROKER, command, os.environ, folder / "broker.log")
+            command, own = self._server.command()
+        return Supervised(BROKER, command, os.environ | own, self.root / "elsewhere" / "broker.log")
 
     def _worker(self, number: int) -> Supervised:
         name, folder = f"w{number}", self.root / "elsewhere"
-        if self.engine == "dask":
+        if self._server is None:
             command = [
                 sys.executable, "-m", "dask", "worker", f"tcp://127.0.0.1:{self._of_workers.port}", "--name", name,
                 "--no-dashboard", "--host", "127.0.0.1", "--no-nanny", "--nthreads", "4", "--death-timeout", "10",

@@ -1,14 +1,17 @@
-"""A scheduler and worker machines: processes with homes of their own, which share no folder but the engine's pipe."""
+"""A scheduler and worker machines: processes with homes of their own, which share no folder but the engine's pipe.
+
+On a site with a network, each machine has namespaces of its own, and reaches the scheduler by a cable.
+"""
 
 import os
 import signal
 import socket
 import subprocess
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager, closing, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import anyio
 import httpx
@@ -22,6 +25,7 @@ from asynsched.settings import LeaseSettings, LogSettings, Settings, WebSettings
 from asynsched.web.server import open_listener, serve
 from tests.support.embedding import Program
 from tests.support.pipe_engine import pipe_of
+from tests.support.separation import Enclosure, Network
 from tests.support.waiting import DEADLINE_SECONDS, eventually
 
 FAR = "far=tests.support.pipe_engine:PipeExecutor"
@@ -37,19 +41,37 @@ class Machine:
     def __init__(self, root: Path, name: str, environment: dict[str, str] | None = None) -> None:
         self.name = name
         self.home = root / f"machine-{name}"
-        self._pipe = pipe_of(root)
+        self._root = root
         self._log = root / f"{name}.log"
         self.environment = environment or {}
         self.worker: subprocess.Popen[bytes] | None = None
+        self.enclosure: Enclosure | None = None
+
+    def separate(self, network: Network, shown: Path) -> None:
+        """Give it namespaces of its own, in which only its home and one folder of the site are shown."""
+        self.home.mkdir(0o700, parents=True)
+        self.enclosure = Enclosure(network, self._root, (self.home, shown))
+        self.environment["TMPDIR"] = str(self._root / "tmp")
+
+    @property
+    def address(self) -> str:
+        """At which others reach it."""
+        return "127.0.0.1" if self.enclosure is None else self.enclosure.cable.address
 
     def start(self) -> None:
         """Start a worker that takes tickets from the pipe."""
-        pipe = os.open(self._pipe, os.O_RDWR)
+        pipe = os.open(pipe_of(self._root), os.O_RDWR)
         command = [sys.executable, "-m", "asynsched", "worker", "run", "--home", str(self.home), "--name", self.name]
-        environment = {**os.environ, "ASYNSCHED_SHUTDOWN_GRACE": "0.2", **self.environment}
-        with self._log.open("ab") as log:
-            self.worker = subprocess.Popen(command, stdin=pipe, stdout=log, stderr=log, env=environment)
+        self._run(command, os.environ | {"ASYNSCHED_SHUTDOWN_GRACE": "0.2"}, stdin=pipe)
         os.close(pipe)
+
+    def _run(self, command: list[str], environment: Mapping[str, str], stdin: int | None = None) -> None:
+        """Run a worker's command on this machine."""
+        entrance = () if self.enclosure is None else self.enclosure.entrance
+        with self._log.open("ab") as log:
+            self.worker = subprocess.Popen(
+                [*entrance, *command], stdin=stdin, stdout=log, stderr=log, env={**environment, **self.environment}
+            )
 
     @property
     def log(self) -> str:
@@ -86,12 +108,16 @@ class Machine:
             self.worker.wait()
 
 
+MachineT = TypeVar("MachineT", bound=Machine)
+
+
 class Site:
     """The places of schedulers, and machines; with the local executor, none is needed.
 
     Attributes:
         marks: The folder in which tasks say what they do.
         files: Patterns of the data files that machines get.
+        network: By which machines that are made after it is set reach schedulers; None: they have the scheduler's own.
     """
 
     def __init__(self, root: Path, database: str | None, executor: str) -> None:
@@ -108,6 +134,7 @@ class Site:
         self.lease = 20.0
         self.scheme = "http"
         self.files: tuple[str, ...] = ()
+        self.network: Network | None = None
 
     def settings(self, home: str = "home", **more: Any) -> Settings:
         """Return the settings of a scheduler with this home."""
@@ -122,13 +149,18 @@ class Site:
 
     @property
     def addresses(self) -> tuple[str, ...]:
-        return tuple(f"{self.scheme}://127.0.0.1:{port}" for port in self.ports)
+        return tuple(f"{self.scheme}://{self.host}:{port}" for port in self.ports)
+
+    @property
+    def host(self) -> str:
+        """The address of schedulers and engines."""
+        return "127.0.0.1" if self.network is None else self.network.address
 
     @asynccontextmanager
     async def serving(self, home: str = "home", number: int = 0, **more: Any) -> AsyncIterator[Scheduler]:
         """Serve a scheduler, and workers at the address of this number."""
         scheduler = Scheduler(settings=self.settings(home, **more))
-        listener = open_listener(WebSettings(listen=f"127.0.0.1:{self.ports[number]}"))
+        listener = open_listener(WebSettings(listen=f"{self.host}:{self.ports[number]}"))
         with closing(listener.socket):
             async with scheduler, anyio.create_task_group() as tasks:
                 tasks.start_soon(lambda: serve(scheduler.web(), listener.socket, scheduler.settings.web, at_once=True))
@@ -143,7 +175,7 @@ class Site:
         ]  # fmt: skip
         lease = {f"ASYNSCHED_LEASE__{name.upper()}": str(value) for name, value in LEASE.items()}
         environment = os.environ | lease | {
-            "PYTHONPATH": str(ROOT), "ASYNSCHED_WEB__LISTEN": f"127.0.0.1:{self.ports[0]}",
+            "PYTHONPATH": str(ROOT), "ASYNSCHED_WEB__LISTEN": f"{self.host}:{self.ports[0]}",
             "ASYNSCHED_WORKERS__ADDRESSES": ",".join(self.addresses), "ASYNSCHED_WORKERS__LEASE": str(self.lease),
             "ASYNSCHED_WORKERS__RENEW_INTERVAL": "0.2",
             **({} if self.database is None else {"ASYNSCHED_DATABASE": self.database}),
@@ -155,11 +187,16 @@ class Site:
 
     def machine(self, name: str = "m1", **environment: str) -> Machine:
         """Return a machine whose worker is started, with these variables in its environment."""
-        found = Machine(self.root, name, environment)
-        self.machines.append(found)
+        return self._added(Machine(self.root, name, environment))
+
+    def _added(self, machine: MachineT) -> MachineT:
+        """Add a machine, and start its worker."""
+        self.machines.append(machine)
+        if self.network is not None:
+            machine.separate(self.network, self.marks)
         if self.is_remote:
-            found.start()
-        return found
+            machine.start()
+        return machine
 
     def close(self) -> None:
         for process in self.processes:
@@ -167,6 +204,11 @@ class Site:
             process.wait()
         for machine in self.machines:
             machine.switch_off()
+        if self.network is not None:
+            self.network.close()
+        for machine in self.machines:
+            if machine.enclosure is not None:
+                machine.enclosure.close()
 
     async def until_served(self) -> None:
         """Wait until a scheduler in another process answers at its address."""

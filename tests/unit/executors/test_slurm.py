@@ -13,7 +13,7 @@ from asynsched.executors.base import ExecutorContext
 from asynsched.executors.engines import slurm
 from asynsched.executors.engines.outage import QUIET_SECONDS
 from asynsched.executors.engines.slurm import SlurmEngine
-from asynsched.executors.remote.engine import Accepted, Job, Later, Rejected
+from asynsched.executors.remote.engine import Accepted, Job, Later, Rejected, Sight
 from asynsched.protocol.worker_messages import Ticket
 from asynsched.settings import Settings
 
@@ -131,3 +131,55 @@ async def test_an_array_that_a_limit_refuses_is_submitted_as_far_as_there_is_roo
     jobs = [replace(job, ticket=replace(job.ticket, token=f"{n}")) for n, job in enumerate(jobs)]
     later = Later(said)
     assert await engine.submit(jobs) == [Accepted("7_0"), Accepted("7_1"), *[later] * 6]
+
+
+UNKNOWN = Sight("gone", "Slurm does not know it any more")
+ACCOUNTS = """cat <<'END'
+7_0|OUT_OF_MEMORY|0:125|n1
+7_1|CANCELLED by 1000|0:0|None assigned
+7_2|RUNNING|0:0|n1
+END"""
+
+
+async def test_jobs_that_squeue_has_forgotten_have_the_ends_that_the_accounting_knows(
+    engine: SlurmEngine, commands: Commands
+):
+    commands.write("squeue", "echo '8_0|RUNNING|None|main|n2'")
+    commands.write("sacct", ACCOUNTS)
+    sights = await engine.look(["7_0", "7_1", "7_2", "7_3", "8_0"])
+    advice = "; slurm.options can name a file for its --output"
+    assert sights == {
+        "7_0": Sight("gone", f"Slurm's accounting: OUT_OF_MEMORY, exit code 0:125, on n1{advice}"),
+        "7_1": Sight("gone", f"Slurm's accounting: CANCELLED by 1000, exit code 0:0{advice}"),
+        "7_2": UNKNOWN,  # the controller has lost it: it does not run
+        "7_3": UNKNOWN,
+        "8_0": Sight("running", "Slurm: RUNNING on n2"),
+    }
+
+
+@pytest.mark.parametrize("sacct", ["echo 'Slurm accounting storage is disabled' >&2; exit 1", "echo nonsense", None])
+async def test_without_accounting_only_the_ends_of_forgotten_jobs_are_unknown(
+    engine: SlurmEngine, commands: Commands, sacct: str | None, tmp_path, monkeypatch
+):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    commands.write("squeue", "echo '8_0|RUNNING|None|main|n2'")
+    if sacct is not None:
+        commands.write("sacct", sacct)
+    sights = await engine.look(["7_0", "8_0"])
+    assert (sights["7_0"], sights["8_0"].state) == (UNKNOWN, "running")
+
+
+async def test_accounting_that_does_not_answer_is_left_alone_for_a_while_and_keeps_nothing_else_from_slurm(
+    engine: SlurmEngine, commands: Commands
+):
+    commands.write("squeue", "true")
+    commands.write("sacct", "echo 'sacct: error: Problem talking to the database: Connection refused' >&2; exit 1")
+    for _ in range(3):
+        assert await engine.look(["7_0"]) == {"7_0": UNKNOWN}
+    assert commands.n_calls == 3 + 1
+
+
+async def test_the_accounting_is_asked_only_for_jobs_that_are_forgotten(engine: SlurmEngine, commands: Commands):
+    commands.write("squeue", "echo '8_0|RUNNING|None|main|n2'")
+    await engine.look(["8_0"])
+    assert commands.n_calls == 1
