@@ -73,8 +73,9 @@ def test_items_without_a_usable_name_are_joined_and_left_to_the_api():
 
 def test_a_try_has_one_pod_and_each_of_its_tickets_a_secret():
     first, repeated, again = job_of({}), job_of({}), job_of({}, secret="s2")
-    assert name_of(first) == name_of(repeated) == name_of(again) != name_of(job_of({}, token="two"))
-    assert name_of(first).startswith("etl-1-load-")
+    names = [name_of(one.ticket) for one in (first, repeated, again, job_of({}, token="two"))]
+    assert names[0] == names[1] == names[2] != names[3]
+    assert names[0].startswith("etl-1-load-")
     assert secret_name_of(first) == secret_name_of(repeated) != secret_name_of(again)
     assert ticket_secret(pod_of(first, TEMPLATE)) == secret_of(first)["metadata"]["name"]
 
