@@ -1,11 +1,11 @@
 """Workers that stay warm: they have ended a try, and wait at this scheduler for another one.
 
-    worker ──the end of a try──▶ waits ──hand_over──▶ offered ──the worker's request──▶ taken
-                                   └── its time is over, or it does not ask ──▶ refused: the worker ends
+    worker ──the end of a try──▶ waits ──hand_over──▶ offered ──the worker's claim──▶ taken
+                                   │                     └── no claim soon ──▶ the engine gets the ticket
+                                   └── its time is over ──▶ refused: the worker ends
 
-Nothing of this is stored: a scheduler that has restarted refuses the workers that have waited, and they end. Nothing
-depends on the answer that brings a ticket, either. A worker that has not got it ends, so its engine loses the job; and
-if a ticket goes to another worker, too, the claim decides which of them starts the try.
+Nothing of this is stored: a scheduler that has restarted refuses the workers that have waited, and they end. A ticket
+that goes to a worker, whose answer may be lost or late, and to the engine, too, starts one try: the claim decides.
 """
 
 import hmac
@@ -21,8 +21,8 @@ from asynsched.store.tickets import digest_of_secret
 
 POLL_SECONDS = 20.0
 """Longest that one request of a worker waits: below the time limits of workers and of usual proxies."""
-PICK_UP_SECONDS = 2.0
-"""Longest that a ticket waits for a worker that has said that it stays, and does not ask."""
+CLAIM_SECONDS = 3.0
+"""Longest that a ticket waits for the claim of a worker that has said that it stays, and may be lost."""
 MOST_TAKEN = 10_000
 """Tries in warm workers whose jobs are remembered."""
 
@@ -42,7 +42,6 @@ class _Waiting:
     until: float
     ticket: Ticket | None = None
     is_offered: anyio.Event = field(default_factory=anyio.Event)
-    is_taken: anyio.Event = field(default_factory=anyio.Event)
 
 
 class WarmWorkers:
@@ -56,6 +55,8 @@ class WarmWorkers:
     def __init__(self, clock: Clock, seconds: float, most: int) -> None:
         self._clock, self._seconds, self._most = clock, seconds, most
         self._waiting: dict[str, _Waiting] = {}
+        self._claims: dict[str, anyio.Event] = {}
+        """Of the tickets that are offered, by their tokens."""
         self._jobs: dict[str, str] = {}
         """The jobs of tries that warm workers have taken, by their tokens."""
 
@@ -86,18 +87,25 @@ class WarmWorkers:
             job = one.job or name_of(one.last)
             if one.ticket is not None or one.until <= now or not fits(job):
                 continue
-            one.ticket = ticket
+            one.ticket, claim = ticket, anyio.Event()
+            self._claims[ticket.token] = claim
             one.is_offered.set()
-            with anyio.move_on_after(PICK_UP_SECONDS):
-                await one.is_taken.wait()
-            if not one.is_taken.is_set():
-                self._drop(one)
-                return ""  # one at most may cost this time
+            with anyio.move_on_after(CLAIM_SECONDS):
+                await claim.wait()
+            self._claims.pop(ticket.token, None)
+            self._drop(one)
+            if not claim.is_set():
+                return ""  # another worker may be lost, too, and cost as long
             self._jobs[ticket.token] = job
             if len(self._jobs) > MOST_TAKEN:
                 del self._jobs[next(iter(self._jobs))]
             return job
         return ""
+
+    def note_claim(self, token: str) -> None:
+        """Note that a worker has claimed a try."""
+        if (claim := self._claims.get(token)) is not None:
+            claim.set()
 
     async def next(self, proof: Proof) -> Ticket | None:
         """Return a ticket for the worker whose try has ended; None: it may ask again.
@@ -116,7 +124,6 @@ class WarmWorkers:
             raise TicketRefused("there is no other try for this worker")
         if one.ticket is not None:
             self._drop(one)
-            one.is_taken.set()
         return one.ticket
 
     def _drop(self, one: _Waiting) -> None:

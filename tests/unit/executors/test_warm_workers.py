@@ -24,7 +24,7 @@ def clock() -> VirtualClock:
 @pytest.fixture
 def warm(clock, monkeypatch) -> WarmWorkers:
     monkeypatch.setattr(warm_workers, "POLL_SECONDS", 0.01)
-    monkeypatch.setattr(warm_workers, "PICK_UP_SECONDS", 0.01)
+    monkeypatch.setattr(warm_workers, "CLAIM_SECONDS", 0.01)
     return WarmWorkers(clock, 30.0, 2)
 
 
@@ -33,12 +33,14 @@ async def hand_over(warm: WarmWorkers, token: str, *fitting: str) -> str:
 
 
 async def test_a_worker_gets_one_fitting_ticket_after_another_and_keeps_its_job(warm: WarmWorkers, monkeypatch):
-    monkeypatch.setattr(warm_workers, "PICK_UP_SECONDS", 10.0)
+    monkeypatch.setattr(warm_workers, "CLAIM_SECONDS", 10.0)
     monkeypatch.setattr(warm_workers, "POLL_SECONDS", 10.0)
     taken: list[Ticket | None] = []
 
     async def ask(token: str) -> None:
-        taken.append(await warm.next(ticket_of(token).proof))
+        taken.append(found := await warm.next(ticket_of(token).proof))
+        assert found is not None
+        warm.note_claim(found.token)
 
     for last, following in (("a", "b"), ("b", "c")):
         warm.stay(ticket_of(last))
@@ -50,9 +52,14 @@ async def test_a_worker_gets_one_fitting_ticket_after_another_and_keeps_its_job(
     assert taken == [ticket_of("b"), ticket_of("c")]
 
 
-async def test_a_ticket_goes_on_without_a_worker_that_does_not_ask(warm: WarmWorkers):
+@pytest.mark.parametrize("asks", [True, False])
+async def test_a_ticket_goes_on_without_a_worker_that_does_not_claim_it(warm: WarmWorkers, asks):
     warm.stay(ticket_of("a"))
-    assert await hand_over(warm, "b", "job of a") == ""
+    async with anyio.create_task_group() as tasks:
+        if asks:
+            tasks.start_soon(warm.next, ticket_of("a").proof)
+        assert await hand_over(warm, "b", "job of a") == ""
+    warm.note_claim("b")
     with pytest.raises(TicketRefused):
         await warm.next(ticket_of("a").proof)
 
