@@ -3,9 +3,11 @@
 import signal
 from collections.abc import AsyncIterator
 
+import pytest
 import pytest_asyncio
 from sqlalchemy import select
 
+from asynsched.keys import TaskInstanceKey
 from asynsched.store.schema import ticket
 from tests.engines.kubernetes_site import KubernetesSite
 from tests.integration.remote.dags import DAGS
@@ -51,8 +53,9 @@ HOPS = (
 
 
 @pytest_asyncio.fixture
-async def site(tmp_path) -> AsyncIterator[KubernetesSite]:
-    site = KubernetesSite(tmp_path)
+async def site(tmp_path, request) -> AsyncIterator[KubernetesSite]:
+    """A site with a node, and SQLite; or, if a test says so, PostgreSQL."""
+    site = KubernetesSite(tmp_path, request.getfixturevalue("postgres_url") if hasattr(request, "param") else None)
     site.kubernetes = {"keep_warm": 60.0}
     site.program.write(HOPS)
     async with site.cluster.serving() as url:
@@ -151,3 +154,26 @@ async def test_a_waiting_pod_ends_when_its_scheduler_stops_and_a_running_one_goe
     assert waited.returncode == 0
     assert (run.state, again.state) == ("success", "success")
     assert n_pods(site) == 2
+
+
+async def test_the_reason_of_a_try_that_was_lost_in_a_warm_pod_has_the_end_of_the_pod(site: KubernetesSite):
+    site.lease = 2.0
+    async with site.serving() as scheduler, scheduler.client() as client:
+        key = await scheduler.trigger("long")
+        await site.until_said("endless")
+        [name] = site.cluster.processes
+        site.cluster.end_pod(name, "OOMKilled")
+        await site.until_said("endless", "endless")
+        first = (await client.list_tries(TaskInstanceKey(*key, "endless"))).tries[0]
+        await scheduler.mark_tasks(key, ["endless"], "failed")
+        await site.end_of(scheduler, key)
+    assert first.reason.endswith("its pod has failed: OOMKilled, exit code 137, of its container base")
+
+
+@pytest.mark.parametrize("site", ["postgresql"], indirect=True)
+async def test_with_two_schedulers_each_run_ends_and_pods_are_shared_where_they_wait(site: KubernetesSite):
+    async with site.serving() as one, site.serving("other", 1) as other:
+        runs = [await scheduler.run("hops") for scheduler in (one, other, one, other)]
+    assert [task.try_number for run in runs for task in run.tasks] == [1] * 12
+    assert {run.state for run in runs} == {"success"}
+    assert n_pods(site) < 12
