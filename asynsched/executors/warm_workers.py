@@ -23,6 +23,7 @@ POLL_SECONDS = 20.0
 """Longest that one request of a worker waits: below the time limits of workers and of usual proxies."""
 CLAIM_SECONDS = 3.0
 """Longest that a ticket waits for the claim of a worker that has said that it stays, and may be lost."""
+NO_OTHER = "there is no other try for this worker"
 MOST_TAKEN = 10_000
 """Tries in warm workers whose jobs are remembered."""
 
@@ -115,13 +116,13 @@ class WarmWorkers:
         """
         one = self._waiting.get(proof.token)
         if one is None or not hmac.compare_digest(*map(digest_of_secret, (one.last.secret, proof.secret))):
-            raise TicketRefused("there is no other try for this worker")
+            raise TicketRefused(NO_OTHER)
         left = one.until - self._clock.monotonic()
         with anyio.move_on_after(min(left, POLL_SECONDS)):
             await one.is_offered.wait()
         if self._waiting.get(proof.token) is not one or (one.ticket is None and left <= POLL_SECONDS):
             self._drop(one)
-            raise TicketRefused("there is no other try for this worker")
+            raise TicketRefused(NO_OTHER)
         if one.ticket is not None:
             self._drop(one)
         return one.ticket
