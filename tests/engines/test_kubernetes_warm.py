@@ -11,7 +11,18 @@ from asynsched.keys import TaskInstanceKey
 from asynsched.store.schema import ticket
 from tests.engines.kubernetes_site import KubernetesSite
 from tests.integration.remote.dags import DAGS
+from tests.integration.remote.test_contract import (
+    test_a_try_is_ended_for_a_user_and_runs_again_after_that,
+    test_many_tries_end_once_each,
+    test_tasks_run_once_with_their_version_of_the_code_and_leave_whole_masked_logs,
+)
 from tests.support.waiting import eventually, eventually_true
+
+__all__ = [
+    "test_a_try_is_ended_for_a_user_and_runs_again_after_that",
+    "test_many_tries_end_once_each",
+    "test_tasks_run_once_with_their_version_of_the_code_and_leave_whole_masked_logs",
+]
 
 HOPS = (
     DAGS
@@ -139,7 +150,7 @@ async def test_a_try_that_a_user_ends_leaves_its_warm_pod(site: KubernetesSite):
     assert n_pods(site) == 2, "a second one for what follows at once"
 
 
-async def test_a_waiting_pod_ends_when_its_scheduler_stops_and_a_running_one_goes_on(site: KubernetesSite):
+async def test_a_waiting_pod_ends_with_its_scheduler_and_a_running_one_does_not(site: KubernetesSite):
     async with site.serving() as scheduler:
         await scheduler.run("hops")
         key = await scheduler.trigger("waits")
@@ -156,7 +167,7 @@ async def test_a_waiting_pod_ends_when_its_scheduler_stops_and_a_running_one_goe
     assert n_pods(site) == 2
 
 
-async def test_the_reason_of_a_try_that_was_lost_in_a_warm_pod_has_the_end_of_the_pod(site: KubernetesSite):
+async def test_the_reason_of_a_try_lost_in_a_warm_pod_has_the_end_of_the_pod(site: KubernetesSite):
     site.lease = 2.0
     async with site.serving() as scheduler, scheduler.client() as client:
         key = await scheduler.trigger("long")
@@ -171,7 +182,7 @@ async def test_the_reason_of_a_try_that_was_lost_in_a_warm_pod_has_the_end_of_th
 
 
 @pytest.mark.parametrize("site", ["postgresql"], indirect=True)
-async def test_with_two_schedulers_each_run_ends_and_pods_are_shared_where_they_wait(site: KubernetesSite):
+async def test_two_schedulers_end_all_runs_with_pods_that_wait_at_one(site: KubernetesSite):
     async with site.serving() as one, site.serving("other", 1) as other:
         runs = [await scheduler.run("hops") for scheduler in (one, other, one, other)]
     assert [task.try_number for run in runs for task in run.tasks] == [1] * 12

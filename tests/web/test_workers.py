@@ -169,7 +169,7 @@ async def test_a_home_without_what_came_before_a_try_takes_its_log_all_the_same(
         assert (log[:4], log[n_before - 1 : n_before]) == (b"*** ", b"\n")
 
 
-async def test_a_worker_that_says_that_it_stays_gets_another_ticket_once_its_try_has_ended(desk):
+async def test_a_worker_that_stays_gets_another_ticket_after_its_try(desk):
     one, two, another = desk.one, desk.two, Ticket("three", "secret", ())
     for proof in (one, two):
         await desk.send("/claim", Claim(proof, "w", "life"))

@@ -89,7 +89,7 @@ def test_the_label_of_pods_does_not_depend_on_the_order_of_addresses():
     assert label_of(("http://a", "http://b")) == label_of(("http://b/", "http://a")) != label_of(("http://a",))
 
 
-def test_pods_of_a_dag_have_a_shape_by_their_template_and_override_unless_they_have_a_deadline():
+def test_pods_of_a_dag_and_a_manifest_have_a_shape_unless_it_has_a_deadline():
     red = {"spec": {"containers": [{"name": "base", "env": [{"name": "COLOUR", "value": "red"}]}]}}
     plain = shape_in(pod_of(job_of({}), TEMPLATE))
     assert plain == shape_in(pod_of(job_of({}, token="two", secret="s2"), TEMPLATE))
