@@ -16,6 +16,7 @@ from asynsched.executors.client import ExecutorClient
 from asynsched.executors.log_archive import LogArchive
 from asynsched.executors.requests import RequestAnswerer
 from asynsched.executors.tokens import boot_mark, new_try_token
+from asynsched.executors.warm_workers import WarmWorkers
 from asynsched.health import Vitals
 from asynsched.home import SOURCES
 from asynsched.housekeeping.bell_listener import BellListener
@@ -81,6 +82,7 @@ class Services:
     listeners: tuple[Service, ...]
 
     executor_client: ExecutorClient
+    warm: WarmWorkers
     evaluator: DependencyEvaluator
     callbacks: CallbackRunner
     deadlines: DeadlineWatcher
@@ -164,6 +166,7 @@ class Services:
         self.evaluator.stop_granting()
         self.callbacks.stop_beginning()
         self.triggerer.stop()
+        self.warm.close()
 
     async def drain(self, grace: timedelta, hurried: anyio.Event) -> None:
         """Wait a grace time for running tasks to end, interrupt the rest, and wait until all ends are stored.
@@ -267,7 +270,8 @@ def assemble(
     availability, scheduler_id = Availability(clock), base.lease.scheduler_id
     parser = SandboxParser(settings, StoredNames(settings.parse, database.read))
     manual_runs = ManualRuns(database, clock, partial(ask_of_run, parser, database))
-    executor_client, executor = _execution(base, manual_runs, make_executor)
+    warm = WarmWorkers(clock, settings.kubernetes.keep_warm, settings.kubernetes.warm_pods)
+    executor_client, executor = _execution(base, manual_runs, make_executor, warm)
     held_lease = make_held_lease(
         base.lease, database=database, database_url=base.database_url, channels=channels, clock=clock,
         tell_executor=executor.renew_lease, availability=availability, on_lost=on_lease_lost,
@@ -293,6 +297,7 @@ def assemble(
         archiver=_archiver(base),
         listeners=_listeners(base, vitals),
         executor_client=executor_client,
+        warm=warm,
         evaluator=evaluator,
         callbacks=CallbackRunner(*shared, versions=versions, scheduler_id=scheduler_id),
         deadlines=DeadlineWatcher(*shared, lease_epoch=base.lease.epoch, reports_stored=evaluator.reports_stored),
@@ -307,7 +312,7 @@ def assemble(
 
 
 def _execution(
-    base: Foundation, manual_runs: ManualRuns, make_executor: MakeExecutor
+    base: Foundation, manual_runs: ManualRuns, make_executor: MakeExecutor, warm: WarmWorkers
 ) -> tuple[ExecutorClient, Executor]:
     """Return the executor, and the client that drives it."""
     runs_by_tasks = RunsByTasks(base.database, base.channels, base.clock, manual_runs)
@@ -330,6 +335,7 @@ def _execution(
             shares_database=base.database.is_shared,
             fail=client.fail,
             database=base.database,
+            warm=warm,
         )
     )
     client.executor = executor

@@ -327,11 +327,12 @@ class Scheduler:
     def _find_desk(self) -> "WorkerDesk":
         from asynsched.web.workers import WorkerDesk
 
-        answerer = self._serving_now().executor_client.answerer
+        services = self._serving_now()
         logs = FolderLogs(self.settings.home_path / LOGS)
         return WorkerDesk(
-            answerer, logs, tell=lambda: self.channels.ready.put_nowait(TriesReported()), database=self._database
-        )
+            services.executor_client.answerer, logs,
+            tell=lambda: self.channels.ready.put_nowait(TriesReported()), database=self._database, warm=services.warm,
+        )  # fmt: skip
 
     async def _close_web_apps(self) -> None:
         for app in self._web_apps:

@@ -669,6 +669,14 @@ class KubernetesSettings(CheckedSettings, frozen=True, forbid_unknown_fields=Tru
     keep_failed: Annotated[
         bool, doc("Keep pods that have failed (Airflow: [kubernetes_executor] delete_worker_pods_on_failure = False).")
     ] = False
+    keep_warm: Annotated[
+        Seconds,
+        doc(
+            "How long a pod whose try has ended waits for another one of the same DAG and kind of pod, seconds; 0: each"
+            " pod runs one try."
+        ),
+    ] = 0.0
+    warm_pods: Annotated[Count, doc("Number of pods that may wait so at one scheduler; others end.")] = 10
 
 
 class SecretsSettings(CheckedSettings, frozen=True, forbid_unknown_fields=True):

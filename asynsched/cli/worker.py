@@ -120,9 +120,12 @@ async def _serve(settings: Settings, name: str, files: tuple[Path, ...], until: 
     loop, signalled, clock = asyncio.get_running_loop(), anyio.Event(), Clock()
     agent = _agent(settings, name, clock)
 
-    async def work(ticket: Ticket) -> None:
-        outcome = await agent.work(ticket)
-        click.echo(msgspec.json.encode({"token": ticket.token, "outcome": outcome}))
+    async def work(first: Ticket) -> None:
+        ticket: Ticket | None = first
+        while ticket is not None:
+            outcome = await agent.work(ticket)
+            click.echo(msgspec.json.encode({"token": ticket.token, "outcome": outcome}))
+            ticket = await agent.next(ticket)
 
     async def drain_at_signal(reading: anyio.CancelScope) -> None:
         await signalled.wait()

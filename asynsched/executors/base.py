@@ -15,6 +15,7 @@ from asynsched.protocol.messages import Ended, Launch, Reply, Request, Started
 from asynsched.settings import Settings
 
 if TYPE_CHECKING:
+    from asynsched.executors.warm_workers import WarmWorkers
     from asynsched.store.database import Database  # a worker, which has none, does not load it
 
 TryEvent = Started | Ended
@@ -34,7 +35,7 @@ class ExecutorContext:
     with an error of the executor's own work, outside of any call; it never blocks.
 
     `name` is how tasks call the executor, where there are several. `database` is the scheduler's, for an executor that
-    keeps its tries there.
+    keeps its tries there. `warm` are workers on other machines that wait for another ticket.
     """
 
     home: Path
@@ -47,6 +48,7 @@ class ExecutorContext:
     fail: Callable[[Exception], None] = _raise
     name: str = ""
     database: "Database | None" = None
+    warm: "WarmWorkers | None" = None
 
 
 @dataclass(frozen=True, slots=True)

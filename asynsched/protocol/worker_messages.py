@@ -39,6 +39,7 @@ class Ticket(Struct, frozen=True, omit_defaults=True):
     Attributes:
         addresses: URLs of schedulers of the database; any of them answers.
         dag_id: For people, as the other names are: an engine may show them.
+        stays_warm: Whether its worker is to ask for another ticket once the try has ended.
     """
 
     token: str
@@ -50,6 +51,7 @@ class Ticket(Struct, frozen=True, omit_defaults=True):
     map_index: int = -1
     try_number: int = 0
     version: int = VERSION
+    stays_warm: bool = False
 
     @property
     def proof(self) -> Proof:
@@ -151,11 +153,19 @@ class Report(Struct, frozen=True):
 
     Attributes:
         started: The start of a try that has ended soon after: both are stored at once.
+        stays_warm: With an end: the worker is about to ask for another ticket.
     """
 
     proof: Proof
     event: Started | Ended
     started: Started | None = None
+    stays_warm: bool = False
+
+
+class Following(Struct, frozen=True):
+    """The answer to the Proof of a try that has ended: another ticket; None: none yet, and the worker may ask again."""
+
+    ticket: Ticket | None = None
 
 
 class Ask(Struct, frozen=True):

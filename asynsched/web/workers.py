@@ -24,6 +24,7 @@ from asynsched.channels import TaskReady
 from asynsched.errors import StoreUnavailable, TicketRefused
 from asynsched.executors.log_stores import LogStore
 from asynsched.executors.requests import RequestAnswerer
+from asynsched.executors.warm_workers import WarmWorkers
 from asynsched.protocol.frames import MAX_FRAME_BYTES
 from asynsched.protocol.messages import Ended, Launch, Reply, Started
 from asynsched.protocol.worker_messages import (
@@ -33,11 +34,13 @@ from asynsched.protocol.worker_messages import (
     Claim,
     Claimed,
     DataFileList,
+    Following,
     LogSize,
     Proof,
     Renew,
     Renewed,
     Report,
+    Ticket,
     WorkerTerms,
 )
 from asynsched.settings import Settings
@@ -66,12 +69,14 @@ class WorkerDesk(Struct, frozen=True):
         logs: Keeps the logs.
         tell: Tells this process's executor that starts or ends of tries are stored.
         database: The scheduler's own: writes of workers and of the scheduler share commits.
+        warm: Workers that wait for another ticket.
     """
 
     answerer: RequestAnswerer
     logs: LogStore
     tell: Callable[[], None]
     database: Database
+    warm: WarmWorkers
 
 
 class WorkerApi:
@@ -92,6 +97,7 @@ class WorkerApi:
             _route("/renew", Renew, self._renew),
             _route("/request", Ask, self._request),
             _route("/report", Report, self._report),
+            _route("/next", Proof, self._next),
             _route("/files", Proof, self._list_files),
             Route("/file", self._file, methods=["POST"]),
             Route("/log", self._log, methods=["POST"]),
@@ -105,6 +111,7 @@ class WorkerApi:
         claimed = await self._database.write(
             claim_ticket, claim.proof, worker=claim.worker, boot=claim.boot, terms=terms, log_start=size
         )  # fmt: skip
+        self._desk.warm.note_claim(claim.proof.token)
         return Claimed(launch, terms, end=claimed.kill_reason)
 
     async def _renew(self, renew: Renew) -> Renewed:
@@ -126,8 +133,16 @@ class WorkerApi:
     async def _report(self, report: Report) -> None:
         if any(event.token != report.proof.token for event in _events_of(report)):
             raise Invalid(("body", "event"), "it is of another try")
-        if await self._database.write(_store_report, report):
+        is_last = report.stays_warm and isinstance(report.event, Ended)
+        last = _ticket(await self._database.read_at_once(find_ticket, report.proof), report.proof) if is_last else None
+        is_news = await self._database.write(_store_report, report)
+        if last is not None:
+            self._desk.warm.stay(last)  # before the scheduler hears of the end, and submits what waits for it
+        if is_news:
             self._desk.tell()
+
+    async def _next(self, proof: Proof) -> Following:
+        return Following(await self._desk.warm.next(proof))
 
     async def _list_files(self, proof: Proof) -> DataFileList:
         await self._running(proof)
@@ -193,6 +208,11 @@ def _store_report(conn: Connection, report: Report) -> bool:
 
 def _events_of(report: Report) -> tuple[Started | Ended, ...]:
     return (report.event,) if report.started is None else (report.started, report.event)
+
+
+def _ticket(found: TicketRow, proof: Proof) -> Ticket:
+    launch = _launch(found)
+    return Ticket(proof.token, proof.secret, (), launch.run.dag_id, launch.run.run_id, launch.task_id)
 
 
 def _launch(found: TicketRow) -> Launch:

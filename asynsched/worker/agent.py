@@ -35,6 +35,7 @@ from asynsched.protocol.worker_messages import (
     Ask,
     Claim,
     Claimed,
+    Following,
     Renew,
     Renewal,
     Renewed,
@@ -135,6 +136,8 @@ class Agent:
         self._unknown: set[str] = set()
         """Tries without a ticket that have ended: the keeper may forget them."""
         self._is_draining = False
+        self._warm: set[anyio.CancelScope] = set()
+        """Of the requests for another ticket."""
         self._starting = anyio.Lock()
         self._failure: Exception | None = None
         self._has_changed = anyio.Event()
@@ -196,6 +199,21 @@ class Agent:
         await self._begin(held, claimed.launch, claimed.terms)
         return await self._follow(held)
 
+    async def next(self, last: Ticket) -> Ticket | None:
+        """Wait for another ticket after one whose try has ended, if it says so; None: this worker is to end."""
+        with anyio.CancelScope() as waiting:
+            self._warm.add(waiting)
+            try:
+                while last.stays_warm and not self._is_draining:
+                    found = await self._schedulers.send(last.addresses, "/next", last.proof, Following, PATIENT)
+                    if found.ticket is not None:
+                        return found.ticket
+            except (Refused, Unreachable) as exc:
+                log.info("worker.not_needed", reason=str(exc))
+            finally:
+                self._warm.discard(waiting)
+        return None
+
     async def drain(self, grace: float | None = None) -> None:
         """Give running tries some seconds to end, and interrupt the rest.
 
@@ -206,6 +224,8 @@ class Agent:
             grace: None: the setting `shutdown_grace`.
         """
         self._is_draining = True
+        for waiting in self._warm:
+            waiting.cancel()
         if self._executor is not None:
             seconds = self._settings.shutdown_grace if grace is None else grace
             await self._executor.drain(self._clock.now() + timedelta(seconds=seconds))
@@ -509,7 +529,8 @@ class Agent:
 
     async def _send(self, held: _Try, event: TryEvent, started: Started | None = None) -> bool:
         """Report an event until it is stored, or the try is over for the schedulers. False: they cannot read it."""
-        report, addresses = Report(held.ticket.proof, event, started), held.ticket.addresses
+        stays_warm = held.ticket.stays_warm and isinstance(event, Ended) and not self._is_draining
+        report, addresses = Report(held.ticket.proof, event, started, stays_warm), held.ticket.addresses
         try:
             await self._schedulers.insist(lambda: self._schedulers.send(addresses, "/report", report, type(None)))
         except Refused as exc:

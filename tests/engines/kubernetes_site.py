@@ -30,8 +30,8 @@ class KubernetesSite(Site):
         kubernetes: Settings of Kubernetes, for schedulers that start after they are set.
     """
 
-    def __init__(self, root: Path) -> None:
-        super().__init__(root, None, "kubernetes")
+    def __init__(self, root: Path, database: str | None = None) -> None:
+        super().__init__(root, database, "kubernetes")
         self.is_remote = True
         self.kubernetes: dict[str, Any] = {}
         (root / "pods").mkdir()

@@ -13,7 +13,7 @@ from asynsched.clock import Clock
 from asynsched.executors.base import ExecutorContext
 from asynsched.executors.engines import kubernetes, pod_deletions, pod_watch
 from asynsched.executors.engines.kubernetes import KubernetesEngine
-from asynsched.executors.engines.pods import ticket_secret
+from asynsched.executors.engines.pods import in_warm_pod, ticket_secret
 from asynsched.executors.remote.engine import Accepted, Job, Later, Rejected
 from asynsched.protocol.worker_messages import Ticket
 from tests.engines.kubernetes_double import ApiError
@@ -261,3 +261,15 @@ async def test_many_pods_are_listed_in_pages(engine: Engine, monkeypatch):
     await eventually(lambda: engine.cluster.watches == 2, "all were listed before the next watch")
     monkeypatch.setattr(engine, "_read", None)  # nothing is read one by one
     assert {sight.state for sight in (await engine.look(names)).values()} == {"queued"}
+
+
+async def test_a_job_in_a_warm_pod_is_seen_by_its_pod_and_dropped_without_it(engine: Engine):
+    [made] = await engine.place(job_of("a"))
+    await engine.until_watching()
+    job_id = in_warm_pod(made.engine_id, job_of("b").ticket)
+    await eventually(lambda: engine.cluster.pods(), "the pod is there")
+    assert (await engine.look([made.engine_id, job_id])).keys() == {made.engine_id, job_id}
+    await engine.cancel([job_id])
+    assert len(engine.cluster.pods()) == 1
+    await engine.cancel([made.engine_id])
+    assert engine.cluster.pods() == []

@@ -14,6 +14,7 @@ from asynsched.clock import Clock, new_token
 from asynsched.errors import NotFound
 from asynsched.executors.log_stores import MOST_FILLER, FolderLogs
 from asynsched.executors.requests import RequestAnswerer
+from asynsched.executors.warm_workers import WarmWorkers
 from asynsched.fernet_keys import keys_of
 from asynsched.home import LOGS
 from asynsched.protocol.messages import CodeVersion, Ended, Launch, Request, RunContext, SourceRef, Started
@@ -25,9 +26,11 @@ from asynsched.protocol.worker_messages import (
     Claim,
     Claimed,
     DataFileList,
+    Following,
     Proof,
     Renew,
     Report,
+    Ticket,
 )
 from asynsched.queries.place import Place
 from asynsched.settings import WorkersSettings
@@ -64,7 +67,7 @@ async def desk(filled, tmp_path):
     told = []
     parts = SimpleNamespace(
         answerer=RequestAnswerer(database, Clock()), logs=FolderLogs(settings.home_path / LOGS),
-        tell=lambda: told.append(1), database=database,
+        tell=lambda: told.append(1), database=database, warm=WarmWorkers(Clock(), 60.0, 10),
     )  # fmt: skip
     not_asked: Any = None  # workers are answered from the scheduler's own database
     app = make_app(Place(not_asked, settings.home_path, settings, Clock()), Known(), parts)
@@ -109,7 +112,7 @@ async def desk(filled, tmp_path):
 
         yield SimpleNamespace(
             one=proofs[0], two=proofs[1], send=send, log=log, file=file, row=row, told=told, code=code,
-            home=settings.home_path, settings=settings, database=database,
+            home=settings.home_path, settings=settings, database=database, warm=parts.warm,
         )  # fmt: skip
     await database.close()
 
@@ -164,6 +167,27 @@ async def test_a_home_without_what_came_before_a_try_takes_its_log_all_the_same(
         log = file.read_bytes()
         assert log[n_before:] == b"first line\nsecond line\n"
         assert (log[:4], log[n_before - 1 : n_before]) == (b"*** ", b"\n")
+
+
+async def test_a_worker_that_stays_gets_another_ticket_after_its_try(desk):
+    one, two, another = desk.one, desk.two, Ticket("three", "secret", ())
+    for proof in (one, two):
+        await desk.send("/claim", Claim(proof, "w", "life"))
+        await desk.send("/next", proof, 409)
+    await desk.send("/report", Report(one, Ended("one", "success", NOW)))
+    await desk.send("/report", Report(Proof("two", one.secret), Ended("two", "success", NOW), stays_warm=True), 404)
+    for proof in (one, two):
+        await desk.send("/next", proof, 409)  # an older worker, which ends, and a try that goes on
+    for _ in range(2):
+        await desk.send("/report", Report(two, Ended("two", "success", NOW), stays_warm=True))
+    await desk.send("/next", Proof("two", one.secret), 409)
+    names = []
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(desk.warm.hand_over, another, lambda last: names.append(last) or "job", lambda _: True)
+        found = msgspec.json.decode(await desk.send("/next", two), type=Following)
+    assert found.ticket == another
+    assert [(last.dag_id, last.task_id, last.token) for last in names] == [("report", "extract", "two")]
+    await desk.send("/next", two, 409)
 
 
 async def test_hostile_requests_are_refused(desk):

@@ -4,17 +4,17 @@ Every scheduler of the database watches the pods of all, and deletes those that 
 whose pod is gone is given up, and its next one is a new pod. A pod has the name of its try: a submit that is repeated,
 because the API has not answered, finds the pod that there is.
 
-    job id: the name of the pod
+    job id: the name of the pod; of a try that a warm pod has taken, with a suffix: such a pod has had others
 """
 
 import asyncio
-import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import anyio
 from anyio.to_thread import run_sync
+from msgspec.structs import replace
 
 from asynsched.errors import SettingsError
 from asynsched.executors.base import ExecutorContext
@@ -24,10 +24,14 @@ from asynsched.executors.engines.pods import (
     Json,
     PodError,
     checked_template,
+    in_warm_pod,
     is_ours,
     label_of,
+    name_of,
+    pod_in,
     pod_of,
     secret_of,
+    shape_in,
     ticket_secret,
 )
 from asynsched.executors.remote.engine import Accepted, Engine, Job, Later, Rejected, Sight, reason_of
@@ -39,21 +43,14 @@ try:
     from kubernetes_asyncio import config
     from kubernetes_asyncio.client import ApiClient, ApiException, Configuration, CoreV1Api
 
+    from asynsched.executors.engines.api_answers import AWAY, decoded, refusal_of
     from asynsched.executors.engines.pod_deletions import Deletion, Deletions
-    from asynsched.executors.engines.pod_watch import AWAY, CALL_SECONDS, PodWatch, decoded, message_of
+    from asynsched.executors.engines.pod_watch import CALL_SECONDS, PodWatch
 except ImportError as exc:
     raise SettingsError(f"Kubernetes needs the package {exc.name}: install asynsched[kubernetes].") from exc
 
 AT_ONCE = 10
 """Requests at the same time."""
-PASSING = (401, 404, 408, 409, 410, 425, 429)
-"""Codes of the API that do not say that a pod is wrong. 404: its namespace does not exist."""
-WRONG_POD = re.compile("denied|is forbidden:")
-OF_CLUSTER = re.compile(
-    "exceeded quota|insufficient quota|status unknown for quota|cannot [a-z]+ resource|being terminated"
-    "|looking up service account"
-)
-"""Reasons of a 403 that no task can change."""
 
 
 class KubernetesEngine(Engine):
@@ -97,11 +94,17 @@ class KubernetesEngine(Engine):
         return [answers[job.ticket.token] for job in jobs]
 
     async def _place(self, job: Job) -> Accepted | Rejected | Later:
-        """Make the secret and the pod of a job."""
+        """Hand a job to a warm pod, or make its secret and pod."""
         try:
-            pod, secret = pod_of(job, self._template), secret_of(job)
+            pod = pod_of(job, self._template)
         except PodError as exc:
             return Rejected(str(exc))
+        warm, shape, ticket = self.context.warm, shape_in(pod), job.ticket
+        if warm is not None and self._settings.keep_warm and shape:
+            ticket = replace(ticket, stays_warm=True)
+            if taker := await warm.hand_over(ticket, name_of, lambda name: self._pods.shape(name) == shape):
+                return Accepted(in_warm_pod(taker, ticket))
+        secret = secret_of(replace(job, ticket=ticket))
         try:
             await self._create_secret(secret)
             await self._call(self._api.create_namespaced_pod, body=pod)
@@ -136,10 +139,12 @@ class KubernetesEngine(Engine):
 
         async with anyio.create_task_group() as tasks:
             for name in engine_ids:
-                tasks.start_soon(drop, name)
+                if pod_in(name) == name:  # a warm pod may have another try by now; the ticket of this one is void
+                    tasks.start_soon(drop, name)
 
     async def look(self, engine_ids: Sequence[str]) -> Mapping[str, Sight]:
-        return await self._pods.sights(engine_ids)
+        sights = await self._pods.sights(dict.fromkeys(map(pod_in, engine_ids)))
+        return {one: sights[pod_in(one)] for one in engine_ids if pod_in(one) in sights}
 
     async def close(self) -> None:
         for task in self._tasks:
@@ -199,17 +204,6 @@ class KubernetesEngine(Engine):
             return decoded(answer.status, await answer.read())
 
         return await self._patience.call(answered)
-
-
-def refusal_of(exc: ApiException) -> Rejected | Later:
-    """Return the answer for a job whose pod the API refuses: Rejected if that is due to the pod, else Later."""
-    said = message_of(exc)
-    if exc.status is None or not 400 <= exc.status < 500:
-        return Later(said)
-    is_final = exc.status not in PASSING
-    if exc.status == 403:
-        is_final = bool(WRONG_POD.search(said)) and not OF_CLUSTER.search(said)
-    return Rejected(f"Kubernetes does not take its pod: {said}") if is_final else Later(said)
 
 
 def _template(settings: KubernetesSettings) -> Json:

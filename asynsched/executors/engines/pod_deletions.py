@@ -9,7 +9,7 @@ import structlog
 from msgspec import Struct
 
 from asynsched.clock import Clock
-from asynsched.executors.engines.pod_watch import said_of
+from asynsched.executors.engines.api_answers import said_of
 
 log = structlog.get_logger(__name__)
 

@@ -10,13 +10,13 @@ from datetime import timedelta
 
 import msgspec
 import structlog
-from aiohttp import ClientError
-from kubernetes_asyncio.client import ApiException, CoreV1Api
+from kubernetes_asyncio.client import CoreV1Api
 from msgspec import Struct
 
 from asynsched.clock import Clock
-from asynsched.executors.engines.pods import Json, sight_of, ticket_secret
-from asynsched.executors.remote.engine import LONGEST_REASON, Sight, reason_of
+from asynsched.executors.engines.api_answers import AWAY, Expired, decoded, message_of, said_of
+from asynsched.executors.engines.pods import Json, shape_in, sight_of, ticket_secret
+from asynsched.executors.remote.engine import Sight
 
 log = structlog.get_logger(__name__)
 
@@ -35,19 +35,19 @@ MOST_READ = 100
 MOST_ENDED = 10_000
 """Number of pods whose end is remembered."""
 LOST = Sight("gone", "its pod was deleted")
-AWAY = (ApiException, ClientError, TimeoutError, OSError)
-"""Errors of a request: the API is away, or refuses it."""
-
-
-class Expired(ApiException):  # type: ignore[misc] # has no hints
-    """410: the watch cannot go on from its version: the pods must be listed again."""
 
 
 class Shown(Struct, frozen=True):
-    """A pod that the watch has shown, and the name of the secret that holds its ticket."""
+    """A pod that the watch has shown.
+
+    Attributes:
+        secret: The name of the one that holds its ticket.
+        shape: Of the pods that can take its tries; empty: none can, or not any more.
+    """
 
     sight: Sight
     secret: str
+    shape: str
 
 
 class PodWatch:
@@ -78,6 +78,11 @@ class PodWatch:
         """The pods that exist, by their names; None: they are not known yet."""
         self._ended: dict[str, Sight] = {}
         """Of pods that have ended and are gone."""
+
+    def shape(self, name: str) -> str:
+        """Return the shape of a pod that runs, as far as the watch shows it."""
+        shown = (self._shown or {}).get(name)
+        return "" if shown is None else shown.shape
 
     async def sights(self, names: Iterable[str]) -> dict[str, Sight]:
         """Return how these pods are, as far as that is known.
@@ -189,38 +194,11 @@ class PodWatch:
 
 
 def shown_of(pod: Json) -> Shown:
-    """Return how a pod is, with the name of its ticket's secret."""
-    return Shown(sight_of(pod), ticket_secret(pod))
+    """Return how a pod is."""
+    sight = sight_of(pod)
+    return Shown(sight, ticket_secret(pod), shape_in(pod) if sight.state == "running" else "")
 
 
 def has_ended(pod: Json) -> bool:
     """Whether a pod has ended, and nothing deletes it yet."""
     return sight_of(pod).state == "gone" and not pod["metadata"].get("deletionTimestamp")
-
-
-def decoded(status: int, body: bytes) -> Json:
-    """Return the body of an answer of the API. Raises ApiException if it is an error, and Expired."""
-    if status == 410:
-        raise Expired
-    if not 200 <= status < 300:
-        error = ApiException(status=status)
-        error.body = body.decode(errors="replace")
-        raise error
-    try:
-        return msgspec.json.decode(body, type=Json)
-    except msgspec.DecodeError as exc:
-        raise ApiException(status=502, reason=f"an answer is not that of Kubernetes: {exc}") from exc
-
-
-def message_of(exc: ApiException) -> str:
-    """Return the message of an error of the API, in one line that people read."""
-    try:
-        said = msgspec.json.decode(exc.body or b"").get("message")
-    except (msgspec.DecodeError, AttributeError):
-        said = None
-    return " ".join(str(said or exc.reason or exc.status).split())[:LONGEST_REASON]
-
-
-def said_of(exc: Exception) -> str:
-    """Return any error of a request in one line."""
-    return message_of(exc) if isinstance(exc, ApiException) else reason_of(exc)

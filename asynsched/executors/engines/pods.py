@@ -10,12 +10,15 @@ import msgspec
 from msgspec import Struct
 
 from asynsched.executors.remote.engine import LONGEST_REASON, Job, Sight
+from asynsched.protocol.worker_messages import Ticket
 
 Json = dict[str, Any]
 
 BASE = "base"
 """The container that runs the try, as in Airflow."""
 TICKETS, TICKET, HOME = "/run/asynsched-ticket", "ticket", "/var/lib/asynsched"
+SHAPE = "asynsched/shape"
+"""The annotation that tells which tries may run in a pod that has ended its first."""
 OF_SCHEDULERS = "asynsched/schedulers"
 """The label by which schedulers find their own pods."""
 LONGEST_LABEL = 63
@@ -67,7 +70,7 @@ def pod_of(job: Job, template: Json) -> Json:
     _check_shape(override, "pod_override")
     pod: Json = merged(template, override)
     container = _base_of(pod)
-    name, ticket, spec = name_of(job), job.ticket, pod["spec"]
+    name, ticket, spec, shape = name_of(job.ticket), job.ticket, pod["spec"], _shape_of(pod, job.ticket.dag_id)
     metadata = pod["metadata"] = pod.get("metadata") or {}
     metadata["name"] = name
     metadata.pop("generateName", None)
@@ -78,6 +81,7 @@ def pod_of(job: Job, template: Json) -> Json:
     metadata["annotations"] = {
         **(metadata.get("annotations") or {}), "dag_id": ticket.dag_id, "run_id": ticket.run_id,
         "task_id": ticket.task_id, "map_index": str(ticket.map_index), "try_number": str(ticket.try_number),
+        SHAPE: shape,
     }  # fmt: skip
     spec["restartPolicy"] = "Never"  # a try starts once
     container["command"] = container.get("command") or ["python", "-m", "asynsched"]
@@ -163,18 +167,40 @@ def _base_of(pod: Json) -> Json:
     raise PodError(f"it has no container of the name {BASE}")
 
 
-def name_of(job: Job) -> str:
-    """Return the name of a job's pod: it begins with those of its DAG and task, and each try has its own.
+def shape_in(pod: Json) -> str:
+    """Return what a pod has in common with those that can take each other's tries; empty: it runs one try only."""
+    return str((pod["metadata"].get("annotations") or {}).get(SHAPE) or "")
+
+
+def _shape_of(pod: Json, dag_id: str) -> str:
+    """Return the shape of a pod from its template and override alone. Its deadline would end a later try early."""
+    if pod["spec"].get("activeDeadlineSeconds"):
+        return ""
+    return _digest(msgspec.json.encode([dag_id, pod], order="deterministic").decode())[:16]
+
+
+def name_of(ticket: Ticket) -> str:
+    """Return the name of the pod that is made for a ticket. It begins with those of its DAG and task.
 
     A submit that is repeated, because the API has not answered, finds the pod that it has made by this name.
     """
-    slug = re.sub("[^a-z0-9]+", "-", f"{job.ticket.dag_id}-{job.ticket.task_id}".lower()).strip("-")
-    return f"{slug[:LONGEST_SLUG].strip('-') or 'try'}-{_digest(job.ticket.token)[:12]}"
+    slug = re.sub("[^a-z0-9]+", "-", f"{ticket.dag_id}-{ticket.task_id}".lower()).strip("-")
+    return f"{slug[:LONGEST_SLUG].strip('-') or 'try'}-{_digest(ticket.token)[:12]}"
+
+
+def in_warm_pod(pod: str, ticket: Ticket) -> str:
+    """Return the id of a job whose ticket a pod has taken that was made for another one."""
+    return f"{pod}/{_digest(ticket.token)[:12]}"
+
+
+def pod_in(job_id: str) -> str:
+    """Return the name of a job's pod."""
+    return job_id.partition("/")[0]
 
 
 def secret_name_of(job: Job) -> str:
     """Return the name of the secret of a job's ticket: a ticket that is issued again has another one."""
-    return f"{name_of(job)}-{_digest(job.ticket.secret)[:12]}"
+    return f"{name_of(job.ticket)}-{_digest(job.ticket.secret)[:12]}"
 
 
 def ticket_secret(pod: Json) -> str:
