@@ -27,7 +27,7 @@ from asynsched.scheduling.evaluation.changes import (
     TaskChange,
     TryResult,
 )
-from asynsched.scheduling.evaluation.run import WAITING, ActiveRun, ActiveTask
+from asynsched.scheduling.evaluation.run import MOST_INSTANCES, WAITING, ActiveRun, ActiveTask
 from asynsched.scheduling.rules.assets import updates_of
 from asynsched.scheduling.rules.branching import Skips, not_previously_skipped, skips_of
 from asynsched.scheduling.rules.clearing import EMPTIED_BY_CLEAR
@@ -173,7 +173,13 @@ def _expansion(task: ActiveTask, now: datetime) -> TaskChange | Expanded:
         return _end_as(task, State.UPSTREAM_FAILED, reason, now)
     if n_instances == 0:
         return _end_as(task, State.SKIPPED, "it is mapped over nothing", now)
+    if n_instances > MOST_INSTANCES:
+        return _end_as(task, State.FAILED, _too_many(n_instances), now)
     return Expanded(task.run, _instances(task, n_instances))
+
+
+def _too_many(n_instances: int) -> str:
+    return f"it would have {n_instances} instances, and may have {MOST_INSTANCES}: map it over fewer values"
 
 
 def _instances(task: ActiveTask, n_instances: int) -> Iterator[Change | None]:
@@ -202,6 +208,10 @@ def _refit(task: ActiveTask, now: datetime) -> list[Change]:
     if n_instances is None:
         return [NewInstances(run, task_id, None)]
     instances = run.instances[task_id]
+    if n_instances > MOST_INSTANCES:
+        waiting = [found for found in instances.values() if found.state in WAITING]
+        failed = [_end_as(found, State.FAILED, _too_many(n_instances), now) for found in waiting]
+        return [*failed, NewInstances(run, task_id, None)]
     reason = f"it is mapped over {n_instances} values now"
     surplus = [found for index, found in instances.items() if index >= n_instances and found.state is not State.REMOVED]
     new = [run.new_instance(task.task, index) for index in range(n_instances) if index not in instances]
