@@ -14,6 +14,7 @@ from typing import Any
 
 import msgspec
 
+from asynsched.errors import StoreError
 from asynsched.protocol.messages import CausingTry, Ended, Started, TriggerOutcome
 from asynsched.scheduling.evaluation.changes import (
     Change,
@@ -40,7 +41,9 @@ from asynsched.serialization.schema import CallbackEvent
 from asynsched.states import FINISHED_TASK_STATES, SLOT_TASK_STATES, DagRunState
 from asynsched.states import TaskInstanceState as State
 from asynsched.store.assets import AssetEventRow
+from asynsched.store.rows import check_name
 from asynsched.store.runs.transitions import RenderedFieldsWrite, XComDeletion, XComWrite
+from asynsched.store.runs.xcoms import LONGEST_KEY
 from asynsched.store.schema import CallbackRequest, HistoryRow
 from asynsched.timetables.partitions import check_events_of_try
 
@@ -295,11 +298,26 @@ def of_trigger(
     ended = _end_of(outcome, now)
     if ended is None:
         return [ready(task, obstacle, now, deferral=StoredDeferral(task.deferral.deferral, outcome))]
+    if problem := _unstorable(outcome.xcoms):
+        ended, outcome = Ended(outcome.id, "failed", now, reason=problem, retry=False), TriggerOutcome("", "failed")
     rows = tuple(XComWrite(*_row_key(task), name, _json(value), now) for name, value in outcome.xcoms.items())
     # The try ends here, without the process that would have counted it.
     first, *others = of_end(task, ended, now, max_machine_kills, task.try_number + 1)
     assert isinstance(first, TaskChange)
     return [msgspec.structs.replace(first, rows=rows + first.rows), *others]
+
+
+def _unstorable(xcoms: Iterable[str]) -> str:
+    """Return why XComs of these keys, which user code has chosen, cannot be stored; empty if they can.
+
+    A row that the database refuses would hold up all others.
+    """
+    try:
+        for key in xcoms:
+            check_name("XCom key", key, LONGEST_KEY)
+    except StoreError as exc:
+        return f"the event of its trigger: {exc}"
+    return ""
 
 
 def _end_of(outcome: TriggerOutcome, now: datetime) -> Ended | None:
