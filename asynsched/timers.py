@@ -2,7 +2,7 @@
 
 import heapq
 from collections.abc import Hashable, Iterator
-from datetime import datetime
+from datetime import datetime, timedelta
 from itertools import count
 from typing import Generic, TypeVar
 
@@ -11,6 +11,14 @@ Subject = TypeVar("Subject", bound=Hashable)
 
 FEW = 64
 """The number of disarmed entries that are always tolerated."""
+
+
+def has_come(at: datetime | None, now: datetime, longest: timedelta) -> bool:
+    """Return whether the time has come for what was planned `longest` ahead at most; None: for now.
+
+    If the wall clock was set back since, the plan is further ahead than that, and nothing waits for it.
+    """
+    return at is None or not now < at <= now + longest
 
 
 class Timers(Generic[When, Subject]):

@@ -42,6 +42,7 @@ from asynsched.service import Service
 from asynsched.store.dags.dags import all_dag_ids
 from asynsched.store.database import Database
 from asynsched.store.runs.open_logs import open_logs
+from asynsched.timers import has_come
 
 log = structlog.get_logger(__name__)
 
@@ -88,6 +89,7 @@ class LogArchiver(Service):
         self._walk: AsyncIterator[None] | None = None
         self._began_at = 0.0
         self._next_at: datetime | None = None
+        self._pause = timedelta()
         self._backoff = FIRST_BACKOFF
         self._is_last = False
         self._n_before = 0
@@ -107,7 +109,7 @@ class LogArchiver(Service):
         return WaitingLogs(max(self._n_before, self._n_left), problem)
 
     async def tick(self, now: datetime) -> None:
-        if self._walk is None and (self._next_at is None or now >= self._next_at):
+        if self._walk is None and has_come(self._next_at, now, self._pause):
             self._begin(QUIET)
         if self._walk is not None and not await self._go_on():
             self._rest()
@@ -170,7 +172,7 @@ class LogArchiver(Service):
             self._backoff = min(self._backoff * 2, LONGEST_BACKOFF)
         else:
             self._backoff = FIRST_BACKOFF
-        self._next_at = self.clock.now() + pause
+        self._next_at, self._pause = self.clock.now() + pause, pause
 
     async def _steps(self, quiet: timedelta) -> AsyncIterator[None]:
         """Walk the home's logs: a batch at each step."""

@@ -48,6 +48,7 @@ from asynsched.store.runs.retention import (
     run_ages,
 )
 from asynsched.store.state_stores import delete_old_states
+from asynsched.timers import has_come
 
 SUPERSEDED_FOR = timedelta(hours=1)
 """Versions that were superseded more recently stay: a run that is being started may still get one."""
@@ -324,14 +325,15 @@ class RetentionSweeper(Service):
         self._next_sweep_at: datetime | None = None
 
     async def tick(self, now: datetime) -> None:
-        if self._sweep is None and (self._next_sweep_at is None or now >= self._next_sweep_at):
+        interval = timedelta(seconds=self._settings.interval)
+        if self._sweep is None and has_come(self._next_sweep_at, now, interval):
             policy = policy_of(self._settings, now)
             rows = self._settings.batch_rows
             self._sweep = Sweep(
                 policy, database=self._database, home=self._home, batch_rows=rows, archive=self._archive,
                 calls=self._calls,
             )  # fmt: skip
-            self._next_sweep_at = now + timedelta(seconds=self._settings.interval)
+            self._next_sweep_at = now + interval
         if self._sweep is not None and not await self._sweep.step(now):
             found = {f"n_{kind}": n for kind, n in sorted(self._sweep.deleted.items()) if n}
             if found:

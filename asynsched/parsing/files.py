@@ -22,7 +22,7 @@ from asynsched.parsing.looks import SETTLED_SECONDS, TRANSIENT_KINDS, Look, Look
 from asynsched.parsing.names import Key
 from asynsched.store.dags.parse_results import StoredFile
 from asynsched.store.schema import DagFileRow
-from asynsched.timers import Timers
+from asynsched.timers import Timers, has_come
 
 MOST_LOOKS = 500
 """How many files are looked at together at most."""
@@ -204,7 +204,7 @@ class Repeats:
 
     def due(self, files: Iterable[DagFileRow], now: datetime) -> list[str]:
         due = list(self._chances.due(now))
-        if not self._interval or (self._next_look_at is not None and now < self._next_look_at):
+        if not self._interval or not has_come(self._next_look_at, now, max(self._interval, LEAST_PAUSE)):
             return due
         moments = {file.path: file.parsed_at + self._interval for file in files}
         self._next_look_at = max(

@@ -29,6 +29,7 @@ from asynsched.store.changes import ChangesRead, StoredNumbers, read_changes, st
 from asynsched.store.database import Database
 from asynsched.store.schedulers import notify
 from asynsched.store.schema import Change
+from asynsched.timers import has_come
 
 __all__ = ["Change", "EventFeed", "EventReader", "Missed", "NoEvents"]
 
@@ -311,7 +312,7 @@ class EventFeed(Service):
         self.due_at = None
         if not self._live and self._watched_until is None:
             return
-        if now < self._look_at:
+        if not has_come(self._look_at, now, PAUSE):
             self.due_at = self._look_at
             return
         if self._watched_until is not None and self._has_written:
@@ -326,7 +327,7 @@ class EventFeed(Service):
 
     async def _ask(self, now: datetime) -> None:
         """Ask other processes for news of changes, if there are any, and unless they were asked recently."""
-        is_recent = self._asked_at is not None and now < self._asked_at + RENEW_INTERVAL
+        is_recent = self._asked_at is not None and self._asked_at <= now < self._asked_at + RENEW_INTERVAL
         if self._has_others() and not is_recent:
             await self._notify(Hint("follow", origin=self._origin))
             self._asked_at = now

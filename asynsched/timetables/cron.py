@@ -189,8 +189,9 @@ class CronSchedule:
     def newest(self, first: datetime, until: datetime) -> datetime:
         """Return the last moment of the schedule until `until`; at least `first`."""
         found = self.align_to_previous(until)
-        while found is not None and found > until:
-            found = self.previous(found)
+        if found is not None and found > until:
+            # Further steps by `previous` might never leave a skipped hour: it may return the moment that it is given.
+            found = self._nearest(moved(until, datetime.resolution), back=True)
         return first if found is None else max(first, found)
 
     def _step(self, wall: datetime, *, back: bool = False) -> datetime | None:

@@ -5,6 +5,7 @@ Delta has the methods of CronSchedule.
 Source: Airflow adds both to an instant in UTC, so a day always has 24 hours, regardless of the DAG's timezone.
 """
 
+from collections.abc import Iterator
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
     AnyDelta = timedelta | relativedelta
 
 LONGEST = timedelta(days=366_000)
+MOST_MOMENTS = 100_000
+"""How many moments are counted from a start date on, where the calendar allows no division: this takes a second."""
 _SOME_DAY = datetime(2000, 1, 1)  # noqa: DTZ001 - only its distance from another day counts
 _RELATIVE = ("years", "months", "days", "leapdays", "hours", "minutes", "seconds", "microseconds")
 _ABSOLUTE = ("year", "month", "day", "hour", "minute", "second", "microsecond")
@@ -77,9 +80,22 @@ class Delta:
         """Return the last moment until `until` of the schedule that starts at `first`; at least `first`."""
         if not self.is_calendar:
             return first + max(until - first, timedelta()) // self._length * self._length
-        while (following := self.next(first)) <= until:
-            first = following
+        for moment in self.moments(first, until):
+            first = moment
         return first
+
+    def moments(self, first: datetime, until: datetime) -> Iterator[datetime]:
+        """Yield `first`, and the moments that follow it until `until`. Raises TimetableError if there are too many."""
+        moment = first
+        for _ in range(MOST_MOMENTS):
+            yield moment
+            moment = self.next(moment)
+            if moment > until:
+                return
+        raise TimetableError(
+            f"{self._what} of {self.value!r} has more than {MOST_MOMENTS} moments from {first.isoformat()} to"
+            f" {until.isoformat()}; give a later start_date"
+        )
 
     @property
     def _length(self) -> timedelta:

@@ -7,6 +7,7 @@ Source: Airflow's `airflow.timetables.interval` and `airflow.timetables.trigger`
 """
 
 from abc import abstractmethod
+from collections import deque
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta, tzinfo
 from typing import TYPE_CHECKING, Any
@@ -141,11 +142,7 @@ class DeltaDataIntervalTimetable(_DataIntervalTimetable):
         if earliest is None:
             return self._delta.previous(now)
         # Months differ in length, so the intervals are counted from the first.
-        start = earliest
-        end = self._delta.next(start)
-        while (following := self._delta.next(end)) <= now:
-            start, end = end, following
-        return start
+        return deque(self._delta.moments(earliest, now), maxlen=2)[0]
 
 
 NO_INTERVAL = timedelta()

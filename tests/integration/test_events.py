@@ -2,7 +2,7 @@
 
 from collections.abc import AsyncIterator, Callable
 from contextlib import aclosing, asynccontextmanager
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 import anyio
@@ -26,7 +26,7 @@ from asynsched.store.engines.urls import parse_url
 from asynsched.store.runs.dag_runs import insert_run
 from tests.store.test_runs import new_run
 from tests.support.passing_database import PassingDatabase
-from tests.support.waiting import eventually
+from tests.support.waiting import DEADLINE_SECONDS, eventually
 
 DAGS = """
     from asynsched import DAG, task
@@ -209,12 +209,15 @@ class CountingDatabase(PassingDatabase):
 
 
 @asynccontextmanager
-async def feeding(url: str) -> AsyncIterator[tuple[EventFeed, CountingDatabase, Callable[[str], Any]]]:
+async def feeding(
+    url: str, clock: Clock | None = None
+) -> AsyncIterator[tuple[EventFeed, CountingDatabase, Callable[[str], Any]]]:
     """Yield a feed, its database, and a function that stores a run as this process does."""
     database = CountingDatabase(await open_database(url))
     feed = EventFeed(
-        database, Channels(), Clock(), name="here", has_others=lambda: False, sweep_interval=timedelta(seconds=LONG)
-    )
+        database, Channels(), clock or Clock(), name="here", has_others=lambda: False,
+        sweep_interval=timedelta(seconds=LONG),
+    )  # fmt: skip
     announcing: Database = AnnouncingDatabase(database, feed.note_write)
 
     async def store(run_id: str) -> None:
@@ -223,6 +226,27 @@ async def feeding(url: str) -> AsyncIterator[tuple[EventFeed, CountingDatabase, 
     async with running([feed]):
         yield feed, database, store
     await database.close()
+
+
+class SetClock(Clock):
+    """A wall clock that can be set."""
+
+    off_by = timedelta()
+
+    def now(self) -> datetime:
+        return super().now() + self.off_by
+
+
+async def test_a_clock_that_is_set_back_holds_up_no_event(url):
+    clock = SetClock()
+    async with feeding(url, clock) as (feed, _, store), feed.read() as reader:
+        await store("before")
+        await anext(reader)
+        await eventually(lambda: feed.is_at_rest, "the feed has read")
+        clock.off_by = -timedelta(hours=1)
+        await store("after")
+        with anyio.fail_after(DEADLINE_SECONDS):
+            assert (await anext(reader)).run_id == "after"
 
 
 async def test_a_reader_that_is_too_slow_is_told_where_it_goes_on(url):

@@ -45,6 +45,7 @@ from asynsched.parsing.watching.discovery import (
 from asynsched.parsing.watching.file_events import FileEvents, NativeEvents
 from asynsched.service import Service
 from asynsched.settings import Settings
+from asynsched.timers import has_come
 
 log = structlog.get_logger(__name__)
 
@@ -92,7 +93,7 @@ class Watcher(Service):
         self._walk_again = True
         self._walk_at = clock.now()
         self._reconcile_at = clock.now()
-        self._rest_until = clock.now()
+        self._rest, self._rest_until = timedelta(), clock.now()
         self._unreported: dict[str, datetime] = {}
         self._logged_problems: set[str] = set()
         self._folder_is_away = False
@@ -114,8 +115,9 @@ class Watcher(Service):
         self._note_failed_watch()
         if events and self._snapshot is not None:
             await self._follow(events)
-        is_full = now >= self._reconcile_at
-        if is_full or now >= self._walk_at or (self._walk_again and now >= self._rest_until):
+        is_full = has_come(self._reconcile_at, now, timedelta(seconds=self._settings.reconcile_interval))
+        has_rested = self._walk_again and has_come(self._rest_until, now, self._rest)
+        if is_full or now >= self._walk_at or has_rested:
             await self._walk(is_full=is_full)
         self._judge_events(self.clock.now())
         if not self.is_polling:
@@ -174,7 +176,8 @@ class Watcher(Service):
             if not was_asked_for and self._events is not None:
                 self._unreported = {change.path: self.clock.now() for change in found} | self._unreported
         # A folder in which folders come and go all the time must not keep a processor busy.
-        self._rest_until = self.clock.now() + timedelta(seconds=self.clock.monotonic() - begin)
+        self._rest = timedelta(seconds=self.clock.monotonic() - begin)
+        self._rest_until = self.clock.now() + self._rest
 
     async def _send(self, changes: list[FileChanged]) -> None:
         for change in changes:

@@ -18,7 +18,7 @@ from asynsched.store.assets import unexamined_dag_ids
 from asynsched.store.dags.dags import scheduled_dag_ids
 from asynsched.store.database import Database
 from asynsched.store.schedulers import notify
-from asynsched.timers import Timers
+from asynsched.timers import Timers, has_come
 
 log = structlog.get_logger(__name__)
 
@@ -105,9 +105,9 @@ class DagRunCreator(Service):
 
     async def _sweep(self, now: datetime) -> None:
         """Find DAGs that no message reported, once per interval; at the start, find all that have a schedule."""
-        if self._sweep_at is not None and now < self._sweep_at:
-            return
         interval = self.interval or timedelta()
+        if not has_come(self._sweep_at, now, interval):
+            return
         # The next sweep may come late, so look as far ahead as the one after it.
         until = None if self._sweep_at is None else now + 2 * interval
         for dag_id, due_at in await self._database.read(scheduled_dag_ids, until):

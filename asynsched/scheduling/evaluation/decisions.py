@@ -14,6 +14,7 @@ from typing import Any
 
 import msgspec
 
+from asynsched.errors import StoreError
 from asynsched.protocol.messages import CausingTry, Ended, Started, TriggerOutcome
 from asynsched.scheduling.evaluation.changes import (
     Change,
@@ -27,7 +28,7 @@ from asynsched.scheduling.evaluation.changes import (
     TaskChange,
     TryResult,
 )
-from asynsched.scheduling.evaluation.run import WAITING, ActiveRun, ActiveTask
+from asynsched.scheduling.evaluation.run import MOST_INSTANCES, WAITING, ActiveRun, ActiveTask
 from asynsched.scheduling.rules.assets import updates_of
 from asynsched.scheduling.rules.branching import Skips, not_previously_skipped, skips_of
 from asynsched.scheduling.rules.clearing import EMPTIED_BY_CLEAR
@@ -40,7 +41,9 @@ from asynsched.serialization.schema import CallbackEvent
 from asynsched.states import FINISHED_TASK_STATES, SLOT_TASK_STATES, DagRunState
 from asynsched.states import TaskInstanceState as State
 from asynsched.store.assets import AssetEventRow
+from asynsched.store.rows import check_name
 from asynsched.store.runs.transitions import RenderedFieldsWrite, XComDeletion, XComWrite
+from asynsched.store.runs.xcoms import LONGEST_KEY
 from asynsched.store.schema import CallbackRequest, HistoryRow
 from asynsched.timetables.partitions import check_events_of_try
 
@@ -173,7 +176,13 @@ def _expansion(task: ActiveTask, now: datetime) -> TaskChange | Expanded:
         return _end_as(task, State.UPSTREAM_FAILED, reason, now)
     if n_instances == 0:
         return _end_as(task, State.SKIPPED, "it is mapped over nothing", now)
+    if n_instances > MOST_INSTANCES:
+        return _end_as(task, State.FAILED, _too_many(n_instances), now)
     return Expanded(task.run, _instances(task, n_instances))
+
+
+def _too_many(n_instances: int) -> str:
+    return f"it would have {n_instances} instances, and may have {MOST_INSTANCES}: map it over fewer values"
 
 
 def _instances(task: ActiveTask, n_instances: int) -> Iterator[Change | None]:
@@ -202,6 +211,10 @@ def _refit(task: ActiveTask, now: datetime) -> list[Change]:
     if n_instances is None:
         return [NewInstances(run, task_id, None)]
     instances = run.instances[task_id]
+    if n_instances > MOST_INSTANCES:
+        waiting = [found for found in instances.values() if found.state in WAITING]
+        failed = [_end_as(found, State.FAILED, _too_many(n_instances), now) for found in waiting]
+        return [*failed, NewInstances(run, task_id, None)]
     reason = f"it is mapped over {n_instances} values now"
     surplus = [found for index, found in instances.items() if index >= n_instances and found.state is not State.REMOVED]
     new = [run.new_instance(task.task, index) for index in range(n_instances) if index not in instances]
@@ -285,11 +298,26 @@ def of_trigger(
     ended = _end_of(outcome, now)
     if ended is None:
         return [ready(task, obstacle, now, deferral=StoredDeferral(task.deferral.deferral, outcome))]
+    if problem := _unstorable(outcome.xcoms):
+        ended, outcome = Ended(outcome.id, "failed", now, reason=problem, retry=False), TriggerOutcome("", "failed")
     rows = tuple(XComWrite(*_row_key(task), name, _json(value), now) for name, value in outcome.xcoms.items())
     # The try ends here, without the process that would have counted it.
     first, *others = of_end(task, ended, now, max_machine_kills, task.try_number + 1)
     assert isinstance(first, TaskChange)
     return [msgspec.structs.replace(first, rows=rows + first.rows), *others]
+
+
+def _unstorable(xcoms: Iterable[str]) -> str:
+    """Return why XComs of these keys, which user code has chosen, cannot be stored; empty if they can.
+
+    A row that the database refuses would hold up all others.
+    """
+    try:
+        for key in xcoms:
+            check_name("XCom key", key, LONGEST_KEY)
+    except StoreError as exc:
+        return f"the event of its trigger: {exc}"
+    return ""
 
 
 def _end_of(outcome: TriggerOutcome, now: datetime) -> Ended | None:

@@ -41,6 +41,8 @@ if TYPE_CHECKING:
 
 WAITING: frozenset[State | None] = frozenset({None})
 """States in which a task instance starts only when another one of its run ends."""
+MOST_INSTANCES = 100_000
+"""Of one task in a run. A product of a few long lists has billions, for which no scheduler has the memory."""
 
 
 @dataclass(slots=True)
@@ -281,7 +283,8 @@ class ActiveRun:
         for task in self.structure.dag.tasks:
             if task.task_id not in known:
                 n_instances = self.map_count(task.task_id) if self.structure.is_mapped(task.task_id) else None
-                for map_index in range(n_instances) if n_instances else (-1,):
+                is_known = n_instances is not None and 0 < n_instances <= MOST_INSTANCES
+                for map_index in range(n_instances or 0) if is_known else (-1,):
                     yield self.new_instance(task, map_index)
 
     def instance(self, task_id: str, map_index: int = -1) -> ActiveTask:

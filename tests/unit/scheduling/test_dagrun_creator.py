@@ -12,6 +12,8 @@ from asynsched.store.engines.opening import open_inline
 from tests.support.runs import NOON
 from tests.support.simulated import report_of
 
+HOUR = timedelta(hours=1)
+
 
 async def test_a_due_dag_is_announced_as_changed_only_after_a_message():
     """A needless announcement makes the evaluator read the DAG again."""
@@ -32,4 +34,18 @@ async def test_a_due_dag_is_announced_as_changed_only_after_a_message():
     channels.dag_changes.offer(DagChanged("d"))
     assert await told(1) == [DagChanged, RunCreated]
     assert await told(1) == [RunCreated]
+    await database.close()
+
+
+async def test_a_clock_that_is_set_back_holds_up_no_sweep():
+    database, channels, clock = open_inline(), Channels(), VirtualClock(NOON)
+    creator = DagRunCreator(settings=Settings(), channels=channels, database=database, clock=clock)
+    await creator.tick(NOON)
+    with DAG("d", schedule="@hourly", start_date=NOON - 3 * HOUR, catchup=True) as dag:
+        BashOperator(task_id="t", bash_command="true")
+    defaults = DagDefaults(max_active_runs=16, paused=False)
+    set_back = NOON - HOUR
+    await database.write(store_report, report_of(dag), FileStamp("", 0, 0, ""), now=set_back, defaults=defaults)
+    await creator.tick(set_back)
+    assert [type(message) for message in channels.runs.take()] == [RunCreated]
     await database.close()

@@ -90,6 +90,15 @@ def test_a_trigger_may_end_its_task_without_a_process(state):
     assert [(row.event, row.try_number) for row in engine.pending.callbacks] == [(expected, 1)]
 
 
+@pytest.mark.parametrize("key", ["", "k" * 513, "\0"])
+def test_a_trigger_that_ends_its_task_with_an_xcom_that_cannot_be_stored_fails_it(key):
+    engine, run, ready, token = deferred_run(retries=1)
+    engine.trigger_fired(TriggerOutcome(token, "success", xcoms={"good": 1, key: 2}), NOON + SECOND)
+    assert (ready.state, engine.pending.xcoms) == ("failed", [])
+    assert "XCom key" in ready.reason
+    assert run.state == "failed"
+
+
 def test_a_deferral_that_takes_too_long_is_resumed_in_order_to_fail():
     engine, _, ready, token = deferred_run(timeout=60.0)
     engine.time_passed(NOON + timedelta(seconds=59))

@@ -9,7 +9,7 @@ import pytest
 from asynsched.protocol.messages import BranchDecision, Ended, ShortCircuitDecision
 from asynsched.scheduling.evaluation.run import ActiveTask
 from asynsched.scheduling.rules.run_end import cancelled
-from asynsched.serialization.schema import MapLiteral, MapResult, SerializedTaskGroup
+from asynsched.serialization.schema import MapLiteral, MapProduct, MapResult, SerializedTaskGroup
 from asynsched.states import DagRunState, TaskInstanceState
 from tests.support.runs import NOON, evaluation, run_of, task
 
@@ -334,3 +334,29 @@ def test_an_emptied_inner_group_is_removed_in_each_instance_of_the_outer():
     drive(engine, {"source": 0}, start=lambda: engine.resume_run(run, tasks, NOON))
     assert states(run, "inside") == [(0, "removed"), (1, "removed")]
     assert run.state == "success"
+
+
+def too_many(*parts):
+    """Return a run with a task that is mapped over a product of billions of values, and a task after it."""
+    return run_of(
+        [task("source", "mapped"), task("mapped", "after", map_length=MapProduct(parts)), task("after")],
+    )
+
+
+@pytest.mark.parametrize("n_known", [10**10, 10**5], ids=["known", "by a result"])
+def test_a_task_that_would_have_billions_of_instances_fails(n_known):
+    parts = (MapLiteral(n_known),) if n_known > 10**5 else (MapLiteral(n_known), MapResult("source"))
+    engine, run = evaluation(), too_many(*parts)
+    drive(engine, {"source": 2**31 - 1}, start=lambda: engine.start_run(run, NOON))
+    assert states(run, "mapped") == [(-1, "failed")]
+    assert "map it over fewer values" in run.instance("mapped").reason
+    assert (run.state, run.instance("after").state) == ("failed", "upstream_failed")
+
+
+def test_a_cleared_task_fails_if_its_list_has_grown_to_billions():
+    engine, run = evaluation(), too_many(MapResult("source"))
+    drive(engine, {"source": 2}, start=lambda: engine.start_run(run, NOON))
+    again, tasks = resumed(run, {"source", "mapped", "after"})
+    drive(engine, {"source": 2**31 - 1}, start=lambda: engine.resume_run(again, tasks, NOON))
+    assert states(again, "mapped") == [(0, "failed"), (1, "failed")]
+    assert again.state == "failed"

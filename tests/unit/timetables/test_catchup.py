@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from asynsched import DAG, EmptyOperator
+from asynsched.errors import TimetableError
 from asynsched.scheduling.creation.scheduled_runs import upcoming_runs
 from asynsched.serialization.decode import restriction
 from asynsched.serialization.encode import serialize_dag
@@ -61,6 +62,21 @@ def test_latest_makes_only_the_newest_of_the_missed_runs(timetable, hours, end_a
     )
     answer = timetable.next_run(last, TimeRestriction(START, end, "latest"), now)
     assert answer == (missed[-1] if missed else timetable.next_run(last, TimeRestriction(START, end, True), now))
+
+
+def test_the_latest_missed_run_is_found_within_a_skipped_hour():
+    timetable = CronTriggerTimetable("30 2 * * *", timezone="Europe/Berlin")
+    last = DataInterval.exact(datetime(2026, 3, 26, 1, 30, tzinfo=UTC))
+    now = datetime(2026, 3, 29, 1, 10, tzinfo=UTC)  # 03:10 there; 02:30 is skipped, and runs at 03:30
+    coming = timetable.next_run(last, TimeRestriction(None, None, "latest"), now)
+    assert coming.run_after == datetime(2026, 3, 28, 1, 30, tzinfo=UTC)
+
+
+@pytest.mark.parametrize(("kind", "catchup"), [(DeltaDataIntervalTimetable, False), (DeltaTriggerTimetable, "latest")])
+def test_seconds_by_the_calendar_are_not_counted_for_years(kind, catchup):
+    timetable = kind(relativedelta(seconds=1, leapdays=1))
+    with pytest.raises(TimetableError, match="give a later start_date"):
+        timetable.next_run(None, TimeRestriction(datetime(2001, 1, 1, tzinfo=UTC), None, catchup), START)
 
 
 def test_a_dag_without_a_start_date_may_catch_up_with_the_latest_run():
