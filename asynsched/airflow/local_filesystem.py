@@ -125,7 +125,7 @@ def _content(file_path: str) -> dict[str, Any]:
     if read is None:
         endings = ", ".join(f".{ending}" for ending in _READERS)
         raise AirflowUnsupportedFileTypeException(f"{file_path}: the file's name must end in one of {endings}")
-    with open(file_path, encoding="utf-8") as file:  # noqa: PTH123
+    with open(file_path, encoding="utf-8-sig") as file:  # noqa: PTH123
         text = file.read()
     content, errors = read(text) if text else ({}, [_Error(1, "the file is empty")])
     if not errors and not isinstance(content, dict):

@@ -133,7 +133,7 @@ class DagArguments:
 
         path = Path(self.fileloc).parent / doc_md
         try:
-            return path.read_text(encoding="utf-8")
+            return path.read_text(encoding="utf-8-sig")
         except (OSError, UnicodeDecodeError) as exc:
             raise DagError(f"{self._who}: doc_md names the file {str(path)!r}, which cannot be read: {exc}") from exc
 

@@ -265,7 +265,7 @@ class _Airflow(NamedTuple):
         cfg = find_cfg(session.settings.airflow_cfg, folder, os.environ)
         parser = ConfigParser(interpolation=None, strict=False)
         try:
-            parser.read([] if cfg is None else cfg, encoding="utf-8")
+            parser.read([] if cfg is None else cfg, encoding="utf-8-sig")
         except (Error, UnicodeDecodeError) as exc:
             # Not the parser's message: it may quote a line with a password.
             raise SettingsError(f"{cfg}: this is not a configuration of Airflow.") from exc
