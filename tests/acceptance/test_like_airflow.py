@@ -212,6 +212,14 @@ BREAKS = """
 """
 
 
+WORKS = """
+    from airflow.sdk import DAG, task
+
+    with DAG("works", schedule=None):
+        task(print)("it works")
+"""
+
+
 def test_policies_plugins_and_listeners_beside_the_folder_take_effect(new_site):
     site = new_site()
     policies = beside(site, "config/airflow_local_settings.py", POLICIES)
@@ -294,6 +302,20 @@ def test_a_plugin_that_hangs_is_named_in_the_error_of_a_file(new_site):
     site.env["ASYNSCHED_PARSE__IMPORT_TIMEOUT"] = "1"
     told = site.run("dags", "reparse", "breaks.py", code=1).stderr
     assert "its import took longer than 1 s (parse.import_timeout) while loading the plugin a_hangs.py" in told
+    beside(site, "plugins/house_plugin.py", PLUGIN)
+    listed = {plugin["source"]: plugin["error"] for plugin in site.json("plugins", "list")}
+    assert listed == {"a_hangs.py": "it takes longer than 1 s (parse.import_timeout)", "house_plugin.py": ""}
+
+
+def test_a_plugin_that_ends_only_tasks_is_named_in_their_reason(new_site):
+    site = new_site()
+    mark = site.root / "mark"
+    beside(site, "plugins/moody.py", f"import os\nif os.path.exists({str(mark)!r}): os._exit(0)\n")
+    site.write("works.py", WORKS)
+    site.up_until_idle()
+    mark.touch()
+    site.run("dags", "trigger", "works")
+    assert "while loading the plugin moody.py" in site.up_until_idle().stderr
 
 
 def heard_of_runs(site, number):
