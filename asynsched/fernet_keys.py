@@ -49,7 +49,7 @@ class FernetKeys:
     @property
     def source(self) -> str:
         """Where the keys come from, for messages."""
-        return self._named if self._given else str(self._file)
+        return self._named if self._given else f"the file {self._file}"
 
     @property
     def key_ids(self) -> tuple[str, ...]:
@@ -107,8 +107,9 @@ class FernetKeys:
         keys = [text.strip() for text in texts if text.strip()]
         for number, text in enumerate(keys, 1):
             if _KEY.fullmatch(text) is None:
+                where = self._named if self._given else self._file
                 raise SecretsUnreadable(
-                    f"{self.source}: key {number} is not a Fernet key, which is 32 random bytes in URL-safe base64:"
+                    f"{where}: key {number} is not a Fernet key, which is 32 random bytes in URL-safe base64:"
                     ' python -c "from cryptography.fernet import Fernet; print(Fernet.generate_key().decode())"'
                 )
         return keys
