@@ -35,7 +35,7 @@ class FernetKeys:
         named: Where `given` comes from, for messages.
     """
 
-    def __init__(self, given: str | None, file: Path, *, may_make: bool, named: str = "the setting fernet_key") -> None:
+    def __init__(self, given: str | None, file: Path, *, may_make: bool, named: str = "fernet_key") -> None:
         self._given = given
         self._named = named
         self._file = file
@@ -107,8 +107,9 @@ class FernetKeys:
         keys = [text.strip() for text in texts if text.strip()]
         for number, text in enumerate(keys, 1):
             if _KEY.fullmatch(text) is None:
+                where = self._named if self._given else self._file
                 raise SecretsUnreadable(
-                    f"Key {number} of {self.source} is not a Fernet key, which is 32 random bytes in URL-safe base64:"
+                    f"{where}: key {number} is not a Fernet key, which is 32 random bytes in URL-safe base64:"
                     ' python -c "from cryptography.fernet import Fernet; print(Fernet.generate_key().decode())"'
                 )
         return keys
@@ -151,6 +152,12 @@ def keys_of(settings: Settings) -> FernetKeys:
     own = settings.fernet_key_file is None
     file = settings.home_path / KEY_FILE if settings.fernet_key_file is None else Path(settings.fernet_key_file)
     return FernetKeys(settings.fernet_key, file.absolute(), may_make=own and not settings.fernet_key)
+
+
+def check_given_keys(settings: Settings) -> None:
+    """Raise SecretsUnreadable if the settings name keys that cannot be used. Blocks."""
+    if settings.fernet_key or settings.fernet_key_file:
+        _ = keys_of(settings).key_ids
 
 
 def _key_id(text: str) -> str:

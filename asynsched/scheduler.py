@@ -27,6 +27,8 @@ from asynsched.executors.log_archive import archive_of
 from asynsched.executors.log_stores import FolderLogs
 from asynsched.executors.registry import executor_factory
 from asynsched.explaining.explain import explain_standstill
+from asynsched.fernet_keys import check_given_keys
+from asynsched.foreground.backends import check_backends
 from asynsched.foreground.plugin_process import PluginProcess
 from asynsched.health import Health
 from asynsched.home import LOGS, hold_home, prepare_home, remember_dags_folder
@@ -242,7 +244,9 @@ class Scheduler:
             self.stopping.set()
 
         archive = await anyio.to_thread.run_sync(archive_of, self.settings.log)  # raises for a wrong setting
+        await anyio.to_thread.run_sync(check_given_keys, self.settings)
         await self._take_home(stack)
+        await anyio.to_thread.run_sync(check_backends, self.settings)
         database = await self._open_database(stack)
         stack.push_async_callback(self._close_web_apps)
         stack.callback(self._end)  # before the database is closed, which callers and workers use

@@ -242,7 +242,7 @@ class WebSettings(CheckedSettings, frozen=True, forbid_unknown_fields=True):
     def __post_init__(self) -> None:
         super().__post_init__()
         if (self.tls_certificate is None) != (self.tls_key is None):
-            raise self.invalid("tls_certificate", "web.tls_certificate and web.tls_key are set together")
+            raise self.invalid("tls_certificate", "web.tls_certificate and web.tls_key must be set together")
         if self.base_url and not re.fullmatch(r"https?://[^/?#\s@]+(/[^?#\s]*)?", self.base_url):
             raise self.invalid("base_url", "must be a URL such as https://example.org/asynsched")
         if self.user_header is not None and not self.trusted_proxies:

@@ -8,6 +8,7 @@ import pkgutil
 import traceback
 from collections.abc import Callable, Iterable
 from contextlib import suppress
+from functools import partial
 from inspect import iscoroutinefunction
 from pathlib import Path
 from typing import NamedTuple
@@ -45,11 +46,13 @@ class LoadedFile(NamedTuple):
     is_damaged: bool = False
 
 
-def load_version(code: CodeVersion, sources_folder: Path, ask: Ask | None = None) -> LoadedFile:
+def load_version(
+    code: CodeVersion, sources_folder: Path, ask: Ask | None = None, begin: Callable[[str], object] = lambda _: None
+) -> LoadedFile:
     """Import a version of a DAG file. An exception of its code becomes the reason.
 
     The version without sources, which runs asynsched's own triggers, has no DAGs. `ask` asks the database for a source
-    that is damaged or missing in its folder.
+    that is damaged or missing in its folder. `begin` is told each plugin before its code runs.
     """
     if not code.sources:
         return LoadedFile({})
@@ -61,7 +64,7 @@ def load_version(code: CodeVersion, sources_folder: Path, ask: Ask | None = None
         return LoadedFile({}, f"{path} cannot be loaded: {exc}", is_damaged=True)
     forget_registered()
     try:
-        module = install_version(code, texts.__getitem__, installation.load)
+        module = install_version(code, texts.__getitem__, partial(installation.load, begin=begin))
         dags = list(installation.admitted(collect_dags(module)))
     except BaseException as exc:  # noqa: BLE001 - SystemExit and KeyboardInterrupt of user code included
         text = "".join(traceback.format_exception(type(exc), exc, user_frames(exc)))

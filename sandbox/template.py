@@ -52,6 +52,12 @@ class Born(Struct, frozen=True, tag="born"):
     pid: int
 
 
+class LoadingPlugin(Struct, frozen=True, tag="plugin"):
+    """The template begins to load a plugin, whose code may end it; an empty source: no plugin any more."""
+
+    source: str
+
+
 class Loaded(Struct, frozen=True, tag="loaded"):
     """The file is loaded."""
 
@@ -76,7 +82,7 @@ class Exited(Struct, frozen=True, tag="exited"):
     status: int
 
 
-FromTemplate = Born | Loaded | Forked | Exited
+FromTemplate = Born | LoadingPlugin | Loaded | Forked | Exited
 
 
 class Ends(NamedTuple):
@@ -198,7 +204,7 @@ class Template:
         leave_time_to_keeper()
         check = ForkCheck()
         set_supervisor(nobody := _Nobody(), loads_file=True)
-        self._file = load_version(self._start.code, self._start.sources_folder)
+        self._file = load_version(self._start.code, self._start.sources_folder, begin=self._note_plugin)
         set_supervisor(None)
         unfit = _READS_NAMES if nobody.was_asked else "" if self._file.reason else check.obstacle()
         check.close()
@@ -220,6 +226,9 @@ class Template:
                 os.read(self._wakeup, 4096)
                 for pid, status in reap():
                     self._send(Exited(pid, status))
+
+    def _note_plugin(self, source: str) -> None:
+        self._send(LoadingPlugin(source))
 
     def _fork_asked(self) -> None:
         """Fork as often as the keeper asks. Ends this process when the keeper has hung up."""

@@ -122,7 +122,7 @@ def read_cfg(path: str) -> dict[str, str]:
 
     parser = ConfigParser(interpolation=None, strict=False)
     try:
-        with open(path, encoding="utf-8") as file:  # noqa: PTH123 - pathlib is heavy
+        with open(path, encoding="utf-8-sig") as file:  # noqa: PTH123 - pathlib is heavy
             parser.read_file(file, path)
     except OSError as exc:
         raise SettingsError(f"{path}: the file cannot be read: {exc.strerror}") from exc

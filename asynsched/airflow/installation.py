@@ -227,6 +227,13 @@ def load(*, without: Collection[str] = (), begin: Callable[[str], object] = lamb
         begin("")
 
 
+def while_loading(source: str) -> str:
+    """Return the end of a sentence about a process that ended while it loaded a plugin or the policies; "" for none."""
+    if not source:
+        return ""
+    return f" while loading {'the policies' if source == LOCAL_SETTINGS else f'the plugin {source}'}"
+
+
 def _load(without: Collection[str], begin: Callable[[str], object]) -> None:
     global loaded
     folders = _folders()

@@ -89,6 +89,16 @@ def load_connections_dict(file_path: str) -> dict[str, Connection]:
     return found
 
 
+def values_of_files(
+    variables_file: str | None, connections_file: str | None
+) -> tuple[dict[str, str], dict[str, dict[str, Any]]]:
+    """Return variables as texts, and the fields of connections, by name. Raises the errors of the functions above."""
+    variables = load_variables(variables_file) if variables_file else {}
+    connections = load_connections_dict(connections_file) if connections_file else {}
+    texts = {name: value if isinstance(value, str) else json.dumps(value) for name, value in variables.items()}
+    return texts, {name: {field: getattr(one, field) for field in FIELDS} for name, one in connections.items()}
+
+
 def _connection(conn_id: str, value: Any, file_path: str) -> Connection:
     if isinstance(value, str):
         return Connection.from_text(value, conn_id)
@@ -125,7 +135,7 @@ def _content(file_path: str) -> dict[str, Any]:
     if read is None:
         endings = ", ".join(f".{ending}" for ending in _READERS)
         raise AirflowUnsupportedFileTypeException(f"{file_path}: the file's name must end in one of {endings}")
-    with open(file_path, encoding="utf-8") as file:  # noqa: PTH123
+    with open(file_path, encoding="utf-8-sig") as file:  # noqa: PTH123
         text = file.read()
     content, errors = read(text) if text else ({}, [_Error(1, "the file is empty")])
     if not errors and not isinstance(content, dict):

@@ -161,15 +161,20 @@ OLD_VALUES = {
     "tomorrow_ds_nodash": "macros.ds_add(ds, 1) without dashes",
     "yesterday_ds": "macros.ds_add(ds, -1)",
     "yesterday_ds_nodash": "macros.ds_add(ds, -1) without dashes",
-    "triggering_dataset_events": "triggering_asset_events",
+    "triggering_dataset_events": "triggering_asset_events, whose keys are assets",
 }
-"""Values of the context in Airflow 2, and what Airflow 3 has instead. Runs without a logical date have none of them."""
+"""Values of the context in Airflow 2, and what Airflow 3 has instead; see `source_of_value`."""
 _SAME = {
     "execution_date": "logical_date",
     "prev_execution_date_success": "prev_data_interval_start_success",
     "triggering_dataset_events": "triggering_asset_events",
 }
 _told: set[tuple[str, str]] = set()
+
+
+def source_of_value(name: str) -> str:
+    """Return the value of Airflow 3 without which an old value is not there: a run by assets has no logical date."""
+    return _SAME[name] if name == "triggering_dataset_events" else "logical_date"
 
 
 def tell_of_value(task: Any, name: str) -> None:
@@ -184,6 +189,8 @@ def value_of_context(read: Callable[[str], Any], name: str) -> Any:
 
     Source: Apache Airflow 2's `TaskInstance.get_template_context`.
     """
+    if name == "triggering_dataset_events":
+        return {key.uri: events for key, events in read(_SAME[name]).items() if hasattr(key, "uri")}
     if name in _SAME:
         return read(_SAME[name])
     day, _, form = name.partition("_")

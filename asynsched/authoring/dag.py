@@ -133,7 +133,7 @@ class DagArguments:
 
         path = Path(self.fileloc).parent / doc_md
         try:
-            return path.read_text(encoding="utf-8")
+            return path.read_text(encoding="utf-8-sig")
         except (OSError, UnicodeDecodeError) as exc:
             raise DagError(f"{self._who}: doc_md names the file {str(path)!r}, which cannot be read: {exc}") from exc
 
@@ -399,13 +399,22 @@ class DAG(DagArguments):
         run_after: dt.datetime | None = None,
         logical_date: dt.datetime | Any | None = NOTSET,
         run_conf: dict[str, Any] | None = None,
+        conn_file_path: str | None = None,
+        variable_file_path: str | None = None,
+        use_executor: bool = False,
         mark_success_pattern: str | None = None,
+        *,
+        execution_date: dt.datetime | Any | None = NOTSET,
     ) -> ForegroundRun:
         """Run all tasks once, immediately, in this process, with their logs on the terminal.
 
         Args:
             run_after: The run's `run_after`; by default now.
             logical_date: The run's logical date; by default now, None for a run without one.
+            conn_file_path: A file of connections (JSON, YAML or `name=value` lines), which hide the stored ones.
+            variable_file_path: Such a file of variables.
+            use_executor: Must be False: the tasks run in this process.
+            execution_date: The name of `logical_date` in Airflow 2.
             mark_success_pattern: Tasks whose whole task_id matches this regular expression succeed without running.
 
         Returns:
@@ -417,12 +426,18 @@ class DAG(DagArguments):
         with own_sandbox():
             from asynsched.foreground.run import run_in_foreground
 
+        if use_executor:
+            raise DagError(f"{self._who}: test(use_executor=True) has no executor here; the tasks run in this process")
+        if execution_date is not NOTSET:
+            logical_date = utcnow() if execution_date is None else execution_date
         return run_in_foreground(
             self,
             run_after=run_after,
             logical_date=utcnow() if logical_date is NOTSET else logical_date,
             conf=run_conf,
             mark_success_pattern=mark_success_pattern,
+            variable_file=variable_file_path,
+            connection_file=conn_file_path,
         )
 
 

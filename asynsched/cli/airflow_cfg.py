@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 from asynsched.airflow.configuration import read_cfg, variable_of
 from asynsched.airflow.installation import CONFIG
 from asynsched.errors import SettingsError
+from asynsched.settings import InvalidSetting
 
 CFG = "airflow.cfg"
 IN_CONFIG = f"{CONFIG}/{CFG}"
@@ -83,13 +84,15 @@ def find_cfg(named: str | None, dags_folder: Path | None, environ: Mapping[str, 
         dags_folder: The DAG folder, if asynsched's own settings name it.
 
     Raises:
-        SettingsError: There is no such file.
+        SettingsError: There is no such file: InvalidSetting if the setting names it, and not AIRFLOW_CONFIG.
     """
-    named = environ.get("AIRFLOW_CONFIG") if named is None else named
+    is_setting = named is not None
+    named = named if is_setting else environ.get("AIRFLOW_CONFIG")
     if named is not None:
         path = Path(named).expanduser().absolute()
         if named and not path.is_file():
-            raise SettingsError(f"airflow_cfg: there is no file {path}; correct airflow_cfg or AIRFLOW_CONFIG")
+            problem = f"there is no file {path}"
+            raise InvalidSetting("airflow_cfg", problem) if is_setting else SettingsError(f"AIRFLOW_CONFIG: {problem}")
         return path if named else None
     above = [] if dags_folder is None else [dags_folder.absolute().parent]
     places = [folder / place for folder in above for place in (CFG, IN_CONFIG)]
@@ -146,7 +149,7 @@ def _place(cfg: Path | None, option: str) -> str:
     assert cfg is not None
     section, _, key = option.rpartition(".")
     current = ""
-    for number, line in enumerate(cfg.read_text(encoding="utf-8").splitlines(), start=1):
+    for number, line in enumerate(cfg.read_text(encoding="utf-8-sig").splitlines(), start=1):
         if header := re.match(r"\[(.+)\]", line):
             current = header[1].strip().lower()
         elif current == section and re.match(rf"{re.escape(key)}\s*[=:]", line, re.IGNORECASE):

@@ -86,6 +86,7 @@ COMMANDS: Mapping[str, str | Mapping[str, str]] = {
     "web": "web",
     "worker": _of_group("worker", "run celery"),
     "check": "check",
+    "python": "python",
     "simulate": "simulate",
     "preview": "preview",
     "migrate": "migrate",

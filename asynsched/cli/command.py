@@ -16,7 +16,7 @@ from asynsched.cli import INTERRUPTED, begin
 from asynsched.cli.configuration import Configuration, load_configuration, with_served_folder
 from asynsched.cli.output import FORMS, Answer, Output, note, show
 from asynsched.cli.session import Session
-from asynsched.errors import AsynschedError, NotFound, SettingsError
+from asynsched.errors import AsynschedError, LogStoreUnavailable, NotFound, SecretsUnreadable, SettingsError
 
 if TYPE_CHECKING:
     from asynsched.cli.completion import Kind
@@ -134,8 +134,8 @@ def settings_located(configuration: Configuration) -> Iterator[None]:
     """Add the place where a setting was set to an error that shows only when the setting is used."""
     try:
         yield
-    except SettingsError as exc:
-        raise SettingsError(configuration.located(str(exc))) from exc
+    except (SettingsError, SecretsUnreadable, LogStoreUnavailable) as exc:
+        raise type(exc)(configuration.located(str(exc))) from exc
 
 
 @contextmanager

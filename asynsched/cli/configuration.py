@@ -103,9 +103,12 @@ class Configuration(NamedTuple):
         ]
 
     def located(self, problem: str) -> str:
-        """Return a problem that begins with the name of an option, with where that option was set."""
-        source = self.sources.get(problem.partition(":")[0], DEFAULT)
-        return problem if source == DEFAULT else f"{problem} (set by {source})"
+        """Return a problem that begins with the names of options, with where these were set."""
+        names = problem.partition(":")[0].split(", ")
+        places = {name: source for name in names if (source := self.sources.get(name, DEFAULT)) != DEFAULT}
+        if len(names) == 1:
+            return problem + "".join(f" (set by {source})" for source in places.values())
+        return "; ".join([problem, *(f"{name} is set by {source}" for name, source in places.items())])
 
     def rows(self) -> list[dict[str, Any]]:
         """Return every setting with its value and source; passwords in URLs are hidden."""
@@ -162,7 +165,10 @@ def _from_airflow(
     dags_folder = named("dags_folder") or served_dags_folder(home)
     if dags_folder is None and not (environ.get("AIRFLOW_HOME") or environ.get("AIRFLOW_CONFIG")):
         dags_folder = options["dags_folder"].default
-    cfg = find_cfg(named("airflow_cfg"), None if dags_folder is None else folder / dags_folder, environ)
+    try:
+        cfg = find_cfg(named("airflow_cfg"), None if dags_folder is None else folder / dags_folder, environ)
+    except InvalidSetting as exc:
+        raise SettingsError(f"{exc} (set by {given[exc.name].source})") from exc
     is_wanted = named("like_airflow")
     if is_wanted is False or (is_wanted is None and cfg is None):
         return {}
@@ -264,7 +270,7 @@ def _from_file(options: dict[str, Option], environ: Mapping[str, str], folder: P
     import tomllib  # few commands need it
 
     try:
-        text = path.read_text(encoding="utf-8")
+        text = path.read_text(encoding="utf-8-sig")
         content = tomllib.loads(text)
     except OSError as exc:
         where = f" (environment variable {CONFIG_VARIABLE})" if named else ""

@@ -45,6 +45,7 @@ from asynsched.migrating.importing import (
     runs_plan,
     variables_plan,
 )
+from asynsched.migrating.old_values import old_values
 from asynsched.migrating.verdicts import Finding, Need, is_of_plugin, judge, judge_plugins, provider_of_type
 from asynsched.parsing.names import StoredNames
 from asynsched.queries.secrets import checked_connection
@@ -126,9 +127,13 @@ def migrate(
 
 def _for_people(finding: Finding) -> dict[str, Any]:
     """Return a finding without what a person sees already: its message begins with the place, and has the names."""
-    place = f"{finding.file}:{finding.line}: "
-    needs = f"a {finding.needs}"
-    return {"file": finding.file, "line": finding.line, "needs": needs, "because": finding.what.removeprefix(place)}
+    because = _without_place(finding.file, finding.line, finding.what)
+    return {"file": finding.file, "line": finding.line, "needs": f"a {finding.needs}", "because": because}
+
+
+def _without_place(file: str, line: int | None, message: str) -> str:
+    """Return the message of an error or a warning without the file and the line with which it begins."""
+    return message.removeprefix(f"{file}:{line}: ").removeprefix(f"{file}: ")
 
 
 def _tell_next_step(files: "_Files", found: "_Imports", *, is_applied: bool) -> None:
@@ -209,9 +214,11 @@ class _Files:
             finding for report in reports for finding in judge(report, installed=installed, refused=REFUSED)
         ] + judge_plugins(reports)
         self.warnings = [
-            {"file": report.path, "line": warning.line, "what": warning.message}
-            for report in reports for warning in report.warnings if not is_of_plugin(warning)
+            {"file": path, "line": warning.line, "what": _without_place(path, warning.line, warning.message)}
+            for report in reports for path in (report.path,)
+            for warning in report.warnings if not is_of_plugin(warning)
         ]  # fmt: skip
+        self.warnings += [{"file": one.file, "line": one.line, "what": one.what} for one in old_values(reports)]
         self.dags: dict[str, str] = {}
         for dag_id, by_path in definitions(sorted(reports, key=lambda report: report.path)).items():
             keeper, *others = by_path
@@ -265,7 +272,7 @@ class _Airflow(NamedTuple):
         cfg = find_cfg(session.settings.airflow_cfg, folder, os.environ)
         parser = ConfigParser(interpolation=None, strict=False)
         try:
-            parser.read([] if cfg is None else cfg, encoding="utf-8")
+            parser.read([] if cfg is None else cfg, encoding="utf-8-sig")
         except (Error, UnicodeDecodeError) as exc:
             # Not the parser's message: it may quote a line with a password.
             raise SettingsError(f"{cfg}: this is not a configuration of Airflow.") from exc

@@ -5,7 +5,7 @@ import subprocess
 from asynsched.cli.command import command, fail
 from asynsched.cli.output import Listing, fields_of
 from asynsched.cli.session import Session
-from asynsched.foreground.plugin_process import has_any, process_of_plugins, read_plugins
+from asynsched.foreground.plugin_process import has_any, longest_loading, process_of_plugins, read_plugins
 from asynsched.foreground.plugins import PluginRow
 
 COLUMNS = ("plugin", "source", "adds", "ignored", "error")
@@ -20,10 +20,10 @@ def plugins_list(session: Session) -> Listing:
         try:
             done = subprocess.run(  # noqa: S603 - our own interpreter and module
                 arguments, env=environment, stdin=subprocess.DEVNULL, capture_output=True, check=False,
-                timeout=session.settings.parse.import_timeout,
+                timeout=longest_loading(session.settings),
             )  # fmt: skip
         except subprocess.TimeoutExpired:
-            fail(f"The plugins take longer than parse.import_timeout = {session.settings.parse.import_timeout:g} s.")
+            fail(f"The process that loads plugins has not answered for {longest_loading(session.settings):g} s.")
         rows = read_plugins(done.stdout)
         if done.returncode or rows is None:
             fail(f"The plugins have ended the process that loads them: {done.stderr.decode(errors='replace').strip()}")

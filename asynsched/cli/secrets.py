@@ -221,8 +221,8 @@ def _given(value: T) -> T | str:
 def read_object(file: str, what: str, form: type[T]) -> T:
     """Return the content of a JSON file, which has this form. Ends the command if it cannot be read."""
     try:
-        text = sys.stdin.read() if file == STANDARD_STREAM else Path(file).read_text(encoding="utf-8")
-        return msgspec.json.decode(text, type=form)
+        content = sys.stdin.buffer.read() if file == STANDARD_STREAM else Path(file).read_bytes()
+        return msgspec.json.decode(content.decode("utf-8-sig"), type=form)
     except OSError as exc:
         fail(f"{file}: the file cannot be read: {exc.strerror}")
     except UnicodeDecodeError:

@@ -28,6 +28,7 @@ from asynsched.errors import AsynschedError, NotServing, SettingsError, Standsti
 from asynsched.health import Health
 from asynsched.keys import instance_name
 from asynsched.queries.import_errors import all_import_errors
+from asynsched.queries.users import ROLES
 from asynsched.results import Running, RunningTry
 from asynsched.scheduler import Scheduler
 from asynsched.settings import Settings
@@ -65,13 +66,15 @@ class ForcedStop(AsynschedError):
 
 
 def serve_until_stopped(
-    settings: Settings, rules: StopRules, options: Sequence[str] = (), like_airflow: Sequence[str] | None = None
-) -> None:
+    settings: Settings, rules: StopRules, options: Sequence[str] = (), like_airflow: Sequence[str] | None = None, *,
+    located: Callable[[str], str] = str,
+) -> None:  # fmt: skip
     """Run a scheduler in this process, whose memory and environment its tasks cannot read.
 
     Args:
         options: The options of commands that work on the same home and database.
         like_airflow: The settings that Airflow's configuration gives, for the log; None: it does not count.
+        located: Adds to a problem of a setting the place where that was set.
 
     Raises:
         AsynschedError: It cannot start: a setting, the home or the database is at fault.
@@ -88,6 +91,9 @@ def serve_until_stopped(
         log.info("settings.like_airflow", airflow_cfg=settings.airflow_cfg or "none", taken="; ".join(like_airflow))
     for sentence in without_effect(settings.airflow_cfg_path, os.environ) if like_airflow is not None else ():
         log.warning("settings.no_effect", reason=sentence)
+    if (role := settings.web.default_role) and role not in ROLES:
+        problem = f"web.default_role: {role!r} is none of {', '.join(ROLES)}: only DAGs' access_control gives it rights"
+        log.warning("settings.unknown_role", reason=located(problem))
     try:
         with telemetry(settings):
             asyncio.run(_serve(settings, rules, manager))

@@ -71,4 +71,5 @@ def up(
         settings = configuration.settings
         like_airflow = configuration.of_airflow if settings.like_airflow else None
         with settings_located(configuration):
-            serve_until_stopped(settings, rules, of_same_place(flags["home"], flags["database"]), like_airflow)
+            options = of_same_place(flags["home"], flags["database"])
+            serve_until_stopped(settings, rules, options, like_airflow, located=configuration.located)

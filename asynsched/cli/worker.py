@@ -19,7 +19,8 @@ import structlog
 from anyio.to_thread import run_sync
 
 from asynsched.cli import live_on
-from asynsched.cli.command import configure, errors_in_one_line, home_option
+from asynsched.cli.command import configure, errors_in_one_line, fail, home_option
+from asynsched.cli.output import are
 from asynsched.clock import Clock
 from asynsched.errors import SettingsError, only_cause
 from asynsched.protocol.frames import UNDECODABLE
@@ -53,13 +54,15 @@ def worker_run(
     """Run the tries of tickets until all have ended.
 
     TICKETS are files, each with one ticket. Without any, tickets are read from standard input, one a line, until it
-    ends. For each one that is over, a line is printed: JSON with its token and its outcome. SIGTERM and Ctrl-C take no
+    ends. For each one that is over, a line is printed: JSON with its token and its outcome. A ticket that cannot be
+    read is logged, and the others run; the exit code is 1 then, and else 0. SIGTERM and Ctrl-C take no
     more tickets, and give running tries the setting shutdown_grace. Of a worker that was killed, the tries go on for as
     long as their leases say, and the next worker on the same home takes them over.
     """
     with _errors_in_one_line():
         settings = _prepare(log_format, flags)
-        asyncio.run(_serve(settings, name or socket.gethostname(), tickets, until))
+        if n_unreadable := asyncio.run(_serve(settings, name or socket.gethostname(), tickets, until)):
+            fail(f"{are(n_unreadable, 'ticket')} unreadable: see the log above.")
 
 
 @click.command("celery", context_settings={"ignore_unknown_options": True})
@@ -116,7 +119,9 @@ def _agent(settings: Settings, name: str, clock: Clock) -> "Agent":
     return Agent(settings, name, clock, Schedulers(clock))
 
 
-async def _serve(settings: Settings, name: str, files: tuple[Path, ...], until: float | None) -> None:
+async def _serve(settings: Settings, name: str, files: tuple[Path, ...], until: float | None) -> int:
+    """Work on all tickets, and return how many could not be read."""
+    n_unreadable = 0
     loop, signalled, clock = asyncio.get_running_loop(), anyio.Event(), Clock()
     agent = _agent(settings, name, clock)
 
@@ -155,24 +160,27 @@ async def _serve(settings: Settings, name: str, files: tuple[Path, ...], until: 
                 watching.start_soon(fail_at_limit, reading, limit)
             async with anyio.create_task_group() as tries:
                 with reading:
-                    async for ticket in _tickets(files):
-                        tries.start_soon(work, ticket)
+                    async for where, data in _tickets(files):
+                        try:
+                            tries.start_soon(work, _decoded(data, where))
+                        except SettingsError as exc:
+                            n_unreadable += 1
+                            log.error("ticket.unreadable", error=str(exc))  # noqa: TRY400 - a line, no traceback
             watching.cancel_scope.cancel()
+    return n_unreadable
 
 
-async def _tickets(files: tuple[Path, ...]) -> AsyncIterator[Ticket]:
-    """Yield the tickets of files, or of standard input. Raises SettingsError for a file that holds none."""
+async def _tickets(files: tuple[Path, ...]) -> AsyncIterator[tuple[str, bytes]]:
+    """Yield the tickets of files, or of the lines of standard input, each with its place."""
     for file in files:
-        yield _decoded(await anyio.Path(file).read_bytes(), str(file))
+        yield str(file), await anyio.Path(file).read_bytes()
     if files:
         return
+    number = 0
     async for line in _lines():
-        if not line.strip():
-            continue
-        try:
-            yield _decoded(line, "standard input")
-        except SettingsError as exc:
-            log.warning("ticket.unreadable", error=str(exc))
+        number += 1
+        if line.strip():
+            yield f"standard input, line {number}", line
 
 
 def _decoded(data: bytes, where: str) -> Ticket:

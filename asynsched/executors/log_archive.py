@@ -243,7 +243,7 @@ class LogArchive:
             yield
         except Exception as exc:  # noqa: BLE001 - file systems raise what they like
             # Not chained: the error may show the options.
-            raise LogStoreUnavailable(f"{self.url} (log.store): cannot {what}: {self._masked(exc)}") from None
+            raise LogStoreUnavailable(f"log.store: {self.url}: cannot {what}: {self._masked(exc)}") from None
 
     def _require_root(self) -> None:
         # A mount that is missing must not become a folder of this machine.

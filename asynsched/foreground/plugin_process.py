@@ -23,7 +23,7 @@ from anyio.streams.buffered import BufferedByteReceiveStream
 
 from asynsched.airflow.installation import entry_points_of_packages, options_of_processes
 from asynsched.executors.base import user_environment
-from asynsched.foreground.plugins import ComponentFacts, ListenerErrors, PluginRow, PluginsRequest
+from asynsched.foreground.plugins import MOST_LATE, ComponentFacts, ListenerErrors, PluginRow, PluginsRequest
 from asynsched.home import LOGS
 from asynsched.protocol.frames import UNDECODABLE
 from asynsched.settings import Settings
@@ -32,8 +32,15 @@ from asynsched.store.engines.urls import is_postgresql
 log = structlog.get_logger(__name__)
 STOPPING_SECONDS = 10.0
 """Longest that listeners may take for `before_stopping`."""
+START_SECONDS = 10.0
+"""Longest that the process may take until it loads plugins."""
 LONGEST_ANSWER = 1 << 20
 """Bytes of a line that the process answers."""
+
+
+def longest_loading(settings: Settings) -> float:
+    """Return the longest time that the list of plugins may take, seconds: the process itself ends plugins that hang."""
+    return (MOST_LATE + 1) * settings.parse.import_timeout + START_SECONDS
 
 
 def has_any(settings: Settings) -> bool:
@@ -68,7 +75,10 @@ async def answers_of(process: Process) -> AsyncIterator[bytes]:
 def process_of_plugins(settings: Settings, component: ComponentFacts | None = None) -> tuple[list[str], dict[str, str]]:
     """Return the command and the environment of that process."""
     options = options_of_processes(settings.airflow_options, settings.airflow_cfg_path)
-    request = PluginsRequest(str(settings.dags_path), settings.default_timezone, settings.airflow, options, component)
+    request = PluginsRequest(
+        str(settings.dags_path), settings.default_timezone, settings.airflow, options, settings.parse.import_timeout,
+        component,
+    )  # fmt: skip
     arguments = [sys.executable, "-P", "-m", "asynsched.foreground.plugins", msgspec.json.encode(request).decode()]
     return arguments, user_environment(os.environ, is_postgresql=is_postgresql(settings.database_url))
 
@@ -110,10 +120,10 @@ class PluginProcess:
             tasks.cancel_scope.cancel()
 
     async def _log_answers(self, answers: AsyncIterator[bytes]) -> None:
-        with anyio.move_on_after(self._settings.parse.import_timeout) as loading:
+        with anyio.move_on_after(longest_loading(self._settings)) as loading:
             _log_plugins(read_plugins(await anext(answers, b"")) or ())
         if loading.cancelled_caught:
-            log.warning("plugins.not_loaded", reason="they take longer than parse.import_timeout")
+            log.warning("plugins.not_loaded", reason="their process does not answer")
             return
         async for answer in answers:
             _log_errors(answer)

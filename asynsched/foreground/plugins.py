@@ -7,14 +7,17 @@ With a `component`, a scheduler, it stays while listeners hear of the scheduler'
 at once and `before_stopping` after a line on its standard input, and ends without that call if its input ends: then the
 scheduler was killed. It answers the errors of each call in a line of JSON.
 
-A fork does all of this. If it dies while it loads a plugin, another fork leaves that plugin out, and lists it as an
-error.
+A fork does all of this. If it dies or hangs while it loads a plugin, another fork leaves that plugin out, and lists it
+as an error. If a second plugin hangs, the list has only the errors.
 """
 
 import mmap
 import os
+import signal
 import sys
-from collections.abc import Mapping
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from datetime import datetime
 from getpass import getuser
 from pathlib import Path
@@ -32,6 +35,9 @@ from asynsched.errors import DagError
 from sandbox.confine import die_with
 from sandbox.processes import configure_logging, flush_streams, signal_name
 from sandbox.sources.local_imports import LocalImports
+
+MOST_LATE = 1
+"""Plugins that may hang before the loading is given up."""
 
 
 class ComponentFacts(Struct, frozen=True):
@@ -51,6 +57,7 @@ class PluginsRequest(Struct, frozen=True):
     default_timezone: str
     airflow: str
     airflow_options: dict[str, str]
+    import_timeout: float
     component: ComponentFacts | None = None
 
 
@@ -87,16 +94,39 @@ def main(request: PluginsRequest) -> NoReturn:
     LocalImports(Path(request.dags_folder)).install("")
     mark = _Mark()
     deadly: dict[str, str] = {}
-    while True:
+    late: set[str] = set()
+    while len(late) <= MOST_LATE:
         flush_streams()
         owner, pid = os.getpid(), os.fork()
         if not pid:
             die_with(owner)
             _serve(request, answer, mark, deadly)
-        _, status = os.waitpid(pid, 0)
+        with _limited(pid, request.import_timeout, mark, late):
+            _, status = os.waitpid(pid, 0)
         if not (source := mark.read()) or source in deadly:
             os._exit(0 if status == 0 else 1)
-        deadly[source] = f"it ended its process: {_end_of(status)}"
+        took = f"it takes longer than {request.import_timeout:g} s (parse.import_timeout)"
+        deadly[source] = took if source in late else f"it ended its process: {_end_of(status)}"
+    _write(answer, _left_out(deadly))
+    os._exit(0)
+
+
+@contextmanager
+def _limited(pid: int, seconds: float, mark: "_Mark", late: set[str]) -> Iterator[None]:
+    """Kill a fork that loads plugins for longer than these seconds during the block, and note which one it was at."""
+
+    def end() -> None:
+        if source := mark.read():
+            late.add(source)
+            os.kill(pid, signal.SIGKILL)
+
+    timer = threading.Timer(seconds, end)
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+        timer.join()  # no other thread is there at the next fork
 
 
 class _Mark:
@@ -164,7 +194,7 @@ def _write(answer: int, told: object) -> None:
 
 
 def _listed(mark: _Mark, deadly: Mapping[str, str]) -> list[PluginRow]:
-    rows = [PluginRow("", source, error=reason) for source, reason in deadly.items()]
+    rows = _left_out(deadly)
     try:
         installation.load(without=deadly, begin=mark.write)
     except DagError as exc:
@@ -183,6 +213,10 @@ def _listed(mark: _Mark, deadly: Mapping[str, str]) -> list[PluginRow]:
         for source in own.policies.sources(name):
             found.setdefault(source, []).append(name)
     return rows + [PluginRow("policies", source, ", ".join(names)) for source, names in found.items()]
+
+
+def _left_out(deadly: Mapping[str, str]) -> list[PluginRow]:
+    return [PluginRow("", source, error=reason) for source, reason in deadly.items()]
 
 
 def _name(part: object) -> str:

@@ -24,6 +24,7 @@ import msgspec
 from asynsched.airflow import installation
 from asynsched.airflow.alerts import callbacks_of
 from asynsched.airflow.finder import served_in_program
+from asynsched.airflow.local_filesystem import values_of_files
 from asynsched.airflow.processes import patch_environ
 from asynsched.authoring import exceptions
 from asynsched.authoring.dag import DAG
@@ -96,6 +97,8 @@ def run_in_foreground(
     mark_success_pattern: str | None = None,
     variables: Mapping[str, str] | None = None,
     connections: Mapping[str, Mapping[str, Any]] | None = None,
+    variable_file: str | None = None,
+    connection_file: str | None = None,
     check_interruption: Callable[[], None] = lambda: None,
 ) -> ForegroundRun:
     """Run all tasks of a DAG once, in this process, with logs on the terminal.
@@ -106,6 +109,8 @@ def run_in_foreground(
         mark_success_pattern: Tasks whose whole task_id matches this regular expression succeed without running.
         variables: Variables that tasks may read; they hide those of the home that `ASYNSCHED_HOME` names.
         connections: The fields of connections, by conn_id; they hide those of the home.
+        variable_file: A file of further variables (JSON, YAML or `name=value` lines).
+        connection_file: Such a file of further connections.
         check_interruption: Raises KeyboardInterrupt if the run is to end, even if the code of a task has caught that.
 
     Raises:
@@ -118,7 +123,8 @@ def run_in_foreground(
     with ExitStack() as stack:
         stack.callback(set_supervisor, earlier)
         names = _names_of_home(stack) if earlier is None else earlier
-        supervisor = MemorySupervisor(variables or {}, connections or {}, names)
+        more, others = values_of_files(variable_file, connection_file)
+        supervisor = MemorySupervisor({**more, **(variables or {})}, {**others, **(connections or {})}, names)
         set_supervisor(supervisor)
         stack.enter_context(served_in_program())
         stack.enter_context(_logs_on_terminal())

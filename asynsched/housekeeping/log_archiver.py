@@ -105,7 +105,7 @@ class LogArchiver(Service):
         """The logs that wait for the store, as far as they are known: those of the last walk, or of this one."""
         problem, seconds = self.problem, self._calls.oldest_seconds
         if seconds > TRANSFER_SECONDS:
-            problem = f"{self._archive.url} (log.store) has not answered for {seconds:.0f} s"
+            problem = f"log.store: {self._archive.url} has not answered for {seconds:.0f} s"
         return WaitingLogs(max(self._n_before, self._n_left), problem)
 
     async def tick(self, now: datetime) -> None:

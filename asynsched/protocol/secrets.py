@@ -14,6 +14,7 @@ from asynsched.authoring.masking import CUT, MIN_SECRET_LENGTH, secrets_in_answe
 MASK = b"***"
 SHORTEST_PIECE = 3
 """Characters of a secret beside a cut that are masked; fewer tell little, and would mask words."""
+_CUT = CUT.encode()
 MOST_CUTS = 100
 """Cuts in a text that are looked at, the last ones: a text with many more must not hold up the keeper."""
 FIELDS = "fields"
@@ -92,26 +93,31 @@ class Secrets:
 
     def mask_cut_text(self, text: str) -> str:
         """Return a text with every secret replaced, and each piece of a secret that ends or begins at a cut."""
-        before, *others = self.mask_text(text).rsplit(CUT, MOST_CUTS)
+        return self.mask_cut(text.encode("utf-8", "replace")).decode("utf-8", "replace") if self.values else text
+
+    def mask_cut(self, data: bytes) -> bytes:
+        """Return the data with every secret replaced, and each piece of a secret that ends or begins at a cut."""
+        data = self.mask(data)
+        if _CUT not in data:
+            return data
+        before, *others = data.rsplit(_CUT, MOST_CUTS)
         for after in others:
-            before = f"{self._without_beginning(before)}{CUT}{self._without_end(after)}"
+            before = self._without_beginning(before) + _CUT + self._without_end(after)
         return before
 
     def n_begun(self, data: bytes) -> int:
         """Return the length of the beginning of a secret, however short, at the end of the data."""
         return max((_overlap(data, value, 1) for value in self.values), default=0)
 
-    def _without_beginning(self, text: str) -> str:
-        """Return a text without the beginning of a secret at its end."""
-        data = text.encode("utf-8", "replace")
+    def _without_beginning(self, data: bytes) -> bytes:
+        """Return the data without the beginning of a secret at its end."""
         n = max((_overlap(data, value) for value in self.values), default=0)
-        return (data[: len(data) - n] + MASK).decode("utf-8", "replace") if n else text
+        return data[: len(data) - n] + MASK if n else data
 
-    def _without_end(self, text: str) -> str:
-        """Return a text without the end of a secret at its beginning."""
-        data = text.encode("utf-8", "replace")
+    def _without_end(self, data: bytes) -> bytes:
+        """Return the data without the end of a secret at its beginning."""
         n = max((_overlap(value, data) for value in self.values), default=0)
-        return (MASK + data[n:]).decode("utf-8", "replace") if n else text
+        return MASK + data[n:] if n else data
 
 
 def _overlap(first: bytes, second: bytes, shortest: int = SHORTEST_PIECE) -> int:

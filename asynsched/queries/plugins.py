@@ -9,7 +9,7 @@ from msgspec import Struct
 
 from asynsched.authoring.providers import ENTRY_POINTS, STANDARD
 from asynsched.errors import AsynschedError
-from asynsched.foreground.plugin_process import answers_of, has_any, plugin_process, read_plugins
+from asynsched.foreground.plugin_process import answers_of, has_any, longest_loading, plugin_process, read_plugins
 from asynsched.foreground.plugins import PluginRow
 from asynsched.queries.turns import turns
 from asynsched.settings import Settings
@@ -32,14 +32,14 @@ async def list_plugins(settings: Settings) -> list[PluginRow]:
     if not await anyio.to_thread.run_sync(has_any, settings):
         return []
     async with turns("listings of plugins", 1):
-        with anyio.move_on_after(settings.parse.import_timeout):
+        with anyio.move_on_after(longest_loading(settings)):
             async with plugin_process(settings) as process:
                 rows = read_plugins(await anext(answers_of(process), b""))
             if rows is None:
                 problem = "The plugins have ended the process that loads them: see `asynsched plugins list`."
                 raise AsynschedError(problem)
             return rows
-    raise AsynschedError(f"The plugins take longer than parse.import_timeout = {settings.parse.import_timeout:g} s.")
+    raise AsynschedError(f"The process that loads plugins has not answered for {longest_loading(settings):g} s.")
 
 
 def list_providers() -> list[ProviderInfo]:

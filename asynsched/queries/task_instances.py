@@ -23,7 +23,7 @@ from asynsched.queries.runs import (
     no_such_run,
     version_of,
 )
-from asynsched.states import FINISHED_RUN_STATES, FINISHED_TASK_STATES, TaskInstanceState
+from asynsched.states import FINISHED_RUN_STATES, FINISHED_TASK_STATES, SLOT_TASK_STATES, TaskInstanceState
 from asynsched.store.expressions import seconds_between, tasks_of_versions
 from asynsched.store.rows import count, fetch, near_names
 from asynsched.store.schema import dag, dag_run, dag_version, note, task_instance, task_instance_history
@@ -118,11 +118,14 @@ class TaskInstanceInfo(Struct, frozen=True, kw_only=True):
 
 def number_of_newest_try(home: Path, info: TaskInstanceInfo) -> int:
     """Return the number of the newest try that has begun; 0 before the first. This looks at the logs in the home."""
-    if info.state != _T.SCHEDULED:
+    if info.state in SLOT_TASK_STATES:
         return info.try_number
-    # A try that goes on after a pause, or that a stop has interrupted, is not counted yet.
+    # A try that goes on after a pause, or that a stop has interrupted, is not counted yet, also if it is then ended.
+    was_ended = info.state in (_T.FAILED, _T.SKIPPED) and not info.try_number
+    if info.started_at is not None and (was_ended or info.state == _T.SCHEDULED):
+        return info.try_number + 1
     path = home / LOGS / log_path(info.key, info.try_number + 1)
-    return info.try_number + (info.started_at is not None or path.exists())
+    return info.try_number + path.exists()
 
 
 def is_try_over(info: TaskInstanceInfo, number: int, newest: int) -> bool:

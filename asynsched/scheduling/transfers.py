@@ -4,6 +4,7 @@ from collections.abc import Awaitable, Callable, Collection, Sequence
 from datetime import datetime, timedelta
 
 import structlog
+from anyio.lowlevel import checkpoint
 from sqlalchemy import Connection
 
 from asynsched.bell import Hint, encode_hints
@@ -13,12 +14,12 @@ from asynsched.executors.base import Held
 from asynsched.keys import DagRunKey
 from asynsched.protocol.messages import Ended
 from asynsched.scheduling.announcements import Announcer
-from asynsched.scheduling.evaluation.run import ActiveRun
+from asynsched.scheduling.evaluation.run import ActiveRun, ActiveTask
 from asynsched.scheduling.intake import RunIntake
 from asynsched.scheduling.places import Place
 from asynsched.scheduling.requests.run_requests import do_request, end_request, submit_by_program
 from asynsched.scheduling.rules.run_end import RunStop, cancelled, marked_failed
-from asynsched.scheduling.slices import decide_all
+from asynsched.scheduling.slices import AT_ONCE, decide_all
 from asynsched.states import SLOT_TASK_STATES
 from asynsched.states import TaskInstanceState as State
 from asynsched.store.runs import queue
@@ -227,13 +228,19 @@ class RunTransfers:
         # Another scheduler may have left requests open.
         self.requests_are_due |= held is not None or run.key in self._ending
         if held is not None:
-            self._announcer.announce_taken_over(tasks, held, now)
+            await self._announce(tasks, held, now)
         else:
             self._announcer.end_tries(let_go, tasks)
             # That they are stored may not have been announced: the answer was lost, or the run was stale. A token
             # starts one try at most.
-            self._announcer.announce_taken_over([task for task in tasks if task.state is State.QUEUED], Held(), now)
+            await self._announce([task for task in tasks if task.state is State.QUEUED], Held(), now)
         await decide_all(self._evaluation, now)
+
+    async def _announce(self, tasks: Sequence[ActiveTask], held: Held, now: datetime) -> None:
+        """Announce the tries of a run that was taken over, with pauses: all of its tasks may be in flight."""
+        for start in range(0, len(tasks), AT_ONCE):
+            self._announcer.announce_taken_over(tasks[start : start + AT_ONCE], held, now)
+            await checkpoint()
 
     async def _store_ends(self, row: queue.QueuedRun, run: ActiveRun, held: Held, now: datetime) -> None:
         """Store the ends of a run's tries that ended while no scheduler served, as one would have done then.

@@ -150,7 +150,7 @@ def read_entries(path: Path) -> tuple[Entry, ...]:
         SettingsError: The file cannot be read, or an entry is invalid; the message names the file and the key.
     """
     try:
-        text = path.read_text(encoding="utf-8")
+        text = path.read_text(encoding="utf-8-sig")
     except OSError as exc:
         raise SettingsError(f"{path}: the file cannot be read: {exc.strerror}") from exc
     except UnicodeDecodeError as exc:

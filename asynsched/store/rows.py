@@ -86,12 +86,29 @@ def storable(text: str) -> str:
     return _UNSTORABLE.sub("\ufffd", text)
 
 
+LONGEST_DESCRIPTION = 5000
+"""Characters: lists show descriptions whole."""
+
+
 def check_name(kind: str, name: str, longest: int) -> None:
     """Raise StoreError, naming the kind, unless a name has 1 to `longest` characters, all of them storable."""
     if not 0 < len(name) <= longest:
         raise StoreError(f"A {kind} has 1 to {longest} characters, not {len(name)}.")
     if _UNSTORABLE.search(name):
         raise StoreError(f"A {kind} cannot hold a NUL character or half of a surrogate pair: {name!r}")
+
+
+def check_description(kind: str, name: str, description: str) -> None:
+    """Raise StoreError, naming the kind and the thing, for a description that is too long or not storable."""
+    if len(description) > LONGEST_DESCRIPTION:
+        raise StoreError(
+            f"The description of the {kind} {name!r} has {len(description)} characters; at most {LONGEST_DESCRIPTION}"
+            " are allowed."
+        )
+    if _UNSTORABLE.search(description):
+        raise StoreError(
+            f"The description of the {kind} {name!r} cannot hold a NUL character or half a surrogate pair."
+        )
 
 
 def portions(values: Sequence[T], most: int = MOST_PARAMETERS) -> Iterator[list[T]]:

@@ -30,6 +30,7 @@ Schedulers are upgraded one after another, so a migration only adds: tables, ind
 A later migration removes the superfluous parts, and raises this to its own revision.
 """
 ID_LENGTH = 250
+LONGEST_CONN_TYPE = 500
 DEFAULT_POOL = "default_pool"
 NOBODYS_EPOCH = 0
 """The lease epoch of rows that no scheduler owns: those of leases begin with 1."""
@@ -613,7 +614,7 @@ connection = sa.Table(
     "connection",
     metadata,
     Column("conn_id", String(ID_LENGTH), primary_key=True),
-    Column("conn_type", String(500), nullable=False),
+    Column("conn_type", String(LONGEST_CONN_TYPE), nullable=False),
     Column("description", Text, nullable=False, default=""),
     Column("secret", Text, nullable=False),
 )

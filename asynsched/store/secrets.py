@@ -18,8 +18,25 @@ from sqlalchemy import Connection, Row
 
 from asynsched.errors import AlreadyExists, SecretsUnreadable, StoreError
 from asynsched.fernet_keys import FernetKeys
-from asynsched.store.rows import as_struct, check_name, delete_named, get_named, select_in, storable
-from asynsched.store.schema import ID_LENGTH, VariableRow, connection, dag_run, fernet_key, task_instance, variable
+from asynsched.store.rows import (
+    as_struct,
+    check_description,
+    check_name,
+    delete_named,
+    get_named,
+    select_in,
+    storable,
+)
+from asynsched.store.schema import (
+    ID_LENGTH,
+    LONGEST_CONN_TYPE,
+    VariableRow,
+    connection,
+    dag_run,
+    fernet_key,
+    task_instance,
+    variable,
+)
 from asynsched.store.statements import insert_ignoring, insert_or_update
 
 OPTION = "asynsched_fernet_keys"
@@ -215,6 +232,7 @@ def get_variable(conn: Connection, key: str) -> VariableRow:
 def set_variable(conn: Connection, key: str, value: str, description: str = "") -> None:
     """Create or change a variable. Raises StoreError for a bad key, or a value that no database can store."""
     check_name("variable key", key, ID_LENGTH)
+    check_description("variable", key, description)
     if storable(value) != value:
         raise StoreError(f"The variable {key!r} cannot hold a NUL character or half of a surrogate pair.")
     token = writing_cipher(conn).encrypt(value)
@@ -333,6 +351,8 @@ def _values(conn: Connection, row: ConnectionRow) -> dict[str, object]:
     check_name("connection name", row.conn_id, ID_LENGTH)
     if _CONN_ID.fullmatch(row.conn_id) is None:
         raise StoreError(f"A connection name has letters, digits and the signs {_SIGNS} only: {row.conn_id!r}.")
+    check_name("connection type", row.conn_type, LONGEST_CONN_TYPE)
+    check_description("connection", row.conn_id, row.description or "")
     fields = msgspec.structs.asdict(row)
     shown = {name: fields.pop(name) for name in ("conn_id", "conn_type", "description")}
     secret = writing_cipher(conn).encrypt(msgspec.json.encode(fields).decode())

@@ -16,7 +16,7 @@ import hmac
 from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
 from hashlib import sha256
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import msgspec
 import sqlalchemy as sa
@@ -31,6 +31,7 @@ from asynsched.store.schema import TicketRow, dag_run, task_instance, ticket
 from asynsched.store.statements import insert_ignoring
 
 SUBMITTED, CLAIMED, ENDED = "submitted", "claimed", "ended"
+Reissued = Literal["new", "claimed", "not ours"]
 MOST_NEWS = 500
 """Tickets whose news are read at once."""
 GONE = "the scheduler no longer waits for it"
@@ -47,6 +48,13 @@ _OWN_RUNS = (
     .with_for_update(key_share=True)
 )
 """Runs of a scheduler, locked, so that another one that takes them over finds every ticket that was added before."""
+_OWN_RUN_OF_TICKET = (
+    sa.select(dag_run.c.id)
+    .where(dag_run.c.scheduler_id == sa.bindparam("owner"), dag_run.c.lease_epoch == sa.bindparam("epoch"))
+    .where(dag_run.c.id == sa.select(ticket.c.dag_run_id).where(_OF_TOKEN).scalar_subquery())
+    .with_for_update(key_share=True)
+)
+"""The run of a ticket, if a scheduler owns it; locked in the same way."""
 _NEWS = (
     sa.select(ticket)
     .join(dag_run, dag_run.c.id == ticket.c.dag_run_id)
@@ -191,10 +199,15 @@ def _set_column(conn: Connection, name: str, values: Mapping[str, str]) -> None:
         conn.execute(change, [{"key": token, "new": value} for token, value in sorted(values.items())])
 
 
-def reissue(conn: Connection, token: str, digest: str) -> bool:
-    """Give a new secret to a ticket that no worker has claimed: its earlier copies are void. False: too late."""
+def reissue(conn: Connection, token: str, digest: str, *, owner: str, epoch: int) -> Reissued:
+    """Give a new secret to a ticket that no worker has claimed: its earlier copies are void.
+
+    Only the scheduler that owns the run may, under this epoch of its lease: the tickets that it submits are valid.
+    """
+    if conn.execute(_OWN_RUN_OF_TICKET, {"owner": owner, "epoch": epoch, "key": token}).first() is None:
+        return "not ours"
     changed = sa.update(ticket).where(_OF_TOKEN, _state == SUBMITTED).values(digest=digest, engine_id="", sight="")
-    return conn.execute(changed, {"key": token}).rowcount > 0
+    return "new" if conn.execute(changed, {"key": token}).rowcount else "claimed"
 
 
 def end_ticket(conn: Connection, ended: Ended, *, before: str, renewals: int | None = None) -> Ended | None:

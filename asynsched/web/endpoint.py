@@ -63,7 +63,10 @@ class Invalid(Exception):
 
 
 class TooLarge(Exception):
-    """The body of a request is too large."""
+    """The body of a request is too large. The text, for people, names the limit in bytes."""
+
+    def __init__(self, most: int) -> None:
+        super().__init__(f"The request is too large: its body may have {most:,} bytes at most.")
 
 
 class Parameter(NamedTuple):
@@ -320,7 +323,7 @@ async def read_bytes(request: Request, most: int = MOST_BODY_BYTES) -> bytes:
     async for part in request.stream():
         n_bytes += len(part)
         if n_bytes > most:
-            raise TooLarge
+            raise TooLarge(most)
         parts.append(part)
     return b"".join(parts)
 

@@ -70,8 +70,8 @@ async def _invalid(_: Request, exc: Exception) -> Response:
     return detail(HTTPStatus.UNPROCESSABLE_ENTITY, [problem])
 
 
-async def _too_large(_: Request, __: Exception) -> Response:
-    return detail(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, "The request is too large.")
+async def _too_large(_: Request, exc: Exception) -> Response:
+    return detail(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, str(exc))
 
 
 async def _of_http(_: Request, exc: Exception) -> Response:

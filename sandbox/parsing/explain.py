@@ -64,7 +64,7 @@ def explain(exc: BaseException, path: str, dags_folder: str, limits: ParseLimits
         where = path if line is None else f"{path}:{line}"
         what = _what(exc) + _place_hint(exc, dags_folder)
         if isinstance(exc, DagError):
-            what = what.replace(f"{dags_folder}/", "")
+            what = what.replace(f"{dags_folder}/{path}", "this file").replace(f"{dags_folder}/", "")
     hint = _hint_for(exc, limits) if limits is not None and kind == "exception" else ""
     if kind == "exception" and not frames and not isinstance(exc, OSError):
         hint = hint or _NOT_IN_THE_FILE

@@ -18,7 +18,7 @@ from typing import NoReturn
 
 import msgspec
 
-from asynsched.airflow.installation import LOCAL_SETTINGS
+from asynsched.airflow.installation import while_loading
 from asynsched.protocol.parse_messages import (
     MOST_QUESTIONS,
     QUESTION,
@@ -401,8 +401,7 @@ class _Watched:
             yield FileError("confinement", message)
         elif self._stopped is not None or self._transcript.found is None or self._status != 0:
             kind, what = self._stopped or self._death()
-            if plugin := self._transcript.plugin:
-                what += f" while loading {'the policies' if plugin == LOCAL_SETTINGS else f'the plugin {plugin}'}"
+            what += while_loading(self._transcript.plugin)
             folder, text = str(self._request.dags_folder), self._transcript.text.strip()
             line = _line_in_stack(text, f"{folder}/{path}")
             # Other text than a report of Python's is garbage: user code wrote to a descriptor that it guessed.

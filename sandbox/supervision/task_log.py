@@ -88,7 +88,7 @@ class TaskLog:
             data = self._secrets.mask(data)
             end = len(data) - self._secrets.longest
         self._held = data[end:]
-        self._append(self._secrets.mask(data[:end]))
+        self._append(self._secrets.mask_cut(data[:end]))
 
     def say(self, level: str, text: str) -> None:
         """Add a line of the keeper's own, in the format of the others. It is written even where no room is left."""

@@ -19,13 +19,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from msgspec.structs import replace
 
+from asynsched.airflow.installation import while_loading
 from asynsched.protocol.frames import FrameReader, ProtocolError
 from asynsched.protocol.messages import CodeVersion, FailureCause
 from sandbox import processes
 from sandbox.processes import reason_of
 from sandbox.supervision.reactor import Pipe, Reactor, Timer, Urgency
 from sandbox.supervision.zygote_handle import ZygoteBusy, ZygoteHandle, Zygotes
-from sandbox.template import FORK, MOST_AT_ONCE, Born, Exited, Forked, FromTemplate, Loaded
+from sandbox.template import FORK, MOST_AT_ONCE, Born, Exited, Forked, FromTemplate, Loaded, LoadingPlugin
 from sandbox.zygote import LONE_TRY, TEMPLATE
 
 if TYPE_CHECKING:
@@ -149,7 +150,9 @@ class TemplatePool:
         if template is None:
             return False
         reason, cause = reason_of(status)
-        self._lose(template, Loss(f"importing {_path(template.code)}: {reason}", cause, may_retry=True))
+        template.read()
+        what = f"importing {_path(template.code)}{template.loading}"
+        self._lose(template, Loss(f"{what}: {reason}", cause, may_retry=True))
         self._events.orphaned(pid)
         return True
 
@@ -285,7 +288,8 @@ class TemplatePool:
 
     def _lose(self, template: "TemplateHandle", loss: Loss) -> None:
         if template.is_late:
-            reason = f"{_path(template.code)} took longer than {self._import_timeout:g} s to import"
+            seconds = f"{self._import_timeout:g} s"
+            reason = f"{_path(template.code)} took longer than {seconds} to import{template.loading}"
             loss = Loss(reason, "task", may_retry=False)
         self._leave(template)
         for supervised in template.waiting:
@@ -344,6 +348,8 @@ class TemplateHandle:
         self.is_retired = False
         self.is_late = False
         """Whether it is killed because the import took too long."""
+        self.loading = ""
+        """While its plugins are loaded: which one, for messages."""
         self.n_bytes = 0
         """Memory that it takes of its own, known once it is loaded."""
         self.timer: Timer | None = None
@@ -467,6 +473,9 @@ class TemplateHandle:
             raise ProtocolError("a template is born once, and says nothing before")
         if isinstance(message, Born):
             self.pid = message.pid
+        if isinstance(message, LoadingPlugin):
+            self.loading = while_loading(message.source)
+            return
         if not isinstance(message, Forked):
             self._pool.heard(self, message)
             return

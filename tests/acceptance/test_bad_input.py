@@ -130,6 +130,11 @@ def test_a_bad_file_is_told_in_one_clear_message(errors, name):
         assert error["line"] == bad.line, error
 
 
+def test_no_message_names_its_file_twice(errors):
+    told = [error["message"] for name, its in errors.items() for error in its if error["message"].count(name) > 1]
+    assert told == []
+
+
 def test_files_that_are_no_python_are_told_apart(errors):
     assert errors["not_utf8.py"][0]["kind"] in ("syntax", "unreadable")
     assert "UTF-8" in errors["not_utf8.py"][0]["message"]

@@ -87,6 +87,31 @@ def assert_all_went_on(site: Site, *, tries: int = 1) -> None:
     assert returned["value"] == [1, 1, tries]
 
 
+WAITS_ALWAYS = """
+    from asynsched import DAG, task
+
+    with DAG("waits", schedule=None):
+
+        @task.sensor(mode="reschedule", poke_interval=3600)
+        def looks():
+            print("it looks")
+            return False
+
+        looks()
+"""
+
+
+def test_the_log_of_a_sensor_that_was_ended_between_two_looks_is_shown(site):
+    site.write("waits.py", WAITS_ALWAYS)
+    with site.up():
+        site.wait_for_dag("waits")
+        site.run("dags", "trigger", "waits", "--run-id", "r1")
+        site.until(lambda: site.task_states("waits", "r1") == {"looks": "up_for_reschedule"}, "it has looked")
+        assert "it looks" in site.run("tasks", "logs", "waits", "r1", "looks").stdout
+        site.run("runs", "cancel", "waits", "r1", "--yes")
+    assert "it looks" in site.run("tasks", "logs", "waits", "r1", "looks").stdout
+
+
 def test_deferred_tasks_outlive_their_scheduler_and_keep_their_code(site):
     with site.up() as up:
         start_waiting(site)

@@ -1,6 +1,7 @@
 """A scheduler serves while its folder changes: it knows the saved state moments later."""
 
 import re
+import subprocess
 import zipfile
 from textwrap import dedent
 from typing import Any
@@ -44,6 +45,33 @@ def tasks_of(site: Site, dag_id: str) -> list[str]:
 
 def errors_of(site: Site, file: str) -> list[dict[str, Any]]:
     return [error for error in site.json("dags", "errors") if error["file"] == file]
+
+
+def test_files_of_windows_editors_mean_the_same_as_others(new_site):
+    """They begin with a byte order mark, and their lines end with CR LF."""
+    site = new_site()
+    for name in ("read", "ignored", "also_ignored"):
+        write_dag(site, f"{name}.py", name)
+    site.write(".airflowignore", "ignored.py\nalso_ignored.py\n")
+    written = {
+        "variables.json": '{"here": "a value"}',
+        "connections.json": '{"there": "http://host"}',
+        "airflow.cfg": "[core]\nparallelism = 7\n",
+    }
+    for name, text in written.items():
+        (site.root / name).write_text(text)
+    for path in (*site.dags.glob("*.py"), site.dags / ".airflowignore", *(site.root / name for name in written)):
+        path.write_bytes(b"\xef\xbb\xbf" + path.read_bytes().replace(b"\n", b"\r\n"))
+    assert "7 at once" in site.up_until_idle().stderr
+    assert dag_ids(site) == {"read"}
+    assert site.json("dags", "errors") == []
+    for kind in ("variables", "connections"):
+        site.run(kind, "import", str(site.root / f"{kind}.json"))
+        with (site.root / f"{kind}.json").open("rb") as file:
+            command = site.command(kind, "import", "-")
+            subprocess.run(command, env=site.environment, cwd=site.root, stdin=file, check=True, capture_output=True)
+    assert site.json("variables", "get", "here")["value"] == "a value"
+    assert [one["conn_id"] for one in site.json("connections", "list")] == ["there"]
 
 
 def write_dag(site: Site, file: str, dag_id: str, task_id: str = "only") -> None:

@@ -1,5 +1,6 @@
 """What a team that moves from Airflow checks first: configuration, policies, plugins, listeners and helpers."""
 
+import subprocess
 import textwrap
 import zipfile
 
@@ -212,6 +213,14 @@ BREAKS = """
 """
 
 
+WORKS = """
+    from airflow.sdk import DAG, task
+
+    with DAG("works", schedule=None):
+        task(print)("it works")
+"""
+
+
 def test_policies_plugins_and_listeners_beside_the_folder_take_effect(new_site):
     site = new_site()
     policies = beside(site, "config/airflow_local_settings.py", POLICIES)
@@ -287,6 +296,54 @@ def test_a_plugin_that_ends_its_process_is_named_and_keeps_no_other_from_being_l
     }
 
 
+DEBUGGED = """
+    import sys
+    from datetime import datetime
+
+    from airflow import DAG
+    from airflow.hooks.base import BaseHook
+    from airflow.models import Variable
+    from airflow.operators.python import PythonOperator
+    from house_plugin import HouseOperator
+    from include.words import WORD
+
+    def works(ds):
+        local = "a local"
+        breakpoint()
+        print(ds, sys.argv[1:], Variable.get("key"), Variable.get("more", deserialize_json=True), WORD)
+        print(HouseOperator.__name__, BaseHook.get_connection("there").extra_dejson["a"])
+
+    with DAG("debugged", schedule=None) as dag:
+        PythonOperator(task_id="works", python_callable=works)
+
+    if __name__ == "__main__":
+        files = {"variable_file_path": "variables.json", "conn_file_path": "connections.yaml"}
+        run = dag.test(execution_date=datetime(2026, 1, 2), **files)
+        raise SystemExit(run.state == "success" and "an error of its own")
+"""
+
+
+def test_a_dag_file_that_tests_itself_runs_in_one_process_for_a_debugger(new_site):
+    site = new_site()
+    beside(site, "plugins/house_plugin.py", "class HouseOperator: ...\n")
+    beside(site, "include/words.py", "WORD = 'from-include'\n")
+    file = site.write("debugged.py", DEBUGGED)
+    site.run("variables", "set", "key", "a value")
+    (site.root / "variables.json").write_text('{"more": {"b": 1}}')
+    (site.root / "connections.yaml").write_text("there: {conn_type: http, host: h, extra: {a: 5}}")
+    command = site.command("python", str(file), "--date", "x")
+    ran = subprocess.run(
+        command, env=site.environment, cwd=site.root, input="p local\nc\n", capture_output=True, text=True, check=False
+    )
+    assert "'a local'" in ran.stdout, ran.stderr
+    assert "2026-01-02 ['--date', 'x'] a value {'b': 1} from-include\nHouseOperator 5\n" in ran.stdout
+    assert (ran.returncode, ran.stderr.splitlines()[-1]) == (1, "an error of its own")
+    file.write_text("from airflow import DAG\n1 / 0\n")
+    ended = site.run("python", str(file), code=1)
+    first, where, *_ = ended.stderr.splitlines()
+    assert (first, where) == ("Traceback (most recent call last):", f'  File "{file}", line 2, in <module>')
+
+
 def test_a_plugin_that_hangs_is_named_in_the_error_of_a_file(new_site):
     site = new_site()
     beside(site, "plugins/a_hangs.py", "while True: pass\n")
@@ -294,6 +351,20 @@ def test_a_plugin_that_hangs_is_named_in_the_error_of_a_file(new_site):
     site.env["ASYNSCHED_PARSE__IMPORT_TIMEOUT"] = "1"
     told = site.run("dags", "reparse", "breaks.py", code=1).stderr
     assert "its import took longer than 1 s (parse.import_timeout) while loading the plugin a_hangs.py" in told
+    beside(site, "plugins/house_plugin.py", PLUGIN)
+    listed = {plugin["source"]: plugin["error"] for plugin in site.json("plugins", "list")}
+    assert listed == {"a_hangs.py": "it takes longer than 1 s (parse.import_timeout)", "house_plugin.py": ""}
+
+
+def test_a_plugin_that_ends_only_tasks_is_named_in_their_reason(new_site):
+    site = new_site()
+    mark = site.root / "mark"
+    beside(site, "plugins/moody.py", f"import os\nif os.path.exists({str(mark)!r}): os._exit(0)\n")
+    site.write("works.py", WORKS)
+    site.up_until_idle()
+    mark.touch()
+    site.run("dags", "trigger", "works")
+    assert "while loading the plugin moody.py" in site.up_until_idle().stderr
 
 
 def heard_of_runs(site, number):

@@ -142,7 +142,7 @@ def test_logs_wait_for_a_store_that_is_away_and_this_is_said_once(site, store, t
         site.until(lambda: "logs.not_stored" in up.log, "it is said")
         assert site.task_states("logged", "r") == {"says": "success"}
         assert "logs wait for the store of logs" in site.run("check", "--live").stderr
-        assert "(log.store): cannot write, read and remove an object" in site.run("check", code=1).stdout
+        assert ": cannot write, read and remove an object" in site.run("check", code=1).stdout
         assert "last" in site.run("tasks", "logs", "logged", "r", "says").stdout
 
         assert not store.folder.exists(), "nobody has made it"

@@ -169,16 +169,31 @@ def test_an_empty_folder_is_served_and_a_missing_one_is_refused(site):
         ("ASYNSCHED_PARSE__TIMEOUT", "-1", ("ASYNSCHED_PARSE__TIMEOUT",)),
         ("ASYNSCHED_DATABASE", "oracle://somewhere/db", ("oracle", "sqlite", "variable ASYNSCHED_DATABASE")),
         ("ASYNSCHED_DATABASE", "postgresql://user:topsecret@127.0.0.1:1/none", ("127.0.0.1",)),
+        ("ASYNSCHED_XCOM_BACKEND", "json.JSONDecoder", ("subclass of BaseXCom", "variable ASYNSCHED_XCOM_BACKEND")),
+        ("ASYNSCHED_SECRETS__BACKEND", "no.such.Class", ("'no.such.Class' cannot be", "ASYNSCHED_SECRETS__BACKEND")),
+        ("ASYNSCHED_STATE_STORE_BACKEND", "ends.Now", ("state_store_backend: ", "variable ASYNSCHED_STATE_STORE_BAC")),
+        ("ASYNSCHED_LOG__STORE", "nosuch://b", ("log.store", "is set by environment variable ASYNSCHED_LOG__STORE")),
+        ("ASYNSCHED_FERNET_KEY", "abc", ("fernet_key: key 1 is not", "(set by environment variable ASYNSCHED_FERNET")),
+        ("ASYNSCHED_AIRFLOW_CFG", "gone.cfg", ("there is no file", "(set by environment variable ASYNSCHED_AIRFLOW_")),
         ("ASYNSCHED_EXECUTOR", "no.such:Executor", ("no.such", "(set by environment variable ASYNSCHED_EXECUTOR)")),
     ],
 )
 def test_a_setting_that_cannot_be_is_named_in_one_line(site, name, value, words):
     site.env[name] = value
+    site.write("ends.py", "import os; os._exit(3)")
     refused = site.run("up", str(site.dags), code=1)
+    assert len(refused.stderr.splitlines()) == 1
     assert [word for word in words if word not in refused.stderr] == []
     assert "topsecret" not in refused.stderr
     assert "Traceback" not in refused.stderr
     site.assert_nothing_left()
+
+
+def test_a_default_role_that_only_access_control_can_know_is_told(site):
+    site.env["ASYNSCHED_WEB__DEFAULT_ROLE"] = "Viewer"
+    up = site.up_until_idle()
+    assert "web.default_role: 'Viewer' is none of viewer, operator, admin" in up.stderr
+    assert "(set by environment variable ASYNSCHED_WEB__DEFAULT_ROLE)" in up.stderr
 
 
 def test_a_database_of_a_newer_version_is_left_alone(site, backend, request):

@@ -147,14 +147,11 @@ def test_a_class_of_the_users_keeps_xcoms_and_commands_show_its_references(site,
     assert len(list((tmp_path / "xcoms" / "uses" / "makes").glob("return_value-*"))) == 2
 
 
-def test_a_class_that_cannot_be_used_fails_the_tasks_that_need_it(site):
+def test_a_class_that_cannot_be_used_is_refused_at_the_start(site):
     site.write("simple.py", SIMPLE)
     site.env["ASYNSCHED_XCOM_BACKEND"] = "own_xcoms.Missing"
-    site.up_until_idle()
-    site.run("dags", "trigger", "simple")
-    site.up_until_idle()
-    why = site.run("why", "simple", "latest", "makes").stdout
-    assert "xcom_backend: 'own_xcoms.Missing' cannot be imported" in why
+    refused = site.run("up", str(site.dags), code=1).stderr
+    assert "xcom_backend: 'own_xcoms.Missing' cannot be imported" in refused
 
 
 def test_paths_of_object_storages_are_templates_and_xcoms(site, tmp_path):

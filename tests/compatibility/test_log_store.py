@@ -56,7 +56,7 @@ def site(tmp_path, endpoint):
 
 def test_logs_are_stored_read_by_ranges_and_removed_in_s3(site, cloud):
     refused = site.run("check", code=1)
-    assert "s3://logs/of/tests (log.store): cannot write, read and remove an object" in refused.stdout
+    assert "log.store: s3://logs/of/tests: cannot write, read and remove an object" in refused.stdout
     cloud.create_bucket(Bucket="logs")
     assert "s3://logs/of/tests can be written and read" in site.run("check", code=None).stdout
 

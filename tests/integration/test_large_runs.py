@@ -10,12 +10,13 @@ import pytest
 import sqlalchemy as sa
 
 from asynsched import Scheduler, assembly
-from asynsched.scheduling import evaluator, slices
+from asynsched.scheduling import evaluator, slices, transfers
 from asynsched.settings import Settings
 from asynsched.store import rows
 from asynsched.store.database import Database
 from asynsched.store.engines.opening import open_database
 from tests.support.instant_executor import InstantExecutor
+from tests.support.waiting import eventually_true
 
 AT_ONCE = 20
 N = 150
@@ -132,11 +133,43 @@ async def test_thousands_of_tasks_that_may_start_together_are_granted_in_slices_
     assert all(turns.most[name] <= AT_ONCE for name in GRANTED), turns.most
 
 
-async def _open(program, url: str, *, parallelism: int) -> tuple[Database, Scheduler]:
+class HoldingExecutor(MappingExecutor):
+    """Ends nothing, as if its scheduler had been killed before it heard of any end."""
+
+    async def launch(self, launches):
+        pass
+
+
+async def test_thousands_of_tries_of_a_run_that_is_taken_over_are_announced_in_slices(program, tmp_path, monkeypatch):
+    url = f"sqlite:///{tmp_path / 'asynsched.db'}"
+    monkeypatch.setattr(transfers, "AT_ONCE", AT_ONCE)
+    database, scheduler = await _open(program, url, parallelism=N, executor=HoldingExecutor)
+    async with scheduler:
+        await scheduler.wait_idle()
+        await scheduler.trigger("ranked")
+        await eventually_true(
+            database, lambda conn: len(_granted(conn)) == N and _states(conn) == {("ranked", "queued"): N}
+        )
+    await database.close()
+    database, scheduler = await _open(program, url, parallelism=N)
+    turns = Turns()
+    async with anyio.create_task_group() as beside:
+        beside.start_soon(turns.count)
+        async with scheduler:
+            await eventually_true(database, lambda conn: _states(conn) == {("ranked", "success"): N})
+        beside.cancel_scope.cancel()
+    await database.close()
+    assert turns.total["task_launch"] == N
+    assert turns.most["task_launch"] <= AT_ONCE
+
+
+async def _open(program, url: str, *, parallelism: int, executor=MappingExecutor) -> tuple[Database, Scheduler]:
     program.write(LARGE)
     database = await open_database(url, synchronous="normal", default_pool_slots=N)
-    settings = Settings(home=str(program.home), parallelism=parallelism, max_map_length=N, default_pool_slots=N)
-    return database, Scheduler(dags=program.dags, database=database, executor=MappingExecutor, settings=settings)
+    settings = Settings(
+        home=str(program.home), parallelism=parallelism, max_map_length=N, default_pool_slots=N, shutdown_grace=0
+    )
+    return database, Scheduler(dags=program.dags, database=database, executor=executor, settings=settings)
 
 
 def _granted(conn):

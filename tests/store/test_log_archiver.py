@@ -169,7 +169,7 @@ async def test_a_store_that_hangs_is_told_and_makes_no_loop_count_as_stuck_and_k
             health = vitals.health()
             group.cancel_scope.cancel()
         assert (health.status, health.oldest_step, health.logs.n_logs) == ("healthy", None, 1)
-        assert health.logs.problem == f"{archiving.archive.url} (log.store) has not answered for 500 s"
+        assert health.logs.problem == f"log.store: {archiving.archive.url} has not answered for 500 s"
     finally:
         goes_on.set()
 

@@ -63,6 +63,19 @@ async def test_a_pool_that_cannot_be_is_refused(database, name, slots, says):
         await database.write(set_pool, name, slots)
 
 
+@pytest.mark.parametrize(("text", "says"), [("x" * 5001, "has 5001 characters; at most 5000 "), ("a\0", "a NUL")])
+async def test_a_description_that_is_too_long_or_cannot_be_stored_is_refused(database, text, says):
+    for kind, write in {
+        "pool 'p'": (set_pool, "p", 1),
+        "variable 'v'": (set_variable, "v", "x"),
+        "connection 'c'": (lambda conn, description: set_connection(conn, ConnectionRow("c", "http", description)),),
+    }.items():
+        with pytest.raises(StoreError, match=f"description of the {kind} .*{says}"):
+            await database.write(*write, description=text)
+    with pytest.raises(StoreError, match="A connection type has 1 to 500 characters, not 501"):
+        await database.write(set_connection, ConnectionRow("c", "t" * 501))
+
+
 async def test_variables_are_set_read_and_deleted(database):
     await database.write(set_variable, "colour", "blue", "of the sky")
     await database.write(set_variable, "colour", '{"shade": "€"}')

@@ -173,7 +173,10 @@ async def test_what_is_known_of_tickets_is_stored_together(database, proofs):
 async def test_a_ticket_with_a_new_secret_voids_the_old_one(database, proofs):
     one, two = proofs
     await database.write(set_engine_ids, {"one": "job-1"})
-    assert await database.write(reissue, "one", digest_of_secret("new"))
+    owner = {"owner": "me", "epoch": 1}
+    for another in ({"owner": "you"}, {"epoch": 2}):
+        assert await database.write(reissue, "one", digest_of_secret("new"), **owner | another) == "not ours"
+    assert await database.write(reissue, "one", digest_of_secret("new"), **owner) == "new"
     for wrong in (one, Proof("none", one.secret), Proof("one", ""), Proof("one", two.secret), Proof("on\0e", "\ud800")):
         with pytest.raises(NotFound, match="no ticket"):
             await database.write(claim_ticket, wrong, **LIFE)
@@ -181,7 +184,7 @@ async def test_a_ticket_with_a_new_secret_voids_the_old_one(database, proofs):
             await database.read(find_ticket, wrong)
         assert one.secret not in repr(wrong)
     assert (await database.write(claim_ticket, Proof("one", "new"), **LIFE)).engine_id == ""
-    assert not await database.write(reissue, "one", digest_of_secret("newer")), "a worker has claimed it"
+    assert await database.write(reissue, "one", digest_of_secret("newer"), **owner) == "claimed"
     (run,) = {row.dag_run_id for row in await database.read(tickets_of_runs, [1], "far")}
     assert await database.read(tickets_of_runs, [run], "near") == []
 
@@ -204,5 +207,5 @@ async def test_what_people_read_of_a_try_says_whether_its_engine_has_taken_it(da
         "two": Whereabouts("far", "submitted", True, "queued: on the queue gpu", ""),
     }
     # A scheduler that takes it over submits it again: what the engine has said of the earlier job is void.
-    await database.write(reissue, "two", digest_of_secret("new"))
+    await database.write(reissue, "two", digest_of_secret("new"), owner="me", epoch=1)
     assert (await database.read(whereabouts))["two"] == Whereabouts("far", "submitted", False, "", "")

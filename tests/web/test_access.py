@@ -161,6 +161,7 @@ async def test_a_hostile_request_is_refused(web, hostile):
         headers = {name: value.replace("SESSION", session) for name, value in hostile.headers.items()}
         answer = await client.request(hostile.method, hostile.path, headers=headers, **hostile.options)
         assert answer.status_code == hostile.status, answer.text
+        assert hostile.status != 413 or " bytes at most." in answer.text
         assert "frame-ancestors 'none'" in answer.headers["content-security-policy"]
         assert (await client.get(DAG)).json()["is_paused"] is False
         good = await client.patch(DAG, headers=BROWSER, **PAUSE)

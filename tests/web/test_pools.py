@@ -26,6 +26,8 @@ async def test_requests_for_pools_that_are_wrong_say_why(site):
         ("POST", "/pools", 422, {"name": "x", "slots": -2}, "slots"),
         ("POST", "/pools", 422, {"name": "x", "slots": 1, "team_name": "a"}, "teams"),
         ("POST", "/pools", 400, {"name": "x", "slots": 2**40}, "slots"),
+        ("POST", "/pools", 422, {"name": "x" * 257, "slots": 1}, "<= 256"),
+        ("PATCH", "/pools/default_pool", 400, {"description": "x" * 5001}, "at most 5000"),
         ("PATCH", "/pools/default_pool", 400, {"pool": "other"}, "other"),
         ("PATCH", "/pools/defualt_pool", 404, {"slots": 1}, "default_pool"),
         ("DELETE", "/pools/default_pool", 400, None, "cannot be deleted"),

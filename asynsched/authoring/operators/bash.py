@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from asynsched.authoring.exceptions import AsynschedException, AsynschedSkipException
+from asynsched.authoring.masking import CUT
 from asynsched.authoring.operators import arguments
 from asynsched.authoring.operators.base import BaseOperator
 from asynsched.authoring.running.context import context_variables
@@ -55,10 +56,12 @@ class CommandOperator(BaseOperator):
             goes_on = False
             while raw := self._process.stdout.readline(LONGEST_LINE):
                 text = raw.decode(encoding, errors="backslashreplace").rstrip()
-                self.log.info("%s", text)
+                is_whole = raw.endswith(b"\n") or len(raw) < LONGEST_LINE
+                # The keeper masks what a cut has left of a secret beside the mark of a cut.
+                self.log.info("%s%s%s", CUT if goes_on else "", text, "" if is_whole else CUT)
                 # The rest of a long line is logged but not kept.
                 self.last_line, self.is_cut = (self.last_line, True) if goes_on else (text, False)
-                goes_on = not raw.endswith(b"\n")
+                goes_on = not is_whole
             exit_code = self._process.wait()
             self.log.info("Command exited with return code %s", exit_code)
         finally:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from contextlib import suppress
 
-from asynsched.authoring.airflow_2 import OLD_VALUES, tell_of_value, value_of_context
+from asynsched.authoring.airflow_2 import OLD_VALUES, source_of_value, tell_of_value, value_of_context
 from asynsched.errors import AsynschedError
 
 TYPE_CHECKING = False
@@ -70,17 +70,16 @@ class Context(dict[str, "Any"]):
 
     def __missing__(self, key: str) -> Any:
         # Values of Airflow 2 can be read, but are not listed with the others.
-        if key not in OLD_VALUES or "logical_date" not in self:
+        if not self._has_old(key):
             raise KeyError(key)
         tell_of_value(self["task"], key)
         return value_of_context(self.__getitem__, key)
 
     def old_values(self, named: Collection[str], *, takes_any: bool, without: Collection[str]) -> dict[str, Any]:
         """Return the values of Airflow 2 for a function's parameters, and for its `**` all that can be found."""
-        if "logical_date" not in self:
-            return {}
-        found = {name: self[name] for name in OLD_VALUES if name in named and name not in without}
-        for name in OLD_VALUES if takes_any else ():
+        old = [name for name in OLD_VALUES if self._has_old(name)]
+        found = {name: self[name] for name in old if name in named and name not in without}
+        for name in old if takes_any else ():
             if name not in named:
                 # The timetable may be the user's own.
                 with suppress(Exception):
@@ -88,9 +87,10 @@ class Context(dict[str, "Any"]):
         return found
 
     def get(self, key: str, default: Any = None) -> Any:
-        if key in self or (key in OLD_VALUES and "logical_date" in self):
-            return self[key]
-        return default
+        return self[key] if key in self or self._has_old(key) else default
+
+    def _has_old(self, key: str) -> bool:
+        return key in OLD_VALUES and source_of_value(key) in self
 
     def items(self) -> dict_items[str, Any]:
         return dict(self).items()

@@ -5,7 +5,7 @@ A string without a template is not passed to Jinja, so a task without templates 
 
 from __future__ import annotations
 
-from asynsched.authoring.airflow_2 import OLD_VALUES, tell_of_value, value_of_context
+from asynsched.authoring.airflow_2 import OLD_VALUES, source_of_value, tell_of_value, value_of_context
 from asynsched.authoring.exceptions import AsynschedException
 from asynsched.authoring.running.context import Context, Deferred
 from asynsched.authoring.xcom_arg import ResolveMixin
@@ -106,7 +106,7 @@ def _environment(*, native: bool, **options: Any) -> jinja2.Environment:
 
         def resolve_or_missing(self, key: str) -> Any:
             value = super().resolve_or_missing(key)
-            if value is missing and key in OLD_VALUES and self.resolve_or_missing("logical_date") is not missing:
+            if value is missing and key in OLD_VALUES and self.resolve_or_missing(source_of_value(key)) is not missing:
                 tell_of_value(self.resolve_or_missing("task"), key)
                 return value_of_context(self.resolve_or_missing, key)
             return value.find() if isinstance(value, Deferred) else value

@@ -442,11 +442,16 @@ class RemoteExecutor(Executor):
     async def _reissue(self, unsure: Sequence[_Try]) -> None:
         """Give new secrets to tickets that an earlier scheduler may have submitted, so that its copies are void."""
         for one in filter(self._is_new, unsure):
-            secret = new_token() + new_token()
-            if await self._database.write(reissue, one.launch.token, digest_of_secret(secret)):
-                one.secret = secret
-            else:
-                self._note_submitted(one)  # a worker has claimed it: the next look says more
+            secret, token = new_token() + new_token(), one.launch.token
+            match await self._database.write(
+                reissue, token, digest_of_secret(secret), owner=self.context.scheduler_id, epoch=self._epoch
+            ):
+                case "new":
+                    one.secret = secret
+                case "claimed":
+                    self._note_submitted(one)  # the next look says more
+                case "not ours":
+                    self._over(self._end_of(token, GivenUp(NOT_OURS, "interrupted")))
 
     async def _store(self, new: Sequence[_Try]) -> None:
         """Store tickets, and end the tries whose runs have another owner: it launches them, if they are to run."""

@@ -374,12 +374,12 @@ class _Walk:
 
     def _decoded(self, name: str, content: bytes) -> str:
         try:
-            return content.decode()
+            return content.decode("utf-8-sig")
         except UnicodeDecodeError as exc:
             if exc.end < MAX_IGNORE_FILE_BYTES:  # else it may be whole, and only its start is read
                 number = content.count(b"\n", 0, exc.start) + 1
                 self._snapshot.problems.append(f"{name}, line {number}: this is not UTF-8; save the file as UTF-8")
-            return content.decode(errors="replace")
+            return content.decode("utf-8-sig", "replace")
 
     def _see(self, path: str, entry: os.DirEntry[str], rules: IgnoreRules, *, is_ignored: bool) -> None:
         if entry.name.startswith(".") or entry.name in NEVER_ENTERED:

@@ -19,7 +19,7 @@ from msgspec import Struct
 from sqlalchemy import Connection, Row
 
 from asynsched.errors import AlreadyExists, StoreError
-from asynsched.store.rows import LARGEST_INTEGER, check_name, delete_named, storable
+from asynsched.store.rows import LARGEST_INTEGER, check_description, check_name, delete_named
 from asynsched.store.runs.transitions import TaskRowKey
 from asynsched.store.schema import DEFAULT_POOL, dag, dag_run, pool, task_instance
 from asynsched.store.statements import insert_ignoring, insert_or_update
@@ -112,11 +112,12 @@ def add_pool(conn: Connection, name: str, slots: int, *, description: str = "", 
 
 def _checked(name: str, slots: int, description: str, include_deferred: bool) -> dict[str, Any]:
     check_name("pool name", name, LONGEST_NAME)
+    check_description("pool", name, description)
     if not UNLIMITED <= slots <= LARGEST_INTEGER:
         raise StoreError(
             f"The pool {name!r} cannot have {slots} slots: give 0 to {LARGEST_INTEGER}, or -1 for no limit."
         )
-    return {"name": name, "slots": slots, "description": storable(description), "include_deferred": include_deferred}
+    return {"name": name, "slots": slots, "description": description, "include_deferred": include_deferred}
 
 
 def delete_pool(conn: Connection, name: str) -> None:

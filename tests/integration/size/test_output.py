@@ -5,6 +5,7 @@ import logging
 import pytest
 
 from asynsched import DAG, BashOperator
+from asynsched.authoring.masking import CUT
 from asynsched.authoring.operators import bash
 from asynsched.protocol.secrets import Secrets
 from sandbox.supervision.reactor import READ_BYTES
@@ -51,7 +52,24 @@ def test_a_try_holds_little_of_a_command_that_writes_one_line_without_end(
     operator = bash.CommandOperator(task_id="t")
     assert operator.run_command(bash.bash_command_line(command), folder=tmp_path) == 0
     assert (operator.last_line, operator.is_cut) == (last_line, is_cut)
-    assert max(len(record.getMessage()) for record in caplog.records) <= LONGEST
+    assert max(len(record.getMessage()) for record in caplog.records) <= LONGEST + 2 * len(CUT)
+
+
+@pytest.mark.parametrize("n_before", [LONGEST - 10, 2 * LONGEST - 5])
+def test_a_secret_at_which_a_long_line_is_cut_shows_in_no_part(tmp_path, caplog, short_lines, n_before):
+    caplog.set_level(logging.INFO)
+    command = f"head -c {n_before} /dev/zero | tr '\\0' x; echo swordfish-of-the-deep and more"
+    assert bash.CommandOperator(task_id="t").run_command(bash.bash_command_line(command), folder=tmp_path) == 0
+    secrets = Secrets()
+    secrets.learn("variable_get", {"key": "password"}, "swordfish-of-the-deep")
+    log = TaskLog(tmp_path / "log", 1_000_000, secrets)
+    log.write("".join(f"{{bash.py:1}} INFO - {record.getMessage()}\n" for record in caplog.records).encode())
+    log.close()
+    written = (tmp_path / "log").read_text()
+    assert f"x***{CUT}" in written
+    assert f"{CUT}*** and more" in written
+    assert "swor" not in written
+    assert "deep" not in written
 
 
 @pytest.mark.parametrize(

@@ -5,9 +5,9 @@ import textwrap
 
 import pytest
 
-from asynsched import AssetOrTimeSchedule, CronDataIntervalTimetable, PythonOperator, TriggerRule
+from asynsched import Asset, AssetAlias, AssetOrTimeSchedule, CronDataIntervalTimetable, PythonOperator, TriggerRule
 from asynsched.authoring import airflow_2
-from asynsched.authoring.airflow_2 import OLD_VALUES
+from asynsched.authoring.airflow_2 import OLD_VALUES, value_of_context
 from asynsched.authoring.running.try_context import build_context
 from asynsched.errors import Airflow2Warning, DagError, written_for_airflow_2
 from asynsched.protocol.messages import RunContext, TaskInstanceFacts
@@ -175,6 +175,17 @@ def test_without_a_logical_date_there_are_no_old_dates(dag):
     assert context.get("execution_date", "none") == "none"
     with pytest.raises(KeyError, match="next_ds"):
         context["next_ds"]
+
+
+def test_a_run_by_assets_has_their_events_by_uri_as_in_airflow_2(dag):
+    def takes(triggering_dataset_events):
+        return triggering_dataset_events
+
+    task = PythonOperator(task_id="t", dag=dag, python_callable=takes)
+    assert context_of(task, logical_date=None).get("triggering_dataset_events") == {}
+    events = {Asset("orders", "s3://b/orders"): ["an event"], AssetAlias("alias"): ["an event"]}
+    found = value_of_context({"triggering_asset_events": events}.__getitem__, "triggering_dataset_events")
+    assert found == {"s3://b/orders": ["an event"]}
 
 
 def test_templates_and_functions_get_old_values_and_the_log_says_what_to_write(dag, caplog, supervisor, monkeypatch):

@@ -21,11 +21,12 @@ def load(folder: Path, *, toml: str | None = None, flags=None, **environ: str):
     [
         (None, {}, {}, 50.0, "default"),
         ("[parse]\ntimeout = 7", {}, {}, 7.0, "asynsched.toml"),
+        ("\ufeff[parse]\r\ntimeout = 7\r\n", {}, {}, 7.0, "asynsched.toml, line 2"),
         ("[parse]\ntimeout = 7", {"ASYNSCHED_PARSE__TIMEOUT": "8.5"}, {}, 8.5, "environment variable"),
         ("[parse]\ntimeout = 7", {"ASYNSCHED_PARSE__TIMEOUT": "8.5"}, {"parse.timeout": 9.0}, 9.0, "--parse-timeout"),
         ("[parse]\ntimeout = 7", {}, {"parse.timeout": None}, 7.0, "asynsched.toml"),
     ],
-    ids=["default", "file", "environment over file", "flag over environment", "a flag not given"],
+    ids=["default", "file", "file of Windows", "environment over file", "flag over environment", "a flag not given"],
 )
 def test_nearest_source_wins_and_is_named(tmp_path, toml, environ, flags, value, source):
     configuration = load(tmp_path, toml=toml, flags=flags, **environ)
@@ -113,7 +114,7 @@ def test_every_setting_can_be_set_by_its_variable_and_in_the_file(tmp_path):
             None, {"ASYNSCHED_LEASE__DURATION": "4"},
             "lease.renew_interval: must be below lease.duration, which is 4; lease.duration is set by environment vari",
         ),
-        ("\n[web]\ntls_key = 'x'", {}, "web.tls_certificate: .*; web.tls_key is set by .*asynsched.toml, line 3$"),
+        ("\n[web]\ntls_key = 'x'", {}, "web.tls_certificate: .* must be set together; web.tls_key .*toml, line 3$"),
         (None, {"ASYNSCHED_CONFIG": "gone.toml"}, "gone.toml: the file cannot be read.*ASYNSCHED_CONFIG"),
         ("parallelism = 'many'", {}, "parallelism: must be a whole number.*asynsched.toml, line 1"),
         ("[watch]\n[parse]\n# timeout = 1\ntimeout = -1", {}, "parse.timeout: must be .*asynsched.toml, line 4"),
@@ -288,5 +289,5 @@ def test_two_percent_signs_in_an_airflow_cfg_are_one(tmp_path):
 
 
 def test_an_airflow_cfg_that_is_named_and_missing_is_an_error(tmp_path):
-    with pytest.raises(SettingsError, match=r"airflow_cfg: there is no file .*gone.cfg"):
+    with pytest.raises(SettingsError, match=r"AIRFLOW_CONFIG: there is no file .*gone.cfg"):
         load(tmp_path, AIRFLOW_CONFIG=str(tmp_path / "gone.cfg"))

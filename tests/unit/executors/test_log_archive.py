@@ -154,7 +154,7 @@ def test_a_store_that_cannot_be_used_is_one_message_that_names_the_option_and_no
     monkeypatch.setattr(hidden._fs, "info", fail)
     with pytest.raises(LogStoreUnavailable) as caught:
         hidden.size(PATH)
-    assert str(caught.value).endswith("(log.store): cannot find a log: no rights with ***, ***")
+    assert str(caught.value).endswith(": cannot find a log: no rights with ***, ***")
     assert (caught.value.__cause__, caught.value.__suppress_context__) == (None, True)
     archive.check()
 
