@@ -96,6 +96,22 @@ def test_a_large_grid_is_drawn_with_the_rows_that_are_seen_and_lays_out_the_othe
     assert (roles.count("rowheader"), roles.count("cell")) == (N_ROWS + 1, 2 * (N_ROWS + 1))
 
 
+def test_the_cells_of_a_large_grid_are_links_for_the_pointer_and_the_arrow_keys(pages: Pages) -> None:
+    page = pages.open("/dags/large")
+    page.get_by_role("rowheader", name="t3", exact=True).locator("xpath=following-sibling::td[1]").hover()
+    link = page.get_by_role("link", name="t3: success")
+    with page.context.expect_page() as opened:
+        link.click(modifiers=["ControlOrMeta"])
+    assert opened.value.url.endswith(of_run("large", "tasks", "t3"))
+    page.get_by_role("columnheader", name="Run first: success").get_by_role("link").focus()
+    for key in ("ArrowDown", "ArrowDown", "ArrowDown", "ArrowRight", "ArrowLeft"):
+        page.keyboard.press(key)
+    assert page.evaluate("document.activeElement.title") == f"{LONGEST}: success"
+    assert violations(page) == []
+    page.keyboard.press("Enter")
+    page.wait_for_url("**" + of_run("large", "tasks", f"stage.{LONGEST}"))
+
+
 def test_a_large_grid_without_scripts_has_all_of_its_rows_laid_out(pages: Pages) -> None:
     page = pages.open("/dags/large", scripts=False)
     assert page.get_by_role("table").locator("tbody tr").nth(N_ROWS - 1).evaluate(IS_LAID_OUT)

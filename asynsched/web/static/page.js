@@ -113,6 +113,44 @@ if (document.querySelector(".grid.large")) {
   window.addEventListener("load", () => idle(() => laidOut(sheet, ROWS_AT_ONCE)));
 }
 
+// A cell of a large grid becomes a link when somebody points at it, or moves to it from a head or a cell by arrow keys.
+
+function linked(cell) {
+  const head = cell.parentElement.firstElementChild, task = head.dataset.task;
+  const run = cell.closest("table").querySelector(".runs").children[cell.cellIndex]?.querySelector("a");
+  if (!run || cell.querySelector("a")) return cell.querySelector("a");
+  const link = document.createElement("a");
+  link.href = run.href;
+  if (task !== undefined && "mapped" in cell.dataset) link.search = new URLSearchParams({ task_id: task });
+  else if (task !== undefined) link.pathname += `/tasks/${encodeURIComponent(task)}`;
+  link.title = `${head.textContent}: ${cell.className.replaceAll("-", " ")}`;
+  link.setAttribute("aria-label", link.title);
+  link.tabIndex = -1;
+  link.append(...cell.childNodes);
+  cell.append(link);
+  return link;
+}
+
+const STEPS = { ArrowLeft: [0, -1], ArrowRight: [0, 1], ArrowUp: [-1, 0], ArrowDown: [1, 0] };
+
+document.addEventListener("pointerover", (event) => {
+  const cell = event.target.closest(".grid.large tbody td[class]");
+  if (cell) linked(cell);
+});
+document.addEventListener("keydown", (event) => {
+  const here = event.target.closest(".grid.large :is(th, td)"), step = STEPS[event.key];
+  if (!here || !step || event.ctrlKey || event.metaKey || event.altKey || event.shiftKey) return;
+  event.preventDefault();
+  let [row, column] = [here.parentElement.rowIndex, here.cellIndex];
+  for (;;) {
+    row += step[0]; column += step[1];
+    const next = here.closest("table").rows[row]?.cells[column];
+    if (!next) return;
+    const link = next.querySelector("a") ?? (next.matches("td[class]") ? linked(next) : null);
+    if (link) { link.focus(); return; }
+  }
+});
+
 // Parts that follow changes: one stream of events for all tabs of this browser. The tab that holds the lock reads it,
 // and tells the others.
 

@@ -11,7 +11,7 @@ from asynsched.serialization.schema import SerializedDag, SerializedTask
 from asynsched.web.pages.showing import NO_STATE, STATES, state_class
 
 MOST_LINKED_CELLS = 4000
-"""A larger grid has links in its head only: more elements would make the browser slow."""
+"""In a larger grid, page.js makes a cell a link when it is pointed at: more elements would make the browser slow."""
 N_WIDE_ROWS = 20
 """Rows of a large grid that a browser always lays out, so that the column of names fits the longest ones."""
 Address = Callable[..., str]
@@ -21,8 +21,8 @@ class GridRows(NamedTuple):
     """The rows as HTML.
 
     Attributes:
-        is_large: The cells are no links, and the browser lays out the rows that can be seen only. That needs rows that
-            are no table rows for the browser, so each element has a role that says what it is.
+        is_large: The cells have no links yet, and the browser lays out the rows that can be seen only. That needs rows
+            that are no table rows for the browser, so each element has a role that says what it is.
     """
 
     html: Markup
@@ -106,13 +106,21 @@ def _cell(row: _Row, cells: Mapping[str, GridCell]) -> GridCell | None:
 _EMPTY = '<td role="cell"></td>'
 _PLAIN = {state: f'<td role="cell" class="{state_class(state)}">{sign}</td>' for state, sign in STATES.items()}
 """The cells of a large grid, which has very many: only their states."""
+_MAPPED = {state: cell.replace(" class", " data-mapped class") for state, cell in _PLAIN.items()}
 
 
 def _large_row(row: _Row, grid: Grid, *, is_wide: bool) -> str:
     found = (_cell(row, grid.cells[run.id]) for run in grid.runs)
-    cells = (_EMPTY if cell is None else _PLAIN.get(cell.state or NO_STATE, _EMPTY) for cell in found)
-    head = f'<th role="rowheader" title="{escape(row.title)}">{escape(row.name)}</th>'
+    cells = (_large_cell(cell) for cell in found)
+    task = "" if row.group_id else f' data-task="{escape(row.task_ids[0])}"'
+    head = f'<th role="rowheader"{task} title="{escape(row.title)}">{escape(row.name)}</th>'
     return f'<tr role="row" class="{_kind(row)}{" wide" if is_wide else ""}">{head}{"".join(cells)}</tr>'
+
+
+def _large_cell(cell: GridCell | None) -> str:
+    if cell is None:
+        return _EMPTY
+    return (_MAPPED if cell.is_mapped else _PLAIN).get(cell.state or NO_STATE, _EMPTY)
 
 
 def _linked_row(dag_id: str, row: _Row, grid: Grid, address: Address) -> str:
