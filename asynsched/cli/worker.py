@@ -125,13 +125,6 @@ async def _serve(settings: Settings, name: str, files: tuple[Path, ...], until: 
     loop, signalled, clock = asyncio.get_running_loop(), anyio.Event(), Clock()
     agent = _agent(settings, name, clock)
 
-    async def work(first: Ticket) -> None:
-        ticket: Ticket | None = first
-        while ticket is not None:
-            outcome = await agent.work(ticket)
-            click.echo(msgspec.json.encode({"token": ticket.token, "outcome": outcome}))
-            ticket = await agent.next(ticket)
-
     async def drain_at_signal(reading: anyio.CancelScope) -> None:
         await signalled.wait()
         reading.cancel()
@@ -162,12 +155,21 @@ async def _serve(settings: Settings, name: str, files: tuple[Path, ...], until: 
                 with reading:
                     async for where, data in _tickets(files):
                         try:
-                            tries.start_soon(work, _decoded(data, where))
+                            tries.start_soon(_work, agent, _decoded(data, where))
                         except SettingsError as exc:
                             n_unreadable += 1
                             log.error("ticket.unreadable", error=str(exc))  # noqa: TRY400 - a line, no traceback
             watching.cancel_scope.cancel()
     return n_unreadable
+
+
+async def _work(agent: "Agent", first: Ticket) -> None:
+    """Work on a ticket, and on those that follow it while this worker stays warm."""
+    ticket: Ticket | None = first
+    while ticket is not None:
+        outcome = await agent.work(ticket)
+        click.echo(msgspec.json.encode({"token": ticket.token, "outcome": outcome}))
+        ticket = await agent.next(ticket)
 
 
 async def _tickets(files: tuple[Path, ...]) -> AsyncIterator[tuple[str, bytes]]:
