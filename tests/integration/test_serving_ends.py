@@ -299,7 +299,7 @@ async def test_a_bug_during_the_replacement_of_a_lost_keeper_ends_serving(option
         await serving
     assert raised.group_contains(ZeroDivisionError, match="division")
     assert "executor.failed" in [entry["event"] for entry in logs]
-    assert program.processes() == []
+    await eventually(lambda: not program.processes(), "what the killed keeper has started is gone")
 
 
 async def test_a_cancelled_scheduler_gives_its_tries_all_their_time_to_end(options, program, monkeypatch):

@@ -148,7 +148,7 @@ def test_a_free_port_is_taken_if_another_program_has_the_usual_one(monkeypatch):
 
 WRONG = {
     "listen": ({"listen": "8080"}, "neither HOST:PORT nor off"),
-    "half of a certificate": ({"tls_certificate": "a.pem"}, "are set together"),
+    "half of a certificate": ({"tls_certificate": "a.pem"}, "must be set together"),
     "no certificate": ({"tls_certificate": "none.pem", "tls_key": "none.key"}, "none.pem and none.key cannot be used"),
     "a base URL without a scheme": ({"base_url": "example.org"}, "must be a URL such as"),
     "a header that anybody may send": ({"user_header": "X-User"}, "needs web.trusted_proxies"),
