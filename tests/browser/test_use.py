@@ -138,6 +138,7 @@ def test_home_fetches_the_reasons_and_keeps_them_when_it_follows_changes(pages: 
     page.goto("/")
     reason = page.locator(".late:not([hx-get]) .reason")
     expect(reason).to_have_text("The DAG is paused.")
+    expect(page).to_have_title("Home · asynsched")
     site.run("dags", "trigger", "talks", "--run-id", "later")
     expect(page.get_by_role("link", name="later", exact=True)).to_be_visible()
     expect(reason).to_have_text("The DAG is paused.")

@@ -57,7 +57,7 @@ def test_every_view_reads_without_scripts(pages: Pages) -> None:
     page.goto(of_run("orders"))
     page.get_by_role("link", name="check", exact=True).click()
     assert "the table is locked" in page.locator("#log").inner_text()
-    page.get_by_role("link", name="Why is it where it is?").click()
+    page.get_by_role("link", name="Why is it in this state?").click()
     assert "It ended as failed" in page.locator("#why").inner_text()
 
 

@@ -68,13 +68,46 @@ async def test_every_view_answers_on_an_empty_database(tmp_path: Path) -> None:
     app = make_app(Place(database, settings.home_path, settings, Clock()), Known())
     async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://testserver") as client:
         answers = {path: (await client.get(path)).status_code for path in EVERYWHERE}
+        dags, users = (await client.get("/dags")).text, (await client.get("/users")).text
     await database.close()
     assert answers == dict.fromkeys(EVERYWHERE, 200)
+    assert "Save a DAG file in the DAG folder" in dags
+    assert "There are no users yet." in users
 
 
 async def test_every_view_answers_on_a_filled_database(site: Site) -> None:
     answers = {path: (await site.client.get(path)).status_code for path in (*EVERYWHERE, *FILLED)}
     assert answers == dict.fromkeys(answers, 200)
+
+
+TITLES = {
+    "/dags/report": "report", "/dags/report/graph": "Graph of report", "/dags/report/trigger": "Trigger of report",
+    _RUN: f"{RUN_ID} of report", f"{_RUN}/gantt": f"Gantt of {RUN_ID} of report",
+    _TASK: f"extract of {RUN_ID} of report", f"{_TASK}/why": f"Why extract of {RUN_ID} of report",
+}  # fmt: skip
+
+
+async def test_the_tabs_of_a_browser_can_be_told_apart_by_their_titles(site: Site) -> None:
+    answers = {path: (await site.client.get(path)).text for path in TITLES}
+    assert {path: re.findall("<title>(.*) · asynsched</title>", text)[0] for path, text in answers.items()} == TITLES
+
+
+async def test_a_run_that_has_failed_leads_from_home_to_why_and_to_the_logs(site: Site) -> None:
+    run = f"/dags/fails/runs/{RUN_ID}"
+    path, home = f"{run}/why", (await site.client.get("/")).text
+    assert f'href="{path}" aria-label="Why has {RUN_ID} failed?"' in home
+    assert f'href="{run}?state=failed"' in (await site.client.get(path)).text
+    assert f'href="{run}/tasks/broken"' in (await site.client.get(run, params={"state": "failed"})).text
+    assert "?state=failed" not in (await site.client.get(f"{_RUN}/why")).text
+
+
+async def test_a_paused_dag_says_so_once(site: Site) -> None:
+    paused = '<span class="tag">paused</span>'
+    assert paused not in (await site.client.get("/dags/report")).text
+    await site.client.post("/dags/report/pause", data={"paused": "yes"})
+    for permission in (Permission.OPERATE, Permission.VIEW):
+        site.access.who = Identity(name="ada", permission=permission)
+        assert (await site.client.get("/dags/report")).text.count(paused) == 1
 
 
 UNKNOWN = {
