@@ -44,10 +44,10 @@ from asynsched.scheduling.intake import RunIntake
 from asynsched.scheduling.loading import VersionCache
 from asynsched.scheduling.places import Places
 from asynsched.scheduling.run_waiters import RunWaiters
-from asynsched.scheduling.slices import AT_ONCE
 from asynsched.scheduling.triggerer import Triggerer
 from asynsched.service import Availability, Service, Steps
 from asynsched.settings import Settings
+from asynsched.slices import AT_ONCE
 from asynsched.states import TaskInstanceState
 from asynsched.store.database import Database
 from asynsched.store.engines.urls import parse_url

@@ -29,10 +29,10 @@ from asynsched.errors import InvalidTransition
 from asynsched.executors.base import Held
 from asynsched.protocol.messages import Ended, Started
 from asynsched.scheduling.announcements import Announcer, RunMetrics, TryLog
+from asynsched.scheduling.deciding import decide_all
 from asynsched.scheduling.evaluation.evaluation import stand_still
 from asynsched.scheduling.intake import RunIntake
 from asynsched.scheduling.places import Place
-from asynsched.scheduling.slices import decide_all
 from asynsched.scheduling.storing import Storing, announce_paused
 from asynsched.scheduling.transfers import RunTransfers
 from asynsched.service import Service

@@ -15,11 +15,12 @@ from asynsched.channels import CallbackRequested, Channels, RunCreated, RunEnded
 from asynsched.clock import jitter
 from asynsched.errors import DagError, NotFound
 from asynsched.keys import DagRunKey
+from asynsched.scheduling.deciding import decide_all
 from asynsched.scheduling.evaluation.evaluation import Evaluation
 from asynsched.scheduling.evaluation.run import ActiveRun
 from asynsched.scheduling.loading import Loader, VersionCache
 from asynsched.scheduling.places import Place, Places
-from asynsched.scheduling.slices import Slices, decide_all
+from asynsched.slices import Slices
 from asynsched.states import FINISHED_RUN_STATES, DagRunState
 from asynsched.store.database import Database
 from asynsched.store.runs import queue

@@ -25,8 +25,8 @@ from asynsched.scheduling.evaluation.run import ActiveRun, ActiveTask
 from asynsched.scheduling.evaluation.structure import DagStructure, compile_structure
 from asynsched.scheduling.rules.past_depends import GOOD_STATES, PastTask
 from asynsched.scheduling.rules.run_end import RunStop
-from asynsched.scheduling.slices import Slices
 from asynsched.serialization.decode import decode_dag
+from asynsched.slices import Slices
 from asynsched.states import DagRunState, TaskInstanceState
 from asynsched.store.dags.dags import get_sources, get_versions
 from asynsched.store.database import Database

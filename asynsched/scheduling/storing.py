@@ -23,7 +23,7 @@ from asynsched.keys import DagRunKey
 from asynsched.scheduling.evaluation.batch import PendingBatch
 from asynsched.scheduling.evaluation.ready import ReadyQueues
 from asynsched.scheduling.evaluation.run import ActiveRun
-from asynsched.scheduling.slices import Slices
+from asynsched.slices import Slices
 from asynsched.states import SLOT_TASK_STATES, DagRunState, TaskInstanceState
 from asynsched.store.audit import record_audit
 from asynsched.store.dags.dags import pause_active

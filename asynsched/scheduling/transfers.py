@@ -14,12 +14,13 @@ from asynsched.executors.base import Held
 from asynsched.keys import DagRunKey
 from asynsched.protocol.messages import Ended
 from asynsched.scheduling.announcements import Announcer
+from asynsched.scheduling.deciding import decide_all
 from asynsched.scheduling.evaluation.run import ActiveRun, ActiveTask
 from asynsched.scheduling.intake import RunIntake
 from asynsched.scheduling.places import Place
 from asynsched.scheduling.requests.run_requests import do_request, end_request, submit_by_program
 from asynsched.scheduling.rules.run_end import RunStop, cancelled, marked_failed
-from asynsched.scheduling.slices import AT_ONCE, decide_all
+from asynsched.slices import AT_ONCE
 from asynsched.states import SLOT_TASK_STATES
 from asynsched.states import TaskInstanceState as State
 from asynsched.store.runs import queue

@@ -10,13 +10,12 @@ import pytest
 import sqlalchemy as sa
 from anyio.lowlevel import checkpoint
 
-from asynsched import DAG, BashOperator, assembly
+from asynsched import DAG, BashOperator, assembly, slices
 from asynsched.airflow import installation
 from asynsched.channels import Channels, RunCreated, RunEdited
 from asynsched.executors.base import Held
 from asynsched.keys import DagRunKey
 from asynsched.protocol.messages import Launch
-from asynsched.scheduling import slices
 from asynsched.scheduling.creation.triggering import create_manual_run
 from asynsched.scheduling.evaluator import DependencyEvaluator
 from asynsched.simulation.script import Outcome

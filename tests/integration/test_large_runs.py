@@ -9,8 +9,8 @@ import msgspec
 import pytest
 import sqlalchemy as sa
 
-from asynsched import Scheduler, assembly
-from asynsched.scheduling import evaluator, slices, transfers
+from asynsched import Scheduler, assembly, slices
+from asynsched.scheduling import evaluator, transfers
 from asynsched.settings import Settings
 from asynsched.store import rows
 from asynsched.store.database import Database

@@ -24,6 +24,7 @@ from asynsched.executors.engines.celery_messages import Batch, Placed
 from asynsched.executors.engines.outage import Patience
 from asynsched.executors.remote.engine import Accepted, Engine, Job, Later, Rejected, Sight, reason_of
 from asynsched.executors.remote.executor import RemoteExecutor
+from asynsched.slices import Slices
 
 log = structlog.get_logger(__name__)
 
@@ -86,6 +87,7 @@ class CeleryEngine(Engine):
         self._asked_at = self._seen_at = 0.0
         self._broker = _Broker()
         self._missed_since: dict[str, float] = {}
+        self._slices = Slices()
 
     async def submit(self, jobs: Sequence[Job]) -> Sequence[Accepted | Rejected | Later]:
         now = int(self.context.clock.now().timestamp())
@@ -134,12 +136,14 @@ class CeleryEngine(Engine):
         """
         now = self.context.clock.monotonic()
         sent_before = self.context.clock.now().timestamp() - LOOK_SECONDS
-        old = {one: placed for one in engine_ids if (placed := Placed.parse(one)).sent_at <= sent_before}
+        placed = dict(await self._slices.take((one, Placed.parse(one)) for one in engine_ids))
+        old = {one: its for one, its in placed.items() if its.sent_at <= sent_before}
         is_asking = self._asking is not None and not self._asking.done()
         if old and not is_asking and now - self._asked_at >= LOOK_SECONDS:
             self._asked_at = now
             self._asking = asyncio.create_task(self._learn(old), name="celery's jobs")
-        return {one: self._sight(one, placed) for one, placed in old.items() if placed.queue in self._broker.waiting}
+        known = ((one, self._sight(one, its)) for one, its in old.items() if its.queue in self._broker.waiting)
+        return dict(await self._slices.take(known))
 
     async def _learn(self, jobs: Mapping[str, Placed]) -> None:
         """Ask the broker and the workers for jobs, and keep the answers."""

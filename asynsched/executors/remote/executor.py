@@ -26,6 +26,7 @@ from asynsched.executors.remote.engine import Accepted, Engine, Job, Later, Reje
 from asynsched.executors.remote.verdicts import GivenUp, Seen, verdict
 from asynsched.protocol.messages import Ended, Launch, Started
 from asynsched.protocol.worker_messages import Ticket
+from asynsched.slices import Slices
 from asynsched.store.schema import TicketRow
 from asynsched.store.tickets import (
     CLAIMED,
@@ -147,6 +148,7 @@ class RemoteExecutor(Executor):
         self._cancel_at = 0.0
         """When the engine may be called again after it has failed, on the monotonic clock."""
         self._epoch = 0
+        self._slices = Slices()
         self._looked_at: float | None = None
         self._task: asyncio.Task[None] | None = None
 
@@ -520,11 +522,13 @@ class RemoteExecutor(Executor):
         progress = await self._database.read(progress_of_tickets, sorted(stored))
         for found in progress:
             self._note(stored[found.token], found)
+            await self._slices.step_done()
         await self._look_at_engine([one for one in stored.values() if one.state == SUBMITTED and one.engine_id])
         # After the rows were read: it is never too early.
         self._looked_at = self._clock.monotonic()
         rows = {found.token: found for found in progress}
         for token, one in stored.items():
+            await self._slices.step_done()
             if token not in self._tries:
                 continue  # it has ended meanwhile
             if token not in rows or one.state == ENDED:
@@ -562,6 +566,7 @@ class RemoteExecutor(Executor):
         sights = await self._call("look", self.engine.look([one.engine_id for one in submitted])) if submitted else {}
         for one in submitted:
             self._see(one, (sights or {}).get(one.engine_id, UNKNOWN))
+            await self._slices.step_done()
 
     def _see(self, one: _Try, sight: Sight) -> None:
         """Note how the engine sees a job, and since when the job runs."""

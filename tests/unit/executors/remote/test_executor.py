@@ -1,19 +1,23 @@
 """The executor of tries on other machines, on a real database: what it submits, keeps, ends and reports."""
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any
 
 import anyio
+import anyio.lowlevel
 import msgspec
 import pytest
 import sqlalchemy as sa
 
+from asynsched import slices
 from asynsched.clock import Clock
 from asynsched.errors import StoreUnavailable
 from asynsched.executors.base import ExecutorContext
 from asynsched.executors.remote.engine import Accepted, Engine, Job, Later, Rejected, Sight
 from asynsched.executors.remote.executor import RemoteExecutor
+from asynsched.executors.remote.verdicts import Seen
 from asynsched.protocol.messages import Ended, Started
 from asynsched.settings import Settings, WorkersSettings
 from asynsched.store.engines.opening import open_inline
@@ -36,6 +40,7 @@ from tests.support.waiting import eventually, eventually_true
 
 SHORT_LIFE = LIFE | {"terms": msgspec.structs.replace(TERMS, lease_seconds=0.1, grace=0.0, kill_time=0.0)}
 ENGINE_IDS = sa.select(sa.func.max(ticket.c.engine_id))
+N_TAKEN = sa.select(sa.func.count()).where(ticket.c.engine_id != "")
 SIGHT_OF_T3 = sa.select(ticket.c.sight).where(ticket.c.token == "t3", ticket.c.sight.like("%refused"))
 
 
@@ -459,3 +464,35 @@ async def test_what_an_engine_says_of_many_jobs_is_stored_in_small_transactions(
     await far.executor.launch([launch_of(f"t{n}") for n in range(7)])
     await eventually_true(far.database, lambda conn: conn.scalar(ENGINE_IDS) == "job-7")
     assert (max(sizes), len({row.engine_id for row in (await rows(far.database)).values()})) == (2, 7)
+
+
+async def test_the_loop_serves_others_between_two_looks_at_many_tries(far, monkeypatch):
+    monkeypatch.setattr(slices, "AT_ONCE", 3)
+    in_a_turn: Counter[str] = Counter()
+    most: Counter[str] = Counter()
+
+    def counted(seen: Seen, claim_timeout: float) -> None:
+        in_a_turn["judged"] += 1
+
+    def sight_of(engine_id: str, default: Sight) -> Sight:
+        in_a_turn["seen"] += 1
+        return default
+
+    async def count() -> None:
+        nonlocal most
+        while True:
+            await anyio.lowlevel.checkpoint()
+            most |= in_a_turn
+            in_a_turn.clear()
+
+    monkeypatch.setattr("asynsched.executors.remote.executor.verdict", counted)
+    executor, _ = await far.start()
+    executor.engine.sights = lambda: SimpleNamespace(get=sight_of)
+    async with anyio.create_task_group() as beside:
+        beside.start_soon(count)
+        await executor.launch([launch_of(f"t{n}") for n in range(30)])
+        await eventually_true(far.database, lambda conn: conn.scalar(N_TAKEN) == 30)
+        most.clear()
+        await eventually(lambda: most.keys() == {"judged", "seen"}, "it has looked at tries and jobs")
+        beside.cancel_scope.cancel()
+    assert max(most.values()) <= 3, most

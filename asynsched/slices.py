@@ -1,23 +1,13 @@
 """Slices of long work in memory, between which the event loop serves other tasks."""
 
 from collections.abc import Iterable
-from datetime import datetime
 from typing import TypeVar
 
 from anyio.lowlevel import checkpoint
 
-from asynsched.scheduling.evaluation.evaluation import Evaluation
-
 T = TypeVar("T")
 AT_ONCE = 500
-"""How many task instances are made, decided about or written between two pauses: a few milliseconds of work."""
-
-
-async def decide_all(evaluation: Evaluation, now: datetime) -> None:
-    """Make all decisions that follow from the events so far, with pauses."""
-    while evaluation.has_undecided:
-        await checkpoint()
-        evaluation.go_on(now)
+"""How many task instances are made, decided about, looked at or written between two pauses: a few milliseconds."""
 
 
 class Slices:
@@ -31,8 +21,12 @@ class Slices:
         given = []
         for step in steps:
             given.append(step)
-            self._left -= 1
-            if self._left <= 0:
-                await checkpoint()
-                self._left = AT_ONCE
+            await self.step_done()
         return given
+
+    async def step_done(self) -> None:
+        """Count a step, and pause if it was the last of its slice."""
+        self._left -= 1
+        if self._left <= 0:
+            await checkpoint()
+            self._left = AT_ONCE
