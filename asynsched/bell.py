@@ -21,24 +21,20 @@ SOCKET_NAME = "bell.sock"
 MAX_RING_BYTES = 60_000
 PING_SECONDS = 2.0
 PONG = b"pong"
-KINDS = (
-    "dag", "run", "edit", "backfill", "file", "pool", "asset", "ping", "health", "end", "slots", "orphan", "scheduler",
-    "watch", "follow", "changed", "variable", "connection", "try",
-)  # fmt: skip
 
 
 class Hint(Struct, frozen=True, omit_defaults=True):
     """A notification of a change.
 
-    From commands: a DAG, a new run, a run with a request or an edit, the backfills of a DAG, a file to parse again,
-    the pools, events of assets, a variable or a connection (without a `name`: several of them); `ping` and `health`
-    ask for an answer. From other schedulers: a run has ended (`end`), slots are free, a run has no owner
-    (`orphan`), a scheduler has come or gone, a worker has reported the start or end of a `try`. A command that
-    waits for a run sends `watch`, and for a while each change of the run is a `changed`. A process that reads the
-    events of all runs sends `follow`, and for a while hears a `changed` without a run after each change. Unknown
+    From commands: a `dag`, a new `run`, a run with a request or an `edit`, the `backfill` of a DAG, a `file` to parse
+    again, a `pool`, events of an `asset`, a `variable` or a `connection` (without a `name`: several of them); `ping`
+    and `health` ask for an answer. From other schedulers: a run has ended (`end`), `slots` are free, a run has no
+    owner (`orphan`), a `scheduler` has come or gone, a worker has reported the start or end of a `try`. A command
+    that waits for a run sends `watch`, and for a while each change of the run is a `changed`. A process that reads
+    the events of all runs sends `follow`, and for a while hears a `changed` without a run after each change. Unknown
     kinds are ignored: a newer version may use them.
 
-    `kind` is one of KINDS. `origin` names the scheduler that sends it, and need not hear it.
+    `kind` is one of these words. `origin` names the scheduler that sends it, and need not hear it.
     """
 
     kind: str

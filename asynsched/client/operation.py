@@ -71,11 +71,6 @@ class Operation:
         self.answer = answer
         self.is_large = is_large
 
-    @property
-    def has_body(self) -> bool:
-        """Whether arguments are in the body."""
-        return self.body is not None
-
     @cached_property
     def signature(self) -> inspect.Signature:
         """Its arguments, without `self`."""

@@ -95,8 +95,6 @@ def run_in_foreground(
     logical_date: dt.datetime | None = None,
     conf: Mapping[str, Any] | None = None,
     mark_success_pattern: str | None = None,
-    variables: Mapping[str, str] | None = None,
-    connections: Mapping[str, Mapping[str, Any]] | None = None,
     variable_file: str | None = None,
     connection_file: str | None = None,
     check_interruption: Callable[[], None] = lambda: None,
@@ -107,10 +105,9 @@ def run_in_foreground(
         run_after: The run's `run_after`; now, unless given.
         logical_date: The run's logical date, None for a run without one.
         mark_success_pattern: Tasks whose whole task_id matches this regular expression succeed without running.
-        variables: Variables that tasks may read; they hide those of the home that `ASYNSCHED_HOME` names.
-        connections: The fields of connections, by conn_id; they hide those of the home.
-        variable_file: A file of further variables (JSON, YAML or `name=value` lines).
-        connection_file: Such a file of further connections.
+        variable_file: A file of variables (JSON, YAML or `name=value` lines) that hide those of the home that
+            `ASYNSCHED_HOME` names.
+        connection_file: Such a file of connections.
         check_interruption: Raises KeyboardInterrupt if the run is to end, even if the code of a task has caught that.
 
     Raises:
@@ -123,8 +120,7 @@ def run_in_foreground(
     with ExitStack() as stack:
         stack.callback(set_supervisor, earlier)
         names = _names_of_home(stack) if earlier is None else earlier
-        more, others = values_of_files(variable_file, connection_file)
-        supervisor = MemorySupervisor({**more, **(variables or {})}, {**others, **(connections or {})}, names)
+        supervisor = MemorySupervisor(*values_of_files(variable_file, connection_file), names)
         set_supervisor(supervisor)
         stack.enter_context(served_in_program())
         stack.enter_context(_logs_on_terminal())

@@ -87,10 +87,6 @@ class Secrets:
             data = data.replace(value, MASK)
         return data
 
-    def mask_text(self, text: str) -> str:
-        """Return a text with every secret replaced."""
-        return self.mask(text.encode("utf-8", "replace")).decode("utf-8", "replace") if self.values else text
-
     def mask_cut_text(self, text: str) -> str:
         """Return a text with every secret replaced, and each piece of a secret that ends or begins at a cut."""
         return self.mask_cut(text.encode("utf-8", "replace")).decode("utf-8", "replace") if self.values else text

@@ -41,10 +41,6 @@ class Act(Struct, Generic[T], frozen=True):
     detail: dict[str, Any] = {}
 
 
-Action = Callable[Concatenate[Connection, P], Act[T]]
-"""A function of a connection that changes something in one transaction."""
-
-
 def carry_out(conn: Connection, action: Callable[[Connection], Act[T]], *, actor: str, clock: "Clock") -> Act[T]:
     """Do something for a user, note it in the audit, and notify schedulers elsewhere, all in one transaction."""
     act = action(conn)

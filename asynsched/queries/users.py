@@ -15,7 +15,7 @@ from asynsched.queries.paging import FIRST_PAGE, BadRequest, Page, Paging, Patte
 from asynsched.queries.place import Act
 from asynsched.store import users as store
 from asynsched.store.dags.dags import find_dag
-from asynsched.store.rows import as_struct, count
+from asynsched.store.rows import as_struct
 from asynsched.store.schema import TokenRow, UserRow, user
 
 ROLES = ("viewer", "operator", "admin")
@@ -109,11 +109,6 @@ def list_users(conn: Connection, wanted: UserFilter = ALL, paging: Paging = FIRS
 def get_user(conn: Connection, name: str) -> UserInfo:
     """Return a user. Raises NotFound with the nearest names."""
     return _user_info(store.get_user(conn, name))
-
-
-def count_users(conn: Connection) -> int:
-    """Count the users."""
-    return count(conn, sa.select(user.c.id))
 
 
 def list_tokens(conn: Connection, owner: str | None = None, *, now: datetime) -> list[TokenInfo]:

@@ -5,7 +5,6 @@ from collections.abc import Awaitable, Callable, Sequence
 from datetime import datetime, timedelta
 
 import anyio
-import structlog
 from anyio.abc import TaskStatus
 
 from asynsched.channels import (
@@ -38,8 +37,6 @@ from asynsched.scheduling.transfers import RunTransfers
 from asynsched.service import Service
 from asynsched.settings import Settings
 from asynsched.store.runs.pools import pool_capacities, pool_use_elsewhere, pools_including_deferred
-
-log = structlog.get_logger(__name__)
 
 MAX_EVENTS = 2_000
 """Events taken up in one pass, so that no batch grows without bound."""

@@ -1,15 +1,15 @@
 """`dags next`, and so the scheduler, computes the runs that Airflow computed."""
 
 from datetime import timedelta
-from itertools import groupby
+from itertools import groupby, islice
 
 import msgspec
 import pytest
 
-from asynsched.scheduling.creation.scheduled_runs import upcoming_runs
+from asynsched.scheduling.creation.scheduled_runs import runs_after
 from asynsched.serialization.decode import decode_dag
 from asynsched.serialization.encode import serialize_dag
-from asynsched.timetables import DataInterval
+from asynsched.timetables import DataInterval, decode
 from tests.conformance.dag_text import HEADER, dag_text, usable_cases
 from tests.conformance.test_timetables import instant
 from tests.unit.authoring.loading import load_one
@@ -30,11 +30,11 @@ def answers(case):
     last = case.get("last_run")
     interval = last and DataInterval(instant(last["data_interval_start"]), instant(last["data_interval_end"]))
     now = instant(case["now"])
+    timetable = decode(dag.timetable)
     if case["advance"] == "fixed":
-        return upcoming_runs(dag, last=interval, now=now, n=case["n"])
+        return list(islice(runs_after(dag, timetable, interval, now), case["n"]))
     runs = []
-    while len(runs) < case["n"] and (coming := upcoming_runs(dag, last=interval, now=now, n=1)):
-        [info] = coming
+    while len(runs) < case["n"] and (info := next(runs_after(dag, timetable, interval, now), None)):
         runs.append(info)
         interval, now = info.data_interval, max(now, info.run_after) + timedelta(seconds=case.get("step_seconds", 1))
     return runs

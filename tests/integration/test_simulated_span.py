@@ -4,6 +4,7 @@ import asyncio
 from collections import Counter
 from dataclasses import replace as replace_plan
 from datetime import UTC, datetime, timedelta
+from itertools import islice
 
 import pytest
 from msgspec.structs import replace
@@ -17,7 +18,7 @@ from asynsched import (
     DeadlineAlert,
     DeadlineReference,
 )
-from asynsched.scheduling.creation.scheduled_runs import upcoming_runs
+from asynsched.scheduling.creation.scheduled_runs import runs_after
 from asynsched.serialization.encode import serialize_dag
 from asynsched.serialization.schema import MapResult
 from asynsched.settings import Settings
@@ -25,7 +26,7 @@ from asynsched.simulation import folder
 from asynsched.simulation.folder import HomeState
 from asynsched.simulation.script import Entry, Expectation, Expectations
 from asynsched.simulation.span import Plan, SpanReport, simulate_span
-from asynsched.timetables import DataInterval
+from asynsched.timetables import DataInterval, decode
 from tests.support.simulated import report_of
 
 START, END = datetime(2026, 3, 28, 6, tzinfo=UTC), datetime(2026, 3, 31, 6, tzinfo=UTC)
@@ -63,9 +64,8 @@ def one_task(dag_id: str, **options) -> DAG:
 )  # fmt: skip
 def test_the_runs_are_those_of_the_schedule_that_are_due_in_the_span(options):
     dag = one_task("dag", **options)
-    everything = upcoming_runs(
-        serialize_dag(one_task("dag", **{**options, "catchup": True})), last=None, now=START, n=3_000
-    )
+    scheduled = serialize_dag(one_task("dag", **{**options, "catchup": True}))
+    everything = islice(runs_after(scheduled, decode(scheduled.timetable), None, START), 3_000)
     due = [info for info in everything if START <= info.run_after < END]
     span = simulate(dag)
     assert [(run.logical_date, run.data_interval_end, run.run_after) for run in span.runs] == [

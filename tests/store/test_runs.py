@@ -31,7 +31,7 @@ from asynsched.store.runs.pools import list_pools, set_pool
 from asynsched.store.runs.states_elsewhere import TaskFilter, states_by_run
 from asynsched.store.runs.task_instances import list_task_instances, list_tries, load_task_instances
 from asynsched.store.runs.transitions import Batch, RunWrite, Stale, TaskWrite, XComWrite, apply
-from asynsched.store.runs.xcoms import delete_xcoms, get_xcoms, put_xcom, put_xcom_of_try, some_xcoms
+from asynsched.store.runs.xcoms import get_xcoms, put_xcom, put_xcom_of_try, some_xcoms
 from asynsched.store.schema import CallbackRequest, DagRunRow, DagVersionRow, HistoryRow, XComRow, xcom
 from tests.support.simulated import report_of
 
@@ -210,8 +210,6 @@ async def test_xcoms_are_found_by_key_task_and_index_and_overwritten(database):
     assert await database.read(some_xcoms, run, **of, map_indexes=[1]) == ([("a", 1, b"1")], True)
     assert await database.read(some_xcoms, run, key="return_value", task_ids=[]) == ([], True)
     assert await database.read(_values_of, run, "a", 0) == {"other": b"null", "return_value": b"[2]"}
-    await database.write(delete_xcoms, run, "a", 0)
-    assert await database.read(_values_of, run, "a", 0) == {}
     with pytest.raises(StoreError, match="XCom key has 1 to 512 characters"):
         await database.write(put_xcom, XComRow(run, "a", 0, "k" * 513, b"1", NOW))
 

@@ -7,7 +7,6 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
-from itertools import islice
 from typing import NamedTuple
 
 from sqlalchemy import Connection
@@ -164,29 +163,14 @@ def coming_runs(conn: Connection, dag_id: str, now: datetime, *, at_most: int) -
     return found
 
 
-def upcoming_runs(
-    dag: SerializedDag,
-    *,
-    last: DataInterval | None,
-    now: datetime,
-    n: int,
-    timetable: KnownTimetable | None = None,
-) -> list[DagRunInfo]:
-    """Return at most the next `n` runs, due or not, computed as if the clock stood at `now`.
-
-    Raises:
-        TimetableError: The schedule has no future match, is invalid, or leads out of the calendar.
-    """
-    return list(islice(runs_after(dag, timetable or decode(dag.timetable), last, now), n))
-
-
 def runs_after(
     dag: SerializedDag, timetable: KnownTimetable, last: DataInterval | None, now: datetime
 ) -> Iterator[DagRunInfo]:
     """Yield the runs of a DAG after `last`, perhaps without an end, as if the clock stood at `now`.
 
     Raises:
-        TimetableError: As `upcoming_runs`; PlanNeeded: an author's own timetable must be asked first.
+        TimetableError: The schedule has no future match, is invalid, or leads out of the calendar.
+        PlanNeeded: An author's own timetable must be asked first.
     """
     while (info := timetable.next_run(last, restriction(dag), now)) is not None:
         yield info

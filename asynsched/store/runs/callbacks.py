@@ -59,12 +59,6 @@ def running_callbacks(conn: Connection, scheduler_id: str) -> list[Callback]:
     return [*of_runs, *fetch(conn, ListenerCall, sa.select(listener_call).where(*is_mine))]
 
 
-def list_callbacks(conn: Connection, dag_run_id: int) -> list[CallbackRequest]:
-    """Return the callbacks of a run and of its task instances, in the order in which they were requested."""
-    query = sa.select(callback_request).where(callback_request.c.dag_run_id == dag_run_id)
-    return fetch(conn, CallbackRequest, query.order_by(callback_request.c.id))
-
-
 def take_callback(conn: Connection, request: Callback, token: str, scheduler_id: str) -> bool:
     """Note that a scheduler runs a callback, under this attempt token. False: another scheduler has taken it."""
     table = _table_of(request)

@@ -178,10 +178,5 @@ def delete_xcom(conn: Connection, dag_run_id: int, task_id: str, map_index: int,
     conn.execute(sa.delete(xcom).where(*_is_of_task(dag_run_id, task_id, map_index), xcom.c.key == key))
 
 
-def delete_xcoms(conn: Connection, dag_run_id: int, task_id: str, map_index: int = -1) -> None:
-    """Delete all values that one task instance pushed."""
-    conn.execute(sa.delete(xcom).where(*_is_of_task(dag_run_id, task_id, map_index)))
-
-
 def _is_of_task(dag_run_id: int, task_id: str, map_index: int) -> tuple[sa.ColumnElement[bool], ...]:
     return xcom.c.dag_run_id == dag_run_id, xcom.c.task_id == task_id, xcom.c.map_index == map_index

@@ -10,7 +10,6 @@ from asynsched.queries.paging import MOST_ROWS, Paging
 from asynsched.queries.runs import RunFilter, get_run
 from asynsched.queries.task_instances import TaskInstanceFilter, count_states, list_spans, list_task_instances
 from asynsched.queries.why import why
-from asynsched.states import TaskInstanceState
 from asynsched.store.assets import consumed_events
 from asynsched.store.runs.deadlines import list_deadlines
 from asynsched.store.runs.requests import waiting_requests
@@ -19,7 +18,6 @@ from asynsched.web.pages.drawing.gantt import draw_gantt
 from asynsched.web.pages.page import PAGE, MapIndex, show
 
 PAGE_ROWS = 200
-STATES = ("none", *TaskInstanceState)
 
 
 @PAGE.endpoint("GET", "/dags/{dag_id}/runs/{run_id}")

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from asynsched import DAG, EmptyOperator
 from asynsched.errors import TimetableError
-from asynsched.scheduling.creation.scheduled_runs import upcoming_runs
+from asynsched.scheduling.creation.scheduled_runs import runs_after
 from asynsched.serialization.decode import restriction
 from asynsched.serialization.encode import serialize_dag
 from asynsched.timetables import (
@@ -21,6 +21,7 @@ from asynsched.timetables import (
     DeltaTriggerTimetable,
     EventsTimetable,
     TimeRestriction,
+    decode,
 )
 
 START = datetime(2026, 1, 31, 3, tzinfo=UTC)
@@ -80,9 +81,9 @@ def test_seconds_by_the_calendar_are_not_counted_for_years(kind, catchup):
 
 
 def test_a_dag_without_a_start_date_may_catch_up_with_the_latest_run():
-    dag = DAG("d", schedule="@hourly", catchup="latest")
-    now = START + timedelta(minutes=30)
-    [coming] = upcoming_runs(serialize_dag(dag), last=DataInterval(START - timedelta(days=9), START), now=now, n=1)
+    dag = serialize_dag(DAG("d", schedule="@hourly", catchup="latest"))
+    last = DataInterval(START - timedelta(days=9), START)
+    coming = next(runs_after(dag, decode(dag.timetable), last, START + timedelta(minutes=30)))
     assert coming.run_after == (START + timedelta(hours=1))
 
 

@@ -5,7 +5,6 @@ from datetime import date, timedelta
 from typing import NamedTuple
 
 STEP = 13
-SIZE = 11
 LEFT, TOP = 30, 18
 WEEKS = 53
 

@@ -8,7 +8,7 @@ from asynsched.queries.task_instances import TaskSpan
 from asynsched.web.pages.showing import duration, shortened, state_class
 
 WIDTH, LEFT, RIGHT, TOP = 900, 200, 12, 26
-ROW, BAR = 22, 14
+ROW = 22
 N_TICKS = 6
 MOST_ROWS = 500
 STEPS = (0.1, 0.2, 0.5, 1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 21600, 43200, 86400)
