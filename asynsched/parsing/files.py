@@ -207,10 +207,10 @@ class Repeats:
         if not self._interval or not has_come(self._next_look_at, now, max(self._interval, LEAST_PAUSE)):
             return due
         moments = {file.path: file.parsed_at + self._interval for file in files}
-        self._next_look_at = max(
-            min((at for at in moments.values() if at > now), default=now + self._interval), now + LEAST_PAUSE
-        )
-        return due + [path for path, at in moments.items() if at <= now]
+        repeated = [path for path, at in moments.items() if has_come(at, now, self._interval)]
+        later = min((at for at in moments.values() if not has_come(at, now, self._interval)), default=None)
+        self._next_look_at = max(now + self._interval if later is None else later, now + LEAST_PAUSE)
+        return due + repeated
 
 
 class Files:

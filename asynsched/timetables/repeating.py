@@ -44,7 +44,8 @@ class _DataIntervalTimetable(_RepeatingTimetable):
     def next_run(self, last: DataInterval | None, restriction: TimeRestriction, now: datetime) -> DagRunInfo | None:
         earliest = None if restriction.earliest is None else self._schedule.align_to_next(restriction.earliest)
         if restriction.catchup is False:
-            bounds = [bound for bound in (earliest, self._latest_start(now, earliest)) if bound is not None]
+            counted_from = earliest if earliest is None or last is None else max(earliest, last.start)
+            bounds = [bound for bound in (earliest, self._latest_start(now, counted_from)) if bound is not None]
             earliest = max(bounds, default=None)
         start = earliest
         if last is not None:

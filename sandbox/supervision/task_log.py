@@ -104,7 +104,7 @@ class TaskLog:
         Args:
             is_last: Nothing follows; then a mask stands for that beginning.
         """
-        held = self._secrets.mask(self._held)
+        held = self._secrets.mask_cut(self._held)
         end = len(held) - self._secrets.n_begun(held)
         begun = held[end:]
         self._held = b"" if is_last else begun

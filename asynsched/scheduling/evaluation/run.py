@@ -283,8 +283,9 @@ class ActiveRun:
         for task in self.structure.dag.tasks:
             if task.task_id not in known:
                 n_instances = self.map_count(task.task_id) if self.structure.is_mapped(task.task_id) else None
-                is_known = n_instances is not None and 0 < n_instances <= MOST_INSTANCES
-                for map_index in range(n_instances or 0) if is_known else (-1,):
+                # Without a usable number, an unexpanded one stands for all; its expansion says why.
+                is_usable = n_instances and n_instances <= MOST_INSTANCES
+                for map_index in range(n_instances or 0) if is_usable else (-1,):
                     yield self.new_instance(task, map_index)
 
     def instance(self, task_id: str, map_index: int = -1) -> ActiveTask:

@@ -7,7 +7,7 @@ from msgspec.structs import replace
 
 from asynsched.channels import FileChanged, FolderScanned, NameChanged
 from asynsched.errors import InvalidTransition
-from asynsched.parsing.files import Files, Stage
+from asynsched.parsing.files import Files, Repeats, Stage
 from asynsched.parsing.looks import LookRequest
 from asynsched.serialization.asked_names import AskedName
 from asynsched.store.dags.parse_results import StoredFile, StoredReport
@@ -85,3 +85,8 @@ def test_another_schedulers_parse_counts_if_it_has_read_the_present_values():
     known = files.known.get("a.py")
     assert not files.known.has_names_of(known)
     assert files.known.has_names_of(replace(known, asked=[AskedName("variable", "x", "2")]))
+
+
+def test_files_are_repeated_although_the_clock_was_set_back_since_they_were_parsed():
+    file = DagFileRow("a.py", "", 0, 0, [], START + timedelta(hours=1), 0.1, n_dags=1, n_errors=0)
+    assert Repeats(timedelta(minutes=5)).due([file], START) == ["a.py"]

@@ -5,6 +5,7 @@ import re
 
 import pytest
 
+from asynsched.authoring.masking import CUT
 from asynsched.protocol.secrets import MAX_SECRETS, Secrets
 from sandbox.supervision.task_log import TaskLog
 from sandbox.supervision.tries import masked_fields
@@ -128,6 +129,15 @@ def test_a_secret_that_the_keepers_own_line_interrupts_is_masked(tmp_path, at):
     log.close()
     lines = STAMP.sub("", (tmp_path / "x.log").read_text()).splitlines()
     assert lines == ["it is ", "{keeper} WARNING - Ending the task", "***", "and ***"]
+
+
+def test_the_rest_of_a_secret_after_a_cut_is_masked_in_the_last_words_of_a_killed_try(tmp_path):
+    secrets = Secrets()
+    secrets.learn("variable_get", {"key": "token"}, "tremendous-secret")
+    log = TaskLog(tmp_path / "x.log", 10**6, secrets)
+    log.write(f"line {CUT}\n{CUT}dous-secret".encode())
+    log.close()
+    assert "dous" not in (tmp_path / "x.log").read_text()
 
 
 def test_output_without_a_line_end_stays_in_one_piece_before_the_keepers_last_line(tmp_path):

@@ -78,6 +78,9 @@ def test_seconds_by_the_calendar_are_not_counted_for_years(kind, catchup):
     timetable = kind(relativedelta(seconds=1, leapdays=1))
     with pytest.raises(TimetableError, match="give a later start_date"):
         timetable.next_run(None, TimeRestriction(datetime(2001, 1, 1, tzinfo=UTC), None, catchup), START)
+    last = DataInterval(START - timedelta(seconds=9), START - timedelta(seconds=8))
+    coming = timetable.next_run(last, TimeRestriction(datetime(2001, 1, 1, tzinfo=UTC), None, catchup), START)
+    assert START - timedelta(seconds=2) <= coming.run_after <= START + timedelta(seconds=1), "it goes on once it runs"
 
 
 def test_a_dag_without_a_start_date_may_catch_up_with_the_latest_run():
