@@ -169,7 +169,8 @@ async def _work(agent: "Agent", first: Ticket) -> None:
     while ticket is not None:
         outcome = await agent.work(ticket)
         click.echo(msgspec.json.encode({"token": ticket.token, "outcome": outcome}))
-        ticket = await agent.next(ticket)
+        # Another pod may run the try of a ticket that is refused here, and wait in its name.
+        ticket = None if outcome.startswith("refused") else await agent.next(ticket)
 
 
 async def _tickets(files: tuple[Path, ...]) -> AsyncIterator[tuple[str, bytes]]:

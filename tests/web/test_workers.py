@@ -185,6 +185,7 @@ async def test_a_worker_that_stays_gets_another_ticket_after_its_try(desk):
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(desk.warm.hand_over, another, lambda last: names.append(last) or "job", lambda _: True)
         found = msgspec.json.decode(await desk.send("/next", two), type=Following)
+        desk.warm.note_claim("three")
     assert found.ticket == another
     assert [(last.dag_id, last.task_id, last.token) for last in names] == [("report", "extract", "two")]
     await desk.send("/next", two, 409)

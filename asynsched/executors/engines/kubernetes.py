@@ -64,6 +64,8 @@ class KubernetesEngine(Engine):
         self._api: CoreV1Api
         self._pods: PodWatch
         self._patience = Patience(context.clock, "Kubernetes", CALL_SECONDS)
+        self._unsure: set[str] = set()
+        """Pods that may have been made: their tickets go to no warm pod."""
         self._deletions = Deletions(context.clock, self._delete)
         self._tasks: list[asyncio.Task[None]] = []
 
@@ -99,8 +101,8 @@ class KubernetesEngine(Engine):
             pod = pod_of(job, self._template)
         except PodError as exc:
             return Rejected(str(exc))
-        warm, shape, ticket = self.context.warm, shape_in(pod), job.ticket
-        if warm is not None and self._settings.keep_warm and shape:
+        name, warm, shape, ticket = pod["metadata"]["name"], self.context.warm, shape_in(pod), job.ticket
+        if warm is not None and self._settings.keep_warm and shape and name not in self._unsure:
             ticket = replace(ticket, stays_warm=True)
             if taker := await warm.hand_over(ticket, name_of, lambda name: self._pods.shape(name) == shape):
                 return Accepted(in_warm_pod(taker, ticket))
@@ -112,7 +114,8 @@ class KubernetesEngine(Engine):
             return await self._settled(pod, refusal_of(exc))
         except AWAY as exc:
             return await self._settled(pod, Later(reason_of(exc)))
-        return Accepted(pod["metadata"]["name"])
+        self._unsure.discard(name)
+        return Accepted(name)
 
     async def _settled(self, pod: Json, answer: Rejected | Later) -> Accepted | Rejected | Later:
         """Return the answer for a job whose pod was not made now, but perhaps before. Without one, drop its secret."""
@@ -120,7 +123,9 @@ class KubernetesEngine(Engine):
         try:
             found = await self._read(name)
         except AWAY:
+            self._unsure.add(name)
             return answer  # if there is a pod, it needs its secret to start; the next pass, or the watch, finds both
+        self._unsure.discard(name)
         if found is not None and not is_ours(found):
             answer = Rejected(f"Kubernetes has a pod {name} already, which asynsched has not made")
         elif found is not None and not found["metadata"].get("deletionTimestamp"):

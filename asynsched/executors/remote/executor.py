@@ -527,6 +527,7 @@ class RemoteExecutor(Executor):
         # After the rows were read: it is never too early.
         self._looked_at = self._clock.monotonic()
         rows = {found.token: found for found in progress}
+        lost: list[tuple[_Try, str, GivenUp]] = []
         for token, one in stored.items():
             await self._slices.step_done()
             if token not in self._tries:
@@ -534,23 +535,24 @@ class RemoteExecutor(Executor):
             if token not in rows or one.state == ENDED:
                 await self._find_end(token, one)
             elif (given_up := self._verdict(one, now)) is not None:
-                given_up = await self._explained(one, given_up)
-                log.warning("try.given_up", token=token, executor=self.context.name, reason=given_up.reason)
-                renewals = one.renewals if one.state == CLAIMED else None
-                await self._end(self._end_of(token, given_up), before=one.state, renewals=renewals)
+                lost.append((one, one.state, given_up))
+        await self._give_up(lost)
 
     def _verdict(self, one: _Try, now: float) -> GivenUp | None:
         return verdict(one.seen(now), self._settings.workers.claim_timeout)
 
-    async def _explained(self, one: _Try, given_up: GivenUp) -> GivenUp:
-        """Add what the engine says of a job whose worker is silent, such as that its memory was full."""
-        if one.state != CLAIMED or not one.engine_id:
-            return given_up
-        sights = await self._call("look", self.engine.look([one.engine_id])) or {}
-        sight = sights.get(one.engine_id, UNKNOWN)
-        if sight.state != "gone" or not sight.reason:
-            return given_up
-        return replace(given_up, reason=f"{given_up.reason}: {sight.reason}")
+    async def _give_up(self, lost: Sequence[tuple[_Try, str, GivenUp]]) -> None:
+        """End lost tries, with what the engine says of jobs whose worker is silent, such as that memory was full."""
+        silent = [one.engine_id for one, state, _ in lost if state == CLAIMED and one.engine_id]
+        sights = (await self._call("look", self.engine.look(silent)) or {}) if silent else {}
+        for one, state, given_up in lost:
+            token, reason = one.launch.token, given_up.reason
+            sight = sights.get(one.engine_id, UNKNOWN) if state == CLAIMED else UNKNOWN
+            if sight.state == "gone" and sight.reason:
+                reason = f"{reason}: {sight.reason}"
+            log.warning("try.given_up", token=token, executor=self.context.name, reason=reason)
+            ended = self._end_of(token, replace(given_up, reason=reason))
+            await self._end(ended, before=state, renewals=one.renewals if state == CLAIMED else None)
 
     def _note(self, one: _Try, found: Progress) -> None:
         if one.state == NEW:
