@@ -135,7 +135,8 @@ def settings_located(configuration: Configuration) -> Iterator[None]:
     try:
         yield
     except (SettingsError, SecretsUnreadable, LogStoreUnavailable) as exc:
-        raise type(exc)(configuration.located(str(exc))) from exc
+        exc.args = (configuration.located(str(exc)),)
+        raise
 
 
 @contextmanager

@@ -14,6 +14,7 @@ from asynsched.airflow.finder import serve_airflow
 from asynsched.authoring.timezone import set_default_timezone
 from asynsched.cli import live_on
 from asynsched.cli.command import configure, errors_in_one_line, home_option
+from asynsched.cli.configuration import with_served_folder
 
 
 @click.command(
@@ -32,8 +33,8 @@ def python(file: Path, arguments: tuple[str, ...], **flags: Any) -> None:
     be imported, and stored variables and connections read.
     """
     with errors_in_one_line():
-        settings = configure(**flags).settings
-        os.environ.setdefault("ASYNSCHED_HOME", str(settings.home_path))  # for `dag.test()`: variables, connections
+        settings = with_served_folder(configure(**flags)).settings
+        os.environ["ASYNSCHED_HOME"] = str(settings.home_path)  # for `dag.test()`: variables, connections
         set_default_timezone(settings.default_timezone)
         options = installation.options_of_processes(settings.airflow_options, settings.airflow_cfg_path)
         serve_airflow(settings.airflow, options)

@@ -10,8 +10,10 @@ import subprocess
 import sys
 from contextlib import suppress
 from pathlib import Path
+from tempfile import TemporaryFile
 
 import msgspec
+import structlog
 from msgspec import Struct
 
 from asynsched.airflow.finder import serve_airflow
@@ -26,6 +28,9 @@ from asynsched.settings import Settings
 from asynsched.store.engines.urls import is_postgresql
 from sandbox.sources.local_imports import LocalImports
 
+log = structlog.get_logger(__name__)
+LOADED = b" "
+"""Begins the answer once plugins and policies are loaded; white space of JSON."""
 _BASES = {"xcom_backend": BaseXCom, "state_store_backend": BaseStoreBackend}
 
 
@@ -40,6 +45,9 @@ class BackendsRequest(Struct, frozen=True):
 
 def check_backends(settings: Settings) -> None:
     """Import the classes that settings name, in another process. Blocks; starts nothing if no setting names one.
+
+    A plugin that hangs or ends the process is no reason to refuse them: the list of plugins, which the log has, tells
+    of it.
 
     Raises SettingsError for a class that cannot be imported, or is of the wrong kind.
     """
@@ -56,17 +64,25 @@ def check_backends(settings: Settings) -> None:
     arguments = [sys.executable, "-P", "-m", __name__, msgspec.json.encode(request).decode()]
     environment = user_environment(os.environ, is_postgresql=is_postgresql(settings.database_url))
     seconds = settings.parse.import_timeout
+    with TemporaryFile() as stderr:  # a process that they start may keep it open
+        try:
+            done = subprocess.run(  # noqa: S603 - our own interpreter and module
+                arguments, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=stderr,
+                check=False, timeout=seconds,
+            )  # fmt: skip
+            answer, problem = done.stdout, ""
+        except subprocess.TimeoutExpired as exc:
+            answer, problem = exc.stdout or b"", f"the import takes longer than parse.import_timeout = {seconds:g} s"
+        stderr.seek(0)
+        said = stderr.read().decode(errors="replace").strip().rpartition("\n")[2]
+    if not answer.startswith(LOADED):
+        log.warning("settings.not_checked", names=", ".join(classes), reason=problem or "the plugins ended the process")
+        return
     try:
-        done = subprocess.run(  # noqa: S603 - our own interpreter and module
-            arguments, env=environment, stdin=subprocess.DEVNULL, capture_output=True, check=False, timeout=seconds
-        )
-        problems = msgspec.json.decode(done.stdout, type=list[str])
-    except subprocess.TimeoutExpired:
-        problem = f"the import takes longer than parse.import_timeout = {seconds:g} s"
-        raise SettingsError(f"{', '.join(classes)}: {problem}") from None
+        problems = msgspec.json.decode(answer, type=list[str])
     except UNDECODABLE:
-        said = done.stderr.decode(errors="replace").strip().rpartition("\n")[2]
-        raise SettingsError(f"{', '.join(classes)}: {said or 'the import has ended its process'}") from None
+        problem = problem or said or "the import has ended its process"
+        raise SettingsError(f"{', '.join(classes)}: {problem}") from None
     for name, problem in zip(classes, problems, strict=True):
         if problem:
             raise SettingsError(f"{name}: {problem}")
@@ -94,6 +110,7 @@ def main(request: BackendsRequest) -> None:
     LocalImports(Path(request.dags_folder)).install("")
     with suppress(DagError):  # of policies: the list of plugins, which the log has, tells of it
         load()
+    os.write(answer, LOADED)
     problems = [_problem_of(name, path) for name, path in request.classes.items()]
     os.write(answer, msgspec.json.encode(problems))
     sys.stdout.flush()

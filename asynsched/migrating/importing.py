@@ -8,7 +8,7 @@ the second time.
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
 from enum import StrEnum
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 from sqlalchemy import Connection
@@ -26,9 +26,11 @@ from asynsched.store.imported import (
     store_imported_run,
     store_paused_state,
 )
-from asynsched.store.rows import in_common
+from asynsched.store.rows import LONGEST_DESCRIPTION, in_common, storable
 from asynsched.store.runs.pools import list_pools, set_pool
 from asynsched.store.schema import VariableRow
+
+Described = TypeVar("Described", VariableRow, secrets.ConnectionRow, AirflowPool)
 
 
 class Verdict(StrEnum):
@@ -125,14 +127,14 @@ def variables_plan(wanted: Iterable[VariableRow], left_out: Mapping[str, str]) -
     def read(conn: Connection) -> dict[str, VariableRow]:
         return {row.key: row for row in secrets.list_variables(conn)}
 
-    return Plan("variable", "variable.import", {row.key: row for row in wanted}, read, write, left_out)
+    return Plan("variable", "variable.import", {row.key: _fitting(row) for row in wanted}, read, write, left_out)
 
 
 def connections_plan(wanted: Iterable[secrets.ConnectionRow], left_out: Mapping[str, str]) -> Plan:
     """Return the plan for connections."""
 
     def plain(row: secrets.ConnectionRow) -> secrets.ConnectionRow:
-        return msgspec.structs.replace(row, description=row.description or "")
+        return _fitting(msgspec.structs.replace(row, description=row.description or ""))
 
     def read(conn: Connection) -> dict[str, secrets.ConnectionRow]:
         return {row.conn_id: plain(row) for row in secrets.list_connections(conn)}
@@ -152,7 +154,12 @@ def pools_plan(wanted: Iterable[AirflowPool]) -> Plan:
     def write(conn: Connection, name: str, pool: AirflowPool) -> None:
         set_pool(conn, name, pool.slots, description=pool.description, include_deferred=pool.include_deferred)
 
-    return Plan("pool", "pool.import", {pool.name: pool for pool in wanted}, read, write)
+    return Plan("pool", "pool.import", {pool.name: _fitting(pool) for pool in wanted}, read, write)
+
+
+def _fitting(row: Described) -> Described:
+    """Return a row with a description that can be stored: Airflow's have no limit."""
+    return msgspec.structs.replace(row, description=storable(row.description or "")[:LONGEST_DESCRIPTION])
 
 
 def runs_plan(wanted: Sequence[ImportedRun], left_out: Mapping[str, str]) -> Plan:

@@ -351,7 +351,8 @@ def _values(conn: Connection, row: ConnectionRow) -> dict[str, object]:
     check_name("connection name", row.conn_id, ID_LENGTH)
     if _CONN_ID.fullmatch(row.conn_id) is None:
         raise StoreError(f"A connection name has letters, digits and the signs {_SIGNS} only: {row.conn_id!r}.")
-    check_name("connection type", row.conn_type, LONGEST_CONN_TYPE)
+    if row.conn_type:
+        check_name("connection type", row.conn_type, LONGEST_CONN_TYPE)
     check_description("connection", row.conn_id, row.description or "")
     fields = msgspec.structs.asdict(row)
     shown = {name: fields.pop(name) for name in ("conn_id", "conn_type", "description")}

@@ -331,9 +331,15 @@ def test_a_dag_file_that_tests_itself_runs_in_one_process_for_a_debugger(new_sit
     site.run("variables", "set", "key", "a value")
     (site.root / "variables.json").write_text('{"more": {"b": 1}}')
     (site.root / "connections.yaml").write_text("there: {conn_type: http, host: h, extra: {a: 5}}")
-    command = site.command("python", str(file), "--date", "x")
+    command = site.command("python", "--home", str(site.home), str(file), "--date", "x")
     ran = subprocess.run(
-        command, env=site.environment, cwd=site.root, input="p local\nc\n", capture_output=True, text=True, check=False
+        command,
+        env=site.environment | {"ASYNSCHED_HOME": str(site.root / "another")},
+        cwd=site.root,
+        input="p local\nc\n",
+        capture_output=True,
+        text=True,
+        check=False,
     )
     assert "'a local'" in ran.stdout, ran.stderr
     assert "2026-01-02 ['--date', 'x'] a value {'b': 1} from-include\nHouseOperator 5\n" in ran.stdout

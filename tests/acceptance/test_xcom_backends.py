@@ -152,6 +152,12 @@ def test_a_class_that_cannot_be_used_is_refused_at_the_start(site):
     site.env["ASYNSCHED_XCOM_BACKEND"] = "own_xcoms.Missing"
     refused = site.run("up", str(site.dags), code=1).stderr
     assert "xcom_backend: 'own_xcoms.Missing' cannot be imported" in refused
+    plugin = site.root / "plugins" / "deadly.py"
+    plugin.parent.mkdir()
+    plugin.write_text("import os\nos._exit(3)\n")
+    site.env["ASYNSCHED_XCOM_BACKEND"] = "own_xcoms.InFiles"
+    said = site.up_until_idle().stderr
+    assert "settings.not_checked" in said, "a plugin that ends the process keeps no scheduler from its start"
 
 
 def test_paths_of_object_storages_are_templates_and_xcoms(site, tmp_path):
