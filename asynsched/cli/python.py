@@ -19,7 +19,7 @@ from asynsched.cli.configuration import with_served_folder
 
 @click.command(
     "python",
-    context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False},
+    context_settings={"allow_interspersed_args": False},
     options_metavar="[--home DIR]",
 )
 @home_option

@@ -213,7 +213,12 @@ def _command(command: click.Command, path: str) -> Iterator[str]:
     context = click.Context(command, info_name=path)
     yield f"{'##' if path.count(' ') == 1 else '###'} {path}\n"
     arguments = [param.make_metavar(context) for param in command.params if isinstance(param, click.Argument)]
-    yield f"```\n{' '.join([path, *arguments, '[OPTIONS]'])}\n```\n"
+    words = (
+        [*arguments, "[OPTIONS]"]
+        if command.context_settings.get("allow_interspersed_args", True)
+        else ["[OPTIONS]", *arguments]
+    )
+    yield f"```\n{' '.join([path, *words])}\n```\n"
     yield inspect.cleandoc(command.help or "") + "\n"
     for param in command.params:
         if isinstance(param, click.Option):
