@@ -210,7 +210,7 @@ async def test_a_try_outlasts_a_cut_shorter_than_its_lease_and_its_end_is_report
         key = await scheduler.trigger("ends")
         await site.until_said("silent begins 1", "asks begins 1")
         cut_at = cut(machine, loss)
-        await eventually(lambda: moments(site, "silent 1")[-1] > cut_at + 2.0, "it runs on for a while")
+        await eventually(lambda: moments(site, "silent 1")[-1:] > [cut_at + 2.0], "it runs on for a while")
         site.let_go()
         await site.until_said("silent ends", "asks asks")
         assert (await client.get_task(TaskInstanceKey(*key, "silent"))).state != "success", "its end is not known yet"
