@@ -60,6 +60,8 @@ SLOT_TASK_STATES = frozenset({_T.QUEUED, _T.RUNNING, _T.RESTARTING})
 limit. A restarting one does until its process has ended."""
 TIMED_TASK_STATES = frozenset({_T.UP_FOR_RETRY, _T.UP_FOR_RESCHEDULE})
 """The states in which a TaskInstance waits for a point in time."""
+PAUSED_TASK_STATES = frozenset({_T.UP_FOR_RESCHEDULE, _T.DEFERRED})
+"""The states from which a TaskInstance goes on with its try: its try number does not count that try yet."""
 FINISHED_RUN_STATES = frozenset({_R.SUCCESS, _R.FAILED})
 
 

@@ -214,9 +214,11 @@ class _Files:
             finding for report in reports for finding in judge(report, installed=installed, refused=REFUSED)
         ] + judge_plugins(reports)
         self.warnings = [
-            {"file": path, "line": warning.line, "what": _without_place(path, warning.line, warning.message)}
-            for report in reports for path in (report.path,)
-            for warning in report.warnings if not is_of_plugin(warning)
+            {
+                "file": report.path, "line": warning.line,
+                "what": _without_place(report.path, warning.line, warning.message),
+            }
+            for report in reports for warning in report.warnings if not is_of_plugin(warning)
         ]  # fmt: skip
         self.warnings += [{"file": one.file, "line": one.line, "what": one.what} for one in old_values(reports)]
         self.dags: dict[str, str] = {}

@@ -20,9 +20,9 @@ from asynsched.protocol.worker_messages import Proof, Ticket
 from asynsched.store.tickets import digest_of_secret
 
 POLL_SECONDS = 20.0
-"""Longest that one request of a worker waits: below the time limits of workers and of usual proxies."""
+"""Longest time that a worker's request waits: shorter than the time limits of workers and of usual proxies."""
 CLAIM_SECONDS = 3.0
-"""Longest that a ticket waits for the claim of a worker that has said that it stays, and may be lost."""
+"""Longest time that a ticket waits for the claim of a worker, which may be lost."""
 NO_OTHER = "there is no other try for this worker"
 MOST_TAKEN = 10_000
 """Tries in warm workers whose jobs are remembered."""
@@ -62,7 +62,7 @@ class WarmWorkers:
         """The jobs of tries that warm workers have taken, by their tokens."""
 
     def stay(self, last: Ticket) -> None:
-        """Let the worker of a try that has ended wait, if there is room."""
+        """Admit the worker of a try that has just ended to those that wait, if there is room."""
         now = self._clock.monotonic()
         self._waiting = {token: one for token, one in self._waiting.items() if one.until > now}
         if self._seconds and len(self._waiting) < self._most:
@@ -70,7 +70,7 @@ class WarmWorkers:
             self._waiting.setdefault(last.token, _Waiting(last, job, now + self._seconds))
 
     def close(self) -> None:
-        """Let all workers end, and none wait from now on."""
+        """End the wait of all workers, and admit no others."""
         self._seconds = 0.0
         waiting, self._waiting = self._waiting, {}
         for one in waiting.values():

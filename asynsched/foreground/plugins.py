@@ -94,36 +94,38 @@ def main(request: PluginsRequest) -> NoReturn:
     LocalImports(Path(request.dags_folder)).install("")
     mark = _Mark()
     deadly: dict[str, str] = {}
-    late: set[str] = set()
-    while len(late) <= MOST_LATE:
+    n_late = 0
+    while n_late <= MOST_LATE:
         flush_streams()
         owner, pid = os.getpid(), os.fork()
         if not pid:
             die_with(owner)
             _serve(request, answer, mark, deadly)
-        with _limited(pid, request.import_timeout, mark, late):
+        with _killed_after(request.import_timeout, pid, mark) as is_late:
             _, status = os.waitpid(pid, 0)
         if not (source := mark.read()) or source in deadly:
             os._exit(0 if status == 0 else 1)
+        n_late += is_late.is_set()
         took = f"it takes longer than {request.import_timeout:g} s (parse.import_timeout)"
-        deadly[source] = took if source in late else f"it ended its process: {_end_of(status)}"
+        deadly[source] = took if is_late.is_set() else f"it ended its process: {_end_of(status)}"
     _write(answer, _left_out(deadly))
     os._exit(0)
 
 
 @contextmanager
-def _limited(pid: int, seconds: float, mark: "_Mark", late: set[str]) -> Iterator[None]:
-    """Kill a fork that loads plugins for longer than these seconds during the block, and note which one it was at."""
+def _killed_after(seconds: float, pid: int, mark: "_Mark") -> Iterator[threading.Event]:
+    """Kill a fork that still loads plugins after these seconds of the block, and set the event that this yields."""
+    is_late = threading.Event()
 
-    def end() -> None:
-        if source := mark.read():
-            late.add(source)
+    def kill() -> None:
+        if mark.read():
+            is_late.set()
             os.kill(pid, signal.SIGKILL)
 
-    timer = threading.Timer(seconds, end)
+    timer = threading.Timer(seconds, kill)
     timer.start()
     try:
-        yield
+        yield is_late
     finally:
         timer.cancel()
         timer.join()  # no other thread is there at the next fork

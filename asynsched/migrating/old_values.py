@@ -1,4 +1,4 @@
-"""A static look for the values of Airflow 2's context that a DAG file reads, of which a parse hears nothing."""
+"""Finds where a DAG file reads values of Airflow 2's context. A parse cannot tell: it does not run the tasks."""
 
 import ast
 import re

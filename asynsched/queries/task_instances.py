@@ -23,21 +23,19 @@ from asynsched.queries.runs import (
     no_such_run,
     version_of,
 )
-from asynsched.states import FINISHED_RUN_STATES, FINISHED_TASK_STATES, SLOT_TASK_STATES, TaskInstanceState
+from asynsched.states import FINISHED_RUN_STATES, FINISHED_TASK_STATES, PAUSED_TASK_STATES, TaskInstanceState
 from asynsched.store.expressions import seconds_between, tasks_of_versions
 from asynsched.store.rows import count, fetch, near_names
 from asynsched.store.schema import dag, dag_run, dag_version, note, task_instance, task_instance_history
 
 _T = TaskInstanceState
 _OVER = FINISHED_TASK_STATES | {_T.UP_FOR_RETRY}
-PAUSED = (_T.DEFERRED, _T.UP_FOR_RESCHEDULE)
-"""A task instance in these states goes on with its try: the stored number does not count that try yet."""
 DURATION = seconds_between(task_instance.c.started_at, task_instance.c.ended_at)
 CHANGED_AT = sa.func.coalesce(
     task_instance.c.ended_at, task_instance.c.started_at, task_instance.c.queued_at, task_instance.c.scheduled_at
 )
 """The last moment that is stored of a task instance."""
-TRY_NUMBER = task_instance.c.try_number + sa.case((task_instance.c.state.in_(PAUSED), 1), else_=0)
+TRY_NUMBER = task_instance.c.try_number + sa.case((task_instance.c.state.in_(PAUSED_TASK_STATES), 1), else_=0)
 SORTING = Sorting(
     {
         "id": task_instance.c.id,
@@ -118,14 +116,11 @@ class TaskInstanceInfo(Struct, frozen=True, kw_only=True):
 
 def number_of_newest_try(home: Path, info: TaskInstanceInfo) -> int:
     """Return the number of the newest try that has begun; 0 before the first. This looks at the logs in the home."""
-    if info.state in SLOT_TASK_STATES:
+    if info.state != _T.SCHEDULED:
         return info.try_number
-    # A try that goes on after a pause, or that a stop has interrupted, is not counted yet, also if it is then ended.
-    was_ended = info.state in (_T.FAILED, _T.SKIPPED) and not info.try_number
-    if info.started_at is not None and (was_ended or info.state == _T.SCHEDULED):
-        return info.try_number + 1
+    # A try that goes on after a pause, or that a stop has interrupted, is not counted yet.
     path = home / LOGS / log_path(info.key, info.try_number + 1)
-    return info.try_number + path.exists()
+    return info.try_number + (info.started_at is not None or path.exists())
 
 
 def is_try_over(info: TaskInstanceInfo, number: int, newest: int) -> bool:
@@ -419,7 +414,7 @@ def _newest_try(row: "Row[Any]", known: Mapping[tuple[str, int, int], datetime |
     """
     has_begun = row.token is not None and row.queued_at is not None
     is_over = known.get((row.task_id, row.map_index, row.try_number)) == row.queued_at
-    return int(row.try_number) + (row.state in (*PAUSED, _T.SCHEDULED) and has_begun and not is_over)
+    return int(row.try_number) + (row.state in PAUSED_TASK_STATES | {_T.SCHEDULED} and has_begun and not is_over)
 
 
 def _infos(conn: Connection, rows: "Sequence[Any]") -> list[TaskInstanceInfo]:

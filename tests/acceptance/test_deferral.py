@@ -88,7 +88,8 @@ def assert_all_went_on(site: Site, *, tries: int = 1) -> None:
 
 
 WAITS_ALWAYS = """
-    from asynsched import DAG, task
+    from datetime import datetime, timezone
+    from asynsched import DAG, DateTimeSensorAsync, task
 
     with DAG("waits", schedule=None):
 
@@ -98,17 +99,26 @@ WAITS_ALWAYS = """
             return False
 
         looks()
+        DateTimeSensorAsync(task_id="defers", target_time=datetime(2999, 1, 1, tzinfo=timezone.utc))
 """
 
 
-def test_the_log_of_a_sensor_that_was_ended_between_two_looks_is_shown(site):
+@pytest.mark.parametrize(
+    "end", [("runs", "cancel", "waits", "r1"), ("tasks", "mark", "waits", "r1", "looks", "skipped")], ids=str
+)
+def test_a_try_that_is_ended_while_it_waits_is_counted_and_keeps_its_log(site, end):
     site.write("waits.py", WAITS_ALWAYS)
     with site.up():
         site.wait_for_dag("waits")
         site.run("dags", "trigger", "waits", "--run-id", "r1")
-        site.until(lambda: site.task_states("waits", "r1") == {"looks": "up_for_reschedule"}, "it has looked")
+        waiting = {"looks": "up_for_reschedule", "defers": "deferred"}
+        site.until(lambda: site.task_states("waits", "r1") == waiting, "both wait")
         assert "it looks" in site.run("tasks", "logs", "waits", "r1", "looks").stdout
-        site.run("runs", "cancel", "waits", "r1", "--yes")
+        site.run(*end, "--yes")
+        site.until(lambda: site.task_states("waits", "r1")["looks"] in ("failed", "skipped"), "it has ended")
+    assert {task["task_id"]: task["try_number"] for task in site.json("tasks", "list", "waits", "r1")} == {
+        "looks": 1, "defers": 1
+    }  # fmt: skip
     assert "it looks" in site.run("tasks", "logs", "waits", "r1", "looks").stdout
 
 

@@ -323,19 +323,20 @@ DEBUGGED = """
 """
 
 
-def test_a_dag_file_that_tests_itself_runs_in_one_process_for_a_debugger(new_site):
+def test_a_dag_file_that_tests_itself_runs_in_one_process_for_a_debugger(new_site, tmp_path):
     site = new_site()
     beside(site, "plugins/house_plugin.py", "class HouseOperator: ...\n")
     beside(site, "include/words.py", "WORD = 'from-include'\n")
     file = site.write("debugged.py", DEBUGGED)
     site.run("variables", "set", "key", "a value")
-    (site.root / "variables.json").write_text('{"more": {"b": 1}}')
-    (site.root / "connections.yaml").write_text("there: {conn_type: http, host: h, extra: {a: 5}}")
+    (tmp_path / "variables.json").write_text('{"more": {"b": 1}}')
+    (tmp_path / "connections.yaml").write_text("there: {conn_type: http, host: h, extra: {a: 5}}")
+    site.up_until_idle()  # the home has noted where its DAG folder is
     command = site.command("python", "--home", str(site.home), str(file), "--date", "x")
     ran = subprocess.run(
         command,
         env=site.environment | {"ASYNSCHED_HOME": str(site.root / "another")},
-        cwd=site.root,
+        cwd=tmp_path,
         input="p local\nc\n",
         capture_output=True,
         text=True,

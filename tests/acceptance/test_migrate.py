@@ -141,6 +141,9 @@ ASKS_THE_DATABASE = """
     def n_runs(session=None):
         return session.query(DagRun).count()
 
+    def shows(**context):
+        print(context["next_ds"])
+
     DAG("asks", schedule=None)
 """
 
@@ -159,9 +162,10 @@ def test_plugins_are_judged_once_and_what_fails_only_in_a_task_is_warned_of(site
         "plugins/town.py": ("change", []),
     }
     assert (report["files"], report["run_as_they_are"], len(report["findings"])) == (2, 1, 3)
-    [asks] = [warning for warning in report["warnings"] if warning["file"] == "asks.py"]
-    assert asks["line"] == 6
-    assert "n_runs asks Airflow's database, which tasks cannot reach" in asks["what"]
+    asks = {warning["line"]: warning["what"] for warning in report["warnings"] if warning["file"] == "asks.py"}
+    assert asks.keys() == {6, 11}
+    assert "n_runs asks Airflow's database, which tasks cannot reach" in asks[6]
+    assert "next_ds is a value of Airflow 2" in asks[11]
 
 
 @on_one_database
@@ -188,7 +192,7 @@ def test_an_import_takes_over_everything_and_can_be_repeated(site, metadata):
         password=metadata.encrypted("battery staple"), extra=metadata.encrypted('{"a": 1}'), is_extra_encrypted=True,
     )  # fmt: skip
     metadata.add("slot_pool", pool="default_pool", slots=128, description="Default pool", include_deferred=False)
-    metadata.add("slot_pool", pool="small", slots=3, description="", include_deferred=True)
+    metadata.add("slot_pool", pool="small", slots=3, description=5001 * "d", include_deferred=True)
     metadata.add_dag("three", "three.py", is_paused=True)
     metadata.add_dag("two", "two.py")
     metadata.add_dag("gone", "old/gone.py")
@@ -219,6 +223,7 @@ def test_an_import_takes_over_everything_and_can_be_repeated(site, metadata):
     exported = site.run("connections", "export", "-").json["db"]
     assert (exported["password"], exported["extra"], exported["port"]) == ("battery staple", '{"a": 1}', 5432)
     assert {pool["name"]: pool["slots"] for pool in site.json("pools", "list")} == {"default_pool": 128, "small": 3}
+    assert {pool["description"] for pool in site.json("pools", "list")} == {"Default pool", 5000 * "d"}
     site.up_until_idle()
     assert {dag["dag_id"]: dag["paused"] for dag in site.json("dags", "list")} == {"three": True, "two": False}
     [run] = site.runs("three")

@@ -103,6 +103,9 @@ def test_the_cells_of_a_large_grid_are_links_for_the_pointer_and_the_arrow_keys(
     with page.context.expect_page() as opened:
         link.click(modifiers=["ControlOrMeta"])
     assert opened.value.url.endswith(of_run("large", "tasks", "t3"))
+    for row, address in {"stage": of_run("large"), "mapped [ ]": of_run("large") + "?task_id=mapped"}.items():
+        page.get_by_role("rowheader", name=row, exact=True).locator("xpath=following-sibling::td[1]").hover()
+        assert page.get_by_role("link", name=f"{row}: success").get_attribute("href").endswith(address)
     page.get_by_role("columnheader", name="Run first: success").get_by_role("link").focus()
     for key in ("ArrowDown", "ArrowDown", "ArrowDown", "ArrowRight", "ArrowLeft"):
         page.keyboard.press(key)
@@ -123,7 +126,7 @@ def test_the_columns_of_a_large_grid_are_below_their_heads_and_its_longest_name_
     name = page.get_by_role("rowheader", name=LONGEST)
     assert name.evaluate("name => name.scrollWidth <= name.clientWidth") == (size == WIDE)  # else it ends with dots
     heads = page.evaluate("[...document.querySelectorAll('.runs > *')].map((cell) => cell.getBoundingClientRect().x)")
-    for row in (page.get_by_role("row", name=LONGEST), page.get_by_role("row", name=f"t{N_ROWS - 3}")):
+    for row in (page.get_by_role("row", name=LONGEST), page.get_by_role("row", name=f"t{N_ROWS - 4}")):
         row.scroll_into_view_if_needed()
         assert row.evaluate("row => [...row.children].map((cell) => cell.getBoundingClientRect().x)") == heads
     assert violations(page) == []

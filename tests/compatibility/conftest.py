@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import pytest
 from fasteners import InterProcessLock
@@ -21,6 +21,7 @@ from fasteners import InterProcessLock
 from tests.compatibility.outcomes import Tried
 from tests.compatibility.packages import listed, prepared, unpacked
 from tests.compatibility.trying import example_files, try_packages
+from tests.support.missing import skip_outside_ci
 from tests.support.up import Site
 
 ROOT = Path(__file__).parents[2]
@@ -98,12 +99,7 @@ def _require_index(interpreter: str, folder: Path) -> None:
     probe = [interpreter, "-m", "pip", "download", "--quiet", "--no-deps", "--dest", f"{folder}/probe"]
     found = subprocess.run([*probe, "apache-airflow-providers-sqlite"], capture_output=True, text=True, check=False)
     if found.returncode:
-        _skip(f"no package index can be reached: {found.stderr.strip().splitlines()[-1]}")
-
-
-def _skip(reason: str) -> NoReturn:
-    assert os.environ.get("CI") != "true", reason
-    pytest.skip(reason)
+        skip_outside_ci(f"no package index can be reached: {found.stderr.strip().splitlines()[-1]}")
 
 
 @dataclass(frozen=True)
@@ -140,7 +136,7 @@ def environment(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPat
     try:
         return Prepared(prepared(known, cache), known.variables, cache)
     except SystemExit as exc:
-        _skip(str(exc))
+        skip_outside_ci(str(exc))
 
 
 @pytest.fixture

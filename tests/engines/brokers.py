@@ -9,9 +9,8 @@ from abc import ABC, abstractmethod
 from contextlib import suppress
 from pathlib import Path
 
-import pytest
-
 from tests.integration.remote.machines import free_port
+from tests.support.missing import skip_outside_ci
 from tests.support.waiting import until
 
 RABBITMQ = Path("/usr/lib/rabbitmq/bin/rabbitmq-server")
@@ -175,7 +174,4 @@ BROKERS: tuple[type[Broker], ...] = (Redis, RabbitMQ)
 def require_broker(broker: type[Broker]) -> None:
     """Skip a test if a broker is not installed; in CI, it fails then."""
     if broker.program is None:
-        missing = f"{broker.name} is not installed: apt-get install redis-server rabbitmq-server"
-        if os.environ.get("CI") == "true":
-            pytest.fail(missing)
-        pytest.skip(missing)
+        skip_outside_ci(f"{broker.name} is not installed: apt-get install redis-server rabbitmq-server")

@@ -187,7 +187,7 @@ class SlurmSite(Site):
         self.slurm_says("sacctmgr", "--immediate", "add", "cluster", "test")
 
     def printed(self) -> str:
-        """Return what the cluster's processes have printed."""
+        """Return the output of the cluster's processes."""
         return (self._root / "said.log").read_text()
 
     def start_controller(self) -> None:

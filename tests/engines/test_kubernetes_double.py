@@ -13,6 +13,7 @@ from kubernetes import client, config, watch
 
 from tests.engines.kubernetes_double import IMAGE
 from tests.engines.kubernetes_site import KubernetesSite
+from tests.support.missing import skip_outside_ci
 from tests.support.waiting import eventually
 
 POD = {
@@ -35,10 +36,7 @@ async def site(tmp_path) -> AsyncIterator[KubernetesSite]:
 
 async def kubectl(site: KubernetesSite, *arguments: str, text: str = "") -> str:
     if shutil.which("kubectl") is None:
-        missing = "kubectl is not installed: apt-get install kubernetes-client"
-        if os.environ.get("CI") == "true":
-            pytest.fail(missing)
-        pytest.skip(missing)
+        skip_outside_ci("kubectl is not installed: apt-get install kubernetes-client")
     environment = os.environ | {"KUBECONFIG": str(site.kubeconfig), "HOME": str(site.root)}
     process = await asyncio.create_subprocess_exec(
         "kubectl", *arguments, env=environment, stdin=-1, stdout=-1, stderr=asyncio.subprocess.STDOUT

@@ -1,7 +1,9 @@
 """The adapter of Kubernetes, alone with a double of a cluster: what it makes, answers and deletes."""
 
+import dataclasses
 from collections.abc import AsyncIterator
 from datetime import timedelta
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -115,6 +117,34 @@ async def test_a_pod_that_was_perhaps_made_keeps_the_secret_with_which_it_starts
         assert await engine.place(job_of("a")) == [Later("etcdserver: request timed out")]
     [pod] = engine.cluster.pods()
     assert engine.cluster.secrets() == [ticket_secret(pod)]
+
+
+async def test_a_ticket_for_which_a_pod_was_perhaps_made_goes_to_no_warm_pod(engine: Engine, monkeypatch):
+    offered = []
+
+    async def hand_over(ticket: Ticket, *_: Any) -> str:
+        offered.append(ticket.token)
+        return "a-warm-pod"
+
+    async def away(*_: Any, **__: Any) -> None:
+        raise ConnectionError("the API is away")
+
+    [warm] = await engine.place(job_of("a"))
+    assert offered == []
+    warmth = SimpleNamespace(hand_over=hand_over)
+    engine.context = dataclasses.replace(engine.context, warm=warmth)
+    engine._settings = replace(engine._settings, keep_warm=60.0)
+    assert await engine.place(job_of("b")) == [Accepted(in_warm_pod("a-warm-pod", job_of("b").ticket))]
+    engine.context = dataclasses.replace(engine.context, warm=None)
+    engine.cluster.losing = 1
+    with monkeypatch.context() as outage:
+        outage.setattr(engine._api, "read_namespaced_pod", away)
+        [answer] = await engine.place(job_of("c"))
+    assert isinstance(answer, Later)
+    engine.context = dataclasses.replace(engine.context, warm=warmth)
+    [made] = await engine.place(job_of("c"))
+    assert offered == ["b"]
+    assert {pod["metadata"]["name"] for pod in engine.cluster.pods()} == {warm.engine_id, made.engine_id}
 
 
 async def test_a_ticket_that_is_issued_again_replaces_the_pod_of_the_former_one(engine: Engine):

@@ -1,6 +1,5 @@
 """What Slurm does with jobs holds for tries, and what it does not promise is made good."""
 
-import os
 from collections.abc import Iterator, Mapping
 
 import pytest
@@ -16,6 +15,7 @@ from tests.integration.remote.test_contract import (
     test_many_tries_end_once_each,
     test_tasks_run_once_with_their_version_of_the_code_and_leave_whole_masked_logs,
 )
+from tests.support.missing import skip_outside_ci
 from tests.support.waiting import eventually, eventually_true
 
 __all__ = [
@@ -28,10 +28,7 @@ __all__ = [
 def require(programs: Mapping[str, str]) -> None:
     """Skip a test if a program is not installed; in CI, it fails then."""
     for name in missing(programs):
-        reason = f"{name} is not installed: apt-get install {programs[name]}"
-        if os.environ.get("CI") == "true":
-            pytest.fail(reason)
-        pytest.skip(reason)
+        skip_outside_ci(f"{name} is not installed: apt-get install {programs[name]}")
 
 
 @pytest.fixture
@@ -199,9 +196,9 @@ async def test_a_try_that_reaches_the_time_limit_of_its_job_has_failed(site: Slu
     assert first.reason == "it has reached the time limit of its job"
 
 
-async def test_the_reason_of_a_lost_try_has_the_end_of_its_job(site: SlurmSite):
+async def reason_of_a_lost_try(site: SlurmSite) -> str:
+    """Run a task whose first job fails after its try has begun, and return why that try ended."""
     site.program.write(DAGS)
-    site.lease = 2.0
     site.machine()
     async with site.serving() as scheduler, scheduler.client() as client:
         key = await scheduler.trigger("waits")
@@ -209,25 +206,20 @@ async def test_the_reason_of_a_lost_try_has_the_end_of_its_job(site: SlurmSite):
         site.switch_jobs_off()
         site.let_go()
         await site.end_of(scheduler, key)
-        first = (await client.list_tries(TaskInstanceKey(*key, "waits"))).tries[0]
-    assert "Slurm: FAILED (NonZeroExitCode) on n1" in first.reason
+        return (await client.list_tries(TaskInstanceKey(*key, "waits"))).tries[0].reason
+
+
+async def test_the_reason_of_a_lost_try_has_the_end_of_its_job(site: SlurmSite):
+    site.lease = 2.0
+    assert "Slurm: FAILED (NonZeroExitCode) on n1" in await reason_of_a_lost_try(site)
 
 
 async def test_the_accounting_knows_the_end_of_a_job_that_the_controller_has_forgotten(accounted_site: SlurmSite):
-    site = accounted_site
-    site.program.write(DAGS)
-    site.lease = 15.0  # longer than the controller remembers the job
-    site.machine()
-    async with site.serving() as scheduler, scheduler.client() as client:
-        key = await scheduler.trigger("waits")
-        await site.until_said("begins 1")
-        site.switch_jobs_off()
-        site.let_go()
-        await site.end_of(scheduler, key)
-        first = (await client.list_tries(TaskInstanceKey(*key, "waits"))).tries[0]
-    assert "its worker has not renewed its lease for" in first.reason
-    assert ": Slurm's accounting: FAILED, exit code " in first.reason
-    assert "on n1" in first.reason
+    accounted_site.lease = 15.0  # longer than the controller remembers the job
+    reason = await reason_of_a_lost_try(accounted_site)
+    assert "its worker has not renewed its lease for" in reason
+    assert ": Slurm's accounting: FAILED, exit code " in reason
+    assert "on n1" in reason
 
 
 async def test_slurm_without_its_commands_is_refused_in_one_sentence(site: SlurmSite, monkeypatch):

@@ -8,23 +8,14 @@ import pytest
 import sqlalchemy as sa
 
 from asynsched import DAG, BashOperator
-from asynsched.clock import VirtualClock
 from asynsched.simulation.script import Outcome
 from asynsched.store.schema import task_instance
+from tests.support.set_clock import SetVirtualClock
 from tests.support.simulated import Simulated
 
 START = datetime(2026, 3, 28, 12, tzinfo=UTC)
 SPAN = timedelta(hours=3)
 HOUR, MINUTE, SECOND = timedelta(hours=1), timedelta(minutes=1), timedelta(seconds=1)
-
-
-class SetClock(VirtualClock):
-    """A wall clock that can be set; the monotonic one goes on."""
-
-    off_by = timedelta()
-
-    def now(self) -> datetime:
-        return super().now() + self.off_by
 
 
 def a_dag() -> DAG:
@@ -46,7 +37,7 @@ def script(launch) -> Outcome:
 )
 async def test_every_run_is_made_once_and_every_try_is_run_once(tmp_path, by, after):
     simulated = Simulated(tmp_path, [a_dag()], script, START)
-    clock = simulated.clock = SetClock(START)
+    clock = simulated.clock = SetVirtualClock(START)
     seen = []
 
     async def act(channels):

@@ -2,7 +2,7 @@
 
 from collections.abc import AsyncIterator, Callable
 from contextlib import aclosing, asynccontextmanager
-from datetime import datetime, timedelta
+from datetime import timedelta
 from typing import Any
 
 import anyio
@@ -26,6 +26,7 @@ from asynsched.store.engines.urls import parse_url
 from asynsched.store.runs.dag_runs import insert_run
 from tests.store.test_runs import new_run
 from tests.support.passing_database import PassingDatabase
+from tests.support.set_clock import SetClock
 from tests.support.waiting import DEADLINE_SECONDS, eventually
 
 DAGS = """
@@ -226,15 +227,6 @@ async def feeding(
     async with running([feed]):
         yield feed, database, store
     await database.close()
-
-
-class SetClock(Clock):
-    """A wall clock that can be set."""
-
-    off_by = timedelta()
-
-    def now(self) -> datetime:
-        return super().now() + self.off_by
 
 
 async def test_a_clock_that_is_set_back_holds_up_no_event(url):

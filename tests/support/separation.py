@@ -22,6 +22,8 @@ from typing import Literal
 
 import pytest
 
+from tests.support.missing import skip_outside_ci
+
 Way = Literal["to machine", "from machine"]
 BOTH: frozenset[Way] = frozenset({"to machine", "from machine"})
 TUN = Path("/dev/net/tun")
@@ -46,32 +48,18 @@ exec cat
 """
 
 
-def missing_program() -> str:
-    """Return which program is missing, and how to install it; empty if none is."""
-    for program, package in {"ip": "iproute2", "unshare": "util-linux", "nsenter": "util-linux"}.items():
-        if shutil.which(program, path=PATH) is None:
-            return f"{program} is not installed: apt-get install {package}"
-    return ""
-
-
-def what_the_system_lacks() -> str:
-    """Return why this system has no machines of their own, whatever is installed; empty if it has."""
-    if os.geteuid() != 0:
-        return "only root can make a machine of its own: network and mount namespaces"
-    if not TUN.exists():
-        return f"there is no {TUN}, which a cable needs"
-    made = subprocess.run(["unshare", "--net", "--mount", "true"], capture_output=True, text=True, check=False)
-    return f"namespaces cannot be made: {made.stderr.strip()}" if made.returncode else ""
-
-
 def require_separation() -> None:
     """Skip a test where there can be no machine of its own. In CI, root's tests fail for a program that is missing."""
-    if reason := missing_program():
-        if os.environ.get("CI") == "true" and os.geteuid() == 0:
-            pytest.fail(reason)
-        pytest.skip(reason)
-    if reason := what_the_system_lacks():
-        pytest.skip(reason)
+    if os.geteuid() != 0:
+        pytest.skip("only root can make a machine of its own: network and mount namespaces")
+    for program, package in {"ip": "iproute2", "unshare": "util-linux", "nsenter": "util-linux"}.items():
+        if shutil.which(program, path=PATH) is None:
+            skip_outside_ci(f"{program} is not installed: apt-get install {package}")
+    if not TUN.exists():
+        pytest.skip(f"there is no {TUN}, which a cable needs")
+    made = subprocess.run(["unshare", "--net", "--mount", "true"], capture_output=True, text=True, check=False)
+    if made.returncode:
+        pytest.skip(f"namespaces cannot be made: {made.stderr.strip()}")
 
 
 @dataclass(eq=False)
@@ -183,7 +171,7 @@ class Enclosure:
         _ip("link", "set", "cable", state, pid=self._holder.pid)
 
     def close(self) -> None:
-        """Let the namespaces go, once none of their processes is left."""
+        """End the process that holds the namespaces, which go with their last process."""
         self._holder.communicate()
 
 

@@ -104,7 +104,7 @@ class KubernetesEngine(Engine):
         name, warm, shape, ticket = pod["metadata"]["name"], self.context.warm, shape_in(pod), job.ticket
         if warm is not None and self._settings.keep_warm and shape and name not in self._unsure:
             ticket = replace(ticket, stays_warm=True)
-            if taker := await warm.hand_over(ticket, name_of, lambda name: self._pods.shape(name) == shape):
+            if taker := await warm.hand_over(ticket, name_of, lambda other: self._pods.shape(other) == shape):
                 return Accepted(in_warm_pod(taker, ticket))
         secret = secret_of(replace(job, ticket=ticket))
         try:

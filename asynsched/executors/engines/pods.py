@@ -18,7 +18,7 @@ BASE = "base"
 """The container that runs the try, as in Airflow."""
 TICKETS, TICKET, HOME = "/run/asynsched-ticket", "ticket", "/var/lib/asynsched"
 SHAPE = "asynsched/shape"
-"""The annotation that tells which tries may run in a pod that has ended its first."""
+"""The annotation with the shape of a pod: see `shape_in`."""
 OF_SCHEDULERS = "asynsched/schedulers"
 """The label by which schedulers find their own pods."""
 LONGEST_LABEL = 63
@@ -168,7 +168,7 @@ def _base_of(pod: Json) -> Json:
 
 
 def shape_in(pod: Json) -> str:
-    """Return what a pod has in common with those that can take each other's tries; empty: it runs one try only."""
+    """Return the shape of a pod: pods of one shape can run each other's tries. Empty: the pod runs a single try."""
     return str((pod["metadata"].get("annotations") or {}).get(SHAPE) or "")
 
 
@@ -189,7 +189,7 @@ def name_of(ticket: Ticket) -> str:
 
 
 def in_warm_pod(pod: str, ticket: Ticket) -> str:
-    """Return the id of a job whose ticket a pod has taken that was made for another one."""
+    """Return the id of a job that runs in a pod that was made for the ticket of another one."""
     return f"{pod}/{_digest(ticket.token)[:12]}"
 
 

@@ -117,7 +117,7 @@ class Watcher(Service):
             await self._follow(events)
         is_full = has_come(self._reconcile_at, now, timedelta(seconds=self._settings.reconcile_interval))
         has_rested = self._walk_again and has_come(self._rest_until, now, self._rest)
-        if is_full or has_rested or has_come(self._walk_at, now, self._between_walks):
+        if is_full or has_rested or now >= self._walk_at:
             await self._walk(is_full=is_full)
         self._judge_events(self.clock.now())
         if not self.is_polling:
@@ -244,17 +244,11 @@ class Watcher(Service):
         self._events = None
         self._unreported = {}
 
-    @property
-    def _between_walks(self) -> timedelta:
-        """The longest time between two walks."""
-        is_looking = self.is_polling or self._folder_is_away
-        return timedelta(seconds=self._settings.poll_interval if is_looking else self._settings.reconcile_interval)
-
     def _plan(self) -> None:
         now = self.clock.now()
         self._walk_at = self._reconcile_at
         if self.is_polling or self._folder_is_away:
-            self._walk_at = now + self._between_walks
+            self._walk_at = now + timedelta(seconds=self._settings.poll_interval)
         moments = [self._walk_at]
         if self._walk_again:
             moments.append(self._rest_until)

@@ -35,7 +35,7 @@ from asynsched.scheduling.rules.clearing import EMPTIED_BY_CLEAR
 from asynsched.scheduling.rules.past_depends import past_depends, within_task_dates
 from asynsched.scheduling.rules.run_end import RunStop, RunVerdict, decide_run_state, failing_fast, on_stop, stopped_try
 from asynsched.scheduling.rules.trigger_rule import evaluate, evaluate_setups, mapped_upstream
-from asynsched.scheduling.rules.try_end import after_try, instance_name
+from asynsched.scheduling.rules.try_end import after_try, instance_name, tries_at_end
 from asynsched.scheduling.rules.verdict import MET, Verdict
 from asynsched.serialization.schema import CallbackEvent
 from asynsched.states import FINISHED_TASK_STATES, SLOT_TASK_STATES, DagRunState
@@ -165,7 +165,8 @@ def ready(task: ActiveTask, obstacle: Obstacle, now: datetime, **values: Any) ->
 def _end_as(task: ActiveTask, state: State, reason: str, now: datetime) -> TaskChange:
     """End a task instance without a try. One that waited, such as for a retry, ends now; its last try ended before."""
     ended_at = task.ended_at if task.state in FINISHED_TASK_STATES else None
-    return _change(task, state, reason, ended_at=ended_at or now)
+    n_tries = tries_at_end(task.state, task.try_number, task.started_at)
+    return _change(task, state, reason, try_number=n_tries, ended_at=ended_at or now)
 
 
 def _expansion(task: ActiveTask, now: datetime) -> TaskChange | Expanded:

@@ -21,6 +21,7 @@ from asynsched.protocol.messages import TriggerOutcome
 from asynsched.scheduling.evaluation.changes import StoredDeferral
 from asynsched.scheduling.evaluation.structure import DagStructure, compile_structure
 from asynsched.scheduling.rules import clearing
+from asynsched.scheduling.rules.try_end import tries_at_end
 from asynsched.serialization.decode import decode_dag
 from asynsched.states import (
     FAILED_TASK_STATES,
@@ -122,8 +123,11 @@ class RunEdit:
 
     def end(self, row: TaskInstanceRow, state: State, reason: str) -> None:
         """Put a task instance into a finished state."""
-        ended_at = row.ended_at if row.state in FINISHED_TASK_STATES else None
-        self._change(row, state, reason, ended_at=ended_at or self.now, next_try_at=None, deferral=None)
+        before = None if row.state is None else State(row.state)
+        ended_at = row.ended_at if before in FINISHED_TASK_STATES else None
+        n_tries = tries_at_end(before, row.try_number, row.started_at)
+        values = {"try_number": n_tries, "ended_at": ended_at or self.now, "next_try_at": None, "deferral": None}
+        self._change(row, state, reason, **values)
 
     def resume(self, row: TaskInstanceRow, stored: StoredDeferral) -> None:
         """Let a deferred task instance go on with the outcome of its wait."""

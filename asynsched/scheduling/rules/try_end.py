@@ -7,6 +7,7 @@ from math import ceil
 
 from asynsched.protocol.messages import Ended
 from asynsched.serialization.schema import CallbackEvent, SerializedTask
+from asynsched.states import PAUSED_TASK_STATES
 from asynsched.states import TaskInstanceState as State
 
 LONGEST_DELAY = timedelta(days=1)
@@ -89,6 +90,20 @@ def after_try(
         callback="on_retry",
         is_retry=True,
     )
+
+
+def tries_at_end(state: State | None, try_number: int, started_at: datetime | None) -> int:
+    """Return the number of tries of a task instance that ends without a process, such as by a cancellation.
+
+    A try that had begun, and waited to go on or to begin again, had not used up a number: the end gives it one.
+
+    Args:
+        state: The state until now.
+        try_number: The last number that was used up.
+        started_at: When a try that has not used up its number began.
+    """
+    waits_to_go_on = state in PAUSED_TASK_STATES or (state is State.SCHEDULED and started_at is not None)
+    return try_number + waits_to_go_on
 
 
 _INTERRUPTED = "was interrupted at"

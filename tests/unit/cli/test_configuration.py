@@ -5,8 +5,9 @@ from pathlib import Path
 
 import pytest
 
+from asynsched.cli.command import settings_located
 from asynsched.cli.configuration import all_options, load_configuration
-from asynsched.errors import SettingsError
+from asynsched.errors import SecretsUnreadable, SettingsError
 from asynsched.settings import LeaseSettings, LogSettings, MonitorSettings, ParseSettings, Settings, WebSettings
 
 
@@ -143,6 +144,29 @@ def test_every_setting_can_be_set_by_its_variable_and_in_the_file(tmp_path):
 def test_wrong_setting_names_the_option_and_where_it_was_set(tmp_path, toml, environ, message):
     with pytest.raises(SettingsError, match=message):
         load(tmp_path, toml=toml, **environ)
+
+
+@pytest.mark.parametrize(
+    ("raised", "told"),
+    [
+        (SettingsError("log.store: no such bucket"), "log.store: no such bucket (set by {toml})"),
+        (
+            SecretsUnreadable("fernet_key: no key"),
+            "fernet_key: no key (set by environment variable ASYNSCHED_FERNET_KEY)",
+        ),
+        (SettingsError("parallelism: must be more"), "parallelism: must be more"),
+        (
+            SettingsError("web.tls_certificate, log.store: must agree"),
+            "web.tls_certificate, log.store: must agree; log.store is set by {toml}",
+        ),
+    ],
+)
+def test_an_error_that_shows_only_at_the_use_of_a_setting_has_its_place(tmp_path, raised, told):
+    configuration = load(tmp_path, toml="[log]\nstore = 's3://no'", ASYNSCHED_FERNET_KEY="x")
+    with pytest.raises(type(raised)) as caught, settings_located(configuration):
+        raise raised
+    places = {"toml": configuration.sources["log.store"]}
+    assert str(caught.value) == told.format(**places)
 
 
 def test_password_is_shown_nowhere(tmp_path):

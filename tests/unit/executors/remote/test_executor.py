@@ -99,6 +99,8 @@ class NotedEngine(Engine):
         self.later: set[str] = set()
         self.before_answer = nothing
         self.sights: Any = {}.copy
+        self.looks: list[list[str]] = []
+        """The ids of each call of `look`."""
 
     async def submit(self, jobs: Sequence[Job]) -> Sequence[Accepted | Rejected | Later]:
         tokens = [job.ticket.token for job in jobs]
@@ -126,6 +128,7 @@ class NotedEngine(Engine):
         self.cancelled += engine_ids
 
     async def look(self, engine_ids: Sequence[str]) -> Mapping[str, Sight]:
+        self.looks.append(list(engine_ids))
         return self.sights()
 
     @property
@@ -391,6 +394,23 @@ async def test_a_job_is_given_up_that_runs_without_a_claim_whatever_its_engine_s
     await far.executor.launch([launch_of("one")])
     await eventually(lambda: far.reports, "it is given up")
     assert "no worker has claimed the try" in far.reports[0].reason
+
+
+async def test_the_engine_is_asked_once_about_all_tries_that_are_lost_together(far):
+    await far.executor.launch([launch_of("one"), launch_of("two")])
+    await eventually(lambda: len(far.engine.jobs) == 2, "they are submitted")
+    far.engine.sights = lambda: {name: Sight("gone", f"{name} had no memory") for name in ("job-1", "job-2")}
+    far.engine.looks.clear()
+
+    def claim(conn: sa.Connection) -> None:
+        for job in far.engine.jobs:
+            claim_ticket(conn, job.ticket.proof, **LIFE)
+
+    await far.database.write(claim)
+    await eventually(lambda: sum(isinstance(event, Ended) for event in far.reports) == 2, "they are lost")
+    assert [looked for looked in far.engine.looks if len(looked) == 2][-1] == ["job-1", "job-2"]
+    ends = {event.token: event.reason for event in far.reports if isinstance(event, Ended)}
+    assert ("job-1 had no memory" in ends["one"], "job-2 had no memory" in ends["two"]) == (True, True)
 
 
 async def test_tries_are_killed_although_the_database_or_the_engine_fails_at_one_of_them(far):
