@@ -60,8 +60,8 @@ START_SECONDS = 0.01
 """How long the report of a start waits for the end of its try: both in one report are one request, and one commit."""
 LOG_PAUSE = timedelta(seconds=1)
 """Time between two looks at the logs of running tries."""
-LEASE_SECONDS = 1.0
-"""Longest time between two looks at the leases of tries."""
+SHORTEST_LOOK, LONGEST_LOOK = 0.001, 1.0
+"""Seconds between two looks at the leases of tries. A rest below the clock's resolution would be a sleep of zero."""
 HEAD_START = 0.5
 """The agent ends a try whose lease is over this many seconds before the keeper would end all tries for it."""
 MOST_PARTS = 8
@@ -399,7 +399,7 @@ class Agent:
 
     async def _keep_leases(self) -> None:
         """End each try whose own lease is over, also while the renewals of others wait for a scheduler."""
-        seconds = LEASE_SECONDS
+        seconds = LONGEST_LOOK
         while True:
             await self._clock.sleep(timedelta(seconds=seconds))
             if (terms := self._terms) is None:
@@ -416,7 +416,8 @@ class Agent:
                 await self._end_process(held, LAPSED, "machine")
             if lapsed:
                 await self._tell_lease()
-            seconds = min([LEASE_SECONDS, *(end - now for end, _ in ends if end > now)])
+            left = min((end - now for end, _ in ends if end > now), default=LONGEST_LOOK)
+            seconds = max(SHORTEST_LOOK, min(left, LONGEST_LOOK))
 
     async def _end_process(self, held: _Try, reason: str, cause: FailureCause) -> None:
         held.unwanted = reason

@@ -3,14 +3,18 @@
 import argparse
 import multiprocessing
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from contextlib import nullcontext
 from functools import partial
+from typing import TypeVar
 
 from tests.faults.simulated.conditions import AS_THE_SEED_SAYS, Conditions
 from tests.faults.simulated.exploration import explore
 from tests.faults.simulated.planted import BUGS
 from tests.faults.simulated.planted import N_SEEDS as BUGGY_SEEDS
+
+T, R = TypeVar("T"), TypeVar("R")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -25,10 +29,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _find_planted(n_processes: int) -> int:
     """Plant one bug after another, and look for a seed that finds it, and that finds nothing without it."""
     n_missed = 0
-    with multiprocessing.get_context("fork").Pool(n_processes) as pool:
-        for name, seed, trouble in pool.imap_unordered(seed_that_finds, sorted(BUGS), chunksize=1):
-            n_missed += bool(trouble)
-            print(f"{name}: {trouble or f'found by seed {seed}'}", flush=True)
+    for name, seed, trouble in _each(seed_that_finds, sorted(BUGS), n_processes, chunksize=1):
+        n_missed += bool(trouble)
+        print(f"{name}: {trouble or f'found by seed {seed}'}", flush=True)
     print(f"{len(BUGS)} bugs planted, {n_missed} of them missed")
     return 1 if n_missed else 0
 
@@ -53,7 +56,8 @@ def _replay(options: argparse.Namespace) -> int:
 def _explore_many(options: argparse.Namespace) -> int:
     seeds = range(options.first, options.first + options.seeds)
     n_found = 0
-    for seed, found in _found(seeds, options.processes, _conditions(options)):
+    one = partial(_one, conditions=_conditions(options))
+    for seed, found in _each(one, seeds, options.processes, chunksize=8):
         if found:
             n_found += 1
             print(f"seed {seed}: {found}\n  replay: {replay_command(seed, options.bug)}", flush=True)
@@ -67,13 +71,13 @@ def _conditions(options: argparse.Namespace) -> Conditions:
     return BUGS[options.bug].conditions if options.bug else AS_THE_SEED_SAYS
 
 
-def _found(seeds: Sequence[int], n_processes: int, conditions: Conditions) -> Iterator[tuple[int, str]]:
-    one = partial(_one, conditions=conditions)
+def _each(call: Callable[[T], R], subjects: Sequence[T], n_processes: int, *, chunksize: int) -> Iterator[R]:
+    """Yield what a call returns for each subject, in their order."""
     if n_processes == 1:
-        yield from map(one, seeds)
+        yield from map(call, subjects)
         return
-    with multiprocessing.get_context("fork").Pool(n_processes) as pool:
-        yield from pool.imap(one, seeds, chunksize=8)
+    with ProcessPoolExecutor(n_processes, multiprocessing.get_context("fork")) as pool:
+        yield from pool.map(call, subjects, chunksize=chunksize)
 
 
 def _one(seed: int, conditions: Conditions) -> tuple[int, str]:

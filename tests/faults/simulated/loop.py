@@ -70,6 +70,14 @@ class NotYet(Exception):
     AGAIN_SECONDS = 0.2
 
 
+MOST_AT_ONCE = 100_000
+"""Callbacks between two leaps of time; a seed has some hundreds at most. More are a loop without an end."""
+
+
+class TimeStandsStill(Exception):
+    """Callbacks follow each other for ever, and no time passes."""
+
+
 class NumberedTask(asyncio.Task[Any]):
     """A task whose place in a set does not depend on where it is in memory: a scope cancels its tasks in that order."""
 
@@ -103,6 +111,7 @@ class ShuffledLoop(VirtualLoop):
         self.set_task_factory(lambda loop, coro, **options: NumberedTask(coro, loop=loop, **options))
         self._held: list[asyncio.Handle] = []
         self.n_steps = 0
+        self._n_at_once = 0
         self.after_step: Callable[[Process | None], None] = lambda _: None
         self.before_leap: Callable[[], None] = lambda: None
 
@@ -153,6 +162,7 @@ class ShuffledLoop(VirtualLoop):
 
     def _run_once(self) -> None:
         if not self._ready:
+            self._n_at_once = 0
             self.before_leap()
             self._leap()
         self._take_due()
@@ -160,11 +170,14 @@ class ShuffledLoop(VirtualLoop):
         if handle is None or handle._cancelled:
             return
         self.n_steps += 1
+        self._n_at_once += 1
         handle._run()
         process = handle._context.get(PROCESS)
         if process is not None and process.is_dead:
             process.bury()
         self.after_step(process)
+        if self._n_at_once == MOST_AT_ONCE:
+            raise TimeStandsStill(f"{MOST_AT_ONCE} callbacks have run, and no time has passed")
 
     def _leap(self) -> None:
         while self._scheduled and self._scheduled[0]._cancelled:

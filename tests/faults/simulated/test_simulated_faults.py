@@ -1,14 +1,20 @@
 """After any fault at any time: nothing is lost, nothing runs twice, no limit is exceeded, everything ends."""
 
+import asyncio
 import os
 import subprocess
 import sys
+from datetime import UTC, datetime
+from random import Random
 from unittest.mock import ANY
 
+import anyio.lowlevel
 import pytest
 
+from asynsched.clock import VirtualClock
 from tests.faults.simulated.__main__ import replay_command, seed_that_finds
 from tests.faults.simulated.exploration import explore
+from tests.faults.simulated.loop import ShuffledLoop, TimeStandsStill
 
 SEEDS_AT_ONCE = 15
 N_SEEDS = 60
@@ -22,6 +28,16 @@ def test_no_seed_finds_anything(first):
         if violation is not None:
             last = "\n".join(trace[-40:])
             pytest.fail(f"seed {seed} has found something: {violation}\nreplay: {replay_command(seed)}\n{last}")
+
+
+def test_a_task_that_never_lets_time_pass_ends_its_seed_instead_of_hanging():
+    async def spin() -> None:
+        while True:
+            await anyio.lowlevel.checkpoint()
+
+    loop = ShuffledLoop(VirtualClock(datetime(2026, 1, 1, tzinfo=UTC)), Random(1))
+    with asyncio.Runner(loop_factory=lambda: loop) as runner, pytest.raises(TimeStandsStill):
+        runner.run(spin())
 
 
 def test_a_planted_bug_is_found():
