@@ -6,7 +6,7 @@ from datetime import datetime
 import msgspec
 
 from asynsched.explaining.owners import RULE, answer_of, with_service
-from asynsched.explaining.reason import Explanation, Reason, grouped, moment, shortened
+from asynsched.explaining.reason import Explanation, Reason, Subject, grouped, moment, shortened
 from asynsched.explaining.snapshot import Snapshot, take_snapshot
 from asynsched.health import LongParse
 from asynsched.protocol.messages import AwaitedInput
@@ -144,7 +144,8 @@ def _ends(snapshot: Snapshot, run: ActiveRun | None) -> tuple[Reason, ...]:
     told = Told()
 
     def reason(task: ActiveTask) -> Reason:
-        return Reason("task", f"{task.name}: {task.state}", causes=reasons_of(snapshot, task, told))
+        causes = reasons_of(snapshot, task, told)
+        return Reason("task", f"{task.name}: {task.state}", causes=causes, about=Subject(*task.key))
 
     return shortened([task for task in run.all_instances() if task.state in FAILED_TASK_STATES], reason)
 
@@ -227,9 +228,9 @@ class Told:
     def tell(self, task: ActiveTask, explain: Callable[[ActiveTask], tuple[Reason, ...]]) -> Reason:
         """Return a reason about a task instance, with its causes if it is the first one about it."""
         if task in self._tasks:
-            return Reason("task", f"{_standing(task)}, as above")
+            return Reason("task", f"{_standing(task)}, as above", about=Subject(*task.key))
         self._tasks.add(task)
-        return Reason("task", _standing(task), causes=explain(task))
+        return Reason("task", _standing(task), causes=explain(task), about=Subject(*task.key))
 
     def break_off(self, task: ActiveTask) -> None:
         """Note that the causes of a task instance are too deep here: a shorter path may lead to it."""
@@ -369,7 +370,9 @@ def _limits(snapshot: Snapshot, task: ActiveTask) -> tuple[Reason, ...]:
             reasons.append(Reason("closed", limit.name, limit.release))
         else:
             text = f"{limit.name}: {limit.taken} of {limit.capacity} taken, {limit.slots_of(task)} needed"
-            holders = shortened(snapshot.holders(limit), lambda found: Reason("holder", _standing(found)))
+            holders = shortened(
+                snapshot.holders(limit), lambda found: Reason("holder", _standing(found), about=Subject(*found.key))
+            )
             reasons.append(Reason("limit", text, limit.release, causes=holders))
     return tuple(reasons)
 

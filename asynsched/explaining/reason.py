@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import datetime
 from itertools import groupby, islice
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 import msgspec
 from msgspec import Struct
@@ -19,6 +19,15 @@ def moment(instant: datetime) -> str:
     return instant.isoformat(sep=" ", timespec="seconds")
 
 
+class Subject(Struct, frozen=True, omit_defaults=True):
+    """The task instance that a reason begins with."""
+
+    dag_id: str
+    run_id: str
+    task_id: str
+    map_index: int = -1
+
+
 class Reason(Struct, frozen=True, omit_defaults=True):
     """One reason why a DAG, run or task waits, or why it ended.
 
@@ -27,6 +36,7 @@ class Reason(Struct, frozen=True, omit_defaults=True):
         text: Why, for a person.
         release: The event that will end it.
         causes: The reasons for this reason, down to the root.
+        about: The only task instance that the text begins with; None for several, or for something else.
     """
 
     rule: str
@@ -34,6 +44,7 @@ class Reason(Struct, frozen=True, omit_defaults=True):
     release: str = ""
     at: datetime | None = None
     causes: tuple["Reason", ...] = ()
+    about: Subject | None = None
 
     @property
     def line(self) -> str:
@@ -79,31 +90,48 @@ def grouped(found: "Iterable[tuple[ActiveTask, Reason]]") -> tuple[Reason, ...]:
     Args:
         found: In order of the tasks, and of the instances of each.
     """
-    holds: dict[Reason, list[str]] = {}
+    holds: dict[Reason, list[_Held]] = {}
     for task_id, pairs in groupby(found, key=lambda pair: pair[0].task_id):
-        for name, reason in _of_task(task_id, pairs):
-            holds.setdefault(reason, []).append(name)
-    told = [msgspec.structs.replace(reason, text=f"{_listed(names)}: {reason.text}") for reason, names in holds.items()]
+        for held, reason in _of_task(task_id, pairs):
+            holds.setdefault(reason, []).append(held)
+    told = [
+        msgspec.structs.replace(
+            reason, text=f"{_listed(held)}: {reason.text}", about=held[0].subject if len(held) == 1 else None
+        )
+        for reason, held in holds.items()
+    ]
     more = len(told) - MOST_REASONS
     return tuple(told) if more <= 0 else (*told[:MOST_REASONS], Reason("more", f"and {more} more: ask for a task"))
 
 
-def _listed(names: Sequence[str]) -> str:
+class _Held(NamedTuple):
+    """Instances of one task that a reason holds up: their name, and the instance if it is only one."""
+
+    name: str
+    subject: Subject | None
+
+
+def _listed(held: Sequence[_Held]) -> str:
     """Return the tasks that one reason holds up: the first few, and the number of the others."""
-    more = f" and {len(names) - MOST_CAUSES} more" if len(names) > MOST_CAUSES else ""
-    return f"task{'s' if len(names) > 1 else ''} {', '.join(names[:MOST_CAUSES])}{more}"
+    more = f" and {len(held) - MOST_CAUSES} more" if len(held) > MOST_CAUSES else ""
+    return f"task{'s' if len(held) > 1 else ''} {', '.join(one.name for one in held[:MOST_CAUSES])}{more}"
 
 
-def _of_task(task_id: str, found: "Iterable[tuple[ActiveTask, Reason]]") -> Iterator[tuple[str, Reason]]:
-    """Yield the reasons of one task's instances, each with their name: of each kind, the first few that differ."""
-    by_rule: dict[str, dict[Reason, list[int]]] = {}
+def _of_task(task_id: str, found: "Iterable[tuple[ActiveTask, Reason]]") -> "Iterator[tuple[_Held, Reason]]":
+    """Yield the reasons of one task's instances, with these: of each kind, the first few that differ."""
+    by_rule: dict[str, dict[Reason, list[ActiveTask]]] = {}
     for task, reason in found:
-        by_rule.setdefault(reason.rule, {}).setdefault(reason, []).append(task.map_index)
+        by_rule.setdefault(reason.rule, {}).setdefault(reason, []).append(task)
     for rule, held in by_rule.items():
-        for reason, indexes in islice(held.items(), MOST_CAUSES):
-            yield _named(task_id, indexes), reason
-        if more := [index for indexes in islice(held.values(), MOST_CAUSES, None) for index in indexes]:
-            yield _named(task_id, more), Reason("more", f"{rule}, each in its own way; ask with --map-index")
+        for reason, tasks in islice(held.items(), MOST_CAUSES):
+            yield _held(task_id, tasks), reason
+        if more := [task for tasks in islice(held.values(), MOST_CAUSES, None) for task in tasks]:
+            yield _held(task_id, more), Reason("more", f"{rule}, each in its own way; ask with --map-index")
+
+
+def _held(task_id: str, tasks: "Sequence[ActiveTask]") -> _Held:
+    name = _named(task_id, [task.map_index for task in tasks])
+    return _Held(name, Subject(*tasks[0].key) if len(tasks) == 1 else None)
 
 
 def _named(task_id: str, indexes: Sequence[int]) -> str:

@@ -98,7 +98,17 @@ async def test_a_run_that_has_failed_leads_from_home_to_why_and_to_the_logs(site
     assert f'href="{path}" aria-label="Why has {RUN_ID} failed?"' in home
     assert f'href="{run}?state=failed"' in (await site.client.get(path)).text
     assert f'href="{run}/tasks/broken"' in (await site.client.get(run, params={"state": "failed"})).text
+    assert f'<a href="{run}/tasks/broken">broken: failed</a>' in (await site.client.get(path)).text
     assert "?state=failed" not in (await site.client.get(f"{_RUN}/why")).text
+
+
+async def test_sentences_of_why_have_their_times_in_the_chosen_zone(site: Site) -> None:
+    path, moments = f"/dags/fails/runs/{RUN_ID}/tasks/broken/why", []
+    for zone in ("UTC", "Asia/Kolkata"):
+        site.client.cookies.set("asynsched_zone", zone)
+        [moment] = re.findall(r"ended as failed at ([-\d]+ [:\d]+)\.", (await site.client.get(path)).text)
+        moments.append(datetime.fromisoformat(moment))
+    assert moments[1] - moments[0] == timedelta(hours=5, minutes=30)
 
 
 async def test_a_paused_dag_says_so_once(site: Site) -> None:

@@ -23,6 +23,7 @@ NO_STATE = "none"
 _SHOWN_CONTROLS = {code: 0x2400 + code for code in range(32) if code not in (9, 10)} | {127: 0x2421}
 _HEADING = re.compile(r"</?h([1-6])>")
 _PRECISION = re.compile(r"(\.\d{6})?\+00:00$")
+_MOMENT = re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\+00:00")
 STATES: Mapping[str, str] = {
     "success": "✓", "failed": "✕", "running": "▶", "queued": "·", "scheduled": "·", "up_for_retry": "↻",
     "up_for_reschedule": "↻", "upstream_failed": "!", "skipped": "–", "deferred": "‖", "removed": "×",
@@ -46,6 +47,17 @@ class Showing(NamedTuple):
         stamp = at.astimezone(UTC).isoformat(timespec="seconds")
         hint = f"{self.age(at)}, {local.tzname()}"
         return Markup('<time datetime="{}" title="{}">{}</time>').format(stamp, hint, text)
+
+    def text(self, text: str) -> str:
+        """Return a sentence with its moments, which are in UTC, in the zone."""
+        return _MOMENT.sub(self._local, text)
+
+    def _local(self, found: re.Match[str]) -> str:
+        try:
+            local = datetime.fromisoformat(found[0]).astimezone(self.zone)
+        except (ValueError, OverflowError):
+            return found[0]
+        return local.strftime("%Y-%m-%d %H:%M:%S")
 
     def age(self, at: datetime) -> str:
         """Return how long ago an instant was, or how far ahead it is."""
