@@ -11,10 +11,12 @@ import click
 
 from asynsched.airflow import installation
 from asynsched.airflow.finder import serve_airflow
+from asynsched.authoring.supervisor import set_supervisor
 from asynsched.authoring.timezone import set_default_timezone
 from asynsched.cli import live_on
 from asynsched.cli.command import configure, errors_in_one_line, home_option
 from asynsched.cli.configuration import with_served_folder
+from asynsched.foreground.stored_names import names_in_database
 
 
 @click.command(
@@ -34,12 +36,13 @@ def python(file: Path, arguments: tuple[str, ...], **flags: Any) -> None:
     """
     with errors_in_one_line():
         settings = with_served_folder(configure(**flags)).settings
-        os.environ["ASYNSCHED_HOME"] = str(settings.home_path)  # for `dag.test()`: variables, connections
+        os.environ["ASYNSCHED_HOME"] = str(settings.home_path)  # without a database here, `dag.test()` asks in no other
         set_default_timezone(settings.default_timezone)
         options = installation.options_of_processes(settings.airflow_options, settings.airflow_cfg_path)
         serve_airflow(settings.airflow, options)
         sys.path[:0] = [str(file.absolute().parent)]
         sys.path.append(str(settings.dags_path))
+        set_supervisor(names_in_database(settings), loads_file=True)
         installation.load()
     live_on()
     sys.argv = [str(file), *arguments]

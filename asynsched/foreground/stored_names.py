@@ -1,4 +1,4 @@
-"""Variables, connections and settings of a home, for `DAG.test()` in a user's own program."""
+"""Variables, connections and settings of a home, for a program that runs a DAG file by itself."""
 
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -72,12 +72,16 @@ def stored_value(conn: Connection, operation: str, arguments: Mapping[str, Any])
 def names_of_home(environ: Mapping[str, str]) -> StoredNames | None:
     """Return the variables and connections of the home that `ASYNSCHED_HOME` names, if it has a database.
 
-    The database is that of `ASYNSCHED_DATABASE`, or else the SQLite file in the home. Nothing is made.
+    The database is that of `ASYNSCHED_DATABASE`, or else the SQLite file in the home.
     """
     if not environ.get("ASYNSCHED_HOME"):
         return None
     variables = {name: environ.get(f"ASYNSCHED_{name.upper()}") for name in _READ}
-    settings = settings_from({name: value for name, value in variables.items() if value})
+    return names_in_database(settings_from({name: value for name, value in variables.items() if value}))
+
+
+def names_in_database(settings: Settings) -> StoredNames | None:
+    """Return the variables and connections of a database, if it is there. Nothing is made."""
     path = parse_url(settings.database_url).path
     if path is not None and not Path(path).exists():
         return None

@@ -311,7 +311,9 @@ DEBUGGED = """
         local = "a local"
         breakpoint()
         print(ds, sys.argv[1:], Variable.get("key"), Variable.get("more", deserialize_json=True), WORD)
-        print(HouseOperator.__name__, BaseHook.get_connection("there").extra_dejson["a"])
+        print(TOP, HouseOperator.__name__, BaseHook.get_connection("there").extra_dejson["a"])
+
+    TOP = Variable.get("key")
 
     with DAG("debugged", schedule=None) as dag:
         PythonOperator(task_id="works", python_callable=works)
@@ -328,14 +330,18 @@ def test_a_dag_file_that_tests_itself_runs_in_one_process_for_a_debugger(new_sit
     beside(site, "plugins/house_plugin.py", "class HouseOperator: ...\n")
     beside(site, "include/words.py", "WORD = 'from-include'\n")
     file = site.write("debugged.py", DEBUGGED)
+    database = f"sqlite:///{site.root}/another.db"
+    site.env["ASYNSCHED_DATABASE"] = database
     site.run("variables", "set", "key", "a value")
     (tmp_path / "variables.json").write_text('{"more": {"b": 1}}')
     (tmp_path / "connections.yaml").write_text("there: {conn_type: http, host: h, extra: {a: 5}}")
     site.up_until_idle()  # the home has noted where its DAG folder is
+    environment = site.environment | {"ASYNSCHED_HOME": str(site.root / "another")}
+    (tmp_path / "asynsched.toml").write_text(f"database = '{environment.pop('ASYNSCHED_DATABASE')}'\n")
     command = site.command("python", "--home", str(site.home), str(file), "--date", "x")
     ran = subprocess.run(
         command,
-        env=site.environment | {"ASYNSCHED_HOME": str(site.root / "another")},
+        env=environment,
         cwd=tmp_path,
         input="p local\nc\n",
         capture_output=True,
@@ -343,7 +349,7 @@ def test_a_dag_file_that_tests_itself_runs_in_one_process_for_a_debugger(new_sit
         check=False,
     )
     assert "'a local'" in ran.stdout, ran.stderr
-    assert "2026-01-02 ['--date', 'x'] a value {'b': 1} from-include\nHouseOperator 5\n" in ran.stdout
+    assert "2026-01-02 ['--date', 'x'] a value {'b': 1} from-include\na value HouseOperator 5\n" in ran.stdout
     assert (ran.returncode, ran.stderr.splitlines()[-1]) == (1, "an error of its own")
     file.write_text("from airflow import DAG\n1 / 0\n")
     ended = site.run("python", str(file), code=1)
