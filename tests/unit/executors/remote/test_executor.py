@@ -17,7 +17,7 @@ from asynsched.errors import StoreUnavailable
 from asynsched.executors.base import ExecutorContext
 from asynsched.executors.remote.engine import Accepted, Engine, Job, Later, Rejected, Sight
 from asynsched.executors.remote.executor import RemoteExecutor
-from asynsched.executors.remote.verdicts import Seen
+from asynsched.executors.remote.verdicts import GivenUp, Seen
 from asynsched.protocol.messages import Ended, Started
 from asynsched.settings import Settings, WorkersSettings
 from asynsched.store.engines.opening import open_inline
@@ -25,6 +25,7 @@ from asynsched.store.runs.dag_runs import insert_run
 from asynsched.store.runs.transitions import Batch, apply
 from asynsched.store.schema import TicketRow, dag_run, ticket
 from asynsched.store.tickets import (
+    CLAIMED,
     claim_ticket,
     end_ticket,
     note_tickets,
@@ -396,7 +397,11 @@ async def test_a_job_is_given_up_that_runs_without_a_claim_whatever_its_engine_s
     assert "no worker has claimed the try" in far.reports[0].reason
 
 
-async def test_the_engine_is_asked_once_about_all_tries_that_are_lost_together(far):
+async def test_the_engine_is_asked_once_about_all_tries_that_are_lost_together(far, monkeypatch):
+    def lost_once_claimed(seen: Seen, claim_timeout: float) -> GivenUp | None:
+        return GivenUp("its worker is silent", "machine") if seen.state == CLAIMED else None
+
+    monkeypatch.setattr("asynsched.executors.remote.executor.verdict", lost_once_claimed)
     await far.executor.launch([launch_of("one"), launch_of("two")])
     await eventually(lambda: len(far.engine.jobs) == 2, "they are submitted")
     far.engine.sights = lambda: {name: Sight("gone", f"{name} had no memory") for name in ("job-1", "job-2")}
@@ -408,9 +413,10 @@ async def test_the_engine_is_asked_once_about_all_tries_that_are_lost_together(f
 
     await far.database.write(claim)
     await eventually(lambda: sum(isinstance(event, Ended) for event in far.reports) == 2, "they are lost")
-    assert [looked for looked in far.engine.looks if len(looked) == 2][-1] == ["job-1", "job-2"]
-    ends = {event.token: event.reason for event in far.reports if isinstance(event, Ended)}
-    assert ("job-1 had no memory" in ends["one"], "job-2 had no memory" in ends["two"]) == (True, True)
+    assert far.engine.looks[-1] == ["job-1", "job-2"]
+    assert {event.token: event.reason for event in far.reports if isinstance(event, Ended)} == {
+        "one": "its worker is silent: job-1 had no memory", "two": "its worker is silent: job-2 had no memory"
+    }  # fmt: skip
 
 
 async def test_tries_are_killed_although_the_database_or_the_engine_fails_at_one_of_them(far):
