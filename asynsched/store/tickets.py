@@ -25,7 +25,7 @@ from sqlalchemy import Connection
 from asynsched.errors import NotFound, TicketRefused
 from asynsched.protocol.messages import Ended, Launch, Started
 from asynsched.protocol.worker_messages import Proof, Renewal, WorkerTerms
-from asynsched.states import FINISHED_RUN_STATES, SLOT_TASK_STATES
+from asynsched.states import FINISHED_RUN_STATES, SLOT_TASK_STATES, DagRunState
 from asynsched.store.rows import as_struct, fetch, fetch_in, portions, select_in, storable
 from asynsched.store.schema import TicketRow, dag_run, task_instance, ticket
 from asynsched.store.statements import insert_ignoring
@@ -83,7 +83,9 @@ _LEFT = (
     sa.select(_token)
     .join(dag_run, dag_run.c.id == ticket.c.dag_run_id)
     .where(ticket.c.executor == sa.bindparam("executor"))
-    .where(dag_run.c.state.in_(sorted(FINISHED_RUN_STATES)))
+    .where(
+        dag_run.c.state.in_(sorted(FINISHED_RUN_STATES)) | ((dag_run.c.state == DagRunState.QUEUED) & (_state == ENDED))
+    )
     .where(~_IS_AWAITED)
     .order_by(_token)
     .limit(MOST_NEWS)
@@ -296,7 +298,8 @@ def forget_left_tickets(conn: Connection, executor: str) -> bool:
     """Delete some tickets of an executor that a scheduler has left when it died after it had stored the end of a run.
 
     No scheduler owns such a run any more. Its tries, which a person may have ended, cannot be claimed then, and end
-    with the next renewal. Returns whether there may be others.
+    with the next renewal. If the run was cleared meanwhile and waits to begin again, tries that have not ended keep
+    their tickets, which keep other tries of their task instances from starting. Returns whether there may be others.
     """
     tokens = list(conn.scalars(_LEFT, {"executor": executor}))
     forget_tickets(conn, tokens)

@@ -120,6 +120,10 @@ async def test_tickets_of_a_run_that_has_ended_are_forgotten_whoever_owned_it(da
         await database.write(end_ticket, Ended("two", "failed", NOW), before="claimed")
     assert not await database.write(forget_left_tickets, "far")
     assert len(await database.read(tickets_of_scheduler, "me", "far")) == 2, "the run goes on"
+    await database.write(lambda conn: conn.execute(sa.update(dag_run).values(state="queued")))
+    await database.write(forget_left_tickets, "far")
+    left = [row.token for row in await database.read(tickets_of_scheduler, "me", "far")]
+    assert left == (["one"] if state == "ended" else ["one", "two"]), "it was cleared; no other try may begin too early"
     await database.write(lambda conn: conn.execute(sa.update(dag_run).values(state="success")))
     await database.write(forget_left_tickets, "near")
     await database.write(forget_left_tickets, "far")

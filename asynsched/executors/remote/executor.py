@@ -240,6 +240,8 @@ class RemoteExecutor(Executor):
                     self._new[row.token] = None
                 if row.kill_reason:
                     self._to_kill[row.token] = row.kill_reason
+            elif row.token in self._new:
+                self._tries[row.token].retry_at = 0.0  # its run may have been taken over
             self._hear(row)
         self.look()
         return Held(frozenset(starting), frozenset(running), frozenset(ended))
@@ -385,7 +387,7 @@ class RemoteExecutor(Executor):
             some = _next_portion(waiting, self._n_at_once)
             await self._reissue([one for one in some if not one.secret])
             await self._store([one for one in some if self._is_new(one) and not one.is_stored])
-            ready = [one for one in some if self._is_new(one) and one.launch.token not in self._to_kill]
+            ready = [one for one in some if one.secret and self._is_new(one) and one.launch.token not in self._to_kill]
             if not ready:
                 continue
             answers = await self._hand_over(ready)
@@ -453,7 +455,8 @@ class RemoteExecutor(Executor):
                 case "claimed":
                     self._note_submitted(one)  # the next look says more
                 case "not ours":
-                    self._over(self._end_of(token, GivenUp(NOT_OURS, "interrupted")))
+                    # The scheduler has not taken its run over yet. A worker may have the earlier copy: it is no end.
+                    one.retry_at = self._clock.monotonic() + self._interval.total_seconds()
 
     async def _store(self, new: Sequence[_Try]) -> None:
         """Store tickets, and end the tries whose runs have another owner: it launches them, if they are to run."""

@@ -180,7 +180,10 @@ class People:
         if (run := await self._some("runs")) is not None:
             self._set_paused(run.dag_id, is_paused=True)
             await asyncio.sleep(self._random.choice([0.5, 3.0, 10.0]))
-            self._set_paused(run.dag_id, is_paused=False)
+            if not self._set_paused(run.dag_id, is_paused=False):
+                # It has left its file, and its runs would wait for ever.
+                for left in [one for one in self._world.invariants.stored.runs.values() if one.dag_id == run.dag_id]:
+                    await self._request(left, CancelRun())
 
     async def _resize(self) -> None:
         if (row := await self._some("tasks")) is not None:
@@ -219,11 +222,13 @@ class People:
         )
         self._change(f"trigger {dag_id} {run_id}", create, Hint("run", dag_id=dag_id, run_id=run_id))
 
-    def _set_paused(self, dag_id: str, *, is_paused: bool) -> None:
+    def _set_paused(self, dag_id: str, *, is_paused: bool) -> bool:
         pause = partial(set_paused, dag_id=dag_id, is_paused=is_paused, now=self._world.clock.now())
-        (self.paused.add if is_paused else self.paused.discard)(dag_id)
         self.wished_at = self._world.clock.monotonic()
-        self._change(f"{'pause' if is_paused else 'unpause'} {dag_id}", pause, Hint("dag", dag_id=dag_id))
+        is_done = self._change(f"{'pause' if is_paused else 'unpause'} {dag_id}", pause, Hint("dag", dag_id=dag_id))
+        if is_done:
+            (self.paused.add if is_paused else self.paused.discard)(dag_id)
+        return is_done
 
     def _set_pool(self, name: str, slots: int) -> None:
         self.pools[name] = slots
@@ -267,8 +272,8 @@ class People:
         if not done.cancelled() and (error := done.exception()) is not None:
             self._refused(error)
 
-    def _change(self, what: str, query: Callable[..., Any], hint: Hint) -> None:
-        """Do something in one transaction, and wake the schedulers that it concerns."""
+    def _change(self, what: str, query: Callable[..., Any], hint: Hint) -> bool:
+        """Do something in one transaction, and wake the schedulers that it concerns. Returns False if it is refused."""
         world = self._world
         world.say("people", what)
         try:
@@ -278,9 +283,10 @@ class People:
                     world.notifications.notify(None, encode_hints([hint]))
         except AsynschedError as exc:
             self._refused(exc)
-            return
+            return False
         world.committed(self._process, query.func.__name__)
         self._random.choice(list(world.sites.values())).ring([hint])
+        return True
 
     def _refused(self, error: BaseException) -> None:
         """Requests may make no sense any more; a failed state change is a bug."""

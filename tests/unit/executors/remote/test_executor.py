@@ -262,6 +262,30 @@ async def test_the_next_scheduler_goes_on_with_tickets_as_they_are(far):
     assert (await executor.adopt([1])).known == {"one", "two"}
 
 
+async def test_a_ticket_is_submitted_again_only_once_its_run_is_taken_over_and_has_not_ended_before(far):
+    await far.executor.launch([launch_of("one")])
+    await eventually(lambda: far.engine.jobs, "it is submitted")
+    await far.executor.close()
+    asked = anyio.Event()
+
+    async def note() -> None:
+        asked.set()
+
+    def set_epoch(conn: sa.Connection, epoch: int) -> None:
+        conn.execute(sa.update(ticket).values(engine_id=""))
+        conn.execute(sa.update(dag_run).values(lease_epoch=epoch))
+
+    await far.database.write(set_epoch, 0)
+    far.database.after["reissue"] = note
+    executor, held = await far.start()
+    assert held.starting == {"one"}
+    await asked.wait()
+    await far.database.write(set_epoch, 1)
+    assert (await executor.adopt([1])).starting == {"one"}
+    await eventually(lambda: executor.engine.jobs, "it is submitted again")
+    assert (far.reports, executor.engine.tokens) == ([], ["one"])
+
+
 async def test_a_try_whose_run_another_scheduler_has_taken_over_is_not_submitted(far):
     async def lose_the_run() -> None:
         far.database.before.clear()
