@@ -11,6 +11,7 @@ from anyio.to_thread import run_sync
 from asynsched.executors.base import Held
 from asynsched.executors.remote import executor
 from asynsched.executors.remote.executor import RemoteExecutor
+from asynsched.executors.remote.verdicts import GivenUp
 from asynsched.protocol.worker_messages import Renewal, Report
 from asynsched.store import tickets
 from asynsched.store.schema import ticket
@@ -70,6 +71,17 @@ def _unguarded_give_up() -> list[Change]:
 
     end_in_any_state.__name__ = "end_ticket"
     return [(executor, "end_ticket", end_in_any_state)]
+
+
+def _end_before_takeover() -> list[Change]:
+    reissue = RemoteExecutor._reissue
+
+    async def reissue_or_end(self: Any, unsure: Any) -> None:
+        await reissue(self, unsure)
+        for one in [one for one in unsure if self._is_new(one) and not one.secret]:
+            self._over(self._end_of(one.launch.token, GivenUp("it is not ours", "interrupted")))
+
+    return [(RemoteExecutor, "_reissue", reissue_or_end)]
 
 
 def _same_secret() -> list[Change]:
@@ -182,6 +194,11 @@ BUGS_ELSEWHERE: dict[str, Bug] = {
         "A worker forgets a try before its end is stored.",
         _early_acknowledgement,
         _elsewhere("worker_death", "partition", "lost_request"),
+    ),
+    "end-before-takeover": Bug(
+        "A scheduler ends tries of its last life whose runs it has not taken over yet.",
+        _end_before_takeover,
+        _elsewhere("crash_before", "worker_death", crashes_at=frozenset({"news_of_tickets"}), n_sites=1),
     ),
     "late-note": Bug(
         "A worker notes a ticket after the claim, so its next agent does not know the try.",
