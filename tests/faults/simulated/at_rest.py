@@ -82,7 +82,8 @@ def complaints(exploration: Any, stored: Stored) -> Iterator[str]:
     # Another try of the same task instance may still run elsewhere.
     held_up = {row.instance for row in tickets.values()}
     held_up_tokens = {row.token for row in stored.tasks.values() if row[:4] in held_up}
-    yield from _of_tasks(exploration, stored, use, live | ends | tickets.keys() | held_up_tokens)
+    put_off = set() if elsewhere is None else elsewhere.put_off
+    yield from _of_tasks(exploration, stored, use, live | ends | tickets.keys() | held_up_tokens | put_off)
     # A scheduler that is full leaves queued runs to others.
     may_start = len(keepers) == 1 or use.n_tasks < exploration.settings.parallelism
     processes = [

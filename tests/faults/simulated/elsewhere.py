@@ -99,9 +99,19 @@ class Elsewhere:
             return f"the engine has {self.carrier.n_on_their_way} tickets on their way"
         if self.tickets.rows:
             return f"the tickets of {sorted(self.tickets.rows)} are left"
-        executors = [site.scheduler.services.executor._executors["far"] for site in self._world.sites.values()]
-        has_heard = not any(executor._to_forget for executor in executors)
+        has_heard = not any(executor._to_forget for executor in self._executors)
         return "" if has_heard else "a scheduler has not heard that its tickets are deleted"
+
+    @property
+    def put_off(self) -> set[str]:
+        """The tries that wait because the engine has just failed."""
+        now = self._world.clock.monotonic()
+        return {token for executor in self._executors if executor._submit_at > now for token in executor._new}
+
+    @property
+    def _executors(self) -> list[Any]:
+        services = [site.scheduler.services for site in self._world.sites.values() if site.scheduler is not None]
+        return [one.executor._executors["far"] for one in services]
 
 
 def settings_elsewhere(settings: Settings, sites: list[Path]) -> Settings:

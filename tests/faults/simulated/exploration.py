@@ -40,7 +40,7 @@ SHARE_OF_TWO = 0.4
 LONGEST_STEPS = 30_000
 """Steps of the event loop after which something turns in circles: usual are some hundreds."""
 STEPS_A_SECOND = 15
-"""Steps of idle schedulers in a virtual second, with room: while one waits for a wrong clock's time, they add up."""
+"""Steps of an idle machine in a virtual second, with room: while one waits for a wrong clock's time, they add up."""
 SETTINGS = Settings(
     parallelism=5,
     shutdown_grace=2.0,  # below the time of some tries: a stop interrupts them
@@ -252,7 +252,7 @@ class Exploration:
 
     def _stepped(self, process: Process | None) -> None:
         n_machines = len(self.sites) + (0 if self.elsewhere is None else len(self.elsewhere.machines))
-        most = LONGEST_STEPS * n_machines + STEPS_A_SECOND * self._n_seconds_off
+        most = n_machines * (LONGEST_STEPS + STEPS_A_SECOND * self._n_seconds_off)
         if self.loop.n_steps > most and not self.is_over:
             self.fail(Violation(f"after {most:g} steps not all has ended: something turns in circles"))
             self.is_over = True
