@@ -185,8 +185,8 @@ class WebSettings(CheckedSettings, frozen=True, forbid_unknown_fields=True):
     allowed_hosts: Annotated[
         tuple[str, ...],
         doc(
-            "Names by which requests may address the page, besides IP addresses, localhost, the machine's name and that"
-            " in web.base_url; `*` allows all."
+            "Names by which requests may address the page, besides IP addresses, localhost, the machine's name and those"
+            " in web.base_url and workers.addresses; `*` allows all."
         ),
     ] = ()
     tls_certificate: Annotated[
@@ -494,7 +494,7 @@ class WorkersSettings(CheckedSettings, frozen=True, forbid_unknown_fields=True):
         tuple[str, ...],
         doc("URLs at which workers reach the schedulers, such as https://scheduler.example:8080; any of them answers."),
     ] = ()
-    slots: Annotated[Count, doc("Number of tries that an executor may have on other machines at once.")] = 1000
+    slots: Annotated[Count, doc("Number of tries that each executor of other machines, such as celery, may have at once.")] = 1000
     lease: Annotated[
         PositiveSeconds,
         doc(
@@ -765,7 +765,7 @@ class Settings(CheckedSettings, frozen=True, forbid_unknown_fields=True):
             " the name that tasks give as `executor`."
         ),
     ] = "local"
-    parallelism: Annotated[Count, doc("Number of tasks that may run at once (Airflow: parallelism).")] = 32
+    parallelism: Annotated[Count, doc("Number of tasks of one scheduler that may run on its own machine at once (Airflow: parallelism).")] = 32
     default_timezone: Annotated[str, doc("Time zone of naive dates in DAG files (Airflow: default_timezone).")] = "UTC"
     airflow: Annotated[
         Literal["ours", "installed", "off"],
@@ -805,10 +805,10 @@ class Settings(CheckedSettings, frozen=True, forbid_unknown_fields=True):
     ] = False
     max_active_tasks_per_dag: Annotated[
         Count,
-        doc("Tasks of one run that may run at once, unless its DAG says itself (Airflow: max_active_tasks_per_dag)."),
+        doc("Tasks of one run that may run at once, unless its DAG sets it (Airflow: max_active_tasks_per_dag)."),
     ] = 16
     max_active_runs_per_dag: Annotated[
-        Count, doc("Runs of a DAG that may be active, unless it says itself (Airflow: max_active_runs_per_dag).")
+        Count, doc("Runs of a DAG that may be active, unless it sets it (Airflow: max_active_runs_per_dag).")
     ] = 16
     max_dagruns_to_create_per_loop: Annotated[
         Count, doc("DAGs whose due run is created in one step (Airflow: max_dagruns_to_create_per_loop).")
@@ -866,7 +866,7 @@ class Settings(CheckedSettings, frozen=True, forbid_unknown_fields=True):
         Literal["downstream", "upstream", "absolute"],
         doc("`weight_rule` of a task, unless its file decides (Airflow: default_task_weight_rule)."),
     ] = "downstream"
-    default_pool_slots: Annotated[Count, doc("Slots of default_pool in a new database.")] = 128
+    default_pool_slots: Annotated[Count, doc("Slots of default_pool in a new database (Airflow: default_pool_task_slot_count).")] = 128
     keep_slots_after: Annotated[
         Seconds,
         doc(

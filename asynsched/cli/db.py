@@ -78,7 +78,7 @@ def db_clean(
     import anyio
     import structlog
 
-    policy = _policy(session, before, keep, only or USUAL_KINDS)
+    policy = _policy(session, before, keep, only)
     found = session.read(_counts, policy, session.now())
     told = _listed(found) or "the old logs"
     if dry_run:
@@ -95,17 +95,22 @@ def _listed(counts: dict[str, int]) -> str:
     return ", ".join(f"{n} {WORDS.get(kind, kind)}" for kind, n in counts.items())
 
 
-def _policy(session: Session, before: str | None, keep: int | None, kinds: tuple[str, ...]) -> "RetentionPolicy":
+def _policy(session: Session, before: str | None, keep: int | None, only: tuple[str, ...]) -> "RetentionPolicy":
     from asynsched.housekeeping.retention import SUPERSEDED_FOR, RetentionPolicy, policy_of
     from asynsched.store.runs.retention import Bound
 
     now = session.now()
     if before is None and keep is None:
         policy = policy_of(session.settings.retention, now)
+        if only:
+            fields = [kind.replace("-", "_") for kind in only]
+            policy = RetentionPolicy(**{name: getattr(policy, name) for name in fields}, with_task_states=False)
         kept_anyway = {name: getattr(policy, name) for name in ("task_states", "changes", "most_changes")}
-        if policy == RetentionPolicy(**kept_anyway):
-            fail("The settings of retention keep everything: give --before T or --keep N.")
+        if policy == RetentionPolicy(**kept_anyway, with_task_states=not only):
+            what = " and ".join(only) or "everything"
+            fail(f"The settings of retention keep {what}: give --before T or --keep N.")
         return policy
+    kinds = only or USUAL_KINDS
     instant = None if before is None else read_instant(before, session.settings.default_timezone, "--before")
     runs, xcoms, logs = (Bound(instant, keep) if kind in kinds else Bound() for kind in ("runs", "xcoms", "logs"))
     events, audit, versions = (instant if kind in kinds else None for kind in ("asset-events", "audit", "versions"))

@@ -41,7 +41,8 @@ def make_guarded(place: Place, access: Access | None, *, checks_host: bool, desk
         desk: Answers workers on other machines; None: there is no scheduler here.
     """
     app = make_app(place, access or StoredAccess(place), desk)
-    return Guard(app, place.settings.web, place.clock, checks_host=checks_host)
+    settings = place.settings
+    return Guard(app, settings.web, place.clock, checks_host=checks_host, addresses=settings.workers.addresses)
 
 
 def make_app(place: Place, access: Access, desk: WorkerDesk | None = None) -> Starlette:

@@ -49,10 +49,12 @@ class Guard:
         checks_host: Whether the names by which it is addressed are checked; a host application does that itself.
     """
 
-    def __init__(self, app: ASGIApp, settings: WebSettings, clock: Clock, *, checks_host: bool) -> None:
+    def __init__(
+        self, app: ASGIApp, settings: WebSettings, clock: Clock, *, checks_host: bool, addresses: Iterable[str] = ()
+    ) -> None:
         self._settings = settings
         self._clock = clock
-        self._hosts = _hosts(settings) if checks_host else None
+        self._hosts = _hosts(settings, addresses) if checks_host else None
         self._proxies = [ip_network(one) for one in settings.trusted_proxies]
         self._user_header = (settings.user_header or "").lower()
         self._app: Any = app
@@ -137,9 +139,9 @@ class Guard:
         return {**scope, "path": path, "root_path": root}
 
 
-def _hosts(settings: WebSettings) -> frozenset[str]:
-    own = ("localhost", socket.gethostname().lower())
-    named = (urlsplit(settings.base_url).hostname or "", _host(settings.listen or ""))
+def _hosts(settings: WebSettings, addresses: Iterable[str]) -> frozenset[str]:
+    own = ("localhost", socket.gethostname().lower(), _host(settings.listen or ""))
+    named = (urlsplit(url).hostname or "" for url in (settings.base_url, *addresses))
     return frozenset(filter(None, (*own, *named, *(name.lower() for name in settings.allowed_hosts))))
 
 

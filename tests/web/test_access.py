@@ -168,6 +168,13 @@ async def test_a_hostile_request_is_refused(web, hostile):
         assert (good.status_code, good.json()["is_paused"]) == (200, True)
 
 
+async def test_the_names_at_which_workers_reach_the_schedulers_are_its_own(make):
+    web = make(workers=WorkersSettings(addresses=("http://scheduler:8080",)))
+    for host, status in (("scheduler", 200), ("another", 421)):
+        async with web.client(url=f"http://{host}:8080") as client:
+            assert (await client.get("/login")).status_code == status
+
+
 async def test_a_browser_keeps_its_session_where_no_script_reads_it(make):
     web = make(base_url="https://dags.example/scheduler", trusted_proxies=("192.0.2.0/24",))
     async with web.client(url="https://dags.example") as client:
