@@ -185,8 +185,8 @@ class WebSettings(CheckedSettings, frozen=True, forbid_unknown_fields=True):
     allowed_hosts: Annotated[
         tuple[str, ...],
         doc(
-            "Names by which requests may address the page, besides IP addresses, localhost, the machine's name and those"
-            " in web.base_url and workers.addresses; `*` allows all."
+            "Names by which requests may address the page, besides IP addresses, localhost, the machine's name and"
+            " those in web.base_url and workers.addresses; `*` allows all."
         ),
     ] = ()
     tls_certificate: Annotated[
@@ -494,7 +494,9 @@ class WorkersSettings(CheckedSettings, frozen=True, forbid_unknown_fields=True):
         tuple[str, ...],
         doc("URLs at which workers reach the schedulers, such as https://scheduler.example:8080; any of them answers."),
     ] = ()
-    slots: Annotated[Count, doc("Number of tries that each executor of other machines, such as celery, may have at once.")] = 1000
+    slots: Annotated[
+        Count, doc("Number of tries that each executor of other machines, such as celery, may have at once.")
+    ] = 1000
     lease: Annotated[
         PositiveSeconds,
         doc(
@@ -765,7 +767,9 @@ class Settings(CheckedSettings, frozen=True, forbid_unknown_fields=True):
             " the name that tasks give as `executor`."
         ),
     ] = "local"
-    parallelism: Annotated[Count, doc("Number of tasks of one scheduler that may run on its own machine at once (Airflow: parallelism).")] = 32
+    parallelism: Annotated[
+        Count, doc("Number of tasks of one scheduler that may run on its own machine at once (Airflow: parallelism).")
+    ] = 32
     default_timezone: Annotated[str, doc("Time zone of naive dates in DAG files (Airflow: default_timezone).")] = "UTC"
     airflow: Annotated[
         Literal["ours", "installed", "off"],
@@ -866,7 +870,9 @@ class Settings(CheckedSettings, frozen=True, forbid_unknown_fields=True):
         Literal["downstream", "upstream", "absolute"],
         doc("`weight_rule` of a task, unless its file decides (Airflow: default_task_weight_rule)."),
     ] = "downstream"
-    default_pool_slots: Annotated[Count, doc("Slots of default_pool in a new database (Airflow: default_pool_task_slot_count).")] = 128
+    default_pool_slots: Annotated[
+        Count, doc("Slots of default_pool in a new database (Airflow: default_pool_task_slot_count).")
+    ] = 128
     keep_slots_after: Annotated[
         Seconds,
         doc(

@@ -18,7 +18,11 @@ from asynsched.cli.command import (
 @click.argument("dags_folder", metavar="[DIR]", required=False)
 @home_option
 @database_option
-@click.option("--executor", metavar="NAME", help="local, sequential, celery, dask, slurm, kubernetes, or package.module:Class; several are separated by commas.")
+@click.option(
+    "--executor",
+    metavar="NAME",
+    help="local, sequential, celery, dask, slurm, kubernetes, or package.module:Class; several, by commas.",
+)
 @click.option("--parallelism", type=click.IntRange(min=1), metavar="N", help="Tasks at once.")
 @click.option("--parse-processes", type=click.IntRange(min=1), metavar="N", help="Parses at once.")
 @click.option(

@@ -98,7 +98,7 @@ class Remote:
                         if not (last and answer.status_code in STARTING):
                             raise error_of(answer)
                     else:
-                        async for number, event in events_of(answer.aiter_lines()):
+                        async for number, event in events_of(_lines(answer.aiter_bytes())):
                             last = number
                             if event is not None:
                                 yield event
@@ -109,6 +109,15 @@ class Remote:
 
     def _unreachable(self, exc: Exception) -> RemoteError:
         return RemoteError(f"{self._http.base_url} cannot be reached: {str(exc) or type(exc).__name__}")
+
+
+async def _lines(parts: AsyncIterator[bytes]) -> AsyncIterator[str]:
+    """Yield the lines of a stream, each of which a line feed ends: texts may have other separators of lines."""
+    rest = b""
+    async for part in parts:
+        *lines, rest = (rest + part).split(b"\n")
+        for line in lines:
+            yield line.removesuffix(b"\r").decode()
 
 
 async def events_of(lines: AsyncIterator[str]) -> AsyncIterator[tuple[str, Change | Missed | None]]:
@@ -130,6 +139,8 @@ async def events_of(lines: AsyncIterator[str]) -> AsyncIterator[tuple[str, Chang
 def request_of(operation: Operation, given: Mapping[str, Any]) -> tuple[str, str, dict[str, Any]]:
     """Return the method, the path and the options of httpx for an operation."""
     in_path = {name: given.get(name, operation.fields[name][1]) for name in operation.in_path}
+    if dots := [name for name, value in in_path.items() if value in (".", "..")]:
+        raise BadRequest(f"{dots[0]}: {in_path[dots[0]]!r} cannot be a part of an address.")
     path = IN_PATH.sub(lambda found: quote(_text(in_path[found[1]]), safe=""), operation.path)
     rest = {name: value for name, value in given.items() if name not in operation.in_path}
     if operation.body is not None:

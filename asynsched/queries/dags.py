@@ -12,6 +12,7 @@ from asynsched.bell import Hint
 from asynsched.errors import NotFound
 from asynsched.queries.paging import (
     FIRST_PAGE,
+    BadRequest,
     Page,
     Paging,
     Pattern,
@@ -31,6 +32,8 @@ from asynsched.store.schema import asset_reference, dag, dag_file, dag_run, impo
 
 __all__ = ["file_to_ask"]
 
+MOST_WORDS = 100
+"""Tags and owners of a filter: each is a condition of its own."""
 NAME = sa.func.coalesce(dag.c.display_name, dag.c.dag_id)
 _newest = dag_run.alias("newest")
 _NEWEST_RUN = (
@@ -204,6 +207,13 @@ def find_file(conn: Connection, path: str) -> FileInfo:
     return FileInfo(path, tuple(found), row.airflow, reads)
 
 
+def files_of_only(conn: Connection, dag_ids: frozenset[str]) -> set[str]:
+    """Return the files all of whose known DAGs are among these."""
+    paths = sa.select(dag.c.file_path)
+    others = set(conn.scalars(paths.where(dag.c.dag_id.not_in(dag_ids))))
+    return set(conn.scalars(paths.where(dag.c.dag_id.in_(dag_ids)))) - others
+
+
 def list_files(conn: Connection) -> list[str]:
     """Return the paths of the DAG files that were parsed and are not gone."""
     return list(conn.scalars(sa.select(_FILE.path).order_by(_FILE.path)))
@@ -371,6 +381,8 @@ def _conditions(wanted: DagFilter) -> list[sa.ColumnElement[bool]]:
         *wanted.display_name.holds_for(NAME),
         *one_of(dag.c.timetable, wanted.timetables),
     ]
+    if len(wanted.tags) + len(wanted.owners) > MOST_WORDS:
+        raise BadRequest(f"At most {MOST_WORDS} tags and owners can be asked for at once.")
     if wanted.tags:
         combine = sa.and_ if wanted.tags_match == "all" else sa.or_
         conditions.append(combine(*(has_text(dag.c.tags, tag) for tag in wanted.tags)))

@@ -252,7 +252,8 @@ def _read_place(text: str, terms: Sequence[_Term]) -> list[Any]:
         kinds = (term.column.type.python_type for term in terms)
         # Fails if there are more or fewer: it is of a list in another order.
         return [
-            None if value is None else msgspec.convert(value, kind) for value, kind in zip(values, kinds, strict=True)
+            None if value is None else _aware(msgspec.convert(value, kind))
+            for value, kind in zip(values, kinds, strict=True)
         ]
     except (ValueError, binascii.Error, RecursionError) as exc:
         raise BadRequest(f"after={text[:100]!r} is not the place of a page of this list: {exc}") from exc

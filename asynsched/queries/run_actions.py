@@ -5,7 +5,7 @@ scheduler to do it.
 """
 
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from datetime import datetime, timedelta
 from functools import partial
 from typing import TYPE_CHECKING
@@ -14,7 +14,7 @@ import anyio
 from anyio.to_thread import run_sync
 from sqlalchemy import Connection
 
-from asynsched.errors import NotFound
+from asynsched.errors import NotFound, StoreUnavailable
 from asynsched.executors.log_removal import remove_logs
 from asynsched.home import prepare_home
 from asynsched.keys import DagRunKey
@@ -199,7 +199,8 @@ async def change_run(place: Place, key: DagRunKey, act: Callable[[], Awaitable[C
         done = await act()
         if done.request_id is None:
             return done
-        with anyio.move_on_after(LONGEST_WAIT.total_seconds()):
+        # It is stored: whoever heard of an error now would ask for it twice.
+        with anyio.move_on_after(LONGEST_WAIT.total_seconds()), suppress(StoreUnavailable):
             while await place.ask(is_open, done.request_id):
                 if await anext(changes, _OVER) is _OVER:
                     return done

@@ -8,7 +8,7 @@ import difflib
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
-from itertools import accumulate, takewhile
+from itertools import accumulate, islice, takewhile
 from typing import Any, TypeVar
 
 import msgspec
@@ -163,9 +163,13 @@ def existing_names(conn: Connection, column: "sa.Column[Any]", names: Sequence[s
     return {row.name for row in select_in(conn, sa.select(column.label("name")), column, names)}
 
 
+MOST_COMPARED = 2000
+"""Names to which one is compared: with PostgreSQL, this happens on the event loop."""
+
+
 def near_names(name: str, known: Iterable[str]) -> tuple[str, ...]:
     """Return up to three known names that `name` may have been meant as, the likeliest first."""
-    return tuple(difflib.get_close_matches(name[:200], known, n=3))
+    return tuple(difflib.get_close_matches(name[:200], islice(known, MOST_COMPARED), n=3))
 
 
 def length(column: sa.ColumnElement[Any]) -> sa.ColumnElement[int]:

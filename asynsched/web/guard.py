@@ -112,7 +112,12 @@ class Guard:
         if not any(address in network for network in self._proxies):
             return None
         named = Headers(scope=scope).getlist(self._user_header)
-        return named[0] if len(named) == 1 and named[0] else None
+        if len(named) != 1 or not named[0]:
+            return None
+        try:
+            return named[0].encode("latin-1").decode()  # proxies send UTF-8
+        except UnicodeDecodeError:
+            return named[0]
 
     def _is_own(self, scope: Scope, headers: Headers) -> bool:
         """Whether a request may be obeyed: it changes nothing, brings its own proof, or comes from our own page."""

@@ -89,7 +89,7 @@ class OpenIdConnect:
         except Exception as exc:  # noqa: BLE001 - whatever the provider or the network does
             return self._failed(request, exc)
         response = await self._sign_in.signed_in(request, secret, str(state.get("next", "")))
-        response.delete_cookie(self._cookie(request), path=root_of(request) or "/")
+        response.delete_cookie(self._cookie(request), path=root_of(request) or "/", secure=is_secure(request))
         return response
 
     async def _claims(self, request: Request) -> Mapping[str, Any]:

@@ -23,7 +23,7 @@ from asynsched.queries.users import (
     sign_out,
     use_link,
 )
-from asynsched.store.schema import UserRow
+from asynsched.store.schema import ID_LENGTH, UserRow
 from asynsched.store.users import LINK, SESSION, find_holder, find_user
 from asynsched.web.access import NotSignedIn, TooManyAttempts
 from asynsched.web.endpoint import as_response, read_body, read_form
@@ -151,6 +151,8 @@ class SignIn:
         """
         address = address_of(request)
         self._of_address.begin(address)
+        if len(name) > ID_LENGTH:
+            raise WrongCredentials(WRONG)  # nobody has such a name, and a long one is not kept
         self._of_name.begin(name)
         user = await self._place.ask(find_user, name) if "\x00" not in name else None
         if not await self._passwords.are_right(password, None if user is None else user.password) or user is None:

@@ -6,6 +6,7 @@ and lasts exactly as long as the try.
 """
 
 from collections.abc import Awaitable, Callable
+from functools import partial
 from http import HTTPStatus
 from typing import Any, TypeVar
 
@@ -54,6 +55,8 @@ from asynsched.web.endpoint import Invalid, as_response, decode_body, read_bytes
 T = TypeVar("T")
 MOST_BYTES = MAX_FRAME_BYTES + 4096
 """Of a request: a frame of a try, and its proof."""
+LONGEST_PROOF = 16 * 1024
+"""Bytes of a message that has little more than a proof."""
 ANSWER_SECONDS = 40.0
 """Longest that a request of a try waits for the database. Its worker waits for longer before it asks elsewhere: a write
 that was carried out here after that could undo the try's later ones."""
@@ -94,14 +97,23 @@ class WorkerApi:
         """The routes below `PREFIX`."""
         return [
             _route("/claim", Claim, self._claim),
-            _route("/renew", Renew, self._renew),
-            _route("/request", Ask, self._request),
-            _route("/report", Report, self._report),
+            _route("/renew", Renew, self._renew, most=MOST_RENEWALS * LONGEST_PROOF),
+            Route("/request", partial(self._answer_proven, Ask, self._request), methods=["POST"]),
+            Route("/report", partial(self._answer_proven, Report, self._report), methods=["POST"]),
             _route("/next", Proof, self._next),
             _route("/files", Proof, self._list_files),
             Route("/file", self._file, methods=["POST"]),
             Route("/log", self._log, methods=["POST"]),
         ]
+
+    async def _answer_proven(
+        self, kind: type[T], function: Callable[[T], Awaitable[Any]], request: Request
+    ) -> Response:
+        """Answer a message that may be large. One without a good proof is refused before it is made into objects."""
+        body = await read_bytes(request, MOST_BYTES)
+        if len(body) > LONGEST_PROOF:
+            await self._database.read_at_once(find_ticket, decode_body(body, _Proven).proof)
+        return as_response(await function(decode_body(body, kind)), HTTPStatus.OK)
 
     async def _claim(self, claim: Claim) -> Claimed:
         launch = _launch(await self._database.read_at_once(find_ticket, claim.proof))
@@ -173,9 +185,17 @@ class WorkerApi:
         return found
 
 
-def _route(path: str, kind: type[T], function: Callable[[T], Awaitable[Any]]) -> Route:
+class _Proven(Struct, frozen=True):
+    """The proof of a message; the rest is not looked at."""
+
+    proof: Proof
+
+
+def _route(path: str, kind: type[T], function: Callable[[T], Awaitable[Any]], *, most: int = LONGEST_PROOF) -> Route:
+    """Return the route of a small message, of `most` bytes."""
+
     async def answer(request: Request) -> Response:
-        body = decode_body(await read_bytes(request, MOST_BYTES), kind)
+        body = decode_body(await read_bytes(request, most), kind)
         return as_response(await function(body), HTTPStatus.OK)
 
     return Route(path, answer, methods=["POST"])

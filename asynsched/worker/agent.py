@@ -452,7 +452,7 @@ class Agent:
                         left.append(held)
                 except Unreachable:
                     silent.add(held.ticket.addresses)
-                except Refused as exc:
+                except (Refused, OSError) as exc:
                     log.debug("log.refused", **_names(held.ticket), reason=str(exc))
 
     def _report(self, event: TryEvent) -> None:

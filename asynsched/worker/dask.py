@@ -7,6 +7,8 @@ A worker of a name has a home of its own, so that the worker which follows it af
 
 import asyncio
 import getpass
+import os
+import stat
 import tempfile
 from pathlib import Path
 from typing import Any, Literal
@@ -19,6 +21,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from asynsched.clock import Clock
+from asynsched.errors import SettingsError
 from asynsched.protocol.worker_messages import Ticket
 from asynsched.settings import LeaseSettings, LogSettings, ParseSettings, Settings, WorkersSettings
 from asynsched.worker.agent import Agent
@@ -86,7 +89,7 @@ class TryPlugin(WorkerPlugin):  # type: ignore[misc]
             shutdown_grace=terms.shutdown_grace, lease=terms.lease, log=terms.log, parse=terms.parse,
             workers=terms.workers,
         )  # fmt: skip
-        await run_sync(lambda: folder.mkdir(0o700, parents=True, exist_ok=True))
+        await run_sync(_make_private if not terms.homes else _make, folder)
         self._agent, ready = Agent(settings, name, clock, Schedulers(clock)), asyncio.Event()
         serving = asyncio.create_task(self._serve(ready))
         waiting = asyncio.create_task(ready.wait())
@@ -116,6 +119,20 @@ class TryPlugin(WorkerPlugin):  # type: ignore[misc]
         self._working.add(working)
         working.add_done_callback(self._working.discard)
         return await asyncio.shield(working)  # a worker that closes cancels its tasks, and only then its plugins
+
+
+def _make(folder: Path) -> None:
+    folder.mkdir(0o700, parents=True, exist_ok=True)
+
+
+def _make_private(folder: Path) -> None:
+    """Make a folder among those of other users, one of whom may have made it first. Raises SettingsError."""
+    _make(folder)
+    found = folder.lstat()
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o022:
+        raise SettingsError(
+            f"{folder} is not a folder of this user alone, so others could change tickets in it: set dask.worker_homes"
+        )
 
 
 def _close_failed(worker: Any, serving: "asyncio.Task[None]") -> None:

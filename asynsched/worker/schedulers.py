@@ -120,7 +120,7 @@ class Schedulers:
                 response = await self._http.post(f"{address.rstrip('/')}{PREFIX}{path}", **request)
                 response.raise_for_status()
                 decoded = decode(response.content)
-            except (httpx.TransportError, httpx.InvalidURL) as exc:
+            except (httpx.RequestError, httpx.InvalidURL) as exc:
                 problems.append(_problem_at(address, exc))
             except httpx.HTTPStatusError:
                 error = response.headers.get(ERROR_HEADER)

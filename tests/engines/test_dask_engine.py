@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from asynsched.clock import VirtualClock
+from asynsched.errors import SettingsError
 from asynsched.executors.base import ExecutorContext
 from asynsched.executors.engines import dask
 from asynsched.executors.engines.dask import DaskEngine
@@ -16,6 +17,7 @@ from asynsched.executors.engines.outage import Patience
 from asynsched.executors.remote.engine import Accepted, Job, Later, Rejected, Sight
 from asynsched.protocol.worker_messages import Ticket
 from asynsched.settings import DaskSettings, Settings
+from asynsched.worker.dask import _make_private
 from tests.support.waiting import eventually
 
 
@@ -141,3 +143,16 @@ async def test_a_connection_that_comes_after_its_time_limit_is_closed_with_the_e
     await eventually(engine._connecting.done, "it is connected")
     await engine.close()
     assert closed.is_set()
+
+
+@pytest.mark.parametrize("kind", ["open to all", "a link"])
+def test_a_worker_takes_no_folder_that_others_may_change(tmp_path, kind):
+    folder = tmp_path / "homes"
+    if kind == "a link":
+        folder.symlink_to(tmp_path)
+    else:
+        folder.mkdir()
+        folder.chmod(0o777)
+    with pytest.raises(SettingsError, match=r"set dask\.worker_homes"):
+        _make_private(folder)
+    _make_private(tmp_path / "another")

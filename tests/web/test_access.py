@@ -20,7 +20,7 @@ from asynsched.errors import AsynschedError
 from asynsched.queries import users
 from asynsched.queries.place import Place
 from asynsched.queries.users import LONGEST_PASSWORD, SHORTEST_PASSWORD, hash_password
-from asynsched.settings import Settings, WebSettings
+from asynsched.settings import Settings, WebSettings, WorkersSettings
 from asynsched.store.database import Database
 from asynsched.store.engines.opening import open_database
 from asynsched.store.schema import dag
@@ -48,9 +48,11 @@ DAG, HIDDEN, PATCHED = "/api/v2/dags/open", "/api/v2/dags/closed", "/api/v2/dags
 class Web:
     """An application, and browsers and programs that call it."""
 
-    def __init__(self, database: Database, home: Path, web: WebSettings) -> None:
+    def __init__(
+        self, database: Database, home: Path, web: WebSettings, workers: WorkersSettings | None = None
+    ) -> None:
         self.clock = VirtualClock(NOW)
-        settings = Settings(home=str(home), web=web)
+        settings = Settings(home=str(home), web=web, workers=workers or WorkersSettings())
         self.place = Place(database, home, settings, self.clock)
         self.app = make_guarded(self.place, None, checks_host=True)
 
@@ -150,6 +152,10 @@ HOSTILE = (
     Hostile("a path out of the files", 404, "GET", "/static/../../../etc/passwd", {}, {}),
     Hostile("an encoded path out of the files", 404, "GET", "/static/%2e%2e/%2e%2e/app.py", {}, {}),
     Hostile("another method", 405, "DELETE", "/login", BROWSER, {}),
+    Hostile("an index of thousands of digits", 404, "GET", f"{DAG}/dagRuns/r/taskInstances/t/{5000 * '1'}", {}, {}),
+    Hostile("a name of a megabyte", 401, "POST", "/auth/token", BROWSER,
+            {"json": {"username": 1_000_000 * "a", "password": "p"}}),
+    Hostile("a thousand tags", 400, "GET", "/api/v2/dags", {}, {"params": [("tags", str(n)) for n in range(1001)]}),
 )  # fmt: skip
 
 
@@ -168,8 +174,8 @@ async def test_a_hostile_request_is_refused(web, hostile):
         assert (good.status_code, good.json()["is_paused"]) == (200, True)
 
 
-async def test_the_names_at_which_workers_reach_the_schedulers_are_its_own(make):
-    web = make(workers=WorkersSettings(addresses=("http://scheduler:8080",)))
+async def test_the_names_at_which_workers_reach_the_schedulers_are_its_own(database, tmp_path):
+    web = Web(database, tmp_path, WebSettings(), WorkersSettings(addresses=("http://scheduler:8080",)))
     for host, status in (("scheduler", 200), ("another", 421)):
         async with web.client(url=f"http://{host}:8080") as client:
             assert (await client.get("/login")).status_code == status
@@ -437,6 +443,8 @@ async def test_a_proxy_is_believed_only_if_it_is_trusted_and_names_one_user(make
         assert (await proxy.patch(DAG, headers={"x-forwarded-user": "unknown"} | BROWSER, **PAUSE)).status_code == 403
         assert (await proxy.get(DAG, headers=[*named.items(), ("x-forwarded-user", "anna")])).status_code == 401
         assert (await other.get(DAG, headers=named)).status_code == 401
+        page = await proxy.get("/preferences", headers=[(b"x-forwarded-user", "Åsa".encode())])
+        assert "Åsa" in page.text
         # A client behind the proxy cannot name another one: the proxy's header counts, and not the address it gives.
         assert (await other.get(DAG, headers=named | {"x-forwarded-for": "10.1.2.3"})).status_code == 401
     async with make(trusted_proxies=("10.0.0.0/8",), user_header="X-Forwarded-User").client(peer="10.1.2.3") as strict:

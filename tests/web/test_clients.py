@@ -20,7 +20,7 @@ from asynsched.clock import Clock
 from asynsched.errors import AlreadyExists, AsynschedError, DagError, NotFound, NotServing, StoreError
 from asynsched.executors.log_paths import log_path
 from asynsched.home import LOGS
-from asynsched.keys import TaskInstanceKey
+from asynsched.keys import DagRunKey, TaskInstanceKey
 from asynsched.queries import log_lines, try_logs
 from asynsched.queries.events import Change, Missed
 from asynsched.queries.listening import start_feed
@@ -456,9 +456,18 @@ async def test_a_reader_without_events_learns_up_to_which_number_there_are_none(
                 assert not line.startswith("data")
 
 
+async def test_an_id_that_would_lead_to_another_address_is_refused(clients):
+    async with clients() as (here, there):
+        for run_id in (".", ".."):
+            with pytest.raises(BadRequest, match="cannot be a part of an address"):
+                await there.delete_run(DagRunKey("fails", run_id))
+            with pytest.raises(DagError, match="is not valid"):
+                await here.trigger("fails", run_id=run_id)
+
+
 async def test_a_reader_goes_on_while_the_application_starts_again_also_before_its_first_event(monkeypatch):
     monkeypatch.setattr("asynsched.client.remote.RECONNECT", timedelta())
-    change = Change(number=8, at=NOON, kind="run", dag_id="d", run_id="r", state="queued")
+    change = Change(number=8, at=NOON, kind="run", dag_id="d", run_id="r\x85\u2028", state="queued")
     answers = iter([(200, b"id: 7\n\n"), (503, b"starting"), (200, encoded(change)), (401, b"")])
     asked = []
 

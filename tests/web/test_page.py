@@ -8,6 +8,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from unittest.mock import Mock
 from urllib.parse import quote, urlencode
+from zoneinfo import ZoneInfo
 
 import httpx
 import pytest
@@ -27,12 +28,22 @@ from asynsched.settings import CelerySettings, Settings, WebSettings
 from asynsched.store.engines.opening import open_database
 from asynsched.store.rows import as_new, as_struct
 from asynsched.store.schedulers import register_scheduler
-from asynsched.store.schema import DagVersionRow, dag, dag_run, dag_version, source, task_instance
+from asynsched.store.schema import (
+    DagVersionRow,
+    ImportErrorRow,
+    dag,
+    dag_run,
+    dag_version,
+    import_error,
+    source,
+    task_instance,
+)
 from asynsched.web.access import Identity, Permission
 from asynsched.web.app import make_app
 from asynsched.web.endpoint import IN_PATH
 from asynsched.web.pages import PAGE, operation
 from asynsched.web.pages import dag as dag_pages
+from asynsched.web.pages.showing import Showing
 from tests.web.conftest import Known, Site
 from tests.web.filling import RUN_ID
 
@@ -168,6 +179,7 @@ async def test_no_strange_value_in_an_address_is_an_error_of_the_server(site: Si
     assert {path: status for path, status in answers.items() if status not in (200, 400, 404, 409, 422)} == {}
     assert (await site.client.get("/dags?after=nonsense")).status_code == 400
     assert (await site.client.get("/dags/report?runs=many")).status_code == 422
+    assert (await site.client.get("/dags/report?before=2026-01-01")).status_code == 200
     assert (await site.client.get("/dags?after=W251bGwsbnVsbF0")).status_code == 200  # [null, null]: after every row
     assert (await site.client.get(f"/preview/effect?where={'a' * 300}")).status_code == 409
     for last, number, status in (("9" * 5000, 1, 200), ("", 99, 404)):
@@ -523,6 +535,24 @@ async def test_an_import_error_is_shown_with_its_place_once(site: Site) -> None:
         text = re.sub(r"<[^>]*>", "", (await site.client.get(path)).text)
         assert re.search(r"broken\.py:1:? ModuleNotFoundError: No module named", text)
         assert not re.search(r"broken\.py\S* broken\.py", text)
+
+
+async def test_errors_of_a_file_are_shown_only_to_those_who_see_all_its_dags(site: Site) -> None:
+    def add_error(conn: sa.Connection) -> None:
+        path = conn.scalar(sa.select(dag.c.file_path).where(dag.c.dag_id == "fails"))
+        row = ImportErrorRow(path, "error", "the other DAG says so", "", None, None, "", False, datetime.now(UTC))
+        conn.execute(import_error.insert().values(**as_new(row)))
+
+    await site.database.write(add_error)
+    paths = ("/errors", "/dags/fails")
+    assert [(await site.client.get(path)).text.count("the other DAG says so") for path in paths] == [1, 1]
+    site.access.who = Identity(name="bob", permission=Permission.VIEW, of_dags={"fails": Permission.VIEW})
+    assert [(await site.client.get(path)).text.count("the other DAG says so") for path in paths] == [0, 0]
+
+
+def test_times_at_the_ends_of_the_calendar_are_shown() -> None:
+    shown = Showing(ZoneInfo("America/New_York"), datetime.now(UTC)).time(datetime(1, 1, 1, tzinfo=UTC))
+    assert "1-01-01 00:00:00" in shown
 
 
 async def test_a_choice_leads_back_only_to_this_page(site: Site) -> None:

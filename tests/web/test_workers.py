@@ -44,7 +44,7 @@ from asynsched.store.secrets import get_variable
 from asynsched.store.tickets import add_tickets, digest_of_secret, tickets_of_runs
 from asynsched.web import workers
 from asynsched.web.app import make_app
-from asynsched.web.workers import MOST_BYTES
+from asynsched.web.workers import LONGEST_PROOF, MOST_BYTES
 from asynsched.worker.schedulers import PATIENT
 from tests.support.waiting import DEADLINE_SECONDS
 from tests.web.conftest import Known
@@ -219,8 +219,11 @@ async def test_hostile_requests_are_refused(desk):
     for path in ("more.sql", "../outside.txt", str(desk.settings.dags_path.parent / "outside.txt"), "", "\0", "no.txt"):
         await desk.file(one, path, status=409)
     # No message of the protocol.
+    for path in ("/request", "/report"):
+        unproven = b'{"proof": {"token": "one", "secret": "x"}, "event": [%s[]]}' % (LONGEST_PROOF * b"[],")
+        await desk.send(path, unproven, 404)
     for path in ("/claim", "/files", "/renew", "/request", "/report"):
-        for body in (b"", b"{", b"[]", b"{}", b"\xff", b"[" * 100_000, b'{"proof": {"token": 1}}'):
+        for body in (b"", b"{", b"[]", b"{}", b"\xff", b"[" * 10_000, b'{"proof": {"token": 1}}'):
             await desk.send(path, body, 422)
         await desk.send(path, b" " * (MOST_BYTES + 1), 413)
     await desk.send("/renew", Renew((one,) * (MOST_RENEWALS + 1)), 422)

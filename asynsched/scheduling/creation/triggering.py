@@ -220,7 +220,8 @@ def _partition_date(dag: SerializedDag, key: str, answer: datetime | None) -> da
 
 
 def _checked_run_id(run_id: str) -> str:
-    if len(run_id) > MAX_ID_LENGTH or not run_id or not RUN_ID_CHARACTERS.issuperset(run_id):
+    # Addresses with the parts `.` and `..` mean others.
+    if len(run_id) > MAX_ID_LENGTH or run_id in ("", ".", "..") or not RUN_ID_CHARACTERS.issuperset(run_id):
         raise DagError(
             f"The run id {run_id[:60]!r} is not valid: use 1 to {MAX_ID_LENGTH} letters, digits and the characters"
             " _.~:+-"

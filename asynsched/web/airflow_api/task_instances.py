@@ -164,7 +164,7 @@ BASE = "/dags/{dag_id}/dagRuns/{dag_run_id}/taskInstances"
 class _IndexConvertor(Convertor[int]):
     """Takes a map index, also -1, from a path."""
 
-    regex = "-?[0-9]+"
+    regex = "-?[0-9]{1,10}"
 
     def convert(self, value: str) -> int:
         return int(value)

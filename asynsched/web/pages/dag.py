@@ -1,7 +1,7 @@
 """`/dags/{dag_id}/…`: one DAG: its grid, graph, runs, calendar, upcoming runs, details, and code by version."""
 
 from collections.abc import Mapping
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Annotated, Literal, NamedTuple
 
 from anyio.to_thread import run_sync
@@ -10,10 +10,9 @@ from starlette.responses import Response
 
 from asynsched.errors import AsynschedError, DagError, NotFound, StoreUnavailable
 from asynsched.queries.dag_versions import VersionFilter, VersionInfo, list_versions, read_sources, read_structure
-from asynsched.queries.dags import DagInfo, get_dag
+from asynsched.queries.dags import DagInfo, files_of_only, get_dag
 from asynsched.queries.grid import GridCell, read_grid
 from asynsched.queries.paging import BadRequest, Paging
-from asynsched.queries.place import Place
 from asynsched.queries.runs import count_runs_by_day
 from asynsched.queries.simulate import simulate
 from asynsched.queries.upcoming import UpcomingRun
@@ -49,11 +48,14 @@ class Known(NamedTuple):
     errors: list[ImportErrorRow]
 
 
-async def read_known(place: Place, dag_id: str) -> Known:
-    """Return a DAG, active or not. Raises NotFound with the nearest names."""
+async def read_known(call: Call, dag_id: str) -> Known:
+    """Return a DAG, active or not, with the errors that its user may see. Raises NotFound with the nearest names."""
+    place, seen = call.place, call.who.dag_ids
     info = await place.ask(get_dag, dag_id, active=False)
     structure = await read_structure(place, dag_id)
     errors = await place.ask(list_errors, info.file) if info.has_errors else []
+    if errors and seen is not None and info.file not in await place.ask(files_of_only, seen):
+        errors = []
     return Known(info, structure.dag, structure.version.number, errors)
 
 
@@ -62,7 +64,9 @@ async def grid(call: Call, dag_id: str, runs: int = 25, before: datetime | None 
     """Show the grid: runs side by side, tasks below each other."""
     if not 1 <= runs <= GRID_RUNS[-1]:
         raise BadRequest(f"A grid has 1 to {GRID_RUNS[-1]} runs, not {runs}.")
-    known = await read_known(call.place, dag_id)
+    known = await read_known(call, dag_id)
+    if before is not None and before.tzinfo is None:
+        before = before.replace(tzinfo=UTC)
     found = await call.place.ask(read_grid, dag_id, n_runs=runs, before=before)
     rows: GridRows = await run_sync(
         grid_rows, known.dag, found, lambda *path, **query: address(call.request, *path, **query)
@@ -82,7 +86,7 @@ async def graph(
     `groups`: whether its task groups are open or folded, all but those that `but` names. By default those of a large
     DAG are folded.
     """
-    known = await read_known(call.place, dag_id)
+    known = await read_known(call, dag_id)
     found = await call.place.ask(read_grid, dag_id, n_runs=25)
     chosen = next((run for run in found.runs if run.run_id == run_id), None)
     cells = found.cells[chosen.id] if chosen is not None else {}
@@ -123,7 +127,7 @@ def task_address(call: Call, dag_id: str, run_id: str, task_id: str, cells: Mapp
 @PAGE.endpoint("GET", "/dags/{dag_id}/details")
 async def details(call: Call, dag_id: str) -> Response:
     """Show the settings of the DAG and of its tasks, and its documentation."""
-    known = await read_known(call.place, dag_id)
+    known = await read_known(call, dag_id)
     return await show(call, "dag_details.html", known=known, view="details")
 
 
@@ -133,7 +137,7 @@ async def upcoming(call: Call, dag_id: str, hours: Hours | None = None) -> Respo
 
     `hours`: of the simulation.
     """
-    known = await read_known(call.place, dag_id)
+    known = await read_known(call, dag_id)
     problem, found = "", tuple[UpcomingRun, ...]()
     try:
         found = await next_runs(call.place, dag_id, N_UPCOMING)
@@ -165,7 +169,7 @@ async def simulated(call: Call, dag_id: str, hours: Hours = USUAL_HOURS) -> Resp
 @PAGE.endpoint("GET", "/dags/{dag_id}/calendar")
 async def calendar(call: Call, dag_id: str) -> Response:
     """Show the runs of a year, day by day."""
-    known = await read_known(call.place, dag_id)
+    known = await read_known(call, dag_id)
     now = call.place.clock.now()
     days = await call.place.ask(count_runs_by_day, dag_id, since=now - timedelta(days=371))
     drawn = drawn_calendar.draw_calendar(days, now.date())
@@ -175,7 +179,7 @@ async def calendar(call: Call, dag_id: str) -> Response:
 @PAGE.endpoint("GET", "/dags/{dag_id}/code")
 async def code(call: Call, dag_id: str, version: int | None = None, against: int | None = None) -> Response:
     """Show the code of a version, or how it differs from another one."""
-    known = await read_known(call.place, dag_id)
+    known = await read_known(call, dag_id)
     of_dag = VersionFilter(frozenset({dag_id}))
     newest_first = Paging(limit=MOST_VERSIONS, order_by=("-number",))
     versions = (await call.place.ask(list_versions, of_dag, newest_first)).items

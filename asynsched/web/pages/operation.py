@@ -5,22 +5,21 @@ from datetime import datetime, timedelta
 from typing import NamedTuple
 
 import msgspec
-import sqlalchemy as sa
 from anyio.to_thread import run_sync
-from sqlalchemy import Connection
 from starlette.responses import Response
 
 from asynsched.errors import NotServing
 from asynsched.explaining.owners import Standing, standing
 from asynsched.health import Health
 from asynsched.queries.audit import AuditFilter, list_audit
+from asynsched.queries.dags import files_of_only
 from asynsched.queries.paging import Paging
 from asynsched.queries.place import Place
 from asynsched.queries.schedulers import SchedulerFilter, list_schedulers
 from asynsched.queries.serving import health_of_home
 from asynsched.store.dags.files import list_errors
 from asynsched.store.schedulers import loads
-from asynsched.store.schema import SchedulerRow, dag
+from asynsched.store.schema import SchedulerRow
 from asynsched.web.access import NotAllowed, Permission
 from asynsched.web.endpoint import Call
 from asynsched.web.pages.page import PAGE, show
@@ -36,16 +35,12 @@ async def errors(call: Call, warnings: str = "") -> Response:
     """Show the errors of DAG files, and on request their warnings."""
     rows = await call.place.ask(list_errors)
     if call.who.dag_ids is not None:
-        paths = await call.place.ask(_paths_of, call.who.dag_ids)
+        paths = await call.place.ask(files_of_only, call.who.dag_ids)
         rows = [row for row in rows if row.file_path in paths]
     shown = [row for row in rows if warnings or not row.is_warning][:MOST_ERRORS]
     return await show(
         call, "errors.html", rows=shown, warnings=warnings, n_warnings=sum(row.is_warning for row in rows)
     )
-
-
-def _paths_of(conn: Connection, dag_ids: frozenset[str]) -> set[str]:
-    return set(conn.scalars(sa.select(dag.c.file_path).where(dag.c.dag_id.in_(dag_ids))))
 
 
 @PAGE.endpoint("GET", "/schedulers")

@@ -53,13 +53,16 @@ async def details(call: Call, dag_id: str, run_id: str) -> Response:
     """Show a run's dates, its conf, its deadlines, and the asset events that triggered it."""
     key = DagRunKey(dag_id, run_id)
     row = await call.place.ask(get_run, *key)
-    more = await call.place.ask(_more, row.id)
+    more = await call.place.ask(_more, row.id, call.who.dag_ids)
     states = await call.place.ask(count_states, key)
     return await show(call, "run_details.html", view="details", run=row, key=key, states=states, **more)
 
 
-def _more(conn: Connection, dag_run_id: int) -> dict[str, Any]:
-    return {"events": consumed_events(conn, dag_run_id), "deadlines": list_deadlines(conn, dag_run_id)}
+def _more(conn: Connection, dag_run_id: int, seen: frozenset[str] | None) -> dict[str, Any]:
+    events = consumed_events(conn, dag_run_id)
+    if seen is not None:
+        events = [event for event in events if event.source_dag_id is None or event.source_dag_id in seen]
+    return {"events": events, "deadlines": list_deadlines(conn, dag_run_id)}
 
 
 @PAGE.endpoint("GET", "/dags/{dag_id}/why")

@@ -42,7 +42,10 @@ class Showing(NamedTuple):
         """Return an instant in the zone, and its age as a hint."""
         if at is None:
             return Markup('<span class="nothing">–</span>')
-        local = at.astimezone(self.zone)
+        try:
+            local = at.astimezone(self.zone)
+        except OverflowError:  # at an end of the calendar
+            local = at.astimezone(UTC)
         text = local.strftime("%Y-%m-%d %H:%M:%S" if seconds else "%Y-%m-%d %H:%M")
         stamp = at.astimezone(UTC).isoformat(timespec="seconds")
         hint = f"{self.age(at)}, {local.tzname()}"

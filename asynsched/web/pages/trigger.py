@@ -52,7 +52,7 @@ class Field(NamedTuple):
 @PAGE.endpoint("GET", "/dags/{dag_id}/trigger", permission=Permission.OPERATE)
 async def form(call: Call, dag_id: str, conf: str = "") -> Response:
     """Show the form, with the params' defaults, or with the values of `conf`, a JSON object."""
-    known = await read_known(call.place, dag_id)
+    known = await read_known(call, dag_id)
     try:
         given = _read_object(conf) if conf else {}
     except ValueError as exc:
@@ -64,7 +64,7 @@ async def form(call: Call, dag_id: str, conf: str = "") -> Response:
 @PAGE.endpoint("POST", "/dags/{dag_id}/trigger", permission=Permission.OPERATE)
 async def create(call: Call, dag_id: str) -> Response:
     """Create the run, and go to it; or show the form again, with what is wrong."""
-    known = await read_known(call.place, dag_id)
+    known = await read_known(call, dag_id)
     sent, zone = await form_of(call), preferences_of(call.request).zone
     # In a thread: the pattern of a schema may take its time.
     values, fields = await run_sync(_read_together, known.dag.params, sent, zone)
@@ -253,7 +253,10 @@ def _read_local(text: str, zone: ZoneInfo) -> datetime:
 
 
 def _read_instant(text: str, zone: ZoneInfo) -> datetime | None:
-    return _read_local(text, zone).astimezone(UTC) if text else None
+    try:
+        return _read_local(text, zone).astimezone(UTC) if text else None
+    except OverflowError as exc:
+        raise ValueError(f"{text[:60]!r} is outside of the calendar.") from exc
 
 
 def _others(dag: SerializedDag, given: Mapping[str, Any]) -> dict[str, Any]:
