@@ -75,9 +75,9 @@ class ExecutorClient(Service):
         That may take long: at its start, a scheduler takes up run after run.
         """
         await self._has_taken_up.wait()
-        deadline = self.clock.now() + LONGEST_UNKNOWN
+        deadline = self.clock.monotonic() + LONGEST_UNKNOWN.total_seconds()
         while token not in self._launched:
-            if not await self.clock.wait(self._next_launches, deadline - self.clock.now()):
+            if not await self.clock.wait(self._next_launches, timedelta(seconds=deadline - self.clock.monotonic())):
                 break
         return self._launched.get(token)
 

@@ -1,7 +1,7 @@
 """Answers that are computed once in a while, however many ask."""
 
 from collections.abc import Awaitable, Callable
-from datetime import datetime, timedelta
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any, TypeVar
 
 if TYPE_CHECKING:
@@ -21,9 +21,9 @@ class Recent:
     def __init__(self) -> None:
         self._answers: dict[Question[Any], _Answer] = {}
 
-    def last(self, question: Question[T], *, since: datetime) -> T | None:
-        """Return the last answer; None if there is none that was begun after an instant."""
-        known = self._answers.get(question)
+    def last(self, question: Question[T], place: "Place", *, within: timedelta) -> T | None:
+        """Return the last answer; None if there is none that was begun within a time."""
+        known, since = self._answers.get(question), place.clock.monotonic() - within.total_seconds()
         if known is None or known.begun_at is None or known.begun_at < since:
             return None
         answer: T | None = known.value
@@ -46,26 +46,26 @@ class Recent:
         if answer is None:
             answer = self._answers[question] = _Answer()
         async with answer.lock:
-            now = place.clock.now()
+            now = place.clock.monotonic()
             if answer.due_at is None or answer.due_at <= now:
-                answer.due_at = now + lasts
+                answer.due_at = now + lasts.total_seconds()
                 try:
                     answer.value, answer.begun_at = await question(place), now
                 except BaseException:
                     answer.value = answer.begun_at = None
                     raise
-                answer.due_at = now + max(lasts, (place.clock.now() - now) / share)
+                answer.due_at = now + max(lasts.total_seconds(), (place.clock.monotonic() - now) / share)
             value: T | None = answer.value
             return value
 
 
 class _Answer:
-    """One answer, when its computation began, and when it is due again."""
+    """One answer, when its computation began, and when it is due again, by the monotonic clock."""
 
     def __init__(self) -> None:
         import anyio  # commands, which have no loop, import the module of a place, too
 
         self.lock: Lock = anyio.Lock()
-        self.begun_at: datetime | None = None
-        self.due_at: datetime | None = None
+        self.begun_at: float | None = None
+        self.due_at: float | None = None
         self.value: Any = None

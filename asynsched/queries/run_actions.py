@@ -158,15 +158,15 @@ async def wait_for_run(
         yield told
         return
     async with _changes_of(place, key) as changes:
-        told_at: datetime | None = None
+        told_at: float | None = None
         while True:
-            state, now = (await place.ask(get_state, *key)).state, place.clock.now()
-            if told_at is None or state != told or now >= told_at + interval:
+            state, now = (await place.ask(get_state, *key)).state, place.clock.monotonic()
+            if told_at is None or state != told or now >= told_at + interval.total_seconds():
                 told, told_at = state, now
                 yield state
             if state in FINISHED_RUN_STATES:
                 return
-            with anyio.move_on_after((told_at + interval - now).total_seconds()):
+            with anyio.move_on_after(told_at + interval.total_seconds() - now):
                 if await anext(changes, _OVER) is _OVER:
                     return
 

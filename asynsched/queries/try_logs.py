@@ -4,7 +4,7 @@ A part begins and ends with whole lines, unless a line is longer than the part.
 """
 
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from datetime import timedelta
 from functools import partial
 from typing import TypeVar
@@ -14,7 +14,7 @@ from anyio.lowlevel import RunVar
 from anyio.to_thread import run_sync
 from msgspec import Struct
 
-from asynsched.errors import NotFound
+from asynsched.errors import NotFound, StoreUnavailable
 from asynsched.executors.log_paths import log_path
 from asynsched.executors.store_calls import in_store_thread
 from asynsched.home import LOGS
@@ -189,9 +189,10 @@ async def _has_news(
         tasks.cancel_scope.cancel()
 
     async def wait_for_change(changes: AsyncIterator[Change | Missed]) -> None:
-        async for change in changes:
-            if isinstance(change, Missed) or (change.task_id, change.map_index) == (key.task_id, key.map_index):
-                break
+        with suppress(StoreUnavailable):  # the caller finds out
+            async for change in changes:
+                if isinstance(change, Missed) or (change.task_id, change.map_index) == (key.task_id, key.map_index):
+                    break
         causes.add("change")
         tasks.cancel_scope.cancel()
 

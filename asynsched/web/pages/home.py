@@ -34,8 +34,8 @@ async def home(call: Call) -> Response:
     errors = await place.ask(list_import_errors, of_dags, Paging(limit=1, order_by=("file",)))
     schedulers = await place.ask(list_schedulers, now)
     due = _without_reasons(overview.late)
-    known = place.recent.last(explain_late, since=now - SHOWN)
-    heard = place.recent.last(ask_health, since=now - SHOWN)
+    known = place.recent.last(explain_late, place, within=SHOWN)
+    heard = place.recent.last(ask_health, place, within=SHOWN)
     return await show(
         call, "home.html", overview=overview, lately=LATELY, n_errors=await place.ask(count_import_errors, of_dags),
         first_error=next(iter(errors.items), None), n_questions=await place.ask(count_questions, open_to(dag_ids)),

@@ -39,8 +39,9 @@ async def test_those_who_ask_together_get_one_answer_until_it_is_old(place):
     assert await place.recent.get(question, place, lasts=LASTS) == 1
     place.clock.leap(1)
     assert await place.recent.get(question, place, lasts=LASTS) == 2
-    assert place.recent.last(question, since=NOON) == 2
-    assert place.recent.last(question, since=NOON + timedelta(seconds=11)) is None
+    place.clock.leap(1)
+    assert place.recent.last(question, place, within=timedelta(seconds=1)) == 2
+    assert place.recent.last(question, place, within=timedelta(seconds=0.5)) is None
 
 
 async def test_a_slow_answer_lasts_longer_and_a_failed_one_is_not_tried_again_at_once(place):
