@@ -279,7 +279,7 @@ def _to_be_paused(session: Session, dag_ids: Sequence[str], *, of_all: bool, is_
     if bool(dag_ids) == of_all:
         raise click.UsageError("Name DAGs, or give --all." if not of_all else "Name no DAG beside --all.")
     if not of_all:
-        return [dag.dag_id for dag in all_of(session, dag_ids, make=True)]
+        return [dag.dag_id for dag in all_of(session, dag_ids)]
     if not (session.is_made and session.has_scheduler()):
         read_dag_folder(session, make=True)
     return [dag.dag_id for dag in session.pages(queries.list_dags, DagFilter(paused=not is_paused))]

@@ -191,6 +191,7 @@ def db_rotate_key(session: Session, lost: bool, dry_run: bool, yes: bool) -> Don
     With --lost: connections and variables that no key decrypts are deleted; set them again. A deferred task whose
     trigger no key decrypts has lost that trigger: clear the task.
     """
+    from asynsched.queries.place import Act
     from asynsched.store.secrets import change_key, check_key
 
     if lost:
@@ -201,13 +202,15 @@ def db_rotate_key(session: Session, lost: bool, dry_run: bool, yes: bool) -> Don
     session.make()  # where keys are kept
     if not session.keys.add_new() and before == session.keys.first():
         fail(f"The secrets are encrypted with the first key of {session.keys.source} already. Put a new one before it.")
-    n_secrets = session.change("key.rotate", change_key, detail={"from": before, "to": session.keys.first()})
+    detail = {"from": before, "to": session.keys.first()}
+    n_secrets = session.act(lambda conn: Act(change_key(conn), "key.rotate", detail=detail))
     fields = {"secrets": n_secrets, "from": before, "to": session.keys.first(), "keys": session.keys.source}
     encrypted = f"{are(n_secrets, 'secret')} encrypted with the key {fields['to']} of {fields['keys']}."
     return Done(f"{encrypted} Backups made until now need the keys before it.", fields)
 
 
 def _give_up(session: Session, *, dry_run: bool, yes: bool) -> Done | Listing:
+    from asynsched.queries.place import Act
     from asynsched.store.secrets import LostSecret, forget_lost, lost_secrets
 
     found = session.read(lost_secrets)
@@ -219,7 +222,8 @@ def _give_up(session: Session, *, dry_run: bool, yes: bool) -> Done | Listing:
     if not yes:
         confirm(f"Delete these secrets, which no key decrypts: {names}?")
     session.make()  # where keys are kept
-    n_left = session.change("key.lost", forget_lost, detail={"lost": [[*secret] for secret in found]})
+    detail = {"lost": [[*secret] for secret in found]}
+    n_left = session.act(lambda conn: Act(forget_lost(conn), "key.lost", detail=detail))
     key, source = session.keys.first(), session.keys.source
     fields = {"lost": [secret._asdict() for secret in found], "secrets": n_left, "to": key, "keys": source}
     return Done(f"Deleted: {names}. {are(n_left, 'other secret')} encrypted with the key {key} of {source}.", fields)

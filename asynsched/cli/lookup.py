@@ -41,16 +41,16 @@ def dag_of(session: Session, dag_id: str, *, make: bool = False) -> DagInfo:
     return session.read(get_dag, dag_id)
 
 
-def all_of(session: Session, dag_ids: Sequence[str], *, make: bool = False) -> list[DagInfo]:
-    """Return active DAGs, each once; the DAG folder is read first as for `dag_of`.
+def all_of(session: Session, dag_ids: Sequence[str]) -> list[DagInfo]:
+    """Return active DAGs, each once; the DAG folder is read first as for `dag_of`, into a home that is made.
 
     Raises:
         AsynschedError: The message names each one that does not exist, with the nearest names. NotFound for one DAG.
     """
     names = list(dict.fromkeys(dag_ids))
     if len(names) == 1:
-        return [dag_of(session, names[0], make=make)]
-    _read_unless_known(session, lambda: all(_exists(session, get_dag, name) for name in names), make=make)
+        return [dag_of(session, names[0], make=True)]
+    _read_unless_known(session, lambda: all(_exists(session, get_dag, name) for name in names), make=True)
     found, unknown = [], []
     for name in names:
         try:

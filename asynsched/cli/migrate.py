@@ -48,6 +48,7 @@ from asynsched.migrating.importing import (
 from asynsched.migrating.old_values import old_values
 from asynsched.migrating.verdicts import Finding, Need, is_of_plugin, judge, judge_plugins, provider_of_type
 from asynsched.parsing.names import StoredNames
+from asynsched.queries.place import Act
 from asynsched.queries.secrets import checked_connection
 from asynsched.serialization.schema import ParseQuestions, ParseReport, definitions
 from asynsched.store.dags.parse_results import defined_elsewhere
@@ -431,9 +432,7 @@ def _carried_out(session: Session, plan: Plan, *, replace: bool) -> list[Item]:
     """Carry out a plan in a transaction of its own."""
     detail = {"names": len(plan.wanted)}
     hint = Hint("pool") if plan.kind == "pool" else None
-    return session.change(
-        plan.action, lambda conn: carry_out(conn, plan, replace=replace), hint=hint, detail=detail
-    )  # fmt: skip
+    return session.act(lambda conn: Act(carry_out(conn, plan, replace=replace), plan.action, hint, detail=detail))
 
 
 def _airflow_keys(given: _Given, airflow: _Airflow) -> FernetKeys | None:

@@ -3,16 +3,16 @@
 import getpass
 import math
 import socket
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, closing, contextmanager
 from datetime import datetime
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Concatenate, ParamSpec, TypeVar
 
 import msgspec
 
-from asynsched.bell import Hint, encode_hints, is_serving, ring
+from asynsched.bell import is_serving, ring
 from asynsched.cli.configuration import DEFAULT, PREFIX, Configuration
 from asynsched.cli.output import command_line, note, of_same_place
 from asynsched.errors import AsynschedError, DatabaseMissing
@@ -200,41 +200,6 @@ class Session:
         if act.hint is not None:
             ring(self.home, [act.hint])
         return act.result
-
-    def change(
-        self,
-        action: str,
-        query: "Callable[[Connection], T]",
-        *,
-        hint: Hint | Callable[[T], Hint] | None = None,
-        detail: Mapping[str, Any] | None = None,
-    ) -> T:
-        """Change something for the user, in one transaction, and wake the schedulers that it concerns.
-
-        Args:
-            action: Its name in the audit, e.g. `dag.pause`.
-            query: Makes the change.
-            hint: For the schedulers of this home and, on PostgreSQL, of others; or a function of the result of `query`.
-                It names the DAG and the run for the audit.
-            detail: More for the audit; never secrets.
-        """
-        from asynsched.store.audit import record_audit
-        from asynsched.store.schedulers import notify
-
-        def write(conn: "Connection") -> tuple[T, list[Hint]]:
-            result = query(conn)
-            told = hint(result) if callable(hint) else hint
-            names = {} if told is None else {"dag_id": told.dag_id or None, "run_id": told.run_id or None}
-            record_audit(conn, at=self.now(), actor=actor(), action=action, **names, detail=dict(detail or {}))
-            if told is None:
-                return result, []
-            notify(conn, encode_hints([told]))
-            return result, [told]
-
-        result, told = self.database.write(write)
-        if told:
-            ring(self.home, told)
-        return result
 
     def watching(self, run: "DagRunKey | None" = None) -> "AbstractContextManager[Changes]":
         """Return a watch for changes that other processes make: of the database or, on PostgreSQL, of a run."""

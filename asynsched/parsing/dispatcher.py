@@ -30,7 +30,7 @@ from asynsched.channels import (
 from asynsched.clock import Clock
 from asynsched.errors import SandboxError
 from asynsched.parsing.files import Files, KnownFiles, Stage
-from asynsched.parsing.looks import TRANSIENT_KINDS, Look, LookRequest, Step, look_at, next_step, runtime_of, shown
+from asynsched.parsing.looks import Look, LookRequest, Step, look_at, next_step, runtime_of, shown
 from asynsched.parsing.names import StoredNames, with_other_options
 from asynsched.parsing.processes.informed_parser import InformedParser, ParseSlots
 from asynsched.parsing.processes.sandbox_parser import options_of_parses, report_of_error, report_of_failure
@@ -432,7 +432,7 @@ class ParseDispatcher(Service):
             runtime=self._runtime,
             safe_mode=self._settings.watch.safe_mode,
             now_seconds=now.timestamp(),
-            may_have_healed=self.known.has_error(path, TRANSIENT_KINDS),
+            may_have_healed=self.known.has_transient_error(path),
         )
         match step:
             case Step.PARSE:

@@ -96,11 +96,11 @@ class KnownFiles:
                 del self._askers[key]
                 self._digests.pop(key, None)
 
-    def with_error(self, kinds: frozenset[str]) -> set[str]:
-        return {path for path, found in self._kinds.items() if found & kinds}
+    def with_import_error(self) -> set[str]:
+        return {path for path, kinds in self._kinds.items() if "import" in kinds}
 
-    def has_error(self, path: str, kinds: frozenset[str]) -> bool:
-        return bool(self._kinds.get(path, frozenset()) & kinds)
+    def has_transient_error(self, path: str) -> bool:
+        return bool(self._kinds.get(path, frozenset()) & TRANSIENT_KINDS)
 
     def paths(self) -> set[str]:
         """Return every file, and every local module that a file has imported."""
@@ -289,12 +289,12 @@ class Files:
                 LookRequest(
                     message.path,
                     is_urgent=not message.at_start,
-                    is_forced=message.forced or (message.at_start and self.known.has_error(path, TRANSIENT_KINDS)),
+                    is_forced=message.forced or (message.at_start and self.known.has_transient_error(path)),
                     asked_at=now if message.forced else None,
                 )
             )
         if has_new_module:
-            for path in sorted(self.known.with_error(frozenset({"import"}))):
+            for path in sorted(self.known.with_import_error()):
                 self.ask(LookRequest(path, is_urgent=True, is_forced=True))
 
     def to_look(self, now: datetime) -> list[LookRequest]:

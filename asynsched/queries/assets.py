@@ -63,11 +63,6 @@ _EVENTS: sa.Select[Any] = sa.select(
 _ALIASES_OF: sa.Select[Any] = sa.select(
     asset_alias_asset.c.asset_id, asset_alias.c.id, asset_alias.c.name, asset_alias.c.group_name
 ).join(asset_alias, asset_alias.c.id == asset_alias_asset.c.alias_id)
-_ALIASES_OF_EVENTS: sa.Select[Any] = (
-    sa.select(asset_alias_event.c.event_id, asset_alias.c.name)
-    .join(asset_alias, asset_alias.c.id == asset_alias_event.c.alias_id)
-    .order_by(asset_alias.c.name)
-)
 _WATCHERS_OF: sa.Select[Any] = sa.select(
     asset_watcher.c.digest, asset_watcher.c.name, asset_watcher.c.trigger_id, asset_trigger.c.created_at
 ).join(asset_trigger, asset_trigger.c.id == asset_watcher.c.trigger_id)
@@ -354,6 +349,9 @@ def only_producer(conn: Connection, asset_id: int, *, seen_dags: frozenset[str] 
     return dag_ids[0]
 
 
+MOST_QUEUED = 1000
+
+
 def list_queued(
     conn: Connection,
     *,
@@ -361,21 +359,19 @@ def list_queued(
     asset_id: int | None = None,
     before: datetime | None = None,
     seen_dags: frozenset[str] | None = None,
-    limit: int = 1000,
 ) -> list[QueuedInfo]:
-    """Return the assets whose events wait for runs of DAGs.
+    """Return the first of the assets whose events wait for runs of DAGs.
 
     Args:
         dag_id: Only those that wait for this DAG.
         asset_id: Only events of this asset.
         before: Only events before this instant.
         seen_dags: Only those that wait for one of these DAGs; None: all.
-        limit: Most that are returned.
     """
     query = _QUEUED.where(*_of_queue(dag_id, asset_id, before))
     if seen_dags is not None:
         query = query.where(asset_dag_run_queue.c.dag_id.in_(seen_dags))
-    return [QueuedInfo(*row) for row in conn.execute(query.limit(limit))]
+    return [QueuedInfo(*row) for row in conn.execute(query.limit(MOST_QUEUED))]
 
 
 def delete_queued(
@@ -496,7 +492,7 @@ def _event_infos(
 ) -> list[EventInfo]:  # fmt: skip
     ids = [row.id for row in rows]
     caused = _grouped(select_in(conn, _RUNS_OF, dag_run_asset_event.c.event_id, ids))
-    aliases = _grouped(select_in(conn, _ALIASES_OF_EVENTS, asset_alias_event.c.event_id, ids))
+    aliases = _grouped(select_in(conn, store.ALIASES_OF_EVENTS, asset_alias_event.c.event_id, ids))
     names = CausedRun.__struct_fields__
     found = []
     for row in rows:

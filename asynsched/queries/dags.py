@@ -349,17 +349,9 @@ def count_warnings(
     return count(conn, _WARNINGS.where(*one_of(dag.c.dag_id, dag_ids), *one_of(import_error.c.kind, kinds)))
 
 
-def _info(row: "Row[Any]") -> DagInfo:
+def _info(found: "Row[Any]") -> DagInfo:
     names = set(DagRow.__struct_fields__)
-    return dag_info(
-        DagRow(**{name: value for name, value in row._mapping.items() if name in names}),  # noqa: SLF001 - public
-        parsed_at=row.parsed_at,
-        parse_seconds=row.parse_seconds,
-    )
-
-
-def dag_info(row: DagRow, *, parsed_at: datetime | None = None, parse_seconds: float | None = None) -> DagInfo:
-    """Return a DAG as it is shown."""
+    row = DagRow(**{name: value for name, value in found._mapping.items() if name in names})  # noqa: SLF001 - public
     return DagInfo(
         dag_id=row.dag_id, display_name=row.display_name or row.dag_id, description=row.about.description,
         owners=tuple(row.owners), file=row.file_path, schedule=row.schedule_summary or None, timetable=row.timetable,
@@ -369,7 +361,7 @@ def dag_info(row: DagRow, *, parsed_at: datetime | None = None, parse_seconds: f
         is_partitioned=row.about.is_partitioned, max_active_runs=row.max_active_runs,
         max_active_tasks=row.about.max_active_tasks,
         max_consecutive_failed_dag_runs=row.about.max_consecutive_failed_dag_runs,
-        has_task_limits=row.about.has_task_limits, parsed_at=parsed_at, parse_seconds=parse_seconds,
+        has_task_limits=row.about.has_task_limits, parsed_at=found.parsed_at, parse_seconds=found.parse_seconds,
         updated_at=row.updated_at,
     )  # fmt: skip
 

@@ -13,6 +13,7 @@ from asynsched.queries.paging import Paging, Range
 from asynsched.queries.runs import Progress, count_progress
 from asynsched.states import DagRunState
 from asynsched.store.rows import fetch, portions
+from asynsched.store.runs.dag_runs import IS_QUEUED, IS_RUNNING
 from asynsched.store.schema import dag, dag_run
 
 LATE_AFTER = timedelta(seconds=60)
@@ -67,9 +68,6 @@ class Overview(Struct, frozen=True, kw_only=True):
 
 _COLUMNS = [dag_run.c[name] for name in RunLine.__struct_fields__]
 _RUNS: sa.Select[Any] = sa.select(*_COLUMNS)
-# Literal, as in the partial indexes.
-_IS_RUNNING = sa.text("dag_run.state = 'running'")
-_IS_QUEUED = sa.text("dag_run.state = 'queued'")
 
 
 def read_overview(conn: Connection, dag_ids: DagIds, *, now: datetime, since: datetime) -> Overview:
@@ -83,8 +81,8 @@ def read_overview(conn: Connection, dag_ids: DagIds, *, now: datetime, since: da
             dag.c.is_active, _seen(dag.c.dag_id, dag_ids)
         )
     ).one()
-    running = _lines(conn, _RUNS.where(_IS_RUNNING, seen).order_by(dag_run.c.id.desc()))
-    queued = _lines(conn, _RUNS.where(_IS_QUEUED, seen).order_by(dag_run.c.queued_at))
+    running = _lines(conn, _RUNS.where(IS_RUNNING, seen).order_by(dag_run.c.id.desc()))
+    queued = _lines(conn, _RUNS.where(IS_QUEUED, seen).order_by(dag_run.c.queued_at))
     return Overview(
         running=running,
         queued=queued,
@@ -93,8 +91,8 @@ def read_overview(conn: Connection, dag_ids: DagIds, *, now: datetime, since: da
         coming=next_runs(conn, dag_ids, now, late=False),
         missed=_missed(conn, dag_ids, since),
         progress=count_progress(conn, [run.id for run in (*running, *queued)]),
-        n_running=_count(conn, _IS_RUNNING, seen),
-        n_queued=_count(conn, _IS_QUEUED, seen),
+        n_running=_count(conn, IS_RUNNING, seen),
+        n_queued=_count(conn, IS_QUEUED, seen),
         n_failed=ended.get(DagRunState.FAILED, 0),
         n_succeeded=ended.get(DagRunState.SUCCESS, 0),
         n_dags=n_dags,

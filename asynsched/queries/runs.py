@@ -308,14 +308,14 @@ class CallbackInfo(Struct, frozen=True):
     created_at: datetime
 
 
-def list_callbacks(conn: Connection, run: DagRunKey, *, at_most: int = MOST_COUNTED) -> tuple[CallbackInfo, ...]:
-    """Return the callbacks of a run and of its tries, in the order in which they were requested."""
+def list_callbacks(conn: Connection, run: DagRunKey) -> tuple[CallbackInfo, ...]:
+    """Return the first callbacks of a run and of its tries, in the order in which they were requested."""
     query = (
         sa.select(*(callback_request.c[name] for name in CallbackInfo.__struct_fields__))
         .join(dag_run, dag_run.c.id == callback_request.c.dag_run_id)
         .where(dag_run.c.dag_id == run.dag_id, dag_run.c.run_id == run.run_id)
         .order_by(callback_request.c.id)
-        .limit(at_most)
+        .limit(MOST_COUNTED)
     )
     return tuple(fetch(conn, CallbackInfo, query))
 

@@ -131,7 +131,7 @@ class SlotsAt(Struct, frozen=True):
     slots: int
 
 
-class PoolUse(Struct, frozen=True):
+class SimulatedPool(Struct, frozen=True):
     """The use of one pool.
 
     Attributes:
@@ -141,7 +141,6 @@ class PoolUse(Struct, frozen=True):
         full_seconds: How long no slot was free.
         n_waited: Tasks that were ready and had to wait, for this pool or for another limit.
         longest_wait_seconds: The longest such wait.
-        steps: The use over time: one entry for each change.
     """
 
     pool: str
@@ -152,6 +151,11 @@ class PoolUse(Struct, frozen=True):
     full_seconds: float
     n_waited: int
     longest_wait_seconds: float
+
+
+class PoolUse(SimulatedPool, frozen=True):
+    """The use of one pool, and its steps over time: one for each change."""
+
     steps: tuple[SlotsAt, ...]
 
 

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from asynsched.simulation.clock_changes import ClockChange
 from asynsched.simulation.script import Assumption
-from asynsched.simulation.span import FileProblem, RunTrace, SpanReport
+from asynsched.simulation.span import FileProblem, RunTrace, SimulatedPool, SpanReport, part_of
 from asynsched.states import FINISHED_RUN_STATES, DagRunState
 from asynsched.store.runs.deadlines import MissedDeadline
 
@@ -41,19 +41,6 @@ class SimulatedDag(Struct, frozen=True):
     mean_duration_seconds: float | None
     longest_seconds: float | None
     longest_delay_seconds: float | None
-
-
-class SimulatedPool(Struct, frozen=True):
-    """The use of a pool; see `asynsched simulate`. `slots` is -1 without a limit."""
-
-    pool: str
-    slots: int
-    peak: int
-    peak_at: datetime | None
-    mean: float
-    full_seconds: float
-    n_waited: int
-    longest_wait_seconds: float
 
 
 class Simulated(Struct, frozen=True):
@@ -96,9 +83,7 @@ def summary(span: SpanReport, dag_id: str | None = None) -> Simulated:
         n_runs=len(runs),
         n_task_starts=n_task_starts(runs),
         dags=dags_in_numbers(runs)[:MOST_OTHERS],
-        pools=tuple(
-            SimulatedPool(*(getattr(use, name) for name in SimulatedPool.__struct_fields__)) for use in span.pools
-        )[:MOST_OTHERS],
+        pools=tuple(part_of(SimulatedPool, use) for use in span.pools)[:MOST_OTHERS],
         missed_deadlines=missed[:MOST_OTHERS],
         clock_changes=span.clock_changes[:MOST_OTHERS],
         paused_dags=span.paused_dags[:MOST_OTHERS],

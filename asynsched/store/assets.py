@@ -62,7 +62,7 @@ _ALIASES_OF_ASSETS = (
     .join(asset_alias, asset_alias.c.id == asset_alias_asset.c.alias_id)
     .order_by(asset_alias.c.name)
 )
-_ALIASES_OF_EVENTS = (
+ALIASES_OF_EVENTS = (
     sa.select(asset_alias_event.c.event_id, asset_alias.c.name)
     .join(asset_alias, asset_alias.c.id == asset_alias_event.c.alias_id)
     .order_by(asset_alias.c.name)
@@ -458,7 +458,7 @@ def _old(before: datetime) -> sa.Select[Any]:
 
 def _events(conn: Connection, rows: Sequence[Any]) -> list[AssetEvent]:
     aliases: dict[int, list[str]] = {}
-    for alias in select_in(conn, _ALIASES_OF_EVENTS, asset_alias_event.c.event_id, [row.id for row in rows]):
+    for alias in select_in(conn, ALIASES_OF_EVENTS, asset_alias_event.c.event_id, [row.id for row in rows]):
         aliases.setdefault(alias.event_id, []).append(alias.name)
     return [as_struct(AssetEvent, row, aliases=aliases.get(row.id, [])) for row in rows]
 

@@ -18,7 +18,7 @@ from typing import Any, Literal, NamedTuple, Protocol, get_args, get_origin, get
 from urllib.parse import parse_qs
 
 import msgspec
-from msgspec import Struct
+from msgspec import UNSET, Struct
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
@@ -103,7 +103,7 @@ class Example(Struct, frozen=True):
     """
 
     arguments: Mapping[str, Any] = {}
-    answer: Any = msgspec.UNSET
+    answer: Any = UNSET
 
 
 class Endpoint(Struct, frozen=True):
@@ -287,13 +287,6 @@ def _refuse_unknown(request: Request, known: Sequence[str]) -> None:
         if name not in known:
             possible = f"The known ones are {', '.join(known)}." if known else "This request has none."
             raise Invalid(("query", name[:100]), f"There is no parameter {name[:100]!r}. {possible}")
-
-
-class _Unset:
-    pass
-
-
-UNSET = _Unset()
 
 
 def _value(parameter: Parameter, request: Request) -> Any:

@@ -252,9 +252,9 @@ def assets(owner: str, name: str, value: Any) -> list[Any]:
     return found
 
 
-def exit_codes(owner: str, name: str, value: Any) -> tuple[int, ...]:
-    """Return exit codes, from one, from several, or from None."""
-    return tuple(whole_number(owner, name, code) for code in as_list(value))
+def exit_codes(owner: str, value: Any) -> tuple[int, ...]:
+    """Return the values of `skip_on_exit_code`, from one, from several, or from None."""
+    return tuple(whole_number(owner, "skip_on_exit_code", code) for code in as_list(value))
 
 
 def as_list(value: Any) -> list[Any]:

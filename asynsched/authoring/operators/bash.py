@@ -124,7 +124,7 @@ class BashOperator(CommandOperator):
         self.append_env = append_env
         self.output_encoding = output_encoding
         who = f"task {self.task_id!r}"
-        self.skip_on_exit_code = arguments.exit_codes(who, "skip_on_exit_code", skip_on_exit_code)
+        self.skip_on_exit_code = arguments.exit_codes(who, skip_on_exit_code)
         self.cwd = cwd
         self.output_processor = output_processor
 

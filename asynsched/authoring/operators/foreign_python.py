@@ -57,7 +57,7 @@ class BaseForeignPythonOperator(PythonOperator, CommandOperator):
             raise DagError(f"task {self.task_id!r}: serializer must be one of {', '.join(SERIALIZERS)}")
         self.string_args = [str(item) for item in string_args or ()]
         self.expect_airflow = expect_airflow
-        self.skip_on_exit_code = arguments.exit_codes(f"task {self.task_id!r}", "skip_on_exit_code", skip_on_exit_code)
+        self.skip_on_exit_code = arguments.exit_codes(f"task {self.task_id!r}", skip_on_exit_code)
         self.env_vars = env_vars
         self.inherit_env = inherit_env
 

@@ -111,9 +111,13 @@ def _reason_of(causes: Sequence[TaskEnd]) -> str:
     return f"{first.name}: {first.reason or first.state}{more}"
 
 
-def _shortened(names: list[str], at_most: int = 5) -> str:
-    rest = f" and {len(names) - at_most} more" if len(names) > at_most else ""
-    return ", ".join(names[:at_most]) + rest
+MOST_NAMES = 5
+"""Tasks that a reason names."""
+
+
+def _shortened(names: list[str]) -> str:
+    rest = f" and {len(names) - MOST_NAMES} more" if len(names) > MOST_NAMES else ""
+    return ", ".join(names[:MOST_NAMES]) + rest
 
 
 @dataclass(frozen=True, slots=True)
