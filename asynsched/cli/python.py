@@ -36,7 +36,7 @@ def python(file: Path, arguments: tuple[str, ...], **flags: Any) -> None:
     """
     with errors_in_one_line():
         settings = with_served_folder(configure(**flags)).settings
-        os.environ["ASYNSCHED_HOME"] = str(settings.home_path)  # without a database here, `dag.test()` asks in no other
+        os.environ["ASYNSCHED_HOME"] = str(settings.home_path)  # so that `dag.test()` never asks another home
         set_default_timezone(settings.default_timezone)
         options = installation.options_of_processes(settings.airflow_options, settings.airflow_cfg_path)
         serve_airflow(settings.airflow, options)

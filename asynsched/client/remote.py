@@ -112,7 +112,7 @@ class Remote:
 
 
 async def _lines(parts: AsyncIterator[bytes]) -> AsyncIterator[str]:
-    """Yield the lines of a stream, each of which a line feed ends: texts may have other separators of lines."""
+    """Yield the lines of a stream. Only a line feed ends one, because texts may contain other separators."""
     rest = b""
     async for part in parts:
         *lines, rest = (rest + part).split(b"\n")

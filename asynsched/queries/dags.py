@@ -197,21 +197,24 @@ class FileInfo(Struct, frozen=True):
     reads: tuple[str, ...] = ()
 
 
-def find_file(conn: Connection, path: str) -> FileInfo:
-    """Return a DAG file that was parsed before. Raises NotFound."""
+def find_file(conn: Connection, path: str, *, seen_dags: frozenset[str] | None = None) -> FileInfo:
+    """Return a DAG file that was parsed before.
+
+    Args:
+        seen_dags: Only a file that has one of these DAGs; None: any.
+
+    Raises:
+        NotFound: There is no such file; with the nearest names, if any file is wanted.
+    """
     row = get_file(conn, path)
+    of_file = sa.select(dag.c.dag_id).where(dag.c.file_path == path, dag.c.is_active).order_by(dag.c.dag_id)
+    found = conn.scalars(of_file).all()
+    if seen_dags is not None and seen_dags.isdisjoint(found):
+        raise NotFound("file", path)
     if row is None:
         raise NotFound("file", path, near_names(path, conn.scalars(sa.select(_FILE.path).order_by(_FILE.path))))
-    found = conn.scalars(sa.select(dag.c.dag_id).where(dag.c.file_path == path, dag.c.is_active).order_by(dag.c.dag_id))
     reads = tuple(f"{one.kind} {one.name}" for one in row.asked if one.kind != "option")
     return FileInfo(path, tuple(found), row.airflow, reads)
-
-
-def files_of_only(conn: Connection, dag_ids: frozenset[str]) -> set[str]:
-    """Return the files all of whose known DAGs are among these."""
-    paths = sa.select(dag.c.file_path)
-    others = set(conn.scalars(paths.where(dag.c.dag_id.not_in(dag_ids))))
-    return set(conn.scalars(paths.where(dag.c.dag_id.in_(dag_ids)))) - others
 
 
 def list_files(conn: Connection) -> list[str]:

@@ -199,7 +199,7 @@ async def change_run(place: Place, key: DagRunKey, act: Callable[[], Awaitable[C
         done = await act()
         if done.request_id is None:
             return done
-        # It is stored: whoever heard of an error now would ask for it twice.
+        # The request is stored. After an error, its caller would repeat it.
         with anyio.move_on_after(LONGEST_WAIT.total_seconds()), suppress(StoreUnavailable):
             while await place.ask(is_open, done.request_id):
                 if await anext(changes, _OVER) is _OVER:

@@ -47,6 +47,7 @@ class Guard:
 
     Args:
         checks_host: Whether the names by which it is addressed are checked; a host application does that itself.
+        addresses: URLs by which workers address it, whose names are known.
     """
 
     def __init__(

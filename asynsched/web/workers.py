@@ -97,7 +97,7 @@ class WorkerApi:
         """The routes below `PREFIX`."""
         return [
             _route("/claim", Claim, self._claim),
-            _route("/renew", Renew, self._renew, most=MOST_RENEWALS * LONGEST_PROOF),
+            _route("/renew", Renew, self._renew, most=MOST_RENEWALS * 1024),
             Route("/request", partial(self._answer_proven, Ask, self._request), methods=["POST"]),
             Route("/report", partial(self._answer_proven, Report, self._report), methods=["POST"]),
             _route("/next", Proof, self._next),

@@ -10,6 +10,7 @@ import getpass
 import os
 import stat
 import tempfile
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 from urllib.parse import quote
@@ -89,7 +90,7 @@ class TryPlugin(WorkerPlugin):  # type: ignore[misc]
             shutdown_grace=terms.shutdown_grace, lease=terms.lease, log=terms.log, parse=terms.parse,
             workers=terms.workers,
         )  # fmt: skip
-        await run_sync(_make_private if not terms.homes else _make, folder)
+        await run_sync(partial(make_folder, folder, is_shared=not terms.homes))
         self._agent, ready = Agent(settings, name, clock, Schedulers(clock)), asyncio.Event()
         serving = asyncio.create_task(self._serve(ready))
         waiting = asyncio.create_task(ready.wait())
@@ -121,13 +122,18 @@ class TryPlugin(WorkerPlugin):  # type: ignore[misc]
         return await asyncio.shield(working)  # a worker that closes cancels its tasks, and only then its plugins
 
 
-def _make(folder: Path) -> None:
+def make_folder(folder: Path, *, is_shared: bool) -> None:
+    """Make a folder for the homes of workers.
+
+    Args:
+        is_shared: It is among folders of other users, one of whom may have made it first.
+
+    Raises:
+        SettingsError: Others can write in such a folder.
+    """
     folder.mkdir(0o700, parents=True, exist_ok=True)
-
-
-def _make_private(folder: Path) -> None:
-    """Make a folder among those of other users, one of whom may have made it first. Raises SettingsError."""
-    _make(folder)
+    if not is_shared:
+        return
     found = folder.lstat()
     if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o022:
         raise SettingsError(

@@ -110,6 +110,7 @@ def test_db_clean_shows_then_deletes_by_its_options_or_the_settings(new_site):
     assert site.json(*before, "--yes")["deleted"] == {"runs": 1}
     assert site.json("db", "clean", "--keep", "5", "--only", "xcoms", "-y")["deleted"] == {"xcoms": 2}
     site.env["ASYNSCHED_RETENTION__RUNS_PER_DAG"] = "4"
+    assert "keep xcoms" in site.run("db", "clean", "--only", "xcoms", "-y", code=1).stderr
     assert site.json("db", "clean", "-y")["deleted"] == {"runs": 3}
     assert sorted(run["run_id"] for run in site.runs("d")) == ["r0", "r1", "r2", "r3"]
     assert len(list((site.home / "logs" / "dag_id=d").iterdir())) == 4

@@ -17,7 +17,7 @@ from asynsched.executors.engines.outage import Patience
 from asynsched.executors.remote.engine import Accepted, Job, Later, Rejected, Sight
 from asynsched.protocol.worker_messages import Ticket
 from asynsched.settings import DaskSettings, Settings
-from asynsched.worker.dask import _make_private
+from asynsched.worker.dask import make_folder
 from tests.support.waiting import eventually
 
 
@@ -154,5 +154,6 @@ def test_a_worker_takes_no_folder_that_others_may_change(tmp_path, kind):
         folder.mkdir()
         folder.chmod(0o777)
     with pytest.raises(SettingsError, match=r"set dask\.worker_homes"):
-        _make_private(folder)
-    _make_private(tmp_path / "another")
+        make_folder(folder, is_shared=True)
+    make_folder(folder, is_shared=False)
+    make_folder(tmp_path / "another", is_shared=True)

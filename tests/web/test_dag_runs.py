@@ -272,4 +272,8 @@ async def test_links_and_files_to_parse_again_are_found(site):
     token = (await site.get("/dags/report"))["file_token"]
     await site.call("PUT", f"/parseDagFile/{token}", 201)
     await site.call("PUT", "/parseDagFile/bm9uZQ", 404)
+    site.access.who = Identity(name="bob", permission=Permission.VIEW, of_dags={"fails": Permission.OPERATE})
+    hidden = await site.call("PUT", f"/parseDagFile/{token}", 404)
+    near = await site.call("PUT", "/parseDagFile/cmVwb3J0cy5weQ", 404)
+    assert "mean" not in str(hidden) + str(near), "names of files that they may not see"
     await site.call("PUT", "/parseDagFile/§", 404)

@@ -21,7 +21,6 @@ from asynsched.queries.dags import (
     count_runs_by_state,
     count_tags,
     count_warnings,
-    files_of_only,
     find_file,
     get_dag,
     list_dags,
@@ -250,10 +249,7 @@ async def delete_one_dag(call: Call, dag_id: str) -> None:
 @AIRFLOW_API.endpoint("PUT", "/parseDagFile/{file_token}", status=201, errors=GONE)
 async def reparse_dag_file(call: Call, file_token: str) -> None:
     """Parse a DAG file again, which the `file_token` of its DAGs names, even if it has not changed."""
-    path = _file(file_token)
-    if call.who.dag_ids is not None and path not in await call.place.ask(files_of_only, call.who.dag_ids):
-        raise NotFound("file", path)
-    found = await call.place.ask(find_file, path)
+    found = await call.place.ask(find_file, _file(file_token), seen_dags=call.who.dag_ids)
     for dag_id in found.dag_ids:
         check(call.who, Permission.OPERATE, dag_id)
     if not found.dag_ids:

@@ -1,6 +1,6 @@
 """`/dags/{dag_id}/…`: one DAG: its grid, graph, runs, calendar, upcoming runs, details, and code by version."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Annotated, Literal, NamedTuple
 
@@ -10,16 +10,15 @@ from starlette.responses import Response
 
 from asynsched.errors import AsynschedError, DagError, NotFound, StoreUnavailable
 from asynsched.queries.dag_versions import VersionFilter, VersionInfo, list_versions, read_sources, read_structure
-from asynsched.queries.dags import DagInfo, files_of_only, get_dag
+from asynsched.queries.dags import DagInfo, get_dag
 from asynsched.queries.grid import GridCell, read_grid
+from asynsched.queries.import_errors import ImportErrorFilter, ImportErrorInfo, list_import_errors
 from asynsched.queries.paging import BadRequest, Paging
 from asynsched.queries.runs import count_runs_by_day
 from asynsched.queries.simulate import simulate
 from asynsched.queries.upcoming import UpcomingRun
 from asynsched.queries.upcoming import upcoming as next_runs
 from asynsched.serialization.schema import SerializedDag
-from asynsched.store.dags.files import list_errors
-from asynsched.store.schema import ImportErrorRow
 from asynsched.web.endpoint import Call
 from asynsched.web.pages.drawing import calendar as drawn_calendar
 from asynsched.web.pages.drawing.differences import compare
@@ -45,18 +44,16 @@ class Known(NamedTuple):
     info: DagInfo
     dag: SerializedDag
     version: int
-    errors: list[ImportErrorRow]
+    errors: Sequence[ImportErrorInfo]
 
 
 async def read_known(call: Call, dag_id: str) -> Known:
     """Return a DAG, active or not, with the errors that its user may see. Raises NotFound with the nearest names."""
-    place, seen = call.place, call.who.dag_ids
+    place = call.place
     info = await place.ask(get_dag, dag_id, active=False)
     structure = await read_structure(place, dag_id)
-    errors = await place.ask(list_errors, info.file) if info.has_errors else []
-    if errors and seen is not None and info.file not in await place.ask(files_of_only, seen):
-        errors = []
-    return Known(info, structure.dag, structure.version.number, errors)
+    errors = await place.ask(list_import_errors, ImportErrorFilter(dag_ids=call.who.dag_ids, file=info.file))
+    return Known(info, structure.dag, structure.version.number, errors.items)
 
 
 @PAGE.endpoint("GET", "/dags/{dag_id}")

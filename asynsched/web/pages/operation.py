@@ -6,18 +6,18 @@ from typing import NamedTuple
 
 import msgspec
 from anyio.to_thread import run_sync
+from msgspec.structs import replace
 from starlette.responses import Response
 
 from asynsched.errors import NotServing
 from asynsched.explaining.owners import Standing, standing
 from asynsched.health import Health
 from asynsched.queries.audit import AuditFilter, list_audit
-from asynsched.queries.dags import files_of_only
+from asynsched.queries.import_errors import ImportErrorFilter, count_import_errors, list_import_errors
 from asynsched.queries.paging import Paging
 from asynsched.queries.place import Place
 from asynsched.queries.schedulers import SchedulerFilter, list_schedulers
 from asynsched.queries.serving import health_of_home
-from asynsched.store.dags.files import list_errors
 from asynsched.store.schedulers import loads
 from asynsched.store.schema import SchedulerRow
 from asynsched.web.access import NotAllowed, Permission
@@ -33,14 +33,10 @@ HEALTH_LASTS = timedelta(seconds=5)
 @PAGE.endpoint("GET", "/errors")
 async def errors(call: Call, warnings: str = "") -> Response:
     """Show the errors of DAG files, and on request their warnings."""
-    rows = await call.place.ask(list_errors)
-    if call.who.dag_ids is not None:
-        paths = await call.place.ask(files_of_only, call.who.dag_ids)
-        rows = [row for row in rows if row.file_path in paths]
-    shown = [row for row in rows if warnings or not row.is_warning][:MOST_ERRORS]
-    return await show(
-        call, "errors.html", rows=shown, warnings=warnings, n_warnings=sum(row.is_warning for row in rows)
-    )
+    wanted = ImportErrorFilter(dag_ids=call.who.dag_ids, warnings=None if warnings else False)
+    page = await call.place.ask(list_import_errors, wanted, Paging(limit=MOST_ERRORS, order_by=("file",)))
+    n_warnings = await call.place.ask(count_import_errors, replace(wanted, warnings=True))
+    return await show(call, "errors.html", rows=page.items, warnings=warnings, n_warnings=n_warnings)
 
 
 @PAGE.endpoint("GET", "/schedulers")

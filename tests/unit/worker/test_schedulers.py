@@ -4,13 +4,14 @@ import asyncio
 from functools import partial
 
 import anyio
+import httpx
 import msgspec
 import pytest
 
 from asynsched.clock import Clock
 from asynsched.protocol.messages import Reply, Request
 from asynsched.protocol.worker_messages import Ask, LogSize, Proof, Renew, Renewed, Ticket
-from asynsched.worker.schedulers import PATIENT, Schedulers
+from asynsched.worker.schedulers import PATIENT, Schedulers, Unreachable
 from tests.support.waiting import DEADLINE_SECONDS
 
 N_WAITING = 150
@@ -76,3 +77,11 @@ async def test_passwords_of_the_workers_user_do_not_take_the_place_of_a_tickets_
     await schedulers.close()
     (head,) = desk.heads
     assert b"Authorization: Bearer secret\r\n" in head
+
+
+async def test_an_answer_that_cannot_be_decoded_counts_as_none():
+    broken = httpx.MockTransport(lambda _: httpx.Response(200, headers={"content-encoding": "gzip"}, content=b"no"))
+    schedulers = Schedulers(Clock(), broken)
+    with pytest.raises(Unreachable, match="http://here:1"):
+        await schedulers.send(["http://here:1"], "/renew", Renew((PROOF,)), Renewed)
+    await schedulers.close()
