@@ -22,7 +22,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
-from tests.support.up import Site
+from tests.support.up import Site, words_of
 from tests.support.waiting import DEADLINE_SECONDS
 
 DATABASES = ("postgresql",)
@@ -149,7 +149,7 @@ def test_the_page_of_up_is_a_process_that_starts_again_and_ends_with_a_killed_sc
 
 def page_processes(site: Site) -> list[psutil.Process]:
     """Return the processes that serve the page."""
-    return [one for one in site.processes() if "asynsched.cli.page_process" in one.cmdline()]
+    return [one for one in site.processes() if "asynsched.cli.page_process" in words_of(one)]
 
 
 def test_an_address_that_is_taken_is_told_at_the_start(site):

@@ -183,10 +183,7 @@ class Site:
             return False
 
     def assert_nothing_left(self) -> None:
-        left = {}
-        for process in self.processes():
-            with suppress(psutil.NoSuchProcess):  # it has ended since
-                left[process.pid] = process.cmdline()
+        left = {process.pid: words for process in self.processes() if (words := words_of(process))}
         assert left == {}, f"processes left behind: {left}\n{self.story()}"
 
     def end_everything(self) -> None:
@@ -198,12 +195,17 @@ class Site:
         psutil.wait_procs(left, timeout=10)
 
 
+def words_of(process: psutil.Process) -> list[str]:
+    """Return the command line of a process; empty for one that has just ended."""
+    try:
+        return process.cmdline()
+    except psutil.NoSuchProcess:
+        return []
+
+
 def title_of(process: psutil.Process) -> str:
     """Return the beginning of a process's title in `ps`; empty for one that has just ended."""
-    try:
-        return next(iter(process.cmdline()), "")
-    except psutil.NoSuchProcess:
-        return ""
+    return next(iter(words_of(process)), "")
 
 
 @dataclass

@@ -18,6 +18,7 @@ import psutil
 from tests.benchmarks.measuring import Sheet, at_most, percentile
 from tests.benchmarks.systems import Client, Ours, cpu_seconds
 from tests.benchmarks.workloads.running import chain_text, hops, timed_runs
+from tests.support.up import words_of
 
 N_TABS = 100
 REQUESTS_A_SECOND = 50
@@ -48,7 +49,7 @@ def hops_beside_tabs(system: Ours, sheet: Sheet) -> None:
         for _ in range(ROUNDS):
             alone += some_hops()
             with _readers(url, cookies, REQUESTS_A_SECOND) as reader:
-                [page] = [one for one in system.processes() if "asynsched.cli.page_process" in one.cmdline()]
+                [page] = [one for one in system.processes() if "asynsched.cli.page_process" in words_of(one)]
                 used, since = cpu_seconds([reader]), time.monotonic()
                 used_by_page = cpu_seconds([page])
                 beside += some_hops()
