@@ -33,6 +33,7 @@ from asynsched.queries import dags as queries
 from asynsched.queries.changed_graph import for_dot
 from asynsched.queries.dags import DagFilter
 from asynsched.queries.import_errors import WITH_WARNINGS, ImportErrorFilter, all_import_errors
+from asynsched.queries.paging import ANY_TEXT, Pattern
 from asynsched.queries.serving import long_parses
 from asynsched.serialization.schema import (
     DOUBTFUL,
@@ -85,9 +86,9 @@ _all_option = click.option("--all", "of_all", is_flag=True, help="All DAGs.")
 @click.option("--owner", "owners", metavar="NAME", multiple=True, help="Only DAGs of this owner; may be repeated: any.")
 @click.option("--paused/--not-paused", default=None, help="Only paused DAGs, or only others.")
 @click.option("--errors", "has_errors", is_flag=True, default=None, help="Only DAGs whose file has an error.")
-def dags_list(session: Session, **options: Any) -> Listing:
+def dags_list(session: Session, pattern: str | None, **options: Any) -> Listing:
     """List the DAGs. `next_run_at` is when the next scheduled run is due."""
-    wanted = DagFilter(**options)
+    wanted = DagFilter(dag_id=Pattern(pattern), **options)
     rows = [fields_of(dag, COLUMNS) for dag in session.pages(queries.list_dags, wanted)]
     if not rows and wanted != queries.ALL:
         return Listing(COLUMNS, rows, "No DAG is like that.")
@@ -135,7 +136,7 @@ def dags_versions(session: Session, dag_id: str, limit: int) -> Listing:
 @command("tags")
 def dags_tags(session: Session) -> Listing:
     """List the tags of the active DAGs."""
-    found = session.pages(lambda conn, wanted, page: queries.list_tags(conn, wanted, None, page), queries.ANY)
+    found = session.pages(lambda conn, wanted, page: queries.list_tags(conn, wanted, None, page), ANY_TEXT)
     rows = [{"tag": tag} for tag in found]
     return Listing(("tag",), rows, nothing="No DAG has a tag.")
 

@@ -10,6 +10,7 @@ from asynsched.cli.output import Done, Listing, count, fields_of
 from asynsched.cli.session import Session
 from asynsched.errors import NotFound
 from asynsched.queries import pools
+from asynsched.queries.paging import ANY_TEXT
 from asynsched.queries.place import Act
 
 COLUMNS = (
@@ -21,7 +22,7 @@ COLUMNS = (
 @command("list", tables=True)
 def pools_list(session: Session) -> Listing:
     """List the pools and their occupied slots."""
-    rows = [fields_of(pool, COLUMNS) for pool in session.pages(pools.list_pools, pools.ALL)]
+    rows = [fields_of(pool, COLUMNS) for pool in session.pages(pools.list_pools, ANY_TEXT)]
     return Listing(COLUMNS, rows, spare=("description", "include_deferred", "deferred_slots"))
 
 

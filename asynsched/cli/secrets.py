@@ -19,6 +19,7 @@ from asynsched.cli.output import Done, Listing, Record, are, fields_of, note
 from asynsched.cli.session import Session
 from asynsched.errors import SecretsUnreadable
 from asynsched.queries import secrets as queries
+from asynsched.queries.paging import ANY_TEXT
 from asynsched.store import secrets as store
 
 T = TypeVar("T")
@@ -37,7 +38,7 @@ file_argument = click.argument("file")
 def variables_list(session: Session) -> Listing:
     """List the variables. Secrets are hidden, long values left out; without the encryption key, all values are."""
     try:
-        rows = [fields_of(row, VARIABLE_COLUMNS) for row in session.pages(queries.list_variables, queries.ALL)]
+        rows = [fields_of(row, VARIABLE_COLUMNS) for row in session.pages(queries.list_variables, ANY_TEXT)]
     except SecretsUnreadable as exc:
         note(f"Warning: no value can be read. {exc}")
         rows = [{"key": key, "description": text} for key, text in session.read(store.variable_names)]
@@ -111,7 +112,7 @@ def value_and_description(value: Any) -> tuple[str, str]:
 def connections_list(session: Session) -> Listing:
     """List the connections. Passwords are hidden, and without the key there are only names and types."""
     try:
-        rows = [fields_of(row, CONNECTION_COLUMNS) for row in session.pages(queries.list_connections, queries.ALL)]
+        rows = [fields_of(row, CONNECTION_COLUMNS) for row in session.pages(queries.list_connections, ANY_TEXT)]
     except SecretsUnreadable as exc:
         note(f"Warning: of the connections, only these fields can be read. {exc}")
         found = session.read(store.connection_names)

@@ -17,6 +17,7 @@ from asynsched.cli.session import Session, actor
 from asynsched.errors import AsynschedError, NotFound
 from asynsched.home import served_web
 from asynsched.queries import users as queries
+from asynsched.queries.paging import ANY_TEXT
 
 name_argument = click.argument("name")
 roles_argument = click.argument("roles", nargs=-1, required=True, metavar="ROLE…")
@@ -46,7 +47,7 @@ def users_create(session: Session, name: str, roles: tuple[str, ...], password_s
 @command("list", tables=True)
 def users_list(session: Session) -> Listing:
     """List the users and their roles."""
-    rows = [msgspec.structs.asdict(one) for one in session.pages(queries.list_users, queries.ALL)]
+    rows = [msgspec.structs.asdict(one) for one in session.pages(queries.list_users, ANY_TEXT)]
     return Listing(queries.UserInfo.__struct_fields__, rows, nothing="There are no users: `asynsched users create`.")
 
 

@@ -51,13 +51,13 @@ from asynsched.queries.late import Late, list_late
 from asynsched.queries.paging import USUAL_ROWS, BadRequest, Limit, Page, Paging, Pattern, Range
 from asynsched.queries.place import Act, Place
 from asynsched.queries.plugins import ProviderInfo
-from asynsched.queries.pools import PoolFilter, PoolInfo
+from asynsched.queries.pools import PoolInfo
 from asynsched.queries.preview import Preview
 from asynsched.queries.rendered_fields import fields_of_try
 from asynsched.queries.run_actions import Clear, Trigger
 from asynsched.queries.runs import CallbackInfo, RunFilter, RunInfo
 from asynsched.queries.schedulers import SchedulerInfo
-from asynsched.queries.secrets import ConnectionInfo, NameFilter, VariableInfo
+from asynsched.queries.secrets import ConnectionInfo, VariableInfo
 from asynsched.queries.serving import health_of_home
 from asynsched.queries.simulate import simulate
 from asynsched.queries.task_actions import Mark
@@ -73,7 +73,7 @@ from asynsched.queries.try_logs import (
     read_tail,
 )
 from asynsched.queries.upcoming import MOST_UPCOMING, UpcomingRun, upcoming
-from asynsched.queries.users import LONGEST_TOKEN, Issuer, NewToken, TokenInfo, UserFilter, UserInfo
+from asynsched.queries.users import LONGEST_TOKEN, Issuer, NewToken, TokenInfo, UserInfo
 from asynsched.queries.why import why
 from asynsched.queries.xcoms import XComFilter, XComInfo, XComValue
 from asynsched.scheduling.creation.backfills import BackfillPlan
@@ -202,7 +202,7 @@ class Client:
             active: Only those that are in a file, or only others; None: both.
         """
         wanted = DagFilter(
-            self._dag_ids, pattern=pattern, tags=tags, owners=owners, paused=paused, active=active,
+            self._dag_ids, Pattern(pattern), tags=tags, owners=owners, paused=paused, active=active,
             has_errors=has_errors,
         )  # fmt: skip
         return await self._ask(dags.list_dags, wanted, Paging(limit=limit, after=after, order_by=order_by))
@@ -852,7 +852,7 @@ class Client:
         Args:
             pattern: Part of the name.
         """
-        wanted = AssetFilter(name_pattern=pattern, seen_dags=self._dag_ids)
+        wanted = AssetFilter(name=Pattern(pattern), seen_dags=self._dag_ids)
         return await self._ask(assets.list_assets, wanted, Paging(limit=limit, after=after, order_by=order_by))
 
     @operation("GET /assets/{asset_id}")
@@ -1034,7 +1034,7 @@ class Client:
     ) -> Page[PoolInfo]:
         """List the pools, and their slots."""
         paging = Paging(limit=limit, after=after, order_by=order_by)
-        return await self._ask(pools.list_pools, PoolFilter(pattern=pattern), paging)
+        return await self._ask(pools.list_pools, Pattern(pattern), paging)
 
     @operation(
         "GET /pools/{name:path}",
@@ -1078,7 +1078,7 @@ class Client:
     ) -> Page[VariableInfo]:
         """List the variables, without their secrets; a long value is left out."""
         paging = Paging(limit=limit, after=after, order_by=order_by)
-        return await self._ask(secrets.list_variables, NameFilter(pattern), paging)
+        return await self._ask(secrets.list_variables, Pattern(pattern), paging)
 
     @operation(
         "GET /variables/{key:path}", right="operate",
@@ -1111,7 +1111,7 @@ class Client:
     ) -> Page[ConnectionInfo]:
         """List the connections, without their secrets; the fields of a long one are left out."""
         paging = Paging(limit=limit, after=after, order_by=order_by)
-        return await self._ask(secrets.list_connections, NameFilter(pattern), paging)
+        return await self._ask(secrets.list_connections, Pattern(pattern), paging)
 
     @operation("GET /connections/{conn_id}", right="operate")
     async def get_connection(self, conn_id: str) -> ConnectionInfo:
@@ -1159,7 +1159,7 @@ class Client:
             pattern: Part of the name.
         """
         paging = Paging(limit=limit, after=after, order_by=order_by)
-        return await self._ask(users.list_users, UserFilter(pattern), paging)
+        return await self._ask(users.list_users, Pattern(pattern), paging)
 
     @operation("GET /users/{name}", right="administer")
     async def get_user(self, name: str) -> UserInfo:

@@ -11,7 +11,7 @@ from sqlalchemy import Connection, Row
 from asynsched.bell import Hint
 from asynsched.errors import AlreadyExists, NotFound
 from asynsched.keys import DagRunKey
-from asynsched.queries.paging import FIRST_PAGE, Page, Paging, Range, Sorting, begins, matches, select_page
+from asynsched.queries.paging import ANY_TEXT, FIRST_PAGE, Page, Paging, Pattern, Range, Sorting, select_page
 from asynsched.queries.place import Act
 from asynsched.store import assets as store
 from asynsched.store.rows import as_struct, count, fetch_one, length, select_in
@@ -177,10 +177,8 @@ class AssetFilter(Struct, frozen=True, kw_only=True):
         seen_dags: The DAGs whose references and runs are shown; None: all.
     """
 
-    name_pattern: str | None = None
-    name_prefix: str | None = None
-    uri_pattern: str | None = None
-    uri_prefix: str | None = None
+    name: Pattern = ANY_TEXT
+    uri: Pattern = ANY_TEXT
     active: bool = False
     of_dags: tuple[str, ...] = ()
     seen_dags: frozenset[str] | None = None
@@ -204,8 +202,7 @@ class EventFilter(Struct, frozen=True, kw_only=True):
     source_run_id: str | None = None
     source_task_id: str | None = None
     source_map_index: int | None = None
-    name_pattern: str | None = None
-    name_prefix: str | None = None
+    name: Pattern = ANY_TEXT
     created_at: Range = Range()
     consumed_by: DagRunKey | None = None
     seen_dags: frozenset[str] | None = None
@@ -262,11 +259,9 @@ def asset_details(conn: Connection, of: AssetInfo) -> AssetDetails:
     )
 
 
-def list_aliases(
-    conn: Connection, pattern: str | None = None, prefix: str | None = None, paging: Paging = FIRST_PAGE
-) -> Page[AliasInfo]:
-    """Return aliases. Raises BadRequest."""
-    rows, after = select_page(conn, _named(_ALIASES, asset_alias.c.name, pattern, prefix), ALIASES, paging)
+def list_aliases(conn: Connection, name: Pattern = ANY_TEXT, paging: Paging = FIRST_PAGE) -> Page[AliasInfo]:
+    """Return aliases of such names. Raises BadRequest."""
+    rows, after = select_page(conn, _ALIASES.where(*name.holds_for(asset_alias.c.name)), ALIASES, paging)
     return Page(tuple(as_struct(AliasInfo, row) for row in rows), after)
 
 
@@ -275,9 +270,9 @@ def list_aliased_assets(conn: Connection) -> tuple[AliasedAssets, ...]:
     return tuple(AliasedAssets(name, group, tuple(assets)) for name, group, assets in store.list_aliases(conn))
 
 
-def count_aliases(conn: Connection, pattern: str | None = None, prefix: str | None = None) -> int:
-    """Count such aliases."""
-    return count(conn, _named(_ALIASES, asset_alias.c.name, pattern, prefix))
+def count_aliases(conn: Connection, name: Pattern = ANY_TEXT) -> int:
+    """Count aliases of such names."""
+    return count(conn, _ALIASES.where(*name.holds_for(asset_alias.c.name)))
 
 
 def get_alias(conn: Connection, alias_id: int) -> AliasInfo:
@@ -396,8 +391,7 @@ def _row(conn: Connection, asset_id: int) -> AssetRow:
 
 
 def _matching(wanted: AssetFilter) -> sa.Select[Any]:
-    query = _named(_ASSETS, asset.c.name, wanted.name_pattern, wanted.name_prefix)
-    query = _named(query, asset.c.uri, wanted.uri_pattern, wanted.uri_prefix)
+    query = _ASSETS.where(*wanted.name.holds_for(asset.c.name), *wanted.uri.holds_for(asset.c.uri))
     is_named = asset_reference.c.digest == asset.c.digest
     if wanted.active:
         is_active = sa.exists().where(is_named, dag.c.dag_id == asset_reference.c.dag_id, dag.c.is_active)
@@ -407,14 +401,6 @@ def _matching(wanted: AssetFilter) -> sa.Select[Any]:
         named = sa.exists().where(is_named, asset_reference.c.dag_id.in_(wanted.of_dags))
         query = query.where(named.correlate(asset))
     return query
-
-
-def _named(
-    query: sa.Select[Any], column: sa.Column[Any], pattern: str | None, prefix: str | None
-) -> sa.Select[Any]:  # fmt: skip
-    if pattern is not None:
-        query = query.where(matches(column, pattern))
-    return query if prefix is None else query.where(begins(column, prefix))
 
 
 def _infos(conn: Connection, rows: Sequence[AssetRow], seen_dags: frozenset[str] | None) -> list[AssetInfo]:
@@ -465,8 +451,7 @@ def _last_events(conn: Connection, asset_ids: Sequence[int]) -> dict[int, tuple[
 
 
 def _of_events(wanted: EventFilter) -> sa.Select[Any]:
-    query = _named(_EVENTS, asset.c.name, wanted.name_pattern, wanted.name_prefix)
-    query = query.where(*wanted.created_at.holds_for(asset_event.c.created_at))
+    query = _EVENTS.where(*wanted.name.holds_for(asset.c.name), *wanted.created_at.holds_for(asset_event.c.created_at))
     for name in ("asset_id", "source_dag_id", "source_run_id", "source_task_id", "source_map_index"):
         if (value := getattr(wanted, name)) is not None:
             query = query.where(asset_event.c[name] == value)

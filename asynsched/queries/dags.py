@@ -11,6 +11,7 @@ from sqlalchemy import Connection, Row
 from asynsched.bell import Hint
 from asynsched.errors import NotFound
 from asynsched.queries.paging import (
+    ANY_TEXT,
     FIRST_PAGE,
     BadRequest,
     Page,
@@ -114,7 +115,6 @@ class DagFilter(Struct, frozen=True):
 
     Attributes:
         dag_ids: Only these; None: all.
-        pattern: Part of the dag_id, in either case.
         paused: Only paused ones, or only others.
         active: Only those that are in a file, or only others; None: both.
         tags: With any of these tags, or with all of them, as `tags_match` says.
@@ -127,9 +127,8 @@ class DagFilter(Struct, frozen=True):
     """
 
     dag_ids: frozenset[str] | None = None
-    pattern: str | None = None
-    prefix: str | None = None
-    display_name: Pattern = Pattern()
+    dag_id: Pattern = ANY_TEXT
+    display_name: Pattern = ANY_TEXT
     paused: bool | None = None
     active: bool | None = True
     has_errors: bool | None = None
@@ -146,7 +145,6 @@ class DagFilter(Struct, frozen=True):
 
 
 ALL = DagFilter()
-ANY = Pattern()
 _FILE = dag_file.c
 _LISTED = DAGS.add_columns(_FILE.parsed_at, _FILE.parse_seconds).join(
     dag_file, sa.and_(_FILE.path == dag.c.file_path, dag.c.is_active), isouter=True
@@ -271,7 +269,7 @@ _ITEM = {
 
 def list_tags(
     conn: Connection,
-    wanted: Pattern = ANY,
+    wanted: Pattern = ANY_TEXT,
     dag_ids: Collection[str] | None = None,
     paging: Paging = FIRST_PAGE,
 ) -> Page[str]:
@@ -285,11 +283,11 @@ def list_owners(
     conn: Connection, dag_ids: Collection[str] | None = None, paging: Paging = FIRST_PAGE
 ) -> tuple[str, ...]:
     """Return the owners of active DAGs, each once."""
-    query, sorting = _items(conn, "owners", ANY, dag_ids)
+    query, sorting = _items(conn, "owners", ANY_TEXT, dag_ids)
     return tuple(row.name for row in select_page(conn, query, sorting, paging)[0])
 
 
-def count_tags(conn: Connection, wanted: Pattern = ANY, dag_ids: Collection[str] | None = None) -> int:
+def count_tags(conn: Connection, wanted: Pattern = ANY_TEXT, dag_ids: Collection[str] | None = None) -> int:
     """Count such tags."""
     return count(conn, _items(conn, "tags", wanted, dag_ids)[0])
 
@@ -372,7 +370,7 @@ def _info(found: "Row[Any]") -> DagInfo:
 def _conditions(wanted: DagFilter) -> list[sa.ColumnElement[bool]]:
     conditions = [
         *one_of(dag.c.dag_id, wanted.dag_ids),
-        *Pattern(wanted.pattern, wanted.prefix).holds_for(dag.c.dag_id),
+        *wanted.dag_id.holds_for(dag.c.dag_id),
         *wanted.display_name.holds_for(NAME),
         *one_of(dag.c.timetable, wanted.timetables),
     ]

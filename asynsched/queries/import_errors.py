@@ -8,7 +8,7 @@ from msgspec import Struct
 from sqlalchemy import Connection
 
 from asynsched.errors import NotFound
-from asynsched.queries.paging import FIRST_PAGE, Page, Paging, Sorting, beginning, begins, matches, select_page
+from asynsched.queries.paging import ANY_TEXT, FIRST_PAGE, Page, Paging, Pattern, Sorting, beginning, select_page
 from asynsched.store.rows import as_struct, count, fetch, fetch_one
 from asynsched.store.schema import dag, import_error
 
@@ -68,15 +68,12 @@ class ImportErrorFilter(Struct, frozen=True, kw_only=True):
         dag_ids: Only those of files all of whose known DAGs are among these; None: all.
         warnings: Only warnings, or only errors; None: both.
         file: Only of this file.
-        pattern: Part of the file's path.
-        prefix: Its beginning.
     """
 
     dag_ids: frozenset[str] | None = None
     warnings: bool | None = False
     file: str | None = None
-    pattern: str | None = None
-    prefix: str | None = None
+    path: Pattern = ANY_TEXT
 
 
 ALL = ImportErrorFilter()
@@ -121,8 +118,4 @@ def _matching(wanted: ImportErrorFilter) -> sa.Select[Any]:
         )
     if wanted.file is not None:
         query = query.where(path == wanted.file)
-    if wanted.pattern is not None:
-        query = query.where(matches(path, wanted.pattern))
-    if wanted.prefix is not None:
-        query = query.where(begins(path, wanted.prefix))
-    return query
+    return query.where(*wanted.path.holds_for(path))

@@ -106,6 +106,9 @@ class Pattern(Struct, frozen=True):
         return conditions
 
 
+ANY_TEXT = Pattern()
+
+
 def one_of(column: sa.ColumnElement[Any], values: Sequence[Any] | frozenset[Any] | None) -> list[Any]:
     """Return the condition that a column has one of these values (None: no value); without values, no condition.
 

@@ -7,7 +7,7 @@ from msgspec import Struct
 from sqlalchemy import Connection, Row
 
 from asynsched.bell import Hint
-from asynsched.queries.paging import FIRST_PAGE, BadRequest, Page, Paging, Sorting, begins, matches, select_page
+from asynsched.queries.paging import ANY_TEXT, FIRST_PAGE, BadRequest, Page, Paging, Pattern, Sorting, select_page
 from asynsched.queries.place import Act
 from asynsched.store.rows import count, get_named
 from asynsched.store.runs import pools as store
@@ -37,26 +37,18 @@ class PoolInfo(Struct, frozen=True, kw_only=True):
     open_slots: int | None
 
 
-class PoolFilter(Struct, frozen=True):
-    """Which pools are wanted: by a part of the name, or by its beginning."""
-
-    pattern: str | None = None
-    prefix: str | None = None
-
-
-ALL = PoolFilter()
 _POOLS: sa.Select[Any] = sa.select(pool)
 
 
-def list_pools(conn: Connection, wanted: PoolFilter = ALL, paging: Paging = FIRST_PAGE) -> Page[PoolInfo]:
-    """Return pools. Raises BadRequest."""
-    rows, after = select_page(conn, _matching(wanted), SORTING, paging)
+def list_pools(conn: Connection, name: Pattern = ANY_TEXT, paging: Paging = FIRST_PAGE) -> Page[PoolInfo]:
+    """Return pools of such names. Raises BadRequest."""
+    rows, after = select_page(conn, _POOLS.where(*name.holds_for(pool.c.name)), SORTING, paging)
     return Page(tuple(_infos(conn, rows)), after)
 
 
-def count_pools(conn: Connection, wanted: PoolFilter = ALL) -> int:
-    """Count such pools."""
-    return count(conn, _matching(wanted))
+def count_pools(conn: Connection, name: Pattern = ANY_TEXT) -> int:
+    """Count pools of such names."""
+    return count(conn, _POOLS.where(*name.holds_for(pool.c.name)))
 
 
 def get_pool(conn: Connection, name: str) -> PoolInfo:
@@ -109,15 +101,6 @@ def delete_pool(conn: Connection, name: str) -> Act[PoolInfo]:
 
 def _act(info: PoolInfo, action: str) -> Act[PoolInfo]:
     return Act(info, action, Hint("pool"), detail={"name": info.name, "slots": info.slots})
-
-
-def _matching(wanted: PoolFilter) -> sa.Select[Any]:
-    query = _POOLS
-    if wanted.pattern is not None:
-        query = query.where(matches(pool.c.name, wanted.pattern))
-    if wanted.prefix is not None:
-        query = query.where(begins(pool.c.name, wanted.prefix))
-    return query
 
 
 def _infos(conn: Connection, rows: "list[Row[Any]]") -> list[PoolInfo]:

@@ -12,6 +12,7 @@ from asynsched.errors import AsynschedError, NotFound
 from asynsched.keys import LATEST, DagRunKey
 from asynsched.queries.dag_versions import VersionInfo
 from asynsched.queries.paging import (
+    ANY_TEXT,
     FIRST_PAGE,
     Page,
     Paging,
@@ -133,9 +134,9 @@ class RunFilter(Struct, frozen=True):
     run_types: tuple[str, ...] | None = None
     version_numbers: tuple[int, ...] | None = None
     partition_keys: tuple[str, ...] | None = None
-    dag_id: Pattern = Pattern()
-    run_id: Pattern = Pattern()
-    partition_key: Pattern = Pattern()
+    dag_id: Pattern = ANY_TEXT
+    run_id: Pattern = ANY_TEXT
+    partition_key: Pattern = ANY_TEXT
     run_after: Range = Range()
     logical_date: Range = Range()
     partition_date: Range = Range()

@@ -18,7 +18,7 @@ from asynsched.authoring.exceptions import AsynschedException
 from asynsched.authoring.masking import MASK, redact
 from asynsched.bell import Hint
 from asynsched.errors import AlreadyExists, StoreError
-from asynsched.queries.paging import FIRST_PAGE, BadRequest, Page, Paging, Sorting, begins, matches, select_page
+from asynsched.queries.paging import ANY_TEXT, FIRST_PAGE, BadRequest, Page, Paging, Pattern, Sorting, select_page
 from asynsched.queries.place import Act
 from asynsched.store import secrets as store
 from asynsched.store.rows import count, existing_names, length
@@ -48,16 +48,6 @@ _CONNECTIONS: sa.Select[Any] = sa.select(
 )
 
 
-class NameFilter(Struct, frozen=True):
-    """Which variables or connections are wanted: by a part of the name, or by its beginning."""
-
-    pattern: str | None = None
-    prefix: str | None = None
-
-
-ALL = NameFilter()
-
-
 class VariableInfo(Struct, frozen=True):
     """A variable. `value`: without secrets; None in a list if it is long."""
 
@@ -80,17 +70,17 @@ class ConnectionInfo(Struct, frozen=True, kw_only=True):
     extra: str | None = None
 
 
-def list_variables(conn: Connection, wanted: NameFilter = ALL, paging: Paging = FIRST_PAGE) -> Page[VariableInfo]:
+def list_variables(conn: Connection, name: Pattern = ANY_TEXT, paging: Paging = FIRST_PAGE) -> Page[VariableInfo]:
     """Return variables. Raises BadRequest, and SecretsUnreadable."""
-    rows, after = select_page(conn, _named(_VARIABLES, variable.c.key, wanted), VARIABLES, paging)
+    rows, after = select_page(conn, _VARIABLES.where(*name.holds_for(variable.c.key)), VARIABLES, paging)
     cipher = store.reading_cipher(conn)
     texts = [None if row.value is None else cipher.decrypt(row.value) for row in rows]
     return Page(tuple(_variable(row.key, text, row.description) for row, text in zip(rows, texts, strict=True)), after)
 
 
-def count_variables(conn: Connection, wanted: NameFilter = ALL) -> int:
+def count_variables(conn: Connection, name: Pattern = ANY_TEXT) -> int:
     """Count such variables."""
-    return count(conn, _named(sa.select(variable.c.key), variable.c.key, wanted))
+    return count(conn, sa.select(variable.c.key).where(*name.holds_for(variable.c.key)))
 
 
 def get_variable(conn: Connection, key: str) -> VariableInfo:
@@ -134,16 +124,16 @@ def import_variables(conn: Connection, variables: Mapping[str, tuple[str, str]])
     return Act([*variables], "variable.import", Hint("variable"), detail={"keys": [*variables]})
 
 
-def list_connections(conn: Connection, wanted: NameFilter = ALL, paging: Paging = FIRST_PAGE) -> Page[ConnectionInfo]:
+def list_connections(conn: Connection, name: Pattern = ANY_TEXT, paging: Paging = FIRST_PAGE) -> Page[ConnectionInfo]:
     """Return connections. Raises BadRequest, and SecretsUnreadable."""
-    rows, after = select_page(conn, _named(_CONNECTIONS, connection.c.conn_id, wanted), CONNECTIONS, paging)
+    rows, after = select_page(conn, _CONNECTIONS.where(*name.holds_for(connection.c.conn_id)), CONNECTIONS, paging)
     cipher = store.reading_cipher(conn)
     return Page(tuple(_listed_connection(cipher, row) for row in rows), after)
 
 
-def count_connections(conn: Connection, wanted: NameFilter = ALL) -> int:
+def count_connections(conn: Connection, name: Pattern = ANY_TEXT) -> int:
     """Count such connections."""
-    return count(conn, _named(sa.select(connection.c.conn_id), connection.c.conn_id, wanted))
+    return count(conn, sa.select(connection.c.conn_id).where(*name.holds_for(connection.c.conn_id)))
 
 
 def get_connection(conn: Connection, conn_id: str) -> ConnectionInfo:
@@ -202,14 +192,6 @@ def without_secrets(row: ConnectionRow) -> ConnectionInfo:
 
 DEEPEST = 100
 """Levels of JSON in which secrets are looked for; the decoder of JSON allows not many more."""
-
-
-def _named(query: sa.Select[Any], column: sa.Column[Any], wanted: NameFilter) -> sa.Select[Any]:
-    if wanted.pattern is not None:
-        query = query.where(matches(column, wanted.pattern))
-    if wanted.prefix is not None:
-        query = query.where(begins(column, wanted.prefix))
-    return query
 
 
 def _info(row: VariableRow) -> VariableInfo:

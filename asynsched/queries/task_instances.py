@@ -14,7 +14,7 @@ from asynsched.executors.log_paths import log_path
 from asynsched.home import LOGS
 from asynsched.keys import DagRunKey, TaskInstanceKey, instance_name
 from asynsched.queries.dag_versions import VersionInfo
-from asynsched.queries.paging import FIRST_PAGE, Page, Paging, Pattern, Range, Sorting, one_of, select_page
+from asynsched.queries.paging import ANY_TEXT, FIRST_PAGE, Page, Paging, Pattern, Range, Sorting, one_of, select_page
 from asynsched.queries.runs import (
     OF_VERSION,
     RunFilter,
@@ -150,11 +150,11 @@ class TaskInstanceFilter(Struct, frozen=True):
     try_numbers: tuple[int, ...] | None = None
     map_indexes: tuple[int, ...] | None = None
     is_mapped: bool | None = None
-    task_id: Pattern = Pattern()
-    pool: Pattern = Pattern()
-    queue: Pattern = Pattern()
-    operator: Pattern = Pattern()
-    rendered_map_index: Pattern = Pattern()
+    task_id: Pattern = ANY_TEXT
+    pool: Pattern = ANY_TEXT
+    queue: Pattern = ANY_TEXT
+    operator: Pattern = ANY_TEXT
+    rendered_map_index: Pattern = ANY_TEXT
     started_at: Range = Range()
     ended_at: Range = Range()
     updated_at: Range = Range()

@@ -16,6 +16,7 @@ from asynsched.keys import DagRunKey, TaskInstanceKey
 from asynsched.protocol.frames import MAX_VALUE_BYTES, mebibytes
 from asynsched.queries.dag_versions import get_structure, read_structure
 from asynsched.queries.paging import (
+    ANY_TEXT,
     FIRST_PAGE,
     MOST_ROWS,
     BadRequest,
@@ -75,9 +76,9 @@ class XComFilter(Struct, frozen=True):
     task_ids: tuple[str, ...] | None = None
     map_indexes: tuple[int, ...] | None = None
     keys: tuple[str, ...] | None = None
-    dag_name: Pattern = Pattern()
-    task_id: Pattern = Pattern()
-    key: Pattern = Pattern()
+    dag_name: Pattern = ANY_TEXT
+    task_id: Pattern = ANY_TEXT
+    key: Pattern = ANY_TEXT
 
 
 _INFOS = (

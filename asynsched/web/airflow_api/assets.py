@@ -26,11 +26,12 @@ from asynsched.queries.assets import (
     list_events,
     list_queued,
 )
-from asynsched.queries.paging import MOST_ROWS, Paging, Range
+from asynsched.queries.paging import MOST_ROWS, Paging, Pattern, Range
 from asynsched.store.assets import INLET, OUTLET, SCHEDULE
 from asynsched.store.schema import AssetReference
 from asynsched.web.access import Permission
 from asynsched.web.airflow_api.api import AIRFLOW_API, GONE, OrderBy, PageQuery, RowId, listed, paging, utc
+from asynsched.web.airflow_api.filters import pattern
 from asynsched.web.endpoint import Call, Invalid, check
 
 EVENT_NAMES = {"timestamp": "created_at"}
@@ -201,7 +202,7 @@ class AssetEventQuery(Struct, frozen=True, kw_only=True):
         return EventFilter(
             asset_id=self.asset_id, source_dag_id=self.source_dag_id, source_task_id=self.source_task_id,
             source_run_id=self.source_run_id, source_map_index=self.source_map_index, seen_dags=seen_dags,
-            name_pattern=self.name_pattern, name_prefix=self.name_prefix_pattern,
+            name=pattern(self, "name"),
             created_at=Range(self.timestamp_gte, self.timestamp_gt, self.timestamp_lte, self.timestamp_lt),
         )  # fmt: skip
 
@@ -220,8 +221,8 @@ async def get_assets(
 ) -> AssetCollectionResponse:
     """List the assets."""
     wanted = AssetFilter(
-        name_pattern=name_pattern, name_prefix=name_prefix_pattern, uri_pattern=uri_pattern,
-        uri_prefix=uri_prefix_pattern, active=only_active, of_dags=dag_ids, seen_dags=call.who.dag_ids,
+        name=Pattern(name_pattern, name_prefix_pattern), uri=Pattern(uri_pattern, uri_prefix_pattern),
+        active=only_active, of_dags=dag_ids, seen_dags=call.who.dag_ids,
     )  # fmt: skip
     questions, asked = (list_assets, count_assets), paging(page, order_by, ASSET_NAMES)
     return AssetCollectionResponse(*await listed(call, questions, wanted, page=asked, shown=_asset))
@@ -236,9 +237,9 @@ async def get_asset_aliases(
     order_by: OrderBy = ("id",),
 ) -> AssetAliasCollectionResponse:
     """List the aliases of assets."""
-    names = (name_pattern, name_prefix_pattern)
+    name = Pattern(name_pattern, name_prefix_pattern)
     questions, asked = (list_aliases, count_aliases), paging(page, order_by)
-    return AssetAliasCollectionResponse(*await listed(call, questions, *names, page=asked, shown=_alias))
+    return AssetAliasCollectionResponse(*await listed(call, questions, name, page=asked, shown=_alias))
 
 
 @AIRFLOW_API.endpoint("GET", "/assets/aliases/{asset_alias_id}", errors=GONE)

@@ -4,9 +4,9 @@ from typing import Annotated
 
 from msgspec import UNSET, Meta, Struct, UnsetType
 
+from asynsched.queries.paging import Pattern
 from asynsched.queries.secrets import (
     ConnectionInfo,
-    NameFilter,
     change_connection,
     count_connections,
     create_connection,
@@ -90,9 +90,9 @@ async def get_connections(
     connection_id_prefix_pattern: str | None = None,
 ) -> ConnectionCollectionResponse:
     """List the connections."""
-    wanted = NameFilter(connection_id_pattern, connection_id_prefix_pattern)
+    conn_id = Pattern(connection_id_pattern, connection_id_prefix_pattern)
     questions, asked = (list_connections, count_connections), paging(page, order_by, SORT_NAMES)
-    return ConnectionCollectionResponse(*await listed(call, questions, wanted, page=asked, shown=connection_response))
+    return ConnectionCollectionResponse(*await listed(call, questions, conn_id, page=asked, shown=connection_response))
 
 
 @AIRFLOW_API.endpoint("GET", "/connections/{connection_id}", permission=Permission.OPERATE, errors=GONE)

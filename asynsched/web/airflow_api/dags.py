@@ -308,7 +308,7 @@ def params_of(dag: SerializedDag) -> dict[str, Any]:
 def _filter(call: Call, query: DagQuery, more: MoreOfDags) -> DagFilter:
     kinds = {f"airflow.timetables.{name}": kind for kind, name in TIMETABLES.items()}
     return DagFilter(
-        call.who.dag_ids, query.dag_id_pattern, query.dag_id_prefix_pattern, pattern(more, "dag_display_name"),
+        call.who.dag_ids, pattern(query, "dag_id"), pattern(more, "dag_display_name"),
         paused=query.paused, active=True if query.exclude_stale else None, has_errors=more.has_import_errors,
         tags=query.tags, tags_match=query.tags_match_mode or "any", owners=query.owners,
         timetables=some(tuple(kinds.get(name, name) for name in more.timetable_type)),

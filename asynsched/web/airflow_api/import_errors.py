@@ -11,6 +11,7 @@ from asynsched.queries.import_errors import (
     get_import_error,
     list_import_errors,
 )
+from asynsched.queries.paging import Pattern
 from asynsched.web.airflow_api.api import AIRFLOW_API, GONE, OrderBy, PageQuery, RowId, listed, paging
 from asynsched.web.endpoint import Call
 
@@ -52,9 +53,8 @@ async def get_import_errors(
     """List the errors of DAG files."""
     if bundle_name not in (None, BUNDLE):
         return ImportErrorCollectionResponse((), 0)
-    wanted = ImportErrorFilter(
-        dag_ids=call.who.dag_ids, file=filename, pattern=filename_pattern, prefix=filename_prefix_pattern
-    )
+    path = Pattern(filename_pattern, filename_prefix_pattern)
+    wanted = ImportErrorFilter(dag_ids=call.who.dag_ids, file=filename, path=path)
     questions, asked = (list_import_errors, count_import_errors), paging(page, order_by, SORT_NAMES)
     return ImportErrorCollectionResponse(*await listed(call, questions, wanted, page=asked, shown=_response))
 

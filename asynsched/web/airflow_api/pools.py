@@ -5,9 +5,9 @@ from typing import Annotated, Any
 from msgspec import UNSET, Meta, Struct, UnsetType
 from sqlalchemy import Connection
 
+from asynsched.queries.paging import Pattern
 from asynsched.queries.place import Act
 from asynsched.queries.pools import (
-    PoolFilter,
     PoolInfo,
     change_pool,
     count_pools,
@@ -97,9 +97,9 @@ async def get_pools(
     pool_name_prefix_pattern: str | None = None,
 ) -> PoolCollectionResponse:
     """List the pools."""
-    wanted = PoolFilter(pool_name_pattern, pool_name_prefix_pattern)
+    name = Pattern(pool_name_pattern, pool_name_prefix_pattern)
     questions, asked = (list_pools, count_pools), paging(page, order_by, SORT_NAMES)
-    return PoolCollectionResponse(*await listed(call, questions, wanted, page=asked, shown=pool_response))
+    return PoolCollectionResponse(*await listed(call, questions, name, page=asked, shown=pool_response))
 
 
 @AIRFLOW_API.endpoint("GET", "/pools/{pool_name:path}", errors=GONE)

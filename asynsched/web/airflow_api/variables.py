@@ -6,9 +6,9 @@ import msgspec
 from msgspec import UNSET, Meta, Struct, UnsetType
 from sqlalchemy import Connection
 
+from asynsched.queries.paging import Pattern
 from asynsched.queries.place import Act
 from asynsched.queries.secrets import (
-    NameFilter,
     VariableInfo,
     change_variable,
     count_variables,
@@ -84,9 +84,9 @@ async def get_variables(
     variable_key_prefix_pattern: str | None = None,
 ) -> VariableCollectionResponse:
     """List the variables."""
-    wanted = NameFilter(variable_key_pattern, variable_key_prefix_pattern)
+    key = Pattern(variable_key_pattern, variable_key_prefix_pattern)
     questions, asked = (list_variables, count_variables), paging(page, order_by, SORT_NAMES)
-    return VariableCollectionResponse(*await listed(call, questions, wanted, page=asked, shown=variable_response))
+    return VariableCollectionResponse(*await listed(call, questions, key, page=asked, shown=variable_response))
 
 
 @AIRFLOW_API.endpoint("GET", "/variables/{variable_key:path}", permission=Permission.OPERATE, errors=GONE)

@@ -6,7 +6,7 @@ from starlette.responses import Response
 
 from asynsched.queries.dags import DagFilter, count_dags, list_dags, list_owners, list_tags, pause_dag
 from asynsched.queries.overview import recent_states
-from asynsched.queries.paging import MOST_ROWS, BadRequest, Paging
+from asynsched.queries.paging import MOST_ROWS, BadRequest, Paging, Pattern
 from asynsched.states import DagRunState
 from asynsched.web.access import Permission
 from asynsched.web.endpoint import Call
@@ -30,7 +30,7 @@ async def dags(
     """List the DAGs; those with all of several tags."""
     seen, tags = call.who.dag_ids, tuple(dict.fromkeys(filter(None, tag)))[:MOST_TAGS]
     wanted = DagFilter(
-        seen, pattern=q.strip() or None, paused={"active": False, "paused": True}.get(show_only),
+        seen, Pattern(q.strip() or None), paused={"active": False, "paused": True}.get(show_only),
         has_errors=True if show_only == "errors" else None, tags=tags, tags_match="all",
         owners=(owner,) if owner else (), last_run_state=state or None,
     )  # fmt: skip
@@ -49,7 +49,7 @@ async def dags(
 @PAGE.endpoint("GET", "/palette")
 async def palette(call: Call, q: str = "") -> Response:
     """Show links to DAGs and views, for the palette of commands."""
-    wanted = DagFilter(call.who.dag_ids, pattern=q.strip() or None)
+    wanted = DagFilter(call.who.dag_ids, Pattern(q.strip() or None))
     page = await call.place.ask(list_dags, wanted, Paging(limit=MOST_FOUND))
     return await show(call, "palette.html", dags=page.items, q=q.strip().lower())
 

@@ -3,12 +3,11 @@
 from anyio.to_thread import run_sync
 from starlette.responses import Response
 
-from asynsched.queries.paging import BadRequest, Paging
+from asynsched.queries.paging import BadRequest, Paging, Pattern
 from asynsched.queries.users import (
     LONGEST_PASSWORD,
     ROLES,
     SHORTEST_PASSWORD,
-    UserFilter,
     create_user,
     delete_token,
     delete_user,
@@ -34,7 +33,7 @@ MOST_ID = 2**63 - 1
 async def users(call: Call, q: str = "", after: str = "") -> Response:
     """Show the users, and the form of a new one."""
     paging = Paging(limit=PAGE_ROWS, after=after or None)
-    page = await call.place.ask(list_users, UserFilter(q.strip() or None), paging)
+    page = await call.place.ask(list_users, Pattern(q.strip() or None), paging)
     return await show(
         call, "users.html", page=page, query={"q": q}, roles=ROLES, shortest=SHORTEST_PASSWORD, longest=LONGEST_PASSWORD
     )
