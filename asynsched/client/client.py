@@ -953,7 +953,7 @@ class Client:
             task_id: A task of the run; None asks about the run.
             map_index: Which instance of a mapped task; -1 for other tasks.
         """
-        return await why(self._place, dag_id, run_id, task_id, map_index)
+        return await why(self._place, dag_id, run_id, task_id, map_index, self._dag_ids)
 
     @operation("GET /late")
     async def list_late(self) -> Late:

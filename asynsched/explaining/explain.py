@@ -363,18 +363,21 @@ def _limits(snapshot: Snapshot, task: ActiveTask) -> tuple[Reason, ...]:
         return (Reason("obstacle", obstacle, release),)
     reasons = []
     if (other := snapshot.evaluation.ready.kept_for(task, snapshot.now)) is not None:
-        text = f"free slots of the pool {task.task.pool} are kept for {_subject(other)}, which waits for longer"
-        reasons.append(Reason("keep_slots_after", text, "that task has started"))
+        text = f"free slots of the pool {task.task.pool} are kept for a task that waits for longer"
+        reasons.append(Reason("keep_slots_after", text, "that task has started", causes=(_holder(other),)))
     for limit in snapshot.lacking(task):
         if limit.capacity == 0:
             reasons.append(Reason("closed", limit.name, limit.release))
         else:
             text = f"{limit.name}: {limit.taken} of {limit.capacity} taken, {limit.slots_of(task)} needed"
-            holders = shortened(
-                snapshot.holders(limit), lambda found: Reason("holder", _standing(found), about=Subject(*found.key))
-            )
+            holders = shortened(snapshot.holders(limit), _holder)
             reasons.append(Reason("limit", text, limit.release, causes=holders))
     return tuple(reasons)
+
+
+def _holder(task: ActiveTask) -> Reason:
+    """Return the task instance, often of another DAG, that has the slots or comes first."""
+    return Reason("holder", _standing(task), about=Subject(*task.key))
 
 
 def _under_way(snapshot: Snapshot, task: ActiveTask) -> Reason:

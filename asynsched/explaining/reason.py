@@ -70,6 +70,18 @@ class Explanation(Struct, frozen=True):
     reasons: tuple[Reason, ...] = ()
 
 
+def visible(reasons: Iterable[Reason], dag_ids: frozenset[str] | None) -> tuple[Reason, ...]:
+    """Return reasons without the names of task instances of other DAGs than these; None: of all DAGs."""
+    if dag_ids is None:
+        return tuple(reasons)
+    return tuple(
+        msgspec.structs.replace(reason, causes=visible(reason.causes, dag_ids))
+        if reason.about is None or reason.about.dag_id in dag_ids
+        else Reason(reason.rule, "a task of a DAG that you may not see")
+        for reason in reasons
+    )
+
+
 T = TypeVar("T")
 MOST_CAUSES = 5
 """Causes of one reason, and different reasons of one kind of a task, that are listed; the rest is counted."""

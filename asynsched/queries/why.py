@@ -17,7 +17,7 @@ from sqlalchemy import Connection
 from asynsched.bell import is_serving
 from asynsched.explaining.explain import explain_dag, explain_run, explain_task, with_requests
 from asynsched.explaining.owners import Owners, no_scheduler
-from asynsched.explaining.reason import Explanation, Reason
+from asynsched.explaining.reason import Explanation, Reason, visible
 from asynsched.explaining.snapshot import take_snapshot
 from asynsched.keys import DagRunKey, TaskInstanceKey, instance_name
 from asynsched.queries.place import Place
@@ -45,7 +45,12 @@ MOST_AT_ONCE = 2
 
 
 async def why(
-    place: Place, dag_id: str, run_id: str | None = None, task_id: str | None = None, map_index: int = -1
+    place: Place,
+    dag_id: str,
+    run_id: str | None = None,
+    task_id: str | None = None,
+    map_index: int = -1,
+    seen_dags: frozenset[str] | None = None,
 ) -> Explanation:
     """Explain why a DAG has no run, why a run does not go on, or why a task does not start; or why it ended as it did.
 
@@ -53,13 +58,17 @@ async def why(
         run_id: The run; None asks about the DAG.
         task_id: A task of the run; None asks about the run.
         map_index: Which instance of a mapped task; -1 for other tasks.
+        seen_dags: The DAGs whose task instances may be named; None: all.
 
     Raises:
         NotFound: There is no such DAG, run or task; carries the nearest names. A DAG whose file is gone keeps its runs.
         AsynschedError: The task has no instance of that map index.
     """
     settings, now = place.settings, place.clock.now()
-    return await in_thread(place, lambda database: explain(database, settings, now, dag_id, run_id, task_id, map_index))
+    found = await in_thread(
+        place, lambda database: explain(database, settings, now, dag_id, run_id, task_id, map_index)
+    )
+    return msgspec.structs.replace(found, reasons=visible(found.reasons, seen_dags))
 
 
 class Dependency(Struct, frozen=True):

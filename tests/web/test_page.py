@@ -27,6 +27,7 @@ from asynsched.queries.users import create_token_of
 from asynsched.settings import CelerySettings, Settings, WebSettings
 from asynsched.store.engines.opening import open_database
 from asynsched.store.rows import as_new, as_struct
+from asynsched.store.runs.pools import set_pool
 from asynsched.store.schedulers import register_scheduler
 from asynsched.store.schema import (
     DagVersionRow,
@@ -328,6 +329,25 @@ async def test_home_says_why_something_is_late(site: Site, monkeypatch: pytest.M
     site.access.who = Identity(name="bob", permission=Permission.VIEW, of_dags={"fails": Permission.VIEW})
     shown = (await site.client.get("/late")).text
     assert re.findall(r'aria-label="Why is (.*) late', shown) == [RUN_ID]
+
+
+def _hold_the_pool(conn: Connection) -> None:
+    """Let the task of `asks` take the only slot of the pool that the tasks of `fails` wait for."""
+    _make_late(conn)
+    set_pool(conn, "default_pool", 1)
+    conn.execute(task_instance.update().where(task_instance.c.task_id == "approve").values(state="running"))
+
+
+async def test_why_names_no_task_of_a_dag_that_somebody_may_not_see(site: Site) -> None:
+    await site.database.write(_hold_the_pool)
+    for path in (f"/dags/fails/runs/{RUN_ID}/why", f"/dags/fails/runs/{RUN_ID}/tasks/broken/why"):
+        site.access.who = Identity(name="ada", permission=Permission.VIEW)
+        assert "approve of first of asks: running" in (await site.client.get(path)).text
+        site.access.who = Identity(name="bob", permission=Permission.VIEW, of_dags={"fails": Permission.VIEW})
+        shown = (await site.client.get(path)).text
+        assert "default_pool: 1 of 1 taken, 1 needed" in shown
+        assert "a task of a DAG that you may not see" in shown
+        assert "approve" not in shown
 
 
 async def test_home_says_in_a_sentence_that_no_scheduler_tells_why(site: Site) -> None:

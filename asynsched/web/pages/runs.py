@@ -68,21 +68,21 @@ def _more(conn: Connection, dag_run_id: int, seen: frozenset[str] | None) -> dic
 @PAGE.endpoint("GET", "/dags/{dag_id}/why")
 async def why_dag(call: Call, dag_id: str) -> Response:
     """Explain why a DAG has no run now."""
-    explanation = await why(call.place, dag_id)
+    explanation = await why(call.place, dag_id, seen_dags=call.who.dag_ids)
     return await show(call, "why.html", explanation=explanation, dag_id=dag_id, run_id="", task_id="", map_index=-1)
 
 
 @PAGE.endpoint("GET", "/dags/{dag_id}/runs/{run_id}/why")
 async def why_run(call: Call, dag_id: str, run_id: str) -> Response:
     """Explain why a run waits, or why it ended as it did."""
-    explanation = await why(call.place, dag_id, run_id)
+    explanation = await why(call.place, dag_id, run_id, seen_dags=call.who.dag_ids)
     return await show(call, "why.html", explanation=explanation, dag_id=dag_id, run_id=run_id, task_id="", map_index=-1)
 
 
 @PAGE.endpoint("GET", "/dags/{dag_id}/runs/{run_id}/tasks/{task_id}/why")
 async def why_task(call: Call, dag_id: str, run_id: str, task_id: str, map_index: MapIndex = -1) -> Response:
     """Explain why a task instance waits, or why it ended as it did."""
-    explanation = await why(call.place, dag_id, run_id, task_id, map_index)
+    explanation = await why(call.place, dag_id, run_id, task_id, map_index, call.who.dag_ids)
     return await show(
         call, "why.html", explanation=explanation, dag_id=dag_id, run_id=run_id, task_id=task_id, map_index=map_index
     )

@@ -172,3 +172,18 @@ async def test_a_run_that_waits_for_processes_says_so_and_names_a_lost_scheduler
     assert found.reasons[1].line == (
         "all its tasks have ended: it ends once no process is left of tasks that were marked or removed while they ran"
     )
+
+
+def test_of_slots_that_are_kept_it_names_the_task_that_they_are_kept_for():
+    engine = evaluation(pools={"pool": 2}, keep_slots_after=timedelta(minutes=10))
+    narrow = run_of([task(f"one{n}", pool="pool", priority_weight=2) for n in range(3)], dag_id="narrow")
+    wide = run_of([task("all", pool="pool", pool_slots=2)], dag_id="wide")
+    engine.start_run(narrow, NOON)
+    engine.start_run(wide, NOON)
+    engine.grant(NOON)
+    later = NOON + timedelta(minutes=10)
+    engine.try_ended(Ended(narrow.instance("one0").token, "success", later, later), later)
+    snapshot = Snapshot(None, engine, None, now=later, unserved=None, owners=None)
+    [kept] = explain_task(snapshot, narrow.instance("one2")).reasons
+    assert kept.line.startswith("free slots of the pool pool are kept for a task that waits for longer")
+    assert [cause.about.dag_id for cause in kept.causes] == ["wide"]
