@@ -1,7 +1,7 @@
-"""What a connection may take of the server: its place among the others, and its time until a request is complete.
+"""What a connection may take of the server: its place among the others, and its time for requests and for answers.
 
 Without limits, anybody who reaches the port could keep every file descriptor of the scheduler, by connections that send
-a byte now and then.
+or read a byte now and then.
 """
 
 import asyncio
@@ -13,9 +13,12 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 MOST_HEAD_BYTES = 32 * 1024
 """Of the head of a request that comes in parts."""
 HEAD_SECONDS = 10.0
-"""How long the head of a request may take, from the connection or from its first byte on."""
+"""How long the handshake of TLS may take, and the head of a request, from the connection or from its first byte on."""
 BODY_SECONDS = 120.0
 """How long the body may take after its head."""
+READ_SECONDS = 60.0
+LEAST_READ_BYTES = 16 * 1024
+"""What a client has to read in that time of an answer that waits for it; below, its connection ends."""
 FULL = (
     b"HTTP/1.1 503 Service Unavailable\r\ncontent-type: application/json\r\nconnection: close\r\nretry-after: 5\r\n\r\n"
     b'{"detail": "The server has as many connections as web.max_connections allows. Try again later."}'
@@ -36,9 +39,11 @@ class LimitedConnection(H11Protocol):
         self._max_connections = max_connections
         self._missing: Any = None
         self._too_late: asyncio.TimerHandle | None = None
+        self._reads_on: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
+        transport.set_write_buffer_limits(high=0)  # `pause_writing` is called as soon as the system takes no more
         if len(self.connections) > self._max_connections:
             self.connections.discard(self)
             transport.write(FULL)
@@ -54,7 +59,31 @@ class LimitedConnection(H11Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._expect(h11.CLOSED)
+        self._expect_no_reader()
         super().connection_lost(exc)
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self._expect_reader()
+
+    def resume_writing(self) -> None:
+        self._expect_no_reader()
+        super().resume_writing()
+
+    def _expect_reader(self) -> None:
+        """Look after a while whether the client has read on."""
+        unread = self.transport.get_write_buffer_size()
+        self._reads_on = self.loop.call_later(READ_SECONDS, self._look_at_reader, unread - LEAST_READ_BYTES)
+
+    def _look_at_reader(self, unread_at_most: int) -> None:
+        if self.transport.get_write_buffer_size() > unread_at_most:
+            self.transport.abort()
+        else:
+            self._expect_reader()
+
+    def _expect_no_reader(self) -> None:
+        if self._reads_on is not None:
+            self._reads_on.cancel()
 
     def _expect(self, missing: Any) -> None:
         """Begin to wait for the rest of a head or a body, unless it is awaited already.

@@ -11,7 +11,7 @@ import uvicorn
 from asynsched.clock import Clock
 from asynsched.settings import WebSettings
 from asynsched.web.certificate import Certificate
-from asynsched.web.connection_limits import MOST_HEAD_BYTES, LimitedConnection
+from asynsched.web.connection_limits import HEAD_SECONDS, MOST_HEAD_BYTES, LimitedConnection
 
 GRACE_SECONDS = 0.5
 """How long requests may go on when the server stops; then they are cancelled, such as streams that have no end."""
@@ -21,22 +21,24 @@ class LoopServer(uvicorn.Server):
     """A server of one application. Loading it takes a while: make it in a thread."""
 
     def __init__(self, app: Any, settings: WebSettings, clock: Clock) -> None:
-        # Always h11: httptools has no limit of a request's head.
-        connection: Any = partial(LimitedConnection, max_connections=settings.max_connections)
         config = uvicorn.Config(
             app, lifespan="off", log_config=None, access_log=False, server_header=False, date_header=False, ws="none",
-            http=connection, h11_max_incomplete_event_size=MOST_HEAD_BYTES, proxy_headers=False,
+            http="h11",  # httptools has no limit of a request's head
+            h11_max_incomplete_event_size=MOST_HEAD_BYTES, proxy_headers=False,
             ssl_certfile=settings.tls_certificate, ssl_keyfile=settings.tls_key,
         )  # fmt: skip
         config.load()
         super().__init__(config)
+        self._connection = partial(
+            LimitedConnection, max_connections=settings.max_connections, config=config,
+            server_state=self.server_state, app_state={},
+        )  # fmt: skip
         self._certificate = None if config.ssl is None else Certificate(settings, clock)
         if config.ssl is not None and self._certificate is not None:
             self._certificate.show_in(config.ssl)
 
     async def serve_until_cancelled(self, listener: socket.socket) -> None:
         """Serve on a bound socket, which is closed at the end."""
-        self.lifespan = self.config.lifespan_class(self.config)
         await self.startup([listener])
         try:
             if self._certificate is not None:
@@ -45,6 +47,16 @@ class LoopServer(uvicorn.Server):
         finally:
             with anyio.CancelScope(shield=True):
                 await self.shutdown([listener])
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Accept connections. uvicorn's own way leaves a handshake of TLS the time that asyncio gives it: a minute."""
+        tls = self.config.ssl
+        accept = partial(
+            asyncio.get_running_loop().create_server, self._connection, backlog=self.config.backlog, ssl=tls,
+            ssl_handshake_timeout=None if tls is None else HEAD_SECONDS,
+        )  # fmt: skip
+        self.servers = [await accept(sock=listener) for listener in sockets or ()]
+        self.started = True
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Close everything: idle connections at once, requests after a moment."""

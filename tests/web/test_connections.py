@@ -17,10 +17,11 @@ from asynsched.queries import users
 from asynsched.queries.listening import start_feed
 from asynsched.queries.place import Place
 from asynsched.settings import WebSettings
-from asynsched.web import connection_limits, streams
+from asynsched.web import connection_limits, loop_server, streams
 from asynsched.web.app import make_app
 from asynsched.web.loop_server import LoopServer
 from asynsched.web.stored_access import StoredAccess
+from tests.support.authority import Authority
 from tests.support.waiting import DEADLINE_SECONDS, eventually
 from tests.web.conftest import Known, Site
 from tests.web.filling import RUN_ID
@@ -85,6 +86,42 @@ async def test_a_request_that_never_gets_complete_loses_its_connection(monkeypat
         assert second.startswith(b"HTTP/1.1 200 ")
         body = b"POST / HTTP/1.1\r\nhost: localhost\r\ncontent-length: 5\r\n\r\nabc"
         assert await answer_to(address, body) == b""
+
+
+async def test_a_client_that_does_not_read_its_answer_loses_its_connection(monkeypatch):
+    monkeypatch.setattr(connection_limits, "READ_SECONDS", 0.1)
+    gone = anyio.Event()
+
+    async def endless(scope, receive, send) -> None:
+        """Answer without end, until the client is gone."""
+        await receive()
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(fill, send)
+            assert (await receive())["type"] == "http.disconnect"
+            tasks.cancel_scope.cancel()
+        gone.set()
+
+    async def fill(send) -> None:
+        while True:
+            await send({"type": "http.response.body", "body": bytes(2**20), "more_body": True})
+            await anyio.lowlevel.checkpoint()
+
+    async with served(endless) as address, await anyio.connect_tcp(*address) as stream:
+        await stream.send(b"GET / HTTP/1.1\r\nhost: localhost\r\n\r\n")
+        for _ in range(100):
+            await stream.receive()
+        assert not gone.is_set()
+        with anyio.fail_after(DEADLINE_SECONDS):
+            await gone.wait()
+
+
+async def test_a_handshake_of_tls_that_does_not_end_loses_its_connection(tmp_path, monkeypatch):
+    monkeypatch.setattr(loop_server, "HEAD_SECONDS", 0.1)
+    certificate, key = Authority(tmp_path, "ours").certify("127.0.0.1")
+    settings = WebSettings(tls_certificate=str(certificate), tls_key=str(key))
+    async with served(hello, settings) as address:
+        assert await answer_to(address, b"") == b""
 
 
 async def test_the_head_of_a_request_has_a_largest_size():
