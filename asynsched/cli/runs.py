@@ -397,8 +397,7 @@ def tasks_rendered(
 
     A try has them once it has ended or is deferred, if a template was rendered in them.
     """
-    from asynsched.queries.rendered_fields import fields_of_try
-    from asynsched.queries.task_instances import number_of_newest_try, task_named
+    from asynsched.queries.task_instances import fields_of_try, number_of_newest_try, task_named
 
     task = session.read(task_named, session.read(run_named, dag_id, run_id), task_id, map_index)
     number = try_number or number_of_newest_try(session.home, task)

@@ -53,7 +53,6 @@ from asynsched.queries.place import Act, Place
 from asynsched.queries.plugins import ProviderInfo
 from asynsched.queries.pools import PoolInfo
 from asynsched.queries.preview import Preview
-from asynsched.queries.rendered_fields import fields_of_try
 from asynsched.queries.run_actions import Clear, Trigger
 from asynsched.queries.runs import CallbackInfo, RunFilter, RunInfo
 from asynsched.queries.schedulers import SchedulerInfo
@@ -61,7 +60,7 @@ from asynsched.queries.secrets import ConnectionInfo, VariableInfo
 from asynsched.queries.serving import health_of_home
 from asynsched.queries.simulate import simulate
 from asynsched.queries.task_actions import Mark
-from asynsched.queries.task_instances import TaskInstanceFilter, TaskInstanceInfo, TriesInfo
+from asynsched.queries.task_instances import TaskInstanceFilter, TaskInstanceInfo, TriesInfo, fields_of_try
 from asynsched.queries.try_logs import (
     MOST_BYTES,
     FoundLine,

@@ -5,6 +5,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import sqlalchemy as sa
 from msgspec import Struct
 from sqlalchemy import Connection, Row
@@ -26,7 +27,15 @@ from asynsched.queries.runs import (
 from asynsched.states import FINISHED_RUN_STATES, FINISHED_TASK_STATES, PAUSED_TASK_STATES, TaskInstanceState
 from asynsched.store.expressions import seconds_between, tasks_of_versions
 from asynsched.store.rows import count, fetch, near_names
-from asynsched.store.schema import dag, dag_run, dag_version, note, task_instance, task_instance_history
+from asynsched.store.schema import (
+    dag,
+    dag_run,
+    dag_version,
+    note,
+    rendered_fields,
+    task_instance,
+    task_instance_history,
+)
 
 _T = TaskInstanceState
 _OVER = FINISHED_TASK_STATES | {_T.UP_FOR_RETRY}
@@ -405,6 +414,20 @@ def list_tries_of_run(conn: Connection, run: DagRunKey) -> tuple[TryInfo, ...]:
             newest = {name: getattr(row, name) for name in TryInfo.__struct_fields__}
             tries.append(TryInfo(**newest | {"try_number": number}))
     return tuple(sorted(tries, key=lambda one: (one.task_id, one.map_index, one.try_number)))
+
+
+_OF_TRY = [rendered_fields.c[name] == task_instance.c[name] for name in ("dag_run_id", "task_id", "map_index")]
+
+
+def fields_of_try(conn: Connection, row_id: int, try_number: int) -> dict[str, Any]:
+    """Return the template fields of a try after rendering; empty if no template was rendered in them, or not yet.
+
+    Args:
+        row_id: That of the task instance.
+    """
+    query = sa.select(rendered_fields.c.fields).join(task_instance, sa.and_(*_OF_TRY))
+    stored = conn.scalar(query.where(task_instance.c.id == row_id, rendered_fields.c.try_number == try_number))
+    return {} if stored is None else msgspec.json.decode(stored, type=dict[str, Any])
 
 
 def _newest_try(row: "Row[Any]", known: Mapping[tuple[str, int, int], datetime | None]) -> int:

@@ -20,7 +20,6 @@ from asynsched.web.airflow_api import (
     task_changes,
     task_instances,
     tasks,
-    tries,
     variables,
     xcoms,
 )
@@ -29,5 +28,5 @@ from asynsched.web.airflow_api.api import AIRFLOW_API
 __all__ = [
     "AIRFLOW_API", "assets", "backfills", "bulk_runs", "config", "connections", "dag_runs", "dag_versions", "dags",
     "event_logs", "hitl", "import_errors", "jobs", "logs", "plugins", "pools", "run_changes", "task_changes",
-    "task_instances", "tasks", "tries", "variables", "xcoms",
+    "task_instances", "tasks", "variables", "xcoms",
 ]  # fmt: skip

@@ -1,4 +1,4 @@
-"""`/dags/{dag_id}/dagRuns/{dag_run_id}/taskInstances`: task instances, of a run or of all (`~`)."""
+"""`/dags/{dag_id}/dagRuns/{dag_run_id}/taskInstances`: task instances, of a run or of all (`~`), and their tries."""
 
 from datetime import datetime
 from typing import Any, Literal
@@ -6,20 +6,23 @@ from uuid import UUID
 
 import msgspec
 from msgspec import Struct
+from msgspec.structs import replace
 from starlette.convertors import Convertor, register_url_convertor
 
 from asynsched.errors import NotFound
 from asynsched.keys import TaskInstanceKey
 from asynsched.queries.dag_versions import read_structure
 from asynsched.queries.paging import Offset
-from asynsched.queries.rendered_fields import fields_of_try
 from asynsched.queries.runs import RunFilter, get_run
 from asynsched.queries.task_instances import (
     TaskInstanceFilter,
     TaskInstanceInfo,
+    TryInfo,
     count_task_instances,
+    fields_of_try,
     get_task_instance,
     list_task_instances,
+    list_tries,
 )
 from asynsched.queries.why import list_dependencies
 from asynsched.states import TaskInstanceState
@@ -32,6 +35,7 @@ from asynsched.web.airflow_api.api import (
     Limit,
     MapIndex,
     Names,
+    Number,
     Numbers,
     OrderBy,
     PageQuery,
@@ -320,3 +324,44 @@ def instance_response(info: TaskInstanceInfo) -> TaskInstanceResponse:
         scheduled_when=info.scheduled_at, executor=info.executor, note=info.note, rendered_map_index=rendered,
         dag_version=None if info.version is None else version_response(info.version),
     )  # fmt: skip
+
+
+class TaskInstanceHistoryCollectionResponse(Struct, frozen=True):
+    """The tries of a task instance."""
+
+    task_instances: tuple[TaskInstanceHistoryResponse, ...]
+    total_entries: int
+
+
+@AIRFLOW_API.endpoint("GET", f"{OF_INDEX}/tries", errors=GONE, name="get_mapped_task_instance_tries")
+@AIRFLOW_API.endpoint("GET", f"{BASE}/{{task_id}}/tries", errors=GONE)
+async def get_task_instance_tries(
+    call: Call, dag_id: str, dag_run_id: str, task_id: str, map_index: MapIndex = -1
+) -> TaskInstanceHistoryCollectionResponse:
+    """List the tries of a task instance."""
+    found = await call.place.ask(list_tries, TaskInstanceKey(dag_id, dag_run_id, task_id, map_index))
+    shown = tuple(_try_response(found.of, one) for one in found.tries)
+    return TaskInstanceHistoryCollectionResponse(shown, len(shown))
+
+
+@AIRFLOW_API.endpoint(
+    "GET", f"{OF_INDEX}/tries/{{task_try_number}}", errors=GONE, name="get_mapped_task_instance_try_details"
+)
+@AIRFLOW_API.endpoint("GET", f"{BASE}/{{task_id}}/tries/{{task_try_number}}", errors=GONE)
+async def get_task_instance_try_details(
+    call: Call, dag_id: str, dag_run_id: str, task_id: str, task_try_number: Number, map_index: MapIndex = -1
+) -> TaskInstanceHistoryResponse:
+    """Show a try of a task instance."""
+    found = await call.place.ask(list_tries, TaskInstanceKey(dag_id, dag_run_id, task_id, map_index))
+    for one in found.tries:
+        if one.try_number == task_try_number:
+            return _try_response(found.of, one)
+    raise NotFound("try", str(task_try_number), where=f"the task instance {task_id!r} of the run {dag_run_id!r}")
+
+
+def _try_response(info: TaskInstanceInfo, one: TryInfo) -> TaskInstanceHistoryResponse:
+    """Return a try: the task instance, with the state and the times that it had then."""
+    then = {name: getattr(one, name) for name in TryInfo.__struct_fields__} | {"duration_seconds": one.duration_seconds}
+    shown = instance_response(replace(info, **then))
+    names = TaskInstanceHistoryResponse.__struct_fields__
+    return TaskInstanceHistoryResponse(**{name: getattr(shown, name) for name in names})

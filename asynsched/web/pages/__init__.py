@@ -13,7 +13,6 @@ from asynsched.web.pages import (
     dag,
     dags,
     home,
-    installed,
     logs,
     many,
     notes,
@@ -31,7 +30,7 @@ from asynsched.web.pages import (
 from asynsched.web.pages.page import PAGE, routes
 
 __all__ = [
-    "PAGE", "actions", "answers", "assets", "browse", "change", "dag", "dags", "home", "installed", "logs",
+    "PAGE", "actions", "answers", "assets", "browse", "change", "dag", "dags", "home", "logs",
     "many", "notes", "operation", "preferences", "routes", "runs", "secrets", "static", "tasks", "tokens", "trigger",
     "unknown", "users",
 ]  # fmt: skip

@@ -1,4 +1,4 @@
-"""`/errors`, `/schedulers`, `/audit`: what a person who operates asynsched looks at."""
+"""`/errors`, `/schedulers`, `/audit`, `/plugins`, `/providers`, `/config`: for a person who operates asynsched."""
 
 from contextlib import suppress
 from datetime import datetime, timedelta
@@ -9,13 +9,16 @@ from anyio.to_thread import run_sync
 from msgspec.structs import replace
 from starlette.responses import Response
 
-from asynsched.errors import NotServing
+from asynsched.errors import AsynschedError, NotServing
 from asynsched.explaining.owners import Standing, standing
+from asynsched.foreground.plugins import PluginRow
 from asynsched.health import Health
 from asynsched.queries.audit import AuditFilter, list_audit
+from asynsched.queries.configuration import SECTION, changed_options, list_options
 from asynsched.queries.import_errors import ImportErrorFilter, count_import_errors, list_import_errors
 from asynsched.queries.paging import Paging
 from asynsched.queries.place import Place
+from asynsched.queries.plugins import list_plugins, list_providers
 from asynsched.queries.schedulers import SchedulerFilter, list_schedulers
 from asynsched.queries.serving import health_of_home
 from asynsched.store.schedulers import loads
@@ -86,3 +89,35 @@ async def audit_log(
     page = await call.place.ask(list_audit, wanted, Paging(limit=PAGE_ROWS, after=after or None, order_by=("-id",)))
     query = {"dag": dag, "run": run, "actor": actor, "action": action}
     return await show(call, "audit.html", page=page, query=query)
+
+
+@PAGE.endpoint("GET", "/plugins", permission=Permission.OPERATE)
+async def plugins(call: Call) -> Response:
+    """Show the plugins and policies, and the errors of others. A process loads them for the view."""
+    rows, problem = list[PluginRow](), ""
+    try:
+        rows = await list_plugins(call.place.settings)
+    except AsynschedError as exc:
+        problem = str(exc)
+    return await show(call, "plugins.html", rows=rows, problem=problem)
+
+
+@PAGE.endpoint("GET", "/providers")
+async def providers(call: Call) -> Response:
+    """Show the installed provider packages."""
+    return await show(call, "providers.html", rows=await run_sync(list_providers))
+
+
+@PAGE.endpoint("GET", "/config", permission=Permission.ADMINISTER)
+async def config(call: Call, q: str = "", changed: str = "") -> Response:
+    """Show the settings, if `web.expose_config` allows it: those whose names contain `q`, or that are not as usual."""
+    settings = call.place.settings
+    if not settings.web.expose_config:
+        return await show(call, "config.html", rows=None, q=q, changed=changed)
+    different = changed_options(settings)
+    rows = [
+        (name, value, name in different)
+        for name, value in list_options(settings)[SECTION].items()
+        if q.strip().lower() in name and (not changed or name in different)
+    ]
+    return await show(call, "config.html", rows=rows, q=q, changed=changed)

@@ -4,9 +4,8 @@ from starlette.responses import Response
 
 from asynsched.keys import TaskInstanceKey
 from asynsched.queries.dag_versions import read_structure
-from asynsched.queries.rendered_fields import fields_of_try
 from asynsched.queries.runs import RunFilter
-from asynsched.queries.task_instances import TaskInstanceFilter, count_task_instances, list_tries
+from asynsched.queries.task_instances import TaskInstanceFilter, count_task_instances, fields_of_try, list_tries
 from asynsched.queries.try_logs import newest_try, read_log_end
 from asynsched.queries.xcoms import list_readable
 from asynsched.web.endpoint import Call
