@@ -43,7 +43,7 @@ class LimitedConnection(H11Protocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
-        transport.set_write_buffer_limits(high=0)  # `pause_writing` is called as soon as the system takes no more
+        transport.set_write_buffer_limits(high=1, low=0)  # `pause_writing` comes once the system takes no more
         if len(self.connections) > self._max_connections:
             self.connections.discard(self)
             transport.write(FULL)

@@ -2,6 +2,7 @@
 
 import json
 import socket
+import ssl
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager, closing
 from datetime import timedelta
@@ -118,10 +119,15 @@ async def test_a_client_that_does_not_read_its_answer_loses_its_connection(monke
 
 async def test_a_handshake_of_tls_that_does_not_end_loses_its_connection(tmp_path, monkeypatch):
     monkeypatch.setattr(loop_server, "HEAD_SECONDS", 0.1)
-    certificate, key = Authority(tmp_path, "ours").certify("127.0.0.1")
+    authority = Authority(tmp_path, "ours")
+    certificate, key = authority.certify("127.0.0.1")
     settings = WebSettings(tls_certificate=str(certificate), tls_key=str(key))
     async with served(hello, settings) as address:
         assert await answer_to(address, b"") == b""
+        url = f"https://{address[0]}:{address[1]}"
+        trusted = ssl.create_default_context(cafile=str(authority.file))
+        async with httpx.AsyncClient(verify=trusted, timeout=DEADLINE_SECONDS) as client:
+            assert (await client.get(url)).text == "ok"
 
 
 async def test_the_head_of_a_request_has_a_largest_size():
