@@ -8,7 +8,7 @@ from tests.support import warm_commands
 from tests.support.up import Site
 
 
-@pytest.fixture(scope="module", autouse=True)
+@pytest.fixture(scope="package", autouse=True)
 def warm() -> Iterator[None]:
     """Have commands that end by themselves be forks of a process that has imported them."""
     with warm_commands.serving():

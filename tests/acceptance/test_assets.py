@@ -4,6 +4,8 @@ import pytest
 
 from tests.support.up import Site
 
+DATABASES = ("postgresql",)
+
 PIPELINE = """
     from asynsched import DAG, Asset, AssetAlias, BashOperator, Metadata, asset, task
 

@@ -7,6 +7,8 @@ from typing import Any
 
 import pytest
 
+DATABASES = ("postgresql",)
+
 DAGS = """
     import time
     from pathlib import Path

@@ -21,6 +21,10 @@ import pytest
 from tests.support.narrow_executor import RETURNED
 from tests.support.up import Site
 
+DATABASES = ("sqlite",)
+on_both = pytest.mark.parametrize("backend", ["sqlite", "postgresql"], scope="module")
+"""For tests in which the database matters."""
+
 ONCE = """
     from asynsched import DAG, task
 
@@ -107,6 +111,7 @@ def test_up_says_what_it_watches_and_keeps_its_state_private(site):
     assert len(site.runs("once")) == 1, "a DAG that is to run once runs once"
 
 
+@on_both
 def test_a_home_has_one_scheduler_and_live_and_systemd_see_its_health(site):
     assert site.run("check", "--live", code=1).stderr != ""
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager, tempfile.TemporaryDirectory() as folder:
@@ -196,6 +201,7 @@ def test_a_default_role_that_only_access_control_can_know_is_told(site):
     assert "(set by environment variable ASYNSCHED_WEB__DEFAULT_ROLE)" in up.stderr
 
 
+@on_both
 def test_a_database_of_a_newer_version_is_left_alone(site, backend, request):
     site.run("db", "upgrade")
     to_the_future = (
@@ -286,6 +292,7 @@ def test_json_logs_are_one_object_a_line(site):
     assert {"scheduler.started", "scheduler.stopped"} <= set(events)
 
 
+@on_both
 def test_a_home_inside_the_folder_is_never_watched(site, backend):
     site.home_name = "dags/.asynsched"
     site.write("once.py", ONCE)

@@ -7,6 +7,8 @@ from typing import Any
 
 import pytest
 
+DATABASES = ("sqlite",)
+
 DAGS = """
     from datetime import datetime, timedelta
     from asynsched import DAG, EmptyOperator, Param, task

@@ -5,6 +5,8 @@ from typing import Any
 import pytest
 
 DATABASES = ("postgresql",)
+STOPS_AT_ONCE = {"ASYNSCHED_SHUTDOWN_GRACE": "0"}
+"""For schedulers that stop while tasks sleep."""
 
 DAGS = """
     from datetime import datetime, timedelta
@@ -42,6 +44,7 @@ DAGS = """
 def site(new_site) -> Any:
     """Yield a site in which one run is active, and another one waits for it."""
     site = new_site()
+    site.env |= STOPS_AT_ONCE
     site.write("explained.py", DAGS)
     site.run("pools", "set", "narrow", "1")
     with site.up():
@@ -117,6 +120,7 @@ def test_a_dag_that_waits_for_assets_says_for_which(site):
 
 def test_the_parallelism_that_the_scheduler_was_started_with_is_a_limit(new_site):
     site = new_site()
+    site.env |= STOPS_AT_ONCE
     site.write("explained.py", DAGS)
     with site.up("--parallelism", "1"):
         site.wait_for_dag("two")

@@ -9,6 +9,9 @@ from asynsched.results import FinishedRun
 from tests.integration.remote.machines import Machine, Site
 from tests.support.waiting import eventually
 
+on_postgresql = pytest.mark.parametrize("far_site", ["postgresql"], indirect=True)
+"""For tests in which the database does not matter, or in which two schedulers share it."""
+
 
 def assert_ran_once(site: Site, machine: Machine, run: FinishedRun) -> None:
     assert run.state == "success", machine.log
@@ -48,7 +51,7 @@ async def test_a_try_goes_on_when_its_scheduler_is_killed(far_site: Site):
     assert_ran_once(site, machine, run)
 
 
-@pytest.mark.parametrize("far_site", ["postgresql"], indirect=True)
+@on_postgresql
 async def test_another_scheduler_adopts_the_tries_of_one_that_was_killed(far_site: Site):
     site = far_site
     machine = site.machine()
@@ -64,6 +67,7 @@ async def test_another_scheduler_adopts_the_tries_of_one_that_was_killed(far_sit
     assert_ran_once(site, machine, run)
 
 
+@on_postgresql
 async def test_the_next_worker_of_a_home_goes_on_with_the_tries_of_one_that_was_killed(far_site: Site):
     site = far_site
     machine = site.machine()
@@ -79,6 +83,7 @@ async def test_the_next_worker_of_a_home_goes_on_with_the_tries_of_one_that_was_
         await machine.stop()
 
 
+@on_postgresql
 @pytest.mark.parametrize("loss", ["machine", "silence"])
 async def test_a_try_of_a_lost_worker_runs_again_after_it_has_ended(far_site: Site, loss: str):
     site = far_site
@@ -103,6 +108,7 @@ async def test_a_try_of_a_lost_worker_runs_again_after_it_has_ended(far_site: Si
     assert site.said() == ["begins 1", "begins 2", "ends 2"]
 
 
+@on_postgresql
 async def test_what_an_engine_rejects_fails_with_its_reason(far_site: Site):
     site = far_site
     async with site.serving() as scheduler:
@@ -110,6 +116,7 @@ async def test_what_an_engine_rejects_fails_with_its_reason(far_site: Site):
     assert (run.state, run.tasks[0].reason) == ("failed", "there is no queue of that name")
 
 
+@on_postgresql
 async def test_a_try_that_no_worker_claims_is_given_up(far_site: Site):
     site = far_site
     async with site.serving() as scheduler:
