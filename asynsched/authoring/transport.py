@@ -56,9 +56,19 @@ def from_transport(value: Any) -> Any:
 
 
 def readable(value: Any) -> Any:
-    """Return the result of `to_transport` in a form for people: instants as strings, tuples and sets as lists."""
+    """Return the result of `to_transport` in a form for people: instants as strings, tuples and sets as lists.
+
+    A value that is nested hundreds of levels deep is returned as it is.
+    """
+    try:
+        return _readable(value)
+    except RecursionError:
+        return value
+
+
+def _readable(value: Any) -> Any:
     if isinstance(value, list):
-        return [readable(item) for item in value]
+        return [_readable(item) for item in value]
     if not isinstance(value, dict):
         return value
     match value:
@@ -71,10 +81,10 @@ def readable(value: Any) -> Any:
         case {"__type__": "ObjectStoragePath", "__value__": {"path": str(text)}}:
             return text
         case {"__type__": "dict", "__value__": dict(inside)}:
-            return {key: readable(item) for key, item in inside.items()}
+            return {key: _readable(item) for key, item in inside.items()}
         case {"__type__": _, "__value__": inside}:
-            return readable(inside)
-    return {key: readable(item) for key, item in value.items()}
+            return _readable(inside)
+    return {key: _readable(item) for key, item in value.items()}
 
 
 def _written(value: Any, what: str) -> Any:

@@ -1,5 +1,6 @@
 """Airflow's paths of task instances, their tries, logs and XComs."""
 
+import json
 from contextlib import aclosing
 
 import msgspec
@@ -248,3 +249,14 @@ async def test_an_xcom_is_created_changed_and_deleted(site):
     await site.call("DELETE", f"{entries}/a/b", 204)
     await site.call("DELETE", f"{entries}/a/b", 404)
     await site.call("PATCH", f"{entries}/a/b", 404, json={"value": 1})
+
+
+async def test_an_xcom_that_is_nested_very_deeply_is_shown(site):
+    entries = f"{TASKS}/extract/xcomEntries"
+    for levels in (550, 900):
+        value = json.loads('{"a":' * levels + "1" + "}" * levels)
+        await site.call("POST", entries, 201, json={"key": f"of {levels}", "value": value})
+        for shown in ({"deserialize": True}, {"stringify": True}):
+            assert (await site.get(f"{entries}/of {levels}", **shown))["key"] == f"of {levels}"
+    page = await site.client.get(f"/dags/report/runs/{RUN_ID}/tasks/extract")
+    assert (page.status_code, "of 900" in page.text) == (200, True)

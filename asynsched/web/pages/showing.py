@@ -125,7 +125,10 @@ def markdown(text: str | None) -> Markup:
 
 def as_json(value: Any) -> str:
     """Return a value as JSON for people; of a very long one the beginning."""
-    text = json.dumps(msgspec.to_builtins(value), indent=2, ensure_ascii=False, default=repr)
+    try:
+        text = json.dumps(msgspec.to_builtins(value), indent=2, ensure_ascii=False, default=repr)
+    except RecursionError:  # of the indentation, which is made in Python
+        text = msgspec.json.encode(value).decode()
     return shortened(text, MOST_CHARACTERS)
 
 
