@@ -41,6 +41,7 @@ class Package:
         scheduler: DAGs whose tasks ask a scheduler, and which therefore run in one.
         unpaused: DAGs that the others trigger.
         answered: DAGs among `scheduler` whose questions to people are answered, each with its first option.
+        waiting: DAGs that wait for something that does not come while they are tried: their runs get less time.
         files: Patterns of the example files.
         left_out: Patterns of files that are not tried, and not in the DAG folder.
         beside: Packages whose example files are put into the DAG folder as well, for DAGs that trigger theirs, or files
@@ -57,6 +58,7 @@ class Package:
     scheduler: tuple[str, ...] = ()
     unpaused: tuple[str, ...] = ()
     answered: tuple[str, ...] = ()
+    waiting: tuple[str, ...] = ()
     files: tuple[str, ...] = ("*.py",)
     left_out: tuple[str, ...] = ()
     beside: tuple[str, ...] = ()

@@ -20,6 +20,7 @@ from tests.support.postgres import running_postgres
 from tests.support.up import Finished, Site
 
 SECONDS_OF_A_RUN = 300
+SECONDS_OF_A_WAIT = 60
 SECONDS_OF_A_PARSE = 1500
 KEPT = ("PATH", "LANG", "TZ", "SSL_CERT_FILE")
 """The variables that the files get of this terminal's; no credentials of anything are among them."""
@@ -172,26 +173,30 @@ def _tried(package: Package, files: Sequence[str], parsed: Mapping[str, _Parsed]
         if any(fnmatchcase(file, pattern) for pattern in package.runs)
         for dag_id in result.dag_ids
     }
-    runs = _runs(site, runnable - {*package.scheduler}) | _scheduled_runs(
-        site, runnable & {*package.scheduler}, package
-    )
+    runs = _foreground_runs(site, runnable - {*package.scheduler}, package)
+    runs |= _scheduled_runs(site, runnable & {*package.scheduler}, package)
     return [
         Tried(file, tuple(result.errors), {dag_id: runs[dag_id] for dag_id in result.dag_ids if dag_id in runs})
         for file, result in results.items()
     ]
 
 
-def _runs(site: ExampleSite, dag_ids: Iterable[str]) -> dict[str, Run]:
+def _foreground_runs(site: ExampleSite, dag_ids: Iterable[str], package: Package) -> dict[str, Run]:
     """Run each DAG once, in the foreground."""
     ids = sorted(dag_ids)
+    seconds = [_seconds_of_a_run(package, dag_id) for dag_id in ids]
     with ThreadPoolExecutor(AT_ONCE) as pool:
-        return dict(zip(ids, pool.map(lambda dag_id: _run(site, dag_id), ids), strict=True))
+        return dict(zip(ids, pool.map(lambda *of_one: _foreground_run(site, *of_one), ids, seconds), strict=True))
 
 
-def _run(site: ExampleSite, dag_id: str) -> Run:
-    done = site.call("dags", "test", dag_id, "--output", "json", seconds=SECONDS_OF_A_RUN)
+def _seconds_of_a_run(package: Package, dag_id: str) -> float:
+    return SECONDS_OF_A_WAIT if dag_id in package.waiting else SECONDS_OF_A_RUN
+
+
+def _foreground_run(site: ExampleSite, dag_id: str, seconds: float) -> Run:
+    done = site.call("dags", "test", dag_id, "--output", "json", seconds=seconds)
     if done is None:
-        run = Run("timeout", why=f"not ended after {SECONDS_OF_A_RUN} s")
+        run = Run("timeout", why=f"not ended after {seconds} s")
     elif done.stdout.lstrip().startswith("{"):
         ended = json.loads(done.stdout)
         run = Run(ended["state"], _states(ended["tasks"]), "" if done.code == 0 else last_error(done.stderr))
@@ -211,7 +216,7 @@ def _scheduled_runs(site: ExampleSite, dag_ids: Iterable[str], package: Package)
         for dag_id in (*ids, *package.unpaused):
             site.run("dags", "unpause", dag_id)
         for dag_id in ids:
-            done = _triggered(site, dag_id, answered=dag_id in package.answered)
+            done = _triggered(site, dag_id, _seconds_of_a_run(package, dag_id), answered=dag_id in package.answered)
             (run,) = (run for run in site.runs(dag_id) if run["run_id"] == "tried")
             tasks = _states(site.json("tasks", "list", dag_id, "tried"))
             state, why = ("timeout", "") if done is None else (run["state"], last_error(done.stderr))
@@ -220,11 +225,11 @@ def _scheduled_runs(site: ExampleSite, dag_ids: Iterable[str], package: Package)
     return runs
 
 
-def _triggered(site: ExampleSite, dag_id: str, *, answered: bool) -> Finished | None:
+def _triggered(site: ExampleSite, dag_id: str, seconds: float, *, answered: bool) -> Finished | None:
     """Trigger a DAG and wait for the end of its run, and answer its questions, if told so, with their first options."""
     command = ("dags", "trigger", dag_id, "--run-id", "tried", "--wait")
     with ThreadPoolExecutor(1) as pool:
-        triggered = pool.submit(site.call, *command, seconds=SECONDS_OF_A_RUN)
+        triggered = pool.submit(site.call, *command, seconds=seconds)
         while answered and not triggered.done():
             for asked in site.json("tasks", "awaiting", dag_id):
                 # A default may have come before the answer, which is then refused.
