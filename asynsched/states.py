@@ -97,18 +97,18 @@ _PAUSES = frozenset({_T.UP_FOR_RETRY, _T.UP_FOR_RESCHEDULE, _T.DEFERRED})
 _ENDED_BY_RULE = frozenset({_T.UPSTREAM_FAILED, _T.SKIPPED, _T.REMOVED, _T.FAILED})
 
 TASK_TRANSITIONS: dict[TaskInstanceState | None, frozenset[TaskInstanceState | None]] = {
-    # An empty task succeeds without a process; a ready task with room goes straight to queued.
-    None: _ENDED_BY_RULE | {_T.SCHEDULED, _T.QUEUED, _T.SUCCESS},
+    # An empty task succeeds without a process.
+    None: _ENDED_BY_RULE | {_T.SCHEDULED, _T.SUCCESS},
     _T.SCHEDULED: _ENDED_BY_RULE | {_T.QUEUED, _T.SUCCESS, None},
     # The start and the end of a short try may arrive together, hence queued -> its ends.
     _T.QUEUED: _ENDS | _PAUSES | {_T.RUNNING, _T.RESTARTING, _T.SCHEDULED, _T.REMOVED, None},
     _T.RUNNING: _ENDS | _PAUSES | {_T.RESTARTING, _T.SCHEDULED, _T.REMOVED, None},
     # Cleared while it ran: when its process has ended, it waits like a new one.
     _T.RESTARTING: _ENDS | {_T.REMOVED, None},
-    _T.UP_FOR_RETRY: _ENDED_BY_RULE | {_T.SCHEDULED, _T.QUEUED, _T.SUCCESS, None},
-    _T.UP_FOR_RESCHEDULE: _ENDED_BY_RULE | {_T.SCHEDULED, _T.QUEUED, _T.SUCCESS, None},
+    _T.UP_FOR_RETRY: _ENDED_BY_RULE | {_T.SCHEDULED, _T.SUCCESS, None},
+    _T.UP_FOR_RESCHEDULE: _ENDED_BY_RULE | {_T.SCHEDULED, _T.SUCCESS, None},
     # A trigger may end its task without another process.
-    _T.DEFERRED: _ENDED_BY_RULE | {_T.SCHEDULED, _T.QUEUED, _T.SUCCESS, None},
+    _T.DEFERRED: _ENDED_BY_RULE | {_T.SCHEDULED, _T.SUCCESS, None},
     # Finished states change only if a user clears or marks the task, or if the task no longer exists.
     _T.SUCCESS: frozenset({None, _T.FAILED, _T.SKIPPED, _T.REMOVED}),
     _T.FAILED: frozenset({None, _T.SUCCESS, _T.SKIPPED, _T.REMOVED}),
@@ -119,7 +119,7 @@ TASK_TRANSITIONS: dict[TaskInstanceState | None, frozenset[TaskInstanceState | N
 
 RUN_TRANSITIONS: dict[DagRunState, frozenset[DagRunState]] = {
     _R.QUEUED: frozenset({_R.RUNNING, _R.SUCCESS, _R.FAILED}),
-    _R.RUNNING: frozenset({_R.QUEUED, _R.SUCCESS, _R.FAILED}),
+    _R.RUNNING: frozenset({_R.SUCCESS, _R.FAILED}),
     _R.SUCCESS: frozenset({_R.QUEUED, _R.FAILED}),
     _R.FAILED: frozenset({_R.QUEUED, _R.SUCCESS}),
 }

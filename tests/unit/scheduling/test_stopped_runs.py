@@ -8,6 +8,7 @@ import pytest
 from asynsched.protocol.messages import Ended, Started
 from asynsched.scheduling.evaluation.run import ActiveRun
 from asynsched.scheduling.rules.run_end import cancelled, marked_failed
+from asynsched.states import TaskInstanceState
 from tests.support.runs import NOON, evaluation, run_of, task
 
 HOUR = timedelta(hours=1)
@@ -235,3 +236,22 @@ def test_a_second_stop_during_the_stop_of_a_large_run_is_done_as_well():
         engine.go_on(NOON)
     assert (run.state, run.instance("td").state) == ("running", "scheduled")
     assert {run.instance(found.task_id).state for found in waiting} == {"skipped"}
+
+
+@pytest.mark.parametrize(
+    "end",
+    [{"state": "failed"}, {"state": "failed", "cause": "machine"}, {"state": "failed", "cause": "interrupted"}],
+    ids=["with retries left", "by the machine", "interrupted"],
+)
+def test_a_teardown_that_was_cleared_runs_again_although_its_run_is_stopped_meanwhile(end):
+    engine = evaluation()
+    run = run_of([task("work", "td"), task("td", is_teardown=True, retries=2, trigger_rule="all_done")])
+    engine.start_run(run, NOON)
+    engine.grant(NOON)
+    engine.try_ended(Ended(run.instance("work").token, "success", NOON, NOON), NOON)
+    engine.grant(NOON)
+    teardown = run.instance("td")
+    teardown.state = teardown.stored_state = TaskInstanceState.RESTARTING
+    engine.stop_run(run.key, marked_failed("wrong"), NOON)
+    engine.try_ended(Ended(teardown.token, ended_at=NOON, started_at=NOON, **end), NOON)
+    assert (run.state, teardown.state) == ("running", "scheduled")
