@@ -23,7 +23,7 @@ from asynsched.scheduling.evaluation.changes import StoredDeferral
 from asynsched.scheduling.evaluation.decisions import SKIPMIXIN_KEY
 from asynsched.scheduling.evaluation.run import ActiveRun, ActiveTask
 from asynsched.scheduling.evaluation.structure import DagStructure, compile_structure
-from asynsched.scheduling.rules.past_depends import GOOD_STATES, PastTask
+from asynsched.scheduling.rules.past_depends import GOOD_STATES, PastTask, is_too_early
 from asynsched.scheduling.rules.run_end import RunStop
 from asynsched.serialization.decode import decode_dag
 from asynsched.slices import Slices
@@ -227,4 +227,5 @@ def _past_task(stored: StoredPast, task_id: str, structure: DagStructure) -> Pas
         n_bad=sum(state not in GOOD_STATES for state in own),
         n_bad_downstream=sum(state not in GOOD_STATES for state in downstream),
         has_earlier=task_id not in stored.never_seen,
+        is_too_early=is_too_early(structure.tasks[task_id], stored.logical_date, catchup=bool(structure.dag.catchup)),
     )

@@ -38,6 +38,16 @@ async def test_active_runs_take_turns_where_a_task_depends_on_its_past(tmp_path)
     assert loads == [7, 8, 9, 10]
 
 
+async def test_the_first_run_within_the_dates_of_a_task_depends_on_none_before(tmp_path):
+    options = {"schedule": "@daily", "start_date": START - timedelta(days=3), "end_date": START, "catchup": True}
+    with DAG("dag", max_active_runs=1, **options) as dag:
+        first = {"depends_on_past": True, "start_date": START - timedelta(days=1)}
+        BashOperator(task_id="load", bash_command="true", **first)
+    simulation = Simulated(tmp_path, [dag], lambda launch: Outcome("success", timedelta(hours=1)), START)
+    assert await run_for(simulation, 6) == [(7, "success"), (8, "success"), (9, "success"), (10, "success")]
+    assert [launch.run.logical_date.day for launch in simulation.executor.launched] == [9, 10]
+
+
 async def test_a_failure_holds_later_runs_back_until_somebody_marks_it_a_success(tmp_path):
     simulation = four_days(tmp_path, failing={("load", 8)})
 

@@ -33,7 +33,8 @@ from asynsched.scheduling.evaluation.changes import (
 )
 from asynsched.scheduling.evaluation.ready import ReadyQueues
 from asynsched.scheduling.evaluation.run import WAITING, ActiveRun, ActiveTask
-from asynsched.scheduling.rules.past_depends import PastTask
+from asynsched.scheduling.evaluation.structure import DagStructure
+from asynsched.scheduling.rules.past_depends import PastTask, is_too_early
 from asynsched.scheduling.rules.run_end import RunStop, timed_out
 from asynsched.states import FINISHED_RUN_STATES, SLOT_TASK_STATES, TIMED_TASK_STATES, DagRunState
 from asynsched.states import TaskInstanceState as State
@@ -209,8 +210,9 @@ class PastLinks:
 
     def _pass_on(self, before: ActiveRun, later: ActiveRun, task_ids: Iterable[str]) -> None:
         for task_id in sorted(task_ids):
-            found, known = past_task(before, task_id), later.past.get(task_id)
-            if found.n_instances:
+            known = later.past.get(task_id)
+            found = past_task(before, task_id, later.structure, has_earlier=known is None or known.has_earlier)
+            if before.instances.get(task_id):
                 later.past[task_id] = found
                 # Of ten thousand instances in the run before, only the last bad one makes a difference.
                 if known is None or _gate(known) != _gate(found):
@@ -222,15 +224,23 @@ def instances_with_past(run: ActiveRun) -> list[ActiveTask]:
     return [task for task_id in run.structure.depend_on_past for task in run.instances[task_id].values()]
 
 
-def past_task(run: ActiveRun, task_id: str) -> PastTask:
-    """Return the past that a run in memory gives to the same task of the next run."""
-    downstream = run.structure.downstream.get(task_id, ())
+def past_task(run: ActiveRun, task_id: str, later: DagStructure, *, has_earlier: bool) -> PastTask:
+    """Return the past that a run in memory gives to the same task of the next run, whose structure is given."""
+    is_part, downstream = _is_part(run, task_id), run.structure.downstream.get(task_id, ())
     return PastTask(
         run_id=run.key.run_id,
-        n_instances=len(run.instances.get(task_id, ())),
-        n_bad=run.bad_of[task_id],
-        n_bad_downstream=sum(run.bad_of[other] for other in downstream),
+        n_instances=len(run.instances[task_id]) if is_part else 0,
+        n_bad=run.bad_of[task_id] if is_part else 0,
+        n_bad_downstream=sum(run.bad_of[other] for other in downstream if _is_part(run, other)),
+        has_earlier=has_earlier,
+        is_too_early=is_too_early(later.tasks[task_id], run.logical_date, catchup=bool(later.dag.catchup)),
     )
+
+
+def _is_part(run: ActiveRun, task_id: str) -> bool:
+    """Whether a run has a task. Of one outside its own dates, Airflow makes no instance; here it is removed."""
+    instances = run.instances.get(task_id, {})
+    return bool(instances) and not (-1 in instances and instances[-1].state is State.REMOVED)
 
 
 def _gate(past: PastTask) -> tuple[bool, bool, bool]:

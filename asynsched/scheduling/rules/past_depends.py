@@ -16,10 +16,12 @@ class PastTask:
 
     Attributes:
         run_id: The run before.
-        n_instances: How many instances the task had there; 0 if that run did not have the task.
+        n_instances: How many instances the task had there; 0 if that run did not have the task, or if its logical date
+            was outside the task's dates.
         n_bad: How many of those have neither succeeded nor been skipped.
         n_bad_downstream: The same count over the tasks directly downstream.
         has_earlier: Whether any earlier run had the task.
+        is_too_early: Whether, with `catchup`, the task's `start_date` is after the logical date of the run before.
     """
 
     run_id: str
@@ -27,6 +29,7 @@ class PastTask:
     n_bad: int
     n_bad_downstream: int
     has_earlier: bool = True
+    is_too_early: bool = False
 
 
 def past_depends(task: SerializedTask, past: PastTask | None) -> Verdict:
@@ -39,7 +42,7 @@ def past_depends(task: SerializedTask, past: PastTask | None) -> Verdict:
     Source:
         Apache Airflow's `PrevDagrunDep`.
     """
-    if not task.depends_on_past or past is None:
+    if not task.depends_on_past or past is None or past.is_too_early:
         return MET
     if not past.n_instances:
         if task.ignore_first_depends_on_past and not past.has_earlier:
@@ -53,6 +56,11 @@ def past_depends(task: SerializedTask, past: PastTask | None) -> Verdict:
         what = "1 task downstream of it has" if n_bad == 1 else f"{n_bad} tasks downstream of it have"
         return Verdict(met=False, reason=f"wait_for_downstream: {what} not succeeded in the run before, {past.run_id}")
     return MET
+
+
+def is_too_early(task: SerializedTask, past_date: datetime | None, *, catchup: bool) -> bool:
+    """Whether a task does not depend on a run of this logical date, because it had not begun to be part of the DAG."""
+    return catchup and task.start_date is not None and past_date is not None and past_date < task.start_date
 
 
 def within_task_dates(task: SerializedTask, logical_date: datetime | None, run_type: str) -> Verdict:

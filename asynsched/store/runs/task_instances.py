@@ -141,20 +141,28 @@ class StoredPast(Struct, frozen=True):
     """
 
     key: DagRunKey
+    logical_date: datetime
     states: dict[str, list[str | None]]
     never_seen: frozenset[str] = frozenset()
 
 
 _BEFORE = (
-    sa.select(dag_run.c.id, dag_run.c.dag_id, dag_run.c.run_id)
+    sa.select(dag_run.c.id, dag_run.c.dag_id, dag_run.c.run_id, dag_run.c.logical_date)
     .where(dag_run.c.dag_id == sa.bindparam("dag_id"), dag_run.c.logical_date < sa.bindparam("date"))
     .order_by(dag_run.c.logical_date.desc())
     .limit(1)
 )
 _BEFORE_UNASKED = _BEFORE.where(dag_run.c.run_type != DagRunType.MANUAL)
+# Of a task outside its own dates, Airflow makes no instance; here a removed one says so.
+_IS_PART = sa.or_(
+    task_instance.c.state.is_(None),
+    task_instance.c.state != TaskInstanceState.REMOVED,
+    task_instance.c.map_index >= 0,
+)
 _STATES = sa.select(task_instance.c.task_id, task_instance.c.state).where(
     task_instance.c.dag_run_id == sa.bindparam("run"),
     task_instance.c.task_id.in_(sa.bindparam("task_ids", expanding=True)),
+    _IS_PART,
 )
 _SEEN = (
     sa.select(task_instance.c.task_id)
@@ -163,6 +171,7 @@ _SEEN = (
         dag_run.c.dag_id == sa.bindparam("dag_id"),
         dag_run.c.logical_date < sa.bindparam("date"),
         task_instance.c.task_id == sa.bindparam("task_id"),
+        _IS_PART,
     )
     .limit(1)
 )
@@ -199,4 +208,4 @@ def read_past(
         if task_id not in states
         and (task_id in never_seen or conn.execute(_SEEN, {**asked, "task_id": task_id}).first() is None)
     )
-    return StoredPast(DagRunKey(before.dag_id, before.run_id), states, missing)
+    return StoredPast(DagRunKey(before.dag_id, before.run_id), before.logical_date, states, missing)

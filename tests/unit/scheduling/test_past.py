@@ -94,6 +94,22 @@ def test_a_task_that_another_skips_by_name_is_skipped_whatever_its_past():
     assert second.instance("named").state == "skipped"
 
 
+def test_a_task_does_not_wait_for_a_run_outside_its_own_dates():
+    since = NOON + timedelta(days=1)
+    tasks = [
+        task("a", depends_on_past=True, start_date=since),
+        task("up", "down", depends_on_past=True, wait_for_downstream=True),
+        task("down", start_date=since),
+    ]
+    first, second = consecutive(2, *tasks, catchup=True)
+    engine = evaluation()
+    engine.start_run(first, NOON)
+    engine.start_run(second, NOON)
+    end(engine, first, "up")
+    assert states(first, second) == ["rsr", "qq-"]
+    assert first.state == "success"
+
+
 PASTS = [
     ({}, None, True, ""),
     ({"depends_on_past": False}, PastTask("r", 1, 1, 0), True, ""),
@@ -104,6 +120,7 @@ PASTS = [
     ({"ignore_first_depends_on_past": True}, PastTask("r", 0, 0, 0, has_earlier=False), True, ""),
     ({"ignore_first_depends_on_past": True}, PastTask("r", 0, 0, 0, has_earlier=True), False, "no such task"),
     ({"wait_for_downstream": True}, PastTask("r", 1, 0, 1), False, "1 task downstream"),
+    ({}, PastTask("r", 0, 0, 0, is_too_early=True), True, ""),
 ]
 
 
