@@ -278,7 +278,7 @@ class Admission:
 
 def _order(run: QueuedRun) -> float:
     """Return the key that orders a group's queued runs by when they start, as `first_queued` reads them."""
-    if run.backfill_id is None or run.logical_date is None:
+    date = run.logical_date or run.partition_date
+    if run.backfill_id is None or date is None:
         return run.run_after.timestamp()
-    date = run.logical_date.timestamp()
-    return -date if run.backfill_is_reverse else date
+    return -date.timestamp() if run.backfill_is_reverse else date.timestamp()

@@ -41,10 +41,14 @@ MAX_RUNS = 10_000
 _TOO_MANY = f"The backfill would have more than {MAX_RUNS} runs: choose a shorter span."
 IN_FLIGHT, EXISTS = "in flight", "already exists"
 """Why a date gets no run, as Airflow says it."""
+# A run of the schedule stays one, unlike in Airflow: the schedule goes on after its newest run.
 _TAKE_OVER = (
     sa.update(dag_run)
     .where(dag_run.c.id == sa.bindparam("key"))
-    .values(run_type=DagRunType.BACKFILL, backfill_id=sa.bindparam("backfill"))
+    .values(
+        run_type=sa.case((dag_run.c.run_type == DagRunType.SCHEDULED, dag_run.c.run_type), else_=DagRunType.BACKFILL),
+        backfill_id=sa.bindparam("backfill"),
+    )
 )
 
 

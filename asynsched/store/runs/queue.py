@@ -93,8 +93,10 @@ _FIRST_OF_DAG = (
 _OF_BACKFILL = _FIRST_ROWS.where(_A_BACKFILLS, dag_run.c.backfill_id == sa.bindparam("backfill_id")).with_hint(
     dag_run, "INDEXED BY ix_dag_run_queued_of_backfill", "sqlite"
 )
-_FIRST_OF_BACKFILL = _OF_BACKFILL.order_by(dag_run.c.logical_date)
-_LAST_OF_BACKFILL = _OF_BACKFILL.order_by(dag_run.c.logical_date.desc())
+# Runs of partitions have no logical date.
+_DATES = (dag_run.c.logical_date, dag_run.c.partition_date, dag_run.c.id)
+_FIRST_OF_BACKFILL = _OF_BACKFILL.order_by(*_DATES)
+_LAST_OF_BACKFILL = _OF_BACKFILL.order_by(*(column.desc() for column in _DATES))
 _IS_REVERSE = sa.select(backfill.c.is_reverse).where(backfill.c.id == sa.bindparam("key"))
 
 

@@ -221,3 +221,8 @@ def test_a_backfill_has_its_own_limit_and_waits_while_it_or_its_dag_pauses():
         run = queued(number, "other", backfill_id=8, backfill_max_active_runs=1, backfill_is_reverse=True)
         admission.add(msgspec.structs.replace(run, logical_date=day))
     assert [run.id for run in admission.admit()] == [22]
+    for number in range(30, 33):
+        date = NOON + timedelta(days=number)
+        options = {"backfill_id": 9, "backfill_max_active_runs": 1, "backfill_is_reverse": True}
+        admission.add(queued(number, "parts", minutes=number, partition_date=date, **options))
+    assert [run.id for run in admission.admit()] == [32]
