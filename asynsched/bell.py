@@ -53,6 +53,17 @@ def encode_hints(hints: Sequence[Hint]) -> str:
     return msgspec.json.encode(list(hints)).decode()
 
 
+def encode_in_parts(hints: Sequence[Hint], most_bytes: int) -> Iterator[str]:
+    """Yield the texts of as many rings as hints need, each of `most_bytes` bytes at most."""
+    text = encode_hints(hints)
+    if len(text.encode()) <= most_bytes or len(hints) == 1:
+        yield text
+        return
+    half = len(hints) // 2
+    yield from encode_in_parts(hints[:half], most_bytes)
+    yield from encode_in_parts(hints[half:], most_bytes)
+
+
 def decode_hints(text: bytes | str) -> list[Hint]:
     """Return the hints of a ring. Raises ValueError on anything else."""
     try:
@@ -85,14 +96,11 @@ def open_bell(home: Path) -> socket.socket:
 
 def ring(home: Path, hints: Sequence[Hint]) -> bool:
     """Send hints to the scheduler of this home. Returns whether one is serving."""
-    text = encode_hints(hints).encode()
-    if len(text) > MAX_RING_BYTES:
-        half = len(hints) // 2
-        return all([ring(home, hints[:half]), ring(home, hints[half:])])
     try:
         with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender, socket_address(home, SOCKET_NAME) as address:
             sender.settimeout(PING_SECONDS)
-            sender.sendto(text, address)
+            for text in encode_in_parts(hints, MAX_RING_BYTES):
+                sender.sendto(text.encode(), address)
     except OSError:
         return False
     return True

@@ -14,7 +14,7 @@ import structlog
 from anyio.abc import TaskStatus
 
 from asynsched.bell import Hint, decode_hints
-from asynsched.channels import ChangesStored, Channels
+from asynsched.channels import Channels
 from asynsched.clock import Clock, jitter
 from asynsched.errors import StoreUnavailable
 from asynsched.housekeeping.bell_listener import hand_out
@@ -70,12 +70,10 @@ class NotificationListener(Service):
         while not self._payloads.empty():
             payload = self._payloads.get_nowait()
             try:
-                hints = decode_hints(payload) if payload else []
+                hints = decode_hints(payload)
             except ValueError as exc:
                 log.warning("notification.unintelligible", error=str(exc))
                 continue
-            if not payload:
-                self._channels.changes.offer(ChangesStored())  # it stands for hints that were too long
             await self._hand_out([hint for hint in hints if hint.origin != self._scheduler_id], self._channels)
 
     async def _listen(self) -> None:

@@ -7,6 +7,7 @@ setting limits. Several schedulers may sweep one database at once: each skips ro
 import os
 from collections import Counter, deque
 from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import suppress
 from datetime import datetime, timedelta
 from functools import partial
 from itertools import islice
@@ -376,8 +377,8 @@ def _run_folders(folder: Path) -> Iterator[LogFolder]:
         with os.scandir(folder) as entries:
             for entry in entries:
                 if entry.name.startswith(RUN_PREFIX) and entry.is_dir(follow_symlinks=False):
-                    written_at = datetime.fromtimestamp(entry.stat(follow_symlinks=False).st_mtime).astimezone()
-                    yield LogFolder(Path(entry.path), entry.name, written_at)
+                    with suppress(FileNotFoundError):
+                        yield LogFolder(Path(entry.path), entry.name, _written_at(entry))
     except FileNotFoundError:
         return
 
@@ -386,7 +387,12 @@ def _files(folder: Path) -> Iterator[tuple[Path, datetime]]:
     with os.scandir(folder) as entries:
         for entry in entries:
             if entry.is_file(follow_symlinks=False):
-                yield Path(entry.path), datetime.fromtimestamp(entry.stat().st_mtime).astimezone()
+                with suppress(FileNotFoundError):  # renamed meanwhile, or removed
+                    yield Path(entry.path), _written_at(entry)
+
+
+def _written_at(entry: "os.DirEntry[str]") -> datetime:
+    return datetime.fromtimestamp(entry.stat(follow_symlinks=False).st_mtime).astimezone()
 
 
 def _unlink(files: list[Path]) -> None:

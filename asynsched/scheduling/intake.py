@@ -25,6 +25,7 @@ from asynsched.states import FINISHED_RUN_STATES, DagRunState
 from asynsched.store.database import Database
 from asynsched.store.runs import queue
 from asynsched.store.runs.dag_runs import end_queued_run
+from asynsched.timers import has_come
 
 log = structlog.get_logger(__name__)
 BUSY_PAUSE = timedelta(milliseconds=20)
@@ -240,7 +241,7 @@ class RunIntake:
 
         Runs whose code cannot be loaded stay as they are.
         """
-        if self.retry_at is not None and now >= self.retry_at:
+        if has_come(self.retry_at, now, 2 * BUSY_PAUSE):
             self.retry_at = None
         wanted = await self._loadable()
         if not wanted:

@@ -13,6 +13,7 @@ from typing import TypeVar
 
 import anyio.to_thread
 import msgspec
+import structlog
 from sqlalchemy import Connection
 
 from asynsched.errors import DagError, NotFound
@@ -34,6 +35,8 @@ from asynsched.store.runs.queue import QueuedRun
 from asynsched.store.runs.task_instances import StoredPast, load_task_instances, read_past
 from asynsched.store.runs.xcoms import get_xcoms
 from asynsched.store.schema import DagRunRow, DagVersionRow, TaskInstanceRow, XComRow
+
+log = structlog.get_logger(__name__)
 
 T = TypeVar("T")
 MAX_LOADED = 1000
@@ -100,9 +103,12 @@ class VersionCache:
 
     def _compile(self, rows: list[DagVersionRow], texts: dict[str, str]) -> list[LoadedVersion | DagError]:
         # The files are copies of the database's texts, so they need not be synced: the next scheduler finds and
-        # replaces any that a power cut has damaged.
-        for content_hash, text in texts.items():
-            lay_out_source(self.sources_folder, content_hash, text)
+        # replaces any that a power cut has damaged. A try asks for a source that has no good file.
+        try:
+            for content_hash, text in texts.items():
+                lay_out_source(self.sources_folder, content_hash, text)
+        except OSError as exc:
+            log.warning("sources.not_written", folder=str(self.sources_folder), error=exc.strerror or str(exc))
         return [self._compiled(row, texts) for row in rows]
 
     def _compiled(self, row: DagVersionRow, texts: dict[str, str]) -> LoadedVersion | DagError:

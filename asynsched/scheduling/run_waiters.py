@@ -12,6 +12,7 @@ from asynsched.keys import DagRunKey
 from asynsched.service import Service
 from asynsched.store.database import Database
 from asynsched.store.runs.dag_runs import ended_among
+from asynsched.timers import has_come
 
 LOOK_INTERVAL = timedelta(seconds=5)
 """Time between two looks for the ends of runs that callers wait for."""
@@ -58,7 +59,7 @@ class RunWaiters(Service):
         for message in self._channels.run_ends.take():
             self.n_ended += 1
             self._wake(message.run)
-        if self._database is not None and self._waiting and now >= self._look_at:
+        if self._database is not None and self._waiting and has_come(self._look_at, now, LOOK_INTERVAL):
             self._look_at = now + LOOK_INTERVAL
             for run in await self._database.read(ended_among, list(self._waiting)):
                 self._wake(run)

@@ -171,12 +171,12 @@ class Triggerer(Service):
         try:
             arguments = request.arguments
             self._adopt(host, arguments.get("running") or ())
-            deadline = self.clock.now() + LONGEST_QUESTION
+            deadline = self.clock.monotonic() + LONGEST_QUESTION.total_seconds()
             while True:
                 if self._is_stopping or host.is_ending or request.token not in self._by_token:
                     return TriggerWork("", end=True)
                 work = host.work.answer(arguments["session"], arguments["number"], arguments.get("running"))
-                left = deadline - self.clock.now()
+                left = timedelta(seconds=deadline - self.clock.monotonic())
                 if work is not None or left <= timedelta():
                     return work or TriggerWork(arguments["session"], arguments["number"])
                 arguments = {**arguments, "running": None}

@@ -216,13 +216,8 @@ LONGEST_PAYLOAD_BYTES = 7999
 _NOTIFY = sa.text("SELECT pg_notify(:channel, :payload)")
 
 
-def notify(conn: Connection, payload: str) -> None:
-    """Notify every scheduler that listens on this database of a change.
-
-    A payload that is too long is sent as an empty one, which wakes the schedulers to look for changes themselves.
-    """
-    if conn.dialect.name != "postgresql":
-        return
-    if len(payload.encode()) > LONGEST_PAYLOAD_BYTES:
-        payload = ""
-    conn.execute(_NOTIFY, {"channel": CHANNEL, "payload": payload})
+def notify(conn: Connection, *payloads: str) -> None:
+    """Notify every scheduler that listens on this database of changes, each by LONGEST_PAYLOAD_BYTES at most."""
+    if conn.dialect.name == "postgresql":
+        for payload in payloads:
+            conn.execute(_NOTIFY, {"channel": CHANNEL, "payload": payload})

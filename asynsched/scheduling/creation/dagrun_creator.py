@@ -7,7 +7,7 @@ from itertools import islice
 import structlog
 from sqlalchemy import Connection
 
-from asynsched.bell import Hint, encode_hints
+from asynsched.bell import Hint, encode_in_parts
 from asynsched.channels import AssetsUpdated, Channels, DagChanged, FileChanged, RunCreated, RunEnded, RunsCreated
 from asynsched.clock import Clock
 from asynsched.keys import DagRunKey
@@ -17,7 +17,7 @@ from asynsched.settings import Settings
 from asynsched.store.assets import unexamined_dag_ids
 from asynsched.store.dags.dags import scheduled_dag_ids
 from asynsched.store.database import Database
-from asynsched.store.schedulers import notify
+from asynsched.store.schedulers import LONGEST_PAYLOAD_BYTES, notify
 from asynsched.timers import Timers, has_come
 
 log = structlog.get_logger(__name__)
@@ -166,7 +166,7 @@ class DagRunCreator(Service):
         """
         now = self.clock.now()
         about, asked_at = self._asked.get(dag_id, (None, now))
-        if about != result.asks_about or asked_at + ASK_AGAIN <= now:
+        if about != result.asks_about or has_come(asked_at + ASK_AGAIN, now, ASK_AGAIN):
             self._asked[dag_id] = result.asks_about, now
             self._channels.file_changes.offer(FileChanged(result.asks, forced=True))
 
@@ -183,5 +183,5 @@ def _examine(conn: Connection, dag_ids: list[str], now: datetime, tell_as: str |
         made = [(dag_id, run_id) for dag_id, found in examined.items() for run_id in found.run_ids]
         hints = [Hint("run", dag_id, run_id, origin=tell_as) for dag_id, run_id in made]
         if hints:
-            notify(conn, encode_hints(hints))
+            notify(conn, *encode_in_parts(hints, LONGEST_PAYLOAD_BYTES))
     return examined

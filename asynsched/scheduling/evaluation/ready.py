@@ -25,6 +25,10 @@ from asynsched.scheduling.evaluation.changes import Holding
 from asynsched.scheduling.evaluation.run import ActiveRun, ActiveTask
 from asynsched.states import SLOT_TASK_STATES, TaskInstanceState
 from asynsched.store.runs.pools import OwnUse, Settlement, SlotGrant
+from asynsched.timers import has_come
+
+LONGEST_RETRY = timedelta(seconds=1)
+"""Limits that others are settling are tried again sooner than that."""
 
 
 @dataclass(eq=False)
@@ -375,7 +379,7 @@ class ReadyQueues:
 
     def try_again(self, now: datetime) -> None:
         """Reopen the limits that others were settling, once it is time."""
-        if self.retry_at is None or now < self.retry_at:
+        if self.retry_at is None or not has_come(self.retry_at, now, LONGEST_RETRY):
             return
         for limit in self._busy:
             limit.is_busy = False
@@ -471,6 +475,7 @@ class ReadyQueues:
         if version_id > of_version:
             # The newest version that is active decides for all: the limit spans its runs.
             limit.capacity, of_version = capacity, version_id
+            self._reopen([limit])
         limits[task.task_id] = (limit, of_version)
         return limit
 

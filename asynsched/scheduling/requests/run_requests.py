@@ -384,6 +384,7 @@ def no_such_instance(task_id: str, map_index: int, indexes: Sequence[int]) -> st
 _ADOPT = (
     sa.update(task_instance)
     .where(task_instance.c.dag_run_id == sa.bindparam("run"))
+    .where(task_instance.c.lease_epoch.is_distinct_from(sa.bindparam("epoch")))
     .values(lease_epoch=sa.bindparam("epoch"))
 )
 

@@ -27,10 +27,9 @@ class Notifications:
             self._deliver(payload)
         self._said.clear()
 
-    def notify(self, _conn: Any, payload: str) -> None:
+    def notify(self, _conn: Any, *payloads: str) -> None:
         """Stand in for `asynsched.store.schedulers.notify`. PostgreSQL delivers duplicates once."""
-        if payload not in self._said:
-            self._said.append(payload)
+        self._said += [payload for payload in payloads if payload not in self._said]
 
     async def connect(self, _url: Any, _order: Any, **_options: Any) -> "ListeningConnection":
         """Stand in for a connection that is made to listen."""

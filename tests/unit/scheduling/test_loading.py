@@ -5,6 +5,7 @@ import threading
 
 import msgspec
 import pytest
+from structlog.testing import capture_logs
 
 from asynsched.errors import NotFound, SerializationError
 from asynsched.protocol.messages import SourceRef
@@ -41,6 +42,21 @@ async def test_the_event_loop_goes_on_while_a_version_is_prepared(tmp_path, monk
     assert loaded.code.is_plain, "told from the text of its sources"
     assert (tmp_path / f"{'0' * 64}.py").read_text() == "x = 1"
     assert await cache.get(version_id) is loaded
+    await database.close()
+
+
+async def test_a_version_is_usable_though_its_sources_cannot_be_written(tmp_path):
+    database = open_inline()
+    dag = SerializedDag(dag_id="dag", timetable={"kind": "null"}, tasks=(task("first"),))
+    await database.write(put_sources, {"0" * 64: "x = 1"})
+    refs = (SourceRef("dag.py", "dag", "0" * 64),)
+    new = DagVersionRow("dag", 1, "1" * 64, "dag.py", msgspec.json.encode(dag), refs, NOON)
+    version_id = (await database.write(add_versions, [new]))["dag"]
+    (tmp_path / "sources").write_text("a file, where a full or read-only disk has no folder either")
+    with capture_logs() as logs:
+        loaded = await VersionCache(database, tmp_path / "sources", tmp_path / "dags").get(version_id)
+    assert [ref.path for ref in loaded.code.sources] == ["dag.py"]
+    assert [entry["event"] for entry in logs] == ["sources.not_written"]
     await database.close()
 
 

@@ -9,6 +9,8 @@ from hypothesis import strategies as st
 from asynsched.protocol.messages import Ended
 from asynsched.scheduling.evaluation.ready import Pool
 from asynsched.scheduling.rules.run_end import cancelled
+from asynsched.serialization.schema import MapLiteral
+from asynsched.store.runs.pools import Settlement
 from tests.support.runs import NOON, evaluation, run_of, task
 
 
@@ -207,3 +209,25 @@ def test_a_pool_that_does_not_exist_is_told_apart_from_one_without_slots():
     engine.start_run(run, NOON)
     assert "the pool 'closed' has no slots:" in run.instance("a").reason
     assert "there is no pool 'none':" in run.instance("b").reason
+
+
+def test_a_newer_version_that_allows_more_of_a_task_lets_older_runs_go_on():
+    engine = evaluation()
+    older = run_of([task("limited", max_active_tis_per_dag=1, map_length=MapLiteral(3))])
+    engine.start_run(older, NOON)
+    assert len(granted(engine)) == 1
+    newer = run_of([task("limited", max_active_tis_per_dag=4)])
+    newer.version_id = 2
+    engine.start_run(newer, NOON)
+    assert len(granted(engine)) == 3
+
+
+@pytest.mark.parametrize("step", [timedelta(seconds=1), -timedelta(hours=1)], ids=["goes on", "is set back"])
+def test_a_pool_that_another_scheduler_settles_is_tried_again_soon_though_the_clock(step):
+    engine = evaluation(pools={"pool": 1})
+    engine.start_run(run_of([task("a", pool="pool")]), NOON)
+    engine.ready.note_settled(Settlement(busy_pools=frozenset({"pool"})), NOON + timedelta(milliseconds=5))
+    assert granted(engine) == []
+    engine.ready.try_again(NOON + step)
+    engine.grant(NOON + step)
+    assert [ready.task_id for ready in engine.pending.granted] == ["a"]
