@@ -32,7 +32,13 @@ from asynsched.authoring.operators.base import BaseOperator
 from asynsched.authoring.own_sandbox import own_sandbox
 from asynsched.authoring.retry_policy import RetryAction, RetryPolicy, ask
 from asynsched.authoring.running.context import Context, CurrentContext, context_variables
-from asynsched.authoring.running.execution import TaskResult, execute, interrupted_after, run_callbacks
+from asynsched.authoring.running.execution import (
+    TaskResult,
+    execute,
+    interrupted_after,
+    render_for_callbacks,
+    run_callbacks,
+)
 from asynsched.authoring.running.task_instance import TaskInstance
 from asynsched.authoring.running.tracebacks import one_line, text_of, user_frames
 from asynsched.authoring.running.try_context import build_context
@@ -510,9 +516,12 @@ def call_back(launch: messages.Launch, dag: DAG, context: Context) -> list[str]:
     if launch.task_id:
         context["ti"].state = _STATE_AT.get(event)
     context["reason"] = reason
-    if launch.task_id and event in ("on_failure", "on_retry"):
-        context["exception"] = rebuilt(launch.caused_by.exception if launch.caused_by else None, reason)
     with CurrentContext(context):
+        if launch.task_id:
+            has_failed = event in ("on_failure", "on_retry")
+            caused_by = launch.caused_by.exception if launch.caused_by else None
+            context["exception"] = rebuilt(caused_by, reason) if has_failed else None
+            render_for_callbacks(owner, context)
         return run_callbacks(callbacks_of(owner, event), context, context["task"])
 
 

@@ -59,8 +59,8 @@ class BaseNotifier(Templater):
         """Return a copy with the template fields rendered."""
         from copy import copy
 
-        notifier = copy(self)
-        notifier.render_template_fields(context)
+        notifier, dag = copy(self), context.get("dag")
+        notifier.render_template_fields(context, None if dag is None else notifier.get_template_env(dag))
         return notifier
 
     def __call__(self, context: Context) -> None:

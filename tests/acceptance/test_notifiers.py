@@ -115,3 +115,59 @@ def test_a_failed_task_and_run_are_told_by_mail_slack_and_http(tmp_path):
     assert "HttpNotifier: its address must begin with http:// or https://" in logs, "one that fails stops no other"
     secrets = (PASSWORD, "battery-staple", "key-of-us")
     assert [secret for secret in secrets if secret in logs + site.story()] == []
+
+
+CALLBACKS = """
+    from pathlib import Path
+
+    from airflow.sdk import DAG, BaseNotifier, task
+    from airflow.providers.standard.operators.bash import BashOperator
+
+    HERE = Path(__file__).parents[1]
+
+    def say(text):
+        with (HERE / "said").open("a") as file:
+            file.write(f"{text}\\n")
+
+    class Says(BaseNotifier):
+        template_fields = ("text",)
+        template_ext = (".txt",)
+
+        def __init__(self, text):
+            super().__init__()
+            self.text = text
+
+        def notify(self, context):
+            say(self.text.strip())
+
+    def tell(context):
+        command, ti = context["task"].bash_command, context["ti"]
+        say(f"{ti.task_id} {command} {ti.rendered_map_index} {type(context['exception']).__name__}")
+
+    with DAG(
+        "called", schedule="@once", template_searchpath=[str(HERE)],
+        user_defined_macros={"team": "sales"}, user_defined_filters={"loud": str.upper},
+    ):
+        notifiers = [Says("{{ team }} {{ 'now' | loud }}"), Says("note.txt")]
+        tells = [tell, *notifiers]
+        good = BashOperator(task_id="good", bash_command="echo {{ dag.dag_id }}", on_success_callback=tells)
+        bad = BashOperator.partial(
+            task_id="bad", on_failure_callback=tell, map_index_template="{{ task.bash_command }}"
+        ).expand(bash_command=["exit {{ 1 + 1 }}"])
+        undefined = BashOperator(task_id="undefined", bash_command="{{ nothing.at.all }}", on_failure_callback=tell)
+"""
+
+
+def test_callbacks_get_the_rendered_task_and_notifiers_the_templates_of_the_dag(tmp_path):
+    site = Site(tmp_path)
+    site.write("called.py", CALLBACKS)
+    (tmp_path / "note.txt").write_text("read from {{ dag.dag_id }}")
+    site.up_until_idle()
+    assert sorted((tmp_path / "said").read_text().splitlines()) == [
+        "bad exit 2 exit 2 AsynschedException",
+        "good echo called None NoneType",
+        "read from called",
+        "sales NOW",
+        "undefined {{ nothing.at.all }} None AsynschedException",
+    ]
+    assert "cannot be rendered for the callbacks" in site.run("tasks", "logs", "called", "latest", "undefined").stdout

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -20,6 +21,8 @@ from asynsched.authoring.supervisor import ask
 from asynsched.authoring.transport import to_transport
 from asynsched.authoring.xcom import written_xcom
 from asynsched.authoring.xcom_arg import XCOM_RETURN_KEY
+
+log = logging.getLogger("asynsched.task")
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -89,12 +92,29 @@ def execute(task: BaseOperator, context: Context, resumption: Resumption | None 
         return result
 
 
-def _run(task: BaseOperator, context: Context, resumption: Resumption | None) -> TaskResult:
+def render(task: BaseOperator, context: Context) -> BaseOperator:
+    """Render a copy of a task for one try, which becomes the task of the context. Raises what its templates raise."""
     task = task.for_try(context)
-    ti = context["ti"]
-    context["task"] = ti.task = task
+    context["task"] = context["ti"].task = task
     task.prepare_template()
     task.render_template_fields(context)
+    return task
+
+
+def render_for_callbacks(task: BaseOperator, context: Context) -> None:
+    """Render a task as its try did. Where that fails, callbacks get the task as far as it is rendered."""
+    try:
+        rendered = render(task, context)
+    except Exception as exc:  # noqa: BLE001 - user code; often the reason why the callbacks are called
+        log.warning("Its templates cannot be rendered for the callbacks: %s", exc)
+    else:
+        with suppress(Exception):
+            _render_map_index(rendered, context)
+
+
+def _run(task: BaseOperator, context: Context, resumption: Resumption | None) -> TaskResult:
+    task = render(task, context)
+    ti = context["ti"]
     if context.has_rendered:
         # A task without templates does not load this.
         from asynsched.authoring.running.rendered_fields import fields_as_json
