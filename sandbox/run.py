@@ -96,6 +96,11 @@ class SchedulerLink:
         self._token, self._task_id = message.token, message.task_id
         return message
 
+    @property
+    def is_of_this_process(self) -> bool:
+        """Whether this is the try's own process, and no fork of it."""
+        return os.getpid() == self._process
+
     def send(self, message: Struct) -> None:
         """Report something. Raises TooLarge, and ProtocolError when it is nested too deeply to be passed on."""
         self.socket.sendall(encode_frame(message, DEEPEST_MESSAGE, MAX_VALUE_BYTES))
@@ -105,7 +110,7 @@ class SchedulerLink:
 
         Raises SupervisorNotFound, or SupervisorError if the scheduler could not answer, or in a fork of the process.
         """
-        if os.getpid() != self._process:
+        if not self.is_of_this_process:
             raise SupervisorError(f"{operation}: only the task's own process can ask; pass the value to the others")
         with self._lock:
             number = next(self._numbers)
@@ -173,8 +178,11 @@ def become_try(descriptors: TryDescriptors, load: Callable[[messages.CodeVersion
         file = load(launch.code, lambda content_hash: link.request("source_get", content_hash=content_hash))
         ended = run_launch(launch, link, file)
         flush_streams()
-        _report(link, ended, launch.task_id)
-        status = 0
+        if link.is_of_this_process:
+            _report(link, ended, launch.task_id)
+            status = 0
+        else:  # a fork that user code made, and let come back from the task
+            status = int(ended.state == "failed")
     except BaseException:
         # Only the log is left to tell.
         log.exception("The try could not be run")
@@ -521,7 +529,7 @@ def call_back(launch: messages.Launch, dag: DAG, context: Context) -> list[str]:
             has_failed = event in ("on_failure", "on_retry")
             caused_by = launch.caused_by.exception if launch.caused_by else None
             context["exception"] = rebuilt(caused_by, reason) if has_failed else None
-            render_for_callbacks(owner, context)
+            render_for_callbacks(context["task"], context)
         return run_callbacks(callbacks_of(owner, event), context, context["task"])
 
 

@@ -13,9 +13,9 @@ import sys
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, NamedTuple, NoReturn
+from typing import Annotated, Any, NamedTuple, NoReturn
 
-from msgspec import Struct
+from msgspec import Meta, Struct
 
 from asynsched.authoring.supervisor import NOT_WHILE_PARSED, SupervisorError, set_supervisor
 from asynsched.protocol.frames import encode_frame
@@ -24,6 +24,7 @@ from sandbox.loading import Ask, LoadedFile, freeze_heap, load_version
 from sandbox.processes import (
     ForkCheck,
     die_with,
+    flush_streams,
     keep_only,
     leave_time_to_keeper,
     of_ready_process,
@@ -69,16 +70,20 @@ class Loaded(Struct, frozen=True, tag="loaded"):
     """Memory that the template shares with no other process."""
 
 
+ProcessId = Annotated[int, Meta(gt=1, le=2**22)]
+"""The number of a process, as far as Linux has them: user code of the file can write to the channel, too."""
+
+
 class Forked(Struct, frozen=True, tag="forked"):
     """A process waits for a launch. The message carries its control socket and the reading end of its output."""
 
-    pid: int
+    pid: ProcessId
 
 
 class Exited(Struct, frozen=True, tag="exited"):
     """A forked process has exited, with this wait status."""
 
-    pid: int
+    pid: ProcessId
     status: int
 
 
@@ -295,8 +300,7 @@ class Template:
 
     def _leave_output(self) -> None:
         """Stop writing to the log of the try for which the file was imported."""
-        sys.stdout.flush()
-        sys.stderr.flush()
+        flush_streams()
         nothing = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nothing, 1)
         os.dup2(nothing, 2)

@@ -94,8 +94,9 @@ def start_keeper(
             status = _spawn(home, settings, airflow_options, environment, writing_end)
         finally:
             os.close(writing_end)
-        ready, _, _ = select.select([reading_end], [], [], START_SECONDS)
-        if not ready:
+        started = select.poll()  # unlike `select`, for descriptors above 1,023, too
+        started.register(reading_end, select.POLLIN)
+        if not started.poll(START_SECONDS * 1000):
             raise ExecutorError(f"the keeper of {home} was not ready within {START_SECONDS:g} s; an old one may hang")
         told = os.read(reading_end, LONGEST_REASON)
     finally:

@@ -155,6 +155,8 @@ def look_at(root: Path, path: str) -> Look | None:
         return Look(is_gone=True) if root.is_dir() else None
     except OSError as exc:
         return Look(error=FileError("unreadable", f"{shown(path)} cannot be read: {exc.strerror}"))
+    except Exception as exc:  # noqa: BLE001 - of a decoder: no content of a file may end the scheduler
+        return Look(error=FileError("unreadable", f"{shown(path)} cannot be read: {type(exc).__name__}: {exc}"))
 
 
 def shown(path: str) -> str:
@@ -166,7 +168,7 @@ def text_hash(data: bytes) -> str:
     """Return the SHA-256 of a Python file's text, decoded as its parse does."""
     try:
         text = importlib.util.decode_source(data)
-    except (SyntaxError, UnicodeDecodeError):
+    except (SyntaxError, LookupError, ValueError):  # also of a codec that decodes no text, such as rot13
         text = None
     if text is None or "\0" in text:  # a parse does not decode it either
         text = data.decode("utf-8", "replace")
@@ -239,15 +241,21 @@ def _may_hold_dag(text: bytes) -> bool:
     return b"dag" in text and (b"asynsched" in text or b"airflow" in text)
 
 
+BOUNDED_METHODS = frozenset({zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED})
+"""Those that `zipfile` reads in parts of a bounded size. Of another one, 4 KiB may become gigabytes at once."""
+
+
 def _archive_may_hold_dag(content: io.BufferedReader) -> bool:
     """Whether a Python file in an archive may hold a DAG; true if only a parse can find out."""
     left = MAX_ARCHIVE_LOOK_BYTES
     try:
         with zipfile.ZipFile(content) as archive:
-            for name in archive.namelist():
-                if not name.endswith(".py"):
+            for info in archive.infolist():
+                if not info.filename.endswith(".py"):
                     continue
-                with archive.open(name) as member:
+                if info.compress_type not in BOUNDED_METHODS:
+                    return True
+                with archive.open(info) as member:
                     text = member.read(left)
                 left -= len(text)
                 if left <= 0 or _may_hold_dag(text):

@@ -15,6 +15,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from itertools import count
 from pathlib import Path
 
 KEEPER_SOCKET = "keeper.sock"
@@ -155,12 +156,34 @@ def _make(base: Path) -> tuple[Path, int]:
 
 
 def remove_tree(folder: Path) -> None:
-    """Remove a folder and its content, including folders without any permissions; skip files that cannot be removed."""
-    import shutil  # few parses leave anything behind
+    """Remove a folder and its content, including folders without any permissions; skip files that cannot be removed.
 
-    for path, names, _ in os.walk(folder):
-        for inner in (Path(path, name) for name in names):
-            if not inner.is_symlink():  # its target is not part of the folder
-                with suppress(OSError):
-                    inner.chmod(0o700)
-    shutil.rmtree(folder, ignore_errors=True)
+    However deep the folders are nested: each is emptied into the outermost one, so no path gets long.
+    """
+    names, has_removed = count(), True
+    while has_removed:
+        has_removed = False
+        with suppress(OSError):
+            for path in list(folder.iterdir()):
+                has_removed |= _remove_or_empty(path, folder, names)
+    with suppress(OSError):
+        folder.rmdir()
+
+
+def _remove_or_empty(path: Path, top: Path, names: Iterator[int]) -> bool:
+    """Remove what is in a folder, after folders in it were moved to the folder. Returns whether it is removed."""
+    try:
+        if path.is_symlink() or not path.is_dir():
+            path.unlink()
+            return True
+        path.chmod(0o700)
+        for inner in list(path.iterdir()):
+            with suppress(OSError):
+                if inner.is_symlink() or not inner.is_dir():
+                    inner.unlink()
+                else:
+                    inner.rename(top / f"{os.getpid()}-{next(names)}")
+        path.rmdir()
+    except OSError:
+        return False
+    return True

@@ -383,7 +383,7 @@ class Request(Struct, frozen=True, tag="request", omit_defaults=True):
 
     token: str
     request_id: int
-    operation: str
+    operation: Annotated[str, Meta(max_length=100)]
     arguments: dict[str, Any] = {}
 
 

@@ -47,7 +47,7 @@ class Secrets:
             lines = text.splitlines()
             for line in {*_spellings(text), *lines, *map(_in_one_line, lines)}:
                 if len(line) >= MIN_SECRET_LENGTH:
-                    found.add(line.encode("utf-8", "replace"))
+                    found.add(_bytes_of(line))
         self.values = tuple(sorted(found, key=len, reverse=True))
 
     def learn_told(self, arguments: dict[str, Any]) -> str:
@@ -77,9 +77,10 @@ class Secrets:
         return {**outcome, **{name: self._masked_texts(value) for name, value in texts.items()}}
 
     def _masked_texts(self, value: Any) -> Any:
+        """Return a text or a list of texts, masked. An outcome has nothing else there."""
         if isinstance(value, list):
-            return [self._masked_texts(item) for item in value]
-        return self.mask_cut_text(value) if isinstance(value, str) else value
+            return [self.mask_cut_text(item) for item in value if isinstance(item, str)]
+        return self.mask_cut_text(value) if isinstance(value, str) else None
 
     def mask(self, data: bytes) -> bytes:
         """Return the data with every secret replaced."""
@@ -140,7 +141,20 @@ def _secret_texts(operation: str, arguments: dict[str, Any], value: Any) -> Iter
 def _spellings(text: str) -> set[str]:
     """Return a secret as programs print it: as it is, in a URL, in Python's own spelling, in JSON, and in one line."""
     in_json = {json.dumps(text), json.dumps(text, ensure_ascii=False)}
-    return {text, _in_one_line(text), quote(text, safe=""), *(spelled[1:-1] for spelled in (repr(text), *in_json))}
+    return {
+        text,
+        _in_one_line(text),
+        quote(_bytes_of(text), safe=""),
+        *(spelled[1:-1] for spelled in (repr(text), *in_json)),
+    }
+
+
+def _bytes_of(text: str) -> bytes:
+    """Return a text as programs write it: of one from the environment, the bytes that were not UTF-8 come back."""
+    try:
+        return text.encode("utf-8", "surrogateescape")
+    except UnicodeEncodeError:
+        return text.encode("utf-8", "replace")
 
 
 def _in_one_line(text: str) -> str:

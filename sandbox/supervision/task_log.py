@@ -86,7 +86,7 @@ class TaskLog:
         if end == 0 and len(data) > LONGEST_LINE_HELD:
             # Complete secrets are masked first: the cut must not go through one.
             data = self._secrets.mask(data)
-            end = len(data) - self._secrets.longest
+            end = max(0, len(data) - self._secrets.longest)
         self._held = data[end:]
         self._append(self._secrets.mask_cut(data[:end]))
 

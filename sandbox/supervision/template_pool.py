@@ -186,6 +186,8 @@ class TemplatePool:
 
     def is_taken(self, template: "TemplateHandle", pid: int) -> bool:
         """Whether a process belongs to another template or try, even if this template claims it as its child."""
+        if pid == os.getpid():
+            return True
         if not self._is_known(pid):
             return False
         for other in [other for other in self._all if other is not template]:

@@ -135,7 +135,7 @@ class SupervisedTry:
         exception = self._masked(said.exception)
         rendered = None if said.rendered_fields is None else masked_fields(said.rendered_fields, self.secrets)
         if self.ending is not None:
-            return Ended(
+            ended = Ended(
                 self.token,
                 "failed",
                 said.ended_at,
@@ -147,12 +147,13 @@ class SupervisedTry:
                 exception=exception,
                 rendered_fields=rendered,
             )
-        reason = self.secrets.mask_cut_text(said.reason)[:MAX_REASON_LENGTH]
-        # The keeper has not ended it. A SIGTERM from elsewhere is the only other cause that a try can know.
-        cause: FailureCause = "machine" if said.cause == "machine" else "task"
-        ended = replace(
-            said, token=self.token, reason=reason, exception=exception, cause=cause, rendered_fields=rendered
-        )
+        else:
+            reason = self.secrets.mask_cut_text(said.reason)[:MAX_REASON_LENGTH]
+            # The keeper has not ended it. A SIGTERM from elsewhere is the only other cause that a try can know.
+            cause: FailureCause = "machine" if said.cause == "machine" else "task"
+            ended = replace(
+                said, token=self.token, reason=reason, exception=exception, cause=cause, rendered_fields=rendered
+            )
         try:
             encode_frame(ended)
         except ProtocolError as exc:

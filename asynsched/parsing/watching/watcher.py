@@ -323,7 +323,7 @@ def interpret(root: Path, snapshot: Snapshot, events: Iterable[str]) -> Touched:
         if str(path) in watched or folder not in watched:
             touched.needs_walk = True
             continue
-        if watched[folder] in snapshot.whole and (name.endswith(".py") or path.is_dir()):
+        if watched[folder] in snapshot.whole and (name.endswith(".py") or _is_folder(path)):
             touched.needs_walk = True
         for relative in _known_as(snapshot, watched[folder], name):
             if relative == ROOT or not is_candidate(relative.rpartition("/")[2]):
@@ -332,7 +332,7 @@ def interpret(root: Path, snapshot: Snapshot, events: Iterable[str]) -> Touched:
             found = file_at(root / relative, is_ignored=snapshot.is_ignored(relative))
             touched.files[relative] = found
             # A link's target has to be watched, and a folder may be called `x.py`.
-            touched.needs_walk = touched.needs_walk or path.is_symlink() or path.is_dir()
+            touched.needs_walk = touched.needs_walk or _is_link(path) or _is_folder(path)
     touched.needs_walk = touched.needs_walk or len(touched.files) >= MANY_EVENTS
     return touched
 
@@ -345,5 +345,21 @@ def _known_as(snapshot: Snapshot, folder: FolderId, name: str) -> set[str]:
     return paths
 
 
+def _is_folder(path: Path) -> bool:
+    """Whether this is a folder; no, if nothing may be read there."""
+    try:
+        return path.is_dir()
+    except OSError:
+        return False
+
+
+def _is_link(path: Path) -> bool:
+    """Whether this is a symbolic link; no, if nothing may be read there."""
+    try:
+        return path.is_symlink()
+    except OSError:
+        return False
+
+
 def _changes_walk(path: Path, name: str) -> bool:
-    return name in IGNORE_FILES or name == VIRTUAL_ENVIRONMENT or path.is_dir() or path.is_symlink()
+    return name in IGNORE_FILES or name == VIRTUAL_ENVIRONMENT or _is_folder(path) or _is_link(path)
