@@ -197,3 +197,51 @@ async def test_forged_instants_are_brought_within_bounds_or_refused(bench: Bench
     assert ended.started_at <= ended.ended_at <= now
     assert ended.reschedule_at - now < timedelta(days=40_000)
     assert (ended.ended_at >= before) == (task_id == "late")
+
+
+FORKS = """
+import os
+from asynsched import DAG, task
+with DAG("d"):
+    @task
+    def forks(how):
+        child = os.fork()
+        if child:
+            os.waitpid(child, 0)
+            print("the task goes on")
+            return "its own"
+        if how == "raises":
+            raise ValueError("the child could not go on")
+        return "of the child"
+    forks.override(task_id="returns")("returns")
+    forks.override(task_id="raises")("raises")
+"""
+
+
+@pytest.mark.parametrize("task_id", ["returns", "raises"])
+async def test_a_fork_that_comes_back_from_the_task_does_not_end_it(bench: Bench, task_id):
+    async with bench.running() as executor:
+        ended = await bench.run(executor, bench.launch(bench.code(FORKS), task_id))
+    assert (ended.state, value(ended)) == ("success", "its own")
+    assert "the task goes on" in bench.log(task_id)
+
+
+async def test_a_file_may_replace_standard_output_by_less_than_a_file(bench: Bench):
+    code = bench.code("""
+import sys
+from asynsched import DAG, task
+class Tee:
+    def write(self, text):
+        return sys.__stdout__.write(text)
+sys.stdout = Tee()
+with DAG("d"):
+    @task
+    def prints():
+        print("through the tee")
+        return 1
+    prints()
+""")
+    async with bench.running() as executor:
+        ends = [await bench.run(executor, bench.launch(code, "prints", try_number=n)) for n in range(2)]
+    assert [end.state for end in ends] == ["success", "success"]
+    assert "through the tee" in bench.log("prints")

@@ -1,13 +1,14 @@
 """The secrets among a try's answers, and their masks in its log."""
 
 import json
+import os
 import re
 
 import pytest
 
 from asynsched.authoring.masking import CUT
 from asynsched.protocol.secrets import MAX_SECRETS, Secrets
-from sandbox.supervision.task_log import TaskLog
+from sandbox.supervision.task_log import TaskLog, environment_secrets
 from sandbox.supervision.tries import masked_fields
 
 STAMP = re.compile(r"^\[\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z\] ", re.MULTILINE)
@@ -93,6 +94,10 @@ def test_what_a_trigger_host_says_of_a_trigger_that_failed_is_masked():
         "outcomes": [outcome | {"detail": "no ***", "traceback": ["vermilion", "***"]}, "odd"]
     }
     assert secrets.mask_outcomes({"outcomes": 7}) == {"outcomes": 7}
+    nested: list[object] = []
+    for _ in range(5_000):
+        nested = [nested]
+    assert secrets.mask_outcomes({"outcomes": [{"detail": nested}]}) == {"outcomes": [{"detail": []}]}
     cut = secrets.mask_outcomes({"outcomes": [{"detail": "no sword…", "traceback": ["…fish", "end"]}]})
     assert cut == {"outcomes": [{"detail": "no ***…", "traceback": ["…***", "end"]}]}
 
@@ -172,3 +177,19 @@ def test_every_line_begins_with_the_time_however_it_arrives(tmp_path):
     lines = (tmp_path / "x.log").read_text().splitlines()
     assert [bool(STAMP.match(line)) for line in lines] == [True] * 6
     assert [STAMP.sub("", line) for line in lines] == ["one", "two", "", "four", "five", "{keeper} ERROR - killed"]
+
+
+def test_no_part_of_a_secret_that_is_longer_than_a_line_may_be_is_written(tmp_path):
+    secrets, words = Secrets(), "".join(f"word{number}" for number in range(10_000))
+    secrets.learn("variable_get", {"key": "token"}, words)
+    log = TaskLog(tmp_path / "x.log", 10**6, secrets)
+    for start in range(0, len(words), 70_000):
+        log.write(words[start : start + 70_000].encode())
+    log.write(b"\n")
+    log.close()
+    assert STAMP.sub("", (tmp_path / "x.log").read_text()) == "***\n"
+
+
+def test_a_secret_of_the_environment_that_is_no_utf_8_is_masked():
+    secrets = environment_secrets({"AIRFLOW_VAR_DB_PASSWORD": os.fsdecode(b"caf\xe9-secret")})
+    assert secrets.mask(b"it is caf\xe9-secret, in a URL caf%E9-secret") == b"it is ***, in a URL ***"
