@@ -73,6 +73,7 @@ class DagArguments:
         fail_fast: bool = False,
         dag_display_name: str | None = None,
         disable_bundle_versioning: bool = False,
+        rerun_with_latest_version: bool | None = None,
         **unknown: Any,
     ) -> None:
         given = dict(locals())
@@ -117,7 +118,9 @@ class DagArguments:
         self.access_control = access_control
         self.deadline = _deadlines(who, deadline)
         self.disable_bundle_versioning = bool(disable_bundle_versioning)
-        ignored = tuple(name for name in ("disable_bundle_versioning", "owner_links") if getattr(self, name))
+        self.rerun_with_latest_version = rerun_with_latest_version
+        without_effect = ("disable_bundle_versioning", "owner_links", "rerun_with_latest_version")
+        ignored = tuple(name for name in without_effect if getattr(self, name))
         if ignored:
             active.warn_of_no_effect(who, ignored)
 

@@ -29,6 +29,7 @@ class TaskGroup(DAGNode):
         dag: The DAG; by default that of the `with` block.
         default_args: Default arguments for the tasks inside; they override the DAG's.
         tooltip: A line of text shown for the group.
+        doc_md: A text about the group.
         add_suffix_on_collision: Append `__1`, `__2`, … if the group_id is taken, instead of failing.
 
     Attributes:
@@ -49,6 +50,7 @@ class TaskGroup(DAGNode):
         ui_fgcolor: str = "#000",
         add_suffix_on_collision: bool = False,
         group_display_name: str = "",
+        doc_md: str | None = None,
     ) -> None:
         _TYPES.check(f"task group {group_id!r}", dict(locals()))
         if dag is None:
@@ -59,6 +61,7 @@ class TaskGroup(DAGNode):
         self.prefix_group_id = prefix_group_id
         self.default_args: dict[str, Any] = renewed_defaults(dict(default_args or {}))
         self.tooltip = tooltip
+        self.doc_md = doc_md
         self.ui_color = ui_color
         self.ui_fgcolor = ui_fgcolor
         self.group_display_name = group_display_name

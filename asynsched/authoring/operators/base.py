@@ -33,7 +33,7 @@ from asynsched.errors import DagError
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import logging
-    from collections.abc import Callable, Collection, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
     from typing import Any, NoReturn, Self
 
     import jinja2
@@ -291,6 +291,14 @@ class BaseOperator(DAGNode, Templater, metaclass=BaseOperatorMeta):
 
         module = type(self).__module__.removeprefix("asynsched.authoring.")
         return logging.getLogger(f"asynsched.task.{self._logger_name or f'{module}.{type(self).__qualname__}'}")
+
+    def add_inlets(self, inlets: Iterable[Any]) -> None:
+        """Add assets that the task reads."""
+        self.inlets = [*self.inlets, *arguments.assets(repr(self), "inlets", list(inlets))]
+
+    def add_outlets(self, outlets: Iterable[Any]) -> None:
+        """Add assets that the task updates."""
+        self.outlets = [*self.outlets, *arguments.assets(repr(self), "outlets", list(outlets))]
 
     def get_template_env(self, dag: DAG | None = None) -> jinja2.Environment:
         dag = dag or self._dag

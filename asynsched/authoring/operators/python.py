@@ -68,8 +68,18 @@ class PythonOperator(BaseOperator):
         return value
 
     def call_function(self, context: Context) -> Any:
-        """Call the function, and return its result."""
-        return call_with_context(self.python_callable, self.op_args, self.op_kwargs, context)
+        """Call the function with its arguments and values of the context, and return its result."""
+        self.op_kwargs = self.determine_kwargs(context)
+        value = self.execute_callable()
+        return describe_outlets(value, context) if _is_described(self.python_callable, value) else value
+
+    def determine_kwargs(self, context: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Return the keyword arguments of the call: those of `op_kwargs` and of the context that are parameters."""
+        return keyword_arguments(self.python_callable, self.op_args, self.op_kwargs, context)
+
+    def execute_callable(self) -> Any:
+        """Call the function with `op_args` and `op_kwargs`, and await a coroutine. Subclasses may do more around it."""
+        return finished(self.python_callable(*self.op_args, **self.op_kwargs))
 
 
 def _shown(value: Any) -> str:
