@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections import namedtuple
 
+from asynsched.authoring.exceptions import AirflowRuntimeError as AirflowRuntimeError
 from asynsched.authoring.exceptions import AsynschedException, AsynschedNotFoundException, TaskNotFound
 from asynsched.errors import DagError
 
@@ -25,18 +26,6 @@ class AirflowOptionalProviderFeatureException(AsynschedException):
 
 class AirflowSecretsBackendAccessDenied(PermissionError):
     """A secrets backend refuses access; no other backend may be asked instead."""
-
-
-class AirflowRuntimeError(Exception):
-    """An answer of Airflow's API reported an error.
-
-    Args:
-        error: The answer, with the attributes `error` and `detail`.
-    """
-
-    def __init__(self, error: Any) -> None:
-        super().__init__(f"{error.error.value}: {error.detail}")
-        self.error = error
 
 
 class AirflowDagCycleException(DagError):

@@ -4,7 +4,7 @@ AsynschedError
 ├── AsynschedException                  a task failed
 │   ├── AsynschedFailException          failed, and no retry
 │   │   └── AsynschedSensorTimeout      a sensor waited too long
-│   ├── AsynschedNotFoundException      no such variable, connection or XCom (also a KeyError)
+│   ├── AsynschedNotFoundException      no such variable, connection or XCom (a KeyError, too)
 │   │   └── XComNotFound
 │   ├── TaskDeferralError               the trigger of a deferred task failed
 │   │   └── TaskDeferralTimeout         it did not fire in time
@@ -42,8 +42,23 @@ class AsynschedSensorTimeout(AsynschedFailException):
     """A sensor reached its `timeout`. As in Airflow, it is not retried."""
 
 
-class AsynschedNotFoundException(AsynschedException, KeyError):
-    """A variable or connection does not exist."""
+class AirflowRuntimeError(Exception):
+    """An answer of Airflow's API reported an error.
+
+    Args:
+        error: The answer, with the attributes `error` and `detail`.
+    """
+
+    def __init__(self, error: Any) -> None:
+        super().__init__(f"{error.error.value}: {error.detail}")
+        self.error = error
+
+
+class AsynschedNotFoundException(AsynschedException, AirflowRuntimeError, KeyError):
+    """A variable or connection does not exist: a KeyError, as in Airflow 2, and an AirflowRuntimeError, as since."""
+
+    def __init__(self, *args: object) -> None:
+        Exception.__init__(self, *args)
 
     def __str__(self) -> str:
         return Exception.__str__(self)

@@ -27,8 +27,9 @@ part is a dict of `found` and of the `place` where the next part begins, None in
 - `dag_run` (dag_id, run_id): a dict of the fields of a DagRun. Not found: SupervisorNotFound.
 - `run_state` (dag_id, run_id): the state of a run. Not found: SupervisorNotFound.
 - `dag_names` (dag_id): a dict of the `task_ids` and `group_ids` of a DAG. Not found: SupervisorNotFound.
-- `run_trigger` (dag_id, run_id, conf, logical_date, has_logical_date, reset, fail_when_paused): a dict with `status`,
-  which is `created` (then with `run_id`), `exists` (then with `reason`) or `paused`. No such DAG: SupervisorNotFound.
+- `run_trigger` (dag_id, run_id, conf, logical_date, has_logical_date, reset, fail_when_paused, note): a dict with
+  `status`, which is `created` (then with `run_id`), `exists` (then with `reason`) or `paused`. No such DAG:
+  SupervisorNotFound.
 - `previous_task_instance` (task_id, before, map_index, state): a dict of its fields. Not found: SupervisorNotFound.
 - `previous_run` (state): a dict of the fields of the DagRun before this one. Not found: SupervisorNotFound.
 - `triggering_asset_events` (): in parts, lists of dicts of the fields of the events that triggered the run, oldest

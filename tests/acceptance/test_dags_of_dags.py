@@ -26,7 +26,7 @@ PARENT = """
     with DAG("parent"):
         first = TriggerDagRunOperator(
             task_id="first", trigger_dag_id="child", trigger_run_id="{{ run_id }}", logical_date=DAY,
-            wait_for_completion=True, deferrable=True, poke_interval=0.1,
+            wait_for_completion=True, deferrable=True, poke_interval=0.1, note="for {{ run_id }}",
         )
         again = TriggerDagRunOperator(
             task_id="again", trigger_dag_id="child", trigger_run_id="{{ run_id }}", skip_when_already_exists=True
@@ -109,7 +109,7 @@ def test_a_dag_triggers_runs_of_another_and_waits_for_what_it_does(new_site):
     assert sorted(run["state"] for run in runs) == ["failed", "failed", "failed", "success"]
     [triggered] = [run for run in runs if run["run_id"] == "r1"]
     assert triggered["logical_date"].startswith("2026-01-05")
-    assert triggered["run_type"] == "manual"
+    assert (triggered["run_type"], triggered["note"]) == ("manual", "for r1")
     [again] = site.json("tasks", "list", "child", "r1")
     assert (again["state"], again["try_number"]) == ("success", 2)
     [named] = [item for item in site.json("tasks", "xcom", "parent", "r1", "first") if item["key"] == "trigger_run_id"]

@@ -50,10 +50,12 @@ class TriggerDagRunOperator(BaseOperator):
         skip_when_already_exists: If the run already exists, skip this task instead of failing it. (templated)
         fail_when_dag_is_paused: If the DAG is paused, fail instead of leaving the run to wait.
         deferrable: Wait in a DagStateTrigger, without a process or pool slots.
+        note: A note about the run, of 1,000 characters at most. (templated)
     """
 
     template_fields: Collection[str] = (
         "trigger_dag_id", "trigger_run_id", "logical_date", "conf", "wait_for_completion", "skip_when_already_exists",
+        "note",
     )  # fmt: skip
     ui_color = "#ffefeb"
 
@@ -72,6 +74,7 @@ class TriggerDagRunOperator(BaseOperator):
         skip_when_already_exists: bool = False,
         fail_when_dag_is_paused: bool = False,
         deferrable: bool = False,
+        note: str | None = None,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
@@ -91,6 +94,7 @@ class TriggerDagRunOperator(BaseOperator):
         self.skip_when_already_exists = skip_when_already_exists
         self.fail_when_dag_is_paused = fail_when_dag_is_paused
         self.deferrable = deferrable
+        self.note = note
 
     def execute(self, context: Context) -> None:
         context["ti"].xcom_push(key="trigger_dag_id", value=self.trigger_dag_id)
@@ -124,6 +128,7 @@ class TriggerDagRunOperator(BaseOperator):
                 has_logical_date=self.has_logical_date,
                 reset=self.reset_dag_run,
                 fail_when_paused=self.fail_when_dag_is_paused,
+                note=self.note or "",
             )
         except SupervisorNotFound:
             raise AsynschedException(f"there is no DAG {self.trigger_dag_id!r}") from None

@@ -4,7 +4,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 from anyio import to_thread
@@ -29,9 +29,10 @@ from asynsched.store.audit import acts_since, record_audit
 from asynsched.store.dags.dags import current_version, get_dag, near_dag_ids
 from asynsched.store.database import Database
 from asynsched.store.runs.dag_runs import get_run, insert_run, insert_runs, run_id_of, run_of_date
+from asynsched.store.runs.notes import put_note
 from asynsched.store.runs.requests import ClearTasks
 from asynsched.store.runs.task_instances import load_task_instances
-from asynsched.store.schema import DagRunRow, DagVersionRow
+from asynsched.store.schema import DagRunRow, DagVersionRow, NoteRow
 from asynsched.timetables import CronPartitionTimetable, DataInterval, PartitionedAtRuntime, decode
 from asynsched.timetables.partitions import checked_key, read_partitioning
 from asynsched.timetables.zones import in_zone, moved
@@ -58,7 +59,7 @@ class ManualRuns:
     ask: Callable[[str, datetime, datetime | None, str | None], Awaitable[AnswersForRun]]
 
     async def create(self, dag_id: str, *, actor: str, **options: Any) -> DagRunKey:
-        """Call `create_manual_run` with these options, and record the actor in the audit log."""
+        """Call `create_manual_run` with these options, store a Note, `note`, and record the actor in the audit log."""
         now = self.clock.now()
         at = (options.get("logical_date") or now) if options.get("has_logical_date", True) else None
         interval, date = await self.ask(dag_id, now, at, options.get("partition_key"))
@@ -69,8 +70,12 @@ class ManualRuns:
         )  # fmt: skip
 
 
-def _create_for(conn: Connection, /, actor: str, dag_id: str, *, now: datetime, **options: Any) -> DagRunKey:
+def _create_for(
+    conn: Connection, /, actor: str, dag_id: str, *, now: datetime, note: "Note | None" = None, **options: Any
+) -> DagRunKey:
     key = create_manual_run(conn, dag_id, now=now, **options)
+    if note is not None and (run := get_run(conn, *key)) is not None:
+        put_note(conn, NoteRow(dag_run_id=run.id, text=note.text, actor=note.author, updated_at=now))
     record_audit(conn, at=now, actor=actor, action="dag.trigger", dag_id=dag_id, run_id=key.run_id)
     return key
 
@@ -135,6 +140,13 @@ def create_manual_run(
         _refuse_taken(conn, DagRunKey(dag_id, run.run_id), run.logical_date)
         insert_run(conn, run)
     return DagRunKey(dag_id, run.run_id)
+
+
+class Note(NamedTuple):
+    """A note about a run that is created."""
+
+    text: str
+    author: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -281,6 +293,7 @@ class RequestedRun(msgspec.Struct, frozen=True):
     has_logical_date: bool = True
     reset: bool = False
     fail_when_paused: bool = False
+    note: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -322,6 +335,7 @@ class RunsByTasks:
                 logical_date=wanted.logical_date,
                 has_logical_date=wanted.has_logical_date,
                 reason=f"the task {launch.task_id} of the DAG {own.dag_id} triggered it, in its run {own.run_id}",
+                note=Note(wanted.note, f"{launch.task_id} of {own.dag_id}") if wanted.note else None,
             )
         except AlreadyExists as exc:
             if not wanted.reset:

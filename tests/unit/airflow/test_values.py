@@ -4,6 +4,7 @@ import datetime as dt
 import functools
 import logging
 import os
+import pickle
 import signal
 import subprocess
 
@@ -21,7 +22,12 @@ from asynsched.airflow.settings import pod_mutation_hook
 from asynsched.airflow.stats import Stats
 from asynsched.airflow.timeout import timeout
 from asynsched.airflow.types import NOTSET, SET_DURING_EXECUTION, TaskInstanceKey, is_arg_set
-from asynsched.authoring.exceptions import AsynschedException, AsynschedTaskTimeout
+from asynsched.authoring.exceptions import (
+    AirflowRuntimeError,
+    AsynschedException,
+    AsynschedNotFoundException,
+    AsynschedTaskTimeout,
+)
 from asynsched.authoring.running.context import context_variables
 from asynsched.authoring.triggers.base import BaseEventTrigger
 from asynsched.errors import DagWarning
@@ -228,3 +234,9 @@ def test_a_context_becomes_texts_by_name(monkeypatch):
     assert for_environment == {"AIRFLOW_CTX_TEAM": "x", **context_variables(told)}
     forms = context.AIRFLOW_VAR_NAME_FORMAT_MAPPING.values()
     assert {form["env_var_format"] for form in forms} == set(context_variables(told))
+
+
+def test_what_is_missing_is_caught_as_in_airflow_2_and_as_in_airflow_3():
+    error = AsynschedNotFoundException("there is no variable 'colour'")
+    assert (isinstance(error, KeyError), isinstance(error, AirflowRuntimeError)) == (True, True)
+    assert str(pickle.loads(pickle.dumps(error))) == "there is no variable 'colour'"
