@@ -54,7 +54,7 @@ def encode_hints(hints: Sequence[Hint]) -> str:
 
 
 def encode_in_parts(hints: Sequence[Hint], most_bytes: int) -> Iterator[str]:
-    """Yield the texts of as many rings as hints need, each of `most_bytes` bytes at most."""
+    """Yield the texts of as many rings as hints need, each of `most_bytes` bytes at most, unless one hint is longer."""
     text = encode_hints(hints)
     if len(text.encode()) <= most_bytes or len(hints) == 1:
         yield text

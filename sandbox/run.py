@@ -182,7 +182,10 @@ def become_try(descriptors: TryDescriptors, load: Callable[[messages.CodeVersion
             _report(link, ended, launch.task_id)
             status = 0
         else:  # a fork that user code made, and let come back from the task
-            status = int(ended.state == "failed")
+            status = 0
+    except SystemExit as exc:  # of such a fork
+        status = exc.code if isinstance(exc.code, int) else int(exc.code is not None)
+        flush_streams()
     except BaseException:
         # Only the log is left to tell.
         log.exception("The try could not be run")
@@ -268,7 +271,9 @@ def run_launch(launch: messages.Launch, link: SchedulerLink, file: LoadedFile) -
             result = _call(launch, dag, task, context)
         span = Span(started_at, datetime.now(UTC))
         return of_result(launch.token, span, result, context["ti"])
-    except BaseException as exc:  # noqa: BLE001 - SystemExit and KeyboardInterrupt of user code included
+    except BaseException as exc:
+        if not link.is_of_this_process:
+            raise
         span = Span(started_at, datetime.now(UTC))
         _log_end(exc)
         if isinstance(exc, (exceptions.AsynschedTaskTimeout, TaskTerminated)):

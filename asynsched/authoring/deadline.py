@@ -19,6 +19,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Generator, Mapping
     from typing import Any, ClassVar, NoReturn, Self
 
+    import jinja2
+
+    from asynsched.authoring.dag import DAG
     from asynsched.authoring.running.context import Context
 
 COROUTINE_FUNCTION = 0x80
@@ -36,6 +39,7 @@ class BaseNotifier(Templater):
     """
 
     context: Mapping[str, Any] | None = None
+    template_dag: DAG | None = None
 
     def __init__(self, *, context: Mapping[str, Any] | None = None) -> None:
         self.context = context
@@ -60,8 +64,13 @@ class BaseNotifier(Templater):
         from copy import copy
 
         notifier, dag = copy(self), context.get("dag")
-        notifier.render_template_fields(context, None if dag is None else notifier.get_template_env(dag))
+        notifier.template_dag = dag if hasattr(dag, "get_template_env") else None
+        notifier.render_template_fields(context)
         return notifier
+
+    def get_template_env(self, dag: DAG | None = None) -> jinja2.Environment:
+        """Return the Jinja environment for the templates: that of the DAG whose event the notifier tells."""
+        return super().get_template_env(dag or self.template_dag)
 
     def __call__(self, context: Context) -> None:
         """Render the template fields, then notify."""

@@ -183,9 +183,8 @@ class _Listener:
 
     def _hear(self, _connection: object, _process: int, _channel: str, payload: object) -> None:
         try:
-            hints = decode_hints(str(payload)) if payload else []
+            hints = decode_hints(str(payload))
         except ValueError:
             return
-        # An empty payload stands for one that was too long.
-        if not payload or any((*self._run,) == (hint.dag_id, hint.run_id) and hint.kind != "watch" for hint in hints):
+        if any((*self._run,) == (hint.dag_id, hint.run_id) and hint.kind != "watch" for hint in hints):
             self._notify()

@@ -1,5 +1,6 @@
 """Explanations and the reasons in them."""
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import datetime
 from itertools import groupby, islice
@@ -74,12 +75,16 @@ def visible(reasons: Iterable[Reason], dag_ids: frozenset[str] | None) -> tuple[
     """Return reasons without the names of task instances of other DAGs than these; None: of all DAGs."""
     if dag_ids is None:
         return tuple(reasons)
-    return tuple(
-        msgspec.structs.replace(reason, causes=visible(reason.causes, dag_ids))
-        if reason.about is None or reason.about.dag_id in dag_ids
-        else Reason(reason.rule, "a task of a DAG that you may not see")
-        for reason in reasons
-    )
+    shown, hidden = [], Counter[str]()
+    for reason in reasons:
+        if reason.about is None or reason.about.dag_id in dag_ids:
+            shown.append(msgspec.structs.replace(reason, causes=visible(reason.causes, dag_ids)))
+        else:
+            hidden[reason.rule] += 1
+    for rule, n in hidden.items():
+        who = "a task of a DAG" if n == 1 else f"{n} tasks of DAGs"
+        shown.append(Reason(rule, f"{who} that you may not see"))
+    return tuple(shown)
 
 
 T = TypeVar("T")

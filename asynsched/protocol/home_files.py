@@ -160,18 +160,19 @@ def remove_tree(folder: Path) -> None:
 
     However deep the folders are nested: each is emptied into the outermost one, so no path gets long.
     """
-    names, has_removed = count(), True
-    while has_removed:
-        has_removed = False
+    names, goes_on = count(), True
+    while goes_on:
+        goes_on = False
         with suppress(OSError):
             for path in list(folder.iterdir()):
-                has_removed |= _remove_or_empty(path, folder, names)
+                goes_on |= _remove_or_empty(path, folder, names)
     with suppress(OSError):
         folder.rmdir()
 
 
 def _remove_or_empty(path: Path, top: Path, names: Iterator[int]) -> bool:
-    """Remove what is in a folder, after folders in it were moved to the folder. Returns whether it is removed."""
+    """Remove a file; or a folder, after its inner folders are moved to `top`. Returns whether anything has changed."""
+    has_moved = False
     try:
         if path.is_symlink() or not path.is_dir():
             path.unlink()
@@ -182,8 +183,10 @@ def _remove_or_empty(path: Path, top: Path, names: Iterator[int]) -> bool:
                 if inner.is_symlink() or not inner.is_dir():
                     inner.unlink()
                 else:
+                    inner.chmod(0o700)  # to move a folder, its own `..` has to be written
                     inner.rename(top / f"{os.getpid()}-{next(names)}")
+                    has_moved = True
         path.rmdir()
     except OSError:
-        return False
+        return has_moved
     return True

@@ -115,6 +115,7 @@ class DagFilter(Struct, frozen=True):
 
     Attributes:
         dag_ids: Only these; None: all.
+        dag_id: A condition of the dag_id.
         paused: Only paused ones, or only others.
         active: Only those that are in a file, or only others; None: both.
         tags: With any of these tags, or with all of them, as `tags_match` says.

@@ -68,6 +68,7 @@ class ImportErrorFilter(Struct, frozen=True, kw_only=True):
         dag_ids: Only those of files all of whose known DAGs are among these; None: all.
         warnings: Only warnings, or only errors; None: both.
         file: Only of this file.
+        path: A condition of the file's path.
     """
 
     dag_ids: frozenset[str] | None = None

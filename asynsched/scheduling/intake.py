@@ -17,6 +17,7 @@ from asynsched.errors import DagError, NotFound
 from asynsched.keys import DagRunKey
 from asynsched.scheduling.deciding import decide_all
 from asynsched.scheduling.evaluation.evaluation import Evaluation
+from asynsched.scheduling.evaluation.ready import LONGEST_RETRY
 from asynsched.scheduling.evaluation.run import ActiveRun
 from asynsched.scheduling.loading import Loader, VersionCache
 from asynsched.scheduling.places import Place, Places
@@ -241,7 +242,7 @@ class RunIntake:
 
         Runs whose code cannot be loaded stay as they are.
         """
-        if has_come(self.retry_at, now, 2 * BUSY_PAUSE):
+        if has_come(self.retry_at, now, LONGEST_RETRY):
             self.retry_at = None
         wanted = await self._loadable()
         if not wanted:

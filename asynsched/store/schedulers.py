@@ -217,7 +217,7 @@ _NOTIFY = sa.text("SELECT pg_notify(:channel, :payload)")
 
 
 def notify(conn: Connection, *payloads: str) -> None:
-    """Notify every scheduler that listens on this database of changes, each by LONGEST_PAYLOAD_BYTES at most."""
+    """Notify every scheduler that listens on this database of changes, each by LONGEST_PAYLOAD_BYTES or fewer."""
     if conn.dialect.name == "postgresql":
         for payload in payloads:
             conn.execute(_NOTIFY, {"channel": CHANNEL, "payload": payload})

@@ -5,6 +5,11 @@ or read a byte now and then.
 """
 
 import asyncio
+import sys
+from contextlib import suppress
+from fcntl import ioctl
+from struct import unpack
+from termios import TIOCOUTQ
 from typing import Any
 
 import h11
@@ -18,7 +23,7 @@ BODY_SECONDS = 120.0
 """How long the body may take after its head."""
 READ_SECONDS = 60.0
 LEAST_READ_BYTES = 16 * 1024
-"""What a client has to read in that time of an answer that waits for it; below, its connection ends."""
+"""About what a client has to read in that time of an answer that waits for it; below, its connection ends."""
 FULL = (
     b"HTTP/1.1 503 Service Unavailable\r\ncontent-type: application/json\r\nconnection: close\r\nretry-after: 5\r\n\r\n"
     b'{"detail": "The server has as many connections as web.max_connections allows. Try again later."}'
@@ -72,14 +77,24 @@ class LimitedConnection(H11Protocol):
 
     def _expect_reader(self) -> None:
         """Look after a while whether the client has read on."""
-        unread = self.transport.get_write_buffer_size()
-        self._reads_on = self.loop.call_later(READ_SECONDS, self._look_at_reader, unread - LEAST_READ_BYTES)
+        at_most = self._n_unread() - LEAST_READ_BYTES
+        self._reads_on = self.loop.call_later(READ_SECONDS, self._look_at_reader, at_most)
 
     def _look_at_reader(self, unread_at_most: int) -> None:
-        if self.transport.get_write_buffer_size() > unread_at_most:
+        if self._n_unread() > unread_at_most:
             self.transport.abort()
         else:
             self._expect_reader()
+
+    def _n_unread(self) -> int:
+        """Return how many bytes of the answer wait here, and in the system, which takes more only now and then."""
+        waiting: int = self.transport.get_write_buffer_size()
+        if sys.platform != "linux":
+            return waiting
+        with suppress(OSError):
+            [unsent] = unpack("i", ioctl(self.transport.get_extra_info("socket").fileno(), TIOCOUTQ, bytes(4)))
+            waiting += unsent
+        return waiting
 
     def _expect_no_reader(self) -> None:
         if self._reads_on is not None:

@@ -69,8 +69,12 @@ class PythonOperator(BaseOperator):
 
     def call_function(self, context: Context) -> Any:
         """Call the function with its arguments and values of the context, and return its result."""
+        given = self.op_kwargs
         self.op_kwargs = self.determine_kwargs(context)
-        value = self.execute_callable()
+        try:
+            value = self.execute_callable()
+        finally:
+            self.op_kwargs = given
         return describe_outlets(value, context) if _is_described(self.python_callable, value) else value
 
     def determine_kwargs(self, context: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -78,7 +82,10 @@ class PythonOperator(BaseOperator):
         return keyword_arguments(self.python_callable, self.op_args, self.op_kwargs, context)
 
     def execute_callable(self) -> Any:
-        """Call the function with `op_args` and `op_kwargs`, and await a coroutine. Subclasses may do more around it."""
+        """Call the function with `op_args` and `op_kwargs`, and await a coroutine. Subclasses may do more around it.
+
+        Operators that call the function in another interpreter use neither this nor `determine_kwargs`.
+        """
         return finished(self.python_callable(*self.op_args, **self.op_kwargs))
 
 

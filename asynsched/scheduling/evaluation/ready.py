@@ -28,7 +28,7 @@ from asynsched.store.runs.pools import OwnUse, Settlement, SlotGrant
 from asynsched.timers import has_come
 
 LONGEST_RETRY = timedelta(seconds=1)
-"""Limits that others are settling are tried again sooner than that."""
+"""What other schedulers have locked at the moment is tried again sooner than that."""
 
 
 @dataclass(eq=False)

@@ -93,7 +93,7 @@ _FIRST_OF_DAG = (
 _OF_BACKFILL = _FIRST_ROWS.where(_A_BACKFILLS, dag_run.c.backfill_id == sa.bindparam("backfill_id")).with_hint(
     dag_run, "INDEXED BY ix_dag_run_queued_of_backfill", "sqlite"
 )
-# Runs of partitions have no logical date.
+# Runs of partitions have no logical date: those of a backfill are sorted at each read, 10,000 at most.
 _DATES = (dag_run.c.logical_date, dag_run.c.partition_date, dag_run.c.id)
 _FIRST_OF_BACKFILL = _OF_BACKFILL.order_by(*_DATES)
 _LAST_OF_BACKFILL = _OF_BACKFILL.order_by(*(column.desc() for column in _DATES))

@@ -200,30 +200,34 @@ async def test_forged_instants_are_brought_within_bounds_or_refused(bench: Bench
 
 
 FORKS = """
-import os
+import os, sys
 from asynsched import DAG, task
 with DAG("d"):
     @task
     def forks(how):
         child = os.fork()
         if child:
-            os.waitpid(child, 0)
             print("the task goes on")
-            return "its own"
+            return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
         if how == "raises":
             raise ValueError("the child could not go on")
+        if how == "exits":
+            sys.exit(3)
+        if how == "is_done":
+            sys.exit()
         return "of the child"
-    forks.override(task_id="returns")("returns")
-    forks.override(task_id="raises")("raises")
+    for how in ("returns", "raises", "exits", "is_done"):
+        forks.override(task_id=how)(how)
 """
 
 
-@pytest.mark.parametrize("task_id", ["returns", "raises"])
-async def test_a_fork_that_comes_back_from_the_task_does_not_end_it(bench: Bench, task_id):
+@pytest.mark.parametrize(("task_id", "status"), [("returns", 0), ("raises", 1), ("exits", 3), ("is_done", 0)])
+async def test_a_fork_that_comes_back_from_the_task_ends_alone(bench: Bench, task_id, status):
     async with bench.running() as executor:
         ended = await bench.run(executor, bench.launch(bench.code(FORKS), task_id))
-    assert (ended.state, value(ended)) == ("success", "its own")
+    assert (ended.state, value(ended)) == ("success", status)
     assert "the task goes on" in bench.log(task_id)
+    assert ("the child could not go on" in bench.log(task_id)) == (task_id == "raises")
 
 
 async def test_a_file_may_replace_standard_output_by_less_than_a_file(bench: Bench):
