@@ -69,7 +69,8 @@ class Driver:
         run.logical_date = self.now
         if self.before is not None:
             states = {task_id: [found[-1].state] for task_id, found in self.before.instances.items()}
-            run.key_before, run.past = self.before.key, past_of(run, StoredPast(self.before.key, states))
+            before = StoredPast(self.before.key, self.before.logical_date, states)
+            run.key_before, run.past = self.before.key, past_of(run, before)
         self.start(engine, run, described_run.get("forced", {}))
         for _ in range(100):
             engine.grant(self.now)
