@@ -5,11 +5,11 @@ or read a byte now and then.
 """
 
 import asyncio
+import socket
+import struct
 import sys
 from contextlib import suppress
-from fcntl import ioctl
-from struct import unpack
-from termios import TIOCOUTQ
+from socket import IPPROTO_TCP
 from typing import Any
 
 import h11
@@ -21,9 +21,12 @@ HEAD_SECONDS = 10.0
 """How long the handshake of TLS may take, and the head of a request, from the connection or from its first byte on."""
 BODY_SECONDS = 120.0
 """How long the body may take after its head."""
-READ_SECONDS = 60.0
-LEAST_READ_BYTES = 16 * 1024
-"""About what a client has to read in that time of an answer that waits for it; below, its connection ends."""
+READ_SECONDS = 300.0
+"""How long a client may take nothing of an answer that waits for it. Its system has a buffer of megabytes, too: nothing
+is seen of a slow client while it empties that."""
+TCP_INFO = getattr(socket, "TCP_INFO", 11)
+ACKED_AT = 120
+"""Where Linux's `struct tcp_info` has `tcpi_bytes_acked` (tcp(7), linux/tcp.h)."""
 FULL = (
     b"HTTP/1.1 503 Service Unavailable\r\ncontent-type: application/json\r\nconnection: close\r\nretry-after: 5\r\n\r\n"
     b'{"detail": "The server has as many connections as web.max_connections allows. Try again later."}'
@@ -77,24 +80,26 @@ class LimitedConnection(H11Protocol):
 
     def _expect_reader(self) -> None:
         """Look after a while whether the client has read on."""
-        at_most = self._n_unread() - LEAST_READ_BYTES
-        self._reads_on = self.loop.call_later(READ_SECONDS, self._look_at_reader, at_most)
+        self._reads_on = self.loop.call_later(READ_SECONDS, self._look_at_reader, self._n_taken())
 
-    def _look_at_reader(self, unread_at_most: int) -> None:
-        if self._n_unread() > unread_at_most:
+    def _look_at_reader(self, n_before: int) -> None:
+        if self._n_taken() <= n_before:
             self.transport.abort()
         else:
             self._expect_reader()
 
-    def _n_unread(self) -> int:
-        """Return how many bytes of the answer wait here, and in the system, which takes more only now and then."""
-        waiting: int = self.transport.get_write_buffer_size()
-        if sys.platform != "linux":
-            return waiting
-        with suppress(OSError):
-            [unsent] = unpack("i", ioctl(self.transport.get_extra_info("socket").fileno(), TIOCOUTQ, bytes(4)))
-            waiting += unsent
-        return waiting
+    def _n_taken(self) -> int:
+        """Return a number that rises by the bytes that the client's system takes.
+
+        Linux counts what a client has acknowledged. The buffer here tells less: it shrinks only now and then, when the
+        system takes more of it.
+        """
+        if sys.platform == "linux":
+            with suppress(OSError, struct.error):
+                told = self.transport.get_extra_info("socket").getsockopt(IPPROTO_TCP, TCP_INFO, ACKED_AT + 8)
+                acknowledged: int = struct.unpack_from("Q", told, ACKED_AT)[0]
+                return acknowledged
+        return -self.transport.get_write_buffer_size()
 
     def _expect_no_reader(self) -> None:
         if self._reads_on is not None:
