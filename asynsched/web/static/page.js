@@ -84,7 +84,7 @@ document.addEventListener("keydown", (event) => {
   }
   if (event.target.matches("#palette input") && event.key === "Enter") { document.querySelector("#palette a")?.click(); return; }
   if (event.key === "Escape") for (const menu of document.querySelectorAll("details.menu[open]")) { menu.open = false; menu.querySelector("summary").focus(); }
-  if (event.ctrlKey || event.metaKey || event.altKey || event.target.closest("input:not([type=checkbox]), select, textarea, dialog")) return;
+  if (event.ctrlKey || event.metaKey || event.altKey || event.target.closest("input:not([type=checkbox]), select, textarea, dialog[open]")) return;
   if (before === "g" && event.key in PLACES) { location.assign(root + PLACES[event.key]); return; }
   before = event.key;
   if (event.key === "?") opened("help");
