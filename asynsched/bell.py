@@ -54,14 +54,17 @@ def encode_hints(hints: Sequence[Hint]) -> str:
 
 
 def encode_in_parts(hints: Sequence[Hint], most_bytes: int) -> Iterator[str]:
-    """Yield the texts of as many rings as hints need, each of `most_bytes` bytes at most, unless one hint is longer."""
+    """Yield the texts of as many rings as hints need, each of `most_bytes` bytes at most.
+
+    A hint that is longer is left out: schedulers look for changes now and then without any.
+    """
     text = encode_hints(hints)
-    if len(text.encode()) <= most_bytes or len(hints) == 1:
+    if len(text.encode()) <= most_bytes:
         yield text
-        return
-    half = len(hints) // 2
-    yield from encode_in_parts(hints[:half], most_bytes)
-    yield from encode_in_parts(hints[half:], most_bytes)
+    elif len(hints) > 1:
+        half = len(hints) // 2
+        yield from encode_in_parts(hints[:half], most_bytes)
+        yield from encode_in_parts(hints[half:], most_bytes)
 
 
 def decode_hints(text: bytes | str) -> list[Hint]:

@@ -135,7 +135,7 @@ WITHOUT_EFFECT = {
     "doc_yaml": "the page shows doc_md",
     "executor_config": "the executor runs tasks on this machine; pools limit them",
     "owner_links": "put the link into doc_md",
-    "rerun_with_latest_version": "a cleared run keeps its version; `asynsched runs clear --latest` moves it",
+    "rerun_with_latest_version": "a run keeps its version; `asynsched runs clear --latest` moves it",
     "resources": "limit tasks by pool and pool_slots",
     "run_as_user": "tasks run as the scheduler's user; let a command change it, such as sudo -u",
     "sla": "give the DAG a deadline",

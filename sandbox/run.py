@@ -178,11 +178,9 @@ def become_try(descriptors: TryDescriptors, load: Callable[[messages.CodeVersion
         file = load(launch.code, lambda content_hash: link.request("source_get", content_hash=content_hash))
         ended = run_launch(launch, link, file)
         flush_streams()
-        if link.is_of_this_process:
+        if link.is_of_this_process:  # and not a fork that user code has let come back from the task
             _report(link, ended, launch.task_id)
-            status = 0
-        else:  # a fork that user code made, and let come back from the task
-            status = 0
+        status = 0
     except SystemExit as exc:  # of such a fork
         status = exc.code if isinstance(exc.code, int) else int(exc.code is not None)
         flush_streams()

@@ -4,7 +4,7 @@ AsynschedError
 ├── AsynschedException                  a task failed
 │   ├── AsynschedFailException          failed, and no retry
 │   │   └── AsynschedSensorTimeout      a sensor waited too long
-│   ├── AsynschedNotFoundException      no such variable, connection or XCom (a KeyError, too)
+│   ├── AsynschedNotFoundException      no such variable, connection or XCom (also a KeyError)
 │   │   └── XComNotFound
 │   ├── TaskDeferralError               the trigger of a deferred task failed
 │   │   └── TaskDeferralTimeout         it did not fire in time
@@ -55,7 +55,7 @@ class AirflowRuntimeError(Exception):
 
 
 class AsynschedNotFoundException(AsynschedException, AirflowRuntimeError, KeyError):
-    """A variable or connection does not exist: a KeyError, as in Airflow 2, and an AirflowRuntimeError, as since."""
+    """A variable or connection does not exist. It is also a KeyError and, as in Airflow 3, an AirflowRuntimeError."""
 
     def __init__(self, *args: object) -> None:
         Exception.__init__(self, *args)

@@ -29,7 +29,7 @@ class TaskGroup(DAGNode):
         dag: The DAG; by default that of the `with` block.
         default_args: Default arguments for the tasks inside; they override the DAG's.
         tooltip: A line of text shown for the group.
-        doc_md: A text about the group.
+        doc_md: A text about the group, which no view shows.
         add_suffix_on_collision: Append `__1`, `__2`, … if the group_id is taken, instead of failing.
 
     Attributes:

@@ -9,7 +9,7 @@ import msgspec
 from msgspec import Struct
 from sqlalchemy import Connection
 
-from asynsched.bell import Hint, encode_hints
+from asynsched.bell import Hint
 from asynsched.channels import NameChanged, TaskReady
 from asynsched.clock import Clock
 from asynsched.errors import NotFound, StoreError
@@ -202,7 +202,7 @@ def _variable_delete(conn: Connection, _: TaskReady, given: dict[str, Any], __: 
 
 def _notify_of_variable(conn: Connection, key: str) -> None:
     """Tell the other schedulers, which may have parsed files that read the variable."""
-    notify(conn, encode_hints([Hint("variable", name=key)]))
+    notify(conn, Hint("variable", name=key))
 
 
 def _xcom_delete(conn: Connection, ready: TaskReady, arguments: dict[str, Any], _: Clock) -> None:

@@ -329,8 +329,8 @@ class ForegroundDriver:
         context["ti"].state = str(task.state)
         context["ti"].end_date = coerce_datetime(utcnow())
         context["reason"] = task.reason
-        has_failed = end is not None and end.state is TaskInstanceState.FAILED
-        context["exception"] = end.exception if end is not None and has_failed else None
+        failed = end if end is not None and end.state is TaskInstanceState.FAILED else None
+        context["exception"] = None if failed is None else failed.exception
         operator = self._dag.get_task(row.task_id)
         with CurrentContext(context), patch_environ(context_variables(context)):
             run_callbacks(callbacks_of(operator, row.event), context, operator)

@@ -14,7 +14,7 @@ import structlog
 from sqlalchemy import Connection
 
 from asynsched._version import __version__
-from asynsched.bell import Hint, encode_hints
+from asynsched.bell import Hint
 from asynsched.channels import Channels
 from asynsched.clock import Clock
 from asynsched.errors import StoreUnavailable
@@ -80,14 +80,14 @@ def register(conn: Connection, /, *, takeover_seconds: float, **values: Any) -> 
     """
     seconds = max(takeover_seconds, takeover_of_home(conn, values["hostname"], values["home"]))
     epoch = register_scheduler(conn, takeover_seconds=seconds, **values)
-    notify(conn, encode_hints([Hint("scheduler", origin=values["scheduler_id"])]))
+    notify(conn, Hint("scheduler", origin=values["scheduler_id"]))
     return epoch, seconds
 
 
 def unregister(conn: Connection, scheduler_id: str, now: datetime) -> None:
     """Free the runs of a stopped scheduler, and tell the others, which take them immediately."""
     remove_scheduler(conn, scheduler_id, now)
-    notify(conn, encode_hints([Hint("scheduler", origin=scheduler_id)]))
+    notify(conn, Hint("scheduler", origin=scheduler_id))
 
 
 @dataclass(frozen=True, slots=True)

@@ -90,7 +90,7 @@ class Secrets:
 
     def mask_cut_text(self, text: str) -> str:
         """Return a text with every secret replaced, and each piece of a secret that ends or begins at a cut."""
-        return self.mask_cut(text.encode("utf-8", "replace")).decode("utf-8", "replace") if self.values else text
+        return self.mask_cut(_bytes_of(text)).decode("utf-8", "replace") if self.values else text
 
     def mask_cut(self, data: bytes) -> bytes:
         """Return the data with every secret replaced, and each piece of a secret that ends or begins at a cut."""

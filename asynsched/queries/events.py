@@ -20,7 +20,7 @@ from anyio.abc import TaskStatus
 from anyio.lowlevel import checkpoint
 from msgspec import Struct
 
-from asynsched.bell import Hint, encode_hints
+from asynsched.bell import Hint
 from asynsched.channels import ChangesWatched, Channels
 from asynsched.clock import Clock
 from asynsched.errors import AsynschedError, StoreError, StoreUnavailable
@@ -333,7 +333,7 @@ class EventFeed(Service):
             self._asked_at = now
 
     async def _notify(self, hint: Hint) -> None:
-        await self._database.write_at_once(notify, encode_hints([hint]))
+        await self._database.write_at_once(notify, hint)
 
     async def _read_for_all(self) -> bool:
         """Read some changes for the live readers. Returns whether these were the last ones."""

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, TypeVar
 from msgspec import Struct, field
 from sqlalchemy import Connection
 
-from asynsched.bell import Hint, encode_hints, ring
+from asynsched.bell import Hint, ring
 from asynsched.keys import DagRunKey
 from asynsched.queries.recent import Recent
 from asynsched.settings import Settings
@@ -50,7 +50,7 @@ def carry_out(conn: Connection, action: Callable[[Connection], Act[T]], *, actor
         run_id=(hint and hint.run_id) or None, task_id=act.task_id, detail=act.detail,
     )  # fmt: skip
     if hint is not None:
-        notify(conn, encode_hints([hint]))
+        notify(conn, hint)
     return act
 
 

@@ -103,7 +103,7 @@ class VersionCache:
 
     def _compile(self, rows: list[DagVersionRow], texts: dict[str, str]) -> list[LoadedVersion | DagError]:
         # The files are copies of the database's texts, so they need not be synced: the next scheduler finds and
-        # replaces any that a power cut has damaged. A try asks for a source that has no good file.
+        # replaces any that a power cut has damaged. A try that finds no intact file asks for the source.
         try:
             for content_hash, text in texts.items():
                 lay_out_source(self.sources_folder, content_hash, text)

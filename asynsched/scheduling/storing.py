@@ -16,7 +16,7 @@ import structlog
 from msgspec import Struct
 from sqlalchemy import Connection
 
-from asynsched.bell import Hint, encode_in_parts
+from asynsched.bell import Hint
 from asynsched.channels import Channels, DagChanged
 from asynsched.clock import Clock, jitter
 from asynsched.keys import DagRunKey
@@ -32,7 +32,7 @@ from asynsched.store.rows import MOST_PARAMETERS
 from asynsched.store.runs.dag_runs import last_run_states
 from asynsched.store.runs.pools import OwnUse, Settlement, SlotGrant, settle_slots
 from asynsched.store.runs.transitions import Batch, Stale, TaskRowKey, TaskWrite, apply, apply_at_once
-from asynsched.store.schedulers import LONGEST_PAYLOAD_BYTES, notify
+from asynsched.store.schedulers import notify
 
 log = structlog.get_logger(__name__)
 
@@ -160,7 +160,7 @@ class Storing:
         """Notify commands of changes to these runs for a while, and at once of changes made while they asked."""
         self._watched.update(dict.fromkeys(runs, now + WATCHED_FOR))
         hints = [Hint("changed", *run, origin=origin) for run in sorted(runs)]
-        await self.database.write(notify, *encode_in_parts(hints, LONGEST_PAYLOAD_BYTES))
+        await self.database.write(notify, *hints)
 
     def _changes_of_watched(self, pending: PendingBatch) -> list[Hint]:
         """Return hints of a batch's changes to runs that commands wait for."""
@@ -200,8 +200,7 @@ def _store(
         tasks = [_unqueued(row, settled.refused) for row in batch.tasks]
         batch = msgspec.structs.replace(batch, new_tasks=new_tasks, tasks=tasks)
     stale, paused = apply_and_pause(conn, batch, failed)
-    if hints:
-        notify(conn, *encode_in_parts(hints, LONGEST_PAYLOAD_BYTES))
+    notify(conn, *hints)
     return stale, paused, settled
 
 

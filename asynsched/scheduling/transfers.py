@@ -7,7 +7,7 @@ import structlog
 from anyio.lowlevel import checkpoint
 from sqlalchemy import Connection
 
-from asynsched.bell import Hint, encode_hints
+from asynsched.bell import Hint
 from asynsched.channels import TryReported
 from asynsched.errors import AsynschedError, DagError, NotFound, StoreUnavailable
 from asynsched.executors.base import Held
@@ -386,4 +386,4 @@ def _stop_of(wanted: OpenRequest) -> RunStop | None:
 def give_back(conn: Connection, run_row_id: int, scheduler_id: str, epoch: int) -> None:
     """Release a run and notify the other schedulers, so that one can claim it immediately; see `give_back_run`."""
     if queue.give_back_run(conn, run_row_id, scheduler_id, epoch):
-        notify(conn, encode_hints([Hint("orphan", origin=scheduler_id)]))
+        notify(conn, Hint("orphan", origin=scheduler_id))

@@ -14,6 +14,7 @@ import sqlalchemy as sa
 from msgspec.structs import asdict
 from sqlalchemy import Connection
 
+from asynsched.bell import Hint, encode_in_parts
 from asynsched.errors import HomeInUse
 from asynsched.home import serves_database
 from asynsched.store.rows import fetch
@@ -216,8 +217,8 @@ LONGEST_PAYLOAD_BYTES = 7999
 _NOTIFY = sa.text("SELECT pg_notify(:channel, :payload)")
 
 
-def notify(conn: Connection, *payloads: str) -> None:
-    """Notify every scheduler that listens on this database of changes, each by LONGEST_PAYLOAD_BYTES or fewer."""
-    if conn.dialect.name == "postgresql":
-        for payload in payloads:
+def notify(conn: Connection, *hints: Hint) -> None:
+    """Notify every scheduler that listens on this database of changes."""
+    if hints and conn.dialect.name == "postgresql":
+        for payload in encode_in_parts(hints, LONGEST_PAYLOAD_BYTES):
             conn.execute(_NOTIFY, {"channel": CHANNEL, "payload": payload})

@@ -9,7 +9,6 @@ import socket
 import struct
 import sys
 from contextlib import suppress
-from socket import IPPROTO_TCP
 from typing import Any
 
 import h11
@@ -24,7 +23,6 @@ BODY_SECONDS = 120.0
 READ_SECONDS = 300.0
 """How long a client may take nothing of an answer that waits for it. Its system has a buffer of megabytes, too: nothing
 is seen of a slow client while it empties that."""
-TCP_INFO = getattr(socket, "TCP_INFO", 11)
 ACKED_AT = 120
 """Where Linux's `struct tcp_info` has `tcpi_bytes_acked` (tcp(7), linux/tcp.h)."""
 FULL = (
@@ -96,7 +94,9 @@ class LimitedConnection(H11Protocol):
         """
         if sys.platform == "linux":
             with suppress(OSError, struct.error):
-                told = self.transport.get_extra_info("socket").getsockopt(IPPROTO_TCP, TCP_INFO, ACKED_AT + 8)
+                told = self.transport.get_extra_info("socket").getsockopt(
+                    socket.IPPROTO_TCP, socket.TCP_INFO, ACKED_AT + 8
+                )
                 acknowledged: int = struct.unpack_from("Q", told, ACKED_AT)[0]
                 return acknowledged
         return -self.transport.get_write_buffer_size()

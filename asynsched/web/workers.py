@@ -20,7 +20,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from asynsched.airflow.installation import options_of_processes
-from asynsched.bell import Hint, encode_hints
+from asynsched.bell import Hint
 from asynsched.channels import TaskReady
 from asynsched.errors import StoreUnavailable, TicketRefused
 from asynsched.executors.log_stores import LogStore
@@ -222,7 +222,7 @@ def _store_report(conn: Connection, report: Report) -> bool:
         else:
             is_news |= report_end(conn, report.proof, event)
     if is_news:
-        notify(conn, encode_hints([Hint("try")]))
+        notify(conn, Hint("try"))
     return is_news
 
 

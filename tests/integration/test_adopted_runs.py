@@ -7,7 +7,7 @@ import sqlalchemy as sa
 from structlog.testing import capture_logs
 
 from asynsched import DAG, BashOperator
-from asynsched.bell import Hint, encode_hints
+from asynsched.bell import Hint
 from asynsched.channels import RunsOrphaned, TriggerFired, TryReported
 from asynsched.lease.held_lease import unregister
 from asynsched.protocol.messages import Deferral, Ended, TriggerOutcome
@@ -39,7 +39,7 @@ async def test_the_runs_of_one_that_is_gone_go_on_with_another(postgres_url, tmp
             one.limit_to(0)
             other.channels.runs.put_nowait(RunsOrphaned())
             await peers.database.write(create_manual_run, "d", now=CLOCK.now(), run_id="later")
-            await peers.database.write(notify, encode_hints([Hint("run", "d", "later")]))
+            await peers.database.write(notify, Hint("run", "d", "later"))
             await eventually(lambda: other.running, "the other has looked, and runs the ownerless runs")
             assert await peers.owners() == {one.epoch: 2, other.epoch: 1}
             return
@@ -73,7 +73,7 @@ async def test_what_the_runs_of_one_that_is_gone_have_used_is_free_once_they_end
         one.limit_to(1)
         other.limit_to(N_RUNS)
         await peers.database.write(create_manual_run, "d", now=CLOCK.now(), run_id="later")
-        await peers.database.write(notify, encode_hints([Hint("run", "d", "later")]))
+        await peers.database.write(notify, Hint("run", "d", "later"))
         # Once it has nothing to do but to wait, it has been refused.
         await eventually(lambda: has_been_refused(other, shared), "the other knows that the limit is full")
         one.running.clear()  # with that scheduler they are gone
@@ -120,7 +120,7 @@ async def test_a_backfill_keeps_its_own_limit_when_its_runs_are_taken_over(postg
         await peers.database.write(create_backfill, plan, actor="me", now=CLOCK.now())
         serve_both(peers, n_runs=N_RUNS)
         other.limit_to(0)
-        await peers.database.write(notify, encode_hints([Hint("backfill", "d")]))
+        await peers.database.write(notify, Hint("backfill", "d"))
         await eventually(lambda: len(one.running) == 2, "one runs as many as may run")
         other.limit_to(N_RUNS)
         one.limit_to(0)
@@ -161,7 +161,7 @@ async def test_a_run_that_waited_here_when_another_began_it_is_taken_over_once(p
         other.limit_to(N_RUNS)
         await eventually(lambda: other.running, "the other has it")
         await peers.database.write(create_manual_run, "d", now=CLOCK.now(), run_id="later")
-        await peers.database.write(notify, encode_hints([Hint("run", "d", "later")]))
+        await peers.database.write(notify, Hint("run", "d", "later"))
         await eventually(lambda: ("later", "t0") in other.running.values(), "the queue has been examined")
         assert sorted(other.running.values()) == [("later", "t0"), ("r0", "t0")]
         other.end(*other.running)
@@ -184,7 +184,7 @@ async def test_a_run_whose_code_only_a_newer_version_can_read_is_left_to_that_on
 
         def can_be_read(conn: sa.Connection) -> None:
             conn.execute(sa.update(dag_version).values(serialized=stored))
-            notify(conn, encode_hints([Hint("run", "d", "r0")]))
+            notify(conn, Hint("run", "d", "r0"))
 
         await peers.database.write(can_be_read)
         await eventually(lambda: len(peers.running) == 1, "it starts with who can read it")

@@ -6,7 +6,7 @@ import anyio
 import pytest
 
 from asynsched import Scheduler
-from asynsched.bell import Hint, encode_hints
+from asynsched.bell import Hint
 from asynsched.settings import Settings
 from asynsched.store.dags.dags import set_paused
 from asynsched.store.engines.opening import open_database
@@ -31,7 +31,7 @@ async def test_a_dag_unpaused_from_another_machine_runs_at_once(tmp_path, postgr
 
     def unpause(conn):
         set_paused(conn, "once", False, scheduler.clock.now())
-        notify(conn, encode_hints([Hint("dag", dag_id="once")]))
+        notify(conn, Hint("dag", dag_id="once"))
 
     async with anyio.create_task_group() as tasks:
         await tasks.start(scheduler.serve)

@@ -8,7 +8,7 @@ from functools import partial
 
 import pytest
 
-from asynsched.bell import Hint, encode_hints
+from asynsched.bell import Hint
 from asynsched.keys import DagRunKey
 from asynsched.scheduling.creation.triggering import create_manual_run
 from asynsched.scheduling.requests.run_requests import submit_request
@@ -69,7 +69,7 @@ async def test_a_task_that_depends_on_the_past_hears_from_another_scheduler(post
         one.limit_to(2)
         peers.serve(other)
         await peers.database.write(create_manual_run, "d", now=CLOCK.now(), run_id="later")
-        await peers.database.write(notify, encode_hints([Hint("run", "d", "later")]))
+        await peers.database.write(notify, Hint("run", "d", "later"))
         await eventually(lambda: other.evaluator.n_runs == 1, "the second run is the other's")
         assert not other.running
         token = next(iter(one.running))

@@ -11,7 +11,7 @@ import sqlalchemy as sa
 
 from asynsched import DAG, BashOperator
 from asynsched.assembly import Foundation, make_evaluator
-from asynsched.bell import Hint, encode_hints
+from asynsched.bell import Hint
 from asynsched.channels import Channels, TaskReady, TryReported, TryUnwanted
 from asynsched.clock import Clock
 from asynsched.fernet_keys import keys_of
@@ -111,7 +111,7 @@ class Peers:
         def trigger(conn: sa.Connection) -> None:
             store_report(conn, report_of(dag), STAMP, now=CLOCK.now(), defaults=DEFAULTS)
             keys = [create_manual_run(conn, "d", now=CLOCK.now(), run_id=f"r{number}") for number in range(n)]
-            notify(conn, encode_hints([Hint("run", *key) for key in keys]))
+            notify(conn, *(Hint("run", *key) for key in keys))
 
         await self.database.write(trigger)
 
@@ -173,7 +173,7 @@ async def two_schedulers(postgres_url: str, home: Path) -> AsyncIterator[Peers]:
         for peer in found:
             serving.start_soon(peer.listener.run)
         while not all(peer.channels.limits.qsize() for peer in found):  # until both listen
-            await databases[2].write(notify, encode_hints([Hint("slots")]))
+            await databases[2].write(notify, Hint("slots"))
             await anyio.sleep(0.02)
         yield Peers(found[0], found[1], databases[2], serve)
         serving.cancel_scope.cancel()

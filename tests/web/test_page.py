@@ -332,7 +332,7 @@ async def test_home_says_why_something_is_late(site: Site, monkeypatch: pytest.M
 
 
 def _hold_the_pool(conn: Connection) -> None:
-    """Let the task of `asks` take the only slot of the pool that the tasks of `fails` wait for."""
+    """Make the task of `asks` occupy the pool's only slot, while a task of `fails` waits for one."""
     _make_late(conn)
     set_pool(conn, "default_pool", 1)
     conn.execute(task_instance.update().where(task_instance.c.task_id == "approve").values(state="running"))

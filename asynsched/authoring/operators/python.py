@@ -69,13 +69,15 @@ class PythonOperator(BaseOperator):
 
     def call_function(self, context: Context) -> Any:
         """Call the function with its arguments and values of the context, and return its result."""
-        given = self.op_kwargs
-        self.op_kwargs = self.determine_kwargs(context)
+        # An assignment would look for references to other tasks in all values of the context.
+        given, own = self.op_kwargs, vars(self)
+        own["op_kwargs"] = self.determine_kwargs(context)
         try:
             value = self.execute_callable()
         finally:
-            self.op_kwargs = given
-        return describe_outlets(value, context) if _is_described(self.python_callable, value) else value
+            own["op_kwargs"] = given
+        is_described = hasattr(value, "gi_frame") and _is_described(self.python_callable, value)
+        return describe_outlets(value, context) if is_described else value
 
     def determine_kwargs(self, context: Mapping[str, Any]) -> Mapping[str, Any]:
         """Return the keyword arguments of the call: those of `op_kwargs` and of the context that are parameters."""
@@ -131,12 +133,12 @@ def call_with_context(
     A generator is run to its end: the values it yields describe asset events, and its return value is returned.
     """
     value = finished(function(*op_args, **keyword_arguments(function, op_args, op_kwargs, context)))
-    return describe_outlets(value, context) if _is_described(function, value) else value
+    is_described = hasattr(value, "gi_frame") and _is_described(function, value)
+    return describe_outlets(value, context) if is_described else value
 
 
 def _is_described(function: Callable[..., Any], value: Any) -> bool:
-    if not hasattr(value, "gi_frame"):
-        return False
+    """Whether a value that has the attributes of a generator is one that a generator function has made."""
     import inspect
 
     return inspect.isgenerator(value) and inspect.isgeneratorfunction(function)

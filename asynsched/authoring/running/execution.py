@@ -22,8 +22,6 @@ from asynsched.authoring.transport import to_transport
 from asynsched.authoring.xcom import written_xcom
 from asynsched.authoring.xcom_arg import XCOM_RETURN_KEY
 
-log = logging.getLogger("asynsched.task")
-
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
@@ -31,6 +29,8 @@ if TYPE_CHECKING:
     from asynsched.authoring.operators.base import BaseOperator
     from asynsched.authoring.running.context import Context
     from asynsched.authoring.triggers.base import Resumption
+
+log = logging.getLogger("asynsched.task")
 
 
 installation: Installation | None = None

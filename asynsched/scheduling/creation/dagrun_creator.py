@@ -7,7 +7,7 @@ from itertools import islice
 import structlog
 from sqlalchemy import Connection
 
-from asynsched.bell import Hint, encode_in_parts
+from asynsched.bell import Hint
 from asynsched.channels import AssetsUpdated, Channels, DagChanged, FileChanged, RunCreated, RunEnded, RunsCreated
 from asynsched.clock import Clock
 from asynsched.keys import DagRunKey
@@ -17,7 +17,7 @@ from asynsched.settings import Settings
 from asynsched.store.assets import unexamined_dag_ids
 from asynsched.store.dags.dags import scheduled_dag_ids
 from asynsched.store.database import Database
-from asynsched.store.schedulers import LONGEST_PAYLOAD_BYTES, notify
+from asynsched.store.schedulers import notify
 from asynsched.timers import Timers, has_come
 
 log = structlog.get_logger(__name__)
@@ -181,7 +181,5 @@ def _examine(conn: Connection, dag_ids: list[str], now: datetime, tell_as: str |
     examined = examine_dags(conn, sorted(dag_ids), now)
     if tell_as is not None:
         made = [(dag_id, run_id) for dag_id, found in examined.items() for run_id in found.run_ids]
-        hints = [Hint("run", dag_id, run_id, origin=tell_as) for dag_id, run_id in made]
-        if hints:
-            notify(conn, *encode_in_parts(hints, LONGEST_PAYLOAD_BYTES))
+        notify(conn, *(Hint("run", *key, origin=tell_as) for key in made))
     return examined

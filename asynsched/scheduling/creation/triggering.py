@@ -59,7 +59,10 @@ class ManualRuns:
     ask: Callable[[str, datetime, datetime | None, str | None], Awaitable[AnswersForRun]]
 
     async def create(self, dag_id: str, *, actor: str, **options: Any) -> DagRunKey:
-        """Call `create_manual_run` with these options, store a Note, `note`, and record the actor in the audit log."""
+        """Call `create_manual_run` with these options, and record the actor in the audit log.
+
+        The option `note` is a Note about the run, or None.
+        """
         now = self.clock.now()
         at = (options.get("logical_date") or now) if options.get("has_logical_date", True) else None
         interval, date = await self.ask(dag_id, now, at, options.get("partition_key"))

@@ -251,8 +251,8 @@ def of_end(
         number: The number of the try, if it is not the task instance's `try_number`.
     """
     run, number = task.run, task.try_number if number is None else number
-    is_spared = run.stop is None or on_stop(run.stop, task.task, task.state) == "nothing"
-    if task.state is State.RESTARTING and is_spared:
+    goes_on = run.stop is None or on_stop(run.stop, task.task, task.state) == "nothing"
+    if goes_on and task.state is State.RESTARTING:
         return [_restart(task, event)]
     event = _believed(event)
     if run.stop is not None:

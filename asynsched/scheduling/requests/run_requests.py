@@ -14,7 +14,7 @@ import msgspec
 import sqlalchemy as sa
 from sqlalchemy import Connection
 
-from asynsched.bell import Hint, encode_hints
+from asynsched.bell import Hint
 from asynsched.errors import AsynschedError, NotFound, StoreError
 from asynsched.keys import DagRunKey
 from asynsched.protocol.messages import TriggerOutcome
@@ -424,7 +424,7 @@ def submit_request(conn: Connection, key: DagRunKey, request: RunRequest, *, act
     if run.state == DagRunState.RUNNING:
         request_id = add_request(conn, run.id, request, actor=actor, now=now)
         # The run's scheduler may be another process than the caller's.
-        notify(conn, encode_hints([Hint("edit", dag_id=key.dag_id, run_id=key.run_id)]))
+        notify(conn, Hint("edit", dag_id=key.dag_id, run_id=key.run_id))
     else:
         _write(conn, edit)
     return Submitted(tuple(edit.named), request_id)
@@ -549,7 +549,7 @@ def submit_answer(
 
 def end_request(conn: Connection, wanted: OpenRequest) -> bool:
     """Delete a request that is done or refused, and notify the waiting command. Returns False if it was gone."""
-    notify(conn, encode_hints([Hint("changed", *wanted.run)]))
+    notify(conn, Hint("changed", *wanted.run))
     return close_request(conn, wanted.id)
 
 
@@ -584,7 +584,7 @@ def _write(conn: Connection, edit: RunEdit) -> None:
     if stale:
         raise StoreError(f"The run {run.run_id!r} was changed at the same moment; try again.")
     if any(task.before_state in SLOT_TASK_STATES and task.state not in SLOT_TASK_STATES for task in edit.tasks):
-        notify(conn, encode_hints([Hint("slots")]))
+        notify(conn, Hint("slots"))
     if edit.new_state is DagRunState.QUEUED:
         renew_deadlines(conn, run.id, run.dag_id, edit.now)
 

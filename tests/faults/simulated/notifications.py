@@ -5,7 +5,7 @@ from contextlib import contextmanager
 from types import SimpleNamespace
 from typing import Any
 
-from asynsched.bell import decode_hints
+from asynsched.bell import Hint, decode_hints, encode_hints
 from asynsched.store.schedulers import CHANNEL
 from tests.faults.simulated.loop import PROCESS
 
@@ -27,9 +27,10 @@ class Notifications:
             self._deliver(payload)
         self._said.clear()
 
-    def notify(self, _conn: Any, *payloads: str) -> None:
+    def notify(self, _conn: Any, *hints: Hint) -> None:
         """Stand in for `asynsched.store.schedulers.notify`. PostgreSQL delivers duplicates once."""
-        self._said += [payload for payload in payloads if payload not in self._said]
+        if hints and (payload := encode_hints(hints)) not in self._said:
+            self._said.append(payload)
 
     async def connect(self, _url: Any, _order: Any, **_options: Any) -> "ListeningConnection":
         """Stand in for a connection that is made to listen."""

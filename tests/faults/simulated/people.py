@@ -11,7 +11,7 @@ from functools import partial
 from random import Random
 from typing import Any, Literal
 
-from asynsched.bell import Hint, encode_hints
+from asynsched.bell import Hint
 from asynsched.channels import RunCancelled
 from asynsched.errors import AsynschedError, InvalidTransition
 from asynsched.keys import DagRunKey
@@ -280,7 +280,7 @@ class People:
             with world.notifications.of_one_transaction():
                 inline_database().connection.write(lambda conn: query(conn))
                 if len(world.sites) > 1:
-                    world.notifications.notify(None, encode_hints([hint]))
+                    world.notifications.notify(None, hint)
         except AsynschedError as exc:
             self._refused(exc)
             return False

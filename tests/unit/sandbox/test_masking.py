@@ -193,3 +193,4 @@ def test_no_part_of_a_secret_that_is_longer_than_a_line_may_be_is_written(tmp_pa
 def test_a_secret_of_the_environment_that_is_no_utf_8_is_masked():
     secrets = environment_secrets({"AIRFLOW_VAR_DB_PASSWORD": os.fsdecode(b"caf\xe9-secret")})
     assert secrets.mask(b"it is caf\xe9-secret, in a URL caf%E9-secret") == b"it is ***, in a URL ***"
+    assert secrets.mask_cut_text(os.fsdecode(b"ValueError: caf\xe9-secret")) == "ValueError: ***"
