@@ -249,3 +249,47 @@ with DAG("d"):
         ends = [await bench.run(executor, bench.launch(code, "prints", try_number=n)) for n in range(2)]
     assert [end.state for end in ends] == ["success", "success"]
     assert "through the tee" in bench.log("prints")
+
+
+TOO_DEEP = """
+import os, time
+from datetime import UTC, datetime
+from asynsched import DAG, task
+from asynsched.authoring.supervisor import current_supervisor
+from asynsched.protocol.frames import encode_frame
+from asynsched.protocol.messages import Ended, RaisedException, Request
+with DAG("d"):
+    @task
+    def takes_too_long():
+        try:
+            time.sleep(600)
+        except BaseException:
+            nested = ()
+            for _ in range(600):
+                nested = (nested,)
+            now = datetime.now(UTC)
+            said = Ended("", "failed", now, now, exception=RaisedException("m", "E", "", nested))
+            current_supervisor().socket.sendall(encode_frame(said, 10_000, 2**24))
+            os._exit(0)
+    @task
+    def asks_at_length():
+        current_supervisor().socket.sendall(encode_frame(Request("", 7, "x" * 2**20), 10_000, 2**24))
+        os._exit(0)
+    @task
+    def goes_on():
+        return "all is well"
+    takes_too_long()
+    asks_at_length()
+    goes_on()
+"""
+
+
+async def test_messages_beyond_the_limits_of_a_try_end_no_more_than_the_try(bench: Bench):
+    code = bench.code(TOO_DEEP)
+    async with bench.running() as executor:
+        late = await bench.run(executor, bench.launch(code, "takes_too_long", execution_timeout=1.0))
+        long = await bench.run(executor, bench.launch(code, "asks_at_length"))
+        other = await bench.run(executor, bench.launch(code, "goes_on"))
+    assert (late.state, late.reason, late.exception) == ("failed", "execution_timeout of 1 s is over", None)
+    assert long.state == "failed"
+    assert (other.state, value(other)) == ("success", "all is well")

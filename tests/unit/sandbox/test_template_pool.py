@@ -167,6 +167,20 @@ def test_a_template_that_claims_the_process_of_another_is_ended(templates):
     assert (good.is_killed, odd.is_killed) == (False, True)
 
 
+@pytest.mark.parametrize("pid", [-1, 0, 1, os.getpid(), 2**40], ids=["all", "group", "init", "keeper", "none"])
+def test_a_template_that_claims_a_process_that_it_cannot_have_is_ended(templates, pid):
+    templates.begin("a", 7)
+    [odd] = templates.made
+    odd.is_born()
+    odd.say(Loaded())
+    ends = [os.open(os.devnull, os.O_RDONLY) for _ in range(2)]
+    odd.say(Forked(pid), descriptors=ends)
+    templates.pool.read_news()
+    for end in ends:
+        os.close(end)
+    assert (templates.events.processes, odd.is_killed) == ({}, True)
+
+
 def test_whatever_comes_of_what_a_template_says_others_go_on(templates, monkeypatch):
     templates.begin("a", 7)
     [template] = templates.made
