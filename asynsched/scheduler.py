@@ -386,8 +386,9 @@ class Scheduler:
         logical_date: datetime | None = None,
         has_logical_date: bool = True,
         partition_key: str | None = None,
+        run_after: datetime | None = None,
     ) -> DagRunKey:
-        """Create a run of a DAG, and return its key. The run starts immediately.
+        """Create a run of a DAG, and return its key. The run starts immediately, or at `run_after`.
 
         While the DAG folder is read for the first time, this waits for a DAG that is not known yet. The logical date
         is by default the present instant; with `has_logical_date=False` the run has none. `partition_key` is for a DAG
@@ -402,7 +403,7 @@ class Scheduler:
         await self._wait_for_dag(dag_id)
         key = await self._serving_now().manual_runs.create(
             dag_id, actor="program", conf=conf, run_id=run_id, logical_date=logical_date,
-            has_logical_date=has_logical_date, partition_key=partition_key,
+            has_logical_date=has_logical_date, partition_key=partition_key, run_after=run_after,
         )  # fmt: skip
         await self.channels.runs.put(RunCreated(key))
         return key

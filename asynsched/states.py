@@ -48,6 +48,19 @@ class DagRunType(StrEnum):
     SCHEDULED = "scheduled"
     BACKFILL = "backfill"
     ASSET_TRIGGERED = "asset_triggered"
+    OPERATOR_TRIGGERED = "operator_triggered"
+    ASSET_MATERIALIZATION = "asset_materialization"
+    BACKFILL_JOB = BACKFILL  # its name in Airflow
+
+    def generate_run_id(self, *, suffix: str) -> str:
+        """Return the run id of a run of this type."""
+        return f"{self}__{suffix}"
+
+    @staticmethod
+    def from_run_id(run_id: str) -> "DagRunType":
+        """Return the type that the beginning of a run id names, and otherwise `manual`."""
+        known = (run_type for run_type in DagRunType if run_id.startswith(f"{run_type}__"))
+        return next(known, DagRunType.MANUAL)
 
 
 _T = TaskInstanceState

@@ -1,6 +1,16 @@
-"""AssetAccessControl: which teams may update an asset. asynsched has no teams, so it has no effect."""
+"""The words of `access_control`, and AssetAccessControl: asynsched has no teams, so that has no effect."""
 
 from __future__ import annotations
+
+ACTION_CAN_CREATE = "can_create"
+ACTION_CAN_READ = "can_read"
+ACTION_CAN_EDIT = "can_edit"
+ACTION_CAN_DELETE = "can_delete"
+ACTION_CAN_ACCESS_MENU = "menu_access"
+DAG_ACTIONS = {ACTION_CAN_READ, ACTION_CAN_EDIT, ACTION_CAN_DELETE}
+RESOURCE_DAG = "DAGs"
+RESOURCE_DAG_PREFIX = "DAG:"
+RESOURCE_DAG_RUN = "DAG Runs"
 
 
 class AssetAccessControl:

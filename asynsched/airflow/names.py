@@ -278,11 +278,11 @@ SERVED: dict[str, dict[str, str]] = {
     "airflow.listeners.types": {f"{_OWN}.listeners": "AssetEvent"},
     "airflow.policies": {f"{_OWN}.policies": "hookimpl"},
     "airflow.models": {
-        PUBLIC: "DAG BaseOperator Connection Param TaskInstance Variable",
+        PUBLIC: "DAG BaseOperator BaseOperatorLink Connection Param SkipMixin TaskInstance Variable",
         "asynsched.authoring.running.task_instance": "DagRun",
         "asynsched.authoring.mapping": "MappedOperator",
         f"{_OWN}.session": "TaskReschedule",
-        "asynsched.authoring.xcom": "XCom",
+        "asynsched.authoring.xcom": "BaseXCom XCom",
     },
     "airflow.models.base": {f"{_OWN}.defaults": "ID_LEN"},
     "airflow.models.asset": {f"{_OWN}.session": "expand_alias_to_assets"},
@@ -303,6 +303,12 @@ SERVED: dict[str, dict[str, str]] = {
         f"{_OWN}.local_filesystem": ("LocalFilesystemBackend load_configs_dict load_connections_dict load_variables")
     },
     "airflow.security.kerberos": {f"{_OWN}.kerberos": "get_kerberos_principal renew_from_kt"},
+    "airflow.security.permissions": {
+        f"{_OWN}.access_control": (
+            "ACTION_CAN_ACCESS_MENU ACTION_CAN_CREATE ACTION_CAN_DELETE ACTION_CAN_EDIT ACTION_CAN_READ DAG_ACTIONS"
+            " RESOURCE_DAG RESOURCE_DAG_PREFIX RESOURCE_DAG_RUN"
+        )
+    },
     "airflow.security.utils": {
         f"{_OWN}.kerberos": "get_components get_fqdn principal_from_username replace_hostname_pattern"
     },
@@ -337,6 +343,10 @@ SERVED: dict[str, dict[str, str]] = {
             "AckTimeout AdvanceItem AdvanceOutcome SharedStreamProducer reject_shared_stream_event"
         )
     },
+    "airflow.typing_compat": {
+        "typing": "Literal ParamSpec Protocol Self TypeAlias TypedDict TypeGuard Unpack assert_never runtime_checkable"
+    },
+    "airflow.utils.dag_cycle_tester": {f"{_OWN}.values": "check_cycle"},
     "airflow.utils.context": {f"{_OWN}.exceptions": "AirflowContextDeprecationWarning"},
     "airflow.utils.deprecation_tools": {
         f"{_OWN}.deprecation_tools": "add_deprecated_classes getattr_with_deprecation",
@@ -362,7 +372,7 @@ SERVED: dict[str, dict[str, str]] = {
     "airflow.utils.session": {f"{_OWN}.session": "NEW_SESSION create_session provide_session"},
     "airflow.utils.state": {PUBLIC: "DagRunState State TaskInstanceState"},
     "airflow.utils.strings": {f"{_OWN}.values": "get_random_string to_boolean"},
-    "airflow.utils.types": {PUBLIC: "DagRunType", f"{_OWN}.types": _UNSET},
+    "airflow.utils.types": {PUBLIC: "DagRunType", f"{_OWN}.types": f"{_UNSET} DagRunTriggeredByType"},
     # The standard provider
     _STANDARD: {f"{_OWN}.standard": "__version__=provider_version"},
     f"{_STANDARD}.decorators": {},
@@ -508,7 +518,10 @@ MOVED: dict[str, dict[str, str]] = {
     "airflow.operators.python_operator": {f"{_OPERATORS}.python": _PYTHON},
     "airflow.operators.trigger_dagrun": {f"{_OPERATORS}.trigger_dagrun": "TriggerDagRunOperator"},
     "airflow.operators.weekday": {f"{_OPERATORS}.weekday": "BranchDayOfWeekOperator"},
-    "airflow.sensors.base": {"airflow.sdk": "BaseSensorOperator PokeReturnValue"},
+    "airflow.sensors.base": {
+        "airflow.sdk": "BaseSensorOperator PokeReturnValue",
+        "airflow.sdk.bases.sensor": "poke_mode_only",
+    },
     "airflow.sensors.base_sensor_operator": {"airflow.sdk": "BaseSensorOperator"},
     "airflow.sensors.bash": {f"{_SENSORS}.bash": "BashSensor"},
     "airflow.sensors.date_time": {f"{_SENSORS}.date_time": "DateTimeSensor DateTimeSensorAsync"},
@@ -528,6 +541,7 @@ MOVED: dict[str, dict[str, str]] = {
     "airflow.utils.dag_parsing_context": {"airflow.sdk": "get_parsing_context"},
     "airflow.utils.file": {"tempfile": "TemporaryDirectory"},
     "airflow.utils.helpers": {"airflow.sdk": "chain cross_downstream"},
+    "airflow.utils.timeout": {"airflow.sdk.execution_time.timeout": "timeout"},
     "airflow.utils.edgemodifier": {"airflow.sdk": "EdgeModifier Label"},
     "airflow.models.abstractoperator": {"airflow.sdk.definitions._internal.abstractoperator": _DEFAULTS},
     "airflow.models.baseoperatorlink": {"airflow.sdk": "BaseOperatorLink"},

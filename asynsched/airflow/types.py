@@ -1,8 +1,9 @@
-"""Markers for arguments that were not given, and the key of a task instance."""
+"""Markers for arguments that were not given, the key of a task instance, and who creates runs."""
 
 from __future__ import annotations
 
 from collections import namedtuple
+from enum import Enum
 
 from asynsched.authoring.params import NOTSET as NOTSET
 from asynsched.authoring.params import NotSet as ArgNotSet
@@ -20,6 +21,19 @@ if TYPE_CHECKING:
 else:
     # As the class above, without the import of `typing`.
     _Key = namedtuple("TaskInstanceKey", "dag_id task_id run_id try_number map_index", defaults=(1, -1))
+
+
+class DagRunTriggeredByType(Enum):
+    """Who has created a run."""
+
+    CLI = "cli"
+    OPERATOR = "operator"
+    REST_API = "rest_api"
+    UI = "ui"
+    TEST = "test"
+    TIMETABLE = "timetable"
+    ASSET = "asset"
+    BACKFILL = "backfill"
 
 
 class SetDuringExecution(ArgNotSet):

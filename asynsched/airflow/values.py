@@ -1,4 +1,4 @@
-"""Airflow's small functions for dicts, lists, names and texts."""
+"""Airflow's small functions for DAGs, dicts, lists, names and texts."""
 
 from __future__ import annotations
 
@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterable
     from hashlib import _Hash
     from typing import Any, TypeVar
+
+    from asynsched.authoring.dag import DAG
 
     T = TypeVar("T")
 
@@ -157,6 +159,11 @@ def is_tty() -> bool:
     import sys
 
     return hasattr(sys.stdout, "isatty") and sys.stdout.isatty()
+
+
+def check_cycle(dag: DAG) -> None:
+    """Raise DagCycleError if tasks of the DAG depend on each other in a cycle."""
+    dag.check_cycle()
 
 
 def get_hostname() -> str:

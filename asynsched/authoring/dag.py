@@ -31,6 +31,8 @@ if TYPE_CHECKING:
     from asynsched.timetables.base import Timetable
 
 MAX_TAG_LENGTH = 100
+RUN_TYPES = ("manual", "scheduled", "backfill", "asset_triggered", "operator_triggered", "asset_materialization")
+"""What `allowed_run_types` may contain."""
 SHORTEST_SCHEDULE = dt.timedelta(seconds=1)
 
 
@@ -39,6 +41,8 @@ class DagArguments:
 
     dag_id: str
     fileloc: str
+    start_date = arguments.DateAttribute()
+    end_date = arguments.DateAttribute()
 
     def __init__(
         self,
@@ -71,6 +75,7 @@ class DagArguments:
         owner_links: dict[str, str] | None = None,
         auto_register: bool = True,
         fail_fast: bool = False,
+        allowed_run_types: Any = None,
         dag_display_name: str | None = None,
         disable_bundle_versioning: bool = False,
         rerun_with_latest_version: bool | None = None,
@@ -87,10 +92,9 @@ class DagArguments:
         self.dag_display_name = dag_display_name or self.dag_id
         self.default_args = airflow_2.renewed_defaults(dict(default_args or {}))
         self.timezone = _zone_of(start_date or self.default_args.get("start_date"))
-        self.start_date = arguments.date(who, "start_date", start_date, self.timezone)
-        default = self.default_args.get("start_date")
-        self.start_date = self.start_date or arguments.date(who, "default_args['start_date']", default, self.timezone)
-        self.end_date = arguments.date(who, "end_date", end_date, self.timezone)
+        default = arguments.date(who, "default_args['start_date']", self.default_args.get("start_date"), self.timezone)
+        self.own_start_date = arguments.date(who, "start_date", start_date, self.timezone) or default
+        self.own_end_date = arguments.date(who, "end_date", end_date, self.timezone)
         self.schedule = schedule
         if catchup != "latest" and not isinstance(catchup, bool):
             raise DagError(f"{who}: catchup must be True, False or 'latest', not {catchup!r:.100}")
@@ -108,6 +112,7 @@ class DagArguments:
         self.tags = _tags(who, tags)
         self.auto_register = bool(auto_register)
         self.fail_fast = bool(fail_fast)
+        self.allowed_run_types = _run_types(who, allowed_run_types)
         self.template_searchpath = arguments.as_list(template_searchpath)
         self.template_undefined = template_undefined
         self.user_defined_macros = user_defined_macros or {}
@@ -162,6 +167,11 @@ def _tags(who: str, tags: Any) -> set[str]:
     return set(tags or ())
 
 
+def _run_types(who: str, given: Any) -> frozenset[str]:
+    names = [given] if isinstance(given, str) else given or ()
+    return frozenset(arguments.one_of(who, "allowed_run_types", name, RUN_TYPES) for name in names)
+
+
 def _deadlines(who: str, given: Any) -> list[DeadlineAlert]:
     if given is None:
         return []
@@ -202,7 +212,7 @@ class DAG(DagArguments):
             if self.max_active_runs > limit:
                 raise DagError(f"{self._who}: its schedule allows at most max_active_runs={limit}")
         if timetable.can_be_scheduled:
-            if self.catchup is True and self.start_date is None and "start_date" not in self.default_args:
+            if self.catchup is True and self.own_start_date is None and "start_date" not in self.default_args:
                 raise DagError(f"{self._who}: catchup=True needs a start_date")
             self.params.validate()
 

@@ -8,7 +8,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-__all__ = ["datetime", "datetime_diff_for_humans", "ds_add", "ds_format", "timedelta"]
+__all__ = ["datetime", "datetime_diff_for_humans", "ds_add", "ds_format", "ds_format_locale", "timedelta"]
 
 _MODULES = ("dateutil", "json", "time", "uuid")
 
@@ -21,6 +21,22 @@ def ds_add(ds: str, days: int) -> str:
 def ds_format(ds: str, input_format: str, output_format: str) -> str:
     """Return a date in another format; the formats are those of `strftime`."""
     return datetime.strptime(str(ds), input_format).strftime(output_format)  # noqa: DTZ007 - it is only written again
+
+
+def ds_format_locale(ds: str, input_format: str, output_format: str, locale: Any = None) -> str:
+    """Return a date in a format and the language of a locale. Needs the package Babel.
+
+    Args:
+        input_format: As of `strftime`.
+        output_format: As of Babel, such as `EEEE dd MMMM yyyy`.
+        locale: Such as `de_DE`; by default that of the environment, or else `en_US`.
+    """
+    try:
+        from babel import dates
+    except ImportError as exc:
+        raise ImportError("ds_format_locale needs the package Babel: `python -m pip install babel`") from exc
+    date = datetime.strptime(str(ds), input_format)  # noqa: DTZ007 - it is only written again
+    return str(dates.format_datetime(date, format=output_format, locale=locale or dates.LC_TIME or "en_US"))
 
 
 def datetime_diff_for_humans(dt: datetime, since: datetime | None = None) -> str:

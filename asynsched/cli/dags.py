@@ -357,6 +357,7 @@ logical_date_option = click.option("-l", "--logical-date", metavar="T", help=f"B
     "--no-logical-date", is_flag=True,
     help="No logical date and no data interval, as with Airflow's command line: `{{ ds }}` is undefined then.",
 )  # fmt: skip
+@click.option("--run-after", metavar="T", help=f"Earliest start; by default at once. {INSTANT_FORMS}")
 @click.option("--partition-key", metavar="KEY", help="The partition that the run is for.")
 @click.option("--note", "text", default="", help="About the run, for people.")
 @click.option("--wait", is_flag=True, help="Wait for the end of the run; exit code 0 only if it succeeded.")
@@ -368,6 +369,7 @@ def dags_trigger(
     run_id: str | None,
     logical_date: str | None,
     no_logical_date: bool,
+    run_after: str | None,
     partition_key: str | None,
     text: str,
     wait: bool,
@@ -387,6 +389,7 @@ def dags_trigger(
         run_id=run_id,
         logical_date=date,
         is_of_now=not no_logical_date,
+        run_after=read_instant(run_after, zone, "--run-after") if run_after else None,
         partition_key=partition_key,
         note=text,
     )

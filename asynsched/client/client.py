@@ -288,8 +288,9 @@ class Client:
         has_logical_date: bool = True,
         partition_key: str | None = None,
         note: str = "",
+        run_after: Instant | None = None,
     ) -> DagRunKey:
-        """Create a run of a DAG that may start immediately, and return its key.
+        """Create a run of a DAG, and return its key.
 
         Args:
             conf: Overrides the DAG's params.
@@ -298,12 +299,13 @@ class Client:
             has_logical_date: Whether the run has a logical date and a data interval at all.
             partition_key: For a DAG that is scheduled by partitions.
             note: About the run, for people.
+            run_after: The earliest start; by default at once.
         """
         if self._place.until_known is not None:
             await self._place.until_known(dag_id)
         wanted = Trigger(
             run_id=run_id, logical_date=logical_date, is_of_now=has_logical_date, conf=conf or {},
-            partition_key=partition_key, note=note,
+            partition_key=partition_key, note=note, run_after=run_after,
         )  # fmt: skip
         return (await run_actions.trigger_run(self._place, self._actor, dag_id, wanted)).key
 
@@ -904,7 +906,8 @@ class Client:
         dag_id = await self._ask(assets.only_producer, asset_id, seen_dags=self._dag_ids)
         if self._operated is not None and dag_id not in self._operated:
             raise NotFound("DAG that updates the asset, and that you may operate,", str(asset_id))
-        return await self.trigger(dag_id, conf)
+        wanted = Trigger(is_of_now=True, conf=conf or {}, run_type=DagRunType.ASSET_MATERIALIZATION)
+        return (await run_actions.trigger_run(self._place, self._actor, dag_id, wanted)).key
 
     @operation("GET /assets/queued", arguments={"dag_id": "etl"})
     async def list_queued_events(

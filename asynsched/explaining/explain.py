@@ -114,7 +114,7 @@ def explain_run(snapshot: Snapshot, row: DagRunRow, run: ActiveRun | None) -> Ex
     if run is None and row.state == DagRunState.RUNNING:
         reasons = (Reason("code", "this version cannot read its code", "a scheduler that can read it takes it over"),)
     elif run is None:
-        verdict = snapshot.admission(row.dag_id, row.backfill_id)
+        verdict = snapshot.admission(row)
         reasons = (Reason("admission", verdict.reason, verdict.release),)
     elif row.state != DagRunState.QUEUED:
         # Why each unfinished task instance waits, unless it waits for others of the run.

@@ -18,6 +18,7 @@ from asynsched.explaining.owners import Owners
 from asynsched.explaining.reason import Reason
 from asynsched.home import SOURCES
 from asynsched.keys import DagRunKey
+from asynsched.scheduling.admission import earliest_start
 from asynsched.scheduling.evaluation.batch import PendingBatch
 from asynsched.scheduling.evaluation.evaluation import Evaluation
 from asynsched.scheduling.evaluation.ready import Limit, ReadyQueues
@@ -32,6 +33,7 @@ from asynsched.store.database import Database
 from asynsched.store.runs.pools import pool_capacities, pools_including_deferred
 from asynsched.store.runs.queue import running_runs, runs_by_id
 from asynsched.store.schedulers import list_schedulers
+from asynsched.store.schema import DagRunRow
 from asynsched.store.tickets import Whereabouts, whereabouts
 
 P = ParamSpec("P")
@@ -74,9 +76,9 @@ class Snapshot:
             return None
         return self._owners.lack(run.stored_epoch)
 
-    def admission(self, dag_id: str, backfill_id: int | None) -> Verdict:
-        """Return whether a queued run of a DAG, or of one of its backfills, may start."""
-        return self._intake.places.queue.verdict(dag_id, backfill_id)
+    def admission(self, run: DagRunRow) -> Verdict:
+        """Return whether a queued run may start."""
+        return self._intake.places.queue.verdict(run.dag_id, run.backfill_id, earliest_start(run))
 
     def lacking(self, task: ActiveTask) -> list[Limit]:
         """Return the limits that have no room for a ready task."""

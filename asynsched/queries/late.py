@@ -166,7 +166,12 @@ def _late_ones(
     ]
     runs = list(_late_runs(conn, now - LATE_AFTER, dag_ids))
     waiting = [
-        LateOne(dag_id=row.dag_id, run_id=row.run_id, state=row.state, since=row.started_at or row.queued_at)
+        LateOne(
+            dag_id=row.dag_id,
+            run_id=row.run_id,
+            state=row.state,
+            since=row.started_at or max(row.queued_at, row.run_after),
+        )
         for row in runs
     ]
     rows = tuple(sorted((*due, *waiting), key=lambda row: row.since))
@@ -182,7 +187,8 @@ def _late_runs(conn: Connection, before: datetime, dag_ids: frozenset[str] | Non
     # States are literal, as in the partial indexes.
     first = (
         sa.select(sa.func.min(dag_run.c.id))
-        .where(sa.text("dag_run.state = 'queued' AND dag_run.backfill_id IS NULL"), seen).group_by(dag_run.c.dag_id)
+        .where(sa.text("dag_run.state = 'queued' AND dag_run.backfill_id IS NULL"), seen)
+        .where(dag_run.c.run_after <= before).group_by(dag_run.c.dag_id)  # not those triggered for a later time
     )  # fmt: skip
     queued = (
         sa.select(dag_run).where(dag_run.c.id.in_(first), dag_run.c.queued_at <= before)

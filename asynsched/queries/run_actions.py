@@ -53,7 +53,7 @@ _OVER = object()
 
 
 async def trigger_run(place: Place, actor: str, dag_id: str, wanted: Trigger) -> RunInfo:
-    """Create a run of a DAG that may start immediately, and return it.
+    """Create a run of a DAG, and return it.
 
     Raises the errors of `create_manual_run`.
     """

@@ -24,6 +24,7 @@ from asynsched.scheduling.requests.run_requests import (
     submit_request,
 )
 from asynsched.serialization.schema import AnswersForRun
+from asynsched.states import DagRunType
 from asynsched.store.runs import dag_runs
 from asynsched.store.runs.notes import note_tasks, put_note
 from asynsched.store.runs.requests import ClearTasks, MarkRun, RunRequest
@@ -48,6 +49,7 @@ class Trigger(Struct, frozen=True, kw_only=True):
         interval: By default the timetable's.
         conf: Overrides the DAG's params.
         note: Empty: none.
+        run_after: The earliest start; None: at once.
     """
 
     run_id: str | None = None
@@ -57,6 +59,8 @@ class Trigger(Struct, frozen=True, kw_only=True):
     conf: Mapping[str, Any] = {}
     note: str = ""
     partition_key: str | None = None
+    run_type: DagRunType = DagRunType.MANUAL
+    run_after: datetime | None = None
 
     def date(self, now: datetime) -> datetime | None:
         """Return the logical date of the run if it is created now; None: it has none."""
@@ -71,7 +75,7 @@ def trigger_run(
     conn: Connection, dag_id: str, wanted: Trigger, answers: AnswersForRun, actor: str, now: datetime,
     checked: "CheckedConf | None" = None,
 ) -> Act[RunInfo]:  # fmt: skip
-    """Create a run of a DAG that may start immediately. Raises the errors of `create_manual_run`.
+    """Create a run of a DAG. Raises the errors of `create_manual_run`.
 
     Args:
         answers: Of an author's own timetable or mappers, which only a parse can ask.
@@ -83,7 +87,7 @@ def trigger_run(
         conn, dag_id, now=now, conf=wanted.conf, run_id=wanted.run_id, logical_date=wanted.logical_date,
         has_logical_date=wanted.date(now) is not None, data_interval=wanted.interval or answers.interval,
         partition_key=wanted.partition_key, partition_date=answers.partition_date, checked=checked,
-        reason=f"{actor} triggered it",
+        reason=f"{actor} triggered it", run_type=wanted.run_type, run_after=wanted.run_after,
     )  # fmt: skip
     if wanted.note:
         _note(conn, find_run(conn, key), wanted.note, actor, now)

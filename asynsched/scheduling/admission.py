@@ -3,11 +3,13 @@
 from bisect import insort
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from itertools import islice
 
 from asynsched.keys import DagRunKey
 from asynsched.scheduling.rules.verdict import MET, Verdict
 from asynsched.store.runs.queue import Group, QueuedGroup, QueuedRun
+from asynsched.store.schema import DagRunRow
 
 A_FEW = 10
 """How many queued runs of a group are read beyond those that could start now."""
@@ -57,6 +59,9 @@ class Admission:
         self._group_of: dict[DagRunKey, Group] = {}
         self._groups: dict[str, dict[Group, None]] = {}
         self._turns: dict[Group, None] = {}
+        self._later: dict[Group, datetime] = {}
+        """Groups with room whose first run was triggered for a later time: that time."""
+        self._now = datetime.min.replace(tzinfo=UTC)
 
     def update_dag(self, dag_id: str, *, is_paused: bool, max_active_runs: int) -> None:
         """Set the limits of a DAG, as the database has them."""
@@ -164,6 +169,17 @@ class Admission:
             del self._active[group]
         self._update_turn(group)
 
+    def time_passed(self, now: datetime) -> None:
+        """Give those groups a turn whose first run was triggered for a time that has come."""
+        self._now = now
+        for group in [group for group, start in self._later.items() if start <= now]:
+            self._update_turn(group)
+
+    @property
+    def next_start(self) -> datetime | None:
+        """When the next run may start that was triggered for a later time; None: only other events start runs."""
+        return min(self._later.values(), default=None)
+
     def admit(self, at_most: int | None = None) -> list[QueuedRun]:
         """Take the runs that may start now, one per group in turn, and count them as active.
 
@@ -183,11 +199,17 @@ class Admission:
             admitted.append(run)
         return admitted
 
-    def verdict(self, dag_id: str, backfill_id: int | None = None) -> Verdict:
-        """Return whether the next queued run of a DAG, or of a backfill, may start, and if not, why."""
+    def verdict(self, dag_id: str, backfill_id: int | None = None, start: datetime | None = None) -> Verdict:
+        """Return whether the next queued run of a DAG, or of a backfill, may start, and if not, why.
+
+        Args:
+            start: When it may start at the earliest; None: at once.
+        """
         group = (dag_id, backfill_id)
         if self._room(group):
-            return MET
+            if start is None or start <= self._now:
+                return MET
+            return Verdict(met=False, reason=f"it was triggered for {start.isoformat()}", release="that time comes")
         dag = self._dags.get(dag_id)
         if dag is None or dag.is_paused:
             return Verdict(met=False, reason="the DAG is paused", release="it is unpaused")
@@ -250,10 +272,15 @@ class Admission:
         """Give a group a turn exactly if it could start a run, or if its runs are yet to be read."""
         queue = self._queues.get(group)
         is_empty = queue is None or queue.is_empty
-        if not is_empty and self._room(group) > 0:
-            self._turns.setdefault(group)
-        else:
+        start = earliest_start(queue.first[0][2]) if queue is not None and queue.first else None
+        self._later.pop(group, None)
+        if is_empty or self._room(group) <= 0:
             self._turns.pop(group, None)
+        elif start is not None and start > self._now:
+            self._turns.pop(group, None)
+            self._later[group] = start
+        else:
+            self._turns.setdefault(group)
         if is_empty:
             self._forget(group)
 
@@ -274,6 +301,14 @@ class Admission:
         if dag is None or limits is None or dag.is_paused or limits.is_paused:
             return 0
         return max(0, limits.max_active_runs - len(self._active.get(group, ())) - self._elsewhere.get(group, 0))
+
+
+def earliest_start(run: DagRunRow) -> datetime | None:
+    """Return when a queued run may start at the earliest, if it was triggered for a later time; otherwise None.
+
+    Only the instants of the scheduler that has queued it are compared: other clocks may be behind that one.
+    """
+    return run.run_after if run.run_after > run.queued_at else None
 
 
 def _order(run: QueuedRun) -> float:

@@ -70,6 +70,11 @@ class RunIntake:
     def may_start_any(self) -> bool:
         return bool(self.places.at(Place.STARTING)) or self._queue.may_start_any
 
+    @property
+    def next_start(self) -> datetime | None:
+        """When the next run may start that was triggered for a later time; None: no run waits for its time."""
+        return None if self._leaves_runs_to_others else self._queue.next_start
+
     async def take_created(self, keys: list[DagRunKey]) -> None:
         """Enqueue the runs that messages announced."""
         for row in await self.database.read_at_once(queue.queued_runs, keys):
@@ -103,6 +108,7 @@ class RunIntake:
             return
         if not self.places.at(Place.STARTING):
             at_most = self._n_slots if self.has_peers() else None
+            self._queue.time_passed(now)
             await self._read_first(at_most)
             self.places.admit(at_most)
         starting = self.places.rows_at(Place.STARTING)

@@ -85,6 +85,19 @@ def _stored_timetable(dag: DAG) -> KnownTimetable:
         raise SerializationError(f"DAG {dag.dag_id!r}: its timetable {name} cannot be stored: {exc}") from exc
 
 
+def _allowed_run_types(dag: DAG) -> tuple[str, ...]:
+    """Return the types of runs that a DAG allows, sorted; empty: all. Those of its schedule must be among them."""
+    own = ["scheduled"] if time_part(dag.timetable).can_be_scheduled else []
+    if asset_part(dag.timetable) is not None:
+        own.append("asset_triggered")
+    lacking = [name for name in own or ["manual"] if name not in dag.allowed_run_types]
+    if dag.allowed_run_types and lacking:
+        raise DagError(
+            f"DAG {dag.dag_id!r}: allowed_run_types must include {' and '.join(lacking)}, with the schedule that it has"
+        )
+    return tuple(sorted(dag.allowed_run_types))
+
+
 def _described(timetable: Timetable) -> dict[str, object]:
     """Return the description of a user's timetable. This runs user code."""
     name = type(timetable).__name__
@@ -104,14 +117,14 @@ def _described(timetable: Timetable) -> dict[str, object]:
 _TASK_EVENTS: tuple[schema.CallbackEvent, ...] = ("on_execute", "on_success", "on_failure", "on_retry", "on_skipped")
 _DAG_EVENTS: tuple[schema.CallbackEvent, ...] = ("on_success", "on_failure")
 _AS_IN_DAG = (
-    "dag_id", "start_date", "end_date", "catchup", "max_active_runs", "max_active_tasks",
+    "dag_id", "catchup", "max_active_runs", "max_active_tasks",
     "max_consecutive_failed_dag_runs", "is_paused_upon_creation", "fail_fast", "render_template_as_native_obj",
 )  # fmt: skip
 """Fields that are the attributes of the DAG."""
 _AS_IN_TASK = (
     "task_id", "task_type", "owner", "pool", "pool_slots", "queue", "executor", "depends_on_past",
     "wait_for_downstream", "wait_for_past_depends_before_skipping", "ignore_first_depends_on_past",
-    "start_date", "end_date", "max_active_tis_per_dag", "max_active_tis_per_dagrun", "is_branch",
+    "max_active_tis_per_dag", "max_active_tis_per_dagrun", "is_branch",
     "is_short_circuit", "is_setup", "is_teardown", "on_failure_fail_dagrun", "do_xcom_push",
 )  # fmt: skip
 """Fields that are the attributes of the task."""
@@ -147,6 +160,9 @@ def _serialized(dag: DAG) -> schema.SerializedDag:
         display_name=_text(dag, "dag_display_name", dag.dag_display_name),
         doc_md=_text(dag, "doc_md", dag.doc_md),
         tags=tuple(sorted(dag.tags)),
+        start_date=dag.own_start_date,
+        end_date=dag.own_end_date,
+        allowed_run_types=_allowed_run_types(dag),
         access_control=permissions_of(dag.dag_id, dag.access_control),
         owners=tuple(sorted({task.owner for task in dag.tasks})),
         dagrun_timeout=_seconds(dag.dagrun_timeout),
@@ -189,6 +205,8 @@ def _task(dag: DAG, task: BaseOperator) -> schema.SerializedTask:
     return schema.SerializedTask(
         downstream_task_ids=tuple(sorted(task.downstream_task_ids)),
         group_id=None if group is None else group.group_id,
+        start_date=task.own_start_date,
+        end_date=task.own_end_date,
         doc_md=_text(task, "doc_md", task.doc_md),
         trigger_rule=arguments.one_of(who, "trigger_rule", task.trigger_rule, TriggerRule),  # type: ignore[arg-type]
         retries=arguments.whole_number(who, "retries", task.retries, at_least=0),

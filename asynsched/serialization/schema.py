@@ -224,6 +224,8 @@ class SerializedDag(Struct, frozen=True, omit_defaults=True):
     max_consecutive_failed_dag_runs: Number | None = None
     dagrun_timeout: Annotated[float, Meta(gt=0, le=LONGEST_SECONDS)] | None = None
     is_paused_upon_creation: bool | None = None
+    allowed_run_types: tuple[str, ...] = ()
+    """The types of runs that the DAG may have, sorted; empty: all."""
     fail_fast: bool = False
     render_template_as_native_obj: bool = False
     params: dict[str, SerializedParam] = {}

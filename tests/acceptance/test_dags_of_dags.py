@@ -26,7 +26,7 @@ PARENT = """
     with DAG("parent"):
         first = TriggerDagRunOperator(
             task_id="first", trigger_dag_id="child", trigger_run_id="{{ run_id }}", logical_date=DAY,
-            wait_for_completion=True, deferrable=True, poke_interval=0.1, note="for {{ run_id }}",
+            wait_for_completion=True, deferrable=True, poke_interval=0.1, note="for {{ run_id }}", run_after=DAY,
         )
         again = TriggerDagRunOperator(
             task_id="again", trigger_dag_id="child", trigger_run_id="{{ run_id }}", skip_when_already_exists=True
@@ -42,6 +42,8 @@ PARENT = """
         TriggerDagRunOperator(
             task_id="expected", trigger_dag_id="child", allowed_states=["failed"], failed_states=[], **FAILS
         )
+        TriggerDagRunOperator(task_id="later", trigger_dag_id="sleeper", run_after="{{ '2100-01-01' }}")
+        TriggerDagRunOperator(task_id="denied", trigger_dag_id="scheduled_only")
         TriggerDagRunOperator(task_id="nowhere", trigger_dag_id="nobody")
         TriggerDagRunOperator(task_id="paused", trigger_dag_id="sleeper", fail_when_dag_is_paused=True)
 
@@ -61,6 +63,9 @@ PARENT = """
         ExternalTaskSensor(task_id="no_group", external_task_group_id="nothing", **WAITS)
         ExternalTaskSensor(task_id="no_group_deferred", external_task_group_id="nothing", deferrable=True, **WAITS)
         ExternalTaskSensor(task_id="no_dag", external_dag_id="nobody", poke_interval=0.1, timeout=0.3)
+
+    with DAG("scheduled_only", schedule="@yearly", allowed_run_types=["scheduled"]):
+        TriggerDagRunOperator(task_id="none", trigger_dag_id="nobody")
 
     with DAG("sleeper", is_paused_upon_creation=True):
 
@@ -82,7 +87,7 @@ def test_a_dag_triggers_runs_of_another_and_waits_for_what_it_does(new_site):
         site.run("dags", "trigger", "parent", "--run-id", "r1")
         site.until(lambda: site.json("runs", "show", "parent", "r1")["state"] == "failed", "the run has ended")
     tasks = {task["task_id"]: task for task in site.json("tasks", "list", "parent", "r1")}
-    failed = {"taken", "fails", "fails_deferred", "nowhere", "paused", "failed", "missing"}
+    failed = {"taken", "fails", "fails_deferred", "nowhere", "denied", "paused", "failed", "missing"}
     failed |= {"no_group", "no_group_deferred", "no_dag"}
     skipped = {"again", "skipped"}
     expected = {name: "failed" if name in failed else "skipped" if name in skipped else "success" for name in tasks}
@@ -91,6 +96,7 @@ def test_a_dag_triggers_runs_of_another_and_waits_for_what_it_does(new_site):
         "taken": "DagRunAlreadyExists: The DAG 'child' has a run of the logical date 2026-01-05T00:00:00+00:00 already",
         "fails": "is failed",
         "fails_deferred": "is failed",
+        "denied": "allows no runs of the type operator_triggered: its allowed_run_types are scheduled.",
         "nowhere": "AsynschedException: there is no DAG 'nobody'",
         "paused": "DagIsPaused: the DAG 'sleeper' is paused",
         "failed": "the DAG child: failed",
@@ -109,7 +115,12 @@ def test_a_dag_triggers_runs_of_another_and_waits_for_what_it_does(new_site):
     assert sorted(run["state"] for run in runs) == ["failed", "failed", "failed", "success"]
     [triggered] = [run for run in runs if run["run_id"] == "r1"]
     assert triggered["logical_date"].startswith("2026-01-05")
-    assert (triggered["run_type"], triggered["note"]) == ("manual", "for r1")
+    assert (triggered["run_type"], triggered["note"]) == ("operator_triggered", "for r1")
+    assert triggered["run_after"].startswith("2026-01-05")
+    [later] = [run for run in site.runs("sleeper") if run["run_type"] == "operator_triggered"]
+    assert later["run_after"] == "2100-01-01T00:00:00Z"
+    refused = site.run("dags", "trigger", "scheduled_only", code=1).stderr
+    assert "allows no runs of the type manual: its allowed_run_types are scheduled." in refused
     [again] = site.json("tasks", "list", "child", "r1")
     assert (again["state"], again["try_number"]) == ("success", 2)
     [named] = [item for item in site.json("tasks", "xcom", "parent", "r1", "first") if item["key"] == "trigger_run_id"]

@@ -112,6 +112,14 @@ def test_it_says_when_a_retry_and_the_next_run_are_due(site):
     assert "asynsched dags trigger by_hand" in by_hand["release"]
 
 
+def test_a_run_triggered_for_later_says_for_when_and_is_not_late(site):
+    site.run("dags", "trigger", "by_hand", "--run-id", "later", "--run-after", "2100-01-01T00:00:00Z")
+    assert site.json("runs", "show", "by_hand", "later")["run_after"] == "2100-01-01T00:00:00Z"
+    [reason] = site.json("why", "by_hand", "later")["reasons"]
+    assert reason["text"] == "it was triggered for 2100-01-01T00:00:00+00:00"
+    assert "by_hand" not in site.run("why").stdout
+
+
 def test_a_dag_that_waits_for_assets_says_for_which(site):
     [reason] = site.json("why", "by_assets")["reasons"]
     assert reason["rule"] == "assets"

@@ -59,6 +59,20 @@ async def test_a_run_made_by_hand_for_the_next_scheduled_date_takes_its_place(si
     assert runs["mine"] == "success"
 
 
+async def test_a_run_triggered_for_later_starts_then_and_holds_up_no_other(simulated):
+    simulation = simulated(max_active_runs=1)
+    later = START + timedelta(hours=2, minutes=30, seconds=7)
+
+    async def act(channels):
+        await trigger(simulation, channels, "later", run_after=later)
+        await trigger(simulation, channels, "now")
+
+    assert await serve(simulation, act) == {"later": "success", "now": "success"}
+    started = {run.run_id: run.started_at for run in await simulation.runs("dag")}
+    assert started["now"] - START < timedelta(seconds=1)
+    assert timedelta() <= started["later"] - later < timedelta(seconds=1)
+
+
 async def test_a_mark_from_outside_holds_and_no_running_sibling_starts_again(simulated):
     simulation = simulated()
 

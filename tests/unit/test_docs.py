@@ -38,7 +38,7 @@ from airflow.exceptions import AirflowRescheduleException
 from airflow.exceptions import AirflowSensorTimeout, AirflowSkipException, AirflowTaskTimeout, DuplicateTaskIdFound
 from airflow.exceptions import ParamValidationError, TaskDeferralError, TaskDeferralTimeout, TaskDeferred, TaskNotFound
 from airflow.hooks.base import BaseHook
-from airflow.macros import ds_add, ds_format
+from airflow.macros import ds_add, ds_format, ds_format_locale
 from airflow.models import DAG, BaseOperator, Connection, Param, TaskInstance, Variable
 from airflow.models.baseoperator import BaseOperator, chain, chain_linear, cross_downstream
 from airflow.models.connection import Connection

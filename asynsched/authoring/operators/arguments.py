@@ -11,7 +11,7 @@ from abc import ABCMeta
 from asynsched.authoring import active
 from asynsched.authoring.airflow_2 import OLD_OF_OPERATORS, renewed_of_operator
 from asynsched.authoring.defaults import of_tasks
-from asynsched.authoring.timezone import convert_to_utc
+from asynsched.authoring.timezone import coerce_datetime, convert_to_utc
 from asynsched.authoring.xcom_arg import ResolveMixin
 from asynsched.errors import DagError
 
@@ -181,6 +181,32 @@ def date(owner: str, name: str, value: Any, zone: dt.tzinfo | None) -> dt.dateti
     Source: Airflow's `DAG`, whose zone applies only to the strings in its `default_args`.
     """
     return instant(owner, name, value, zone if isinstance(value, str) else None)
+
+
+class DateAttribute:
+    """A date of a DAG or a task. It is kept as `own_<name>`, a datetime or None, and read as a pendulum DateTime.
+
+    Args:
+        choose: For tasks: which of the own date and that of the DAG is in force, where both are given.
+    """
+
+    def __init__(self, choose: Callable[[dt.datetime, dt.datetime], dt.datetime] | None = None) -> None:
+        self._choose = choose
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self._name, self._own = name, f"own_{name}"
+
+    def __get__(self, instance: Any, owner: type | None = None) -> Any:
+        if instance is None:
+            return self
+        found, dag = getattr(instance, self._own), None if self._choose is None else instance.get_dag()
+        of_dag = None if dag is None else getattr(dag, self._own)
+        if found is not None and of_dag is not None and self._choose is not None:
+            found = self._choose(found, of_dag)
+        return coerce_datetime(found or of_dag)
+
+    def __set__(self, instance: Any, value: Any) -> None:
+        setattr(instance, self._own, date(repr(instance), self._name, value, None))
 
 
 def backoff(owner: str, value: Any) -> float:

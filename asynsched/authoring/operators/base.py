@@ -90,6 +90,9 @@ class BaseOperator(DAGNode, Templater, metaclass=BaseOperatorMeta):
     start_from_trigger: bool = False
     """Whether the task begins by waiting for the trigger of `start_trigger_args` instead of calling `execute`."""
     start_trigger_args: StartTriggerArgs | None = None
+    start_date = arguments.DateAttribute(max)
+    """The first logical date at which it runs: its own, or that of its DAG if it is later, as in Airflow."""
+    end_date = arguments.DateAttribute(min)
     trigger_rule: str
     upstream_task_ids: set[str]
     downstream_task_ids: set[str]
@@ -203,8 +206,8 @@ class BaseOperator(DAGNode, Templater, metaclass=BaseOperatorMeta):
         self.executor_config = executor_config or {}
         self.depends_on_past = self.depends_on_past or self.wait_for_downstream
         zone = None if self.task_group is None else self.task_group.dag.timezone
-        self.start_date = arguments.date(who, "start_date", start_date, zone)
-        self.end_date = arguments.date(who, "end_date", end_date, zone)
+        self.own_start_date = arguments.date(who, "start_date", start_date, zone)
+        self.own_end_date = arguments.date(who, "end_date", end_date, zone)
         self.params = ParamsDict(params, owner=who)
         self.params.check_defaults()
         self.inlets = arguments.assets(who, "inlets", inlets)

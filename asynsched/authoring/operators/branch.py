@@ -171,7 +171,7 @@ def followed_tasks(dag: DAG, task_id: str, chosen: Any) -> tuple[str, ...]:
     return tuple(followed)
 
 
-ALWAYS_LATEST = ("manual", "asset_triggered")
+ALWAYS_LATEST = ("manual", "asset_triggered", "operator_triggered", "asset_materialization")
 """The types of runs that the schedule does not make."""
 
 

@@ -13,7 +13,7 @@ from asynsched.authoring.params import NOTSET
 from asynsched.authoring.running.task_instance import AsksElsewhere
 from asynsched.authoring.sensors.base import BaseSensorOperator
 from asynsched.authoring.supervisor import SupervisorNotFound, ask
-from asynsched.authoring.timezone import parse
+from asynsched.authoring.timezone import aware, parse
 from asynsched.authoring.triggers.external_task import DagStateTrigger, WorkflowTrigger
 from asynsched.errors import DagError
 
@@ -51,11 +51,12 @@ class TriggerDagRunOperator(BaseOperator):
         fail_when_dag_is_paused: If the DAG is paused, fail instead of leaving the run to wait.
         deferrable: Wait in a DagStateTrigger, without a process or pool slots.
         note: A note about the run, of 1,000 characters at most. (templated)
+        run_after: The run's earliest start, a datetime or a string; by default it may start at once. (templated)
     """
 
     template_fields: Collection[str] = (
         "trigger_dag_id", "trigger_run_id", "logical_date", "conf", "wait_for_completion", "skip_when_already_exists",
-        "note",
+        "note", "run_after",
     )  # fmt: skip
     ui_color = "#ffefeb"
 
@@ -75,6 +76,7 @@ class TriggerDagRunOperator(BaseOperator):
         fail_when_dag_is_paused: bool = False,
         deferrable: bool = False,
         note: str | None = None,
+        run_after: str | dt.datetime | None = None,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
@@ -95,6 +97,7 @@ class TriggerDagRunOperator(BaseOperator):
         self.fail_when_dag_is_paused = fail_when_dag_is_paused
         self.deferrable = deferrable
         self.note = note
+        self.run_after = run_after
 
     def execute(self, context: Context) -> None:
         context["ti"].xcom_push(key="trigger_dag_id", value=self.trigger_dag_id)
@@ -117,15 +120,15 @@ class TriggerDagRunOperator(BaseOperator):
     def _trigger(self) -> str:
         """Trigger the run, and return its run_id."""
         check_json(self.conf, "conf")
-        date = parse(self.logical_date) if isinstance(self.logical_date, str) else self.logical_date
         try:
             answer: dict[str, Any] = ask(
                 "run_trigger",
                 dag_id=self.trigger_dag_id,
                 run_id=str(self.trigger_run_id) if self.trigger_run_id else None,
                 conf=self.conf or {},
-                logical_date=None if date is None else date.isoformat(),
+                logical_date=_instant(self.logical_date),
                 has_logical_date=self.has_logical_date,
+                run_after=_instant(self.run_after),
                 reset=self.reset_dag_run,
                 fail_when_paused=self.fail_when_dag_is_paused,
                 note=self.note or "",
@@ -152,6 +155,13 @@ class TriggerDagRunOperator(BaseOperator):
         if state in self.failed_states:
             raise AsynschedException(f"run {run_id} of the DAG {self.trigger_dag_id} is {state}")
         return state in self.allowed_states
+
+
+def _instant(given: str | dt.datetime | None) -> str | None:
+    """Return a date for the scheduler; an empty text, as a template may render to, is none."""
+    if not given:
+        return None
+    return (parse(given) if isinstance(given, str) else aware(given)).isoformat()
 
 
 def _states(task_id: str, states: list[str]) -> list[str]:

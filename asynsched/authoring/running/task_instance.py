@@ -388,7 +388,7 @@ class DagRun:
     @property
     def external_trigger(self) -> bool:
         """Airflow 2's flag of runs that were triggered, not made by a schedule."""
-        return bool(self.run_type == "manual")
+        return self.run_type in ("manual", "operator_triggered")
 
     @classmethod
     def of_fields(cls, fields: Mapping[str, Any]) -> DagRun:

@@ -14,7 +14,7 @@ from sqlalchemy import Connection
 
 from asynsched.errors import AlreadyExists, DagError, PlanNeeded
 from asynsched.keys import DagRunKey
-from asynsched.scheduling.creation.triggering import validate_conf
+from asynsched.scheduling.creation.triggering import check_allowed, validate_conf
 from asynsched.scheduling.requests.run_requests import run_again, submit_request
 from asynsched.serialization.decode import decode_dag
 from asynsched.serialization.schema import SerializedDag
@@ -204,6 +204,7 @@ def _open(conn: Connection, backfill_id: int) -> stored.BackfillProgress:
 
 
 def _check(dag: SerializedDag, plan: BackfillPlan, now: datetime) -> None:
+    check_allowed(dag, DagRunType.BACKFILL)
     if isinstance(decode(dag.timetable), NullTimetable | OnceTimetable | ContinuousTimetable):
         schedule = dag.schedule_summary or "None"
         raise DagError(

@@ -39,7 +39,8 @@ from asynsched.timetables.zones import in_zone, moved
 
 OPERATION = "run_trigger"
 RETRY_DELAY = timedelta(seconds=1)
-RESERVED_PREFIXES = tuple(f"{run_type}__" for run_type in DagRunType if run_type is not DagRunType.MANUAL)
+BY_SCHEDULER = (DagRunType.SCHEDULED, DagRunType.BACKFILL, DagRunType.ASSET_TRIGGERED)
+RESERVED_PREFIXES = tuple(f"{run_type}__" for run_type in BY_SCHEDULER)
 """Prefixes of run ids that no manual run may have: it would block the run that the scheduler is to create."""
 RUN_ID_CHARACTERS = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_.~:+-")
 
@@ -97,8 +98,10 @@ def create_manual_run(
     partition_date: datetime | None = None,
     checked: "CheckedConf | None" = None,
     reason: str = "somebody triggered it",
+    run_type: DagRunType = DagRunType.MANUAL,
+    run_after: datetime | None = None,
 ) -> DagRunKey:
-    """Store a queued run of a DAG that may start immediately.
+    """Store a queued run of a DAG.
 
     Args:
         conf: Overrides the DAG's params; validated against their schemas.
@@ -111,11 +114,12 @@ def create_manual_run(
         partition_date: By default read from the key. A mapper of the author's own must be asked beforehand, too.
         checked: The answer of `check_conf`; if the DAG has another version by now, the conf is checked here.
         reason: Why the run exists, for a person.
+        run_after: The earliest start; by default the current instant.
 
     Raises:
         NotFound: There is no such DAG, or its file is gone.
-        DagError: A param has no value, or one that its schema forbids; the run_id has forbidden characters or is
-            reserved; the DAG has no partitions, or none with this key.
+        DagError: The DAG allows no runs of this type; a param has no value, or one that its schema forbids; the run_id
+            has forbidden characters or is reserved; the DAG has no partitions, or none with this key.
         TimetableError: The logical date, or its data interval, is out of the calendar.
         PlanNeeded: The timetable is a custom one, and `data_interval` is missing.
         AlreadyExists: There is a run with this run_id or logical date.
@@ -128,10 +132,12 @@ def create_manual_run(
     else:
         dag = decode_dag(version.serialized)
         validate_conf(dag, conf or {})
+    check_allowed(dag, run_type)
     chosen = None if run_id is None else _checked_run_id(run_id)
     base = DagRunRow(
-        dag_id=dag_id, run_id="", run_type=DagRunType.MANUAL, state=DagRunState.QUEUED, reason=reason, run_after=now,
-        queued_at=now, conf=dict(conf or {}), partition_key=partition_key,
+        dag_id=dag_id, run_id="", run_type=run_type, state=DagRunState.QUEUED, reason=reason,
+        run_after=now if run_after is None else in_zone(run_after, UTC), queued_at=now, conf=dict(conf or {}),
+        partition_key=partition_key,
         partition_date=None if partition_key is None else _partition_date(dag, partition_key, partition_date),
     )  # fmt: skip
     named = (logical_date or now) if has_logical_date else None
@@ -173,6 +179,15 @@ def _checked(version: DagVersionRow, conf: Mapping[str, Any]) -> CheckedConf:
     dag = decode_dag(version.serialized)
     validate_conf(dag, conf)
     return CheckedConf(version.id, dag)
+
+
+def check_allowed(dag: SerializedDag, run_type: DagRunType) -> None:
+    """Raise DagError if a DAG's `allowed_run_types` are without this type."""
+    if dag.allowed_run_types and run_type not in dag.allowed_run_types:
+        raise DagError(
+            f"The DAG {dag.dag_id!r} allows no runs of the type {run_type}: its allowed_run_types are"
+            f" {', '.join(dag.allowed_run_types)}."
+        )
 
 
 def validate_conf(dag: SerializedDag, conf: Mapping[str, Any]) -> None:
@@ -294,6 +309,7 @@ class RequestedRun(msgspec.Struct, frozen=True):
     conf: dict[str, Any] = {}
     logical_date: datetime | None = None
     has_logical_date: bool = True
+    run_after: datetime | None = None
     reset: bool = False
     fail_when_paused: bool = False
     note: str = ""
@@ -337,6 +353,8 @@ class RunsByTasks:
                 run_id=wanted.run_id,
                 logical_date=wanted.logical_date,
                 has_logical_date=wanted.has_logical_date,
+                run_type=DagRunType.OPERATOR_TRIGGERED,
+                run_after=wanted.run_after,
                 reason=f"the task {launch.task_id} of the DAG {own.dag_id} triggered it, in its run {own.run_id}",
                 note=Note(wanted.note, f"{launch.task_id} of {own.dag_id}") if wanted.note else None,
             )

@@ -38,7 +38,9 @@ from asynsched.web.endpoint import Call
 NAMES = {
     "dag_run_id": "run_id", "start_date": "started_at", "end_date": "ended_at", "duration": "duration_seconds",
 }  # fmt: skip
-ORIGINS = {"scheduled": "timetable", "backfill": "backfill", "asset_triggered": "asset"}
+ORIGINS = {
+    "scheduled": "timetable", "backfill": "backfill", "asset_triggered": "asset", "operator_triggered": "operator",
+}  # fmt: skip
 """Who creates runs of a type, in Airflow's words; manual runs do not say."""
 SHORTEST_INTERVAL, LONGEST_INTERVAL = 1.0, 3600.0
 """Seconds between two lines about a run that does not change."""

@@ -30,6 +30,7 @@ from asynsched.queries.run_actions import (
 )
 from asynsched.queries.runs import RunFilter, get_run, get_state, list_runs
 from asynsched.queries.task_instances import task_instances_of
+from asynsched.states import DagRunType
 from asynsched.store.runs.notes import LONGEST_NOTE
 from asynsched.store.runs.requests import ClearTasks
 from asynsched.timetables import DataInterval
@@ -129,22 +130,23 @@ class ClearTaskInstanceCollectionResponse(Struct, frozen=True):
 
 @AIRFLOW_API.endpoint("POST", "/dags/{dag_id}/dagRuns", permission=Permission.OPERATE, errors=REFUSED)
 async def trigger_dag_run(call: Call, dag_id: str, body: TriggerDAGRunPostBody) -> DAGRunResponse:
-    """Create a run of a DAG, which may start immediately."""
-    return await _trigger(call, dag_id, body)
+    """Create a run of a DAG; a `run_after` in the future is its earliest start."""
+    return await _trigger(call, dag_id, body, DagRunType.MANUAL)
 
 
-async def _trigger(call: Call, dag_id: str, body: TriggerDAGRunPostBody) -> DAGRunResponse:
+async def _trigger(
+    call: Call, dag_id: str, body: TriggerDAGRunPostBody, run_type: DagRunType
+) -> DAGRunResponse:  # fmt: skip
     """Create a run of a DAG. Raises Invalid, BadRequest, and the errors of `trigger_run`."""
-    start, end, now = body.data_interval_start, body.data_interval_end, call.place.clock.now()
+    start, end = body.data_interval_start, body.data_interval_end
     if (start is None) != (end is None):
         raise Invalid(("body",), "Give both data_interval_start and data_interval_end, or neither.")
-    if body.run_after is not None and utc(body.run_after) > now:
-        raise BadRequest("run_after is in the future: a run that is triggered may start immediately. Leave it out.")
     has_interval = body.logical_date is not None and start is not None and end is not None
     wanted = Trigger(
         run_id=body.dag_run_id or None, logical_date=None if body.logical_date is None else utc(body.logical_date),
         interval=DataInterval(utc(start), utc(end)) if has_interval and start and end else None, conf=body.conf or {},
-        note=body.note or "", partition_key=body.partition_key,
+        note=body.note or "", partition_key=body.partition_key, run_type=run_type,
+        run_after=None if body.run_after is None else utc(body.run_after),
     )  # fmt: skip
     return run_response(await trigger_run(call.place, call.who.name, dag_id, wanted))
 
@@ -156,7 +158,8 @@ async def materialize_asset(
     """Create a run of the only DAG with a task that updates an asset."""
     dag_id = await call.place.ask(only_producer, asset_id, seen_dags=call.who.dag_ids)
     check(call.who, Permission.OPERATE, dag_id)
-    return await _trigger(call, dag_id, TriggerDAGRunPostBody(**asdict(body or MaterializeAssetBody())))
+    wanted = TriggerDAGRunPostBody(**asdict(body or MaterializeAssetBody()))
+    return await _trigger(call, dag_id, wanted, DagRunType.ASSET_MATERIALIZATION)
 
 
 @AIRFLOW_API.endpoint("PATCH", RUN, permission=Permission.OPERATE, errors=REFUSED)

@@ -71,16 +71,17 @@ async def create(call: Call, dag_id: str) -> Response:
     problem = "Some values do not fit." if any(field.problem for field in fields) else ""
     try:
         conf = {**_read_object(one(sent, "conf")), **values}
-        date = _read_instant(one(sent, "logical_date"), zone)
+        date, start = (_read_instant(one(sent, name), zone) for name in ("logical_date", "run_after"))
         if not problem:
-            wanted = Trigger(run_id=one(sent, "run_id") or None, logical_date=date, is_of_now=True, conf=conf)
+            wanted = Trigger(
+                run_id=one(sent, "run_id") or None, logical_date=date, is_of_now=True, conf=conf, run_after=start
+            )  # fmt: skip
             run = await trigger_run(call.place, call.who.name, dag_id, wanted)
             return redirect(call, "dags", run.dag_id, "runs", run.run_id, said=f"{run.run_id} is queued.")
     except (AsynschedError, ValueError) as exc:
         problem = str(exc)
-    return await _show(
-        call, known, fields, {name: one(sent, name) for name in ("conf", "run_id", "logical_date")}, problem
-    )
+    given = {name: one(sent, name) for name in ("conf", "run_id", "logical_date", "run_after")}
+    return await _show(call, known, fields, given, problem)
 
 
 async def _show(call: Call, known: Known, fields: list[Field], given: Mapping[str, str], problem: str = "") -> Response:

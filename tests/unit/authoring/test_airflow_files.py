@@ -103,3 +103,40 @@ def test_retry_delays_are_kept_as_lengths():
     text = dag_files.CLASSIC.replace('"retries": 2', '"retries": 2, "retry_delay": 90, "execution_timeout": 5')
     task = load_one(text).get_task("hello")
     assert (task.retry_delay, task.execution_timeout) == (timedelta(seconds=90), timedelta(seconds=5))
+
+
+DATED = """
+from datetime import datetime
+
+import pendulum
+from asynsched import DAG, DagRunType, task
+
+with DAG(
+    "dated", start_date=pendulum.datetime(2024, 1, 1, tz="Europe/Amsterdam"), end_date=datetime(2030, 1, 1),
+    allowed_run_types=[DagRunType.MANUAL, DagRunType.BACKFILL_JOB],
+) as dag:
+
+    @task(start_date=datetime(2020, 1, 1))
+    def early(): ...
+
+    @task(start_date=datetime(2025, 1, 1), end_date=datetime(2029, 1, 1))
+    def late(dag_run):
+        return [DagRunType(dag_run.run_type).name, DagRunType.from_run_id(dag_run.run_id).name]
+
+    early() >> late()
+"""
+
+
+def test_dates_are_pendulums_that_a_task_has_from_its_dag_and_keeps_its_own():
+    dag = load_one(DATED)
+    early, late = dag.tasks
+    assert dag.start_date.subtract(days=1).format("YYYY-MM-DD HH:mm zz") == "2023-12-30 23:00 UTC"
+    assert (early.start_date, early.end_date) == (dag.start_date, dag.end_date)
+    assert [late.start_date.year, late.end_date.year] == [2025, 2029]
+    stored = serialize_dag(dag)
+    assert [task.start_date.year for task in stored.tasks] == [2020, 2025], "only a task's own dates are its own"
+    assert stored.tasks[0].end_date is None
+    assert stored.allowed_run_types == ("backfill", "manual")
+    dag.start_date = "2024-06-01"
+    assert serialize_dag(dag).start_date == early.start_date == datetime(2024, 6, 1, tzinfo=UTC)
+    assert dag.test().task("late").result == ["MANUAL", "MANUAL"]

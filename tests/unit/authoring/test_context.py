@@ -43,6 +43,7 @@ from tests.unit.authoring.one_task import DATE, context_of, rendered, run
         ("{{ macros.datetime(2024, 1, 1).year }} {{ macros.json.dumps([1]) }}", "2024 [1]"),
         ("{{ var.value.plain }} {{ var.json.data.a }} {{ var.value.get('no', 'default') }}", "text [1] default"),
         ("{{ conn.db.host }} {{ conn.get('no', 'none') }}", "h none"),
+        ("{{ macros.ds_format_locale(ds, '%Y-%m-%d', 'd. MMMM', 'de_DE') }}", "1. Mai"),
         ("{{ prev_start_date_success }}", "None"),
         (["a", {"k": ("{{ ds }}",)}], ["a", {"k": ("2024-05-01",)}]),
         ("no template\n", "no template"),

@@ -14,11 +14,13 @@ from asynsched.store.runs.queue import QueuedGroup, QueuedRun
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 
 
-def queued(number, dag_id, *, minutes=0, is_paused=False, max_active_runs=1, **backfill):
+def queued(number, dag_id, *, minutes=0, asked=None, is_paused=False, max_active_runs=1, **backfill):
+    """Return a queued run; `asked`: the minute at which it was triggered, for a later one."""
     return QueuedRun(
         id=number, dag_id=dag_id, run_id=f"run-{number}", run_type="scheduled", state="queued",
         run_after=NOON + timedelta(minutes=minutes), logical_date=None, data_interval_start=None,
-        data_interval_end=None, queued_at=NOON, started_at=None, conf={}, lease_epoch=1, version_id=1,
+        data_interval_end=None, queued_at=NOON + timedelta(minutes=minutes if asked is None else asked),
+        started_at=None, conf={}, lease_epoch=1, version_id=1,
         is_paused=is_paused, max_active_runs=max_active_runs, **backfill,
     )  # fmt: skip
 
@@ -112,11 +114,15 @@ class Admitting(RuleBasedStateMachine):
         self.waiting = {}
         self.active = set()
         self.n_runs = 0
+        self.minute = 0
 
     def may_start(self, dag_id):
         is_paused, limit = self.limits[dag_id]
         n_active = sum(key.dag_id == dag_id for key in self.active)
-        return not is_paused and n_active < limit and any(key.dag_id == dag_id for key in self.waiting)
+        oldest = first_of(self.waiting, dag_id, 1)
+        now = NOON + timedelta(minutes=self.minute)
+        is_due = any(run.run_after <= max(now, run.queued_at) for run in oldest)
+        return not is_paused and n_active < limit and is_due
 
     @rule(dag_id=st.sampled_from("abc"), minutes=st.integers(0, 5))
     def add(self, dag_id, minutes):
@@ -126,6 +132,20 @@ class Admitting(RuleBasedStateMachine):
         self.admission.add(run)
         self.admission.add(run)  # told of twice
         self.waiting[run.key] = run
+
+    @rule(dag_id=st.sampled_from("abc"), minutes=st.integers(1, 5))
+    def add_for_later(self, dag_id, minutes):
+        self.n_runs += 1
+        is_paused, limit = self.limits[dag_id]
+        later = {"minutes": self.minute + minutes, "asked": self.minute}
+        run = queued(self.n_runs, dag_id, is_paused=is_paused, max_active_runs=limit, **later)
+        self.admission.add(run)
+        self.waiting[run.key] = run
+
+    @rule(minutes=st.integers(1, 3))
+    def pass_time(self, minutes):
+        self.minute += minutes
+        self.admission.time_passed(NOON + timedelta(minutes=self.minute))
 
     @rule(dag_id=st.sampled_from("abc"), is_paused=st.booleans(), limit=st.integers(1, 3))
     def change_dag(self, dag_id, is_paused, limit):
@@ -188,6 +208,7 @@ class Admitting(RuleBasedStateMachine):
     def whatever_could_start_is_known(self):
         # The withdrawn run may have been the last: that is known after a read.
         assert self.admission.may_start_any or not any(map(self.may_start, "abc"))
+        assert self.admission.next_start is None or self.admission.next_start > NOON + timedelta(minutes=self.minute)
         assert len(self.admission.waiting_of("abc")) <= 3 * (1 + A_FEW)
         assert self.admission.dag_ids >= {key.dag_id for key in self.waiting} | {key.dag_id for key in self.active}
 
