@@ -304,8 +304,8 @@ def _make_late(conn: Connection) -> None:
     conn.execute(dag.update().where(dag.c.dag_id == "daily").values(is_paused=False, next_dagrun_create_after=hour_ago))
     conn.execute(dag.update().where(dag.c.dag_id == "follows").values(is_paused=True))
     of_dag = dag_run.c.dag_id
-    waits = {"state": "queued", "queued_at": hour_ago, "started_at": None, "ended_at": None}
-    conn.execute(dag_run.update().where(of_dag == "follows").values(**waits))
+    times = {"run_after": hour_ago, "queued_at": hour_ago, "started_at": None, "ended_at": None}
+    conn.execute(dag_run.update().where(of_dag == "follows").values(state="queued", **times))
     stuck = {"state": "running", "started_at": hour_ago, "ended_at": None}
     of_fails = dag_run.update().where(of_dag == "fails").values(**stuck).returning(dag_run.c.id)
     run_id = conn.execute(of_fails).scalar_one()
