@@ -314,3 +314,15 @@ def only_cause(error: BaseException) -> BaseException:
     while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
         error = error.exceptions[0]
     return error
+
+
+class ungrouped:  # noqa: N801 - it is used like a function
+    """Raises the error inside of exception groups with one member in their place: `with ungrouped():`."""
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if isinstance(error, BaseExceptionGroup):
+            cause = only_cause(error)
+            raise cause from cause.__cause__

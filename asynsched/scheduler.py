@@ -21,7 +21,7 @@ from asynsched.airflow.installation import digest_of, entry_points_of_packages
 from asynsched.assembly import Foundation, Services, assemble, cancelled_by, name_gauges
 from asynsched.channels import AssetsUpdated, Channels, RunCancelled, RunCreated, RunEdited, TriesReported
 from asynsched.clock import Clock, new_token
-from asynsched.errors import AsynschedError, LeaseLost, NotFound, NotServing, Standstill, StoreError, only_cause
+from asynsched.errors import AsynschedError, LeaseLost, NotFound, NotServing, Standstill, StoreError, ungrouped
 from asynsched.executors.base import Executor, ExecutorContext
 from asynsched.executors.log_archive import archive_of
 from asynsched.executors.log_stores import FolderLogs
@@ -171,14 +171,11 @@ class Scheduler:
 
     @asynccontextmanager
     async def _serving_block(self) -> AsyncIterator[None]:
-        try:
+        with ungrouped():
             async with anyio.create_task_group() as tasks:
                 await tasks.start(self.serve)
                 yield
                 self.request_stop()
-        except BaseExceptionGroup as group:
-            cause = only_cause(group)
-            raise cause from cause.__cause__
 
     async def serve(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
         """Serve until `request_stop` is called, or this is cancelled. Ready once `task_status.started` was called.

@@ -9,7 +9,7 @@ from asynsched.airflow.installation import digest_of
 from asynsched.channels import Channels
 from asynsched.cli.logging import configure_logging
 from asynsched.clock import Clock
-from asynsched.errors import only_cause
+from asynsched.errors import ungrouped
 from asynsched.fernet_keys import keys_of
 from asynsched.home import hold_home, prepare_home, remember_dags_folder
 from asynsched.parsing.dispatcher import ParseDispatcher
@@ -36,10 +36,8 @@ def read_folder(settings: Settings, *, again: str | None = None) -> None:
     prepare_home(settings.home_path)
     with hold_home(settings.home_path):
         remember_dags_folder(settings.home_path, settings.dags_path)
-        try:
+        with ungrouped():
             asyncio.run(_read(settings, again))
-        except BaseExceptionGroup as group:
-            raise only_cause(group) from group
 
 
 async def _read(settings: Settings, again: str | None) -> None:

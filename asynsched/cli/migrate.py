@@ -22,7 +22,7 @@ from asynsched.cli.output import Output, Record, count, note, show
 from asynsched.cli.providers import REFUSED
 from asynsched.cli.secrets import parts_of, read_object, value_and_description
 from asynsched.cli.session import Session
-from asynsched.errors import AsynschedError, HomeInUse, SecretsUnreadable, SettingsError, StoreError, only_cause
+from asynsched.errors import AsynschedError, HomeInUse, SecretsUnreadable, SettingsError, StoreError, ungrouped
 from asynsched.fernet_keys import FernetKeys
 from asynsched.home import hold_home
 from asynsched.migrating.airflow_database import (
@@ -185,9 +185,8 @@ def _parsed(session: Session, folder: Path, values: Sequence[Plan]) -> tuple[Par
             settings = msgspec.structs.replace(settings, home=passing)
         names = StoredNames(settings.parse, database.read)
         try:
-            return asyncio.run(parse_folder(settings, ParseQuestions(now=session.now()), names))
-        except BaseExceptionGroup as group:
-            raise only_cause(group) from group
+            with ungrouped():
+                return asyncio.run(parse_folder(settings, ParseQuestions(now=session.now()), names))
         finally:
             database.connection.close()
 

@@ -24,7 +24,7 @@ from asynsched.cli.output import command_line, have, note, printable, some_of
 from asynsched.cli.page_process import serve_beside
 from asynsched.cli.web import serve_web
 from asynsched.clock import Clock
-from asynsched.errors import AsynschedError, NotServing, SettingsError, Standstill, only_cause
+from asynsched.errors import AsynschedError, NotServing, SettingsError, Standstill, ungrouped
 from asynsched.health import Health
 from asynsched.keys import instance_name
 from asynsched.queries.import_errors import all_import_errors
@@ -95,10 +95,8 @@ def serve_until_stopped(
         problem = f"web.default_role: {role!r} is none of {', '.join(ROLES)}: only DAGs' access_control gives it rights"
         log.warning("settings.unknown_role", reason=located(problem))
     try:
-        with telemetry(settings):
+        with ungrouped(), telemetry(settings):
             asyncio.run(_serve(settings, rules, manager))
-    except BaseExceptionGroup as group:
-        raise only_cause(group) from group
     except Standstill:
         tell_what_came_of_it(settings, since, options=options)
         raise

@@ -14,7 +14,7 @@ import msgspec
 from asynsched.cli.command import INSTANT_FORMS, command, fail_if_wanted, fail_on_option, read_instant
 from asynsched.cli.output import Listing, Output, Record, Row, count, note, show, some_of
 from asynsched.cli.session import Session
-from asynsched.errors import SettingsError, only_cause
+from asynsched.errors import SettingsError, ungrouped
 from asynsched.settings import Settings
 from asynsched.states import DagRunState
 
@@ -165,10 +165,8 @@ def _simulated(settings: Settings, plan: "Plan") -> "SpanReport":
     from asynsched.simulation.script import why_unused
     from asynsched.simulation.span import simulate_span
 
-    try:
+    with ungrouped():
         reports = asyncio.run(parse_folder(settings, questions_of_span(plan.start, plan.end)))
-    except BaseExceptionGroup as group:
-        raise only_cause(group) from group
     for report in reports:
         for error in report.errors:
             note(f"Left out: {report.path}: {error.message}")

@@ -22,7 +22,7 @@ from asynsched.cli import live_on
 from asynsched.cli.command import configure, errors_in_one_line, fail, home_option
 from asynsched.cli.output import are
 from asynsched.clock import Clock
-from asynsched.errors import SettingsError, only_cause
+from asynsched.errors import SettingsError, ungrouped
 from asynsched.protocol.frames import UNDECODABLE
 from asynsched.protocol.worker_messages import Ticket
 from asynsched.settings import Settings
@@ -91,11 +91,8 @@ def worker_celery(arguments: tuple[str, ...], name: str | None, log_format: str 
 
 @contextmanager
 def _errors_in_one_line() -> Iterator[None]:
-    with errors_in_one_line():
-        try:
-            yield
-        except BaseExceptionGroup as group:
-            raise only_cause(group) from group
+    with errors_in_one_line(), ungrouped():
+        yield
 
 
 def _prepare(log_format: str | None, flags: dict[str, Any]) -> Settings:

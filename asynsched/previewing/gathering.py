@@ -14,7 +14,7 @@ import anyio
 import msgspec
 from sqlalchemy import Connection
 
-from asynsched.errors import AsynschedError, SandboxError, only_cause
+from asynsched.errors import AsynschedError, SandboxError, ungrouped
 from asynsched.parsing.names import names_of_home
 from asynsched.parsing.processes.informed_parser import (
     OTHER_SEED,
@@ -88,10 +88,8 @@ def gather_preview(settings: Settings, wanted: Wanted, *, place: str, now: datet
 
         def read(where: str, before: FolderState | None) -> tuple[StateOnDisk, FolderState]:
             found = stack.enter_context(state_on_disk(settings, where, repository_of=folder))
-            try:
+            with ungrouped():
                 reports = asyncio.run(_parse(found.settings, questions, before))
-            except BaseExceptionGroup as group:
-                raise only_cause(group) from group
             return found, state_of(found.name, reports, before)
 
         if wanted.against is None:
