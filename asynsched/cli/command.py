@@ -26,11 +26,23 @@ FILES = ("file",)
 """Arguments that name a file, whose name may be any bytes."""
 FORM_USES = {Output.DOT: "dot is for Graphviz", Output.MARKDOWN: "markdown is for pull requests"}
 """The uses of the forms that only some commands have."""
+LONGEST_SECONDS = 10 * 366 * 24 * 3600.0
+"""The longest time that an option takes."""
 _UNDECODED = re.compile("[\ud800-\udfff]")
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 
 home_option = click.option("--home", metavar="DIR", help="Folder of the scheduler's state.")
 database_option = click.option("--database", metavar="URL", help="sqlite:///PATH or postgresql://USER@HOST/NAME.")
+
+
+class Amount(click.FloatRange):
+    """A number from `min` to `max`, and not `nan`, which is in every range."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        number: float = super().convert(value, param, ctx)
+        if number != number:
+            self.fail(f"{value!r} is not a number.", param, ctx)
+        return number
 
 
 def completes(kind: "Kind") -> Callable[[click.Context, click.Parameter, str], list[str]]:

@@ -81,7 +81,9 @@ _all_option = click.option("--all", "of_all", is_flag=True, help="All DAGs.")
 
 
 @command("list", tables=True)
-@click.option("--pattern", metavar="TEXT", help="Only DAGs with this text in their names.")
+@click.option(
+    "--pattern", metavar="TEXT", help="Only DAGs with this text in their names; _ is any character, % any text."
+)
 @click.option("--tag", "tags", metavar="TAG", multiple=True, help="Only DAGs with this tag; may be repeated: any.")
 @click.option("--owner", "owners", metavar="NAME", multiple=True, help="Only DAGs of this owner; may be repeated: any.")
 @click.option("--paused/--not-paused", default=None, help="Only paused DAGs, or only others.")
@@ -435,10 +437,10 @@ def read_conf(text: str | None, option: str = "--conf") -> dict[str, Any]:
         return {}
     try:
         return msgspec.json.decode(text, type=dict[str, Any])
-    except (msgspec.DecodeError, msgspec.ValidationError) as exc:
+    except (msgspec.DecodeError, RecursionError) as exc:
         # The decoder's message helps only if the text was meant as JSON.
         found = f" ({exc})" if text.lstrip().startswith("{") else ""
-        message = f"{text!r} is not a JSON object{found}; write for example {option} '{_example(text)}'"
+        message = f"{text!r:.1000} is not a JSON object{found}; write for example {option} '{_example(text)}'"
         raise click.BadParameter(message, param_hint=option) from exc
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 import msgspec
 
-from asynsched.cli.command import command, fail_if_wanted, fail_on_option
+from asynsched.cli.command import Amount, command, fail_if_wanted, fail_on_option
 from asynsched.cli.output import FORMS, Output, Record, Row, are, cell, count, note, printable, show, some_of
 from asynsched.cli.session import Session
 from asynsched.cli.simulate import pools_option
@@ -51,7 +51,7 @@ PLAIN = {"change", "figure", "is_new", "paused", "then", "line"}
     help="Compare with this folder or commit; by default with the DAGs that the database has.",
 )  # fmt: skip
 @click.option(
-    "--hours", type=click.FloatRange(0, LONGEST_SPAN), default=24, show_default=True,
+    "--hours", type=Amount(0, LONGEST_SPAN), default=24, show_default=True,
     help="Simulate this span of time from now on; 0 for no simulation.",
 )  # fmt: skip
 @pools_option

@@ -228,7 +228,7 @@ def read_object(file: str, what: str, form: type[T]) -> T:
         fail(f"{file}: the file cannot be read: {exc.strerror}")
     except UnicodeDecodeError:
         fail(f"{file}: the file is not UTF-8.")
-    except msgspec.DecodeError as exc:
+    except (msgspec.DecodeError, RecursionError) as exc:
         fail(f"{file}: not a JSON object of {what}: {exc}")
 
 

@@ -11,7 +11,15 @@ from typing import TYPE_CHECKING, Any
 import click
 import msgspec
 
-from asynsched.cli.command import INSTANT_FORMS, command, fail_if_wanted, fail_on_option, read_instant
+from asynsched.cli.command import (
+    INSTANT_FORMS,
+    LONGEST_SECONDS,
+    Amount,
+    command,
+    fail_if_wanted,
+    fail_on_option,
+    read_instant,
+)
 from asynsched.cli.output import Listing, Output, Record, Row, count, note, show, some_of
 from asynsched.cli.session import Session
 from asynsched.errors import SettingsError, ungrouped
@@ -24,6 +32,7 @@ if TYPE_CHECKING:
     from asynsched.simulation.span import Comparison, Plan, RunChange, RunTrace, SpanReport
 
 HISTORY = "history"
+FIRST_YEAR, LAST_YEAR = 1900, 2999
 SECONDS = "_seconds"
 """The end of a name whose value is shown as a length of time, without it."""
 NEW_FILE = click.Path(dir_okay=False, path_type=Path)
@@ -63,7 +72,7 @@ pools_option = click.option(
 @click.option(
     "--duration",
     metavar="SECONDS",
-    type=click.FloatRange(min=0),
+    type=Amount(0, LONGEST_SECONDS),
     help="The duration of each try that FILE does not mention; by default the median of its task's newest runs in"
     " this home, or a minute.",
 )
@@ -136,6 +145,8 @@ def _plan(
         pools=pools,
         unpause=unpause,
     )
+    if not FIRST_YEAR <= plan.start.year <= plan.end.year <= LAST_YEAR:
+        raise click.BadParameter(f"the span must be in the years {FIRST_YEAR} to {LAST_YEAR}", param_hint="--from")
     if plan.end <= plan.start:
         raise click.BadParameter("the span must end after its start", param_hint="--to")
     return plan

@@ -5,6 +5,8 @@ from typing import Any
 import click
 
 from asynsched.cli.command import (
+    LONGEST_SECONDS,
+    Amount,
     configure,
     database_option,
     errors_in_one_line,
@@ -34,7 +36,7 @@ from asynsched.cli.command import (
 )
 @fail_on_option(errors="DAG files have errors", failed="runs have failed since the start. Needs --until-idle")
 @click.option("--num-runs", type=click.IntRange(min=1), metavar="N", help="End when N runs have ended.")
-@click.option("--for", "seconds", type=click.FloatRange(min=0), metavar="SECONDS", help="End after this time.")
+@click.option("--for", "seconds", type=Amount(0, LONGEST_SECONDS), metavar="SECONDS", help="End after this time.")
 @click.option(
     "--like-airflow",
     is_flag=True,

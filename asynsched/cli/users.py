@@ -11,10 +11,10 @@ from typing import Any
 import click
 import msgspec
 
-from asynsched.cli.command import command, confirm, fail, yes_option
+from asynsched.cli.command import Amount, command, confirm, fail, yes_option
 from asynsched.cli.output import Done, Listing
 from asynsched.cli.session import Session, actor
-from asynsched.errors import AsynschedError, NotFound
+from asynsched.errors import NotFound
 from asynsched.home import served_web
 from asynsched.queries import users as queries
 from asynsched.queries.paging import ANY_TEXT
@@ -130,17 +130,15 @@ def users_link(session: Session) -> Done:
 )
 @click.option("--dag", "dag_ids", multiple=True, metavar="DAG", help="Only for this DAG; may be given several times.")
 @click.option(
-    "--days", type=click.FloatRange(min=0, min_open=True), default=90, show_default=True, help="Its lifetime."
-)
+    "--days", type=Amount(0, queries.LONGEST_TOKEN.days, min_open=True), default=90, show_default=True,
+    help="Its lifetime.",
+)  # fmt: skip
 def tokens_create(
     session: Session, user: str | None, label: str, scope: str, dag_ids: tuple[str, ...], days: float
 ) -> Done:
     """Make a token for a program, and print it, once. It never allows more than its user may do."""
     session.make()
-    try:
-        lasts = timedelta(days=days)
-    except OverflowError as exc:
-        raise AsynschedError(f"A token lasts up to {queries.LONGEST_TOKEN.days} days.") from exc
+    lasts = timedelta(days=days)
     options: dict[str, Any] = {"scope": scope, "dag_ids": dag_ids or None, "now": session.now(), "lasts": lasts}
     if user is None:
         made = session.act(queries.create_token, actor(), label, user_id=None, **options)

@@ -41,7 +41,7 @@ def tasks_set_xcom(
     """Create or replace an XCom of a task instance, for the tasks that have not read it yet; - reads the value."""
     try:
         content = msgspec.json.decode(sys.stdin.read() if value == STANDARD_STREAM else value)
-    except msgspec.DecodeError as exc:
+    except (msgspec.DecodeError, RecursionError) as exc:
         raise click.BadParameter(f"it is not JSON: {exc}. Texts have quotes: '\"text\"'.", param_hint="JSON") from exc
     run = session.read(run_named, dag_id, run_id)
     task = TaskInstanceKey(run.dag_id, run.run_id, task_id, map_index)

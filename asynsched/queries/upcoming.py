@@ -14,7 +14,7 @@ from asynsched.parsing.processes.informed_parser import ask
 from asynsched.parsing.processes.sandbox_parser import SandboxParser
 from asynsched.queries.place import Place
 from asynsched.queries.turns import turns
-from asynsched.scheduling.creation.scheduled_runs import runs_after
+from asynsched.scheduling.creation.scheduled_runs import MAX_EXISTING, runs_after
 from asynsched.serialization.decode import decode_dag
 from asynsched.serialization.schema import ParsedDag, SerializedDag, TimetableQuestion
 from asynsched.settings import Settings
@@ -96,7 +96,7 @@ def read_schedule(conn: Connection, dag_id: str) -> StoredSchedule:
     timetable = decode(dag.timetable)
     newest = last_run_of_partitions if isinstance(timetable, CronPartitionTimetable) else last_scheduled_interval
     last = newest(conn, dag_id)
-    made = dates_after(conn, dag_id, None if last is None else last.start, MOST_UPCOMING)
+    made = dates_after(conn, dag_id, None if last is None else last.start, MAX_EXISTING)
     return StoredSchedule(dag, row.file_path, timetable, last, made)
 
 

@@ -110,7 +110,7 @@ def _draw_bars(axis: "Axes", found: Iterable[Bar], rows: list[str]) -> None:
         spans = [(_number(bar.start), _number(bar.end) - _number(bar.start)) for bar in by_row[row]]
         colors = [_color(bar.state) for bar in by_row[row]]
         axis.broken_barh(spans, (place - 0.4, 0.8), facecolors=colors, edgecolors=colors, linewidth=0.4)
-    axis.set_ylim(len(rows) - 0.5, -0.5)
+    axis.set_ylim(max(len(rows), 1) - 0.5, -0.5)
     has_labels = len(rows) <= MOST_LABELS
     axis.set_yticks(range(len(rows)) if has_labels else (), rows if has_labels else ())
     states = sorted({bar.state for bars in by_row.values() for bar in bars})

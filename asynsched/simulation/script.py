@@ -157,7 +157,7 @@ def read_entries(path: Path) -> tuple[Entry, ...]:
         raise SettingsError(f"{path}: the file is not UTF-8 text") from exc
     try:
         content = msgspec.json.decode(text) if path.suffix == ".json" else tomllib.loads(text)
-    except (msgspec.DecodeError, tomllib.TOMLDecodeError) as exc:
+    except (msgspec.DecodeError, tomllib.TOMLDecodeError, RecursionError) as exc:
         form = "JSON" if path.suffix == ".json" else "TOML (a name that ends in .json is read as JSON)"
         raise SettingsError(f"{path}: this is not {form}: {exc}") from exc
     if not isinstance(content, dict):

@@ -213,6 +213,7 @@ def _steps(changes: Mapping[datetime, int]) -> tuple[SlotsAt, ...]:
 
 
 MOMENT = timedelta(microseconds=1)
+AnyDeltaTimetable = DeltaTriggerTimetable | DeltaDataIntervalTimetable
 MOST_RUNS = 100_000
 """Runs that are stepped over to find the last one before the span."""
 
@@ -224,7 +225,7 @@ def store_last_runs(
 
     Args:
         known: The data interval of the last run that each DAG's schedule has made in the home: a DAG that runs once, as
-            soon as it may, has done so if it has one.
+            soon as it may, has done so if it has one. Runs at regular intervals go on from it.
     """
     stored = []
     for row in list_dags(conn):
@@ -242,11 +243,20 @@ def store_last_runs(
             except TimetableError:
                 continue  # the scheduler reports it when it examines the DAG
         last = known.get(dag.dag_id)
-        if info is None and isinstance(timetable, OnceTimetable) and last is not None and last.end < start:
-            info = DagRunInfo.interval(last.start, last.end)
+        if last is not None and last.end < start:
+            if info is None and isinstance(timetable, OnceTimetable):
+                info = DagRunInfo.interval(last.start, last.end)
+            elif isinstance(timetable, AnyDeltaTimetable):
+                info = _last_of_delta(timetable, last, start)
         if info is not None:
             stored.append(_store(conn, dag, row.version_id, info, lease_epoch))
     return frozenset(stored)
+
+
+def _last_of_delta(timetable: AnyDeltaTimetable, known: DataInterval, start: datetime) -> DagRunInfo:
+    """Return the last run before `start` of a schedule of regular intervals that has made a run, and goes on."""
+    end = timetable.every.newest(known.end, start - MOMENT)
+    return DagRunInfo(end, timetable.infer_manual_data_interval(run_after=end))
 
 
 def last_run_before(dag: SerializedDag, timetable: KnownTimetable, start: datetime) -> DagRunInfo | None:
@@ -254,7 +264,7 @@ def last_run_before(dag: SerializedDag, timetable: KnownTimetable, start: dateti
     now = start - MOMENT
     # A schedule that is over has had its last run too.
     limits = restriction(dag)._replace(latest=None)
-    if not (limits.catchup and isinstance(timetable, DeltaTriggerTimetable | DeltaDataIntervalTimetable)):
+    if not (limits.catchup and isinstance(timetable, AnyDeltaTimetable)):
         # The newest run is given without those before it; these timetables find a run only from the one before.
         limits = limits._replace(catchup=False)
     last = timetable.next_run(None, limits, now)

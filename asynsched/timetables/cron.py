@@ -33,8 +33,9 @@ PRESETS = {
     "@quarterly": "0 0 1 */3 *",
     "@yearly": "0 0 1 1 *",
 }
-_N_FIELDS_WITH_YEAR = 7
-_SOME_DAY = datetime(2000, 1, 1)  # noqa: DTZ001 - a wall clock has no zone
+_FIRST_DAY = datetime(1969, 12, 31, 23, 59, 59)  # noqa: DTZ001 - a wall clock has no zone
+_N_YEARS = 130
+"""A field of years has those from 1970 to 2099."""
 
 
 GapPolicy = Literal["skip", "shift"]
@@ -56,14 +57,13 @@ def _expand(expression: str) -> "croniter":
     if complaint := _misshapen(expression):
         raise TimetableError(f"cron expression {expression!r}: {complaint}")
     try:
-        cron = croniter(expression, _SOME_DAY)
+        cron = croniter(expression, _FIRST_DAY, max_years_between_matches=_N_YEARS)
     except (CroniterError, ValueError, TypeError, KeyError, IndexError) as exc:
         raise TimetableError(f"cron expression {expression!r} is invalid: {exc}") from exc
-    if len(cron.expanded) < _N_FIELDS_WITH_YEAR:
-        try:
-            copy.copy(cron).get_next(datetime)
-        except CroniterBadDateError as exc:
-            raise TimetableError(f"cron expression {expression!r} matches no date that exists") from exc
+    try:
+        copy.copy(cron).get_next(datetime)
+    except CroniterBadDateError as exc:
+        raise TimetableError(f"cron expression {expression!r} matches no date that exists") from exc
     return cron
 
 

@@ -744,7 +744,7 @@ def _in_utc(date: datetime | None) -> datetime | None:
     """Return an instant in UTC; None also for one that is out of the calendar there."""
     try:
         return None if date is None else in_zone(date, UTC)
-    except OverflowError:
+    except TimetableError:
         return None
 
 

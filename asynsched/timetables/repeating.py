@@ -396,7 +396,7 @@ class MultipleCronTriggerTimetable(KnownTimetable):
         found = [info for info in infos if info is not None]
         if restriction.catchup is not True:
             # The newest past moment: without catchup, the others are left out.
-            past = [info for info in found if info.logical_date <= now]
+            past = [info for info in found if info.run_after <= now]
             if past:
-                return max(past, key=lambda info: info.logical_date)
-        return min(found, key=lambda info: info.logical_date, default=None)
+                return max(past, key=lambda info: info.run_after)
+        return min(found, key=lambda info: info.run_after, default=None)

@@ -41,14 +41,24 @@ def _fixed_offset(name: str) -> tzinfo:
 
 
 def iana_name(zone: tzinfo | None) -> str | None:
-    """Return the IANA name of a timezone of the standard library, pendulum or pytz; None if it has none."""
+    """Return the IANA name of a timezone of the standard library, pendulum, pytz or dateutil; None if it has none."""
     names = (getattr(zone, attribute, None) for attribute in ("key", "name", "zone"))
-    return next((name for name in names if isinstance(name, str) and name), None)
+    found = next((name for name in names if isinstance(name, str) and name), None)
+    file = getattr(zone, "_filename", None)  # dateutil keeps only the name of the zone's file
+    return found or (file.partition("/zoneinfo/")[2] or None if isinstance(file, str) else None)
 
 
 def zone_name(zone: tzinfo) -> str:
-    """Return the name for `zone_named`: the IANA name, or the offset."""
-    return iana_name(zone) or str(timezone(zone.utcoffset(None) or timedelta())).removeprefix("UTC") or "UTC"
+    """Return the name for `zone_named`: the IANA name, or the offset. Raises TimetableError if it has neither."""
+    if name := iana_name(zone):
+        return name
+    offset = zone.utcoffset(None)
+    if offset is None:
+        raise TimetableError(
+            f"the timezone {zone!r:.100} has no IANA name, and no offset that always applies; use"
+            " zoneinfo.ZoneInfo('Europe/Berlin'), for example"
+        )
+    return str(timezone(offset)).removeprefix("UTC") or "UTC"
 
 
 def as_zone(value: str | tzinfo) -> tzinfo:

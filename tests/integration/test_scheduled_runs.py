@@ -6,6 +6,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from asynsched import DAG, BashOperator
+from asynsched.scheduling.creation import scheduled_runs
 from asynsched.scheduling.creation.scheduled_runs import Examined, coming_runs, foresee_dag
 from asynsched.scheduling.creation.triggering import create_manual_run
 from asynsched.serialization.schema import TimetableQuestion
@@ -14,7 +15,13 @@ from asynsched.store.dags.dags import get_dag, set_paused
 from asynsched.store.dags.parse_results import DagDefaults, FileStamp, store_report
 from asynsched.store.engines.opening import open_inline
 from asynsched.store.runs.dag_runs import list_runs
-from asynsched.timetables import ContinuousTimetable, CronDataIntervalTimetable, EventsTimetable
+from asynsched.timetables import (
+    ContinuousTimetable,
+    CronDataIntervalTimetable,
+    CronTriggerTimetable,
+    EventsTimetable,
+    MultipleCronTriggerTimetable,
+)
 from tests.support.simulated import Simulated, report_of
 from tests.support.stored import examine_dag, list_audit
 from tests.unit.timetables.test_own_timetables import Workdays, asked
@@ -75,6 +82,45 @@ async def test_a_scheduler_that_was_away_makes_up_for_what_catchup_says(options,
     await folder.store()
     found = [await folder.made_at(2.5), await folder.made_at(7.5), await folder.made_at(8.5)]
     assert found == made
+
+
+MOMENT = timedelta(milliseconds=20)
+AT_ONCE = CronTriggerTimetable("30 * * * *", timezone="UTC", run_immediately=timedelta())
+TWO_CRONS = MultipleCronTriggerTimetable("0 */3 * * *", "0 1-23/3 * * *", timezone="UTC", interval=6 * HOUR)
+
+
+@pytest.mark.parametrize(
+    ("options", "hours"),
+    [
+        ({"schedule": EventsTimetable([START + n * HOUR for n in (1, 4, 6)])}, [1, 4, 6]),
+        ({"schedule": timedelta(hours=2)}, [2, 4, 6]),
+        ({"schedule": timedelta(hours=2), "end_date": START + 6 * HOUR}, [2, 4, 6]),
+        ({"schedule": AT_ONCE, "start_date": None}, [0.5, 1.5, 2.5]),
+        ({"schedule": TWO_CRONS}, [1, 3, 4]),
+    ],
+)
+async def test_a_run_that_is_announced_is_made_as_it_is_although_a_moment_late(options, hours):
+    folder = Folder(**options)
+    await folder.store()
+    await folder.made_at(0)
+    for _ in hours:
+        due = (await folder.database.read(get_dag, "d")).next_dagrun_create_after
+        assert (await folder.examined(due + MOMENT)).created is not None
+    runs = await folder.database.read(list_runs, limit=3)
+    assert sorted((run.run_after - START) / HOUR for run in runs) == hours
+
+
+async def test_the_schedule_goes_on_after_dates_that_have_runs_already(monkeypatch):
+    monkeypatch.setattr(scheduled_runs, "MANY_DATES", 7)
+    folder = Folder(schedule="@hourly", catchup=True, max_active_runs=200)
+    await folder.store()
+    for number in range(1, 40):
+        await folder.database.write(create_manual_run, "d", now=START, logical_date=START + number * HOUR)
+    assert await folder.made_at(41.5) == [0, 40, 41]
+    monkeypatch.setattr(scheduled_runs, "MAX_EXISTING", 20)
+    for number in range(42, 90):
+        await folder.database.write(create_manual_run, "d", now=START, logical_date=START + number * HOUR)
+    assert "its next 20 dates have runs already" in (await folder.examined(START + 91 * HOUR)).error
 
 
 async def test_a_clock_that_goes_back_makes_no_run_twice():

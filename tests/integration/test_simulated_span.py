@@ -93,6 +93,13 @@ def test_a_dag_that_runs_once_does_not_repeat_a_run_before_the_span(earlier, n_r
     assert len(span.runs) == n_runs
 
 
+def test_regular_intervals_go_on_from_the_last_run_of_the_home():
+    last = START - timedelta(hours=30, minutes=17)
+    plan = Plan(START, START + timedelta(hours=25), home=HomeState(last={"half": DataInterval(last, last)}))
+    span = simulate_span(Settings(), [report_of(one_task("half", schedule=timedelta(hours=12)))], plan)
+    assert [run.run_after for run in span.runs] == [last + timedelta(hours=hours) for hours in (36, 48)]
+
+
 def test_what_depends_on_the_past_finds_it_done():
     with DAG("chained", schedule="@daily", start_date=LONG_AGO, catchup=True) as dag:
         BashOperator(task_id="only", bash_command="", depends_on_past=True, wait_for_downstream=True)

@@ -6,7 +6,7 @@ Source: Apache Airflow's `models/backfill.py`.
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from itertools import takewhile
+from itertools import count, takewhile
 from typing import Any
 
 import sqlalchemy as sa
@@ -231,13 +231,14 @@ def _infos(dag: SerializedDag, plan: BackfillPlan, now: datetime) -> Iterator[Da
         yield from _partitions(timetable, plan, now)
         return
     restriction = TimeRestriction(plan.from_date, plan.to_date, catchup=True)
-    for _ in range(MAX_RUNS):
+    for number in count():
         info = timetable.next_run(last, restriction, now)
         if info is None or info.data_interval.end >= now:
             return
+        if number == MAX_RUNS:
+            raise DagError(_TOO_MANY)
         yield info
         last = info.data_interval
-    raise DagError(_TOO_MANY)
 
 
 def _partitions(timetable: CronPartitionTimetable, plan: BackfillPlan, now: datetime) -> Iterator[DagRunInfo]:

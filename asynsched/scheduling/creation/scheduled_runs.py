@@ -6,12 +6,12 @@
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import NamedTuple
 
 from sqlalchemy import Connection
 
-from asynsched.errors import DagError, NotFound, PlanNeeded
+from asynsched.errors import DagError, NotFound, PlanNeeded, TimetableError
 from asynsched.scheduling.rules import partitions
 from asynsched.scheduling.rules.assets import evaluate
 from asynsched.serialization.decode import decode_dag, restriction
@@ -39,14 +39,19 @@ from asynsched.timetables import (
     decode,
 )
 from asynsched.timetables.asset_condition import AssetCondition
+from asynsched.timetables.decoding import PUNCTUAL
 from asynsched.timetables.partitions import Partitioning, read_partitioning
 
 FEW_LEFT = 10
 """With fewer planned runs than this left, a custom timetable is asked for more."""
 NEXT_LOOK = timedelta(seconds=1)
 """When to examine a DAG again whose next run cannot be distinguished from its last one yet."""
-MAX_EXISTING = 10_000
-"""How many runs created by hand ahead of the schedule are passed over."""
+ONE_BY_ONE = 10
+"""How many runs created ahead of the schedule are passed over by a query each."""
+MAX_EXISTING = 100_000
+"""How many are passed over at most."""
+MANY_DATES = 1_000
+"""How many dates of runs created ahead of the schedule are read at once."""
 MAX_PARTITIONS = 200
 """How many runs of partitions one transaction creates for a DAG."""
 MAX_NAMED = 5
@@ -227,8 +232,17 @@ class _Examination:
     def judged(self) -> dict[str, Examined]:
         """Note the run of each schedule that follows the existing ones, and return which of them are to be created."""
         wanted = {dag_id: (schedule, self.last.get(dag_id)) for dag_id, schedule in self.schedules.items()}
-        following = self.unreadable | _free_runs(self.conn, wanted, self.now)
+        as_of = {dag_id: self._as_of(dag_id) for dag_id in wanted}
+        following = self.unreadable | _free_runs(self.conn, wanted, self.now, as_of)
         return {dag_id: self._noted(dag_id, info, self._judged(dag_id, info)) for dag_id, info in following.items()}
+
+    def _as_of(self, dag_id: str) -> datetime:
+        """Return the instant at which a schedule is asked: when the announced run was due, if that was just now.
+
+        Without catchup, some schedules answer even a moment later with another run, or with none.
+        """
+        announced = self.dags[dag_id].next_dagrun_create_after
+        return announced if announced is not None and timedelta() <= self.now - announced <= PUNCTUAL else self.now
 
     def _judged(self, dag_id: str, info: DagRunInfo | Failure | None) -> Examined:
         dag = self.dags[dag_id]
@@ -305,7 +319,10 @@ def _scheduled_run_id(logical_date: datetime) -> str:
 
 
 def _free_runs(
-    conn: Connection, wanted: Mapping[str, tuple[_Schedule, DataInterval | None]], now: datetime
+    conn: Connection,
+    wanted: Mapping[str, tuple[_Schedule, DataInterval | None]],
+    now: datetime,
+    as_of: Mapping[str, datetime] | None = None,
 ) -> dict[str, DagRunInfo | Failure | None]:
     """Return the next run of each DAG that does not exist yet; None if no run follows.
 
@@ -313,11 +330,13 @@ def _free_runs(
 
     Args:
         wanted: For each DAG its schedule, and the data interval that the run is to follow.
+        as_of: The instants at which the schedules are asked, where that is not `now`.
     """
+    at = dict.fromkeys(wanted, now) | dict(as_of or {})
     found: dict[str, DagRunInfo | Failure | None] = {}
     left = dict(wanted)
-    for _ in range(MAX_EXISTING):
-        following = {dag_id: _next(schedule, last, now) for dag_id, (schedule, last) in left.items()}
+    for _ in range(ONE_BY_ONE):
+        following = {dag_id: _next(schedule, last, at[dag_id]) for dag_id, (schedule, last) in left.items()}
         existing = _existing(conn, following)
         found |= {dag_id: info for dag_id, info in following.items() if dag_id not in existing}
         again: dict[str, tuple[_Schedule, DataInterval | None]] = {}
@@ -331,7 +350,27 @@ def _free_runs(
         left = again
         if not left:
             break
-    return found | dict.fromkeys(left)
+    return found | {dag_id: _first_free(conn, *following, at[dag_id]) for dag_id, following in left.items()}
+
+
+def _first_free(
+    conn: Connection, schedule: _Schedule, last: DataInterval | None, at: datetime
+) -> DagRunInfo | Failure | None:
+    """Return the next run of a DAG that has runs of many of its next dates already, such as those of a backfill."""
+    made: frozenset[datetime] = frozenset()
+    known_until: datetime | None = None
+    for _ in range(MAX_EXISTING):
+        info = _next(schedule, last, at)
+        if not isinstance(info, DagRunInfo):
+            return info
+        date = info.logical_date
+        if known_until is None or date > known_until:
+            made = dag_runs.dates_after(conn, schedule.dag.dag_id, None if last is None else last.start, MANY_DATES)
+            known_until = max(made) if len(made) == MANY_DATES else datetime.max.replace(tzinfo=UTC)
+        if date not in made:
+            return info
+        last = info.data_interval
+    return TimetableError(f"its next {MAX_EXISTING:,} dates have runs already")
 
 
 def _next(schedule: _Schedule, last: DataInterval | None, now: datetime) -> DagRunInfo | Failure | None:

@@ -140,7 +140,7 @@ def partition_date(partitioning: Partitioning, key: str, events: Sequence[Partit
     """Return the date of a run's partition: the one that the mappers of its assets read from its key.
 
     If they disagree, or one cannot read it, there is none. Mappers that read no date take over that of the events, if
-    these agree on it.
+    these agree on it: two that differ cancel each other, and the next one counts again, as in Airflow.
     """
     mappers = {event.asset: partitioning.mapper_of(event.asset.name, event.asset.uri) for event in events}
     try:

@@ -22,6 +22,26 @@ def test_every_command_is_where_the_map_says():
             ] == []
 
 
+@pytest.mark.parametrize(
+    "command",
+    [
+        "simulate . --from 2026-01-01 --to 2026-01-02 --duration nan",
+        "simulate . --from 2026-01-01 --to 2026-01-02 --duration 1e300",
+        "simulate . --from 9999-12-01 --to 9999-12-31",
+        "up . --for nan",
+        "up . --for inf",
+        "preview . --hours nan",
+        "tokens create --days nan",
+        "dags trigger d --conf " + '{"a":' * 3000 + "1" + "}" * 3000,
+    ],
+)
+def test_a_value_out_of_range_is_told_in_one_line(command, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    refused = CliRunner().invoke(build_app(), command.split(), prog_name="asynsched")
+    assert refused.exit_code == 2, refused.output
+    assert "Error: Invalid value for" in refused.stderr
+
+
 @pytest.mark.parametrize("name", COMMANDS_HERE)
 def test_a_command_of_airflow_s_names_the_one_that_is_here(name):
     app = build_app()

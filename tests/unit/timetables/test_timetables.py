@@ -6,6 +6,7 @@ import sys
 from datetime import UTC, datetime, timedelta, timezone
 
 import pytest
+from dateutil import tz
 from dateutil.relativedelta import MO, relativedelta
 
 from asynsched import timetables
@@ -206,6 +207,22 @@ def test_events_must_be_aware_moments():
 @pytest.mark.parametrize("name", ["UTC", "Europe/Berlin", "+05:30", "-03:00"])
 def test_a_zone_keeps_its_name(name):
     assert zone_name(zone_named(name)) == name
+
+
+def test_zones_of_dateutil_have_the_name_of_their_file_and_others_need_one():
+    assert zone_name(tz.gettz("Europe/Berlin")) == "Europe/Berlin"
+    assert zone_name(tz.tzutc()) == "UTC"
+    assert zone_name(tz.tzoffset(None, 5400)) == "+01:30"
+    with pytest.raises(TimetableError, match=r"has no IANA name.*ZoneInfo"):
+        zone_name(tz.tzstr("EST5EDT"))
+
+
+def test_a_year_may_be_far_away_but_must_have_the_date():
+    timetable = CronTriggerTimetable("0 0 1 1 * 0 2099", timezone="UTC")
+    found = timetable.next_run(None, TimeRestriction(NOON, None, True), NOON)
+    assert found.run_after == datetime(2099, 1, 1, tzinfo=UTC)
+    with pytest.raises(TimetableError, match="matches no date that exists"):
+        CronTriggerTimetable("0 0 29 2 * 0 2027", timezone="UTC")
 
 
 def test_the_names_load_neither_croniter_nor_dateutil_nor_an_event_loop():
