@@ -7,6 +7,7 @@ parse.
 
 from copy import copy
 from datetime import datetime, timedelta
+from functools import cached_property
 from typing import TYPE_CHECKING, Annotated, Any, Union
 
 import msgspec
@@ -67,7 +68,7 @@ class PlannedRun(Struct, frozen=True):
     interval: PlannedInterval
 
 
-class TimetablePlan(Struct, frozen=True, omit_defaults=True):
+class TimetablePlan(Struct, frozen=True, omit_defaults=True, dict=True):
     """What user code of a DAG's schedule has answered at `asked_at`.
 
     Of a user's timetable: consecutive runs after `after`.
@@ -81,6 +82,15 @@ class TimetablePlan(Struct, frozen=True, omit_defaults=True):
     """Whether no run follows the plan."""
     partitions: tuple[AssetAnswers, ...] = ()
     """Of the partition mappers of a user's own."""
+
+    @cached_property
+    def positions(self) -> dict[DataInterval | None, int]:
+        """The index of the run that follows a data interval, or that of a new DAG."""
+        before = (self.after, *(run.interval for run in self.runs))
+        found: dict[DataInterval | None, int] = {}
+        for position, interval in enumerate(before):
+            found.setdefault(None if interval is None else interval.value(), position)
+        return found
 
 
 class CustomTimetable(KnownTimetable):
@@ -156,11 +166,7 @@ class CustomTimetable(KnownTimetable):
 
     def _position_after(self, last: DataInterval | None) -> int | None:
         """Return the index in the plan of the run after `last`; None if `last` is unknown."""
-        if self._plan is None:
-            return None
-        before = [self._plan.after, *(run.interval for run in self._plan.runs)]
-        intervals = [None if interval is None else interval.value() for interval in before]
-        return intervals.index(last) if last in intervals else None
+        return None if self._plan is None else self._plan.positions.get(last)
 
 
 _Expression = Annotated[str, Meta(max_length=MAX_EXPRESSION_LENGTH)]

@@ -7,6 +7,7 @@ that is being started may still be given it.
 
 from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import msgspec
@@ -151,14 +152,22 @@ def _paused(dag_id: str, is_paused: bool, now: datetime) -> sa.Update:
     return sa.update(dag).where(dag.c.dag_id == dag_id, dag.c.is_active).values(is_paused=is_paused, updated_at=now)
 
 
-_plan = msgspec.json.Decoder(TimetablePlan)
+_decoder = msgspec.json.Decoder(TimetablePlan)
+
+
+@lru_cache(maxsize=256)
+def _plan(stored: bytes) -> TimetablePlan:
+    """Decode a plan, which may be long, and which every look at its DAG reads again."""
+    return _decoder.decode(stored)
+
+
 _PLANS = sa.select(dag.c.dag_id, dag.c.timetable_plan).where(dag.c.timetable_plan.is_not(None))
 
 
 def get_plans(conn: Connection, dag_ids: Sequence[str]) -> dict[str, TimetablePlan]:
     """Return the runs that custom timetables returned, by dag_id, without DAGs that have no such runs."""
     rows = select_in(conn, _PLANS, dag.c.dag_id, dag_ids)
-    return {row.dag_id: _plan.decode(row.timetable_plan) for row in rows}
+    return {row.dag_id: _plan(row.timetable_plan) for row in rows}
 
 
 def get_plan(conn: Connection, dag_id: str) -> TimetablePlan | None:
