@@ -257,8 +257,10 @@ def run_launch(launch: messages.Launch, link: SchedulerLink, file: LoadedFile) -
     dag = file.dags[launch.run.dag_id]
     context = Context()
     try:
-        # Callbacks of a DAG get the context of its last task, as in Airflow.
-        task = dag.get_task(launch.task_id) if launch.task_id else dag.topological_sort()[-1]
+        task = dag.task_dict.get(launch.task_id or (launch.caused_by.task_id if launch.caused_by else ""))
+        if task is None:
+            # Callbacks of a DAG that are about no task instance get the context of its last task.
+            task = dag.get_task(launch.task_id) if launch.task_id else dag.topological_sort()[-1]
         context = _context(launch, task, started_at)
         started_at = datetime.now(UTC)
         link.send(messages.Started(launch.token, started_at, os.getpid()))
@@ -315,9 +317,10 @@ def _call(launch: messages.Launch, dag: DAG, task: BaseOperator, context: Contex
 
 def _context(launch: messages.Launch, task: BaseOperator, started_at: datetime) -> Context:
     caused_by = launch.caused_by or messages.CausingTry(launch.max_tries, started_at)
+    is_of_run = bool(caused_by.task_id)
     facts = messages.TaskInstanceFacts(
-        map_index=launch.map_index,
-        try_number=launch.try_number,
+        map_index=caused_by.map_index if is_of_run else launch.map_index,
+        try_number=caused_by.try_number if is_of_run else launch.try_number,
         max_tries=caused_by.max_tries,
         started_at=caused_by.started_at,
         ended_at=caused_by.ended_at,
@@ -520,6 +523,8 @@ def call_back(launch: messages.Launch, dag: DAG, context: Context) -> list[str]:
         return _call_for_deadline(launch, dag, context)
     if event == "deadline_place":
         return _place_deadline(launch, dag, context)
+    if not launch.task_id and launch.caused_by is not None:
+        context["ti"].state = launch.caused_by.state
     if event.startswith("on_dag_run_"):
         with CurrentContext(context):
             return [] if installation.loaded is None else installation.loaded.hears_run(event, context, reason)

@@ -7,7 +7,7 @@ import datetime as dt
 from asynsched.authoring import active, airflow_2, defaults
 from asynsched.authoring.active import where_made
 from asynsched.authoring.exceptions import DuplicateTaskIdFound, TaskNotFound
-from asynsched.authoring.node import check_key, topological_order
+from asynsched.authoring.node import DAGNode, check_key, topological_order
 from asynsched.authoring.operators import arguments
 from asynsched.authoring.operators.arguments import ArgumentTypes, explained
 from asynsched.authoring.params import NOTSET, DagParam, ParamsDict
@@ -310,6 +310,19 @@ class DAG(DagArguments):
     def task_ids(self) -> list[str]:
         """The task_ids in the order in which the tasks were made."""
         return list(self.task_dict)
+
+    @property
+    def owner(self) -> str:
+        """The owners of the tasks, separated by commas."""
+        return ", ".join(sorted({task.owner for task in self.tasks}))
+
+    def has_task_group(self, task_group_id: str) -> bool:
+        """Return whether the DAG has a task group with this id."""
+        return task_group_id in self.task_group_dict
+
+    def __getitem__(self, node_id: str) -> DAGNode:
+        """Return a task or a task group by its id. Raises TaskNotFound, which names similar tasks."""
+        return self.task_group_dict.get(node_id) or self.get_task(node_id)
 
     @property
     def roots(self) -> list[BaseOperator]:

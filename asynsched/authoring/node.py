@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
     from typing import Any
 
+    from asynsched.authoring.dag import DAG
     from asynsched.authoring.operators.base import BaseOperator
     from asynsched.authoring.task_group import TaskGroup
 
@@ -76,6 +77,14 @@ class DAGNode(DependencyMixin):
     """A task or a task group: something with a name in a DAG."""
 
     task_group: TaskGroup | None = None
+    if TYPE_CHECKING:  # subclasses have attributes or properties
+
+        @property
+        def dag(self) -> DAG: ...
+        @property
+        def upstream_task_ids(self) -> set[str]: ...
+        @property
+        def downstream_task_ids(self) -> set[str]: ...
 
     @property
     def node_id(self) -> str | None:
@@ -90,6 +99,41 @@ class DAGNode(DependencyMixin):
         if name is not None and group is not None and group.node_id and group.prefix_group_id:
             return name.removeprefix(group.node_id + ".")
         return name
+
+    # Its place in the DAG
+
+    def get_direct_relative_ids(self, upstream: bool = False) -> set[str]:
+        """Return the task_ids of the direct downstream or upstream tasks."""
+        return self.upstream_task_ids if upstream else self.downstream_task_ids
+
+    def get_direct_relatives(self, upstream: bool = False) -> list[BaseOperator]:
+        """Return the direct downstream or upstream tasks."""
+        return [self.dag.task_dict[name] for name in sorted(self.get_direct_relative_ids(upstream))]
+
+    @property
+    def upstream_list(self) -> list[BaseOperator]:
+        """The direct upstream tasks."""
+        return self.get_direct_relatives(upstream=True)
+
+    @property
+    def downstream_list(self) -> list[BaseOperator]:
+        """The direct downstream tasks."""
+        return self.get_direct_relatives(upstream=False)
+
+    def get_flat_relative_ids(self, *, upstream: bool = False) -> set[str]:
+        """Return the task_ids of all downstream or upstream tasks, direct or not."""
+        found: set[str] = set()
+        todo = list(self.get_direct_relative_ids(upstream))
+        while todo:
+            name = todo.pop()
+            if name not in found:
+                found.add(name)
+                todo.extend(self.dag.task_dict[name].get_direct_relative_ids(upstream))
+        return found
+
+    def get_flat_relatives(self, upstream: bool = False) -> list[BaseOperator]:
+        """Return all downstream or upstream tasks, direct or not."""
+        return [self.dag.task_dict[name] for name in sorted(self.get_flat_relative_ids(upstream=upstream))]
 
 
 def flatten(nodes: Any) -> Iterator[DependencyMixin]:

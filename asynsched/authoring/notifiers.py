@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from asynsched.authoring.running.context import Context
 
 OF_TASK = "{% if exception is defined and exception %}, task {{ ti.task_id }}{% endif %}"
-"""Callbacks of a DAG have the context of its last task, which need not be the one that has failed."""
+"""Callbacks of a DAG are about the run: several tasks may have failed, and the reason names them."""
 SUBJECT = "DAG {{ dag.dag_id }}" + OF_TASK + ", run {{ run_id }}"
 LINK = (
     "{% if ti is defined and ti and ti.log_url.startswith('http') %}\n"

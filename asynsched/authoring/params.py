@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from _collections_abc import Mapping  # without `collections`, which is not worth its import to every DAG file
+from _collections_abc import (  # without `collections`, which is not worth its import to every DAG file
+    Mapping,
+    MutableMapping,
+)
 
 from asynsched.authoring.exceptions import ParamValidationError
 from asynsched.authoring.json_values import with_text_keys
@@ -89,7 +92,7 @@ class Param:
         return f"Param({self.value!r})"
 
 
-class ParamsDict(Mapping["str", "Any"]):
+class ParamsDict(MutableMapping["str", "Any"]):
     """Params by name; reading one returns its value, as in a dict."""
 
     def __init__(self, params: Mapping[str, Any] | None = None, *, owner: str = "params") -> None:
@@ -98,8 +101,8 @@ class ParamsDict(Mapping["str", "Any"]):
         if params is not None:
             if not hasattr(params, "items"):
                 raise ParamValidationError(f"{owner}: params must be a dict, not {type(params).__name__}")
-            for name, value in params.items():
-                self[name] = params.get_param(name) if isinstance(params, ParamsDict) else value
+            for name in params:
+                self[name] = params.get_param(name) if isinstance(params, ParamsDict) else params[name]
 
     def __setitem__(self, name: str, value: Any) -> None:
         if not isinstance(name, str):
@@ -117,7 +120,7 @@ class ParamsDict(Mapping["str", "Any"]):
         """Return the names and params in order."""
         return self._params.items()
 
-    def update(self, other: ParamsDict | Mapping[str, Any]) -> None:
+    def update(self, other: ParamsDict | Mapping[str, Any]) -> None:  # type: ignore[override] # no pairs
         """Take over params, or the values of a dict; an existing param keeps its schema."""
         for name in other:
             if isinstance(other, ParamsDict):
@@ -146,6 +149,13 @@ class ParamsDict(Mapping["str", "Any"]):
             return check()
         except ParamValidationError as exc:
             raise ParamValidationError(f"{self._owner}: param {name!r}: {exc}") from None
+
+    def dump(self) -> dict[str, Any]:
+        """Return all values. Raises ParamValidationError."""
+        return self.validate()
+
+    def __delitem__(self, name: str) -> None:
+        del self._params[name]
 
     def __contains__(self, name: object) -> bool:
         return name in self._params

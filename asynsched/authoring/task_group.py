@@ -93,6 +93,14 @@ class TaskGroup(DAGNode):
         """The DAG's id."""
         return self.dag.dag_id
 
+    def has_dag(self) -> bool:
+        """Return True: a group is always in a DAG."""
+        return True
+
+    def get_dag(self) -> DAG:
+        """Return the group's DAG."""
+        return self.dag
+
     @property
     def parent_group(self) -> TaskGroup | None:
         """The enclosing group; None for a DAG's root group."""

@@ -94,6 +94,8 @@ def _written(value: Any, what: str) -> Any:
         return _object(value, what)
     if isinstance(value, list):
         return _items(value, what)
+    if (number := _of_numpy(value)) is not None:
+        return _scalar(number, what)
     for kind in type(value).__mro__:
         name = _NAMES.get(f"{kind.__module__}.{kind.__qualname__}")
         if name == "list":
@@ -103,6 +105,13 @@ def _written(value: Any, what: str) -> Any:
     raise TypeError(
         f"{what} contains a value of type {_type_name(value)}, which cannot be passed on: {_what_to_do(value)}"
     )
+
+
+def _of_numpy(value: Any) -> Any:
+    """Return Python's number or bool for one of numpy; None for any other value."""
+    if type(value).__module__ != "numpy" or getattr(getattr(value, "dtype", None), "kind", "") not in "biuf":
+        return None
+    return value.item() if value.ndim == 0 else None
 
 
 def _scalar(value: Any, what: str) -> Any:

@@ -90,8 +90,8 @@ class XComArg(ResultArg):
     def resolve(self, context: Context) -> Any:
         """Return the task's XCom; None for a task that returned nothing.
 
-        For a mapped task, or a task in a mapped group that does not also enclose the running task, this is the sequence
-        of its instances' XComs. Raises XComNotFound if the task pushed nothing under this key.
+        For a mapped task, this is the sequence of its instances' XComs; for a task in a mapped group that does not also
+        enclose the running task, it is their list. Raises XComNotFound if the task pushed nothing under this key.
         """
         task_id = self.operator.task_id
         share: int | tuple[int, int] | None = None
@@ -100,7 +100,8 @@ class XComArg(ResultArg):
             if not isinstance(share, int):
                 from asynsched.authoring.mapped_results import LazyXComSequence  # not needed to read a DAG file
 
-                return LazyXComSequence(task_id, self.key, share)
+                values = LazyXComSequence(task_id, self.key, share)
+                return values if self.operator.is_mapped else list(values)
         value = context["ti"].xcom_pull(task_ids=task_id, key=self.key, default=_MISSING, map_indexes=share)
         if value is not _MISSING:
             return value

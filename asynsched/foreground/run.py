@@ -44,7 +44,15 @@ from asynsched.authoring.triggers import base as triggers
 from asynsched.authoring.triggers.shared_stream import SharedStreams
 from asynsched.foreground.supervisor import MemorySupervisor
 from asynsched.keys import DagRunKey
-from asynsched.protocol.messages import CodeVersion, Ended, EndState, RunContext, Started, TaskInstanceFacts
+from asynsched.protocol.messages import (
+    CausingTry,
+    CodeVersion,
+    Ended,
+    EndState,
+    RunContext,
+    Started,
+    TaskInstanceFacts,
+)
 from asynsched.scheduling.evaluation.batch import PendingBatch
 from asynsched.scheduling.evaluation.evaluation import Evaluation
 from asynsched.scheduling.evaluation.ready import ReadyQueues
@@ -54,6 +62,7 @@ from asynsched.serialization.encode import serialize_dag
 from asynsched.serialization.schema import SerializedDag
 from asynsched.states import DagRunState, DagRunType, TaskInstanceState
 from asynsched.store.schema import CallbackRequest
+from sandbox.processes import flush_streams
 from sandbox.run import Span, of_result
 
 log = logging.getLogger("asynsched.test")
@@ -160,9 +169,9 @@ def _run_facts(
 
 @contextmanager
 def _logs_on_terminal() -> Iterator[None]:
-    """Show the logs of tasks on standard error during the block, unless the calling program has set up logging."""
-    logger = logging.getLogger("asynsched")
-    if logger.hasHandlers():
+    """Show all logs on standard error during the block, as a task's process does, unless the program shows them."""
+    logger = logging.getLogger()
+    if logger.handlers:
         yield
         return
     handler, level = logging.StreamHandler(), logger.level
@@ -320,6 +329,14 @@ class ForegroundDriver:
         return make
 
     def _call_back(self, row: CallbackRequest) -> None:
+        """Run callbacks of a task or of the DAG. One that wants to end its process ends only the callbacks."""
+        try:
+            with _ending_forks():
+                self._call_back_for(row)
+        except SystemExit as exc:
+            log.warning("callbacks of %s have ended with %s", row.task_id or self._dag.dag_id, exc.code)
+
+    def _call_back_for(self, row: CallbackRequest) -> None:
         if not row.task_id:
             self._call_back_dag(row)
             return
@@ -336,8 +353,14 @@ class ForegroundDriver:
             run_callbacks(callbacks_of(operator, row.event), context, operator)
 
     def _call_back_dag(self, row: CallbackRequest) -> None:
-        last = self._dag.topological_sort()[-1]
-        context = self._context_maker(ActiveTask(self._run, self._run.structure.tasks[last.task_id]))()
+        about = msgspec.json.decode(row.caused_by, type=CausingTry) if row.caused_by else None
+        if about is None:
+            last = self._dag.topological_sort()[-1]
+            context = self._context_maker(ActiveTask(self._run, self._run.structure.tasks[last.task_id]))()
+        else:
+            last = self._dag.get_task(about.task_id)
+            context = self._context_maker(self._run.instance(about.task_id, about.map_index))()
+            context["ti"].state = about.state
         context["reason"] = row.reason
         context["dag_run"].state = str(self._run.state)
         with CurrentContext(context), patch_environ(context_variables(context)):
@@ -398,7 +421,7 @@ def attempt(task: BaseOperator, make_context: Callable[[], Context]) -> TryEnd:
             resumption = fired
         try:
             context = make_context()
-            with _limit_of(task):
+            with _ending_forks(), _limit_of(task):
                 return TryEnd(TaskInstanceState.SUCCESS, result=execute(task, context, resumption), context=context)
         except exceptions.TaskDeferred as exc:
             log.info("task %s: %s", task.task_id, exc)
@@ -417,6 +440,22 @@ def attempt(task: BaseOperator, make_context: Callable[[], Context]) -> TryEnd:
             log.exception("task %s failed", task.task_id, exc_info=(type(exc), exc, user_frames(exc)))
             retry = not isinstance(exc, exceptions.AsynschedFailException) and _policy_allows_retry(task, exc, context)
             return TryEnd(TaskInstanceState.FAILED, one_line(exc), retry, exception=exc, context=context)
+
+
+@contextmanager
+def _ending_forks() -> Iterator[None]:
+    """End a process that the code of a task forks and lets come back: it must not go on as the run."""
+    process, code = os.getpid(), 1
+    try:
+        yield
+        code = 0
+    except SystemExit as exc:
+        code = 0 if exc.code is None else exc.code if isinstance(exc.code, int) else 1
+        raise
+    finally:
+        if os.getpid() != process:
+            flush_streams()
+            os._exit(code & 0xFF)
 
 
 def _on_kill(context: Context) -> None:

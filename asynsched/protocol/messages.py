@@ -84,13 +84,17 @@ class RaisedException(Struct, frozen=True, omit_defaults=True):
 
 
 class CausingTry(Struct, frozen=True, omit_defaults=True):
-    """The try that a callback is about."""
+    """The try that a callback is about. That of a DAG's callback names its task instance, with its state."""
 
     max_tries: int
     started_at: datetime | None = None
     ended_at: datetime | None = None
     exception: RaisedException | None = None
     """The exception that it raised; None if it raised none, or was ended from outside."""
+    task_id: str = ""
+    map_index: int = -1
+    try_number: int = 0
+    state: str = ""
 
 
 class OutletEvent(Struct, frozen=True, omit_defaults=True):

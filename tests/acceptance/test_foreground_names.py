@@ -85,3 +85,23 @@ def test_a_program_of_ones_own_reads_the_home_that_its_environment_names(site):
     alone = subprocess.run(command, env=no_home, capture_output=True, text=True, check=False, timeout=60)
     assert alone.stdout.splitlines() == ["FIRST HAS RUN", "STATE failed"]
     assert "there is no variable 'stored'" in alone.stderr
+
+
+LOGGING = """
+    import logging
+    from asynsched import DAG, task
+
+    with DAG("logs"):
+
+        @task
+        def says():
+            logging.getLogger("mine").info("said by the file")
+
+        says()
+"""
+
+
+def test_dags_test_shows_what_the_file_itself_logs(new_site):
+    site = new_site()
+    site.write("logs.py", LOGGING)
+    assert "INFO    mine: said by the file" in site.run("dags", "test", "logs").stderr

@@ -144,9 +144,13 @@ CALLBACKS = """
         command, ti = context["task"].bash_command, context["ti"]
         say(f"{ti.task_id} {command} {ti.rendered_map_index} {type(context['exception']).__name__}")
 
+    def of_run(context):
+        ti = context["ti"]
+        say(f"run {context['dag_run'].state}: {ti.task_id} {ti.map_index} {ti.state} try {ti.try_number}")
+
     with DAG(
         "called", schedule="@once", template_searchpath=[str(HERE)],
-        user_defined_macros={"team": "sales"}, user_defined_filters={"loud": str.upper},
+        user_defined_macros={"team": "sales"}, user_defined_filters={"loud": str.upper}, on_failure_callback=of_run,
     ):
         notifiers = [Says("{{ team }} {{ 'now' | loud }}"), Says("note.txt")]
         tells = [tell, *notifiers]
@@ -155,6 +159,8 @@ CALLBACKS = """
             task_id="bad", on_failure_callback=tell, map_index_template="{{ task.bash_command }}"
         ).expand(bash_command=["exit {{ 1 + 1 }}"])
         undefined = BashOperator(task_id="undefined", bash_command="{{ nothing.at.all }}", on_failure_callback=tell)
+        [good, undefined] >> bad >> BashOperator(task_id="zz_last", bash_command="true")
+        bad.trigger_rule = "all_done"
 """
 
 
@@ -167,6 +173,7 @@ def test_callbacks_get_the_rendered_task_and_notifiers_the_templates_of_the_dag(
         "bad exit 2 exit 2 AsynschedException",
         "good echo called None NoneType",
         "read from called",
+        "run failed: bad 0 failed try 1",
         "sales NOW",
         "undefined {{ nothing.at.all }} None AsynschedException",
     ]

@@ -81,6 +81,7 @@ class BaseOperator(DAGNode, Templater, metaclass=BaseOperatorMeta):
     is_teardown: bool = False
     on_failure_fail_dagrun: bool = False
     is_mapped: bool = False
+    is_async: bool = False
     is_mapped_over: bool = False
     """Whether a task or a task group is mapped over this task's return value."""
     mapped_from: MappedOperator | None = None
@@ -208,8 +209,9 @@ class BaseOperator(DAGNode, Templater, metaclass=BaseOperatorMeta):
         zone = None if self.task_group is None else self.task_group.dag.timezone
         self.own_start_date = arguments.date(who, "start_date", start_date, zone)
         self.own_end_date = arguments.date(who, "end_date", end_date, zone)
-        self.params = ParamsDict(params, owner=who)
-        self.params.check_defaults()
+        ParamsDict(params, owner=who).check_defaults()
+        self.params = ParamsDict(None if self.task_group is None else self.task_group.dag.params, owner=who)
+        self.params.update(params or {})
         self.inlets = arguments.assets(who, "inlets", inlets)
         self.outlets = arguments.assets(who, "outlets", outlets)
         self.template_fields = check_template_fields(who, self.template_fields)
@@ -303,6 +305,27 @@ class BaseOperator(DAGNode, Templater, metaclass=BaseOperatorMeta):
         """Add assets that the task updates."""
         self.outlets = [*self.outlets, *arguments.assets(repr(self), "outlets", list(outlets))]
 
+    @property
+    def has_on_execute_callback(self) -> bool:
+        """Whether the task has an `on_execute_callback`; likewise the properties below."""
+        return bool(self.on_execute_callback)
+
+    @property
+    def has_on_failure_callback(self) -> bool:
+        return bool(self.on_failure_callback)
+
+    @property
+    def has_on_success_callback(self) -> bool:
+        return bool(self.on_success_callback)
+
+    @property
+    def has_on_retry_callback(self) -> bool:
+        return bool(self.on_retry_callback)
+
+    @property
+    def has_on_skipped_callback(self) -> bool:
+        return bool(self.on_skipped_callback)
+
     def get_template_env(self, dag: DAG | None = None) -> jinja2.Environment:
         dag = dag or self._dag
         if dag is None or self.render_template_as_native_obj is None:
@@ -372,39 +395,6 @@ class BaseOperator(DAGNode, Templater, metaclass=BaseOperatorMeta):
     def output(self) -> XComArg:
         """The task's return value, to be passed to another task."""
         return XComArg(self)
-
-    def get_direct_relative_ids(self, upstream: bool = False) -> set[str]:
-        """Return the task_ids of the direct downstream or upstream tasks."""
-        return self.upstream_task_ids if upstream else self.downstream_task_ids
-
-    def get_direct_relatives(self, upstream: bool = False) -> list[BaseOperator]:
-        """Return the direct downstream or upstream tasks."""
-        return [self.dag.task_dict[name] for name in sorted(self.get_direct_relative_ids(upstream))]
-
-    @property
-    def upstream_list(self) -> list[BaseOperator]:
-        """The direct upstream tasks."""
-        return self.get_direct_relatives(upstream=True)
-
-    @property
-    def downstream_list(self) -> list[BaseOperator]:
-        """The direct downstream tasks."""
-        return self.get_direct_relatives(upstream=False)
-
-    def get_flat_relative_ids(self, *, upstream: bool = False) -> set[str]:
-        """Return the task_ids of all downstream or upstream tasks, direct or not."""
-        found: set[str] = set()
-        todo = list(self.get_direct_relative_ids(upstream))
-        while todo:
-            name = todo.pop()
-            if name not in found:
-                found.add(name)
-                todo.extend(self.dag.task_dict[name].get_direct_relative_ids(upstream))
-        return found
-
-    def get_flat_relatives(self, upstream: bool = False) -> list[BaseOperator]:
-        """Return all downstream or upstream tasks, direct or not."""
-        return [self.dag.task_dict[name] for name in sorted(self.get_flat_relative_ids(upstream=upstream))]
 
     def as_setup(self) -> Self:
         if self.is_teardown:

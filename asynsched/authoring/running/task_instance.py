@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from asynsched.authoring import defaults
 from asynsched.authoring.exceptions import AsynschedException
+from asynsched.authoring.params import NOTSET, NotSet
 from asynsched.authoring.supervisor import ask, ask_in_parts, ask_or_none
 from asynsched.authoring.timezone import coerce_datetime
 from asynsched.authoring.xcom import pulled_xcoms, written_xcom
@@ -23,6 +24,10 @@ if TYPE_CHECKING:
     from asynsched.authoring.operators.base import BaseOperator
     from asynsched.authoring.running.context import Context
     from asynsched.protocol.messages import RunContext, TaskInstanceFacts
+
+
+UNMAPPED = -1
+"""The map index of a task that is not mapped."""
 
 
 class Timed:
@@ -257,35 +262,44 @@ class TaskInstance(AsksElsewhere, Timed):
         key: str = XCOM_RETURN_KEY,
         include_prior_dates: bool = False,
         *,
-        map_indexes: int | Iterable[int] | None = None,
+        map_indexes: int | Iterable[int] | NotSet | None = NOTSET,
         default: Any = None,
         run_id: str | None = None,
     ) -> Any:
-        """Return XComs: one value for a single task_id, a list of values for several or for a mapped task.
+        """Return XComs: one value for a single task_id, a flat list of values for several or for a mapped task.
 
         Args:
             task_ids: The tasks; by default this task.
             dag_id: Their DAG; by default this DAG.
             key: The key of the XComs; by default, that of return values.
             include_prior_dates: Also search earlier runs.
-            map_indexes: The instances of mapped tasks.
+            map_indexes: The instances of mapped tasks; by default all, None for that of a task that is not mapped.
             default: The value for a missing XCom.
             run_id: Their run; by default this run.
         """
-        single = task_ids is None or isinstance(task_ids, str)
+        is_of_one = task_ids is None or isinstance(task_ids, str)
         names = [task_ids] if isinstance(task_ids, str) else [self.task_id] if task_ids is None else list(task_ids)
-        one = isinstance(map_indexes, int)
-        wanted = [map_indexes] if isinstance(map_indexes, int) else map_indexes
+        indexes: list[int] | None = None
+        if map_indexes is None or isinstance(map_indexes, int):
+            indexes = [UNMAPPED if map_indexes is None else map_indexes]
+        elif not isinstance(map_indexes, NotSet):
+            indexes, is_of_one = list(map_indexes), False
         found = pulled_xcoms(
             task_ids=names,
             key=key,
-            map_indexes=None if wanted is None else list(wanted),
+            map_indexes=indexes,
             run_id=run_id,
             dag_id=dag_id,
             include_prior_dates=include_prior_dates,
         )
-        values = [_value_of_task(name, found, default, one=one) for name in names]
-        return values[0] if single else values
+        if indexes is None:
+            values = [_values_of_task(name, found) or {UNMAPPED: default} for name in names]
+            if is_of_one and UNMAPPED not in values[0]:
+                return list(values[0].values())
+            flat = [value for by_index in values for value in by_index.values()]
+        else:
+            flat = [_values_of_task(name, found).get(index, default) for name in names for index in indexes]
+        return flat[0] if is_of_one else flat
 
     def get_previous_dagrun(self, state: str | None = None) -> DagRun | None:
         """Return the DagRun with the next earlier logical date, in `state` if given; None if there is none."""
@@ -329,14 +343,9 @@ class TaskInstance(AsksElsewhere, Timed):
         return f"<TaskInstance {self.dag_id} {self.run_id} {self.task_id} try {self.try_number}>"
 
 
-def _value_of_task(task_id: str, found: Iterable[tuple[str, int, Any]], default: Any, *, one: bool) -> Any:
-    """Return the XCom of one task, the list of a mapped task's XComs, or the default."""
-    by_index = {map_index: value for name, map_index, value in found if name == task_id}
-    if not by_index:
-        return default
-    if one or -1 in by_index:
-        return next(iter(by_index.values()))
-    return list(by_index.values())
+def _values_of_task(task_id: str, found: Iterable[tuple[str, int, Any]]) -> dict[int, Any]:
+    """Return the XComs of one task by map index."""
+    return {map_index: value for name, map_index, value in found if name == task_id}
 
 
 class DagRun:

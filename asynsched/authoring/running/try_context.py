@@ -169,7 +169,7 @@ class _ByAsset(Mapping["AssetKey", "Any"]):
 
 
 class TriggeringAssetEvents(_ByAsset):
-    """The events that triggered a run, by asset and by alias, requested on first use.
+    """The events that triggered a run, by asset and by alias, requested on first use; an empty list for other assets.
 
     Args:
         is_triggered: Whether events triggered the run at all.
@@ -191,7 +191,7 @@ class TriggeringAssetEvents(_ByAsset):
 
     def __getitem__(self, key: AssetKey) -> list[AssetEvent]:
         events = self._known
-        return events[_resolved(key, events)]
+        return events.get(_resolved(key, events), [])
 
     def __repr__(self) -> str:
         return f"TriggeringAssetEvents({self._known!r})"

@@ -235,14 +235,14 @@ class FileSensor(BaseSensorOperator):
 
     Args:
         filepath: The path or a glob pattern, relative to the connection's path. (templated)
-        fs_conn_id: The connection whose extra has the base `path`; `fs_default` need not exist.
+        fs_conn_id: The connection whose extra has the base `path`; `fs_default` need not exist. (templated)
         recursive: Make `**` in the pattern match any number of folders.
         deferrable: Wait in a FileTrigger, without a process or pool slots.
         start_from_trigger: With `deferrable`, wait in the trigger immediately, without a first check.
         trigger_kwargs: Accepted as in Airflow; the trigger is made from the other arguments.
     """
 
-    template_fields: Collection[str] = ("filepath",)
+    template_fields: Collection[str] = ("filepath", "fs_conn_id")
     ui_color = "#91818a"
 
     def __init__(

@@ -498,7 +498,7 @@ def of_rest(run: ActiveRun, now: datetime) -> Sequence[RunChange]:
         return ()
     if run.stop is not None and run.stop.fails_run:
         verdict = RunVerdict(DagRunState.FAILED, run.stop.reason, "timed_out")
-    rows = _callbacks_of(run, _END_EVENTS[verdict.state], verdict.cause, now)
+    rows = _callbacks_of(run, _END_EVENTS[verdict.state], verdict.cause, now, _decided_by(verdict.state))
     return (RunChange(run, run.state, verdict.state, verdict.reason, run.started_at, run.last_end(now), rows),)
 
 
@@ -507,7 +507,30 @@ def of_begin(run: ActiveRun, now: datetime) -> tuple[Row, ...]:
     return _callbacks_of(run, ("on_dag_run_running",), "", now)
 
 
-def _callbacks_of(run: ActiveRun, events: Iterable[CallbackEvent], reason: str, now: datetime) -> tuple[Row, ...]:
-    """Return requests for the callbacks and listeners that a run's DAG has for these events."""
-    wanted = (event for event in events if event in run.structure.dag.callbacks)
-    return tuple(CallbackRequest(dag_run_id=run.id, event=event, reason=reason, created_at=now) for event in wanted)
+def _decided_by(state: DagRunState) -> State:
+    """Return the state of the task instances of which the last one has decided the state of a run."""
+    return State.SUCCESS if state is DagRunState.SUCCESS else State.FAILED
+
+
+def _callbacks_of(
+    run: ActiveRun, events: Iterable[CallbackEvent], reason: str, now: datetime, decided_by: State | None = None
+) -> tuple[Row, ...]:
+    """Return requests for the callbacks and listeners that a run's DAG has for these events.
+
+    They are about the task instance in the state `decided_by` that ended last, if there is one, as in Airflow.
+    """
+    wanted = [event for event in events if event in run.structure.dag.callbacks]
+    ended = [task for task in run.all_instances() if task.state is decided_by] if wanted and decided_by else []
+    about = ""
+    if ended:
+        last = max(ended, key=lambda task: (task.ended_at or run.queued_at, task.key))
+        about = _json(
+            CausingTry(
+                last.max_tries, last.started_at, last.ended_at, task_id=last.task_id, map_index=last.map_index,
+                try_number=last.try_number, state=str(last.state),
+            )
+        )  # fmt: skip
+    return tuple(
+        CallbackRequest(dag_run_id=run.id, event=event, reason=reason, created_at=now, caused_by=about)
+        for event in wanted
+    )

@@ -4,7 +4,7 @@ from datetime import UTC, datetime, timedelta
 
 from asynsched.serialization.encode import serialize_dag
 from tests.unit.authoring import dag_files
-from tests.unit.authoring.loading import load_one
+from tests.unit.authoring.loading import load, load_one
 
 DATE = datetime(2024, 5, 1, tzinfo=UTC)
 
@@ -140,3 +140,108 @@ def test_dates_are_pendulums_that_a_task_has_from_its_dag_and_keeps_its_own():
     dag.start_date = "2024-06-01"
     assert serialize_dag(dag).start_date == early.start_date == datetime(2024, 6, 1, tzinfo=UTC)
     assert dag.test().task("late").result == ["MANUAL", "MANUAL"]
+
+
+PULLED = """
+from asynsched import DAG, Asset, TaskGroup, Label, task, task_group
+
+with DAG("pulled", params={"n": 1, "text": "a"}, max_active_runs=3) as dag:
+
+    @task
+    def one():
+        return 5
+
+    @task
+    def each(v):
+        return v
+
+    @task_group(group_id="g")
+    def group(v):
+        return each.override(task_id="inner")(v)
+
+    @task(params={"n": 2})
+    def pulls(grouped, ti, task, triggering_asset_events):
+        return {
+            "several": ti.xcom_pull(task_ids=["one", "each", "gone"]),
+            "mapped": ti.xcom_pull(task_ids="each"),
+            "chosen": ti.xcom_pull(task_ids=["each", "one"], map_indexes=[1, -1]),
+            "of_one": [ti.xcom_pull(task_ids="each", map_indexes=1), ti.xcom_pull(task_ids="one", map_indexes=None)],
+            "none": ti.xcom_pull(task_ids="each", map_indexes=[]),
+            "grouped": grouped + [3],
+            "events": [triggering_asset_events[Asset("x")], triggering_asset_events.get(Asset("y"))],
+            "params": task.params.dump(),
+        }
+
+    ended = one()
+    ended >> each.expand(v=[1, 2]) >> pulls(group.expand(v=[1, 2]))
+    with TaskGroup("empty") as empty:
+        task(task_id="inside")(print)()
+    ended >> empty
+"""
+
+
+def test_a_task_pulls_flat_lists_and_knows_the_params_of_its_dag():
+    dag = load_one(PULLED)
+    run = dag.test()
+    assert run.task("pulls").result == {
+        "several": [5, 1, 2, None],
+        "mapped": [1, 2],
+        "chosen": [2, None, None, 5],
+        "of_one": [2, 5],
+        "none": [],
+        "grouped": [1, 2, 3],
+        "events": [[], []],
+        "params": {"n": 2, "text": "a"},
+    }
+    assert (dag.owner, dag.has_task_group("g"), dag["g"].group_id, dag["one"].task_id) == ("airflow", True, "g", "one")
+    assert [task.task_id for task in dag["empty"].upstream_list] == ["one"]
+    assert dag.get_task("pulls").params.pop("n") == 2
+    assert dag.params["n"] == 1
+
+
+TOLD = """
+import logging, os, sys
+
+from asynsched import DAG, task
+
+said = []
+
+def tell(context):
+    said.append((context["ti"].task_id, str(context["ti"].state), str(context["dag_run"].state)))
+
+def leave(context):
+    sys.exit(3)
+
+for fails in (True, False):
+    with DAG(f"told_{fails}", on_failure_callback=tell, on_success_callback=tell):
+
+        @task(on_success_callback=leave)
+        def forks():
+            logging.getLogger("mine").info("heard in %s", os.getpid())
+            if os.fork() == 0:
+                return "in the fork"
+            os.wait()
+
+        @task
+        def ends(fails):
+            assert not fails
+
+        @task
+        def follows(): ...
+
+        forks() >> ends(fails) >> follows()
+"""
+
+
+def test_callbacks_of_a_dag_are_about_the_task_that_decided_its_end(caplog):
+    dags = load(TOLD)
+    for dag in dags:
+        caplog.set_level("INFO")
+        dag.test()
+        assert len([record for record in caplog.records if "heard in" in record.message]) == 1
+        assert "callbacks of forks have ended with 3" in caplog.text
+        caplog.clear()
+    assert dags[0].on_failure_callback[0].__globals__["said"] == [
+        ("ends", "failed", "failed"),
+        ("follows", "success", "success"),
+    ]

@@ -7,6 +7,7 @@ from types import SimpleNamespace
 from uuid import UUID
 from zoneinfo import ZoneInfo
 
+import numpy
 import pendulum
 import pytest
 
@@ -80,6 +81,15 @@ def test_values_of_other_types_are_passed_on_as_they_are():
     assert run.task("compare").result is True
     assert run.task("choose").result == ["chosen"]
     assert _same(run.task("chosen").result, Decimal("0.10"))
+
+
+@pytest.mark.parametrize(
+    ("value", "passed_on"),
+    [(numpy.int64(3), 3), (numpy.float32(0.5), 0.5), (numpy.bool_(True), True), ([numpy.uint8(7)], [7])],
+)
+def test_numbers_of_numpy_are_passed_on_as_those_of_python(value, passed_on):
+    written = to_transport(value, "x")
+    assert _same(written, passed_on)
 
 
 def test_the_task_that_updated_an_asset_is_asked_for_such_values_too():
