@@ -7,7 +7,7 @@ from types import SimpleNamespace
 from uuid import UUID
 from zoneinfo import ZoneInfo
 
-import numpy
+import numpy as np
 import pendulum
 import pytest
 
@@ -85,7 +85,7 @@ def test_values_of_other_types_are_passed_on_as_they_are():
 
 @pytest.mark.parametrize(
     ("value", "passed_on"),
-    [(numpy.int64(3), 3), (numpy.float32(0.5), 0.5), (numpy.bool_(True), True), ([numpy.uint8(7)], [7])],
+    [(np.int64(3), 3), (np.float32(0.5), 0.5), (np.bool_(True), True), ([np.uint8(7)], [7])],
 )
 def test_numbers_of_numpy_are_passed_on_as_those_of_python(value, passed_on):
     written = to_transport(value, "x")
