@@ -56,7 +56,7 @@ def hold_home(home: Path) -> Iterator[None]:
 
     Raises HomeInUse if another scheduler serves it; the message names its process.
     """
-    descriptor = os.open(home / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    descriptor, process = os.open(home / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600), os.getpid()
     try:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -69,7 +69,11 @@ def hold_home(home: Path) -> Iterator[None]:
             ) from None
         os.ftruncate(descriptor, 0)
         os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
-        yield
+        try:
+            yield
+        finally:
+            if os.getpid() == process:
+                fcntl.flock(descriptor, fcntl.LOCK_UN)  # a process that the program has forked has the descriptor, too
     finally:
         os.close(descriptor)
 

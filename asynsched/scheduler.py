@@ -21,7 +21,7 @@ from asynsched.airflow.installation import digest_of, entry_points_of_packages
 from asynsched.assembly import Foundation, Services, assemble, cancelled_by, name_gauges
 from asynsched.channels import AssetsUpdated, Channels, RunCancelled, RunCreated, RunEdited, TriesReported
 from asynsched.clock import Clock, new_token
-from asynsched.errors import AsynschedError, LeaseLost, NotFound, NotServing, Standstill, StoreError, ungrouped
+from asynsched.errors import AsynschedError, LeaseLost, NotFound, NotServing, Standstill, StoreError, only_cause
 from asynsched.executors.base import Executor, ExecutorContext
 from asynsched.executors.log_archive import archive_of
 from asynsched.executors.log_stores import FolderLogs
@@ -124,6 +124,12 @@ class Scheduler:
             raise TypeError(
                 f"settings must be a Settings, as in settings=Settings(parallelism=8), not {settings!r:.100}"
             )
+        if not isinstance(database, str | Database | None):
+            raise TypeError(
+                f"database must be a URL, such as sqlite:///PATH, or an open Database, not {database!r:.100}"
+            )
+        if not (executor is None or isinstance(executor, str) or callable(executor)):
+            raise TypeError(f"executor must be a name, or a function that makes an Executor, not {executor!r:.100}")
         settings = settings or Settings()
         changes = {
             "dags_folder": None if dags is None else os.fspath(dags),
@@ -144,6 +150,7 @@ class Scheduler:
         self.stopping = anyio.Event()
         self._stopped = anyio.Event()
         self._is_hurried = anyio.Event()
+        self._has_begun = False
         self._services: Services | None = None
         self._open: Database | None = None
         self._block: AbstractAsyncContextManager[None]
@@ -152,6 +159,8 @@ class Scheduler:
         self._have_tries_ended = False
         self._waiters = RunWaiters(channels=self.channels, clock=self.clock)
         self._web_apps: list[WebApp] = []
+        self._left: set[asyncio.Future[DagRunKey]] = set()
+        """Creations of runs whose callers were cancelled while they waited for them."""
 
     # Serving
 
@@ -171,11 +180,24 @@ class Scheduler:
 
     @asynccontextmanager
     async def _serving_block(self) -> AsyncIterator[None]:
-        with ungrouped():
+        error: BaseException | None = None  # of the block itself, which may be a group of the program's own
+        try:
             async with anyio.create_task_group() as tasks:
                 await tasks.start(self.serve)
-                yield
+                try:
+                    yield
+                except BaseException as exc:
+                    error = exc
+                    raise
                 self.request_stop()
+        except BaseExceptionGroup as group:
+            cause = only_cause(group, until=error)
+            raise cause from cause.__cause__
+
+    def _begin(self) -> None:
+        if self._has_begun:
+            raise NotServing("A scheduler serves once, and this one serves already or has stopped: make another one.")
+        self._has_begun = True
 
     async def serve(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
         """Serve until `request_stop` is called, or this is cancelled. Ready once `task_status.started` was called.
@@ -188,8 +210,10 @@ class Scheduler:
             HomeInUse: Another scheduler serves the home.
             StoreError: The database cannot be used.
             LeaseLost: Another scheduler may have taken the runs.
+            NotServing: This scheduler serves already, or has served: it serves once.
             ExceptionGroup: A service failed by a bug.
         """
+        self._begin()
         async with AsyncExitStack() as stack:
             stack.callback(self._end)  # also if the start fails
             lease_scope = anyio.CancelScope()
@@ -296,8 +320,9 @@ class Scheduler:
     async def _serve_monitor(self, stack: AsyncExitStack, services: Services, metrics: Metrics) -> None:
         """Serve health and metrics over HTTP, if the settings name an address."""
         if (listen := self.settings.monitor.listen) is not None:
-            server = await anyio.to_thread.run_sync(MonitorServer, listen, services.vitals.health, metrics)
-            stack.push_async_callback(anyio.to_thread.run_sync, server.close)
+            server = MonitorServer(listen, services.vitals.health, metrics)
+            stack.push_async_callback(_in_thread_though_cancelled, server.close)
+            await anyio.to_thread.run_sync(server.start)
             log.info("monitor.listening", address=server.address)
 
     def web(self, access: "Access | None" = None, *, checks_host: bool = False) -> "WebApp":
@@ -436,10 +461,16 @@ class Scheduler:
                 await asyncio.shield(created)
                 await self._while_serving(ended.wait)
             except anyio.get_cancelled_exc_class():
-                with anyio.CancelScope(shield=True):
-                    await asyncio.wait([created])
-                    if not created.cancelled() and created.exception() is None:
-                        await self._cancel_for_caller(key)
+                try:
+                    with anyio.CancelScope(shield=True):
+                        await asyncio.wait([created])
+                        if not created.cancelled() and created.exception() is None:
+                            await self._cancel_for_caller(key)
+                except asyncio.CancelledError:  # once more, which no scope holds off
+                    self._left.add(created)
+                    created.add_done_callback(lambda _: self.channels.runs.offer(RunCancelled(key)))
+                    created.add_done_callback(self._left.discard)
+                    raise
                 raise
         return await read_finished_run(self._database, key)
 
@@ -668,6 +699,12 @@ class Scheduler:
         """Wait for a result that only a serving scheduler produces. Raises NotServing, and the errors of `wait`."""
         if not await cancelled_by(self._stopped, wait):
             raise NotServing(NO_MORE)
+
+
+async def _in_thread_though_cancelled(function: Callable[[], None]) -> None:
+    """Call a function that blocks in a thread, also in a scope that is cancelled."""
+    with anyio.CancelScope(shield=True):
+        await anyio.to_thread.run_sync(function)
 
 
 def _no_such_argument(name: str) -> str:

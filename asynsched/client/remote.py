@@ -45,9 +45,14 @@ class Remote:
         url: Of the application, such as `https://example.com/asynsched`.
         token: A personal token; without one, or if it is empty, the application must be open.
         transport: Of httpx; by default the network.
+
+    Raises:
+        ValueError: The token has characters that no token has, such as a line feed of the file that it is from.
     """
 
     def __init__(self, url: str, token: str | None = None, transport: httpx.AsyncBaseTransport | None = None) -> None:
+        if token and not (token.isascii() and token.isprintable() and " " not in token):
+            raise ValueError("token: it has a blank, a line feed or another character that no token has")
         headers = {} if not token else {"Authorization": f"Bearer {token}"}
         base = url.rstrip("/") + PREFIX
         self._clock = Clock()
@@ -70,14 +75,15 @@ class Remote:
         method, path, options = request_of(operation, given)
         try:
             answer = await self._http.request(method, path, **options)
-        except httpx.TransportError as exc:
+        except httpx.RequestError as exc:
             raise self._unreachable(exc) from exc
         if not answer.is_success:
             raise error_of(answer)
         try:
             return operation.decoded(answer.content)
         except msgspec.DecodeError as exc:
-            raise RemoteError(f"{answer.url} gives an answer of another version: {exc}", answer.status_code) from exc
+            said = f"{_shown(answer.url)} gives an answer of another version: {exc}"
+            raise RemoteError(said, answer.status_code) from exc
 
     async def events(self, since: int | None, dag_id: str | None, run_id: str | None) -> AsyncIterator[Change | Missed]:
         """Yield events; after a lost connection, or while the application starts again, go on after the last one.
@@ -108,7 +114,12 @@ class Remote:
             await self._clock.sleep(RECONNECT)
 
     def _unreachable(self, exc: Exception) -> RemoteError:
-        return RemoteError(f"{self._http.base_url} cannot be reached: {str(exc) or type(exc).__name__}")
+        return RemoteError(f"{_shown(self._http.base_url)} cannot be reached: {str(exc) or type(exc).__name__}")
+
+
+def _shown(url: httpx.URL) -> str:
+    """Return an address for people, without the user and password that it may have."""
+    return str(url.copy_with(userinfo=b""))
 
 
 async def _lines(parts: AsyncIterator[bytes]) -> AsyncIterator[str]:
@@ -168,16 +179,20 @@ def error_of(answer: httpx.Response) -> AsynschedError:
         detail = msgspec.json.decode(answer.content)["detail"]
     except (msgspec.DecodeError, KeyError, TypeError):
         detail = answer.text[:MOST_DETAIL] or answer.reason_phrase
-    message = detail if isinstance(detail, str) else "; ".join(_sentence(one) for one in detail)
+    if answer.is_redirect:
+        detail = f"it redirects to {answer.headers.get('Location', 'another address')}: give that address"
+    message = "; ".join(map(_sentence, detail)) if isinstance(detail, list) else str(detail)
     known = {"BadRequest": BadRequest, "NoEvents": NoEvents, **vars(errors)}
     kind = known.get(answer.headers.get(ERROR_HEADER, ""))
     if isinstance(kind, type) and issubclass(kind, AsynschedError):
         return kind.__new__(kind, message)  # its own arguments are in the message
     if answer.status_code == httpx.codes.UNPROCESSABLE_ENTITY:
         return BadRequest(message)
-    return RemoteError(f"{answer.url}: {message}", answer.status_code)
+    return RemoteError(f"{_shown(answer.url)}: {message}", answer.status_code)
 
 
 def _sentence(problem: Any) -> str:
+    if not isinstance(problem, dict):
+        return str(problem)
     where = " ".join(str(part) for part in problem.get("loc", ()))
     return f"{where}: {problem.get('msg', '')}"

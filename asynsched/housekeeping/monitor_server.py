@@ -105,32 +105,48 @@ def health_answer(health: Health) -> dict[str, Any]:
 
 
 class MonitorServer:
-    """Serves until it is closed. `listen` is `HOST:PORT`, or `unix:PATH`. Raises SettingsError if it is not usable."""
+    """Serves from `start` until it is closed. `listen` is `HOST:PORT`, or `unix:PATH`."""
 
     def __init__(self, listen: str, health: Callable[[], Health], metrics: Metrics) -> None:
+        self._listen, self._health, self._metrics = listen, health, metrics
         self._path = Path(listen.removeprefix(UNIX)) if listen.startswith(UNIX) else None
-        try:
-            self._server = self._bind(listen)
-        except (OSError, ValueError, OverflowError) as exc:
-            raise SettingsError(f"monitor.listen: cannot listen on {listen!r}: {exc}") from exc
-        self._server.health = health
-        self._server.metrics = metrics
-        self._thread = threading.Thread(target=self._server.serve_forever, name="asynsched monitor", daemon=True)
-        self._thread.start()
+        self._server: _Server | None = None
+        self._thread: threading.Thread | None = None
+        self._changing = threading.Lock()
+        self._is_closed = False
+
+    def start(self) -> None:
+        """Listen, and serve in a thread, unless it is closed. Raises SettingsError if the address is not usable."""
+        with self._changing:
+            if self._is_closed:  # while this call waited for a thread
+                return
+            try:
+                self._server = self._bind(self._listen)
+            except (OSError, ValueError, OverflowError) as exc:
+                raise SettingsError(f"monitor.listen: cannot listen on {self._listen!r}: {exc}") from exc
+            self._server.health, self._server.metrics = self._health, self._metrics
+            self._thread = threading.Thread(target=self._server.serve_forever, name="asynsched monitor", daemon=True)
+            self._thread.start()
 
     @property
     def address(self) -> str:
         """The address it listens on, with the chosen port if the setting's is 0."""
         if self._path is not None:
             return f"{UNIX}{self._path}"
+        assert self._server is not None
         host, port = self._server.server_address[:2]
         return f"{host!s}:{port}"
 
     def close(self) -> None:
-        """Stop. Blocks for a moment: not for the event loop."""
-        self._server.shutdown()
+        """Stop, if it has started. Blocks for a moment: not for the event loop."""
+        with self._changing:
+            self._is_closed = True
+        if self._server is None:
+            return
+        if self._thread is not None:
+            self._server.shutdown()
+            self._thread.join()
         self._server.server_close()
-        self._thread.join()
         if self._path is not None:
             self._path.unlink(missing_ok=True)
 

@@ -16,7 +16,8 @@ class PrometheusMetrics(Metrics):
     """Figures for Prometheus: `airflow_ti_finish_total` is the counter `ti.finish`. Lengths are seconds.
 
     Args:
-        registry: Registers them; by default a new one. A registry takes the figures of one scheduler.
+        registry: Registers them; by default a new one. A registry takes the figures of one scheduler at a time: pass
+            the same object to the one that serves after it.
         prefix: How their names begin.
     """
 
@@ -24,6 +25,7 @@ class PrometheusMetrics(Metrics):
         self.registry = CollectorRegistry() if registry is None else registry
         self._prefix = prefix
         self._metrics: dict[str, Any] = {}
+        self._gauges: dict[str, _Gauge] = {}
         self._children: dict[tuple[str, ...], Any] = {}
         for name, figure in FIGURES.items():
             if figure.kind != "gauge":
@@ -44,7 +46,10 @@ class PrometheusMetrics(Metrics):
         return child
 
     def gauge(self, name: str, read: Callable[[], Iterable[Sample]]) -> None:
-        self.registry.register(_Gauge(self._named(name), name, read))
+        if (earlier := self._gauges.pop(name, None)) is not None:
+            self.registry.unregister(earlier)  # of a scheduler that has stopped
+        self._gauges[name] = _Gauge(self._named(name), name, read)
+        self.registry.register(self._gauges[name])
 
     def exposition(self, accept: str = "") -> tuple[bytes, str]:
         """Return all figures in the format that an Accept header asks for, and its content type."""

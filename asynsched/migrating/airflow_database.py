@@ -5,6 +5,7 @@ the models of Airflow 2.11 and 3.3.
 """
 
 import io
+import json
 import pickle
 import sqlite3
 from collections import defaultdict
@@ -201,7 +202,7 @@ def _connections(conn: Connection) -> list[AirflowConnection]:
 
 def _pools(conn: Connection) -> list[AirflowPool]:
     rows = _rows(conn, "slot_pool", "pool slots description include_deferred", "pool")
-    return [AirflowPool(row.pool, row.slots, row.description or "", bool(row.include_deferred)) for row in rows]
+    return [AirflowPool(row.pool, row.slots or 0, row.description or "", bool(row.include_deferred)) for row in rows]
 
 
 def _dags(conn: Connection, columns: set[str]) -> list[AirflowDag]:
@@ -346,9 +347,11 @@ class _PlainUnpickler(pickle.Unpickler):
 
 def _conf(value: Any) -> dict[str, Any]:
     """Return the conf of a run: JSON since Airflow 3, a pickle before. An unreadable one counts as empty."""
-    if isinstance(value, bytes):
-        try:
-            value = _PlainUnpickler(io.BytesIO(value)).load()
-        except Exception:  # noqa: BLE001 - a broken pickle may raise anything
-            return {}
+    try:
+        if isinstance(value, bytes):
+            # Through JSON, as Airflow passes it on: keys become texts.
+            value = json.loads(json.dumps(_PlainUnpickler(io.BytesIO(value)).load()))
+        json.dumps(value, ensure_ascii=False).encode()
+    except Exception:  # noqa: BLE001 - a broken pickle may raise anything
+        return {}
     return value if isinstance(value, dict) else {}

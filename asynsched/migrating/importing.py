@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, TypeVar
 import msgspec
 from sqlalchemy import Connection
 
-from asynsched.errors import SecretsUnreadable
+from asynsched.errors import AsynschedError, SecretsUnreadable, StoreUnavailable
 from asynsched.fernet_keys import FernetKeys
 from asynsched.migrating.airflow_database import AirflowPool, Secret
 from asynsched.states import FINISHED_RUN_STATES
@@ -88,11 +88,17 @@ def compare(plan: Plan, existing: Mapping[str, Any], *, replace: bool) -> list[I
 
 
 def carry_out(conn: Connection, plan: Plan, *, replace: bool) -> list[Item]:
-    """Store the values of a plan that are new or replaced, in the transaction of `conn`."""
-    items = compare(plan, plan.read(conn), replace=replace)
-    for item in items:
+    """Store the values of a plan that are new or replaced, in the transaction of `conn`; leave out what is refused."""
+    items = []
+    for item in compare(plan, plan.read(conn), replace=replace):
         if item.verdict in (Verdict.NEW, Verdict.REPLACED):
-            plan.write(conn, item.name, plan.wanted[item.name])
+            try:
+                plan.write(conn, item.name, plan.wanted[item.name])
+            except StoreUnavailable:
+                raise
+            except AsynschedError as exc:  # checked before any statement
+                item = Item(plan.kind, item.name, Verdict.LEFT_OUT, str(exc))
+        items.append(item)
     return items
 
 
@@ -113,8 +119,6 @@ class Decryption:
         try:
             return self._keys.decrypt(secret.text)
         except SecretsUnreadable as exc:
-            if not self._keys.key_ids:
-                raise
             raise SecretsUnreadable(f"it cannot be decrypted with Airflow's key in {self._keys.source}") from exc
 
 

@@ -18,6 +18,8 @@ import msgspec
 from asynsched.errors import SettingsError
 from asynsched.settings import Settings
 
+SUBMODULE = "160000 "
+"""The mode of a submodule in the listing of a commit's files."""
 GIT_SECONDS = 120
 """How long one command of Git may take."""
 _OF_CALLER = ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_PREFIX")
@@ -78,7 +80,10 @@ def _find_commit(name: str, dags_folder: Path) -> Commit:
         )
     problem = f"There is no folder {name!r}, and"
     try:
-        root, prefix = _git("rev-parse", "--show-toplevel", "--show-prefix", cwd=dags_folder).splitlines()[:2]
+        root, prefix = (
+            _git("rev-parse", option, cwd=dags_folder).removesuffix("\n")
+            for option in ("--show-toplevel", "--show-prefix")
+        )
     except GitFailed as exc:
         raise SettingsError(f"{problem} the DAG folder {dags_folder} is in no Git repository: {exc}") from exc
     try:
@@ -92,15 +97,24 @@ def _find_commit(name: str, dags_folder: Path) -> Commit:
 
 
 def _write_tree(commit: Commit, folder: Path, *, index: Path) -> None:
-    options = ("core.sparseCheckout=false", "core.fsmonitor=false", f"core.hooksPath={os.devnull}")
+    options = (
+        "core.sparseCheckout=false", "core.fsmonitor=false", "core.splitIndex=false", "submodule.recurse=false",
+        f"core.hooksPath={os.devnull}",
+    )  # fmt: skip
     given = [word for option in options for word in ("-c", option)]
     try:
+        entries = _git("ls-tree", "-r", "-z", commit.id, "--", commit.prefix or ".", cwd=commit.root).split("\0")
         _git(
             *given, f"--work-tree={folder}", "read-tree", "--reset", "-u", commit.id,
             cwd=commit.root, env={"GIT_INDEX_FILE": str(index)},
         )  # fmt: skip
     except GitFailed as exc:
         raise SettingsError(f"The files of the commit {commit.id} cannot be written: {exc}") from exc
+    if modules := [entry.partition("\t")[2] for entry in entries if entry.startswith(SUBMODULE)]:
+        raise SettingsError(
+            f"The commit {commit.id[:12]} does not have the files of its submodules ({', '.join(modules)}): check it"
+            " out with them, and name that folder."
+        )
 
 
 def _moved(path: str | None, root: Path, tree: Path) -> str | None:

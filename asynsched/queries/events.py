@@ -160,7 +160,7 @@ class EventReader(AsyncIterator[Change | Missed]):
     def give(self, changes: list[Change], until: int) -> None:
         """Take the changes up to a number from the feed."""
         assert self._read_until is not None
-        self._waiting.extend(each for each in changes if each.number > (self._read_until or 0) and self._wants(each))
+        self._waiting.extend(each for each in changes if each.number > self._read_until and self._wants(each))
         self._read_until = max(self._read_until, until)
         if len(self._waiting) > self._most_waiting:
             self._waiting.clear()
@@ -229,6 +229,8 @@ class EventFeed(Service):
         self._has_others = has_others
         self._live: WeakSet[EventReader] = WeakSet()
         self._read_until = 0
+        self._read = ChangesRead([], 0, is_last=True)
+        self._to_be_told: deque[EventReader] = deque()
         self._look_at = clock.now()
         self._asked_at: datetime | None = None
         self._watched_until: datetime | None = None
@@ -298,6 +300,7 @@ class EventFeed(Service):
             await super().run(task_status=task_status)
         finally:
             with anyio.move_on_after(LAST_READ_SECONDS, shield=True), suppress(StoreUnavailable):
+                await self._tell()
                 while self._live and not await self._read_for_all():
                     pass
             self.has_ended = True
@@ -341,8 +344,15 @@ class EventFeed(Service):
         found = await self.read_some(after)
         if self._read_until != after:  # all readers have left meanwhile, and another one has come
             return False
-        self._read_until = found.until
-        for reader in list(self._live):
-            reader.give(found.changes, found.until)
-            await checkpoint()  # many readers do not hold up the event loop
+        self._read_until, self._read = found.until, found
+        self._to_be_told.extend(self._live)
+        await self._tell()
         return found.is_last
+
+    async def _tell(self) -> None:
+        """Give the changes that were read to those readers that do not have them yet: a cancellation leaves some."""
+        while self._to_be_told:
+            reader = self._to_be_told.popleft()
+            if reader in self._live:
+                reader.give(self._read.changes, self._read.until)
+            await checkpoint()  # many readers do not hold up the event loop

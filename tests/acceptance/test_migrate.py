@@ -265,13 +265,19 @@ def test_what_cannot_be_imported_is_told_and_the_rest_is(site, metadata):
     metadata.add("variable", key="hidden", val=metadata.encrypted("correct horse"), is_encrypted=True)
     metadata.add_dag("three", "three.py")
     metadata.add_run("three", "manual__1", day(2020), run_type="manual", state="running")
+    metadata.add_run("three", "manual__0", day(2019), run_type="manual", conf={"ok": 1, "odd": {1: "x"}})
+    metadata.add("slot_pool", pool="unset", slots=None, description="", include_deferred=False)
+    metadata.add("slot_pool", pool="negative", slots=-5, description="", include_deferred=False)
     site.env["AIRFLOW__CORE__FERNET_KEY"] = ""
-    left = migrate(site, "--runs", "1", "--apply", metadata=metadata, code=1)["left"]
+    left = migrate(site, "--runs", "2", "--apply", metadata=metadata, code=1)["left"]
     assert [(item["kind"], item["name"], item["verdict"]) for item in left] == [
-        ("variable", "hidden", "left out"), ("run", "three manual__1", "left out")
+        ("variable", "hidden", "left out"), ("pool", "negative", "left out"), ("run", "three manual__1", "left out")
     ]  # fmt: skip
     assert "set AIRFLOW__CORE__FERNET_KEY" in left[0]["why"]
-    assert "let it end there" in left[1]["why"]
+    assert "cannot have -5 slots" in left[1]["why"]
+    assert "let it end there" in left[2]["why"]
+    assert site.json("runs", "show", "three", "manual__0")["conf"] == {"ok": 1, "odd": {"1": "x"}}
+    assert {row["name"]: row["slots"] for row in site.json("pools", "list")}["unset"] == 0
     assert [row["key"] for row in site.json("variables", "list")] == ["plain"]
     other = site.root / "other.key"
     other.write_text(Metadata.encrypted.__module__)
@@ -279,7 +285,7 @@ def test_what_cannot_be_imported_is_told_and_the_rest_is(site, metadata):
     refused = site.run("migrate", str(site.dags), "--fernet-key-file", str(other), code=1)
     assert "is not a Fernet key" in refused.stderr
     other.write_text(metadata.key)
-    migrate(site, "--apply", "--fernet-key-file", str(other), metadata=metadata)
+    migrate(site, "--apply", "--fernet-key-file", str(other), metadata=metadata, code=1)
     assert {row["key"] for row in site.json("variables", "list")} == {"hidden", "plain"}
 
 

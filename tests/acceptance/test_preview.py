@@ -245,3 +245,18 @@ def test_a_folder_in_no_repository_knows_no_commit(tmp_path):
     site = Site(tmp_path)
     ended = site.run("preview", "main", "--against", "dags", code=1)
     assert f"There is no folder 'main', and the DAG folder {site.dags} is in no Git repository" in ended.stderr
+
+
+def test_a_submodule_stays_as_it_is_and_is_told(tmp_path):
+    site = Site(tmp_path / "site")
+    other = Site(tmp_path / "other")
+    git(other, "init", "--quiet")
+    commit(other, "main", {"there.py": BEFORE["stays.py"]})
+    git(site, "init", "--quiet")
+    commit(site, "before", BEFORE)
+    git(site, "-c", "protocol.file.allow=always", "submodule", "--quiet", "add", str(other.root), "dags/sub")
+    git(site, "config", "submodule.recurse", "true")
+    git(site, "commit", "--quiet", "--message", "with a submodule")
+    refused = site.run("preview", "before", "--against", str(site.dags), code=1).stderr
+    assert "does not have the files of its submodules (dags/sub): check it out with them" in refused
+    assert git(site, "status", "--short") == ""

@@ -2,9 +2,12 @@
 
 import importlib.metadata
 import logging
+import multiprocessing
 import re
 import signal
+import socket
 import threading
+import time
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -20,7 +23,7 @@ from asynsched.airflow.installation import entry_points_of_packages
 from asynsched.clock import Clock
 from asynsched.errors import AlreadyExists, AsynschedError, DagError, HomeInUse, NotFound, NotServing, SettingsError
 from asynsched.parsing.processes.informed_parser import WARM_UP_DELAY
-from asynsched.settings import LeaseSettings, Settings
+from asynsched.settings import LeaseSettings, MonitorSettings, Settings
 from asynsched.store.runs.dag_runs import get_run, list_runs
 from asynsched.store.runs.task_instances import load_task_instances
 from asynsched.store.runs.xcoms import get_xcoms
@@ -206,6 +209,45 @@ async def test_a_block_serves_and_an_error_in_it_or_in_the_scheduler_is_raised_a
         await broken.client().list_dags()
 
 
+async def test_a_scheduler_serves_once_and_its_end_frees_the_address_of_its_monitor(program):
+    program.write(DAGS)
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{free.getsockname()[1]}"
+    options = program.options(monitor=MonitorSettings(listen=address))
+    own = ExceptionGroup("of the program", [ValueError("one")])
+    first = Scheduler(**options)
+
+    async def serve_and_raise():
+        async with first:
+            with pytest.raises(NotServing, match="serves once"):
+                await first.serve()
+            assert (await first.run("numbers", {"n": 1})).state == "success"
+            raise own
+
+    with pytest.raises(ExceptionGroup) as raised:
+        await serve_and_raise()
+    assert raised.value is own
+    with pytest.raises(NotServing, match="make another one"):
+        async with first:
+            pytest.fail("it has stopped")
+    async with Scheduler(**options) as second:
+        assert (await second.run("numbers", {"n": 1})).state == "success"
+
+
+async def test_a_process_that_the_program_has_forked_does_not_keep_the_home(program):
+    program.write(DAGS)
+    async with Scheduler(**program.options()):
+        forked = multiprocessing.get_context("fork").Process(target=time.sleep, args=(600,))
+        forked.start()
+    try:
+        async with Scheduler(**program.options()) as scheduler:
+            assert (await scheduler.run("numbers", {"n": 1})).state == "success"
+    finally:
+        forked.kill()
+        forked.join()
+
+
 async def fail_with_a_bug(*_):
     raise RuntimeError("a bug")
 
@@ -286,6 +328,10 @@ def test_arguments_of_a_scheduler_override_its_settings_and_are_checked(tmp_path
     assert (found.parallelism, found.parse.processes, found.shutdown_grace) == (3, 5, 7)
     with pytest.raises(SettingsError, match="parallelism: Expected `int` >= 1"):
         Scheduler(parallelism=0)
+    with pytest.raises(TypeError, match="database must be a URL"):
+        Scheduler(database=tmp_path / "mine.db")
+    with pytest.raises(TypeError, match="executor must be a name"):
+        Scheduler(executor=["celery"])
 
 
 @pytest.mark.parametrize(

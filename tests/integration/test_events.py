@@ -7,6 +7,7 @@ from typing import Any
 
 import anyio
 import pytest
+from anyio.lowlevel import checkpoint
 
 from asynsched import Change, Missed, Scheduler
 from asynsched.bell import Hint
@@ -15,6 +16,7 @@ from asynsched.clock import Clock
 from asynsched.errors import NotServing
 from asynsched.housekeeping.bell_listener import hand_out
 from asynsched.keys import TaskInstanceKey
+from asynsched.queries import events as event_queries
 from asynsched.queries.events import EventFeed, EventReader, where_to_begin
 from asynsched.queries.listening import listener
 from asynsched.queries.try_logs import _followed, follow_log
@@ -253,6 +255,36 @@ async def test_a_reader_that_is_too_slow_is_told_where_it_goes_on(url):
         await store("last")
         assert [(await anext(reader)).run_id for reader in (slow, fast)] == ["last", "last"]
         assert (slow.go_on_at, fast.go_on_at) == (11, 11)
+
+
+async def test_a_stop_between_two_readers_leaves_none_of_them_without_events(url, monkeypatch):
+    tasks = anyio.create_task_group()
+
+    async def cancelled() -> None:
+        tasks.cancel_scope.cancel()
+        await checkpoint()
+
+    database = await open_database(url)
+    feed = EventFeed(
+        database, Channels(), Clock(), name="here", has_others=lambda: False, sweep_interval=timedelta(seconds=LONG)
+    )
+    seen: dict[int, list[str | None]] = {}
+
+    async def read(number: int, *, task_status: Any) -> None:
+        async with feed.read() as events:
+            task_status.started()
+            seen[number] = [event.run_id async for event in events]
+
+    async with anyio.create_task_group() as readers, tasks:
+        await tasks.start(feed.run)
+        for number in range(3):
+            await readers.start(read, number)
+        await eventually(lambda: len(feed._live) == 3, "all follow")
+        monkeypatch.setattr(event_queries, "checkpoint", cancelled)
+        await database.write(insert_run, new_run("last", logical_date=None))
+        feed.note_write()
+    assert seen == {number: ["last"] for number in range(3)}
+    await database.close()
 
 
 async def test_nothing_is_read_without_readers_or_without_news(url):

@@ -1,6 +1,7 @@
 """Probes and scrapers are answered from a thread, also while the event loop stands still; nothing else is served."""
 
 import socket
+import threading
 from datetime import UTC, datetime
 
 import httpx
@@ -27,6 +28,7 @@ def served(request, tmp_path):
     told = {"health": health()}
     metrics = PrometheusMetrics()
     server = MonitorServer(request.param.format(tmp_path), lambda: told["health"], metrics)
+    server.start()
     path = server.address.removeprefix("unix:") if server.address.startswith("unix:") else None
     host = "127.0.0.1" if path else server.address.replace("::1:", "[::1]:")
     with httpx.Client(base_url=f"http://{host}", transport=httpx.HTTPTransport(uds=path), timeout=30) as client:
@@ -59,6 +61,7 @@ def test_health_and_figures_are_served(served):
 
 def test_who_says_nothing_holds_up_nobody_and_without_metrics_there_are_none():
     server = MonitorServer("127.0.0.1:0", health, NoMetrics())
+    server.start()
     host, port = server.address.split(":")
     with socket.create_connection((host, int(port))) as silent:
         assert httpx.get(f"http://{server.address}/health", timeout=30).status_code == 200
@@ -72,7 +75,7 @@ def test_who_says_nothing_holds_up_nobody_and_without_metrics_there_are_none():
 @pytest.mark.parametrize("listen", ["nowhere", "127.0.0.1:", "127.0.0.1:99999", "unix:/none/at/all", "256.1.1.1:0"])
 def test_an_address_that_cannot_be_is_named(listen):
     with pytest.raises(SettingsError, match=r"monitor\.listen: cannot listen on") as refused:
-        MonitorServer(listen, health, NoMetrics())
+        MonitorServer(listen, health, NoMetrics()).start()
     assert repr(listen) in str(refused.value)
 
 
@@ -81,5 +84,21 @@ def test_a_socket_that_a_killed_scheduler_has_left_is_taken_over(tmp_path):
     with socket.socket(socket.AF_UNIX) as left:
         left.bind(str(path))
     server = MonitorServer(f"unix:{path}", health, NoMetrics())
+    server.start()
     server.close()
     assert not path.exists()
+
+
+def test_a_server_that_is_closed_before_its_start_does_not_listen():
+    server = MonitorServer("127.0.0.1:0", health, NoMetrics())
+    server.close()
+    server.start()
+    server.close()
+    assert [thread.name for thread in threading.enumerate() if "monitor" in thread.name] == []
+
+
+def test_the_gauges_of_a_scheduler_replace_those_of_the_one_before_it():
+    metrics = PrometheusMetrics()
+    for n in (1, 2):
+        metrics.gauge("dagbag_size", lambda n=n: [((), n)])
+    assert "airflow_dagbag_size 2.0" in metrics.exposition()[0].decode()
