@@ -261,7 +261,8 @@ async def test_a_stop_between_two_readers_leaves_none_of_them_without_events(url
     tasks = anyio.create_task_group()
 
     async def cancelled() -> None:
-        tasks.cancel_scope.cancel()
+        if feed._read.changes:
+            tasks.cancel_scope.cancel()
         await checkpoint()
 
     database = await open_database(url)
