@@ -59,6 +59,7 @@ from asynsched.store.runs.requests import (
     RunRequest,
 )
 from asynsched.store.schedulers import list_schedulers
+from asynsched.timetables.zones import zone_named
 
 if TYPE_CHECKING:
     from asynsched.authoring.assets import Asset
@@ -412,9 +413,9 @@ class Scheduler:
     ) -> DagRunKey:
         """Create a run of a DAG, and return its key. The run starts immediately, or at `run_after`.
 
-        While the DAG folder is read for the first time, this waits for a DAG that is not known yet. The logical date
-        is by default the present instant; with `has_logical_date=False` the run has none. `partition_key` is for a DAG
-        that is scheduled by partitions.
+        While the DAG folder is read for the first time, this waits for a DAG that is not known yet. The logical date is
+        by default the present instant; with `has_logical_date=False` the run has none. Dates without a zone are in that
+        of the setting `default_timezone`. `partition_key` is for a DAG that is scheduled by partitions.
 
         Raises:
             NotFound: There is no such DAG.
@@ -424,8 +425,8 @@ class Scheduler:
         """
         await self._wait_for_dag(dag_id)
         key = await self._serving_now().manual_runs.create(
-            dag_id, actor="program", conf=conf, run_id=run_id, logical_date=logical_date,
-            has_logical_date=has_logical_date, partition_key=partition_key, run_after=run_after,
+            dag_id, actor="program", conf=conf, run_id=run_id, logical_date=self._aware(logical_date),
+            has_logical_date=has_logical_date, partition_key=partition_key, run_after=self._aware(run_after),
         )  # fmt: skip
         await self.channels.runs.put(RunCreated(key))
         return key
@@ -449,6 +450,7 @@ class Scheduler:
         has ended.
         """
         await self._wait_for_dag(dag_id)
+        logical_date = self._aware(logical_date)
         key = DagRunKey(dag_id, run_id or run_id_of(DagRunType.MANUAL, logical_date or self.clock.now()))
         with self._waiters.waiting_for(key) as ended:
             # A cancellation waits until it is known whether the run was created.
@@ -473,6 +475,11 @@ class Scheduler:
                     raise
                 raise
         return await read_finished_run(self._database, key)
+
+    def _aware(self, date: datetime | None) -> datetime | None:
+        if date is None or date.utcoffset() is not None:
+            return date
+        return date.replace(tzinfo=zone_named(self.settings.default_timezone))
 
     async def _cancel_for_caller(self, run: DagRunKey) -> None:
         """End a run that no caller waits for any more. If that cannot be stored soon, the evaluator keeps trying."""

@@ -98,6 +98,8 @@ class CheckedSettings(Struct, metaclass=_SettingsType, frozen=True, forbid_unkno
         """Raise InvalidSetting for a value of the wrong type or out of bounds."""
         for name, type_ in field_types(type(self)).items():
             value = getattr(self, name)
+            if isinstance(type_, type) and issubclass(type_, CheckedSettings) and not isinstance(value, type_):
+                raise self.invalid(name, f"must be {type_.__name__}(…), not {value!r:.100}")
             try:
                 msgspec.convert(value, type_)
             except msgspec.ValidationError as exc:

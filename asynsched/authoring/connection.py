@@ -106,6 +106,8 @@ class Connection:
             raise AsynschedNotFoundException(f"there is no connection {conn_id!r}")
         return cls(conn_id, **{field: found.get(field) for field in FIELDS})
 
+    get_connection_from_secrets = get
+
     @classmethod
     async def async_get(cls, conn_id: str) -> Connection:
         """Do as `get`, in a thread: for coroutines."""
@@ -214,6 +216,20 @@ class Connection:
         if not query or dict(parse_qsl(query, keep_blank_values=True)) != extra:
             query = urlencode({EXTRA_KEY: self.extra})
         return ("?" if self.schema else "/?") + query
+
+    def to_dict(self, *, prune_empty: bool = False, validate: bool = True) -> dict[str, Any]:
+        """Return the fields, with the extra as a dict; with `prune_empty`, without those that are None."""
+        fields = {"conn_id": self.conn_id, **{name: getattr(self, name) for name in FIELDS if name != "extra"}}
+        fields["extra"] = self.extra_dejson or ({} if not prune_empty else None)
+        return {name: value for name, value in fields.items() if not (prune_empty and value is None)}
+
+    def get_password(self) -> str | None:
+        """Return the password."""
+        return self.password
+
+    def get_extra(self) -> str | None:
+        """Return the extra, as JSON."""
+        return self.extra
 
     def as_json(self) -> str:
         """Return the parts as JSON, without the conn_id."""

@@ -131,13 +131,13 @@ class AsynschedTaskTimeout(BaseException):
     """A task reached its `execution_timeout`."""
 
 
-class ParamValidationError(DagError, ValueError):
+class ParamValidationError(AsynschedException, DagError, ValueError):
     """A param has no value, or its schema does not allow the value."""
 
 
-class DuplicateTaskIdFound(DagError):
+class DuplicateTaskIdFound(AsynschedException, DagError):
     """A task_id or group_id is used twice in a DAG."""
 
 
-class TaskNotFound(DagError):
+class TaskNotFound(AsynschedException, DagError):
     """A DAG has no task, or a task group no child, with this name."""

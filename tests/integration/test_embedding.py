@@ -303,6 +303,9 @@ async def test_what_cannot_be_triggered_says_why(scheduler):
             await scheduler.trigger("number")
         with pytest.raises(DagError, match="param 'n'"):
             await scheduler.trigger("numbers", conf={"n": -1})
+        for conf in ([1], {1: 2}, {"n": object()}, {"n": float("nan")}, {"n": "\ud800"}):
+            with pytest.raises(DagError, match="'numbers'"):
+                await scheduler.trigger("numbers", conf=conf)
         await scheduler.trigger("numbers", run_id="one")
         with pytest.raises(AlreadyExists, match="'one'"):
             await scheduler.trigger("numbers", run_id="one")
@@ -364,6 +367,16 @@ def test_a_misspelt_setting_names_the_nearest_one(group, name, answer):
 def test_settings_of_another_kind_are_refused_with_what_they_should_be():
     with pytest.raises(TypeError, match=r"settings=Settings\(parallelism=8\), not \{'parallelism': 3\}"):
         Scheduler(settings={"parallelism": 3})
+    with pytest.raises(SettingsError, match=r"parse: must be ParseSettings\(…\), not \{'processes': 1\}"):
+        Settings(parse={"processes": 1})
+
+
+async def test_a_date_without_a_zone_is_in_that_of_the_setting(program):
+    program.write(DAGS)
+    async with Scheduler(**program.options(default_timezone="Europe/Berlin")) as scheduler:
+        run = await scheduler.run("numbers", {"n": 1}, logical_date=datetime(2026, 1, 31, 1))
+        assert run.run_id == "manual__2026-01-31T01:00:00+01:00"
+        assert run.logical_date == datetime(2026, 1, 31, tzinfo=UTC)
 
 
 async def test_whoever_waits_for_a_dag_to_be_read_is_told_of_the_stop(scheduler, program):

@@ -1,7 +1,6 @@
 """Runs and asset updates that a person, a task, or the program that embeds the scheduler requests."""
 
 from collections.abc import Awaitable, Callable, Mapping
-from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any, NamedTuple
@@ -13,6 +12,7 @@ from sqlalchemy import Connection
 
 from asynsched.authoring.assets import Asset, checked_extra
 from asynsched.authoring.exceptions import ParamValidationError
+from asynsched.authoring.json_values import check_json
 from asynsched.authoring.params import Param
 from asynsched.channels import Channels, RunCreated, RunEdited, TaskReady
 from asynsched.clock import Clock
@@ -196,6 +196,7 @@ def validate_conf(dag: SerializedDag, conf: Mapping[str, Any]) -> None:
     Raises:
         DagError: Names the DAG, the param and the fault; also if the conf is larger than `MAX_VALUE_BYTES`.
     """
+    _check_form(dag.dag_id, conf)
     _check_size(dag.dag_id, conf)
     if any(param.schema for param in dag.params.values()):
         from asynsched.authoring.json_schemas import limited_time  # loads jsonschema
@@ -206,16 +207,25 @@ def validate_conf(dag: SerializedDag, conf: Mapping[str, Any]) -> None:
         _validate_each(dag, conf)
 
 
+def _check_form(dag_id: str, conf: Any) -> None:
+    if not isinstance(conf, Mapping):
+        raise DagError(f"The conf of a run of the DAG {dag_id!r} must be a dict, not {conf!r:.100}.")
+    try:
+        check_json(dict(conf), f"the conf of a run of the DAG {dag_id!r}")
+        msgspec.json.encode(dict(conf))
+    except (TypeError, *UNENCODABLE) as exc:
+        raise DagError(f"A run of the DAG {dag_id!r} cannot have this conf: {exc}.") from exc
+
+
 def _check_size(dag_id: str, conf: Mapping[str, Any]) -> None:
-    with suppress(*UNENCODABLE):  # the query that stores it refuses that
-        sizes = {str(name): len(msgspec.json.encode(value)) for name, value in conf.items()}
-        if (size := sum(sizes.values())) > MAX_VALUE_BYTES:
-            name = max(sizes, key=lambda name: sizes[name])
-            raise DagError(
-                f"The conf of a run of the DAG {dag_id!r} is too large: {mebibytes(size)} of JSON, of which {name!r}"
-                f" has {mebibytes(sizes[name])}; the limit is {mebibytes(MAX_VALUE_BYTES)}. Pass on the path of a file"
-                " or an object instead."
-            )
+    sizes = {name: len(msgspec.json.encode(value)) for name, value in conf.items()}
+    if (size := sum(sizes.values())) > MAX_VALUE_BYTES:
+        name = max(sizes, key=lambda name: sizes[name])
+        raise DagError(
+            f"The conf of a run of the DAG {dag_id!r} is too large: {mebibytes(size)} of JSON, of which {name!r}"
+            f" has {mebibytes(sizes[name])}; the limit is {mebibytes(MAX_VALUE_BYTES)}. Pass on the path of a file"
+            " or an object instead."
+        )
 
 
 def _validate_each(dag: SerializedDag, conf: Mapping[str, Any]) -> None:

@@ -28,6 +28,7 @@ def test_what_a_uri_was_made_of_is_read_from_it(connection):
         assert getattr(read, field) == getattr(connection, field), connection.get_uri()
     assert (read.host or None, read.schema or None) == (connection.host, connection.schema)
     assert Connection.from_json(connection.as_json(), "c") == connection
+    assert Connection(**connection.to_dict(prune_empty=True)) == connection
 
 
 @pytest.mark.parametrize(
