@@ -201,6 +201,7 @@ SERVED: dict[str, dict[str, str]] = {
     },
     "airflow.sdk.types": {
         PUBLIC: "Context TaskInstance RuntimeTaskInstanceProtocol=TaskInstance",
+        "asynsched.authoring.running.task_instance": "DagRunProtocol=DagRun",
         f"{_OWN}.types": "TaskInstanceKey",
         "logging": "Logger",
     },
@@ -278,7 +279,9 @@ SERVED: dict[str, dict[str, str]] = {
     "airflow.listeners.types": {f"{_OWN}.listeners": "AssetEvent"},
     "airflow.policies": {f"{_OWN}.policies": "hookimpl"},
     "airflow.models": {
-        PUBLIC: "DAG BaseOperator BaseOperatorLink Connection Param SkipMixin TaskInstance Variable",
+        PUBLIC: (
+            "DAG BaseOperator BaseOperatorLink Connection Operator=BaseOperator Param SkipMixin TaskInstance Variable"
+        ),
         "asynsched.authoring.running.task_instance": "DagRun",
         "asynsched.authoring.mapping": "MappedOperator",
         f"{_OWN}.session": "TaskReschedule",
@@ -290,6 +293,7 @@ SERVED: dict[str, dict[str, str]] = {
     "airflow.models.connection": {PUBLIC: "Connection"},
     "airflow.models.dagrun": {"asynsched.authoring.running.task_instance": "DagRun"},
     "airflow.models.taskinstance": {f"{_OWN}.session": "clear_task_instances"},
+    "airflow.models.taskmixin": {"asynsched.authoring.node": "DAGNode DependencyMixin"},
     "airflow.models.taskinstancekey": {f"{_OWN}.types": "TaskInstanceKey"},
     "airflow.models.variable": {PUBLIC: "Variable"},
     "airflow.models.xcom_arg": {PUBLIC: "XComArg"},
@@ -316,7 +320,7 @@ SERVED: dict[str, dict[str, str]] = {
     "airflow.serialization.definitions.mappedoperator": {f"{_OWN}.session": "SerializedMappedOperator"},
     "airflow.serialization.serialized_objects": {f"{_OWN}.session": "SerializedBaseOperator SerializedDAG"},
     "airflow.settings": {
-        f"{_OWN}.configuration": "AIRFLOW_HOME",
+        f"{_OWN}.configuration": "AIRFLOW_HOME conf",
         f"{_OWN}.session": "configure_orm",
         f"{_OWN}.settings": (
             "DAGS_FOLDER PLUGINS_FOLDER SIMPLE_LOG_FORMAT TIMEZONE get_airflow_context_vars pod_mutation_hook"
@@ -516,6 +520,15 @@ MOVED: dict[str, dict[str, str]] = {
     "airflow.operators.latest_only_operator": {f"{_OPERATORS}.latest_only": "LatestOnlyOperator"},
     "airflow.operators.python": {f"{_OPERATORS}.python": _PYTHON, "airflow.sdk": "task"},
     "airflow.operators.python_operator": {f"{_OPERATORS}.python": _PYTHON},
+    "airflow.operators.generic_transfer": {f"{_SQL}.operators.generic_transfer": "GenericTransfer"},
+    "airflow.operators.smooth": {f"{_OPERATORS}.smooth": "SmoothOperator"},
+    "airflow.operators.sql": {
+        f"{_SQL}.operators.sql": (
+            "BranchSQLOperator SQLCheckOperator SQLIntervalCheckOperator SQLThresholdCheckOperator"
+            " SQLValueCheckOperator"
+        )
+    },
+    "airflow.sensors.sql": {f"{_SQL}.sensors.sql": "SqlSensor"},
     "airflow.operators.trigger_dagrun": {f"{_OPERATORS}.trigger_dagrun": "TriggerDagRunOperator"},
     "airflow.operators.weekday": {f"{_OPERATORS}.weekday": "BranchDayOfWeekOperator"},
     "airflow.sensors.base": {
@@ -543,9 +556,19 @@ MOVED: dict[str, dict[str, str]] = {
     "airflow.utils.helpers": {"airflow.sdk": "chain cross_downstream"},
     "airflow.utils.timeout": {"airflow.sdk.execution_time.timeout": "timeout"},
     "airflow.utils.edgemodifier": {"airflow.sdk": "EdgeModifier Label"},
-    "airflow.models.abstractoperator": {"airflow.sdk.definitions._internal.abstractoperator": _DEFAULTS},
+    "airflow.models.abstractoperator": {
+        "airflow.sdk": "AbstractOperator=BaseOperator",
+        "airflow.sdk.definitions._internal.abstractoperator": _DEFAULTS,
+    },
     "airflow.models.baseoperatorlink": {"airflow.sdk": "BaseOperatorLink"},
-    "airflow.utils.operator_helpers": {"airflow.sdk.bases.decorator": "KeywordParameters determine_kwargs"},
+    "airflow.utils.operator_helpers": {
+        "airflow.sdk.bases.decorator": "KeywordParameters determine_kwargs",
+        "airflow.sdk.execution_time.context": "context_to_airflow_vars",
+    },
+    "airflow.utils.python_virtualenv": {
+        f"{_STANDARD}.utils.python_virtualenv": "prepare_virtualenv write_python_script"
+    },
+    "airflow.utils.xcom": {"airflow.models.xcom": "XCOM_RETURN_KEY"},
     "airflow.utils.log.secrets_masker": {"airflow.sdk.log": "mask_secret redact"},
     "airflow.lineage.hook": {"airflow.sdk.lineage": _LINEAGE},
     "airflow.stats": {"airflow.sdk.observability.stats": "Stats"},
