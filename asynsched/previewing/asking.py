@@ -43,8 +43,9 @@ async def preview_commit(
         AsynschedError: There is no such commit, or this takes too long.
     """
     wanted = PreviewWanted(
-        settings=place.settings, where=where, against=against, hours=hours, pools=pools or {}, now=place.clock.now()
-    )
+        settings=place.settings_elsewhere, where=where, against=against, hours=hours, pools=pools or {},
+        now=place.clock.now(),
+    )  # fmt: skip
     if await run_sync(_names_folder, where) or (against is not None and await run_sync(_names_folder, against)):
         raise BadRequest("Name commits here, such as a branch, a tag or a hash, and not folders of this machine.")
     content = await answer_of("asynsched.previewing", msgspec.json.encode(wanted), command="asynsched preview")

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, TypeVar
 
 from msgspec import Struct, field
+from msgspec.structs import replace
 from sqlalchemy import Connection
 
 from asynsched.bell import Hint, ring
@@ -72,6 +73,11 @@ class Place(Struct, frozen=True):
     feed: "EventFeed | None" = None
     until_known: Callable[[str], Awaitable[None]] | None = None
     recent: Recent = field(default_factory=Recent)
+
+    @property
+    def settings_elsewhere(self) -> Settings:
+        """The settings for a process of its own, which opens the same database, also where a program has opened it."""
+        return replace(self.settings, database=self.database.address or self.settings.database)
 
     async def ask(self, question: Callable[Concatenate[Connection, P], T], /, *args: P.args, **kwargs: P.kwargs) -> T:
         """Answer a question. Raises its errors, and StoreUnavailable."""

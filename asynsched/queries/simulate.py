@@ -55,8 +55,8 @@ async def simulate(
     if not start < end <= start + LONGEST_SPAN:
         raise BadRequest(f"The span must end after its start, and be of {LONGEST_SPAN.days} days at most.")
     wanted = SpanWanted(
-        settings=place.settings, start=start, end=end, duration=duration, failure_rate=failure_rate, seed=seed,
-        pools=dict(pools or {}), unpause=unpause, dag_id=dag_id, seconds=seconds,
+        settings=place.settings_elsewhere, start=start, end=end, duration=duration, failure_rate=failure_rate,
+        seed=seed, pools=dict(pools or {}), unpause=unpause, dag_id=dag_id, seconds=seconds,
     )  # fmt: skip
     content = await answer_of("asynsched.simulation", msgspec.json.encode(wanted), command="asynsched simulate")
     return await run_sync(_decoded, content, seen_dags)

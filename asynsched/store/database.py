@@ -27,6 +27,8 @@ class Database(ABC):
     """Whether several schedulers may use it at once."""
     url: "DatabaseUrl | None" = None
     """Where another connection to it may listen for notifications; None: it has none."""
+    address: str | None = None
+    """Its URL, with its secrets, by which another process opens it; None: no other can."""
 
     @abstractmethod
     async def read(self, query: Query[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
@@ -59,7 +61,7 @@ class AnnouncingDatabase(Database):
     def __init__(self, inner: Database, after_write: Callable[[], None]) -> None:
         self._inner = inner
         self._after_write = after_write
-        self.is_shared, self.url = inner.is_shared, inner.url
+        self.is_shared, self.url, self.address = inner.is_shared, inner.url, inner.address
 
     async def read(self, query: Query[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         return await self._inner.read(query, *args, **kwargs)

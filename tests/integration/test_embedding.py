@@ -24,6 +24,7 @@ from asynsched.clock import Clock
 from asynsched.errors import AlreadyExists, AsynschedError, DagError, HomeInUse, NotFound, NotServing, SettingsError
 from asynsched.parsing.processes.informed_parser import WARM_UP_DELAY
 from asynsched.settings import LeaseSettings, MonitorSettings, Settings
+from asynsched.store.engines.opening import open_database
 from asynsched.store.runs.dag_runs import get_run, list_runs
 from asynsched.store.runs.task_instances import load_task_instances
 from asynsched.store.runs.xcoms import get_xcoms
@@ -233,6 +234,29 @@ async def test_a_scheduler_serves_once_and_its_end_frees_the_address_of_its_moni
             pytest.fail("it has stopped")
     async with Scheduler(**options) as second:
         assert (await second.run("numbers", {"n": 1})).state == "success"
+
+
+DAILY = """
+    from asynsched import DAG, EmptyOperator
+
+    with DAG("every_day", schedule="@daily"):
+        EmptyOperator(task_id="only")
+"""
+
+
+async def test_a_simulation_reads_the_database_that_the_program_has_opened(program, tmp_path):
+    program.write(DAGS)
+    program.write(DAILY, "daily.py")
+    database = await open_database(f"sqlite:///{tmp_path / 'mine.db'}")
+    async with Scheduler(database=database, **program.options()) as scheduler:
+        await scheduler.run("numbers", {"n": 1})
+        client = scheduler.client()
+        start = datetime(2026, 2, 1, tzinfo=UTC)
+        found = await client.simulate(start=start, end=start + timedelta(days=2))
+        assert {run.dag_id for run in found.runs} == {"every_day"}
+        await client.pause("every_day")
+        assert (await client.simulate(start=start, end=start + timedelta(days=2))).runs == ()
+    await database.close()
 
 
 async def test_a_process_that_the_program_has_forked_does_not_keep_the_home(program):

@@ -82,6 +82,7 @@ class SqliteDatabase(Database):
     """A SQLite file that exists and is migrated. Belongs to the event loop that creates it."""
 
     def __init__(self, path: Path, shown: str, *, synchronous: Synchronous, keys: FernetKeys | None = None) -> None:
+        self.address = f"sqlite:///{path.absolute()}"
         self._writer = QueryThread(SqliteConnection(path, shown, synchronous=synchronous, keys=keys), shown)
         writer = self._writer
         self._commits = GroupCommit(lambda works: writer.run(partial(writer.queries.write_together, works)))
