@@ -130,6 +130,7 @@ def run_in_foreground(
         stack.callback(set_supervisor, earlier)
         names = _names_of_home(stack) if earlier is None else earlier
         supervisor = MemorySupervisor(*values_of_files(variable_file, connection_file), names)
+        supervisor.run = facts.dag_id, facts.run_id
         set_supervisor(supervisor)
         stack.enter_context(served_in_program())
         stack.enter_context(_logs_on_terminal())

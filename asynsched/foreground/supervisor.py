@@ -36,6 +36,8 @@ class MemorySupervisor:
         connections: Mapping[str, Mapping[str, Any]],
         names: Supervisor | None = None,
     ) -> None:
+        self.run: tuple[str, str] | None = None
+        """The dag_id and the run_id."""
         self.running_task = ""
         self.running_index = UNMAPPED
         self._variables: dict[str, str | None] = dict(variables)
@@ -78,8 +80,17 @@ class MemorySupervisor:
         return [value for index, value in found if first <= index < end]
 
     def _answer_xcom_pull(
-        self, *, task_ids: list[str], key: str, map_indexes: list[int] | None, **_: Any
+        self,
+        *,
+        task_ids: list[str],
+        key: str,
+        map_indexes: list[int] | None,
+        dag_id: str | None = None,
+        run_id: str | None = None,
+        **_: Any,
     ) -> dict[str, Any]:
+        if self.run is not None and ((dag_id or self.run[0]), (run_id or self.run[1])) != self.run:
+            return _whole([])  # of another run, which only a scheduler knows
         return _whole(
             [
                 [task_id, map_index, value]
