@@ -170,6 +170,7 @@ class Scheduler:
 
         Raises the errors of `serve`; an error while it serves cancels the block and is raised at its end.
         """
+        self._refuse_another_time()
         self._block = self._serving_block()
         await self._block.__aenter__()
         return self
@@ -195,10 +196,9 @@ class Scheduler:
             cause = only_cause(group, until=error)
             raise cause from cause.__cause__
 
-    def _begin(self) -> None:
+    def _refuse_another_time(self) -> None:
         if self._has_begun:
-            raise NotServing("A scheduler serves once, and this one serves already or has stopped: make another one.")
-        self._has_begun = True
+            raise NotServing("A scheduler serves once, and this one has begun before: make another one.")
 
     async def serve(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
         """Serve until `request_stop` is called, or this is cancelled. Ready once `task_status.started` was called.
@@ -214,7 +214,8 @@ class Scheduler:
             NotServing: This scheduler serves already, or has served: it serves once.
             ExceptionGroup: A service failed by a bug.
         """
-        self._begin()
+        self._refuse_another_time()
+        self._has_begun = True
         async with AsyncExitStack() as stack:
             stack.callback(self._end)  # also if the start fails
             lease_scope = anyio.CancelScope()
@@ -470,11 +471,16 @@ class Scheduler:
                             await self._cancel_for_caller(key)
                 except asyncio.CancelledError:  # once more, which no scope holds off
                     self._left.add(created)
-                    created.add_done_callback(lambda _: self.channels.runs.offer(RunCancelled(key)))
-                    created.add_done_callback(self._left.discard)
+                    created.add_done_callback(self._cancel_created)
                     raise
                 raise
         return await read_finished_run(self._database, key)
+
+    def _cancel_created(self, created: "asyncio.Future[DagRunKey]") -> None:
+        """End a run whose caller did not wait for its creation, if it was created."""
+        self._left.discard(created)
+        if not created.cancelled() and created.exception() is None:
+            self.channels.runs.offer(RunCancelled(created.result()))
 
     def _aware(self, date: datetime | None) -> datetime | None:
         if date is None or date.utcoffset() is not None:

@@ -376,7 +376,7 @@ def dags_trigger(
     text: str,
     wait: bool,
 ) -> Done:
-    """Create a run of a DAG, to be started at once. A paused DAG's run waits until it is unpaused."""
+    """Create a run of a DAG, which starts at once or at --run-after. A paused DAG's run waits until it is unpaused."""
     from asynsched.cli.runs import run_fields
     from asynsched.queries.run_edits import Trigger
 

@@ -180,7 +180,8 @@ def error_of(answer: httpx.Response) -> AsynschedError:
     except (msgspec.DecodeError, KeyError, TypeError):
         detail = answer.text[:MOST_DETAIL] or answer.reason_phrase
     if answer.is_redirect:
-        detail = f"it redirects to {answer.headers.get('Location', 'another address')}: give that address"
+        location = answer.headers.get("Location", "")
+        detail = f"it redirects to {_shown(httpx.URL(location))}" if location else "it redirects elsewhere"
     message = "; ".join(map(_sentence, detail)) if isinstance(detail, list) else str(detail)
     known = {"BadRequest": BadRequest, "NoEvents": NoEvents, **vars(errors)}
     kind = known.get(answer.headers.get(ERROR_HEADER, ""))

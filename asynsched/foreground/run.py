@@ -172,7 +172,7 @@ def _run_facts(
 def _logs_on_terminal() -> Iterator[None]:
     """Show all logs on standard error during the block, as a task's process does, unless the program shows them."""
     logger = logging.getLogger()
-    if logger.handlers:
+    if logger.handlers or logging.getLogger("asynsched").handlers:
         yield
         return
     handler, level = logging.StreamHandler(), logger.level

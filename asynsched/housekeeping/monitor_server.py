@@ -125,8 +125,9 @@ class MonitorServer:
             except (OSError, ValueError, OverflowError) as exc:
                 raise SettingsError(f"monitor.listen: cannot listen on {self._listen!r}: {exc}") from exc
             self._server.health, self._server.metrics = self._health, self._metrics
-            self._thread = threading.Thread(target=self._server.serve_forever, name="asynsched monitor", daemon=True)
-            self._thread.start()
+            thread = threading.Thread(target=self._server.serve_forever, name="asynsched monitor", daemon=True)
+            thread.start()
+            self._thread = thread  # `close` would wait for ever for one that has not started
 
     @property
     def address(self) -> str:

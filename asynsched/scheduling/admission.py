@@ -8,9 +8,12 @@ from itertools import islice
 
 from asynsched.keys import DagRunKey
 from asynsched.scheduling.rules.verdict import MET, Verdict
+from asynsched.states import DagRunType
 from asynsched.store.runs.queue import Group, QueuedGroup, QueuedRun
 from asynsched.store.schema import DagRunRow
 
+ON_REQUEST = frozenset({DagRunType.MANUAL, DagRunType.OPERATOR_TRIGGERED, DagRunType.ASSET_MATERIALIZATION})
+"""The types of runs that may be triggered for a later time."""
 A_FEW = 10
 """How many queued runs of a group are read beyond those that could start now."""
 _Waiting = tuple[float, int, QueuedRun]
@@ -308,7 +311,7 @@ def earliest_start(run: DagRunRow) -> datetime | None:
 
     Only the instants of the scheduler that has queued it are compared: other clocks may be behind that one.
     """
-    return run.run_after if run.run_after > run.queued_at else None
+    return run.run_after if run.run_type in ON_REQUEST and run.run_after > run.queued_at else None
 
 
 def _order(run: QueuedRun) -> float:

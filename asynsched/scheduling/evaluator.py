@@ -171,7 +171,7 @@ class DependencyEvaluator(Service):
             self.wake()
         times = (
             self.evaluation.next_timer, self._pending.due_at, self.evaluation.ready.retry_at, self._intake.retry_at,
-            self._intake.next_start, self._try_log.due_at,
+            None if self._is_stopping else self._intake.next_start, self._try_log.due_at,
         )  # fmt: skip
         self.due_at = min((at for at in times if at), default=None)
 

@@ -106,9 +106,9 @@ class RunIntake:
         """Begin the runs that may start."""
         if self._leaves_runs_to_others:
             return
+        self._queue.time_passed(now)
         if not self.places.at(Place.STARTING):
             at_most = self._n_slots if self.has_peers() else None
-            self._queue.time_passed(now)
             await self._read_first(at_most)
             self.places.admit(at_most)
         starting = self.places.rows_at(Place.STARTING)

@@ -86,15 +86,12 @@ def _stored_timetable(dag: DAG) -> KnownTimetable:
 
 
 def _allowed_run_types(dag: DAG) -> tuple[str, ...]:
-    """Return the types of runs that a DAG allows, sorted; empty: all. Those of its schedule must be among them."""
-    own = ["scheduled"] if time_part(dag.timetable).can_be_scheduled else []
+    """Return the types of runs that a DAG allows, sorted; empty: all. That of its schedule must be among them."""
+    own = "scheduled" if dag.timetable.can_be_scheduled else "manual"
     if asset_part(dag.timetable) is not None:
-        own.append("asset_triggered")
-    lacking = [name for name in own or ["manual"] if name not in dag.allowed_run_types]
-    if dag.allowed_run_types and lacking:
-        raise DagError(
-            f"DAG {dag.dag_id!r}: allowed_run_types must include {' and '.join(lacking)}, with the schedule that it has"
-        )
+        own = "asset_triggered"  # also beside a schedule by time, as in Airflow
+    if dag.allowed_run_types and own not in dag.allowed_run_types:
+        raise DagError(f"DAG {dag.dag_id!r}: allowed_run_types must include {own}, with the schedule that it has")
     return tuple(sorted(dag.allowed_run_types))
 
 

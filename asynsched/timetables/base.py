@@ -9,10 +9,15 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any, ClassVar, Literal, NamedTuple, Self
 
 from asynsched.errors import TimetableError
+
+PUNCTUAL = timedelta(minutes=1)
+"""If a run that was planned in advance is later than this, the timetable is asked again, unless `catchup=True`."""
+A_MOMENT = timedelta(seconds=5)
+"""The longest time between the moment at which a run is due and its creation, if nothing holds it up."""
 
 
 class DataInterval(NamedTuple):
@@ -147,6 +152,13 @@ class KnownTimetable(Timetable, ABC):
         if moment is None:
             raise TimetableError(f"{type(self).__name__}.next_dagrun_info needs the current time: pass now=…")
         return self.next_run(last_automated_data_interval, restriction, moment)
+
+    def lateness_ignored(self, last: DataInterval | None) -> timedelta:
+        """Return how late it may be asked for an announced run that follows `last` as if it were asked in time.
+
+        Without catchup, some schedules answer even a moment later with another run, or with none.
+        """
+        return timedelta()
 
     @abstractmethod
     def next_run(self, last: DataInterval | None, restriction: TimeRestriction, now: datetime) -> DagRunInfo | None:

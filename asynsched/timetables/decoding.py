@@ -14,7 +14,7 @@ import msgspec
 from msgspec import Meta, Struct
 
 from asynsched.errors import PlanNeeded, TimetableError
-from asynsched.timetables.base import DagRunInfo, DataInterval, KnownTimetable, TimeRestriction
+from asynsched.timetables.base import PUNCTUAL, DagRunInfo, DataInterval, KnownTimetable, TimeRestriction
 from asynsched.timetables.cron import MAX_EXPRESSION_LENGTH, FoldPolicy, GapPolicy
 from asynsched.timetables.delta import LONGEST
 from asynsched.timetables.own_partitions import AssetAnswers
@@ -44,8 +44,6 @@ if TYPE_CHECKING:
 
 MAX_PLANNED = 100_000
 """The largest number of runs in a plan."""
-PUNCTUAL = timedelta(minutes=1)
-"""If a run that was planned in advance is later than this, the timetable is asked again, unless `catchup=True`."""
 
 Moment = Annotated[datetime, Meta(tz=True)]
 

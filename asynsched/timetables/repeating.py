@@ -13,7 +13,7 @@ from datetime import UTC, datetime, timedelta, tzinfo
 from typing import TYPE_CHECKING, Any
 
 from asynsched.errors import TimetableError
-from asynsched.timetables.base import DagRunInfo, DataInterval, KnownTimetable, TimeRestriction
+from asynsched.timetables.base import A_MOMENT, DagRunInfo, DataInterval, KnownTimetable, TimeRestriction
 from asynsched.timetables.cron import CronSchedule, FoldPolicy, GapPolicy
 from asynsched.timetables.delta import Delta
 from asynsched.timetables.partitions import ISO_FORMAT, checked_key
@@ -211,6 +211,9 @@ class DeltaTriggerTimetable(_TriggerTimetable):
     def serialize(self) -> dict[str, Any]:
         return {"kind": self.kind, "delta": self._delta.encode(), "interval": self._interval.encode()}
 
+    def lateness_ignored(self, last: DataInterval | None) -> timedelta:
+        return A_MOMENT
+
     def _first_run(self, now: datetime) -> datetime:
         return now
 
@@ -258,6 +261,9 @@ class CronTriggerTimetable(_TriggerTimetable):
             "run_immediately": now.total_seconds() if isinstance(now, timedelta) else now,
             **self._cron.policy,
         }
+
+    def lateness_ignored(self, last: DataInterval | None) -> timedelta:
+        return A_MOMENT if last is None else timedelta()  # only the first run may run immediately
 
     def _first_run(self, now: datetime) -> datetime | None:
         past, coming = self._cron.align_to_previous(now), self._cron.align_to_next(now)
@@ -387,6 +393,9 @@ class MultipleCronTriggerTimetable(KnownTimetable):
         each = [timetable.serialize() for timetable in self._timetables]
         expressions = [fields.pop("expression") for fields in each]
         return {**each[0], "kind": self.kind, "expressions": expressions}
+
+    def lateness_ignored(self, last: DataInterval | None) -> timedelta:
+        return self._timetables[0].lateness_ignored(last)
 
     def infer_manual_data_interval(self, *, run_after: datetime) -> DataInterval:
         return self._timetables[0].infer_manual_data_interval(run_after=run_after)

@@ -12,7 +12,7 @@ from datetime import UTC, datetime, timedelta, tzinfo
 from typing import Any
 
 from asynsched.errors import DagError, TimetableError
-from asynsched.timetables.base import DagRunInfo, DataInterval, KnownTimetable, TimeRestriction, Timetable
+from asynsched.timetables.base import PUNCTUAL, DagRunInfo, DataInterval, KnownTimetable, TimeRestriction, Timetable
 from asynsched.timetables.zones import in_zone, moved
 
 
@@ -201,6 +201,9 @@ class EventsTimetable(KnownTimetable):
             return DataInterval(run_after, run_after)
         event = self.event_dates[max(0, bisect_right(self.event_dates, run_after) - 1)]
         return DataInterval(event, event)
+
+    def lateness_ignored(self, last: DataInterval | None) -> timedelta:
+        return PUNCTUAL  # otherwise the event would have no run at all
 
     def next_run(self, last: DataInterval | None, restriction: TimeRestriction, now: datetime) -> DagRunInfo | None:
         earliest = restriction.earliest

@@ -127,7 +127,10 @@ def test_home_fetches_the_reasons_and_keeps_them_when_it_follows_changes(pages: 
     site.run("dags", "pause", "talks")
     site.run("dags", "trigger", "talks", "--run-id", "late")
     with closing(sqlite3.connect(site.home / "asynsched.db", isolation_level=None, timeout=60)) as database:
-        database.execute("UPDATE dag_run SET queued_at = queued_at - 3600000000 WHERE run_id = 'late'")
+        database.execute(
+            "UPDATE dag_run SET queued_at = queued_at - 3600000000, run_after = run_after - 3600000000"
+            " WHERE run_id = 'late'"
+        )
     page = pages.open("/late")
 
     def answered(path: str) -> str:

@@ -4,8 +4,9 @@ import asyncio
 from datetime import UTC, datetime, timedelta
 
 import pytest
+import sqlalchemy as sa
 
-from asynsched import DAG, BashOperator
+from asynsched import DAG, Asset, AssetOrTimeSchedule, BashOperator
 from asynsched.scheduling.creation import scheduled_runs
 from asynsched.scheduling.creation.scheduled_runs import Examined, coming_runs, foresee_dag
 from asynsched.scheduling.creation.triggering import create_manual_run
@@ -15,6 +16,7 @@ from asynsched.store.dags.dags import get_dag, set_paused
 from asynsched.store.dags.parse_results import DagDefaults, FileStamp, store_report
 from asynsched.store.engines.opening import open_inline
 from asynsched.store.runs.dag_runs import list_runs
+from asynsched.store.schema import dag_run
 from asynsched.timetables import (
     ContinuousTimetable,
     CronDataIntervalTimetable,
@@ -118,6 +120,9 @@ async def test_the_schedule_goes_on_after_dates_that_have_runs_already(monkeypat
         await folder.database.write(create_manual_run, "d", now=START, logical_date=START + number * HOUR)
     assert await folder.made_at(41.5) == [0, 40, 41]
     monkeypatch.setattr(scheduled_runs, "MAX_EXISTING", 20)
+    for number in range(30):
+        between = START + 41 * HOUR + timedelta(minutes=number + 1)
+        await folder.database.write(create_manual_run, "d", now=START, logical_date=between)
     for number in range(42, 90):
         await folder.database.write(create_manual_run, "d", now=START, logical_date=START + number * HOUR)
     assert "its next 20 dates have runs already" in (await folder.examined(START + 91 * HOUR)).error
@@ -131,11 +136,37 @@ async def test_a_clock_that_goes_back_makes_no_run_twice():
     assert await folder.made_at(4.5) == [4]
 
 
-async def test_a_continuous_schedule_waits_for_its_only_run():
+async def test_a_continuous_schedule_waits_for_its_only_run_and_leaves_no_gap():
     folder = Folder(schedule=ContinuousTimetable())
     await folder.store()
     assert len(await folder.made_at(1)) == 1
     assert (await folder.examined(START + 2 * HOUR)).is_held_back
+    await folder.database.write(_end_all)
+    for seconds in (10, 20):
+        now = START + 2 * HOUR + timedelta(seconds=seconds)
+        assert (await folder.examined(now)).created is not None
+        await folder.database.write(_end_all)
+    runs = sorted(await folder.database.read(list_runs), key=lambda run: run.data_interval_end)
+    assert [run.data_interval_end for run in runs[1:]] == [START + 2 * HOUR + timedelta(seconds=n) for n in (10, 20)]
+    assert [run.data_interval_start for run in runs[1:]] == [run.data_interval_end for run in runs[:-1]]
+
+
+def _end_all(conn):
+    conn.execute(sa.update(dag_run).values(state="success"))
+
+
+async def test_runs_for_a_later_time_hold_up_no_scheduled_run():
+    folder = Folder(schedule="@hourly", catchup=True, max_active_runs=1)
+    await folder.store()
+    await folder.database.write(create_manual_run, "d", now=START, has_logical_date=False, run_after=START + 99 * HOUR)
+    assert await folder.made_at(1) == [0]
+
+
+async def test_a_type_of_runs_that_is_not_allowed_beside_assets_is_not_created():
+    schedule = AssetOrTimeSchedule(timetable=CronTriggerTimetable("0 * * * *", timezone="UTC"), assets=[Asset("a")])
+    folder = Folder(schedule=schedule, catchup=True, allowed_run_types=["asset_triggered"])
+    await folder.store()
+    assert await folder.made_at(2) == []
 
 
 async def test_what_is_about_to_be_created_is_what_is_created():

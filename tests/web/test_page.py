@@ -27,9 +27,11 @@ from asynsched.queries.users import create_token_of
 from asynsched.settings import CelerySettings, Settings, WebSettings
 from asynsched.store.engines.opening import open_database
 from asynsched.store.rows import as_new, as_struct
+from asynsched.store.runs.dag_runs import insert_run
 from asynsched.store.runs.pools import set_pool
 from asynsched.store.schedulers import register_scheduler
 from asynsched.store.schema import (
+    DagRunRow,
     DagVersionRow,
     ImportErrorRow,
     dag,
@@ -306,6 +308,11 @@ def _make_late(conn: Connection) -> None:
     of_dag = dag_run.c.dag_id
     times = {"run_after": hour_ago, "queued_at": hour_ago, "started_at": None, "ended_at": None}
     conn.execute(dag_run.update().where(of_dag == "follows").values(state="queued", **times))
+    later = DagRunRow(
+        dag_id="report", run_id="later", run_type="manual", state="queued", run_after=hour_ago + timedelta(days=9),
+        queued_at=hour_ago, conf={},
+    )  # fmt: skip
+    insert_run(conn, later)
     stuck = {"state": "running", "started_at": hour_ago, "ended_at": None}
     of_fails = dag_run.update().where(of_dag == "fails").values(**stuck).returning(dag_run.c.id)
     run_id = conn.execute(of_fails).scalar_one()

@@ -206,7 +206,8 @@ class DateAttribute:
         return coerce_datetime(found or of_dag)
 
     def __set__(self, instance: Any, value: Any) -> None:
-        setattr(instance, self._own, date(repr(instance), self._name, value, None))
+        # Not its repr: a subclass may set the date before it has an id.
+        setattr(instance, self._own, date(type(instance).__name__, self._name, value, None))
 
 
 def backoff(owner: str, value: Any) -> float:

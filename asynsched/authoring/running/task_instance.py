@@ -292,13 +292,16 @@ class TaskInstance(AsksElsewhere, Timed):
             dag_id=dag_id,
             include_prior_dates=include_prior_dates,
         )
+        by_task: dict[str, dict[int, Any]] = {name: {} for name in names}
+        for name, index, value in found:
+            by_task[name][index] = value
         if indexes is None:
-            values = [_values_of_task(name, found) or {UNMAPPED: default} for name in names]
+            values = [by_task[name] or {UNMAPPED: default} for name in names]
             if is_of_one and UNMAPPED not in values[0]:
                 return list(values[0].values())
             flat = [value for by_index in values for value in by_index.values()]
         else:
-            flat = [_values_of_task(name, found).get(index, default) for name in names for index in indexes]
+            flat = [by_task[name].get(index, default) for name in names for index in indexes]
         return flat[0] if is_of_one else flat
 
     def get_previous_dagrun(self, state: str | None = None) -> DagRun | None:
@@ -341,11 +344,6 @@ class TaskInstance(AsksElsewhere, Timed):
 
     def __repr__(self) -> str:
         return f"<TaskInstance {self.dag_id} {self.run_id} {self.task_id} try {self.try_number}>"
-
-
-def _values_of_task(task_id: str, found: Iterable[tuple[str, int, Any]]) -> dict[int, Any]:
-    """Return the XComs of one task by map index."""
-    return {map_index: value for name, map_index, value in found if name == task_id}
 
 
 class DagRun:

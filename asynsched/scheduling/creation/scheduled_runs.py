@@ -39,7 +39,6 @@ from asynsched.timetables import (
     decode,
 )
 from asynsched.timetables.asset_condition import AssetCondition
-from asynsched.timetables.decoding import PUNCTUAL
 from asynsched.timetables.partitions import Partitioning, read_partitioning
 
 FEW_LEFT = 10
@@ -50,6 +49,7 @@ ONE_BY_ONE = 10
 """How many runs created ahead of the schedule are passed over by a query each."""
 MAX_EXISTING = 100_000
 """How many are passed over at most."""
+MOMENT = timedelta(microseconds=1)
 MANY_DATES = 1_000
 """How many dates of runs created ahead of the schedule are read at once."""
 MAX_PARTITIONS = 200
@@ -231,18 +231,21 @@ class _Examination:
 
     def judged(self) -> dict[str, Examined]:
         """Note the run of each schedule that follows the existing ones, and return which of them are to be created."""
-        wanted = {dag_id: (schedule, self.last.get(dag_id)) for dag_id, schedule in self.schedules.items()}
+        wanted = {
+            dag_id: (schedule, self.last.get(dag_id))
+            for dag_id, schedule in self.schedules.items()
+            if not (allowed := schedule.dag.allowed_run_types) or DagRunType.SCHEDULED in allowed
+        }
         as_of = {dag_id: self._as_of(dag_id) for dag_id in wanted}
-        following = self.unreadable | _free_runs(self.conn, wanted, self.now, as_of)
+        without = dict.fromkeys(self.schedules.keys() - wanted.keys())
+        following = self.unreadable | without | _free_runs(self.conn, wanted, self.now, as_of)
         return {dag_id: self._noted(dag_id, info, self._judged(dag_id, info)) for dag_id, info in following.items()}
 
     def _as_of(self, dag_id: str) -> datetime:
-        """Return the instant at which a schedule is asked: when the announced run was due, if that was just now.
-
-        Without catchup, some schedules answer even a moment later with another run, or with none.
-        """
+        """Return the instant at which a schedule is asked: when the announced run was due, if that was just now."""
         announced = self.dags[dag_id].next_dagrun_create_after
-        return announced if announced is not None and timedelta() <= self.now - announced <= PUNCTUAL else self.now
+        ignored = self.schedules[dag_id].timetable.lateness_ignored(self.last.get(dag_id))
+        return announced if announced is not None and timedelta() <= self.now - announced <= ignored else self.now
 
     def _judged(self, dag_id: str, info: DagRunInfo | Failure | None) -> Examined:
         dag = self.dags[dag_id]
@@ -365,7 +368,7 @@ def _first_free(
             return info
         date = info.logical_date
         if known_until is None or date > known_until:
-            made = dag_runs.dates_after(conn, schedule.dag.dag_id, None if last is None else last.start, MANY_DATES)
+            made = dag_runs.dates_after(conn, schedule.dag.dag_id, date - MOMENT, MANY_DATES)
             known_until = max(made) if len(made) == MANY_DATES else datetime.max.replace(tzinfo=UTC)
         if date not in made:
             return info

@@ -55,9 +55,11 @@ IS_RUNNING = sa.text("dag_run.state = 'running'")
 def _number_of(state: str, index: str, dialect: str) -> str:
     # SQLite does not know how few rows a partial index has, and might look through all runs that a DAG has had.
     by_index = f"INDEXED BY {index}" if dialect == "sqlite" else ""
+    # Runs that were triggered for a later time hold up none.
+    is_due = " AND dag_run.run_after <= dag_run.queued_at" if state == "queued" else ""
     some = (
         f"SELECT 1 FROM dag_run {by_index} WHERE dag_run.state = '{state}' AND dag_run.backfill_id IS NULL"  # noqa: S608 - our own
-        " AND dag_run.dag_id = v.dag_id LIMIT :at_most"
+        f" AND dag_run.dag_id = v.dag_id{is_due} LIMIT :at_most"
     )
     return f"(SELECT count(*) FROM ({some}) AS few)"  # noqa: S608 - our own
 

@@ -17,8 +17,8 @@ NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 def queued(number, dag_id, *, minutes=0, asked=None, is_paused=False, max_active_runs=1, **backfill):
     """Return a queued run; `asked`: the minute at which it was triggered, for a later one."""
     return QueuedRun(
-        id=number, dag_id=dag_id, run_id=f"run-{number}", run_type="scheduled", state="queued",
-        run_after=NOON + timedelta(minutes=minutes), logical_date=None, data_interval_start=None,
+        id=number, dag_id=dag_id, run_id=f"run-{number}", run_type="scheduled" if asked is None else "manual",
+        state="queued", run_after=NOON + timedelta(minutes=minutes), logical_date=None, data_interval_start=None,
         data_interval_end=None, queued_at=NOON + timedelta(minutes=minutes if asked is None else asked),
         started_at=None, conf={}, lease_epoch=1, version_id=1,
         is_paused=is_paused, max_active_runs=max_active_runs, **backfill,
