@@ -1,5 +1,6 @@
 """A program serves a scheduler in its own event loop."""
 
+import asyncio
 import importlib.metadata
 import logging
 import multiprocessing
@@ -22,6 +23,7 @@ from asynsched.airflow import plugins_manager, policies
 from asynsched.airflow.installation import entry_points_of_packages
 from asynsched.clock import Clock
 from asynsched.errors import AlreadyExists, AsynschedError, DagError, HomeInUse, NotFound, NotServing, SettingsError
+from asynsched.keys import DagRunKey
 from asynsched.parsing.processes.informed_parser import WARM_UP_DELAY
 from asynsched.settings import LeaseSettings, MonitorSettings, Settings
 from asynsched.store.engines.opening import open_database
@@ -428,6 +430,20 @@ async def test_cancelling_whoever_waits_cancels_the_run_and_kills_its_task(sched
         with anyio.fail_after(30):
             await scheduler.wait_runs(1)
         await eventually(lambda: not psutil.pid_exists(pid), "the task is gone")
+
+
+async def test_a_cancelled_caller_ends_no_run_that_another_has_created(scheduler):
+    async with running(scheduler):
+        await scheduler.trigger("waits", run_id="mine")
+        waiting = asyncio.create_task(scheduler.run("waits", run_id="mine"))
+        for _ in range(2):
+            await asyncio.sleep(0)
+            waiting.cancel()
+        await asyncio.wait([waiting])
+        await eventually(lambda: not scheduler._left, "the other creation has failed")
+        await scheduler.run("numbers", {"n": 1})
+        assert (await scheduler.client().get_run(DagRunKey("waits", "mine"))).state != "failed"
+        await scheduler.cancel_run(DagRunKey("waits", "mine"))
 
 
 async def test_cancelling_serve_leaves_no_process_behind(scheduler, program):
