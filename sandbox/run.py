@@ -316,7 +316,7 @@ def _call(launch: messages.Launch, dag: DAG, task: BaseOperator, context: Contex
 
 
 def _context(launch: messages.Launch, task: BaseOperator, started_at: datetime) -> Context:
-    caused_by = launch.caused_by or messages.CausingTry(launch.max_tries, started_at)
+    caused_by = launch.caused_by or messages.CausingTry(launch.max_tries, launch.started_at or started_at)
     is_of_run = bool(caused_by.task_id)
     facts = messages.TaskInstanceFacts(
         map_index=caused_by.map_index if is_of_run else launch.map_index,
@@ -523,8 +523,8 @@ def call_back(launch: messages.Launch, dag: DAG, context: Context) -> list[str]:
         return _call_for_deadline(launch, dag, context)
     if event == "deadline_place":
         return _place_deadline(launch, dag, context)
-    if not launch.task_id and launch.caused_by is not None:
-        context["ti"].state = launch.caused_by.state
+    if not launch.task_id:
+        context["ti"].state = launch.caused_by.state if launch.caused_by else None
     if event.startswith("on_dag_run_"):
         with CurrentContext(context):
             return [] if installation.loaded is None else installation.loaded.hears_run(event, context, reason)

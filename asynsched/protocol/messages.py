@@ -266,6 +266,8 @@ class Launch(Struct, frozen=True, tag="launch", omit_defaults=True):
     """Not empty: run a callback instead of the task (`event`, `reason`)."""
     resume: Resume | None = None
     """Of a task that was deferred: how it goes on."""
+    started_at: datetime | None = None
+    """When the try of a task that was deferred began."""
     trigger_host: TriggerHost | None = None
     executor: str | None = None
     """The executor that the task names, where there are several."""

@@ -220,6 +220,7 @@ def task_launch(task: ActiveTask, max_map_length: int) -> Launch:
         log_path=log_path(task.key, task.try_number),
         execution_timeout=task.task.execution_timeout,
         reschedule_started_at=task.started_at if task.task.sensor_mode == "reschedule" else None,
+        started_at=None if task.deferral is None else task.started_at,
         resume=_resumption(task.deferral),
         max_map_length=max_map_length,
     )

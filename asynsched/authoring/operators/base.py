@@ -487,16 +487,21 @@ class BaseOperator(DAGNode, Templater, metaclass=BaseOperatorMeta):
             timeout=arguments.optional_duration(who, "timeout", timeout),
         )
 
-    def defer_at_start(self) -> NoReturn:
-        """Wait for the trigger of `start_trigger_args`. Raises TaskDeferred."""
+    def defer_at_start(self, context: Context) -> NoReturn:
+        """Wait for the trigger of `start_trigger_args`, at most for the `execution_timeout`. Raises TaskDeferred."""
         given = self.start_trigger_args
         if given is None:
             raise DagError(f"task {self.task_id!r} has start_from_trigger, but no start_trigger_args")
+        # Templates are rendered in the arguments that are template fields of the operator, as in Airflow.
+        kwargs = {
+            name: self.render_template(value, context) if name in self.template_fields else value
+            for name, value in (given.trigger_kwargs or {}).items()
+        }
         self.defer(
-            trigger=make_trigger(given.trigger_cls, given.trigger_kwargs or {}),
+            trigger=make_trigger(given.trigger_cls, kwargs),
             method_name=given.next_method,
             kwargs=given.next_kwargs,
-            timeout=given.timeout,
+            timeout=min((limit for limit in (given.timeout, self.execution_timeout) if limit), default=None),
         )
 
     def resume_execution(self, next_method: str, next_kwargs: dict[str, Any] | None, context: Context) -> Any:

@@ -176,7 +176,7 @@ def _execute(task: BaseOperator, context: Context, resumption: Resumption | None
         value = task.resume_execution(resumption.method_name, resumption.kwargs, context)
     else:
         if task.start_from_trigger:
-            task.defer_at_start()
+            task.defer_at_start(context)
         value = task.execute(context)
     value = finished(value)
     if task.post_execute_hook is not None:

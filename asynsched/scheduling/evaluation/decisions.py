@@ -408,7 +408,20 @@ def _left_out(task: ActiveTask, skips: Skips, now: datetime) -> list[TaskChange]
     """Skip the task instances that an ended branch or short circuit decided to leave out."""
     beside = task.run.instances_beside
     targets = [target for task_id in sorted(skips.task_ids) for target in beside(task, task_id)]
-    return [_end_as(target, State.SKIPPED, skips.reason, now) for target in targets if _may_be_left_out(target, skips)]
+    return [
+        _end_as(target, State.SKIPPED, skips.reason, now)
+        for target in targets
+        if _may_be_left_out(target, skips) and _all_leave_out(task, target, skips)
+    ]
+
+
+def _all_leave_out(task: ActiveTask, target: ActiveTask, skips: Skips) -> bool:
+    """Return whether no instance of a mapped task may still choose a task that belongs to all of them."""
+    groups = task.run.structure.mapped_groups
+    if task.map_index < 0 or skips.are_named or set(groups[task.task_id]) & set(groups[target.task_id]):
+        return True
+    others = (other for other in task.run.instances[task.task_id].values() if other is not task)
+    return all(other.is_finished and target.task_id in other.skips for other in others)
 
 
 def _may_be_left_out(target: ActiveTask, skips: Skips) -> bool:

@@ -247,3 +247,34 @@ def test_callbacks_of_a_dag_are_about_the_task_that_decided_its_end(caplog):
         ("ends", "failed", "failed"),
         ("follows", "success", "success"),
     ]
+
+
+MAPPED_BRANCH = """
+from asynsched import DAG, EmptyOperator, task
+
+with DAG("mapped_branch") as dag:
+
+    @task.branch
+    def choose(i):
+        return ["a", "b"][i]
+
+    choose.expand(i=[0, 1]) >> [EmptyOperator(task_id=name) for name in "abc"]
+
+    @task.short_circuit
+    def go_on(i):
+        return bool(i)
+
+    go_on.expand(i=[0, 1]) >> EmptyOperator(task_id="one_says_yes")
+    go_on.override(task_id="stop").expand(i=[0, 0]) >> EmptyOperator(task_id="all_say_no")
+"""
+
+
+def test_instances_of_a_mapped_branch_skip_together_only_what_none_of_them_chose():
+    found = states(load_one(MAPPED_BRANCH).test())
+    assert {name: found[name] for name in ("a", "b", "c", "one_says_yes", "all_say_no")} == {
+        "a": "success",
+        "b": "success",
+        "c": "skipped",
+        "one_says_yes": "success",
+        "all_say_no": "skipped",
+    }

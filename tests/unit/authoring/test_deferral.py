@@ -218,4 +218,28 @@ def test_a_date_time_trigger_refuses_a_moment_that_is_none(arguments, error):
 
 def test_dag_error_is_raised_at_once_for_a_trigger_class_that_is_none():
     with DAG("d"), pytest.raises(DagError, match="no start_trigger_args"):
-        Waiter(task_id="t").defer_at_start()
+        Waiter(task_id="t").defer_at_start({})
+
+
+class StartsWith(BaseOperator):
+    template_fields = ("word",)
+    start_from_trigger = True
+
+    def __init__(self, *, what, **kwargs):
+        super().__init__(**kwargs)
+        self.word = "{{ ds }}"
+        self.start_trigger_args = StartTriggerArgs(
+            trigger_cls=f"{__name__}.Does", trigger_kwargs={"what": what, "word": self.word}, next_method="done"
+        )
+
+    def done(self, context, event=None):
+        return event
+
+
+def test_a_trigger_at_the_start_has_rendered_arguments_and_the_time_of_the_task():
+    with DAG("d") as dag:
+        StartsWith(task_id="fires", what="fires")
+        StartsWith(task_id="waits", what="waits", execution_timeout=dt.timedelta(seconds=0.1))
+    run = dag.test(logical_date=dt.datetime(2026, 1, 31, tzinfo=dt.UTC))
+    assert run.task("fires").result == "2026-01-31"
+    assert "TaskDeferralTimeout" in run.task("waits").reason
