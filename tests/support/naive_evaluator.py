@@ -115,10 +115,15 @@ class NaiveEvaluator:
     def _leave_out(self, key: Key, decision: Decision, spared: Collection[Key]) -> None:
         name, index = key
         self._left_out[key] = left_out_by(name, decision, self._tasks)
-        targets = [self._tasks[target] for target in self._left_out[key]]
+        targets = [self._tasks[target] for target in self._left_out[key] if self._is_left_out_by_all(name, target)]
         for found in (found for target in targets for found in self._beside(self._tasks[name], index, target)):
             if self.states[found] in (None, State.UPSTREAM_FAILED) and found not in spared:
                 self.states[found] = State.SKIPPED
+
+    def _is_left_out_by_all(self, name: str, target: str) -> bool:
+        """Whether all instances of a mapped task have decided against a task after them."""
+        keys = [(name, index) for index in self._indexes(name)] if self._tasks[name].map_length is not None else []
+        return all(self.states[key] is not None and target in self._left_out.get(key, ()) for key in keys)
 
     def _is_left_out(self, task: SerializedTask, index: int) -> bool:
         """Whether a direct upstream has decided against it, and was not cleared since."""

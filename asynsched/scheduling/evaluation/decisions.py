@@ -416,9 +416,11 @@ def _left_out(task: ActiveTask, skips: Skips, now: datetime) -> list[TaskChange]
 
 
 def _all_leave_out(task: ActiveTask, target: ActiveTask, skips: Skips) -> bool:
-    """Return whether no instance of a mapped task may still choose a task that belongs to all of them."""
-    groups = task.run.structure.mapped_groups
-    if task.map_index < 0 or skips.are_named or set(groups[task.task_id]) & set(groups[target.task_id]):
+    """Return whether no instance of a mapped task may still choose what comes after all of them.
+
+    In a mapped group, each instance decides for itself.
+    """
+    if task.task.map_length is None or skips.are_named:
         return True
     others = (other for other in task.run.instances[task.task_id].values() if other is not task)
     return all(other.is_finished and target.task_id in other.skips for other in others)
