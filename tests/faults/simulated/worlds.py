@@ -260,8 +260,8 @@ def _mapped_deciding_dag(random: Random) -> DAG:
     """Return a DAG in which each instance of a mapped branch or short circuit decides by itself.
 
     One is mapped outside any group, so all its instances decide together about the same tasks. The other one is in a
-    mapped group, so each of its instances decides about its own instance of the group. That group is mapped over a literal:
-    while a result is run again, it is unknown which instances of a group belong together.
+    mapped group, so each of its instances decides about its own instance of the group. That group is mapped over a
+    literal: while a result is run again, it is unknown which instances of a group belong together.
     """
     options = {"retries": 1, "retry_delay": timedelta(seconds=1)}
     patient = [rule for rule in RULES if rule != "always"]
