@@ -45,7 +45,8 @@ def test_why_alone_lists_what_is_late_and_why(new_site):
     assert site.run("why").stdout == "Nothing is late or stuck.\n"
     site.run("dags", "trigger", "etl", "--run-id", "old")
     with closing(sqlite3.connect(site.home / "asynsched.db", isolation_level=None)) as writer:
-        writer.execute("UPDATE dag_run SET queued_at = 1772366400000000 WHERE run_id = 'old'")
+        at = 1772366400000000
+        writer.execute("UPDATE dag_run SET queued_at = ?, run_after = ? WHERE run_id = 'old'", (at, at))
     assert site.run("why").stdout.splitlines() == [
         "No scheduler is serving; none has yet: start one with `asynsched up`.",
         "old of etl is queued since 2026-03-01 12:00:00+00:00",
