@@ -69,7 +69,8 @@ async def test_all_values_of_a_mapped_task_are_pulled_in_parts(database, n, n_by
     asking = Asking(database, await database.write(store_values, n, n_bytes))
     found = await asking.answer(pull, "m")
     assert [len(value) for value in found] == [n_bytes - 2] * n
-    assert await asking.answer(pull, ["other", "m"]) == [7, found]
+    both = await asking.answer(pull, ["other", "m"])
+    assert (both[0], both[1:] == found) == (7, True)
     assert await asking.answer(lambda: list(LazyXComSequence("m", "return_value"))) == found
     assert len(asking.frames) <= 3 * n_parts + 3
     assert max(cost.n_statements for cost in asking.costs) <= 2
@@ -144,7 +145,8 @@ async def test_a_question_that_names_too_much_is_refused_with_the_limit(database
     with pytest.raises(SupervisorError, match="1 task_ids, 10000 map_indexes; one request may name at most 10000"):
         await asking.answer(partial(pull, "m", map_indexes=range(MOST_NAMES)))
     assert asking.costs == []
-    assert len(await asking.answer(partial(pull, "m", map_indexes=range(MOST_NAMES - 1)))) == 2
+    found = await asking.answer(partial(pull, "m", map_indexes=range(MOST_NAMES - 1)))
+    assert found == ["x" * 8] * 2 + [None] * (MOST_NAMES - 3)
 
 
 async def test_the_results_of_a_finished_run_are_read_in_parts(database):
