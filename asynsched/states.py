@@ -63,6 +63,14 @@ class DagRunType(StrEnum):
         return next(known, DagRunType.MANUAL)
 
 
+RUN_TYPES_ON_REQUEST = frozenset({DagRunType.MANUAL, DagRunType.OPERATOR_TRIGGERED, DagRunType.ASSET_MATERIALIZATION})
+"""The types of runs that a person, a program or a task requests; the scheduler creates the others."""
+
+
+RUN_TYPES_ON_REQUEST = frozenset({DagRunType.MANUAL, DagRunType.OPERATOR_TRIGGERED, DagRunType.ASSET_MATERIALIZATION})
+"""The types of runs that a person, a program or a task requests; the scheduler creates the others."""
+
+
 _T = TaskInstanceState
 _R = DagRunState
 

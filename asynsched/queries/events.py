@@ -229,8 +229,7 @@ class EventFeed(Service):
         self._has_others = has_others
         self._live: WeakSet[EventReader] = WeakSet()
         self._read_until = 0
-        self._read = ChangesRead([], 0, is_last=True)
-        self._to_be_told: deque[EventReader] = deque()
+        self._to_be_told: deque[tuple[EventReader, ChangesRead]] = deque()
         self._look_at = clock.now()
         self._asked_at: datetime | None = None
         self._watched_until: datetime | None = None
@@ -344,15 +343,15 @@ class EventFeed(Service):
         found = await self.read_some(after)
         if self._read_until != after:  # all readers have left meanwhile, and another one has come
             return False
-        self._read_until, self._read = found.until, found
-        self._to_be_told.extend(self._live)
+        self._read_until = found.until
+        self._to_be_told.extend((reader, found) for reader in self._live)
         await self._tell()
         return found.is_last
 
     async def _tell(self) -> None:
         """Give the changes that were read to those readers that do not have them yet: a cancellation leaves some."""
         while self._to_be_told:
-            reader = self._to_be_told.popleft()
+            reader, found = self._to_be_told.popleft()
             if reader in self._live:
-                reader.give(self._read.changes, self._read.until)
+                reader.give(found.changes, found.until)
             await checkpoint()  # many readers do not hold up the event loop

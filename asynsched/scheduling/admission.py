@@ -8,12 +8,10 @@ from itertools import islice
 
 from asynsched.keys import DagRunKey
 from asynsched.scheduling.rules.verdict import MET, Verdict
-from asynsched.states import DagRunType
+from asynsched.states import RUN_TYPES_ON_REQUEST
 from asynsched.store.runs.queue import Group, QueuedGroup, QueuedRun
 from asynsched.store.schema import DagRunRow
 
-ON_REQUEST = frozenset({DagRunType.MANUAL, DagRunType.OPERATOR_TRIGGERED, DagRunType.ASSET_MATERIALIZATION})
-"""The types of runs that may be triggered for a later time."""
 A_FEW = 10
 """How many queued runs of a group are read beyond those that could start now."""
 _Waiting = tuple[float, int, QueuedRun]
@@ -309,9 +307,9 @@ class Admission:
 def earliest_start(run: DagRunRow) -> datetime | None:
     """Return when a queued run may start at the earliest, if it was triggered for a later time; otherwise None.
 
-    Only the instants of the scheduler that has queued it are compared: other clocks may be behind that one.
+    Both instants are of the clock of the scheduler that queued the run: the clocks of others may differ.
     """
-    return run.run_after if run.run_type in ON_REQUEST and run.run_after > run.queued_at else None
+    return run.run_after if run.run_type in RUN_TYPES_ON_REQUEST and run.run_after > run.queued_at else None
 
 
 def _order(run: QueuedRun) -> float:

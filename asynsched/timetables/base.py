@@ -17,7 +17,7 @@ from asynsched.errors import TimetableError
 PUNCTUAL = timedelta(minutes=1)
 """If a run that was planned in advance is later than this, the timetable is asked again, unless `catchup=True`."""
 A_MOMENT = timedelta(seconds=5)
-"""The longest time between the moment at which a run is due and its creation, if nothing holds it up."""
+"""If nothing holds it up, a run is created at most this long after it is due."""
 
 
 class DataInterval(NamedTuple):

@@ -70,8 +70,8 @@ async def test_a_run_that_is_in_nobody_s_way_takes_few_statements(database):
 
 async def test_a_conf_that_no_task_could_be_given_is_refused_with_its_largest_value(database):
     said = (
-        "The conf of a run of the DAG 'd' is too large: 16.0 MiB of JSON, of which 'rows' has 16.0 MiB;"
-        " the limit is 15.0 MiB"
+        "The conf of a run of the DAG 'd' is too large: 16.0 MiB of JSON; the limit is 15.0 MiB. The"
+        " largest value is 'rows', with 16.0 MiB"
     )
     with pytest.raises(DagError, match=said):
         await database.write(trigger, conf={"day": "monday", "rows": "x" * (16 * 1024**2)})

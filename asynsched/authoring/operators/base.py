@@ -61,6 +61,11 @@ _COUNTS = ("max_active_tis_per_dag", "max_active_tis_per_dagrun")
 _CALLBACKS = tuple(f"on_{event}_callback" for event in ("execute", "failure", "success", "retry", "skipped"))
 
 
+def _is_set(attribute: str) -> property:
+    """Make a property that is whether an attribute is set."""
+    return property(lambda operator: bool(getattr(operator, attribute)))
+
+
 class BaseOperator(DAGNode, Templater, metaclass=BaseOperatorMeta):
     """A task. A subclass takes its own arguments in `__init__`, passes the others on, and implements `execute`.
 
@@ -305,26 +310,11 @@ class BaseOperator(DAGNode, Templater, metaclass=BaseOperatorMeta):
         """Add assets that the task updates."""
         self.outlets = [*self.outlets, *arguments.assets(repr(self), "outlets", list(outlets))]
 
-    @property
-    def has_on_execute_callback(self) -> bool:
-        """Whether the task has an `on_execute_callback`; likewise the properties below."""
-        return bool(self.on_execute_callback)
-
-    @property
-    def has_on_failure_callback(self) -> bool:
-        return bool(self.on_failure_callback)
-
-    @property
-    def has_on_success_callback(self) -> bool:
-        return bool(self.on_success_callback)
-
-    @property
-    def has_on_retry_callback(self) -> bool:
-        return bool(self.on_retry_callback)
-
-    @property
-    def has_on_skipped_callback(self) -> bool:
-        return bool(self.on_skipped_callback)
+    has_on_execute_callback = _is_set("on_execute_callback")
+    has_on_failure_callback = _is_set("on_failure_callback")
+    has_on_success_callback = _is_set("on_success_callback")
+    has_on_retry_callback = _is_set("on_retry_callback")
+    has_on_skipped_callback = _is_set("on_skipped_callback")
 
     def get_template_env(self, dag: DAG | None = None) -> jinja2.Environment:
         dag = dag or self._dag

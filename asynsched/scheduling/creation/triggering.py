@@ -23,7 +23,7 @@ from asynsched.protocol.messages import Launch, Reply, Request
 from asynsched.scheduling.requests.run_requests import submit_request
 from asynsched.serialization.decode import decode_dag
 from asynsched.serialization.schema import MAX_ID_LENGTH, AnswersForRun, SerializedDag
-from asynsched.states import DagRunState, DagRunType
+from asynsched.states import RUN_TYPES_ON_REQUEST, DagRunState, DagRunType
 from asynsched.store.assets import AssetEventRow, get_asset, record_events
 from asynsched.store.audit import acts_since, record_audit
 from asynsched.store.dags.dags import current_version, get_dag, near_dag_ids
@@ -39,8 +39,7 @@ from asynsched.timetables.zones import in_zone, moved
 
 OPERATION = "run_trigger"
 RETRY_DELAY = timedelta(seconds=1)
-BY_SCHEDULER = (DagRunType.SCHEDULED, DagRunType.BACKFILL, DagRunType.ASSET_TRIGGERED)
-RESERVED_PREFIXES = tuple(f"{run_type}__" for run_type in BY_SCHEDULER)
+RESERVED_PREFIXES = tuple(f"{run_type}__" for run_type in DagRunType if run_type not in RUN_TYPES_ON_REQUEST)
 """Prefixes of run ids that no manual run may have: it would block the run that the scheduler is to create."""
 RUN_ID_CHARACTERS = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_.~:+-")
 
@@ -196,8 +195,7 @@ def validate_conf(dag: SerializedDag, conf: Mapping[str, Any]) -> None:
     Raises:
         DagError: Names the DAG, the param and the fault; also if the conf is larger than `MAX_VALUE_BYTES`.
     """
-    _check_form(dag.dag_id, conf)
-    _check_size(dag.dag_id, conf)
+    _check_conf(f"conf of a run of the DAG {dag.dag_id!r}", conf)
     if any(param.schema for param in dag.params.values()):
         from asynsched.authoring.json_schemas import limited_time  # loads jsonschema
 
@@ -207,24 +205,23 @@ def validate_conf(dag: SerializedDag, conf: Mapping[str, Any]) -> None:
         _validate_each(dag, conf)
 
 
-def _check_form(dag_id: str, conf: Any) -> None:
+def _check_conf(what: str, conf: Any) -> None:
+    """Raise DagError unless a conf is a dict of JSON values within the limit of size."""
     if not isinstance(conf, Mapping):
-        raise DagError(f"The conf of a run of the DAG {dag_id!r} must be a dict, not {conf!r:.100}.")
+        raise DagError(f"The {what} must be a dict, not {conf!r:.100}.")
     try:
-        check_json(dict(conf), f"the conf of a run of the DAG {dag_id!r}")
-        msgspec.json.encode(dict(conf))
-    except (TypeError, *UNENCODABLE) as exc:
-        raise DagError(f"A run of the DAG {dag_id!r} cannot have this conf: {exc}.") from exc
-
-
-def _check_size(dag_id: str, conf: Mapping[str, Any]) -> None:
-    sizes = {name: len(msgspec.json.encode(value)) for name, value in conf.items()}
+        check_json(dict(conf), f"The {what}")
+        sizes = {name: len(msgspec.json.encode({name: value})) for name, value in conf.items()}
+    except TypeError as exc:
+        raise DagError(f"{exc}.") from exc
+    except UNENCODABLE as exc:
+        raise DagError(f"The {what} cannot be stored: {exc}.") from exc
     if (size := sum(sizes.values())) > MAX_VALUE_BYTES:
-        name = max(sizes, key=lambda name: sizes[name])
+        largest = max(sizes, key=lambda name: sizes[name])
         raise DagError(
-            f"The conf of a run of the DAG {dag_id!r} is too large: {mebibytes(size)} of JSON, of which {name!r}"
-            f" has {mebibytes(sizes[name])}; the limit is {mebibytes(MAX_VALUE_BYTES)}. Pass on the path of a file"
-            " or an object instead."
+            f"The {what} is too large: {mebibytes(size)} of JSON; the limit is {mebibytes(MAX_VALUE_BYTES)}. The"
+            f" largest value is {largest!r}, with {mebibytes(sizes[largest])}: pass on the path of a file or an object"
+            " instead."
         )
 
 

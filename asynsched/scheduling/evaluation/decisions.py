@@ -502,6 +502,8 @@ _END_EVENTS: dict[DagRunState, tuple[CallbackEvent, ...]] = {
     DagRunState.SUCCESS: ("on_success", "on_dag_run_success"),
     DagRunState.FAILED: ("on_failure", "on_dag_run_failed"),
 }
+_DECIDING = {DagRunState.SUCCESS: State.SUCCESS, DagRunState.FAILED: State.FAILED}
+"""The state of the task instances of which the last one has decided the state of a run."""
 
 
 def of_rest(run: ActiveRun, now: datetime) -> Sequence[RunChange]:
@@ -513,18 +515,13 @@ def of_rest(run: ActiveRun, now: datetime) -> Sequence[RunChange]:
         return ()
     if run.stop is not None and run.stop.fails_run:
         verdict = RunVerdict(DagRunState.FAILED, run.stop.reason, "timed_out")
-    rows = _callbacks_of(run, _END_EVENTS[verdict.state], verdict.cause, now, _decided_by(verdict.state))
+    rows = _callbacks_of(run, _END_EVENTS[verdict.state], verdict.cause, now, _DECIDING[verdict.state])
     return (RunChange(run, run.state, verdict.state, verdict.reason, run.started_at, run.last_end(now), rows),)
 
 
 def of_begin(run: ActiveRun, now: datetime) -> tuple[Row, ...]:
     """Return the requests for the listeners of a run that begins."""
     return _callbacks_of(run, ("on_dag_run_running",), "", now)
-
-
-def _decided_by(state: DagRunState) -> State:
-    """Return the state of the task instances of which the last one has decided the state of a run."""
-    return State.SUCCESS if state is DagRunState.SUCCESS else State.FAILED
 
 
 def _callbacks_of(
