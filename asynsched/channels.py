@@ -174,9 +174,13 @@ class TriggerWanted(Struct, frozen=True):
 
 
 class TriggerUnwanted(Struct, frozen=True):
-    """No task instance waits for a trigger any more, and that change is stored."""
+    """No task instance waits for a trigger any more, and that change is stored.
+
+    `is_killed`: Somebody has ended or cleared the task instance before the trigger had an outcome.
+    """
 
     trigger_id: str
+    is_killed: bool = False
 
 
 class TriggerFired(Struct, frozen=True):

@@ -32,6 +32,8 @@ from asynsched.authoring.running.tracebacks import one_line, user_frames
 from asynsched.authoring.supervisor import SupervisorError, set_supervisor
 from asynsched.authoring.transport import from_transport, to_transport
 from asynsched.authoring.triggers.base import (
+    KILL_SECONDS,
+    KILLED,
     BaseEventTrigger,
     BaseTaskEndEvent,
     BaseTrigger,
@@ -87,6 +89,7 @@ class TriggerRunner:
     def __init__(self, link: "HostLink") -> None:
         self._link = link
         self._streams = shared_streams()
+        self._kill_seconds = conf.getfloat("triggerer", "on_kill_timeout", fallback=KILL_SECONDS)
         self._running: dict[str, asyncio.Task[None]] = {}
         self._next: dict[str, messages.TriggerSpec] = {}
         """Triggers to start once an earlier one of the same id, which was told to stop, has cleaned up."""
@@ -143,7 +146,7 @@ class TriggerRunner:
                 self._is_told_to_end.set()
                 return
             for trigger_id in known.stop:
-                self._stop(trigger_id)
+                self._stop(trigger_id, is_killed=trigger_id in known.kill)
             for spec in known.start:
                 self._start(spec)
 
@@ -185,14 +188,14 @@ class TriggerRunner:
             # It may be cancelled before it runs any code, so the code itself cannot do this.
             task.add_done_callback(lambda _: self._ended(spec.id))
 
-    def _stop(self, trigger_id: str) -> None:
+    def _stop(self, trigger_id: str, *, is_killed: bool) -> None:
         """Stop a trigger. The last event of a watcher's is reported all the same: it will not come again."""
         self._next.pop(trigger_id, None)
         outcome = self._outcomes.get(trigger_id)
         if outcome is None or not (outcome.event_id and outcome.kind == "event"):
             self._forget(trigger_id)
         if trigger_id in self._running:
-            _tell_to_stop(self._running[trigger_id])
+            _tell_to_stop(self._running[trigger_id], KILLED if is_killed else None)
 
     def _ended(self, trigger_id: str) -> None:
         del self._running[trigger_id]
@@ -218,7 +221,7 @@ class TriggerRunner:
             return
         index = "" if spec.map_index < 0 else f"[{spec.map_index}]"
         _label.set(f"{spec.dag_id} {spec.run_id} {spec.task_id}{index}")
-        outcome = await _outcome_of(spec, self._streams)
+        outcome = await _outcome_of(spec, self._streams, self._kill_seconds)
         if not _is_told_to_stop():
             self._report(outcome)
 
@@ -274,10 +277,10 @@ def shared_streams() -> SharedStreams:
     )
 
 
-def _tell_to_stop(task: asyncio.Task[None]) -> None:
+def _tell_to_stop(task: asyncio.Task[None], message: str | None = None) -> None:
     # A second cancellation would interrupt the clean-up that the first one has begun.
     if not task.cancelling():
-        task.cancel()
+        task.cancel(message)
 
 
 def _is_told_to_stop() -> bool:
@@ -295,7 +298,9 @@ def _made(spec: messages.TriggerSpec) -> BaseTrigger:
     return trigger
 
 
-async def _outcome_of(spec: messages.TriggerSpec, streams: SharedStreams) -> messages.TriggerOutcome:
+async def _outcome_of(
+    spec: messages.TriggerSpec, streams: SharedStreams, kill_seconds: float
+) -> messages.TriggerOutcome:
     """Run a task's trigger, and return its outcome, even if its code fails."""
     try:
         trigger = _made(spec)
@@ -306,7 +311,7 @@ async def _outcome_of(spec: messages.TriggerSpec, streams: SharedStreams) -> mes
             map_index=spec.map_index,
             try_number=spec.try_number,
         )
-        event = await first_event(trigger, streams)
+        event = await first_event(trigger, streams, kill_seconds=kill_seconds)
         log.info("Trigger %r has fired", trigger)
         return _outcome(spec.id, event)
     except BaseException as exc:  # noqa: BLE001 - it is the trigger's, and reported

@@ -198,13 +198,15 @@ class TriggerOutcome(Struct, frozen=True, omit_defaults=True):
 class TriggerWork(Struct, frozen=True, omit_defaults=True):
     """The answer to `trigger_work`: the triggers to start and to stop since the answer of the number before.
 
-    `session` names the scheduler's memory of the host. With `tell_all`, the host is to list its triggers.
+    `session` names the scheduler's memory of the host. With `tell_all`, the host is to list its triggers. `kill` has
+    those triggers in `stop` whose task instances somebody has ended or cleared.
     """
 
     session: str
     number: int = 0
     start: tuple[TriggerSpec, ...] = ()
     stop: tuple[str, ...] = ()
+    kill: tuple[str, ...] = ()
     tell_all: bool = False
     end: bool = False
 

@@ -347,6 +347,11 @@ class Announcer:
             if token not in kept:
                 self.channels.ready.put_nowait(TryUnwanted(token, NOT_AWAITED))
 
+    def kill_triggers(self, trigger_ids: Iterable[str]) -> None:
+        """Order the kill of triggers whose task instances a request, which is stored, has ended or cleared."""
+        for trigger_id in trigger_ids:
+            self.channels.triggers.put_nowait(TriggerUnwanted(trigger_id, is_killed=True))
+
     def launch(self, task: ActiveTask) -> None:
         """Order the start of a task instance's try, under the token that it was given."""
         self.channels.ready.put_nowait(TaskReady(task.run.id, task_launch(task, self.max_map_length)))

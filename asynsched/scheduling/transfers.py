@@ -21,11 +21,11 @@ from asynsched.scheduling.places import Place
 from asynsched.scheduling.requests.run_requests import do_request, end_request, submit_by_program
 from asynsched.scheduling.rules.run_end import RunStop, cancelled, marked_failed
 from asynsched.slices import AT_ONCE
-from asynsched.states import SLOT_TASK_STATES
+from asynsched.states import FINISHED_TASK_STATES, SLOT_TASK_STATES
 from asynsched.states import TaskInstanceState as State
 from asynsched.store.runs import queue
 from asynsched.store.runs.requests import CancelRun, MarkRun, OpenRequest, open_requests
-from asynsched.store.runs.task_instances import tokens_of_tries
+from asynsched.store.runs.task_instances import deferred_tokens, tokens_of_tries
 from asynsched.store.schedulers import notify
 
 log = structlog.get_logger(__name__)
@@ -198,9 +198,11 @@ class RunTransfers:
                 executor knows its tries.
             wanted: Requests made while the run had no owner: no decision may precede them.
         """
+        waiting = self._evaluation.triggers_of(row.key)
         try:
             run, stop = await self._loader.run(row), None
             if wanted:
+                waiting |= await self._database.read(deferred_tokens, row.id)
                 if held is not None and held.ended:
                     await self._store_ends(row, run, held, now)
                 stop = await self._do_unheld(wanted, now)
@@ -212,6 +214,9 @@ class RunTransfers:
             await self._give_back(row, str(exc), now)
             return
         tasks = await self._loader.fill(run)
+        self._announcer.kill_triggers(
+            waiting - {task.token for task in tasks if task.state not in FINISHED_TASK_STATES}
+        )
         # A stored try was launched, so its end will be reported.
         may_be_left = held is None or held.starting or held.running or self._evaluation.tries.strays
         launched = await self._database.read(tokens_of_tries, row.id) if may_be_left else frozenset()

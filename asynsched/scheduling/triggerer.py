@@ -136,8 +136,8 @@ class Triggerer(Service):
             match message:
                 case TriggerWanted():
                     host = self._want(message, now)
-                case TriggerUnwanted(trigger_id):
-                    host = self._unwant(trigger_id, now)
+                case TriggerUnwanted(trigger_id, is_killed):
+                    host = self._unwant(trigger_id, now, is_killed=is_killed)
                 case OutcomeStored(trigger_id, event_id):
                     host = self._stored(trigger_id, event_id)
                 case TryReported(event):
@@ -272,12 +272,16 @@ class Triggerer(Service):
         """Return the host that waits for this outcome of a watcher to be stored; None if none does."""
         return self._unstored.pop((trigger_id, event_id), None)
 
-    def _unwant(self, trigger_id: str, now: datetime) -> "Host | None":
+    def _unwant(self, trigger_id: str, now: datetime, *, is_killed: bool = False) -> "Host | None":
         host = self._host_of.pop(trigger_id, None)
         if host is not None:
-            host.work.unwant(trigger_id)
+            host.work.unwant(trigger_id, is_killed=is_killed)
             if not host.work.wanted:
                 host.idle_since = now
+        elif is_killed:
+            # It may run in a host of an earlier scheduler that has not told its triggers yet.
+            for untold in self._hosts:
+                untold.work.kill(trigger_id)
         return host
 
     # Starting and ending hosts
@@ -422,7 +426,8 @@ class HostWork:
         self._number = 0
         self._step: TriggerWork | None = None
         self._to_start: dict[str, TriggerSpec] = {}
-        self._to_stop: dict[str, None] = {}
+        self._to_stop: dict[str, bool] = {}
+        """The triggers to stop; True: to kill."""
         self.wanted: dict[str, TriggerSpec] = {}
 
     def want(self, spec: TriggerSpec) -> None:
@@ -432,12 +437,16 @@ class HostWork:
         self.wanted[spec.id] = self._to_start[spec.id] = spec
         self._to_stop.pop(spec.id, None)
 
-    def unwant(self, trigger_id: str) -> None:
-        """Stop a trigger, if it is wanted."""
+    def unwant(self, trigger_id: str, *, is_killed: bool = False) -> None:
+        """Stop or kill a trigger, if it is wanted."""
         if self.wanted.pop(trigger_id, None) is not None:
             # Stop even a trigger that has not been started: an earlier one of the same name may still run.
             self._to_start.pop(trigger_id, None)
-            self._to_stop[trigger_id] = None
+            self._to_stop[trigger_id] = is_killed
+
+    def kill(self, trigger_id: str) -> None:
+        """Kill a trigger that is not wanted, if the host runs it."""
+        self._to_stop[trigger_id] = True
 
     def forget_host(self) -> None:
         """Start over with a new host, which runs nothing yet."""
@@ -458,7 +467,7 @@ class HostWork:
             known = set(running)
             self._number, self._step = 0, None
             self._to_start = {name: spec for name, spec in self.wanted.items() if name not in known}
-            self._to_stop = dict.fromkeys(known - self.wanted.keys())
+            self._to_stop = {name: self._to_stop.get(name, False) for name in known - self.wanted.keys()}
         elif number == self._number:
             self._step = None
         if self._step is None and (self._to_start or self._to_stop):
@@ -474,7 +483,8 @@ class HostWork:
                 break
             starts.append(spec)
             size += len(msgspec.json.encode(spec))
-        step = TriggerWork(self._session, self._number, tuple(starts), tuple(self._to_stop))
+        kills = tuple(trigger_id for trigger_id, is_killed in self._to_stop.items() if is_killed)
+        step = TriggerWork(self._session, self._number, tuple(starts), tuple(self._to_stop), kills)
         for spec in starts:
             del self._to_start[spec.id]
         self._to_stop.clear()

@@ -103,6 +103,79 @@ WAITS_ALWAYS = """
 """
 
 
+JOBS = """
+    import asyncio, os
+    from pathlib import Path
+    from asynsched import DAG, BaseOperator, BaseTrigger, TriggerEvent
+
+    GATE = Path("@gate@")
+
+    class JobEnded(BaseTrigger):
+        def serialize(self):
+            return f"{__name__}.JobEnded", {}
+
+        def mark(self, what):
+            with Path(os.environ["MARKS"]).open("a") as marks:
+                marks.write(f"{what}-{self.task_instance.run_id} {os.getpid()}\\n")
+
+        async def run(self):
+            self.mark("waits")
+            while not GATE.exists():
+                await asyncio.sleep(0.01)
+            yield TriggerEvent()
+
+        async def on_kill(self):
+            await asyncio.to_thread(self.mark, "kill")
+
+        async def cleanup(self):
+            self.mark("clean")
+
+    class RunJob(BaseOperator):
+        def execute(self, context):
+            self.defer(trigger=JobEnded(), method_name="finish")
+
+        def finish(self, context, event):
+            return "finished"
+
+    with DAG("jobs", max_active_runs=10):
+        RunJob(task_id="job")
+"""
+ENDS = {
+    "marked": ("tasks", "mark", "jobs", "marked", "job", "success"),
+    "cleared": ("tasks", "clear", "jobs", "cleared", "job"),
+    "cancelled": ("runs", "cancel", "jobs", "cancelled"),
+    "ended": ("runs", "mark", "jobs", "ended", "success"),
+}
+
+
+def test_a_trigger_cancels_its_job_if_its_task_is_ended_or_cleared_and_not_otherwise(site):
+    def marked(*lines: str) -> bool:
+        return all(marks(site, line) for line in lines)
+
+    site.write("jobs.py", JOBS.replace("@gate@", site.env["GATE"]))
+    with site.up() as up:
+        site.wait_for_dag("jobs")
+        for run_id in (*ENDS, "kept", "cleared-meanwhile"):
+            site.run("dags", "trigger", "jobs", "--run-id", run_id)
+        site.until(lambda: marked(*(f"waits-{name}" for name in (*ENDS, "kept", "cleared-meanwhile"))), "all wait")
+        for end in ENDS.values():
+            site.run(*end, "--yes")
+        site.until(lambda: marked(*(f"clean-{run_id}" for run_id in ENDS)), "the triggers have ended")
+        assert all(len(marks(site, f"kill-{run_id}")) == 1 for run_id in ENDS)
+        site.until(lambda: len(marks(site, "waits-cleared")) == 2, "the cleared task waits for another job")
+        up.kill()
+        site.run("tasks", "clear", "jobs", "cleared-meanwhile", "job", "--yes")
+        with site.up():
+            site.until(lambda: marked("kill-cleared-meanwhile"), "the next scheduler has the trigger killed")
+        # That scheduler has stopped, and its triggers with it.
+        with site.up():
+            site.until(lambda: len(marks(site, "waits-kept")) == 2, "the trigger goes on in another process")
+            Path(site.env["GATE"]).touch()
+            site.until(lambda: site.task_states("jobs", "kept") == {"job": "success"}, "its job ends")
+    assert not marks(site, "kill-kept")
+    assert len(marks(site, "kill-cleared-meanwhile")) == 1
+
+
 @pytest.mark.parametrize(
     "end", [("runs", "cancel", "waits", "r1"), ("tasks", "mark", "waits", "r1", "looks", "skipped")], ids=str
 )

@@ -20,6 +20,10 @@ FAIL_METHOD = "__fail__"
 """In place of a method, as in Airflow: the trigger did not fire, and the task is resumed to fail."""
 TRIGGER_FAILURE = "Trigger failure"
 TRIGGER_TIMEOUT = "Trigger timeout"
+KILLED = "__airflow_user_action__"
+"""Message of the cancellation of a trigger whose task was ended or cleared. Providers look for Airflow's text."""
+KILL_SECONDS = 30.0
+"""How long `on_kill` may take by default."""
 
 
 class BaseTrigger:
@@ -59,6 +63,13 @@ class BaseTrigger:
     def awaited_input(self) -> dict[str, Any] | None:
         """For HITLTrigger: the fields of AwaitedInput, and the `timeout` in seconds or None. Other triggers: None."""
         return None
+
+    async def on_kill(self) -> None:
+        """Hook: called when somebody ends or clears the waiting task, before `cleanup`. Cancel the external job here.
+
+        It is not called when the trigger has fired or failed, when its time is over, or when its process ends with the
+        trigger to go on elsewhere.
+        """
 
     async def cleanup(self) -> None:
         """Hook: called when the trigger is no longer needed, for any reason."""
@@ -238,8 +249,10 @@ def make_trigger(classpath: str, kwargs: Mapping[str, Any]) -> BaseTrigger:
     return found(**kwargs)
 
 
-async def first_event(trigger: BaseTrigger, streams: SharedStreams | None = None) -> TriggerEvent:
-    """Run a trigger until it fires, clean it up, and return its event.
+async def first_event(
+    trigger: BaseTrigger, streams: SharedStreams | None = None, *, kill_seconds: float = KILL_SECONDS
+) -> TriggerEvent:
+    """Run a trigger until it fires, clean it up, and return its event. See `events_of` for the arguments.
 
     Raises:
         AsynschedException: It ended without an event, or yielded something else.
@@ -247,22 +260,26 @@ async def first_event(trigger: BaseTrigger, streams: SharedStreams | None = None
     """
     from contextlib import aclosing
 
-    async with aclosing(events_of(trigger, streams)) as events:
+    async with aclosing(events_of(trigger, streams, kill_seconds=kill_seconds)) as events:
         async for event in events:
             return event
     raise AsynschedException(f"{trigger!r} ended without an event")
 
 
-async def events_of(trigger: BaseTrigger, streams: SharedStreams | None = None) -> AsyncGenerator[TriggerEvent]:
-    """Run a trigger, and yield its events; then clean it up.
+async def events_of(
+    trigger: BaseTrigger, streams: SharedStreams | None = None, *, kill_seconds: float = KILL_SECONDS
+) -> AsyncGenerator[TriggerEvent]:
+    """Run a trigger, and yield its events; then clean it up. A cancellation with the message KILLED kills it first.
 
     Args:
         streams: Those of the event loop; by default, the trigger shares none.
+        kill_seconds: How long `on_kill` may take.
 
     Raises:
         AsynschedException: It yielded something else.
         Exception: The trigger's code raised it.
     """
+    import asyncio
     from contextlib import AsyncExitStack, aclosing
 
     key = trigger.shared_stream_key() if isinstance(trigger, BaseEventTrigger) else None
@@ -278,8 +295,25 @@ async def events_of(trigger: BaseTrigger, streams: SharedStreams | None = None) 
                 if not isinstance(event, TriggerEvent):
                     raise AsynschedException(f"{trigger!r} must yield a TriggerEvent, not {event!r}")
                 yield event
+    except asyncio.CancelledError as exc:
+        if exc.args == (KILLED,):
+            await _kill(trigger, kill_seconds)
+        raise
     finally:
         try:
             await trigger.cleanup()
         except Exception:
             trigger.log.exception("cleanup of %r failed", trigger)
+
+
+async def _kill(trigger: BaseTrigger, seconds: float) -> None:
+    """Let a trigger cancel its external job."""
+    import asyncio
+
+    trigger.log.info("%r is killed: its task was ended or cleared", trigger)
+    try:
+        await asyncio.wait_for(trigger.on_kill(), seconds)
+    except TimeoutError:
+        trigger.log.warning("on_kill of %r did not end within %g s", trigger, seconds)
+    except Exception:
+        trigger.log.exception("on_kill of %r failed", trigger)

@@ -12,7 +12,7 @@ from msgspec import Struct
 from asynsched.protocol.messages import Deferral, Ended, TriggerOutcome
 from asynsched.scheduling.rules.run_end import RunStop
 from asynsched.scheduling.rules.try_end import TryOutcome
-from asynsched.states import SLOT_TASK_STATES, TIMED_TASK_STATES, DagRunState, TaskInstanceState
+from asynsched.states import FINISHED_TASK_STATES, SLOT_TASK_STATES, TIMED_TASK_STATES, DagRunState, TaskInstanceState
 from asynsched.store.assets import AssetEventRow
 from asynsched.store.runs.transitions import RenderedFieldsWrite, XComDeletion, XComWrite
 from asynsched.store.schema import CallbackRequest, HistoryRow
@@ -85,6 +85,11 @@ class TaskChange(Struct, frozen=True, gc=False):
     @property
     def run(self) -> ActiveRun:
         return self.task.run
+
+    @property
+    def is_kill(self) -> bool:
+        """Whether the task instance is ended by neither a try nor a trigger."""
+        return self.result is None and self.state in FINISHED_TASK_STATES
 
 
 class NewInstances(Struct, frozen=True):

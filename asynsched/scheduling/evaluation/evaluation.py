@@ -69,7 +69,7 @@ class AwaitedTries:
         task, token = change.task, change.token
         message: Message | None = None
         if token is not None and held is Holding.TRIGGER and self.deferred.pop(token, None) is not None:
-            message = TriggerUnwanted(token)
+            message = TriggerUnwanted(token, is_killed=change.is_kill)
         elif token is not None and held is Holding.SLOTS and self.awaited.pop(token, None) is not None:
             # The task instance goes on without its try, which has not ended.
             self.make_wait(task.run, (token,), now)
@@ -354,6 +354,12 @@ class Evaluation:
             self._hold(TaskChange(task, before, task.token, None), now)
         self._forget(run)
         return tokens + self.tries.forget(run)
+
+    def triggers_of(self, key: DagRunKey) -> frozenset[str]:
+        """Return the triggers that the task instances of a run wait for."""
+        run = self.runs.get(key)
+        tasks = run.all_instances() if run is not None else ()
+        return frozenset(task.token for task in tasks if task.token and task.state is State.DEFERRED)
 
     # Events
 

@@ -35,6 +35,10 @@ _TOKENS = sa.union(
     )
 )
 
+_DEFERRED_TOKENS = sa.select(task_instance.c.token).where(
+    task_instance.c.dag_run_id == sa.bindparam("run"), task_instance.c.state == TaskInstanceState.DEFERRED
+)
+
 
 def of_try(*columns: sa.ColumnElement[Any]) -> sa.Select[Any]:
     """Return the query of a task instance's columns while a try holds its token.
@@ -84,6 +88,11 @@ def numbers_of_tries(conn: Connection, dag_run_id: int) -> dict[tuple[str, int],
 def tokens_of_tries(conn: Connection, dag_run_id: int) -> frozenset[str]:
     """Return the tokens of all tries of a run's task instances."""
     return frozenset(conn.scalars(_TOKENS, {"run": dag_run_id}))
+
+
+def deferred_tokens(conn: Connection, dag_run_id: int) -> frozenset[str]:
+    """Return the tokens of a run's deferred task instances, which name their triggers."""
+    return frozenset(conn.scalars(_DEFERRED_TOKENS, {"run": dag_run_id}))
 
 
 class WholeRun(NamedTuple):

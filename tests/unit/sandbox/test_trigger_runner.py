@@ -39,6 +39,40 @@ class Watcher(BaseTrigger):
             life.state = "ended"
 
 
+CALLS: list[str] = []
+
+
+class RemoteJob(BaseTrigger):
+    """A trigger that waits for a job elsewhere."""
+
+    async def run(self) -> AsyncIterator[TriggerEvent]:
+        CALLS.append("run")
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError as exc:
+            CALLS.append(f"cancelled {exc}".strip())
+            raise
+        yield TriggerEvent()
+
+    async def on_kill(self) -> None:
+        CALLS.append("kill")
+
+    async def cleanup(self) -> None:
+        CALLS.append("clean up")
+
+
+class FailingKill(RemoteJob):
+    async def on_kill(self) -> None:
+        await super().on_kill()
+        raise ValueError("the job is unknown")
+
+
+class EndlessKill(RemoteJob):
+    async def on_kill(self) -> None:
+        await super().on_kill()
+        await asyncio.Event().wait()
+
+
 class Scheduler:
     """The scheduler, for a host: it says what to run, and holds back its answers to outcomes until `may_store`."""
 
@@ -50,9 +84,9 @@ class Scheduler:
         self.running: list[list[str]] = []
         self.may_store = asyncio.Event()
 
-    def tell(self, start: str = "", stop: str = "", **fields: Any) -> None:
+    def tell(self, start: str = "", stop: str = "", *, what: str = "Watcher", **fields: Any) -> None:
         self._number += 1
-        specs = (TriggerSpec(start, f"{__name__}.Watcher", {}, "d", "r", "t", -1, 1, watcher=self._watcher),)
+        specs = (TriggerSpec(start, f"{__name__}.{what}", {}, "d", "r", "t", -1, 1, watcher=self._watcher),)
         step = TriggerWork("s", self._number, specs if start else (), (stop,) if stop else (), **fields)
         self._steps.put_nowait(step)
 
@@ -71,8 +105,9 @@ def kind(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture
-async def scheduler(kind):
+async def scheduler(kind, monkeypatch):
     LIVES.clear()
+    monkeypatch.setenv("AIRFLOW__TRIGGERER__ON_KILL_TIMEOUT", "0.05")
     scheduler = Scheduler("of a" if kind == "watcher" else "")
     serving = asyncio.create_task(TriggerRunner(scheduler).serve())  # type: ignore[arg-type]
     scheduler.tell(start="x")
@@ -129,6 +164,31 @@ async def test_an_event_of_a_stopped_watcher_is_reported_and_does_not_delay_its_
     scheduler.may_store.set()
     await eventually(lambda: len(scheduler.reported) == 2, "the event is reported")
     assert [outcome["id"] for outcome in scheduler.reported] == ["y", "x"]
+
+
+@pytest.mark.parametrize("kind", ["task"])
+@pytest.mark.parametrize("what", [RemoteJob, FailingKill, EndlessKill])
+async def test_a_killed_trigger_can_cancel_its_job_before_it_cleans_up(scheduler, what):
+    CALLS.clear()
+    scheduler.tell(start="y", what=what.__name__)
+    await eventually(lambda: CALLS == ["run"], "it runs")
+    scheduler.tell(stop="y", kill=("y",))
+    await eventually(lambda: CALLS[-1] == "clean up", "it has ended")
+    # Providers tell a kill from the end of a host by this message of Airflow's.
+    assert CALLS == ["run", "cancelled __airflow_user_action__", "kill", "clean up"]
+    scheduler.tell(tell_all=True)
+    await eventually(lambda: scheduler.running == [["x"]], "others go on")
+    assert scheduler.reported == []
+
+
+@pytest.mark.parametrize("kind", ["task"])
+async def test_a_trigger_that_is_only_stopped_is_not_killed(scheduler):
+    CALLS.clear()
+    scheduler.tell(start="y", what="RemoteJob")
+    await eventually(lambda: CALLS == ["run"], "it runs")
+    scheduler.tell(stop="y")
+    await eventually(lambda: CALLS[-1] == "clean up", "it has ended")
+    assert CALLS == ["run", "cancelled", "clean up"]
 
 
 def test_options_of_airflow_limit_shared_streams(monkeypatch):

@@ -134,13 +134,20 @@ def test_a_pool_counts_deferred_tasks_where_it_is_told_to():
     assert [found.task_id for found in granted(engine)] == ["c"]
 
 
-def test_a_cancelled_run_wants_no_triggers_and_a_dropped_one_neither():
-    engine, run, ready, token = deferred_run()
+@pytest.mark.parametrize(
+    ("end", "is_killed"),
+    [
+        (lambda engine, run, _: engine.stop_run(run.key, cancelled("cancelled"), NOON), True),
+        (lambda engine, run, _: engine.drop_run(run.key, NOON), False),
+        (lambda engine, _, token: engine.trigger_fired(TriggerOutcome(token, "event"), NOON), False),
+        (lambda engine, _, token: engine.trigger_fired(TriggerOutcome(token, "success"), NOON), False),
+        (lambda engine, _, token: engine.trigger_fired(TriggerOutcome(token, "error"), NOON), False),
+        (lambda engine, *_: engine.time_passed(NOON + timedelta(seconds=60)), False),
+    ],
+    ids=["cancelled", "dropped", "fired", "ended by it", "failed", "too late"],
+)
+def test_a_trigger_is_killed_only_if_its_task_ends_without_its_outcome(end, is_killed):
+    engine, run, _, token = deferred_run(timeout=60.0)
     engine.pending.clear()
-    engine.stop_run(run.key, cancelled("cancelled"), NOON)
-    assert ready.state == "skipped"
-    assert engine.pending.triggers == [TriggerUnwanted(token)]
-    engine, run, ready, token = deferred_run()
-    engine.pending.clear()
-    engine.drop_run(run.key, NOON)
-    assert engine.pending.triggers == [TriggerUnwanted(token)]
+    end(engine, run, token)
+    assert engine.pending.triggers == [TriggerUnwanted(token, is_killed)]

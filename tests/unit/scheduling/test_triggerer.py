@@ -297,6 +297,27 @@ async def test_the_next_scheduler_takes_a_host_back_with_its_triggers(bench):
 
 
 @virtual
+async def test_a_killed_trigger_is_told_from_one_that_is_stopped(bench):
+    [token] = await bench.launched(*(TriggerWanted(spec(name), code()) for name in ("t1", "t2")))
+    session = (await bench.ask(token))["session"]
+    await bench.ask(token, session)
+    await bench.tick(TriggerUnwanted("t1"), TriggerUnwanted("t2", is_killed=True), TriggerUnwanted("t2"))
+    told = await bench.ask(token, session, 1)
+    assert (set(told["stop"]), list(told["kill"])) == ({"t1", "t2"}, ["t2"])
+
+
+@virtual
+async def test_a_host_that_is_taken_back_learns_which_of_its_triggers_were_killed_meanwhile(bench):
+    [token] = await bench.launched(*(TriggerWanted(spec(name), code()) for name in ("t1", "t2")))
+    following = Bench(bench.clock)
+    following.channels.triggers.put_nowait(TriggerUnwanted("t2", is_killed=True))
+    following.triggerer.recover(Held(running=frozenset({token})), bench.clock.now())
+    session = (await following.ask(token))["session"]
+    told = await following.ask(token, session, running=["t1", "t2"])
+    assert (set(told["stop"]), list(told["kill"])) == ({"t1", "t2"}, ["t2"])
+
+
+@virtual
 async def test_two_hosts_of_a_version_keep_their_triggers_when_taken_back(bench):
     wanted = [TriggerWanted(spec(name), code()) for name in ("t1", "t2")]
     [first] = await bench.launched(wanted[0])
