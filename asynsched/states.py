@@ -6,7 +6,8 @@ The values are Apache Airflow's strings. A new TaskInstance has no state: `None`
       │          ▲            │          │
       │          │            ▼          ├──▶ up_for_retry ─────────▶ scheduled
       │          └── (handed back)       ├──▶ up_for_reschedule ────▶ scheduled
-      │                                  └──▶ deferred ─────────────▶ scheduled
+      │                                  ├──▶ deferred ─────────────▶ scheduled
+      │                                  └──▶ awaiting_input ───────▶ scheduled
       └──▶ upstream_failed | skipped | removed      (ended by a rule, never run)
 """
 
@@ -39,6 +40,7 @@ class TaskInstanceState(StrEnum):
     UPSTREAM_FAILED = "upstream_failed"
     SKIPPED = "skipped"
     DEFERRED = "deferred"
+    AWAITING_INPUT = "awaiting_input"
 
 
 class DagRunType(StrEnum):
@@ -81,7 +83,9 @@ SLOT_TASK_STATES = frozenset({_T.QUEUED, _T.RUNNING, _T.RESTARTING})
 limit. A restarting one does until its process has ended."""
 TIMED_TASK_STATES = frozenset({_T.UP_FOR_RETRY, _T.UP_FOR_RESCHEDULE})
 """The states in which a TaskInstance waits for a point in time."""
-PAUSED_TASK_STATES = frozenset({_T.UP_FOR_RESCHEDULE, _T.DEFERRED})
+PARKED_TASK_STATES = frozenset({_T.DEFERRED, _T.AWAITING_INPUT})
+"""The states in which a TaskInstance waits for a trigger or for a person's answer."""
+PAUSED_TASK_STATES = PARKED_TASK_STATES | {_T.UP_FOR_RESCHEDULE}
 """The states from which a TaskInstance goes on with its try: its try number does not count that try yet."""
 FINISHED_RUN_STATES = frozenset({_R.SUCCESS, _R.FAILED})
 
@@ -102,6 +106,7 @@ class State:
     UPSTREAM_FAILED = _T.UPSTREAM_FAILED
     SKIPPED = _T.SKIPPED
     DEFERRED = _T.DEFERRED
+    AWAITING_INPUT = _T.AWAITING_INPUT
 
     task_states: tuple[TaskInstanceState | None, ...] = (None, *_T)
     finished = FINISHED_TASK_STATES
@@ -114,7 +119,7 @@ class State:
 
 
 _ENDS = frozenset({_T.SUCCESS, _T.FAILED, _T.SKIPPED})
-_PAUSES = frozenset({_T.UP_FOR_RETRY, _T.UP_FOR_RESCHEDULE, _T.DEFERRED})
+_PAUSES = PAUSED_TASK_STATES | {_T.UP_FOR_RETRY}
 _ENDED_BY_RULE = frozenset({_T.UPSTREAM_FAILED, _T.SKIPPED, _T.REMOVED, _T.FAILED})
 
 TASK_TRANSITIONS: dict[TaskInstanceState | None, frozenset[TaskInstanceState | None]] = {
@@ -130,6 +135,7 @@ TASK_TRANSITIONS: dict[TaskInstanceState | None, frozenset[TaskInstanceState | N
     _T.UP_FOR_RESCHEDULE: _ENDED_BY_RULE | {_T.SCHEDULED, _T.SUCCESS, None},
     # A trigger may end its task without another process.
     _T.DEFERRED: _ENDED_BY_RULE | {_T.SCHEDULED, _T.SUCCESS, None},
+    _T.AWAITING_INPUT: _ENDED_BY_RULE | {_T.SCHEDULED, _T.SUCCESS, None},
     # Finished states change only if a user clears or marks the task, or if the task no longer exists.
     _T.SUCCESS: frozenset({None, _T.FAILED, _T.SKIPPED, _T.REMOVED}),
     _T.FAILED: frozenset({None, _T.SUCCESS, _T.SKIPPED, _T.REMOVED}),

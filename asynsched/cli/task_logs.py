@@ -42,6 +42,7 @@ _WAITS_AS = {
     TaskInstanceState.UP_FOR_RETRY: "it waits for its next try",
     TaskInstanceState.UP_FOR_RESCHEDULE: "it waits for its next poke",
     TaskInstanceState.DEFERRED: "it is deferred, and waits for its trigger",
+    TaskInstanceState.AWAITING_INPUT: "it waits for an answer",
 }
 BLOCK_BYTES = 1024**2
 """The most of a log that is in memory at once."""

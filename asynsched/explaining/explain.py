@@ -270,7 +270,7 @@ def reasons_of(snapshot: Snapshot, task: ActiveTask, told: Told | None = None, d
             return (Reason("retry", text, "its retry is due", task.next_try_at),)
         case State.UP_FOR_RESCHEDULE:
             return (Reason("reschedule", "it poked, and will poke again", "it is due", task.next_try_at),)
-        case State.DEFERRED if task.deferral is not None and task.deferral.deferral.input is not None:
+        case State.AWAITING_INPUT if task.deferral is not None and task.deferral.deferral.input is not None:
             return (_unanswered(task, task.deferral.deferral.input),)
         case State.DEFERRED:
             timeout = "" if task.next_try_at is None else f", or its timeout is over{_when('at', task.next_try_at)}"

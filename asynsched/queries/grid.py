@@ -19,8 +19,8 @@ MOST_RUNS = 100
 MOST_CELLS = 200_000
 """States of tasks in one answer; the oldest runs beyond it stay empty."""
 PRECEDENCE = (
-    "failed", "upstream_failed", "running", "restarting", "up_for_retry", "up_for_reschedule", "deferred", "queued",
-    "scheduled", None, "success", "skipped", "removed",
+    "failed", "upstream_failed", "running", "restarting", "up_for_retry", "up_for_reschedule", "deferred",
+    "awaiting_input", "queued", "scheduled", None, "success", "skipped", "removed",
 )  # fmt: skip
 """Which state stands for a mapped task or a group: the first that one of its instances has."""
 _RANKS: Mapping[str | None, int] = {state: rank for rank, state in enumerate(PRECEDENCE)}

@@ -29,6 +29,7 @@ from asynsched.queries.paging import (
 from asynsched.queries.place import Act, Place
 from asynsched.queries.task_instances import TaskInstanceInfo, get_task_instance, task_instances_of
 from asynsched.scheduling.requests.run_requests import submit_answer
+from asynsched.states import TaskInstanceState
 from asynsched.store.expressions import json_item
 from asynsched.store.rows import count
 from asynsched.store.schema import HITLRow, dag_run, hitl_detail, task_instance
@@ -141,7 +142,7 @@ def list_waiting(
     conn: Connection, wanted: QuestionFilter = ALL, paging: Paging = FIRST_PAGE
 ) -> Page[WaitingQuestion]:  # fmt: skip
     """Return the questions without an answer that task instances wait with. Raises BadRequest."""
-    page = list_questions(conn, replace(wanted, states=("deferred",), is_answered=False), paging)
+    page = list_questions(conn, replace(wanted, states=(TaskInstanceState.AWAITING_INPUT,), is_answered=False), paging)
     return Page(tuple(_waiting(found) for found in page.items), page.after)
 
 

@@ -24,7 +24,7 @@ from asynsched.queries.place import Place
 from asynsched.queries.serving import long_parses
 from asynsched.queries.why import in_thread, look_for_schedulers
 from asynsched.settings import Settings
-from asynsched.states import SLOT_TASK_STATES, TIMED_TASK_STATES, DagRunState, TaskInstanceState
+from asynsched.states import PARKED_TASK_STATES, SLOT_TASK_STATES, TIMED_TASK_STATES, DagRunState
 from asynsched.store.dags.dags import find_dag
 from asynsched.store.database import Database
 from asynsched.store.rows import as_struct
@@ -38,7 +38,7 @@ MOST_EXAMINED = 200
 """Running runs, the oldest, of which those are found that do not go on."""
 MOST_CHARACTERS = 300
 """Of a reason."""
-UNDER_WAY = (*SLOT_TASK_STATES, *TIMED_TASK_STATES, TaskInstanceState.DEFERRED)
+UNDER_WAY = (*SLOT_TASK_STATES, *TIMED_TASK_STATES, *PARKED_TASK_STATES)
 """A run with a task instance in one of these states goes on."""
 
 

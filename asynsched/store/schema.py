@@ -21,13 +21,14 @@ from asynsched.protocol.messages import SourceRef
 from asynsched.serialization.asked_names import AskedName
 from asynsched.store.rows import to_json
 
-REVISIONS = ("0001", "0002", "0003", "0004")
+REVISIONS = ("0001", "0002", "0003", "0004", "0005")
 """Every revision in `migrations/versions`, oldest first; the last one makes the tables below."""
-OLDEST_BESIDE = "0001"
+OLDEST_BESIDE = "0005"
 """The oldest revision whose asynsched may use a database that is at the newest one.
 
 Schedulers are upgraded one after another, so a migration only adds: tables, indexes, and columns that may be left out.
-A later migration removes the superfluous parts, and raises this to its own revision.
+A later migration removes the superfluous parts, and raises this to its own revision; so does one that adds a word, such
+as a state, that earlier versions cannot read.
 """
 ID_LENGTH = 250
 LONGEST_CONN_TYPE = 500

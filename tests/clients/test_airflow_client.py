@@ -295,7 +295,7 @@ def test_a_running_run_is_ended_by_its_scheduler_before_the_answer(client, serve
     api.trigger_dag_run("asks", models.TriggerDAGRunPostBody(logical_date=None, dag_run_id="to-end"))
 
     def asks() -> bool:
-        return [one.state for one in tasks.get_task_instances("asks", "to-end").task_instances] == ["deferred"]
+        return [one.state for one in tasks.get_task_instances("asks", "to-end").task_instances] == ["awaiting_input"]
 
     served.site.until(asks, "the task asks")
     assert api.patch_dag_run("asks", "to-end", models.DAGRunPatchBody(state="failed")).state == "failed"

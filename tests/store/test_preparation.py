@@ -21,8 +21,14 @@ from asynsched.home import ATTEMPTS, LOGS, SOURCES, TMP, prepare_home
 from asynsched.store.engines import opening
 from asynsched.store.engines.opening import connect_direct, open_direct, schema_state, upgrade
 from asynsched.store.engines.urls import parse_url
+from asynsched.store.runs.dag_runs import insert_run
+from asynsched.store.runs.hitl import Question, put_question
 from asynsched.store.runs.pools import list_pools
+from asynsched.store.runs.task_instances import load_task_instances
+from asynsched.store.runs.transitions import Batch, apply
 from asynsched.store.schema import metadata
+from tests.store.test_runs import new_run, task
+from tests.support.runs import NOON
 from tests.support.waiting import until
 
 HEAD = opening.HEAD
@@ -124,6 +130,23 @@ def test_opening_migrates_a_database_that_is_behind_and_keeps_its_rows(new_url, 
         assert database.read(opening.current_revision) == NEXT
         row = database.read(lambda conn: conn.execute(sa.text("SELECT slots, colour FROM pool")).one())
         assert tuple(row) == (7, None)
+
+
+def test_deferred_tasks_whose_question_is_open_await_an_answer_from_revision_5_on(new_url):
+    states = {"asks": "awaiting_input", "asked before": "deferred", "waits": "deferred"}
+    url = new_url()
+    with open_direct(url) as database:
+        run = database.write(insert_run, new_run())
+        tasks = [task(run, task_id, "deferred", token=f"token of {task_id}") for task_id in states]
+        database.write(apply, Batch(0, new_tasks=tasks))
+        asked = Question(
+            subject="Go on?", body=None, options=["yes"], defaults=None, multiple=False, params={}, assigned_users=[]
+        )
+        database.write(put_question, (run, "asks", -1), "token of asks", asked, NOON)
+        database.write(put_question, (run, "asked before", -1), "an earlier token", asked, NOON)
+        database.write(lambda conn: conn.execute(sa.text("UPDATE alembic_version SET version_num = '0004'")))
+    with open_direct(url) as database:
+        assert {row.task_id: row.state for row in database.read(load_task_instances, run)} == states
 
 
 def test_a_database_that_a_newer_version_has_added_to_is_used_as_it_is(new_url):

@@ -141,7 +141,7 @@ def _has_read(conn: sa.Connection) -> bool:
 
 
 def _has_asked(conn: sa.Connection) -> bool:
-    return bool(list_questions(conn, QuestionFilter(states=("deferred",))).items)
+    return bool(list_questions(conn, QuestionFilter(states=("awaiting_input",))).items)
 
 
 def _has_followed(conn: sa.Connection) -> bool:

@@ -9,12 +9,12 @@ QUESTION = f"{RUN}/taskInstances/approve/-1/hitlDetails"
 async def test_questions_are_listed_with_their_task_instances(site):
     [asked] = (await site.get(f"{RUN}/hitlDetails"))["hitl_details"]
     assert (asked["subject"], asked["options"], asked["response_received"]) == ("Deploy?", ["Approve", "Reject"], False)
-    assert (asked["task_instance"]["task_id"], asked["task_instance"]["state"]) == ("approve", "deferred")
+    assert (asked["task_instance"]["task_id"], asked["task_instance"]["state"]) == ("approve", "awaiting_input")
     assert asked == await site.get(QUESTION)
     for params, total in [
         ({"order_by": ["-created_at", "task_instance_state"], "subject_search": "DEPLOY", "body_search": "version"}, 1),
         ({"response_received": True}, 0),
-        ({"task_id": "approve", "map_index": -1, "state": ["deferred", "running"]}, 1),
+        ({"task_id": "approve", "map_index": -1, "state": ["awaiting_input", "running"]}, 1),
         ({"dag_id_prefix_pattern": "sks"}, 0),
         ({"task_id_pattern": "APPR", "created_at_gte": asked["created_at"]}, 1),
     ]:

@@ -34,15 +34,22 @@ class Holding(IntEnum):
     """Slots of each of its limits, while the end of its try is awaited."""
     TIMER = 3
     TRIGGER = 4
-    """A trigger, with a timeout, and slots of a pool that counts deferred tasks."""
+    """A trigger, with a timeout, a place under its task's limits, and slots of a pool that counts deferred tasks."""
+    ANSWER = 5
+    """A person's answer, with a timeout, and a place under its task's limits."""
 
 
 HOLDINGS: dict[TaskInstanceState | None, Holding] = (
     dict.fromkeys((None, *TaskInstanceState), Holding.NOTHING)
-    | {TaskInstanceState.SCHEDULED: Holding.LANE, TaskInstanceState.DEFERRED: Holding.TRIGGER}
+    | {
+        TaskInstanceState.SCHEDULED: Holding.LANE,
+        TaskInstanceState.DEFERRED: Holding.TRIGGER,
+        TaskInstanceState.AWAITING_INPUT: Holding.ANSWER,
+    }
     | dict.fromkeys(SLOT_TASK_STATES, Holding.SLOTS)
     | dict.fromkeys(TIMED_TASK_STATES, Holding.TIMER)
 )
+PARKED = frozenset({Holding.TRIGGER, Holding.ANSWER})
 
 
 class StoredDeferral(Struct, frozen=True, omit_defaults=True):

@@ -24,6 +24,7 @@ from asynsched.scheduling.evaluation import decisions
 from asynsched.scheduling.evaluation.batch import PendingBatch
 from asynsched.scheduling.evaluation.changes import (
     HOLDINGS,
+    PARKED,
     Change,
     Expanded,
     Holding,
@@ -36,7 +37,7 @@ from asynsched.scheduling.evaluation.run import WAITING, ActiveRun, ActiveTask
 from asynsched.scheduling.evaluation.structure import DagStructure
 from asynsched.scheduling.rules.past_depends import PastTask, is_too_early
 from asynsched.scheduling.rules.run_end import RunStop, timed_out
-from asynsched.states import FINISHED_RUN_STATES, SLOT_TASK_STATES, TIMED_TASK_STATES, DagRunState
+from asynsched.states import FINISHED_RUN_STATES, PARKED_TASK_STATES, SLOT_TASK_STATES, TIMED_TASK_STATES, DagRunState
 from asynsched.states import TaskInstanceState as State
 from asynsched.store.runs.hitl import event_of
 from asynsched.store.runs.pools import Settlement
@@ -48,16 +49,16 @@ Message = TryUnwanted | TriggerWanted | TriggerUnwanted
 class AwaitedTries:
     """The task instance or run that waits for the end of each try, by the try's token.
 
-    A token is *awaited* by a task instance that is queued, running or restarting; *deferred* while a trigger works for
-    its task instance; or *ending*: the try is being ended and no task instance waits for it, but its run does. The run
-    waits because, once it has ended, it may be cleared and begun again by another scheduler, whose keeper knows nothing
-    of processes left here. A token is *stray* while the executor may still run its try for a run that is not in
-    memory.
+    A token is *awaited* by a task instance that is queued, running or restarting; *parked* while its task instance
+    waits for a trigger or an answer; or *ending*: the try is being ended and no task instance waits for it, but its run
+    does. The run waits because, once it has ended, it may be cleared and begun again by another scheduler, whose keeper
+    knows nothing of processes left here. A token is *stray* while the executor may still run its try for a run that is
+    not in memory.
     """
 
     def __init__(self) -> None:
         self.awaited: dict[str, ActiveTask] = {}
-        self.deferred: dict[str, ActiveTask] = {}
+        self.parked: dict[str, ActiveTask] = {}
         self.strays: set[str] = set()
         self._ending: dict[str, ActiveRun] = {}
         self._waiting_for: dict[ActiveRun, set[str]] = {}
@@ -68,18 +69,18 @@ class AwaitedTries:
         """Follow a task instance from holding `held` to `holds`; return the message on its try or trigger, if any."""
         task, token = change.task, change.token
         message: Message | None = None
-        if token is not None and held is Holding.TRIGGER and self.deferred.pop(token, None) is not None:
-            message = TriggerUnwanted(token, is_killed=change.is_kill)
+        if token is not None and held in PARKED and self.parked.pop(token, None) is not None:
+            message = TriggerUnwanted(token, is_killed=change.is_kill) if held is Holding.TRIGGER else None
         elif token is not None and held is Holding.SLOTS and self.awaited.pop(token, None) is not None:
             # The task instance goes on without its try, which has not ended.
             self.make_wait(task.run, (token,), now)
             message = TryUnwanted(token, change.reason)
         if holds is Holding.SLOTS and task.token is not None:
             self.awaited[task.token] = task
-        # A task instance that was put into this state by hand waits for no trigger.
-        elif holds is Holding.TRIGGER and task.deferral is not None and task.token is not None:
-            self.deferred[task.token] = task
-            if task.deferral.deferral.input is None:
+        # A task instance that was put into this state by hand waits for nothing.
+        elif holds in PARKED and task.deferral is not None and task.token is not None:
+            self.parked[task.token] = task
+            if holds is Holding.TRIGGER:
                 message = TriggerWanted(trigger_of(task, task.deferral.deferral, task.token), task.run.code)
         return message
 
@@ -392,7 +393,7 @@ class Evaluation:
 
     def trigger_fired(self, outcome: TriggerOutcome, now: datetime) -> None:
         """A trigger has an outcome: its task goes on in a process, or ends without one."""
-        task = self.tries.deferred.get(outcome.id)
+        task = self.tries.parked.get(outcome.id)
         if task is None:
             self.pending.n_stale += 1
         else:
@@ -425,7 +426,7 @@ class Evaluation:
     def _task_is_due(self, task: ActiveTask | None, now: datetime) -> None:
         if task is None:
             return
-        if task.state is State.DEFERRED:
+        if task.state in PARKED_TASK_STATES:
             if (fired := timeout_of(task, now)) is not None:
                 self.trigger_fired(fired, now)
         elif HOLDINGS[task.state] is Holding.TIMER and (task.next_try_at or now) <= now:
@@ -491,9 +492,9 @@ class Evaluation:
         self.ready.swap(task, held, holds)
         if (message := self.tries.swap(change, held, holds, now)) is not None:
             self.pending.say(message)
-        if held in (Holding.TIMER, Holding.TRIGGER):
+        if held is Holding.TIMER or held in PARKED:
             self._timers.disarm(task.key)
-        if holds is Holding.TIMER or (holds is Holding.TRIGGER and task.next_try_at is not None):
+        if holds is Holding.TIMER or (holds in PARKED and task.next_try_at is not None):
             self._timers.arm(task.next_try_at or now, task.key)
 
     def _keep_run(self, change: RunChange, found: Iterable[ActiveTask]) -> None:
@@ -594,7 +595,7 @@ def stand_still(runs: Collection[ActiveRun], now: datetime) -> bool:
 
 
 def _goes_on(task: ActiveTask, now: datetime) -> bool:
-    if task.state is State.DEFERRED and task.deferral is not None and task.deferral.deferral.input is not None:
+    if task.state is State.AWAITING_INPUT:
         return _is_near(task.next_try_at, now)
     return task.state in _GOING_ON
 

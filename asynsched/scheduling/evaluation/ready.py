@@ -21,9 +21,9 @@ from shlex import quote
 from types import MappingProxyType
 
 from asynsched.keys import DagRunKey
-from asynsched.scheduling.evaluation.changes import Holding
+from asynsched.scheduling.evaluation.changes import PARKED, Holding
 from asynsched.scheduling.evaluation.run import ActiveRun, ActiveTask
-from asynsched.states import SLOT_TASK_STATES, TaskInstanceState
+from asynsched.states import PARKED_TASK_STATES, SLOT_TASK_STATES, TaskInstanceState
 from asynsched.store.runs.pools import OwnUse, Settlement, SlotGrant
 from asynsched.timers import has_come
 
@@ -40,6 +40,7 @@ class Limit:
         used: How much the tasks of this scheduler take.
         elsewhere: How much the tasks of other schedulers take, as last read.
         is_busy: Whether another scheduler is settling the limit at this moment.
+        counts_parked: Whether tasks that wait for a trigger or an answer count, too, as in Airflow 3.3.
         is_wide: Whether lanes of all DAGs may share the limit. Such a limit closes no lane, but is asked for room when
             lanes compete, so it costs the same however many there are.
     """
@@ -47,6 +48,7 @@ class Limit:
     name: str
     capacity: int | None
     release: str = "one of these ends"
+    counts_parked: bool = False
     is_wide: bool = False
     used: int = 0
     elsewhere: int = 0
@@ -63,7 +65,7 @@ class Limit:
 
     def holds(self, task: ActiveTask) -> bool:
         """Return whether a task that shares the limit counts against it now."""
-        return task.state in SLOT_TASK_STATES
+        return task.state in SLOT_TASK_STATES or (self.counts_parked and task.state in PARKED_TASK_STATES)
 
     def slots_of(self, task: ActiveTask) -> int:
         """Return the number of slots that a task takes of the limit."""
@@ -271,14 +273,14 @@ class ReadyQueues:
             self.occupy(task, of_task)
         elif holds is Holding.LANE:
             self.add(task, of_task)
-        elif holds is Holding.TRIGGER:
-            self.pool(task.task.pool).deferred += task.task.pool_slots
+        elif holds in PARKED:
+            self.park(task, holds, of_task)
         if held is Holding.LANE:
             self.withdrawn(task, of_task)
         elif held is Holding.SLOTS:
             self.release(task, of_task)
-        elif held is Holding.TRIGGER:
-            self.pool(task.task.pool).deferred -= task.task.pool_slots
+        elif held in PARKED:
+            self.unpark(task, held, of_task)
 
     def add(self, task: ActiveTask, limits: tuple[Limit, ...]) -> None:
         """Enqueue a ready task under its pool and these limits."""
@@ -313,6 +315,22 @@ class ReadyQueues:
         self.pool(task.task.pool).used -= task.task.pool_slots
         for limit in (self.parallelism, *limits):
             limit.used -= 1
+        self._reopen(full)
+
+    def park(self, task: ActiveTask, holds: Holding, limits: tuple[Limit, ...]) -> None:
+        """Count a task that waits for a trigger or an answer against the limits that count such tasks."""
+        if holds is Holding.TRIGGER:
+            self.pool(task.task.pool).deferred += task.task.pool_slots
+        for limit in limits:
+            limit.used += limit.counts_parked
+
+    def unpark(self, task: ActiveTask, held: Holding, limits: tuple[Limit, ...]) -> None:
+        """Undo `park`, and let the tasks that wait for these limits compete."""
+        full = [limit for limit in limits if limit.counts_parked and not limit.has_room()]
+        if held is Holding.TRIGGER:
+            self.pool(task.task.pool).deferred -= task.task.pool_slots
+        for limit in limits:
+            limit.used -= limit.counts_parked
         self._reopen(full)
 
     def withdrawn(self, task: ActiveTask, limits: tuple[Limit, ...]) -> None:
@@ -471,7 +489,8 @@ class ReadyQueues:
 
     def _task(self, owner: str | DagRunKey, task: ActiveTask, setting: str, capacity: int) -> Limit:
         limits, version_id = self._tasks.setdefault(owner, {}), task.run.version_id
-        limit, of_version = limits.get(task.task_id) or (Limit(f"{setting} of {task.task_id}", capacity), version_id)
+        known = limits.get(task.task_id)
+        limit, of_version = known or (Limit(f"{setting} of {task.task_id}", capacity, counts_parked=True), version_id)
         if version_id > of_version:
             # The newest version that is active decides for all: the limit spans its runs.
             limit.capacity, of_version = capacity, version_id

@@ -298,10 +298,9 @@ def _asking(edit: RunEdit, task_id: str, map_index: int) -> TaskInstanceRow:
 
 def _awaited(row: TaskInstanceRow) -> StoredDeferral | None:
     """Return the deferral of a task instance that waits for an answer; None if it waits for none."""
-    if row.state != State.DEFERRED or row.deferral is None:
+    if row.state != State.AWAITING_INPUT or row.deferral is None:
         return None
-    stored = msgspec.json.decode(row.deferral, type=StoredDeferral)
-    return None if stored.deferral.input is None else stored
+    return msgspec.json.decode(row.deferral, type=StoredDeferral)
 
 
 def _waits_for_no_answer(row: TaskInstanceRow) -> str:

@@ -8,12 +8,10 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from asynsched.scheduling.rules.branching import descendants, reversed_edges
 from asynsched.scheduling.rules.verdict import MET, Verdict
 from asynsched.serialization.schema import SerializedTask
-from asynsched.states import FAILED_TASK_STATES, SLOT_TASK_STATES
+from asynsched.states import FAILED_TASK_STATES, PAUSED_TASK_STATES, SLOT_TASK_STATES
 from asynsched.states import TaskInstanceState as State
 
-_ENDED_TRIES = frozenset(
-    {State.SUCCESS, State.FAILED, State.SKIPPED, State.REMOVED, State.UP_FOR_RESCHEDULE, State.DEFERRED}
-)
+_ENDED_TRIES = PAUSED_TASK_STATES | {State.SUCCESS, State.FAILED, State.SKIPPED, State.REMOVED}
 
 EMPTIED_BY_CLEAR = (
     "token", "scheduled_at", "queued_at", "started_at", "ended_at", "next_try_at", "rendered_map_index",

@@ -72,7 +72,8 @@ def after_try(
     if ended.state == "deferred" and ended.deferral is not None:
         timeout = ended.deferral.timeout
         times_out_at = None if timeout is None else ended.ended_at + timedelta(seconds=timeout)
-        return TryOutcome(State.DEFERRED, ended.reason, next_try_at=times_out_at, counts=False)
+        state = State.DEFERRED if ended.deferral.input is None else State.AWAITING_INPUT
+        return TryOutcome(state, ended.reason, next_try_at=times_out_at, counts=False)
     by_machine = ended.cause == "machine" and machine_kills < max_machine_kills
     if by_machine:
         delay = machine_retry_delay(machine_kills)

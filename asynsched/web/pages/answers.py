@@ -47,7 +47,7 @@ async def of_task(call: Call, dag_id: str, run_id: str, task_id: str) -> Respons
 
 def open_to(dag_ids: frozenset[str] | None) -> QuestionFilter:
     """Return the filter of the questions that tasks of these DAGs wait with; None: of all."""
-    return QuestionFilter(dag_ids=dag_ids, is_answered=False, states=(TaskInstanceState.DEFERRED,))
+    return QuestionFilter(dag_ids=dag_ids, is_answered=False, states=(TaskInstanceState.AWAITING_INPUT,))
 
 
 def _fields(asked: HITLRow) -> list[Field]:

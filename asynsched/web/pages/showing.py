@@ -26,8 +26,8 @@ _PRECISION = re.compile(r"(\.\d{6})?\+00:00$")
 _MOMENT = re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\+00:00")
 STATES: Mapping[str, str] = {
     "success": "✓", "failed": "✕", "running": "▶", "queued": "·", "scheduled": "·", "up_for_retry": "↻",
-    "up_for_reschedule": "↻", "upstream_failed": "!", "skipped": "–", "deferred": "‖", "removed": "×",
-    "restarting": "↻", NO_STATE: " ",
+    "up_for_reschedule": "↻", "upstream_failed": "!", "skipped": "–", "deferred": "‖", "awaiting_input": "?",
+    "removed": "×", "restarting": "↻", NO_STATE: " ",
 }  # fmt: skip
 """The sign of each state: colour is never the only difference."""
 

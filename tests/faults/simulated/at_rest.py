@@ -28,7 +28,9 @@ class Use:
             if row.state == "deferred" and row.pool in self._world.pools_with_deferred:
                 self.pools[row.pool] += row.pool_slots
         self.of_run = Counter(row[:2] for row in active)
-        self.of_task = Counter((row.dag_id, row.task_id) for row in active)
+        self.of_task = Counter(
+            (row.dag_id, row.task_id) for row in stored.tasks.values() if row.state in (*SLOT_STATES, "deferred")
+        )
         self.runs = Counter(run.dag_id for run in stored.runs.values() if run.state == "running")
 
     def limits(self, parallelism: int | None, pool_slots: Mapping[str, int]) -> Iterator[tuple[str, int, int]]:

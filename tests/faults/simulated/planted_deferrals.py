@@ -8,7 +8,7 @@ from asynsched.channels import TriggerFired, TriggerUnwanted
 from asynsched.protocol.messages import TriggerOutcome
 from asynsched.scheduling.evaluation import decisions, evaluation
 from asynsched.scheduling.evaluation.batch import PendingBatch
-from asynsched.scheduling.evaluation.ready import Limit, Pool
+from asynsched.scheduling.evaluation.ready import Limit, Pool, ReadyQueues
 from asynsched.scheduling.triggerer import Triggerer
 from tests.faults.simulated.bug import Bug, Change
 from tests.faults.simulated.conditions import Conditions
@@ -35,6 +35,17 @@ def _uncounted_deferred() -> list[Change]:
     return [(Pool, "taken", Limit.taken)]
 
 
+def _uncounted_wait() -> list[Change]:
+    limit_of = ReadyQueues._task
+
+    def that_counts_no_wait(*arguments: Any) -> Limit:
+        limit = limit_of(*arguments)
+        limit.counts_parked = False
+        return limit
+
+    return [(ReadyQueues, "_task", that_counts_no_wait)]
+
+
 def _trigger_for_nobody() -> list[Change]:
     say = PendingBatch.say
 
@@ -54,5 +65,6 @@ BUGS_OF_DEFERRALS: dict[str, Bug] = {
     ),
     "endless-wait": Bug("A deferral does not time out.", _endless_wait),
     "uncounted-deferred": Bug("A pool that is to count deferred tasks does not.", _uncounted_deferred),
+    "uncounted-wait": Bug("max_active_tis_per_dag does not count deferred tasks.", _uncounted_wait),
     "trigger-for-nobody": Bug("A trigger whose task no longer waits for it goes on.", _trigger_for_nobody),
 }

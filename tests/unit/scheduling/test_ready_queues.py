@@ -6,10 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from asynsched.protocol.messages import Ended
+from asynsched.protocol.messages import AwaitedInput, Deferral, Ended, TriggerOutcome
 from asynsched.scheduling.evaluation.ready import Pool
 from asynsched.scheduling.rules.run_end import cancelled
 from asynsched.serialization.schema import MapLiteral
+from asynsched.states import PARKED_TASK_STATES
 from asynsched.store.runs.pools import Settlement
 from tests.support.runs import NOON, evaluation, run_of, task
 
@@ -159,27 +160,32 @@ def test_a_ready_task_starts_if_all_limits_have_room_and_exceeds_none(workload):
         granted(engine)
         tasks = [found for run in active for found in run.all_instances()]
         busy = [found for found in tasks if found.state == "queued"]
-        assert_within_limits(busy, pools, parallelism, per_run)
+        parked = [found for found in tasks if found.state in PARKED_TASK_STATES]
+        assert fits(busy, parked, pools, parallelism, per_run)
         for waiting in (found for found in tasks if found.state == "scheduled"):
-            assert not fits([*busy, waiting], pools, parallelism, per_run), f"{waiting.key} could start"
-        if not busy:
+            assert not fits([*busy, waiting], parked, pools, parallelism, per_run), f"{waiting.key} could start"
+        if not busy and not parked:
             break
-        ended = random.choice(busy)
-        engine.try_ended(Ended(ended.token, "success", NOON, NOON), NOON)
+        chosen = random.choice([*busy, *parked])
+        if chosen in parked:
+            engine.trigger_fired(TriggerOutcome(chosen.token, "event"), NOON)
+        elif chosen.deferral is None and random.random() < 0.5:
+            asked = random.choice([None, AwaitedInput("Go on?")])
+            deferral = Deferral("module.Trigger", {}, "go_on", input=asked)
+            engine.try_ended(Ended(chosen.token, "deferred", NOON, NOON, deferral=deferral), NOON)
+        else:
+            engine.try_ended(Ended(chosen.token, "success", NOON, NOON), NOON)
 
 
-def assert_within_limits(busy, pools, parallelism, per_run):
-    assert fits(busy, pools, parallelism, per_run)
-
-
-def fits(busy, pools, parallelism, per_run):
+def fits(busy, parked, pools, parallelism, per_run):
     """Count every limit from the tasks alone."""
     slots = {}
     runs = {}
     for found in busy:
         slots[found.task.pool] = slots.get(found.task.pool, 0) + found.task.pool_slots
         runs[found.run.key] = runs.get(found.run.key, 0) + 1
-    singles = [(found.run.key.dag_id, found.task_id) for found in busy if found.task.max_active_tis_per_dag]
+    single = [found for found in (*busy, *parked) if found.task.max_active_tis_per_dag]
+    singles = [(found.run.key.dag_id, found.task_id) for found in single]
     return (
         len(busy) <= parallelism
         and all(used <= pools.get(name, 0) for name, used in slots.items())
