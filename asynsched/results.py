@@ -1,5 +1,6 @@
 """Finished runs, and running tries, as an embedding program sees them."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -65,7 +66,9 @@ class FinishedTask:
 class FinishedRun:
     """A run that has ended. Its `tasks` are in topological order.
 
-    `conf` is what the run was given; a run without a logical date has no data interval.
+    `conf` is what the run was given; a run without a logical date has no data interval. `results` has, by task_id, the
+    return values that the DAG names as its results (`@result`, `add_result`, the value that a `@dag` function returns);
+    a list for a mapped task.
     """
 
     dag_id: str
@@ -80,39 +83,55 @@ class FinishedRun:
     started_at: datetime | None
     ended_at: datetime | None
     tasks: tuple[FinishedTask, ...]
+    results: dict[str, Any]
 
 
 async def read_finished_run(database: Database, key: DagRunKey) -> FinishedRun:
     """Return a run with its tasks and their results. Raises LookupError when it is not stored."""
-    run, rows = await database.read(_run_and_tasks, key)
-    results = await _results(database, run.id)
+    run, rows, with_results = await database.read(_run_and_tasks, key)
+    values = await _values(database, run.id)
     tasks = tuple(
         FinishedTask(
             row.task_id, row.map_index, row.state, row.reason, row.try_number, row.started_at, row.ended_at,
-            results.get((row.task_id, row.map_index)), row.rendered_map_index,
+            values.get((row.task_id, row.map_index)), row.rendered_map_index,
         )
         for row in rows
     )  # fmt: skip
     return FinishedRun(
         key.dag_id, key.run_id, run.state, run.reason, run.conf, run.logical_date, run.data_interval_start,
         run.data_interval_end, run.queued_at, run.started_at, run.ended_at, tasks,
+        _by_task({key: value for key, value in sorted(values.items()) if key[0] in with_results}),
     )  # fmt: skip
 
 
-def _run_and_tasks(conn: Connection, key: DagRunKey) -> tuple[DagRunRow, list[TaskInstanceRow]]:
+def _by_task(values: Mapping[tuple[str, int], Any]) -> dict[str, Any]:
+    """Return the values of task instances by task_id; a list for a mapped task."""
+    found: dict[str, Any] = {}
+    for (task_id, map_index), value in values.items():
+        if map_index < 0:
+            found[task_id] = value
+        else:
+            found.setdefault(task_id, []).append(value)
+    return found
+
+
+def _run_and_tasks(conn: Connection, key: DagRunKey) -> tuple[DagRunRow, list[TaskInstanceRow], frozenset[str]]:
+    """Return a run, its task instances in topological order, and the tasks that return its results."""
     run = get_run(conn, *key)
     if run is None:
         raise LookupError(f"there is no run {key.run_id!r} of the DAG {key.dag_id!r}")
     order: dict[str, int] = {}
+    with_results: frozenset[str] = frozenset()
     if run.version_id is not None:
         dag = decode_dag(get_version(conn, run.version_id).serialized)
         order = {task.task_id: place for place, task in enumerate(dag.tasks)}
+        with_results = frozenset(task.task_id for task in dag.tasks if task.returns_dag_result)
     rows = load_task_instances(conn, run.id)
-    return run, sorted(rows, key=lambda row: (order.get(row.task_id, 0), row.map_index))
+    return run, sorted(rows, key=lambda row: (order.get(row.task_id, 0), row.map_index)), with_results
 
 
-async def _results(database: Database, dag_run_id: int) -> dict[tuple[str, int], Any]:
-    """Return the results of task instances, read in parts: all at once could stall the loop."""
+async def _values(database: Database, dag_run_id: int) -> dict[tuple[str, int], Any]:
+    """Return the return values of task instances, read in parts: all at once could stall the loop."""
     found: dict[tuple[str, int], Any] = {}
     after, is_last = None, False
     while not is_last:

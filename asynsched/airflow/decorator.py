@@ -79,11 +79,12 @@ def determine_kwargs(func: Callable[..., Any], args: Collection[Any], kwargs: Ma
 
 
 def result(function: TaskFunction) -> TaskFunction:
-    """Mark the function of a task whose result is that of the run. asynsched keeps no result of a run.
+    """Mark the function of a task whose return value is a result of the DAG's runs.
 
     Raises:
         TypeError: The function is not decorated with `@task`.
     """
     if not isinstance(function, TaskFunction):
         raise TypeError("@result must be written above @task")
+    function.returns_dag_result = True
     return function

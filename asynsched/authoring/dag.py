@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from asynsched.authoring.deadline import DeadlineAlert
     from asynsched.authoring.operators.base import BaseOperator
     from asynsched.authoring.taskflow import TaskDecorators
+    from asynsched.authoring.xcom_arg import XComArg
     from asynsched.foreground.run import ForegroundRun
     from asynsched.timetables.base import Timetable
 
@@ -285,6 +286,25 @@ class DAG(DagArguments):
         """Add several tasks."""
         for task in tasks:
             self.add_task(task)
+
+    def add_result(self, xcom_arg: XComArg) -> XComArg:
+        """Make the return value of a task a result of the DAG's runs.
+
+        Args:
+            xcom_arg: What the task returns: `operator.output`, or the value of a call of a `@task` function.
+
+        Returns:
+            The same.
+
+        Raises:
+            DagError: It is something else, such as one item of a task's result.
+        """
+        from asynsched.authoring.xcom_arg import is_return_value
+
+        if not is_return_value(xcom_arg):
+            raise DagError(f"{self._who}: a result must be the whole return value of a task, not {xcom_arg!r:.100}")
+        xcom_arg.operator.returns_dag_result = True
+        return xcom_arg
 
     def has_task(self, task_id: str) -> bool:
         """Return whether the DAG has a task with this id."""

@@ -41,7 +41,7 @@ from asynsched.authoring.running.context import CONTEXT_KEYS
 from asynsched.authoring.sensors.base import PythonSensor
 from asynsched.authoring.task_group import TaskGroup, unique_id
 from asynsched.authoring.trigger_rule import TriggerRule
-from asynsched.authoring.xcom_arg import ResultArg, XComArg
+from asynsched.authoring.xcom_arg import ResultArg, XComArg, is_return_value
 from asynsched.errors import DagError
 
 TYPE_CHECKING = False
@@ -299,6 +299,7 @@ class TaskFunction(DecoratedFunction):
         self.is_teardown = False
         self.teardown_setups: Any = None
         self.on_failure_fail_dagrun: bool | None = None
+        self.returns_dag_result = False
 
     def __call__(self, *args: Any, **kwargs: Any) -> XComArg:
         self._refuse_call()
@@ -372,6 +373,7 @@ class TaskFunction(DecoratedFunction):
             if "trigger_rule" in self.kwargs:
                 raise DagError(f"task {task.task_id!r} is a teardown, so it cannot have a trigger_rule")
             task.as_teardown(setups=self.teardown_setups, on_failure_fail_dagrun=self.on_failure_fail_dagrun)
+        task.returns_dag_result = self.returns_dag_result
         return XComArg(task)
 
 
@@ -606,7 +608,8 @@ def task_group(group_id: Any = None, **kwargs: Any) -> Any:
 def dag(dag_id: Any = "", **kwargs: Any) -> Any:
     """Decorate a function that makes the tasks of a DAG: `@dag` or `@dag(dag_id=..., schedule=..., ...)`.
 
-    A call makes the DAG. The function's arguments become params, and tasks receive their values.
+    A call makes the DAG. The function's arguments become params, and tasks receive their values. What a task returns is
+    a result of the DAG's runs if the function returns it.
     """
     if callable(dag_id):
         return _dag_function(dag_id, {"dag_id": dag_id.__name__, **kwargs})
@@ -625,7 +628,9 @@ def _dag_function(function: Any, dag_kwargs: dict[str, Any]) -> Callable[..., DA
         with DAG(**{"doc_md": function.__doc__, **dag_kwargs}) as made:
             made.fileloc = function.__code__.co_filename
             params = {name: made.param(name, value) for name, value in bound.arguments.items()}
-            function(**params)
+            result = function(**params)
+            if is_return_value(result):
+                made.add_result(result)
         return made
 
     active.note_dag_function(function, is_called=False)

@@ -157,6 +157,11 @@ class XComArg(ResultArg):
         self.operator.__exit__(*exc_info)
 
 
+def is_return_value(value: object) -> bool:
+    """Return whether a value stands for the whole return value of a task."""
+    return isinstance(value, XComArg) and value.key == XCOM_RETURN_KEY
+
+
 _MISSING = object()
 """The default of an `xcom_pull` here: an XCom may be None."""
 

@@ -359,6 +359,14 @@ class Client:
             pass
         return found
 
+    @operation("GET /dags/{dag_id}/runs/{run_id}/results")
+    async def get_results(self, run: DagRunKey) -> dict[str, Any]:
+        """Return the results of a run by task_id: return values that its DAG names as such; a list for a mapped task.
+
+        A DAG names them by `@result`, by `add_result`, or by the value that its `@dag` function returns.
+        """
+        return await xcoms.read_results(self._place, run)
+
     @operation("POST /dags/{dag_id}/runs/{run_id}/cancel", right="operate")
     async def cancel(self, run: DagRunKey) -> RunInfo:
         """End a run that is queued or running: its tries are killed, waiting tasks are skipped, and the run fails."""

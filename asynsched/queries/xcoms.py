@@ -28,7 +28,7 @@ from asynsched.queries.paging import (
     select_page,
 )
 from asynsched.queries.place import Act, Place
-from asynsched.queries.runs import DISPLAY_NAME, RunFilter, RunInfo, conditions_of_runs
+from asynsched.queries.runs import DISPLAY_NAME, RunFilter, RunInfo, conditions_of_runs, get_run
 from asynsched.queries.task_instances import get_task_instance, no_such_instance
 from asynsched.store.rows import count, from_json, length, to_json
 from asynsched.store.runs import xcoms
@@ -172,13 +172,24 @@ def _decoded(rows: list[tuple[XComInfo, bytes | None]]) -> list[ReadableXCom]:
     ]
 
 
-async def read_results(place: Place, key: DagRunKey, task_ids: Collection[str]) -> dict[str, Any]:
+async def read_results(place: Place, key: DagRunKey, task_ids: Collection[str] | None = None) -> dict[str, Any]:
     """Return the return values of tasks of a run, by task_id, in a form for people; a list for a mapped task.
 
-    Raises BadRequest if they are too large to be shown.
+    Args:
+        task_ids: By default, the tasks whose return values the DAG makes its results.
+
+    Raises:
+        BadRequest: They are too large to be shown.
+        NotFound: There is no such run.
     """
     from anyio.to_thread import run_sync
 
+    if task_ids is None:
+        run = await place.ask(get_run, *key)
+        dag = (await read_structure(place, key.dag_id, None if run.version is None else run.version.number)).dag
+        task_ids = [task.task_id for task in dag.tasks if task.returns_dag_result]
+    if not task_ids:
+        return {}
     rows = await place.ask(_results, key, task_ids)
     return await run_sync(_readable, rows)
 

@@ -123,6 +123,7 @@ _AS_IN_TASK = (
     "wait_for_downstream", "wait_for_past_depends_before_skipping", "ignore_first_depends_on_past",
     "max_active_tis_per_dag", "max_active_tis_per_dagrun", "is_branch",
     "is_short_circuit", "is_setup", "is_teardown", "on_failure_fail_dagrun", "do_xcom_push",
+    "returns_dag_result",
 )  # fmt: skip
 """Fields that are the attributes of the task."""
 _PARAM_ADVICE = "use strings, numbers, lists and dicts, such as the ISO 8601 string of a date"

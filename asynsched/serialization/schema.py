@@ -142,6 +142,8 @@ class SerializedTask(Struct, frozen=True, omit_defaults=True):
     is_teardown: bool = False
     on_failure_fail_dagrun: bool = False
     do_xcom_push: bool = True
+    returns_dag_result: bool = False
+    """Whether the task's return value is a result of its run."""
     callbacks: tuple[CallbackEvent, ...] = ()
     template_fields: tuple[str, ...] = ()
     inlets: tuple[AssetCondition, ...] = ()

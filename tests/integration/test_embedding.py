@@ -47,7 +47,7 @@ DAGS = """
         def total(values):
             return sum(values)
 
-        total(count())
+        return total(count())
 
     numbers()
 
@@ -114,6 +114,7 @@ async def test_a_program_runs_a_dag_and_gets_its_results(scheduler):
         ("count", "success", (0, 1, 2, 3)),
         ("total", "success", 6),
     ]
+    assert run.results == {"total": 6}, "its function returns it"
 
 
 class Noting(Clock):

@@ -38,7 +38,7 @@ FILES = {
             def double(value):
                 return 2 * value
 
-            doubled = double.expand(value=extract())
+            doubled = report.add_result(double.expand(value=extract()))
 
             with TaskGroup("sums"):
                 @task(outlets=[ORDERS, AssetAlias("anything")])

@@ -82,6 +82,7 @@ QUESTIONS = {
     "list_runs": [{}, {"dag_id": "fails"}, {"state": ("success", "failed")}, {"since": NOON, "limit": 1}],
     "get_run": [{"run": REPORT}],
     "await_run": [{"run": FAILS}],
+    "get_results": [{"run": REPORT}, {"run": FAILS}],
     "list_tasks": [{"dag_id": "report", "run_id": RUN_ID}, {"state": ("failed",)}, {"task_id": "double"}],
     "get_task": [{"task": (*REPORT, "extract")}, {"task": (*REPORT, "double", 1)}],
     "list_tries": [{"task": (*FAILS, "broken")}],

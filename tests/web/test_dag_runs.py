@@ -209,6 +209,10 @@ async def test_waiting_for_an_ended_run_tells_its_state_and_results(site, monkey
     answer = await site.client.get(f"/api/v2{RUN}/wait", params={"interval": 1, "result": ["extract", "double"]})
     lines = [msgspec.json.decode(line) for line in answer.text.splitlines()]
     assert lines == [{"state": "success", "results": {"double": [0, 2], "extract": [0, 1]}}]
+    answer = await site.client.get(f"/api/v2{RUN}/wait", params={"interval": 1})
+    assert msgspec.json.decode(answer.text)["results"] == {"double": [0, 2]}, "the result that the DAG names"
+    [answer] = (await site.client.get(f"/api/v2/dags/fails/dagRuns/{RUN_ID}/wait?interval=1")).text.splitlines()
+    assert msgspec.json.decode(answer) == {"state": "failed"}
     monkeypatch.setattr(xcoms, "LARGEST_VALUE", 1)
     answer = await site.client.get(f"/api/v2{RUN}/wait", params={"interval": 1e300, "result": "extract"})
     assert "shown at most" in msgspec.json.decode(answer.text)["error"]

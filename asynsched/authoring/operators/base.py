@@ -84,6 +84,7 @@ class BaseOperator(DAGNode, Templater, metaclass=BaseOperatorMeta):
     """Whether a person enters the `params`, instead of the run's conf."""
     is_setup: bool = False
     is_teardown: bool = False
+    returns_dag_result: bool = False
     on_failure_fail_dagrun: bool = False
     is_mapped: bool = False
     is_async: bool = False

@@ -8,6 +8,7 @@ import msgspec
 from msgspec import Meta, Struct
 from starlette.responses import Response, StreamingResponse
 
+from asynsched.errors import NotFound
 from asynsched.keys import DagRunKey
 from asynsched.queries.dag_versions import read_structure
 from asynsched.queries.dags import get_dag
@@ -194,16 +195,17 @@ async def wait_dag_run_until_finished(
 ) -> Response:
     """Tell the state of a run in lines of JSON until it has ended, with the results of some tasks in the last one.
 
-    There is a line for each change, and one for each `interval` without a change.
+    Without `result`, these are the tasks whose return values the DAG names as its results. There is a line for each
+    change, and one for each `interval` without a change.
     """
     key = DagRunKey(dag_id, dag_run_id)
     await call.place.ask(get_state, *key)  # while there is still a status to answer with
     pause = timedelta(seconds=min(max(interval, SHORTEST_INTERVAL), LONGEST_INTERVAL))
     # Without a content type, as Airflow answers: its client refuses the lines' own.
-    return StreamingResponse(_lines(call, key, pause, result or ()))
+    return StreamingResponse(_lines(call, key, pause, result))
 
 
-async def _lines(call: Call, key: DagRunKey, pause: timedelta, task_ids: Names) -> AsyncIterator[bytes]:
+async def _lines(call: Call, key: DagRunKey, pause: timedelta, task_ids: Names | None) -> AsyncIterator[bytes]:
     state = ""
     async for state in wait_for_run(call.place, key, interval=pause):
         if state not in FINISHED_RUN_STATES:
@@ -211,11 +213,11 @@ async def _lines(call: Call, key: DagRunKey, pause: timedelta, task_ids: Names) 
     if state not in FINISHED_RUN_STATES:
         return  # the scheduler stops, and with it this server
     told: dict[str, Any] = {"state": state}
-    if task_ids:
-        try:
-            told["results"] = await read_results(call.place, key, task_ids)
-        except BadRequest as exc:
-            told["error"] = str(exc)  # the status of the answer is sent already
+    try:
+        if results := await read_results(call.place, key, task_ids):
+            told["results"] = results
+    except (BadRequest, NotFound) as exc:
+        told["error"] = str(exc)  # the status of the answer is sent already
     yield _line(told)
 
 

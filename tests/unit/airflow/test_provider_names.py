@@ -97,9 +97,15 @@ def test_a_stub_whose_function_does_something_is_refused(dag):  # noqa: F811
         task.stub(retry_policy=ExceptionRetryPolicy(rules=[]))(empty)(1)
 
 
-def test_the_result_of_a_run_is_marked_above_a_task(dag):  # noqa: F811
+def test_the_result_of_a_run_is_marked_above_a_task_or_added_to_the_dag(dag):  # noqa: F811
     with dag:
-        assert result(task(empty))(1).operator.task_id == "empty"
+        one = result(task(empty))(1)
+        two = dag.add_result(task(task_id="two")(empty).expand(a=[1]))
+        other = task(task_id="other")(empty)(1)
+    with pytest.raises(DagError, match="must be the whole return value of a task"):
+        dag.add_result(other["key"])
+    marked = {named.task_id for named in serialize_dag(dag).tasks if named.returns_dag_result}
+    assert marked == {one.operator.task_id, two.operator.task_id}
     with pytest.raises(TypeError, match="@result must be written above @task"):
         result(empty)
 
