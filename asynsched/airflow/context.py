@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from asynsched.airflow import settings
-from asynsched.authoring.running.context import context_variables
+from asynsched.authoring.running.context import variables_of_task
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -31,16 +31,17 @@ def context_to_airflow_vars(context: Context, in_env_var_format: bool = False) -
         in_env_var_format: Whether names have the form `AIRFLOW_CTX_DAG_ID`, not `airflow.ctx.dag_id`.
 
     Raises:
-        TypeError: `get_airflow_context_vars` of `airflow_local_settings` gives something other than texts.
+        TypeError: The policy `get_airflow_context_vars` returns something other than texts.
     """
-    found = _own_variables(context, ENV_VAR_FORMAT_PREFIX if in_env_var_format else DEFAULT_FORMAT_PREFIX)
-    for name, value in context_variables(context).items():
+    found = own_variables(context, ENV_VAR_FORMAT_PREFIX if in_env_var_format else DEFAULT_FORMAT_PREFIX)
+    for name, value in variables_of_task(context).items() if "ti" in context else ():
         short = name.removeprefix(ENV_VAR_FORMAT_PREFIX)
         found[name if in_env_var_format else f"{DEFAULT_FORMAT_PREFIX}{short.lower()}"] = value
     return found
 
 
-def _own_variables(context: Context, prefix: str) -> dict[str, str]:
+def own_variables(context: Context, prefix: str = ENV_VAR_FORMAT_PREFIX) -> dict[str, str]:
+    """Return what the policy `get_airflow_context_vars` adds. Raises TypeError as above."""
     found = {}
     for name, value in settings.get_airflow_context_vars(context).items():
         if not isinstance(name, str) or not isinstance(value, str):

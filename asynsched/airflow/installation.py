@@ -244,7 +244,7 @@ def _load(without: Collection[str], begin: Callable[[str], object]) -> None:
     if not (folders or packages or has_policies):
         return
     from asynsched.airflow.plugins_manager import Plugins
-    from asynsched.airflow.policies import Policies
+    from asynsched.airflow.policies import CONTEXT_VARIABLES, Policies
     from asynsched.authoring.running import execution
 
     plugins, policies = Plugins(), Policies()
@@ -259,6 +259,11 @@ def _load(without: Collection[str], begin: Callable[[str], object]) -> None:
     if has_policies and LOCAL_SETTINGS not in without:
         begin(LOCAL_SETTINGS)
         policies.load(policy_packages)
+    if policies.sources(CONTEXT_VARIABLES):
+        from asynsched.airflow.context import own_variables
+        from asynsched.authoring.running import context
+
+        context.own_variables = own_variables
 
 
 def admitted(dags: Iterable[DAG]) -> Iterator[DAG]:

@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 
 ENTRY_POINTS = "airflow.policy"
 PROJECT = "airflow.policy"
-NAMES = ("dag_policy", "task_policy", "task_instance_mutation_hook")
+CONTEXT_VARIABLES = "get_airflow_context_vars"
+NAMES = ("dag_policy", "task_policy", "task_instance_mutation_hook", CONTEXT_VARIABLES)
 
 
 class PolicyError(DagError):
@@ -80,6 +81,14 @@ class Policies:
         """Apply the hook of task instances. An error of the hook is raised."""
         for _, function in self._functions["task_instance_mutation_hook"]:
             function(*(task_instance, dag_run)[: _n_parameters(function)])
+
+    def context_variables(self, context: Any) -> dict[str, str]:
+        """Return what a policy adds to the variables of a task's context: the last one that answers decides."""
+        for _, function in reversed(self._functions[CONTEXT_VARIABLES]):
+            found: dict[str, str] | None = function(context)
+            if found is not None:
+                return found
+        return {}
 
     def sources(self, name: str) -> list[str]:
         """Return where the policies of a name come from."""

@@ -26,9 +26,10 @@ def pod_mutation_hook(pod: Any) -> None:
 
 
 def get_airflow_context_vars(context: Mapping[str, Any]) -> dict[str, str]:
-    """Return the names and values that `airflow_local_settings` adds to those of a task's context."""
-    hook = _hook("get_airflow_context_vars")
-    return {} if hook is None else hook(context)
+    """Return the names and values that a policy adds to those of a task's context."""
+    from asynsched.airflow.installation import loaded
+
+    return {} if loaded is None else loaded.policies.context_variables(context)
 
 
 def _hook(name: str) -> Any:

@@ -108,6 +108,10 @@ POLICIES = """
 
     def task_instance_mutation_hook(task_instance):
         task_instance.told = f"{task_instance.task_id} of {task_instance.run_id.split('_')[0]}"
+
+
+    def get_airflow_context_vars(context):
+        return {"team": f"the team of {context['dag'].dag_id}"}
 """
 PLUGIN = """
     from airflow.listeners import hookimpl
@@ -178,6 +182,7 @@ PLUGIN = """
         flask_blueprints = [object()]
 """
 USES_PLUGIN = """
+    import os
     from datetime import datetime
 
     from airflow.exceptions import AirflowFailException, AirflowSkipException
@@ -192,13 +197,15 @@ USES_PLUGIN = """
             from include.words import WORD
 
             print("IN THE TASK", ti.told, ti.task.execution_timeout, WORD)
+            print("FOR", os.environ["AIRFLOW_CTX_TEAM"])
             raise AirflowFailException("on purpose")
 
         @task
         def skips():
             raise AirflowSkipException
 
-        BashOperator(task_id="shouts", bash_command="echo {{ macros.house.shout('macro') }}") >> [fails(), skips()]
+        shouts = "echo {{ macros.house.shout('macro') }} of $AIRFLOW_CTX_TEAM"
+        BashOperator(task_id="shouts", bash_command=shouts) >> [fails(), skips()]
 
     for name in ("skipped", "refused"):
         with DAG(name, schedule=None):
@@ -244,11 +251,12 @@ def test_policies_plugins_and_listeners_beside_the_folder_take_effect(new_site):
             task: site.run("tasks", "logs", "governed", "latest", task).stdout for task in ("shouts", "fails", "skips")
         }
         assert "HEARD queued running shouts" in logs["shouts"]
-        assert "MACRO" in logs["shouts"]
+        assert "MACRO of the team of governed" in logs["shouts"]
         assert "Console: https://console.example/shouts" in logs["shouts"]
         assert "Wiki: https://console.example/shouts" in logs["shouts"]
         assert "HEARD success shouts success asked" in logs["shouts"]
         assert "IN THE TASK fails of manual 0:01:17 from-include" in logs["fails"]
+        assert "FOR the team of governed" in logs["fails"]
         assert "HEARD failed fails AsynschedFailException('on purpose')" in logs["fails"]
         assert "a listener's own error" in logs["fails"]
         assert "HEARD skipped skips" in logs["skips"]

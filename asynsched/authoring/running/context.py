@@ -10,7 +10,7 @@ from asynsched.errors import AsynschedError
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from _collections_abc import dict_items, dict_values
-    from collections.abc import Callable, Collection, Iterator
+    from collections.abc import Callable, Collection, Iterator, Mapping
     from typing import Any
 
 CONTEXT_KEYS = frozenset({
@@ -142,13 +142,23 @@ class CurrentContext:
         _running.pop()
 
 
+own_variables: Callable[[Context], Mapping[str, str]] | None = None
+"""What a policy adds to `context_variables`; None: there is no such policy."""
+
+
 def context_variables(context: Context) -> dict[str, str]:
     """Return environment variables that describe the task to its process and commands, with Airflow's names.
 
-    A context without a task instance, as tests of operators pass it, has none.
+    A context without a task instance, as tests of operators pass it, has none. Raises what a policy raises.
     """
     if "ti" not in context:
         return {}
+    described = variables_of_task(context)
+    return described if own_variables is None else {**own_variables(context), **described}
+
+
+def variables_of_task(context: Context) -> dict[str, str]:
+    """Return those of the variables that no policy has added."""
     ti, email = context["ti"], context["task"].email
     values = {
         "AIRFLOW_CTX_DAG_ID": ti.dag_id,
