@@ -210,7 +210,8 @@ def _wish(request: RunRequest) -> str:
 
 
 PAST = "depends_on_past"
-WITHIN_RUN = frozenset({"trigger_rule", "setups"})
+TEARDOWN_SCOPE = "teardown_scope"
+WITHIN_RUN = frozenset({"trigger_rule", "setups", TEARDOWN_SCOPE})
 """The dependencies on other task instances of the same run."""
 DEEPEST = 12
 """The depth to which a chain of causes is followed."""
@@ -321,6 +322,9 @@ def _waited_for(snapshot: Snapshot, task: ActiveTask, dependency: str) -> list[A
         after = before.structure.downstream.get(task.task_id, ()) if task.task.wait_for_downstream else ()
         found = (found for name in (task.task_id, *after) for found in before.instances.get(name, {}).values())
         return [found for found in found if found.state not in GOOD_STATES]
+    if dependency == TEARDOWN_SCOPE:
+        others = task.run.structure.scopes.get(task.task_id, ())
+        return [one for name in others for one in task.run.instances_beside(task, name) if not one.is_finished]
     return [
         found
         for link in task.run.structure.links_to[task.task_id]

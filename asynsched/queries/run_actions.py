@@ -101,7 +101,7 @@ async def note_run(place: Place, actor: str, key: DagRunKey, text: str) -> None:
 
 
 async def clear_tasks(place: Place, actor: str, key: DagRunKey, wanted: Clear) -> Changed:
-    """Run tasks of a run again; a run without task instances stays as it is.
+    """Run tasks of a run again. One that has ended without task instances is queued again, as a whole.
 
     Raises NotFound, and AsynschedError.
     """

@@ -144,9 +144,10 @@ class Clear(Struct, frozen=True, kw_only=True):
 
 
 def clear_tasks(conn: Connection, key: DagRunKey, wanted: Clear, actor: str, now: datetime) -> Act[Changed]:
-    """Run tasks of a run again; a run without task instances stays as it is. Raises the errors of `edit_run`."""
+    """Run tasks of a run again; one that has ended without any is queued again. Raises the errors of `edit_run`."""
     run = find_run(conn, key)
     if not load_task_instances(conn, run.id):
+        queue_again(conn, key, now)
         return Act(Changed(), action_of(wanted.request), Hint("edit", *key), detail=detail_of(wanted.request))
     if wanted.prevent_running:
         running = [row for row in preview_request(conn, key, wanted.request, now=now) if row.state == "running"]

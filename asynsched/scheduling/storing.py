@@ -52,12 +52,13 @@ class FailedRun(NamedTuple):
 
 
 def failed_runs(runs: Iterable[ActiveRun], default_limit: int) -> list[FailedRun]:
-    """Return the runs whose failure may pause their DAG. A limit of 0 means no limit."""
+    """Return the runs whose failure may pause their DAG: those that failed by their tasks. A limit of 0 means none."""
     found = []
     for run in runs:
         own = run.structure.dag.max_consecutive_failed_dag_runs
         limit = default_limit if own is None else own
-        if limit and run.state is DagRunState.FAILED and run.ended_at is not None:
+        is_stopped = run.stop is not None and run.stop.fails_run
+        if limit and run.state is DagRunState.FAILED and run.ended_at is not None and not is_stopped:
             found.append(FailedRun(run.id, run.key.dag_id, limit, run.ended_at))
     return found
 

@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 import msgspec
 import pytest
 
-from asynsched import DAG, BashOperator
+from asynsched import DAG, BashOperator, task_group
 from asynsched.channels import RunCreated, RunEdited
 from asynsched.errors import AsynschedError
 from asynsched.keys import DagRunKey
@@ -145,6 +145,87 @@ async def test_a_run_that_is_marked_as_failed_is_killed_but_torn_down(tmp_path):
     run = await scene.run(keys[0])
     assert (run.state, run.reason) == ("failed", "somebody marked the run as failed")
     assert run.ended_at - START < 3 * HOUR
+
+
+async def test_a_failed_run_that_is_marked_as_successful_keeps_the_record_of_what_failed(tmp_path):
+    with DAG("dag") as dag:
+        operator("fails") >> operator("after")
+        operator("works")
+    scene = Scene(tmp_path, dag, lambda launch: Outcome("failed" if launch.task_id == "fails" else "success"))
+    keys = []
+
+    async def act():
+        keys.append(await scene.trigger("r"))
+        await scene.clock.sleep(HOUR)
+        await scene.submit(keys[0], MarkRun("success"))
+
+    await scene.play(act)
+    assert (await scene.run(keys[0])).state == "success"
+    assert await scene.states(keys[0]) == {"fails": "failed", "after": "upstream_failed", "works": "success"}
+
+
+async def test_a_running_run_that_is_marked_as_successful_skips_the_tasks_that_have_not_begun(tmp_path):
+    with DAG("dag") as dag:
+        operator("first") >> operator("second") >> operator("third")
+    scene = Scene(tmp_path, dag)
+    keys = []
+
+    async def act():
+        keys.append(await scene.trigger("r"))
+        await scene.clock.sleep(1.5 * HOUR)
+        await scene.submit(keys[0], MarkRun("success"))
+
+    await scene.play(act)
+    assert (await scene.run(keys[0])).state == "success"
+    assert await scene.states(keys[0]) == {"first": "success", "second": "success", "third": "skipped"}
+
+
+@pytest.mark.parametrize("end", ["success", "failed"])
+async def test_a_retry_waits_for_an_upstream_task_that_was_cleared_meanwhile(tmp_path, end):
+    with DAG("dag") as dag:
+        operator("up") >> operator("down", retries=1, retry_delay=HOUR)
+
+    def script(launch):
+        is_again = launch.task_id == "up" and launch.try_number > 1
+        fails = (launch.task_id, launch.try_number) == ("down", 1)
+        return Outcome(end if is_again else "failed" if fails else "success", 3 * HOUR if is_again else HOUR / 2)
+
+    scene = Scene(tmp_path, dag, script)
+    keys = []
+
+    async def act():
+        keys.append(await scene.trigger("r"))
+        await scene.clock.sleep(1.5 * HOUR)
+        assert (await scene.states(keys[0]))["down"] == "up_for_retry"
+        await scene.submit(keys[0], ClearTasks(("up",)))
+        await scene.clock.sleep(2 * HOUR)
+        assert (await scene.states(keys[0]))["up"] == "running"
+        assert len(scene.launched("down")) == 1, "its retry is due, and its upstream runs"
+
+    await scene.play(act)
+    assert len(scene.launched("down")) == (2 if end == "success" else 1)
+    assert (await scene.states(keys[0]))["down"] == ("success" if end == "success" else "upstream_failed")
+
+
+async def test_one_instance_of_a_mapped_group_is_cleared_with_its_own_later_tasks_only(tmp_path):
+    with DAG("dag") as dag:
+
+        @task_group
+        def group(x):
+            operator("a", env={"x": x}) >> operator("b")
+
+        group.expand(x=["1", "2", "3"]) >> operator("after")
+    scene = Scene(tmp_path, dag, lambda launch: Outcome())
+    keys = []
+
+    async def act():
+        keys.append(await scene.trigger("r"))
+        await scene.clock.sleep(HOUR)
+        await scene.submit(keys[0], ClearTasks(("group.a",), map_index=1, downstream=True))
+
+    await scene.play(act)
+    launched = [(launch.task_id, launch.map_index) for launch in scene.executor.launched if launch.try_number == 2]
+    assert sorted(launched) == [("after", -1), ("group.a", 1), ("group.b", 1)]
 
 
 async def test_a_run_that_failed_fast_forgets_that_when_it_is_cleared(tmp_path):

@@ -188,6 +188,9 @@ class NaiveEvaluator:
             verdicts.append(evaluate_setups(setups, map_index=index))
         counts = self._counts(task, index, self._upstream[task.task_id])
         verdicts.append(evaluate(task.trigger_rule, counts or UpstreamCounts(), map_index=index))
+        between = [key for name in self._scope(task) for key in self._beside(task, index, self._tasks[name])]
+        if any(self.states[key] is None for key in between):
+            verdicts.append(Verdict(met=False, reason="tasks after its setup have not ended"))
         settled = [verdict for verdict in verdicts if verdict.ends_as is not None]
         return next(iter(settled), None) or next((verdict for verdict in verdicts if not verdict.met), MET)
 
@@ -238,6 +241,15 @@ class NaiveEvaluator:
             if self._tasks[name].is_setup and (not own or own & below):
                 found.append(name)
         return found
+
+    def _scope(self, task: SerializedTask) -> set[str]:
+        """Return the tasks, not directly upstream, between the setups of a teardown and itself."""
+        if not task.is_teardown:
+            return set()
+        downstream = {name: list(other.downstream_task_ids) for name, other in self._tasks.items()}
+        setups = [name for name in self._upstream[task.task_id] if self._tasks[name].is_setup]
+        users = {name for setup in setups for name in reachable(setup, downstream)}
+        return users & reachable(task.task_id, self._upstream) - set(self._upstream[task.task_id])
 
     def _mapped_groups(self, task: SerializedTask) -> list[str]:
         found, group = [], self._groups.get(task.group_id or "")

@@ -101,6 +101,14 @@ def _setups(task: ActiveTask) -> Verdict:
     return evaluate_setups(setups, map_index=task.map_index) if setups.total else MET
 
 
+def _teardown_scope(task: ActiveTask) -> Verdict:
+    for other in task.run.structure.scopes.get(task.task_id, ()):
+        if task.run.unfinished_of[other] and not all(one.is_finished for one in task.run.instances_beside(task, other)):
+            reason = f"it is a teardown, and the task {other} after its setup has not ended"
+            return Verdict(met=False, reason=reason)
+    return MET
+
+
 def _past(task: ActiveTask) -> Verdict:
     return past_depends(task.task, task.run.past.get(task.task_id))
 
@@ -113,6 +121,7 @@ DEPENDENCIES: dict[str, Callable[[ActiveTask], Verdict]] = {
     "trigger_rule": lambda task: evaluate(
         task.task.trigger_rule, task.run.ends_of(task).direct, map_index=task.map_index
     ),
+    "teardown_scope": _teardown_scope,
     "depends_on_past": _past,
 }
 """Every dependency by name, in the order in which they decide."""
@@ -160,6 +169,15 @@ def ready(task: ActiveTask, obstacle: Obstacle, now: datetime, **values: Any) ->
     if task.state is State.UP_FOR_RETRY:
         values["started_at"] = None
     return _change(task, State.SCHEDULED, obstacle(task), scheduled_at=now, **values)
+
+
+def of_next_try(task: ActiveTask, obstacle: Obstacle, now: datetime) -> TaskChange:
+    """Make a task instance whose retry or poke is due wait for room; or for its dependencies, if they changed."""
+    verdict = verdict_of(task)
+    if verdict.met:
+        return ready(task, obstacle, now)
+    started_at = None if task.state is State.UP_FOR_RETRY else task.started_at
+    return _change(task, None, verdict.reason, started_at=started_at, next_try_at=None)
 
 
 def _end_as(task: ActiveTask, state: State, reason: str, now: datetime) -> TaskChange:
@@ -226,9 +244,16 @@ def _refit(task: ActiveTask, now: datetime) -> list[Change]:
 
 
 def of_grant(task: ActiveTask, token: str, now: datetime) -> TaskChange:
-    """Begin a try of a task instance that was granted its slots."""
-    number = task.try_number + 1
-    return _change(task, State.QUEUED, try_number=number, token=token, queued_at=now, ended_at=None, next_try_at=None)
+    """Begin a try of a task instance that was granted its slots; unless it resumes, it finds no XComs of another.
+
+    Source: Apache Airflow's `ti_run`, which returns the keys of the XComs to delete.
+    """
+    is_resumed = task.deferral is not None and task.deferral.outcome is not None
+    rows = (XComDeletion(*_row_key(task)),) if task.token is not None and not is_resumed else ()
+    return _change(
+        task, State.QUEUED, rows=rows, try_number=task.try_number + 1, token=token, queued_at=now, ended_at=None,
+        next_try_at=None,
+    )  # fmt: skip
 
 
 def of_refusal(task: ActiveTask) -> TaskChange:
@@ -473,8 +498,8 @@ def _stopping(run: ActiveRun, stop: RunStop, now: datetime) -> Iterator[Change |
         match on_stop(stop, task.task, task.state):
             case "kill":
                 yield Killed(run, task.token or "", stop.reason)
-            case "skip":
-                yield _end_as(task, State.SKIPPED, stop.reason, now)
+            case "skip" | "fail" as end:
+                yield _end_as(task, State.FAILED if end == "fail" else State.SKIPPED, stop.reason, now)
             case _:
                 yield None
 
@@ -498,10 +523,11 @@ def unwanted_try(task: ActiveTask) -> tuple[str, str] | None:
     return task.token, stop.reason
 
 
-_END_EVENTS: dict[DagRunState, tuple[CallbackEvent, ...]] = {
+_END_EVENTS: dict[DagRunState, tuple[CallbackEvent, CallbackEvent]] = {
     DagRunState.SUCCESS: ("on_success", "on_dag_run_success"),
     DagRunState.FAILED: ("on_failure", "on_dag_run_failed"),
 }
+"""The DAG's callback, and the event of listeners."""
 _DECIDING = {DagRunState.SUCCESS: State.SUCCESS, DagRunState.FAILED: State.FAILED}
 """The state of the task instances of which the last one has decided the state of a run."""
 
@@ -515,7 +541,9 @@ def of_rest(run: ActiveRun, now: datetime) -> Sequence[RunChange]:
         return ()
     if run.stop is not None and run.stop.fails_run:
         verdict = RunVerdict(DagRunState.FAILED, run.stop.reason, "timed_out")
-    rows = _callbacks_of(run, _END_EVENTS[verdict.state], verdict.cause, now, _DECIDING[verdict.state])
+    callback, heard = _END_EVENTS[verdict.state]
+    events = (heard,) if run.stop is not None and run.stop.is_by_hand else (callback, heard)
+    rows = _callbacks_of(run, events, verdict.cause, now, _DECIDING[verdict.state])
     return (RunChange(run, run.state, verdict.state, verdict.reason, run.started_at, run.last_end(now), rows),)
 
 

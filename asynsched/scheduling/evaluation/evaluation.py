@@ -430,7 +430,7 @@ class Evaluation:
             if (fired := timeout_of(task, now)) is not None:
                 self.trigger_fired(fired, now)
         elif HOLDINGS[task.state] is Holding.TIMER and (task.next_try_at or now) <= now:
-            self._apply((decisions.ready(task, self.ready.obstacle, now),), now)
+            self._apply((decisions.of_next_try(task, self.ready.obstacle, now),), now)
 
     @property
     def next_timer(self) -> datetime | None:

@@ -244,6 +244,9 @@ class ActiveRun:
             if self.to_be_remapped:
                 found += self._mapped_over(task)
             found += self.dependents(task)
+            for teardown_id in self.structure.scoped_by.get(task.task_id, ()):
+                if not self.unfinished_of[task.task_id] or teardown_id in self.structure.split:
+                    found += self._waiting(teardown_id)
         elif task.state in WAITING:
             found.append(task)
         return found

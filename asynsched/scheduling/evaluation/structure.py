@@ -40,6 +40,8 @@ class DagStructure:
         map_sources: The tasks whose results a task is mapped over.
         mapped_groups: The mapped task groups that a task is in, outermost first.
         group_factors: How many instances a mapped task group has in each instance of its parent.
+        scopes: The tasks between each teardown and its setups, without those directly upstream of it.
+        scoped_by: The teardowns in whose scope a task is.
         deciding: The tasks whose ends decide the run's: its leaves, once the teardowns that do not fail the run are
             left out.
         depend_on_past: The tasks that depend on the run before.
@@ -60,6 +62,8 @@ class DagStructure:
     weights: Mapping[str, int]
     position: Mapping[str, int]
     teardowns: frozenset[str]
+    scopes: Mapping[str, tuple[str, ...]]
+    scoped_by: Mapping[str, tuple[str, ...]]
     deciding: frozenset[str]
     depend_on_past: frozenset[str]
 
@@ -86,6 +90,7 @@ def compile_structure(dag: SerializedDag) -> DagStructure:
         for task in dag.tasks
     }
     links_to = _links(tasks, upstream, downstream, mapped_groups)
+    scopes = _scopes(tasks, upstream, downstream)
     links_from: dict[str, list[Link]] = {task_id: [] for task_id in tasks}
     for links in links_to.values():
         for link in links:
@@ -112,6 +117,8 @@ def compile_structure(dag: SerializedDag) -> DagStructure:
         weights=total_weights(dag.tasks),
         position={task.task_id: place for place, task in enumerate(dag.tasks)},
         teardowns=frozenset(task.task_id for task in dag.tasks if task.is_teardown),
+        scopes=scopes,
+        scoped_by=reversed_edges({task_id: scopes.get(task_id, ()) for task_id in tasks}),
         deciding=_deciding(dag.tasks),
         depend_on_past=frozenset(task.task_id for task in dag.tasks if task.depends_on_past),
     )
@@ -166,6 +173,24 @@ def _needed_setups(
         for task_id in users:
             needed[task_id].append(setup)
     return needed
+
+
+def _scopes(
+    tasks: Mapping[str, SerializedTask],
+    upstream: Mapping[str, tuple[str, ...]],
+    downstream: Mapping[str, tuple[str, ...]],
+) -> dict[str, tuple[str, ...]]:
+    """Return the scope of each teardown that has one.
+
+    Source: `_evaluate_teardown_scope` in Apache Airflow's `TriggerRuleDep`.
+    """
+    scopes = {}
+    for task_id in (task_id for task_id, task in tasks.items() if task.is_teardown):
+        setups = [other for other in upstream[task_id] if tasks[other].is_setup]
+        above = descendants([task_id], upstream) - set(upstream[task_id])
+        if found := above & descendants(setups, downstream):
+            scopes[task_id] = tuple(sorted(found))
+    return scopes
 
 
 def _deciding(tasks: tuple[SerializedTask, ...]) -> frozenset[str]:

@@ -48,12 +48,12 @@ class TaskSelection:
         return frozenset(found)
 
     def to_mark(self, task_ids: Collection[str], *, upstream: bool = False, downstream: bool = False) -> frozenset[str]:
-        """Return these tasks, and the up- and downstream ones if wanted."""
+        """Return these tasks, and the up- and downstream ones if wanted; teardowns downstream still have to run."""
         found = set(task_ids)
         if upstream:
             found |= descendants(task_ids, self._upstream)
         if downstream:
-            found |= descendants(task_ids, self._downstream)
+            found |= {task for task in descendants(task_ids, self._downstream) if not self._tasks[task].is_teardown}
         return frozenset(found)
 
     def _teardowns_of(self, task_id: str) -> Iterator[str]:

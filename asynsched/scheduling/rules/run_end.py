@@ -11,6 +11,7 @@ from asynsched.serialization.schema import SerializedTask
 from asynsched.states import (
     FAILED_TASK_STATES,
     FINISHED_TASK_STATES,
+    PAUSED_TASK_STATES,
     SLOT_TASK_STATES,
     DagRunState,
     TaskInstanceState,
@@ -129,6 +130,7 @@ class RunStop:
         killed_as: How a killed task instance ends.
         fails_run: Whether the run fails, regardless of its tasks' ends.
         spares_teardowns: Whether teardowns still run.
+        is_by_hand: Whether a person or a program stops the run: then no callback of its DAG is called, as in Airflow.
 
     Source:
         Apache Airflow's `_stop_remaining_tasks` (`fail_fast`), its handling of `dagrun_timeout`, and of runs that are
@@ -139,16 +141,17 @@ class RunStop:
     killed_as: Literal["failed", "skipped"] = "failed"
     fails_run: bool = True
     spares_teardowns: bool = False
+    is_by_hand: bool = False
 
 
 def cancelled(reason: str) -> RunStop:
     """Return the stop of a cancelled run; not even its teardowns run."""
-    return RunStop(reason)
+    return RunStop(reason, is_by_hand=True)
 
 
 def marked_failed(reason: str) -> RunStop:
     """Return the stop of a run that a user marks as failed; its teardowns still run."""
-    return RunStop(reason, spares_teardowns=True)
+    return RunStop(reason, spares_teardowns=True, is_by_hand=True)
 
 
 def timed_out(timeout: object) -> RunStop:
@@ -161,11 +164,15 @@ def failing_fast(task_id: str) -> RunStop:
     return RunStop(f"fail_fast: task {task_id} has failed", fails_run=False, spares_teardowns=True)
 
 
-def on_stop(stop: RunStop, task: SerializedTask, state: TaskInstanceState | None) -> Literal["nothing", "skip", "kill"]:
-    """Decide whether a task instance is skipped, killed or kept when its run is stopped."""
+def on_stop(
+    stop: RunStop, task: SerializedTask, state: TaskInstanceState | None
+) -> Literal["nothing", "skip", "fail", "kill"]:
+    """Decide how a task instance ends when its run is stopped: one that waits between two processes has begun."""
     if state in FINISHED_TASK_STATES or (stop.spares_teardowns and task.is_teardown):
         return "nothing"
-    return "kill" if state in SLOT_TASK_STATES else "skip"
+    if state in SLOT_TASK_STATES:
+        return "kill"
+    return "fail" if stop.is_by_hand and state in PAUSED_TASK_STATES else "skip"
 
 
 def stopped_try(stop: RunStop, task: SerializedTask, ended: Ended, *, has_begun: bool) -> Ended:

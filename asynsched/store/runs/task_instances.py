@@ -17,7 +17,15 @@ from sqlalchemy import Connection
 from asynsched.keys import DagRunKey
 from asynsched.states import DagRunType, TaskInstanceState
 from asynsched.store.rows import fetch
-from asynsched.store.schema import DagRunRow, HistoryRow, TaskInstanceRow, dag_run, task_instance, task_instance_history
+from asynsched.store.schema import (
+    DagRunRow,
+    HistoryRow,
+    TaskInstanceRow,
+    backfill_dag_run,
+    dag_run,
+    task_instance,
+    task_instance_history,
+)
 from asynsched.store.secrets import reading_cipher
 
 _OF_RUN = sa.select(task_instance).where(task_instance.c.dag_run_id == sa.bindparam("run"))
@@ -186,6 +194,16 @@ _SEEN = (
 )
 
 
+_FIRST_OF_BACKFILL = (
+    sa.select(dag_run.c.id)
+    .join(
+        backfill_dag_run,
+        (backfill_dag_run.c.dag_run_id == dag_run.c.id) & (backfill_dag_run.c.backfill_id == dag_run.c.backfill_id),
+    )
+    .where(dag_run.c.id == sa.bindparam("run"), backfill_dag_run.c.sort_ordinal == 1)
+)
+
+
 def read_past(
     conn: Connection,
     dag_id: str,
@@ -194,14 +212,18 @@ def read_past(
     *,
     catchup: bool,
     never_seen: frozenset[str] = frozenset(),
+    run_row_id: int | None = None,
 ) -> StoredPast | None:
     """Return the run before a logical date, with the states of these tasks and of their downstream tasks.
 
     Args:
+        run_row_id: The run of that date. If it is the first of its backfill, no run is before it, as in Airflow.
         downstream: The direct downstream tasks of each task that depends on the past.
         catchup: Manual runs do not count (Airflow's get_previous_scheduled_dagrun).
         never_seen: Tasks that no earlier run had at the last look, which reads all earlier runs and is not repeated.
     """
+    if run_row_id is not None and conn.scalar(_FIRST_OF_BACKFILL, {"run": run_row_id}) is not None:
+        return None
     statement = _BEFORE_UNASKED if catchup else _BEFORE
     before = conn.execute(statement, {"dag_id": dag_id, "date": logical_date}).first()
     if before is None:

@@ -4,7 +4,7 @@ from collections import Counter, defaultdict
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from asynsched.states import FINISHED_RUN_STATES, FINISHED_TASK_STATES
+from asynsched.states import FINISHED_RUN_STATES, FINISHED_TASK_STATES, PAUSED_TASK_STATES
 from tests.faults.simulated.stored import RunRow, Stored, TaskRow
 from tests.faults.simulated.user_code import Decision
 
@@ -14,6 +14,10 @@ ENDED = frozenset(str(state) for state in FINISHED_TASK_STATES)
 ENDED_RUNS = frozenset(str(state) for state in FINISHED_RUN_STATES)
 RunKey = tuple[str, str]
 Instance = tuple[str, int]
+
+
+def _is_by_hand(stop: str | None) -> bool:
+    return '"is_by_hand":true' in (stop or "")
 
 
 def is_edit(query: str) -> bool:
@@ -60,7 +64,7 @@ class Edits:
         self.n_failures: Counter[Any] = Counter()
         self.run_ends: defaultdict[Any, set[int | None]] = defaultdict(set)
 
-    def note_task(self, query: str, before: TaskRow | None, row: TaskRow, *, is_stopped: bool) -> None:
+    def note_task(self, query: str, before: TaskRow | None, row: TaskRow, *, stop: str | None) -> None:
         """A task instance has changed, perhaps of a run that is being stopped."""
         key = row[:4]
         if is_edit(query):
@@ -70,15 +74,19 @@ class Edits:
                 self.given.discard(key)
                 self.n_tries_before[key] = row.try_number
         elif before is None or (before.state, before.token) != (row.state, row.token):
-            (self.given.add if is_stopped and row.state in ENDED else self.given.discard)(key)
+            (self.given.add if stop is not None and row.state in ENDED else self.given.discard)(key)
             self.n_successes[key] += row.state == "success"
-            self.n_failures[key] += row.state == "failed" and row.token is not None
+            waited = before is not None and before.state in PAUSED_TASK_STATES and before.token == row.token
+            # A task that waits between two processes fails with a run that a person ends, without a callback.
+            is_ended = waited and _is_by_hand(stop)
+            self.n_failures[key] += row.state == "failed" and row.token is not None and not is_ended
 
     def note_run(self, query: str, before: RunRow | None, run: RunRow) -> None:
         """A run has changed."""
         if before is not None and before.state != run.state and not is_edit(query):
             self.given_runs.discard(run[:2])
-            if run.state in ENDED_RUNS:
+            # A run that a person stops calls no callback of its DAG.
+            if run.state in ENDED_RUNS and not _is_by_hand(run.stop):
                 self.run_ends[*run[:2], run.state].add(run.ended_at)
 
     def note_edit(self, key: RunKey, stored: Stored, decisions: dict[Instance, Decision]) -> None:

@@ -77,7 +77,7 @@ class Invariants:
         for key, row in stored.tasks.items():
             if (before := tasks.get(key)) != row:
                 self._exploration.say(process.name, f"{query}: {_said(row)}")
-                self.edits.note_task(query, before, row, is_stopped=stored.runs[key[:2]].stop is not None)
+                self.edits.note_task(query, before, row, stop=stored.runs[key[:2]].stop)
                 was_stopped = key[:2] in runs and runs[key[:2]].stop is not None
                 self._check_task(query, before, row, was_stopped=was_stopped)
                 if not is_edit(query) or runs[key[:2]].state == "running":

@@ -58,6 +58,7 @@ def test_an_event_has_the_same_try_go_on_in_a_new_process():
     [again] = granted(engine)
     assert again is ready
     assert again.token != token
+    assert engine.pending.forgotten == [], "it keeps its XComs"
     launch = task_launch(again, 1024)
     assert (launch.try_number, launch.resume) == (1, Resume("go_on", {"x": 2, "event": [3]}))
     engine.try_ended(Ended(again.token, "success", NOON, NOON), NOON)

@@ -101,6 +101,48 @@ def test_a_retry_waits_for_its_delay_and_keeps_the_failed_try():
     assert run.instance("a").token != token
 
 
+@pytest.mark.parametrize(
+    "ends",
+    [{}, {"cause": "machine"}, {"state": "up_for_reschedule", "reschedule_at": NOON}],
+    ids=["failed", "killed", "rescheduled"],
+)
+def test_a_try_finds_no_xcoms_of_an_earlier_one(ends):
+    run = run_of([task("a", retries=2, retry_delay=0.0)])
+    engine = evaluation()
+    engine.start_run(run, NOON)
+    engine.grant(NOON)
+    assert engine.pending.forgotten == [], "the first one has none before it"
+    ended = {"state": "failed", **ends}
+    engine.try_ended(Ended(run.instance("a").token, ended.pop("state"), NOON, NOON, **ended), NOON)
+    engine.time_passed(NOON + timedelta(seconds=60))
+    engine.grant(NOON + timedelta(seconds=60))
+    assert (run.instance("a").state, len(engine.pending.forgotten)) == ("queued", 1)
+
+
+def test_a_teardown_waits_for_all_tasks_after_its_setup_also_those_of_another_branch():
+    run = run_of(
+        [
+            task("su", "slow", "bad", "td", is_setup=True), task("slow", "joined"), task("bad", "joined"),
+            task("joined", "td"), task("td", is_teardown=True, trigger_rule="all_done_setup_success"),
+        ]
+    )  # fmt: skip
+    engine = evaluation()
+    engine.start_run(run, NOON)
+
+    def end(task_id, state="success"):
+        engine.grant(NOON)
+        engine.try_ended(Ended(run.instance(task_id).token, state, NOON, NOON), NOON)
+
+    end("su")
+    end("bad", "failed")
+    assert states(run) == {
+        "su": "success", "slow": "queued", "bad": "failed", "joined": "upstream_failed", "td": "None",
+    }  # fmt: skip
+    end("slow")
+    end("td")
+    assert run.state == "failed"
+
+
 def test_a_task_that_asks_to_fail_without_retry_gets_none():
     run = run_of([task("a", retries=5)])
     engine = evaluation()

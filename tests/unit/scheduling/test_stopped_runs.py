@@ -8,6 +8,7 @@ import pytest
 from asynsched.protocol.messages import Ended, Started
 from asynsched.scheduling.evaluation.run import ActiveRun
 from asynsched.scheduling.rules.run_end import cancelled, marked_failed
+from asynsched.scheduling.storing import failed_runs
 from asynsched.states import TaskInstanceState
 from tests.support.runs import NOON, evaluation, run_of, task
 
@@ -110,8 +111,21 @@ def test_a_run_cancelled_or_out_of_time_fails_with_its_teardowns_skipped(ends_as
     assert stopped.states == {"su": "success", "runs": ends_as, "fails": ends_as, **waited}
     assert stopped.run.state == "failed"
     assert ("no longer wanted" if ends_as == "failed" else "dagrun_timeout of 0:01:00") in stopped.run.reason
-    expected = [("fails", "on_failure"), ("runs", "on_failure")] if ends_as == "failed" else []
-    assert sorted(stopped.called_back) == [("", "on_failure"), *expected]
+    # As in Airflow, a person who ends a run needs no callback of its DAG.
+    of_tasks, of_dag = [("fails", "on_failure"), ("runs", "on_failure")], [("", "on_failure")]
+    assert sorted(stopped.called_back) == (of_tasks if ends_as == "failed" else of_dag)
+
+
+@pytest.mark.parametrize("is_stopped", [True, False])
+def test_only_a_run_that_fails_by_its_tasks_may_pause_its_dag(is_stopped):
+    engine = evaluation()
+    run = run_of([task("a")], max_consecutive_failed_dag_runs=1, dagrun_timeout=60.0)
+    engine.start_run(run, NOON)
+    engine.grant(NOON)
+    if is_stopped:
+        engine.time_passed(NOON + HOUR)
+    engine.try_ended(Ended(run.instance("a").token, "failed", NOON, NOON), NOON)
+    assert (run.state, bool(failed_runs([run], 0))) == ("failed", not is_stopped)
 
 
 def test_a_run_whose_tasks_wait_ends_when_it_is_cancelled():
