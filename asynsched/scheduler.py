@@ -452,7 +452,7 @@ class Scheduler:
         """
         await self._wait_for_dag(dag_id)
         logical_date = self._aware(logical_date)
-        key = DagRunKey(dag_id, run_id or run_id_of(DagRunType.MANUAL, logical_date or self.clock.now()))
+        key = DagRunKey(dag_id, run_id or run_id_of(DagRunType.MANUAL, self.clock.now()))
         with self._waiters.waiting_for(key) as ended:
             # A cancellation waits until it is known whether the run was created.
             creation = self.trigger(

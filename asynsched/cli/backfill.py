@@ -38,6 +38,12 @@ backfill_argument = click.argument("backfill_id", metavar="ID", type=click.IntRa
     show_default=True,
     help="Existing runs to run again: none, those that have failed, or all that have ended.",
 )
+@click.option(
+    "--keep-version",
+    "keeps_version",
+    is_flag=True,
+    help="Run existing runs again with the version of the DAG that they had, not with the newest.",
+)
 @click.option("--reverse", "is_reverse", is_flag=True, help="Run the newest date first.")
 @click.option(
     "--max-active-runs", type=click.IntRange(min=1), default=10, show_default=True, help="Runs of the backfill at once."

@@ -767,6 +767,7 @@ class Client:
         is_reverse: bool = False,
         max_active_runs: Annotated[int, Meta(ge=1)] = 10,
         conf: Mapping[str, Any] | None = None,
+        keeps_version: bool = False,
     ) -> BackfillInfo:
         """Create the runs that a DAG's schedule has in a span of the past.
 
@@ -777,10 +778,12 @@ class Client:
             is_reverse: Whether the newest date comes first.
             max_active_runs: How many of its runs are active at once, instead of the DAG's own limit.
             conf: Overrides the DAG's params in each run.
+            keeps_version: Whether existing runs keep the version of the DAG that they had; otherwise they move to the
+                newest one.
         """
         plan = BackfillPlan(
             dag_id, from_date, to_date, reprocess=reprocess, is_reverse=is_reverse, max_active_runs=max_active_runs,
-            conf=conf or {},
+            conf=conf or {}, keeps_version=keeps_version,
         )  # fmt: skip
         return backfill_info(await backfills.make_backfill(self._place, self._actor, plan))
 

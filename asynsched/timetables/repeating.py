@@ -241,14 +241,14 @@ class CronTriggerTimetable(_TriggerTimetable):
         *,
         timezone: str | tzinfo,
         interval: "AnyDelta" = NO_INTERVAL,
-        run_immediately: bool | timedelta = False,
+        run_immediately: bool | timedelta | None = False,
         gap: GapPolicy | None = None,
         fold: FoldPolicy | None = None,
     ) -> None:
         self._cron = CronSchedule(cron, timezone, gap, fold)
-        if not isinstance(run_immediately, bool | timedelta):
+        if not isinstance(run_immediately, bool | timedelta | None):
             raise TimetableError(f"run_immediately must be True, False or a timedelta, not {run_immediately!r:.100}")
-        self._run_immediately = run_immediately
+        self._run_immediately = run_immediately or False
         super().__init__(self._cron, interval)
 
     def serialize(self) -> dict[str, Any]:

@@ -42,7 +42,10 @@ PARENT = """
         TriggerDagRunOperator(
             task_id="expected", trigger_dag_id="child", allowed_states=["failed"], failed_states=[], **FAILS
         )
-        TriggerDagRunOperator(task_id="later", trigger_dag_id="sleeper", run_after="{{ '2100-01-01' }}")
+        TriggerDagRunOperator(
+            task_id="later", trigger_dag_id="sleeper", run_after="{{ '2100-01-01' }}", conf="{{ {'n': 1} | tojson }}"
+        )
+        TriggerDagRunOperator(task_id="no_json", trigger_dag_id="sleeper", conf="{{ 'n = 1' }}")
         TriggerDagRunOperator(task_id="denied", trigger_dag_id="scheduled_only")
         TriggerDagRunOperator(task_id="nowhere", trigger_dag_id="nobody")
         TriggerDagRunOperator(task_id="paused", trigger_dag_id="sleeper", fail_when_dag_is_paused=True)
@@ -87,7 +90,7 @@ def test_a_dag_triggers_runs_of_another_and_waits_for_what_it_does(new_site):
         site.run("dags", "trigger", "parent", "--run-id", "r1")
         site.until(lambda: site.json("runs", "show", "parent", "r1")["state"] == "failed", "the run has ended")
     tasks = {task["task_id"]: task for task in site.json("tasks", "list", "parent", "r1")}
-    failed = {"taken", "fails", "fails_deferred", "nowhere", "denied", "paused", "failed", "missing"}
+    failed = {"taken", "fails", "fails_deferred", "no_json", "nowhere", "denied", "paused", "failed", "missing"}
     failed |= {"no_group", "no_group_deferred", "no_dag"}
     skipped = {"again", "skipped"}
     expected = {name: "failed" if name in failed else "skipped" if name in skipped else "success" for name in tasks}
@@ -95,6 +98,7 @@ def test_a_dag_triggers_runs_of_another_and_waits_for_what_it_does(new_site):
     reasons = {
         "taken": "DagRunAlreadyExists: The DAG 'child' has a run of the logical date 2026-01-05T00:00:00+00:00 already",
         "fails": "is failed",
+        "no_json": "the conf is no JSON: Expecting value",
         "fails_deferred": "is failed",
         "denied": "allows no runs of the type operator_triggered: its allowed_run_types are scheduled.",
         "nowhere": "AsynschedException: there is no DAG 'nobody'",
@@ -118,7 +122,8 @@ def test_a_dag_triggers_runs_of_another_and_waits_for_what_it_does(new_site):
     assert (triggered["run_type"], triggered["note"]) == ("operator_triggered", "for r1")
     assert triggered["run_after"].startswith("2026-01-05")
     [later] = [run for run in site.runs("sleeper") if run["run_type"] == "operator_triggered"]
-    assert later["run_after"] == "2100-01-01T00:00:00Z"
+    assert (later["run_after"], later["logical_date"]) == ("2100-01-01T00:00:00Z", None)
+    assert site.json("runs", "show", "sleeper", later["run_id"])["conf"] == {"n": 1}
     refused = site.run("dags", "trigger", "scheduled_only", code=1).stderr
     assert "allows no runs of the type manual: its allowed_run_types are scheduled." in refused
     [again] = site.json("tasks", "list", "child", "r1")

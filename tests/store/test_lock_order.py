@@ -269,7 +269,7 @@ async def test_a_run_that_starts_again_is_locked_before_its_tasks(opened):
     await database.write(end)
     async with asyncio.timeout(60), asyncio.TaskGroup() as tasks, holder.transaction():
         await holder.execute("SELECT 1 FROM dag_run WHERE id = 2 FOR NO KEY UPDATE")
-        again = tasks.create_task(database.write(run_again, DagRunKey("d", "r2"), NOW))
+        again = tasks.create_task(database.write(run_again, DagRunKey("d", "r2"), NOW, latest=True))
         while not again.done() and not await holder.fetchval(WAITS_FOR_US):
             pass
         assert not again.done(), "it waits for the run"

@@ -116,7 +116,7 @@ async def test_what_is_odd_about_one_dag_is_its_own(database):
         store(conn, [hourly("full", max_active_runs=1), hourly("later", start_date=START + HOUR), hourly("run_id")])
         create_manual_run(conn, "ahead", now=START, logical_date=START)
         create_manual_run(conn, "full", now=START, logical_date=START + 9 * HOUR)
-        # The name alone does not distinguish a scheduled run from one that a user has named so.
+        # A run of another date, such as an imported one, that has the name of the next run does not stand for it.
         insert_run(conn, new_run(AT_START, "run_id", logical_date=None, run_type=DagRunType.MANUAL))
         set_paused(conn, "paused", True, START)
         conn.execute(sa.update(dag_version).where(dag_version.c.dag_id == "broken").values(serialized=b"x"))
@@ -138,7 +138,7 @@ async def test_what_is_odd_about_one_dag_is_its_own(database):
         "later": Examined(due_at=START + HOUR),
         "no_version": Examined(),
         "paused": Examined(),
-        "run_id": Examined(due_at=START + HOUR),
+        "run_id": Examined(created=f"{AT_START}_2", due_at=START + HOUR),
         "unknown": Examined(),
     }
     coming = {dag_id: (await database.read(get_dag, dag_id)).next_dagrun_create_after for dag_id in ids[:-1]}
@@ -146,7 +146,9 @@ async def test_what_is_odd_about_one_dag_is_its_own(database):
     assert coming == dict.fromkeys(("broken", "no_version", "out_of_time")) | {
         dag_id: START + by for dag_id, by in nexts.items()
     }
-    assert [run.dag_id for run in await database.read(list_runs, state="queued")] == ["due", "run_id", "full", "ahead"]
+    assert [run.dag_id for run in await database.read(list_runs, state="queued")] == [
+        "run_id", "due", "run_id", "full", "ahead",
+    ]  # fmt: skip
     with pytest.raises(DagError):
         await database.read(coming_runs, "broken", NOW, at_most=1)
 
@@ -165,7 +167,7 @@ async def test_a_manual_run_has_its_date_in_utc_to_the_microsecond(database):
         await database.write(create_manual_run, "d", now=NOW, logical_date=after_all)
     [run] = await database.read(list_runs)
     assert run.logical_date == date
-    assert run.run_id == f"manual__{date.isoformat()}"
+    assert run.run_id == f"manual__{NOW.isoformat()}"
 
 
 async def test_runs_are_made_together_but_for_those_that_there_are(database):

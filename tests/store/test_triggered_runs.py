@@ -8,12 +8,14 @@ import sqlalchemy as sa
 
 from asynsched.errors import AlreadyExists, DagError
 from asynsched.scheduling.creation.triggering import create_manual_run
+from asynsched.states import DagRunType
 from asynsched.store.dags.parse_results import Outcome, store_outcomes
 from asynsched.store.database import Database
 from asynsched.store.runs.dag_runs import get_run, list_runs
 from tests.support.parse_reports import DEFAULTS, NOW, STAMP, parsed, report
 
 EARLIER = datetime(2026, 1, 1, 12, tzinfo=UTC)
+LATER = datetime(2100, 1, 1, tzinfo=UTC)
 
 
 @pytest.fixture
@@ -39,6 +41,20 @@ async def test_runs_triggered_at_one_instant_differ_by_a_microsecond(database):
         run_id = f"manual__{(NOW + timedelta(microseconds=number)).isoformat()}"
         assert await database.write(trigger, has_logical_date=False) == (run_id, None)
     assert await database.write(trigger, run_id="mine") == ("mine", NOW + timedelta(microseconds=3))
+
+
+@pytest.mark.parametrize(
+    ("options", "name"),
+    [
+        ({"logical_date": EARLIER}, f"manual__{NOW.isoformat()}"),
+        ({"run_after": LATER}, f"manual__{LATER.isoformat()}"),
+        ({"run_type": DagRunType.OPERATOR_TRIGGERED, "logical_date": EARLIER}, f"manual__{EARLIER.isoformat()}"),
+        ({"run_type": DagRunType.OPERATOR_TRIGGERED, "run_after": LATER}, f"manual__{LATER.isoformat()}"),
+        ({"run_type": DagRunType.ASSET_MATERIALIZATION}, f"asset_materialization__{NOW.isoformat()}"),
+    ],
+)
+async def test_a_run_is_named_by_its_earliest_start_as_in_airflow(database, options, name):
+    assert (await database.write(trigger, **options))[0] == name
 
 
 @pytest.mark.parametrize(

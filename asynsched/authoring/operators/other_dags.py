@@ -38,10 +38,10 @@ class TriggerDagRunOperator(BaseOperator):
 
     Args:
         trigger_dag_id: The DAG to trigger. (templated)
-        trigger_run_id: The run's id; by default made from the logical date. (templated)
-        conf: The run's conf, as JSON values. (templated)
-        logical_date: The run's logical date, a datetime or a string; by default now, None for a run without one.
-            (templated)
+        trigger_run_id: The run's id; by default made from its earliest start, or from the logical date. (templated)
+        conf: The run's conf, as JSON values, or as the JSON text of a dict. (templated)
+        logical_date: The run's logical date, a datetime or a string; None for a run without one. By default now, or
+            none if `run_after` is given. (templated)
         reset_dag_run: If the run already exists, clear it so that it runs again; its conf does not change.
         wait_for_completion: Wait until the run has ended. (templated)
         poke_interval: The time between two checks, as a timedelta or seconds.
@@ -52,6 +52,7 @@ class TriggerDagRunOperator(BaseOperator):
         deferrable: Wait in a DagStateTrigger, without a process or pool slots.
         note: A note about the run, of 1,000 characters at most. (templated)
         run_after: The run's earliest start, a datetime or a string; by default it may start at once. (templated)
+        openlineage_inject_parent_info: Accepted for Airflow's files; nothing is added to the conf.
     """
 
     template_fields: Collection[str] = (
@@ -65,7 +66,7 @@ class TriggerDagRunOperator(BaseOperator):
         *,
         trigger_dag_id: str,
         trigger_run_id: str | None = None,
-        conf: dict[str, Any] | None = None,
+        conf: dict[str, Any] | str | None = None,
         logical_date: str | dt.datetime | Any | None = NOTSET,
         reset_dag_run: bool = False,
         wait_for_completion: bool = False,
@@ -77,6 +78,7 @@ class TriggerDagRunOperator(BaseOperator):
         deferrable: bool = False,
         note: str | None = None,
         run_after: str | dt.datetime | None = None,
+        openlineage_inject_parent_info: bool = True,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
@@ -87,7 +89,7 @@ class TriggerDagRunOperator(BaseOperator):
         self.trigger_run_id = trigger_run_id
         self.conf = conf
         self.logical_date = logical_date if isinstance(logical_date, (str, dt.datetime)) else None
-        self.has_logical_date = logical_date is not None
+        self.has_logical_date = run_after is None if logical_date is NOTSET else logical_date is not None
         self.reset_dag_run = reset_dag_run
         self.wait_for_completion = wait_for_completion
         self.poke_interval = arguments.duration(who, "poke_interval", poke_interval).total_seconds()
@@ -98,6 +100,7 @@ class TriggerDagRunOperator(BaseOperator):
         self.deferrable = deferrable
         self.note = note
         self.run_after = run_after
+        self.openlineage_inject_parent_info = openlineage_inject_parent_info
 
     def execute(self, context: Context) -> None:
         context["ti"].xcom_push(key="trigger_dag_id", value=self.trigger_dag_id)
@@ -119,13 +122,14 @@ class TriggerDagRunOperator(BaseOperator):
 
     def _trigger(self) -> str:
         """Trigger the run, and return its run_id."""
-        check_json(self.conf, "conf")
+        conf = _read(self.conf) if isinstance(self.conf, str) else self.conf
+        check_json(conf, "conf")
         try:
             answer: dict[str, Any] = ask(
                 "run_trigger",
                 dag_id=self.trigger_dag_id,
                 run_id=str(self.trigger_run_id) if self.trigger_run_id else None,
-                conf=self.conf or {},
+                conf=conf or {},
                 logical_date=_instant(self.logical_date),
                 has_logical_date=self.has_logical_date,
                 run_after=_instant(self.run_after),
@@ -155,6 +159,16 @@ class TriggerDagRunOperator(BaseOperator):
         if state in self.failed_states:
             raise AsynschedException(f"run {run_id} of the DAG {self.trigger_dag_id} is {state}")
         return state in self.allowed_states
+
+
+def _read(conf: str) -> Any:
+    """Return a conf that is given as a text, such as a template renders. Raises ValueError unless it is JSON."""
+    import json
+
+    try:
+        return json.loads(conf or "{}")
+    except ValueError as exc:
+        raise ValueError(f"the conf is no JSON: {exc}: {conf!r:.100}") from exc
 
 
 def _instant(given: str | dt.datetime | None) -> str | None:

@@ -21,7 +21,13 @@ from asynsched.serialization.schema import SerializedDag
 from asynsched.states import FINISHED_RUN_STATES, DagRunState, DagRunType
 from asynsched.store.dags.dags import find_dag, get_version
 from asynsched.store.runs import backfills as stored
-from asynsched.store.runs.dag_runs import insert_run, run_of_date, run_of_schedule, runs_of_partitions
+from asynsched.store.runs.dag_runs import (
+    insert_runs,
+    insert_under_free_id,
+    run_of_date,
+    run_of_schedule,
+    runs_of_partitions,
+)
 from asynsched.store.runs.requests import CancelRun
 from asynsched.store.runs.row_locks import lock_runs
 from asynsched.store.schema import DagRunRow, DagVersionRow, dag_run
@@ -63,6 +69,7 @@ class BackfillPlan:
         is_reverse: Whether the newest date comes first.
         max_active_runs: How many of its runs are active at once; they do not count against the DAG's limit.
         conf: The conf of every run; validated against the DAG's params.
+        keeps_version: Whether an existing run keeps the version of its DAG; otherwise it moves to the newest one.
         zone: Where the wall-clock times of both dates are read for partitions, which begin at these times in the
             timezone of their timetable.
     """
@@ -74,6 +81,7 @@ class BackfillPlan:
     is_reverse: bool = False
     max_active_runs: int = 10
     conf: Mapping[str, Any] = field(default_factory=dict)
+    keeps_version: bool = False
     zone: str = "UTC"
 
 
@@ -269,9 +277,9 @@ def _exception(existing: DagRunRow | None, reprocess: stored.Reprocess) -> str |
 
 
 def _run_for(conn: Connection, plan: BackfillPlan, date: PlannedDate, backfill_id: int, now: datetime) -> int | None:
-    """Return the row id of a date's run; None if a run of another date has taken its run_id."""
+    """Return the row id of a date's run; None if it was created elsewhere at this moment."""
     if date.existing is not None:
-        run_again(conn, DagRunKey(plan.dag_id, date.existing.run_id), now)
+        run_again(conn, DagRunKey(plan.dag_id, date.existing.run_id), now, latest=not plan.keeps_version)
         conn.execute(_TAKE_OVER, {"key": date.existing.id, "backfill": backfill_id})
         if plan.conf:
             conn.execute(sa.update(dag_run).where(dag_run.c.id == date.existing.id).values(conf=plan.conf))
@@ -280,7 +288,5 @@ def _run_for(conn: Connection, plan: BackfillPlan, date: PlannedDate, backfill_i
         plan.dag_id, DagRunType.BACKFILL, date.info, queued_at=now, reason="a backfill asked for it",
         conf=dict(plan.conf), backfill_id=backfill_id,
     )  # fmt: skip
-    try:
-        return insert_run(conn, run)
-    except AlreadyExists:
-        return None
+    created = insert_runs(conn, [run]) or insert_under_free_id(conn, run)
+    return next(iter(created.values()), None)

@@ -256,7 +256,7 @@ class _Examination:
         limit = min(dag.max_active_runs, self.schedules[dag_id].timetable.active_runs_limit or dag.max_active_runs)
         if self.n_active[dag_id] >= limit:
             return Examined(is_held_back=True)
-        return Examined(created=_scheduled_run_id(info.logical_date))
+        return Examined(created=dag_runs.run_id_of_schedule(DagRunType.SCHEDULED, info))
 
     def create_due(self) -> dict[str, Examined]:
         """Create the next scheduled runs that are due, and note when the following ones are.
@@ -277,18 +277,24 @@ class _Examination:
             )
             for dag_id, info in sorted(due.items())
         ]
-        created = {key.dag_id for key in dag_runs.insert_runs(self.conn, rows)}
+        made = dag_runs.insert_runs(self.conn, rows)
+        for row in rows:
+            if row.key not in made:
+                made |= dag_runs.insert_under_free_id(self.conn, row)
+        created = {key.dag_id: key.run_id for key in made}
         after = {dag_id: (self.schedules[dag_id], due[dag_id].data_interval) for dag_id in created}
         coming = _free_runs(self.conn, after, self.now)
         for dag_id, info in due.items():
             if dag_id in created:
-                examined[dag_id] = self._after_creation(dag_id, info, coming[dag_id])
+                examined[dag_id] = self._after_creation(dag_id, created[dag_id], info, coming[dag_id])
             else:
                 examined[dag_id] = Examined(due_at=self.now)  # it was created elsewhere at this moment: examine again
         return examined
 
-    def _after_creation(self, dag_id: str, made: DagRunInfo, coming: DagRunInfo | Failure | None) -> Examined:
-        found = Examined(created=_scheduled_run_id(made.logical_date))
+    def _after_creation(
+        self, dag_id: str, run_id: str, made: DagRunInfo, coming: DagRunInfo | Failure | None
+    ) -> Examined:
+        found = Examined(created=run_id)
         if isinstance(coming, DagRunInfo):
             found = replace(found, due_at=coming.run_after)
         timetable = self.schedules[dag_id].timetable
@@ -315,10 +321,6 @@ def _schedules_of(conn: Connection, dags: Mapping[str, SerializedDag]) -> dict[s
     plans = get_plans(conn, sorted(own))
     planned = {dag_id: timetable.planned(plans.get(dag_id)) for dag_id, timetable in own.items()}
     return found | {dag_id: found[dag_id]._replace(timetable=timetable) for dag_id, timetable in planned.items()}
-
-
-def _scheduled_run_id(logical_date: datetime) -> str:
-    return dag_runs.run_id_of(DagRunType.SCHEDULED, logical_date)
 
 
 def _free_runs(
@@ -387,7 +389,12 @@ def _existing(conn: Connection, found: Mapping[str, DagRunInfo | Failure | None]
     """Return the runs among these that exist already."""
     runs = {dag_id: info for dag_id, info in found.items() if isinstance(info, DagRunInfo)}
     wanted = [
-        dag_runs.WantedRun(dag_id, _scheduled_run_id(info.logical_date), info.logical_date)
+        # A run of a schedule is known by its date, one of a partition by its name.
+        dag_runs.WantedRun(
+            dag_id,
+            "" if info.partition_key is None else dag_runs.run_id_of_schedule(DagRunType.SCHEDULED, info),
+            info.logical_date,
+        )
         for dag_id, info in runs.items()
     ]
     return {run.dag_id: runs[run.dag_id] for run in dag_runs.runs_made(conn, wanted)}
@@ -450,7 +457,7 @@ def _trigger_by_partitions(conn: Connection, dag: DagRow, serialized: Serialized
     ready = [one for one in judged if one.is_ready]
     created, number = [], 1
     for one in ready[:MAX_PARTITIONS]:
-        run_id, number = _free_run_id(conn, dag.dag_id, now, number)
+        run_id, number = dag_runs.free_run_id(conn, dag.dag_id, _name_by_assets(now), number)
         run = DagRunRow(
             dag_id=dag.dag_id, run_id=run_id, run_type=DagRunType.ASSET_TRIGGERED, state=DagRunState.QUEUED,
             run_after=now, queued_at=now, partition_key=one.key, partition_date=one.date,
@@ -492,14 +499,8 @@ def _foreseen_partitions(conn: Connection, dag: DagRow, serialized: SerializedDa
     return Examined(waits_for=partitions.waits_for(condition, judged))
 
 
-def _free_run_id(conn: Connection, dag_id: str, at: datetime, number: int = 1) -> tuple[str, int]:
-    """Return a run_id for events of an instant that no run has, and the number to try next: others may be of it too."""
-    plain = f"{DagRunType.ASSET_TRIGGERED}__{at.isoformat()}"
-    while True:
-        run_id = plain if number == 1 else f"{plain}_{number}"
-        number += 1
-        if dag_runs.get_run(conn, dag_id, run_id) is None:
-            return run_id, number
+def _name_by_assets(at: datetime) -> str:
+    return dag_runs.run_id_of(DagRunType.ASSET_TRIGGERED, at)
 
 
 def _judged(conn: Connection, dag: DagRow, condition: AssetCondition, waiting: _Waiting) -> Examined:
@@ -508,7 +509,7 @@ def _judged(conn: Connection, dag: DagRow, condition: AssetCondition, waiting: _
         return Examined(waits_for=verdict.reason)
     if dag_runs.count_active_runs(conn, [dag.dag_id], dag.max_active_runs)[dag.dag_id] >= dag.max_active_runs:
         return Examined(is_held_back=True)
-    return Examined(triggered=_free_run_id(conn, dag.dag_id, _newest(waiting))[0])
+    return Examined(triggered=dag_runs.free_run_id(conn, dag.dag_id, _name_by_assets(_newest(waiting)))[0])
 
 
 def _newest(waiting: _Waiting) -> datetime:

@@ -140,11 +140,14 @@ def create_manual_run(
         partition_date=None if partition_key is None else _partition_date(dag, partition_key, partition_date),
     )  # fmt: skip
     named = (logical_date or now) if has_logical_date else None
-    run = _dated(base, chosen or run_id_of(DagRunType.MANUAL, named or now), named, data_interval, dag)
+    # As in Airflow: a task's operator names a run by its logical date unless it gives the earliest start.
+    at = named or now if run_after is None and run_type == DagRunType.OPERATOR_TRIGGERED else base.run_after
+    prefix = run_type if run_type == DagRunType.ASSET_MATERIALIZATION else DagRunType.MANUAL
+    run = _dated(base, chosen or run_id_of(prefix, at), named, data_interval, dag)
     # Check for taken names only after the insert failed: names are nearly always free, and each check is a round trip.
     if not insert_runs(conn, [run]):
         named = (logical_date or _free_date(conn, dag_id, now)) if has_logical_date else None
-        run = _dated(base, chosen or _free_run_id(conn, dag_id, named or now), named, data_interval, dag)
+        run = _dated(base, chosen or _free_run_id(conn, dag_id, prefix, at), named, data_interval, dag)
         _refuse_taken(conn, DagRunKey(dag_id, run.run_id), run.logical_date)
         insert_run(conn, run)
     return DagRunKey(dag_id, run.run_id)
@@ -302,8 +305,8 @@ def _free_date(conn: Connection, dag_id: str, now: datetime) -> datetime:
     return now
 
 
-def _free_run_id(conn: Connection, dag_id: str, instant: datetime) -> str:
-    while get_run(conn, dag_id, found := run_id_of(DagRunType.MANUAL, instant)) is not None:
+def _free_run_id(conn: Connection, dag_id: str, prefix: DagRunType, instant: datetime) -> str:
+    while get_run(conn, dag_id, found := run_id_of(prefix, instant)) is not None:
         instant = moved(instant, timedelta(microseconds=1))
     return found
 

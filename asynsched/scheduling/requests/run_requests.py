@@ -27,6 +27,7 @@ from asynsched.states import (
     FAILED_TASK_STATES,
     FINISHED_RUN_STATES,
     FINISHED_TASK_STATES,
+    PAUSED_TASK_STATES,
     SLOT_TASK_STATES,
     DagRunState,
     TaskInstanceState,
@@ -58,6 +59,8 @@ from asynsched.store.schedulers import notify
 from asynsched.store.schema import DagRunRow, HistoryRow, HITLRow, TaskInstanceRow, task_instance
 
 State = TaskInstanceState
+UNDER_WAY = SLOT_TASK_STATES | PAUSED_TASK_STATES
+"""The states of task instances that end as a run is marked; those that have not begun are skipped, as in Airflow."""
 _RESTARTED_REASON = "it was cleared while it ran"
 
 
@@ -253,19 +256,19 @@ def _force(edit: RunEdit, request: ForceTask) -> None:
 
 def _mark_run(edit: RunEdit, request: MarkRun, actor: str) -> None:
     reason = f"{actor} marked the run as {request.state}"
+    is_running = edit.run.state == DagRunState.RUNNING
     teardowns = edit.structure.teardowns
-    is_success = request.state == "success"
-    kept, after = (("success", "removed"), State.SUCCESS) if is_success else (FINISHED_TASK_STATES, State.SKIPPED)
-    changed, to_run = [], False
+    is_success, to_run = request.state == "success", False
     for row in edit.instances:
-        if row.task_id in teardowns and row.state not in FINISHED_TASK_STATES:
+        state = _state(row)
+        if row.task_id in teardowns and state not in FINISHED_TASK_STATES:
             to_run = True
-        elif row.state not in kept:
-            changed.append(row)
-    edit.named += changed
-    for row in changed:
-        edit.end(row, after, reason)
-    if edit.run.state != DagRunState.RUNNING and edit.run.state != request.state and not to_run:
+        # A run that goes on fails by its failed tasks; one that has ended keeps the record of them, as in Airflow.
+        elif state not in FINISHED_TASK_STATES or (is_success and state in FAILED_TASK_STATES and is_running):
+            edit.named.append(row)
+            ends = state in UNDER_WAY or state in FAILED_TASK_STATES
+            edit.end(row, State(request.state) if ends else State.SKIPPED, reason)
+    if not is_running and edit.run.state != request.state and not to_run:
         edit.new_state, edit.reason = DagRunState(request.state), reason
 
 
@@ -332,11 +335,13 @@ def _check_named(edit: RunEdit, request: ClearTasks | MarkTasks) -> None:
 
 
 def _instances_of(edit: RunEdit, wanted: frozenset[str], request: ClearTasks | MarkTasks) -> Iterator[TaskInstanceRow]:
+    """Yield the wanted instances. The map index also holds for other tasks in the named ones' mapped groups."""
+    tasks, groups = edit.structure.tasks, edit.structure.mapped_groups
+    mapped_by_groups = {task_id: groups[task_id] for task_id, task in tasks.items() if task.map_length is None}
+    named = {mapped_by_groups.get(task_id) for task_id in request.task_ids} - {(), None}
     for row in edit.instances:
-        is_asked_for = row.task_id in request.task_ids
-        if row.task_id in wanted and (
-            request.map_index is None or not is_asked_for or row.map_index == request.map_index
-        ):
+        is_alike = row.task_id in request.task_ids or mapped_by_groups.get(row.task_id) in named
+        if row.task_id in wanted and (request.map_index is None or not is_alike or row.map_index == request.map_index):
             yield row
 
 
@@ -552,14 +557,19 @@ def end_request(conn: Connection, wanted: OpenRequest) -> bool:
     return close_request(conn, wanted.id)
 
 
-def run_again(conn: Connection, key: DagRunKey, now: datetime) -> None:
-    """Clear an ended run with all its tasks, so that it starts again. Raises StoreError if it has not ended."""
+def run_again(conn: Connection, key: DagRunKey, now: datetime, *, latest: bool) -> None:
+    """Clear an ended run with all its tasks, so that it starts again. Raises StoreError if it has not ended.
+
+    Args:
+        latest: Whether it moves to the newest version of its DAG.
+    """
     lock_runs(conn, [_run(conn, key).id])
     run = _run(conn, key)
     if run.state not in FINISHED_RUN_STATES:
         raise StoreError(f"The run {run.run_id!r} was changed at the same moment; try again.")
-    edit = _edit(conn, run, ClearTasks(), now)
-    fill_in(edit, ClearTasks(), "")
+    request = ClearTasks(latest=latest)
+    edit = _edit(conn, run, request, now)
+    fill_in(edit, request, "")
     edit.reopen()
     _write(conn, edit)
 

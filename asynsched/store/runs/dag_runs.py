@@ -21,13 +21,18 @@ from asynsched.timetables.base import DagRunInfo, DataInterval
 def run_of_schedule(
     dag_id: str, run_type: DagRunType, info: DagRunInfo, *, queued_at: datetime, **more: Any
 ) -> DagRunRow:
-    """Return a queued run of a schedule, under the run_id that Airflow gives it. That of a partition has no dates."""
+    """Return a queued run of a schedule. That of a partition has no dates."""
     start, end = (None, None) if info.partition_key is not None else info.data_interval
     return DagRunRow(
-        dag_id=dag_id, run_id=run_id_of(run_type, info.logical_date), run_type=run_type, state=DagRunState.QUEUED,
+        dag_id=dag_id, run_id=run_id_of_schedule(run_type, info), run_type=run_type, state=DagRunState.QUEUED,
         logical_date=start, data_interval_start=start, data_interval_end=end, run_after=info.run_after,
         queued_at=queued_at, partition_key=info.partition_key, partition_date=info.partition_date, **more,
     )  # fmt: skip
+
+
+def run_id_of_schedule(run_type: DagRunType, info: DagRunInfo) -> str:
+    """Return the run_id that Airflow gives a run of a schedule, or of a partition without its key."""
+    return run_id_of(run_type, info.run_after if info.partition_key is None else info.logical_date)
 
 
 def run_id_of(run_type: DagRunType, instant: datetime) -> str:
@@ -36,7 +41,7 @@ def run_id_of(run_type: DagRunType, instant: datetime) -> str:
 
 
 class WantedRun(NamedTuple):
-    """A run that may be created."""
+    """A run that may be created. `run_id`: empty if any will do."""
 
     dag_id: str
     run_id: str
@@ -165,6 +170,26 @@ def insert_run(conn: Connection, run: DagRunRow) -> int:
         return row_id
     date = "" if run.logical_date is None else f", or one of the logical date {run.logical_date.isoformat()}"
     raise AlreadyExists(f"The DAG {run.dag_id!r} has a run {run.run_id!r}{date} already.")
+
+
+def insert_under_free_id(conn: Connection, run: DagRunRow) -> dict[DagRunKey, int]:
+    """Store a run whose run_id another one of its DAG has, under another id; return its row id by its key.
+
+    Two runs of a schedule may become due together, and versions of Airflow have named the runs that are imported in
+    other ways. Nothing is stored if there is a run of that logical date, or if the run has none.
+    """
+    if run.logical_date is None or run_of_date(conn, run.dag_id, run.logical_date) is not None:
+        return {}
+    return insert_runs(conn, [msgspec.structs.replace(run, run_id=free_run_id(conn, run.dag_id, run.run_id, 2)[0])])
+
+
+def free_run_id(conn: Connection, dag_id: str, plain: str, number: int = 1) -> tuple[str, int]:
+    """Return a run_id, made from a plain one and a number, that no run of a DAG has; and the number to try next."""
+    while True:
+        run_id = plain if number == 1 else f"{plain}_{number}"
+        number += 1
+        if get_run(conn, dag_id, run_id) is None:
+            return run_id, number
 
 
 def end_queued_run(conn: Connection, run_row_id: int, state: DagRunState, reason: str, now: datetime) -> bool:

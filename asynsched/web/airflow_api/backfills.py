@@ -51,7 +51,7 @@ class BackfillCollectionResponse(Struct, frozen=True):
 
 
 class BackfillPostBody(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A backfill to create. Its runs have the newest version of the DAG."""
+    """A backfill to create. Its runs have the newest version of the DAG, unless `run_on_latest_version` is false."""
 
     dag_id: str
     from_date: datetime
@@ -68,6 +68,7 @@ class BackfillPostBody(Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         return BackfillPlan(
             self.dag_id, utc(self.from_date), utc(self.to_date), reprocess=self.reprocess_behavior,
             is_reverse=self.run_backwards, max_active_runs=self.max_active_runs, conf=self.dag_run_conf or {},
+            keeps_version=self.run_on_latest_version is False,
         )  # fmt: skip
 
 
