@@ -146,18 +146,6 @@ class PoolNotFound(AsynschedNotFoundException):
     """There is no such pool."""
 
 
-class DagRunAlreadyExists(AirflowBadRequest):
-    """The DAG has a run with this run_id or logical date.
-
-    Args:
-        dag_run: That run, with the attributes `dag_id` and `run_id`.
-    """
-
-    def __init__(self, dag_run: Any) -> None:
-        super().__init__(f"DAG {dag_run.dag_id!r} has a run {dag_run.run_id!r} already")
-        self.dag_run = dag_run
-
-
 class SerializationError(AsynschedException):
     """Something cannot be written in a form that can be stored."""
 
@@ -243,42 +231,6 @@ class AirflowProviderDeprecationWarning(DeprecationWarning):
 
 class DeprecatedImportWarning(FutureWarning):
     """A name has another place now."""
-
-
-class AirflowExternalTaskSensorException(AsynschedException):
-    """A sensor for tasks of other DAGs failed."""
-
-
-class ExternalDagNotFoundError(AirflowExternalTaskSensorException):
-    """The other DAG does not exist."""
-
-
-class ExternalDagDeletedError(AirflowExternalTaskSensorException):
-    """The other DAG was deleted."""
-
-
-class ExternalTaskNotFoundError(AirflowExternalTaskSensorException):
-    """The other task does not exist."""
-
-
-class ExternalTaskGroupNotFoundError(AirflowExternalTaskSensorException):
-    """The other task group does not exist."""
-
-
-class ExternalTaskFailedError(AirflowExternalTaskSensorException):
-    """The other task failed."""
-
-
-class ExternalTaskGroupFailedError(AirflowExternalTaskSensorException):
-    """The other task group failed."""
-
-
-class ExternalDagFailedError(AirflowExternalTaskSensorException):
-    """The other DAG failed."""
-
-
-class DuplicateStateError(AirflowExternalTaskSensorException):
-    """A state is in two of the lists of allowed, skipped and failed states."""
 
 
 class FileSyntaxError(namedtuple("FileSyntaxError", "line_no message")):

@@ -41,7 +41,7 @@ _CORE_EXCEPTIONS = (
     "AirflowBadRequest AirflowClearRunningTaskException AirflowClusterPolicyError AirflowClusterPolicySkipDag"
     " AirflowClusterPolicyViolation AirflowDagDuplicatedIdException AirflowFileParseException"
     " AirflowInternalRuntimeError AirflowProviderDeprecationWarning AirflowUnsupportedFileTypeException"
-    " ConnectionNotUnique DagCodeNotFound DagNotFound DagNotPartitionedError DagRunAlreadyExists DagRunNotFound"
+    " ConnectionNotUnique DagCodeNotFound DagNotFound DagNotPartitionedError DagRunNotFound"
     " DagRunTypeNotAllowed DeserializationError DeserializingResultError FileSyntaxError InvalidPartitionKeyError"
     " InvalidStatsNameException NotMapped PodMutationHookException PodReconciliationError PoolNotFound"
     " SerializationError TaskInstanceNotFound UnknownExecutorException VariableNotUnique"
@@ -272,6 +272,7 @@ SERVED: dict[str, dict[str, str]] = {
         **_SKIPPED,
         PUBLIC: _EXCEPTIONS,
         f"{_OWN}.exceptions": f"{_SDK_EXCEPTIONS} {_CORE_EXCEPTIONS}",
+        "asynsched.authoring.exceptions": "DagRunAlreadyExists",
     },
     "airflow.jobs.job": {f"{_OWN}.listeners": "Job"},
     "airflow.listeners": {f"{_OWN}.listeners": "hookimpl"},
@@ -392,7 +393,7 @@ SERVED: dict[str, dict[str, str]] = {
     f"{_STANDARD}.decorators.short_circuit": {f"{_OWN}.standard": "short_circuit_task"},
     f"{_STANDARD}.decorators.stub": {f"{_OWN}.standard": "stub"},
     f"{_STANDARD}.exceptions": {
-        f"{_OWN}.exceptions": (
+        "asynsched.authoring.exceptions": (
             "AirflowExternalTaskSensorException DuplicateStateError ExternalDagDeletedError ExternalDagFailedError"
             " ExternalDagNotFoundError ExternalTaskFailedError ExternalTaskGroupFailedError"
             " ExternalTaskGroupNotFoundError ExternalTaskNotFoundError"
@@ -417,7 +418,8 @@ SERVED: dict[str, dict[str, str]] = {
     f"{_STANDARD}.operators.smooth": {f"{_OWN}.standard": "SmoothOperator"},
     f"{_STANDARD}.operators.trigger_dagrun": {
         PUBLIC: "TriggerDagRunOperator",
-        f"{_OWN}.standard": "DagIsPaused TriggerDagRunLink XCOM_LOGICAL_DATE_ISO XCOM_RUN_ID",
+        "asynsched.authoring.exceptions": "DagIsPaused",
+        f"{_OWN}.standard": "TriggerDagRunLink XCOM_LOGICAL_DATE_ISO XCOM_RUN_ID",
     },
     f"{_STANDARD}.operators.weekday": {PUBLIC: "BranchDayOfWeekOperator"},
     f"{_STANDARD}.sensors.bash": {PUBLIC: "BashSensor"},

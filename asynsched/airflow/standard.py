@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from asynsched.airflow.version import version
 from asynsched.authoring.deadline import BaseDeadlineReference
-from asynsched.authoring.exceptions import AsynschedException
 from asynsched.authoring.operators.base import BaseOperator
 from asynsched.authoring.operators.link import BaseOperatorLink
 from asynsched.authoring.providers import BUILT_IN, PREFIX
@@ -64,14 +63,6 @@ class SmoothOperator(BaseOperator):
     def execute(self, context: Context) -> None:
         """Log the address."""
         self.log.info("Enjoy Sade - Smooth Operator: %s", self.yt_link)
-
-
-class DagIsPaused(AsynschedException):
-    """A DAG that is to run is paused."""
-
-    def __init__(self, dag_id: str) -> None:
-        super().__init__(f"DAG {dag_id} is paused")
-        self.dag_id = dag_id
 
 
 class TriggerDagRunLink(BaseOperatorLink):

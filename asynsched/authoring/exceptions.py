@@ -141,3 +141,60 @@ class DuplicateTaskIdFound(AsynschedException, DagError):
 
 class TaskNotFound(AsynschedException, DagError):
     """A DAG has no task, or a task group no child, with this name."""
+
+
+class DagRunAlreadyExists(AsynschedFailException):
+    """The DAG to trigger has a run with this run_id or logical date. As in Airflow, the task is not retried.
+
+    Args:
+        dag_run: That run, with the attributes `dag_id` and `run_id`; or a sentence about it.
+    """
+
+    def __init__(self, dag_run: Any) -> None:
+        is_text = isinstance(dag_run, str)
+        super().__init__(dag_run if is_text else f"DAG {dag_run.dag_id!r} has a run {dag_run.run_id!r} already")
+        self.dag_run = None if is_text else dag_run
+
+
+class DagIsPaused(AsynschedException):
+    """The DAG to trigger is paused."""
+
+    def __init__(self, dag_id: str) -> None:
+        super().__init__(f"DAG {dag_id} is paused")
+        self.dag_id = dag_id
+
+
+class AirflowExternalTaskSensorException(AsynschedException):
+    """A sensor for tasks of other DAGs failed."""
+
+
+class ExternalDagNotFoundError(AirflowExternalTaskSensorException):
+    """The other DAG does not exist."""
+
+
+class ExternalDagDeletedError(AirflowExternalTaskSensorException):
+    """The other DAG was deleted."""
+
+
+class ExternalTaskNotFoundError(AirflowExternalTaskSensorException):
+    """The other task does not exist."""
+
+
+class ExternalTaskGroupNotFoundError(AirflowExternalTaskSensorException):
+    """The other task group does not exist."""
+
+
+class ExternalTaskFailedError(AirflowExternalTaskSensorException):
+    """The other task failed."""
+
+
+class ExternalTaskGroupFailedError(AirflowExternalTaskSensorException):
+    """The other task group failed."""
+
+
+class ExternalDagFailedError(AirflowExternalTaskSensorException):
+    """The other DAG failed."""
+
+
+class DuplicateStateError(AirflowExternalTaskSensorException):
+    """A state is in two of the lists of allowed, skipped and failed states."""

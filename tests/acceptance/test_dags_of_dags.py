@@ -31,7 +31,7 @@ PARENT = """
         again = TriggerDagRunOperator(
             task_id="again", trigger_dag_id="child", trigger_run_id="{{ run_id }}", skip_when_already_exists=True
         )
-        taken = TriggerDagRunOperator(task_id="taken", trigger_dag_id="child", logical_date=DAY)
+        taken = TriggerDagRunOperator(task_id="taken", trigger_dag_id="child", logical_date=DAY, retries=1)
         reset = TriggerDagRunOperator(
             task_id="reset", trigger_dag_id="child", trigger_run_id="{{ run_id }}", reset_dag_run=True,
             wait_for_completion=True, poke_interval=0.1, trigger_rule="all_done",
@@ -102,9 +102,9 @@ def test_a_dag_triggers_runs_of_another_and_waits_for_what_it_does(new_site):
         "fails_deferred": "is failed",
         "denied": "allows no runs of the type operator_triggered: its allowed_run_types are scheduled.",
         "nowhere": "AsynschedException: there is no DAG 'nobody'",
-        "paused": "DagIsPaused: the DAG 'sleeper' is paused",
-        "failed": "the DAG child: failed",
-        "missing": "the DAG 'child' has no task 'nothing'",
+        "paused": "DagIsPaused: DAG sleeper is paused",
+        "failed": "ExternalDagFailedError: the DAG child: failed",
+        "missing": "ExternalTaskNotFoundError: the DAG 'child' has no task 'nothing'",
         "no_group": "There is no task group 'nothing' in the DAG 'child'.",
         "no_group_deferred": "There is no task group 'nothing' in the DAG 'child'.",
         "no_dag": "AsynschedSensorTimeout",

@@ -4,7 +4,18 @@ from __future__ import annotations
 
 import datetime as dt
 
-from asynsched.authoring.exceptions import AsynschedException, AsynschedSkipException
+from asynsched.authoring.exceptions import (
+    AsynschedException,
+    AsynschedSkipException,
+    DagIsPaused,
+    DagRunAlreadyExists,
+    ExternalDagFailedError,
+    ExternalDagNotFoundError,
+    ExternalTaskFailedError,
+    ExternalTaskGroupFailedError,
+    ExternalTaskGroupNotFoundError,
+    ExternalTaskNotFoundError,
+)
 from asynsched.authoring.json_values import check_json
 from asynsched.authoring.operators import arguments
 from asynsched.authoring.operators.base import BaseOperator, EmptyOperator
@@ -23,14 +34,6 @@ if TYPE_CHECKING:
     from typing import Any
 
     from asynsched.authoring.running.context import Context
-
-
-class DagRunAlreadyExists(AsynschedException):
-    """A run with this run_id or logical date already exists."""
-
-
-class DagIsPaused(AsynschedException):
-    """The DAG to trigger is paused."""
 
 
 class TriggerDagRunOperator(BaseOperator):
@@ -140,7 +143,7 @@ class TriggerDagRunOperator(BaseOperator):
         except SupervisorNotFound:
             raise AsynschedException(f"there is no DAG {self.trigger_dag_id!r}") from None
         if answer["status"] == "paused":
-            raise DagIsPaused(f"the DAG {self.trigger_dag_id!r} is paused")
+            raise DagIsPaused(self.trigger_dag_id)
         if answer["status"] == "exists":
             if self.skip_when_already_exists:
                 raise AsynschedSkipException(answer["reason"])
@@ -269,10 +272,10 @@ class ExternalTaskSensor(BaseSensorOperator):
     def execute(self, context: Context) -> Any:
         self._check_task_ids()
         is_first = not self.reschedule or context["ti"].get_first_reschedule_date(context) is None
-        missing = self._missing() if self.check_existence or is_first else ""
-        if missing and self.check_existence:
-            raise AsynschedException(missing)
-        if missing:
+        missing = self._missing() if self.check_existence or is_first else None
+        if missing is not None and self.check_existence:
+            raise missing
+        if missing is not None:
             self.log.warning("%s; waiting for it", missing)
         if self.deferrable:
             self.defer(
@@ -311,8 +314,12 @@ class ExternalTaskSensor(BaseSensorOperator):
         if status == "skipped":
             raise AsynschedSkipException(f"{self.subject}: skipped, so this task is skipped too")
         if status != "success":
-            message = f"{self.subject}: failed"
-            raise (AsynschedSkipException if self.soft_fail else AsynschedException)(message)
+            error: type[AsynschedException] = (
+                ExternalTaskFailedError if self.external_task_ids else ExternalDagFailedError
+            )
+            if self.external_task_group_id:
+                error = ExternalTaskGroupFailedError
+            raise (AsynschedSkipException if self.soft_fail else error)(f"{self.subject}: failed")
         self.log.info("%s: success", self.subject)
 
     def _logical_dates(self, context: Context) -> list[dt.datetime]:
@@ -332,18 +339,20 @@ class ExternalTaskSensor(BaseSensorOperator):
         if self.external_task_ids and len(set(self.external_task_ids)) < len(self.external_task_ids):
             raise AsynschedException(f"task {self.task_id!r}: external_task_ids contains an id twice")
 
-    def _missing(self) -> str:
-        """Return a sentence about the first missing object; empty if the DAG, tasks and task group all exist."""
+    def _missing(self) -> AsynschedException | None:
+        """Return an error about the first missing object; None if the DAG, tasks and task group all exist."""
         try:
             names: dict[str, list[str]] = ask("dag_names", dag_id=self.external_dag_id)
         except SupervisorNotFound:
-            return f"there is no DAG {self.external_dag_id!r}"
+            return ExternalDagNotFoundError(f"there is no DAG {self.external_dag_id!r}")
         missing = sorted(set(self.external_task_ids or ()) - set(names["task_ids"]))
         if missing:
-            return f"the DAG {self.external_dag_id!r} has no task {', '.join(map(repr, missing))}"
+            tasks = ", ".join(map(repr, missing))
+            return ExternalTaskNotFoundError(f"the DAG {self.external_dag_id!r} has no task {tasks}")
         if self.external_task_group_id and self.external_task_group_id not in names["group_ids"]:
-            return f"the DAG {self.external_dag_id!r} has no task group {self.external_task_group_id!r}"
-        return ""
+            group = repr(self.external_task_group_id)
+            return ExternalTaskGroupNotFoundError(f"the DAG {self.external_dag_id!r} has no task group {group}")
+        return None
 
 
 class ExternalTaskMarker(EmptyOperator):

@@ -26,6 +26,7 @@ from asynsched.airflow.hooks import working_directory
 from asynsched.airflow.resource_details import AssetDetails, DagDetails
 from asynsched.airflow.session import SerializedDAG, clear_task_instances, expand_alias_to_assets
 from asynsched.authoring import timezone
+from asynsched.authoring.exceptions import DagIsPaused
 from asynsched.authoring.providers import hook_paths
 from asynsched.authoring.xcom import BaseXCom as XCom
 from asynsched.errors import SerializationError
@@ -160,7 +161,7 @@ def test_the_links_of_standard_operators_are_commands(dag, caplog):  # noqa: F81
     with caplog.at_level(logging.INFO):
         run(standard.SmoothOperator(task_id="smooth", dag=dag))
     assert "https://www.youtube.com/watch" in caplog.text
-    assert str(standard.DagIsPaused("d")) == "DAG d is paused"
+    assert str(DagIsPaused("d")) == "DAG d is paused"
 
 
 def test_small_values_have_airflows_form(tmp_path):
