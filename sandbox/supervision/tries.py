@@ -49,6 +49,12 @@ class Ending(NamedTuple):
     cause: FailureCause
 
 
+class TimeIsOver(Ending):
+    """The time of a try is over. As in Airflow, its code may catch this and still succeed, or skip itself."""
+
+    __slots__ = ()
+
+
 @dataclass(eq=False, slots=True)
 class SupervisedTry:
     """One try: its launch, its process, its descriptors, and how far it has come.
@@ -134,7 +140,8 @@ class SupervisedTry:
         said = believable(said)
         exception = self._masked(said.exception)
         rendered = None if said.rendered_fields is None else masked_fields(said.rendered_fields, self.secrets)
-        if self.ending is not None:
+        is_survived = isinstance(self.ending, TimeIsOver) and said.state in ("success", "skipped")
+        if self.ending is not None and not is_survived:
             ended = Ended(
                 self.token,
                 "failed",
@@ -430,7 +437,7 @@ class SupervisedTries:
                 self._end_after(limit, supervised, supervised.launch.timeout_reason)
 
     def _end_after(self, seconds: float, supervised: SupervisedTry, reason: str) -> None:
-        late = partial(self.end, supervised, Ending(reason, "task"), self._limits.kill_time)
+        late = partial(self.end, supervised, TimeIsOver(reason, "task"), self._limits.kill_time)
         supervised.keep_timer(self._reactor.after(seconds, late))
 
     def _asked(self, supervised: SupervisedTry, request: Request) -> None:

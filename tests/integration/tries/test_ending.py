@@ -15,7 +15,7 @@ from tests.support.waiting import eventually, until
 
 DAG_FILE = """
 import os, signal, subprocess, sys, time
-from asynsched import DAG, BaseOperator, task
+from asynsched import DAG, AsynschedTaskTimeout, BaseOperator, BaseSensorOperator, task
 
 SLEEPER = [sys.executable, "-c", "import time; time.sleep(600)"]
 
@@ -48,6 +48,17 @@ class Stubborn(BaseOperator):
         family()
         time.sleep(600)
 
+class Content(BaseOperator):
+    def execute(self, context):
+        try:
+            time.sleep(600)
+        except AsynschedTaskTimeout:
+            return "in part"
+
+class LooksForLong(BaseSensorOperator):
+    def poke(self, context):
+        time.sleep(600)
+
 class Tidy(BaseOperator):
     def execute(self, context):
         print("has begun")
@@ -64,6 +75,8 @@ class Tidy(BaseOperator):
 with DAG("d"):
     Stubborn(task_id="stubborn")
     Tidy(task_id="tidy")
+    Content(task_id="content")
+    LooksForLong(task_id="looks_for_long", soft_fail=True)
 
     @task
     def leaves_a_family():
@@ -126,6 +139,14 @@ async def test_execution_timeout_interrupts_user_code_and_lets_it_clean_up(bench
     assert "on_kill\n" in bench.log("tidy")
     assert "hidden by" not in bench.log("tidy")
     assert "AsynschedTaskTimeout: execution_timeout of 1.5 s is over" in bench.log("tidy")
+
+
+@pytest.mark.parametrize(("task_id", "state"), [("content", "success"), ("looks_for_long", "skipped")])
+async def test_a_try_may_catch_its_timeout_as_in_airflow(bench: Bench, code, task_id, state):
+    async with bench.running() as executor:
+        ended = await bench.run(executor, bench.launch(code, task_id, execution_timeout=1.0))
+    assert ended.state == state
+    assert state == "skipped" or value(ended) == "in part"
 
 
 async def test_a_try_that_ignores_its_timeout_is_killed_with_all_that_it_started(bench: Bench, code, monkeypatch):
