@@ -25,7 +25,7 @@ from asynsched.queries.task_instances import (
     number_of_newest_try,
     task_named,
 )
-from asynsched.scheduling.rules.try_end import was_interrupted
+from asynsched.scheduling.rules.try_end import EMPTY_TASK, was_interrupted
 from asynsched.states import FINISHED_TASK_STATES, DagRunState, TaskInstanceState
 from asynsched.store.runs.deadlines import MISS_EVENT
 
@@ -326,7 +326,7 @@ def why_no_log(task: TaskInstanceInfo, run: RunInfo, wanted: int | None, earlier
         where: Where logs were searched. A scheduler of another home writes logs there.
     """
     started = {*earlier, task.try_number} - {0}
-    if task.state == TaskInstanceState.QUEUED:
+    if task.state == TaskInstanceState.QUEUED or task.reason == EMPTY_TASK:
         started.discard(task.try_number)
     number = wanted or task.try_number
     if number in started:

@@ -35,7 +35,7 @@ from asynsched.scheduling.rules.clearing import EMPTIED_BY_CLEAR
 from asynsched.scheduling.rules.past_depends import past_depends, within_task_dates
 from asynsched.scheduling.rules.run_end import RunStop, RunVerdict, decide_run_state, failing_fast, on_stop, stopped_try
 from asynsched.scheduling.rules.trigger_rule import evaluate, evaluate_setups, mapped_upstream
-from asynsched.scheduling.rules.try_end import after_try, instance_name, tries_at_end
+from asynsched.scheduling.rules.try_end import EMPTY_TASK, after_try, instance_name, tries_at_end
 from asynsched.scheduling.rules.verdict import MET, Verdict
 from asynsched.serialization.schema import CallbackEvent
 from asynsched.states import FINISHED_TASK_STATES, SLOT_TASK_STATES, DagRunState
@@ -147,8 +147,16 @@ def of_look(task: ActiveTask, obstacle: Obstacle, now: datetime) -> Sequence[Cha
     if task.is_unexpanded:
         return (_expansion(task, now),)
     if task.task.is_empty:
-        return (_change(task, State.SUCCESS, "an empty task", started_at=now, ended_at=now, scheduled_at=now),)
+        return (_empty_success(task, now),)
     return (ready(task, obstacle, now),)
+
+
+def _empty_success(task: ActiveTask, now: datetime) -> TaskChange:
+    """Let an empty task succeed. As in Airflow, that is a try."""
+    number = task.try_number + 1
+    return _change(
+        task, State.SUCCESS, EMPTY_TASK, try_number=number, started_at=now, ended_at=now, scheduled_at=now
+    )  # fmt: skip
 
 
 def _change(

@@ -108,6 +108,8 @@ def tries_at_end(state: State | None, try_number: int, started_at: datetime | No
 
 
 _INTERRUPTED = "was interrupted at"
+EMPTY_TASK = "an empty task"
+"""The reason of a task that succeeds without a process."""
 
 
 def _interruption(ended: Ended, try_number: int) -> str:

@@ -21,7 +21,9 @@ from asynsched.web.endpoint import JSON, Call
 
 NDJSON = "application/x-ndjson"
 TOKEN_HEADER = "Airflow-Continuation-Token"  # noqa: S105 - the name of a header
-NO_LOG = "There is no log here: the try has written nothing yet, or only another home has its log so far."
+NO_LOG = (
+    "There is no log here: the try has written nothing yet, it has no process, or only another home has its log so far."
+)
 FIRST_BYTE = Annotated[int, Meta(ge=0)]
 
 

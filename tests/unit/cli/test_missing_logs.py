@@ -32,7 +32,7 @@ TASK = msgspec.convert(
         ({"state": "skipped", "reason": "b chose c"}, None, (), "never started: it was skipped (b chose c)."),
         ({"state": "upstream_failed"}, None, (), "The task 't' never started: a task before it failed."),
         ({"state": "failed", "reason": "the run took too long"}, 1, (), "it failed (the run took too long)"),
-        ({"state": "success"}, None, (), "nothing in it to run"),
+        ({"state": "success", "try_number": 1, "reason": "an empty task"}, None, (), "nothing in it to run"),
         ({}, None, (), "The task 't' has not started yet: it waits for the tasks before it."),
         ({"state": "scheduled", "reason": "pool p is full"}, None, (), "for room within the limits (pool p is full"),
         ({"state": "queued", "try_number": 1}, 1, (), "The task 't' has not started yet: it is queued"),
