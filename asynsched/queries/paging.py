@@ -83,6 +83,23 @@ class Range(Struct, frozen=True):
         return [compare(column, _aware(bound)) for bound, compare in bounds if bound is not None]
 
 
+class RangeOrComing(Range, frozen=True, kw_only=True):
+    """Bounds of an instant that may be still to come, where a row without one counts as Airflow counts it.
+
+    Such a row is beyond every lower bound, and has the present moment, `now`, for an upper one.
+    """
+
+    now: datetime
+
+    def holds_for(self, column: sa.ColumnElement[Any]) -> list[sa.ColumnElement[bool]]:
+        conditions = [sa.or_(column.is_(None), one) for one in Range(gte=self.gte, gt=self.gt).holds_for(column)]
+        now = sa.literal(self.now, column.type)
+        for upper in (Range(lte=self.lte), Range(lt=self.lt)):
+            later = sa.and_(column.is_(None), *upper.holds_for(now))
+            conditions += [sa.or_(one, later) for one in upper.holds_for(column)]
+        return conditions
+
+
 def _aware(bound: datetime | float) -> datetime | float:
     """Return an instant in UTC, which one without an offset is taken for."""
     if not isinstance(bound, datetime):

@@ -67,6 +67,10 @@ async def test_details_and_tasks_come_from_the_newest_version(site):
     assert [(task["task_id"], task["is_mapped"]) for task in tasks] == [
         ("sums.load", False), ("extract", False), ("double", True),
     ]  # fmt: skip
+    assert [(task["operator_name"], task["task_display_name"]) for task in tasks] == [
+        ("@task", "sums.load"), ("@task", "Read the numbers"), ("@task", "double"),
+    ]  # fmt: skip
+    assert tasks[1]["class_ref"]["class_name"] == "_PythonDecoratedOperator"
     task = await site.get("/dags/fails/tasks/broken")
     assert (task["retries"], task["retry_delay"], task["downstream_task_ids"]) == (
         1, {"__type": "TimeDelta", "days": 0, "seconds": 0, "microseconds": 0}, ["after"],

@@ -35,7 +35,10 @@ FILTERED = [
     (TASKS, {"task_id": "extract"}, ["extract"]),
     (TASKS, {"map_index": 1}, ["double[1]"]),
     (TASKS, {"task_group_id": "sums"}, ["sums.load"]),
-    (TASKS, {"operator_name_pattern": "python", "task_display_name_pattern": "EXTR"}, ["extract"]),
+    (TASKS, {"operator_name_pattern": "@TASK", "task_display_name_pattern": "EXTR"}, ["extract"]),
+    (TASKS, {"operator_name_prefix_pattern": "_Python"}, []),
+    (TASKS, {"operator": "_PythonDecoratedOperator", "task_id": "extract"}, ["extract"]),
+    (TASKS, {"operator": "@task"}, []),
     (ALL, {"operator": "ApprovalOperator"}, ["approve"]),
     (ALL, {"state": ["failed", "upstream_failed"]}, ["after", "broken"]),
     (ALL, {"try_number": 2}, ["broken"]),
@@ -43,6 +46,7 @@ FILTERED = [
     (ALL, {"pool_name_prefix_pattern": "default", "dag_id_pattern": "follows"}, ["note"]),
     (ALL, {"run_id_prefix_pattern": "asset"}, ["note"]),
     (ALL, {"duration_gt": 1000}, []),
+    (ALL, {"start_date_gt": "2100-01-01"}, []),
     (ALL, {"version_number": 2}, []),
     ("/dags/fails/dagRuns/~/taskInstances", {}, ["after", "broken"]),
 ]
@@ -68,8 +72,10 @@ async def test_one_task_instance_is_shown_with_or_without_a_map_index(site):
     one = await site.get(f"{TASKS}/extract")
     assert one == await site.get(f"{TASKS}/extract/-1")
     assert (one["state"], one["try_number"], one["operator"], one["executor_config"]) == (
-        "success", 1, "PythonDecoratedOperator", "{}",
+        "success", 1, "_PythonDecoratedOperator", "{}",
     )  # fmt: skip
+    assert (one["operator_name"], one["task_display_name"]) == ("@task", "Read the numbers")
+    assert (await site.get(f"{TASKS}/sums.load"))["task_display_name"] == "sums.load"
     assert one["dag_version"]["version_number"] == 1
     assert one["rendered_fields"] == {}
     rendered = (await site.get(BROKEN))["rendered_fields"]
@@ -98,6 +104,10 @@ async def test_what_keeps_a_task_instance_from_being_queued_is_told(site):
 async def test_nothing_keeps_a_task_that_expands_now(site):
     await site.database.write(unexpand)
     assert await site.get(f"{TASKS}/double/dependencies") == {"dependencies": []}
+    for bounds in ({"start_date_gt": "2100-01-01"}, {"start_date_gte": "2100-01-01", "end_date_lte": "2100-01-01"}):
+        found = await site.get(TASKS, **bounds, **IN_ORDER)
+        assert names(found["task_instances"]) == ["double", "sums.load"], "both are still to start and to end"
+    assert (await site.get(TASKS, start_date_lt="2000-01-01"))["task_instances"] == []
     params = {"run_id": RUN_ID, "task_id": "double"}
     told = (await site.client.get("/api/asynsched/v1/why/report", params=params)).json()
     assert told["subject"] == f"{RUN_ID} of report"
@@ -228,6 +238,9 @@ async def test_xcoms_are_listed_and_shown_as_they_are_stored_or_for_people(site)
         ("double", 0, "return_value"), ("double", 1, "return_value"), ("extract", -1, "return_value"),
         ("sums.load", -1, "sum"),
     ]  # fmt: skip
+    assert {one["task_id"]: one["task_display_name"] for one in found["xcom_entries"]} == {
+        "double": "double", "extract": "Read the numbers", "sums.load": "sums.load",
+    }  # fmt: skip
     assert (await site.get(f"{ALL}/~/xcomEntries", xcom_key="sum", order_by="-run_after"))["total_entries"] == 1
     assert (await site.get(f"{TASKS}/extract/xcomEntries/return_value"))["value"] == [0, 1]
     shown = await site.get(f"{TASKS}/extract/xcomEntries/return_value", stringify=True, deserialize=True)

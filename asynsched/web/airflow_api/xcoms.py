@@ -222,5 +222,6 @@ def _fields(info: XComInfo) -> dict[str, Any]:
     return {
         "key": info.key, "timestamp": info.created_at, "logical_date": info.logical_date, "map_index": info.map_index,
         "task_id": info.task_id, "dag_id": info.dag_id, "run_id": info.run_id,
-        "dag_display_name": info.dag_display_name, "task_display_name": info.task_id, "run_after": info.run_after,
+        "dag_display_name": info.dag_display_name, "task_display_name": info.task_display_name,
+        "run_after": info.run_after,
     }  # fmt: skip
