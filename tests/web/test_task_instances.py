@@ -58,6 +58,13 @@ async def test_task_instances_are_listed_by_filters(site):
         assert (names(found["task_instances"]), found["total_entries"]) == (expected, len(expected)), filters
 
 
+async def test_task_instances_of_a_name_that_does_not_exist_are_not_found(site):
+    for path in ("nope/dagRuns/~", "report/dagRuns/nope", f"nope/dagRuns/{RUN_ID}"):
+        await site.get(f"/dags/{path}/taskInstances", 404)
+    for path in (TASKS, "/dags/report/dagRuns/~/taskInstances"):
+        assert "'sms'" in (await site.get(path, 404, task_group_id="sms"))["detail"]
+
+
 async def test_task_instances_are_listed_by_a_body_and_by_cursors(site):
     body = {"dag_ids": ["fails"], "state": ["failed", None], "page_limit": 5}
     found = await site.call("POST", f"{ALL}/list", json=body)
@@ -188,7 +195,7 @@ async def test_a_task_instance_is_marked_and_noted(site):
     assert (await site.get(f"{TASKS}/double/1"))["note"] == "wrong"
     await site.call("PATCH", f"{TASKS}/double/1", 422, json={"new_state": "running"})
     group = f"/dags/report/dagRuns/{RUN_ID}/taskGroupInstances"
-    both = await site.call("PATCH", f"{group}/sums", json={"new_state": "skipped"})
+    both = await site.call("PATCH", f"{group}/sums", json={"new_state": "SKIPPED"})
     assert [(one["task_id"], one["state"]) for one in both["task_instances"]] == [("sums.load", "skipped")]
     await site.call("PATCH", f"{group}/sms", 404, json={"note": "x"})
     below = await site.call(
@@ -208,7 +215,9 @@ async def test_task_instances_are_cleared_or_only_shown(site):
     ]
     assert (await site.get(f"/dags/report/dagRuns/{RUN_ID}"))["state"] == "queued"
     running = await site.call("POST", "/dags/fails/clearTaskInstances", json={"only_running": True})
-    assert running["task_instances"] == [], "failed ones only by default"
+    assert sorted(names(running["task_instances"])) == ["after", "broken"], "and failed ones, by default"
+    only = {"only_running": True, "only_failed": False}
+    assert (await site.call("POST", "/dags/fails/clearTaskInstances", json=only))["task_instances"] == []
     dated = {"start_date": "2000-01-01T00:00:00Z", "dry_run": True}
     found = await site.call("POST", "/dags/fails/clearTaskInstances", json=dated)
     assert sorted(names(found["task_instances"])) == ["after", "broken"]
@@ -244,7 +253,7 @@ async def test_xcoms_are_listed_and_shown_as_they_are_stored_or_for_people(site)
     assert (await site.get(f"{ALL}/~/xcomEntries", xcom_key="sum", order_by="-run_after"))["total_entries"] == 1
     assert (await site.get(f"{TASKS}/extract/xcomEntries/return_value"))["value"] == [0, 1]
     shown = await site.get(f"{TASKS}/extract/xcomEntries/return_value", stringify=True, deserialize=True)
-    assert shown["value"] == "[0,1]"
+    assert shown["value"] == "[0, 1]", "as Python writes it"
     assert (await site.get(f"{TASKS}/double/xcomEntries/return_value", map_index=1))["value"] == 2
     for path in ("extract/xcomEntries/none", "extrct/xcomEntries/return_value"):
         await site.get(f"{TASKS}/{path}", status=404)

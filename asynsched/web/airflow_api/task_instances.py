@@ -12,8 +12,10 @@ from starlette.convertors import Convertor, register_url_convertor
 from asynsched.errors import NotFound
 from asynsched.keys import TaskInstanceKey
 from asynsched.queries.dag_versions import read_structure
+from asynsched.queries.dags import get_dag
 from asynsched.queries.paging import Offset
 from asynsched.queries.runs import RunFilter, get_run
+from asynsched.queries.task_actions import tasks_of_group
 from asynsched.queries.task_instances import (
     TaskInstanceFilter,
     TaskInstanceInfo,
@@ -194,8 +196,7 @@ async def get_task_instances(
     order_by: OrderBy = ("map_index",),
 ) -> TaskInstanceCollectionResponse:
     """List the task instances of a run, of all runs of a DAG, or of all DAGs (`~`)."""
-    if "~" not in (dag_id, dag_run_id):
-        await call.place.ask(get_run, dag_id, dag_run_id)
+    await _check_names(call, dag_id, dag_run_id, query.task_group_id)
     run = RunFilter(
         call.who.dag_ids, unless_all(dag_id), unless_all(dag_run_id), version_numbers=some(query.version_number),
         dag_id=pattern(query, "dag_id"), run_id=pattern(query, "run_id"), **dates.of_runs,
@@ -268,6 +269,28 @@ async def get_mapped_task_instances(
     found = await _listed(call, wanted, CursorQuery(limit=page.limit, offset=page.offset), order_by)
     if not found.task_instances:
         await _check_mapped(call, dag_id, dag_run_id, task_id)
+    return found
+
+
+async def _check_names(call: Call, dag_id: str, run_id: str, group_id: str | None) -> None:
+    """Raise NotFound for a DAG, a run or a group of a DAG that does not exist."""
+    if dag_id == "~":
+        return
+    number = None
+    if run_id == "~":
+        await call.place.ask(get_dag, dag_id, active=False)
+    else:
+        number = (await call.place.ask(get_run, dag_id, run_id)).version_number
+    if group_id is not None:
+        await tasks_of_known_group(call, dag_id, number, group_id)
+
+
+async def tasks_of_known_group(call: Call, dag_id: str, version_number: int | None, group_id: str) -> Names:
+    """Return the tasks of a group of a version of a DAG. Raises NotFound."""
+    dag = (await read_structure(call.place, dag_id, version_number)).dag
+    found = tasks_of_group(dag, group_id)
+    if not found:
+        raise NotFound("task group", group_id, where=f"the DAG {dag_id!r}")
     return found
 
 

@@ -210,7 +210,7 @@ def _encoded(found: XComValue, deserialize: bool, stringify: bool) -> bytes:
     """Return the JSON of an XCom. Its value may be large: for a thread."""
     value = readable(found.value) if deserialize else found.value
     if stringify and not isinstance(value, str | None):
-        value = msgspec.json.encode(value).decode()
+        value = str(value)
     return msgspec.json.encode(XComResponseNative(**_fields(found.info), value=value))
 
 
