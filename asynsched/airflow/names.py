@@ -334,7 +334,10 @@ SERVED: dict[str, dict[str, str]] = {
     "airflow.timetables.base": {PUBLIC: "DagRunInfo DataInterval TimeRestriction Timetable"},
     "airflow.timetables.events": {PUBLIC: "EventsTimetable"},
     "airflow.timetables.interval": {PUBLIC: _TIMETABLES},
-    "airflow.timetables.simple": {PUBLIC: f"{_SIMPLE_TIMETABLES} PartitionedAssetTimetable PartitionedAtRuntime"},
+    "airflow.timetables.simple": {
+        PUBLIC: f"{_SIMPLE_TIMETABLES} PartitionedAssetTimetable PartitionedAtRuntime",
+        "asynsched.timetables.simple": "AssetTriggeredTimetable",
+    },
     "airflow.timetables.trigger": {PUBLIC: f"CronPartitionTimetable {_TRIGGER_TIMETABLES}"},
     **{
         f"{package}{module}": {"asynsched.timetables.partitions": names}
