@@ -140,6 +140,7 @@ SERVED: dict[str, dict[str, str]] = {
     "airflow.sdk.definitions.asset": {
         PUBLIC: "Asset AssetAlias AssetAll AssetAny AssetWatcher Dataset=Asset",
         "asynsched.authoring.assets": "AssetRef AssetNameRef=AssetRef AssetUriRef=AssetRef BaseAsset",
+        "asynsched.authoring.asset_keys": "AssetAliasUniqueKey AssetUniqueKey",
         f"{_OWN}.access_control": "AssetAccessControl",
     },
     "airflow.sdk.definitions.asset.access_control": {f"{_OWN}.access_control": "AssetAccessControl"},
