@@ -39,7 +39,7 @@ from asynsched.authoring.running.execution import (
     render_for_callbacks,
     run_callbacks,
 )
-from asynsched.authoring.running.task_instance import TaskInstance
+from asynsched.authoring.running.task_instance import DagRunOfDeadline, TaskInstance
 from asynsched.authoring.running.tracebacks import one_line, text_of, user_frames
 from asynsched.authoring.running.try_context import build_context
 from asynsched.authoring.supervisor import SupervisorError, SupervisorNotFound, set_supervisor
@@ -563,7 +563,9 @@ def _call_for_deadline(launch: messages.Launch, dag: DAG, context: Context) -> l
     if told["number"] >= len(dag.deadline):
         return [_no_deadline(dag, told["number"])]
     context["reason"] = launch.callback.get("reason", "")
+    context["dag_run"] = DagRunOfDeadline(context["dag_run"])
     context["deadline"] = {
+        "id": told["id"],
         "name": told["name"],
         "deadline_time": coerce_datetime(datetime.fromisoformat(told["due_at"])),
     }

@@ -140,6 +140,7 @@ SERVED: dict[str, dict[str, str]] = {
     "airflow.sdk.definitions.asset": {
         PUBLIC: "Asset AssetAlias AssetAll AssetAny AssetWatcher Dataset=Asset",
         "asynsched.authoring.assets": "AssetRef AssetNameRef=AssetRef AssetUriRef=AssetRef BaseAsset",
+        "asynsched.authoring.asset_keys": "AssetAliasUniqueKey AssetUniqueKey",
         f"{_OWN}.access_control": "AssetAccessControl",
     },
     "airflow.sdk.definitions.asset.access_control": {f"{_OWN}.access_control": "AssetAccessControl"},
@@ -335,7 +336,10 @@ SERVED: dict[str, dict[str, str]] = {
     "airflow.timetables.base": {PUBLIC: "DagRunInfo DataInterval TimeRestriction Timetable"},
     "airflow.timetables.events": {PUBLIC: "EventsTimetable"},
     "airflow.timetables.interval": {PUBLIC: _TIMETABLES},
-    "airflow.timetables.simple": {PUBLIC: f"{_SIMPLE_TIMETABLES} PartitionedAssetTimetable PartitionedAtRuntime"},
+    "airflow.timetables.simple": {
+        PUBLIC: f"{_SIMPLE_TIMETABLES} PartitionedAssetTimetable PartitionedAtRuntime",
+        "asynsched.timetables.simple": "AssetTriggeredTimetable",
+    },
     "airflow.timetables.trigger": {PUBLIC: f"CronPartitionTimetable {_TRIGGER_TIMETABLES}"},
     **{
         f"{package}{module}": {"asynsched.timetables.partitions": names}

@@ -30,7 +30,7 @@ NO_INLETS = ("self", "context", "outlet_events")
 """Parameters of the function that are no assets."""
 
 
-class AssetOperator(PythonOperator):
+class _AssetMainOperator(PythonOperator):
     """Calls a function that updates assets; `definition` is the single asset for the parameter `self`."""
 
     custom_operator_name = "@asset"
@@ -102,7 +102,7 @@ class _DagMaker:
             raise DagError(f"{self._called}: {function.__name__}() has a parameter self, but updates several assets")
         arguments = {"dag_id": name, **{key: value for key, value in self.arguments.items() if value is not None}}
         with DAG(schedule=self.schedule, **arguments):
-            AssetOperator(
+            _AssetMainOperator(
                 task_id=function.__name__,
                 python_callable=function,
                 definition=definition,

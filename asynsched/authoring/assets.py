@@ -110,6 +110,13 @@ class Asset(_Leaf):
     def key(self) -> tuple[str, ...]:
         return ("asset", self.name, self.uri)
 
+    @property
+    def normalized_uri(self) -> str | None:
+        """The URI as the installed provider of its scheme writes it; None if there is none, or it refuses the URI."""
+        from asynsched.authoring.providers import normalized_uri
+
+        return normalized_uri(self.uri)
+
     def __fspath__(self) -> str:
         return self.uri
 

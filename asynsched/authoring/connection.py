@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from contextvars import ContextVar
 
 from asynsched.authoring.exceptions import AsynschedException, AsynschedNotFoundException
 from asynsched.authoring.params import NOTSET
@@ -32,6 +33,8 @@ _BACKENDS = ("AIRFLOW__WORKERS__SECRETS_BACKEND", "AIRFLOW__SECRETS__BACKEND")
 EXTRA_KEY = "__extra__"
 MAX_PORT = 65535
 FIELDS = ("conn_type", "description", "host", "schema", "login", "password", "port", "extra")
+_tested: ContextVar[Connection | None] = ContextVar("tested", default=None)
+"""The connection that its own hook tests: it need not be stored."""
 
 
 class Connection:
@@ -95,6 +98,9 @@ class Connection:
         Raises AsynschedException if the conn_id is no text.
         """
         _check_name("a conn_id", conn_id)
+        tested = _tested.get()
+        if tested is not None and tested.conn_id == conn_id:
+            return tested
         backend = _secrets_backend()
         if backend is not None and (of_backend := backend.connection_of_backend(conn_id)) is not None:
             return of_backend
@@ -183,6 +189,20 @@ class Connection:
         hook_class = imported(path)
         return hook_class(**{hook_class.conn_name_attr: self.conn_id}, **(hook_params or {}))
 
+    def test_connection(self) -> tuple[bool, str]:
+        """Return whether the connection works, and a message, as its hook finds out. The hook gets this connection."""
+        reset = _tested.set(self)
+        try:
+            hook = self.get_hook()
+            if not hasattr(hook, "test_connection"):
+                return False, f"the hook {type(hook).__name__} cannot test connections"
+            worked: tuple[bool, str] = hook.test_connection()
+        except Exception as exc:  # noqa: BLE001 - the message is the answer, as in Airflow
+            return False, str(exc)
+        finally:
+            _tested.reset(reset)
+        return worked
+
     def get_uri(self) -> str:
         """Return the connection as a URI.
 
@@ -232,10 +252,10 @@ class Connection:
         return self.extra
 
     def as_json(self) -> str:
-        """Return the parts as JSON, without the conn_id."""
+        """Return the parts as JSON, without the conn_id; the extra is an object in it, as in Airflow."""
         import json
 
-        return json.dumps({field: getattr(self, field) for field in FIELDS if getattr(self, field) is not None})
+        return json.dumps({name: value for name, value in self.to_dict(prune_empty=True).items() if name != "conn_id"})
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Connection):
@@ -429,6 +449,15 @@ class Variable:
             raise ValueError("Default Value must be set")
         cls.set(key, default, description=description, serialize_json=deserialize_json)
         return default
+
+    @classmethod
+    def keys(cls, prefix: str | None = None) -> list[str]:
+        """Return the keys of the stored variables, or of those that begin so, sorted; no secrets backend is asked.
+
+        Raises SupervisorError if a DAG file is being parsed.
+        """
+        keys: list[str] = ask("variable_keys", prefix=prefix or "")
+        return keys
 
     @classmethod
     def delete(cls, key: str) -> None:

@@ -28,9 +28,6 @@ class NotSet:
     def __repr__(self) -> str:
         return "<not set>"
 
-    def __bool__(self) -> bool:
-        return False
-
 
 NOTSET = NotSet()
 

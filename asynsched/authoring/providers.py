@@ -54,6 +54,12 @@ class Provider:
         described = self.info.get("asset-uris", ())
         return {scheme: one["factory"] for one in described if one.get("factory") for scheme in one["schemes"]}
 
+    @property
+    def asset_handlers(self) -> dict[str, str | None]:
+        """The path of the function that normalizes URIs, for each scheme; None: they stay as they are."""
+        described = self.info.get("asset-uris", ())
+        return {scheme: one["handler"] for one in described if "handler" in one for scheme in one.get("schemes", ())}
+
 
 def installed_providers() -> list[Provider]:
     """Return the installed providers, by name, without the standard one: asynsched has its classes itself.
@@ -82,6 +88,23 @@ def hook_paths() -> dict[str, tuple[str, str]]:
         for name, path in one.connection_types.items():
             paths.setdefault(name, (path, one.distribution))
     return paths
+
+
+def normalized_uri(uri: str) -> str | None:
+    """Return a URI as the provider of its scheme writes it; None if there is none, or it refuses the URI."""
+    from urllib.parse import urlsplit
+
+    from asynsched.authoring.class_paths import imported
+
+    parts = urlsplit(uri)
+    handlers = {"file": None} | {name: path for one in providers() for name, path in one.asset_handlers.items()}
+    if parts.scheme not in handlers:
+        return None
+    path = handlers[parts.scheme]
+    try:
+        return (parts if path is None else imported(path)(parts)).geturl()
+    except ValueError:
+        return None
 
 
 def _described(entry_point: EntryPoint) -> Provider:

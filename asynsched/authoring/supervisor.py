@@ -18,6 +18,7 @@ part is a dict of `found` and of the `place` where the next part begins, None in
 - `xcom_values` (task_id, key, map_indexes, offset, limit): a list of these values by map index, from `offset` on: at
   most `limit`, and no more than one answer should hold. None for `limit` means as many as it holds.
 - `variable_get` (key): the value. Not found: SupervisorNotFound.
+- `variable_keys` (prefix): a sorted list of the keys of the stored variables that begin so.
 - `variable_set` (key, value, description), `variable_delete` (key): nothing.
 - `connection_get` (conn_id): a dict of the fields of `Connection`. Not found: SupervisorNotFound.
 - `mask_secret` (secrets): nothing. The log of the task shows these texts no more.

@@ -103,7 +103,7 @@ class _PythonCall(DecoratedOperator):
         )
 
 
-class StubDecoratedOperator(DecoratedOperator):
+class _StubOperator(DecoratedOperator):
     """`@task.stub`: a task that only a runtime of another language could run. Its function must be empty."""
 
     custom_operator_name = "@task.stub"
@@ -129,9 +129,8 @@ def _is_empty(function: Callable[..., Any]) -> bool:
     return done == empty
 
 
-def _calling(name: str, operator_class: type[BaseOperator]) -> type[BaseOperator]:
-    """Return the operator of a decorator such as `@task.short_circuit`, which is a ShortCircuitDecoratedOperator."""
-    class_name = f"{''.join(word.capitalize() for word in name.split('_'))}DecoratedOperator"
+def _calling(name: str, class_name: str, operator_class: type[BaseOperator]) -> type[BaseOperator]:
+    """Return the operator of a decorator such as `@task.short_circuit`."""
     decorator = "@task" if name == "python" else f"@task.{name}"
     namespace = {
         "__module__": __name__, "__doc__": f"`{decorator}`.", "custom_operator_name": decorator,
@@ -143,7 +142,7 @@ def _calling(name: str, operator_class: type[BaseOperator]) -> type[BaseOperator
     return operator
 
 
-class BashDecoratedOperator(DecoratedOperator, BashOperator):
+class _BashDecoratedOperator(DecoratedOperator, BashOperator):
     """`@task.bash`: the function returns the command."""
 
     template_fields: Collection[str] = ("op_args", "op_kwargs", "env", "cwd")
@@ -161,19 +160,20 @@ class BashDecoratedOperator(DecoratedOperator, BashOperator):
         return BashOperator.execute(self, context)
 
 
-_CALLED: dict[str, type[BaseOperator]] = {
-    "python": PythonOperator,
-    "branch": BranchPythonOperator,
-    "short_circuit": ShortCircuitOperator,
-    "sensor": PythonSensor,
-    "virtualenv": PythonVirtualenvOperator,
-    "external_python": ExternalPythonOperator,
-    "branch_virtualenv": BranchPythonVirtualenvOperator,
-    "branch_external_python": BranchExternalPythonOperator,
+_CALLED: dict[str, tuple[str, type[BaseOperator]]] = {
+    "python": ("_PythonDecoratedOperator", PythonOperator),
+    "branch": ("_BranchPythonDecoratedOperator", BranchPythonOperator),
+    "short_circuit": ("_ShortCircuitDecoratedOperator", ShortCircuitOperator),
+    "sensor": ("DecoratedSensorOperator", PythonSensor),
+    "virtualenv": ("_PythonVirtualenvDecoratedOperator", PythonVirtualenvOperator),
+    "external_python": ("_PythonExternalDecoratedOperator", ExternalPythonOperator),
+    "branch_virtualenv": ("_BranchPythonVirtualenvDecoratedOperator", BranchPythonVirtualenvOperator),
+    "branch_external_python": ("_BranchExternalPythonDecoratedOperator", BranchExternalPythonOperator),
 }
-_OPERATORS = {name: _calling(name, called) for name, called in _CALLED.items()} | {
-    "bash": BashDecoratedOperator,
-    "stub": StubDecoratedOperator,
+"""Airflow's name of the operator's class, and the operator that calls the function, by the decorator."""
+_OPERATORS = {name: _calling(name, *called) for name, called in _CALLED.items()} | {
+    "bash": _BashDecoratedOperator,
+    "stub": _StubOperator,
 }
 """The operator of each variant of `@task`."""
 RETURNING_DICTS = tuple(_OPERATORS[name] for name in ("python", "virtualenv", "external_python"))

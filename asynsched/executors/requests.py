@@ -44,7 +44,7 @@ from asynsched.store.runs.xcoms import (
 )
 from asynsched.store.schedulers import notify
 from asynsched.store.schema import AssetStateRow, DagRunRow, TaskStateRow, XComRow
-from asynsched.store.secrets import delete_variable, get_connection, get_variable, set_variable
+from asynsched.store.secrets import delete_variable, get_connection, get_variable, set_variable, variable_keys
 from asynsched.store.state_stores import (
     Scope,
     check_try,
@@ -357,6 +357,7 @@ _OPERATIONS: dict[str, Callable[[Connection, TaskReady, dict[str, Any], Clock], 
     "xcom_count": lambda conn, ready, given, _: count_mapped_xcoms(conn, _mapped(ready, given)),
     "xcom_values": _xcom_values,
     "variable_get": lambda conn, _, given, __: get_variable(conn, given["key"]).value,
+    "variable_keys": lambda conn, _, given, __: variable_keys(conn, given["prefix"]),
     "variable_set": _variable_set,
     "variable_delete": _variable_delete,
     "connection_get": lambda conn, _, given, __: msgspec.structs.asdict(get_connection(conn, given["conn_id"])),

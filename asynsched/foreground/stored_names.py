@@ -15,7 +15,7 @@ from asynsched.settings import Settings, settings_from
 from asynsched.store.database import DirectDatabase
 from asynsched.store.engines.opening import connect_direct
 from asynsched.store.engines.urls import parse_url
-from asynsched.store.secrets import get_connection, get_variable
+from asynsched.store.secrets import get_connection, get_variable, variable_keys
 
 _READ = ("home", "database", "fernet_key", "fernet_key_file", "max_map_length")
 """The settings that are read from the environment."""
@@ -57,13 +57,15 @@ class StoredNames:
     def _answer(self, operation: str, arguments: dict[str, Any]) -> Any:
         if self._database is None:
             self._database = connect_direct(parse_url(self._settings.database_url), keys=keys_of(self._settings))
-        if operation not in ("variable_get", "connection_get"):
+        if operation not in ("variable_get", "variable_keys", "connection_get"):
             raise SupervisorError(f"{operation} cannot be answered in a run without a scheduler")
         return self._database.read(stored_value, operation, arguments)
 
 
 def stored_value(conn: Connection, operation: str, arguments: Mapping[str, Any]) -> Any:
-    """Return the value of a variable, or the fields of a connection. Raises NotFound."""
+    """Return the value of a variable, the keys of variables, or the fields of a connection. Raises NotFound."""
+    if operation == "variable_keys":
+        return variable_keys(conn, arguments["prefix"])
     if operation == "variable_get":
         return get_variable(conn, arguments["key"]).value
     return msgspec.structs.asdict(get_connection(conn, arguments["conn_id"]))

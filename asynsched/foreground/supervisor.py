@@ -123,6 +123,11 @@ class MemorySupervisor:
             raise SupervisorNotFound(f"there is no variable {key!r}")
         return value
 
+    def _answer_variable_keys(self, *, prefix: str) -> list[str]:
+        own = {key: value for key, value in self._variables.items() if key.startswith(prefix)}
+        stored = [] if self._names is None else self._names.request("variable_keys", prefix=prefix)
+        return sorted({*stored, *own} - {key for key, value in own.items() if value is None})
+
     def _answer_variable_set(self, *, key: str, value: str, description: str | None = None) -> None:
         self._variables[key] = value
 

@@ -33,6 +33,7 @@ from asynsched.store.schema import (
 )
 from asynsched.store.state_stores import list_asset_state
 from asynsched.store.watchers import Watching, list_watchers
+from asynsched.timetables.asset_condition import AssetCondition
 
 __all__ = ["Watching", "list_watchers"]
 
@@ -225,6 +226,12 @@ def count_assets(conn: Connection, wanted: AssetFilter = ALL) -> int:
 def get_asset(conn: Connection, asset_id: int, seen_dags: frozenset[str] | None = None) -> AssetInfo:
     """Return an asset. Raises NotFound."""
     return _infos(conn, [_row(conn, asset_id)], seen_dags)[0]
+
+
+def ids_of_assets(conn: Connection, condition: AssetCondition) -> dict[str, int]:
+    """Return the row ids of the assets of a condition that are stored, by the digests of its leaves."""
+    digests = [store.leaf_digest(leaf) for leaf in condition.leaves() if leaf.asset is not None]
+    return {row.digest: row.id for row in select_in(conn, _ASSETS, asset.c.digest, digests)}
 
 
 def asset_named(conn: Connection, name_or_uri: str) -> AssetInfo:

@@ -19,6 +19,7 @@ from asynsched.queries.paging import (
     Pattern,
     Range,
     Sorting,
+    checked_text,
     matches,
     one_of,
     select_page,
@@ -27,8 +28,8 @@ from asynsched.queries.place import Act
 from asynsched.states import DagRunState
 from asynsched.store.dags.dags import DAGS, HAS_ERRORS, DagRow, file_to_ask, near_dag_ids, set_paused
 from asynsched.store.dags.files import get_file
-from asynsched.store.expressions import has_text
-from asynsched.store.rows import count, near_names
+from asynsched.store.expressions import as_text, has_text
+from asynsched.store.rows import count, near_names, to_json
 from asynsched.store.schema import asset_reference, dag, dag_file, dag_run, import_error
 
 __all__ = ["file_to_ask"]
@@ -120,6 +121,7 @@ class DagFilter(Struct, frozen=True):
         active: Only those that are in a file, or only others; None: both.
         tags: With any of these tags, or with all of them, as `tags_match` says.
         owners: With any of these owners.
+        owners_like: With an owner whose name contains one of these texts, in either case.
         timetables: With schedules of these kinds.
         has_asset_schedule: Only those that asset events trigger, or only others.
         asset: Part of the name or URI of an asset whose events trigger it.
@@ -136,6 +138,7 @@ class DagFilter(Struct, frozen=True):
     tags: tuple[str, ...] = ()
     tags_match: Literal["any", "all"] = "any"
     owners: tuple[str, ...] = ()
+    owners_like: tuple[str, ...] = ()
     timetables: tuple[str, ...] | None = None
     has_asset_schedule: bool | None = None
     asset: str | None = None
@@ -375,13 +378,17 @@ def _conditions(wanted: DagFilter) -> list[sa.ColumnElement[bool]]:
         *wanted.display_name.holds_for(NAME),
         *one_of(dag.c.timetable, wanted.timetables),
     ]
-    if len(wanted.tags) + len(wanted.owners) > MOST_WORDS:
+    if len(wanted.tags) + len(wanted.owners) + len(wanted.owners_like) > MOST_WORDS:
         raise BadRequest(f"At most {MOST_WORDS} tags and owners can be asked for at once.")
     if wanted.tags:
         combine = sa.and_ if wanted.tags_match == "all" else sa.or_
         conditions.append(combine(*(has_text(dag.c.tags, tag) for tag in wanted.tags)))
     if wanted.owners:
         conditions.append(sa.or_(*(has_text(dag.c.owners, owner) for owner in wanted.owners)))
+    if wanted.owners_like:
+        names = sa.func.trim(as_text(dag.c.owners), "[]")
+        texts = (to_json(checked_text(text)).decode()[1:-1] for text in wanted.owners_like)
+        conditions.append(sa.or_(*(names.icontains(text, autoescape=True) for text in texts)))
     flags = ((dag.c.is_paused, wanted.paused), (dag.c.is_active, wanted.active), (HAS_ERRORS, wanted.has_errors))
     conditions += [column if is_wanted else ~column for column, is_wanted in flags if is_wanted is not None]
     return [*conditions, *_conditions_of_assets(wanted), *_conditions_of_runs(wanted)]

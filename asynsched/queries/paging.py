@@ -54,6 +54,7 @@ class Paging(Struct, frozen=True):
     """Which page is wanted.
 
     Attributes:
+        limit: 0 asks for no rows, as Airflow's clients do who want the number of rows.
         order_by: Names to sort by, the first counts most; a minus sign before a name reverses it.
         after: The `after` of the page before this one.
         aliases: Names to sort by that messages show instead of ours; `order_by` has ours.
@@ -81,6 +82,23 @@ class Range(Struct, frozen=True):
         """Return the conditions that put a column within these bounds."""
         bounds = ((self.gte, operator.ge), (self.gt, operator.gt), (self.lte, operator.le), (self.lt, operator.lt))
         return [compare(column, _aware(bound)) for bound, compare in bounds if bound is not None]
+
+
+class RangeOrComing(Range, frozen=True, kw_only=True):
+    """Bounds of an instant that may be still to come, where a row without one counts as Airflow counts it.
+
+    Such a row is beyond every lower bound, and has the present moment, `now`, for an upper one.
+    """
+
+    now: datetime
+
+    def holds_for(self, column: sa.ColumnElement[Any]) -> list[sa.ColumnElement[bool]]:
+        conditions = [sa.or_(column.is_(None), one) for one in Range(gte=self.gte, gt=self.gt).holds_for(column)]
+        now = sa.literal(self.now, column.type)
+        for upper in (Range(lte=self.lte), Range(lt=self.lt)):
+            later = sa.and_(column.is_(None), *upper.holds_for(now))
+            conditions += [sa.or_(one, later) for one in upper.holds_for(column)]
+        return conditions
 
 
 def _aware(bound: datetime | float) -> datetime | float:
@@ -159,6 +177,8 @@ def select_page(
         BadRequest: A name to sort by is unknown, or `after` is none of this list.
     """
     terms, n_columns = _terms(sorting, paging), len(query.selected_columns)
+    if not paging.limit:
+        return [], None
     keys = [term.column.label(f"sort_{number}") for number, term in enumerate(terms)]
     query = query.add_columns(*keys).order_by(*_order(terms)).limit(paging.limit + 1)
     if paging.after is not None:
@@ -191,17 +211,18 @@ def begins(column: sa.ColumnElement[Any], pattern: str) -> sa.ColumnElement[bool
 
 def contains(column: sa.ColumnElement[Any], text: str) -> sa.ColumnElement[bool]:
     """Return the condition that a column contains a text."""
-    return column.contains(_checked(text), autoescape=True)
+    return column.contains(checked_text(text), autoescape=True)
 
 
-def _checked(text: str) -> str:
+def checked_text(text: str) -> str:
+    """Return a text to look for. Raises BadRequest if it is too long."""
     if len(text) > LONGEST_PATTERN:
         raise BadRequest(f"A text to look for has {LONGEST_PATTERN} characters at most.")
     return text
 
 
 def _alternatives(pattern: str) -> list[str]:
-    pattern = _checked(pattern)
+    pattern = checked_text(pattern)
     return [part.strip() for part in pattern.split("|") if part.strip()] or [pattern]
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 import sqlalchemy as sa
@@ -44,6 +44,8 @@ CHANGED_AT = sa.func.coalesce(
     task_instance.c.ended_at, task_instance.c.started_at, task_instance.c.queued_at, task_instance.c.scheduled_at
 )
 """The last moment that is stored of a task instance."""
+BEGAN_AT = sa.func.coalesce(task_instance.c.started_at, task_instance.c.ended_at)
+"""When a task instance started; if it was skipped or has failed before that, when it ended."""
 TRY_NUMBER = task_instance.c.try_number + sa.case((task_instance.c.state.in_(PAUSED_TASK_STATES), 1), else_=0)
 SORTING = Sorting(
     {
@@ -56,7 +58,7 @@ SORTING = Sorting(
         "rendered_map_index": task_instance.c.rendered_map_index,
         "try_number": TRY_NUMBER,
         "queued_at": task_instance.c.queued_at,
-        "began_at": sa.func.coalesce(task_instance.c.started_at, task_instance.c.ended_at),
+        "began_at": BEGAN_AT,
         "started_at": task_instance.c.started_at,
         "ended_at": task_instance.c.ended_at,
         "updated_at": CHANGED_AT,
@@ -76,7 +78,8 @@ class TaskInstanceInfo(Struct, frozen=True, kw_only=True):
 
     Attributes:
         reason: Why it is in its state.
-        operator: The class of its task; None while its run has no version.
+        task_display_name: The name of its task for people.
+        operator: The class of its task; None while its run has no version. `operator_name` is its name for people.
         try_number: Counts from 1; 0 before the first try.
         priority_weight: The total, as the weight rule gives it.
         duration_seconds: None until it has ended.
@@ -89,11 +92,13 @@ class TaskInstanceInfo(Struct, frozen=True, kw_only=True):
     dag_display_name: str
     run_id: str
     task_id: str
+    task_display_name: str
     map_index: int
     rendered_map_index: str | None
     state: str | None
     reason: str
     operator: str | None
+    operator_name: str | None
     try_number: int
     max_tries: int
     priority_weight: int
@@ -145,6 +150,7 @@ class TaskInstanceFilter(Struct, frozen=True):
         states: None among them stands for no state.
         groups: Of tasks in these groups.
         is_mapped: Only instances of mapped tasks, or only others.
+        started_at: When it started; if it was skipped or has failed before that, when it ended.
         updated_at: When its last stored moment was: its end, else its start, and so on.
     """
 
@@ -162,7 +168,7 @@ class TaskInstanceFilter(Struct, frozen=True):
     task_id: Pattern = ANY_TEXT
     pool: Pattern = ANY_TEXT
     queue: Pattern = ANY_TEXT
-    operator: Pattern = ANY_TEXT
+    operator_name: Pattern = ANY_TEXT
     rendered_map_index: Pattern = ANY_TEXT
     started_at: Range = Range()
     ended_at: Range = Range()
@@ -441,19 +447,35 @@ def _newest_try(row: "Row[Any]", known: Mapping[tuple[str, int, int], datetime |
 
 
 def _infos(conn: Connection, rows: "Sequence[Any]") -> list[TaskInstanceInfo]:
-    """Return rows as they are shown, with the classes of their tasks, which versions know."""
-    tasks = tasks_of_versions(conn.dialect.name).c
-    query = sa.select(tasks.version_id, tasks.task_id, tasks.operator).where(
-        tasks.version_id.in_({row.version_id for row in rows}), tasks.task_id.in_({row.task_id for row in rows})
-    )
-    operators = {(row.version_id, row.task_id): row.operator for row in conn.execute(query)} if rows else {}
+    """Return rows as they are shown, with what only versions know of their tasks."""
+    tasks = names_of_tasks(conn, rows)
     infos = []
     for row in rows:
         values = dict(row._mapping)  # noqa: SLF001 - public in spite of its name
-        more: dict[str, Any] = {"operator": operators.get((row.version_id, row.task_id)), "version": version_of(values)}
+        more: dict[str, Any] = {**tasks[row.version_id, row.task_id]._asdict(), "version": version_of(values)}
         names = [name for name in TaskInstanceInfo.__struct_fields__ if name not in more]
         infos.append(TaskInstanceInfo(**{name: values[name] for name in names}, **more))
     return infos
+
+
+class TaskNames(NamedTuple):
+    """The names of a task for people, and those of its operator, which are None for a task that is in no version."""
+
+    task_display_name: str
+    operator: str | None = None
+    operator_name: str | None = None
+
+
+def names_of_tasks(conn: Connection, rows: "Sequence[Any]") -> dict[tuple[int | None, str], TaskNames]:
+    """Return the names of the tasks of rows with a `version_id` and a `task_id`."""
+    if not rows:
+        return {}
+    tasks = tasks_of_versions(conn.dialect.name).c
+    query = sa.select(tasks.version_id, tasks.task_id, tasks.display_name, tasks.operator, tasks.operator_name).where(
+        tasks.version_id.in_({row.version_id for row in rows}), tasks.task_id.in_({row.task_id for row in rows})
+    )
+    known = {(version_id, task_id): TaskNames(*names) for version_id, task_id, *names in conn.execute(query)}
+    return {(row.version_id, row.task_id): TaskNames(row.task_id) for row in rows} | known
 
 
 def _conditions(conn: Connection, wanted: TaskInstanceFilter) -> list[sa.ColumnElement[bool]]:
@@ -471,7 +493,7 @@ def _conditions(conn: Connection, wanted: TaskInstanceFilter) -> list[sa.ColumnE
         *wanted.pool.holds_for(row.pool),
         *wanted.queue.holds_for(row.queue),
         *wanted.rendered_map_index.holds_for(row.rendered_map_index),
-        *wanted.started_at.holds_for(row.started_at),
+        *wanted.started_at.holds_for(BEGAN_AT),
         *wanted.ended_at.holds_for(row.ended_at),
         *wanted.updated_at.holds_for(CHANGED_AT),
         *wanted.duration_seconds.holds_for(DURATION),
@@ -484,7 +506,7 @@ def _conditions(conn: Connection, wanted: TaskInstanceFilter) -> list[sa.ColumnE
 def _conditions_of_tasks(conn: Connection, wanted: TaskInstanceFilter) -> list[sa.ColumnElement[bool]]:
     """Return the conditions on what only versions know of tasks: their classes and groups."""
     tasks = tasks_of_versions(conn.dialect.name).c
-    conditions = [*one_of(tasks.operator, wanted.operators), *wanted.operator.holds_for(tasks.operator)]
+    conditions = [*one_of(tasks.operator, wanted.operators), *wanted.operator_name.holds_for(tasks.operator_name)]
     if wanted.groups is not None:
         within = (tasks.group_id.like(f"{_escaped(group)}.%", escape="\\") for group in wanted.groups)
         conditions.append(sa.or_(tasks.group_id.in_(wanted.groups), *within))

@@ -1,6 +1,6 @@
 """Questions about XComs, and actions on them."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from datetime import datetime
 from typing import Any
 
@@ -29,7 +29,7 @@ from asynsched.queries.paging import (
 )
 from asynsched.queries.place import Act, Place
 from asynsched.queries.runs import DISPLAY_NAME, RunFilter, RunInfo, conditions_of_runs, get_run
-from asynsched.queries.task_instances import get_task_instance, no_such_instance
+from asynsched.queries.task_instances import get_task_instance, names_of_tasks, no_such_instance
 from asynsched.store.rows import count, from_json, length, to_json
 from asynsched.store.runs import xcoms
 from asynsched.store.schema import XComRow, dag, dag_run, task_instance, xcom
@@ -61,6 +61,7 @@ class XComInfo(Struct, frozen=True, kw_only=True):
     dag_display_name: str
     run_id: str
     task_id: str
+    task_display_name: str
     map_index: int
     key: str
     size: int
@@ -92,6 +93,7 @@ _INFOS = (
         dag_run.c.run_id,
         dag_run.c.logical_date,
         dag_run.c.run_after,
+        dag_run.c.version_id,
         DISPLAY_NAME.label("dag_display_name"),
     )
     .select_from(xcom)
@@ -106,7 +108,7 @@ def list_xcoms(conn: Connection, wanted: XComFilter, paging: Paging = FIRST_PAGE
     # The key of XComs is of several columns, which decide between equal rows.
     order = (*wanted_order, *(name for name in SORTING.usual if {name, f"-{name}"}.isdisjoint(wanted_order)))
     rows, after = select_page(conn, _INFOS.where(*_conditions(wanted)), SORTING, replace(paging, order_by=order))
-    return Page(tuple(_info(row) for row in rows), after)
+    return Page(tuple(_infos(conn, rows)), after)
 
 
 def count_xcoms(conn: Connection, wanted: XComFilter) -> int:
@@ -162,7 +164,8 @@ def readable_xcoms(conn: Connection, key: TaskInstanceKey) -> list[ReadableXCom]
 def _values(conn: Connection, key: TaskInstanceKey, at_most: int, longest: int) -> list[tuple[XComInfo, bytes | None]]:
     value = sa.case((length(xcom.c.value) <= longest, xcom.c.value)).label("value")
     query = _INFOS.add_columns(value).where(*_is_of(key)).order_by(xcom.c.key).limit(at_most)
-    return [(_info(row), row.value) for row in conn.execute(query)]
+    rows = conn.execute(query).all()
+    return [(info, row.value) for info, row in zip(_infos(conn, rows), rows, strict=True)]
 
 
 def _decoded(rows: list[tuple[XComInfo, bytes | None]]) -> list[ReadableXCom]:
@@ -340,7 +343,7 @@ def _find(conn: Connection, key: TaskInstanceKey, name: str) -> XComInfo:
     if row is None:
         _dag_run_id(conn, key)  # perhaps it is the task instance that does not exist
         raise NotFound("XCom", name, where=f"the task instance {key.task_id!r} of the run {key.run_id!r}")
-    return _info(row)
+    return _infos(conn, [row])[0]
 
 
 def _is_it(key: TaskInstanceKey, name: str) -> tuple[sa.ColumnElement[bool], ...]:
@@ -352,8 +355,18 @@ def _is_of(key: TaskInstanceKey) -> tuple[sa.ColumnElement[bool], ...]:
     return *of_run, xcom.c.task_id == key.task_id, xcom.c.map_index == key.map_index
 
 
-def _info(row: "Row[Any]") -> XComInfo:
-    return XComInfo(**{name: getattr(row, name) for name in XComInfo.__struct_fields__})
+def _infos(conn: Connection, rows: "Sequence[Row[Any]]") -> list[XComInfo]:
+    tasks, own = (
+        names_of_tasks(conn, rows),
+        [name for name in XComInfo.__struct_fields__ if name != "task_display_name"],
+    )
+    return [
+        XComInfo(
+            **{name: getattr(row, name) for name in own},
+            task_display_name=tasks[row.version_id, row.task_id].task_display_name,
+        )
+        for row in rows
+    ]  # fmt: skip
 
 
 def _conditions(wanted: XComFilter) -> list[sa.ColumnElement[bool]]:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from operator import attrgetter
 from typing import Any
+from uuid import UUID
 
 import msgspec
 import structlog
@@ -247,7 +248,10 @@ def callback_launch(
     callback: dict[str, Any] = {"event": request.event, "reason": request.reason}
     if request.event == MISS_EVENT:
         found = [deadline for deadline in deadlines if deadline.number == request.try_number]
-        told = [{"number": one.number, "name": one.name, "due_at": one.due_at.isoformat()} for one in found]
+        told = [
+            {"id": str(UUID(int=one.id)), "number": one.number, "name": one.name, "due_at": one.due_at.isoformat()}
+            for one in found
+        ]
         callback["deadline"] = told[0] if told else {}
     key = TaskInstanceKey(*run.key, request.task_id, request.map_index)
     caused_by = msgspec.json.decode(request.caused_by, type=CausingTry) if request.caused_by else None

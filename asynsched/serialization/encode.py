@@ -201,6 +201,10 @@ def _task(dag: DAG, task: BaseOperator) -> schema.SerializedTask:
     rule = weight_rule_of(who, task.weight_rule)
     # Attributes may have been set after construction, so they are checked again.
     return schema.SerializedTask(
+        operator_name="" if task.operator_name == task.task_type else task.operator_name,
+        display_name=""
+        if task.task_display_name == task.task_id
+        else _text(task, "task_display_name", task.task_display_name) or "",
         downstream_task_ids=tuple(sorted(task.downstream_task_ids)),
         group_id=None if group is None else group.group_id,
         start_date=task.own_start_date,

@@ -101,6 +101,11 @@ class SerializedTask(Struct, frozen=True, omit_defaults=True):
 
     task_id: Id
     task_type: str
+    """The name of its operator's class."""
+    operator_name: str = ""
+    """The operator's name for people, such as `@task.bash`; empty: that of the class."""
+    display_name: str = ""
+    """The task's name for people; empty: the task_id."""
     downstream_task_ids: tuple[str, ...] = ()
     group_id: str | None = None
     owner: str = "airflow"

@@ -91,21 +91,25 @@ def has_text(column: sa.ColumnElement[Any], text: str) -> sa.ColumnElement[bool]
     return lists_text(as_text(column), sa.literal(text, sa.Text()))
 
 
+_OF_TASK = ("task_id", "operator", "group_id", "operator_name", "display_name")
 _TASKS = {
     "sqlite": "SELECT v.id AS version_id, json_extract(t.value, '$.task_id') AS task_id,"
-    " json_extract(t.value, '$.task_type') AS operator, json_extract(t.value, '$.group_id') AS group_id"
+    " json_extract(t.value, '$.task_type') AS operator, json_extract(t.value, '$.group_id') AS group_id,"
+    " coalesce(json_extract(t.value, '$.operator_name'), json_extract(t.value, '$.task_type')) AS operator_name,"
+    " coalesce(json_extract(t.value, '$.display_name'), json_extract(t.value, '$.task_id')) AS display_name"
     " FROM dag_version AS v, json_each(CAST(v.serialized AS TEXT), '$.tasks') AS t",
     "postgresql": "SELECT v.id AS version_id, t ->> 'task_id' AS task_id, t ->> 'task_type' AS operator,"
-    " t ->> 'group_id' AS group_id"
+    " t ->> 'group_id' AS group_id, coalesce(t ->> 'operator_name', t ->> 'task_type') AS operator_name,"
+    " coalesce(t ->> 'display_name', t ->> 'task_id') AS display_name"
     " FROM dag_version AS v, jsonb_array_elements(CAST(convert_from(v.serialized, 'UTF8') AS jsonb) -> 'tasks') AS t",
 }
 
 
 def tasks_of_versions(dialect: str) -> sa.Subquery:
-    """Return the tasks of all versions: `version_id`, `task_id`, `operator` and `group_id`.
+    """Return the tasks of all versions: `version_id` and the columns of `_OF_TASK`.
 
     The database reads them from the JSON of versions: nobody decodes a whole one to know the class of a task. Name
     versions in the query, or it reads all of them.
     """
-    columns = {"version_id": dag_version.c.id.type, **dict.fromkeys(("task_id", "operator", "group_id"), sa.Text())}
+    columns = {"version_id": dag_version.c.id.type, **dict.fromkeys(_OF_TASK, sa.Text())}
     return sa.text(_TASKS[dialect]).columns(**columns).subquery("task_of_version")

@@ -52,8 +52,8 @@ class DagRunInfo(NamedTuple):
 
     @property
     def logical_date(self) -> datetime:
-        """The start of the data interval, after which the run is named."""
-        return self.data_interval.start
+        """The start of the data interval, after which the run is named; None if an author's run has no interval."""
+        return self.data_interval and self.data_interval.start
 
 
 class TimeRestriction(NamedTuple):
@@ -132,8 +132,19 @@ def asked_at(now: datetime) -> Iterator[None]:
         _asked_at.reset(token)
 
 
+def _for_authors(instant: datetime) -> datetime:
+    """Return an instant as a pendulum DateTime, whose methods authors' timetables call."""
+    import pendulum  # only in processes that run user code
+
+    return pendulum.instance(instant)
+
+
 class KnownTimetable(Timetable, ABC):
-    """A timetable of asynsched; `kind` is the name of its class in the serialized form."""
+    """A timetable of asynsched; `kind` is the name of its class in the serialized form.
+
+    The scheduler calls `next_run` and `manual_interval`, or gives the time, and computes with plain datetimes. An
+    author's class, which calls the methods that Airflow has, gets pendulum DateTimes.
+    """
 
     kind: ClassVar[str]
 
@@ -151,7 +162,17 @@ class KnownTimetable(Timetable, ABC):
         moment = now or _asked_at.get()
         if moment is None:
             raise TimetableError(f"{type(self).__name__}.next_dagrun_info needs the current time: pass now=…")
-        return self.next_run(last_automated_data_interval, restriction, moment)
+        info = self.next_run(last_automated_data_interval, restriction, moment)
+        if now is not None or info is None:
+            return info
+        return DagRunInfo(
+            _for_authors(info.run_after), DataInterval(*map(_for_authors, info.data_interval)),
+            None if info.partition_date is None else _for_authors(info.partition_date), info.partition_key,
+        )  # fmt: skip
+
+    def infer_manual_data_interval(self, *, run_after: datetime) -> DataInterval:
+        interval = self.manual_interval(run_after)
+        return interval if _asked_at.get() is None else DataInterval(*map(_for_authors, interval))
 
     def lateness_ignored(self, last: DataInterval | None) -> timedelta:
         """Return how late it may be asked for an announced run that follows `last` as if it were asked in time.
@@ -163,6 +184,10 @@ class KnownTimetable(Timetable, ABC):
     @abstractmethod
     def next_run(self, last: DataInterval | None, restriction: TimeRestriction, now: datetime) -> DagRunInfo | None:
         """See `next_dagrun_info`."""
+
+    @abstractmethod
+    def manual_interval(self, run_after: datetime) -> DataInterval:
+        """See `infer_manual_data_interval`."""
 
     @abstractmethod
     def serialize(self) -> dict[str, Any]:

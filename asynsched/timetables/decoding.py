@@ -158,7 +158,7 @@ class CustomTimetable(KnownTimetable):
             return 0
         return MAX_PLANNED if self._plan.is_complete else len(self._plan.runs) - position
 
-    def infer_manual_data_interval(self, *, run_after: datetime) -> DataInterval:
+    def manual_interval(self, run_after: datetime) -> DataInterval:
         """Raise PlanNeeded: only a parse of the file can answer."""
         raise PlanNeeded(self.name)
 

@@ -103,7 +103,7 @@ class CronDataIntervalTimetable(_DataIntervalTimetable):
         zone = self._cron.zone_name
         return {"kind": self.kind, "expression": self._cron.expression, "timezone": zone, **self._cron.policy}
 
-    def infer_manual_data_interval(self, *, run_after: datetime) -> DataInterval:
+    def manual_interval(self, run_after: datetime) -> DataInterval:
         end = self._cron.align_to_previous(run_after) or run_after
         return DataInterval(self._cron.previous(end) or end, end)
 
@@ -134,7 +134,7 @@ class DeltaDataIntervalTimetable(_DataIntervalTimetable):
     def serialize(self) -> dict[str, Any]:
         return {"kind": self.kind, "delta": self._delta.encode()}
 
-    def infer_manual_data_interval(self, *, run_after: datetime) -> DataInterval:
+    def manual_interval(self, run_after: datetime) -> DataInterval:
         return DataInterval(self._delta.previous(run_after), run_after)
 
     def _latest_start(self, now: datetime, earliest: datetime | None) -> datetime:
@@ -162,7 +162,7 @@ class _TriggerTimetable(_RepeatingTimetable):
     def _first_run(self, now: datetime) -> datetime | None:
         """Return the time of the first run of a DAG without a start date."""
 
-    def infer_manual_data_interval(self, *, run_after: datetime) -> DataInterval:
+    def manual_interval(self, run_after: datetime) -> DataInterval:
         return DataInterval(self._interval.previous(run_after), run_after)
 
     def next_run(self, last: DataInterval | None, restriction: TimeRestriction, now: datetime) -> DagRunInfo | None:
@@ -397,8 +397,8 @@ class MultipleCronTriggerTimetable(KnownTimetable):
     def lateness_ignored(self, last: DataInterval | None) -> timedelta:
         return self._timetables[0].lateness_ignored(last)
 
-    def infer_manual_data_interval(self, *, run_after: datetime) -> DataInterval:
-        return self._timetables[0].infer_manual_data_interval(run_after=run_after)
+    def manual_interval(self, run_after: datetime) -> DataInterval:
+        return self._timetables[0].manual_interval(run_after)
 
     def next_run(self, last: DataInterval | None, restriction: TimeRestriction, now: datetime) -> DagRunInfo | None:
         infos = [timetable.next_run(last, restriction, now) for timetable in self._timetables]

@@ -17,7 +17,7 @@ from asynsched.timetables.zones import in_zone, moved
 
 
 class _TrivialTimetable(KnownTimetable):
-    def infer_manual_data_interval(self, *, run_after: datetime) -> DataInterval:
+    def manual_interval(self, run_after: datetime) -> DataInterval:
         return DataInterval(run_after, run_after)
 
     def serialize(self) -> dict[str, Any]:
@@ -196,7 +196,7 @@ class EventsTimetable(KnownTimetable):
             "description": self._description,
         }
 
-    def infer_manual_data_interval(self, *, run_after: datetime) -> DataInterval:
+    def manual_interval(self, run_after: datetime) -> DataInterval:
         if not self.restrict_to_events or not self.event_dates:
             return DataInterval(run_after, run_after)
         event = self.event_dates[max(0, bisect_right(self.event_dates, run_after) - 1)]

@@ -23,6 +23,7 @@ with DAG("reads", params={"n": Param(1, type="integer")}) as dag:
         Variable.set("own", "of this run")
         Variable.delete("gone")
         found = [Variable.get("stored"), Variable.get("own"), Variable.get("gone", default="deleted")]
+        assert (Variable.keys(), Variable.keys("st")) == (["own", "stored"], ["stored"])
         print("FOUND", *found, Variable.get("never", default="none"), Connection.get("db").password, params["n"])
 
     @task

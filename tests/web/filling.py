@@ -29,7 +29,7 @@ FILES = {
             doc_md="# Report", description="Makes a report.", default_args={"owner": "ada"},
             params={"n": Param(3, type="integer", minimum=0)},
         ) as report:
-            @task(doc_md="Reads *numbers*.")
+            @task(doc_md="Reads *numbers*.", task_display_name="Read the numbers")
             def extract(params):
                 print("reading", params["n"], "numbers")
                 return list(range(params["n"]))

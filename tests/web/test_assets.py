@@ -11,6 +11,7 @@ async def test_assets_are_listed_with_the_dags_and_tasks_that_name_them(site):
         ({"uri_pattern": "shop/f"}, ["found"]),
         ({"uri_prefix_pattern": "shop"}, []),
         ({"dag_ids": ["follows"]}, ["orders"]),
+        ({"dag_ids": "follows,nope"}, ["orders"]),
     ]:
         assert [asset["name"] for asset in (await site.get("/assets", **params))["assets"]] == names, params
     orders, found = (await site.get("/assets", name_pattern="orders|found", order_by="-name"))["assets"]

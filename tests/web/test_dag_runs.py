@@ -31,6 +31,10 @@ FILTERED = [
     ("~", {"run_after_gte": "2000-01-01T00:00:00", "order_by": "dag_id", "limit": 1}, ["asks"]),
     ("~", {"start_date_gt": "2100-01-01T00:00:00Z"}, []),
     ("~", {"start_date_gt": "2100-01-01"}, []),
+    ("~", {"end_date_gt": "2100-01-01"}, ["asks"]),
+    ("~", {"end_date_gte": "2100-01-01"}, ["asks"]),
+    ("~", {"end_date_lt": "2100-01-01", "order_by": "dag_id"}, ["asks", "fails", "follows", "report"]),
+    ("~", {"end_date_lte": "2000-01-01"}, []),
     ("~", {"duration_lt": 0}, []),
     ("~", {"updated_at_lt": "2000-01-01T00:00:00Z"}, []),
     ("~", {"conf_contains": '"n":2'}, ["report"]),
@@ -72,6 +76,11 @@ async def test_runs_of_several_dags_are_listed_by_a_body(site):
     body = {"dag_ids": ["report", "fails"], "states": ["failed"], "order_by": "-run_id"}
     found = await site.call("POST", "/dags/~/dagRuns/list", json=body)
     assert [run["dag_id"] for run in found["dag_runs"]] == ["fails"]
+    for name in ("end_date_gt", "end_date_lt"):
+        found = await site.call(
+            "POST", "/dags/~/dagRuns/list", json={"dag_ids": ["asks"], name: "2100-01-01T00:00:00Z"}
+        )
+        assert found["dag_runs"] == [], "a run without an end is in no span of a body"
     await site.call("POST", "/dags/~/dagRuns/list", 422, json={"page_limit": -1})
 
 

@@ -14,6 +14,9 @@ FILTERED = [
     ({"tags": ["sales", "numbers"], "tags_match_mode": "all"}, ["report"]),
     ({"tags": '","'}, []),
     ({"owners": ["ada", "nobody"]}, ["report"]),
+    ({"owners": "AD"}, ["report"]),
+    ({"owners": "a_a"}, []),
+    ({"owners": '"'}, []),
     ({"dag_id_pattern": "LY|ask"}, ["asks", "daily"]),
     ({"dag_id_prefix_pattern": "f"}, ["fails", "follows"]),
     ({"dag_id_prefix_pattern": "F"}, []),
@@ -24,6 +27,7 @@ FILTERED = [
     ({"has_asset_schedule": True}, ["follows", "waits"]),
     ({"asset_dependency": "never"}, ["waits"]),
     ({"timetable_type": CRON}, ["daily"]),
+    ({"timetable_type": ["CronTriggerTimetable", "OnceTimetable"]}, ["daily"]),
     ({"has_import_errors": True}, []),
     ({"is_favorite": True}, []),
     ({"bundle_name": "dags-folder"}, DAG_IDS),
@@ -62,11 +66,21 @@ async def test_details_and_tasks_come_from_the_newest_version(site):
     assert found["params"]["n"]["value"] == 3
     assert found["timetable_description"] == "Never, external triggers only"
     waits = await site.get("/dags/waits/details")
-    assert [part["asset"]["name"] for part in waits["asset_expression"]["all"]] == ["orders", "never"]
+    ids = {one["name"]: one["id"] for one in (await site.get("/assets"))["assets"]}
+    assert waits["asset_expression"] == {
+        "all": [
+            {"asset": {"name": "orders", "uri": "s3://shop/orders", "group": "shop", "id": ids["orders"]}},
+            {"asset": {"name": "never", "uri": "s3://shop/never", "group": "asset", "id": ids["never"]}},
+        ]
+    }
     tasks = (await site.get("/dags/report/tasks", order_by="-task_id"))["tasks"]
     assert [(task["task_id"], task["is_mapped"]) for task in tasks] == [
         ("sums.load", False), ("extract", False), ("double", True),
     ]  # fmt: skip
+    assert [(task["operator_name"], task["task_display_name"]) for task in tasks] == [
+        ("@task", "sums.load"), ("@task", "Read the numbers"), ("@task", "double"),
+    ]  # fmt: skip
+    assert tasks[1]["class_ref"]["class_name"] == "_PythonDecoratedOperator"
     task = await site.get("/dags/fails/tasks/broken")
     assert (task["retries"], task["retry_delay"], task["downstream_task_ids"]) == (
         1, {"__type": "TimeDelta", "days": 0, "seconds": 0, "microseconds": 0}, ["after"],

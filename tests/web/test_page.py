@@ -104,6 +104,7 @@ TITLES = {
 async def test_the_tabs_of_a_browser_can_be_told_apart_by_their_titles(site: Site) -> None:
     answers = {path: (await site.client.get(path)).text for path in TITLES}
     assert {path: re.findall("<title>(.*) · asynsched</title>", text)[0] for path, text in answers.items()} == TITLES
+    assert "</a> extract (Read the numbers)</h1>" in answers[_TASK]
 
 
 async def test_a_run_that_has_failed_leads_from_home_to_why_and_to_the_logs(site: Site) -> None:

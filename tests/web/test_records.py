@@ -78,6 +78,9 @@ async def test_jobs_are_the_schedulers(site):
         ({"executor_class": "Docker"}, 0),
     ]:
         assert (await site.get("/jobs", **params))["total_entries"] == total, params
+    await site.database.write(lambda conn: conn.execute(sa.update(scheduler).values(ended_at=None)))
+    for params, total in [({"end_date_gt": "2100-01-01"}, 1), ({"end_date_lt": "2000-01-01"}, 0)]:
+        assert (await site.get("/jobs", **params))["total_entries"] == total, params
     health = await site.get("/monitor/health")
     assert (health["metadatabase"]["status"], health["scheduler"]["status"]) == ("healthy", "unhealthy")
 

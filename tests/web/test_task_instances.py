@@ -35,7 +35,10 @@ FILTERED = [
     (TASKS, {"task_id": "extract"}, ["extract"]),
     (TASKS, {"map_index": 1}, ["double[1]"]),
     (TASKS, {"task_group_id": "sums"}, ["sums.load"]),
-    (TASKS, {"operator_name_pattern": "python", "task_display_name_pattern": "EXTR"}, ["extract"]),
+    (TASKS, {"operator_name_pattern": "@TASK", "task_display_name_pattern": "EXTR"}, ["extract"]),
+    (TASKS, {"operator_name_prefix_pattern": "_Python"}, []),
+    (TASKS, {"operator": "_PythonDecoratedOperator", "task_id": "extract"}, ["extract"]),
+    (TASKS, {"operator": "@task"}, []),
     (ALL, {"operator": "ApprovalOperator"}, ["approve"]),
     (ALL, {"state": ["failed", "upstream_failed"]}, ["after", "broken"]),
     (ALL, {"try_number": 2}, ["broken"]),
@@ -43,6 +46,7 @@ FILTERED = [
     (ALL, {"pool_name_prefix_pattern": "default", "dag_id_pattern": "follows"}, ["note"]),
     (ALL, {"run_id_prefix_pattern": "asset"}, ["note"]),
     (ALL, {"duration_gt": 1000}, []),
+    (ALL, {"start_date_gt": "2100-01-01"}, []),
     (ALL, {"version_number": 2}, []),
     ("/dags/fails/dagRuns/~/taskInstances", {}, ["after", "broken"]),
 ]
@@ -52,6 +56,13 @@ async def test_task_instances_are_listed_by_filters(site):
     for path, filters, expected in FILTERED:
         found = await site.get(path, **filters, **IN_ORDER)
         assert (names(found["task_instances"]), found["total_entries"]) == (expected, len(expected)), filters
+
+
+async def test_task_instances_of_a_name_that_does_not_exist_are_not_found(site):
+    for path in ("nope/dagRuns/~", "report/dagRuns/nope", f"nope/dagRuns/{RUN_ID}"):
+        await site.get(f"/dags/{path}/taskInstances", 404)
+    for path in (TASKS, "/dags/report/dagRuns/~/taskInstances"):
+        assert "'sms'" in (await site.get(path, 404, task_group_id="sms"))["detail"]
 
 
 async def test_task_instances_are_listed_by_a_body_and_by_cursors(site):
@@ -68,8 +79,10 @@ async def test_one_task_instance_is_shown_with_or_without_a_map_index(site):
     one = await site.get(f"{TASKS}/extract")
     assert one == await site.get(f"{TASKS}/extract/-1")
     assert (one["state"], one["try_number"], one["operator"], one["executor_config"]) == (
-        "success", 1, "PythonDecoratedOperator", "{}",
+        "success", 1, "_PythonDecoratedOperator", "{}",
     )  # fmt: skip
+    assert (one["operator_name"], one["task_display_name"]) == ("@task", "Read the numbers")
+    assert (await site.get(f"{TASKS}/sums.load"))["task_display_name"] == "sums.load"
     assert one["dag_version"]["version_number"] == 1
     assert one["rendered_fields"] == {}
     rendered = (await site.get(BROKEN))["rendered_fields"]
@@ -98,6 +111,10 @@ async def test_what_keeps_a_task_instance_from_being_queued_is_told(site):
 async def test_nothing_keeps_a_task_that_expands_now(site):
     await site.database.write(unexpand)
     assert await site.get(f"{TASKS}/double/dependencies") == {"dependencies": []}
+    for bounds in ({"start_date_gt": "2100-01-01"}, {"start_date_gte": "2100-01-01", "end_date_lte": "2100-01-01"}):
+        found = await site.get(TASKS, **bounds, **IN_ORDER)
+        assert names(found["task_instances"]) == ["double", "sums.load"], "both are still to start and to end"
+    assert (await site.get(TASKS, start_date_lt="2000-01-01"))["task_instances"] == []
     params = {"run_id": RUN_ID, "task_id": "double"}
     told = (await site.client.get("/api/asynsched/v1/why/report", params=params)).json()
     assert told["subject"] == f"{RUN_ID} of report"
@@ -178,7 +195,7 @@ async def test_a_task_instance_is_marked_and_noted(site):
     assert (await site.get(f"{TASKS}/double/1"))["note"] == "wrong"
     await site.call("PATCH", f"{TASKS}/double/1", 422, json={"new_state": "running"})
     group = f"/dags/report/dagRuns/{RUN_ID}/taskGroupInstances"
-    both = await site.call("PATCH", f"{group}/sums", json={"new_state": "skipped"})
+    both = await site.call("PATCH", f"{group}/sums", json={"new_state": "SKIPPED"})
     assert [(one["task_id"], one["state"]) for one in both["task_instances"]] == [("sums.load", "skipped")]
     await site.call("PATCH", f"{group}/sms", 404, json={"note": "x"})
     below = await site.call(
@@ -198,7 +215,9 @@ async def test_task_instances_are_cleared_or_only_shown(site):
     ]
     assert (await site.get(f"/dags/report/dagRuns/{RUN_ID}"))["state"] == "queued"
     running = await site.call("POST", "/dags/fails/clearTaskInstances", json={"only_running": True})
-    assert running["task_instances"] == [], "failed ones only by default"
+    assert sorted(names(running["task_instances"])) == ["after", "broken"], "and failed ones, by default"
+    only = {"only_running": True, "only_failed": False}
+    assert (await site.call("POST", "/dags/fails/clearTaskInstances", json=only))["task_instances"] == []
     dated = {"start_date": "2000-01-01T00:00:00Z", "dry_run": True}
     found = await site.call("POST", "/dags/fails/clearTaskInstances", json=dated)
     assert sorted(names(found["task_instances"])) == ["after", "broken"]
@@ -228,10 +247,13 @@ async def test_xcoms_are_listed_and_shown_as_they_are_stored_or_for_people(site)
         ("double", 0, "return_value"), ("double", 1, "return_value"), ("extract", -1, "return_value"),
         ("sums.load", -1, "sum"),
     ]  # fmt: skip
+    assert {one["task_id"]: one["task_display_name"] for one in found["xcom_entries"]} == {
+        "double": "double", "extract": "Read the numbers", "sums.load": "sums.load",
+    }  # fmt: skip
     assert (await site.get(f"{ALL}/~/xcomEntries", xcom_key="sum", order_by="-run_after"))["total_entries"] == 1
     assert (await site.get(f"{TASKS}/extract/xcomEntries/return_value"))["value"] == [0, 1]
     shown = await site.get(f"{TASKS}/extract/xcomEntries/return_value", stringify=True, deserialize=True)
-    assert shown["value"] == "[0,1]"
+    assert shown["value"] == "[0, 1]", "as Python writes it"
     assert (await site.get(f"{TASKS}/double/xcomEntries/return_value", map_index=1))["value"] == 2
     for path in ("extract/xcomEntries/none", "extrct/xcomEntries/return_value"):
         await site.get(f"{TASKS}/{path}", status=404)

@@ -412,3 +412,29 @@ class DagRun:
 
     def __repr__(self) -> str:
         return f"<DagRun {self.dag_id} {self.run_id}>"
+
+
+class DagRunOfDeadline(DagRun, dict[str, object]):
+    """The run that has missed a deadline: also the dict that Airflow's deadline callbacks get, as JSON has a run.
+
+    What only the database knows of a run is None, or empty.
+    """
+
+    def __init__(self, run: DagRun) -> None:
+        super().__init__(run._facts, run.dag)  # noqa: SLF001 - of the same run
+        start, end = self._facts.started_at, self._facts.ended_at
+        self.update(
+            dag_run_id=self.run_id, dag_id=self.dag_id, logical_date=_text(self._facts.logical_date),
+            queued_at=_text(self._facts.queued_at), start_date=_text(start), end_date=_text(end),
+            duration=None if start is None or end is None else (end - start).total_seconds(),
+            data_interval_start=_text(self._facts.data_interval_start),
+            data_interval_end=_text(self._facts.data_interval_end), run_after=_text(self._facts.run_after),
+            last_scheduling_decision=None, run_type=self.run_type, state=self.state, triggered_by=None,
+            triggering_user_name=None, conf=self.conf, note=None, dag_versions=[], bundle_version=None,
+            dag_display_name=self.dag_id if run.dag is None else run.dag.dag_display_name,
+            partition_key=self.partition_key, partition_date=_text(self._facts.partition_date),
+        )  # fmt: skip
+
+
+def _text(instant: dt.datetime | None) -> str | None:
+    return None if instant is None else instant.isoformat().replace("+00:00", "Z")

@@ -66,11 +66,10 @@ def paging(wanted: PageQuery, order_by: OrderBy, names: dict[str, str] | None = 
         f"{'-' if name.startswith('-') else ''}{own.get(name.removeprefix('-'), name.removeprefix('-'))}"
         for name in order_by
     )
-    limit = min(wanted.limit or MOST_ROWS, MOST_ROWS)
     cursor = wanted.cursor if isinstance(wanted, CursorQuery) else None
     return Paging(
-        limit=limit, offset=wanted.offset if cursor is None else 0, after=cursor or None, order_by=order,
-        aliases=own,
+        limit=min(wanted.limit, MOST_ROWS), offset=wanted.offset if cursor is None else 0, after=cursor or None,
+        order_by=order, aliases=own,
     )  # fmt: skip
 
 
@@ -134,4 +133,4 @@ def utc(instant: datetime) -> datetime:
 
 def part_of(items: Sequence[T], wanted: PageQuery) -> Sequence[T]:
     """Return the page of a list in memory that Airflow's arguments ask for."""
-    return items[wanted.offset : wanted.offset + min(wanted.limit or MOST_ROWS, MOST_ROWS)]
+    return items[wanted.offset : wanted.offset + min(wanted.limit, MOST_ROWS)]

@@ -219,7 +219,9 @@ async def get_assets(
     only_active: bool = True,
     order_by: OrderBy = ("id",),
 ) -> AssetCollectionResponse:
-    """List the assets."""
+    """List the assets. A single one of `dag_ids` may have commas between several."""
+    if len(dag_ids) == 1:
+        dag_ids = tuple(dag_ids[0].split(","))
     wanted = AssetFilter(
         name=Pattern(name_pattern, name_prefix_pattern), uri=Pattern(uri_pattern, uri_prefix_pattern),
         active=only_active, of_dags=dag_ids, seen_dags=call.who.dag_ids,

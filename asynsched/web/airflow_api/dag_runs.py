@@ -137,7 +137,7 @@ async def get_dag_runs(
         version_numbers=some(query.dag_version), dag_id=pattern(query, "dag_id"), run_id=pattern(query, "run_id"),
         partition_key=pattern(query, "partition_key"), partition_date=await _partition_days(call, dag_id, query),
         updated_at=bounds(changes, "updated_at"), conf_contains=query.conf_contains or None,
-        asset=query.consuming_asset_pattern, **dates.of_runs, **dates.of_times,
+        asset=query.consuming_asset_pattern, **dates.of_runs, **dates.of_times(call.place.clock.now()),
     )  # fmt: skip
     return await _listed(call, wanted, page, order_by)
 
@@ -164,7 +164,7 @@ async def get_list_dag_runs_batch(
     """List runs of several DAGs."""
     wanted = RunFilter(
         call.who.dag_ids, some(body.dag_ids), states=some(body.states), conf_contains=body.conf_contains or None,
-        **body.of_runs, **body.of_times,
+        **body.of_runs, **body.of_times(),
     )  # fmt: skip
     page = CursorQuery(limit=body.page_limit, offset=body.page_offset)
     return await _listed(call, wanted, page, (body.order_by,) if body.order_by else ("id",))

@@ -2,6 +2,7 @@
 
 import inspect
 from base64 import urlsafe_b64decode, urlsafe_b64encode
+from collections.abc import Mapping
 from datetime import datetime, timedelta
 from functools import partial
 from typing import Any, Literal
@@ -11,6 +12,7 @@ from anyio.to_thread import run_sync
 from msgspec import Struct
 
 from asynsched.errors import NotFound
+from asynsched.queries.assets import ids_of_assets
 from asynsched.queries.dag_versions import Structure, read_structure
 from asynsched.queries.dags import (
     DagFilter,
@@ -33,7 +35,9 @@ from asynsched.queries.paging import BadRequest
 from asynsched.queries.run_actions import delete_dag
 from asynsched.serialization.schema import UNSTABLE, SerializedDag
 from asynsched.states import DagRunState
+from asynsched.store.assets import leaf_digest
 from asynsched.timetables import decode
+from asynsched.timetables.asset_condition import AssetCondition
 from asynsched.web.access import NotAllowed, Permission
 from asynsched.web.airflow_api.api import AIRFLOW_API, GONE, WRONG, Names, OrderBy, PageQuery, listed, paging
 from asynsched.web.airflow_api.dag_versions import BUNDLE, DagVersionResponse, version_response
@@ -271,22 +275,39 @@ async def get_dag_details(call: Call, dag_id: str) -> DAGDetailsResponse:
     found = await read_structure(call.place, dag_id)
     n_active = await call.place.ask(count_active_runs_of, dag_id)
     description = await run_sync(_describe, found.dag)
-    return _details(dag_response(call, dag), found, n_active, description)
+    condition = found.dag.asset_condition
+    ids = {} if condition is None else await call.place.ask(ids_of_assets, condition)
+    return _details(dag_response(call, dag), found, n_active, description, ids)
 
 
-def _details(plain: DAGResponse, found: Structure, n_active: int, description: str) -> DAGDetailsResponse:
+def _details(
+    plain: DAGResponse, found: Structure, n_active: int, description: str, asset_ids: Mapping[str, int]
+) -> DAGDetailsResponse:
     dag = found.dag
     timeout, condition = dag.dagrun_timeout, dag.asset_condition
     shown = msgspec.structs.asdict(plain) | {"description": dag.description, "timetable_description": description}
     return DAGDetailsResponse(
         **shown, catchup=bool(dag.catchup), dag_run_timeout=None if timeout is None else timedelta(seconds=timeout),
-        asset_expression=None if condition is None else msgspec.to_builtins(condition),
+        asset_expression=None if condition is None else _expression(condition, asset_ids),
         doc_md=None if dag.doc_md is None else inspect.cleandoc(dag.doc_md), start_date=dag.start_date,
         end_date=dag.end_date, is_paused_upon_creation=dag.is_paused_upon_creation, params=params_of(dag),
         render_template_as_native_obj=dag.render_template_as_native_obj, timezone=dag.timezone,
         last_parsed=plain.last_parsed_time, active_runs_count=n_active, concurrency=plain.max_active_tasks,
         latest_dag_version=version_response(found.version),
     )  # fmt: skip
+
+
+def _expression(condition: AssetCondition, ids: Mapping[str, int]) -> dict[str, Any]:
+    """Return a condition on assets in Airflow's form. An asset that is not stored yet has no id."""
+    if (asset := condition.asset) is not None:
+        number = ids.get(leaf_digest(condition))
+        return {"asset": {"uri": asset.uri, "name": asset.name, "group": asset.group, "id": number}}
+    if (alias := condition.alias) is not None:
+        return {"alias": {"name": alias.name, "group": alias.group}}
+    if condition.is_leaf:
+        reference: dict[str, Any] = msgspec.to_builtins(condition)
+        return reference
+    return {"any" if condition.all is None else "all": [_expression(part, ids) for part in condition.parts]}
 
 
 def _describe(dag: SerializedDag) -> str:
@@ -306,11 +327,12 @@ def params_of(dag: SerializedDag) -> dict[str, Any]:
 
 
 def _filter(call: Call, query: DagQuery, more: MoreOfDags) -> DagFilter:
-    kinds = {f"airflow.timetables.{name}": kind for kind, name in TIMETABLES.items()}
+    kinds = {name.partition(".")[2]: kind for kind, name in TIMETABLES.items()}
+    kinds |= {f"airflow.timetables.{name}": kind for kind, name in TIMETABLES.items()}
     return DagFilter(
         call.who.dag_ids, pattern(query, "dag_id"), pattern(more, "dag_display_name"),
         paused=query.paused, active=True if query.exclude_stale else None, has_errors=more.has_import_errors,
-        tags=query.tags, tags_match=query.tags_match_mode or "any", owners=query.owners,
+        tags=query.tags, tags_match=query.tags_match_mode or "any", owners_like=query.owners,
         timetables=some(tuple(kinds.get(name, name) for name in more.timetable_type)),
         has_asset_schedule=more.has_asset_schedule, asset=more.asset_dependency,
         last_run_state=more.last_dag_run_state, run_started_at=bounds(more, "dag_run_start_date"),

@@ -6,7 +6,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from asynsched.queries.paging import Pattern, Range
+from asynsched.queries.paging import Pattern, Range, RangeOrComing
 from asynsched.web.airflow_api.api import Names
 from asynsched.web.endpoint import Invalid
 
@@ -48,11 +48,17 @@ class Dates(RunDates, frozen=True, kw_only=True):
     duration_lte: float | None = None
     duration_lt: float | None = None
 
-    @property
-    def of_times(self) -> dict[str, Any]:
-        """The bounds for a RunFilter or a TaskInstanceFilter."""
-        names = {"started_at": "start_date", "ended_at": "end_date", "duration_seconds": "duration"}
-        return {own: bounds(self, name) for own, name in names.items()}
+    def of_times(self, now: datetime | None = None) -> dict[str, Any]:
+        """Return the bounds for a RunFilter or a TaskInstanceFilter.
+
+        Args:
+            now: The present, if starts and ends that are still to come are within bounds too: see RangeOrComing.
+        """
+        names = {"started_at": "start_date", "ended_at": "end_date"}
+        dates = {
+            own: bounds(self, name) if now is None else bounds_or_coming(self, name, now) for own, name in names.items()
+        }
+        return dates | {"duration_seconds": bounds(self, "duration")}
 
 
 class Changes(Struct, frozen=True, kw_only=True):
@@ -67,6 +73,11 @@ class Changes(Struct, frozen=True, kw_only=True):
 def bounds(source: Struct, name: str) -> Range:
     """Return the bounds that fields such as `NAME_gte` have."""
     return Range(**{bound: getattr(source, f"{name}_{bound}", None) for bound in BOUNDS})
+
+
+def bounds_or_coming(source: Struct, name: str, now: datetime) -> RangeOrComing:
+    """Return the bounds of an instant that may be still to come, as Airflow's lists have it in query strings."""
+    return RangeOrComing(**{bound: getattr(source, f"{name}_{bound}", None) for bound in BOUNDS}, now=now)
 
 
 def pattern(source: Struct, name: str) -> Pattern:

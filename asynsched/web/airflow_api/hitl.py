@@ -4,11 +4,9 @@ from datetime import datetime
 from typing import Annotated, Any
 
 from msgspec import Meta, Struct
-from msgspec.structs import replace
 
 from asynsched.keys import DagRunKey, TaskInstanceKey
 from asynsched.queries.hitl import (
-    MOST_ROWS,
     QuestionFilter,
     QuestionInfo,
     answer,
@@ -135,8 +133,7 @@ async def get_hitl_details(
 ) -> HITLDetailCollection:
     """List the questions of the tasks of a run, or of all (`~`)."""
     wanted = query.filter(dag_id, dag_run_id, call.who.dag_ids)
-    few = replace(page, limit=min(page.limit or MOST_ROWS, MOST_ROWS))
-    questions, asked = (list_questions, count_questions), paging(few, order_by, NAMES)
+    questions, asked = (list_questions, count_questions), paging(page, order_by, NAMES)
     return HITLDetailCollection(*await listed(call, questions, wanted, page=asked, shown=_detail))
 
 

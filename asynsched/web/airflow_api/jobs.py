@@ -12,7 +12,7 @@ from asynsched.queries.schedulers import SchedulerFilter, count_schedulers, list
 from asynsched.store.schema import SchedulerRow
 from asynsched.web.access import Permission
 from asynsched.web.airflow_api.api import AIRFLOW_API, OrderBy, PageQuery, listed, paging
-from asynsched.web.airflow_api.filters import bounds
+from asynsched.web.airflow_api.filters import bounds_or_coming
 from asynsched.web.endpoint import Call
 
 JOB_TYPE = "SchedulerJob"
@@ -70,7 +70,8 @@ class JobQuery(Struct, frozen=True, kw_only=True):
         return SchedulerFilter(
             now=now, serving=self.is_alive, hostname=self.hostname, executor=self.executor_class,
             ended=None if self.job_state is None else self.job_state == "success",
-            started_at=bounds(self, "start_date"), ended_at=bounds(self, "end_date"),
+            started_at=bounds_or_coming(self, "start_date", now),
+            ended_at=bounds_or_coming(self, "end_date", now),
         )  # fmt: skip
 
 

@@ -2,17 +2,19 @@
 
 from collections.abc import Sequence
 from datetime import datetime
-from typing import Annotated, Literal
+from typing import Annotated, cast
 
+import msgspec
 from msgspec import UNSET, Meta, Struct, UnsetType
+from msgspec.structs import force_setattr
 
-from asynsched.errors import AsynschedError, NotFound
+from asynsched.errors import AsynschedError
 from asynsched.keys import DagRunKey, TaskInstanceKey
 from asynsched.queries.dag_versions import read_structure
 from asynsched.queries.paging import MOST_ROWS, BadRequest, Paging, Range
 from asynsched.queries.run_actions import Clear, clear_tasks, names_of, preview, preview_clear
 from asynsched.queries.runs import RunFilter, get_run
-from asynsched.queries.task_actions import Mark, mark_tasks, runs_of_dates, tasks_of_group
+from asynsched.queries.task_actions import Mark, mark_tasks, runs_of_dates
 from asynsched.queries.task_instances import (
     TaskInstanceFilter,
     TaskInstanceInfo,
@@ -21,7 +23,7 @@ from asynsched.queries.task_instances import (
     no_such_instance,
     task_instances_of,
 )
-from asynsched.store.runs.requests import ClearTasks, MarkTasks
+from asynsched.store.runs.requests import ClearTasks, MarkedTaskState, MarkTasks
 from asynsched.web.access import Permission
 from asynsched.web.airflow_api.api import AIRFLOW_API, WRONG, MapIndex, Names, is_meant, utc
 from asynsched.web.airflow_api.run_changes import REFUSED, RUN, Note
@@ -30,10 +32,10 @@ from asynsched.web.airflow_api.task_instances import (
     OF_INDEX,
     TaskInstanceCollectionResponse,
     instance_response,
+    tasks_of_known_group,
 )
 from asynsched.web.endpoint import Call, Invalid
 
-Marked = Literal["success", "failed", "skipped"]
 Marker = str | tuple[str, int]
 """A task, or one instance of a mapped one."""
 GROUP = f"{RUN}/taskGroupInstances/{{group_id}}"
@@ -42,12 +44,17 @@ GROUP = f"{RUN}/taskGroupInstances/{{group_id}}"
 class PatchTaskInstanceBody(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A change of task instances; an empty note removes it."""
 
-    new_state: Marked | UnsetType = UNSET
+    new_state: str | UnsetType = UNSET
     note: Note | UnsetType | None = UNSET
     include_upstream: bool = False
     include_downstream: bool = False
     include_future: bool = False
     include_past: bool = False
+
+    def __post_init__(self) -> None:
+        if isinstance(self.new_state, str):
+            # In either case, as in Airflow.
+            force_setattr(self, "new_state", msgspec.convert(self.new_state.lower(), MarkedTaskState))
 
 
 class ClearTaskInstancesBody(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -166,7 +173,7 @@ def _check(body: ClearTaskInstancesBody) -> None:
 
 def _requests(body: ClearTaskInstancesBody) -> list[Clear]:
     """Return the requests that a body stands for: one for all whole tasks, and one for each instance that it names."""
-    only_failed = not body.only_running if body.only_failed is UNSET else body.only_failed
+    only_failed = True if body.only_failed is UNSET else body.only_failed
     whole = tuple(one for one in body.task_ids or () if isinstance(one, str))
     of_instances = [one for one in body.task_ids or () if not isinstance(one, str) and one[0] not in whole]
     chosen: list[tuple[Names, int | None]] = [((task_id,), index) for task_id, index in of_instances]
@@ -206,11 +213,7 @@ async def _runs(call: Call, key: DagRunKey, *, past: bool, future: bool) -> Sequ
 
 async def _tasks_of(call: Call, key: DagRunKey, group_id: str) -> Names:
     run = await call.place.ask(get_run, *key)
-    dag = (await read_structure(call.place, key.dag_id, run.version_number)).dag
-    found = tasks_of_group(dag, group_id)
-    if not found:
-        raise NotFound("task group", group_id, where=f"the DAG {key.dag_id!r}")
-    return found
+    return await tasks_of_known_group(call, key.dag_id, run.version_number, group_id)
 
 
 async def patch_instances(
@@ -273,7 +276,9 @@ def _mark(
     if not isinstance(body.new_state, str) or not is_meant("new_state", update_mask):
         return None
     index = map_index if map_index is not None and map_index >= 0 else None
-    return MarkTasks(task_ids, body.new_state, body.include_upstream, body.include_downstream, index)
+    return MarkTasks(
+        task_ids, cast("MarkedTaskState", body.new_state), body.include_upstream, body.include_downstream, index
+    )
 
 
 def _collection(infos: Sequence[TaskInstanceInfo], total: int | None = None) -> TaskInstanceCollectionResponse:

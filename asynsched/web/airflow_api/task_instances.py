@@ -12,8 +12,10 @@ from starlette.convertors import Convertor, register_url_convertor
 from asynsched.errors import NotFound
 from asynsched.keys import TaskInstanceKey
 from asynsched.queries.dag_versions import read_structure
+from asynsched.queries.dags import get_dag
 from asynsched.queries.paging import Offset
 from asynsched.queries.runs import RunFilter, get_run
+from asynsched.queries.task_actions import tasks_of_group
 from asynsched.queries.task_instances import (
     TaskInstanceFilter,
     TaskInstanceInfo,
@@ -194,15 +196,14 @@ async def get_task_instances(
     order_by: OrderBy = ("map_index",),
 ) -> TaskInstanceCollectionResponse:
     """List the task instances of a run, of all runs of a DAG, or of all DAGs (`~`)."""
-    if "~" not in (dag_id, dag_run_id):
-        await call.place.ask(get_run, dag_id, dag_run_id)
+    await _check_names(call, dag_id, dag_run_id, query.task_group_id)
     run = RunFilter(
         call.who.dag_ids, unless_all(dag_id), unless_all(dag_run_id), version_numbers=some(query.version_number),
         dag_id=pattern(query, "dag_id"), run_id=pattern(query, "run_id"), **dates.of_runs,
     )  # fmt: skip
     wanted = _filter(
-        run, query, dates, changes, task_ids=None if query.task_id is None else (query.task_id,),
-        task_id=pattern(query, "task_display_name"),
+        call.place.clock.now(), run, query, dates, changes,
+        task_ids=None if query.task_id is None else (query.task_id,), task_id=pattern(query, "task_display_name"),
         groups=None if query.task_group_id is None else (query.task_group_id,),
     )  # fmt: skip
     return await _listed(call, wanted, page, order_by)
@@ -219,7 +220,7 @@ async def get_task_instances_batch(
     run = RunFilter(call.who.dag_ids, some(body.dag_ids), some(body.dag_run_ids), **body.of_runs)
     wanted = TaskInstanceFilter(
         run, some(body.task_ids), some(body.state), some(body.pool), some(body.queue), some(body.executor),
-        **body.of_times,
+        **body.of_times(),
     )  # fmt: skip
     page = CursorQuery(limit=body.page_limit, offset=body.page_offset)
     return await _listed(call, wanted, page, (body.order_by,) if body.order_by else ("id",))
@@ -264,10 +265,32 @@ async def get_mapped_task_instances(
     run = RunFilter(
         dag_ids=(dag_id,), run_ids=(dag_run_id,), version_numbers=some(query.version_number), **dates.of_runs
     )
-    wanted = _filter(run, query, dates, changes, task_ids=(task_id,), is_mapped=True)
+    wanted = _filter(call.place.clock.now(), run, query, dates, changes, task_ids=(task_id,), is_mapped=True)
     found = await _listed(call, wanted, CursorQuery(limit=page.limit, offset=page.offset), order_by)
     if not found.task_instances:
         await _check_mapped(call, dag_id, dag_run_id, task_id)
+    return found
+
+
+async def _check_names(call: Call, dag_id: str, run_id: str, group_id: str | None) -> None:
+    """Raise NotFound for a DAG, a run or a group of a DAG that does not exist."""
+    if dag_id == "~":
+        return
+    number = None
+    if run_id == "~":
+        await call.place.ask(get_dag, dag_id, active=False)
+    else:
+        number = (await call.place.ask(get_run, dag_id, run_id)).version_number
+    if group_id is not None:
+        await tasks_of_known_group(call, dag_id, number, group_id)
+
+
+async def tasks_of_known_group(call: Call, dag_id: str, version_number: int | None, group_id: str) -> Names:
+    """Return the tasks of a group of a version of a DAG. Raises NotFound."""
+    dag = (await read_structure(call.place, dag_id, version_number)).dag
+    found = tasks_of_group(dag, group_id)
+    if not found:
+        raise NotFound("task group", group_id, where=f"the DAG {dag_id!r}")
     return found
 
 
@@ -291,13 +314,15 @@ async def get_task_instance_dependencies(
     return TaskDependencyCollectionResponse(tuple(TaskDependencyResponse(one.name, one.reason) for one in found))
 
 
-def _filter(run: RunFilter, query: MappedQuery, dates: Dates, changes: Changes, **more: Any) -> TaskInstanceFilter:
+def _filter(
+    now: datetime, run: RunFilter, query: MappedQuery, dates: Dates, changes: Changes, **more: Any
+) -> TaskInstanceFilter:
     return TaskInstanceFilter(
         run, states=states(query.state, TaskInstanceState), pools=some(query.pool), queues=some(query.queue),
         executors=some(query.executor), operators=some(query.operator), try_numbers=some(query.try_number),
         map_indexes=some(query.map_index), pool=pattern(query, "pool_name"), queue=pattern(query, "queue_name"),
-        operator=pattern(query, "operator_name"), rendered_map_index=pattern(query, "rendered_map_index"),
-        updated_at=bounds(changes, "updated_at"), **dates.of_times, **more,
+        operator_name=pattern(query, "operator_name"), rendered_map_index=pattern(query, "rendered_map_index"),
+        updated_at=bounds(changes, "updated_at"), **dates.of_times(now), **more,
     )  # fmt: skip
 
 
@@ -318,9 +343,9 @@ def instance_response(info: TaskInstanceInfo) -> TaskInstanceResponse:
         map_index=info.map_index, logical_date=info.logical_date, run_after=info.run_after, start_date=info.started_at,
         end_date=info.ended_at, duration=info.duration_seconds,
         state=None if info.state is None else TaskInstanceState(info.state), try_number=info.try_number,
-        max_tries=info.max_tries, task_display_name=info.task_id, dag_display_name=info.dag_display_name,
+        max_tries=info.max_tries, task_display_name=info.task_display_name, dag_display_name=info.dag_display_name,
         pool=info.pool, pool_slots=info.pool_slots, queue=info.queue, priority_weight=info.priority_weight,
-        operator=info.operator, operator_name=info.operator, queued_when=info.queued_at,
+        operator=info.operator, operator_name=info.operator_name, queued_when=info.queued_at,
         scheduled_when=info.scheduled_at, executor=info.executor, note=info.note, rendered_map_index=rendered,
         dag_version=None if info.version is None else version_response(info.version),
     )  # fmt: skip

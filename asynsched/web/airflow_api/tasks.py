@@ -101,14 +101,15 @@ async def get_task(call: Call, dag_id: str, task_id: str) -> TaskResponse:
 def task_response(dag: SerializedDag, task: SerializedTask) -> TaskResponse:
     """Return a task in Airflow's form."""
     return TaskResponse(
-        task_id=task.task_id, task_display_name=task.task_id, owner=task.owner,
+        task_id=task.task_id, task_display_name=task.display_name or task.task_id, owner=task.owner,
         start_date=task.start_date or dag.start_date, end_date=task.end_date or dag.end_date,
         trigger_rule=task.trigger_rule, depends_on_past=task.depends_on_past,
         wait_for_downstream=task.wait_for_downstream, retries=task.retries, queue=task.queue, pool=task.pool,
         pool_slots=task.pool_slots, execution_timeout=_length(task.execution_timeout),
         retry_delay=_length(task.retry_delay), retry_exponential_backoff=task.retry_exponential_backoff,
         priority_weight=task.priority_weight, weight_rule=task.weight_rule, template_fields=task.template_fields,
-        downstream_task_ids=tuple(sorted(task.downstream_task_ids)), doc_md=task.doc_md, operator_name=task.task_type,
+        downstream_task_ids=tuple(sorted(task.downstream_task_ids)), doc_md=task.doc_md,
+        operator_name=task.operator_name or task.task_type,
         params=params_of(dag), class_ref={"module_path": None, "class_name": task.task_type},
         is_mapped=task.map_length is not None, extra_links=tuple(task.extra_links),
     )  # fmt: skip

@@ -210,7 +210,7 @@ def _encoded(found: XComValue, deserialize: bool, stringify: bool) -> bytes:
     """Return the JSON of an XCom. Its value may be large: for a thread."""
     value = readable(found.value) if deserialize else found.value
     if stringify and not isinstance(value, str | None):
-        value = msgspec.json.encode(value).decode()
+        value = str(value)
     return msgspec.json.encode(XComResponseNative(**_fields(found.info), value=value))
 
 
@@ -222,5 +222,6 @@ def _fields(info: XComInfo) -> dict[str, Any]:
     return {
         "key": info.key, "timestamp": info.created_at, "logical_date": info.logical_date, "map_index": info.map_index,
         "task_id": info.task_id, "dag_id": info.dag_id, "run_id": info.run_id,
-        "dag_display_name": info.dag_display_name, "task_display_name": info.task_id, "run_after": info.run_after,
+        "dag_display_name": info.dag_display_name, "task_display_name": info.task_display_name,
+        "run_after": info.run_after,
     }  # fmt: skip

@@ -56,6 +56,7 @@ async def a_coroutine():
         (lambda: values.as_flattened_list([["a"], ["b", "c"]]), ["a", "b", "c"]),
         (lambda: values.convert_camel_to_snake("LocalTaskJob"), "local_task_job"),
         (lambda: [values.exactly_one(1, 0), values.exactly_one(1, 2), values.exactly_one(None)], [True, False, False]),
+        (lambda: bool(NOTSET), True),
         (lambda: [values.at_most_one(NOTSET, 1), values.at_most_one(1, 2), values.at_most_one()], [True, False, True]),
         (lambda: [values.to_boolean(word) for word in ("Yes", " on ", "0", None)], [True, True, False, False]),
         (lambda: values.md5(b"a").hexdigest(), "0cc175b9c0f1b6a831c399e269772661"),

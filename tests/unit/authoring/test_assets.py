@@ -8,7 +8,9 @@ import pytest
 
 from asynsched import DAG, Asset, AssetAlias, AssetAll, AssetAny, AssetOrTimeSchedule, CronTriggerTimetable, Metadata
 from asynsched import BashOperator as Bash
+from asynsched.authoring import providers
 from asynsched.authoring.active import forget_registered
+from asynsched.authoring.asset_keys import AssetAliasUniqueKey, AssetUniqueKey
 from asynsched.authoring.dag import collect_dags
 from asynsched.errors import DagError, SerializationError
 from asynsched.serialization.decode import decode_dag
@@ -32,6 +34,25 @@ a, b, c = Asset("a"), Asset("b"), Asset("c")
 def test_a_uri_has_one_form(given, kept):
     assert Asset("n", given).uri == kept
     assert Asset.ref(uri=given) == Asset.ref(uri=kept)
+
+
+def test_a_uri_is_normalized_by_the_provider_of_its_scheme(monkeypatch):
+    described = {"asset-uris": [{"schemes": ["up", "bad"], "handler": f"{__name__}.upper"}, {"schemes": ["none"]}]}
+    monkeypatch.setattr(providers, "_found", [providers.Provider("own", "1", described)])
+    uris = ("file:///a", "up://host/a", "bad://host/", "none://a/b", "name")
+    assert [Asset("n", uri).normalized_uri for uri in uris] == ["file:///a", "up://host/A", None, None, None]
+
+
+def upper(parts):
+    if parts.scheme == "bad":
+        raise ValueError("a bad one")
+    return parts._replace(path=parts.path.upper())
+
+
+def test_keys_of_assets_and_aliases_are_made_of_them_and_make_them():
+    asset, alias = Asset("n", "u"), AssetAlias("a")
+    assert (AssetUniqueKey.from_asset(asset), AssetUniqueKey("n", "u").to_asset()) == (("n", "u"), asset)
+    assert AssetAliasUniqueKey.from_asset_alias(alias).to_asset_alias() == alias
 
 
 def test_an_asset_is_known_by_its_name_and_uri():

@@ -1,10 +1,15 @@
 """Connections as URIs and JSON."""
 
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from asynsched import AsynschedException, Connection, Variable
+from asynsched.authoring import providers
 
 texts = st.text(st.characters(exclude_categories=["Cs", "Cc"]), min_size=1, max_size=12)
 
@@ -29,6 +34,31 @@ def test_what_a_uri_was_made_of_is_read_from_it(connection):
     assert (read.host or None, read.schema or None) == (connection.host, connection.schema)
     assert Connection.from_json(connection.as_json(), "c") == connection
     assert Connection(**connection.to_dict(prune_empty=True)) == connection
+
+
+def test_the_extra_is_an_object_in_the_json_of_a_connection():
+    connection = Connection("c", "http", extra={"a": [1]})
+    assert connection.as_json() == '{"conn_type": "http", "extra": {"a": [1]}}'
+    assert connection.get_extra() == '{"a": [1]}'
+
+
+def test_a_connection_is_tested_by_its_hook_though_it_is_not_stored(monkeypatch, tmp_path):
+    class Hook:
+        conn_name_attr = "name"
+
+        def __init__(self, name):
+            self.path = Connection.get(name).extra_dejson["path"]
+
+        def test_connection(self):
+            return Path(self.path).exists(), "looked"
+
+    monkeypatch.setattr(providers, "hook_paths", lambda: {"own": ("hooks.Hook", "")})
+    monkeypatch.setitem(sys.modules, "hooks", SimpleNamespace(Hook=Hook))
+    there, gone = ({"path": str(path)} for path in (tmp_path, tmp_path / "gone"))
+    assert Connection("c", "own", extra=there).test_connection() == (True, "looked")
+    assert Connection("c", "own", extra=gone).test_connection() == (False, "looked")
+    worked, why = Connection("c", "none").test_connection()
+    assert (worked, "has a hook for connections of type 'none'" in why) == (False, True)
 
 
 @pytest.mark.parametrize(

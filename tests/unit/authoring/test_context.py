@@ -223,8 +223,9 @@ def test_variables_and_connections_come_from_the_environment_first(supervisor, m
     assert Variable.get("plain") == "env"
     Variable.set("made", {"a": 1}, serialize_json=True)
     assert Variable.get("made", deserialize_json=True) == {"a": 1}
+    assert (Variable.keys(), Variable.keys("ma"), Variable.keys("x")) == (["data", "made", "plain"], ["made"], [])
     Variable.delete("made")
-    assert Variable.get("made", default=None) is None
+    assert (Variable.get("made", default=None), Variable.keys("ma")) == (None, [])
     with pytest.raises(KeyError, match="there is no variable 'made'"):
         Variable.get("made")
     with pytest.raises(ValueError, match="Default Value must be set"):

@@ -48,11 +48,16 @@ class Workdays(Timetable):
 
 
 class Later(CronDataIntervalTimetable):
-    """Extends one of asynsched's own, as it would Airflow's: without the time as an argument."""
+    """Extends one of asynsched's own, as it would Airflow's: without the time as an argument, and with pendulum."""
 
     def next_dagrun_info(self, **question):
         info = super().next_dagrun_info(**question)
-        return DagRunInfo(info.run_after + timedelta(hours=1), info.data_interval)
+        assert info.logical_date.add(days=1) == info.data_interval.end
+        return DagRunInfo(info.run_after.add(hours=1), info.data_interval)
+
+    def infer_manual_data_interval(self, *, run_after):
+        interval = super().infer_manual_data_interval(run_after=run_after)
+        return DataInterval(interval.start.subtract(hours=1), interval.end)
 
 
 class Answers(Timetable):
@@ -102,6 +107,9 @@ def test_one_that_extends_a_known_one_is_told_the_time():
 
 def test_it_says_the_data_interval_of_a_manual_run():
     assert asked(Workdays())[0].manual_interval(day(3) + DAY / 2) == PlannedInterval(day(3), day(3))
+    extended = asked(Later("@daily", "UTC"))[0].manual_interval(day(3) + DAY / 2)
+    assert extended == PlannedInterval(day(2) - timedelta(hours=1), day(3))
+    assert DagRunInfo(day(3), None).logical_date is None
 
 
 RUN = DagRunInfo.interval(day(0), day(1))

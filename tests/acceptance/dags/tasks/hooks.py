@@ -1,8 +1,10 @@
 """Callbacks of tasks and of a run, and pools: each leaves a line in the file that MARKS names."""
 
+import json
 import os
 from datetime import datetime, timedelta
 from pathlib import Path
+from uuid import UUID
 
 from asynsched import (
     DAG,
@@ -45,7 +47,11 @@ with DAG("callbacks", schedule="@once", on_failure_callback=called("run failed")
 
 
 def too_late(word, context):
-    mark(f"deadline {word} {context['deadline']['name']} {context['dag_run'].run_type}")
+    run, deadline = context["dag_run"], context["deadline"]
+    assert (run["dag_run_id"], run["dag_id"], run["run_after"][-1]) == (run.run_id, run.dag_id, "Z")
+    assert json.loads(json.dumps(run))["logical_date"][:19] == run.logical_date.isoformat()[:19]
+    assert UUID(deadline["id"]).int > 0
+    mark(f"deadline {word} {deadline['name']} {run.run_type}")
 
 
 async def too_late_for_long(word, context):

@@ -36,6 +36,7 @@ with DAG("values", params={"greeting": "hello"}):
     @task
     def asks():
         connection = Connection.get("somewhere")
+        assert "a_variable" in Variable.keys("a_var")
         return [Variable.get("a_variable"), connection.host, connection.port]
 
     @task
