@@ -330,7 +330,7 @@ class TaskInstance(AsksElsewhere, Timed):
         return None if found is None else PreviousTaskInstance(found)
 
     def get_first_reschedule_date(self, context: Context | None = None) -> dt.datetime | None:
-        """Return the time of a rescheduling sensor's first check; None if this is the first."""
+        """Return when the first process of a rescheduled task began; None in the first one of a try."""
         return coerce_datetime(self._facts.reschedule_started_at)
 
     def get_template_context(self) -> Context:

@@ -30,8 +30,8 @@ if TYPE_CHECKING:
 
 DEFAULT_TIMEOUT = dt.timedelta(days=7)
 MODES = ("poke", "reschedule")
-FINAL = (AsynschedTaskTimeout, AsynschedFailException, TaskDeferralTimeout)
-"""Errors that `soft_fail` turns into a skip."""
+FINAL = (AsynschedTaskTimeout, AsynschedFailException)
+"""Errors of `poke` that `soft_fail` turns into a skip, and `silent_fail` does not ignore."""
 
 
 class PokeReturnValue:
@@ -57,12 +57,14 @@ class BaseSensorOperator(BaseOperator):
         poke_interval: The time between two checks, as a timedelta or seconds.
         timeout: The longest time from the first check, as a timedelta or seconds; then the sensor fails without a
             retry. By default 7 days.
-        soft_fail: Skip the task instead of failing it on timeout or AsynschedFailException.
+        soft_fail: Skip the task instead of failing it: at its timeout, for an AsynschedFailException of `poke`, and
+            for any AsynschedException after a deferral.
         mode: `poke` keeps the process and the slots while it sleeps; `reschedule` releases them between two checks.
         exponential_backoff: Double the interval each time.
         max_wait: The longest interval, as a timedelta or seconds.
         silent_fail: Log an unexpected error of `poke` and continue.
-        never_fail: Skip the task instead of failing it, for every error.
+        never_fail: Skip the task instead of failing it, for every error of `poke`, and for any AsynschedException
+            after a deferral. At its own timeout the sensor still fails.
     """
 
     is_sensor = True
@@ -119,7 +121,7 @@ class BaseSensorOperator(BaseOperator):
             waited = (utcnow() - started_at).total_seconds()
             if waited > self.timeout:
                 message = f"Sensor has timed out; it waited {waited:g} seconds, its timeout is {self.timeout:g}."
-                raise (AsynschedSkipException if self.soft_fail or self.never_fail else AsynschedSensorTimeout)(message)
+                raise (AsynschedSkipException if self.soft_fail else AsynschedSensorTimeout)(message)
             interval = self._next_interval(n_pokes, waited, started_at)
             if self.reschedule:
                 raise AsynschedRescheduleException(utcnow() + dt.timedelta(seconds=interval))
@@ -130,8 +132,9 @@ class BaseSensorOperator(BaseOperator):
             return super().resume_execution(next_method, next_kwargs, context)
         except AsynschedSkipException:
             raise
-        except (AsynschedTaskTimeout, AsynschedException) as exc:
-            self._skip_instead(exc)
+        except AsynschedException as exc:
+            if self.soft_fail or self.never_fail:
+                raise _skip_for(exc) from exc
             if isinstance(exc, TaskDeferralTimeout):
                 raise AsynschedSensorTimeout(str(exc)) from exc
             raise
@@ -145,12 +148,9 @@ class BaseSensorOperator(BaseOperator):
             if self.silent_fail and not isinstance(exc, FINAL):
                 self.log.exception("Sensor poke failed")
                 return False
-            self._skip_instead(exc)
+            if self.never_fail or (self.soft_fail and isinstance(exc, FINAL)):
+                raise _skip_for(exc) from exc
             raise
-
-    def _skip_instead(self, error: BaseException) -> None:
-        if self.never_fail or (self.soft_fail and isinstance(error, FINAL)):
-            raise AsynschedSkipException(f"Skipping instead of failing: {error}") from error
 
     def _next_interval(self, n_pokes: int, waited: float, started_at: dt.datetime) -> float:
         """Return the seconds until the next check.
@@ -178,6 +178,10 @@ class BaseSensorOperator(BaseOperator):
         name = f"{self.dag_id}#{self.task_id}#{started_at}#{n_pokes}"
         spread = int(sha1(name.encode(), usedforsecurity=False).hexdigest(), 16) % least
         return float(least + spread)
+
+
+def _skip_for(error: BaseException) -> AsynschedSkipException:
+    return AsynschedSkipException(f"Skipping instead of failing: {error}")
 
 
 def poke_mode_only(cls: type[BaseSensorOperator]) -> type[BaseSensorOperator]:

@@ -35,6 +35,8 @@ def test_sensors_wait_time_out_skip_and_look_again(dag, supervisor, tmp_path, mo
     with pytest.raises(AsynschedSkipException, match="down"):
         run(PythonSensor(task_id="never", python_callable=broken, never_fail=True, **looks))
     with pytest.raises(AsynschedSensorTimeout):
+        run(PythonSensor(task_id="late", python_callable=lambda: False, never_fail=True, **looks))
+    with pytest.raises(AsynschedSensorTimeout):
         run(PythonSensor(task_id="silent", python_callable=broken, silent_fail=True, **looks))
     run(TimeDeltaSensor(task_id="past", delta=60, **looks))
     for deferrable in (False, True):
