@@ -76,8 +76,7 @@ class PythonOperator(BaseOperator):
             value = self.execute_callable()
         finally:
             own["op_kwargs"] = given
-        is_described = hasattr(value, "gi_frame") and _is_described(self.python_callable, value)
-        return describe_outlets(value, context) if is_described else value
+        return result_of(self.python_callable, value, context)
 
     def determine_kwargs(self, context: Mapping[str, Any]) -> Mapping[str, Any]:
         """Return the keyword arguments of the call: those of `op_kwargs` and of the context that are parameters."""
@@ -132,16 +131,19 @@ def call_with_context(
 
     A generator is run to its end: the values it yields describe asset events, and its return value is returned.
     """
-    value = finished(function(*op_args, **keyword_arguments(function, op_args, op_kwargs, context)))
-    is_described = hasattr(value, "gi_frame") and _is_described(function, value)
-    return describe_outlets(value, context) if is_described else value
+    value = function(*op_args, **keyword_arguments(function, op_args, op_kwargs, context))
+    return result_of(function, value, context)
 
 
-def _is_described(function: Callable[..., Any], value: Any) -> bool:
-    """Whether a value that has the attributes of a generator is one that a generator function has made."""
+def result_of(function: Callable[..., Any], value: Any, context: Mapping[str, Any]) -> Any:
+    """Return the result of a function that returned `value`: await a coroutine, and run a generator of its own."""
+    value = finished(value)
+    if not hasattr(value, "gi_frame"):
+        return value
     import inspect
 
-    return inspect.isgenerator(value) and inspect.isgeneratorfunction(function)
+    is_own = inspect.isgenerator(value) and inspect.isgeneratorfunction(function)
+    return describe_outlets(value, context) if is_own else value
 
 
 def describe_outlets(described: Generator[Any, None, Any], context: Mapping[str, Any]) -> Any:
