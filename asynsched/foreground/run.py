@@ -38,7 +38,7 @@ from asynsched.authoring.running.tracebacks import one_line, user_frames
 from asynsched.authoring.running.try_context import build_context
 from asynsched.authoring.supervisor import Supervisor, current_supervisor, set_supervisor
 from asynsched.authoring.supervisor import ask as ask_supervisor
-from asynsched.authoring.timezone import coerce_datetime, convert_to_utc, utcnow
+from asynsched.authoring.timezone import coerce_datetime, to_utc, utcnow
 from asynsched.authoring.transport import from_transport, to_transport
 from asynsched.authoring.triggers import base as triggers
 from asynsched.authoring.triggers.shared_stream import SharedStreams
@@ -124,7 +124,7 @@ def run_in_foreground(
     """
     for task_params in (ParamsDict(), *map(params_of_run, dag.tasks)):
         resolve_params(dag.params, task_params, conf, owner=f"the conf of DAG {dag.dag_id!r}")
-    facts = _run_facts(dag, convert_to_utc(run_after) or utcnow(), convert_to_utc(logical_date, dag.timezone), conf)
+    facts = _run_facts(dag, to_utc(run_after) or utcnow(), to_utc(logical_date, dag.timezone), conf)
     earlier = current_supervisor()
     with ExitStack() as stack:
         stack.callback(set_supervisor, earlier)

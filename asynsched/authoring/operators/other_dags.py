@@ -13,7 +13,7 @@ from asynsched.authoring.params import NOTSET
 from asynsched.authoring.running.task_instance import AsksElsewhere
 from asynsched.authoring.sensors.base import BaseSensorOperator
 from asynsched.authoring.supervisor import SupervisorNotFound, ask
-from asynsched.authoring.timezone import aware, parse
+from asynsched.authoring.timezone import aware, parsed
 from asynsched.authoring.triggers.external_task import DagStateTrigger, WorkflowTrigger
 from asynsched.errors import DagError
 
@@ -161,7 +161,7 @@ def _instant(given: str | dt.datetime | None) -> str | None:
     """Return a date for the scheduler; an empty text, as a template may render to, is none."""
     if not given:
         return None
-    return (parse(given) if isinstance(given, str) else aware(given)).isoformat()
+    return (parsed(given) if isinstance(given, str) else aware(given)).isoformat()
 
 
 def _states(task_id: str, states: list[str]) -> list[str]:

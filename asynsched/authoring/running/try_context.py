@@ -18,7 +18,7 @@ from asynsched.authoring.running.context import Context, Deferred, Unmade
 from asynsched.authoring.running.state_store import TASK_STATE_STORE, AssetStateStoreAccessors, has_assets
 from asynsched.authoring.running.task_instance import DagRun, TaskInstance
 from asynsched.authoring.supervisor import ask_in_parts, ask_or_none
-from asynsched.authoring.timezone import aware, coerce_datetime, is_naive, make_aware, parse
+from asynsched.authoring.timezone import aware, coerce_datetime, parsed
 from asynsched.authoring.xcom import pulled_xcoms
 from asynsched.authoring.xcom_arg import instance_count
 
@@ -353,8 +353,7 @@ def _means(reference: AssetKey, asset: AssetKey) -> bool:
 
 
 def _iso(moment: str | dt.datetime) -> str:
-    instant = parse(moment) if isinstance(moment, str) else moment
-    return (make_aware(instant) if is_naive(instant) else instant).isoformat()
+    return (parsed(moment) if isinstance(moment, str) else aware(moment)).isoformat()
 
 
 def build_context(task: BaseOperator, run: RunContext, ti: TaskInstanceFacts) -> Context:

@@ -10,7 +10,7 @@ from asynsched.authoring.operators import arguments
 from asynsched.authoring.operators.arguments import task_owner
 from asynsched.authoring.operators.branch import WeekDay
 from asynsched.authoring.sensors.base import BaseSensorOperator
-from asynsched.authoring.timezone import convert_to_utc, utcnow
+from asynsched.authoring.timezone import to_utc, utcnow
 from asynsched.authoring.triggers.file import FileTrigger, find_file
 from asynsched.authoring.triggers.temporal import DateTimeTrigger, TimeDeltaTrigger
 from asynsched.errors import DagError
@@ -125,7 +125,7 @@ class TimeSensor(MomentSensor):
         zone = self.dag.timezone
         first_check = context["ti"].get_first_reschedule_date(context) or utcnow()
         day = first_check.astimezone(zone).date()
-        found = convert_to_utc(dt.datetime.combine(day, self.target_time), self.target_time.tzinfo or zone)
+        found = to_utc(dt.datetime.combine(day, self.target_time), self.target_time.tzinfo or zone)
         assert found is not None
         return found
 
