@@ -170,7 +170,8 @@ def _skipped_ids(skipped: DownstreamTasksSkipped) -> tuple[str, ...]:
 def _execute(task: BaseOperator, context: Context, resumption: Resumption | None) -> Any:
     if task.pre_execute_hook is not None:
         _call(task.pre_execute_hook, context)
-    _call(task.pre_execute, context)
+    if getattr(task.pre_execute, "__func__", None) is not BaseOperator.pre_execute:
+        _call(task.pre_execute, context)
     run_callbacks(task.on_execute_callback, context, task)
     if resumption is not None:
         value = task.resume_execution(resumption.method_name, resumption.kwargs, context)
@@ -181,7 +182,7 @@ def _execute(task: BaseOperator, context: Context, resumption: Resumption | None
     value = finished(value)
     if task.post_execute_hook is not None:
         _call(task.post_execute_hook, context, value)
-    if type(task).post_execute is not BaseOperator.post_execute:
+    if getattr(task.post_execute, "__func__", None) is not BaseOperator.post_execute:
         # Airflow calls it without the result, so it need not have the parameter.
         known = keyword_arguments(task.post_execute, (context,), {"result": value}, {})
         _call(task.post_execute, context, **known)

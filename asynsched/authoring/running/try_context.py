@@ -390,7 +390,7 @@ def build_context(task: BaseOperator, run: RunContext, ti: TaskInstanceFacts) ->
         test_mode=ti.test_mode,
         ti=instance,
         triggering_asset_events=Deferred(
-            partial(TriggeringAssetEvents, is_triggered=dag_run.run_type == "asset_triggered")
+            partial(TriggeringAssetEvents, is_triggered=run.run_type == "asset_triggered")
         ),
         try_number=instance.try_number,
         var=VariableAccessors(),

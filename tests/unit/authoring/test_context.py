@@ -34,6 +34,10 @@ from tests.unit.authoring.one_task import DATE, context_of, rendered, run
         ("{{ logical_date | ds_nodash }} {{ logical_date | ts_nodash_with_tz }}", "20240501 20240501T123000+0000"),
         ("{{ dag.dag_id }} {{ task.task_id }} {{ ti.try_number }} {{ run_id }}", "d t 1 r1"),
         ("{{ dag_run.run_type }} {{ dag_run.logical_date.year }}", "manual 2024"),
+        (
+            "{{ ti.state }} {{ ti.state.value }} {{ dag_run.state.name }} {{ dag_run.run_type.value }}",
+            "running running RUNNING manual",
+        ),
         ("{{ task_instance_key_str }}", "d__t__20240501"),
         ("{{ data_interval_start.subtract(days=1).in_timezone('Asia/Tokyo') }}", "2024-04-29 21:30:00+09:00"),
         ("{{ logical_date.add(weeks=1).format('YYYY/MM/DD') }} {{ dag_run.run_after.day }}", "2024/05/08 1"),
