@@ -8,7 +8,6 @@ from abc import abstractmethod
 from asynsched.authoring.exceptions import AsynschedException, AsynschedNotFoundException
 from asynsched.authoring.operators import arguments
 from asynsched.authoring.operators.arguments import task_owner
-from asynsched.authoring.operators.branch import WeekDay
 from asynsched.authoring.sensors.base import BaseSensorOperator
 from asynsched.authoring.timezone import to_utc, utcnow
 from asynsched.authoring.triggers.file import FileTrigger, find_file
@@ -21,6 +20,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from asynsched.authoring.running.context import Context
+    from asynsched.authoring.week_day import WeekDay
 
 
 class MomentSensor(BaseSensorOperator):
@@ -206,7 +206,7 @@ class DayOfWeekSensor(BaseSensorOperator):
 
     Args:
         week_day: The day or a set of days, as full names or members of WeekDay.
-        use_task_logical_date: Use the run's logical date instead of the current day.
+        use_task_logical_date: Use the run's logical date, or else its `run_after`, instead of the current day.
     """
 
     def __init__(
@@ -216,14 +216,18 @@ class DayOfWeekSensor(BaseSensorOperator):
         use_task_logical_date: bool = False,
         **kwargs: Any,
     ) -> None:
+        from asynsched.authoring.week_day import WeekDay
+
         super().__init__(**kwargs)
         self.week_day = week_day
         self.use_task_logical_date = use_task_logical_date
         self.week_day_numbers = WeekDay.validate_week_day(week_day)
 
     def poke(self, context: Context) -> bool:
-        day: dt.datetime = context["logical_date"] if self.use_task_logical_date else utcnow()
-        self.log.info("Waiting for %s; it is %s", self.week_day, WeekDay(day.isoweekday()).name)
+        day = utcnow()
+        if self.use_task_logical_date:
+            day = context.get("logical_date") or context["dag_run"].run_after
+        self.log.info("Waiting for %s; it is %s", self.week_day, day.strftime("%A"))
         return day.isoweekday() in self.week_day_numbers
 
 
