@@ -182,10 +182,14 @@ def test_templates_come_from_files_and_native_dags_render_to_values(tmp_path):
     (tmp_path / "query.sql").write_text("select {{ params.n }}")
     dag = DAG("d", params={"n": 3}, template_searchpath=str(tmp_path), render_template_as_native_obj=True)
     operator = PythonOperator(
-        task_id="t", dag=dag, python_callable=lambda *a: a, op_args=["query.sql", "{{ [params.n] }}"],
-        templates_exts=[".sql"],
+        task_id="t", dag=dag, python_callable=lambda *a: a,
+        op_args=["query.sql", "{{ [params.n] }}", "2024", "{'a': None}", "text", ""], templates_exts=[".sql"],
     )  # fmt: skip
-    assert run(operator).value == ("select 3", [3])
+    assert run(operator).value == ("select 3", [3], 2024, {"a": None}, "text", None)
+    as_texts = PythonOperator(
+        task_id="s", dag=dag, python_callable=lambda *a: a, op_args=["2024"], render_template_as_native_obj=False
+    )
+    assert run(as_texts).value == ("2024",)
     missing = PythonOperator(task_id="m", dag=dag, python_callable=print, op_args=["no.sql"], templates_exts=[".sql"])
     with pytest.raises(AsynschedException, match=r"Task\(PythonOperator\): m.*'op_args'.*no\.sql"):
         run(missing)
