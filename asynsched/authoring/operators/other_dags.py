@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 
+from asynsched.authoring import defaults
 from asynsched.authoring.exceptions import AsynschedException, AsynschedSkipException
 from asynsched.authoring.json_values import check_json
 from asynsched.authoring.operators import arguments
@@ -49,7 +50,8 @@ class TriggerDagRunOperator(BaseOperator):
         failed_states: The states with which it fails; by default `failed`.
         skip_when_already_exists: If the run already exists, skip this task instead of failing it. (templated)
         fail_when_dag_is_paused: If the DAG is paused, fail instead of leaving the run to wait.
-        deferrable: Wait in a DagStateTrigger, without a process or pool slots.
+        deferrable: Wait in a DagStateTrigger, without a process or pool slots; None: if the option `[operators]
+            default_deferrable` says so.
         note: A note about the run, of 1,000 characters at most. (templated)
         run_after: The run's earliest start, a datetime or a string; by default it may start at once. (templated)
     """
@@ -74,7 +76,7 @@ class TriggerDagRunOperator(BaseOperator):
         failed_states: list[str] | None = None,
         skip_when_already_exists: bool = False,
         fail_when_dag_is_paused: bool = False,
-        deferrable: bool = False,
+        deferrable: bool | None = None,
         note: str | None = None,
         run_after: str | dt.datetime | None = None,
         **kwargs: Any,
@@ -95,7 +97,7 @@ class TriggerDagRunOperator(BaseOperator):
         self.failed_states = _states(self.task_id, ["failed"] if failed_states is None else failed_states)
         self.skip_when_already_exists = skip_when_already_exists
         self.fail_when_dag_is_paused = fail_when_dag_is_paused
-        self.deferrable = deferrable
+        self.deferrable = defaults.is_deferrable(deferrable)
         self.note = note
         self.run_after = run_after
 
@@ -191,7 +193,8 @@ class ExternalTaskSensor(BaseSensorOperator):
         check_existence: Fail immediately if the DAG, task or task group does not exist. Otherwise the log names what is
             missing, and the sensor waits for a DAG or task; without the task group it fails, as in Airflow.
         poll_interval: With `deferrable`, the time between two checks, as a timedelta or seconds.
-        deferrable: Wait in a WorkflowTrigger, without a process or pool slots.
+        deferrable: Wait in a WorkflowTrigger, without a process or pool slots; None: if the option `[operators]
+            default_deferrable` says so.
     """
 
     template_fields: Collection[str] = (
@@ -213,7 +216,7 @@ class ExternalTaskSensor(BaseSensorOperator):
         execution_date_fn: Callable[..., Any] | None = None,
         check_existence: bool = False,
         poll_interval: dt.timedelta | float = 2.0,
-        deferrable: bool = False,
+        deferrable: bool | None = None,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
@@ -241,7 +244,7 @@ class ExternalTaskSensor(BaseSensorOperator):
         self.execution_date_fn = execution_date_fn
         self.check_existence = check_existence
         self.poll_interval = arguments.duration(who, "poll_interval", poll_interval).total_seconds()
-        self.deferrable = deferrable
+        self.deferrable = defaults.is_deferrable(deferrable)
 
     @property
     def subject(self) -> str:

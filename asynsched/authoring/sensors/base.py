@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 
+from asynsched.authoring import defaults
 from asynsched.authoring.exceptions import (
     AsynschedException,
     AsynschedFailException,
@@ -28,7 +29,6 @@ if TYPE_CHECKING:
 
     from asynsched.authoring.running.context import Context
 
-DEFAULT_TIMEOUT = dt.timedelta(days=7)
 MODES = ("poke", "reschedule")
 FINAL = (AsynschedTaskTimeout, AsynschedFailException)
 """Errors of `poke` that `soft_fail` turns into a skip, and `silent_fail` does not ignore."""
@@ -56,7 +56,7 @@ class BaseSensorOperator(BaseOperator):
     Args:
         poke_interval: The time between two checks, as a timedelta or seconds.
         timeout: The longest time from the first check, as a timedelta or seconds; then the sensor fails without a
-            retry. By default 7 days.
+            retry. By default the option `[sensors] default_timeout`, which is 7 days unless set.
         soft_fail: Skip the task instead of failing it: at its timeout, for an AsynschedFailException of `poke`, and
             for any AsynschedException after a deferral.
         mode: `poke` keeps the process and the slots while it sleeps; `reschedule` releases them between two checks.
@@ -87,7 +87,7 @@ class BaseSensorOperator(BaseOperator):
         who = task_owner(self.task_id, self.dag_id if self.has_dag() else None)
         self.poke_interval = arguments.duration(who, "poke_interval", poke_interval).total_seconds()
         self.timeout = arguments.duration(
-            who, "timeout", DEFAULT_TIMEOUT if timeout is None else timeout
+            who, "timeout", defaults.sensor_timeout() if timeout is None else timeout
         ).total_seconds()
         self.max_wait = arguments.optional_duration(who, "max_wait", max_wait)
         self.mode = arguments.one_of(who, "mode", mode, MODES)
