@@ -60,8 +60,7 @@ class PythonOperator(BaseOperator):
         self.show_return_value_in_logs = show_return_value_in_logs
 
     def execute(self, context: Context) -> Any:
-        if self.templates_dict is not None:
-            context["templates_dict"] = self.templates_dict
+        offer_arguments(self.op_kwargs, self.templates_dict, context)
         value = self.call_function(context)
         if self.show_return_value_in_logs and value is not None:
             self.log.info("Done. Returned value was: %s", _shown(value))
@@ -88,6 +87,17 @@ class PythonOperator(BaseOperator):
         Operators that call the function in another interpreter use neither this nor `determine_kwargs`.
         """
         return finished(self.python_callable(*self.op_args, **self.op_kwargs))
+
+
+OWN_VALUES = frozenset({"dag", "dag_run", "outlet_events", "task", "task_instance", "ti"})
+"""The values of a context that asynsched reads after the function; arguments of these names do not replace them."""
+
+
+def offer_arguments(op_kwargs: Mapping[str, Any], templates_dict: dict[str, Any] | None, context: Context) -> None:
+    """Add a function's arguments to the context, in which other code of the task finds them too."""
+    if op_kwargs:
+        context.update({name: value for name, value in op_kwargs.items() if name not in OWN_VALUES})
+    context["templates_dict"] = templates_dict
 
 
 def _shown(value: Any) -> str:

@@ -18,7 +18,7 @@ from asynsched.authoring.operators import arguments
 from asynsched.authoring.operators.arguments import task_owner
 from asynsched.authoring.operators.base import BaseOperator
 from asynsched.authoring.operators.bash import CommandOperator, bash_command_line
-from asynsched.authoring.operators.python import call_with_context, finished
+from asynsched.authoring.operators.python import call_with_context, finished, offer_arguments
 from asynsched.authoring.timezone import utcnow
 from asynsched.errors import DagError
 
@@ -226,8 +226,7 @@ class PythonSensor(BaseSensorOperator):
         self.templates_dict = templates_dict
 
     def poke(self, context: Context) -> bool | PokeReturnValue:
-        if self.templates_dict is not None:
-            context["templates_dict"] = self.templates_dict
+        offer_arguments(self.op_kwargs, self.templates_dict, context)
         value = call_with_context(self.python_callable, self.op_args, self.op_kwargs, context)
         return value if isinstance(value, PokeReturnValue) else PokeReturnValue(bool(value))
 
