@@ -272,12 +272,12 @@ class OutletEvent:
         self.asset_alias_events: list[tuple[Asset | AssetRef, dict[str, Any]]] = []
 
     def add(self, asset: Asset | AssetRef, extra: dict[str, Any] | None = None) -> None:
-        """Update an asset through an alias. One try does so at most 1000 times.
+        """Update an asset through an alias. One try does so at most 1000 times. On another outlet it has no effect.
 
-        Raises TypeError if the outlet is not an alias, or `asset` is not an asset.
+        Raises TypeError if `asset` is not an asset.
         """
         if not isinstance(self.key, AssetAlias):
-            raise TypeError(f"assets can only be added to an AssetAlias, not to {self.key!r}")
+            return
         if not isinstance(asset, (Asset, AssetRef)):
             raise TypeError(f"only assets can be added to {self.key!r}, not {asset!r}")
         self.asset_alias_events.append((asset, extra or {}))
