@@ -58,7 +58,6 @@ if TYPE_CHECKING:
         BranchMixIn,
         LatestOnlyOperator,
         SkipMixin,
-        WeekDay,
     )
     from asynsched.authoring.operators.foreign_python import (
         BranchExternalPythonOperator,
@@ -115,6 +114,7 @@ if TYPE_CHECKING:
     from asynsched.authoring.triggers.file import DirectoryFileDeleteTrigger, FileDeleteTrigger, FileTrigger
     from asynsched.authoring.triggers.hitl import HITLTrigger
     from asynsched.authoring.triggers.temporal import DateTimeTrigger, TimeDeltaTrigger
+    from asynsched.authoring.week_day import WeekDay
     from asynsched.authoring.xcom import BaseXCom
     from asynsched.authoring.xcom_arg import XComArg, literal
     from asynsched.client.client import Client as Client
@@ -193,7 +193,6 @@ _MODULES = {
     "authoring.operators.bash": "BashOperator",
     "authoring.operators.branch": (
         "BaseBranchOperator BranchDateTimeOperator BranchDayOfWeekOperator BranchMixIn LatestOnlyOperator SkipMixin"
-        " WeekDay"
     ),
     "authoring.operators.foreign_python": (
         "BranchExternalPythonOperator BranchPythonVirtualenvOperator ExternalPythonOperator PythonVirtualenvOperator"
@@ -224,6 +223,7 @@ _MODULES = {
     "authoring.triggers.hitl": "HITLTrigger",
     "authoring.triggers.temporal": "DateTimeTrigger TimeDeltaTrigger",
     "airflow.object_storage": "ObjectStoragePath",
+    "authoring.week_day": "WeekDay",
     "authoring.xcom": "BaseXCom",
     "authoring.xcom_arg": "XComArg literal",
     "client.client": "Client",

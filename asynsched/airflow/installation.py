@@ -12,7 +12,8 @@ import os
 import sys
 from functools import cache, cached_property
 
-from asynsched.airflow.configuration import option_of_settings, with_cfg
+from asynsched.airflow.configuration import option_of_settings, options_in, read_cfg, with_cfg
+from asynsched.authoring.defaults import OPTIONS_OF_OPERATORS
 from asynsched.errors import DagError
 
 TYPE_CHECKING = False
@@ -67,7 +68,15 @@ def options_of_processes(options: Mapping[str, str], cfg: str | None = None) -> 
         options: The options of `Settings.airflow_options`.
         cfg: The airflow.cfg, for processes that may read it.
     """
-    return {**with_cfg(options, cfg), **entry_points_of_packages()}
+    own = {**_options_of_cfg(cfg), **options_in(os.environ)}
+    of_operators = {option: own[option] for option in OPTIONS_OF_OPERATORS if option in own}
+    return {**of_operators, **with_cfg(options, cfg), **entry_points_of_packages()}
+
+
+@cache
+def _options_of_cfg(path: str | None) -> Mapping[str, str]:
+    """Return the options of an airflow.cfg as of the first call: later, the file may be away."""
+    return read_cfg(path) if path else {}
 
 
 @cache

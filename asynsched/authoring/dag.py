@@ -12,7 +12,7 @@ from asynsched.authoring.operators import arguments
 from asynsched.authoring.operators.arguments import ArgumentTypes, explained
 from asynsched.authoring.params import NOTSET, DagParam, ParamsDict
 from asynsched.authoring.task_group import TaskGroup
-from asynsched.authoring.timezone import default_timezone, parse, utcnow
+from asynsched.authoring.timezone import default_timezone, parsed, utcnow
 from asynsched.authoring.trigger_rule import TriggerRule
 from asynsched.errors import DagCycleError, DagError, DagWarning
 
@@ -154,7 +154,7 @@ def _zone_of(start_date: Any) -> dt.tzinfo:
     """Return the zone of an aware start date; otherwise the default zone."""
     if isinstance(start_date, str):
         try:
-            start_date = parse(start_date)
+            start_date = parsed(start_date)
         except ValueError:
             return default_timezone()
     return getattr(start_date, "tzinfo", None) or default_timezone()

@@ -5,6 +5,8 @@ Each applies where neither the DAG file nor a class of it says anything. Process
 
 from __future__ import annotations
 
+from asynsched.errors import DagError
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -18,8 +20,14 @@ of_schedules: dict[str, bool] = {}
 """Arguments of `timetable_from_schedule`."""
 runs_on_this_machine = False
 """Whether the only executor runs tasks on the scheduler's machine, and so does not read `executor_config`."""
+of_operators: dict[str, str] = {}
+"""The texts of `default_deferrable` and `default_timeout`, where an option sets them."""
 page_url = ""
 """Where browsers reach the page, without a slash at its end; empty where no setting says that."""
+
+
+OPTIONS_OF_OPERATORS = ("operators.default_deferrable", "sensors.default_timeout")
+"""The options that are not asynsched's settings: only the built-in operators read them."""
 
 
 def set_defaults(options: Mapping[str, str]) -> None:
@@ -43,6 +51,10 @@ def set_defaults(options: Mapping[str, str]) -> None:
     of_tasks.update(
         (name, options[option]) for name, (option, ours) in texts.items() if options.get(option, ours) != ours
     )
+    of_operators.clear()
+    for option in OPTIONS_OF_OPERATORS:
+        if options.get(option):
+            of_operators[option] = options[option]
     of_dags.clear()
     of_schedules.clear()
     if options.get("scheduler.catchup_by_default") == "True":
@@ -50,3 +62,26 @@ def set_defaults(options: Mapping[str, str]) -> None:
     for kind in ("cron", "delta"):
         if options.get(f"scheduler.create_{kind}_data_intervals") == "True":
             of_schedules[f"{kind}_intervals"] = True
+
+
+def is_deferrable(given: bool | None) -> bool:
+    """Return whether an operator that can wait in a trigger does so; None stands for the installation's default.
+
+    Raises DagError if that is neither true nor false.
+    """
+    if given is not None:
+        return given
+    text = of_operators.get(OPTIONS_OF_OPERATORS[0], "false")
+    word = text.partition("#")[0].strip().lower()
+    if word not in ("true", "t", "1", "false", "f", "0"):
+        raise DagError(f"[operators] default_deferrable must be true or false, not {text!r}")
+    return word in ("true", "t", "1")
+
+
+def sensor_timeout() -> float:
+    """Return the default of a sensor's `timeout`, in seconds. Raises DagError if it is not a number."""
+    text = of_operators.get(OPTIONS_OF_OPERATORS[1], "604800")
+    try:
+        return float(text)
+    except ValueError:
+        raise DagError(f"[sensors] default_timeout must be a number of seconds, not {text!r}") from None

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 __all__ = ["datetime", "datetime_diff_for_humans", "ds_add", "ds_format", "ds_format_locale", "timedelta"]
 
-_MODULES = ("dateutil", "json", "time", "uuid")
+_MODULES = ("dateutil", "json", "time", "uuid", "yaml")
 
 
 def ds_add(ds: str, days: int) -> str:

@@ -1,17 +1,18 @@
 """Instants and timezones in DAG files, with the names of Airflow's `airflow.sdk.timezone`.
 
-A naive date is wall-clock time in the default timezone.
+A naive date is wall-clock time in the default timezone. `parse`, `coerce_datetime`, `convert_to_utc` and
+`from_timestamp` return pendulum DateTimes, which have `add`, `subtract`, `in_timezone` and `format`.
 """
 
 from __future__ import annotations
 
 import datetime as dt
 
-from asynsched.timetables.zones import zone_named
+from asynsched.timetables.zones import instant_of, zone_named
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import overload
+    from typing import Any, overload
 
     import pendulum
 
@@ -35,11 +36,9 @@ def utcnow() -> dt.datetime:
     return dt.datetime.now(utc)  # noqa: TID251 - tasks run in processes of their own, on the machine's clock
 
 
-def datetime(
-    year: int, month: int, day: int, hour: int = 0, minute: int = 0, second: int = 0, microsecond: int = 0
-) -> dt.datetime:
-    """Return an aware datetime in the default timezone."""
-    return dt.datetime(year, month, day, hour, minute, second, microsecond, tzinfo=_default)
+def datetime(*args: Any, **kwargs: Any) -> dt.datetime:
+    """Return a datetime of the standard library, from its arguments; in the default timezone without `tzinfo`."""
+    return dt.datetime(*args, **{"tzinfo": _default, **kwargs})  # noqa: DTZ001 - it has one
 
 
 def is_localized(value: dt.datetime) -> bool:
@@ -52,11 +51,30 @@ def is_naive(value: dt.datetime) -> bool:
     return value.utcoffset() is None
 
 
-def make_aware(value: dt.datetime, timezone: dt.tzinfo | None = None) -> dt.datetime:
-    """Interpret a naive datetime as wall-clock time in a timezone. Raises ValueError for an aware one."""
+if TYPE_CHECKING:
+
+    @overload
+    def make_aware(value: None, timezone: dt.tzinfo | None = None) -> None: ...
+    @overload
+    def make_aware(value: dt.datetime, timezone: dt.tzinfo | None = None) -> dt.datetime: ...
+
+
+def make_aware(value: dt.datetime | None, timezone: dt.tzinfo | None = None) -> dt.datetime | None:
+    """Interpret a naive datetime as wall-clock time in a timezone; return None for None.
+
+    A time that the clock skips is moved by the gap, and one that it repeats means the second occurrence. Raises
+    ValueError for an aware datetime.
+    """
+    if value is None:
+        return None
     if is_localized(value):
         raise ValueError(f"make_aware expects a naive datetime, got {value.isoformat()}")
-    return value.replace(tzinfo=timezone or _default)
+    zone = timezone or _default
+    if hasattr(zone, "localize"):  # pytz, whose zones only this applies
+        local: dt.datetime = zone.localize(value)
+    else:
+        local = instant_of(dt.datetime.combine(value.date(), value.time()), zone).astimezone(zone)
+    return coerce_datetime(local) if hasattr(value, "in_timezone") else local
 
 
 def make_naive(value: dt.datetime, timezone: dt.tzinfo | None = None) -> dt.datetime:
@@ -81,56 +99,89 @@ def aware(value: dt.datetime) -> dt.datetime:
     return value if is_localized(value) else make_aware(value)
 
 
-def parse(string: str, timezone: dt.tzinfo | None = None) -> dt.datetime:
-    """Parse a date, and return it as an aware datetime. Raises ValueError for an invalid one."""
-    try:
-        value = dt.datetime.fromisoformat(string)
-    except ValueError:
-        from dateutil import parser
+def parse(string: str, timezone: str | dt.tzinfo | None = None, *, strict: bool = False) -> pendulum.DateTime:
+    """Parse a date.
 
-        value = parser.parse(string)
-    return value if is_localized(value) else make_aware(value, timezone)
+    Args:
+        string: The date, such as `2024-05-01T12:00:00+02:00`, `2024-05` or `1 May 2024`.
+        timezone: The timezone of a text that names none; by default the default timezone.
+        strict: Allow only the forms of ISO 8601.
+
+    Raises:
+        ValueError: The text is not a date.
+    """
+    # Not at the top: it takes several times as long to load as all authoring names.
+    import pendulum
+
+    # A datetime, where the text is neither an interval nor, with `strict`, a time.
+    return pendulum.parse(string, tz=timezone or _default, strict=strict)  # type: ignore[return-value]
 
 
 if TYPE_CHECKING:
 
     @overload
-    def coerce_datetime(value: None, tz: dt.tzinfo | None = None) -> None: ...
+    def coerce_datetime(v: None, tz: dt.tzinfo | None = None) -> None: ...
     @overload
-    def coerce_datetime(value: dt.datetime, tz: dt.tzinfo | None = None) -> pendulum.DateTime: ...
+    def coerce_datetime(v: dt.datetime, tz: dt.tzinfo | None = None) -> pendulum.DateTime: ...
 
 
-def coerce_datetime(value: dt.datetime | None, tz: dt.tzinfo | None = None) -> pendulum.DateTime | None:
-    """Return an instant as a pendulum DateTime, which has `add`, `subtract`, `in_timezone` and `format`.
+def coerce_datetime(v: dt.datetime | None, tz: dt.tzinfo | None = None) -> pendulum.DateTime | None:
+    """Return an instant as a pendulum DateTime, in its own timezone; None for None.
 
     Args:
-        value: The instant; a naive one is wall-clock time in the default timezone.
-        tz: The timezone of the result; by default that of the instant.
+        v: The instant.
+        tz: The timezone of a naive one; by default the default timezone.
     """
-    # Not at the top: it takes several times as long to load as all authoring names.
+    if v is None:
+        return None
     import pendulum
 
+    return pendulum.instance(v if is_localized(v) else make_aware(v, tz))
+
+
+if TYPE_CHECKING:
+
+    @overload
+    def convert_to_utc(value: None) -> None: ...
+    @overload
+    def convert_to_utc(value: dt.datetime) -> pendulum.DateTime: ...
+
+
+def convert_to_utc(value: dt.datetime | None) -> pendulum.DateTime | None:
+    """Return an instant as a pendulum DateTime in UTC; a naive one is in the default timezone. None for None."""
     if value is None:
         return None
-    instant = pendulum.instance(aware(value))
-    return instant if tz is None else instant.in_timezone(tz)  # type: ignore[arg-type] # takes any tzinfo
+    import pendulum
+
+    plain = dt.datetime.combine(value.date(), value.timetz())
+    # Unlike `make_aware`, this takes the fold of a wall-clock time that the clock skips or repeats, as Airflow does.
+    return pendulum.instance(plain, _default).in_timezone("UTC")
 
 
-def convert_to_utc(value: dt.datetime | dt.date | str | None, timezone: dt.tzinfo | None = None) -> dt.datetime | None:
-    """Return an instant in UTC; a naive one is wall-clock time in `timezone`, or else in the default timezone.
+def parsed(text: str, zone: dt.tzinfo | None = None) -> dt.datetime:
+    """Return the aware datetime that `parse` reads, without pendulum for usual forms. Raises ValueError as it does."""
+    try:
+        value = dt.datetime.fromisoformat(text)
+    except ValueError:
+        return parse(text, zone)
+    return value if is_localized(value) else make_aware(value, zone)
+
+
+def to_utc(value: dt.datetime | dt.date | str | None, zone: dt.tzinfo | None = None) -> dt.datetime | None:
+    """Return an instant as a plain datetime in UTC; a naive one is wall-clock time in `zone`, or the default timezone.
 
     Raises TypeError if the value is not a date, and ValueError if the string is not a date.
     """
     if value is None:
         return None
     if isinstance(value, str):
-        value = parse(value, timezone)
+        value = parsed(value, zone)
     elif not isinstance(value, dt.datetime):
         if not isinstance(value, dt.date):
             raise TypeError(f"expected a datetime, got {type(value).__name__}: {value!r}")
-        value = dt.datetime(value.year, value.month, value.day, tzinfo=timezone or _default)
+        value = dt.datetime(value.year, value.month, value.day, tzinfo=zone or _default)
     if is_naive(value):
-        value = make_aware(value, timezone)
+        value = value.replace(tzinfo=zone or _default)
     # Subclasses such as pendulum's become plain datetimes.
     instant = value.astimezone(utc)
     return dt.datetime.combine(instant.date(), instant.time(), utc)

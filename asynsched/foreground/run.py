@@ -13,9 +13,9 @@ import re
 import threading
 import time
 import traceback
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, cast
 
@@ -38,7 +38,7 @@ from asynsched.authoring.running.tracebacks import one_line, user_frames
 from asynsched.authoring.running.try_context import build_context
 from asynsched.authoring.supervisor import Supervisor, current_supervisor, set_supervisor
 from asynsched.authoring.supervisor import ask as ask_supervisor
-from asynsched.authoring.timezone import coerce_datetime, convert_to_utc, utcnow
+from asynsched.authoring.timezone import coerce_datetime, to_utc, utcnow
 from asynsched.authoring.transport import from_transport, to_transport
 from asynsched.authoring.triggers import base as triggers
 from asynsched.authoring.triggers.shared_stream import SharedStreams
@@ -84,17 +84,36 @@ class ForegroundTask:
 
 @dataclass(slots=True)
 class ForegroundRun:
-    """A run in the foreground. `tasks` are in topological order, the instances of a mapped task by their index."""
+    """A run in the foreground. `tasks` are in topological order, the instances of a mapped task by their index.
+
+    The dates are pendulum DateTimes.
+    """
 
     dag_id: str
     run_id: str
     state: str = DagRunState.RUNNING
     reason: str = ""
     tasks: tuple[ForegroundTask, ...] = ()
+    run_type: str = DagRunType.MANUAL
+    conf: dict[str, Any] = field(default_factory=dict)
+    logical_date: dt.datetime | None = None
+    data_interval_start: dt.datetime | None = None
+    data_interval_end: dt.datetime | None = None
+    start_date: dt.datetime | None = None
+    end_date: dt.datetime | None = None
 
     def task(self, task_id: str, map_index: int = -1) -> ForegroundTask:
         """Return a task instance. Raises KeyError."""
         return {(task.task_id, task.map_index): task for task in self.tasks}[task_id, map_index]
+
+    def get_task_instance(self, task_id: str, map_index: int = -1) -> ForegroundTask | None:
+        """Return a task instance; None if there is no such one."""
+        return next((task for task in self.tasks if (task.task_id, task.map_index) == (task_id, map_index)), None)
+
+    def get_task_instances(self, state: str | Iterable[str | None] | None = None) -> list[ForegroundTask]:
+        """Return the task instances, or those in a state, or in one of several."""
+        states = [state] if isinstance(state, str) else None if state is None else list(state)
+        return [task for task in self.tasks if states is None or task.state in states]
 
 
 def run_in_foreground(
@@ -124,7 +143,7 @@ def run_in_foreground(
     """
     for task_params in (ParamsDict(), *map(params_of_run, dag.tasks)):
         resolve_params(dag.params, task_params, conf, owner=f"the conf of DAG {dag.dag_id!r}")
-    facts = _run_facts(dag, convert_to_utc(run_after) or utcnow(), convert_to_utc(logical_date, dag.timezone), conf)
+    facts = _run_facts(dag, to_utc(run_after) or utcnow(), to_utc(logical_date, dag.timezone), conf)
     earlier = current_supervisor()
     with ExitStack() as stack:
         stack.callback(set_supervisor, earlier)
@@ -225,7 +244,7 @@ class ForegroundDriver:
         self._pending = PendingBatch("foreground", 1)
         serialized = msgspec.structs.replace(serialize_dag(dag), dagrun_timeout=None)
         self._evaluation = _evaluation(serialized, self._pending)
-        self._run = _active_run(serialized, facts)
+        self._run = supervisor.active = _active_run(serialized, facts)
         self._ends: dict[tuple[str, int], TryEnd] = {}
         self._results: dict[tuple[str, int], Any] = {}
 
@@ -240,7 +259,10 @@ class ForegroundDriver:
                 self._try(task)
                 self._check_interruption()
         log.info("run %s: %s (%s)", run.key.run_id, run.state, run.reason)
-        return ForegroundRun(*run.key, run.state, run.reason, tuple(map(self._outcome, run.all_instances())))
+        dates = (run.logical_date, run.data_interval_start, run.data_interval_end, run.started_at, run.ended_at)
+        tasks = tuple(map(self._outcome, run.all_instances()))
+        shown = (None if date is None else coerce_datetime(date) for date in dates)
+        return ForegroundRun(*run.key, run.state, run.reason, tasks, DagRunType(run.run_type), run.conf, *shown)
 
     def _outcome(self, task: ActiveTask) -> ForegroundTask:
         key = task.task_id, task.map_index

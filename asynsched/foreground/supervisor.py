@@ -1,9 +1,10 @@
 """Answers the requests of tasks from memory, for a run without a scheduler."""
 
+import datetime as dt
 import json
 import sys
 from collections import defaultdict
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from functools import cached_property
 from operator import itemgetter
 from typing import Any
@@ -12,6 +13,7 @@ from asynsched.authoring.supervisor import Supervisor, SupervisorError, Supervis
 from asynsched.authoring.xcom import read_xcom
 from asynsched.authoring.xcom_arg import XCOM_RETURN_KEY
 from asynsched.protocol.messages import TaskInstanceFacts
+from asynsched.scheduling.evaluation.run import ActiveRun, ActiveTask
 
 UNMAPPED = -1
 """The map_index of a task that is not mapped."""
@@ -38,6 +40,8 @@ class MemorySupervisor:
     ) -> None:
         self.run: tuple[str, str] | None = None
         """The dag_id and the run_id."""
+        self.active: ActiveRun | None = None
+        """The run with its task instances; questions about others are refused."""
         self.running_task = ""
         self.running_index = UNMAPPED
         self._variables: dict[str, str | None] = dict(variables)
@@ -199,8 +203,67 @@ class MemorySupervisor:
     def _answer_asset_get(self, *, name: str) -> dict[str, Any]:
         return {"name": name, "uri": name, "group_name": "asset", "extra": {}}
 
+    def _answer_run_state(self, *, dag_id: str, run_id: str) -> str:
+        return str(self._own_run("run_state", dag_id, [run_id]).state)
+
+    def _answer_task_count(self, *, states: list[str] | None, **wanted: Any) -> int:
+        return sum(1 for task in self._own_instances("task_count", **wanted) if not states or str(task.state) in states)
+
+    def _answer_task_states(self, *, states: None, place: None, **wanted: Any) -> dict[str, Any]:
+        found = {
+            f"{task.task_id}_{task.map_index}" if task.map_index >= 0 else task.task_id: task.state and str(task.state)
+            for task in self._own_instances("task_states", **wanted)
+        }
+        return {"found": {self._own_run_id: found} if found else {}, "place": None}
+
+    @property
+    def _own_run_id(self) -> str:
+        return self.run[1] if self.run is not None else ""
+
+    def _own_run(
+        self, operation: str, dag_id: str, run_ids: list[str] | None, logical_dates: list[str] | None = None
+    ) -> ActiveRun:
+        """Return the run that is asked about. Raises SupervisorError if another one is asked about."""
+        run = self.active
+        if run is not None and dag_id == run.key.dag_id and set(run_ids or ()) <= {run.key.run_id}:
+            dates = {dt.datetime.fromisoformat(date) for date in logical_dates or ()}
+            if dates <= {run.logical_date}:
+                return run
+        raise SupervisorError(f"{operation} of other runs cannot be answered in a run without a scheduler")
+
+    def _own_instances(
+        self,
+        operation: str,
+        *,
+        dag_id: str,
+        map_index: int | None,
+        task_ids: list[str] | None,
+        task_group_id: str | None,
+        logical_dates: list[str] | None,
+        run_ids: list[str] | None,
+    ) -> Iterator[ActiveTask]:
+        run = self._own_run(operation, dag_id, run_ids, logical_dates)
+        in_group = None if task_group_id is None else _tasks_within(run, task_group_id)
+        for task in run.all_instances():
+            is_wanted = not task_ids or task.task_id in task_ids
+            is_there = in_group is None or task.task_id in in_group
+            if is_wanted and is_there and map_index in (None, task.map_index):
+                yield task
+
     def _answer_previous_run(self, *, state: str | None) -> None:
         raise SupervisorNotFound(f"there is no earlier run in state {state or 'any'}")
+
+
+def _tasks_within(run: ActiveRun, group_id: str) -> set[str]:
+    """Return the task_ids of a group, and of the groups in it. Raises SupervisorNotFound without such a group."""
+    dag = run.structure.dag
+    parents = {group.group_id: group.parent_id for group in dag.task_groups}
+    if group_id not in parents:
+        raise SupervisorNotFound(f"there is no task group {group_id!r} in the DAG {run.key.dag_id!r}")
+    within = {group_id}
+    while inner := {name for name, parent in parents.items() if parent in within} - within:
+        within |= inner
+    return {task.task_id for task in dag.tasks if task.group_id in within}
 
 
 def _whole(found: list[Any]) -> dict[str, Any]:

@@ -261,7 +261,7 @@ class Launch(Struct, frozen=True, tag="launch", omit_defaults=True):
     """Relative to the log folder of the home."""
     execution_timeout: float | None = None
     reschedule_started_at: datetime | None = None
-    """When the first poke of a rescheduling sensor began."""
+    """When the first process of a task that was rescheduled began."""
     max_map_length: int = 1024
     """How many values the task may return where another one is mapped over them."""
     callback: dict[str, Any] = {}

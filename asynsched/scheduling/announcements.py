@@ -220,7 +220,8 @@ def task_launch(task: ActiveTask, max_map_length: int) -> Launch:
         code=task.run.code,
         log_path=log_path(task.key, task.try_number),
         execution_timeout=task.task.execution_timeout,
-        reschedule_started_at=task.started_at if task.task.sensor_mode == "reschedule" else None,
+        # Whatever the task is: of a try that begins, only a reschedule leaves the start of an earlier process.
+        reschedule_started_at=task.started_at if task.deferral is None else None,
         started_at=None if task.deferral is None else task.started_at,
         resume=_resumption(task.deferral),
         max_map_length=max_map_length,

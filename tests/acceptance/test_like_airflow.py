@@ -22,15 +22,21 @@ CFG = """
 
     [team]
     word = battery-staple
+
+    [sensors]
+    default_timeout = 60
 """
 CONFIGURED = """
     from datetime import datetime
 
     from airflow.configuration import conf
+    from airflow.providers.standard.sensors.time import TimeSensor
     from airflow.sdk import DAG, task
     from asynsched import CronDataIntervalTimetable
 
     told = conf.get("core", "default_task_retries"), conf.get("team", "word", fallback="no word")
+    sensor = TimeSensor(task_id="waits", target_time=datetime.min.time())
+    assert (sensor.timeout, sensor.deferrable) == (60, True)
     with DAG("configured", schedule="@daily", start_date=datetime(2026, 11, 1), tags=told) as dag:
         assert isinstance(dag.timetable, CronDataIntervalTimetable)
 
@@ -63,6 +69,7 @@ def beside(site, name, text):
 def test_an_airflow_cfg_beside_the_folder_decides_what_airflow_would_do(new_site):
     site = new_site()
     cfg = beside(site, "airflow.cfg", CFG)
+    site.env["AIRFLOW__OPERATORS__DEFAULT_DEFERRABLE"] = "True"
     site.write("configured.py", CONFIGURED)
     first = site.up_until_idle()
     assert f"catchup_by_default = True ({cfg}, line 7, [scheduler] catchup_by_default)" in first.stderr

@@ -8,6 +8,7 @@ import asynsched
 from asynsched import BaseOperator, BaseSensorOperator, BaseTrigger
 
 REQUIRED = inspect.Parameter.empty
+BY_OPTION = None  # where the provider reads [operators] default_deferrable
 PYTHON = {
     "python_callable": REQUIRED, "op_args": None, "op_kwargs": None, "templates_dict": None, "templates_exts": None,
     "show_return_value_in_logs": True,
@@ -54,10 +55,10 @@ ARGUMENTS = {
         "external_dag_id": REQUIRED, "external_task_id": None, "external_task_ids": None,
         "external_task_group_id": None, "allowed_states": None, "skipped_states": None, "failed_states": None,
         "execution_delta": None, "execution_date_fn": None, "check_existence": False, "poll_interval": 2.0,
-        "deferrable": False,
+        "deferrable": BY_OPTION,
     },
     "FileSensor": {
-        "filepath": REQUIRED, "fs_conn_id": "fs_default", "recursive": False, "deferrable": False,
+        "filepath": REQUIRED, "fs_conn_id": "fs_default", "recursive": False, "deferrable": BY_OPTION,
         "start_from_trigger": False, "trigger_kwargs": None,
     },
     "FileTrigger": {"filepath": REQUIRED, "recursive": False, "poke_interval": 5.0},
@@ -66,19 +67,19 @@ ARGUMENTS = {
     "PythonSensor": {"python_callable": REQUIRED, "op_args": None, "op_kwargs": None, "templates_dict": None},
     "PythonVirtualenvOperator": VIRTUALENV,
     "ShortCircuitOperator": PYTHON | {"ignore_downstream_trigger_rules": True},
-    "TimeDeltaSensor": {"delta": REQUIRED, "deferrable": False, "end_from_trigger": False},
+    "TimeDeltaSensor": {"delta": REQUIRED, "deferrable": BY_OPTION, "end_from_trigger": False},
     "TimeDeltaSensorAsync": {"delta": REQUIRED, "end_from_trigger": False},
     "TimeDeltaTrigger": {"delta": REQUIRED, "end_from_trigger": False},
     "TimeSensor": {
-        "target_time": REQUIRED, "deferrable": False, "start_from_trigger": False, "end_from_trigger": False,
+        "target_time": REQUIRED, "deferrable": BY_OPTION, "start_from_trigger": False, "end_from_trigger": False,
         "trigger_kwargs": None,
     },
     "TriggerDagRunOperator": {
         "trigger_dag_id": REQUIRED, "trigger_run_id": None, "conf": None, "logical_date": ..., "reset_dag_run": False,
         "wait_for_completion": False, "poke_interval": 60, "allowed_states": None, "failed_states": None,
-        "skip_when_already_exists": False, "fail_when_dag_is_paused": False, "deferrable": False,
+        "skip_when_already_exists": False, "fail_when_dag_is_paused": False, "deferrable": BY_OPTION,
     },
-    "WaitSensor": {"time_to_wait": REQUIRED, "deferrable": False},
+    "WaitSensor": {"time_to_wait": REQUIRED, "deferrable": BY_OPTION},
     "WorkflowTrigger": {
         "external_dag_id": REQUIRED, "run_ids": None, "execution_dates": None, "logical_dates": None,
         "external_task_ids": None, "external_task_group_id": None, "failed_states": None, "skipped_states": None,

@@ -11,7 +11,7 @@ from abc import ABCMeta
 from asynsched.authoring import active
 from asynsched.authoring.airflow_2 import OLD_OF_OPERATORS, renewed_of_operator
 from asynsched.authoring.defaults import of_tasks
-from asynsched.authoring.timezone import coerce_datetime, convert_to_utc
+from asynsched.authoring.timezone import coerce_datetime, to_utc
 from asynsched.authoring.xcom_arg import ResolveMixin
 from asynsched.errors import DagError
 
@@ -170,7 +170,7 @@ def positive_duration(owner: str, name: str, value: Any) -> dt.timedelta | None:
 def instant(owner: str, name: str, value: Any, zone: dt.tzinfo | None) -> dt.datetime | None:
     """Return an instant in UTC, or None; a naive date is wall-clock time in `zone`."""
     try:
-        return convert_to_utc(value, zone)
+        return to_utc(value, zone)
     except (TypeError, ValueError, OverflowError) as exc:
         raise DagError(f"{owner}: {name} must be a date: {exc}") from exc
 

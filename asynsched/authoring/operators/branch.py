@@ -12,70 +12,13 @@ from asynsched.errors import DagError
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable
-    from typing import Any, ClassVar
+    from typing import Any
 
     from asynsched.authoring.dag import DAG
     from asynsched.authoring.node import DAGNode
     from asynsched.authoring.running.context import Context
     from asynsched.authoring.running.task_instance import DagRun, TaskInstance
-
-NAMES = ("MONDAY", "TUESDAY", "WEDNESDAY", "THURSDAY", "FRIDAY", "SATURDAY", "SUNDAY")
-
-
-class WeekDay(int):
-    """A day of the week, numbered as in `date.isoweekday()`: `WeekDay.MONDAY` is 1.
-
-    Raises:
-        ValueError: No day has this number.
-    """
-
-    # Not an enum.Enum: every DAG file would load that module.
-    MONDAY: ClassVar[WeekDay]
-    TUESDAY: ClassVar[WeekDay]
-    WEDNESDAY: ClassVar[WeekDay]
-    THURSDAY: ClassVar[WeekDay]
-    FRIDAY: ClassVar[WeekDay]
-    SATURDAY: ClassVar[WeekDay]
-    SUNDAY: ClassVar[WeekDay]
-
-    def __new__(cls, number: int) -> WeekDay:
-        if not 1 <= number <= len(NAMES):
-            raise ValueError(f"{number} is not a day of the week: Monday is 1, Sunday is 7")
-        return super().__new__(cls, number)
-
-    @property
-    def name(self) -> str:
-        """The day's name in capitals."""
-        return NAMES[self - 1]
-
-    def __repr__(self) -> str:
-        return f"WeekDay.{self.name}"
-
-    @classmethod
-    def get_weekday_number(cls, week_day_str: str) -> int:
-        """Return the number of the day with this full name, in upper or lower case. Raises DagError for other names."""
-        name = str(week_day_str).upper()
-        if name not in NAMES:
-            raise DagError(f"week_day {week_day_str!r} is unknown; use one of {', '.join(NAMES)}")
-        return NAMES.index(name) + 1
-
-    @classmethod
-    def convert(cls, day: str | WeekDay) -> int:
-        """Return the number of a day. Raises DagError for an unknown day."""
-        return day if isinstance(day, WeekDay) else cls.get_weekday_number(day)
-
-    @classmethod
-    def validate_week_day(cls, week_day: str | WeekDay | Iterable[str] | Iterable[WeekDay]) -> set[int]:
-        """Return the numbers of one day or several. Raises DagError for an unknown day."""
-        if isinstance(week_day, (str, WeekDay)):
-            return {cls.convert(week_day)}
-        if not isinstance(week_day, (set, frozenset, list, tuple)):
-            raise DagError(f"week_day must be a day or a set of days, not {week_day!r}")
-        return {cls.convert(day) for day in week_day}
-
-
-for _name in NAMES:
-    setattr(WeekDay, _name, WeekDay(NAMES.index(_name) + 1))
+    from asynsched.authoring.week_day import WeekDay
 
 
 class SkipMixin:
@@ -171,10 +114,6 @@ def followed_tasks(dag: DAG, task_id: str, chosen: Any) -> tuple[str, ...]:
     return tuple(followed)
 
 
-ALWAYS_LATEST = ("manual", "asset_triggered", "operator_triggered", "asset_materialization")
-"""The types of runs that the schedule does not make."""
-
-
 class BranchDayOfWeekOperator(BaseBranchOperator):
     """Follows one branch on certain days of the week, and another branch on the other days.
 
@@ -182,7 +121,8 @@ class BranchDayOfWeekOperator(BaseBranchOperator):
         follow_task_ids_if_true: The task_ids and group_ids to run on those days: one or several.
         follow_task_ids_if_false: The ones to run on the other days.
         week_day: The day or a set of days, as full names or members of WeekDay.
-        use_task_logical_date: Use the run's logical date instead of the current day in the DAG's timezone.
+        use_task_logical_date: Use the run's logical date, or else its `run_after`, instead of the current day in the
+            DAG's timezone.
     """
 
     def __init__(
@@ -194,6 +134,8 @@ class BranchDayOfWeekOperator(BaseBranchOperator):
         use_task_logical_date: bool = False,
         **kwargs: Any,
     ) -> None:
+        from asynsched.authoring.week_day import WeekDay
+
         super().__init__(**kwargs)
         self.follow_task_ids_if_true = follow_task_ids_if_true
         self.follow_task_ids_if_false = follow_task_ids_if_false
@@ -203,7 +145,7 @@ class BranchDayOfWeekOperator(BaseBranchOperator):
 
     def choose_branch(self, context: Context) -> str | Iterable[str]:
         if self.use_task_logical_date:
-            day: dt.datetime = context["logical_date"]
+            day: dt.datetime = context.get("logical_date") or context["dag_run"].run_after
         else:
             day = utcnow().astimezone(self.dag.timezone)
         if day.isoweekday() in self.week_day_numbers:
@@ -277,8 +219,8 @@ def target_times_as_dates(
 class LatestOnlyOperator(BaseBranchOperator):
     """Skips its direct downstream tasks unless its run is the latest of the schedule.
 
-    A run is the latest from the start of its data interval to the end of the next one. In runs triggered manually or by
-    assets, nothing is skipped.
+    A run is the latest from the start of its data interval to the end of the next one. In runs of the type `manual`,
+    and where the schedule has no next run, nothing is skipped.
     """
 
     ui_color = "#e9ffdb"
@@ -286,8 +228,8 @@ class LatestOnlyOperator(BaseBranchOperator):
     def choose_branch(self, context: Context) -> str | Iterable[str]:
         run: DagRun = context["dag_run"]
         everything = sorted(self.downstream_task_ids)
-        if run.run_type in ALWAYS_LATEST:
-            self.log.info("The run was not created by the schedule: nothing is skipped.")
+        if run.run_type == "manual":
+            self.log.info("A person requested the run: nothing is skipped.")
             return everything
         now = utcnow()
         window = self._window(run, now)

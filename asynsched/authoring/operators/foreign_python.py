@@ -112,8 +112,7 @@ class BaseForeignPythonOperator(PythonOperator, CommandOperator):
     def _keyword_arguments(self, python: str | Path, context: Context) -> dict[str, Any]:
         available: dict[str, Any] = {name: context[name] for name in (*PLAIN_KEYS, *DATE_KEYS) if name in context}
         available["params"] = dict(context["params"])
-        if self.templates_dict is not None:
-            available["templates_dict"] = self.templates_dict
+        available["templates_dict"] = self.templates_dict
         found = keyword_arguments(self.python_callable, self.op_args, self.op_kwargs, available)
         dates = [name for name in DATE_KEYS if name in found and name not in self.op_kwargs]
         if dates and not _has_pendulum(python):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 
+from asynsched.authoring import defaults
 from asynsched.authoring.exceptions import (
     AsynschedException,
     AsynschedSkipException,
@@ -24,7 +25,7 @@ from asynsched.authoring.params import NOTSET
 from asynsched.authoring.running.task_instance import AsksElsewhere
 from asynsched.authoring.sensors.base import BaseSensorOperator
 from asynsched.authoring.supervisor import SupervisorNotFound, ask
-from asynsched.authoring.timezone import aware, parse
+from asynsched.authoring.timezone import aware, parsed
 from asynsched.authoring.triggers.external_task import DagStateTrigger, WorkflowTrigger
 from asynsched.errors import DagError
 
@@ -52,7 +53,8 @@ class TriggerDagRunOperator(BaseOperator):
         failed_states: The states with which it fails; by default `failed`.
         skip_when_already_exists: If the run already exists, skip this task instead of failing it. (templated)
         fail_when_dag_is_paused: If the DAG is paused, fail instead of leaving the run to wait.
-        deferrable: Wait in a DagStateTrigger, without a process or pool slots.
+        deferrable: Wait in a DagStateTrigger, without a process or pool slots; None: if the option `[operators]
+            default_deferrable` says so.
         note: A note about the run, of 1,000 characters at most. (templated)
         run_after: The run's earliest start, a datetime or a string; by default it may start at once. (templated)
         openlineage_inject_parent_info: Accepted for Airflow's files; nothing is added to the conf.
@@ -78,7 +80,7 @@ class TriggerDagRunOperator(BaseOperator):
         failed_states: list[str] | None = None,
         skip_when_already_exists: bool = False,
         fail_when_dag_is_paused: bool = False,
-        deferrable: bool = False,
+        deferrable: bool | None = None,
         note: str | None = None,
         run_after: str | dt.datetime | None = None,
         openlineage_inject_parent_info: bool = True,
@@ -100,7 +102,7 @@ class TriggerDagRunOperator(BaseOperator):
         self.failed_states = _states(self.task_id, ["failed"] if failed_states is None else failed_states)
         self.skip_when_already_exists = skip_when_already_exists
         self.fail_when_dag_is_paused = fail_when_dag_is_paused
-        self.deferrable = deferrable
+        self.deferrable = defaults.is_deferrable(deferrable)
         self.note = note
         self.run_after = run_after
         self.openlineage_inject_parent_info = openlineage_inject_parent_info
@@ -178,7 +180,7 @@ def _instant(given: str | dt.datetime | None) -> str | None:
     """Return a date for the scheduler; an empty text, as a template may render to, is none."""
     if not given:
         return None
-    return (parse(given) if isinstance(given, str) else aware(given)).isoformat()
+    return (parsed(given) if isinstance(given, str) else aware(given)).isoformat()
 
 
 def _states(task_id: str, states: list[str]) -> list[str]:
@@ -208,7 +210,8 @@ class ExternalTaskSensor(BaseSensorOperator):
         check_existence: Fail immediately if the DAG, task or task group does not exist. Otherwise the log names what is
             missing, and the sensor waits for a DAG or task; without the task group it fails, as in Airflow.
         poll_interval: With `deferrable`, the time between two checks, as a timedelta or seconds.
-        deferrable: Wait in a WorkflowTrigger, without a process or pool slots.
+        deferrable: Wait in a WorkflowTrigger, without a process or pool slots; None: if the option `[operators]
+            default_deferrable` says so.
     """
 
     template_fields: Collection[str] = (
@@ -230,7 +233,7 @@ class ExternalTaskSensor(BaseSensorOperator):
         execution_date_fn: Callable[..., Any] | None = None,
         check_existence: bool = False,
         poll_interval: dt.timedelta | float = 2.0,
-        deferrable: bool = False,
+        deferrable: bool | None = None,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
@@ -258,7 +261,7 @@ class ExternalTaskSensor(BaseSensorOperator):
         self.execution_date_fn = execution_date_fn
         self.check_existence = check_existence
         self.poll_interval = arguments.duration(who, "poll_interval", poll_interval).total_seconds()
-        self.deferrable = deferrable
+        self.deferrable = defaults.is_deferrable(deferrable)
 
     @property
     def subject(self) -> str:

@@ -60,8 +60,7 @@ class PythonOperator(BaseOperator):
         self.show_return_value_in_logs = show_return_value_in_logs
 
     def execute(self, context: Context) -> Any:
-        if self.templates_dict is not None:
-            context["templates_dict"] = self.templates_dict
+        offer_arguments(self.op_kwargs, self.templates_dict, context)
         value = self.call_function(context)
         if self.show_return_value_in_logs and value is not None:
             self.log.info("Done. Returned value was: %s", _shown(value))
@@ -76,8 +75,7 @@ class PythonOperator(BaseOperator):
             value = self.execute_callable()
         finally:
             own["op_kwargs"] = given
-        is_described = hasattr(value, "gi_frame") and _is_described(self.python_callable, value)
-        return describe_outlets(value, context) if is_described else value
+        return result_of(self.python_callable, value, context)
 
     def determine_kwargs(self, context: Mapping[str, Any]) -> Mapping[str, Any]:
         """Return the keyword arguments of the call: those of `op_kwargs` and of the context that are parameters."""
@@ -89,6 +87,17 @@ class PythonOperator(BaseOperator):
         Operators that call the function in another interpreter use neither this nor `determine_kwargs`.
         """
         return finished(self.python_callable(*self.op_args, **self.op_kwargs))
+
+
+OWN_VALUES = frozenset({"dag", "dag_run", "outlet_events", "task", "task_instance", "ti"})
+"""The values of a context that asynsched reads after the function; arguments of these names do not replace them."""
+
+
+def offer_arguments(op_kwargs: Mapping[str, Any], templates_dict: dict[str, Any] | None, context: Context) -> None:
+    """Add a function's arguments to the context, in which other code of the task finds them too."""
+    if op_kwargs:
+        context.update({name: value for name, value in op_kwargs.items() if name not in OWN_VALUES})
+    context["templates_dict"] = templates_dict
 
 
 def _shown(value: Any) -> str:
@@ -132,16 +141,19 @@ def call_with_context(
 
     A generator is run to its end: the values it yields describe asset events, and its return value is returned.
     """
-    value = finished(function(*op_args, **keyword_arguments(function, op_args, op_kwargs, context)))
-    is_described = hasattr(value, "gi_frame") and _is_described(function, value)
-    return describe_outlets(value, context) if is_described else value
+    value = function(*op_args, **keyword_arguments(function, op_args, op_kwargs, context))
+    return result_of(function, value, context)
 
 
-def _is_described(function: Callable[..., Any], value: Any) -> bool:
-    """Whether a value that has the attributes of a generator is one that a generator function has made."""
+def result_of(function: Callable[..., Any], value: Any, context: Mapping[str, Any]) -> Any:
+    """Return the result of a function that returned `value`: await a coroutine, and run a generator of its own."""
+    value = finished(value)
+    if not hasattr(value, "gi_frame"):
+        return value
     import inspect
 
-    return inspect.isgenerator(value) and inspect.isgeneratorfunction(function)
+    is_own = inspect.isgenerator(value) and inspect.isgeneratorfunction(function)
+    return describe_outlets(value, context) if is_own else value
 
 
 def describe_outlets(described: Generator[Any, None, Any], context: Mapping[str, Any]) -> Any:

@@ -121,10 +121,14 @@ def _found(value: Any) -> Any:
 _running: list[Context] = []
 
 
+class NoRunningTask(AsynschedError, RuntimeError):
+    """The context of the running task was requested where none runs."""
+
+
 def get_current_context() -> Context:
-    """Return the context of the running task. Raises AsynschedError outside of a task."""
+    """Return the context of the running task. Raises NoRunningTask outside of a task."""
     if not _running:
-        raise AsynschedError("get_current_context() works only inside a running task")
+        raise NoRunningTask("get_current_context() works only inside a running task")
     return _running[-1]
 
 

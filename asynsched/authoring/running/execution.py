@@ -14,7 +14,8 @@ from asynsched.authoring.exceptions import (
     TaskDeferred,
 )
 from asynsched.authoring.mapped_results import MappableSequence, is_mappable
-from asynsched.authoring.operators.python import finished
+from asynsched.authoring.operators.base import BaseOperator
+from asynsched.authoring.operators.python import finished, keyword_arguments, result_of
 from asynsched.authoring.running.context import CurrentContext, outlet_events
 from asynsched.authoring.running.tracebacks import one_line, user_frames
 from asynsched.authoring.supervisor import ask
@@ -23,10 +24,9 @@ from asynsched.authoring.xcom import written_xcom
 from asynsched.authoring.xcom_arg import XCOM_RETURN_KEY
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from asynsched.airflow.installation import Installation
-    from asynsched.authoring.operators.base import BaseOperator
     from asynsched.authoring.running.context import Context
     from asynsched.authoring.triggers.base import Resumption
 
@@ -169,8 +169,9 @@ def _skipped_ids(skipped: DownstreamTasksSkipped) -> tuple[str, ...]:
 
 def _execute(task: BaseOperator, context: Context, resumption: Resumption | None) -> Any:
     if task.pre_execute_hook is not None:
-        task.pre_execute_hook(context)
-    task.pre_execute(context)
+        _call(task.pre_execute_hook, context)
+    if getattr(task.pre_execute, "__func__", None) is not BaseOperator.pre_execute:
+        _call(task.pre_execute, context)
     run_callbacks(task.on_execute_callback, context, task)
     if resumption is not None:
         value = task.resume_execution(resumption.method_name, resumption.kwargs, context)
@@ -180,9 +181,16 @@ def _execute(task: BaseOperator, context: Context, resumption: Resumption | None
         value = task.execute(context)
     value = finished(value)
     if task.post_execute_hook is not None:
-        task.post_execute_hook(context, value)
-    task.post_execute(context, value)
+        _call(task.post_execute_hook, context, value)
+    if getattr(task.post_execute, "__func__", None) is not BaseOperator.post_execute:
+        # Airflow calls it without the result, so it need not have the parameter.
+        known = keyword_arguments(task.post_execute, (context,), {"result": value}, {})
+        _call(task.post_execute, context, **known)
     return value
+
+
+def _call(function: Callable[..., Any], context: Context, *args: Any, **kwargs: Any) -> Any:
+    return result_of(function, function(context, *args, **kwargs), context)
 
 
 def run_callbacks(callbacks: list[Any], context: Context, task: BaseOperator) -> list[str]:
@@ -194,7 +202,7 @@ def run_callbacks(callbacks: list[Any], context: Context, task: BaseOperator) ->
     failures = []
     for callback in callbacks:
         try:
-            finished(callback(context))
+            _call(callback, context)
         except Exception as exc:
             name = getattr(callback, "__name__", None) or type(callback).__name__
             failures.append(f"callback {name} failed: {one_line(exc)}")

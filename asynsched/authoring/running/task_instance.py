@@ -155,6 +155,32 @@ class Instant:
         return made
 
 
+class Member:
+    """An attribute that is read as the member of an enum of `asynsched.states`, and may be set to its text or None.
+
+    Until it is set, it is the field of `self._facts` with its name, or else the default.
+    """
+
+    def __init__(self, enum: str, default: str | None = None) -> None:
+        self._enum = enum
+        self._default = default
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self._name = name
+
+    def __get__(self, instance: Any, owner: type | None = None) -> Any:
+        if instance is None:
+            return self
+        from asynsched import states
+
+        known = instance.__dict__
+        text = known[self._name] if self._name in known else getattr(instance._facts, self._name, self._default)  # noqa: SLF001 - a part of it
+        return None if text is None else getattr(states, self._enum)(text)
+
+    def __set__(self, instance: Any, value: str | None) -> None:
+        instance.__dict__[self._name] = value
+
+
 class TaskInstance(AsksElsewhere, Timed):
     """The running task instance: `ti`. Its members are those of Airflow's `RuntimeTaskInstance`.
 
@@ -164,6 +190,7 @@ class TaskInstance(AsksElsewhere, Timed):
 
     start_date = Instant("started_at")
     end_date = Instant("ended_at")
+    state = Member("TaskInstanceState", "running")
 
     def __init__(self, task: BaseOperator, dag_run: DagRun, facts: TaskInstanceFacts) -> None:
         self._facts = facts
@@ -179,7 +206,6 @@ class TaskInstance(AsksElsewhere, Timed):
         self.operator = task.operator_name
         self.pool = task.pool
         self.queue = task.queue
-        self.state: str | None = "running"
         self.rendered_map_index: str | None = None
         self.rendered_fields: str | None = None
         """JSON of the template fields, if a template was rendered in them."""
@@ -330,7 +356,7 @@ class TaskInstance(AsksElsewhere, Timed):
         return None if found is None else PreviousTaskInstance(found)
 
     def get_first_reschedule_date(self, context: Context | None = None) -> dt.datetime | None:
-        """Return the time of a rescheduling sensor's first check; None if this is the first."""
+        """Return when the first process of a rescheduled task began; None in the first one of a try."""
         return coerce_datetime(self._facts.reschedule_started_at)
 
     def get_template_context(self) -> Context:
@@ -365,6 +391,8 @@ class DagRun:
     start_date = Instant("started_at")
     end_date = Instant("ended_at")
     partition_date = Instant("partition_date")
+    state = Member("DagRunState")
+    run_type = Member("DagRunType")
     _INSTANTS = (
         "run_after", "logical_date", "data_interval_start", "data_interval_end", "queued_at", "started_at", "ended_at",
         "partition_date",
@@ -375,8 +403,6 @@ class DagRun:
         self.dag = dag
         self.dag_id = facts.dag_id
         self.run_id = facts.run_id
-        self.run_type = facts.run_type
-        self.state = facts.state
         self.conf = facts.conf
         self.partition_key = facts.partition_key
 

@@ -147,7 +147,7 @@ class Renderer:
                 raise AsynschedException(
                     f"{parent!r}: {field!r} is in template_fields, but {type(parent).__name__} sets no such attribute"
                 ) from None
-            if value is not None:
+            if value is not None and not (isinstance(value, str) and value == ""):
                 setattr(parent, field, self._render_field(parent, field, value))
 
     def _render_field(self, parent: Any, field: str, value: Any) -> Any:
@@ -202,10 +202,16 @@ class Renderer:
         return template.render(context.with_deferred() if isinstance(context, Context) else context)
 
     def _is_literal(self, text: str) -> bool:
-        """Return whether Jinja would not change a string: it removes a newline at the end, and changes CR LF."""
+        """Return whether Jinja would not change a string: it removes a newline at the end, and changes CR LF.
+
+        To native values it changes numbers, lists and others that are written as in Python.
+        """
         dag = self._context.get("dag")
         has_own_syntax = self._environment is not None or (dag is not None and dag.jinja_environment_kwargs)
-        return not has_own_syntax and "{" not in text and "\r" not in text and not text.endswith("\n")
+        is_native = getattr(self._owner, "render_template_as_native_obj", None)
+        if is_native is None:
+            is_native = dag is not None and dag.render_template_as_native_obj
+        return not is_native and not has_own_syntax and "{" not in text and "\r" not in text and not text.endswith("\n")
 
 
 def _filter(write: Callable[[Any], str]) -> Callable[[Any], str | None]:

@@ -18,7 +18,7 @@ from asynsched.authoring.running.context import Context, Deferred, Unmade
 from asynsched.authoring.running.state_store import TASK_STATE_STORE, AssetStateStoreAccessors, has_assets
 from asynsched.authoring.running.task_instance import DagRun, TaskInstance
 from asynsched.authoring.supervisor import ask_in_parts, ask_or_none
-from asynsched.authoring.timezone import aware, coerce_datetime, is_naive, make_aware, parse
+from asynsched.authoring.timezone import aware, coerce_datetime, parsed
 from asynsched.authoring.xcom import pulled_xcoms
 from asynsched.authoring.xcom_arg import instance_count
 
@@ -272,12 +272,12 @@ class OutletEvent:
         self.asset_alias_events: list[tuple[Asset | AssetRef, dict[str, Any]]] = []
 
     def add(self, asset: Asset | AssetRef, extra: dict[str, Any] | None = None) -> None:
-        """Update an asset through an alias. One try does so at most 1000 times.
+        """Update an asset through an alias. One try does so at most 1000 times. On another outlet it has no effect.
 
-        Raises TypeError if the outlet is not an alias, or `asset` is not an asset.
+        Raises TypeError if `asset` is not an asset.
         """
         if not isinstance(self.key, AssetAlias):
-            raise TypeError(f"assets can only be added to an AssetAlias, not to {self.key!r}")
+            return
         if not isinstance(asset, (Asset, AssetRef)):
             raise TypeError(f"only assets can be added to {self.key!r}, not {asset!r}")
         self.asset_alias_events.append((asset, extra or {}))
@@ -353,8 +353,7 @@ def _means(reference: AssetKey, asset: AssetKey) -> bool:
 
 
 def _iso(moment: str | dt.datetime) -> str:
-    instant = parse(moment) if isinstance(moment, str) else moment
-    return (make_aware(instant) if is_naive(instant) else instant).isoformat()
+    return (parsed(moment) if isinstance(moment, str) else aware(moment)).isoformat()
 
 
 def build_context(task: BaseOperator, run: RunContext, ti: TaskInstanceFacts) -> Context:
@@ -391,7 +390,7 @@ def build_context(task: BaseOperator, run: RunContext, ti: TaskInstanceFacts) ->
         test_mode=ti.test_mode,
         ti=instance,
         triggering_asset_events=Deferred(
-            partial(TriggeringAssetEvents, is_triggered=dag_run.run_type == "asset_triggered")
+            partial(TriggeringAssetEvents, is_triggered=run.run_type == "asset_triggered")
         ),
         try_number=instance.try_number,
         var=VariableAccessors(),

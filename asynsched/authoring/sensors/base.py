@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 
+from asynsched.authoring import defaults
 from asynsched.authoring.exceptions import (
     AsynschedException,
     AsynschedFailException,
@@ -17,7 +18,7 @@ from asynsched.authoring.operators import arguments
 from asynsched.authoring.operators.arguments import task_owner
 from asynsched.authoring.operators.base import BaseOperator
 from asynsched.authoring.operators.bash import CommandOperator, bash_command_line
-from asynsched.authoring.operators.python import call_with_context, finished
+from asynsched.authoring.operators.python import call_with_context, finished, offer_arguments
 from asynsched.authoring.timezone import utcnow
 from asynsched.errors import DagError
 
@@ -28,10 +29,9 @@ if TYPE_CHECKING:
 
     from asynsched.authoring.running.context import Context
 
-DEFAULT_TIMEOUT = dt.timedelta(days=7)
 MODES = ("poke", "reschedule")
-FINAL = (AsynschedTaskTimeout, AsynschedFailException, TaskDeferralTimeout)
-"""Errors that `soft_fail` turns into a skip."""
+FINAL = (AsynschedTaskTimeout, AsynschedFailException)
+"""Errors of `poke` that `soft_fail` turns into a skip, and `silent_fail` does not ignore."""
 
 
 class PokeReturnValue:
@@ -56,13 +56,15 @@ class BaseSensorOperator(BaseOperator):
     Args:
         poke_interval: The time between two checks, as a timedelta or seconds.
         timeout: The longest time from the first check, as a timedelta or seconds; then the sensor fails without a
-            retry. By default 7 days.
-        soft_fail: Skip the task instead of failing it on timeout or AsynschedFailException.
+            retry. By default the option `[sensors] default_timeout`, which is 7 days unless set.
+        soft_fail: Skip the task instead of failing it: at its timeout, for an AsynschedFailException of `poke`, and
+            for any AsynschedException after a deferral.
         mode: `poke` keeps the process and the slots while it sleeps; `reschedule` releases them between two checks.
         exponential_backoff: Double the interval each time.
         max_wait: The longest interval, as a timedelta or seconds.
         silent_fail: Log an unexpected error of `poke` and continue.
-        never_fail: Skip the task instead of failing it, for every error.
+        never_fail: Skip the task instead of failing it, for every error of `poke`, and for any AsynschedException
+            after a deferral. At its own timeout the sensor still fails.
     """
 
     is_sensor = True
@@ -85,7 +87,7 @@ class BaseSensorOperator(BaseOperator):
         who = task_owner(self.task_id, self.dag_id if self.has_dag() else None)
         self.poke_interval = arguments.duration(who, "poke_interval", poke_interval).total_seconds()
         self.timeout = arguments.duration(
-            who, "timeout", DEFAULT_TIMEOUT if timeout is None else timeout
+            who, "timeout", defaults.sensor_timeout() if timeout is None else timeout
         ).total_seconds()
         self.max_wait = arguments.optional_duration(who, "max_wait", max_wait)
         self.mode = arguments.one_of(who, "mode", mode, MODES)
@@ -119,7 +121,7 @@ class BaseSensorOperator(BaseOperator):
             waited = (utcnow() - started_at).total_seconds()
             if waited > self.timeout:
                 message = f"Sensor has timed out; it waited {waited:g} seconds, its timeout is {self.timeout:g}."
-                raise (AsynschedSkipException if self.soft_fail or self.never_fail else AsynschedSensorTimeout)(message)
+                raise (AsynschedSkipException if self.soft_fail else AsynschedSensorTimeout)(message)
             interval = self._next_interval(n_pokes, waited, started_at)
             if self.reschedule:
                 raise AsynschedRescheduleException(utcnow() + dt.timedelta(seconds=interval))
@@ -130,8 +132,9 @@ class BaseSensorOperator(BaseOperator):
             return super().resume_execution(next_method, next_kwargs, context)
         except AsynschedSkipException:
             raise
-        except (AsynschedTaskTimeout, AsynschedException) as exc:
-            self._skip_instead(exc)
+        except AsynschedException as exc:
+            if self.soft_fail or self.never_fail:
+                raise _skip_for(exc) from exc
             if isinstance(exc, TaskDeferralTimeout):
                 raise AsynschedSensorTimeout(str(exc)) from exc
             raise
@@ -145,12 +148,9 @@ class BaseSensorOperator(BaseOperator):
             if self.silent_fail and not isinstance(exc, FINAL):
                 self.log.exception("Sensor poke failed")
                 return False
-            self._skip_instead(exc)
+            if self.never_fail or (self.soft_fail and isinstance(exc, FINAL)):
+                raise _skip_for(exc) from exc
             raise
-
-    def _skip_instead(self, error: BaseException) -> None:
-        if self.never_fail or (self.soft_fail and isinstance(error, FINAL)):
-            raise AsynschedSkipException(f"Skipping instead of failing: {error}") from error
 
     def _next_interval(self, n_pokes: int, waited: float, started_at: dt.datetime) -> float:
         """Return the seconds until the next check.
@@ -178,6 +178,10 @@ class BaseSensorOperator(BaseOperator):
         name = f"{self.dag_id}#{self.task_id}#{started_at}#{n_pokes}"
         spread = int(sha1(name.encode(), usedforsecurity=False).hexdigest(), 16) % least
         return float(least + spread)
+
+
+def _skip_for(error: BaseException) -> AsynschedSkipException:
+    return AsynschedSkipException(f"Skipping instead of failing: {error}")
 
 
 def poke_mode_only(cls: type[BaseSensorOperator]) -> type[BaseSensorOperator]:
@@ -222,8 +226,7 @@ class PythonSensor(BaseSensorOperator):
         self.templates_dict = templates_dict
 
     def poke(self, context: Context) -> bool | PokeReturnValue:
-        if self.templates_dict is not None:
-            context["templates_dict"] = self.templates_dict
+        offer_arguments(self.op_kwargs, self.templates_dict, context)
         value = call_with_context(self.python_callable, self.op_args, self.op_kwargs, context)
         return value if isinstance(value, PokeReturnValue) else PokeReturnValue(bool(value))
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import datetime as dt
 from abc import abstractmethod
 
+from asynsched.authoring import defaults
 from asynsched.authoring.exceptions import AsynschedException, AsynschedNotFoundException
 from asynsched.authoring.operators import arguments
 from asynsched.authoring.operators.arguments import task_owner
-from asynsched.authoring.operators.branch import WeekDay
 from asynsched.authoring.sensors.base import BaseSensorOperator
-from asynsched.authoring.timezone import convert_to_utc, utcnow
+from asynsched.authoring.timezone import to_utc, utcnow
 from asynsched.authoring.triggers.file import FileTrigger, find_file
 from asynsched.authoring.triggers.temporal import DateTimeTrigger, TimeDeltaTrigger
 from asynsched.errors import DagError
@@ -21,19 +21,21 @@ if TYPE_CHECKING:
     from typing import Any
 
     from asynsched.authoring.running.context import Context
+    from asynsched.authoring.week_day import WeekDay
 
 
 class MomentSensor(BaseSensorOperator):
     """Waits until a moment, which subclasses return from `_moment`.
 
     Args:
-        deferrable: Wait in a DateTimeTrigger, without a process or pool slots.
+        deferrable: Wait in a DateTimeTrigger, without a process or pool slots; None: if the option `[operators]
+            default_deferrable` says so.
         end_from_trigger: With `deferrable`, succeed without another process.
     """
 
-    def __init__(self, *, deferrable: bool = False, end_from_trigger: bool = False, **kwargs: Any) -> None:
+    def __init__(self, *, deferrable: bool | None = None, end_from_trigger: bool = False, **kwargs: Any) -> None:
         super().__init__(**kwargs)
-        self.deferrable = deferrable
+        self.deferrable = defaults.is_deferrable(deferrable)
         self.end_from_trigger = end_from_trigger
 
     def poke(self, context: Context) -> bool:
@@ -65,8 +67,8 @@ class DateTimeSensor(MomentSensor):
 
     template_fields: Collection[str] = ("target_time",)
 
-    def __init__(self, *, target_time: str | dt.datetime, **kwargs: Any) -> None:
-        super().__init__(**kwargs)
+    def __init__(self, *, target_time: str | dt.datetime, deferrable: bool = False, **kwargs: Any) -> None:
+        super().__init__(deferrable=deferrable, **kwargs)
         if not isinstance(target_time, (str, dt.datetime)):
             raise DagError(f"task {self.task_id!r}: target_time must be a datetime or a string, not {target_time!r}")
         self.target_time = target_time
@@ -101,7 +103,8 @@ class TimeSensor(MomentSensor):
     """Waits until a time of the day on which the task begins, in the DAG's timezone.
 
     Args:
-        deferrable: Wait in a DateTimeTrigger, without a process or pool slots.
+        deferrable: Wait in a DateTimeTrigger, without a process or pool slots; None: if the option `[operators]
+            default_deferrable` says so.
         start_from_trigger: Accepted as in Airflow; with `deferrable`, the sensor waits in the trigger immediately.
         end_from_trigger: With `deferrable`, succeed without another process.
         trigger_kwargs: Accepted as in Airflow; the trigger is made from the other arguments.
@@ -125,7 +128,7 @@ class TimeSensor(MomentSensor):
         zone = self.dag.timezone
         first_check = context["ti"].get_first_reschedule_date(context) or utcnow()
         day = first_check.astimezone(zone).date()
-        found = convert_to_utc(dt.datetime.combine(day, self.target_time), self.target_time.tzinfo or zone)
+        found = to_utc(dt.datetime.combine(day, self.target_time), self.target_time.tzinfo or zone)
         assert found is not None
         return found
 
@@ -142,7 +145,8 @@ class TimeDeltaSensor(MomentSensor):
 
     Args:
         delta: The time to wait, as a timedelta or seconds.
-        deferrable: Wait in a DateTimeTrigger, without a process or pool slots.
+        deferrable: Wait in a DateTimeTrigger, without a process or pool slots; None: if the option `[operators]
+            default_deferrable` says so.
         end_from_trigger: With `deferrable`, succeed without another process.
     """
 
@@ -179,14 +183,15 @@ class WaitSensor(BaseSensorOperator):
 
     Args:
         time_to_wait: The time to wait, as a timedelta or minutes.
-        deferrable: Wait in a TimeDeltaTrigger, without a process or pool slots.
+        deferrable: Wait in a TimeDeltaTrigger, without a process or pool slots; None: if the option `[operators]
+            default_deferrable` says so.
     """
 
-    def __init__(self, *, time_to_wait: dt.timedelta | int, deferrable: bool = False, **kwargs: Any) -> None:
+    def __init__(self, *, time_to_wait: dt.timedelta | int, deferrable: bool | None = None, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         given = dt.timedelta(minutes=time_to_wait) if isinstance(time_to_wait, int) else time_to_wait
         self.time_to_wait = arguments.duration(task_owner(self.task_id, None), "time_to_wait", given)
-        self.deferrable = deferrable
+        self.deferrable = defaults.is_deferrable(deferrable)
 
     def execute(self, context: Context) -> None:
         import time
@@ -206,7 +211,7 @@ class DayOfWeekSensor(BaseSensorOperator):
 
     Args:
         week_day: The day or a set of days, as full names or members of WeekDay.
-        use_task_logical_date: Use the run's logical date instead of the current day.
+        use_task_logical_date: Use the run's logical date, or else its `run_after`, instead of the current day.
     """
 
     def __init__(
@@ -216,14 +221,18 @@ class DayOfWeekSensor(BaseSensorOperator):
         use_task_logical_date: bool = False,
         **kwargs: Any,
     ) -> None:
+        from asynsched.authoring.week_day import WeekDay
+
         super().__init__(**kwargs)
         self.week_day = week_day
         self.use_task_logical_date = use_task_logical_date
         self.week_day_numbers = WeekDay.validate_week_day(week_day)
 
     def poke(self, context: Context) -> bool:
-        day: dt.datetime = context["logical_date"] if self.use_task_logical_date else utcnow()
-        self.log.info("Waiting for %s; it is %s", self.week_day, WeekDay(day.isoweekday()).name)
+        day = utcnow()
+        if self.use_task_logical_date:
+            day = context.get("logical_date") or context["dag_run"].run_after
+        self.log.info("Waiting for %s; it is %s", self.week_day, day.strftime("%A"))
         return day.isoweekday() in self.week_day_numbers
 
 
@@ -237,7 +246,8 @@ class FileSensor(BaseSensorOperator):
         filepath: The path or a glob pattern, relative to the connection's path. (templated)
         fs_conn_id: The connection whose extra has the base `path`; `fs_default` need not exist. (templated)
         recursive: Make `**` in the pattern match any number of folders.
-        deferrable: Wait in a FileTrigger, without a process or pool slots.
+        deferrable: Wait in a FileTrigger, without a process or pool slots; None: if the option `[operators]
+            default_deferrable` says so.
         start_from_trigger: With `deferrable`, wait in the trigger immediately, without a first check.
         trigger_kwargs: Accepted as in Airflow; the trigger is made from the other arguments.
     """
@@ -251,7 +261,7 @@ class FileSensor(BaseSensorOperator):
         filepath: Any,
         fs_conn_id: str = DEFAULT_CONNECTION,
         recursive: bool = False,
-        deferrable: bool = False,
+        deferrable: bool | None = None,
         start_from_trigger: bool = False,
         trigger_kwargs: dict[str, Any] | None = None,
         **kwargs: Any,
@@ -260,7 +270,7 @@ class FileSensor(BaseSensorOperator):
         self.filepath = filepath
         self.fs_conn_id = fs_conn_id
         self.recursive = recursive
-        self.deferrable = deferrable
+        self.deferrable = defaults.is_deferrable(deferrable)
         self.waits_at_once = start_from_trigger
 
     @property

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 
-from asynsched.authoring.timezone import parse, utc, utcnow
+from asynsched.authoring.timezone import parsed, utc, utcnow
 from asynsched.authoring.triggers.base import BaseTrigger, TaskSuccessEvent, TriggerEvent
 
 TYPE_CHECKING = False
@@ -41,7 +41,7 @@ class DateTimeTrigger(BaseTrigger):
             raise TypeError("DateTimeTrigger takes either moment or target_time")
         given = moment if target_time is None else target_time
         if isinstance(given, str) and moment is None:
-            given = parse(given)
+            given = parsed(given)
         if not isinstance(given, dt.datetime):
             raise TypeError(f"DateTimeTrigger: the moment must be a datetime, not {type(given).__name__}")
         if given.utcoffset() is None:

@@ -12,6 +12,7 @@ from asynsched.authoring import providers
 from asynsched.authoring.active import forget_registered
 from asynsched.authoring.asset_keys import AssetAliasUniqueKey, AssetUniqueKey
 from asynsched.authoring.dag import collect_dags
+from asynsched.authoring.running.try_context import OutletEvent
 from asynsched.errors import DagError, SerializationError
 from asynsched.serialization.decode import decode_dag
 from asynsched.serialization.encode import serialize_dag
@@ -98,6 +99,13 @@ def test_what_is_wrong_is_said_when_it_is_made(make, says):
 def test_wrong_arguments_are_a_type_error(make):
     with pytest.raises(TypeError):
         make()
+
+
+def test_only_an_alias_takes_other_assets():
+    for outlet, n_events in ((AssetAlias("x"), 1), (a, 0)):
+        event = OutletEvent(outlet)
+        event.add(b)
+        assert len([*event.fields()]) == n_events
 
 
 def test_a_password_in_a_uri_is_left_out_with_a_warning():

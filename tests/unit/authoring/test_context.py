@@ -11,6 +11,7 @@ from asynsched import (
     BaseHook,
     Connection,
     PythonOperator,
+    PythonSensor,
     Variable,
     XComNotFound,
     get_current_context,
@@ -18,7 +19,6 @@ from asynsched import (
 )
 from asynsched.authoring import defaults
 from asynsched.authoring.supervisor import SupervisorError
-from asynsched.errors import AsynschedError
 from asynsched.settings import Settings, WebSettings
 from asynsched.store.schema import DagRunRow
 from tests.unit.authoring.one_task import DATE, context_of, rendered, run
@@ -34,6 +34,10 @@ from tests.unit.authoring.one_task import DATE, context_of, rendered, run
         ("{{ logical_date | ds_nodash }} {{ logical_date | ts_nodash_with_tz }}", "20240501 20240501T123000+0000"),
         ("{{ dag.dag_id }} {{ task.task_id }} {{ ti.try_number }} {{ run_id }}", "d t 1 r1"),
         ("{{ dag_run.run_type }} {{ dag_run.logical_date.year }}", "manual 2024"),
+        (
+            "{{ ti.state }} {{ ti.state.value }} {{ dag_run.state.name }} {{ dag_run.run_type.value }}",
+            "running running RUNNING manual",
+        ),
         ("{{ task_instance_key_str }}", "d__t__20240501"),
         ("{{ data_interval_start.subtract(days=1).in_timezone('Asia/Tokyo') }}", "2024-04-29 21:30:00+09:00"),
         ("{{ logical_date.add(weeks=1).format('YYYY/MM/DD') }} {{ dag_run.run_after.day }}", "2024/05/08 1"),
@@ -41,6 +45,7 @@ from tests.unit.authoring.one_task import DATE, context_of, rendered, run
         ("{{ params.n }} {{ params['free'] }} {{ conf }}", "1 x {}"),
         ("{{ macros.ds_add(ds, -1) }} {{ macros.ds_format(ds, '%Y-%m-%d', '%d.%m.') }}", "2024-04-30 01.05."),
         ("{{ macros.datetime(2024, 1, 1).year }} {{ macros.json.dumps([1]) }}", "2024 [1]"),
+        ("{{ macros.yaml.safe_load('a: [1]') }}", "{'a': [1]}"),
         ("{{ var.value.plain }} {{ var.json.data.a }} {{ var.value.get('no', 'default') }}", "text [1] default"),
         ("{{ conn.db.host }} {{ conn.get('no', 'none') }}", "h none"),
         ("{{ macros.ds_format_locale(ds, '%Y-%m-%d', 'd. MMMM', 'de_DE') }}", "1. Mai"),
@@ -178,10 +183,14 @@ def test_templates_come_from_files_and_native_dags_render_to_values(tmp_path):
     (tmp_path / "query.sql").write_text("select {{ params.n }}")
     dag = DAG("d", params={"n": 3}, template_searchpath=str(tmp_path), render_template_as_native_obj=True)
     operator = PythonOperator(
-        task_id="t", dag=dag, python_callable=lambda *a: a, op_args=["query.sql", "{{ [params.n] }}"],
-        templates_exts=[".sql"],
+        task_id="t", dag=dag, python_callable=lambda *a: a,
+        op_args=["query.sql", "{{ [params.n] }}", "2024", "{'a': None}", "text", ""], templates_exts=[".sql"],
     )  # fmt: skip
-    assert run(operator).value == ("select 3", [3])
+    assert run(operator).value == ("select 3", [3], 2024, {"a": None}, "text", None)
+    as_texts = PythonOperator(
+        task_id="s", dag=dag, python_callable=lambda *a: a, op_args=["2024"], render_template_as_native_obj=False
+    )
+    assert run(as_texts).value == ("2024",)
     missing = PythonOperator(task_id="m", dag=dag, python_callable=print, op_args=["no.sql"], templates_exts=[".sql"])
     with pytest.raises(AsynschedException, match=r"Task\(PythonOperator\): m.*'op_args'.*no\.sql"):
         run(missing)
@@ -200,8 +209,24 @@ def test_a_function_gets_of_the_context_what_it_asks_for(dag, supervisor):
         1, 2, "2024-05-01", "t", True, False
     ]  # fmt: skip
     assert run(PythonOperator(task_id="u", dag=dag, python_callable=max, op_args=[1, 2])).value == 2
-    with pytest.raises(AsynschedError, match="inside a running task"):
+    with pytest.raises(RuntimeError, match="inside a running task"):
         get_current_context()
+
+
+@pytest.mark.parametrize("make", [PythonOperator, PythonSensor])
+def test_the_arguments_of_a_function_are_values_of_the_context(dag, supervisor, make):
+    found = []
+
+    def ask(templates_dict, **rest):
+        context = get_current_context()
+        found.append([templates_dict, context["templates_dict"], context["day"], context["params"], rest["day"]])
+        return context["ti"].task_id
+
+    given = {"day": "{{ ds }}", "params": 1, "ti": 2}
+    run(make(task_id="t", dag=dag, python_callable=ask, op_kwargs=given))
+    run(make(task_id="u", dag=dag, python_callable=ask, op_kwargs=given, templates_dict={"n": "{{ 1 }}"}))
+    day = "2024-05-01"
+    assert found == [[None, None, day, 1, day], [{"n": "1"}, {"n": "1"}, day, 1, day]]
 
 
 def test_an_unknown_xcom_key_fails_and_a_missing_result_is_none(dag, supervisor):

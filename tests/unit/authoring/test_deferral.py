@@ -9,6 +9,7 @@ import pytest
 
 from asynsched import (
     DAG,
+    AsynschedException,
     BaseOperator,
     BaseSensorOperator,
     BaseTrigger,
@@ -72,15 +73,15 @@ class Waiter(BaseOperator):
 
 
 class WaitingSensor(BaseSensorOperator):
-    def __init__(self, what, **kwargs):
+    def __init__(self, what, error=RuntimeError, **kwargs):
         super().__init__(**kwargs)
-        self.what = what
+        self.what, self.error = what, error
 
     def execute(self, context):
         self.defer(trigger=Does(self.what), method_name="go_on", timeout=0.01)
 
     def go_on(self, context, event):
-        raise RuntimeError("the event was no good")
+        raise self.error("the event was no good")
 
 
 def outcome(make, **kwargs):
@@ -139,9 +140,15 @@ def test_the_xcoms_of_a_trigger_that_ends_its_task_are_its_tasks():
         ("waits", {}, "failed", "AsynschedSensorTimeout: Trigger timeout"),
         ("waits", {"soft_fail": True}, "skipped", "Skipping instead of failing: Trigger timeout"),
         ("waits", {"never_fail": True}, "skipped", "Skipping instead of failing: Trigger timeout"),
-        ("raises", {"soft_fail": True}, "failed", "TaskDeferralError: Trigger failure: ValueError: no luck"),
+        ("raises", {"soft_fail": True}, "skipped", "Skipping instead of failing: Trigger failure: ValueError: no luck"),
         ("raises", {"never_fail": True}, "skipped", "Skipping instead of failing: Trigger failure"),
         ("fires", {"soft_fail": True}, "failed", "RuntimeError: the event was no good"),
+        (
+            "fires",
+            {"soft_fail": True, "error": AsynschedException},
+            "skipped",
+            "Skipping instead of failing: the event",
+        ),
     ],
 )
 def test_a_deferred_sensor_fails_or_skips_as_one_that_pokes(what, options, state, reason):

@@ -8,6 +8,7 @@ import pytest
 
 from asynsched import (
     DAG,
+    Asset,
     AsynschedException,
     AsynschedFailException,
     AsynschedSkipException,
@@ -18,6 +19,7 @@ from asynsched import (
     BashOperator,
     BranchMixIn,
     DagError,
+    Metadata,
     PythonOperator,
     PythonSensor,
     ShortCircuitOperator,
@@ -198,6 +200,32 @@ def test_hooks_run_around_the_task_in_order(dag):
     )  # fmt: skip
     run(operator)
     assert seen == ["pre", "pre_execute", "on_execute", "post", "post_execute 1"]
+
+
+def test_hooks_that_yield_run_to_their_end_and_need_no_result(dag):
+    rows, seen = Asset("rows"), []
+
+    def tells(name):
+        def tell(context, *results):
+            yield Metadata(rows, {name: len(results)})
+            seen.append(name)
+
+        return tell
+
+    class Noisy(PythonOperator):
+        def pre_execute(self, context):
+            yield from tells("pre_execute")(context)
+
+        def post_execute(self, context):
+            yield from tells("post_execute")(context)
+
+    operator = Noisy(
+        task_id="t", dag=dag, python_callable=lambda: 1, on_execute_callback=[tells("on_execute")], outlets=[rows],
+        pre_execute=tells("pre"), post_execute=tells("post"),
+    )  # fmt: skip
+    (event,) = run(operator).outlet_events
+    assert seen == ["pre", "pre_execute", "on_execute", "post", "post_execute"]
+    assert event["extra"] == dict.fromkeys(seen, 0) | {"post": 1}
 
 
 def test_bash_sees_its_environment_and_exit_codes_decide(dag, tmp_path, caplog):

@@ -13,9 +13,9 @@ from asynsched import EmptyOperator, TriggerRule, WeightRule, timetables
 NAMED_ONLY = {"Client",
     "Change", "Missed", "ObjectStoragePath", "OpenTelemetryMetrics", "PrometheusMetrics", "Scheduler", "Settings",
 }  # fmt: skip
-RUNTIME = {"DagRunState", "DagRunType", "State", "TaskInstanceState"}
+ENUMS = {"DagRunState", "DagRunType", "State", "TaskInstanceState", "WeekDay"}
 TIMETABLES = set(timetables.__all__)
-AUTHORING = sorted(set(asynsched.__all__) - RUNTIME - TIMETABLES)
+AUTHORING = sorted(set(asynsched.__all__) - ENUMS - TIMETABLES)
 HEAVY = {
     "typing", "inspect", "logging", "asyncio", "enum", "re", "dataclasses", "json", "subprocess", "zoneinfo", "msgspec",
     "jinja2", "jsonschema", "croniter", "dateutil", "sqlalchemy", "pydantic", "structlog", "anyio",

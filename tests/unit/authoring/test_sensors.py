@@ -6,11 +6,14 @@ from asynsched import (
     DAG,
     AsynschedSensorTimeout,
     AsynschedSkipException,
+    DagError,
+    DateTimeSensor,
     FileSensor,
     PythonSensor,
     TimeDeltaSensor,
     task,
 )
+from asynsched.authoring import defaults
 from tests.unit.authoring.one_task import DATE, run
 
 
@@ -35,11 +38,35 @@ def test_sensors_wait_time_out_skip_and_look_again(dag, supervisor, tmp_path, mo
     with pytest.raises(AsynschedSkipException, match="down"):
         run(PythonSensor(task_id="never", python_callable=broken, never_fail=True, **looks))
     with pytest.raises(AsynschedSensorTimeout):
+        run(PythonSensor(task_id="late", python_callable=lambda: False, never_fail=True, **looks))
+    with pytest.raises(AsynschedSensorTimeout):
         run(PythonSensor(task_id="silent", python_callable=broken, silent_fail=True, **looks))
     run(TimeDeltaSensor(task_id="past", delta=60, **looks))
     for deferrable in (False, True):
         run(TimeDeltaSensor(task_id=f"delta_{deferrable}", delta=60, deferrable=deferrable, **looks))
         run(FileSensor(task_id=f"file_{deferrable}", filepath=wanted, deferrable=deferrable, **looks))
+
+
+@pytest.fixture
+def set_options():
+    yield defaults.set_defaults
+    defaults.set_defaults({})
+
+
+def test_options_of_airflow_decide_what_sensors_do_by_default(set_options):
+    set_options({"operators.default_deferrable": "True # all of them", "sensors.default_timeout": "60"})
+    sensors = [
+        FileSensor(task_id="file", filepath="x"),
+        TimeDeltaSensor(task_id="delta", delta=1, deferrable=False, timeout=5),
+        # In Airflow, only its other class can wait in a trigger.
+        DateTimeSensor(task_id="at", target_time=DATE),
+    ]
+    assert [(sensor.deferrable, sensor.timeout) for sensor in sensors] == [(True, 60), (False, 5), (False, 60)]
+    set_options({"operators.default_deferrable": "yes", "sensors.default_timeout": "long"})
+    with pytest.raises(DagError, match=r"default_deferrable must be true or false, not 'yes'"):
+        FileSensor(task_id="file", filepath="x", timeout=1)
+    with pytest.raises(DagError, match=r"default_timeout must be a number of seconds, not 'long'"):
+        FileSensor(task_id="file", filepath="x")
 
 
 def test_the_looks_of_a_sensor_grow_apart_as_airflows_do(dag):

@@ -7,6 +7,7 @@ import pytest
 
 from asynsched import (
     DAG,
+    Asset,
     AsynschedFailException,
     BashSensor,
     BranchDateTimeOperator,
@@ -25,6 +26,7 @@ from asynsched import (
 from asynsched.authoring.running.execution import execute
 from asynsched.authoring.running.try_context import build_context
 from asynsched.protocol.messages import RunContext, TaskInstanceFacts
+from tests.unit.authoring.one_task import run
 from tests.unit.authoring.standard import NOON, outcome
 
 HOUR, DAY = dt.timedelta(hours=1), dt.timedelta(days=1)
@@ -41,16 +43,14 @@ def set_now(monkeypatch):
     return set_now
 
 
-def follows(make, zone="UTC", run_type="manual", schedule=None, date=NOON, **arguments):
+def follows(make, zone="UTC", run_type="manual", schedule=None, date=NOON, *, is_dated=True, **arguments):
     """Return which of the tasks `yes` and `no` are followed by a branch, in a run of this date."""
     with DAG("d", start_date=dt.datetime(2026, 1, 1, tzinfo=ZoneInfo(zone)), schedule=schedule) as dag:
         branch = make(task_id="branch", **arguments)
         branch >> [EmptyOperator(task_id="yes"), EmptyOperator(task_id="no")]
     interval = dag.timetable.infer_manual_data_interval(run_after=date)
-    run = RunContext(
-        dag_id="d", run_id="r", run_type=run_type, run_after=date, logical_date=interval.start,
-        data_interval_start=interval.start, data_interval_end=interval.end,
-    )  # fmt: skip
+    dates = (interval.start, interval.start, interval.end) if is_dated else ()
+    run = RunContext("d", "r", run_type, date, *dates)
     return execute(branch, build_context(branch, run, TaskInstanceFacts())).follow
 
 
@@ -64,6 +64,7 @@ LATE = NOON + dt.timedelta(hours=11, minutes=30)
         (NOON, "Monday", {}, "yes"),
         (NOON, {WeekDay.SATURDAY, "sunday"}, {}, "no"),
         (NOON + DAY, WeekDay.MONDAY, {"use_task_logical_date": True}, "yes"),
+        (NOON + DAY, WeekDay.MONDAY, {"use_task_logical_date": True, "is_dated": False}, "yes"),
         (LATE, ["TUESDAY"], {}, "no"),
         (LATE, ["TUESDAY"], {"zone": "Europe/Berlin"}, "yes"),
     ],
@@ -101,7 +102,9 @@ def test_a_branch_by_the_time(set_now, lower, upper, options, expected):
         ("scheduled", dt.timedelta(hours=1), dt.timedelta(hours=3), False),
         ("backfill", "@daily", dt.timedelta(days=9), False),
         ("manual", "@daily", dt.timedelta(days=9), True),
-        ("asset_triggered", "@daily", dt.timedelta(days=9), True),
+        ("operator_triggered", "@daily", dt.timedelta(days=9), False),
+        ("asset_triggered", "@daily", dt.timedelta(days=9), False),
+        ("asset_triggered", [Asset("rows")], dt.timedelta(days=9), True),
         ("scheduled", "@once", dt.timedelta(days=9), True),
     ],
 )
@@ -118,15 +121,19 @@ def test_a_sensor_of_the_day_of_the_week(set_now):
     assert outcome(DayOfWeekSensor, week_day=WeekDay.SUNDAY, timeout=0, poke_interval=0).state == "failed"
     set_now(NOON + DAY)
     assert outcome(DayOfWeekSensor, week_day="MONDAY", use_task_logical_date=True).state == "success"
+    with DAG("d"):
+        undated = DayOfWeekSensor(task_id="t", week_day="WEDNESDAY", use_task_logical_date=True)
+    run(undated, logical_date=None)
 
 
 def test_the_days_of_the_week_have_names_and_numbers():
-    assert [(WeekDay(number).name, int(WeekDay(number))) for number in (1, 7)] == [("MONDAY", 1), ("SUNDAY", 7)]
+    assert [(day.name, day.value) for day in WeekDay][::6] == [("MONDAY", 1), ("SUNDAY", 7)]
+    assert WeekDay["MONDAY"] is WeekDay(1) is WeekDay.get_weekday_number("monday")
     assert WeekDay.validate_week_day(["monday", WeekDay.FRIDAY]) == {1, 5}
     for wrong in ("someday", 3, {"Monday", "Funday"}):
         with pytest.raises(DagError, match="week_day"):
             WeekDay.validate_week_day(wrong)
-    with pytest.raises(ValueError, match="not a day of the week"):
+    with pytest.raises(ValueError, match="not a valid WeekDay"):
         WeekDay(0)
 
 

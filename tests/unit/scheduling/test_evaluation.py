@@ -218,11 +218,13 @@ def test_an_interrupted_try_goes_back_with_its_number_and_gets_a_new_start():
     assert (ready.state, ready.try_number, ready.started_at) == ("running", 1, later)
 
 
-def test_a_sensor_interrupted_at_a_later_look_keeps_the_start_of_its_first():
-    run = run_of([task("a", sensor_mode="reschedule")])
+def test_a_task_interrupted_after_a_reschedule_keeps_the_start_of_its_first_process_until_a_retry():
+    # A mapped sensor may not say its mode, and an operator that reschedules itself has none.
+    run = run_of([task("a", retries=1)])
     engine = evaluation()
     engine.start_run(run, NOON)
     engine.grant(NOON)
+    assert task_launch(run.instance("a"), 1).reschedule_started_at is None
     ready, later = run.instance("a"), NOON + timedelta(minutes=1)
     engine.try_ended(Ended(ready.token, "up_for_reschedule", NOON, NOON, reschedule_at=later), NOON)
     engine.time_passed(later)
@@ -230,6 +232,10 @@ def test_a_sensor_interrupted_at_a_later_look_keeps_the_start_of_its_first():
     engine.try_ended(Ended(ready.token, "failed", later, later, cause="interrupted"), later)
     engine.grant(later)
     assert (ready.state, ready.started_at, task_launch(ready, 1).reschedule_started_at) == ("queued", NOON, NOON)
+    engine.try_ended(Ended(ready.token, "failed", later, later), later)
+    engine.time_passed(engine.next_timer)
+    engine.grant(later + timedelta(hours=1))
+    assert (ready.state, task_launch(ready, 1).reschedule_started_at) == ("queued", None)
 
 
 def test_a_message_of_an_earlier_try_changes_nothing_and_is_counted():
