@@ -203,7 +203,7 @@ class DAG(DagArguments):
     def _check_schedule(self) -> None:
         if self.schedule is None:
             # Without a schedule, the timetables need not be loaded.
-            self.params.check_defaults()
+            self.params.check_schemas()
             return
         timetable = self.timetable
         self._warn_of_short_schedule()
