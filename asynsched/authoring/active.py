@@ -56,6 +56,9 @@ class Origin:
         lines = (line for start, end, line in self._code.co_lines() if start <= self._instruction < end)
         return next(lines, None) or self._code.co_firstlineno
 
+    def __str__(self) -> str:
+        return f"{self.filename}, line {self.lineno}"
+
 
 def where_made() -> Origin:
     """Return the innermost running statement outside of this package."""

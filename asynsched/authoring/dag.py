@@ -42,6 +42,7 @@ class DagArguments:
 
     dag_id: str
     fileloc: str
+    importing_file: str
     start_date = arguments.DateAttribute()
     end_date = arguments.DateAttribute()
 
@@ -135,16 +136,20 @@ class DagArguments:
         return f"DAG {self.dag_id!r}"
 
     def _load_doc(self, doc_md: str | None) -> str | None:
-        """Return the string, or, if it ends with `.md`, the content of the file that it names."""
+        """Return the content of the file that a string with `.md` at its end names; else the string itself.
+
+        The file is beside the DAG file, or beside the module that makes the DAG.
+        """
         if doc_md is None or not doc_md.endswith(".md") or "\n" in doc_md:
             return doc_md
         from pathlib import Path
 
-        path = Path(self.fileloc).parent / doc_md
-        try:
-            return path.read_text(encoding="utf-8-sig")
-        except (OSError, UnicodeDecodeError) as exc:
-            raise DagError(f"{self._who}: doc_md names the file {str(path)!r}, which cannot be read: {exc}") from exc
+        for beside in (self.importing_file, self.fileloc):
+            try:
+                return (Path(beside).parent / doc_md).read_text(encoding="utf-8-sig")
+            except (OSError, ValueError):
+                continue
+        return doc_md
 
 
 _TYPES = ArgumentTypes(DagArguments.__init__)
@@ -191,8 +196,8 @@ class DAG(DagArguments):
         self.task_dict: dict[str, BaseOperator] = {}
         self.edge_info: dict[str, dict[str, dict[str, Any]]] = {}
         self.used_ids: set[str] = set()
-        self._origin = where_made()
-        self.fileloc = self._origin.filename
+        self.origin = where_made()
+        self.fileloc = self.origin.filename
         self.importing_file = active.importing_file()
         super().__init__(dag_id, **{**defaults.of_dags, **airflow_2.renewed_of_dag(f"DAG {dag_id!r}", arguments)})
         self.task_group = TaskGroup(None, dag=self)
@@ -228,8 +233,8 @@ class DAG(DagArguments):
             f"{self._who}: a run every {every.length.total_seconds():f} s is more than the scheduler can make, so runs"
             " will fall behind; leave a second or more between them, or use schedule='@continuous'",
             DagWarning,
-            self.fileloc,
-            self.lineno,
+            self.origin.filename,
+            self.origin.lineno,
         )
 
     @property
@@ -420,11 +425,6 @@ class DAG(DagArguments):
 
     # Use
 
-    @property
-    def lineno(self) -> int:
-        """The line of the DAG file where the DAG was made."""
-        return self._origin.lineno
-
     def __getattr__(self, name: str) -> Any:
         return airflow_2.attribute_of_dag(self, name)
 
@@ -491,14 +491,17 @@ def collect_dags(module: ModuleType) -> list[DAG]:
     """Return the DAGs that a module made when it was imported, in order.
 
     These are the DAGs in its variables, and those made by `with DAG(...)` or a `@dag` function, unless
-    `auto_register=False`. Raises DagError if two DAGs have the same dag_id; the message says where each was made.
+    `auto_register=False`. Their `fileloc` becomes the file of the module, wherever they were made. Raises DagError if
+    two DAGs have the same dag_id; the message says where each was made.
     """
     found: dict[str, DAG] = {}
     for dag in (*active.registered(), *(value for value in vars(module).values() if isinstance(value, DAG))):
+        # The module of a whole archive has no file.
+        dag.fileloc = getattr(module, "__file__", None) or dag.importing_file or dag.fileloc
         other = found.setdefault(dag.dag_id, dag)
         if other is not dag:
             raise DagError(
-                f"two DAGs have the dag_id {dag.dag_id!r}: one made in {other.fileloc}, line {other.lineno}, and one in"
-                f" {dag.fileloc}, line {dag.lineno}; give each its own"
+                f"two DAGs have the dag_id {dag.dag_id!r}: one made in {other.origin}, and one in {dag.origin}; give"
+                " each its own"
             )
     return list(found.values())

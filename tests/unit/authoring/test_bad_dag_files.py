@@ -47,7 +47,6 @@ MISTAKES = [
     ("DAG('d', schedule=EventsTimetable([], restrict_to_events='no'))", DagError, ["restrict_to_events", "'no'"]),
     ("DAG('d', tags='etl')", DagError, ["'d'", "tags", "list"]),
     ("DAG('d', tags=['x' * 101])", DagError, ["'d'", "tag", "101", "100"]),
-    ("DAG('d', doc_md='missing.md')", DagError, ["'d'", "doc_md", "missing.md"]),
     ("DAG('d', on_failure_callback='mail')", DagError, ["'d'", "on_failure_callback", "'mail'"]),
     ("DAG('d', params={'n': Param('a', type='integer')})", None, []),
     ("DAG('d', schedule='@daily', params={'n': Param('a', type='integer')})", DagError,
