@@ -109,7 +109,8 @@ class DagArguments:
         self.on_success_callback = arguments.callbacks(who, "on_success_callback", on_success_callback)
         self.on_failure_callback = arguments.callbacks(who, "on_failure_callback", on_failure_callback)
         self.doc_md = self._load_doc(doc_md)
-        self.params = ParamsDict(params if params is not None else self.default_args.get("params"), owner=who)
+        self.params = ParamsDict(params, owner=who)
+        self.params.update(ParamsDict(self.default_args.pop("params", None), owner=who))
         self.is_paused_upon_creation = is_paused_upon_creation
         self.tags = _tags(who, tags)
         self.auto_register = bool(auto_register)

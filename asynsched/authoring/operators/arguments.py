@@ -11,6 +11,7 @@ from abc import ABCMeta
 from asynsched.authoring import active
 from asynsched.authoring.airflow_2 import OLD_OF_OPERATORS, renewed_of_operator
 from asynsched.authoring.defaults import of_tasks
+from asynsched.authoring.params import ParamsDict
 from asynsched.authoring.timezone import coerce_datetime, convert_to_utc
 from asynsched.authoring.xcom_arg import ResolveMixin
 from asynsched.errors import DagError
@@ -20,7 +21,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping
     from typing import Any
 
+    from asynsched.authoring.dag import DAG
     from asynsched.authoring.retry_policy import RetryPolicy
+    from asynsched.authoring.task_group import TaskGroup
 
     Check = Callable[[Any], bool]
 
@@ -344,11 +347,7 @@ def apply_defaults(init: Callable[..., None]) -> Callable[..., None]:
         dag = kwargs.get("dag") or active.current_dag()
         group = kwargs.get("task_group") or active.current_group(dag)
         dag = dag or (None if group is None else group.dag)
-        kwargs["default_args"] = defaults = {
-            **({} if dag is None else dag.default_args),
-            **({} if group is None else group.default_args),
-            **(kwargs.get("default_args") or {}),
-        }
+        kwargs["default_args"] = defaults = _default_args(dag, group, kwargs)
         for name in named:
             if name in defaults and name not in kwargs:
                 kwargs[name] = defaults[name]
@@ -371,6 +370,26 @@ def apply_defaults(init: Callable[..., None]) -> Callable[..., None]:
     with_defaults.types = types  # type: ignore[attr-defined]
     with_defaults.__doc__ = init.__doc__
     return with_defaults
+
+
+def _default_args(dag: DAG | None, group: TaskGroup | None, kwargs: dict[str, Any]) -> dict[str, Any]:
+    """Return the default arguments in force for an operator; its own `default_args` win, over its `params` too.
+
+    Source: Apache Airflow's `get_merged_defaults`.
+    """
+    own = kwargs.get("default_args") or {}
+    defaults = {
+        **({} if dag is None else dag.default_args),
+        **({} if group is None else group.default_args),
+        **own,
+    }
+    if kwargs.get("params"):
+        if own.get("params"):
+            kwargs["params"] = ParamsDict(kwargs["params"])
+            kwargs["params"].update(ParamsDict(own["params"]))
+        # The constructor of the next level would take those of the group for the operator's own.
+        defaults.pop("params", None)
+    return defaults
 
 
 def arguments_of(operator_class: type, first: Callable[..., None] | None = None) -> set[str]:

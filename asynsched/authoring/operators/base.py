@@ -215,9 +215,10 @@ class BaseOperator(DAGNode, Templater, metaclass=BaseOperatorMeta):
         zone = None if self.task_group is None else self.task_group.dag.timezone
         self.own_start_date = arguments.date(who, "start_date", start_date, zone)
         self.own_end_date = arguments.date(who, "end_date", end_date, zone)
-        ParamsDict(params, owner=who).check_schemas()
+        own_params = ParamsDict(params, owner=who)
+        own_params.check_schemas()
         self.params = ParamsDict(None if self.task_group is None else self.task_group.dag.params, owner=who)
-        self.params.update(params or {})
+        self.params.update(own_params)
         self.inlets = arguments.assets(who, "inlets", inlets)
         self.outlets = arguments.assets(who, "outlets", outlets)
         self.template_fields = check_template_fields(who, self.template_fields)
