@@ -437,14 +437,14 @@ def _guard(condition: Callable[[Context], Any], skip_message: str | None, *, run
         earlier = task_function.kwargs.get("pre_execute")
 
         def pre_execute(context: Context) -> None:
+            if earlier is not None:
+                earlier(context)
             answer = condition(context)
             is_true, message = answer if isinstance(answer, tuple) else (answer, None)
             if bool(is_true) is not runs_when:
                 raise AsynschedSkipException(
                     message or skip_message or f"the condition is {'false' if runs_when else 'true'}"
                 )
-            if earlier is not None:
-                earlier(context)
 
         return task_function.override(pre_execute=pre_execute)
 

@@ -46,6 +46,27 @@ def test_branches_are_checked_and_short_circuits_reported(dag, supervisor):
     assert run(stop).short_circuit is False
 
 
+def test_conditions_are_asked_from_the_inside_outwards_after_the_own_hook(dag, supervisor):
+    asked = []
+
+    def note(name, answer=True):
+        return lambda context: (asked.append(name), answer)[1]
+
+    with dag:
+
+        @task.run_if(note("last"))
+        @task.run_if(note("outer", answer=False), skip_message="not today")
+        @task.skip_if(note("inner", answer=False))
+        @task(pre_execute=note("own"))
+        def guarded():
+            asked.append("task")
+
+        operator = guarded().operator
+    with pytest.raises(AsynschedSkipException, match="not today"):
+        run(operator)
+    assert asked == ["own", "inner", "outer"]
+
+
 class Decides(BaseOperator, BranchMixIn):
     """Runs a function with itself and the task instance."""
 
