@@ -192,7 +192,7 @@ def _nearest(task: BaseOperator, role: str) -> list[BaseOperator]:
 
 def register(dag: DAG) -> None:
     """Remember a DAG that a file has made, even if the file keeps it in no variable."""
-    # By identity: two DAGs with one dag_id are an error, found when they are collected.
+    # By identity: that two DAGs have one dag_id is found when they are collected.
     _registered[id(dag)] = dag
 
 

@@ -492,17 +492,36 @@ def collect_dags(module: ModuleType) -> list[DAG]:
     """Return the DAGs that a module made when it was imported, in order.
 
     These are the DAGs in its variables, and those made by `with DAG(...)` or a `@dag` function, unless
-    `auto_register=False`. Their `fileloc` becomes the file of the module, wherever they were made. Raises DagError if
-    two DAGs have the same dag_id; the message says where each was made.
+    `auto_register=False`. Their `fileloc` becomes the file of the module, wherever they were made. Of several DAGs with
+    one dag_id the last is kept, and a warning names the others. Raises DagError if they are in different files of an
+    archive; the message says where each was made.
     """
+    made = [*active.registered(), *(value for value in vars(module).values() if isinstance(value, DAG))]
     found: dict[str, DAG] = {}
-    for dag in (*active.registered(), *(value for value in vars(module).values() if isinstance(value, DAG))):
+    for dag in made:
         # The module of a whole archive has no file.
         dag.fileloc = getattr(module, "__file__", None) or dag.importing_file or dag.fileloc
-        other = found.setdefault(dag.dag_id, dag)
-        if other is not dag:
+        other = found.get(dag.dag_id, dag)
+        if other.fileloc != dag.fileloc:
             raise DagError(
                 f"two DAGs have the dag_id {dag.dag_id!r}: one made in {other.origin}, and one in {dag.origin}; give"
                 " each its own"
             )
+        found[dag.dag_id] = dag
+    for other in {id(dag): dag for dag in made}.values():
+        if other is not found[other.dag_id]:
+            _warn_of_same_id(other, found[other.dag_id])
     return list(found.values())
+
+
+def _warn_of_same_id(left_out: DAG, kept: DAG) -> None:
+    import warnings
+
+    active.show_only_in_parses(DagWarning)
+    warnings.warn_explicit(
+        f"the DAG {kept.dag_id!r} that is made here is left out: that of {kept.origin}, has the same dag_id; give each"
+        " its own",
+        DagWarning,
+        left_out.origin.filename,
+        left_out.origin.lineno,
+    )

@@ -1,8 +1,12 @@
 """The message about an author's mistake: it names the DAG, the task and the argument at fault."""
 
+from types import ModuleType
+
 import pytest
 
-from asynsched.errors import AsynschedError, DagCycleError, DagError, SerializationError
+from asynsched.authoring.active import forget_registered
+from asynsched.authoring.dag import collect_dags
+from asynsched.errors import AsynschedError, DagCycleError, DagError, DagWarning, SerializationError
 from asynsched.serialization.encode import serialize_dag
 from tests.unit.authoring.loading import load
 
@@ -63,7 +67,6 @@ MISTAKES = [
     ("dag = DAG('d', allowed_run_types=['manualy'])", DagError, ["'d'", "allowed_run_types", "'manualy'", "manual"]),
     ("dag = DAG('d', schedule='@daily', allowed_run_types=['manual', 'backfill'])", DagError,
      ["'d'", "allowed_run_types must include scheduled"]),
-    ("DAG('d'); dag = DAG('d'); other = DAG('d')", DagError, ["'d'", "two DAGs", "line 12"]),
     ("EmptyOperator(task_id='a') >> EmptyOperator(task_id='b')", DagError, ["'a'", "'b'", "no DAG"]),
     ("chain(*(EmptyOperator(task_id='a', dag=DAG(name)) for name in 'de'))", DagError, ["'d'", "'e'"]),
 ]  # fmt: skip
@@ -163,6 +166,22 @@ def test_secret_values_of_unknown_arguments_are_not_shown():
     exc = outcome("with DAG('d'): BashOperator(task_id='a', bash_command='', pasword='hunter2')")
     assert "pasword" in str(exc)
     assert "hunter2" not in str(exc)
+
+
+def test_of_several_dags_with_one_id_the_last_is_kept_and_each_other_is_warned_of():
+    lines = ["", "with DAG('d'): pass", "plain = DAG('d')", "with DAG('d', description='last') as last: pass"]
+    with pytest.warns(DagWarning, match=r"DAG 'd' that is made here is left out: .*, line 4, has the same") as warned:
+        [dag] = load("from asynsched import DAG" + "\n".join(lines))
+    assert (dag.description, [one.lineno for one in warned]) == ("last", [2, 3])
+
+
+def test_two_files_of_an_archive_cannot_have_one_dag_id():
+    forget_registered()
+    archive = ModuleType("archive")
+    for name in "ab":
+        exec(compile(f"from asynsched import DAG\n{name} = DAG('d')", f"/dags/x.zip/{name}.py", "exec"), vars(archive))
+    with pytest.raises(DagError, match=r"'d': one made in /dags/x.zip/a.py, line 2, and one in /dags/x.zip/b.py"):
+        collect_dags(archive)
 
 
 def test_arguments_without_effect_are_warned_of():
