@@ -73,7 +73,7 @@ class DagArguments:
         is_paused_upon_creation: bool | None = None,
         jinja_environment_kwargs: dict[str, Any] | None = None,
         render_template_as_native_obj: bool = False,
-        tags: Collection[str] | None = None,
+        tags: str | Collection[str] | None = None,
         owner_links: dict[str, str] | None = None,
         auto_register: bool = True,
         fail_fast: bool = False,
@@ -105,7 +105,7 @@ class DagArguments:
             None if given[name] is None else arguments.whole_number(who, name, given[name], at_least=0)
             for name in ("max_active_tasks", "max_active_runs", "max_consecutive_failed_dag_runs")
         )
-        self.dagrun_timeout = arguments.positive_duration(who, "dagrun_timeout", dagrun_timeout)
+        self.dagrun_timeout = arguments.limit(who, "dagrun_timeout", dagrun_timeout)
         self.on_success_callback = arguments.callbacks(who, "on_success_callback", on_success_callback)
         self.on_failure_callback = arguments.callbacks(who, "on_failure_callback", on_failure_callback)
         self.doc_md = self._load_doc(doc_md)
@@ -167,11 +167,8 @@ def _zone_of(start_date: Any) -> dt.tzinfo:
 
 
 def _tags(who: str, tags: Any) -> set[str]:
-    if isinstance(tags, str):
-        raise DagError(f"{who}: tags must be a list of strings, not the string {tags!r}")
-    for tag in tags or ():
-        arguments.text(who, "a tag", tag, max_length=MAX_TAG_LENGTH)
-    return set(tags or ())
+    several = ([tags] if isinstance(tags, str) else tags) if tags else ()
+    return {arguments.text(who, "a tag", tag, max_length=MAX_TAG_LENGTH) for tag in several}
 
 
 def _run_types(who: str, given: Any) -> frozenset[str]:

@@ -162,12 +162,9 @@ def optional_duration(owner: str, name: str, value: Any) -> dt.timedelta | None:
     return None if value is None else duration(owner, name, value)
 
 
-def positive_duration(owner: str, name: str, value: Any) -> dt.timedelta | None:
-    """Return a length of time above 0, or None."""
-    length = optional_duration(owner, name, value)
-    if length is not None and not length:
-        raise DagError(f"{owner}: {name} must be longer than 0")
-    return length
+def limit(owner: str, name: str, value: Any) -> dt.timedelta | None:
+    """Return the longest time that something may take, or None for any; as in Airflow, 0 means any, too."""
+    return optional_duration(owner, name, value) or None
 
 
 def instant(owner: str, name: str, value: Any, zone: dt.tzinfo | None) -> dt.datetime | None:
@@ -265,8 +262,8 @@ def addresses(who: str, value: Any) -> str | list[str] | None:
 
 
 def callbacks(owner: str, name: str, value: Any) -> list[Callable[..., Any]]:
-    """Return a list of callables, from one, from several, or from None."""
-    found = as_list(value or None)
+    """Return a list of callables, from one, from several, or from None; among several, None is left out."""
+    found = [callback for callback in as_list(value) if callback is not None]
     for callback in found:
         if not callable(callback):
             raise DagError(f"{owner}: {name} must be a function or a list of functions, not {callback!r}")
@@ -294,6 +291,8 @@ def as_list(value: Any) -> list[Any]:
     return list(value) if isinstance(value, (list, tuple, set, frozenset, range)) else [value]
 
 
+NONE_IS_DEFAULT = ("owner", "queue", "retry_delay", "retry_exponential_backoff", "weight_rule")
+"""Arguments of BaseOperator for which None and an empty string mean their default, as in Airflow."""
 TAKES_KEYWORDS = 0x08
 """CO_VARKEYWORDS of `inspect`, which is not worth its import."""
 
@@ -352,7 +351,7 @@ def apply_defaults(init: Callable[..., None]) -> Callable[..., None]:
             if name in defaults and name not in kwargs:
                 kwargs[name] = defaults[name]
         if is_base:
-            kwargs = {**of_tasks, **kwargs}
+            kwargs = {**of_tasks, **_without_unset(kwargs)}
         missing = [name for name in required if name not in kwargs]
         task_id = kwargs.get("task_id", "?")
         if missing:
@@ -370,6 +369,11 @@ def apply_defaults(init: Callable[..., None]) -> Callable[..., None]:
     with_defaults.types = types  # type: ignore[attr-defined]
     with_defaults.__doc__ = init.__doc__
     return with_defaults
+
+
+def _without_unset(kwargs: dict[str, Any]) -> dict[str, Any]:
+    unset = [name for name in NONE_IS_DEFAULT if name in kwargs and kwargs[name] in (None, "")]
+    return {name: value for name, value in kwargs.items() if name not in unset} if unset else kwargs
 
 
 def _default_args(dag: DAG | None, group: TaskGroup | None, kwargs: dict[str, Any]) -> dict[str, Any]:

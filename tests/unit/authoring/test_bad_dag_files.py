@@ -36,7 +36,6 @@ MISTAKES = [
     ("DAG('d', start_date='soon')", DagError, ["'d'", "start_date", "soon"]),
     ("DAG('d', schedule='@daily', catchup=True)", DagError, ["'d'", "start_date"]),
     ("DAG('d', schedule='@continuous', max_active_runs=2)", DagError, ["'d'", "max_active_runs=1"]),
-    ("DAG('d', dagrun_timeout=timedelta(0))", DagError, ["'d'", "dagrun_timeout"]),
     ("DAG('d', dagrun_timeout=timedelta.max)", DagError, ["'d'", "dagrun_timeout", "100 years"]),
     ("DAG('d', dagrun_timeout=3600)", None, []),
     ("DAG('d', dagrun_timeout='1h')", DagError, ["'d'", "dagrun_timeout", "a number of seconds", "'1h'"]),
@@ -49,7 +48,6 @@ MISTAKES = [
     ("DAG('d', schedule=CronTriggerTimetable('@daily', timezone='UTC', run_immediately='no'))", DagError,
      ["run_immediately", "'no'"]),
     ("DAG('d', schedule=EventsTimetable([], restrict_to_events='no'))", DagError, ["restrict_to_events", "'no'"]),
-    ("DAG('d', tags='etl')", DagError, ["'d'", "tags", "list"]),
     ("DAG('d', tags=['x' * 101])", DagError, ["'d'", "tag", "101", "100"]),
     ("DAG('d', on_failure_callback='mail')", DagError, ["'d'", "on_failure_callback", "'mail'"]),
     ("DAG('d', params={'n': Param('a', type='integer')})", None, []),
@@ -83,7 +81,6 @@ INSIDE = [
     ("EmptyOperator(task_id='a', retries=-1)", DagError, ["'a'", "retries", "at least 0"]),
     ("EmptyOperator(task_id='a', retry_delay='5m')", DagError, ["'a'", "retry_delay", "'5m'"]),
     ("EmptyOperator(task_id='a', retry_delay=timedelta.max)", DagError, ["'a'", "retry_delay", "100 years"]),
-    ("EmptyOperator(task_id='a', execution_timeout=0)", DagError, ["'a'", "execution_timeout"]),
     ("EmptyOperator(task_id='a', pool_slots=0)", DagError, ["'a'", "pool_slots"]),
     ("EmptyOperator(task_id='a', pool='')", None, []),
     ("EmptyOperator(task_id='a', pool=7)", DagError, ["'a'", "pool"]),
@@ -160,6 +157,32 @@ def test_mistake_gets_one_clear_message(text, error, words):
     assert "\n" not in str(exc)
     for word in words:
         assert word in str(exc)
+
+
+_UNSET = "{'owner': None, 'queue': None, 'retry_delay': None, 'retry_exponential_backoff': None, 'weight_rule': None}"
+
+
+@pytest.mark.parametrize(
+    ("of_dag", "of_task"),
+    [
+        ("schedule=[]", ""), ("dagrun_timeout=timedelta(0)", ""), ("on_failure_callback=[None]", ""), ("tags=''", ""),
+        (f"default_args={_UNSET}", ""), ("", f"**{_UNSET}"), ("", "owner=''"), ("", "execution_timeout=timedelta(0)"),
+        ("", "on_failure_callback=[None]"),
+    ],
+)  # fmt: skip
+def test_values_that_say_nothing_mean_the_default(of_dag, of_task):
+    [given], [default] = (
+        load(f"{HEAD}with DAG('d', {dag}):\n    EmptyOperator(task_id='a', {task})\n    "
+             f"EmptyOperator.partial(task_id='b', {task}).expand(params=[{{}}])")
+        for dag, task in ((of_dag, of_task), ("", ""))
+    )  # fmt: skip
+    assert serialize_dag(given) == serialize_dag(default)
+
+
+@pytest.mark.parametrize("tags", ["'etl'", "('etl')", "['etl']", "{'etl'}"])
+def test_a_string_is_one_tag(tags):
+    [dag] = load(f"{HEAD}dag = DAG('d', tags={tags})")
+    assert dag.tags == {"etl"}
 
 
 def test_secret_values_of_unknown_arguments_are_not_shown():
