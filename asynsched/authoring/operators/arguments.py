@@ -351,7 +351,7 @@ def apply_defaults(init: Callable[..., None]) -> Callable[..., None]:
             if name in defaults and name not in kwargs:
                 kwargs[name] = defaults[name]
         if is_base:
-            kwargs = {**of_tasks, **_without_unset(kwargs)}
+            kwargs = {**of_tasks, **_without_unset({**self.class_defaults, **kwargs})}
         missing = [name for name in required if name not in kwargs]
         task_id = kwargs.get("task_id", "?")
         if missing:

@@ -90,6 +90,8 @@ class BaseOperator(DAGNode, Templater, metaclass=BaseOperatorMeta):
     is_async: bool = False
     is_mapped_over: bool = False
     """Whether a task or a task group is mapped over this task's return value."""
+    class_defaults: Mapping[str, Any] = {}
+    """For a mapped task, the defaults that the operator's own classes give to arguments of every task."""
     mapped_from: MappedOperator | None = None
     """For a running instance, its mapped task."""
     kept_as_is: Sequence[Any] = ()
