@@ -35,6 +35,7 @@ from asynsched.authoring.operators.python import (
     PythonOperator,
     ShortCircuitOperator,
     call_with_context,
+    parameters_of_call,
     telling_code,
 )
 from asynsched.authoring.running.context import CONTEXT_KEYS
@@ -75,7 +76,9 @@ class DecoratedOperator(BaseOperator):
         group = kwargs.get("task_group") or active.current_group(kwargs.get("dag") or active.current_dag())
         if group is not None and self.mapped_from is None:
             task_id = unique_id(task_id, group)
-        call = {"python_callable": python_callable, "op_args": tuple(op_args or ()), "op_kwargs": dict(op_kwargs or {})}
+        op_args = tuple(op_args or ())
+        op_kwargs = _from_defaults(python_callable, op_args, op_kwargs or {}, kwargs.get("default_args") or {})
+        call = {"python_callable": python_callable, "op_args": op_args, "op_kwargs": op_kwargs}
         # The other operator's constructor may read them, and PythonOperator's replaces them.
         vars(self).update(call)
         super().__init__(task_id=task_id, **(kwargs_to_upstream or {}), **kwargs)
@@ -178,6 +181,18 @@ _OPERATORS = {name: _calling(name, called) for name, called in _CALLED.items()} 
 """The operator of each variant of `@task`."""
 RETURNING_DICTS = tuple(_OPERATORS[name] for name in ("python", "virtualenv", "external_python"))
 """Operators whose function's annotation of a dict as return type means `multiple_outputs=True`."""
+
+
+def _from_defaults(
+    function: Callable[..., Any], args: Collection[Any], kwargs: Mapping[str, Any], default_args: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Return the keyword arguments of a call, with those of `default_args` that the call does not give.
+
+    Source: Apache Airflow's DecoratedOperator.
+    """
+    positional, others, _ = parameters_of_call(function) or ((), (), False)
+    names = (*positional[len(args) :], *others)
+    return {**{name: default_args[name] for name in names if name in default_args}, **kwargs}
 
 
 def _check_call(task_id: str, function: Callable[..., Any], args: Collection[Any], kwargs: Mapping[str, Any]) -> None:

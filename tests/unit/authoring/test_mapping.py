@@ -251,6 +251,14 @@ class Coloured:
         self.colour, self.size = colour, size
 
 
+def test_instances_of_a_task_function_take_default_args(dag):
+    dag.default_args["y"] = "default"
+    with dag:
+        echo.expand(x=[1, 2])
+        echo.override(task_id="over").expand(x=[3], y=[4])
+    assert (results(dag, "echo"), results(dag, "over")) == ([[1, "default"], [2, "default"]], [[3, 4]])
+
+
 class Careful(Shout):
     def __init__(self, *, retries=3, trigger_rule="all_done", owner="carla", queue=None, **kwargs):
         super().__init__(retries=retries, trigger_rule=trigger_rule, owner=owner, queue=queue, **kwargs)
