@@ -405,12 +405,28 @@ class DAG(DagArguments):
         """Return the attributes of an arrow, such as its `label`."""
         return self.edge_info.get(upstream_task_id, {}).get(downstream_task_id, {})
 
+    @property
+    def has_on_success_callback(self) -> bool:
+        """Whether there is an `on_success_callback`."""
+        return bool(self.on_success_callback)
+
+    @property
+    def has_on_failure_callback(self) -> bool:
+        """Whether there is an `on_failure_callback`."""
+        return bool(self.on_failure_callback)
+
     # Templates
 
     @property
     def folder(self) -> str:
         """The folder of the DAG file."""
         return self.fileloc.rpartition("/")[0]
+
+    @property
+    def relative_fileloc(self) -> str:
+        """The path of the DAG file in the DAG folder; that of a file elsewhere is absolute."""
+        folder = defaults.dags_folder
+        return self.fileloc.removeprefix(f"{folder}/") if folder else self.fileloc
 
     def get_template_env(self, *, native: bool | None = None) -> jinja2.Environment:
         """Return the Jinja environment for this DAG's templates; `native` renders to Python values."""

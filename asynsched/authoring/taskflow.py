@@ -179,8 +179,6 @@ _OPERATORS = {name: _calling(name, called) for name, called in _CALLED.items()} 
     "stub": StubDecoratedOperator,
 }
 """The operator of each variant of `@task`."""
-RETURNING_DICTS = tuple(_OPERATORS[name] for name in ("python", "virtualenv", "external_python"))
-"""Operators whose function's annotation of a dict as return type means `multiple_outputs=True`."""
 
 
 def _from_defaults(
@@ -354,8 +352,7 @@ class TaskFunction(DecoratedFunction):
 
     def _operator_arguments(self) -> dict[str, Any]:
         arguments = renewed_of_operator(self._who, self.kwargs, arguments_of(self.operator_class))
-        is_others = self.operator_class not in _OPERATORS.values()
-        if "multiple_outputs" not in arguments and (is_others or issubclass(self.operator_class, RETURNING_DICTS)):
+        if arguments.get("multiple_outputs") is None and self.operator_class is not _OPERATORS["sensor"]:
             arguments["multiple_outputs"] = _returns_mapping(self.function)
         return arguments
 

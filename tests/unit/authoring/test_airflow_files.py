@@ -6,6 +6,7 @@ from types import ModuleType
 
 import pytest
 
+from asynsched.authoring import defaults
 from asynsched.serialization.encode import serialize_dag
 from tests.unit.authoring import dag_files
 from tests.unit.authoring.loading import load, load_one
@@ -298,10 +299,16 @@ def factory(monkeypatch, tmp_path):
 
 def test_a_dag_of_a_factory_belongs_to_the_dag_file(factory, tmp_path):
     file = tmp_path / "dags" / "file.py"
-    text = "from factory import made, make\none, two = make('one'), made()"
-    assert {dag.dag_id: (dag.fileloc, dag.folder) for dag in load(text, str(file))} == dict.fromkeys(
-        ("one", "made"), (str(file), str(file.parent))
-    )
+    text = "from factory import made, make\none, two = make('one', on_success_callback=print), made()"
+    dags = {dag.dag_id: dag for dag in load(text, str(file))}
+    one, two = dags["one"], dags["made"]
+    assert [one.fileloc, two.fileloc, one.folder] == [str(file), str(file), str(file.parent)]
+    assert one.relative_fileloc == str(file)
+    defaults.set_defaults({"core.dags_folder": str(tmp_path)})
+    found = one.relative_fileloc
+    defaults.set_defaults({})
+    assert found == "dags/file.py"
+    assert [one.has_on_success_callback, one.has_on_failure_callback] == [True, False]
 
 
 def test_documents_are_files_beside_the_dag_file_or_its_factory_or_texts(factory, tmp_path):

@@ -186,6 +186,21 @@ def test_a_try_pushes_its_links_however_it_ends(dag, supervisor, caplog, exc, ha
     assert ("The link BrokenLink has no address: ValueError: no such work" in caplog.text) is has_link
 
 
+def test_a_dict_as_return_type_means_multiple_outputs_except_of_sensors(dag):
+    def make(x=1) -> dict[str, int]: ...
+
+    with dag:
+        for name in ("python", "short_circuit", "branch", "sensor", "bash"):
+            getattr(task, name)(task_id=name, multiple_outputs=None)(make)()
+        task(task_id="told", multiple_outputs=False)(make)()
+    assert {each.task_id for each in dag.tasks if each.multiple_outputs} == {
+        "python",
+        "short_circuit",
+        "branch",
+        "bash",
+    }
+
+
 def test_multiple_outputs_push_each_item(dag, supervisor):
     def make() -> dict:
         return {"a": 1, "b": [2]}
