@@ -168,7 +168,9 @@ def _zone_of(start_date: Any) -> dt.tzinfo:
 
 def _tags(who: str, tags: Any) -> set[str]:
     several = ([tags] if isinstance(tags, str) else tags) if tags else ()
-    return {arguments.text(who, "a tag", tag, max_length=MAX_TAG_LENGTH) for tag in several}
+    for tag in several:
+        arguments.text(who, "a tag", tag, max_length=MAX_TAG_LENGTH)
+    return set(several)
 
 
 def _run_types(who: str, given: Any) -> frozenset[str]:
@@ -511,6 +513,7 @@ def collect_dags(module: ModuleType) -> list[DAG]:
     """
     made = [*active.registered(), *(value for value in vars(module).values() if isinstance(value, DAG))]
     found: dict[str, DAG] = {}
+    replaced: dict[int, DAG] = {}
     for dag in made:
         # The module of a whole archive has no file.
         dag.fileloc = getattr(module, "__file__", None) or dag.importing_file or dag.fileloc
@@ -520,8 +523,10 @@ def collect_dags(module: ModuleType) -> list[DAG]:
                 f"two DAGs have the dag_id {dag.dag_id!r}: one made in {other.origin}, and one in {dag.origin}; give"
                 " each its own"
             )
+        if other is not dag:
+            replaced[id(other)] = other
         found[dag.dag_id] = dag
-    for other in {id(dag): dag for dag in made}.values():
+    for other in replaced.values():
         if other is not found[other.dag_id]:
             _warn_of_same_id(other, found[other.dag_id])
     return list(found.values())
@@ -530,10 +535,12 @@ def collect_dags(module: ModuleType) -> list[DAG]:
 def _warn_of_same_id(left_out: DAG, kept: DAG) -> None:
     import warnings
 
+    is_near = kept.origin.filename == left_out.origin.filename
+    place = f"line {kept.origin.lineno}" if is_near else f"{kept.origin},"
     active.show_only_in_parses(DagWarning)
     warnings.warn_explicit(
-        f"the DAG {kept.dag_id!r} that is made here is left out: that of {kept.origin}, has the same dag_id; give each"
-        " its own",
+        f"the DAG {kept.dag_id!r} that is made here is left out, because {place} makes another one with its dag_id;"
+        " give each its own",
         DagWarning,
         left_out.origin.filename,
         left_out.origin.lineno,

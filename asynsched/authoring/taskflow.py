@@ -188,6 +188,8 @@ def _from_defaults(
 
     Source: Apache Airflow's DecoratedOperator.
     """
+    if not default_args:
+        return dict(kwargs)
     positional, others, _ = parameters_of_call(function) or ((), (), False)
     names = (*positional[len(args) :], *others)
     return {**{name: default_args[name] for name in names if name in default_args}, **kwargs}

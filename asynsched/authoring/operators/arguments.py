@@ -263,7 +263,9 @@ def addresses(who: str, value: Any) -> str | list[str] | None:
 
 def callbacks(owner: str, name: str, value: Any) -> list[Callable[..., Any]]:
     """Return a list of callables, from one, from several, or from None; among several, None is left out."""
-    found = [callback for callback in as_list(value) if callback is not None]
+    found = as_list(value or None)
+    if None in found:
+        found = [callback for callback in found if callback is not None]
     for callback in found:
         if not callable(callback):
             raise DagError(f"{owner}: {name} must be a function or a list of functions, not {callback!r}")
@@ -351,7 +353,9 @@ def apply_defaults(init: Callable[..., None]) -> Callable[..., None]:
             if name in defaults and name not in kwargs:
                 kwargs[name] = defaults[name]
         if is_base:
-            kwargs = {**of_tasks, **_without_unset({**self.class_defaults, **kwargs})}
+            kwargs = {**self.class_defaults, **kwargs}
+            _drop_unset(kwargs)
+            kwargs = {**of_tasks, **kwargs}
         missing = [name for name in required if name not in kwargs]
         task_id = kwargs.get("task_id", "?")
         if missing:
@@ -371,9 +375,10 @@ def apply_defaults(init: Callable[..., None]) -> Callable[..., None]:
     return with_defaults
 
 
-def _without_unset(kwargs: dict[str, Any]) -> dict[str, Any]:
-    unset = [name for name in NONE_IS_DEFAULT if name in kwargs and kwargs[name] in (None, "")]
-    return {name: value for name, value in kwargs.items() if name not in unset} if unset else kwargs
+def _drop_unset(kwargs: dict[str, Any]) -> None:
+    for name in NONE_IS_DEFAULT:
+        if name in kwargs and kwargs[name] in (None, ""):
+            del kwargs[name]
 
 
 def _default_args(dag: DAG | None, group: TaskGroup | None, kwargs: dict[str, Any]) -> dict[str, Any]:
