@@ -379,8 +379,8 @@ class WatchSettings(CheckedSettings, frozen=True, forbid_unknown_fields=True):
     safe_mode: Annotated[
         bool,
         doc(
-            "Parse a new file only if its text contains `dag`, and `asynsched` or `airflow`; a file that has had DAGs"
-            " is always parsed (Airflow: dag_discovery_safe_mode)."
+            "Parse a new file only if its text contains `dag` or `asset`, and `asynsched` or `airflow`; a file that has"
+            " had DAGs is always parsed (Airflow: dag_discovery_safe_mode)."
         ),
     ] = True
     print_stats_interval: Annotated[

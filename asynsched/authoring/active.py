@@ -56,6 +56,9 @@ class Origin:
         lines = (line for start, end, line in self._code.co_lines() if start <= self._instruction < end)
         return next(lines, None) or self._code.co_firstlineno
 
+    def __str__(self) -> str:
+        return f"{self.filename}, line {self.lineno}"
+
 
 def where_made() -> Origin:
     """Return the innermost running statement outside of this package."""
@@ -189,7 +192,7 @@ def _nearest(task: BaseOperator, role: str) -> list[BaseOperator]:
 
 def register(dag: DAG) -> None:
     """Remember a DAG that a file has made, even if the file keeps it in no variable."""
-    # By identity: two DAGs with one dag_id are an error, found when they are collected.
+    # By identity: that two DAGs have one dag_id is found when they are collected.
     _registered[id(dag)] = dag
 
 

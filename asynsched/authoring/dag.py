@@ -42,6 +42,7 @@ class DagArguments:
 
     dag_id: str
     fileloc: str
+    importing_file: str
     start_date = arguments.DateAttribute()
     end_date = arguments.DateAttribute()
 
@@ -72,7 +73,7 @@ class DagArguments:
         is_paused_upon_creation: bool | None = None,
         jinja_environment_kwargs: dict[str, Any] | None = None,
         render_template_as_native_obj: bool = False,
-        tags: Collection[str] | None = None,
+        tags: str | Collection[str] | None = None,
         owner_links: dict[str, str] | None = None,
         auto_register: bool = True,
         fail_fast: bool = False,
@@ -104,11 +105,12 @@ class DagArguments:
             None if given[name] is None else arguments.whole_number(who, name, given[name], at_least=0)
             for name in ("max_active_tasks", "max_active_runs", "max_consecutive_failed_dag_runs")
         )
-        self.dagrun_timeout = arguments.positive_duration(who, "dagrun_timeout", dagrun_timeout)
+        self.dagrun_timeout = arguments.limit(who, "dagrun_timeout", dagrun_timeout)
         self.on_success_callback = arguments.callbacks(who, "on_success_callback", on_success_callback)
         self.on_failure_callback = arguments.callbacks(who, "on_failure_callback", on_failure_callback)
         self.doc_md = self._load_doc(doc_md)
-        self.params = ParamsDict(params if params is not None else self.default_args.get("params"), owner=who)
+        self.params = ParamsDict(params, owner=who)
+        self.params.update(ParamsDict(self.default_args.pop("params", None), owner=who))
         self.is_paused_upon_creation = is_paused_upon_creation
         self.tags = _tags(who, tags)
         self.auto_register = bool(auto_register)
@@ -135,16 +137,20 @@ class DagArguments:
         return f"DAG {self.dag_id!r}"
 
     def _load_doc(self, doc_md: str | None) -> str | None:
-        """Return the string, or, if it ends with `.md`, the content of the file that it names."""
+        """Return the content of the file that a string with `.md` at its end names; else the string itself.
+
+        The file is beside the DAG file, or beside the module that makes the DAG.
+        """
         if doc_md is None or not doc_md.endswith(".md") or "\n" in doc_md:
             return doc_md
         from pathlib import Path
 
-        path = Path(self.fileloc).parent / doc_md
-        try:
-            return path.read_text(encoding="utf-8-sig")
-        except (OSError, UnicodeDecodeError) as exc:
-            raise DagError(f"{self._who}: doc_md names the file {str(path)!r}, which cannot be read: {exc}") from exc
+        for beside in (self.importing_file, self.fileloc):
+            try:
+                return (Path(beside).parent / doc_md).read_text(encoding="utf-8-sig")
+            except (OSError, ValueError):
+                continue
+        return doc_md
 
 
 _TYPES = ArgumentTypes(DagArguments.__init__)
@@ -161,11 +167,10 @@ def _zone_of(start_date: Any) -> dt.tzinfo:
 
 
 def _tags(who: str, tags: Any) -> set[str]:
-    if isinstance(tags, str):
-        raise DagError(f"{who}: tags must be a list of strings, not the string {tags!r}")
-    for tag in tags or ():
+    several = ([tags] if isinstance(tags, str) else tags) if tags else ()
+    for tag in several:
         arguments.text(who, "a tag", tag, max_length=MAX_TAG_LENGTH)
-    return set(tags or ())
+    return set(several)
 
 
 def _run_types(who: str, given: Any) -> frozenset[str]:
@@ -191,8 +196,8 @@ class DAG(DagArguments):
         self.task_dict: dict[str, BaseOperator] = {}
         self.edge_info: dict[str, dict[str, dict[str, Any]]] = {}
         self.used_ids: set[str] = set()
-        self._origin = where_made()
-        self.fileloc = self._origin.filename
+        self.origin = where_made()
+        self.fileloc = self.origin.filename
         self.importing_file = active.importing_file()
         super().__init__(dag_id, **{**defaults.of_dags, **airflow_2.renewed_of_dag(f"DAG {dag_id!r}", arguments)})
         self.task_group = TaskGroup(None, dag=self)
@@ -203,7 +208,7 @@ class DAG(DagArguments):
     def _check_schedule(self) -> None:
         if self.schedule is None:
             # Without a schedule, the timetables need not be loaded.
-            self.params.check_defaults()
+            self.params.check_schemas()
             return
         timetable = self.timetable
         self._warn_of_short_schedule()
@@ -228,8 +233,8 @@ class DAG(DagArguments):
             f"{self._who}: a run every {every.length.total_seconds():f} s is more than the scheduler can make, so runs"
             " will fall behind; leave a second or more between them, or use schedule='@continuous'",
             DagWarning,
-            self.fileloc,
-            self.lineno,
+            self.origin.filename,
+            self.origin.lineno,
         )
 
     @property
@@ -402,12 +407,28 @@ class DAG(DagArguments):
         """Return the attributes of an arrow, such as its `label`."""
         return self.edge_info.get(upstream_task_id, {}).get(downstream_task_id, {})
 
+    @property
+    def has_on_success_callback(self) -> bool:
+        """Whether there is an `on_success_callback`."""
+        return bool(self.on_success_callback)
+
+    @property
+    def has_on_failure_callback(self) -> bool:
+        """Whether there is an `on_failure_callback`."""
+        return bool(self.on_failure_callback)
+
     # Templates
 
     @property
     def folder(self) -> str:
         """The folder of the DAG file."""
         return self.fileloc.rpartition("/")[0]
+
+    @property
+    def relative_fileloc(self) -> str:
+        """The path of the DAG file in the DAG folder; that of a file elsewhere is absolute."""
+        folder = defaults.dags_folder
+        return self.fileloc.removeprefix(f"{folder}/") if folder else self.fileloc
 
     def get_template_env(self, *, native: bool | None = None) -> jinja2.Environment:
         """Return the Jinja environment for this DAG's templates; `native` renders to Python values."""
@@ -419,11 +440,6 @@ class DAG(DagArguments):
         return self._template_envs[native]
 
     # Use
-
-    @property
-    def lineno(self) -> int:
-        """The line of the DAG file where the DAG was made."""
-        return self._origin.lineno
 
     def __getattr__(self, name: str) -> Any:
         return airflow_2.attribute_of_dag(self, name)
@@ -491,14 +507,41 @@ def collect_dags(module: ModuleType) -> list[DAG]:
     """Return the DAGs that a module made when it was imported, in order.
 
     These are the DAGs in its variables, and those made by `with DAG(...)` or a `@dag` function, unless
-    `auto_register=False`. Raises DagError if two DAGs have the same dag_id; the message says where each was made.
+    `auto_register=False`. Their `fileloc` becomes the file of the module, wherever they were made. Of several DAGs with
+    one dag_id the last is kept, and a warning names the others. Raises DagError if they are in different files of an
+    archive; the message says where each was made.
     """
+    made = [*active.registered(), *(value for value in vars(module).values() if isinstance(value, DAG))]
     found: dict[str, DAG] = {}
-    for dag in (*active.registered(), *(value for value in vars(module).values() if isinstance(value, DAG))):
-        other = found.setdefault(dag.dag_id, dag)
-        if other is not dag:
+    replaced: dict[int, DAG] = {}
+    for dag in made:
+        # The module of a whole archive has no file.
+        dag.fileloc = getattr(module, "__file__", None) or dag.importing_file or dag.fileloc
+        other = found.get(dag.dag_id, dag)
+        if other.fileloc != dag.fileloc:
             raise DagError(
-                f"two DAGs have the dag_id {dag.dag_id!r}: one made in {other.fileloc}, line {other.lineno}, and one in"
-                f" {dag.fileloc}, line {dag.lineno}; give each its own"
+                f"two DAGs have the dag_id {dag.dag_id!r}: one made in {other.origin}, and one in {dag.origin}; give"
+                " each its own"
             )
+        if other is not dag:
+            replaced[id(other)] = other
+        found[dag.dag_id] = dag
+    for other in replaced.values():
+        if other is not found[other.dag_id]:
+            _warn_of_same_id(other, found[other.dag_id])
     return list(found.values())
+
+
+def _warn_of_same_id(left_out: DAG, kept: DAG) -> None:
+    import warnings
+
+    is_near = kept.origin.filename == left_out.origin.filename
+    place = f"line {kept.origin.lineno}" if is_near else f"{kept.origin},"
+    active.show_only_in_parses(DagWarning)
+    warnings.warn_explicit(
+        f"the DAG {kept.dag_id!r} that is made here is left out, because {place} makes another one with its dag_id;"
+        " give each its own",
+        DagWarning,
+        left_out.origin.filename,
+        left_out.origin.lineno,
+    )

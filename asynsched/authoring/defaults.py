@@ -22,6 +22,8 @@ runs_on_this_machine = False
 """Whether the only executor runs tasks on the scheduler's machine, and so does not read `executor_config`."""
 of_operators: dict[str, str] = {}
 """The texts of `default_deferrable` and `default_timeout`, where an option sets them."""
+dags_folder = ""
+"""Where the DAG files are; empty where no setting says that."""
 page_url = ""
 """Where browsers reach the page, without a slash at its end; empty where no setting says that."""
 
@@ -32,8 +34,9 @@ OPTIONS_OF_OPERATORS = ("operators.default_deferrable", "sensors.default_timeout
 
 def set_defaults(options: Mapping[str, str]) -> None:
     """Set the defaults by the options of Airflow's configuration that `Settings.airflow_options` makes."""
-    global page_url, runs_on_this_machine
+    global dags_folder, page_url, runs_on_this_machine
     runs_on_this_machine = options.get("core.executor") in ("LocalExecutor", "SequentialExecutor")
+    dags_folder = options.get("core.dags_folder", "")
     page_url = options.get("api.base_url", "").rstrip("/")
     numbers = {
         "retries": ("core.default_task_retries", 0),

@@ -227,6 +227,25 @@ BASE_ARGUMENTS = frozenset(arguments_of(BaseOperator))
 """Arguments of every task."""
 UNMAPPABLE = BASE_ARGUMENTS - {"params"}
 """The scheduler reads these, so all instances share them. Mapped params are merged with the shared ones."""
+_OF_CLASSES = BASE_ARGUMENTS - {"dag", "default_args", "params", "task_group", "task_id"}
+"""Arguments for which an operator's classes may have another default than BaseOperator."""
+
+
+def _class_defaults(operator_class: type[BaseOperator]) -> dict[str, Any]:
+    """Return the defaults that an operator's classes, without BaseOperator, give to arguments of every task.
+
+    Source: Apache Airflow's `_get_operator_defaults`.
+    """
+    import inspect
+
+    levels = operator_class.__mro__[: operator_class.__mro__.index(BaseOperator)]
+    inits = [init for level in reversed(levels) if (init := level.__dict__.get("__init__")) is not None]
+    return {
+        name: parameter.default
+        for init in inits
+        for name, parameter in inspect.signature(init).parameters.items()
+        if name in _OF_CLASSES and parameter.default is not inspect.Parameter.empty
+    }
 
 
 class OperatorPartial:
@@ -305,6 +324,8 @@ class MappedOperator(BaseOperator):
         self.is_branch, self.is_short_circuit = operator_class.is_branch, operator_class.is_short_circuit
         self.is_sensor = operator_class.is_sensor
         self.template_fields = operator_class.template_fields
+        self.template_ext = operator_class.template_ext
+        self.class_defaults = _class_defaults(operator_class)
         if not isinstance(operator_class.operator_extra_links, property):
             self.operator_extra_links = operator_class.operator_extra_links
         super().__init__(**kwargs)

@@ -132,13 +132,13 @@ class ParamsDict(MutableMapping["str", "Any"]):
         """Return all values. Raises ParamValidationError naming the first param without a valid value."""
         return dict(self.items())
 
-    def check_defaults(self) -> None:
-        """Raise ParamValidationError if a default does not fit its schema.
+    def check_schemas(self) -> None:
+        """Raise ParamValidationError, naming the param, if a schema is invalid.
 
-        None passes: where the schema forbids None, it means that a value must be given when a run is triggered.
+        A default that does not fit its schema passes: it means that the run's conf must have a value.
         """
         for name, param in self._params.items():
-            self._naming(name, param.resolve if param.has_value else param.check_schema)
+            self._naming(name, param.check_schema)
 
     def _naming(self, name: str, check: Callable[[], Any]) -> Any:
         """Return the result of `check`; its error is raised again with the param's name."""

@@ -35,6 +35,7 @@ from asynsched.authoring.operators.python import (
     PythonOperator,
     ShortCircuitOperator,
     call_with_context,
+    parameters_of_call,
     telling_code,
 )
 from asynsched.authoring.running.context import CONTEXT_KEYS
@@ -75,7 +76,9 @@ class DecoratedOperator(BaseOperator):
         group = kwargs.get("task_group") or active.current_group(kwargs.get("dag") or active.current_dag())
         if group is not None and self.mapped_from is None:
             task_id = unique_id(task_id, group)
-        call = {"python_callable": python_callable, "op_args": tuple(op_args or ()), "op_kwargs": dict(op_kwargs or {})}
+        op_args = tuple(op_args or ())
+        op_kwargs = _from_defaults(python_callable, op_args, op_kwargs or {}, kwargs.get("default_args") or {})
+        call = {"python_callable": python_callable, "op_args": op_args, "op_kwargs": op_kwargs}
         # The other operator's constructor may read them, and PythonOperator's replaces them.
         vars(self).update(call)
         super().__init__(task_id=task_id, **(kwargs_to_upstream or {}), **kwargs)
@@ -176,8 +179,20 @@ _OPERATORS = {name: _calling(name, *called) for name, called in _CALLED.items()}
     "stub": _StubOperator,
 }
 """The operator of each variant of `@task`."""
-RETURNING_DICTS = tuple(_OPERATORS[name] for name in ("python", "virtualenv", "external_python"))
-"""Operators whose function's annotation of a dict as return type means `multiple_outputs=True`."""
+
+
+def _from_defaults(
+    function: Callable[..., Any], args: Collection[Any], kwargs: Mapping[str, Any], default_args: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Return the keyword arguments of a call, with those of `default_args` that the call does not give.
+
+    Source: Apache Airflow's DecoratedOperator.
+    """
+    if not default_args:
+        return dict(kwargs)
+    positional, others, _ = parameters_of_call(function) or ((), (), False)
+    names = (*positional[len(args) :], *others)
+    return {**{name: default_args[name] for name in names if name in default_args}, **kwargs}
 
 
 def _check_call(task_id: str, function: Callable[..., Any], args: Collection[Any], kwargs: Mapping[str, Any]) -> None:
@@ -339,8 +354,7 @@ class TaskFunction(DecoratedFunction):
 
     def _operator_arguments(self) -> dict[str, Any]:
         arguments = renewed_of_operator(self._who, self.kwargs, arguments_of(self.operator_class))
-        is_others = self.operator_class not in _OPERATORS.values()
-        if "multiple_outputs" not in arguments and (is_others or issubclass(self.operator_class, RETURNING_DICTS)):
+        if arguments.get("multiple_outputs") is None and self.operator_class is not _OPERATORS["sensor"]:
             arguments["multiple_outputs"] = _returns_mapping(self.function)
         return arguments
 
@@ -437,14 +451,14 @@ def _guard(condition: Callable[[Context], Any], skip_message: str | None, *, run
         earlier = task_function.kwargs.get("pre_execute")
 
         def pre_execute(context: Context) -> None:
+            if earlier is not None:
+                earlier(context)
             answer = condition(context)
             is_true, message = answer if isinstance(answer, tuple) else (answer, None)
             if bool(is_true) is not runs_when:
                 raise AsynschedSkipException(
                     message or skip_message or f"the condition is {'false' if runs_when else 'true'}"
                 )
-            if earlier is not None:
-                earlier(context)
 
         return task_function.override(pre_execute=pre_execute)
 

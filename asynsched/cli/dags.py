@@ -235,7 +235,10 @@ def dags_reparse(session: Session, name: str) -> Done:
     if dag_id:
         session.read(queries.get_dag, dag_id)
     elif path not in session.read(queries.list_files):
-        fail(f"{path} is not taken for a DAG file: .airflowignore names it, or it mentions no dag (watch.safe_mode).")
+        fail(
+            f"{path} is not taken for a DAG file: .airflowignore names it, or it mentions no dag and no asset"
+            " (watch.safe_mode)."
+        )
     return Done(f"{path} is parsed.", fields)
 
 

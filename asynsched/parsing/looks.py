@@ -232,13 +232,13 @@ def _source(file: str, path: str) -> bytes:
 
 
 def _may_hold_dag(text: bytes) -> bool:
-    """Whether a Python file mentions "dag", and "asynsched" or "airflow", in upper or lower case.
+    """Whether a Python file mentions "dag" or "asset", and "asynsched" or "airflow", in upper or lower case.
 
     Source:
         Airflow "might_contain_dag", the default heuristic of its safe mode.
     """
     text = text.lower()
-    return b"dag" in text and (b"asynsched" in text or b"airflow" in text)
+    return (b"dag" in text or b"asset" in text) and (b"asynsched" in text or b"airflow" in text)
 
 
 BOUNDED_METHODS = frozenset({zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED})

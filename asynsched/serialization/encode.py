@@ -215,7 +215,7 @@ def _task(dag: DAG, task: BaseOperator) -> schema.SerializedTask:
         retry_delay=arguments.duration(who, "retry_delay", task.retry_delay).total_seconds(),
         retry_exponential_backoff=arguments.backoff(who, task.retry_exponential_backoff),
         max_retry_delay=_seconds(arguments.optional_duration(who, "max_retry_delay", task.max_retry_delay)),
-        execution_timeout=_seconds(arguments.positive_duration(who, "execution_timeout", task.execution_timeout)),
+        execution_timeout=_seconds(arguments.limit(who, "execution_timeout", task.execution_timeout)),
         priority_weight=arguments.priority_weight(who, task.priority_weight),
         weight_rule="absolute" if isinstance(rule, PriorityWeightStrategy) else rule,  # type: ignore[arg-type]
         try_weights=_try_weights(dag, task, rule, who) if isinstance(rule, PriorityWeightStrategy) else (),

@@ -90,7 +90,8 @@ def timetable_from_schedule(
 
     Args:
         schedule: None, `@once`, `@continuous`, a preset such as `@daily`, a cron expression, a timedelta, a
-            relativedelta, a timetable, an asset, an expression of assets, or a list of these.
+            relativedelta, a timetable, an asset, an expression of assets, or a list of these; an empty list is like
+            None.
         timezone: The DAG's timezone, for cron expressions.
         cron_intervals: Whether a cron expression has data intervals, as by Airflow's create_cron_data_intervals.
         delta_intervals: Whether a delta has, as by create_delta_data_intervals.
@@ -116,7 +117,9 @@ def timetable_from_schedule(
         from asynsched.timetables.repeating import DeltaDataIntervalTimetable, DeltaTriggerTimetable
 
         return (DeltaDataIntervalTimetable if delta_intervals else DeltaTriggerTimetable)(schedule)
-    if isinstance(schedule, (list, tuple, set, frozenset)) or is_asset(schedule):
+    if isinstance(schedule, (list, tuple, set, frozenset)):
+        return AssetTriggeredTimetable(schedule) if schedule else NullTimetable()
+    if is_asset(schedule):
         return AssetTriggeredTimetable(schedule)
     raise TimetableError(
         f"schedule must be None, a cron expression, a preset, a timedelta, a relativedelta, a timetable or assets,"

@@ -48,7 +48,7 @@ BAD = {
         HEAD + "with DAG('cycle'):\n    a, b = [EmptyOperator(task_id=i) for i in ('aa', 'bb')]\n    a >> b >> a\n",
         "dag", ("cycle", "aa", "bb"),
     ),
-    "same_dag.py": Bad(HEAD + "a = DAG('twice')\nb = DAG('twice')\n", "dag", ("twice",)),
+    "same_dag.py": Bad(HEAD + "a = DAG('twice')\nb = DAG('twice')\n", "doubtful", ("twice", "line 3 makes another"), 2),
     "same_task.py": Bad(
         HEAD + "with DAG('d1'):\n    EmptyOperator(task_id='t1')\n    EmptyOperator(task_id='t1')\n",
         "dag", ("d1", "t1"), 4,
@@ -65,7 +65,10 @@ BAD = {
     ),
     "odd_id.py": Bad(HEAD + "DAG('a/b\\n')\n", "dag", ("a/b",), 2),
     "long_id.py": Bad(HEAD + "DAG('a' * 10_000)\n", "dag", ("250",), 2),
-    "params.py": Bad(HEAD + "DAG('d4', params={'p': Param('x', type='integer')})\n", "dag", ("d4", "p", "integer"), 2),
+    "params.py": Bad(
+        HEAD + "DAG('d4', schedule='@daily', params={'p': Param('x', type='integer')})\n",
+        "dag", ("d4", "p", "integer"), 2,
+    ),
     "argument.py": Bad(
         HEAD + "with DAG('d5'):\n    EmptyOperator(task_id='t5', retrys=1)\n", "exception", ("retrys",), 3
     ),

@@ -11,6 +11,7 @@ from abc import ABCMeta
 from asynsched.authoring import active
 from asynsched.authoring.airflow_2 import OLD_OF_OPERATORS, renewed_of_operator
 from asynsched.authoring.defaults import of_tasks
+from asynsched.authoring.params import ParamsDict
 from asynsched.authoring.timezone import coerce_datetime, to_utc
 from asynsched.authoring.xcom_arg import ResolveMixin
 from asynsched.errors import DagError
@@ -20,7 +21,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping
     from typing import Any
 
+    from asynsched.authoring.dag import DAG
     from asynsched.authoring.retry_policy import RetryPolicy
+    from asynsched.authoring.task_group import TaskGroup
 
     Check = Callable[[Any], bool]
 
@@ -159,12 +162,9 @@ def optional_duration(owner: str, name: str, value: Any) -> dt.timedelta | None:
     return None if value is None else duration(owner, name, value)
 
 
-def positive_duration(owner: str, name: str, value: Any) -> dt.timedelta | None:
-    """Return a length of time above 0, or None."""
-    length = optional_duration(owner, name, value)
-    if length is not None and not length:
-        raise DagError(f"{owner}: {name} must be longer than 0")
-    return length
+def limit(owner: str, name: str, value: Any) -> dt.timedelta | None:
+    """Return the longest time that something may take, or None for any; as in Airflow, 0 means any, too."""
+    return optional_duration(owner, name, value) or None
 
 
 def instant(owner: str, name: str, value: Any, zone: dt.tzinfo | None) -> dt.datetime | None:
@@ -262,8 +262,10 @@ def addresses(who: str, value: Any) -> str | list[str] | None:
 
 
 def callbacks(owner: str, name: str, value: Any) -> list[Callable[..., Any]]:
-    """Return a list of callables, from one, from several, or from None."""
+    """Return a list of callables, from one, from several, or from None; among several, None is left out."""
     found = as_list(value or None)
+    if None in found:
+        found = [callback for callback in found if callback is not None]
     for callback in found:
         if not callable(callback):
             raise DagError(f"{owner}: {name} must be a function or a list of functions, not {callback!r}")
@@ -291,6 +293,8 @@ def as_list(value: Any) -> list[Any]:
     return list(value) if isinstance(value, (list, tuple, set, frozenset, range)) else [value]
 
 
+NONE_IS_DEFAULT = ("owner", "queue", "retry_delay", "retry_exponential_backoff", "weight_rule")
+"""Arguments of BaseOperator for which None and an empty string mean their default, as in Airflow."""
 TAKES_KEYWORDS = 0x08
 """CO_VARKEYWORDS of `inspect`, which is not worth its import."""
 
@@ -344,15 +348,13 @@ def apply_defaults(init: Callable[..., None]) -> Callable[..., None]:
         dag = kwargs.get("dag") or active.current_dag()
         group = kwargs.get("task_group") or active.current_group(dag)
         dag = dag or (None if group is None else group.dag)
-        kwargs["default_args"] = defaults = {
-            **({} if dag is None else dag.default_args),
-            **({} if group is None else group.default_args),
-            **(kwargs.get("default_args") or {}),
-        }
+        kwargs["default_args"] = defaults = _default_args(dag, group, kwargs)
         for name in named:
             if name in defaults and name not in kwargs:
                 kwargs[name] = defaults[name]
         if is_base:
+            kwargs = {**self.class_defaults, **kwargs}
+            _drop_unset(kwargs)
             kwargs = {**of_tasks, **kwargs}
         missing = [name for name in required if name not in kwargs]
         task_id = kwargs.get("task_id", "?")
@@ -371,6 +373,32 @@ def apply_defaults(init: Callable[..., None]) -> Callable[..., None]:
     with_defaults.types = types  # type: ignore[attr-defined]
     with_defaults.__doc__ = init.__doc__
     return with_defaults
+
+
+def _drop_unset(kwargs: dict[str, Any]) -> None:
+    for name in NONE_IS_DEFAULT:
+        if name in kwargs and kwargs[name] in (None, ""):
+            del kwargs[name]
+
+
+def _default_args(dag: DAG | None, group: TaskGroup | None, kwargs: dict[str, Any]) -> dict[str, Any]:
+    """Return the default arguments in force for an operator; its own `default_args` win, over its `params` too.
+
+    Source: Apache Airflow's `get_merged_defaults`.
+    """
+    own = kwargs.get("default_args") or {}
+    defaults = {
+        **({} if dag is None else dag.default_args),
+        **({} if group is None else group.default_args),
+        **own,
+    }
+    if kwargs.get("params"):
+        if own.get("params"):
+            kwargs["params"] = ParamsDict(kwargs["params"])
+            kwargs["params"].update(ParamsDict(own["params"]))
+        # The constructor of the next level would take those of the group for the operator's own.
+        defaults.pop("params", None)
+    return defaults
 
 
 def arguments_of(operator_class: type, first: Callable[..., None] | None = None) -> set[str]:

@@ -90,6 +90,8 @@ class BaseOperator(DAGNode, Templater, metaclass=BaseOperatorMeta):
     is_async: bool = False
     is_mapped_over: bool = False
     """Whether a task or a task group is mapped over this task's return value."""
+    class_defaults: Mapping[str, Any] = {}
+    """For a mapped task, the defaults that the operator's own classes give to arguments of every task."""
     mapped_from: MappedOperator | None = None
     """For a running instance, its mapped task."""
     kept_as_is: Sequence[Any] = ()
@@ -134,13 +136,13 @@ class BaseOperator(DAGNode, Templater, metaclass=BaseOperatorMeta):
         self,
         *,
         task_id: str,
-        owner: str = "airflow",
+        owner: str | None = "airflow",
         email: str | Sequence[str] | None = None,
         email_on_retry: bool | None = None,
         email_on_failure: bool | None = None,
         retries: int | None = 0,
-        retry_delay: dt.timedelta | float = DEFAULT_RETRY_DELAY,
-        retry_exponential_backoff: float = 0,
+        retry_delay: dt.timedelta | float | None = DEFAULT_RETRY_DELAY,
+        retry_exponential_backoff: float | None = 0,
         max_retry_delay: dt.timedelta | float | None = None,
         retry_policy: RetryPolicy | None = None,
         start_date: dt.datetime | None = None,
@@ -153,8 +155,8 @@ class BaseOperator(DAGNode, Templater, metaclass=BaseOperatorMeta):
         params: Mapping[str, Any] | None = None,
         default_args: dict[str, Any] | None = None,
         priority_weight: int = 1,
-        weight_rule: str | PriorityWeightStrategy = WeightRule.DOWNSTREAM,
-        queue: str = "default",
+        weight_rule: str | PriorityWeightStrategy | None = WeightRule.DOWNSTREAM,
+        queue: str | None = "default",
         pool: str | None = None,
         pool_slots: int = 1,
         sla: Any = None,
@@ -201,7 +203,7 @@ class BaseOperator(DAGNode, Templater, metaclass=BaseOperatorMeta):
         self.retry_exponential_backoff = arguments.backoff(who, retry_exponential_backoff)
         self.max_retry_delay = arguments.optional_duration(who, "max_retry_delay", max_retry_delay)
         self.retry_policy = arguments.retry_policy(who, retry_policy)
-        self.execution_timeout = arguments.positive_duration(who, "execution_timeout", execution_timeout)
+        self.execution_timeout = arguments.limit(who, "execution_timeout", execution_timeout)
         self.trigger_rule = arguments.one_of(who, "trigger_rule", airflow_2.trigger_rule(trigger_rule), TriggerRule)
         self.weight_rule = weight_rule_of(who, weight_rule)
         self.priority_weight = arguments.priority_weight(who, priority_weight)
@@ -215,9 +217,10 @@ class BaseOperator(DAGNode, Templater, metaclass=BaseOperatorMeta):
         zone = None if self.task_group is None else self.task_group.dag.timezone
         self.own_start_date = arguments.date(who, "start_date", start_date, zone)
         self.own_end_date = arguments.date(who, "end_date", end_date, zone)
-        ParamsDict(params, owner=who).check_defaults()
+        own_params = ParamsDict(params, owner=who)
+        own_params.check_schemas()
         self.params = ParamsDict(None if self.task_group is None else self.task_group.dag.params, owner=who)
-        self.params.update(params or {})
+        self.params.update(own_params)
         self.inlets = arguments.assets(who, "inlets", inlets)
         self.outlets = arguments.assets(who, "outlets", outlets)
         self.template_fields = check_template_fields(who, self.template_fields)

@@ -189,7 +189,7 @@ def keyword_arguments(
 
     Source: Apache Airflow's `KeywordParameters`.
     """
-    parameters = _parameters_of(function)
+    parameters = parameters_of_call(function)
     if parameters is None:
         return dict(op_kwargs)
     positional, others, takes_any = parameters
@@ -214,7 +214,7 @@ def telling_code(function: Callable[..., Any]) -> CodeType | None:
     return function.__code__
 
 
-def _parameters_of(function: Callable[..., Any]) -> tuple[Sequence[str], Sequence[str], bool] | None:
+def parameters_of_call(function: Callable[..., Any]) -> tuple[Sequence[str], Sequence[str], bool] | None:
     """Return the names of positional parameters and of the others, and whether any keyword fits; None if unknown."""
     code = telling_code(function)
     if code is not None:

@@ -1,7 +1,12 @@
 """DAG files of Airflow run when their import lines are changed."""
 
+import sys
 from datetime import UTC, datetime, timedelta
+from types import ModuleType
 
+import pytest
+
+from asynsched.authoring import defaults
 from asynsched.serialization.encode import serialize_dag
 from tests.unit.authoring import dag_files
 from tests.unit.authoring.loading import load, load_one
@@ -278,3 +283,40 @@ def test_instances_of_a_mapped_branch_skip_together_only_what_none_of_them_chose
         "one_says_yes": "success",
         "all_say_no": "skipped",
     }
+
+
+@pytest.fixture
+def factory(monkeypatch, tmp_path):
+    """A module `factory` of another folder, whose `make` makes a DAG."""
+    text = (
+        "from asynsched import DAG, dag\ndef make(*args, **kwargs): return DAG(*args, **kwargs)\n@dag\ndef made(): pass"
+    )
+    module = ModuleType("factory")
+    exec(compile(text, str(tmp_path / "lib" / "factory.py"), "exec"), vars(module))
+    monkeypatch.setitem(sys.modules, "factory", module)
+    (tmp_path / "lib").mkdir()
+
+
+def test_a_dag_of_a_factory_belongs_to_the_dag_file(factory, tmp_path):
+    file = tmp_path / "dags" / "file.py"
+    text = "from factory import made, make\none, two = make('one', on_success_callback=print), made()"
+    dags = {dag.dag_id: dag for dag in load(text, str(file))}
+    one, two = dags["one"], dags["made"]
+    assert [one.fileloc, two.fileloc, one.folder] == [str(file), str(file), str(file.parent)]
+    assert one.relative_fileloc == str(file)
+    defaults.set_defaults({"core.dags_folder": str(tmp_path)})
+    found = one.relative_fileloc
+    defaults.set_defaults({})
+    assert found == "dags/file.py"
+    assert [one.has_on_success_callback, one.has_on_failure_callback] == [True, False]
+
+
+def test_documents_are_files_beside_the_dag_file_or_its_factory_or_texts(factory, tmp_path):
+    (tmp_path / "dags").mkdir()
+    for name, text in (("dags/a.md", "of a"), ("lib/a.md", "no"), ("lib/b.md", "of b")):
+        (tmp_path / name).write_text(text)
+    (tmp_path / "dags" / "no_text.md").write_bytes(b"\xff")
+    names = ("a", "b", "c", "no_text")
+    text = "from factory import make\n" + "".join(f"{name} = make('{name}', doc_md='{name}.md')\n" for name in names)
+    docs = [dag.doc_md for dag in load(text, str(tmp_path / "dags" / "file.py"))]
+    assert docs == ["of a", "of b", "c.md", "no_text.md"]

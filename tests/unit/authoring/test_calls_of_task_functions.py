@@ -1,5 +1,7 @@
 """Calls of task functions: valid if a call of the function itself is, except for the context."""
 
+from functools import wraps
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -65,3 +67,15 @@ def test_a_parameter_that_the_context_gives_has_no_other_default_than_none():
 
     with DAG("d"), pytest.raises(DagError, match="'ti' comes from the task's context"):
         task(function)(1)
+
+
+def test_default_args_are_arguments_that_the_call_does_not_give():
+    def function(a, b=0, c=0, *, retries=0, d): ...
+
+    @wraps(function)
+    def wrapped(*args, **kwargs): ...
+
+    with DAG("d", default_args={"a": "no", "b": "b", "c": "no", "d": "d", "retries": 2, "other": 1}):
+        for called in (function, wrapped):
+            made = task(called)(1, c=3).operator
+            assert (made.op_args, made.op_kwargs) == ((1,), {"b": "b", "c": 3, "d": "d", "retries": 2})

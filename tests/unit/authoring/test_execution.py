@@ -48,6 +48,27 @@ def test_branches_are_checked_and_short_circuits_reported(dag, supervisor):
     assert run(stop).short_circuit is False
 
 
+def test_conditions_are_asked_from_the_inside_outwards_after_the_own_hook(dag, supervisor):
+    asked = []
+
+    def note(name, answer=True):
+        return lambda context: (asked.append(name), answer)[1]
+
+    with dag:
+
+        @task.run_if(note("last"))
+        @task.run_if(note("outer", answer=False), skip_message="not today")
+        @task.skip_if(note("inner", answer=False))
+        @task(pre_execute=note("own"))
+        def guarded():
+            asked.append("task")
+
+        operator = guarded().operator
+    with pytest.raises(AsynschedSkipException, match="not today"):
+        run(operator)
+    assert asked == ["own", "inner", "outer"]
+
+
 class Decides(BaseOperator, BranchMixIn):
     """Runs a function with itself and the task instance."""
 
@@ -165,6 +186,21 @@ def test_a_try_pushes_its_links_however_it_ends(dag, supervisor, caplog, exc, ha
     pushed = [value for _, _, value in supervisor.request("xcom_pull", **wanted)["found"]]
     assert pushed == (["https://work.example/linked/7"] if has_link else [])
     assert ("The link BrokenLink has no address: ValueError: no such work" in caplog.text) is has_link
+
+
+def test_a_dict_as_return_type_means_multiple_outputs_except_of_sensors(dag):
+    def make(x=1) -> dict[str, int]: ...
+
+    with dag:
+        for name in ("python", "short_circuit", "branch", "sensor", "bash"):
+            getattr(task, name)(task_id=name, multiple_outputs=None)(make)()
+        task(task_id="told", multiple_outputs=False)(make)()
+    assert {each.task_id for each in dag.tasks if each.multiple_outputs} == {
+        "python",
+        "short_circuit",
+        "branch",
+        "bash",
+    }
 
 
 def test_multiple_outputs_push_each_item(dag, supervisor):

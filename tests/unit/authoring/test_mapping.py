@@ -251,6 +251,39 @@ class Coloured:
         self.colour, self.size = colour, size
 
 
+def test_instances_of_a_task_function_take_default_args(dag):
+    dag.default_args["y"] = "default"
+    with dag:
+        echo.expand(x=[1, 2])
+        echo.override(task_id="over").expand(x=[3], y=[4])
+    assert (results(dag, "echo"), results(dag, "over")) == ([[1, "default"], [2, "default"]], [[3, 4]])
+
+
+class Careful(Shout):
+    def __init__(self, *, retries=3, trigger_rule="all_done", owner="carla", queue=None, **kwargs):
+        super().__init__(retries=retries, trigger_rule=trigger_rule, owner=owner, queue=queue, **kwargs)
+
+
+class Templated(Careful):
+    template_ext = (".txt",)
+
+    def __init__(self, *, retries=5, **kwargs):
+        super().__init__(retries=retries, **kwargs)
+
+
+def test_a_mapped_task_has_the_defaults_of_its_class_under_those_of_the_file():
+    with DAG("d", auto_register=False, default_args={"owner": "ada"}) as dag:
+        for operator, given in ((Careful, {}), (Templated, {}), (Templated, {"retries": 1, "owner": "eve"})):
+            operator.partial(task_id=f"t{len(dag.tasks)}", **given).expand(text=["a"])
+    tasks = serialize_dag(dag).tasks
+    assert [(each.retries, each.trigger_rule, each.owner, each.queue) for each in tasks] == [
+        (3, "all_done", "ada", "default"),
+        (5, "all_done", "ada", "default"),
+        (1, "all_done", "eve", "default"),
+    ]
+    assert [task.template_ext for task in dag.tasks] == [(), (".txt",), (".txt",)]
+
+
 class ColouredTask(Coloured, BaseOperator):
     def __init__(self, *args, **kwargs):
         Coloured.__init__(self, kwargs.pop("colour"), kwargs.pop("size"))

@@ -5,8 +5,11 @@ from itertools import count
 
 import pytest
 
-from asynsched import Param, ParamValidationError
+from asynsched import DAG, BashOperator, DagError, Param, ParamValidationError, TaskGroup
 from asynsched.authoring import json_schemas
+from asynsched.scheduling.creation.triggering import validate_conf
+from asynsched.serialization.encode import serialize_dag
+from asynsched.web.pages.trigger import field_of
 from tests.unit.authoring.one_task import rendered
 
 
@@ -14,6 +17,32 @@ def test_conf_overrides_params_and_must_fit_them(dag):
     assert rendered(dag, "{{ params.n }} {{ dag_run.conf.extra }}", conf={"n": 5, "extra": 1}) == "5 1"
     with pytest.raises(ParamValidationError, match=r"run 'r1': param 'n': 'x' is not of type 'integer'"):
         rendered(dag, "", conf={"n": "x"})
+
+
+def test_a_dag_without_a_schedule_may_have_an_invalid_default_which_no_run_takes():
+    dag = serialize_dag(DAG("d", params={"name": Param("", type="string", minLength=1)}))
+    validate_conf(dag, {"name": "Ada"})
+    with pytest.raises(DagError, match="The DAG 'd', param 'name': '' should be non-empty"):
+        validate_conf(dag, {})
+    field = field_of("name", dag.params["name"], "")
+    assert (field.kind, field.text, field.rules) == ("text", "", {"minlength": 1})
+
+
+def test_params_of_default_args_win_on_their_level():
+    group = {"params": {"b": "group", "c": "group"}}
+    with DAG("d", params={"a": Param(1, type="integer"), "b": "dag"}, default_args={"params": {"a": "default"}}) as dag:
+        with TaskGroup("g", default_args=group):
+            BashOperator(task_id="both", bash_command="", params={"b": 1}, default_args={"params": {"b": 2, "d": 3}})
+            BashOperator(task_id="own", bash_command="", params={"b": 1})
+            BashOperator(task_id="none", bash_command="")
+        BashOperator(task_id="default", bash_command="", default_args={"params": {"a": 4}})
+    assert dag.params.dump() == {"a": "default", "b": "dag"}
+    assert {task.task_id: task.params.dump() for task in dag.tasks} == {
+        "g.both": {"a": "default", "b": 2, "d": 3},
+        "g.own": {"a": "default", "b": 1},
+        "g.none": {"a": "default", "b": "group", "c": "group"},
+        "default": {"a": 4, "b": "dag"},
+    }
 
 
 def test_a_date_param_must_be_a_date_with_a_zone():

@@ -238,6 +238,7 @@ def test_safe_mode_takes_what_mentions_a_dag_and_what_defines_one(root):
     texts = {
         "airflow.py": ("from AirFlow import DAG", True),
         "asynsched.py": ("from asynsched import dag", True),
+        "asset.py": ("from airflow.sdk import Asset", True),
         "no_dag.py": ("import asynsched", False),
         "nobody.py": ("a dagger", False),
         "empty.py": ("", False),
@@ -246,11 +247,12 @@ def test_safe_mode_takes_what_mentions_a_dag_and_what_defines_one(root):
     for name, (text, _) in texts.items():
         (root / name).write_bytes(text.encode("latin-1"))
     archive(root / "with.zip", a="x = 1", b="from asynsched import DAG")
+    archive(root / "with_asset.zip", a="from asynsched import asset")
     archive(root / "without.zip", a="x = 1")
     archive(root / "bomb.zip", a="x" * (80 * 1024**2))
     (root / "no.zip").write_text("this is no zip archive")
     expected = {name: mentions for name, (_, mentions) in texts.items()}
-    expected |= {"with.zip": True, "without.zip": False, "bomb.zip": True, "no.zip": True}
+    expected |= {"with.zip": True, "with_asset.zip": True, "without.zip": False, "bomb.zip": True, "no.zip": True}
     assert {name: look_at(root, name).mentions_dag for name in expected} == expected
 
 

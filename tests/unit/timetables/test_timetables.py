@@ -116,7 +116,6 @@ def test_what_is_no_timetable_is_refused_in_one_line(data, says):
         (relativedelta(months=1, days=-31), "positive"),
         (timedelta.max, "longer|out of range"),
         (5, "not int"),
-        ([], "an empty list of assets"),
         (["@daily"], "only assets"),
     ],
     ids=repr,
