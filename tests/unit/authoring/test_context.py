@@ -184,9 +184,9 @@ def test_templates_come_from_files_and_native_dags_render_to_values(tmp_path):
     dag = DAG("d", params={"n": 3}, template_searchpath=str(tmp_path), render_template_as_native_obj=True)
     operator = PythonOperator(
         task_id="t", dag=dag, python_callable=lambda *a: a,
-        op_args=["query.sql", "{{ [params.n] }}", "2024", "{'a': None}", "text", ""], templates_exts=[".sql"],
+        op_args=["2024", "{'a': None}", "text", "", "query.sql", "{{ [params.n] }}"], templates_exts=[".sql"],
     )  # fmt: skip
-    assert run(operator).value == ("select 3", [3], 2024, {"a": None}, "text", None)
+    assert run(operator).value == (2024, {"a": None}, "text", None, "select 3", [3])
     as_texts = PythonOperator(
         task_id="s", dag=dag, python_callable=lambda *a: a, op_args=["2024"], render_template_as_native_obj=False
     )
