@@ -86,7 +86,9 @@ class BaseBranchOperator(BaseOperator, BranchMixIn):
         raise NotImplementedError(f"{self.task_type} has no choose_branch()")
 
     def execute(self, context: Context) -> Any:
-        chosen = self.choose_branch(context)
+        chosen: Any = self.choose_branch(context)
+        if hasattr(chosen, "__next__"):  # a generator
+            chosen = list(chosen)
         # Not `do_branch`, which ends without a result when it skips tasks.
         context["ti"].follow = followed_tasks(self.dag, self.task_id, chosen)
         return sorted(chosen) if isinstance(chosen, (set, frozenset)) else chosen
@@ -98,7 +100,7 @@ def followed_tasks(dag: DAG, task_id: str, chosen: Any) -> tuple[str, ...]:
     Raises DagError if a choice is not a string, or is the id of neither a task nor a task group of the DAG.
     """
     names = [chosen] if isinstance(chosen, str) else [] if chosen is None else chosen
-    if not isinstance(names, (list, tuple, set, frozenset)) or not all(isinstance(name, str) for name in names):
+    if not hasattr(names, "__iter__") or not all(isinstance(name, str) for name in names):
         raise DagError(f"branch {task_id!r} must return a task_id, a list of them, or None, not {chosen!r}")
     groups = dag.task_group_dict
     unknown = [name for name in names if name not in dag.task_dict and name not in groups]

@@ -140,19 +140,31 @@ class TimeSensorAsync(TimeSensor):
         super().__init__(deferrable=True, **kwargs)
 
 
+def _in_minutes(name: str, value: Any) -> dt.timedelta:
+    """Return a length of time that is given as one, or in minutes. Raises ValueError."""
+    if isinstance(value, dt.timedelta):
+        return value
+    try:
+        return dt.timedelta(minutes=float(value))
+    except (TypeError, ValueError, OverflowError) as exc:
+        raise ValueError(f"{name} must be a timedelta or a number of minutes, not {value!r:.100}") from exc
+
+
 class TimeDeltaSensor(MomentSensor):
     """Waits until `delta` after the run's `data_interval_end`, or after its `run_after` if it has none.
 
     Args:
-        delta: The time to wait, as a timedelta or seconds.
+        delta: The time to wait, as a timedelta or minutes. (templated)
         deferrable: Wait in a DateTimeTrigger, without a process or pool slots; None: if the option `[operators]
             default_deferrable` says so.
         end_from_trigger: With `deferrable`, succeed without another process.
     """
 
-    def __init__(self, *, delta: dt.timedelta | float, **kwargs: Any) -> None:
+    template_fields: Collection[str] = ("delta",)
+
+    def __init__(self, *, delta: dt.timedelta | float | str, **kwargs: Any) -> None:
         super().__init__(**kwargs)
-        self.delta = arguments.duration(task_owner(self.task_id, None), "delta", delta)
+        self.delta = delta
 
     def execute(self, context: Context) -> Any:
         if not self.deferrable:
@@ -168,7 +180,7 @@ class TimeDeltaSensor(MomentSensor):
 
     def _moment(self, context: Context) -> dt.datetime:
         base: dt.datetime = context.get("data_interval_end") or context["dag_run"].run_after
-        return base + self.delta
+        return base + _in_minutes("delta", self.delta)
 
 
 class TimeDeltaSensorAsync(TimeDeltaSensor):
@@ -182,25 +194,27 @@ class WaitSensor(BaseSensorOperator):
     """Waits for a length of time from the start of the task.
 
     Args:
-        time_to_wait: The time to wait, as a timedelta or minutes.
+        time_to_wait: The time to wait, as a timedelta or minutes. (templated)
         deferrable: Wait in a TimeDeltaTrigger, without a process or pool slots; None: if the option `[operators]
             default_deferrable` says so.
     """
 
-    def __init__(self, *, time_to_wait: dt.timedelta | int, deferrable: bool | None = None, **kwargs: Any) -> None:
+    template_fields: Collection[str] = ("time_to_wait",)
+
+    def __init__(
+        self, *, time_to_wait: dt.timedelta | float | str, deferrable: bool | None = None, **kwargs: Any
+    ) -> None:
         super().__init__(**kwargs)
-        given = dt.timedelta(minutes=time_to_wait) if isinstance(time_to_wait, int) else time_to_wait
-        self.time_to_wait = arguments.duration(task_owner(self.task_id, None), "time_to_wait", given)
+        self.time_to_wait = time_to_wait
         self.deferrable = defaults.is_deferrable(deferrable)
 
     def execute(self, context: Context) -> None:
         import time
 
+        time_to_wait = _in_minutes("time_to_wait", self.time_to_wait)
         if self.deferrable:
-            self.defer(
-                trigger=TimeDeltaTrigger(self.time_to_wait, end_from_trigger=True), method_name="execute_complete"
-            )
-        time.sleep(self.time_to_wait.total_seconds())
+            self.defer(trigger=TimeDeltaTrigger(time_to_wait, end_from_trigger=True), method_name="execute_complete")
+        time.sleep(max(0.0, time_to_wait.total_seconds()))
 
     def execute_complete(self, context: Context, event: Any = None) -> None:
         """Never called: the trigger ends the task."""

@@ -18,6 +18,7 @@ from asynsched import (
     BaseOperatorLink,
     BashOperator,
     BranchMixIn,
+    BranchPythonOperator,
     DagError,
     Metadata,
     PythonOperator,
@@ -124,6 +125,17 @@ def test_a_mapped_instance_decides_and_goes_on_and_bad_choices_fail(dag):
     assert (result.skips, result.value) == (("next",), "went on")
     with pytest.raises(DagError, match="branch 'bad' chose 'no'"):
         run(bad)
+
+
+@pytest.mark.parametrize(
+    ("chosen", "value"), [(lambda: {"next": 1}, {"next": 1}), (lambda: (name for name in ["next"]), ["next"])]
+)
+def test_a_branch_may_return_any_iterable_of_ids(dag, chosen, value):
+    with dag:
+        branch = BranchPythonOperator(task_id="branch", python_callable=chosen)
+        branch >> [BashOperator(task_id=name, bash_command="true") for name in ("next", "other")]
+    result = run(branch)
+    assert (result.follow, result.value) == (("next",), value)
 
 
 def test_a_branch_whose_execute_is_replaced_decides_only_by_do_branch(dag):

@@ -1,5 +1,7 @@
 """Sensors: when they look, and when they no longer wait."""
 
+import datetime as dt
+
 import pytest
 
 from asynsched import (
@@ -41,9 +43,9 @@ def test_sensors_wait_time_out_skip_and_look_again(dag, supervisor, tmp_path, mo
         run(PythonSensor(task_id="late", python_callable=lambda: False, never_fail=True, **looks))
     with pytest.raises(AsynschedSensorTimeout):
         run(PythonSensor(task_id="silent", python_callable=broken, silent_fail=True, **looks))
-    run(TimeDeltaSensor(task_id="past", delta=60, **looks))
     for deferrable in (False, True):
-        run(TimeDeltaSensor(task_id=f"delta_{deferrable}", delta=60, deferrable=deferrable, **looks))
+        for number, delta in enumerate((dt.timedelta(seconds=60), dt.timedelta(days=-1), 1, "{{ 1 }}")):
+            run(TimeDeltaSensor(task_id=f"delta_{number}_{deferrable}", delta=delta, deferrable=deferrable, **looks))
         run(FileSensor(task_id=f"file_{deferrable}", filepath=wanted, deferrable=deferrable, **looks))
 
 
