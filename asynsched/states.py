@@ -69,10 +69,6 @@ RUN_TYPES_ON_REQUEST = frozenset({DagRunType.MANUAL, DagRunType.OPERATOR_TRIGGER
 """The types of runs that a person, a program or a task requests; the scheduler creates the others."""
 
 
-RUN_TYPES_ON_REQUEST = frozenset({DagRunType.MANUAL, DagRunType.OPERATOR_TRIGGERED, DagRunType.ASSET_MATERIALIZATION})
-"""The types of runs that a person, a program or a task requests; the scheduler creates the others."""
-
-
 _T = TaskInstanceState
 _R = DagRunState
 
@@ -85,6 +81,8 @@ TIMED_TASK_STATES = frozenset({_T.UP_FOR_RETRY, _T.UP_FOR_RESCHEDULE})
 """The states in which a TaskInstance waits for a point in time."""
 PARKED_TASK_STATES = frozenset({_T.DEFERRED, _T.AWAITING_INPUT})
 """The states in which a TaskInstance waits for a trigger or for a person's answer."""
+COUNTED_TASK_STATES = SLOT_TASK_STATES | PARKED_TASK_STATES
+"""The states in which a TaskInstance counts against some limit."""
 PAUSED_TASK_STATES = PARKED_TASK_STATES | {_T.UP_FOR_RESCHEDULE}
 """The states from which a TaskInstance goes on with its try: its try number does not count that try yet."""
 FINISHED_RUN_STATES = frozenset({_R.SUCCESS, _R.FAILED})

@@ -62,6 +62,8 @@ LONGEST_PAUSE_SECONDS = 60.0
 """The longest pause before a watcher's trigger that failed is started again; the first is PAUSE_SECONDS."""
 STEADY_SECONDS = 60.0
 """A watcher's trigger that has run this long has recovered from its failure."""
+LONGEST_KILL_SECONDS = 50.0
+"""A host that is told to end, and has not ended a minute after its last trigger was stopped, counts as hanging."""
 LAST_REPORT_SECONDS = 2.0
 """How long a host that is told to end tries to report the last events of watchers, and to close shared streams."""
 _label: ContextVar[str] = ContextVar("label", default="")
@@ -89,7 +91,8 @@ class TriggerRunner:
     def __init__(self, link: "HostLink") -> None:
         self._link = link
         self._streams = shared_streams()
-        self._kill_seconds = conf.getfloat("triggerer", "on_kill_timeout", fallback=KILL_SECONDS)
+        wanted = conf.getfloat("triggerer", "on_kill_timeout", fallback=KILL_SECONDS)
+        self._kill_seconds = min(wanted, LONGEST_KILL_SECONDS)
         self._running: dict[str, asyncio.Task[None]] = {}
         self._next: dict[str, messages.TriggerSpec] = {}
         """Triggers to start once an earlier one of the same id, which was told to stop, has cleaned up."""

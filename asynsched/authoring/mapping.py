@@ -227,8 +227,14 @@ BASE_ARGUMENTS = frozenset(arguments_of(BaseOperator))
 """Arguments of every task."""
 UNMAPPABLE = BASE_ARGUMENTS - {"params"}
 """The scheduler reads these, so all instances share them. Mapped params are merged with the shared ones."""
-_OF_CLASSES = BASE_ARGUMENTS - {"dag", "default_args", "params", "task_group", "task_id"}
-"""Arguments for which an operator's classes may have another default than BaseOperator."""
+_OF_CLASSES = frozenset({
+    "allow_nested_operators", "depends_on_past", "email_on_failure", "email_on_retry", "execution_timeout",
+    "executor_config", "ignore_first_depends_on_past", "inlets", "map_index_template", "on_execute_callback",
+    "on_failure_callback", "on_retry_callback", "on_skipped_callback", "on_success_callback", "outlets", "owner",
+    "pool_slots", "priority_weight", "queue", "retries", "retry_delay", "retry_exponential_backoff", "retry_policy",
+    "trigger_rule", "wait_for_downstream", "wait_for_past_depends_before_skipping", "weight_rule",
+})  # fmt: skip
+"""Arguments for which an operator's classes may have another default than BaseOperator, as in Airflow."""
 
 
 def _class_defaults(operator_class: type[BaseOperator]) -> dict[str, Any]:
@@ -244,7 +250,8 @@ def _class_defaults(operator_class: type[BaseOperator]) -> dict[str, Any]:
         name: parameter.default
         for init in inits
         for name, parameter in inspect.signature(init).parameters.items()
-        if name in _OF_CLASSES and parameter.default is not inspect.Parameter.empty
+        # None and an empty text mostly mean that nothing is given.
+        if name in _OF_CLASSES and parameter.default not in (inspect.Parameter.empty, None, "")
     }
 
 

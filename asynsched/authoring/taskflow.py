@@ -21,7 +21,7 @@ from asynsched.authoring.mapping import (
     refuse_unknown,
 )
 from asynsched.authoring.node import flatten
-from asynsched.authoring.operators.arguments import BaseOperatorMeta, arguments_of, task_owner
+from asynsched.authoring.operators.arguments import BaseOperatorMeta, arguments_of, date, task_owner
 from asynsched.authoring.operators.base import BaseOperator
 from asynsched.authoring.operators.bash import BashOperator
 from asynsched.authoring.operators.foreign_python import (
@@ -77,7 +77,10 @@ class DecoratedOperator(BaseOperator):
         if group is not None and self.mapped_from is None:
             task_id = unique_id(task_id, group)
         op_args = tuple(op_args or ())
-        op_kwargs = _from_defaults(python_callable, op_args, op_kwargs or {}, kwargs.get("default_args") or {})
+        if self.is_sensor:  # in Airflow, its operator is no DecoratedOperator
+            op_kwargs = dict(op_kwargs or {})
+        else:
+            op_kwargs = _from_defaults(python_callable, op_args, op_kwargs or {}, kwargs)
         call = {"python_callable": python_callable, "op_args": op_args, "op_kwargs": op_kwargs}
         # The other operator's constructor may read them, and PythonOperator's replaces them.
         vars(self).update(call)
@@ -182,17 +185,32 @@ _OPERATORS = {name: _calling(name, *called) for name, called in _CALLED.items()}
 
 
 def _from_defaults(
-    function: Callable[..., Any], args: Collection[Any], kwargs: Mapping[str, Any], default_args: Mapping[str, Any]
+    function: Callable[..., Any], args: Collection[Any], kwargs: Mapping[str, Any], of_task: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Return the keyword arguments of a call, with those of `default_args` that the call does not give.
+    """Return the keyword arguments of a call, with those of the task's `default_args` that the call does not give.
 
     Source: Apache Airflow's DecoratedOperator.
     """
+    default_args = of_task.get("default_args")
     if not default_args:
         return dict(kwargs)
     positional, others, _ = parameters_of_call(function) or ((), (), False)
     names = (*positional[len(args) :], *others)
-    return {**{name: default_args[name] for name in names if name in default_args}, **kwargs}
+    found = {**{name: default_args[name] for name in names if name in default_args}, **kwargs}
+    dag = of_task.get("dag") or active.current_dag()
+    for name in ("start_date", "end_date"):
+        if name in found and name not in kwargs and found[name] is not None:
+            # A DAG in Airflow makes these two of its `default_args` aware.
+            from asynsched.authoring import timezone
+
+            zone = timezone.default_timezone() if dag is None else dag.timezone
+            instant = date(function.__name__, f"default_args[{name!r}]", found[name], zone)
+            found[name] = timezone.coerce_datetime(instant)
+    return found
+
+
+WITH_DEFAULTS = frozenset({"conf", "start_date"})
+"""Values of the context whose parameters may have any default, as in Airflow."""
 
 
 def _check_call(task_id: str, function: Callable[..., Any], args: Collection[Any], kwargs: Mapping[str, Any]) -> None:
@@ -213,7 +231,7 @@ def _check_call(task_id: str, function: Callable[..., Any], args: Collection[Any
     empty = inspect.Parameter.empty
     signature = inspect.signature(function)
     for parameter in signature.parameters.values():
-        if parameter.name in CONTEXT_KEYS and parameter.default not in (None, empty):
+        if parameter.name in CONTEXT_KEYS - WITH_DEFAULTS and parameter.default not in (None, empty):
             raise DagError(
                 f"task {task_id!r}: the parameter {parameter.name!r} comes from the task's context,"
                 " so its only possible default is None"

@@ -356,10 +356,8 @@ def _is_of(key: TaskInstanceKey) -> tuple[sa.ColumnElement[bool], ...]:
 
 
 def _infos(conn: Connection, rows: "Sequence[Row[Any]]") -> list[XComInfo]:
-    tasks, own = (
-        names_of_tasks(conn, rows),
-        [name for name in XComInfo.__struct_fields__ if name != "task_display_name"],
-    )
+    tasks = names_of_tasks(conn, rows)
+    own = [name for name in XComInfo.__struct_fields__ if name != "task_display_name"]
     return [
         XComInfo(
             **{name: getattr(row, name) for name in own},

@@ -308,6 +308,9 @@ class Announcer:
                 self.launch(task)
         self._acknowledge(pending, stale)
         for trigger in pending.triggers:
+            if stale and isinstance(trigger, TriggerUnwanted):
+                # Of a run that is another scheduler's by now, the external job must go on.
+                trigger = TriggerUnwanted(trigger.trigger_id)
             self.channels.triggers.put_nowait(trigger)
         for token, reason in pending.unwanted:
             self.channels.ready.put_nowait(TryUnwanted(token, reason))

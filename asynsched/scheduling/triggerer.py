@@ -280,8 +280,8 @@ class Triggerer(Service):
                 host.idle_since = now
         elif is_killed:
             # It may run in a host of an earlier scheduler that has not told its triggers yet.
-            for untold in self._hosts:
-                untold.work.kill(trigger_id)
+            for other in self._hosts:
+                other.work.kill(trigger_id)
         return host
 
     # Starting and ending hosts
@@ -465,6 +465,8 @@ class HostWork:
             return TriggerWork(self._session, tell_all=True)
         if running is not None:
             known = set(running)
+            if self._step is not None:  # it did not arrive
+                self._to_stop |= dict.fromkeys(self._step.kill, True)
             self._number, self._step = 0, None
             self._to_start = {name: spec for name, spec in self.wanted.items() if name not in known}
             self._to_stop = {name: self._to_stop.get(name, False) for name in known - self.wanted.keys()}

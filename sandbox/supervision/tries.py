@@ -165,7 +165,7 @@ class SupervisedTry:
             encode_frame(ended)
         except ProtocolError as exc:
             # Only code that goes around the try's own limit gets here.
-            if self.ending is not None:
+            if self.ending is not None and not is_survived:
                 return replace(ended, exception=None, rendered_fields=None)
             return Ended(self.token, "failed", said.ended_at, started_at=said.started_at, reason=str(exc))
         return ended

@@ -11,6 +11,7 @@ from asynsched.channels import RunCreated, RunEdited
 from asynsched.errors import AsynschedError
 from asynsched.keys import DagRunKey
 from asynsched.protocol.messages import BranchDecision
+from asynsched.queries.runs import list_callbacks
 from asynsched.scheduling.creation.triggering import create_manual_run
 from asynsched.scheduling.requests.run_requests import submit_request
 from asynsched.simulation.script import Outcome
@@ -165,7 +166,7 @@ async def test_a_failed_run_that_is_marked_as_successful_keeps_the_record_of_wha
 
 
 async def test_a_running_run_that_is_marked_as_successful_skips_the_tasks_that_have_not_begun(tmp_path):
-    with DAG("dag") as dag:
+    with DAG("dag", on_success_callback=print, on_failure_callback=print) as dag:
         operator("first") >> operator("second") >> operator("third")
     scene = Scene(tmp_path, dag)
     keys = []
@@ -178,6 +179,7 @@ async def test_a_running_run_that_is_marked_as_successful_skips_the_tasks_that_h
     await scene.play(act)
     assert (await scene.run(keys[0])).state == "success"
     assert await scene.states(keys[0]) == {"first": "success", "second": "success", "third": "skipped"}
+    assert not await scene.database.read(list_callbacks, keys[0])
 
 
 @pytest.mark.parametrize("end", ["success", "failed"])

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+import msgspec
 import pytest
 import sqlalchemy as sa
 from hypothesis import given, settings
@@ -103,3 +104,15 @@ async def test_claims_end_with_what_is_stored_of_new_files(database):
     await database.write(store_outcomes, outcomes, now=NOW, defaults=DEFAULTS)
     left = await database.read(lambda conn: conn.scalars(sa.text("SELECT path FROM parse_claim")).all())
     assert left == [PATHS[3]]
+
+
+@pytest.mark.parametrize("order", [(0, 1), (1, 0)], ids=["maker first", "importer first"])
+async def test_a_dag_belongs_to_the_file_that_makes_it_whichever_is_stored_first(database, order):
+    imported = msgspec.structs.replace(parsed("shared"), imported_from="maker.py")
+    outcomes = [
+        Outcome("maker.py", report("maker.py", parsed("shared")), STAMP),
+        Outcome("importer.py", report("importer.py", imported, parsed("own")), STAMP),
+    ]
+    await database.write(store_outcomes, [outcomes[place] for place in order], now=NOW, defaults=DEFAULTS)
+    found = await database.read(lambda conn: conn.execute(sa.text(STORED[0])).all())
+    assert [row[:3] for row in found] == [("own", "importer.py", True), ("shared", "maker.py", True)]

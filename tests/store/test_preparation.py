@@ -26,7 +26,7 @@ from asynsched.store.runs.hitl import Question, put_question
 from asynsched.store.runs.pools import list_pools
 from asynsched.store.runs.task_instances import load_task_instances
 from asynsched.store.runs.transitions import Batch, apply
-from asynsched.store.schema import metadata
+from asynsched.store.schema import hitl_detail, metadata
 from tests.store.test_runs import new_run, task
 from tests.support.runs import NOON
 from tests.support.waiting import until
@@ -132,8 +132,10 @@ def test_opening_migrates_a_database_that_is_behind_and_keeps_its_rows(new_url, 
         assert tuple(row) == (7, None)
 
 
-def test_deferred_tasks_whose_question_is_open_await_an_answer_from_revision_5_on(new_url):
-    states = {"asks": "awaiting_input", "asked before": "deferred", "waits": "deferred"}
+def test_deferred_tasks_that_have_asked_a_question_await_an_answer_from_revision_5_on(new_url):
+    states = {
+        "asks": "awaiting_input", "is answered": "awaiting_input", "asked before": "deferred", "waits": "deferred"
+    }  # fmt: skip
     url = new_url()
     with open_direct(url) as database:
         run = database.write(insert_run, new_run())
@@ -144,6 +146,10 @@ def test_deferred_tasks_whose_question_is_open_await_an_answer_from_revision_5_o
         )
         database.write(put_question, (run, "asks", -1), "token of asks", asked, NOON)
         database.write(put_question, (run, "asked before", -1), "an earlier token", asked, NOON)
+        database.write(put_question, (run, "is answered", -1), "token of is answered", asked, NOON)
+        # Its request waits for a scheduler.
+        is_it = hitl_detail.c.task_id == "is answered"
+        database.write(lambda conn: conn.execute(sa.update(hitl_detail).where(is_it).values(responded_at=NOON)))
         database.write(lambda conn: conn.execute(sa.text("UPDATE alembic_version SET version_num = '0004'")))
     with open_direct(url) as database:
         assert {row.task_id: row.state for row in database.read(load_task_instances, run)} == states

@@ -384,9 +384,11 @@ def _drop_unset(kwargs: dict[str, Any]) -> None:
 def _default_args(dag: DAG | None, group: TaskGroup | None, kwargs: dict[str, Any]) -> dict[str, Any]:
     """Return the default arguments in force for an operator; its own `default_args` win, over its `params` too.
 
-    Source: Apache Airflow's `get_merged_defaults`.
+    Source: Apache Airflow's `get_merged_defaults`, in which params of a group's `default_args` win, too.
     """
     own = kwargs.get("default_args") or {}
+    if "params" in kwargs and kwargs["params"] is None:
+        del kwargs["params"]
     defaults = {
         **({} if dag is None else dag.default_args),
         **({} if group is None else group.default_args),

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from asynsched.authoring.operators.base import BaseOperator
     from asynsched.authoring.running.context import Context
     from asynsched.protocol.messages import RunContext, TaskInstanceFacts
+    from asynsched.states import DagRunState
 
 
 UNMAPPED = -1
@@ -115,10 +116,11 @@ class AsksElsewhere:
         return n
 
     @staticmethod
-    def get_dagrun_state(dag_id: str, run_id: str) -> str:
+    def get_dagrun_state(dag_id: str, run_id: str) -> DagRunState:
         """Return the state of a run. Raises SupervisorNotFound if it does not exist."""
-        state: str = ask("run_state", dag_id=dag_id, run_id=run_id)
-        return state
+        from asynsched.states import DagRunState
+
+        return DagRunState(ask("run_state", dag_id=dag_id, run_id=run_id))
 
 
 def _wanted(filters: Mapping[str, Any]) -> dict[str, Any]:

@@ -126,7 +126,7 @@ class RunChange(Struct, frozen=True):
 
 
 class Stopped(Struct, frozen=True):
-    """A run is to be stopped, in these steps: waiting task instances are skipped, running ones killed.
+    """A run is to be stopped, in these steps: waiting task instances end at once, running ones are killed.
 
     `steps` is a generator that reads the run as each step is taken, in a later slice; so it can be taken only once.
     """

@@ -402,7 +402,7 @@ class Evaluation:
         self._follow(now)
 
     def stop_run(self, key: DagRunKey, stop: RunStop, now: datetime) -> None:
-        """Stop a run: kill running task instances, skip waiting ones."""
+        """Stop a run: its task instances are killed, or end at once, as `on_stop` says."""
         if (run := self.runs.get(key)) is not None:
             self._agenda(run)
             self._apply(decisions.of_wish(run, stop, now), now)
@@ -422,6 +422,7 @@ class Evaluation:
                     self.stop_run(subject, timed_out(timeout), now)
             elif (run := self.runs.get(subject.run)) is not None:
                 self._task_is_due(run.instances.get(subject.task_id, {}).get(subject.map_index), now)
+        self._follow(now)
 
     def _task_is_due(self, task: ActiveTask | None, now: datetime) -> None:
         if task is None:

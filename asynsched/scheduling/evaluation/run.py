@@ -245,7 +245,9 @@ class ActiveRun:
                 found += self._mapped_over(task)
             found += self.dependents(task)
             for teardown_id in self.structure.scoped_by.get(task.task_id, ()):
-                if not self.unfinished_of[task.task_id] or teardown_id in self.structure.split:
+                if teardown_id in self.structure.split:
+                    found += (one for one in self.instances_beside(task, teardown_id) if one.state in WAITING)
+                elif not self.unfinished_of[task.task_id]:
                     found += self._waiting(teardown_id)
         elif task.state in WAITING:
             found.append(task)

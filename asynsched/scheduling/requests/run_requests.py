@@ -21,9 +21,11 @@ from asynsched.protocol.messages import TriggerOutcome
 from asynsched.scheduling.evaluation.changes import StoredDeferral
 from asynsched.scheduling.evaluation.structure import DagStructure, compile_structure
 from asynsched.scheduling.rules import clearing
+from asynsched.scheduling.rules.run_end import RunStop
 from asynsched.scheduling.rules.try_end import tries_at_end
 from asynsched.serialization.decode import decode_dag
 from asynsched.states import (
+    COUNTED_TASK_STATES,
     FAILED_TASK_STATES,
     FINISHED_RUN_STATES,
     FINISHED_TASK_STATES,
@@ -59,7 +61,7 @@ from asynsched.store.schedulers import notify
 from asynsched.store.schema import DagRunRow, HistoryRow, HITLRow, TaskInstanceRow, task_instance
 
 State = TaskInstanceState
-UNDER_WAY = SLOT_TASK_STATES | PAUSED_TASK_STATES
+UNDER_WAY = PAUSED_TASK_STATES | {State.RUNNING, State.RESTARTING}
 """The states of task instances that end as a run is marked; those that have not begun are skipped, as in Airflow."""
 _RESTARTED_REASON = "it was cleared while it ran"
 
@@ -77,6 +79,7 @@ class RunEdit:
         named: The task instances that change because the request names them or includes them.
         tasks: The changed rows of the task instances.
         new_state: The run's new state; None: the state stays.
+        stop: JSON of the stop of a run that is to end as soon as its teardowns have.
         goes_on: Whether part of the run is to run again: this ends a stop that is under way.
     """
 
@@ -92,6 +95,7 @@ class RunEdit:
     forgotten: list[XComDeletion] = field(default_factory=list)
     new_state: DagRunState | None = None
     reason: str = ""
+    stop: str | None = None
     goes_on: bool = False
 
     def batch(self) -> Batch:
@@ -155,7 +159,8 @@ class RunEdit:
     @property
     def _changes_run(self) -> bool:
         is_let_go = self.goes_on and self.run.stop is not None
-        return self.new_state is not None or self.version_id != self.run.version_id or is_let_go
+        is_changed = self.new_state is not None or self.version_id != self.run.version_id
+        return is_changed or is_let_go or self.stop is not None
 
     def _run_row(self) -> RunWrite:
         run, state = self.run, self.new_state or DagRunState(self.run.state)
@@ -168,7 +173,7 @@ class RunEdit:
             None if begins_anew else run.started_at,
             None if begins_anew else (self.now if self.new_state is not None else run.ended_at),
             self.version_id, None if begins_anew else run.scheduler_id, run.lease_epoch,
-            self.now if begins_anew else run.queued_at, None if self.goes_on else run.stop,
+            self.now if begins_anew else run.queued_at, None if self.goes_on else self.stop or run.stop,
         )  # fmt: skip
 
 
@@ -268,6 +273,9 @@ def _mark_run(edit: RunEdit, request: MarkRun, actor: str) -> None:
             edit.named.append(row)
             ends = state in UNDER_WAY or state in FAILED_TASK_STATES
             edit.end(row, State(request.state) if ends else State.SKIPPED, reason)
+    if is_running and is_success:
+        stop = RunStop(reason, fails_run=False, spares_teardowns=True, is_by_hand=True)
+        edit.stop = msgspec.json.encode(stop).decode()
     if not is_running and edit.run.state != request.state and not to_run:
         edit.new_state, edit.reason = DagRunState(request.state), reason
 
@@ -592,7 +600,7 @@ def _write(conn: Connection, edit: RunEdit) -> None:
     stale = apply(conn, edit.batch())
     if stale:
         raise StoreError(f"The run {run.run_id!r} was changed at the same moment; try again.")
-    if any(task.before_state in SLOT_TASK_STATES and task.state not in SLOT_TASK_STATES for task in edit.tasks):
+    if any(task.before_state in COUNTED_TASK_STATES and task.state not in COUNTED_TASK_STATES for task in edit.tasks):
         notify(conn, Hint("slots"))
     if edit.new_state is DagRunState.QUEUED:
         renew_deadlines(conn, run.id, run.dag_id, edit.now)

@@ -123,7 +123,7 @@ def _shortened(names: list[str]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class RunStop:
-    """Why and how a run is stopped: waiting task instances are skipped at once, running ones are killed.
+    """Why and how a run is stopped: waiting task instances end at once, running ones are killed. See `on_stop`.
 
     Attributes:
         reason: Why, for a person.

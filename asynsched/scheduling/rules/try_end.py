@@ -103,7 +103,7 @@ def tries_at_end(state: State | None, try_number: int, started_at: datetime | No
         try_number: The last number that was used up.
         started_at: When a try that has not used up its number began.
     """
-    waits_to_go_on = state in PAUSED_TASK_STATES or (state is State.SCHEDULED and started_at is not None)
+    waits_to_go_on = state in PAUSED_TASK_STATES or (state in (None, State.SCHEDULED) and started_at is not None)
     return try_number + waits_to_go_on
 
 

@@ -327,12 +327,18 @@ def decide(
     Args:
         held: The files whose claims were held until now.
     """
-    changes = []
+    changes: list[FileChange] = []
+    change_of: dict[str, FileChange] = {}
     for one in found:
         outcome = one.outcome
         is_stored = may_be_stored and _is_stored(outcome, known.files.get(one.path))
         if outcome.claimed_by is None or outcome.path in held or is_stored:
-            changes.append(_change(one, known, now, defaults))
+            changes.append(change := _change(one, known, now, defaults))
+            for dag_id in [made.dag.dag_id for made in change.dags]:
+                if (other := change_of.get(dag_id)) is not None:
+                    # A file that has imported the DAG came before the one that makes it.
+                    other.dags[:] = [made for made in other.dags if made.dag.dag_id != dag_id]
+                change_of[dag_id] = change
     return changes
 
 

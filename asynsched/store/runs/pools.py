@@ -19,7 +19,7 @@ from msgspec import Struct
 from sqlalchemy import Connection, Row
 
 from asynsched.errors import AlreadyExists, StoreError
-from asynsched.states import PARKED_TASK_STATES, SLOT_TASK_STATES
+from asynsched.states import COUNTED_TASK_STATES
 from asynsched.store.rows import LARGEST_INTEGER, check_description, check_name, delete_named
 from asynsched.store.runs.transitions import TaskRowKey
 from asynsched.store.schema import DEFAULT_POOL, dag, dag_run, pool, task_instance
@@ -192,7 +192,7 @@ _TASK_USE = (
         sa.text("dag_run.state = 'running'"),
         dag_run.c.dag_id.in_(sa.bindparam("ids", expanding=True)),
         task_instance.c.task_id.in_(sa.bindparam("task_ids", expanding=True)),
-        task_instance.c.state.in_(SLOT_TASK_STATES | PARKED_TASK_STATES),
+        task_instance.c.state.in_(COUNTED_TASK_STATES),
         _IS_ELSEWHERE,
     )
     .group_by(dag_run.c.dag_id, task_instance.c.task_id)

@@ -67,7 +67,7 @@ class MarkRun(Struct, frozen=True, tag="mark_run"):
 
 
 class CancelRun(Struct, frozen=True, tag="cancel"):
-    """End a run: kill its running tasks, skip the others."""
+    """End a run: kill its running tasks, end those that wait between two processes, and skip the others."""
 
 
 class AnswerTask(Struct, frozen=True, tag="answer"):

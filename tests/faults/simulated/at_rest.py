@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from asynsched.states import FINISHED_TASK_STATES, SLOT_TASK_STATES
+from asynsched.states import COUNTED_TASK_STATES, FINISHED_TASK_STATES, SLOT_TASK_STATES
 from tests.faults.simulated.stored import Stored, TaskRow
 
 SLOT_STATES = frozenset(str(state) for state in SLOT_TASK_STATES)
@@ -29,7 +29,7 @@ class Use:
                 self.pools[row.pool] += row.pool_slots
         self.of_run = Counter(row[:2] for row in active)
         self.of_task = Counter(
-            (row.dag_id, row.task_id) for row in stored.tasks.values() if row.state in (*SLOT_STATES, "deferred")
+            (row.dag_id, row.task_id) for row in stored.tasks.values() if row.state in COUNTED_TASK_STATES
         )
         self.runs = Counter(run.dag_id for run in stored.runs.values() if run.state == "running")
 

@@ -42,7 +42,6 @@ MISTAKES = {
         DAG + "with DAG('a'):\n  x, y = EmptyOperator(task_id='x'), EmptyOperator(task_id='y')\n  x >> y >> x\n",
         "dag", "in a cycle",
     ),
-    "dag_id twice": (DAG + "x = DAG('a')\ny = DAG('a')\n", "dag", "the dag_id 'a': one made in this file, line 2, and"),
     "task_id twice": (
         DAG + "with DAG('a'):\n  EmptyOperator(task_id='x')\n  EmptyOperator(task_id='x')\n", "dag", "'x' is taken"
     ),

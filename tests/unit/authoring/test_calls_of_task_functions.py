@@ -1,5 +1,6 @@
 """Calls of task functions: valid if a call of the function itself is, except for the context."""
 
+from datetime import UTC, datetime
 from functools import wraps
 
 import pytest
@@ -79,3 +80,23 @@ def test_default_args_are_arguments_that_the_call_does_not_give():
         for called in (function, wrapped):
             made = task(called)(1, c=3).operator
             assert (made.op_args, made.op_kwargs) == ((1,), {"b": "b", "c": 3, "d": "d", "retries": 2})
+
+
+def test_dates_of_default_args_are_aware_arguments_and_sensors_take_none():
+    with DAG("d", default_args={"start_date": datetime(2026, 1, 1), "end_date": "2027-01-01", "timeout": 60.0}):
+
+        @task
+        def dated(start_date=None, end_date="never"): ...
+
+        @task.sensor
+        def ready(timeout=5): ...
+
+        given = dated().operator.op_kwargs
+        assert given == {"start_date": datetime(2026, 1, 1, tzinfo=UTC), "end_date": datetime(2027, 1, 1, tzinfo=UTC)}
+        assert given["end_date"].add(days=1).day == 2, "a pendulum DateTime"
+        assert ready().operator.op_kwargs == {}
+
+
+def test_a_parameter_named_conf_may_have_a_default():
+    with DAG("d"):
+        assert task(lambda conf=1: conf, task_id="a")().operator.op_kwargs == {}

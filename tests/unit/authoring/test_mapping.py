@@ -260,7 +260,9 @@ def test_instances_of_a_task_function_take_default_args(dag):
 
 
 class Careful(Shout):
-    def __init__(self, *, retries=3, trigger_rule="all_done", owner="carla", queue=None, **kwargs):
+    def __init__(
+        self, *, retries=3, trigger_rule="all_done", owner="carla", queue=None, priority_weight=None, **kwargs
+    ):
         super().__init__(retries=retries, trigger_rule=trigger_rule, owner=owner, queue=queue, **kwargs)
 
 
