@@ -163,7 +163,8 @@ class Loader:
         downstream = {task_id: run.structure.downstream[task_id] for task_id in run.structure.depend_on_past}
         catchup = bool(run.structure.dag.catchup)
         never_seen = frozenset(task_id for task_id, past in run.past.items() if not past.has_earlier)
-        read = partial(read_past, catchup=catchup, never_seen=never_seen, run_row_id=run.id)
+        of_backfill = None if run.backfill_id is None else run.id
+        read = partial(read_past, catchup=catchup, never_seen=never_seen, of_backfill=of_backfill)
         stored = await self.database.read(read, run.key.dag_id, run.logical_date, downstream)
         before = run.past
         run.key_before, run.past = (stored.key, past_of(run, stored)) if stored is not None else (None, {})

@@ -6,6 +6,7 @@ from datetime import UTC, datetime, timedelta
 import sqlalchemy as sa
 
 from asynsched import DAG, BashOperator
+from asynsched.scheduling.creation.backfills import BackfillPlan, create_backfill
 from asynsched.simulation.script import Outcome
 from asynsched.store.schema import task_instance
 from tests.support.simulated import Simulated
@@ -46,6 +47,28 @@ async def test_the_first_run_within_the_dates_of_a_task_depends_on_none_before(t
     simulation = Simulated(tmp_path, [dag], lambda launch: Outcome("success", timedelta(hours=1)), START)
     assert await run_for(simulation, 6) == [(7, "success"), (8, "success"), (9, "success"), (10, "success")]
     assert [launch.run.logical_date.day for launch in simulation.executor.launched] == [9, 10]
+
+
+async def test_the_first_run_of_a_backfill_depends_on_none_before(tmp_path):
+    with DAG("dag", schedule="@daily", start_date=START + timedelta(days=9)) as dag:
+        BashOperator(task_id="load", bash_command="true", depends_on_past=True)
+
+    def script(launch):
+        return Outcome("failed" if launch.run.logical_date.day == 7 else "success", timedelta(hours=1))
+
+    simulation = Simulated(tmp_path, [dag], script, START)
+
+    async def backfill(first, last):
+        plan = BackfillPlan("dag", START + timedelta(days=first), START + timedelta(days=last), reprocess="failed")
+        await simulation.database.write(create_backfill, plan, actor="me", now=simulation.clock.now())
+
+    async def run_two(channels):
+        await backfill(-3, -3)
+        await simulation.clock.sleep(timedelta(hours=2))
+        await backfill(-2, -1)
+
+    simulation.act = run_two
+    assert await run_for(simulation, 8) == [(7, "failed"), (8, "success"), (9, "success")]
 
 
 async def test_a_failure_holds_later_runs_back_until_somebody_marks_it_a_success(tmp_path):

@@ -101,7 +101,7 @@ async def test_the_first_run_of_a_backfill_does_not_depend_on_the_past(database:
     runs = {run.logical_date: run for run in await database.read(list_runs, dag_id="d")}
     before = {}
     for date in (FIRST + DAY, FIRST + 2 * DAY):
-        past = partial(read_past, catchup=False, run_row_id=runs[date].id)
+        past = partial(read_past, catchup=False, of_backfill=runs[date].id)
         found = await database.read(past, "d", date, {"a": ()})
         before[date] = None if found is None else found.key.run_id
     assert before == {FIRST + DAY: None, FIRST + 2 * DAY: runs[FIRST + DAY].run_id}

@@ -56,7 +56,7 @@ class PendingBatch:
     expanded: list[ExpandedWrite] = field(default_factory=list)
     history: list[HistoryRow] = field(default_factory=list)
     forgotten: list[XComDeletion] = field(default_factory=list)
-    xcoms: list[XComWrite] = field(default_factory=list)
+    xcoms: dict[TaskRowKey, list[XComWrite]] = field(default_factory=dict)
     rendered: list[RenderedFieldsWrite] = field(default_factory=list)
     callbacks: list[CallbackRequest] = field(default_factory=list)
     asset_events: list[AssetEventRow] = field(default_factory=list)
@@ -111,11 +111,10 @@ class PendingBatch:
                 self.history.append(row)
             case XComDeletion(run_id, task_id, map_index):
                 # No XCom of the task instance remains, neither those gathered here nor those in the database.
-                key = (run_id, task_id, map_index)
-                self.xcoms = [xcom for xcom in self.xcoms if (xcom.dag_run_id, xcom.task_id, xcom.map_index) != key]
+                self.xcoms.pop((run_id, task_id, map_index), None)
                 self.forgotten.append(row)
             case XComWrite():
-                self.xcoms.append(row)
+                self.xcoms.setdefault((row.dag_run_id, row.task_id, row.map_index), []).append(row)
             case RenderedFieldsWrite():
                 self.rendered.append(row)
             case CallbackRequest():
@@ -171,7 +170,7 @@ class PendingBatch:
             tasks=[row for task, row in rows if task.is_stored],
             history=self.history,
             forgotten=self.forgotten,
-            xcoms=self.xcoms,
+            xcoms=[xcom for xcoms in self.xcoms.values() for xcom in xcoms],
             rendered=self.rendered,
             callbacks=self.callbacks,
             asset_events=self.asset_events,

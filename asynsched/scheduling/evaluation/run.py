@@ -174,6 +174,7 @@ class ActiveRun:
     ended_at: datetime | None = None
     partition_key: str | None = None
     partition_date: datetime | None = None
+    backfill_id: int | None = None
     key_before: DagRunKey | None = None
     stored_state: DagRunState = DagRunState.QUEUED
     stored_epoch: int = 0

@@ -212,17 +212,18 @@ def read_past(
     *,
     catchup: bool,
     never_seen: frozenset[str] = frozenset(),
-    run_row_id: int | None = None,
+    of_backfill: int | None = None,
 ) -> StoredPast | None:
     """Return the run before a logical date, with the states of these tasks and of their downstream tasks.
 
     Args:
-        run_row_id: The run of that date. If it is the first of its backfill, no run is before it, as in Airflow.
+        of_backfill: Row id of the run of that date, if a backfill runs it. Before the first one of a backfill is none,
+            as in Airflow.
         downstream: The direct downstream tasks of each task that depends on the past.
         catchup: Manual runs do not count (Airflow's get_previous_scheduled_dagrun).
         never_seen: Tasks that no earlier run had at the last look, which reads all earlier runs and is not repeated.
     """
-    if run_row_id is not None and conn.scalar(_FIRST_OF_BACKFILL, {"run": run_row_id}) is not None:
+    if of_backfill is not None and conn.scalar(_FIRST_OF_BACKFILL, {"run": of_backfill}) is not None:
         return None
     statement = _BEFORE_UNASKED if catchup else _BEFORE
     before = conn.execute(statement, {"dag_id": dag_id, "date": logical_date}).first()

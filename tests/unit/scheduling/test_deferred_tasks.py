@@ -86,7 +86,7 @@ def test_a_trigger_may_end_its_task_without_a_process(state):
     engine, _, ready, token = deferred_run(retries=3, callbacks=("on_success", "on_skipped", "on_failure"))
     engine.trigger_fired(TriggerOutcome(token, state, xcoms={"key": {"a": 1}}), NOON + SECOND)
     assert (ready.state, ready.try_number, ready.ended_at) == (state, 1, NOON + SECOND)
-    assert [(row.key, msgspec.json.decode(row.value)) for row in engine.pending.xcoms] == [("key", {"a": 1})]
+    assert [(row.key, msgspec.json.decode(row.value)) for row in engine.pending.batch().xcoms] == [("key", {"a": 1})]
     expected = {"success": "on_success", "skipped": "on_skipped", "failed": "on_failure"}[state]
     assert [(row.event, row.try_number) for row in engine.pending.callbacks] == [(expected, 1)]
 
@@ -95,7 +95,7 @@ def test_a_trigger_may_end_its_task_without_a_process(state):
 def test_a_trigger_that_ends_its_task_with_an_xcom_that_cannot_be_stored_fails_it(key):
     engine, run, ready, token = deferred_run(retries=1)
     engine.trigger_fired(TriggerOutcome(token, "success", xcoms={"good": 1, key: 2}), NOON + SECOND)
-    assert (ready.state, engine.pending.xcoms) == ("failed", [])
+    assert (ready.state, engine.pending.xcoms) == ("failed", {})
     assert "XCom key" in ready.reason
     assert run.state == "failed"
 
