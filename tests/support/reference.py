@@ -385,7 +385,9 @@ def _names() -> Iterator[str]:
             yield f"```python\n{name}{signature}\n```\n"
         yield _as_markdown(inspect.getdoc(value) or "") + "\n"
         if isinstance(value, type) and issubclass(value, Enum):
-            yield ", ".join(f"`{member.value}`" for member in value) + "\n"
+            # The members of an enum of texts are these texts; others are known by their names.
+            texts = (member.value if isinstance(member, str) else member.name for member in value)
+            yield ", ".join(f"`{text}`" for text in texts) + "\n"
 
 
 def _signature(value: Any) -> str:
