@@ -12,6 +12,7 @@ EDITS = frozenset({"submit_request", "submit_by_program", "do_request"})
 """The calls of the database that carry out requests about runs."""
 ENDED = frozenset(str(state) for state in FINISHED_TASK_STATES)
 ENDED_RUNS = frozenset(str(state) for state in FINISHED_RUN_STATES)
+BETWEEN_TRIES = frozenset({"up_for_retry", "up_for_reschedule"})
 RunKey = tuple[str, str]
 Instance = tuple[str, int]
 
@@ -47,6 +48,8 @@ class Edits:
     Attributes:
         starts: The runs that people have edited, as the last edit has left each.
         given: The task instances whose present state a user gave them, or that ended because their run was stopped.
+        waiting_again: The task instances whose retry or poke was due after an upstream had been cleared: they wait for
+            their dependencies like new ones, and may end by their rule with tries left.
         given_runs: The ended runs whose tasks, or whose state, a user has changed since the rules ended them.
         n_tries_before: How many tries a task instance had had when it was last cleared.
         n_successes: How often each task instance has succeeded by the rules.
@@ -58,6 +61,7 @@ class Edits:
     def __init__(self) -> None:
         self.starts: dict[RunKey, Start] = {}
         self.given: set[Any] = set()
+        self.waiting_again: set[Any] = set()
         self.given_runs: set[RunKey] = set()
         self.n_tries_before: defaultdict[Any, int] = defaultdict(int)
         self.n_successes: Counter[Any] = Counter()
@@ -67,6 +71,7 @@ class Edits:
     def note_task(self, query: str, before: TaskRow | None, row: TaskRow, *, stop: str | None) -> None:
         """A task instance has changed, perhaps of a run that is being stopped."""
         key = row[:4]
+        self._note_wait(query, before, row)
         if is_edit(query):
             if row.state in ENDED:
                 self.given.add(key)
@@ -80,6 +85,14 @@ class Edits:
             # A task that waits between two processes fails with a run that a person ends, without a callback.
             is_ended = waited and _is_by_hand(stop)
             self.n_failures[key] += row.state == "failed" and row.token is not None and not is_ended
+
+    def _note_wait(self, query: str, before: TaskRow | None, row: TaskRow) -> None:
+        key, start = row[:4], self.starts.get(row[:2])
+        if start is not None and before is not None and before.state in BETWEEN_TRIES and row.state is None:
+            self.waiting_again.add(key)
+            self.starts[key[:2]] = start._replace(under_way=start.under_way - {key[2:]})
+        if is_edit(query) or row.state in ("scheduled", "queued"):
+            self.waiting_again.discard(key)
 
     def note_run(self, query: str, before: RunRow | None, run: RunRow) -> None:
         """A run has changed."""

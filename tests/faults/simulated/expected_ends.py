@@ -85,6 +85,8 @@ def _wrong_end(exploration: Any, row: Any) -> Iterator[str]:
         yield f"{row[:4]} has the try {row.token}, and its last one was {executions[-1].token}"
     elif last == "deferred" and row.state in exploration.ledger.deferrals[row.token].ends:
         pass  # its trigger has ended it
+    elif key in edits.waiting_again and row.state in ("upstream_failed", "skipped"):
+        pass  # its rule has ended it
     elif row.state in ("success", "skipped"):
         if last != row.state:
             yield f"{row[:4]} is {row.state}, and its last try ended as {last}"
