@@ -83,10 +83,8 @@ def _wrong_end(exploration: Any, row: Any) -> Iterator[str]:
             yield f"{row[:4]} ran, and has no try"
     elif executions and executions[-1].token != row.token:
         yield f"{row[:4]} has the try {row.token}, and its last one was {executions[-1].token}"
-    elif last == "deferred" and row.state in exploration.ledger.deferrals[row.token].ends:
-        pass  # its trigger has ended it
-    elif key in edits.waiting_again and row.state in ("upstream_failed", "skipped"):
-        pass  # its rule has ended it
+    elif _is_ended_between_tries(exploration, row, last):
+        pass
     elif row.state in ("success", "skipped"):
         if last != row.state:
             yield f"{row[:4]} is {row.state}, and its last try ended as {last}"
@@ -94,6 +92,13 @@ def _wrong_end(exploration: Any, row: Any) -> Iterator[str]:
         yield f"{row[:4]} is {row.state} after {row.try_number} tries, and had another one left"
     elif last == "success":
         yield f"{row[:4]} is {row.state}, and its last try was a success"
+
+
+def _is_ended_between_tries(exploration: Any, row: Any, last: str | None) -> bool:
+    """Whether its trigger has ended it, or its trigger rule, after an upstream had been cleared."""
+    if last == "deferred" and row.state in exploration.ledger.deferrals[row.token].ends:
+        return True
+    return row[:4] in exploration.invariants.edits.waiting_again and row.state in ("upstream_failed", "skipped")
 
 
 def _wrong_run(exploration: Any, run: Any, rows: list[Any]) -> Iterator[str]:
