@@ -43,7 +43,7 @@ class Trigger(Struct, frozen=True, kw_only=True):
     """A run that somebody wants.
 
     Attributes:
-        run_id: By default `manual__` and the logical date.
+        run_id: By default `manual__` and the earliest start.
         logical_date: None: the run has none, and no data interval, unless `is_of_now`.
         is_of_now: The present instant is its logical date, or the next one that no other run has.
         interval: By default the timetable's.

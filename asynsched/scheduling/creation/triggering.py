@@ -104,7 +104,8 @@ def create_manual_run(
 
     Args:
         conf: Overrides the DAG's params; validated against their schemas.
-        run_id: By default `manual__` and the logical date as given, or the current instant if the run has none.
+        run_id: By default `manual__` and the earliest start; of a run that a task's operator triggers without one, the
+            logical date.
         logical_date: By default the current instant.
         has_logical_date: Whether the run has a logical date and a data interval at all.
         data_interval: By default inferred by the timetable. A custom timetable is user code, which must be asked
