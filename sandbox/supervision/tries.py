@@ -43,16 +43,14 @@ NO_JSON = "its process returned a value that is not valid JSON"
 
 
 class Ending(NamedTuple):
-    """Why a try is being ended. The try's own later reports do not change this end."""
+    """Why a try is being ended. The try's own later reports do not change this end, unless it may be caught.
+
+    `may_be_caught`: The try's time is over. As in Airflow, its code may catch this and still succeed, or skip itself.
+    """
 
     reason: str
     cause: FailureCause
-
-
-class TimeIsOver(Ending):
-    """The time of a try is over. As in Airflow, its code may catch this and still succeed, or skip itself."""
-
-    __slots__ = ()
+    may_be_caught: bool = False
 
 
 @dataclass(eq=False, slots=True)
@@ -140,8 +138,8 @@ class SupervisedTry:
         said = believable(said)
         exception = self._masked(said.exception)
         rendered = None if said.rendered_fields is None else masked_fields(said.rendered_fields, self.secrets)
-        is_survived = isinstance(self.ending, TimeIsOver) and said.state in ("success", "skipped")
-        if self.ending is not None and not is_survived:
+        is_caught = self.ending is not None and self.ending.may_be_caught and said.state in ("success", "skipped")
+        if self.ending is not None and not is_caught:
             ended = Ended(
                 self.token,
                 "failed",
@@ -165,7 +163,7 @@ class SupervisedTry:
             encode_frame(ended)
         except ProtocolError as exc:
             # Only code that goes around the try's own limit gets here.
-            if self.ending is not None and not is_survived:
+            if self.ending is not None and not is_caught:
                 return replace(ended, exception=None, rendered_fields=None)
             return Ended(self.token, "failed", said.ended_at, started_at=said.started_at, reason=str(exc))
         return ended
@@ -329,7 +327,7 @@ class SupervisedTries:
         supervised.ending = supervised.ending or ending
         if supervised.pid is None:
             self._pool.withdraw(supervised)
-            self._gone(supervised, *ending)
+            self._gone(supervised, ending.reason, ending.cause)
             return
         if is_first:
             supervised.log.say("WARNING", f"Ending the task: {ending.reason}")
@@ -437,7 +435,7 @@ class SupervisedTries:
                 self._end_after(limit, supervised, supervised.launch.timeout_reason)
 
     def _end_after(self, seconds: float, supervised: SupervisedTry, reason: str) -> None:
-        late = partial(self.end, supervised, TimeIsOver(reason, "task"), self._limits.kill_time)
+        late = partial(self.end, supervised, Ending(reason, "task", may_be_caught=True), self._limits.kill_time)
         supervised.keep_timer(self._reactor.after(seconds, late))
 
     def _asked(self, supervised: SupervisedTry, request: Request) -> None:
@@ -479,7 +477,8 @@ class SupervisedTries:
         supervised.drain_output()
         supervised.log.flush(is_last=True)
         if supervised.ended is None:
-            reason, cause = supervised.ending or (reason, cause)
+            if supervised.ending is not None:
+                reason, cause = supervised.ending.reason, supervised.ending.cause
             if cause == "interrupted":
                 supervised.log.say("WARNING", f"The try was interrupted, and begins again: {reason}")
             else:

@@ -21,7 +21,7 @@ from asynsched.protocol.messages import TriggerOutcome
 from asynsched.scheduling.evaluation.changes import StoredDeferral
 from asynsched.scheduling.evaluation.structure import DagStructure, compile_structure
 from asynsched.scheduling.rules import clearing
-from asynsched.scheduling.rules.run_end import RunStop
+from asynsched.scheduling.rules.run_end import marked_successful
 from asynsched.scheduling.rules.try_end import tries_at_end
 from asynsched.serialization.decode import decode_dag
 from asynsched.states import (
@@ -274,8 +274,7 @@ def _mark_run(edit: RunEdit, request: MarkRun, actor: str) -> None:
             ends = state in UNDER_WAY or state in FAILED_TASK_STATES
             edit.end(row, State(request.state) if ends else State.SKIPPED, reason)
     if is_running and is_success:
-        stop = RunStop(reason, fails_run=False, spares_teardowns=True, is_by_hand=True)
-        edit.stop = msgspec.json.encode(stop).decode()
+        edit.stop = msgspec.json.encode(marked_successful(reason)).decode()
     if not is_running and edit.run.state != request.state and not to_run:
         edit.new_state, edit.reason = DagRunState(request.state), reason
 

@@ -154,6 +154,11 @@ def marked_failed(reason: str) -> RunStop:
     return RunStop(reason, spares_teardowns=True, is_by_hand=True)
 
 
+def marked_successful(reason: str) -> RunStop:
+    """Return the stop of a running run that a user marks as successful; its teardowns still run, and may fail it."""
+    return RunStop(reason, fails_run=False, spares_teardowns=True, is_by_hand=True)
+
+
 def timed_out(timeout: object) -> RunStop:
     """Return the stop of a run that takes too long; its unfinished tasks count as skipped, as in Airflow."""
     return RunStop(f"the run took longer than its dagrun_timeout of {timeout}", killed_as="skipped")
