@@ -100,12 +100,12 @@ async def read_finished_run(database: Database, key: DagRunKey) -> FinishedRun:
     return FinishedRun(
         key.dag_id, key.run_id, run.state, run.reason, run.conf, run.logical_date, run.data_interval_start,
         run.data_interval_end, run.queued_at, run.started_at, run.ended_at, tasks,
-        _by_task({key: value for key, value in sorted(values.items()) if key[0] in with_results}),
+        by_task({key: value for key, value in sorted(values.items()) if key[0] in with_results}),
     )  # fmt: skip
 
 
-def _by_task(values: Mapping[tuple[str, int], Any]) -> dict[str, Any]:
-    """Return the values of task instances by task_id; a list for a mapped task."""
+def by_task(values: Mapping[tuple[str, int], Any]) -> dict[str, Any]:
+    """Return the values of task instances, in the order of their map indexes, by task_id; a list for a mapped task."""
     found: dict[str, Any] = {}
     for (task_id, map_index), value in values.items():
         if map_index < 0:

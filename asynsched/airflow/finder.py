@@ -15,7 +15,7 @@ from importlib.machinery import ModuleSpec, PathFinder
 
 from asynsched.airflow import configuration, names
 from asynsched.authoring.connection import set_secrets_backend
-from asynsched.authoring.defaults import OPTIONS_OF_OPERATORS, set_defaults
+from asynsched.authoring.defaults import options_of_operators, set_defaults
 from asynsched.authoring.running.state_backend import set_state_store_backend
 from asynsched.authoring.xcom import set_xcom_backend
 from asynsched.errors import MovedNameWarning
@@ -42,9 +42,7 @@ def serve_airflow(kind: str, options: Mapping[str, str] | None = None) -> None:
         options: What `conf` answers, by `section.key`, before it looks at the environment.
     """
     configuration.set_options((options or {}) if kind == "ours" else {})
-    of_environment = configuration.options_in(os.environ)
-    of_operators = {option: of_environment[option] for option in OPTIONS_OF_OPERATORS if option in of_environment}
-    set_defaults({**of_operators, **(options or {})})
+    set_defaults({**options_of_operators(configuration.options_in(os.environ)), **(options or {})})
     set_xcom_backend(_class_path(options, "core", "xcom_backend"))
     set_state_store_backend(_class_path(options, "workers", "state_store_backend"))
     offer_secrets_backend()

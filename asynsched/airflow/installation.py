@@ -13,7 +13,7 @@ import sys
 from functools import cache, cached_property
 
 from asynsched.airflow.configuration import option_of_settings, options_in, read_cfg, with_cfg
-from asynsched.authoring.defaults import OPTIONS_OF_OPERATORS
+from asynsched.authoring.defaults import options_of_operators
 from asynsched.errors import DagError
 
 TYPE_CHECKING = False
@@ -68,8 +68,7 @@ def options_of_processes(options: Mapping[str, str], cfg: str | None = None) -> 
         options: The options of `Settings.airflow_options`.
         cfg: The airflow.cfg, for processes that may read it.
     """
-    own = {**_options_of_cfg(cfg), **options_in(os.environ)}
-    of_operators = {option: own[option] for option in OPTIONS_OF_OPERATORS if option in own}
+    of_operators = options_of_operators({**_options_of_cfg(cfg), **options_in(os.environ)})
     return {**of_operators, **with_cfg(options, cfg), **entry_points_of_packages()}
 
 

@@ -28,8 +28,13 @@ page_url = ""
 """Where browsers reach the page, without a slash at its end; empty where no setting says that."""
 
 
-OPTIONS_OF_OPERATORS = ("operators.default_deferrable", "sensors.default_timeout")
-"""The options that are not asynsched's settings: only the built-in operators read them."""
+DEFAULT_DEFERRABLE = "operators.default_deferrable"
+DEFAULT_TIMEOUT = "sensors.default_timeout"
+
+
+def options_of_operators(options: Mapping[str, str]) -> dict[str, str]:
+    """Return those of Airflow's options that are not asynsched's settings: only the built-in operators read them."""
+    return {option: options[option] for option in (DEFAULT_DEFERRABLE, DEFAULT_TIMEOUT) if options.get(option)}
 
 
 def set_defaults(options: Mapping[str, str]) -> None:
@@ -55,9 +60,7 @@ def set_defaults(options: Mapping[str, str]) -> None:
         (name, options[option]) for name, (option, ours) in texts.items() if options.get(option, ours) != ours
     )
     of_operators.clear()
-    for option in OPTIONS_OF_OPERATORS:
-        if options.get(option):
-            of_operators[option] = options[option]
+    of_operators.update(options_of_operators(options))
     of_dags.clear()
     of_schedules.clear()
     if options.get("scheduler.catchup_by_default") == "True":
@@ -74,7 +77,7 @@ def is_deferrable(given: bool | None) -> bool:
     """
     if given is not None:
         return given
-    text = of_operators.get(OPTIONS_OF_OPERATORS[0], "false")
+    text = of_operators.get(DEFAULT_DEFERRABLE, "false")
     word = text.partition("#")[0].strip().lower()
     if word not in ("true", "t", "1", "false", "f", "0"):
         raise DagError(f"[operators] default_deferrable must be true or false, not {text!r}")
@@ -83,7 +86,7 @@ def is_deferrable(given: bool | None) -> bool:
 
 def sensor_timeout() -> float:
     """Return the default of a sensor's `timeout`, in seconds. Raises DagError if it is not a number."""
-    text = of_operators.get(OPTIONS_OF_OPERATORS[1], "604800")
+    text = of_operators.get(DEFAULT_TIMEOUT, "604800")
     try:
         return float(text)
     except ValueError:

@@ -104,10 +104,12 @@ class ForegroundRun:
 
     def task(self, task_id: str, map_index: int = -1) -> ForegroundTask:
         """Return a task instance. Raises KeyError."""
-        return {(task.task_id, task.map_index): task for task in self.tasks}[task_id, map_index]
+        if (found := self.get_task_instance(task_id, map_index)) is None:
+            raise KeyError((task_id, map_index))
+        return found
 
     def get_task_instance(self, task_id: str, map_index: int = -1) -> ForegroundTask | None:
-        """Return a task instance; None if there is no such one."""
+        """Return a task instance; None if there is none."""
         return next((task for task in self.tasks if (task.task_id, task.map_index) == (task_id, map_index)), None)
 
     def get_task_instances(self, state: str | Iterable[str | None] | None = None) -> list[ForegroundTask]:

@@ -30,6 +30,7 @@ from asynsched.queries.paging import (
 from asynsched.queries.place import Act, Place
 from asynsched.queries.runs import DISPLAY_NAME, RunFilter, RunInfo, conditions_of_runs, get_run
 from asynsched.queries.task_instances import get_task_instance, names_of_tasks, no_such_instance
+from asynsched.results import by_task
 from asynsched.store.rows import count, from_json, length, to_json
 from asynsched.store.runs import xcoms
 from asynsched.store.schema import XComRow, dag, dag_run, task_instance, xcom
@@ -209,14 +210,7 @@ def _results(conn: Connection, key: DagRunKey, task_ids: Collection[str]) -> "li
 
 
 def _readable(rows: "list[tuple[str, int, bytes]]") -> dict[str, Any]:
-    found: dict[str, Any] = {}
-    for task_id, map_index, value in rows:
-        shown = readable(from_json(value))
-        if map_index < 0:
-            found[task_id] = shown
-        else:
-            found.setdefault(task_id, []).append(shown)
-    return found
+    return by_task({(task_id, map_index): readable(from_json(value)) for task_id, map_index, value in rows})
 
 
 async def list_links(place: Place, key: TaskInstanceKey) -> dict[str, str | None]:
