@@ -39,6 +39,18 @@ class Scene(Simulated):
         self.act = acting
         await asyncio.to_thread(self.run_for, timedelta(hours=20))
 
+    async def play_one(self, request, *, after) -> DagRunKey:
+        """Trigger a run, and submit a request about it after a while."""
+        keys = []
+
+        async def act():
+            keys.append(await self.trigger("r"))
+            await self.clock.sleep(after)
+            await self.submit(keys[0], request)
+
+        await self.play(act)
+        return keys[0]
+
     async def trigger(self, run_id, **options) -> DagRunKey:
         key = await self.database.write(create_manual_run, "dag", now=self.clock.now(), run_id=run_id, **options)
         await self.channels.runs.put(RunCreated(key))
@@ -134,16 +146,9 @@ async def test_a_run_that_is_marked_as_failed_is_killed_but_torn_down(tmp_path):
         setup, teardown = operator("su").as_setup(), operator("td")
         setup >> operator("work", retries=3) >> operator("more") >> teardown.as_teardown(setups=setup)
     scene = Scene(tmp_path, dag)
-    keys = []
-
-    async def act():
-        keys.append(await scene.trigger("r"))
-        await scene.clock.sleep(1.5 * HOUR)
-        await scene.submit(keys[0], MarkRun("failed"))
-
-    await scene.play(act)
-    assert await scene.states(keys[0]) == {"su": "success", "work": "failed", "more": "skipped", "td": "success"}
-    run = await scene.run(keys[0])
+    key = await scene.play_one(MarkRun("failed"), after=1.5 * HOUR)
+    assert await scene.states(key) == {"su": "success", "work": "failed", "more": "skipped", "td": "success"}
+    run = await scene.run(key)
     assert (run.state, run.reason) == ("failed", "somebody marked the run as failed")
     assert run.ended_at - START < 3 * HOUR
 
@@ -153,33 +158,19 @@ async def test_a_failed_run_that_is_marked_as_successful_keeps_the_record_of_wha
         operator("fails") >> operator("after")
         operator("works")
     scene = Scene(tmp_path, dag, lambda launch: Outcome("failed" if launch.task_id == "fails" else "success"))
-    keys = []
-
-    async def act():
-        keys.append(await scene.trigger("r"))
-        await scene.clock.sleep(HOUR)
-        await scene.submit(keys[0], MarkRun("success"))
-
-    await scene.play(act)
-    assert (await scene.run(keys[0])).state == "success"
-    assert await scene.states(keys[0]) == {"fails": "failed", "after": "upstream_failed", "works": "success"}
+    key = await scene.play_one(MarkRun("success"), after=HOUR)
+    assert (await scene.run(key)).state == "success"
+    assert await scene.states(key) == {"fails": "failed", "after": "upstream_failed", "works": "success"}
 
 
 async def test_a_running_run_that_is_marked_as_successful_skips_the_tasks_that_have_not_begun(tmp_path):
     with DAG("dag", on_success_callback=print, on_failure_callback=print) as dag:
         operator("first") >> operator("second") >> operator("third")
     scene = Scene(tmp_path, dag)
-    keys = []
-
-    async def act():
-        keys.append(await scene.trigger("r"))
-        await scene.clock.sleep(1.5 * HOUR)
-        await scene.submit(keys[0], MarkRun("success"))
-
-    await scene.play(act)
-    assert (await scene.run(keys[0])).state == "success"
-    assert await scene.states(keys[0]) == {"first": "success", "second": "success", "third": "skipped"}
-    assert not await scene.database.read(list_callbacks, keys[0])
+    key = await scene.play_one(MarkRun("success"), after=1.5 * HOUR)
+    assert (await scene.run(key)).state == "success"
+    assert await scene.states(key) == {"first": "success", "second": "success", "third": "skipped"}
+    assert not await scene.database.read(list_callbacks, key)
 
 
 @pytest.mark.parametrize("end", ["success", "failed"])
@@ -218,14 +209,7 @@ async def test_one_instance_of_a_mapped_group_is_cleared_with_its_own_later_task
 
         group.expand(x=["1", "2", "3"]) >> operator("after")
     scene = Scene(tmp_path, dag, lambda launch: Outcome())
-    keys = []
-
-    async def act():
-        keys.append(await scene.trigger("r"))
-        await scene.clock.sleep(HOUR)
-        await scene.submit(keys[0], ClearTasks(("group.a",), map_index=1, downstream=True))
-
-    await scene.play(act)
+    await scene.play_one(ClearTasks(("group.a",), map_index=1, downstream=True), after=HOUR)
     launched = [(launch.task_id, launch.map_index) for launch in scene.executor.launched if launch.try_number == 2]
     assert sorted(launched) == [("after", -1), ("group.a", 1), ("group.b", 1)]
 
