@@ -41,7 +41,10 @@ def context_to_airflow_vars(context: Context, in_env_var_format: bool = False) -
 
 
 def own_variables(context: Context, prefix: str = ENV_VAR_FORMAT_PREFIX) -> dict[str, str]:
-    """Return what the policy `get_airflow_context_vars` adds. Raises TypeError as above."""
+    """Return the variables that the policy `get_airflow_context_vars` adds.
+
+    Raises TypeError if it returns something other than texts.
+    """
     found = {}
     for name, value in settings.get_airflow_context_vars(context).items():
         if not isinstance(name, str) or not isinstance(value, str):

@@ -83,7 +83,7 @@ class Policies:
             function(*(task_instance, dag_run)[: _n_parameters(function)])
 
     def context_variables(self, context: Any) -> dict[str, str]:
-        """Return what a policy adds to the variables of a task's context: the last one that answers decides."""
+        """Return the variables that policies add to a task's context: those of the last policy that returns any."""
         for _, function in reversed(self._functions[CONTEXT_VARIABLES]):
             found: dict[str, str] | None = function(context)
             if found is not None:

@@ -1,5 +1,7 @@
 """The days of the week. The operators by day load this where they need it: an enum takes time in every DAG file."""
 
+from __future__ import annotations
+
 from collections.abc import Iterable
 from enum import IntEnum
 
@@ -22,7 +24,7 @@ class WeekDay(IntEnum):
     SUNDAY = 7
 
     @classmethod
-    def get_weekday_number(cls, week_day_str: str) -> "WeekDay":
+    def get_weekday_number(cls, week_day_str: str) -> WeekDay:
         """Return the day with this full name, in upper or lower case. Raises DagError for other names."""
         name = str(week_day_str).upper()
         if name not in cls.__members__:
@@ -30,12 +32,12 @@ class WeekDay(IntEnum):
         return cls[name]
 
     @classmethod
-    def convert(cls, day: "str | WeekDay") -> "WeekDay":
+    def convert(cls, day: str | WeekDay) -> WeekDay:
         """Return a day. Raises DagError for an unknown one."""
         return day if isinstance(day, WeekDay) else cls.get_weekday_number(day)
 
     @classmethod
-    def validate_week_day(cls, week_day: "str | WeekDay | Iterable[str] | Iterable[WeekDay]") -> set[int]:
+    def validate_week_day(cls, week_day: str | WeekDay | Iterable[str] | Iterable[WeekDay]) -> set[int]:
         """Return the numbers of one day or several. Raises DagError for an unknown day."""
         if isinstance(week_day, (str, WeekDay)):
             return {cls.convert(week_day)}

@@ -147,7 +147,7 @@ class CurrentContext:
 
 
 own_variables: Callable[[Context], Mapping[str, str]] | None = None
-"""What a policy adds to `context_variables`; None: there is no such policy."""
+"""Returns the variables that a policy adds to `context_variables`; None: there is no such policy."""
 
 
 def context_variables(context: Context) -> dict[str, str]:

@@ -307,7 +307,7 @@ async def events_of(
 
 
 async def _kill(trigger: BaseTrigger, seconds: float) -> None:
-    """Let a trigger cancel its external job."""
+    """Call `on_kill` of a trigger, which cancels its external job. Errors are logged."""
     import asyncio
 
     trigger.log.info("%r is killed: its task was ended or cleared", trigger)

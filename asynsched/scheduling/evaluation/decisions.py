@@ -152,7 +152,7 @@ def of_look(task: ActiveTask, obstacle: Obstacle, now: datetime) -> Sequence[Cha
 
 
 def _empty_success(task: ActiveTask, now: datetime) -> TaskChange:
-    """Let an empty task succeed. As in Airflow, that is a try."""
+    """Return the success of an empty task, which counts as a try, as in Airflow."""
     number = task.try_number + 1
     return _change(
         task, State.SUCCESS, EMPTY_TASK, try_number=number, started_at=now, ended_at=now, scheduled_at=now
@@ -537,7 +537,7 @@ _END_EVENTS: dict[DagRunState, tuple[CallbackEvent, CallbackEvent]] = {
 }
 """The DAG's callback, and the event of listeners."""
 _DECIDING = {DagRunState.SUCCESS: State.SUCCESS, DagRunState.FAILED: State.FAILED}
-"""The state of the task instances of which the last one has decided the state of a run."""
+"""For each end of a run, the state of the task instances that decide it: the last one of them is its cause."""
 
 
 def of_rest(run: ActiveRun, now: datetime) -> Sequence[RunChange]:

@@ -217,11 +217,11 @@ def read_past(
     """Return the run before a logical date, with the states of these tasks and of their downstream tasks.
 
     Args:
-        of_backfill: Row id of the run of that date, if a backfill runs it. Before the first one of a backfill is none,
-            as in Airflow.
         downstream: The direct downstream tasks of each task that depends on the past.
         catchup: Manual runs do not count (Airflow's get_previous_scheduled_dagrun).
         never_seen: Tasks that no earlier run had at the last look, which reads all earlier runs and is not repeated.
+        of_backfill: Row id of the run of that date, if a backfill runs it. No run counts as the one before the first
+            run of a backfill, as in Airflow.
     """
     if of_backfill is not None and conn.scalar(_FIRST_OF_BACKFILL, {"run": of_backfill}) is not None:
         return None

@@ -81,7 +81,7 @@ class WaitingSensor(BaseSensorOperator):
         self.defer(trigger=Does(self.what), method_name="go_on", timeout=0.01)
 
     def go_on(self, context, event):
-        raise self.error("the event was no good")
+        raise self.error("the event is unusable")
 
 
 def outcome(make, **kwargs):
@@ -142,7 +142,7 @@ def test_the_xcoms_of_a_trigger_that_ends_its_task_are_its_tasks():
         ("waits", {"never_fail": True}, "skipped", "Skipping instead of failing: Trigger timeout"),
         ("raises", {"soft_fail": True}, "skipped", "Skipping instead of failing: Trigger failure: ValueError: no luck"),
         ("raises", {"never_fail": True}, "skipped", "Skipping instead of failing: Trigger failure"),
-        ("fires", {"soft_fail": True}, "failed", "RuntimeError: the event was no good"),
+        ("fires", {"soft_fail": True}, "failed", "RuntimeError: the event is unusable"),
         (
             "fires",
             {"soft_fail": True, "error": AsynschedException},
