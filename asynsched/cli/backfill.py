@@ -1,17 +1,19 @@
 """`asynsched backfill …`: run a DAG for a span of the past."""
 
+from datetime import datetime
 from typing import Any
 
 import click
 
 from asynsched.cli.command import INSTANT_FORMS, command, completes, dag_argument, read_instant
-from asynsched.cli.dags import conf_option, read_conf
+from asynsched.cli.dags import answer_of_timetable, conf_option, read_conf
 from asynsched.cli.lookup import dag_of
 from asynsched.cli.output import Done, Listing, Record, are, fields_of
 from asynsched.cli.session import Session, actor
 from asynsched.queries import backfills as queries
 from asynsched.queries.backfills import BackfillFilter
 from asynsched.scheduling.creation import backfills
+from asynsched.store.dags.dags import file_to_ask
 from asynsched.store.rows import LARGEST_INTEGER
 from asynsched.store.runs.backfills import BackfillProgress
 
@@ -64,14 +66,23 @@ def backfill_create(
     plan = backfills.BackfillPlan(dag_id, start, end, conf=read_conf(conf), zone=zone, **options)
     dag_of(session, dag_id, make=not dry_run)
     now = session.now()
+    span = _span(session, plan, now)
     if dry_run:
-        planned = map(queries.planned_date, session.read(backfills.plan_dates, plan, now))
+        planned = map(queries.planned_date, session.read(backfills.plan_dates, plan, now, span))
         return Listing(DATE_COLUMNS, [fields_of(date, DATE_COLUMNS) for date in planned])
-    made = session.act(queries.create_backfill, plan, actor=actor(), now=now)
+    made = session.act(queries.create_backfill, plan, actor=actor(), now=now, span=span)
     n_left_out = sum(date.exception_reason is not None for date in session.read(queries.list_dates, made.id))
     left_out = f" {are(n_left_out, 'date')} left out: `asynsched backfill show {made.id}`." if n_left_out else ""
     sentence = f"Backfill {made.id} of the DAG {dag_id!r}: {are(made.n_queued, 'run')} queued.{left_out}"
     return Done(sentence, fields_of(made, COLUMNS))
+
+
+def _span(session: Session, plan: backfills.BackfillPlan, now: datetime) -> backfills.Span:
+    """Return the runs of a backfill. Raises DagError."""
+    version, file = session.read(backfills.version_to_plan, plan.dag_id), session.read(file_to_ask, plan.dag_id)
+    question = backfills.question_of(plan)
+    asked = None if file is None else answer_of_timetable(session, file, plan.dag_id, question, now)
+    return backfills.compute_span(version, plan, now, None if asked is None else asked.plan)
 
 
 @command("list", tables=True)

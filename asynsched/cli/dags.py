@@ -430,7 +430,7 @@ def queue_run(session: Session, dag_id: str, wanted: "Trigger") -> "RunInfo":
         path = session.read(queries.file_to_ask, dag_id, of_partitions=key is not None)
         if path is not None:
             question = TimetableQuestion(n_runs=1, run_by_hand_at=at, partition_key=key)
-            answers = _ask(session, path, dag_id, question, at or now).for_run
+            answers = answer_of_timetable(session, path, dag_id, question, at or now).for_run
     return session.act(trigger_run, dag_id, wanted, answers, actor(), now)
 
 
@@ -498,7 +498,9 @@ def dags_next(session: Session, dag_id: str, n: int, now: str | None, last_run: 
     schedule = session.read(read_schedule, dag_id)
     if last_run:
         schedule = schedule._replace(last=_read_interval(last_run, zone), made=frozenset())
-    answer = _ask(session, schedule.file, dag_id, schedule.question(n), at) if schedule.is_asked else None
+    answer = (
+        answer_of_timetable(session, schedule.file, dag_id, schedule.question(n), at) if schedule.is_asked else None
+    )
     columns = PARTITION_COLUMNS if schedule.is_by_partitions else NEXT_COLUMNS
     rows = [fields_of(run, columns) for run in schedule.next_runs(n, at, answer)]
     return Listing(columns, rows, nothing=f"The DAG {dag_id!r} has no next run.")
@@ -516,7 +518,9 @@ def _read_interval(text: str, zone: str) -> "DataInterval":
     return interval
 
 
-def _ask(session: Session, path: str, dag_id: str, question: TimetableQuestion, now: datetime) -> ParsedDag:
+def answer_of_timetable(
+    session: Session, path: str, dag_id: str, question: TimetableQuestion, now: datetime
+) -> ParsedDag:
     """Ask an author's own timetable: parse its DAG file for that, without storing the result. Raises DagError."""
     import asyncio
 

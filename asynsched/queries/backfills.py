@@ -18,8 +18,10 @@ from asynsched.scheduling.creation.backfills import (
     Span,
     compute_span,
     plan_dates,
+    question_of,
     version_to_plan,
 )
+from asynsched.store.dags.dags import file_to_ask
 from asynsched.store.rows import as_struct, count
 from asynsched.store.runs import backfills as store
 from asynsched.store.runs.backfills import BACKFILLS, BackfillProgress, BackfillState
@@ -124,8 +126,11 @@ async def make_backfill(place: Place, actor: str, plan: BackfillPlan) -> Backfil
 async def _span(place: Place, plan: BackfillPlan, now: datetime) -> Span:
     from anyio.to_thread import run_sync  # commands, which have no loop, import this module too
 
-    version = await place.ask(version_to_plan, plan.dag_id)
-    return await run_sync(compute_span, version, plan, now)
+    from asynsched.queries.upcoming import ask_timetable
+
+    version, file = await place.ask(version_to_plan, plan.dag_id), await place.ask(file_to_ask, plan.dag_id)
+    asked = None if file is None else await ask_timetable(place.settings, file, plan.dag_id, question_of(plan), now)
+    return await run_sync(compute_span, version, plan, now, None if asked is None else asked.plan)
 
 
 def create_backfill(

@@ -294,6 +294,8 @@ class TimetableQuestion(Struct, frozen=True, omit_defaults=True):
     """Leave out runs that are due before this time; the newest of them counts as the last run."""
     until: datetime | None = None
     """Leave out runs after the first that is due after this time."""
+    span: PlannedInterval | None = None
+    """The first and last logical date of a backfill, which makes all runs between them; None: the DAG's own dates."""
     run_by_hand_at: datetime | None = None
     """Also return the data interval of a run that is triggered at this time."""
     partition_key: str | None = None

@@ -427,12 +427,15 @@ class AskedTimetable:
 
     def plan(self, question: schema.TimetableQuestion) -> TimetablePlan:
         """Return the runs that follow one another after the last one."""
-        last = None if question.last is None else question.last.value()
+        last, bounds = None if question.last is None else question.last.value(), self._bounds
+        if question.span is not None:
+            bounds = TimeRestriction(question.span.start, question.span.end, catchup=True)
         after, before, is_complete = question.last, None, False
         runs: list[PlannedRun] = []
         while len(runs) < question.n_runs:
-            info = self._following(last, before)
-            if info is None:
+            info = self._following(last, before, bounds)
+            # A class may ignore the latest date.
+            if info is None or (question.span is not None and info.data_interval.start > question.span.end):
                 is_complete = True
                 break
             last, before = info.data_interval, info
@@ -450,25 +453,25 @@ class AskedTimetable:
         found = self._call(lambda: self._timetable.infer_manual_data_interval(run_after=coerce_datetime(at)))
         return PlannedInterval(*self._checked_interval(found))
 
-    def _following(self, last: DataInterval | None, before: DagRunInfo | None) -> DagRunInfo | None:
+    def _following(
+        self, last: DataInterval | None, before: DagRunInfo | None, bounds: TimeRestriction
+    ) -> DagRunInfo | None:
         """Return the run after `last`; with `catchup="latest"`, the newest of those that are due."""
-        info = self._next(last, before)
-        if self._bounds.catchup != "latest" or info is None:
+        info = self._next(last, before, bounds)
+        if bounds.catchup != "latest" or info is None:
             return info
         for _ in range(MAX_MISSED):
-            following = self._next(info.data_interval, info) if info.run_after <= self._now else None
+            following = self._next(info.data_interval, info, bounds) if info.run_after <= self._now else None
             if following is None or following.run_after > self._now:
                 return info
             info = following
         raise TimetableError(f"{self._who} gives more than {MAX_MISSED} missed runs")
 
-    def _next(self, last: DataInterval | None, before: DagRunInfo | None) -> DagRunInfo | None:
-        bounds = TimeRestriction(
-            coerce_datetime(self._bounds.earliest), coerce_datetime(self._bounds.latest), bool(self._bounds.catchup)
-        )
+    def _next(self, last: DataInterval | None, before: DagRunInfo | None, bounds: TimeRestriction) -> DagRunInfo | None:
+        limits = TimeRestriction(coerce_datetime(bounds.earliest), coerce_datetime(bounds.latest), bool(bounds.catchup))
         shown = None if last is None else DataInterval(coerce_datetime(last.start), coerce_datetime(last.end))
         found = self._call(
-            lambda: self._timetable.next_dagrun_info(last_automated_data_interval=shown, restriction=bounds)
+            lambda: self._timetable.next_dagrun_info(last_automated_data_interval=shown, restriction=limits)
         )
         if found is None:
             return None

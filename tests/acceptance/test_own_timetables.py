@@ -59,6 +59,25 @@ def test_more_runs_than_were_asked_for_at_once_are_all_made(site):
     assert (run["data_interval_start"], run["data_interval_end"]) == ("2026-01-08T00:00:00Z", "2026-01-10T00:00:00Z")
 
 
+def test_a_backfill_asks_one_for_the_runs_of_its_span(site):
+    forever = EVERY_OTHER_DAY.replace(" if start > restriction.latest else", " if start is None else")
+    site.write("own.py", HEAD + EVERY_OTHER_DAY.replace("start_date", "is_paused_upon_creation=True, start_date"))
+    site.write("ever.py", HEAD + forever.replace('"own"', '"ever"').replace("catchup=True", "catchup=False"))
+    span = ("--from", "2024-03-01", "--to", "2024-03-05")
+    expected = ["2024-03-01", "2024-03-03", "2024-03-05"]
+    for dag_id in ("own", "ever"):
+        would = site.json("backfill", "create", dag_id, *span, "--dry-run")
+        assert [date["logical_date"][:10] for date in would] == expected
+    made = site.json("backfill", "create", "own", *span)
+    site.run("dags", "unpause", "own")
+    site.up_until_idle()
+    assert site.json("backfill", "show", str(made["id"]))["n_success"] == 3
+    too_long = site.run("backfill", "create", "own", "--from", "1900-01-01", "--to", "2025-01-01", code=1)
+    assert "more than 10000 runs" in too_long.stderr
+    never = site.run("backfill", "create", "own", "--from", "2026-01-01", "--to", "2025-01-01", code=1)
+    assert "after its end" in never.stderr
+
+
 def test_one_that_fails_later_keeps_its_dag_and_says_what_is_wrong(site):
     good = HEAD + EVERY_OTHER_DAY.replace("datetime(2025, 6, 30)", "datetime(2025, 1, 4)")
     site.write("own.py", good)

@@ -33,7 +33,7 @@ from asynsched.store.runs.xcoms import get_xcoms
 from tests.support.waiting import eventually
 
 DAGS = """
-    from asynsched import DAG, Asset, DataInterval, Param, Timetable, dag, task
+    from asynsched import DAG, Asset, DagRunInfo, DataInterval, Param, Timetable, dag, task
     import os, time
     from pathlib import Path
 
@@ -72,7 +72,9 @@ DAGS = """
             return DataInterval(run_after.subtract(days=2), run_after)
 
         def next_dagrun_info(self, *, last_automated_data_interval, restriction):
-            return None
+            last = last_automated_data_interval
+            start = restriction.earliest if last is None else last.end
+            return DagRunInfo.interval(start, start.add(days=2)) if start else None
 
     with DAG("own_timetable", schedule=TwoDays()) as own_timetable:
         @task
@@ -287,6 +289,10 @@ async def test_a_client_of_the_scheduler_triggers_a_dag_before_the_folder_is_rea
         assert (await client.health()).status == "healthy"
         [task] = (await client.list_tasks(*run.key)).items
         assert (await client.get_xcom(task.key)).value == 2
+        planned = await client.plan_backfill(
+            "own_timetable", datetime(2026, 1, 1, tzinfo=UTC), datetime(2026, 1, 4, tzinfo=UTC)
+        )
+        assert [date.logical_date.day for date in planned] == [1, 3]
         [serving] = await client.list_schedulers()
         assert (serving.id, serving.state) == (scheduler.scheduler_id, "serving")
         [act] = (await client.list_audit(action="dag.trigger")).items

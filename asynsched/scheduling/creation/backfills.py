@@ -12,12 +12,12 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy import Connection
 
-from asynsched.errors import AlreadyExists, DagError, PlanNeeded
+from asynsched.errors import AlreadyExists, DagError
 from asynsched.keys import DagRunKey
 from asynsched.scheduling.creation.triggering import check_allowed, validate_conf
 from asynsched.scheduling.requests.run_requests import run_again, submit_request
 from asynsched.serialization.decode import decode_dag
-from asynsched.serialization.schema import SerializedDag
+from asynsched.serialization.schema import SerializedDag, TimetableQuestion
 from asynsched.states import FINISHED_RUN_STATES, DagRunState, DagRunType
 from asynsched.store.dags.dags import find_dag, get_version
 from asynsched.store.runs import backfills as stored
@@ -34,10 +34,13 @@ from asynsched.store.schema import DagRunRow, DagVersionRow, dag_run
 from asynsched.timetables import (
     ContinuousTimetable,
     CronPartitionTimetable,
+    CustomTimetable,
     DagRunInfo,
     NullTimetable,
     OnceTimetable,
+    PlannedInterval,
     TimeRestriction,
+    TimetablePlan,
     decode,
 )
 from asynsched.timetables.zones import as_zone, in_zone
@@ -96,10 +99,20 @@ class PlannedDate:
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """The runs that a version of a DAG has in the span of a plan."""
+    """The runs that a version of a DAG has in the span of a plan.
+
+    Attributes:
+        answer: Of an author's own timetable, which gave the runs.
+    """
 
     version_id: int
     infos: tuple[DagRunInfo, ...]
+    answer: TimetablePlan | None = None
+
+
+def question_of(plan: BackfillPlan) -> TimetableQuestion:
+    """Return the question to an author's own timetable about the runs of a backfill."""
+    return TimetableQuestion(n_runs=MAX_RUNS + 1, span=PlannedInterval(plan.from_date, plan.to_date))
 
 
 def version_to_plan(conn: Connection, dag_id: str) -> DagVersionRow:
@@ -107,37 +120,43 @@ def version_to_plan(conn: Connection, dag_id: str) -> DagVersionRow:
     return get_version(conn, find_dag(conn, dag_id).version_id or 0)
 
 
-def compute_span(version: DagVersionRow, plan: BackfillPlan, now: datetime) -> Span:
+def compute_span(
+    version: DagVersionRow, plan: BackfillPlan, now: datetime, answer: TimetablePlan | None = None
+) -> Span:
     """Return the runs that a version has in the span of a plan. This takes seconds for 10,000 dates: for a thread.
 
-    Raises DagError: the DAG cannot be backfilled, or not with this plan.
+    Args:
+        answer: Of an author's own timetable.
+
+    Raises:
+        DagError: The DAG cannot be backfilled, or not with this plan.
+        PlanNeeded: An author's own timetable must be asked first: see `question_of`.
     """
     serialized = decode_dag(version.serialized)
     _check(serialized, plan, now)
-    try:
-        infos = tuple(_infos(serialized, plan, now))
-    except PlanNeeded as exc:
-        raise DagError(f"The DAG {plan.dag_id!r} has a custom timetable, which cannot be backfilled.") from exc
+    infos = tuple(_infos(serialized, plan, now, answer))
     if not infos:
         raise DagError(
             f"The schedule of the DAG {plan.dag_id!r} has no run from {plan.from_date.isoformat()} to"
             f" {plan.to_date.isoformat()} whose data interval is over."
         )
-    return Span(version.id, infos)
+    return Span(version.id, infos, answer)
 
 
 def plan_dates(conn: Connection, plan: BackfillPlan, now: datetime, span: Span | None = None) -> list[PlannedDate]:
     """Return the dates of a backfill, in the order in which they would run.
 
     Args:
-        span: That of the plan, computed before; it counts only if the DAG still has the same version.
+        span: That of the plan, computed before; it is computed again if the DAG has another version by now.
 
     Raises:
         NotFound: There is no such DAG.
         DagError: The DAG cannot be backfilled, or not with this plan.
+        PlanNeeded: There is no answer of an author's own timetable.
     """
     if span is None or span.version_id != find_dag(conn, plan.dag_id).version_id:
-        span = compute_span(version_to_plan(conn, plan.dag_id), plan, now)
+        answer = None if span is None else span.answer
+        span = compute_span(version_to_plan(conn, plan.dag_id), plan, now, answer)
     infos = span.infos
     of_partitions = _runs_of_partitions(conn, plan.dag_id, infos)
     dates = []
@@ -233,8 +252,10 @@ def _check(dag: SerializedDag, plan: BackfillPlan, now: datetime) -> None:
     validate_conf(dag, plan.conf)
 
 
-def _infos(dag: SerializedDag, plan: BackfillPlan, now: datetime) -> Iterator[DagRunInfo]:
+def _infos(dag: SerializedDag, plan: BackfillPlan, now: datetime, answer: TimetablePlan | None) -> Iterator[DagRunInfo]:
     timetable, last = decode(dag.timetable), None
+    if isinstance(timetable, CustomTimetable):
+        timetable = timetable.planned(answer)
     if isinstance(timetable, CronPartitionTimetable):
         yield from _partitions(timetable, plan, now)
         return
