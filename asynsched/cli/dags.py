@@ -425,12 +425,11 @@ def queue_run(session: Session, dag_id: str, wanted: "Trigger") -> "RunInfo":
     from asynsched.queries.run_edits import trigger_run
 
     now, answers = session.now(), AnswersForRun()
-    at, key = wanted.date(now), wanted.partition_key
     if wanted.is_asked(now):
-        path = session.read(queries.file_to_ask, dag_id, of_partitions=key is not None)
+        path = session.read(queries.file_to_ask, dag_id, of_partitions=wanted.partition_key is not None)
         if path is not None:
-            question = TimetableQuestion(n_runs=1, run_by_hand_at=at, partition_key=key)
-            answers = answer_of_timetable(session, path, dag_id, question, at or now).for_run
+            at = wanted.date(now) or now
+            answers = answer_of_timetable(session, path, dag_id, wanted.question(now), at).for_run
     return session.act(trigger_run, dag_id, wanted, answers, actor(), now)
 
 

@@ -72,7 +72,7 @@ async def _ask_code(place: Place, dag_id: str, now: datetime, wanted: Trigger) -
     names = StoredNames(place.settings.parse, place.database.read)
     parser = await run_sync(SandboxParser, place.settings, names)
     async with turns("questions to timetables", place.settings.parse.processes):
-        return await ask_of_run(parser, place.database, dag_id, now, wanted.date(now), wanted.partition_key)
+        return await ask_of_run(parser, place.database, dag_id, wanted.date(now) or now, wanted.question(now))
 
 
 async def mark_run(place: Place, actor: str, key: DagRunKey, state: MarkedAs) -> Changed:

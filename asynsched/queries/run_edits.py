@@ -23,7 +23,7 @@ from asynsched.scheduling.requests.run_requests import (
     queue_again,
     submit_request,
 )
-from asynsched.serialization.schema import AnswersForRun
+from asynsched.serialization.schema import AnswersForRun, RunByHand, TimetableQuestion
 from asynsched.states import DagRunType
 from asynsched.store.runs import dag_runs
 from asynsched.store.runs.notes import note_tasks, put_note
@@ -31,7 +31,7 @@ from asynsched.store.runs.requests import ClearTasks, MarkRun, RunRequest
 from asynsched.store.runs.row_locks import lock_runs
 from asynsched.store.runs.task_instances import load_task_instances
 from asynsched.store.schema import DagRunRow, NoteRow, TaskInstanceRow
-from asynsched.timetables import DataInterval
+from asynsched.timetables import DataInterval, PlannedInterval
 
 if TYPE_CHECKING:
     from asynsched.scheduling.creation.triggering import CheckedConf
@@ -43,7 +43,7 @@ class Trigger(Struct, frozen=True, kw_only=True):
     """A run that somebody wants.
 
     Attributes:
-        run_id: By default `manual__` and the earliest start.
+        run_id: By default `manual__` and the earliest start, or as an author's own timetable says.
         logical_date: None: the run has none, and no data interval, unless `is_of_now`.
         is_of_now: The present instant is its logical date, or the next one that no other run has.
         interval: By default the timetable's.
@@ -68,7 +68,14 @@ class Trigger(Struct, frozen=True, kw_only=True):
 
     def is_asked(self, now: datetime) -> bool:
         """Whether an author's own timetable or mappers have to be asked about the run."""
-        return self.partition_key is not None or (self.interval is None and self.date(now) is not None)
+        is_inferred = self.interval is None and self.date(now) is not None
+        return self.partition_key is not None or self.run_id is None or is_inferred
+
+    def question(self, now: datetime) -> TimetableQuestion:
+        """Return the question to an author's own timetable or mappers, which is asked as of the run's date."""
+        interval = None if self.interval is None else PlannedInterval(*self.interval)
+        by_hand = RunByHand(self.run_after or now, self.date(now), interval, self.run_type)
+        return TimetableQuestion(run_by_hand=by_hand, partition_key=self.partition_key)
 
 
 def trigger_run(
@@ -86,8 +93,8 @@ def trigger_run(
     key = create_manual_run(
         conn, dag_id, now=now, conf=wanted.conf, run_id=wanted.run_id, logical_date=wanted.logical_date,
         has_logical_date=wanted.date(now) is not None, data_interval=wanted.interval or answers.interval,
-        partition_key=wanted.partition_key, partition_date=answers.partition_date, checked=checked,
-        reason=f"{actor} triggered it", run_type=wanted.run_type, run_after=wanted.run_after,
+        partition_key=wanted.partition_key, partition_date=answers.partition_date, usual_run_id=answers.run_id,
+        checked=checked, reason=f"{actor} triggered it", run_type=wanted.run_type, run_after=wanted.run_after,
     )  # fmt: skip
     if wanted.note:
         _note(conn, find_run(conn, key), wanted.note, actor, now)

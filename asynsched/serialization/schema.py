@@ -17,6 +17,7 @@ from msgspec import Meta, Struct
 
 from asynsched.serialization.access_control import DagPermission
 from asynsched.serialization.asked_names import AskedName
+from asynsched.states import DagRunType
 from asynsched.timetables.asset_condition import AssetCondition, AssetName
 from asynsched.timetables.base import DataInterval
 from asynsched.timetables.decoding import MAX_PLANNED, PlannedInterval, TimetablePlan
@@ -283,6 +284,21 @@ class SourceFile(Struct, frozen=True):
     text: str
 
 
+class RunByHand(Struct, frozen=True, omit_defaults=True):
+    """A run that is triggered, about which an author's timetable is asked.
+
+    Attributes:
+        run_after: Its earliest start.
+        date: Its logical date; None: it has none, and no data interval.
+        interval: Its data interval, if it is given one.
+    """
+
+    run_after: datetime
+    date: datetime | None = None
+    interval: PlannedInterval | None = None
+    run_type: DagRunType = DagRunType.MANUAL
+
+
 class TimetableQuestion(Struct, frozen=True, omit_defaults=True):
     """A request to a user's timetable, or to partition mappers."""
 
@@ -296,8 +312,8 @@ class TimetableQuestion(Struct, frozen=True, omit_defaults=True):
     """Leave out runs after the first that is due after this time."""
     span: PlannedInterval | None = None
     """The first and last logical date of a backfill, which makes all runs between them; None: the DAG's own dates."""
-    run_by_hand_at: datetime | None = None
-    """Also return the data interval of a run that is triggered at this time."""
+    run_by_hand: RunByHand | None = None
+    """Return the data interval and the name of this run, and no others."""
     partition_key: str | None = None
     """Also return the date of this partition, for a run that is triggered."""
     partitions: tuple[AssetKeys, ...] = ()
@@ -319,10 +335,11 @@ class ParseQuestions(Struct, frozen=True, omit_defaults=True):
 
 
 class AnswersForRun(NamedTuple):
-    """What an author's code says of a run that is triggered by hand; None where no code of the author's decides."""
+    """What an author's code says of a run that is triggered by hand; None or empty where no such code decides."""
 
     interval: DataInterval | None = None
     partition_date: datetime | None = None
+    run_id: str = ""
 
 
 class ParsedDag(Struct, frozen=True, omit_defaults=True):
@@ -334,7 +351,9 @@ class ParsedDag(Struct, frozen=True, omit_defaults=True):
     plan: TimetablePlan | None = None
     """The answers of a user's timetable or partition mappers, which are not part of the version."""
     manual_interval: PlannedInterval | None = None
-    """The answer to `TimetableQuestion.run_by_hand_at`."""
+    """An answer to `TimetableQuestion.run_by_hand`."""
+    manual_run_id: str = ""
+    """Another one; empty: the timetable does not name runs."""
     partition_date: datetime | None = None
     """The answer to `TimetableQuestion.partition_key`."""
     known_hash: str | None = None
@@ -346,7 +365,7 @@ class ParsedDag(Struct, frozen=True, omit_defaults=True):
     def for_run(self) -> AnswersForRun:
         """The answers about a run that is triggered by hand."""
         interval = None if self.manual_interval is None else self.manual_interval.value()
-        return AnswersForRun(interval, self.partition_date)
+        return AnswersForRun(interval, self.partition_date, self.manual_run_id)
 
 
 ON_PATH = "start asynsched with PYTHONPATH="

@@ -13,6 +13,7 @@ from datetime import datetime, timedelta
 from typing import Any, ClassVar, Literal, NamedTuple, Self
 
 from asynsched.errors import TimetableError
+from asynsched.states import DagRunType
 
 PUNCTUAL = timedelta(minutes=1)
 """If a run that was planned in advance is later than this, the timetable is asked again, unless `catchup=True`."""
@@ -33,12 +34,16 @@ class DataInterval(NamedTuple):
 
 
 class DagRunInfo(NamedTuple):
-    """A run to be created at `run_after`; one of a partition has its key, and the date that the key stands for."""
+    """A run to be created at `run_after`; one of a partition has its key, and the date that the key stands for.
+
+    `run_id` is empty unless an author's timetable has given the run a name.
+    """
 
     run_after: datetime
     data_interval: DataInterval
     partition_date: datetime | None = None
     partition_key: str | None = None
+    run_id: str = ""
 
     @classmethod
     def exact(cls, at: datetime) -> Self:
@@ -107,6 +112,18 @@ class Timetable:
     def infer_manual_data_interval(self, *, run_after: datetime) -> DataInterval:
         """Return the data interval of a run that is triggered manually at `run_after`."""
         raise NotImplementedError(f"{type(self).__name__} has no infer_manual_data_interval")
+
+    def generate_run_id(
+        self, *, run_type: DagRunType, run_after: datetime, data_interval: DataInterval | None, **extra: Any
+    ) -> str:
+        """Return the name of a run of the schedule, of a backfill, or of one that is triggered without a name.
+
+        Args:
+            run_after: The earliest start.
+            data_interval: None: the run has none.
+            extra: More arguments of a later version.
+        """
+        return DagRunType(run_type).generate_run_id(suffix=run_after.isoformat())
 
     def validate(self) -> None:
         """Raise an exception if the timetable is invalid; called once, when the DAG is made."""

@@ -59,11 +59,12 @@ class PlannedInterval(Struct, frozen=True):
         return DataInterval(self.start, self.end)
 
 
-class PlannedRun(Struct, frozen=True):
-    """A run that a timetable returned."""
+class PlannedRun(Struct, frozen=True, omit_defaults=True):
+    """A run that a timetable returned; `run_id` is empty unless its code names runs."""
 
     run_after: Moment
     interval: PlannedInterval
+    run_id: str = ""
 
 
 class TimetablePlan(Struct, frozen=True, omit_defaults=True, dict=True):
@@ -149,7 +150,7 @@ class CustomTimetable(KnownTimetable):
         was_ahead = plan.asked_at < run.run_after
         if was_ahead and now - run.run_after > PUNCTUAL and restriction.catchup is not True:
             raise PlanNeeded(self.name)
-        return DagRunInfo(run.run_after, run.interval.value())
+        return DagRunInfo(run.run_after, run.interval.value(), run_id=run.run_id)
 
     def n_left(self, last: DataInterval | None) -> int:
         """Return the number of runs in the plan after `last`; MAX_PLANNED if no run follows the plan."""

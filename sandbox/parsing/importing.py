@@ -7,6 +7,7 @@ author's own is asked for its next runs here, too.
 import contextlib
 import faulthandler
 import os
+import re
 import signal
 import sys
 import threading
@@ -59,6 +60,7 @@ from asynsched.protocol.parse_messages import (
 from asynsched.serialization import schema
 from asynsched.serialization.decode import restriction
 from asynsched.serialization.encode import serialize_dag
+from asynsched.states import DagRunType
 from asynsched.timetables import (
     DagRunInfo,
     DataInterval,
@@ -395,12 +397,10 @@ class _Finding:
         if serialized.timetable["kind"] != CustomTimetable.kind:
             return parsed
         question, asked = questions.of(dag.dag_id), AskedTimetable(dag, serialized, questions.now)
-        at = question.run_by_hand_at
-        return msgspec.structs.replace(
-            parsed,
-            plan=asked.plan(question),
-            manual_interval=None if at is None else asked.manual_interval(at),
-        )
+        if question.run_by_hand is None:
+            return msgspec.structs.replace(parsed, plan=asked.plan(question))
+        interval, run_id = asked.by_hand(question.run_by_hand)
+        return msgspec.structs.replace(parsed, manual_interval=interval, manual_run_id=run_id)
 
 
 def _date_of(
@@ -411,6 +411,14 @@ def _date_of(
         return None if key is None else timetable.partitioning.date_of_key(condition, key)
     except Exception as exc:  # of user code
         raise TimetableError(f"DAG {dag_id!r} has no partition {key!r:.62}: {type(exc).__name__}: {exc}") from exc
+
+
+_RUN_ID = re.compile(rf"(?!\.\.?$)[^/]{{1,{schema.MAX_ID_LENGTH}}}")
+
+
+def _for_author(interval: DataInterval | PlannedInterval | None) -> DataInterval | None:
+    """Return a data interval with pendulum's dates, whose methods authors' timetables call."""
+    return None if interval is None else DataInterval(coerce_datetime(interval.start), coerce_datetime(interval.end))
 
 
 class AskedTimetable:
@@ -430,6 +438,7 @@ class AskedTimetable:
         last, bounds = None if question.last is None else question.last.value(), self._bounds
         if question.span is not None:
             bounds = TimeRestriction(question.span.start, question.span.end, catchup=True)
+        run_type = DagRunType.SCHEDULED if question.span is None else DagRunType.BACKFILL
         after, before, is_complete = question.last, None, False
         runs: list[PlannedRun] = []
         while len(runs) < question.n_runs:
@@ -443,15 +452,36 @@ class AskedTimetable:
             if question.since is not None and info.run_after < question.since:
                 after = interval
                 continue
-            runs.append(PlannedRun(info.run_after, interval))
+            runs.append(PlannedRun(info.run_after, interval, self._run_id(run_type, info.run_after, interval)))
             if question.until is not None and info.run_after > question.until:
                 break
         return TimetablePlan(asked_at=self._now, after=after, runs=tuple(runs), is_complete=is_complete)
 
-    def manual_interval(self, at: datetime) -> PlannedInterval:
-        """Return the data interval of a run that is triggered at an instant."""
-        found = self._call(lambda: self._timetable.infer_manual_data_interval(run_after=coerce_datetime(at)))
-        return PlannedInterval(*self._checked_interval(found))
+    def by_hand(self, run: schema.RunByHand) -> tuple[PlannedInterval | None, str]:
+        """Return the data interval and the name of a run that is triggered; an empty name stands for the usual one."""
+        at, interval = coerce_datetime(run.date), run.interval
+        if interval is None and at is not None:
+            found = self._call(lambda: self._timetable.infer_manual_data_interval(run_after=at))
+            interval = PlannedInterval(*self._checked_interval(found))
+        # As in Airflow, where the operator that triggers a run names it.
+        is_named = run.run_type != DagRunType.OPERATOR_TRIGGERED
+        return interval, self._run_id(run.run_type, run.run_after, interval) if is_named else ""
+
+    def _run_id(self, run_type: DagRunType, run_after: datetime, interval: PlannedInterval | None) -> str:
+        """Return the author's name of a run; empty if the class does not name runs."""
+        if type(self._timetable).generate_run_id is Timetable.generate_run_id:
+            return ""
+        found = self._call(
+            lambda: self._timetable.generate_run_id(
+                run_type=run_type, run_after=coerce_datetime(run_after), data_interval=_for_author(interval)
+            )
+        )
+        if not isinstance(found, str) or not _RUN_ID.fullmatch(found) or not found.isprintable():
+            raise TimetableError(
+                f"{self._who} gives the run id {found!r:.100}; it must be 1 to {schema.MAX_ID_LENGTH} printable"
+                " characters without a slash, and not `.` or `..`"
+            )
+        return found
 
     def _following(
         self, last: DataInterval | None, before: DagRunInfo | None, bounds: TimeRestriction
@@ -469,7 +499,7 @@ class AskedTimetable:
 
     def _next(self, last: DataInterval | None, before: DagRunInfo | None, bounds: TimeRestriction) -> DagRunInfo | None:
         limits = TimeRestriction(coerce_datetime(bounds.earliest), coerce_datetime(bounds.latest), bool(bounds.catchup))
-        shown = None if last is None else DataInterval(coerce_datetime(last.start), coerce_datetime(last.end))
+        shown = _for_author(last)
         found = self._call(
             lambda: self._timetable.next_dagrun_info(last_automated_data_interval=shown, restriction=limits)
         )

@@ -298,17 +298,16 @@ def _warning(path: str, dag_id: str, fields: list[str]) -> FileError:
 
 
 async def ask_of_run(
-    parser: SandboxParser, database: Database, dag_id: str, now: datetime, at: datetime | None, key: str | None
+    parser: SandboxParser, database: Database, dag_id: str, now: datetime, question: TimetableQuestion
 ) -> AnswersForRun:
-    """Return what a DAG's own code says of a run that is triggered `at` an instant, or of the partition of a key.
+    """Return what a DAG's own code says of a run that is triggered, or of the partition of its key.
 
     Raises DagError if the file could not be parsed, or the timetable or a mapper has no answer.
     """
-    path = await database.read(file_to_ask, dag_id, of_partitions=key is not None)
-    if path is None or (at is None and key is None):
+    path = await database.read(file_to_ask, dag_id, of_partitions=question.partition_key is not None)
+    if path is None:
         return AnswersForRun()
-    question = TimetableQuestion(n_runs=1, run_by_hand_at=at, partition_key=key)
-    return (await ask(parser, path, dag_id, question, now=at or now)).for_run
+    return (await ask(parser, path, dag_id, question, now=now)).for_run
 
 
 async def ask(

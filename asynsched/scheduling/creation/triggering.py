@@ -22,20 +22,20 @@ from asynsched.protocol.frames import MAX_VALUE_BYTES, UNENCODABLE, mebibytes
 from asynsched.protocol.messages import Launch, Reply, Request
 from asynsched.scheduling.requests.run_requests import submit_request
 from asynsched.serialization.decode import decode_dag
-from asynsched.serialization.schema import MAX_ID_LENGTH, AnswersForRun, SerializedDag
+from asynsched.serialization.schema import MAX_ID_LENGTH, AnswersForRun, RunByHand, SerializedDag, TimetableQuestion
 from asynsched.states import RUN_TYPES_ON_REQUEST, DagRunState, DagRunType
 from asynsched.store.assets import AssetEventRow, get_asset, record_events
 from asynsched.store.audit import acts_since, record_audit
 from asynsched.store.dags.dags import current_version, get_dag, near_dag_ids
 from asynsched.store.database import Database
-from asynsched.store.runs.dag_runs import get_run, insert_run, insert_runs, run_id_of, run_of_date
+from asynsched.store.runs.dag_runs import free_run_id, get_run, insert_run, insert_runs, run_id_of, run_of_date
 from asynsched.store.runs.notes import put_note
 from asynsched.store.runs.requests import ClearTasks
 from asynsched.store.runs.task_instances import load_task_instances
 from asynsched.store.schema import DagRunRow, DagVersionRow, NoteRow
 from asynsched.timetables import CronPartitionTimetable, DataInterval, PartitionedAtRuntime, decode
 from asynsched.timetables.partitions import checked_key, read_partitioning
-from asynsched.timetables.zones import in_zone, moved
+from asynsched.timetables.zones import in_zone
 
 OPERATION = "run_trigger"
 RETRY_DELAY = timedelta(seconds=1)
@@ -50,13 +50,13 @@ class ManualRuns:
 
     Attributes:
         ask: Returns what the code of a DAG's author says of a run: its data interval if it is triggered at an instant,
-            by a custom timetable; the date of its partition, by custom mappers. Its arguments are the DAG, the present
-            instant, the instant and the partition key, or None. Raises DagError.
+            and its name, by a custom timetable; the date of its partition, by custom mappers. Its arguments are the
+            DAG, the instant as of which they are asked, and the question. Raises DagError.
     """
 
     database: Database
     clock: Clock
-    ask: Callable[[str, datetime, datetime | None, str | None], Awaitable[AnswersForRun]]
+    ask: Callable[[str, datetime, TimetableQuestion], Awaitable[AnswersForRun]]
 
     async def create(self, dag_id: str, *, actor: str, **options: Any) -> DagRunKey:
         """Call `create_manual_run` with these options, and record the actor in the audit log.
@@ -65,11 +65,13 @@ class ManualRuns:
         """
         now = self.clock.now()
         at = (options.get("logical_date") or now) if options.get("has_logical_date", True) else None
-        interval, date = await self.ask(dag_id, now, at, options.get("partition_key"))
+        by_hand = RunByHand(options.get("run_after") or now, at, run_type=options.get("run_type", DagRunType.MANUAL))
+        question = TimetableQuestion(run_by_hand=by_hand, partition_key=options.get("partition_key"))
+        answers = await self.ask(dag_id, at or now, question)
         checked = await check_conf(self.database, dag_id, options.get("conf") or {})
         return await self.database.write(
-            _create_for, actor, dag_id, now=now, data_interval=interval, partition_date=date, checked=checked,
-            **options,
+            _create_for, actor, dag_id, now=now, data_interval=answers.interval, partition_date=answers.partition_date,
+            usual_run_id=answers.run_id, checked=checked, **options,
         )  # fmt: skip
 
 
@@ -90,6 +92,7 @@ def create_manual_run(
     now: datetime,
     conf: Mapping[str, Any] | None = None,
     run_id: str | None = None,
+    usual_run_id: str = "",
     logical_date: datetime | None = None,
     has_logical_date: bool = True,
     data_interval: DataInterval | None = None,
@@ -104,8 +107,9 @@ def create_manual_run(
 
     Args:
         conf: Overrides the DAG's params; validated against their schemas.
-        run_id: By default `manual__` and the earliest start; of a run that a task's operator triggers without one, the
-            logical date.
+        run_id: By default `usual_run_id`, with a number if that is taken.
+        usual_run_id: By default `manual__` and the earliest start; of a run that a task's operator triggers without a
+            name, the logical date. An author's own timetable may give another.
         logical_date: By default the current instant.
         has_logical_date: Whether the run has a logical date and a data interval at all.
         data_interval: By default inferred by the timetable. A custom timetable is user code, which must be asked
@@ -144,11 +148,12 @@ def create_manual_run(
     # As in Airflow: a task's operator names a run by its logical date unless it gives the earliest start.
     at = named or now if run_after is None and run_type == DagRunType.OPERATOR_TRIGGERED else base.run_after
     prefix = run_type if run_type == DagRunType.ASSET_MATERIALIZATION else DagRunType.MANUAL
-    run = _dated(base, chosen or run_id_of(prefix, at), named, data_interval, dag)
+    usual = usual_run_id or run_id_of(prefix, at)
+    run = _dated(base, chosen or usual, named, data_interval, dag)
     # Check for taken names only after the insert failed: names are nearly always free, and each check is a round trip.
     if not insert_runs(conn, [run]):
         named = (logical_date or _free_date(conn, dag_id, now)) if has_logical_date else None
-        run = _dated(base, chosen or _free_run_id(conn, dag_id, prefix, at), named, data_interval, dag)
+        run = _dated(base, chosen or free_run_id(conn, dag_id, usual)[0], named, data_interval, dag)
         _refuse_taken(conn, DagRunKey(dag_id, run.run_id), run.logical_date)
         insert_run(conn, run)
     return DagRunKey(dag_id, run.run_id)
@@ -304,12 +309,6 @@ def _free_date(conn: Connection, dag_id: str, now: datetime) -> datetime:
     while run_of_date(conn, dag_id, now) is not None:
         now += timedelta(microseconds=1)
     return now
-
-
-def _free_run_id(conn: Connection, dag_id: str, prefix: DagRunType, instant: datetime) -> str:
-    while get_run(conn, dag_id, found := run_id_of(prefix, instant)) is not None:
-        instant = moved(instant, timedelta(microseconds=1))
-    return found
 
 
 class RequestedRun(msgspec.Struct, frozen=True):

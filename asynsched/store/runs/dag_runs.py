@@ -31,8 +31,8 @@ def run_of_schedule(
 
 
 def run_id_of_schedule(run_type: DagRunType, info: DagRunInfo) -> str:
-    """Return the run_id that Airflow gives a run of a schedule, or of a partition without its key."""
-    return run_id_of(run_type, info.run_after if info.partition_key is None else info.logical_date)
+    """Return the name that an author's timetable gives a run, else Airflow's: for a partition, without its key."""
+    return info.run_id or run_id_of(run_type, info.run_after if info.partition_key is None else info.logical_date)
 
 
 def run_id_of(run_type: DagRunType, instant: datetime) -> str:

@@ -9,7 +9,8 @@ from asynsched import DAG, EmptyOperator
 from asynsched.errors import PlanNeeded, SerializationError, TimetableError
 from asynsched.serialization.decode import decode_dag, restriction
 from asynsched.serialization.encode import serialize_dag
-from asynsched.serialization.schema import TimetableQuestion
+from asynsched.serialization.schema import RunByHand, TimetableQuestion
+from asynsched.states import DagRunType
 from asynsched.timetables import (
     CronDataIntervalTimetable,
     DagRunInfo,
@@ -106,10 +107,44 @@ def test_one_that_extends_a_known_one_is_told_the_time():
 
 
 def test_it_says_the_data_interval_of_a_manual_run():
-    assert asked(Workdays())[0].manual_interval(day(3) + DAY / 2) == PlannedInterval(day(3), day(3))
-    extended = asked(Later("@daily", "UTC"))[0].manual_interval(day(3) + DAY / 2)
+    noon = day(3) + DAY / 2
+    assert asked(Workdays())[0].by_hand(RunByHand(noon, noon)) == (PlannedInterval(day(3), day(3)), "")
+    extended, _ = asked(Later("@daily", "UTC"))[0].by_hand(RunByHand(noon, noon))
     assert extended == PlannedInterval(day(2) - timedelta(hours=1), day(3))
+    assert asked(Answers())[0].by_hand(RunByHand(noon)) == (None, ""), "a run without a date has no data interval"
     assert DagRunInfo(day(3), None).logical_date is None
+
+
+class Named(Workdays):
+    """Names runs as Airflow's documentation does; `name` is returned in place of such a name."""
+
+    def __init__(self, name=None):
+        self.name = name
+
+    def generate_run_id(self, *, run_type, run_after, data_interval, **extra):
+        if self.name is not None:
+            return self.name
+        if run_type in ("scheduled", "backfill"):
+            return f"{run_type} of {data_interval.end.format('YYYY-MM-DD dddd')}"
+        return super().generate_run_id(run_type=run_type, run_after=run_after.add(days=1), data_interval=data_interval)
+
+
+def test_it_names_runs_but_not_those_that_an_operator_triggers():
+    asking, _ = asked(Named())
+    [planned] = asking.plan(TimetableQuestion(n_runs=1)).runs
+    [of_backfill] = asking.plan(TimetableQuestion(n_runs=1, span=PlannedInterval(day(1), day(2)))).runs
+    assert (planned.run_id, of_backfill.run_id) == (
+        "scheduled of 2026-06-02 Tuesday",
+        "backfill of 2026-06-03 Wednesday",
+    )
+    assert asking.by_hand(RunByHand(day(1)))[1] == "manual__2026-06-03T00:00:00+00:00"
+    assert asking.by_hand(RunByHand(day(1), run_type=DagRunType.OPERATOR_TRIGGERED))[1] == ""
+
+
+@pytest.mark.parametrize("name", ["", "a/b", "..", "two\nlines", "x" * 251, 7])
+def test_a_name_that_no_run_can_have_is_refused(name):
+    with pytest.raises(TimetableError, match="its timetable Named gives the run id"):
+        asked(Named(name))[0].plan(TimetableQuestion(n_runs=1))
 
 
 RUN = DagRunInfo.interval(day(0), day(1))
@@ -137,7 +172,7 @@ def test_nonsense_is_an_error_that_names_the_dag_and_the_class(answers, says):
 
 def test_a_timetable_that_has_no_manual_interval_says_so():
     with pytest.raises(TimetableError, match="Answers has no infer_manual_data_interval"):
-        asked(Answers())[0].manual_interval(MONDAY)
+        asked(Answers())[0].by_hand(RunByHand(MONDAY, MONDAY))
 
 
 @pytest.mark.parametrize("attribute", ["summary", "description"])
