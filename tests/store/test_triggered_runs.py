@@ -33,13 +33,12 @@ def trigger(conn: sa.Connection, **options: Any) -> tuple[str, datetime | None]:
     return row.run_id, row.logical_date
 
 
-async def test_runs_triggered_at_one_instant_differ_by_a_microsecond(database):
-    instants = [NOW + timedelta(microseconds=number) for number in range(3)]
-    for instant in instants:
-        assert await database.write(trigger) == (f"manual__{instant.isoformat()}", instant)
-    for number in range(3, 5):
-        run_id = f"manual__{(NOW + timedelta(microseconds=number)).isoformat()}"
-        assert await database.write(trigger, has_logical_date=False) == (run_id, None)
+async def test_runs_triggered_at_one_instant_differ_by_a_number_and_a_microsecond(database):
+    name = f"manual__{NOW.isoformat()}"
+    for number, run_id in enumerate([name, f"{name}_2", f"{name}_3"]):
+        assert await database.write(trigger) == (run_id, NOW + timedelta(microseconds=number))
+    for number in (4, 5):
+        assert await database.write(trigger, has_logical_date=False) == (f"{name}_{number}", None)
     assert await database.write(trigger, run_id="mine") == ("mine", NOW + timedelta(microseconds=3))
 
 
