@@ -49,7 +49,7 @@ from asynsched.store.rows import LARGEST_INTEGER, near_names
 if TYPE_CHECKING:
     from asynsched.queries.run_edits import Trigger
     from asynsched.queries.runs import RunInfo
-    from asynsched.timetables import DataInterval
+    from asynsched.timetables import DagRunInfo
 
 
 MOST_COUNTED = 1_000
@@ -496,7 +496,7 @@ def dags_next(session: Session, dag_id: str, n: int, now: str | None, last_run: 
     dag_of(session, dag_id)
     schedule = session.read(read_schedule, dag_id)
     if last_run:
-        schedule = schedule._replace(last=_read_interval(last_run, zone), made=frozenset())
+        schedule = schedule._replace(last=_read_last_run(last_run, zone), made=frozenset())
     answer = (
         answer_of_timetable(session, schedule.file, dag_id, schedule.question(n), at) if schedule.is_asked else None
     )
@@ -505,16 +505,16 @@ def dags_next(session: Session, dag_id: str, n: int, now: str | None, last_run: 
     return Listing(columns, rows, nothing=f"The DAG {dag_id!r} has no next run.")
 
 
-def _read_interval(text: str, zone: str) -> "DataInterval":
-    from asynsched.timetables import DataInterval
+def _read_last_run(text: str, zone: str) -> "DagRunInfo":
+    from asynsched.timetables import DagRunInfo
 
     start, separator, end = text.partition("/")
     if not separator:
         raise click.BadParameter(f"{text!r} is not an interval: write START/END", param_hint=LAST_RUN)
-    interval = DataInterval(read_instant(start, zone, LAST_RUN), read_instant(end, zone, LAST_RUN))
-    if interval.end < interval.start:
+    run = DagRunInfo.interval(read_instant(start, zone, LAST_RUN), read_instant(end, zone, LAST_RUN))
+    if run.data_interval.end < run.data_interval.start:
         raise click.BadParameter(f"{text!r} ends before it starts", param_hint=LAST_RUN)
-    return interval
+    return run
 
 
 def answer_of_timetable(

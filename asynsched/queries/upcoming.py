@@ -19,14 +19,13 @@ from asynsched.serialization.decode import decode_dag
 from asynsched.serialization.schema import ParsedDag, SerializedDag, TimetableQuestion
 from asynsched.settings import Settings
 from asynsched.store.dags.dags import find_dag, get_version
-from asynsched.store.runs.dag_runs import dates_after, last_run_of_partitions, last_scheduled_interval
+from asynsched.store.runs.dag_runs import dates_after, last_run_of_partitions, last_scheduled_run
 from asynsched.timetables import (
     CronPartitionTimetable,
     CustomTimetable,
     DagRunInfo,
-    DataInterval,
     KnownTimetable,
-    PlannedInterval,
+    PlannedRun,
     decode,
 )
 
@@ -49,7 +48,7 @@ class StoredSchedule(NamedTuple):
     """A DAG's schedule, and where it stands.
 
     Attributes:
-        last: The data interval of its newest scheduled run.
+        last: Its newest scheduled run.
         made: The logical dates after it that have a run, such as one that was triggered for its date: the scheduler
             passes over these.
     """
@@ -57,7 +56,7 @@ class StoredSchedule(NamedTuple):
     dag: SerializedDag
     file: str
     timetable: KnownTimetable
-    last: DataInterval | None
+    last: DagRunInfo | None
     made: frozenset[datetime]
 
     @property
@@ -71,7 +70,7 @@ class StoredSchedule(NamedTuple):
 
     def question(self, n: int) -> TimetableQuestion:
         """Return the question to an author's own timetable about its next runs."""
-        return TimetableQuestion(last=None if self.last is None else PlannedInterval(*self.last), n_runs=n)
+        return TimetableQuestion(last=None if self.last is None else PlannedRun.of(self.last), n_runs=n)
 
     def next_runs(self, n: int, now: datetime, answer: ParsedDag | None = None) -> list[UpcomingRun]:
         """Return the next runs, computed as if the clock stood at `now`. Raises TimetableError.
@@ -82,7 +81,7 @@ class StoredSchedule(NamedTuple):
         timetable = self.timetable
         if isinstance(timetable, CustomTimetable):
             timetable = timetable.planned(None if answer is None else answer.plan)
-        coming = runs_after(self.dag, timetable, self.last, now)
+        coming = runs_after(self.dag, timetable, None if self.last is None else self.last.data_interval, now)
         return [_upcoming(info) for info in islice((info for info in coming if self._is_open(info)), n)]
 
     def _is_open(self, info: DagRunInfo) -> bool:
@@ -94,9 +93,11 @@ def read_schedule(conn: Connection, dag_id: str) -> StoredSchedule:
     row = find_dag(conn, dag_id)
     dag = decode_dag(get_version(conn, row.version_id or 0).serialized)
     timetable = decode(dag.timetable)
-    newest = last_run_of_partitions if isinstance(timetable, CronPartitionTimetable) else last_scheduled_interval
-    last = newest(conn, dag_id)
-    made = dates_after(conn, dag_id, None if last is None else last.start, MAX_EXISTING)
+    last = last_scheduled_run(conn, dag_id)
+    if isinstance(timetable, CronPartitionTimetable):
+        at = last_run_of_partitions(conn, dag_id)
+        last = None if at is None else DagRunInfo(at.end, at)
+    made = dates_after(conn, dag_id, None if last is None else last.logical_date, MAX_EXISTING)
     return StoredSchedule(dag, row.file_path, timetable, last, made)
 
 

@@ -20,7 +20,7 @@ from asynsched.serialization.asked_names import AskedName
 from asynsched.states import DagRunType
 from asynsched.timetables.asset_condition import AssetCondition, AssetName
 from asynsched.timetables.base import DataInterval
-from asynsched.timetables.decoding import MAX_PLANNED, PlannedInterval, TimetablePlan
+from asynsched.timetables.decoding import MAX_PLANNED, PlannedInterval, PlannedRun, TimetablePlan
 from asynsched.timetables.own_partitions import AssetKeys
 
 SCHEMA_VERSION = 1
@@ -302,8 +302,8 @@ class RunByHand(Struct, frozen=True, omit_defaults=True):
 class TimetableQuestion(Struct, frozen=True, omit_defaults=True):
     """A request to a user's timetable, or to partition mappers."""
 
-    last: PlannedInterval | None = None
-    """The data interval of the newest scheduled run; None for a new DAG."""
+    last: PlannedRun | None = None
+    """The newest scheduled run; None for a new DAG."""
     n_runs: Annotated[int, Meta(ge=1, le=MAX_PLANNED)] = RUNS_AHEAD
     """The largest number of runs to return."""
     since: datetime | None = None

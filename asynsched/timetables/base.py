@@ -76,9 +76,9 @@ class TimeRestriction(NamedTuple):
 class Timetable:
     """Determines when a DAG runs. For your own timetable, subclass this or another timetable.
 
-    A subclass implements `next_dagrun_info`, and `infer_manual_data_interval` if the DAG can be triggered manually. Its
-    code never runs in the scheduler: the confined process that parses the DAG file asks it for the next runs in
-    advance. Instances must be immutable.
+    A subclass implements `next_dagrun_info` (or `next_dagrun_info_v2`), and `infer_manual_data_interval` if the DAG can
+    be triggered manually. Its code never runs in the scheduler: the confined process that parses the DAG file asks it
+    for the next runs in advance. Instances must be immutable.
 
     Attributes:
         can_be_scheduled: Whether the timetable ever returns a run.
@@ -108,6 +108,13 @@ class Timetable:
             restriction: The earliest and latest date, and catchup.
         """
         raise NotImplementedError(f"{type(self).__name__} has no next_dagrun_info")
+
+    def next_dagrun_info_v2(
+        self, *, last_dagrun_info: DagRunInfo | None, restriction: TimeRestriction
+    ) -> DagRunInfo | None:
+        """Return what `next_dagrun_info` does, which a subclass may implement in its place, from the newest run."""
+        last = None if last_dagrun_info is None else last_dagrun_info.data_interval
+        return self.next_dagrun_info(last_automated_data_interval=last, restriction=restriction)
 
     def infer_manual_data_interval(self, *, run_after: datetime) -> DataInterval:
         """Return the data interval of a run that is triggered manually at `run_after`."""

@@ -8,7 +8,7 @@ parse.
 from copy import copy
 from datetime import datetime, timedelta
 from functools import cached_property
-from typing import TYPE_CHECKING, Annotated, Any, Union
+from typing import TYPE_CHECKING, Annotated, Any, Self, Union
 
 import msgspec
 from msgspec import Meta, Struct
@@ -65,6 +65,15 @@ class PlannedRun(Struct, frozen=True, omit_defaults=True):
     run_after: Moment
     interval: PlannedInterval
     run_id: str = ""
+
+    @classmethod
+    def of(cls, info: DagRunInfo) -> Self:
+        """Return the run as it is sent to and from the process of a parse."""
+        return cls(info.run_after, PlannedInterval(*info.data_interval), info.run_id)
+
+    def value(self) -> DagRunInfo:
+        """Return the DagRunInfo."""
+        return DagRunInfo(self.run_after, self.interval.value(), run_id=self.run_id)
 
 
 class TimetablePlan(Struct, frozen=True, omit_defaults=True, dict=True):
@@ -150,7 +159,7 @@ class CustomTimetable(KnownTimetable):
         was_ahead = plan.asked_at < run.run_after
         if was_ahead and now - run.run_after > PUNCTUAL and restriction.catchup is not True:
             raise PlanNeeded(self.name)
-        return DagRunInfo(run.run_after, run.interval.value(), run_id=run.run_id)
+        return run.value()
 
     def n_left(self, last: DataInterval | None) -> int:
         """Return the number of runs in the plan after `last`; MAX_PLANNED if no run follows the plan."""

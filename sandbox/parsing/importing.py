@@ -416,9 +416,9 @@ def _date_of(
 _RUN_ID = re.compile(rf"(?!\.\.?$)[^/]{{1,{schema.MAX_ID_LENGTH}}}")
 
 
-def _for_author(interval: DataInterval | PlannedInterval | None) -> DataInterval | None:
+def _for_author(interval: DataInterval | PlannedInterval) -> DataInterval:
     """Return a data interval with pendulum's dates, whose methods authors' timetables call."""
-    return None if interval is None else DataInterval(coerce_datetime(interval.start), coerce_datetime(interval.end))
+    return DataInterval(coerce_datetime(interval.start), coerce_datetime(interval.end))
 
 
 class AskedTimetable:
@@ -439,7 +439,7 @@ class AskedTimetable:
         if question.span is not None:
             bounds = TimeRestriction(question.span.start, question.span.end, catchup=True)
         run_type = DagRunType.SCHEDULED if question.span is None else DagRunType.BACKFILL
-        after, before, is_complete = question.last, None, False
+        after, before, is_complete = None if question.last is None else question.last.interval, None, False
         runs: list[PlannedRun] = []
         while len(runs) < question.n_runs:
             info = self._following(last, before, bounds)
@@ -447,7 +447,7 @@ class AskedTimetable:
             if info is None or (question.span is not None and info.data_interval.start > question.span.end):
                 is_complete = True
                 break
-            last, before = info.data_interval, info
+            last = before = info
             interval = PlannedInterval(*info.data_interval)
             if question.since is not None and info.run_after < question.since:
                 after = interval
@@ -471,9 +471,10 @@ class AskedTimetable:
         """Return the author's name of a run; empty if the class does not name runs."""
         if type(self._timetable).generate_run_id is Timetable.generate_run_id:
             return ""
+        shown = None if interval is None else _for_author(interval)
         found = self._call(
             lambda: self._timetable.generate_run_id(
-                run_type=run_type, run_after=coerce_datetime(run_after), data_interval=_for_author(interval)
+                run_type=run_type, run_after=coerce_datetime(run_after), data_interval=shown
             )
         )
         if not isinstance(found, str) or not _RUN_ID.fullmatch(found) or not found.isprintable():
@@ -484,32 +485,33 @@ class AskedTimetable:
         return found
 
     def _following(
-        self, last: DataInterval | None, before: DagRunInfo | None, bounds: TimeRestriction
+        self, last: DagRunInfo | None, before: DagRunInfo | None, bounds: TimeRestriction
     ) -> DagRunInfo | None:
         """Return the run after `last`; with `catchup="latest"`, the newest of those that are due."""
         info = self._next(last, before, bounds)
         if bounds.catchup != "latest" or info is None:
             return info
         for _ in range(MAX_MISSED):
-            following = self._next(info.data_interval, info, bounds) if info.run_after <= self._now else None
+            following = self._next(info, info, bounds) if info.run_after <= self._now else None
             if following is None or following.run_after > self._now:
                 return info
             info = following
         raise TimetableError(f"{self._who} gives more than {MAX_MISSED} missed runs")
 
-    def _next(self, last: DataInterval | None, before: DagRunInfo | None, bounds: TimeRestriction) -> DagRunInfo | None:
+    def _next(self, last: DagRunInfo | None, before: DagRunInfo | None, bounds: TimeRestriction) -> DagRunInfo | None:
+        """Return the run after `last`, which must not be due before `before`."""
         limits = TimeRestriction(coerce_datetime(bounds.earliest), coerce_datetime(bounds.latest), bool(bounds.catchup))
-        shown = _for_author(last)
-        found = self._call(
-            lambda: self._timetable.next_dagrun_info(last_automated_data_interval=shown, restriction=limits)
-        )
+        shown = None
+        if last is not None:
+            shown = DagRunInfo(coerce_datetime(last.run_after), _for_author(last.data_interval))
+        found = self._call(lambda: self._timetable.next_dagrun_info_v2(last_dagrun_info=shown, restriction=limits))
         if found is None:
             return None
         info = DagRunInfo(self._instant("run_after", found), DataInterval(*self._checked_interval(found.data_interval)))
-        if last is not None and info.data_interval.start <= last.start:
+        if last is not None and info.data_interval.start <= last.data_interval.start:
             raise TimetableError(
                 f"{self._who} gives the data interval from {info.data_interval.start.isoformat()} after that from"
-                f" {last.start.isoformat()}; each must start later than the one before"
+                f" {last.data_interval.start.isoformat()}; each must start later than the one before"
             )
         if before is not None and info.run_after < before.run_after:
             raise TimetableError(

@@ -48,7 +48,7 @@ async def test_a_file_is_asked_for_plans_that_follow_the_last_runs_of_its_dags(d
     await database.write(insert_run, run(0, DagRunState.SUCCESS))
     await database.write(insert_run, run(5, DagRunState.SUCCESS, DagRunType.MANUAL))
     questions = await database.read(questions_for_file, "d.py", NOW)
-    assert questions.of_dags == {"own": TimetableQuestion(last=DAY)}
+    assert questions.of_dags == {"own": TimetableQuestion(last=PLAN.runs[0])}
     await store(database, report("d.py", msgspec.structs.replace(OWN, plan=None)), LATER)
     assert await database.read(file_to_ask, "own") is None
     assert (await database.read(questions_for_file, "d.py", NOW)).of_dags == {}

@@ -18,7 +18,7 @@ from asynsched.errors import NotFound
 from asynsched.serialization.schema import ParseQuestions, TimetableQuestion
 from asynsched.store.assets import partition_events
 from asynsched.store.rows import as_new, count, fetch, fetch_in, fetch_one, near_names, select_in
-from asynsched.store.runs.dag_runs import last_scheduled_interval
+from asynsched.store.runs.dag_runs import last_scheduled_run
 from asynsched.store.schema import (
     DagColumns,
     DagVersionRow,
@@ -33,7 +33,7 @@ from asynsched.store.schema import (
     source,
 )
 from asynsched.store.statements import insert_ignoring
-from asynsched.timetables import PlannedInterval, TimetablePlan
+from asynsched.timetables import PlannedRun, TimetablePlan
 from asynsched.timetables.base import DagRunInfo
 from asynsched.timetables.own_partitions import keys_to_ask
 
@@ -232,8 +232,8 @@ def _before_parse(conn: Connection, rows: Sequence["sa.Row[Any]"], now: datetime
 def _question(conn: Connection, row: "sa.Row[Any]") -> TimetableQuestion:
     if row.has_partitions:
         return TimetableQuestion(partitions=keys_to_ask(partition_events(conn, row.dag_id, is_read_only=True)))
-    last = last_scheduled_interval(conn, row.dag_id)
-    return TimetableQuestion(last=None if last is None else PlannedInterval(*last))
+    last = last_scheduled_run(conn, row.dag_id)
+    return TimetableQuestion(last=None if last is None else PlannedRun.of(last))
 
 
 def questions_for_file(conn: Connection, path: str, now: datetime) -> ParseQuestions:

@@ -290,6 +290,14 @@ def last_scheduled_interval(conn: Connection, dag_id: str) -> DataInterval | Non
     return last_scheduled_intervals(conn, [dag_id]).get(dag_id)
 
 
+def last_scheduled_run(conn: Connection, dag_id: str) -> DagRunInfo | None:
+    """Return a DAG's newest scheduled run; None when it has had none."""
+    query = _LAST_SCHEDULED.add_columns(_newest.c.run_after).where(dag.c.dag_id == dag_id)
+    for row in conn.execute(query):
+        return DagRunInfo(row.run_after, DataInterval(row.data_interval_start, row.data_interval_end))
+    return None
+
+
 def runs_made(conn: Connection, wanted: Sequence[WantedRun]) -> set[WantedRun]:
     """Return the runs that cannot be created, because their DAG has that run_id, or a run of that logical date."""
     found = execute_rows(conn, _MADE[conn.dialect.name], wanted)

@@ -16,6 +16,7 @@ from asynsched.timetables import (
     DagRunInfo,
     DataInterval,
     PlannedInterval,
+    PlannedRun,
     TimeRestriction,
     Timetable,
     decode,
@@ -86,7 +87,7 @@ def days_of(plan):
 
 
 def test_it_is_asked_for_the_runs_that_follow_the_last_one():
-    plan = asked(Workdays())[0].plan(TimetableQuestion(PlannedInterval(day(2), day(3)), n_runs=4))
+    plan = asked(Workdays())[0].plan(TimetableQuestion(PlannedRun(day(3), PlannedInterval(day(2), day(3))), n_runs=4))
     assert days_of(plan) == [3, 4, 7, 8]
     assert (plan.after, plan.asked_at, plan.is_complete) == (PlannedInterval(day(2), day(3)), day(3), False)
 
@@ -104,6 +105,20 @@ def test_of_missed_runs_only_the_newest_is_planned_with_catchup_latest():
 def test_one_that_extends_a_known_one_is_told_the_time():
     plan = asked(Later("@daily", "UTC"), now=day(3), catchup=False)[0].plan(TimetableQuestion(n_runs=2))
     assert [run.run_after for run in plan.runs] == [day(3) + timedelta(hours=1), day(4) + timedelta(hours=1)]
+
+
+class AfterTheRun(Timetable):
+    """Implements Airflow 3.3's method: each run begins when the one before was due."""
+
+    def next_dagrun_info_v2(self, *, last_dagrun_info, restriction):
+        start = restriction.earliest if last_dagrun_info is None else last_dagrun_info.run_after
+        return DagRunInfo(start.add(days=2), DataInterval(start, start.add(days=1)))
+
+
+def test_one_may_answer_from_the_newest_run_and_not_from_its_data_interval():
+    last = PlannedRun(day(4), PlannedInterval(day(2), day(3)))
+    assert days_of(asked(AfterTheRun())[0].plan(TimetableQuestion(last, n_runs=2))) == [4, 6]
+    assert days_of(asked(AfterTheRun())[0].plan(TimetableQuestion(n_runs=2))) == [0, 2]
 
 
 def test_it_says_the_data_interval_of_a_manual_run():
@@ -187,7 +202,7 @@ def test_a_description_that_raises_names_the_dag_and_the_class(attribute):
 
 def planned(catchup=True):
     question, serialized = asked(Workdays(), now=day(2), catchup=catchup)
-    plan = question.plan(TimetableQuestion(PlannedInterval(day(1), day(2)), n_runs=3))
+    plan = question.plan(TimetableQuestion(PlannedRun(day(2), PlannedInterval(day(1), day(2))), n_runs=3))
     return decode(serialized.timetable).planned(msgspec.json.decode(msgspec.json.encode(plan), type=type(plan)))
 
 
