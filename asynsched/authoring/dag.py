@@ -37,6 +37,24 @@ RUN_TYPES = ("manual", "scheduled", "backfill", "asset_triggered", "operator_tri
 SHORTEST_SCHEDULE = dt.timedelta(seconds=1)
 
 
+class _Limit:
+    """A limit of a DAG. It is kept as `own_<name>`, a number or None, and read as the number that is in force."""
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self._name, self._own = name, f"own_{name}"
+
+    def __get__(self, dag: DagArguments | None, owner: type | None = None) -> Any:
+        if dag is None:
+            return self
+        own = getattr(dag, self._own)
+        return defaults.limits_of_dags[self._name] if own is None else own
+
+    def __set__(self, dag: DagArguments, value: Any) -> None:
+        if value is not None:
+            value = arguments.whole_number(f"DAG {dag.dag_id!r}", self._name, value, at_least=0)
+        setattr(dag, self._own, value)
+
+
 class DagArguments:
     """The part of DAG that takes its arguments."""
 
@@ -45,6 +63,7 @@ class DagArguments:
     importing_file: str
     start_date = arguments.DateAttribute()
     end_date = arguments.DateAttribute()
+    max_active_tasks, max_active_runs, max_consecutive_failed_dag_runs = _Limit(), _Limit(), _Limit()
 
     def __init__(
         self,
@@ -101,10 +120,8 @@ class DagArguments:
         if catchup != "latest" and not isinstance(catchup, bool):
             raise DagError(f"{who}: catchup must be True, False or 'latest', not {catchup!r:.100}")
         self.catchup = catchup
-        self.max_active_tasks, self.max_active_runs, self.max_consecutive_failed_dag_runs = (
-            None if given[name] is None else arguments.whole_number(who, name, given[name], at_least=0)
-            for name in ("max_active_tasks", "max_active_runs", "max_consecutive_failed_dag_runs")
-        )
+        self.max_active_tasks, self.max_active_runs = max_active_tasks, max_active_runs
+        self.max_consecutive_failed_dag_runs = max_consecutive_failed_dag_runs
         self.dagrun_timeout = arguments.limit(who, "dagrun_timeout", dagrun_timeout)
         self.on_success_callback = arguments.callbacks(who, "on_success_callback", on_success_callback)
         self.on_failure_callback = arguments.callbacks(who, "on_failure_callback", on_failure_callback)
@@ -214,7 +231,8 @@ class DAG(DagArguments):
         self._warn_of_short_schedule()
         limit = timetable.active_runs_limit
         if limit is not None:
-            self.max_active_runs = limit if self.max_active_runs is None else self.max_active_runs
+            if self.own_max_active_runs is None:
+                self.max_active_runs = limit
             if self.max_active_runs > limit:
                 raise DagError(f"{self._who}: its schedule allows at most max_active_runs={limit}")
         if timetable.can_be_scheduled:

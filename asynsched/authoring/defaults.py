@@ -16,6 +16,9 @@ of_tasks: dict[str, Any] = {}
 """Arguments of BaseOperator. Values that are also its own defaults are left out, as in the other two."""
 of_dags: dict[str, Any] = {}
 """Arguments of DAG."""
+_LIMITS = {"max_active_tasks": 16, "max_active_runs": 16, "max_consecutive_failed_dag_runs": 0}
+limits_of_dags = dict(_LIMITS)
+"""Limits of a DAG that sets none. The scheduler applies them: user code only reads them."""
 of_schedules: dict[str, bool] = {}
 """Arguments of `timetable_from_schedule`."""
 runs_on_this_machine = False
@@ -59,6 +62,7 @@ def set_defaults(options: Mapping[str, str]) -> None:
     of_tasks.update(
         (name, options[option]) for name, (option, ours) in texts.items() if options.get(option, ours) != ours
     )
+    limits_of_dags.update((name, int(options.get(f"core.{name}_per_dag", n))) for name, n in _LIMITS.items())
     of_operators.clear()
     of_operators.update(options_of_operators(options))
     of_dags.clear()

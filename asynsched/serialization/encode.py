@@ -114,8 +114,7 @@ def _described(timetable: Timetable) -> dict[str, object]:
 _TASK_EVENTS: tuple[schema.CallbackEvent, ...] = ("on_execute", "on_success", "on_failure", "on_retry", "on_skipped")
 _DAG_EVENTS: tuple[schema.CallbackEvent, ...] = ("on_success", "on_failure")
 _AS_IN_DAG = (
-    "dag_id", "catchup", "max_active_runs", "max_active_tasks",
-    "max_consecutive_failed_dag_runs", "is_paused_upon_creation", "fail_fast", "render_template_as_native_obj",
+    "dag_id", "catchup", "is_paused_upon_creation", "fail_fast", "render_template_as_native_obj",
 )  # fmt: skip
 """Fields that are the attributes of the DAG."""
 _AS_IN_TASK = (
@@ -160,6 +159,9 @@ def _serialized(dag: DAG) -> schema.SerializedDag:
         tags=tuple(sorted(dag.tags)),
         start_date=dag.own_start_date,
         end_date=dag.own_end_date,
+        max_active_runs=dag.own_max_active_runs,
+        max_active_tasks=dag.own_max_active_tasks,
+        max_consecutive_failed_dag_runs=dag.own_max_consecutive_failed_dag_runs,
         allowed_run_types=_allowed_run_types(dag),
         access_control=permissions_of(dag.dag_id, dag.access_control),
         owners=tuple(sorted({task.owner for task in dag.tasks})),

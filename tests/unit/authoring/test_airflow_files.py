@@ -7,6 +7,7 @@ from types import ModuleType
 import pytest
 
 from asynsched.authoring import defaults
+from asynsched.errors import DagError
 from asynsched.serialization.encode import serialize_dag
 from tests.unit.authoring import dag_files
 from tests.unit.authoring.loading import load, load_one
@@ -309,6 +310,21 @@ def test_a_dag_of_a_factory_belongs_to_the_dag_file(factory, tmp_path):
     defaults.set_defaults({})
     assert found == "dags/file.py"
     assert [one.has_on_success_callback, one.has_on_failure_callback] == [True, False]
+
+
+def test_a_limit_that_a_dag_does_not_set_reads_as_the_installation_s_and_is_not_stored_with_it():
+    dag = load_one("from asynsched import DAG\ndag = DAG('d', max_active_tasks=5)")
+    limits = "max_active_runs", "max_active_tasks", "max_consecutive_failed_dag_runs"
+    usual = [getattr(dag, name) for name in limits]
+    defaults.set_defaults({"core.max_active_runs_per_dag": "3", "core.max_active_tasks_per_dag": "8"})
+    found = [getattr(dag, name) for name in limits]
+    stored = [getattr(serialize_dag(dag), name) for name in limits]
+    defaults.set_defaults({})
+    assert (usual, found, stored) == ([16, 5, 0], [3, 5, 0], [None, 5, None])
+    dag.max_active_runs = 2
+    assert (dag.max_active_runs, serialize_dag(dag).max_active_runs) == (2, 2)
+    with pytest.raises(DagError, match="max_active_runs must be a whole number"):
+        dag.max_active_runs = "many"
 
 
 def test_documents_are_files_beside_the_dag_file_or_its_factory_or_texts(factory, tmp_path):
