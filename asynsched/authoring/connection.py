@@ -203,6 +203,10 @@ class Connection:
             _tested.reset(reset)
         return worked
 
+    async def aget_uri(self) -> str:
+        """Return `get_uri()`."""
+        return self.get_uri()
+
     def get_uri(self) -> str:
         """Return the connection as a URI.
 

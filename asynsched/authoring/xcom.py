@@ -198,22 +198,22 @@ class BaseXCom:
     @classmethod
     async def aget_one(cls, **wanted: Any) -> Any:
         """Call `get_one` in a thread."""
-        return await _in_thread(cls.get_one, **wanted)
+        return await in_thread(cls.get_one, **wanted)
 
     @classmethod
     async def aget_all(cls, **wanted: Any) -> Any:
         """Call `get_all` in a thread."""
-        return await _in_thread(cls.get_all, **wanted)
+        return await in_thread(cls.get_all, **wanted)
 
     @classmethod
     async def aget_value(cls, *, ti_key: Any, key: str) -> Any:
         """Call `get_value` in a thread."""
-        return await _in_thread(cls.get_value, ti_key=ti_key, key=key)
+        return await in_thread(cls.get_value, ti_key=ti_key, key=key)
 
     @classmethod
     async def aset(cls, key: str, value: Any, **place: Any) -> None:
         """Call `set` in a thread."""
-        await _in_thread(cls.set, key, value, **place)
+        await in_thread(cls.set, key, value, **place)
 
     @classmethod
     def _stored(
@@ -247,7 +247,8 @@ def _check_own(what: str, **place: Any) -> None:
         )
 
 
-async def _in_thread(function: Any, *args: Any, **kwargs: Any) -> Any:
+async def in_thread(function: Any, *args: Any, **kwargs: Any) -> Any:
+    """Call a function in a thread, which waits for the answer of the scheduler."""
     import asyncio
 
     return await asyncio.to_thread(function, *args, **kwargs)

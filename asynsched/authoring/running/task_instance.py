@@ -7,7 +7,7 @@ from asynsched.authoring.exceptions import AsynschedException
 from asynsched.authoring.params import NOTSET, NotSet
 from asynsched.authoring.supervisor import ask, ask_in_parts, ask_or_none
 from asynsched.authoring.timezone import coerce_datetime
-from asynsched.authoring.xcom import pulled_xcoms, written_xcom
+from asynsched.authoring.xcom import in_thread, pulled_xcoms, written_xcom
 from asynsched.authoring.xcom_arg import XCOM_RETURN_KEY
 
 TYPE_CHECKING = False
@@ -331,6 +331,14 @@ class TaskInstance(AsksElsewhere, Timed):
         else:
             flat = [by_task[name].get(index, default) for name in names for index in indexes]
         return flat[0] if is_of_one else flat
+
+    async def axcom_push(self, key: str, value: Any) -> None:
+        """Call `xcom_push` in a thread: for coroutines."""
+        await in_thread(self.xcom_push, key, value)
+
+    async def axcom_pull(self, *args: Any, **kwargs: Any) -> Any:
+        """Call `xcom_pull` in a thread: for coroutines."""
+        return await in_thread(self.xcom_pull, *args, **kwargs)
 
     def get_previous_dagrun(self, state: str | None = None) -> DagRun | None:
         """Return the DagRun with the next earlier logical date, in `state` if given; None if there is none."""

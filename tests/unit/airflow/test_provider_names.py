@@ -63,9 +63,11 @@ def test_a_task_writes_reads_and_deletes_its_xcoms(dag, supervisor):  # noqa: F8
         found += [XCom.get_value(ti_key=ti, key="other"), asyncio.run(XCom.aget_all(key="none", **HERE))]
         XCom.delete("key", **HERE)
         XCom.delete("key", **HERE)
+        asyncio.run(ti.axcom_push("third", 3))
+        found.append(asyncio.run(ti.axcom_pull("uses", key="third")))
         return [*found, XCom.get_one(key="key", **HERE), asyncio.run(XCom.aget_one(key="other", **HERE))]
 
-    assert value_in_task(dag, supervisor, uses) == [[1], [[1]], {"a": 2}, None, None, {"a": 2}]
+    assert value_in_task(dag, supervisor, uses) == [[1], [[1]], {"a": 2}, None, 3, None, {"a": 2}]
 
 
 @pytest.mark.parametrize("change", [{"task_id": "other"}, {"dag_id": "e"}, {"run_id": "r2"}, {"map_index": 0}])
