@@ -256,7 +256,7 @@ class ActiveRun:
 
     def _next_alike(self, task: ActiveTask) -> list[ActiveTask]:
         """Return the next instance with exactly the same dependencies, which ends alike."""
-        if task.map_index < 0 or task.task_id in self.structure.split:
+        if task.map_index < 0 or task.task_id in self.structure.split or not self.waiting_of[task.task_id]:
             return []
         instances, index = self.instances[task.task_id], task.map_index + 1
         while index in instances:
