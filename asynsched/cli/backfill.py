@@ -10,10 +10,10 @@ from asynsched.cli.dags import answer_of_timetable, conf_option, read_conf
 from asynsched.cli.lookup import dag_of
 from asynsched.cli.output import Done, Listing, Record, are, fields_of
 from asynsched.cli.session import Session, actor
+from asynsched.errors import PlanNeeded
 from asynsched.queries import backfills as queries
 from asynsched.queries.backfills import BackfillFilter
 from asynsched.scheduling.creation import backfills
-from asynsched.store.dags.dags import file_to_ask
 from asynsched.store.rows import LARGEST_INTEGER
 from asynsched.store.runs.backfills import BackfillProgress
 
@@ -79,10 +79,12 @@ def backfill_create(
 
 def _span(session: Session, plan: backfills.BackfillPlan, now: datetime) -> backfills.Span:
     """Return the runs of a backfill. Raises DagError."""
-    version, file = session.read(backfills.version_to_plan, plan.dag_id), session.read(file_to_ask, plan.dag_id)
-    question = backfills.question_of(plan)
-    asked = None if file is None else answer_of_timetable(session, file, plan.dag_id, question, now)
-    return backfills.compute_span(version, plan, now, None if asked is None else asked.plan)
+    version, file = session.read(backfills.read_to_plan, plan.dag_id)
+    try:
+        return backfills.compute_span(version, plan, now)
+    except PlanNeeded:
+        asked = answer_of_timetable(session, file, plan.dag_id, backfills.question_of(plan), now)
+        return backfills.compute_span(version, plan, now, asked.plan)
 
 
 @command("list", tables=True)

@@ -425,11 +425,10 @@ def queue_run(session: Session, dag_id: str, wanted: "Trigger") -> "RunInfo":
     from asynsched.queries.run_edits import trigger_run
 
     now, answers = session.now(), AnswersForRun()
-    if wanted.is_asked(now):
-        path = session.read(queries.file_to_ask, dag_id, of_partitions=wanted.partition_key is not None)
-        if path is not None:
-            at = wanted.date(now) or now
-            answers = answer_of_timetable(session, path, dag_id, wanted.question(now), at).for_run
+    question = wanted.question(now)
+    path = session.read(queries.file_to_ask, dag_id, question)
+    if path is not None:
+        answers = answer_of_timetable(session, path, dag_id, question, wanted.date(now) or now).for_run
     return session.act(trigger_run, dag_id, wanted, answers, actor(), now)
 
 

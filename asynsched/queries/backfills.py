@@ -8,7 +8,7 @@ from msgspec import Struct
 from sqlalchemy import Connection
 
 from asynsched.bell import Hint
-from asynsched.errors import AsynschedError
+from asynsched.errors import AsynschedError, PlanNeeded
 from asynsched.queries.paging import FIRST_PAGE, Page, Paging, Sorting, select_page
 from asynsched.queries.place import Act, Place
 from asynsched.scheduling.creation import backfills as creation
@@ -19,9 +19,8 @@ from asynsched.scheduling.creation.backfills import (
     compute_span,
     plan_dates,
     question_of,
-    version_to_plan,
+    read_to_plan,
 )
-from asynsched.store.dags.dags import file_to_ask
 from asynsched.store.rows import as_struct, count
 from asynsched.store.runs import backfills as store
 from asynsched.store.runs.backfills import BACKFILLS, BackfillProgress, BackfillState
@@ -128,9 +127,12 @@ async def _span(place: Place, plan: BackfillPlan, now: datetime) -> Span:
 
     from asynsched.queries.upcoming import ask_timetable
 
-    version, file = await place.ask(version_to_plan, plan.dag_id), await place.ask(file_to_ask, plan.dag_id)
-    asked = None if file is None else await ask_timetable(place.settings, file, plan.dag_id, question_of(plan), now)
-    return await run_sync(compute_span, version, plan, now, None if asked is None else asked.plan)
+    version, file = await place.ask(read_to_plan, plan.dag_id)
+    try:
+        return await run_sync(compute_span, version, plan, now)
+    except PlanNeeded:
+        asked = await ask_timetable(place.settings, file, plan.dag_id, question_of(plan), now)
+        return await run_sync(compute_span, version, plan, now, asked.plan)
 
 
 def create_backfill(

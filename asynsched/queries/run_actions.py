@@ -58,10 +58,8 @@ async def trigger_run(place: Place, actor: str, dag_id: str, wanted: Trigger) ->
     Raises the errors of `create_manual_run`.
     """
     now, answers = place.clock.now(), AnswersForRun()
-    if wanted.is_asked(now):
-        of_partitions = wanted.partition_key is not None
-        if await place.ask(file_to_ask, dag_id, of_partitions=of_partitions) is not None:
-            answers = await _ask_code(place, dag_id, now, wanted)
+    if await place.ask(file_to_ask, dag_id, wanted.question(now)) is not None:
+        answers = await _ask_code(place, dag_id, now, wanted)
     checked = await check_conf(place.database, dag_id, wanted.conf)
     return await place.act(actor, run_edits.trigger_run, dag_id, wanted, answers, actor, now, checked)
 

@@ -23,7 +23,7 @@ from asynsched.scheduling.requests.run_requests import (
     queue_again,
     submit_request,
 )
-from asynsched.serialization.schema import AnswersForRun, RunByHand, TimetableQuestion
+from asynsched.serialization.schema import AnswersForRun, TimetableQuestion
 from asynsched.states import DagRunType
 from asynsched.store.runs import dag_runs
 from asynsched.store.runs.notes import note_tasks, put_note
@@ -31,7 +31,7 @@ from asynsched.store.runs.requests import ClearTasks, MarkRun, RunRequest
 from asynsched.store.runs.row_locks import lock_runs
 from asynsched.store.runs.task_instances import load_task_instances
 from asynsched.store.schema import DagRunRow, NoteRow, TaskInstanceRow
-from asynsched.timetables import DataInterval, PlannedInterval
+from asynsched.timetables import DataInterval
 
 if TYPE_CHECKING:
     from asynsched.scheduling.creation.triggering import CheckedConf
@@ -66,16 +66,12 @@ class Trigger(Struct, frozen=True, kw_only=True):
         """Return the logical date of the run if it is created now; None: it has none."""
         return self.logical_date or (now if self.is_of_now else None)
 
-    def is_asked(self, now: datetime) -> bool:
-        """Whether an author's own timetable or mappers have to be asked about the run."""
-        is_inferred = self.interval is None and self.date(now) is not None
-        return self.partition_key is not None or self.run_id is None or is_inferred
-
     def question(self, now: datetime) -> TimetableQuestion:
         """Return the question to an author's own timetable or mappers, which is asked as of the run's date."""
-        interval = None if self.interval is None else PlannedInterval(*self.interval)
-        by_hand = RunByHand(self.run_after or now, self.date(now), interval, self.run_type)
-        return TimetableQuestion(run_by_hand=by_hand, partition_key=self.partition_key)
+        return TimetableQuestion.about_run(
+            now, run_id=self.run_id, run_type=self.run_type, date=self.date(now), run_after=self.run_after,
+            interval=self.interval, partition_key=self.partition_key,
+        )  # fmt: skip
 
 
 def trigger_run(

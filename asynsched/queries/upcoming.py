@@ -93,10 +93,11 @@ def read_schedule(conn: Connection, dag_id: str) -> StoredSchedule:
     row = find_dag(conn, dag_id)
     dag = decode_dag(get_version(conn, row.version_id or 0).serialized)
     timetable = decode(dag.timetable)
-    last = last_scheduled_run(conn, dag_id)
     if isinstance(timetable, CronPartitionTimetable):
-        at = last_run_of_partitions(conn, dag_id)
-        last = None if at is None else DagRunInfo(at.end, at)
+        interval = last_run_of_partitions(conn, dag_id)
+        last = None if interval is None else DagRunInfo(interval.end, interval)
+    else:
+        last = last_scheduled_run(conn, dag_id)
     made = dates_after(conn, dag_id, None if last is None else last.logical_date, MAX_EXISTING)
     return StoredSchedule(dag, row.file_path, timetable, last, made)
 

@@ -10,7 +10,7 @@ import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime
 from functools import lru_cache
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple, Self
 
 import msgspec
 from msgspec import Meta, Struct
@@ -20,7 +20,7 @@ from asynsched.serialization.asked_names import AskedName
 from asynsched.states import DagRunType
 from asynsched.timetables.asset_condition import AssetCondition, AssetName
 from asynsched.timetables.base import DataInterval
-from asynsched.timetables.decoding import MAX_PLANNED, PlannedInterval, PlannedRun, TimetablePlan
+from asynsched.timetables.decoding import MAX_PLANNED, PlannedInterval, PlannedRun, RunName, TimetablePlan
 from asynsched.timetables.own_partitions import AssetKeys
 
 SCHEMA_VERSION = 1
@@ -291,12 +291,19 @@ class RunByHand(Struct, frozen=True, omit_defaults=True):
         run_after: Its earliest start.
         date: Its logical date; None: it has none, and no data interval.
         interval: Its data interval, if it is given one.
+        is_named: Whether it has a name already.
     """
 
     run_after: datetime
     date: datetime | None = None
     interval: PlannedInterval | None = None
     run_type: DagRunType = DagRunType.MANUAL
+    is_named: bool = False
+
+    @property
+    def needs_interval(self) -> bool:
+        """Whether the timetable has to give it a data interval."""
+        return self.date is not None and self.interval is None
 
 
 class TimetableQuestion(Struct, frozen=True, omit_defaults=True):
@@ -313,11 +320,38 @@ class TimetableQuestion(Struct, frozen=True, omit_defaults=True):
     span: PlannedInterval | None = None
     """The first and last logical date of a backfill, which makes all runs between them; None: the DAG's own dates."""
     run_by_hand: RunByHand | None = None
-    """Return the data interval and the name of this run, and no others."""
+    """Return the data interval and the name of this run, and no plan."""
     partition_key: str | None = None
     """Also return the date of this partition, for a run that is triggered."""
     partitions: tuple[AssetKeys, ...] = ()
     """The keys that the partition mappers of the DAG are asked for."""
+
+    @classmethod
+    def about_run(
+        cls,
+        now: datetime,
+        *,
+        run_id: str | None,
+        run_type: DagRunType,
+        date: datetime | None,
+        run_after: datetime | None,
+        interval: DataInterval | None = None,
+        partition_key: str | None = None,
+    ) -> Self:
+        """Return the question about a run that is triggered.
+
+        Args:
+            run_id: The name that it is given.
+            date: Its logical date.
+            run_after: Its earliest start, if that is not now.
+            interval: The data interval that it is given.
+            partition_key: That of its partition.
+        """
+        # As in Airflow, the operator that triggers a run names it.
+        is_named = run_id is not None or run_type is DagRunType.OPERATOR_TRIGGERED
+        given = None if interval is None else PlannedInterval(*interval)
+        by_hand = RunByHand(run_after or now, date, given, run_type, is_named)
+        return cls(run_by_hand=by_hand, partition_key=partition_key)
 
 
 class ParseQuestions(Struct, frozen=True, omit_defaults=True):
@@ -351,9 +385,9 @@ class ParsedDag(Struct, frozen=True, omit_defaults=True):
     plan: TimetablePlan | None = None
     """The answers of a user's timetable or partition mappers, which are not part of the version."""
     manual_interval: PlannedInterval | None = None
-    """An answer to `TimetableQuestion.run_by_hand`."""
-    manual_run_id: str = ""
-    """Another one; empty: the timetable does not name runs."""
+    """The data interval of `TimetableQuestion.run_by_hand`."""
+    manual_run_id: RunName = ""
+    """The name of that run; empty: the timetable does not name runs."""
     partition_date: datetime | None = None
     """The answer to `TimetableQuestion.partition_key`."""
     known_hash: str | None = None

@@ -81,10 +81,12 @@ class Timetable:
     for the next runs in advance. Instances must be immutable.
 
     Attributes:
+        periodic: Whether a backfill may ask for the runs of a span.
         can_be_scheduled: Whether the timetable ever returns a run.
         active_runs_limit: The largest sensible number of simultaneous runs; None for no limit.
     """
 
+    periodic: bool = True
     can_be_scheduled: bool = True
     active_runs_limit: int | None = None
 
@@ -112,7 +114,12 @@ class Timetable:
     def next_dagrun_info_v2(
         self, *, last_dagrun_info: DagRunInfo | None, restriction: TimeRestriction
     ) -> DagRunInfo | None:
-        """Return what `next_dagrun_info` does, which a subclass may implement in its place, from the newest run."""
+        """Return the next run, due or not; None if no run follows. A subclass may implement this method alone.
+
+        Args:
+            last_dagrun_info: The newest scheduled run; None for a new DAG.
+            restriction: The earliest and latest date, and catchup.
+        """
         last = None if last_dagrun_info is None else last_dagrun_info.data_interval
         return self.next_dagrun_info(last_automated_data_interval=last, restriction=restriction)
 
@@ -123,12 +130,12 @@ class Timetable:
     def generate_run_id(
         self, *, run_type: DagRunType, run_after: datetime, data_interval: DataInterval | None, **extra: Any
     ) -> str:
-        """Return the name of a run of the schedule, of a backfill, or of one that is triggered without a name.
+        """Return the name of a run of the schedule, or of one that is triggered without a name.
 
         Args:
             run_after: The earliest start.
             data_interval: None: the run has none.
-            extra: More arguments of a later version.
+            extra: For a run of the schedule, `partition_key`, which is None.
         """
         return DagRunType(run_type).generate_run_id(suffix=run_after.isoformat())
 

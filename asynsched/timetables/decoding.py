@@ -46,6 +46,9 @@ MAX_PLANNED = 100_000
 """The largest number of runs in a plan."""
 
 Moment = Annotated[datetime, Meta(tz=True)]
+RUN_NAME = r"^(?!(?:\.\.?|latest)\Z)[A-Za-z0-9_.~:+-]{0,250}\Z"
+"""The names that an author's timetable may give runs, and the empty one."""
+RunName = Annotated[str, Meta(pattern=RUN_NAME)]
 
 
 class PlannedInterval(Struct, frozen=True):
@@ -64,7 +67,7 @@ class PlannedRun(Struct, frozen=True, omit_defaults=True):
 
     run_after: Moment
     interval: PlannedInterval
-    run_id: str = ""
+    run_id: RunName = ""
 
     @classmethod
     def of(cls, info: DagRunInfo) -> Self:
@@ -88,6 +91,8 @@ class TimetablePlan(Struct, frozen=True, omit_defaults=True, dict=True):
     runs: Annotated[tuple[PlannedRun, ...], Meta(max_length=MAX_PLANNED)] = ()
     is_complete: bool = False
     """Whether no run follows the plan."""
+    names_runs: bool = False
+    """Whether the timetable gives runs names of its own."""
     partitions: tuple[AssetAnswers, ...] = ()
     """Of the partition mappers of a user's own."""
 

@@ -72,7 +72,7 @@ from asynsched.timetables import (
 )
 from asynsched.timetables.asset_condition import AssetCondition
 from asynsched.timetables.base import asked_at
-from asynsched.timetables.decoding import CustomTimetable
+from asynsched.timetables.decoding import RUN_NAME, CustomTimetable
 from asynsched.timetables.own_partitions import answers_to
 from asynsched.timetables.partitions import PartitionedAssetTimetable
 from asynsched.timetables.simple import time_part
@@ -413,9 +413,6 @@ def _date_of(
         raise TimetableError(f"DAG {dag_id!r} has no partition {key!r:.62}: {type(exc).__name__}: {exc}") from exc
 
 
-_RUN_ID = re.compile(rf"(?!\.\.?$)[^/]{{1,{schema.MAX_ID_LENGTH}}}")
-
-
 def _for_author(interval: DataInterval | PlannedInterval) -> DataInterval:
     """Return a data interval with pendulum's dates, whose methods authors' timetables call."""
     return DataInterval(coerce_datetime(interval.start), coerce_datetime(interval.end))
@@ -437,8 +434,9 @@ class AskedTimetable:
         """Return the runs that follow one another after the last one."""
         last, bounds = None if question.last is None else question.last.value(), self._bounds
         if question.span is not None:
+            if not self._timetable.periodic:
+                raise TimetableError(f"{self._who} is not periodic: there is nothing to backfill")
             bounds = TimeRestriction(question.span.start, question.span.end, catchup=True)
-        run_type = DagRunType.SCHEDULED if question.span is None else DagRunType.BACKFILL
         after, before, is_complete = None if question.last is None else question.last.interval, None, False
         runs: list[PlannedRun] = []
         while len(runs) < question.n_runs:
@@ -452,35 +450,41 @@ class AskedTimetable:
             if question.since is not None and info.run_after < question.since:
                 after = interval
                 continue
-            runs.append(PlannedRun(info.run_after, interval, self._run_id(run_type, info.run_after, interval)))
+            name = "" if question.span is not None else self._run_id(DagRunType.SCHEDULED, info.run_after, interval)
+            runs.append(PlannedRun(info.run_after, interval, name))
             if question.until is not None and info.run_after > question.until:
                 break
-        return TimetablePlan(asked_at=self._now, after=after, runs=tuple(runs), is_complete=is_complete)
+        return TimetablePlan(
+            asked_at=self._now, after=after, runs=tuple(runs), is_complete=is_complete, names_runs=self._names_runs
+        )
 
     def by_hand(self, run: schema.RunByHand) -> tuple[PlannedInterval | None, str]:
         """Return the data interval and the name of a run that is triggered; an empty name stands for the usual one."""
         at, interval = coerce_datetime(run.date), run.interval
-        if interval is None and at is not None:
+        if at is not None and interval is None:
             found = self._call(lambda: self._timetable.infer_manual_data_interval(run_after=at))
             interval = PlannedInterval(*self._checked_interval(found))
-        # As in Airflow, where the operator that triggers a run names it.
-        is_named = run.run_type != DagRunType.OPERATOR_TRIGGERED
-        return interval, self._run_id(run.run_type, run.run_after, interval) if is_named else ""
+        return interval, "" if run.is_named else self._run_id(run.run_type, run.run_after, interval)
+
+    @property
+    def _names_runs(self) -> bool:
+        return type(self._timetable).generate_run_id is not Timetable.generate_run_id
 
     def _run_id(self, run_type: DagRunType, run_after: datetime, interval: PlannedInterval | None) -> str:
         """Return the author's name of a run; empty if the class does not name runs."""
-        if type(self._timetable).generate_run_id is Timetable.generate_run_id:
+        if not self._names_runs:
             return ""
+        more = {"partition_key": None} if run_type is DagRunType.SCHEDULED else {}
         shown = None if interval is None else _for_author(interval)
         found = self._call(
             lambda: self._timetable.generate_run_id(
-                run_type=run_type, run_after=coerce_datetime(run_after), data_interval=shown
+                run_type=run_type, run_after=coerce_datetime(run_after), data_interval=shown, **more
             )
         )
-        if not isinstance(found, str) or not _RUN_ID.fullmatch(found) or not found.isprintable():
+        if not isinstance(found, str) or not found or not re.match(RUN_NAME, found):
             raise TimetableError(
-                f"{self._who} gives the run id {found!r:.100}; it must be 1 to {schema.MAX_ID_LENGTH} printable"
-                " characters without a slash, and not `.` or `..`"
+                f"{self._who} gives the run id {found!r:.100}; it must be 1 to {schema.MAX_ID_LENGTH} letters, digits"
+                " and the characters _.~:+- and neither `latest` nor `.` or `..`"
             )
         return found
 

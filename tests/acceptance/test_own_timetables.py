@@ -81,7 +81,7 @@ def test_a_backfill_asks_one_for_the_runs_of_its_span(site):
 NAMES = """
     class Named(EveryOtherDay):
         def generate_run_id(self, *, run_type, run_after, data_interval, **extra):
-            return f"{run_type} {data_interval.start:%d %B}" if data_interval else f"{run_type} undated"
+            return f"{run_type}.{data_interval.start:%d-%B}" if data_interval else f"{run_type}.undated"
 
     with DAG("named", schedule=Named(), start_date=datetime(2025, 1, 1), end_date=datetime(2025, 1, 3), catchup=True):
         EmptyOperator(task_id="only")
@@ -91,17 +91,19 @@ NAMES = """
 def test_runs_have_the_names_that_one_gives_them(site):
     site.write("named.py", HEAD + EVERY_OTHER_DAY.replace('"own"', '"own", is_paused_upon_creation=True') + NAMES)
     site.up_until_idle()
-    for options in ((), ("--logical-date", "2025-03-03"), ("--logical-date", "2026-03-03"), ("--run-id", "mine")):
+    for options in (
+        ("--logical-date", "2025-03-03"),
+        ("--logical-date", "2026-03-03"),
+        ("--logical-date", "2025-05-01", "--run-id", "mine"),
+        ("--no-logical-date",),
+    ):
         site.run("dags", "trigger", "named", *options)
     site.run("backfill", "create", "named", "--from", "2024-01-01", "--to", "2024-01-01")
     site.up_until_idle()
-    made = {run["run_id"]: run["logical_date"][:10] for run in site.runs("named")}
-    dated = sorted(name for name in made if made[name] < "2026-04")
-    assert dated == [
-        "backfill 01 January", "manual 01 March", "manual 01 March_2", "scheduled 01 January", "scheduled 03 January",
+    assert sorted(run["run_id"] for run in site.runs("named")) == [
+        "backfill__2024-01-03T00:00:00+00:00", "manual.01-March", "manual.01-March_2", "manual.undated", "mine",
+        "scheduled.01-January", "scheduled.03-January",
     ]  # fmt: skip
-    today, mine = sorted(made.keys() - set(dated))
-    assert (today[:7], mine) == ("manual ", "mine")
 
 
 def test_one_that_fails_later_keeps_its_dag_and_says_what_is_wrong(site):

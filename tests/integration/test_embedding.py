@@ -83,6 +83,18 @@ DAGS = """
 
         interval()
 
+    class Named(TwoDays):
+        def generate_run_id(self, *, run_type, run_after, data_interval, **extra):
+            days = (data_interval.end - data_interval.start).days if data_interval else "no"
+            return f"{run_type}.{run_after.year}.{days}"
+
+    with DAG("names_runs", schedule=Named()) as names_runs:
+        @task(outlets=[Asset("named")])
+        def nothing():
+            pass
+
+        nothing()
+
     with DAG("follows", schedule=Asset("orders", uri="s3://shop/orders")) as follows:
         @task
         def rows(*, triggering_asset_events):
@@ -278,6 +290,26 @@ async def test_a_process_that_the_program_has_forked_does_not_keep_the_home(prog
 
 async def fail_with_a_bug(*_):
     raise RuntimeError("a bug")
+
+
+async def test_an_author_s_timetable_names_runs_that_are_triggered_without_a_name(program):
+    program.write(DAGS)
+    later = {"run_after": datetime(2199, 1, 1, tzinfo=UTC), "has_logical_date": False}
+    async with Scheduler(**program.options()) as scheduler:
+        client, year = scheduler.client(), datetime.now(UTC).year
+        made = [
+            await scheduler.trigger("names_runs", logical_date=datetime(2020, 1, 1, tzinfo=UTC)),
+            await client.trigger("names_runs", logical_date=datetime(2021, 1, 1, tzinfo=UTC)),
+            await scheduler.trigger("names_runs", **later),
+            await client.trigger("names_runs", **later),
+            await client.trigger("names_runs", run_id="mine"),
+        ]
+        [asset] = (await client.list_assets(pattern="named")).items
+        made.append(await client.materialize(asset.id))
+        assert [key.run_id for key in made] == [
+            f"manual.{year}.2", f"manual.{year}.2_2", "manual.2199.no", "manual.2199.no_2", "mine",
+            f"asset_materialization.{year}.2",
+        ]  # fmt: skip
 
 
 async def test_a_client_of_the_scheduler_triggers_a_dag_before_the_folder_is_read(program):

@@ -19,6 +19,7 @@ from asynsched.store.runs.dag_runs import (
     count_ended_since,
     end_queued_run,
     failed_since,
+    free_run_id,
     get_run,
     insert_run,
     last_scheduled_interval,
@@ -100,6 +101,17 @@ async def test_runs_are_listed_newest_first_and_chosen_by_dag_and_state(database
     assert await database.read(list_runs, dag_id="e", state="queued") == []
     assert await database.read(count_active_runs, ["d", "e", "f"], 9) == {"d": 2, "e": 0, "f": 0}
     assert await database.read(get_run, "d", "r1") is None
+
+
+async def test_a_name_that_is_taken_gets_the_next_number_however_long_it_is(database):
+    for plain in ("r", "x" * 250):
+        for _ in range(12):
+            run_id, _ = await database.read(free_run_id, "d", plain)
+            await database.write(insert_run, new_run(run_id, logical_date=None))
+    runs = await database.read(list_runs, dag_id="d", limit=100)
+    assert {len(run.run_id) for run in runs if run.run_id[0] == "x"} == {250}
+    numbers = sorted(int(run.run_id.partition("_")[2] or 1) for run in runs)
+    assert numbers == sorted([*range(1, 13)] * 2)
 
 
 async def test_the_last_scheduled_interval_ignores_manual_runs_and_backfills(database):

@@ -3,9 +3,10 @@
 from datetime import UTC, datetime, timedelta
 
 import msgspec
+import pytest
 
 from asynsched import Asset
-from asynsched.serialization.schema import ParsedDag, SerializedDag, TimetableQuestion
+from asynsched.serialization.schema import ParsedDag, RunByHand, SerializedDag, TimetableQuestion
 from asynsched.states import DagRunState, DagRunType
 from asynsched.store.assets import AssetEventRow, record_events
 from asynsched.store.dags.dags import file_to_ask, get_dag, get_plan, pause_active, questions_for_file
@@ -19,6 +20,7 @@ from tests.store.test_parse_results import LATER, NOW, report, store
 DAY = PlannedInterval(NOW, NOW + timedelta(days=1))
 PLAN = TimetablePlan(asked_at=NOW, runs=(PlannedRun(DAY.end, DAY),))
 OWN = ParsedDag(SerializedDag("own", {"kind": "custom"}), "1", PLAN)
+DATED = TimetableQuestion(run_by_hand=RunByHand(NOW, NOW, is_named=True))
 KNOWN = ParsedDag(SerializedDag("known", {"kind": "null"}), "1")
 
 
@@ -42,15 +44,15 @@ async def test_a_plan_is_kept_until_the_next_parse_which_counts_as_a_change(data
 
 async def test_a_file_is_asked_for_plans_that_follow_the_last_runs_of_its_dags(database):
     await store(database, report("d.py", OWN, KNOWN))
-    assert await database.read(file_to_ask, "own") == "d.py"
-    assert await database.read(file_to_ask, "known") is None
+    assert await database.read(file_to_ask, "own", DATED) == "d.py"
+    assert await database.read(file_to_ask, "known", DATED) is None
     assert (await database.read(questions_for_file, "d.py", NOW)).of_dags == {"own": TimetableQuestion()}
     await database.write(insert_run, run(0, DagRunState.SUCCESS))
     await database.write(insert_run, run(5, DagRunState.SUCCESS, DagRunType.MANUAL))
     questions = await database.read(questions_for_file, "d.py", NOW)
     assert questions.of_dags == {"own": TimetableQuestion(last=PLAN.runs[0])}
     await store(database, report("d.py", msgspec.structs.replace(OWN, plan=None)), LATER)
-    assert await database.read(file_to_ask, "own") is None
+    assert await database.read(file_to_ask, "own", DATED) is None
     assert (await database.read(questions_for_file, "d.py", NOW)).of_dags == {}
 
 
@@ -62,7 +64,26 @@ async def test_a_file_is_asked_what_its_partition_mappers_make_of_the_keys_that_
         await database.write(record_events, [AssetEventRow("a", "a", {}, NOW, partition_key=key, partition_date=NOW)])
     questions = (await database.read(questions_for_file, "d.py", NOW)).of_dags
     assert questions == {"own": TimetableQuestion(partitions=(AssetKeys("a", "a", keys=("x", "y"), dates=(NOW,)),))}
-    assert await database.read(file_to_ask, "own") is None, "its timetable is not the author's"
+    assert await database.read(file_to_ask, "own", DATED) is None, "its timetable is not the author's"
+    of_partition = msgspec.structs.replace(DATED, partition_key="x")
+    assert await database.read(file_to_ask, "own", of_partition) == "d.py"
+
+
+@pytest.mark.parametrize("names_runs", [False, True])
+async def test_a_file_is_asked_about_a_run_only_for_a_data_interval_or_a_name(database, *, names_runs: bool):
+    plan = msgspec.structs.replace(PLAN, names_runs=names_runs)
+    await store(database, report("d.py", msgspec.structs.replace(OWN, plan=plan)))
+    asked = {}
+    for given in ("date", "date, interval", "date, name", "date, interval, name", "", "name", "operator"):
+        question = TimetableQuestion.about_run(
+            NOW, date=NOW if "date" in given else None, interval=DAY.value() if "interval" in given else None,
+            run_id="r" if "name" in given else None, run_after=None,
+            run_type=DagRunType.OPERATOR_TRIGGERED if given == "operator" else DagRunType.MANUAL,
+        )  # fmt: skip
+        asked[given] = await database.read(file_to_ask, "own", question) is not None
+    assert [given for given in asked if asked[given]] == [
+        *(["date", "date, interval", "date, name", ""] if names_runs else ["date", "date, name"])
+    ]
 
 
 async def test_the_states_of_the_newest_runs_are_told_and_a_dag_is_paused_once(database):

@@ -304,7 +304,7 @@ async def ask_of_run(
 
     Raises DagError if the file could not be parsed, or the timetable or a mapper has no answer.
     """
-    path = await database.read(file_to_ask, dag_id, of_partitions=question.partition_key is not None)
+    path = await database.read(file_to_ask, dag_id, question)
     if path is None:
         return AnswersForRun()
     return (await ask(parser, path, dag_id, question, now=now)).for_run

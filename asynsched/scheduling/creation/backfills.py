@@ -7,12 +7,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from itertools import count, takewhile
-from typing import Any
+from typing import Any, NamedTuple
 
 import sqlalchemy as sa
 from sqlalchemy import Connection
 
-from asynsched.errors import AlreadyExists, DagError
+from asynsched.errors import AlreadyExists, DagError, PlanNeeded
 from asynsched.keys import DagRunKey
 from asynsched.scheduling.creation.triggering import check_allowed, validate_conf
 from asynsched.scheduling.requests.run_requests import run_again, submit_request
@@ -115,9 +115,17 @@ def question_of(plan: BackfillPlan) -> TimetableQuestion:
     return TimetableQuestion(n_runs=MAX_RUNS + 1, span=PlannedInterval(plan.from_date, plan.to_date))
 
 
-def version_to_plan(conn: Connection, dag_id: str) -> DagVersionRow:
-    """Return the version that a backfill of a DAG would run. Raises NotFound."""
-    return get_version(conn, find_dag(conn, dag_id).version_id or 0)
+class ToPlan(NamedTuple):
+    """The version that a backfill of a DAG would run, and the DAG's file."""
+
+    version: DagVersionRow
+    file: str
+
+
+def read_to_plan(conn: Connection, dag_id: str) -> ToPlan:
+    """Return what a backfill of a DAG is planned from. Raises NotFound."""
+    found = find_dag(conn, dag_id)
+    return ToPlan(get_version(conn, found.version_id or 0), found.file_path)
 
 
 def compute_span(
@@ -147,7 +155,8 @@ def plan_dates(conn: Connection, plan: BackfillPlan, now: datetime, span: Span |
     """Return the dates of a backfill, in the order in which they would run.
 
     Args:
-        span: That of the plan, computed before; it is computed again if the DAG has another version by now.
+        span: That of the plan, computed before. If the DAG has another version by now, it is computed again, from the
+            same answer of an author's own timetable.
 
     Raises:
         NotFound: There is no such DAG.
@@ -156,7 +165,7 @@ def plan_dates(conn: Connection, plan: BackfillPlan, now: datetime, span: Span |
     """
     if span is None or span.version_id != find_dag(conn, plan.dag_id).version_id:
         answer = None if span is None else span.answer
-        span = compute_span(version_to_plan(conn, plan.dag_id), plan, now, answer)
+        span = compute_span(read_to_plan(conn, plan.dag_id).version, plan, now, answer)
     infos = span.infos
     of_partitions = _runs_of_partitions(conn, plan.dag_id, infos)
     dates = []
@@ -255,7 +264,8 @@ def _check(dag: SerializedDag, plan: BackfillPlan, now: datetime) -> None:
 def _infos(dag: SerializedDag, plan: BackfillPlan, now: datetime, answer: TimetablePlan | None) -> Iterator[DagRunInfo]:
     timetable, last = decode(dag.timetable), None
     if isinstance(timetable, CustomTimetable):
-        timetable = timetable.planned(answer)
+        yield from _planned(timetable, answer, now)
+        return
     if isinstance(timetable, CronPartitionTimetable):
         yield from _partitions(timetable, plan, now)
         return
@@ -268,6 +278,14 @@ def _infos(dag: SerializedDag, plan: BackfillPlan, now: datetime, answer: Timeta
             raise DagError(_TOO_MANY)
         yield info
         last = info.data_interval
+
+
+def _planned(timetable: CustomTimetable, answer: TimetablePlan | None, now: datetime) -> Iterator[DagRunInfo]:
+    if answer is None:
+        raise PlanNeeded(timetable.name)
+    if len(answer.runs) > MAX_RUNS:
+        raise DagError(_TOO_MANY)
+    yield from (run.value() for run in answer.runs if run.interval.end < now)
 
 
 def _partitions(timetable: CronPartitionTimetable, plan: BackfillPlan, now: datetime) -> Iterator[DagRunInfo]:

@@ -22,7 +22,7 @@ from asynsched.protocol.frames import MAX_VALUE_BYTES, UNENCODABLE, mebibytes
 from asynsched.protocol.messages import Launch, Reply, Request
 from asynsched.scheduling.requests.run_requests import submit_request
 from asynsched.serialization.decode import decode_dag
-from asynsched.serialization.schema import MAX_ID_LENGTH, AnswersForRun, RunByHand, SerializedDag, TimetableQuestion
+from asynsched.serialization.schema import MAX_ID_LENGTH, AnswersForRun, SerializedDag, TimetableQuestion
 from asynsched.states import RUN_TYPES_ON_REQUEST, DagRunState, DagRunType
 from asynsched.store.assets import AssetEventRow, get_asset, record_events
 from asynsched.store.audit import acts_since, record_audit
@@ -65,8 +65,10 @@ class ManualRuns:
         """
         now = self.clock.now()
         at = (options.get("logical_date") or now) if options.get("has_logical_date", True) else None
-        by_hand = RunByHand(options.get("run_after") or now, at, run_type=options.get("run_type", DagRunType.MANUAL))
-        question = TimetableQuestion(run_by_hand=by_hand, partition_key=options.get("partition_key"))
+        question = TimetableQuestion.about_run(
+            now, run_id=options.get("run_id"), run_type=options.get("run_type", DagRunType.MANUAL), date=at,
+            run_after=options.get("run_after"), partition_key=options.get("partition_key"),
+        )  # fmt: skip
         answers = await self.ask(dag_id, at or now, question)
         checked = await check_conf(self.database, dag_id, options.get("conf") or {})
         return await self.database.write(
@@ -148,7 +150,7 @@ def create_manual_run(
     # As in Airflow: a task's operator names a run by its logical date unless it gives the earliest start.
     at = named or now if run_after is None and run_type == DagRunType.OPERATOR_TRIGGERED else base.run_after
     prefix = run_type if run_type == DagRunType.ASSET_MATERIALIZATION else DagRunType.MANUAL
-    usual = usual_run_id or run_id_of(prefix, at)
+    usual = _checked_run_id(usual_run_id) if usual_run_id else run_id_of(prefix, at)
     run = _dated(base, chosen or usual, named, data_interval, dag)
     # Check for taken names only after the insert failed: names are nearly always free, and each check is a round trip.
     if not insert_runs(conn, [run]):

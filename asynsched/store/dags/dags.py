@@ -175,13 +175,24 @@ def get_plan(conn: Connection, dag_id: str) -> TimetablePlan | None:
     return get_plans(conn, [dag_id]).get(dag_id)
 
 
-def file_to_ask(conn: Connection, dag_id: str, *, of_partitions: bool = False) -> str | None:
-    """Return the file of a DAG with a custom timetable, or with custom mappers `of_partitions`; None for any other."""
-    has_partitions = dag.c.partitions.is_not(None) if of_partitions else dag.c.partitions.is_(None)
-    is_custom = (dag.c.timetable_plan.is_not(None), has_partitions)
-    query = sa.select(dag.c.file_path).where(dag.c.is_active, *is_custom)
-    path: str | None = conn.scalar(query.where(dag.c.dag_id == dag_id))
-    return path
+_FILE_TO_ASK = sa.select(
+    dag.c.file_path, dag.c.timetable_plan, dag.c.partitions.is_not(None).label("has_partitions")
+).where(dag.c.is_active, dag.c.timetable_plan.is_not(None), dag.c.dag_id == sa.bindparam("dag_id"))
+
+
+def file_to_ask(conn: Connection, dag_id: str, question: TimetableQuestion) -> str | None:
+    """Return the file of a DAG whose own code has to answer a question about a run; None: no such code has to."""
+    row = conn.execute(_FILE_TO_ASK, {"dag_id": dag_id}).one_or_none()
+    if row is None:
+        return None
+    if row.has_partitions or question.partition_key is not None:
+        is_asked = row.has_partitions and question.partition_key is not None
+    else:
+        run = question.run_by_hand
+        is_asked = run is not None and (
+            run.needs_interval or (not run.is_named and _plan(row.timetable_plan).names_runs)
+        )
+    return str(row.file_path) if is_asked else None
 
 
 def lock_dag(conn: Connection, dag_id: str) -> None:

@@ -10,6 +10,7 @@ from sqlalchemy import Connection
 
 from asynsched.errors import AlreadyExists
 from asynsched.keys import DagRunKey
+from asynsched.serialization.schema import MAX_ID_LENGTH
 from asynsched.states import FINISHED_RUN_STATES, DagRunState, DagRunType
 from asynsched.store.rows import fetch, fetch_one, select_in, to_json
 from asynsched.store.runs.deadlines import add_deadlines
@@ -185,11 +186,24 @@ def insert_under_free_id(conn: Connection, run: DagRunRow) -> dict[DagRunKey, in
 
 def free_run_id(conn: Connection, dag_id: str, plain: str, number: int = 1) -> tuple[str, int]:
     """Return a run_id, made from a plain one and a number, that no run of a DAG has; and the number to try next."""
-    while True:
-        run_id = plain if number == 1 else f"{plain}_{number}"
-        number += 1
-        if get_run(conn, dag_id, run_id) is None:
-            return run_id, number
+
+    def is_taken(number: int) -> bool:
+        return get_run(conn, dag_id, numbered(plain, number)) is not None
+
+    taken, free = number - 1, number
+    # Bisect: where an author names runs, thousands may share a name.
+    while is_taken(free):
+        taken, free = free, 2 * free
+    while free - taken > 1:
+        middle = (taken + free) // 2
+        taken, free = (middle, free) if is_taken(middle) else (taken, middle)
+    return numbered(plain, free), free + 1
+
+
+def numbered(run_id: str, number: int) -> str:
+    """Return a run_id with a number, which the first does not show."""
+    end = "" if number == 1 else f"_{number}"
+    return f"{run_id[: MAX_ID_LENGTH - len(end)]}{end}"
 
 
 def end_queued_run(conn: Connection, run_row_id: int, state: DagRunState, reason: str, now: datetime) -> bool:

@@ -91,12 +91,32 @@ def test_nasty_bytes_are_a_message_or_one_clean_error(number: int):
     read_everywhere(NASTY[number])
 
 
+PLANNED = {"start": "2026-01-01T00:00:00Z", "end": "2026-01-02T00:00:00Z"}
+PLAN = {
+    "asked_at": "2026-01-01T00:00:00Z",
+    "after": PLANNED,
+    "runs": [{"run_after": "2026-01-02T00:00:00Z", "interval": PLANNED, "run_id": "named"}],
+}
 REPORT = {
     "schema_version": SCHEMA_VERSION,
     "path": "a.py",
-    "dags": [{"dag": serialized(), "version_hash": "0" * 64}],
+    "dags": [{"dag": serialized(), "version_hash": "0" * 64, "manual_run_id": "named", "plan": PLAN}],
     "errors": [{"kind": "dag", "message": "no", "line": 1}],
 }
+
+
+@pytest.mark.parametrize("name", ["a/b", "..", "latest", "line\n", "x" * 251])
+@pytest.mark.parametrize("place", ["planned", "triggered"])
+def test_a_report_that_names_a_run_as_no_run_can_be_named_is_refused(name: str, place: str):
+    report = json.loads(json.dumps(REPORT))
+    [found] = report["dags"]
+    decode_report(json.dumps(report).encode())
+    if place == "planned":
+        found["plan"]["runs"][0]["run_id"] = name
+    else:
+        found["manual_run_id"] = name
+    with pytest.raises(SerializationError):
+        decode_report(json.dumps(report).encode())
 
 
 @given(st.data())

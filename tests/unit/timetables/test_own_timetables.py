@@ -131,7 +131,7 @@ def test_it_says_the_data_interval_of_a_manual_run():
 
 
 class Named(Workdays):
-    """Names runs as Airflow's documentation does; `name` is returned in place of such a name."""
+    """Names runs by their day; `name` is returned in place of such a name."""
 
     def __init__(self, name=None):
         self.name = name
@@ -139,27 +139,53 @@ class Named(Workdays):
     def generate_run_id(self, *, run_type, run_after, data_interval, **extra):
         if self.name is not None:
             return self.name
-        if run_type in ("scheduled", "backfill"):
-            return f"{run_type} of {data_interval.end.format('YYYY-MM-DD dddd')}"
+        if run_type == DagRunType.SCHEDULED:
+            return data_interval.end.format("YYYY-MM-DD_dddd") + str(extra["partition_key"] or "")
         return super().generate_run_id(run_type=run_type, run_after=run_after.add(days=1), data_interval=data_interval)
 
 
-def test_it_names_runs_but_not_those_that_an_operator_triggers():
+def test_it_names_runs_of_the_schedule_and_those_that_are_triggered_without_a_name():
     asking, _ = asked(Named())
-    [planned] = asking.plan(TimetableQuestion(n_runs=1)).runs
+    plan = asking.plan(TimetableQuestion(n_runs=1))
+    assert (plan.runs[0].run_id, plan.names_runs) == ("2026-06-02_Tuesday", True)
+    assert asking.by_hand(RunByHand(day(1))) == (None, "manual__2026-06-03T00:00:00+00:00")
+    materialized = RunByHand(day(1), day(5), run_type=DagRunType.ASSET_MATERIALIZATION)
+    assert asking.by_hand(materialized)[1] == "asset_materialization__2026-06-03T00:00:00+00:00"
+    # As in Airflow, backfills and the operator that triggers runs name these.
     [of_backfill] = asking.plan(TimetableQuestion(n_runs=1, span=PlannedInterval(day(1), day(2)))).runs
-    assert (planned.run_id, of_backfill.run_id) == (
-        "scheduled of 2026-06-02 Tuesday",
-        "backfill of 2026-06-03 Wednesday",
-    )
-    assert asking.by_hand(RunByHand(day(1)))[1] == "manual__2026-06-03T00:00:00+00:00"
-    assert asking.by_hand(RunByHand(day(1), run_type=DagRunType.OPERATOR_TRIGGERED))[1] == ""
+    assert of_backfill.run_id == ""
+    assert asked(Workdays())[0].plan(TimetableQuestion(n_runs=1)).names_runs is False
 
 
-@pytest.mark.parametrize("name", ["", "a/b", "..", "two\nlines", "x" * 251, 7])
+@pytest.mark.parametrize(
+    ("given", "is_named"),
+    [
+        ({"run_id": "mine", "run_type": DagRunType.MANUAL}, True),
+        ({"run_id": None, "run_type": DagRunType.OPERATOR_TRIGGERED}, True),
+        ({"run_id": None, "run_type": DagRunType.MANUAL}, False),
+    ],
+)
+def test_it_is_not_asked_to_name_a_run_that_has_a_name(given, is_named):
+    question = TimetableQuestion.about_run(day(1), date=None, run_after=None, **given)
+    fails = asked(Named("no name"))[0].by_hand
+    if is_named:
+        assert fails(question.run_by_hand) == (None, "")
+    else:
+        with pytest.raises(TimetableError):
+            fails(question.run_by_hand)
+
+
+@pytest.mark.parametrize("name", ["", "a/b", "..", "latest", "a b", "two\nlines", "line\n", "x" * 251, 7])
 def test_a_name_that_no_run_can_have_is_refused(name):
     with pytest.raises(TimetableError, match="its timetable Named gives the run id"):
         asked(Named(name))[0].plan(TimetableQuestion(n_runs=1))
+
+
+def test_a_backfill_of_one_that_is_not_periodic_is_refused():
+    once = Workdays()
+    once.periodic = False
+    with pytest.raises(TimetableError, match="its timetable Workdays is not periodic"):
+        asked(once)[0].plan(TimetableQuestion(span=PlannedInterval(day(1), day(2))))
 
 
 RUN = DagRunInfo.interval(day(0), day(1))
