@@ -95,6 +95,38 @@ async def test_a_lost_connection_makes_jobs_wait_and_no_pass(engine: DaskEngine)
         await engine.cancel(["job"])
 
 
+async def test_a_connection_that_stays_lost_is_made_anew(engine: DaskEngine, monkeypatch):
+    closed = []
+
+    async def close() -> None:
+        closed.append(1)
+
+    async def connect() -> StubClient:
+        return StubClient()
+
+    monkeypatch.setattr(engine, "_connect", connect)
+    engine._client = StubClient(status="connecting", close=close)
+    for seconds in (0, dask.CONNECT_SECONDS - 1):
+        engine.context.clock.leap(seconds)
+        assert await engine.submit([job_of("a")]) == [Later("the connection with the Dask scheduler is lost")]
+    engine.context.clock.leap(1)
+    assert [type(one) for one in await engine.submit([job_of("a")])] == [Accepted]
+    assert closed == [1]
+
+
+async def test_a_scheduler_that_takes_connections_and_says_nothing_is_given_up(engine: DaskEngine, monkeypatch):
+    async def say_nothing(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read()
+        writer.close()
+
+    monkeypatch.setattr(dask, "CONNECT_SECONDS", 0.5)
+    async with await asyncio.start_server(say_nothing, "127.0.0.1", 0) as server:
+        host, port = server.sockets[0].getsockname()
+        engine._settings = DaskSettings(address=f"tcp://{host}:{port}")
+        with pytest.raises(TimeoutError):
+            await engine._connect()
+
+
 class Statuses:
     """Stands in for a Dask scheduler, which knows jobs by their states."""
 

@@ -44,6 +44,9 @@ MOST_PRIORITY = 2**31 - 1
 """A priority of more than 64 bits makes a Dask scheduler lose its workers."""
 CALL_SECONDS = 10.0
 """Longest that the scheduler waits for the cluster in one call."""
+CONNECT_SECONDS = 45.0
+"""Longest that a connection may take. Dask's own limit, usually 30 s, leaves out the wait for the first word of its
+scheduler, which lasts for ever if the network has lost that word."""
 MOST_FAILED = 1000
 """Most failed jobs whose futures are kept."""
 YOUNG_SECONDS = 15.0
@@ -80,6 +83,7 @@ class DaskEngine(Engine):
         self._cluster: Any = None
         self._client: Any = None
         self._connecting: asyncio.Task[Any] | None = None
+        self._reconnects_since: float | None = None
         self._patience = Patience(context.clock, "the Dask scheduler", CALL_SECONDS)
         self._submitted: dict[str, tuple[Any, str]] = {}
         """The future of each job, and what it asks for, in words."""
@@ -93,7 +97,8 @@ class DaskEngine(Engine):
     async def _connected(self) -> Any:
         """Return a client of the cluster; a new one if the connection has ended for good. Raises errors of any kind."""
         if self._client is not None and self._client.status == "connecting":
-            raise ConnectionError("the connection with the Dask scheduler is lost")  # it would wait for another one
+            await self._reconnected(self._client)
+        self._reconnects_since = None
         if self._client is None or self._client.status != "running":
             # It goes on after the time limit of this call.
             connecting = self._connecting = self._connecting or asyncio.create_task(self._connect(), name="dask")
@@ -101,6 +106,15 @@ class DaskEngine(Engine):
             self._connecting = None
             self._client = connecting.result()
         return self._client
+
+    async def _reconnected(self, client: Any) -> None:
+        """Give up a client that has tried to connect again for too long. Raises ConnectionError until then."""
+        now = self.context.clock.monotonic()
+        self._reconnects_since = now if self._reconnects_since is None else self._reconnects_since
+        if now - self._reconnects_since < CONNECT_SECONDS:
+            raise ConnectionError("the connection with the Dask scheduler is lost")  # a call would wait for it
+        self._client = None
+        await _close(client)
 
     async def _connect(self) -> Any:
         """Return a new client, with which the plugin is registered."""
@@ -111,11 +125,11 @@ class DaskEngine(Engine):
         security = getattr(self._cluster, "security", None)
         client = Client(address, asynchronous=True, name="asynsched", set_as_default=False, security=security)
         try:
-            await client
-            await client.register_plugin(self._travelling.TryPlugin(self._terms))
+            with anyio.fail_after(CONNECT_SECONDS):
+                await client
+                await client.register_plugin(self._travelling.TryPlugin(self._terms))
         except BaseException:
-            with anyio.CancelScope(shield=True), anyio.move_on_after(CALL_SECONDS):
-                await client.close()
+            await _close(client)
             raise
         return client
 
@@ -210,10 +224,14 @@ class DaskEngine(Engine):
             if not connecting.cancelled() and connecting.exception() is None:
                 self._client = connecting.result()  # it came after the call that had asked for it
         if self._client is not None:
-            with anyio.move_on_after(CALL_SECONDS):
-                await self._client.close()
+            await _close(self._client)
         if hasattr(self._cluster, "close"):  # otherwise it is an address
             await run_sync(self._cluster.close)
+
+
+async def _close(client: Any) -> None:
+    with anyio.CancelScope(shield=True), anyio.move_on_after(CALL_SECONDS):
+        await client.close()
 
 
 def _made(settings: DaskSettings) -> Any:
