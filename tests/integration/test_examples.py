@@ -79,9 +79,9 @@ def test_the_branch_that_is_not_taken_is_skipped_and_the_join_runs(served):
 
 def test_the_sensor_waits_until_its_file_is_there(served):
     incoming = served.root / "incoming.txt"
+    # The folder that is served here is another one, which has this file alone.
+    (served.dags / "wait_for_file.py").write_text((DAGS / "wait_for_file.py").read_text())
     with served.up("--parallelism", "4"):
-        # The folder that is served here is another one; the DAG is in the database.
-        (served.dags / "wait_for_file.py").write_text((DAGS / "wait_for_file.py").read_text())
         served.run("dags", "trigger", "wait_for_file", "--run-id", "r", "--conf", f'{{"path": "{incoming}"}}')
         served.until(
             lambda: served.task_states("wait_for_file", "r").get("wait") == "up_for_reschedule", "the sensor has looked"
