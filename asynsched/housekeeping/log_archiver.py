@@ -46,11 +46,11 @@ from asynsched.timers import has_come
 
 log = structlog.get_logger(__name__)
 
-INTERVAL = timedelta(seconds=10)
+INTERVAL = timedelta(seconds=5)
 """Time between two walks at least."""
 SHARE = 50
 """The archiver rests this many times as long as a walk has taken."""
-FIRST_BACKOFF = timedelta(seconds=10)
+FIRST_BACKOFF = timedelta(seconds=5)
 LONGEST_BACKOFF = timedelta(minutes=5)
 BATCH_RUNS = 50
 BATCH_NOTES = 20
