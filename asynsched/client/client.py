@@ -294,7 +294,7 @@ class Client:
 
         Args:
             conf: Overrides the DAG's params.
-            run_id: By default `manual__` and the earliest start.
+            run_id: By default `manual__` and the earliest start, or as the DAG's own timetable says.
             logical_date: By default the present instant.
             has_logical_date: Whether the run has a logical date and a data interval at all.
             partition_key: For a DAG that is scheduled by partitions.

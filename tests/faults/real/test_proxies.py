@@ -3,6 +3,7 @@
 import socket
 import threading
 from collections.abc import Iterator
+from contextlib import suppress
 
 import pytest
 
@@ -21,7 +22,7 @@ def proxied(heard: list[bytes]) -> Iterator[tuple[Proxies, Proxy]]:
     """A proxy for a server that sends back what it receives."""
 
     def serve(connection: socket.socket) -> None:
-        with connection:
+        with connection, suppress(ConnectionError):  # the proxy may reset it
             while data := connection.recv(100):
                 heard.append(data)
                 connection.sendall(data)
