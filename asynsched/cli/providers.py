@@ -155,14 +155,17 @@ def _requirement(name: str) -> Requirement:
 def _installer() -> list[str]:
     """Return the command that installs into this interpreter's environment."""
     if find_spec("pip") is not None:
-        return [sys.executable, "-m", "pip", "install", "--disable-pip-version-check"]
+        return [sys.executable, "-m", "pip", "install", "--disable-pip-version-check", "--no-input"]
     if uv := shutil.which("uv"):
         return [uv, "pip", "install", "--python", sys.executable]
     return fail("Neither pip nor uv is there to install packages with; `python -m ensurepip` installs pip.")
 
 
 def _run(installing: Sequence[str]) -> None:
-    done = subprocess.run(installing, check=False, capture_output=True, text=True)  # noqa: S603 - pip, with checked names
+    # It must not ask for a password: its question would not be seen.
+    done = subprocess.run(  # noqa: S603 - pip, with checked names
+        installing, check=False, stdin=subprocess.DEVNULL, capture_output=True, text=True
+    )
     if done.returncode:
         lines = [line.strip() for line in done.stderr.splitlines() if line.strip()]
         reason = lines[-1].removeprefix("ERROR: ") if lines else f"exit code {done.returncode}"

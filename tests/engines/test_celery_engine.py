@@ -16,12 +16,14 @@ from kombu.exceptions import OperationalError
 
 from asynsched.clock import VirtualClock
 from asynsched.executors.base import ExecutorContext
-from asynsched.executors.engines import celery, outage
+from asynsched.executors.engines import celery, celery_app, outage
 from asynsched.executors.engines.celery import CeleryEngine
 from asynsched.executors.engines.outage import QUIET_SECONDS
 from asynsched.executors.remote.engine import Accepted, Job, Later, Rejected
 from asynsched.protocol.worker_messages import Ticket
 from asynsched.settings import CelerySettings, Settings
+from tests.engines.brokers import RabbitMQ, require_broker
+from tests.faults.real.proxies import Proxies
 from tests.support.waiting import eventually
 
 
@@ -99,6 +101,29 @@ async def test_a_broker_that_does_not_answer_costs_a_batch_one_time_limit(engine
     engine.context.clock.leap(QUIET_SECONDS)
     assert [type(one) for one in await engine.submit([job_of("e")])] == [Accepted]
     assert calls == ["dag.a", "dag.e"], "what was given up is not published later"
+
+
+async def test_a_rabbitmq_that_falls_silent_keeps_no_connection(tmp_path, monkeypatch):
+    require_broker(RabbitMQ)
+    monkeypatch.setattr(celery_app, "SOCKET_SECONDS", 1.0)
+    broker, proxies = RabbitMQ(tmp_path), Proxies()
+    broker.start()
+    try:
+        proxy = proxies.lead_to("broker", broker.port)
+        settings = Settings(celery=CelerySettings(broker_url=broker.url_at(proxy.port)))
+        clock = VirtualClock(datetime(2026, 1, 1, tzinfo=UTC))
+        engine = CeleryEngine(ExecutorContext(tmp_path, settings, clock, "me", print, None))
+        assert [type(one) for one in await engine.submit([job_of("a")])] == [Accepted]
+        proxies.change(proxy, "mute")
+        assert [type(one) for one in await engine.submit([job_of("b", "a queue of its own")])] == [Later]
+        await eventually(lambda: not engine._app.producer_pool._dirty, "the thread has given its connection back")
+        proxies.change(proxy, "fair")
+        clock.leap(QUIET_SECONDS)
+        assert [type(one) for one in await engine.submit([job_of("c", "a queue of its own")])] == [Accepted]
+        await engine.close()
+    finally:
+        proxies.close()
+        broker.kill()
 
 
 class TimeLimit:

@@ -62,8 +62,9 @@ def is_amqp(app: Celery) -> bool:
 
 
 def _amqp_options() -> dict[str, Any]:
-    # Without a confirmation, a message that was written to the socket of a dying broker is lost.
-    return {"confirm_publish": True, "write_timeout": SOCKET_SECONDS}
+    # Without a confirmation, a message that was written to the socket of a dying broker is lost. Without a time limit,
+    # a broker that falls silent keeps the thread that declares a queue, and its connection, for ever.
+    return {"confirm_publish": True, "read_timeout": SOCKET_SECONDS, "write_timeout": SOCKET_SECONDS}
 
 
 def _redis_options(settings: CelerySettings) -> dict[str, Any]:

@@ -14,6 +14,7 @@ import os
 import re
 import shlex
 import shutil
+import signal
 import sys
 from asyncio.subprocess import PIPE
 from collections.abc import Iterable, Mapping, Sequence
@@ -261,14 +262,15 @@ async def called(command: Sequence[str], text: str = "") -> str:
     """
     environment = {name: value for name, value in os.environ.items() if INHERITED.match(name)}
     process = await asyncio.create_subprocess_exec(
-        *command, stdin=PIPE, stdout=PIPE, stderr=PIPE, env=environment, cwd="/"
+        *command, stdin=PIPE, stdout=PIPE, stderr=PIPE, env=environment, cwd="/", start_new_session=True
     )
     try:
         # It may refuse its options before it has read its input, which is no error of the pipe's.
         output, errors = await process.communicate(text.encode())
     finally:
         if process.returncode is None:
-            process.kill()
+            # A site's command may be a script, whose child would keep the pipes open.
+            os.killpg(process.pid, signal.SIGKILL)
             with anyio.CancelScope(shield=True):
                 await process.wait()
     if process.returncode:

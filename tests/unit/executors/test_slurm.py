@@ -89,11 +89,14 @@ async def test_a_controller_that_does_not_answer_is_asked_once_for_a_batch(engin
     assert await engine.submit([job_of("again")]) == [Accepted("7_0")]
 
 
-async def test_a_command_that_does_not_end_costs_a_batch_one_time_limit(tmp_path, commands: Commands, monkeypatch):
+@pytest.mark.parametrize("command", ["exec sleep 600", "sleep 600; echo"], ids=["itself", "a script's child"])
+async def test_a_command_that_does_not_end_costs_a_batch_one_time_limit(
+    tmp_path, commands: Commands, monkeypatch, command: str
+):
     monkeypatch.setattr(slurm, "CALL_SECONDS", 0.3)
     clock = VirtualClock(datetime(2026, 1, 1, tzinfo=UTC))
     engine = SlurmEngine(ExecutorContext(tmp_path, Settings(), clock, "me", print, None))
-    commands.write("sbatch", "exec sleep 600")
+    commands.write("sbatch", command)
     answers = await engine.submit([job_of(f"task-{n}") for n in range(5)])
     assert answers == [Later("Slurm has not answered for 0 s")] * 5
     await fails_at_once(engine)
