@@ -127,6 +127,27 @@ async def test_a_scheduler_that_takes_connections_and_says_nothing_is_given_up(e
             await engine._connect()
 
 
+async def test_jobs_that_never_came_to_the_scheduler_are_gone_by_a_new_connection(engine: DaskEngine, monkeypatch):
+    """Dask sends tasks by one connection, which may be silent while others work."""
+
+    async def close() -> None:
+        future.status = "cancelled"
+
+    async def connect() -> StubClient:
+        return StubClient(scheduler=Statuses({}))
+
+    monkeypatch.setattr(engine, "_connect", connect)
+    engine._client = StubClient(scheduler=Statuses({}), close=close)
+    [given] = await engine.submit([job_of("a")])
+    future, _ = engine._submitted[given.engine_id]
+    engine.context.clock.leap(2 * dask.YOUNG_SECONDS)
+    with pytest.raises(ConnectionError, match="has not got what it was given"):
+        await engine.look([given.engine_id])
+    sight = (await engine.look([given.engine_id]))[given.engine_id]
+    assert sight == Sight("gone", "the Dask scheduler does not have it any more")
+    assert [type(one) for one in await engine.submit([job_of("b")])] == [Accepted]
+
+
 class Statuses:
     """Stands in for a Dask scheduler, which knows jobs by their states."""
 

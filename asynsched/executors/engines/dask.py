@@ -83,7 +83,7 @@ class DaskEngine(Engine):
         self._cluster: Any = None
         self._client: Any = None
         self._connecting: asyncio.Task[Any] | None = None
-        self._reconnects_since: float | None = None
+        self._connected_at = 0.0  # when a call last found the connection not lost
         self._patience = Patience(context.clock, "the Dask scheduler", CALL_SECONDS)
         self._submitted: dict[str, tuple[Any, str]] = {}
         """The future of each job, and what it asks for, in words."""
@@ -96,9 +96,13 @@ class DaskEngine(Engine):
 
     async def _connected(self) -> Any:
         """Return a client of the cluster; a new one if the connection has ended for good. Raises errors of any kind."""
-        if self._client is not None and self._client.status == "connecting":
-            await self._reconnected(self._client)
-        self._reconnects_since = None
+        if self._client is None or self._client.status != "connecting":
+            self._connected_at = self.context.clock.monotonic()
+        elif self.context.clock.monotonic() - self._connected_at < CONNECT_SECONDS:
+            raise ConnectionError("the connection with the Dask scheduler is lost")  # a call would wait for it
+        else:
+            lost, self._client = self._client, None
+            await _close(lost)
         if self._client is None or self._client.status != "running":
             # It goes on after the time limit of this call.
             connecting = self._connecting = self._connecting or asyncio.create_task(self._connect(), name="dask")
@@ -106,15 +110,6 @@ class DaskEngine(Engine):
             self._connecting = None
             self._client = connecting.result()
         return self._client
-
-    async def _reconnected(self, client: Any) -> None:
-        """Give up a client that has tried to connect again for too long. Raises ConnectionError until then."""
-        now = self.context.clock.monotonic()
-        self._reconnects_since = now if self._reconnects_since is None else self._reconnects_since
-        if now - self._reconnects_since < CONNECT_SECONDS:
-            raise ConnectionError("the connection with the Dask scheduler is lost")  # a call would wait for it
-        self._client = None
-        await _close(client)
 
     async def _connect(self) -> Any:
         """Return a new client, with which the plugin is registered."""
@@ -186,6 +181,11 @@ class DaskEngine(Engine):
         client = await self._connected()
         states = await self._patience.call(lambda: client.scheduler.get_task_status(keys=old))
         workers = await self._patience.call(lambda: client.scheduler.processing(workers=None))
+        pending = {one for one, (future, _) in self._submitted.items() if future.status == "pending"}
+        if any(states.get(one) is None for one in pending.intersection(old)):
+            self._client = None  # what is submitted has a connection of its own, which is lost
+            await _close(client)
+            raise ConnectionError("the Dask scheduler has not got what it was given")
         holders = {key: address for address, keys in workers.items() for key in keys}
         sights = {one: self._sight(one, states.get(one), holders, len(workers)) for one in old}
         for one, (future, _) in self._submitted.items():
