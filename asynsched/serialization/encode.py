@@ -104,6 +104,7 @@ def _described(timetable: Timetable) -> dict[str, object]:
             fields=timetable.serialize(),
             summary=str(timetable.summary),
             description=str(timetable.description),
+            periodic=bool(timetable.periodic),
             can_be_scheduled=bool(timetable.can_be_scheduled),
             active_runs_limit=timetable.active_runs_limit,
         ).serialize()

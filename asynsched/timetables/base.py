@@ -81,7 +81,7 @@ class Timetable:
     for the next runs in advance. Instances must be immutable.
 
     Attributes:
-        periodic: Whether a backfill may ask for the runs of a span.
+        periodic: Whether it returns runs again and again; otherwise, its DAG cannot be backfilled.
         can_be_scheduled: Whether the timetable ever returns a run.
         active_runs_limit: The largest sensible number of simultaneous runs; None for no limit.
     """

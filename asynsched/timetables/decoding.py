@@ -126,6 +126,7 @@ class CustomTimetable(KnownTimetable):
         fields: dict[str, Any],
         summary: str,
         description: str = "",
+        periodic: bool = True,
         can_be_scheduled: bool = True,
         active_runs_limit: int | None = None,
         plan: TimetablePlan | None = None,
@@ -134,13 +135,15 @@ class CustomTimetable(KnownTimetable):
         self.fields = fields
         self.summary = summary
         self.description = description
+        self.periodic = periodic
         self.can_be_scheduled = can_be_scheduled
         self.active_runs_limit = active_runs_limit
         self._plan = plan
 
     def serialize(self) -> dict[str, Any]:
         names = ("kind", "name", "fields", "summary", "description", "can_be_scheduled", "active_runs_limit")
-        return {name: getattr(self, name) for name in names}
+        # Versions that were stored without it are the same.
+        return {name: getattr(self, name) for name in names} | ({} if self.periodic else {"periodic": False})
 
     def planned(self, plan: TimetablePlan | None) -> "CustomTimetable":
         """Return a copy with another plan."""
@@ -244,7 +247,8 @@ _FIELDS: dict[type[KnownTimetable], tuple[Any, ...]] = {
     ),
     CustomTimetable: (
         ("name", _Text), ("fields", dict[str, Any]), ("summary", _Text), ("description", _Text, ""),
-        ("can_be_scheduled", bool, True), ("active_runs_limit", Annotated[int, Meta(ge=1)] | None, None),
+        ("periodic", bool, True), ("can_be_scheduled", bool, True),
+        ("active_runs_limit", Annotated[int, Meta(ge=1)] | None, None),
     ),
 }  # fmt: skip
 """The fields of each timetable's serialized form: the arguments of its class, but for the expressions."""

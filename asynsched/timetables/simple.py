@@ -17,6 +17,8 @@ from asynsched.timetables.zones import in_zone, moved
 
 
 class _TrivialTimetable(KnownTimetable):
+    periodic = False
+
     def manual_interval(self, run_after: datetime) -> DataInterval:
         return DataInterval(run_after, run_after)
 

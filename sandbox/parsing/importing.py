@@ -434,8 +434,6 @@ class AskedTimetable:
         """Return the runs that follow one another after the last one."""
         last, bounds = None if question.last is None else question.last.value(), self._bounds
         if question.span is not None:
-            if not self._timetable.periodic:
-                raise TimetableError(f"{self._who} is not periodic: there is nothing to backfill")
             bounds = TimeRestriction(question.span.start, question.span.end, catchup=True)
         after, before, is_complete = None if question.last is None else question.last.interval, None, False
         runs: list[PlannedRun] = []

@@ -76,6 +76,11 @@ def test_a_backfill_asks_one_for_the_runs_of_its_span(site):
     assert "more than 10000 runs" in too_long.stderr
     never = site.run("backfill", "create", "own", "--from", "2026-01-01", "--to", "2025-01-01", code=1)
     assert "after its end" in never.stderr
+    site.write("ever.py", HEAD + EVERY_OTHER_DAY.replace("Timetable):", "Timetable):\n        periodic = False\n"))
+    site.write("own.py", "")
+    site.up_until_idle()
+    refused = site.run("backfill", "create", "own", *span, code=1)
+    assert "has the schedule EveryOtherDay, which is not periodic" in refused.stderr
 
 
 NAMES = """

@@ -32,12 +32,9 @@ from asynsched.store.runs.requests import CancelRun
 from asynsched.store.runs.row_locks import lock_runs
 from asynsched.store.schema import DagRunRow, DagVersionRow, dag_run
 from asynsched.timetables import (
-    ContinuousTimetable,
     CronPartitionTimetable,
     CustomTimetable,
     DagRunInfo,
-    NullTimetable,
-    OnceTimetable,
     PlannedInterval,
     TimeRestriction,
     TimetablePlan,
@@ -241,7 +238,7 @@ def _open(conn: Connection, backfill_id: int) -> stored.BackfillProgress:
 
 def _check(dag: SerializedDag, plan: BackfillPlan, now: datetime) -> None:
     check_allowed(dag, DagRunType.BACKFILL)
-    if isinstance(decode(dag.timetable), NullTimetable | OnceTimetable | ContinuousTimetable):
+    if not decode(dag.timetable).periodic:
         schedule = dag.schedule_summary or "None"
         raise DagError(
             f"The DAG {dag.dag_id!r} has the schedule {schedule}, which is not periodic: there is nothing to backfill."

@@ -181,13 +181,6 @@ def test_a_name_that_no_run_can_have_is_refused(name):
         asked(Named(name))[0].plan(TimetableQuestion(n_runs=1))
 
 
-def test_a_backfill_of_one_that_is_not_periodic_is_refused():
-    once = Workdays()
-    once.periodic = False
-    with pytest.raises(TimetableError, match="its timetable Workdays is not periodic"):
-        asked(once)[0].plan(TimetableQuestion(span=PlannedInterval(day(1), day(2))))
-
-
 RUN = DagRunInfo.interval(day(0), day(1))
 
 
