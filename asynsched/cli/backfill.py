@@ -79,7 +79,7 @@ def backfill_create(
 
 def _span(session: Session, plan: backfills.BackfillPlan, now: datetime) -> backfills.Span:
     """Return the runs of a backfill. Raises DagError."""
-    version, file = session.read(backfills.read_to_plan, plan.dag_id)
+    version, file = session.read(backfills.version_and_file, plan.dag_id)
     try:
         return backfills.compute_span(version, plan, now)
     except PlanNeeded:

@@ -19,7 +19,7 @@ from asynsched.scheduling.creation.backfills import (
     compute_span,
     plan_dates,
     question_of,
-    read_to_plan,
+    version_and_file,
 )
 from asynsched.store.rows import as_struct, count
 from asynsched.store.runs import backfills as store
@@ -125,13 +125,13 @@ async def make_backfill(place: Place, actor: str, plan: BackfillPlan) -> Backfil
 async def _span(place: Place, plan: BackfillPlan, now: datetime) -> Span:
     from anyio.to_thread import run_sync  # commands, which have no loop, import this module too
 
-    from asynsched.queries.upcoming import ask_timetable
+    from asynsched.queries.own_timetables import ask_timetable
 
-    version, file = await place.ask(read_to_plan, plan.dag_id)
+    version, file = await place.ask(version_and_file, plan.dag_id)
     try:
         return await run_sync(compute_span, version, plan, now)
     except PlanNeeded:
-        asked = await ask_timetable(place.settings, file, plan.dag_id, question_of(plan), now)
+        asked = await ask_timetable(place, file, plan.dag_id, question_of(plan), now)
         return await run_sync(compute_span, version, plan, now, asked.plan)
 
 

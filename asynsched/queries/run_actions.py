@@ -16,16 +16,12 @@ from sqlalchemy import Connection
 
 from asynsched.errors import NotFound, StoreUnavailable
 from asynsched.executors.log_removal import remove_logs
-from asynsched.home import prepare_home
 from asynsched.keys import DagRunKey
-from asynsched.parsing.names import StoredNames
-from asynsched.parsing.processes.informed_parser import ask_of_run
-from asynsched.parsing.processes.sandbox_parser import SandboxParser
 from asynsched.queries import deletions, run_edits
+from asynsched.queries.own_timetables import ask_timetable
 from asynsched.queries.place import Place
 from asynsched.queries.run_edits import Changed, Clear, MarkedAs, Trigger, find_run, preview
 from asynsched.queries.runs import RunInfo, get_state
-from asynsched.queries.turns import turns
 from asynsched.scheduling.creation.triggering import check_conf
 from asynsched.scheduling.requests.run_requests import preview_request
 from asynsched.serialization.decode import decode_dag
@@ -58,19 +54,12 @@ async def trigger_run(place: Place, actor: str, dag_id: str, wanted: Trigger) ->
     Raises the errors of `create_manual_run`.
     """
     now, answers = place.clock.now(), AnswersForRun()
-    if await place.ask(file_to_ask, dag_id, wanted.question(now)) is not None:
-        answers = await _ask_code(place, dag_id, now, wanted)
+    question = wanted.question(now)
+    file = await place.ask(file_to_ask, dag_id, question)
+    if file is not None:
+        answers = (await ask_timetable(place, file, dag_id, question, wanted.date(now) or now)).for_run
     checked = await check_conf(place.database, dag_id, wanted.conf)
     return await place.act(actor, run_edits.trigger_run, dag_id, wanted, answers, actor, now, checked)
-
-
-async def _ask_code(place: Place, dag_id: str, now: datetime, wanted: Trigger) -> AnswersForRun:
-    """Return what an author's own timetable or mappers say of a run: a parse of their file tells it."""
-    await run_sync(prepare_home, place.home)
-    names = StoredNames(place.settings.parse, place.database.read)
-    parser = await run_sync(SandboxParser, place.settings, names)
-    async with turns("questions to timetables", place.settings.parse.processes):
-        return await ask_of_run(parser, place.database, dag_id, wanted.date(now) or now, wanted.question(now))
 
 
 async def mark_run(place: Place, actor: str, key: DagRunKey, state: MarkedAs) -> Changed:

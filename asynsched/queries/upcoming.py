@@ -8,16 +8,11 @@ from anyio.to_thread import run_sync
 from msgspec import Struct
 from sqlalchemy import Connection
 
-from asynsched.home import prepare_home
-from asynsched.parsing.names import names_of_home
-from asynsched.parsing.processes.informed_parser import ask
-from asynsched.parsing.processes.sandbox_parser import SandboxParser
+from asynsched.queries.own_timetables import ask_timetable
 from asynsched.queries.place import Place
-from asynsched.queries.turns import turns
 from asynsched.scheduling.creation.scheduled_runs import MAX_EXISTING, runs_after
 from asynsched.serialization.decode import decode_dag
 from asynsched.serialization.schema import ParsedDag, SerializedDag, TimetableQuestion
-from asynsched.settings import Settings
 from asynsched.store.dags.dags import find_dag, get_version
 from asynsched.store.runs.dag_runs import dates_after, last_run_of_partitions, last_scheduled_run
 from asynsched.timetables import (
@@ -117,20 +112,8 @@ async def upcoming(place: Place, dag_id: str, n: int = 1, *, now: datetime | Non
     schedule = await place.ask(read_schedule, dag_id)
     answer = None
     if schedule.is_asked:
-        answer = await ask_timetable(place.settings, schedule.file, dag_id, schedule.question(n), at)
+        answer = await ask_timetable(place, schedule.file, dag_id, schedule.question(n), at)
     return tuple(await run_sync(schedule.next_runs, n, at, answer))
-
-
-async def ask_timetable(
-    settings: Settings, file: str, dag_id: str, question: TimetableQuestion, now: datetime
-) -> ParsedDag:
-    """Ask an author's own timetable: parse its DAG file for that, without storing the result.
-
-    Raises DagError, and AsynschedError if too many wait for such an answer.
-    """
-    await run_sync(prepare_home, settings.home_path)
-    async with turns("questions to timetables", settings.parse.processes):
-        return await ask(SandboxParser(settings, names_of_home(settings)), file, dag_id, question, now=now)
 
 
 def _upcoming(info: DagRunInfo) -> UpcomingRun:

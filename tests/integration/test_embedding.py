@@ -23,6 +23,7 @@ from asynsched.airflow import plugins_manager, policies
 from asynsched.airflow.installation import entry_points_of_packages
 from asynsched.clock import Clock
 from asynsched.errors import AlreadyExists, AsynschedError, DagError, HomeInUse, NotFound, NotServing, SettingsError
+from asynsched.fernet_keys import keys_of
 from asynsched.keys import DagRunKey
 from asynsched.parsing.processes.informed_parser import WARM_UP_DELAY
 from asynsched.settings import LeaseSettings, MonitorSettings, Settings
@@ -310,6 +311,36 @@ async def test_an_author_s_timetable_names_runs_that_are_triggered_without_a_nam
             f"manual.{year}.2", f"manual.{year}.2_2", "manual.2199.no", "manual.2199.no_2", "mine",
             f"asset_materialization.{year}.2",
         ]  # fmt: skip
+
+
+STEPS = """
+    from asynsched import DAG, DagRunInfo, Timetable, Variable
+
+    DAYS = int(Variable.get("days", "9"))
+
+    class Steps(Timetable):
+        def next_dagrun_info(self, *, last_automated_data_interval, restriction):
+            last = last_automated_data_interval
+            start = restriction.earliest if last is None else last.end
+            return DagRunInfo.interval(start, start.add(days=DAYS)) if start else None
+
+    steps = DAG("steps", schedule=Steps())
+"""
+
+
+async def test_a_timetable_that_is_asked_reads_the_variables_of_the_program_s_own_database(program):
+    program.write(STEPS)
+    keys = keys_of(Settings(home=str(program.root / "home")))
+    database = await open_database(f"sqlite:///{program.root / 'own.db'}", keys=keys)
+    async with Scheduler(database=database, **program.options()) as scheduler:
+        client = scheduler.client()
+        await scheduler.trigger("steps", has_logical_date=False)  # waits until the file is read
+        await client.set_variable("days", "2")
+        planned = await client.plan_backfill(
+            "steps", datetime(2026, 1, 1, tzinfo=UTC), datetime(2026, 1, 4, tzinfo=UTC)
+        )
+        assert [date.logical_date.day for date in planned] == [1, 3]
+    await database.close()
 
 
 async def test_a_client_of_the_scheduler_triggers_a_dag_before_the_folder_is_read(program):

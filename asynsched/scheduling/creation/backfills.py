@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from itertools import count, takewhile
-from typing import Any, NamedTuple
+from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy import Connection
@@ -112,17 +112,10 @@ def question_of(plan: BackfillPlan) -> TimetableQuestion:
     return TimetableQuestion(n_runs=MAX_RUNS + 1, span=PlannedInterval(plan.from_date, plan.to_date))
 
 
-class ToPlan(NamedTuple):
-    """The version that a backfill of a DAG would run, and the DAG's file."""
-
-    version: DagVersionRow
-    file: str
-
-
-def read_to_plan(conn: Connection, dag_id: str) -> ToPlan:
-    """Return what a backfill of a DAG is planned from. Raises NotFound."""
+def version_and_file(conn: Connection, dag_id: str) -> tuple[DagVersionRow, str]:
+    """Return the version that a backfill of a DAG would run, and the DAG's file. Raises NotFound."""
     found = find_dag(conn, dag_id)
-    return ToPlan(get_version(conn, found.version_id or 0), found.file_path)
+    return get_version(conn, found.version_id or 0), found.file_path
 
 
 def compute_span(
@@ -161,8 +154,8 @@ def plan_dates(conn: Connection, plan: BackfillPlan, now: datetime, span: Span |
         PlanNeeded: There is no answer of an author's own timetable.
     """
     if span is None or span.version_id != find_dag(conn, plan.dag_id).version_id:
-        answer = None if span is None else span.answer
-        span = compute_span(read_to_plan(conn, plan.dag_id).version, plan, now, answer)
+        version, _ = version_and_file(conn, plan.dag_id)
+        span = compute_span(version, plan, now, None if span is None else span.answer)
     infos = span.infos
     of_partitions = _runs_of_partitions(conn, plan.dag_id, infos)
     dates = []
