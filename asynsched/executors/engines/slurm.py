@@ -18,6 +18,7 @@ import signal
 import sys
 from asyncio.subprocess import PIPE
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 
 import anyio
 import msgspec
@@ -270,7 +271,8 @@ async def called(command: Sequence[str], text: str = "") -> str:
     finally:
         if process.returncode is None:
             # A site's command may be a script, whose child would keep the pipes open.
-            os.killpg(process.pid, signal.SIGKILL)
+            with suppress(ProcessLookupError):  # it has just ended
+                os.killpg(process.pid, signal.SIGKILL)
             with anyio.CancelScope(shield=True):
                 await process.wait()
     if process.returncode:

@@ -1,5 +1,6 @@
 """Connections as URIs and JSON."""
 
+import asyncio
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -28,7 +29,7 @@ texts = st.text(st.characters(exclude_categories=["Cs", "Cc"]), min_size=1, max_
     )
 )
 def test_what_a_uri_was_made_of_is_read_from_it(connection):
-    read = Connection.from_uri(connection.get_uri(), "c")
+    read = Connection.from_uri(asyncio.run(connection.aget_uri()), "c")
     for field in ("conn_type", "login", "password", "port", "extra_dejson"):
         assert getattr(read, field) == getattr(connection, field), connection.get_uri()
     assert (read.host or None, read.schema or None) == (connection.host, connection.schema)
