@@ -14,7 +14,7 @@ from asynsched.states import DagRunState, DagRunType
 from asynsched.store.dags.dags import get_dag
 from asynsched.store.dags.parse_results import DagDefaults, FileStamp, store_report
 from asynsched.store.database import Database
-from asynsched.store.runs.dag_runs import insert_run, last_scheduled_interval, list_runs
+from asynsched.store.runs.dag_runs import insert_run, last_scheduled_run, list_runs
 from asynsched.store.runs.queue import first_queued
 from asynsched.store.runs.task_instances import read_past
 from asynsched.store.schema import DagRunRow
@@ -51,7 +51,7 @@ async def test_a_run_that_a_backfill_repeats_stays_the_newest_of_the_schedule(da
     types = {run.run_id: (run.run_type, run.backfill_id) for run in await database.read(list_runs, dag_id="d")}
     scheduled = {f"r{number}": ("scheduled", made.id) for number in (1, 2, 3)}
     assert types == {"r0": ("backfill", made.id), **scheduled}
-    assert await database.read(last_scheduled_interval, "d") == (LAST, LAST + DAY)
+    assert (await database.read(last_scheduled_run, "d")).data_interval == (LAST, LAST + DAY)
 
 
 @pytest.mark.parametrize("is_reverse", [False, True])

@@ -22,8 +22,8 @@ from asynsched.store.runs.dag_runs import (
     free_run_id,
     get_run,
     insert_run,
-    last_scheduled_interval,
     last_scheduled_intervals,
+    last_scheduled_run,
     list_runs,
     previous_run,
     run_of_date,
@@ -129,8 +129,8 @@ async def test_the_last_scheduled_interval_ignores_manual_runs_and_backfills(dat
         await database.write(insert_run, new_run(f"r{number}", logical_date=NOW + number * DAY, **options))
     last = {"d": (NOW + DAY, NOW + 2 * DAY), "e": (NOW, NOW + DAY)}
     assert await database.read(last_scheduled_intervals, ["d", "e", "never"]) == last
-    assert await database.read(last_scheduled_interval, "d") == last["d"]
-    assert await database.read(last_scheduled_interval, "never") is None
+    assert (await database.read(last_scheduled_run, "d")).data_interval == last["d"]
+    assert await database.read(last_scheduled_run, "never") is None
     assert await database.read(run_of_date, "d", NOW + DAY) is not None
     assert await database.read(run_of_date, "d", NOW + 9 * DAY) is None
     assert await database.read(count_active_runs, ["d"], 9) == {"d": 4}

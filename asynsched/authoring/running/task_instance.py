@@ -336,22 +336,9 @@ class TaskInstance(AsksElsewhere, Timed):
         """Call `xcom_push` in a thread: for coroutines."""
         await in_thread(self.xcom_push, key, value)
 
-    async def axcom_pull(
-        self,
-        task_ids: str | Iterable[str] | None = None,
-        dag_id: str | None = None,
-        key: str = XCOM_RETURN_KEY,
-        include_prior_dates: bool = False,
-        *,
-        map_indexes: int | Iterable[int] | NotSet | None = NOTSET,
-        default: Any = None,
-        run_id: str | None = None,
-    ) -> Any:
-        """Call `xcom_pull` in a thread: for coroutines."""
-        return await in_thread(
-            self.xcom_pull, task_ids, dag_id, key, include_prior_dates,
-            map_indexes=map_indexes, default=default, run_id=run_id,
-        )  # fmt: skip
+    async def axcom_pull(self, *args: Any, **kwargs: Any) -> Any:
+        """Call `xcom_pull` with the same arguments in a thread: for coroutines."""
+        return await in_thread(self.xcom_pull, *args, **kwargs)
 
     def get_previous_dagrun(self, state: str | None = None) -> DagRun | None:
         """Return the DagRun with the next earlier logical date, in `state` if given; None if there is none."""

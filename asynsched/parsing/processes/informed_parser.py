@@ -300,7 +300,7 @@ def _warning(path: str, dag_id: str, fields: list[str]) -> FileError:
 async def ask_of_run(
     parser: SandboxParser, database: Database, dag_id: str, now: datetime, question: TimetableQuestion
 ) -> AnswersForRun:
-    """Return what a DAG's own code says of a run that is triggered, or of the partition of its key.
+    """Ask a DAG's own code, if it has to answer, about a run that is triggered.
 
     Raises DagError if the file could not be parsed, or the timetable or a mapper has no answer.
     """

@@ -157,7 +157,7 @@ def coming_runs(conn: Connection, dag_id: str, now: datetime, *, at_most: int) -
     if isinstance(decode(serialized.timetable), CronPartitionTimetable):
         last = dag_runs.last_run_of_partitions(conn, dag_id)
     else:
-        last = dag_runs.last_scheduled_interval(conn, dag_id)
+        last = dag_runs.last_scheduled_intervals(conn, [dag_id]).get(dag_id)
     while len(found) < at_most and (info := _free_runs(conn, {dag_id: (schedule, last)}, now)[dag_id]) is not None:
         if not isinstance(info, DagRunInfo):
             raise info

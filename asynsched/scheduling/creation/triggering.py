@@ -49,9 +49,9 @@ class ManualRuns:
     """Creates the runs that are requested from a serving scheduler.
 
     Attributes:
-        ask: Returns what the code of a DAG's author says of a run: its data interval if it is triggered at an instant,
-            and its name, by a custom timetable; the date of its partition, by custom mappers. Its arguments are the
-            DAG, the instant as of which they are asked, and the question. Raises DagError.
+        ask: Asks the code of a DAG's author about a run: a custom timetable for its data interval and its name, custom
+            mappers for the date of its partition. It takes the dag_id, the time that this code takes for the present,
+            and the question. Raises DagError.
     """
 
     database: Database

@@ -188,7 +188,7 @@ def free_run_id(conn: Connection, dag_id: str, plain: str, number: int = 1) -> t
     """Return a run_id, made from a plain one and a number, that no run of a DAG has; and the number to try next."""
 
     def is_taken(number: int) -> bool:
-        return get_run(conn, dag_id, numbered(plain, number)) is not None
+        return get_run(conn, dag_id, _numbered(plain, number)) is not None
 
     taken, free = number - 1, number
     # Bisect: where an author names runs, thousands may share a name.
@@ -197,11 +197,11 @@ def free_run_id(conn: Connection, dag_id: str, plain: str, number: int = 1) -> t
     while free - taken > 1:
         middle = (taken + free) // 2
         taken, free = (middle, free) if is_taken(middle) else (taken, middle)
-    return numbered(plain, free), free + 1
+    return _numbered(plain, free), free + 1
 
 
-def numbered(run_id: str, number: int) -> str:
-    """Return a run_id with a number, which the first does not show."""
+def _numbered(run_id: str, number: int) -> str:
+    """Return a run_id that ends with a number; that of the first, 1, does not show it."""
     end = "" if number == 1 else f"_{number}"
     return f"{run_id[: MAX_ID_LENGTH - len(end)]}{end}"
 
@@ -297,11 +297,6 @@ def dates_after(conn: Connection, dag_id: str, after: datetime | None, limit: in
     if after is not None:
         dates = dates.where(dag_run.c.logical_date > after)
     return frozenset(conn.scalars(dates.order_by(dag_run.c.logical_date).limit(limit)))
-
-
-def last_scheduled_interval(conn: Connection, dag_id: str) -> DataInterval | None:
-    """Return the data interval of a DAG's newest scheduled run; None when it has had none."""
-    return last_scheduled_intervals(conn, [dag_id]).get(dag_id)
 
 
 def last_scheduled_run(conn: Connection, dag_id: str) -> DagRunInfo | None:
