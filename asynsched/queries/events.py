@@ -266,6 +266,13 @@ class EventFeed(Service):
         """Return which numbers the database has. Raises StoreUnavailable."""
         return await self._database.read_at_once(stored_numbers)
 
+    async def present(self) -> int:
+        """Return a number up to which every change is stored, for a reader that begins later.
+
+        It costs nothing while there are readers. Raises StoreUnavailable.
+        """
+        return self._read_until if self._live else (await self.numbers()).settled
+
     async def read_some(self, after: int) -> ChangesRead:
         """Return the next changes after a number. Raises StoreUnavailable."""
         return await self._database.read_at_once(read_changes, after, limit=MOST_READ)

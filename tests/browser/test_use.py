@@ -4,11 +4,13 @@ import re
 import socket
 import sqlite3
 import subprocess
+from collections.abc import Iterator
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 from urllib.parse import parse_qs, unquote, urlsplit
 
-from playwright.sync_api import expect
+from playwright.sync_api import Page, Route, expect
 
 from tests.browser.conftest import of_run
 from tests.browser.dags.names import LONG_NAME
@@ -322,22 +324,36 @@ def test_a_view_catches_up_without_a_reload_after_the_server_was_away(session: P
     pages.close_contexts()
 
 
-def test_tabs_share_one_stream_and_another_tab_reads_on_when_one_closes(pages: Pages, served: Up) -> None:
-    first = pages.open("/runs")
-    context, readers = first.context, []
-    context.on("request", lambda asked: readers.append(asked.frame.page) if asked.url.endswith("/v1/events") else None)
-    with context.expect_event("request", lambda asked: asked.url.endswith("/v1/events")):
-        first.reload()
-    second = context.new_page()
+def test_tabs_share_one_stream_and_miss_nothing_while_they_load_or_when_the_reading_tab_closes(pages: Pages, served: Up) -> None:
+    trigger = partial(served.site.run, "dags", "trigger", LONG_NAME, "--wait", "--run-id")
+    readers: list[Page] = []
+    ran_first: Iterator[str] = iter(["before-the-stream", "between-streams"])
+
+    def read_later(route: Route) -> None:
+        readers.append(route.request.frame.page)
+        trigger(next(ran_first))
+        route.continue_()
+
+    def load_late(route: Route) -> None:
+        answer = route.fetch()
+        trigger("while-loading")
+        route.fulfill(response=answer)
+
+    first = pages.open("/preferences")
+    first.context.route("**/v1/events*", read_later)
+    first.goto("/runs")
+    expect(first.locator("main")).to_contain_text("before-the-stream", timeout=20_000)
+    second = first.context.new_page()
+    second.route("**/runs", load_late, times=1)
     second.goto(f"{pages.base}/runs")
-    served.site.run("dags", "trigger", LONG_NAME, "--run-id", "shared")
+    expect(second.locator("main")).to_contain_text("while-loading", timeout=20_000)
+    trigger("shared")
     for page in (first, second):
         expect(page.locator("main")).to_contain_text("shared", timeout=20_000)
-    assert set(readers) == {first}
+    assert readers == [first]
     first.close()
-    served.site.run("dags", "trigger", LONG_NAME, "--run-id", "alone")
-    expect(second.locator("main")).to_contain_text("alone", timeout=20_000)
-    assert set(readers) == {first, second}
+    expect(second.locator("main")).to_contain_text("between-streams", timeout=20_000)
+    assert readers == [first, second]
 
 
 def test_a_hostile_dag_runs_no_script(pages: Pages) -> None:

@@ -2,7 +2,7 @@
 
 import gzip
 from collections.abc import Awaitable, Callable
-from functools import cache
+from functools import cache, partial
 from http import HTTPStatus
 from typing import Annotated, Any, NamedTuple
 from urllib.parse import parse_qs, quote, unquote, urlencode
@@ -105,8 +105,16 @@ def templates() -> Environment:
 
 def routes(find: Find) -> list[Route]:
     """Return the routes of all views. Their errors are pages, too."""
-    made = PAGE.routes(find)
+    made = PAGE.routes(partial(_found, find))
     return [Route(route.path, _with_error_pages(route.endpoint, find), methods=route.methods) for route in made]
+
+
+async def _found(find: Find, request: Request, permission: Permission = Permission.VIEW) -> Call:
+    """Find a request's call, and note the present before its view reads anything: scripts follow the changes since."""
+    call = await find(request, permission)
+    if request.method == "GET" and permission > Permission.NOTHING and call.place.feed is not None:
+        request.state.present = await call.place.feed.present()
+    return call
 
 
 async def show(call: Call, template: str, *, status: int = 200, **values: Any) -> Response:
@@ -120,6 +128,7 @@ def _rendered(call: Call, template: str, status: int, values: dict[str, Any]) ->
     shown = templates().get_template(template).render(
         url=lambda *path, **query: address(request, *path, **query), who=call.who, request=request,
         preferences=preferences, has_session=cookie_name(request) in request.cookies,
+        present=getattr(request.state, "present", ""),
         show=showing.Showing(preferences.zone, call.place.clock.now()), **values,
     )  # fmt: skip
     body = shown.encode("utf-8", "replace")

@@ -152,7 +152,8 @@ document.addEventListener("keydown", (event) => {
 });
 
 // Parts that follow changes: one stream of events for all tabs of this browser. The tab that holds the lock reads it,
-// and tells the others.
+// and tells the others. Changes have ascending numbers. Each tab knows the number up to which it has shown or heard of
+// them: it asks for those that came while it was loaded, and reads on from there when the tab before it closes.
 
 const followers = () => [...document.querySelectorAll("[data-live]")];
 const SHORTEST = 700; // milliseconds between two looks
@@ -183,28 +184,40 @@ document.addEventListener("visibilitychange", () => { if (!document.hidden && is
 document.addEventListener("asynsched:changed", () => heard({}));
 
 if (followers().length) {
-  const others = "BroadcastChannel" in window ? new BroadcastChannel("asynsched") : null;
+  const others = "BroadcastChannel" in window ? new BroadcastChannel(`asynsched ${root}`) : null;
   const note = document.getElementById("not-live");
-  const heardOf = ({ isLost, ...change }) => { note.hidden = !isLost; if (!isLost) heard(change); };
-  if (others) others.onmessage = (event) => heardOf(event.data);
+  let { present } = document.body.dataset, isReader = false, isLost = false;
+  const heardOf = ({ number, isMissed, isLost, ...change }) => {
+    note.hidden = !isLost;
+    if (isLost || (!isMissed && Number(number) <= Number(present))) return;
+    present = number;
+    heard(change);
+  };
   const tell = (news) => { heardOf(news); others?.postMessage(news); };
-  let isLost = false;
+  const changed = (event) => { const { dag_id, run_id } = JSON.parse(event.data); tell({ number: event.lastEventId, dag_id, run_id }); };
   const once = () => new Promise((ended) => {
-    const source = new EventSource(`${root}api/asynsched/v1/events`);
-    source.addEventListener("change", (event) => { const { dag_id, run_id } = JSON.parse(event.data); tell({ dag_id, run_id }); });
-    source.addEventListener("missed", () => tell({}));
-    source.addEventListener("open", () => { if (isLost) { isLost = false; tell({}); } });
+    const source = new EventSource(`${root}api/asynsched/v1/events${present && `?since=${present}`}`);
+    source.addEventListener("change", changed);
+    source.addEventListener("missed", (event) => tell({ number: event.lastEventId, isMissed: true }));
+    source.addEventListener("open", () => { if (isLost) { isLost = false; tell({ number: present, isMissed: true }); } });
     source.addEventListener("error", () => {
       if (!isLost) tell({ isLost: isLost = true });
       if (source.readyState === EventSource.CLOSED) ended(); // the browser does not come back by itself: a proxy has answered
     });
   });
   const read = async () => {
+    isReader = true;
+    others?.postMessage({ number: present });
     for (let pause = 2000; ; pause = isLost ? Math.min(2 * pause, 60000) : 2000) {
       await once();
       await new Promise((over) => setTimeout(over, pause));
     }
   };
+  if (others) others.onmessage = ({ data }) => {
+    if (!("isSince" in data)) heardOf(data);
+    else if (isReader && Number(data.number) < Number(present)) others.postMessage({ number: present });
+  };
+  others?.postMessage({ number: present, isSince: true });
   if (navigator.locks) navigator.locks.request(`asynsched ${root}`, read);
   else read();
 }
