@@ -227,10 +227,10 @@ def _refit(task: ActiveTask, now: datetime) -> list[Change]:
     """Fit a mapped task's number of instances to the present results; see `ActiveRun.to_be_remapped`.
 
     This happens once after a run was taken up, when all tasks that the task is mapped over have ended: they may have
-    been cleared, and run again.
+    been cleared, and run again. If all its instances have ended, such as by a decision of one of those, they stay.
     """
     run, task_id = task.run, task.task_id
-    if any(map(run.unfinished_of.get, run.structure.map_sources[task_id])):
+    if not run.unfinished_of[task_id] or any(map(run.unfinished_of.get, run.structure.map_sources[task_id])):
         return []
     if run.stop is not None and on_stop(run.stop, task.task, None) == "skip":
         return []  # a new instance would begin after the stop

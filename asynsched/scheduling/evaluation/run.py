@@ -266,13 +266,13 @@ class ActiveRun:
         return []
 
     def _mapped_over(self, source: ActiveTask) -> list[ActiveTask]:
-        """Return an instance of each unfinished task that is mapped over an ended one.
+        """Return an instance of each task that is mapped over an ended one.
 
         Under its trigger rule, its instances may already run or wait for room; the task is refitted all the same.
         """
         sources = self.structure.map_sources
         mapped = [task_id for task_id in sorted(self.to_be_remapped) if source.task_id in sources[task_id]]
-        return [next(iter(self.instances[task_id].values())) for task_id in mapped if self.unfinished_of[task_id]]
+        return [next(iter(self.instances[task_id].values())) for task_id in mapped]
 
     # Task instances
 

@@ -156,6 +156,20 @@ def test_instances_follow_the_new_length_of_a_cleared_task(length, expected):
     assert run.state == "success"
 
 
+def test_no_instance_is_added_to_those_that_the_end_of_their_list_skips():
+    engine, tasks = evaluation(), [task("source", "mapped"), task("mapped", map_length=MapResult("source"))]
+    first = run_of(tasks)
+    drive(engine, {"source": 1}, start=lambda: engine.start_run(first, NOON))
+    run, found = resumed(first, {"source", "mapped"})
+    engine = evaluation()
+    engine.resume_run(run, found, NOON)
+    engine.grant(NOON)
+    token, decision = run.instance("source").token, ShortCircuitDecision(ignore_downstream_trigger_rules=True)
+    ended = Ended(token, "success", NOON, NOON, return_value=VALUE, result_length=2, decision=decision)
+    engine.try_ended(ended, NOON)
+    assert states(run, "mapped") == [(0, "skipped")]
+
+
 def test_no_instance_begins_after_a_stop_when_a_list_is_longer_than_before():
     first = run_of(
         [
