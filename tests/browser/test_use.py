@@ -324,7 +324,9 @@ def test_a_view_catches_up_without_a_reload_after_the_server_was_away(session: P
     pages.close_contexts()
 
 
-def test_tabs_share_one_stream_and_miss_nothing_while_they_load_or_when_the_reading_tab_closes(pages: Pages, served: Up) -> None:
+def test_tabs_share_one_stream_and_miss_nothing_while_they_load_or_when_the_reading_tab_closes(
+    pages: Pages, served: Up
+) -> None:
     trigger = partial(served.site.run, "dags", "trigger", LONG_NAME, "--wait", "--run-id")
     readers: list[Page] = []
     ran_first: Iterator[str] = iter(["before-the-stream", "between-streams"])

@@ -39,10 +39,11 @@ class KubernetesSite(Site):
         self.cluster = Cluster(root / "pods", os.environ | own)
         self.kubeconfig = root / "kubeconfig"
 
-    def write_kubeconfig(self, url: str) -> None:
+    def write_kubeconfig(self, url: str, **user: Any) -> None:
+        """Name the cluster, and how its user is known: by a token if nothing else is given."""
         named = {
             "clusters": [{"name": "double", "cluster": {"server": url}}],
-            "users": [{"name": "tests", "user": {"token": "a-token"}}],
+            "users": [{"name": "tests", "user": user or {"token": "a-token"}}],
             "contexts": [{"name": "tests", "context": {"cluster": "double", "user": "tests", "namespace": "work"}}],
         }
         self.kubeconfig.write_text(yaml.safe_dump({"kind": "Config", "current-context": "tests", **named}))

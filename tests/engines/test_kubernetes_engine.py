@@ -13,7 +13,7 @@ from structlog.testing import capture_logs
 
 from asynsched.clock import Clock
 from asynsched.executors.base import ExecutorContext
-from asynsched.executors.engines import kubernetes, pod_deletions, pod_watch
+from asynsched.executors.engines import kubernetes, kubernetes_access, pod_deletions, pod_watch
 from asynsched.executors.engines.kubernetes import KubernetesEngine
 from asynsched.executors.engines.pods import in_warm_pod, ticket_secret
 from asynsched.executors.remote.engine import Accepted, Job, Later, Rejected
@@ -50,6 +50,50 @@ async def engine(tmp_path) -> AsyncIterator[Engine]:
         await engine.start()
         yield engine
         await engine.close()
+    site.close()
+
+
+PLUGIN = """#!/bin/sh
+while [ -e {hangs} ]; do sleep 0.02; done
+echo >>{calls}
+[ -e {fails} ] && echo "log in first" >&2 && exit 1
+echo '{{"apiVersion": "client.authentication.k8s.io/v1", "kind": "ExecCredential", "status": {{
+    "token": "token-'$(wc -l <{calls})'", "expirationTimestamp": "2020-01-01T00:00:00Z"}}}}'
+"""
+
+
+async def test_a_token_that_expires_is_asked_for_again(tmp_path, monkeypatch):
+    monkeypatch.setattr(kubernetes_access, "RENEW_INTERVAL", timedelta(seconds=0.05))
+    monkeypatch.setattr(kubernetes_access, "SLOW_SECONDS", 0.2)
+    site, hangs, fails = KubernetesSite(tmp_path), tmp_path / "hangs", tmp_path / "fails"
+    program = tmp_path / "plugin"
+    program.write_text(PLUGIN.format(calls=tmp_path / "calls", hangs=hangs, fails=fails))
+    program.chmod(0o755)
+    site.write_kubeconfig(
+        "http://127.0.0.1:1",
+        exec={"apiVersion": "client.authentication.k8s.io/v1", "command": str(program)},
+    )
+    engine = Engine(site)
+    await engine.start()
+    keys = engine._api.api_client.configuration.api_key
+
+    async def is_renewed() -> None:
+        before = keys["BearerToken"]
+        await eventually(lambda: keys["BearerToken"] != before, "the token is renewed")
+
+    assert keys["BearerToken"] == "Bearer token-1"
+    await is_renewed()
+    for obstacle, event, what in (
+        (hangs, "kubernetes.token_awaited", "a program that takes long is told of"),
+        (fails, "kubernetes.token_not_renewed", "a program that fails is told of"),
+    ):
+        with capture_logs() as logs:
+            obstacle.touch()
+            await eventually(lambda event=event, logs=logs: event in [one["event"] for one in logs], what)
+        obstacle.unlink()
+        await is_renewed()
+    assert "log in first" in str(logs)
+    await engine.close()
     site.close()
 
 

@@ -40,10 +40,10 @@ from asynsched.settings import KubernetesSettings
 
 try:
     import yaml
-    from kubernetes_asyncio import config
-    from kubernetes_asyncio.client import ApiClient, ApiException, Configuration, CoreV1Api
+    from kubernetes_asyncio.client import ApiClient, ApiException, CoreV1Api
 
     from asynsched.executors.engines.api_answers import AWAY, decoded, refusal_of
+    from asynsched.executors.engines.kubernetes_access import Access
     from asynsched.executors.engines.pod_deletions import Deletion, Deletions
     from asynsched.executors.engines.pod_watch import CALL_SECONDS, PodWatch
 except ImportError as exc:
@@ -72,13 +72,16 @@ class KubernetesEngine(Engine):
     async def start(self) -> None:
         settings = self._settings
         self._template = await run_sync(_template, settings)
-        self._api = CoreV1Api(ApiClient(await _configuration(settings)))
+        access = Access(settings, self.context.clock)
+        await access.load()
+        self._api = CoreV1Api(ApiClient(access.configuration))
         selector = f"{OF_SCHEDULERS}={label_of(self.context.settings.workers.addresses)}"
         self._pods = PodWatch(
             self._api, settings.namespace, selector, self.context.clock,
             read=self._read, ended=self._drop, vanished=self._drop_secret,
         )  # fmt: skip
-        self._tasks = [asyncio.create_task(one.serve(), name="pods") for one in (self._pods, self._deletions)]
+        served = (access, self._pods, self._deletions)
+        self._tasks = [asyncio.create_task(one.serve(), name="pods") for one in served]
 
     async def submit(self, jobs: Sequence[Job]) -> Sequence[Accepted | Rejected | Later]:
         answers: dict[str, Accepted | Rejected | Later] = {}
@@ -219,20 +222,6 @@ def _template(settings: KubernetesSettings) -> Json:
     except (OSError, UnicodeDecodeError, yaml.YAMLError, PodError) as exc:
         option = f"kubernetes.pod_template: {settings.pod_template}" if settings.pod_template else "kubernetes.image"
         raise SettingsError(f"{option}: {exc}") from exc
-
-
-async def _configuration(settings: KubernetesSettings) -> Configuration:
-    """Return how to reach the API. Raises SettingsError."""
-    configuration, file = Configuration(), settings.kubeconfig
-    try:
-        if file or settings.context:
-            await config.load_kube_config(file or None, settings.context or None, configuration)
-        else:
-            config.load_incluster_config(configuration)
-    except (config.ConfigException, OSError) as exc:
-        advice = "" if file else "; outside of a cluster, name a file, as kubectl has"
-        raise SettingsError(f"kubernetes.kubeconfig: {file or 'it is not set'}: {exc}{advice}") from exc
-    return configuration
 
 
 class KubernetesExecutor(RemoteExecutor):
