@@ -4,7 +4,7 @@ The code and structure of a DAG version are loaded once for all runs that are pi
 """
 
 from collections import OrderedDict
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, fields
 from functools import partial
 from itertools import chain
@@ -147,7 +147,9 @@ class Loader:
         decisions: list[XComRow] = []
         if any(run.structure.deciders.values()):
             decisions = await self.database.read(partial(get_xcoms, key=SKIPMIXIN_KEY), run.id)
-        return active_tasks(run, rows, decisions)
+        tasks = await self._slices.take(active_tasks(run, rows))
+        take_decisions(tasks, decisions)
+        return tasks
 
     async def fill(self, run: ActiveRun, *, is_new: bool = False) -> list[ActiveTask]:
         """Add a run's stored task instances, and new ones of all other tasks. Returns the stored ones."""
@@ -190,16 +192,17 @@ def active_run(row: QueuedRun, version: LoadedVersion) -> ActiveRun:
     )
 
 
-def active_tasks(
-    run: ActiveRun, rows: Iterable[TaskInstanceRow], decisions: Iterable[XComRow] = ()
-) -> list[ActiveTask]:
-    """Return a run's stored task instances that its version has, with the skips that branches and the like decided."""
-    tasks = [_active_task(run, row) for row in rows if run.structure.fits(row.task_id, row.map_index)]
-    by_key = {(task.task_id, task.map_index): task for task in tasks}
+def active_tasks(run: ActiveRun, rows: Iterable[TaskInstanceRow]) -> Iterator[ActiveTask]:
+    """Yield a run's stored task instances that its version has."""
+    return (_active_task(run, row) for row in rows if run.structure.fits(row.task_id, row.map_index))
+
+
+def take_decisions(tasks: Iterable[ActiveTask], decisions: Iterable[XComRow]) -> None:
+    """Note in stored task instances which tasks branches and the like decided to skip."""
+    by_key = {(task.task_id, task.map_index): task for task in tasks} if decisions else {}
     for found in decisions:
         if (task := by_key.get((found.task_id, found.map_index))) is not None:
             task.skips = frozenset(msgspec.json.decode(found.value)["skipped"])
-    return tasks
 
 
 def _active_task(run: ActiveRun, row: TaskInstanceRow) -> ActiveTask:

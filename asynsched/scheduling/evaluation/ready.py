@@ -90,7 +90,7 @@ class Lane:
         self.closing = tuple(limit for limit in limits if not limit.is_wide)
         self.heap: list[tuple[Order, int, ActiveTask]] = []
         self.offered: int | None = None
-        """Number of the entry that competes in the pool now."""
+        """Number of the entry that competes in the pool now: that of the head, or of a former and better one."""
 
     @property
     def is_open(self) -> bool:
@@ -173,14 +173,17 @@ class Pool(Limit):
     def _best_of(heap: list[Entry]) -> Entry | None:
         while heap:
             _, number, lane = heap[0]
-            head = lane.head()
-            # An entry is out of date once its task was granted or withdrawn, or its lane closed: a lane offers itself
-            # again when one of those changes.
-            if head is not None and head[1] == number and lane.is_open:
+            head = lane.head() if lane.offered == number and lane.is_open else None
+            if head is None:
+                # A better task of the lane competes, or the lane is closed or empty: it offers itself once it changes.
+                heapq.heappop(heap)
+                if lane.offered == number:
+                    lane.offered = None
+            elif head[1] == number:
                 return heap[0]
-            heapq.heappop(heap)
-            if lane.offered == number:
-                lane.offered = None
+            else:  # that task was granted or withdrawn
+                lane.offered = head[1]
+                heapq.heapreplace(heap, (head[0], head[1], lane))
         return None
 
 
@@ -334,12 +337,10 @@ class ReadyQueues:
         self._reopen(full)
 
     def withdrawn(self, task: ActiveTask, limits: tuple[Limit, ...]) -> None:
-        """Note that a task no longer waits: the next one of its lane competes."""
+        """Note that a task no longer waits."""
         lane = self._lanes.get((self.pool(task.task.pool), task.task.pool_slots, limits))
         if lane is not None and lane.head() is None:
             self._forget(lane)
-        elif lane is not None:
-            lane.pool.offer(lane)
 
     def forget(self, run: ActiveRun) -> None:
         """Drop the limits of a run that is no longer active, with every task that waits under them."""

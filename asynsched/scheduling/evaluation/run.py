@@ -416,7 +416,7 @@ class ActiveRun:
         return self.n_unfinished == self.n_waiting
 
     def ends(self) -> list[TaskEnd]:
-        """Return the task ends on which the run's state depends."""
+        """Return the task instances on which the run's end depends: all but those that have ended well."""
         deciding = self.structure.deciding
         return [
             TaskEnd(
@@ -429,6 +429,7 @@ class ActiveRun:
                 task.ended_at,
             )
             for task in self.all_instances()
+            if task.state not in GOOD_STATES
         ]
 
     def _waits_for_this_run(self, task: ActiveTask) -> bool:

@@ -60,7 +60,7 @@ def decide_run_state(
     another, the run is deadlocked and fails.
 
     Args:
-        tasks: All task instances of the run.
+        tasks: The task instances of the run; those that have ended well may be left out.
         upstream: The tasks that decide about each task: the reason for a failure is looked for there.
 
     Source:

@@ -8,8 +8,7 @@ from tests.faults.simulated.conditions import STORES, Conditions
 
 
 def _forgotten_decision() -> list[Change]:
-    active_tasks = loading.active_tasks
-    return [(loading, "active_tasks", lambda run, rows, _decisions: active_tasks(run, rows))]
+    return [(loading, "take_decisions", lambda *_: None)]
 
 
 def _left_out_while_it_runs() -> list[Change]:
@@ -45,12 +44,12 @@ def _decision_for_every_place() -> list[Change]:
 
 
 def _forgotten_decision_of_instances() -> list[Change]:
-    active_tasks = loading.active_tasks
+    take_decisions = loading.take_decisions
 
-    def without_instances(run, rows, decisions):
-        return active_tasks(run, rows, [found for found in decisions if found.map_index < 0])
+    def without_instances(tasks, decisions):
+        take_decisions(tasks, [found for found in decisions if found.map_index < 0])
 
-    return [(loading, "active_tasks", without_instances)]
+    return [(loading, "take_decisions", without_instances)]
 
 
 DECIDING = Conditions(dag_id="deciding")

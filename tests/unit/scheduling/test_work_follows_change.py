@@ -5,6 +5,7 @@ import sys
 import pytest
 
 from asynsched.protocol.messages import Ended
+from asynsched.scheduling.rules.run_end import cancelled
 from tests.support.runs import NOON, evaluation, run_of, task
 
 
@@ -54,10 +55,22 @@ def many_runs(engine, n):
     return runs[0].instance("first")
 
 
+def beside_a_cancelled_run(engine, n):
+    """A run whose n ready tasks were cancelled while another one's task had all the room."""
+    run = run_of([task("first", "second"), task("second")])
+    engine.start_run(run, NOON)
+    engine.grant(NOON)
+    crowd = run_of([task(f"cancelled_{k}", priority_weight=2) for k in range(n)])
+    engine.start_run(crowd, NOON)
+    engine.stop_run(crowd.key, cancelled("ada"), NOON)
+    return run.instance("first")
+
+
 SURROUNDINGS = {
     "blocked tasks": ({}, behind_a_gate),
     "ready tasks of other runs, under a full pool": ({"pools": {"default_pool": 2}}, many_runs),
     "ready tasks of other runs, with all of parallelism in use": ({"parallelism": 2}, many_runs),
+    "tasks that no longer want to run": ({"parallelism": 1}, beside_a_cancelled_run),
     "ready tasks of other runs, for a full executor": ({"executors": {"local": 2, "other": 5}}, many_runs),
 }
 
