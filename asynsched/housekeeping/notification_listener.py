@@ -27,6 +27,9 @@ from asynsched.store.schedulers import CHANNEL
 log = structlog.get_logger(__name__)
 
 MAX_UNREAD = 10_000
+QUIET_SECONDS = 30.0
+"""How long nothing may be heard before the server is asked whether it is still there: a router that forgets an idle
+connection tells nobody."""
 HandOut = Callable[[Iterable[Hint], Channels], Awaitable[None]]
 
 
@@ -86,7 +89,10 @@ class NotificationListener(Service):
                 self._wakeup = anyio.Event()
                 with self.pulse.step():
                     await self.tick(self.clock.now())
-                await self._wakeup.wait()
+                with anyio.move_on_after(QUIET_SECONDS) as quiet:
+                    await self._wakeup.wait()
+                if quiet.cancelled_caught:
+                    await connection.execute("SELECT 1")
         finally:
             connection.terminate()
 

@@ -5,6 +5,8 @@ from contextlib import contextmanager
 from types import SimpleNamespace
 from typing import Any
 
+import asyncpg
+
 from asynsched.bell import Hint, decode_hints, encode_hints
 from asynsched.store.schedulers import CHANNEL
 from tests.faults.simulated.loop import PROCESS
@@ -76,6 +78,10 @@ class ListeningConnection:
 
     async def add_listener(self, _channel: str, listener: Callable[..., None]) -> None:
         self._hear = listener
+
+    async def execute(self, _query: str) -> None:
+        if self._is_closed:
+            raise asyncpg.InterfaceError("connection is closed")
 
     def is_closed(self) -> bool:
         return self._is_closed

@@ -2,6 +2,7 @@
 
 import anyio
 import asyncpg
+import pytest
 
 from asynsched.channels import Channels
 from asynsched.clock import Clock
@@ -46,20 +47,25 @@ async def test_a_server_that_is_starting_up_or_hangs_up_is_asked_again(monkeypat
     assert answers == []
 
 
-async def test_a_server_that_falls_silent_at_the_start_is_asked_again(postgres_url, tmp_path, monkeypatch):
+@pytest.mark.parametrize("when", ["at the start", "later"])
+async def test_a_server_that_falls_silent_is_asked_again(postgres_url, tmp_path, monkeypatch, when):
     connected, connect = [], notification_listener.connect
 
     async def connect_and_fall_silent(url, order, **options):
         connected.append(await connect(url, order, **options))
-        if len(connected) == 1:
+        if len(connected) == 1 and when == "at the start":
             gate.silence()
         return connected[-1]
 
     monkeypatch.setattr(notification_listener, "command_timeout", lambda _dsn: 0.2)
+    monkeypatch.setattr(notification_listener, "QUIET_SECONDS", 0.2)
     monkeypatch.setattr(notification_listener, "connect", connect_and_fall_silent)
     async with gate_before(postgres_url, tmp_path) as gate, anyio.create_task_group() as tasks:
         listener = NotificationListener(url=parse_url(gate.url), channels=Channels(), clock=Clock(), scheduler_id="me")
         await tasks.start(listener.run)
+        if when == "later":
+            await eventually(lambda: connected and connected[0]._listeners, "it listens")
+            gate.silence()
         await eventually(lambda: connected and connected[0].is_closed(), "the silent connection is given up")
         await gate.open()
         await eventually(lambda: len(connected) > 1, "another connection is made")
