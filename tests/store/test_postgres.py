@@ -198,6 +198,18 @@ async def test_a_statement_that_is_its_own_transaction_is_given_up_as_a_commit_i
         assert await postgres.write(backend_pid) != pid
 
 
+async def test_a_server_that_stops_answering_does_not_hold_up_the_end(postgres_url, monkeypatch):
+    monkeypatch.setattr(postgres_engine, "CLOSE_TIMEOUT_SECONDS", 0.2)
+    database = await open_database(postgres_url)
+    pids = set(await asyncio.gather(*(database.read(backend_pid) for _ in range(4))))
+    with ExitStack() as halted:
+        for pid in pids:
+            halted.enter_context(stopped(pid))
+        closing = asyncio.create_task(database.close())
+        await asyncio.wait({closing}, timeout=30)  # the driver's own limit is 35 s for each connection
+        assert closing.done()
+
+
 async def test_migrating_may_take_longer_than_any_query(new_postgres_database, monkeypatch):
     url = new_postgres_database()
     monkeypatch.setattr(postgres_engine, "ANSWER_SECONDS", -29.9)

@@ -34,6 +34,8 @@ CONNECT_TIMEOUT_SECONDS = 10.0
 POOL_TIMEOUT_SECONDS = 30.0
 COMMIT_TIMEOUT_SECONDS = 10.0
 ROLLBACK_TIMEOUT_SECONDS = 3.0
+CLOSE_TIMEOUT_SECONDS = 3.0
+"""Of all connections together: the driver would wait for each as long as for a statement."""
 ANSWER_SECONDS = 5.0
 """How long to wait for an answer beyond the server's own limit for a statement. After that the server is lost."""
 SERVER_SETTINGS = {
@@ -74,7 +76,7 @@ class DirectPostgres(DirectDatabase):
         return self._run(self._engines.writing(query), lambda connection: query(connection, *args, **kwargs))
 
     def close(self) -> None:
-        self._runner.run(greenlet_spawn(self._engines.pooled.dispose))
+        self._runner.run(_close_pooled(self._engines.pooled))
         self._runner.close()
 
     def _run(self, engine: Engine, work: Callable[[Connection], T]) -> T:
@@ -279,8 +281,7 @@ class PostgresDatabase(Database):
         return await self._run(self._engines.single, lambda connection: query(connection, *args, **kwargs), seconds)
 
     async def close(self) -> None:
-        with anyio.CancelScope(shield=True):
-            await greenlet_spawn(self._engines.pooled.dispose)
+        await _close_pooled(self._engines.pooled)
 
     async def _run(self, engine: Engine, work: Callable[[Connection], T], seconds: float | None = None) -> T:
         """Run work, and commit it unless each statement commits itself; within a number of seconds."""
@@ -326,3 +327,14 @@ async def _roll_back(connection: Connection) -> None:
 async def _give_up(connection: Connection) -> None:
     with anyio.CancelScope(shield=True):  # the driver itself gives up after 2 s
         await greenlet_spawn(connection.invalidate)
+
+
+async def _close_pooled(engine: Engine) -> None:
+    """Close the connections that are not in use; cut those that are left if the server does not answer in time."""
+    seconds = CLOSE_TIMEOUT_SECONDS
+    while True:
+        with anyio.move_on_after(seconds, shield=True) as scope:
+            await greenlet_spawn(engine.dispose)
+        if not scope.cancelled_caught:
+            return
+        seconds = 0.0  # the driver cuts the one that it was closing
