@@ -12,7 +12,7 @@ on with its tries.
 """
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -21,6 +21,7 @@ from itertools import count
 
 import anyio
 import structlog
+from anyio.abc import TaskGroup
 from anyio.to_thread import run_sync
 from msgspec.structs import replace
 
@@ -52,6 +53,9 @@ from asynsched.worker.tickets import KeptTicket, TicketFolder, life_of
 
 log = structlog.get_logger(__name__)
 
+Addresses = tuple[str, ...]
+"""Of the schedulers of one database."""
+OfDatabase = Callable[[Addresses, list["_Try"]], Awaitable[None]]
 EPOCH = 1
 """Of every agent's greeting: the lock of the home lets one agent at a time greet its keeper."""
 FIRST_RENEWAL = 1.0
@@ -138,7 +142,7 @@ class Agent:
         self._is_draining = False
         self._warm: set[anyio.CancelScope] = set()
         """Of the requests for another ticket."""
-        self._starting = anyio.Lock()
+        self._starting, self._telling = anyio.Lock(), anyio.Lock()
         self._failure: Exception | None = None
         self._has_changed = anyio.Event()
         """Set, and replaced, when a try is over, or when the executor has failed."""
@@ -165,9 +169,9 @@ class Agent:
                         tasks.start_soon(self.work, ticket)
                     for held in list(self._tries.values()):
                         tasks.start_soon(self._follow, held)
-                    tasks.start_soon(self._keep_renewing)
+                    tasks.start_soon(self._keep_renewing, tasks)
                     tasks.start_soon(self._keep_leases)
-                    tasks.start_soon(self._keep_sending_logs)
+                    tasks.start_soon(self._keep_sending_logs, tasks)
                     yield
                     await self.drain()
                     await self._idle()
@@ -359,34 +363,53 @@ class Agent:
 
     # While it runs
 
-    async def _keep_renewing(self) -> None:
+    def _start_by_database(self, tasks: TaskGroup, busy: set[Addresses], work: OfDatabase) -> None:
+        """Start work on the tries of each database, unless it is under way: one that is away holds up no other.
+
+        Args:
+            busy: The databases for which the work is under way.
+        """
+        by_addresses: dict[Addresses, list[_Try]] = {}
+        for held in self._tries.values():
+            by_addresses.setdefault(held.ticket.addresses, []).append(held)
+
+        async def work_once(addresses: Addresses) -> None:
+            try:
+                await work(addresses, by_addresses[addresses])
+            finally:
+                busy.discard(addresses)
+
+        for addresses in by_addresses:
+            if addresses not in busy:
+                busy.add(addresses)
+                tasks.start_soon(work_once, addresses)
+
+    async def _keep_renewing(self, tasks: TaskGroup) -> None:
+        busy: set[Addresses] = set()
         while True:
             await self._clock.sleep(timedelta(seconds=self._terms.renew_interval if self._terms else FIRST_RENEWAL))
             if self._failure is not None:
                 raise self._failure
-            await self._renew()
+            self._start_by_database(tasks, busy, self._renew)
             await self._tell_lease()
             if self._unknown and self._executor is not None:
                 unknown, self._unknown = self._unknown, set()
                 await self._executor.acknowledge(sorted(unknown))
 
-    async def _renew(self) -> None:
-        """Renew the leases of all tries, and end those that are not wanted any more."""
-        by_addresses: dict[tuple[str, ...], list[_Try]] = {}
-        for held in self._tries.values():
-            by_addresses.setdefault(held.ticket.addresses, []).append(held)
-        for addresses, tries in by_addresses.items():
-            for first in range(0, len(tries), MOST_RENEWALS):
-                some = tries[first : first + MOST_RENEWALS]
-                message = Renew(tuple(held.ticket.proof for held in some))
-                boottime = self._clock.boottime()
-                try:
-                    renewed = await self._schedulers.send(addresses, "/renew", message, Renewed)
-                except (Unreachable, Refused) as exc:
-                    log.warning("lease.not_renewed", n_tries=len(some), error=str(exc))
-                    continue
-                for renewal in renewed.renewals:
-                    await self._note(renewal, boottime)
+    async def _renew(self, addresses: Addresses, tries: list[_Try]) -> None:
+        """Renew the leases of tries, and end those that are not wanted any more."""
+        for first in range(0, len(tries), MOST_RENEWALS):
+            some = tries[first : first + MOST_RENEWALS]
+            message = Renew(tuple(held.ticket.proof for held in some))
+            boottime = self._clock.boottime()
+            try:
+                renewed = await self._schedulers.send(addresses, "/renew", message, Renewed)
+            except (Unreachable, Refused) as exc:
+                log.warning("lease.not_renewed", n_tries=len(some), error=str(exc))
+                continue
+            for renewal in renewed.renewals:
+                await self._note(renewal, boottime)
+        await self._tell_lease()
 
     async def _note(self, renewal: Renewal, boottime: float) -> None:
         held = self._tries.get(renewal.token)
@@ -426,32 +449,31 @@ class Agent:
 
     async def _tell_lease(self) -> None:
         """Tell the keeper when the first of its tries' leases ends. Without any try, it may wait for the next one."""
-        if self._executor is None or (terms := self._terms) is None:
-            return
-        ends = [held.lease_end(terms) for held in self._tries.values() if held.needs_lease]
-        granted = [end for end in ends if end is not None]
-        if len(granted) == len(ends):
-            idle = self._clock.boottime() + terms.lease_seconds
-            await run_sync(self._executor.renew_lease, min(granted, default=idle))
+        async with self._telling:  # what is told last is true last
+            if self._executor is None or (terms := self._terms) is None:
+                return
+            ends = [held.lease_end(terms) for held in self._tries.values() if held.needs_lease]
+            granted = [end for end in ends if end is not None]
+            if len(granted) == len(ends):
+                idle = self._clock.boottime() + terms.lease_seconds
+                await run_sync(self._executor.renew_lease, min(granted, default=idle))
 
-    async def _keep_sending_logs(self) -> None:
+    async def _keep_sending_logs(self, tasks: TaskGroup) -> None:
+        busy: set[Addresses] = set()
         while True:
             await self._clock.sleep(LOG_PAUSE)
-            await self._send_logs()
+            self._start_by_database(tasks, busy, self._send_logs)
 
-    async def _send_logs(self) -> None:
+    async def _send_logs(self, _addresses: Addresses, left: list[_Try]) -> None:
         """Send a part of each log in turn, for a limited number of rounds, so that no log holds up the others."""
-        left, silent = list(self._tries.values()), set()
         for _ in range(MOST_PARTS):
             some, left = left, []
             for held in some:
-                if held.ticket.addresses in silent:
-                    continue
                 try:
                     if await held.log.send_part():
                         left.append(held)
                 except Unreachable:
-                    silent.add(held.ticket.addresses)
+                    return
                 except (Refused, OSError) as exc:
                     log.debug("log.refused", **_names(held.ticket), reason=str(exc))
 

@@ -57,7 +57,7 @@ class Unreachable(AsynschedError):
 
 
 class Schedulers:
-    """The schedulers that tickets name. The address that has answered last is asked first.
+    """The schedulers that tickets name. Of each database, the address that has answered last is asked first.
 
     Raises:
         SettingsError: The file that SSL_CERT_FILE names cannot be used.
@@ -70,7 +70,7 @@ class Schedulers:
         except OSError as exc:
             file = os.environ.get(CERTIFICATES, "")
             raise SettingsError(f"{CERTIFICATES}: {file!r} must be a PEM file with certificates: {exc}") from exc
-        self._good = ""
+        self._good: dict[tuple[str, ...], str] = {}
 
     async def close(self) -> None:
         await self._http.aclose()
@@ -114,8 +114,8 @@ class Schedulers:
     async def _post(
         self, addresses: Sequence[str], path: str, decode: Callable[[bytes], T], **request: Any
     ) -> T:  # fmt: skip
-        problems = []
-        for address in sorted(addresses, key=lambda one: one != self._good):
+        problems, good = [], self._good.get(tuple(addresses))
+        for address in sorted(addresses, key=lambda one: one != good):
             try:
                 response = await self._http.post(f"{address.rstrip('/')}{PREFIX}{path}", **request)
                 response.raise_for_status()
@@ -131,7 +131,7 @@ class Schedulers:
             except UNDECODABLE as exc:
                 problems.append(f"{address} gives an answer of another version: {exc}")
             else:
-                self._good = address
+                self._good[tuple(addresses)] = address
                 return decoded
         raise Unreachable("; ".join(problems) or "the ticket names no address")
 

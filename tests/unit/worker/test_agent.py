@@ -90,12 +90,14 @@ class Site:
         has_taken: Whether they take reports of those tries.
         lease_seconds: How long they renew leases, by token; by default as the terms say.
         grows: Whether the log of the try `one` gets longer as fast as they take it.
+        mute: Hosts at which nothing answers.
     """
 
     def __init__(self, folder, monkeypatch, terms=TERMS):
         self.clock, self.terms, self.refusals = Clock(), terms, {}
         self.reports, self.executors, self.lease_seconds = [], [], {}
         self.has_taken, self.grows, self.home, self.n_log_parts = True, True, folder, Counter()
+        self.mute: set[str] = set()
 
         def make(context, options):
             self.executors.append(KeptExecutor(context, options))
@@ -110,6 +112,8 @@ class Site:
         return self.executors[-1]
 
     async def answer(self, request: httpx.Request) -> httpx.Response:
+        if request.url.host in self.mute:
+            await anyio.sleep_forever()
         kind = request.url.path.rpartition("/")[2]
         if kind == "claim":
             answer = Claimed(launch_of(msgspec.json.decode(request.content, type=Claim).proof.token), self.terms)
@@ -137,8 +141,8 @@ class Site:
         return [one for one in self.reports if isinstance(one, Ended) and one.token == token]
 
 
-def ticket_of(token: str) -> Ticket:
-    return Ticket(token, "secret", ("http://here:1",))
+def ticket_of(token: str, *hosts: str) -> Ticket:
+    return Ticket(token, "secret", tuple(f"http://{host}:1" for host in hosts or ("here",)))
 
 
 @pytest.mark.parametrize("refusal", [Renewal("one", end="gone"), Renewal("one")])
@@ -159,6 +163,28 @@ async def test_a_try_whose_lease_is_over_ends_alone_although_nobody_takes_its_en
         site.has_taken = True
         site.executor.end("two", "", "task")
     assert len(site.ended("one")) == len(site.ended("two")) == 1
+
+
+async def test_a_database_whose_schedulers_are_mute_holds_up_neither_leases_nor_logs_of_another(tmp_path, monkeypatch):
+    monkeypatch.setattr(agent, "LOG_PAUSE", timedelta(seconds=0.05))
+    terms = replace(TERMS, lease_seconds=600.0, renew_interval=0.05)
+    site = Site(tmp_path, monkeypatch, terms)
+    site.lease_seconds["two"] = 5.0
+    async with site.agent.serving(), anyio.create_task_group() as tries:
+        tries.start_soon(site.agent.work, ticket_of("one", "elsewhere"))
+        tries.start_soon(site.agent.work, ticket_of("two", "here"))
+        await eventually(lambda: site.executors and len(site.executor.launched) == 2, "both have begun")
+        soon = site.clock.boottime() + 60.0
+        await eventually(lambda: site.executor.leases[-1] < soon, "the shorter lease is told")
+        site.mute.add("elsewhere")
+        later, n_parts = site.clock.boottime() + 5.5, site.n_log_parts["two"]
+        await eventually(lambda: site.executor.leases[-1] > later, "the lease of the other try goes on")
+        with (tmp_path / LOGS / "two.log").open("ab") as log:
+            log.write(b"more\n")
+        await eventually(lambda: site.n_log_parts["two"] > n_parts, "so does its log")
+        site.mute.clear()
+        for token in ("one", "two"):
+            site.executor.end(token, "", "task")
 
 
 async def test_a_stop_before_the_first_keeper_is_ready_lets_no_try_begin(tmp_path, monkeypatch):
