@@ -1,7 +1,9 @@
 """A scheduler and the double of a Kubernetes cluster."""
 
 import os
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import yaml
@@ -39,10 +41,10 @@ class KubernetesSite(Site):
         self.cluster = Cluster(root / "pods", os.environ | own)
         self.kubeconfig = root / "kubeconfig"
 
-    def write_kubeconfig(self, url: str, **user: Any) -> None:
+    def write_kubeconfig(self, url: str, cluster: Mapping[str, Any] = MappingProxyType({}), **user: Any) -> None:
         """Name the cluster, and how its user is known: by a token if nothing else is given."""
         named = {
-            "clusters": [{"name": "double", "cluster": {"server": url}}],
+            "clusters": [{"name": "double", "cluster": {"server": url, **cluster}}],
             "users": [{"name": "tests", "user": user or {"token": "a-token"}}],
             "contexts": [{"name": "tests", "context": {"cluster": "double", "user": "tests", "namespace": "work"}}],
         }

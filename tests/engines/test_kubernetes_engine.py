@@ -1,8 +1,10 @@
 """The adapter of Kubernetes, alone with a double of a cluster: what it makes, answers and deletes."""
 
+import base64
 import dataclasses
 from collections.abc import AsyncIterator
 from datetime import timedelta
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -20,6 +22,7 @@ from asynsched.executors.remote.engine import Accepted, Job, Later, Rejected
 from asynsched.protocol.worker_messages import Ticket
 from tests.engines.kubernetes_double import ApiError
 from tests.engines.kubernetes_site import KubernetesSite
+from tests.support.authority import Authority
 from tests.support.waiting import eventually
 
 
@@ -93,6 +96,20 @@ async def test_a_token_that_expires_is_asked_for_again(tmp_path, monkeypatch):
         obstacle.unlink()
         await is_renewed()
     assert "log in first" in str(logs)
+    await engine.close()
+    site.close()
+
+
+async def test_certificates_of_a_kubeconfig_lie_where_nobody_tidies_up(tmp_path):
+    site, authority = KubernetesSite(tmp_path), Authority(tmp_path, "ours")
+    data = base64.b64encode(authority.file.read_bytes()).decode()
+    site.write_kubeconfig("https://127.0.0.1:1", cluster={"certificate-authority-data": data})
+    left = tmp_path / kubernetes.CERTIFICATES / "1"
+    left.mkdir(parents=True)
+    engine = Engine(site)
+    await engine.start()
+    assert Path(engine._api.api_client.configuration.ssl_ca_cert).parent.parent == left.parent
+    assert not left.exists(), "that of a killed scheduler"
     await engine.close()
     site.close()
 

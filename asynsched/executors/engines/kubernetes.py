@@ -49,6 +49,8 @@ try:
 except ImportError as exc:
     raise SettingsError(f"Kubernetes needs the package {exc.name}: install asynsched[kubernetes].") from exc
 
+CERTIFICATES = "kubernetes"
+"""Folder in the home."""
 AT_ONCE = 10
 """Requests at the same time."""
 
@@ -72,7 +74,7 @@ class KubernetesEngine(Engine):
     async def start(self) -> None:
         settings = self._settings
         self._template = await run_sync(_template, settings)
-        access = Access(settings, self.context.clock)
+        access = Access(settings, self.context.home / CERTIFICATES, self.context.clock)
         await access.load()
         self._api = CoreV1Api(ApiClient(access.configuration))
         selector = f"{OF_SCHEDULERS}={label_of(self.context.settings.workers.addresses)}"
@@ -81,7 +83,7 @@ class KubernetesEngine(Engine):
             read=self._read, ended=self._drop, vanished=self._drop_secret,
         )  # fmt: skip
         served = (access, self._pods, self._deletions)
-        self._tasks = [asyncio.create_task(one.serve(), name="pods") for one in served]
+        self._tasks = [asyncio.create_task(one.serve(), name=f"kubernetes: {type(one).__name__}") for one in served]
 
     async def submit(self, jobs: Sequence[Job]) -> Sequence[Accepted | Rejected | Later]:
         answers: dict[str, Accepted | Rejected | Later] = {}

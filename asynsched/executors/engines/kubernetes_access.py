@@ -1,12 +1,16 @@
 """How the API of Kubernetes is reached, with credentials that expire."""
 
 import asyncio
+import os
+import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import structlog
+from anyio.to_thread import run_sync
 from kubernetes_asyncio import config
 from kubernetes_asyncio.client import Configuration
 
@@ -18,7 +22,8 @@ from asynsched.settings import KubernetesSettings
 log = structlog.get_logger(__name__)
 
 RENEW_INTERVAL = timedelta(minutes=1)
-"""Time between two looks at credentials. The client's library asks for new ones minutes before the present ones end."""
+"""Time between two looks at a token. The client's library asks for a new one minutes before the present one ends; each
+time if it does not know when that is."""
 SLOW_SECONDS = 15.0
 """How long credentials may take before a warning says that they are awaited."""
 
@@ -29,11 +34,16 @@ class Access:
     In a cluster, the client itself reads its token again. A program, an identity provider or a file that a kubeconfig
     names is asked again here, by one call at a time. A program that hangs is waited for: only its own end, or a
     person, can tell that it will give nothing.
+
+    Args:
+        folder: For the certificates of a kubeconfig. The library keeps them in files, and needs them for as long as the
+            process lives; from the folder for temporary files, some systems remove what is ten days old.
     """
 
-    def __init__(self, settings: KubernetesSettings, clock: Clock) -> None:
+    def __init__(self, settings: KubernetesSettings, folder: Path, clock: Clock) -> None:
         self.configuration = Configuration()
         self._settings = settings
+        self._folder = folder / str(os.getpid())
         self._clock = clock
         self._loader: Any = None
 
@@ -42,8 +52,11 @@ class Access:
         file, context = self._settings.kubeconfig, self._settings.context
         try:
             if file or context:
+                await run_sync(_remove_others, self._folder)
                 with self._says_if_slow():
-                    self._loader = await config.load_kube_config(file or None, context or None, self.configuration)
+                    self._loader = await config.load_kube_config(
+                        file or None, context or None, self.configuration, temp_file_path=str(self._folder)
+                    )
             else:
                 config.load_incluster_config(self.configuration)
         except (config.ConfigException, OSError) as exc:
@@ -52,7 +65,7 @@ class Access:
 
     async def serve(self) -> None:
         """Renew the token of a kubeconfig before it expires."""
-        while self._loader is not None:
+        while self._loader is not None and "BearerToken" in self.configuration.api_key:
             await self._clock.sleep(RENEW_INTERVAL)
             try:
                 with self._says_if_slow():
@@ -70,3 +83,10 @@ class Access:
             yield
         finally:
             warn.cancel()
+
+
+def _remove_others(folder: Path) -> None:
+    """Remove the folders beside one: those of processes that were killed."""
+    for other in folder.parent.glob("*"):
+        if other != folder:
+            shutil.rmtree(other, ignore_errors=True)

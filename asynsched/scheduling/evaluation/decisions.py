@@ -227,7 +227,8 @@ def _refit(task: ActiveTask, now: datetime) -> list[Change]:
     """Fit a mapped task's number of instances to the present results; see `ActiveRun.to_be_remapped`.
 
     This happens once after a run was taken up, when all tasks that the task is mapped over have ended: they may have
-    been cleared, and run again. If all its instances have ended, such as by a decision of one of those, they stay.
+    been cleared, and run again. A task that has ended by then stays as it is; one that it is mapped over may have
+    decided to skip it.
     """
     run, task_id = task.run, task.task_id
     if not run.unfinished_of[task_id] or any(map(run.unfinished_of.get, run.structure.map_sources[task_id])):

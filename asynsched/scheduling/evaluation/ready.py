@@ -74,7 +74,7 @@ class Limit:
 
 Order = tuple[object, ...]
 Entry = tuple[Order, int, "Lane"]
-"""A lane's head that competes for its pool's slots: its order, its number, its lane."""
+"""A lane that competes for its pool's slots: the order and the number of its head, or of a former one; the lane."""
 Needs = tuple[int, tuple[Limit, ...]]
 """How many slots of its pool a lane needs, and which limits it shares with lanes of all DAGs."""
 
@@ -90,7 +90,7 @@ class Lane:
         self.closing = tuple(limit for limit in limits if not limit.is_wide)
         self.heap: list[tuple[Order, int, ActiveTask]] = []
         self.offered: int | None = None
-        """Number of the entry that competes in the pool now: that of the head, or of a former and better one."""
+        """Number of the entry by which it competes in the pool now: that of its head, or of a former one."""
 
     @property
     def is_open(self) -> bool:
@@ -337,7 +337,7 @@ class ReadyQueues:
         self._reopen(full)
 
     def withdrawn(self, task: ActiveTask, limits: tuple[Limit, ...]) -> None:
-        """Note that a task no longer waits."""
+        """Note that a task no longer waits. The pool finds out when it looks at the lane's entry."""
         lane = self._lanes.get((self.pool(task.task.pool), task.task.pool_slots, limits))
         if lane is not None and lane.head() is None:
             self._forget(lane)
@@ -385,9 +385,12 @@ class ReadyQueues:
         """Note other schedulers' use, and leave the limits that they are settling alone until `retry_at`."""
         for name, used in settled.pools.items():
             self.pool(name).elsewhere = used
+        freed: list[Limit] = []
         for (dag_id, task_id), n in settled.tasks.items():
             if (limit := self._shared_of(dag_id).get(task_id)) is not None:
+                freed += [limit] if n < limit.elsewhere else []
                 limit.elsewhere = n
+        self._reopen(freed)
         busy: list[Limit] = [self.pool(name) for name in settled.busy_pools]
         busy += [limit for dag_id in settled.busy_dags for limit in self._shared_of(dag_id).values()]
         for limit in busy:

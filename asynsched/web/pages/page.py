@@ -110,9 +110,9 @@ def routes(find: Find) -> list[Route]:
 
 
 async def _found(find: Find, request: Request, permission: Permission = Permission.VIEW) -> Call:
-    """Find a request's call, and note the present before its view reads anything: scripts follow the changes since."""
+    """Find a request's call, and note the present before its view reads: scripts follow the changes since then."""
     call = await find(request, permission)
-    if request.method == "GET" and permission > Permission.NOTHING and call.place.feed is not None:
+    if "text/html" in request.headers.get("accept", "") and call.place.feed is not None:
         request.state.present = await call.place.feed.present()
     return call
 

@@ -184,30 +184,33 @@ document.addEventListener("visibilitychange", () => { if (!document.hidden && is
 document.addEventListener("asynsched:changed", () => heard({}));
 
 if (followers().length) {
-  const others = "BroadcastChannel" in window ? new BroadcastChannel(`asynsched ${root}`) : null;
+  const name = `asynsched events ${root}`;
+  const others = "BroadcastChannel" in window ? new BroadcastChannel(name) : null;
   const note = document.getElementById("not-live");
-  let { present } = document.body.dataset, isReader = false, isLost = false;
-  const heardOf = ({ number, isMissed, isLost, ...change }) => {
+  let { present } = document.body.dataset, isReader = false, isLost = false; // the stream, whichever tab reads it
+  const heardOf = ({ number, isMissed, isLost: isLostNow, ...change }) => {
+    isLost = Boolean(isLostNow);
     note.hidden = !isLost;
     if (isLost || (!isMissed && Number(number) <= Number(present))) return;
     present = number;
     heard(change);
   };
   const tell = (news) => { heardOf(news); others?.postMessage(news); };
+  const tellState = () => others?.postMessage({ number: present, isLost });
   const changed = (event) => { const { dag_id, run_id } = JSON.parse(event.data); tell({ number: event.lastEventId, dag_id, run_id }); };
   const once = () => new Promise((ended) => {
     const source = new EventSource(`${root}api/asynsched/v1/events${present && `?since=${present}`}`);
     source.addEventListener("change", changed);
     source.addEventListener("missed", (event) => tell({ number: event.lastEventId, isMissed: true }));
-    source.addEventListener("open", () => { if (isLost) { isLost = false; tell({ number: present, isMissed: true }); } });
+    source.addEventListener("open", () => { if (isLost) tell({ number: present, isMissed: true }); });
     source.addEventListener("error", () => {
-      if (!isLost) tell({ isLost: isLost = true });
+      if (!isLost) tell({ number: present, isLost: true });
       if (source.readyState === EventSource.CLOSED) ended(); // the browser does not come back by itself: a proxy has answered
     });
   });
   const read = async () => {
     isReader = true;
-    others?.postMessage({ number: present });
+    tellState();
     for (let pause = 2000; ; pause = isLost ? Math.min(2 * pause, 60000) : 2000) {
       await once();
       await new Promise((over) => setTimeout(over, pause));
@@ -215,9 +218,9 @@ if (followers().length) {
   };
   if (others) others.onmessage = ({ data }) => {
     if (!("isSince" in data)) heardOf(data);
-    else if (isReader && Number(data.number) < Number(present)) others.postMessage({ number: present });
+    else if (isReader && (isLost || Number(data.isSince) < Number(present))) tellState();
   };
-  others?.postMessage({ number: present, isSince: true });
-  if (navigator.locks) navigator.locks.request(`asynsched ${root}`, read);
+  others?.postMessage({ isSince: present });
+  if (navigator.locks) navigator.locks.request(name, read);
   else read();
 }

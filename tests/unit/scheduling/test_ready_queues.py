@@ -228,6 +228,21 @@ def test_a_newer_version_that_allows_more_of_a_task_lets_older_runs_go_on():
     assert len(granted(engine)) == 3
 
 
+def test_a_limit_of_which_others_are_found_to_use_less_lets_its_tasks_go():
+    engine = evaluation()
+    run = run_of([task("limited", max_active_tis_per_dag=2, map_length=MapLiteral(4))])
+    engine.start_run(run, NOON)
+    of_task = (run.key.dag_id, "limited")
+    engine.ready.note_settled(Settlement(tasks={of_task: 1}), None)
+    assert len(granted(engine)) == 1
+    engine.ready.note_settled(Settlement(tasks={of_task: 0}), None)
+    assert len(granted(engine)) == 1
+    for found in run.instances["limited"].values():
+        if found.token is not None:
+            engine.try_ended(Ended(found.token, "success", NOON, NOON), NOON)
+    assert len(granted(engine)) == 2
+
+
 @pytest.mark.parametrize("step", [timedelta(seconds=1), -timedelta(hours=1)], ids=["goes on", "is set back"])
 def test_a_pool_that_another_scheduler_settles_is_tried_again_soon_though_the_clock(step):
     engine = evaluation(pools={"pool": 1})

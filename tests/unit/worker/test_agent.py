@@ -90,14 +90,14 @@ class Site:
         has_taken: Whether they take reports of those tries.
         lease_seconds: How long they renew leases, by token; by default as the terms say.
         grows: Whether the log of the try `one` gets longer as fast as they take it.
-        mute: Hosts at which nothing answers.
+        mute: A host at which nothing answers until `speaks_again`; `unanswered` are the kinds of messages to it.
     """
 
     def __init__(self, folder, monkeypatch, terms=TERMS):
         self.clock, self.terms, self.refusals = Clock(), terms, {}
         self.reports, self.executors, self.lease_seconds = [], [], {}
         self.has_taken, self.grows, self.home, self.n_log_parts = True, True, folder, Counter()
-        self.mute: set[str] = set()
+        self.mute, self.unanswered, self.speaks_again = "", set(), anyio.Event()
 
         def make(context, options):
             self.executors.append(KeptExecutor(context, options))
@@ -112,9 +112,10 @@ class Site:
         return self.executors[-1]
 
     async def answer(self, request: httpx.Request) -> httpx.Response:
-        if request.url.host in self.mute:
-            await anyio.sleep_forever()
         kind = request.url.path.rpartition("/")[2]
+        if request.url.host == self.mute:
+            self.unanswered.add(kind)
+            await self.speaks_again.wait()
         if kind == "claim":
             answer = Claimed(launch_of(msgspec.json.decode(request.content, type=Claim).proof.token), self.terms)
         elif kind == "renew":
@@ -169,20 +170,22 @@ async def test_a_database_whose_schedulers_are_mute_holds_up_neither_leases_nor_
     monkeypatch.setattr(agent, "LOG_PAUSE", timedelta(seconds=0.05))
     terms = replace(TERMS, lease_seconds=600.0, renew_interval=0.05)
     site = Site(tmp_path, monkeypatch, terms)
-    site.lease_seconds["two"] = 5.0
+    site.grows, site.lease_seconds["two"] = False, 5.0
     async with site.agent.serving(), anyio.create_task_group() as tries:
         tries.start_soon(site.agent.work, ticket_of("one", "elsewhere"))
         tries.start_soon(site.agent.work, ticket_of("two", "here"))
         await eventually(lambda: site.executors and len(site.executor.launched) == 2, "both have begun")
         soon = site.clock.boottime() + 60.0
         await eventually(lambda: site.executor.leases[-1] < soon, "the shorter lease is told")
-        site.mute.add("elsewhere")
+        site.mute = "elsewhere"
         later, n_parts = site.clock.boottime() + 5.5, site.n_log_parts["two"]
         await eventually(lambda: site.executor.leases[-1] > later, "the lease of the other try goes on")
-        with (tmp_path / LOGS / "two.log").open("ab") as log:
-            log.write(b"more\n")
-        await eventually(lambda: site.n_log_parts["two"] > n_parts, "so does its log")
-        site.mute.clear()
+        (tmp_path / LOGS / "one.log").write_bytes(b"said\n")
+        await eventually(lambda: "log" in site.unanswered, "a log is not taken")
+        (tmp_path / LOGS / "two.log").write_bytes(b"said\n")
+        await eventually(lambda: site.n_log_parts["two"] > n_parts, "the other one's is")
+        site.mute = ""
+        site.speaks_again.set()
         for token in ("one", "two"):
             site.executor.end(token, "", "task")
 

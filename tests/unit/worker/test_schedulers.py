@@ -79,6 +79,23 @@ async def test_passwords_of_the_workers_user_do_not_take_the_place_of_a_tickets_
     assert b"Authorization: Bearer secret\r\n" in head
 
 
+async def test_an_address_that_is_dead_is_asked_once_however_many_databases_are_asked_in_turn():
+    asked = []
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        asked.append(request.url.host)
+        if request.url.host.startswith("dead"):
+            raise httpx.ConnectError("no answer", request=request)
+        return httpx.Response(200, content=msgspec.json.encode(Renewed(())))
+
+    schedulers = Schedulers(Clock(), httpx.MockTransport(answer))
+    for _ in range(3):
+        for name in ("a", "b"):
+            await schedulers.send([f"http://dead-{name}", f"http://{name}"], "/renew", Renew((PROOF,)), Renewed)
+    await schedulers.close()
+    assert asked == ["dead-a", "a", "dead-b", "b", "a", "b", "a", "b"]
+
+
 async def test_an_answer_that_cannot_be_decoded_counts_as_none():
     broken = httpx.MockTransport(lambda _: httpx.Response(200, headers={"content-encoding": "gzip"}, content=b"no"))
     schedulers = Schedulers(Clock(), broken)
