@@ -358,6 +358,19 @@ def test_tabs_share_one_stream_and_miss_nothing_while_they_load_or_when_the_read
     assert readers == [first, second]
 
 
+def test_all_tabs_say_that_the_stream_is_lost_until_another_tab_has_one(pages: Pages) -> None:
+    first = pages.open("/preferences")
+    first.route("**/v1/events*", lambda route: route.abort())
+    first.goto("/runs")
+    expect(first.locator("#not-live")).to_be_visible()
+    second = first.context.new_page()
+    second.goto(f"{pages.base}/runs")
+    expect(second.locator("#not-live")).to_be_visible()
+    first.close()
+    expect(second.locator("#not-live")).to_be_hidden()
+    pages.errors.clear()  # the browser has reported the loss, too
+
+
 def test_a_hostile_dag_runs_no_script(pages: Pages) -> None:
     views = [
         "/", "/dags", "/runs", "/tasks", "/assets", "/assets/graph", "/variables", "/act/dags?do=trigger&dag=hostile",
