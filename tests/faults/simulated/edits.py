@@ -12,7 +12,6 @@ EDITS = frozenset({"submit_request", "submit_by_program", "do_request"})
 """The calls of the database that carry out requests about runs."""
 ENDED = frozenset(str(state) for state in FINISHED_TASK_STATES)
 ENDED_RUNS = frozenset(str(state) for state in FINISHED_RUN_STATES)
-BETWEEN_TRIES = frozenset({"up_for_retry", "up_for_reschedule"})
 RunKey = tuple[str, str]
 Instance = tuple[str, int]
 
@@ -48,7 +47,7 @@ class Edits:
     Attributes:
         starts: The runs that people have edited, as the last edit has left each.
         given: The task instances whose present state a user gave them, or that ended because their run was stopped.
-        waiting_again: The task instances whose retry or poke was due after an upstream had been cleared: they wait for
+        waiting_again: The task instances whose next try was due after an upstream had been cleared: they wait for
             their dependencies like new ones, and may end by their rule with tries left.
         given_runs: The ended runs whose tasks, or whose state, a user has changed since the rules ended them.
         n_tries_before: How many tries a task instance had had when it was last cleared.
@@ -88,7 +87,9 @@ class Edits:
 
     def _note_wait(self, query: str, before: TaskRow | None, row: TaskRow) -> None:
         key, start = row[:4], self.starts.get(row[:2])
-        if start is not None and before is not None and before.state in BETWEEN_TRIES and row.state is None:
+        # The loss of a try and the wait after it may be stored together.
+        waited = before is not None and before.state is not None and before.state not in ENDED
+        if start is not None and waited and row.state is None:
             self.waiting_again.add(key)
             self.starts[key[:2]] = start._replace(under_way=start.under_way - {key[2:]})
         if is_edit(query) or row.state in ("scheduled", "queued"):
