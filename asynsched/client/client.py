@@ -1126,13 +1126,13 @@ class Client:
         paging = Paging(limit=limit, after=after, order_by=order_by)
         return await self._ask(secrets.list_connections, Pattern(pattern), paging)
 
-    @operation("GET /connections/{conn_id}", right="operate")
+    @operation("GET /connections/{conn_id:path}", right="operate")
     async def get_connection(self, conn_id: str) -> ConnectionInfo:
         """Return a connection, without its secrets."""
         return await self._ask(secrets.get_connection, conn_id)
 
     @operation(
-        "POST /connections/{conn_id}", right="administer", status=201,
+        "POST /connections/{conn_id:path}", right="administer", status=201,
         arguments={"conn_id": "shop", "parts": {"conn_type": "postgres", "host": "db", "login": "etl", "port": 5432}},
     )  # fmt: skip
     async def add_connection(self, conn_id: str, parts: Mapping[str, Any]) -> ConnectionInfo:
@@ -1144,7 +1144,7 @@ class Client:
         return await self._act(secrets.create_connection, conn_id, parts)
 
     @operation(
-        "PATCH /connections/{conn_id}", right="administer",
+        "PATCH /connections/{conn_id:path}", right="administer",
         arguments={"conn_id": "shop", "parts": {"host": "db2"}},
     )  # fmt: skip
     async def change_connection(self, conn_id: str, parts: Mapping[str, Any]) -> ConnectionInfo:
@@ -1155,7 +1155,7 @@ class Client:
         """
         return await self._act(secrets.change_connection, conn_id, parts)
 
-    @operation("DELETE /connections/{conn_id}", right="administer", status=204)
+    @operation("DELETE /connections/{conn_id:path}", right="administer", status=204)
     async def delete_connection(self, conn_id: str) -> None:
         """Delete a connection."""
         await self._act(secrets.delete_connection, conn_id)
@@ -1420,8 +1420,9 @@ class Client:
             since: Begin after the change with this number; 0: with the oldest that is stored; None: with the present.
         """
         if self.remote is not None:
-            async for event in self.remote.events(since, dag_id, run_id):
-                yield event
+            async with aclosing(self.remote.events(since, dag_id, run_id)) as events:
+                async for event in events:
+                    yield event
             return
         feed = self._place.feed
         if feed is None:

@@ -1,6 +1,6 @@
 """Operations by HTTP: requests to the REST API of an asynsched elsewhere. Needs the package httpx."""
 
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from datetime import timedelta
 from typing import Any
 from urllib.parse import quote
@@ -85,7 +85,9 @@ class Remote:
             said = f"{_shown(answer.url)} gives an answer of another version: {exc}"
             raise RemoteError(said, answer.status_code) from exc
 
-    async def events(self, since: int | None, dag_id: str | None, run_id: str | None) -> AsyncIterator[Change | Missed]:
+    async def events(
+        self, since: int | None, dag_id: str | None, run_id: str | None
+    ) -> AsyncGenerator[Change | Missed, None]:
         """Yield events; after a lost connection, or while the application starts again, go on after the last one.
 
         Raises the errors of `ask`.
@@ -157,12 +159,16 @@ def request_of(operation: Operation, given: Mapping[str, Any]) -> tuple[str, str
     if operation.body is not None:
         content = msgspec.json.encode(rest)
         return operation.method, path, {"content": content, "headers": {"Content-Type": "application/json"}}
-    return operation.method, path, {"params": [pair for name in rest for pair in _in_query(name, rest[name])]}
+    return (
+        operation.method,
+        path,
+        {"params": [pair for name in rest for pair in _in_query(name, rest[name], operation.fields[name][1])]},
+    )
 
 
-def _in_query(name: str, value: Any) -> list[tuple[str, str]]:
+def _in_query(name: str, value: Any, default: Any) -> list[tuple[str, str]]:
     if value is None:
-        return []
+        return [] if default is None else [(name, "null")]
     values = value if isinstance(value, list | tuple | set | frozenset) else [value]
     return [(name, _text(one)) for one in values]
 

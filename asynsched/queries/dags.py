@@ -6,6 +6,7 @@ from typing import Any, Literal
 
 import sqlalchemy as sa
 from msgspec import Struct
+from msgspec.structs import replace
 from sqlalchemy import Connection, Row
 
 from asynsched.bell import Hint
@@ -342,7 +343,10 @@ def list_warnings(
 ) -> Page[WarningInfo]:
     """Return the warnings about active DAGs; a warning about a file counts for each of its DAGs. Raises BadRequest."""
     query = _WARNINGS.where(*one_of(dag.c.dag_id, dag_ids), *one_of(import_error.c.kind, kinds))
-    rows, after = select_page(conn, query, WARNING_SORTING, paging)
+    # The key of warnings is of two columns: those of a file have the same id for all its DAGs.
+    wanted = paging.order_by or WARNING_SORTING.usual
+    order = wanted if {"dag_id", "-dag_id"} & {*wanted} else (*wanted, "dag_id")
+    rows, after = select_page(conn, query, WARNING_SORTING, replace(paging, order_by=order))
     names = WarningInfo.__struct_fields__
     return Page(tuple(WarningInfo(**{name: getattr(row, name) for name in names}) for row in rows), after)
 

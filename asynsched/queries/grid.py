@@ -62,12 +62,30 @@ _RUNS: sa.Select[Any] = sa.select(
 ).join(dag_version, dag_version.c.id == dag_run.c.version_id, isouter=True)
 
 
-def read_grid(conn: Connection, dag_id: str, *, n_runs: int, before: datetime | None = None) -> Grid:
-    """Return the newest runs of a DAG, or those due before an instant, with the states of their tasks."""
-    query = _RUNS.where(dag_run.c.dag_id == dag_id).order_by(dag_run.c.run_after.desc(), dag_run.c.id.desc())
+def read_grid(
+    conn: Connection,
+    dag_id: str,
+    *,
+    n_runs: int,
+    before: datetime | None = None,
+    before_id: int | None = None,
+    run_id: str | None = None,
+) -> Grid:
+    """Return the newest runs of a DAG, with the states of their tasks.
+
+    Args:
+        before: Those due before an instant instead.
+        before_id: Of runs due at that instant, those with a lower row id, too.
+        run_id: This run as well, if it is not among them.
+    """
+    of_dag = _RUNS.where(dag_run.c.dag_id == dag_id)
+    query = of_dag.order_by(dag_run.c.run_after.desc(), dag_run.c.id.desc())
     if before is not None:
-        query = query.where(dag_run.c.run_after < before)
+        due = dag_run.c.run_after
+        query = query.where(sa.or_(due < before, sa.and_(due == before, dag_run.c.id < (before_id or 0))))
     runs = fetch(conn, GridRun, query.limit(min(n_runs, MOST_RUNS)))[::-1]
+    if run_id and all(run.run_id != run_id for run in runs):
+        runs = [*fetch(conn, GridRun, of_dag.where(dag_run.c.run_id == run_id)), *runs]
     return Grid(tuple(runs), _cells(conn, [run.id for run in runs]))
 
 

@@ -195,12 +195,14 @@ class Api:
         title: Of the document.
         version: Of the API.
         is_strict: Whether a name in a query string that an endpoint does not know is an error.
+        has_forms: Whether its query strings come from forms, which send each field that was left empty.
     """
 
-    def __init__(self, title: str, version: str, *, is_strict: bool = False) -> None:
+    def __init__(self, title: str, version: str, *, is_strict: bool = False, has_forms: bool = False) -> None:
         self.title = title
         self.version = version
         self.is_strict = is_strict
+        self.has_forms = has_forms
         self.endpoints: list[Endpoint] = []
 
     def endpoint(
@@ -230,21 +232,19 @@ class Api:
     def routes(self, find: Find) -> list[Route]:
         """Return the routes of all endpoints; literal paths first, as a name in a path takes anything."""
         ordered = sorted(self.endpoints, key=lambda one: [part.startswith("{") for part in one.path.split("/")])
-        return [
-            Route(one.path, _answering(one, find, is_strict=self.is_strict), methods=[one.method]) for one in ordered
-        ]
+        return [Route(one.path, _answering(one, find, self), methods=[one.method]) for one in ordered]
 
 
-def _answering(endpoint: Endpoint, find: Find, *, is_strict: bool) -> Callable[[Request], Awaitable[Response]]:
+def _answering(endpoint: Endpoint, find: Find, api: Api) -> Callable[[Request], Awaitable[Response]]:
     parameters, types, structs = endpoint.parameters, endpoint.types, endpoint.structs
-    known = [one.name for one in parameters if not one.is_in_path] if is_strict else None
+    known = [one.name for one in parameters if not one.is_in_path] if api.is_strict else None
 
     async def answer(request: Request) -> Response:
         call = await find(request, endpoint.permission)
         check(call.who, endpoint.permission, request.path_params.get("dag_id"))
         if known is not None:
             _refuse_unknown(request, known)
-        arguments = _arguments(parameters, structs, request)
+        arguments = _arguments(parameters, structs, request, has_forms=api.has_forms)
         if "body" in types:
             arguments["body"] = await read_body(request, types["body"])
         if "call" in types:
@@ -271,12 +271,12 @@ def as_response(answer: Any, status: int = 200) -> Response:
 
 
 def _arguments(
-    parameters: Sequence[Parameter], structs: Mapping[str, type[Struct]], request: Request
+    parameters: Sequence[Parameter], structs: Mapping[str, type[Struct]], request: Request, *, has_forms: bool
 ) -> dict[str, Any]:
     """Return the arguments in a path and a query string. Raises Invalid."""
     given: dict[str | None, dict[str, Any]] = {None: {}, **{name: {} for name in structs}}
     for one in parameters:
-        if (value := _value(one, request)) is not UNSET:
+        if (value := _value(one, request, has_forms=has_forms)) is not UNSET:
             given[one.part_of][one.name] = value
     return {**given[None], **{name: kind(**given[name]) for name, kind in structs.items()}}
 
@@ -289,7 +289,7 @@ def _refuse_unknown(request: Request, known: Sequence[str]) -> None:
             raise Invalid(("query", name[:100]), f"There is no parameter {name[:100]!r}. {possible}")
 
 
-def _value(parameter: Parameter, request: Request) -> Any:
+def _value(parameter: Parameter, request: Request, *, has_forms: bool) -> Any:
     """Return the value of an argument; UNSET if the request has none. Raises Invalid."""
     where = "path" if parameter.is_in_path else "query"
     if parameter.is_in_path:
@@ -307,6 +307,8 @@ def _value(parameter: Parameter, request: Request) -> Any:
     try:
         return msgspec.convert(given, parameter.kind, strict=False)
     except msgspec.ValidationError as exc:
+        if has_forms and given == "" and parameter.default is not inspect.Parameter.empty:
+            return UNSET
         raise Invalid((where, parameter.name), _with_choices(str(exc), parameter.kind)) from exc
 
 

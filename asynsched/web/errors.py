@@ -3,7 +3,7 @@
 from collections.abc import Awaitable, Callable
 from http import HTTPStatus
 from typing import Any
-from urllib.parse import quote
+from urllib.parse import quote, urlsplit
 
 import msgspec
 from starlette.exceptions import HTTPException
@@ -80,10 +80,11 @@ async def _of_http(_: Request, exc: Exception) -> Response:
 
 
 def _form_first(request: Request) -> Response | None:
-    """Return the way to the form, for a browser that asks for a page; None for a program."""
-    if request.method != "GET" or "text/html" not in request.headers.get("accept", ""):
+    """Return the way to the form, for a browser; None for a program. A form that was sent leads back to its view."""
+    if "text/html" not in request.headers.get("accept", ""):
         return None
-    path = f"{request.url.path}?{request.url.query}" if request.url.query else request.url.path
+    view = request.url if request.method == "GET" else urlsplit(request.headers.get("referer", ""))
+    path = f"{view.path}?{view.query}" if view.query else view.path
     return RedirectResponse(f"{root_of(request)}/login?next={quote(path)}", HTTPStatus.SEE_OTHER)
 
 

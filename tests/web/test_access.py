@@ -427,6 +427,9 @@ async def test_a_browser_without_a_session_is_led_to_the_form(web):
     async with web.client(accept="text/html") as client:
         answer = await client.get(f"{DAG}?a=b")
         assert (answer.status_code, answer.headers["location"]) == (303, f"/login?next={DAG}%3Fa%3Db")
+        came = {**BROWSER, "referer": f"{client.base_url}/dags?q=re"}
+        answer = await client.post("/dags/open/pause", data={"paused": "yes"}, headers=came)
+        assert (answer.status_code, answer.headers["location"]) == (303, "/login?next=/dags%3Fq%3Dre")
         form = await client.get("/login", params={"next": '/"><script>alert(1)</script>'})
         assert "<script>" not in form.text
         assert (await client.post(DAG)).status_code in (403, 405)

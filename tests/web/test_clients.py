@@ -65,8 +65,8 @@ def clients(site):
 
 
 QUESTIONS = {
-    "list_dags": [{}, {"paused": True}, {"pattern": "rep", "limit": 1}, {"order_by": ("-dag_id",), "limit": 2},
-                  {"tags": ("sales", "etl")}, {"owners": ("ada",)}],
+    "list_dags": [{}, {"active": None}, {"paused": True}, {"pattern": "rep", "limit": 1},
+                  {"order_by": ("-dag_id",), "limit": 2}, {"tags": ("sales", "etl")}, {"owners": ("ada",)}],
     "get_dag": [{"dag_id": "report"}],
     "get_dag_details": [{"dag_id": "report"}, {"dag_id": "daily"}],
     "list_callbacks": [{"run": FAILS}],
@@ -311,12 +311,12 @@ async def test_what_one_client_does_the_other_sees(clients):
                 assert (await one.set_xcom((*REPORT, "double", 1), "a/b", value)).key == "a/b"
                 assert (await other.get_xcom((*REPORT, "double", 1), "a/b")).value == value
             await other.delete_xcom((*REPORT, "double", 1), "a/b")
-            made = await one.add_connection("db", {"conn_type": "postgres", "password": "hunter22"})
+            made = await one.add_connection("shop/db", {"conn_type": "postgres", "password": "hunter22"})
             assert "hunter22" not in repr(made)
-            assert made == await other.get_connection("db")
-            changed = await other.change_connection("db", {"host": "db2", "password": "***"})
+            assert made == await other.get_connection("shop/db")
+            changed = await other.change_connection("shop/db", {"host": "db2", "password": "***"})
             assert changed == msgspec.structs.replace(made, host="db2")
-            await other.delete_connection("db")
+            await other.delete_connection("shop/db")
             user = await one.create_user("eve", ("viewer", "team"), password="a long secret")
             assert user in (await other.list_users()).items
             assert (await other.set_user_roles("eve", ("operator",))).roles == ("operator",)

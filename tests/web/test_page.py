@@ -5,6 +5,7 @@ import inspect
 import re
 import socket
 from datetime import UTC, datetime, timedelta
+from html import unescape
 from pathlib import Path
 from unittest.mock import Mock
 from urllib.parse import quote, urlencode
@@ -197,6 +198,44 @@ async def test_no_strange_value_in_an_address_is_an_error_of_the_server(site: Si
         refused = await site.client.post("/pools", data={"name": "new", **fields})
         assert refused.status_code == 400
         assert "must be a number from -1 to" in refused.text
+
+
+async def test_the_first_instance_of_a_mapped_task_has_addresses_of_its_own(site: Site) -> None:
+    first = f"{_RUN}/tasks/double?map_index=0"
+    for view in ("/tasks?dag=report&task=double", f"{_RUN}?task_id=double"):
+        assert first in (await site.client.get(view)).text
+    addresses = re.findall(r'(?:href|hx-get|data-log|data-follow)="([^"]+)"', (await site.client.get(first)).text)
+    of_instance = [one for one in addresses if "/tasks/double" in one or re.search(r"/(act|note)\?.*task_id=", one)]
+    assert len(of_instance) > 9
+    assert [one for one in of_instance if "map_index=0" not in one] == []
+
+
+async def test_fields_of_a_form_that_are_left_empty_count_as_not_sent(site: Site) -> None:
+    for view in ("/dags/report/code?version=1&against=", "/dags/daily/upcoming?hours=", "/preview?where=&hours="):
+        assert (await site.client.get(view)).status_code == 200
+    assert (await site.client.get("/dags/report/code?version=one")).status_code == 422
+
+
+async def test_the_grid_leads_to_all_runs_of_one_instant_and_the_graph_to_each(site: Site) -> None:
+    def trigger_together(conn: Connection) -> None:
+        for n in range(12):
+            run = DagRunRow(
+                dag_id="report", run_id=f"at-once-{n:02}", run_type="manual", state="queued", conf={},
+                run_after=datetime(2030, 1, 1, tzinfo=UTC), queued_at=datetime(2030, 1, 1, tzinfo=UTC),
+            )  # fmt: skip
+            insert_run(conn, run)
+
+    await site.database.write(trigger_together)
+    seen: list[str] = []
+    views = ["/dags/report?runs=5"]
+    for view in views:
+        shown = (await site.client.get(unescape(view))).text
+        seen += dict.fromkeys(re.findall(r"at-once-\d\d", shown))
+        views += re.findall(r'href="([^"]+)">Earlier', shown)
+    assert sorted(seen) == [f"at-once-{n:02}" for n in range(12)]
+    for run_id in ("at-once-11", RUN_ID):
+        graph = (await site.client.get(f"/dags/report/graph?run_id={quote(run_id)}")).text
+        assert f'<option value="{run_id}" selected>' in graph
 
 
 async def test_the_first_load_is_light(site: Site) -> None:

@@ -33,7 +33,8 @@ async def answers(call: Call) -> Response:
     """Show the open questions, the oldest first."""
     wanted = open_to(call.who.dag_ids)
     page = await call.place.ask(list_questions, wanted, Paging(limit=MOST_ROWS, order_by=("created_at",)))
-    rows = [(one.asked, one.instance, _fields(one.asked)) for one in page.items]
+    zone = preferences_of(call.request).zone
+    rows = [(one.asked, one.instance, _fields(one.asked, zone)) for one in page.items]
     n = len(rows) if page.after is None else await call.place.ask(count_questions, wanted)
     return await show(call, "answers.html", rows=rows, n=n)
 
@@ -50,8 +51,8 @@ def open_to(dag_ids: frozenset[str] | None) -> QuestionFilter:
     return QuestionFilter(dag_ids=dag_ids, is_answered=False, states=(TaskInstanceState.AWAITING_INPUT,))
 
 
-def _fields(asked: HITLRow) -> list[Field]:
-    return [field_of(name, _param(param), param.get("value")) for name, param in asked.params.items()]
+def _fields(asked: HITLRow, zone: ZoneInfo) -> list[Field]:
+    return [field_of(name, _param(param), param.get("value"), zone) for name, param in asked.params.items()]
 
 
 def _param(param: Mapping[str, Any]) -> SerializedParam:

@@ -25,7 +25,7 @@ from asynsched.web.pages.drawing.differences import compare
 from asynsched.web.pages.drawing.graph import DrawnGraph, draw
 from asynsched.web.pages.drawing.grid import GridRows, grid_rows
 from asynsched.web.pages.drawing.tasks import MOST_OPEN_TASKS, TaskGraph, task_graph
-from asynsched.web.pages.page import PAGE, address, show
+from asynsched.web.pages.page import PAGE, RowId, address, show
 
 GRID_RUNS = (10, 25, 50, 100)
 N_UPCOMING = 25
@@ -57,14 +57,16 @@ async def read_known(call: Call, dag_id: str) -> Known:
 
 
 @PAGE.endpoint("GET", "/dags/{dag_id}")
-async def grid(call: Call, dag_id: str, runs: int = 25, before: datetime | None = None) -> Response:
-    """Show the grid: runs side by side, tasks below each other."""
+async def grid(
+    call: Call, dag_id: str, runs: int = 25, before: datetime | None = None, before_id: RowId | None = None
+) -> Response:
+    """Show the grid: runs side by side, tasks below each other; those before a run, by its time and its row id."""
     if not 1 <= runs <= GRID_RUNS[-1]:
         raise BadRequest(f"A grid has 1 to {GRID_RUNS[-1]} runs, not {runs}.")
     known = await read_known(call, dag_id)
     if before is not None and before.tzinfo is None:
         before = before.replace(tzinfo=UTC)
-    found = await call.place.ask(read_grid, dag_id, n_runs=runs, before=before)
+    found = await call.place.ask(read_grid, dag_id, n_runs=runs, before=before, before_id=before_id)
     rows: GridRows = await run_sync(
         grid_rows, known.dag, found, lambda *path, **query: address(call.request, *path, **query)
     )
@@ -84,7 +86,7 @@ async def graph(
     DAG are folded.
     """
     known = await read_known(call, dag_id)
-    found = await call.place.ask(read_grid, dag_id, n_runs=25)
+    found = await call.place.ask(read_grid, dag_id, n_runs=25, run_id=run_id)
     chosen = next((run for run in found.runs if run.run_id == run_id), None)
     cells = found.cells[chosen.id] if chosen is not None else {}
 

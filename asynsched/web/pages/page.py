@@ -25,7 +25,7 @@ from asynsched.web.errors import status_of
 from asynsched.web.pages import showing
 from asynsched.web.stored_access import cookie_name
 
-PAGE = Api("The page", "1")
+PAGE = Api("The page", "1", has_forms=True)
 """The views and actions of the page, added by the modules beside this one."""
 MOST_FORM_BYTES, MOST_FIELDS = 1024**2, 10_000
 LEAST_COMPRESSED_BYTES = 1024
@@ -150,7 +150,8 @@ def address(request: Request, *path: str, **query: Any) -> str:
     """
     root = request.scope.get("root_path", "").rstrip("/")
     where = f"{root}/" + "/".join(quote(str(part), safe="~:+@") for part in path)
-    given = {name: value for name, value in query.items() if value not in (None, "", False, ())}
+    given = {name: value for name, value in query.items() if value is not None and value is not False}
+    given = {name: value for name, value in given.items() if value not in ("", (), [])}
     return f"{where}?{urlencode(given, doseq=True)}" if given else where
 
 

@@ -44,7 +44,7 @@ async def task(
         rendered=await place.ask(fields_of_try, found.of.id, number),
         xcoms=await list_readable(place, key, at_most=MOST_XCOMS), doc=await _doc(call, dag_id, task_id),
         n_instances=await place.ask(count_task_instances, of_task),
-        is_live=number == newest and found.of.ended_at is None and found.of.state is not None,
+        is_live=number == newest > 0 and found.of.ended_at is None and found.of.state is not None,
     )  # fmt: skip
 
 

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Mapping
-from datetime import UTC, datetime
+from datetime import UTC, datetime, tzinfo
 from typing import Any, NamedTuple
 from zoneinfo import ZoneInfo
 
@@ -21,7 +21,8 @@ from asynsched.web.endpoint import Call
 from asynsched.web.pages.dag import Known, read_known
 from asynsched.web.pages.page import PAGE, form_of, one, preferences_of, redirect, show
 
-PREFIX = "param:"
+PREFIX, ORIGINAL = "param:", "was:"
+"""Before the name of a param, in the names of its input and of the value that the form began with, as JSON."""
 
 
 class Field(NamedTuple):
@@ -32,6 +33,7 @@ class Field(NamedTuple):
         text: What the input shows.
         chosen: The chosen options, as their JSON.
         options: The JSON and the name of each option.
+        original: The JSON of the value that the form began with, which is kept if nobody changes the input.
         rules: Attributes of the input.
         problem: Why its value does not fit.
     """
@@ -44,6 +46,7 @@ class Field(NamedTuple):
     text: str
     chosen: tuple[str, ...]
     options: tuple[tuple[str, str], ...]
+    original: str
     rules: Mapping[str, Any]
     is_needed: bool
     problem: str = ""
@@ -57,7 +60,8 @@ async def form(call: Call, dag_id: str, conf: str = "") -> Response:
         given = _read_object(conf) if conf else {}
     except ValueError as exc:
         raise BadRequest(str(exc)) from exc
-    fields = [field_of(name, param, given.get(name, param.value)) for name, param in known.dag.params.items()]
+    zone = preferences_of(call.request).zone
+    fields = [field_of(name, param, given.get(name, param.value), zone) for name, param in known.dag.params.items()]
     return await _show(call, known, fields, {"conf": as_text(_others(known.dag, given)) if conf else ""})
 
 
@@ -91,13 +95,14 @@ async def _show(call: Call, known: Known, fields: list[Field], given: Mapping[st
     )  # fmt: skip
 
 
-def field_of(name: str, param: SerializedParam, value: Any) -> Field:
-    """Return the input of a param, as its schema wants it, with a value."""
-    schema = param.schema
-    kind = _kind(schema)
-    listed = [*schema.get("enum", ()), *(schema.get("items", {}).get("enum", ()) if kind == "choices" else ())]
-    if kind == "choices" and not listed:
-        listed = list(schema.get("examples", ()))
+def field_of(name: str, param: SerializedParam, value: Any, zone: ZoneInfo) -> Field:
+    """Return the input of a param, as its schema wants it, with a value; instants are shown in the zone."""
+    schema = _schema_of(param)
+    kind, text = _input_of(schema, value, zone)
+    listed = _listed(schema, kind)
+    chosen = value if kind == "choices" and isinstance(value, list) else [value]
+    if kind in ("choice", "choices") and (value is not None or None in listed):
+        listed += [one for one in chosen if one not in listed]
     names = schema.get("values_display") or {}
     rules = {
         html: schema[key]
@@ -111,15 +116,29 @@ def field_of(name: str, param: SerializedParam, value: Any) -> Field:
     }
     if kind == "number":
         rules["step"] = schema.get("multipleOf", 1 if "integer" in _types(schema) else "any")
-    chosen = value if kind == "choices" and isinstance(value, list) else [value]
+    title = str(schema.get("title") or name)
     return Field(
-        name=name, title=str(schema.get("title") or name),
+        name=name, title=f"{title} ({zone.key})" if kind == "datetime" else title,
         help=str(param.description or schema.get("description") or schema.get("description_md") or ""),
-        section=str(schema.get("section") or ""), kind=kind, text=_text(kind, value),
-        chosen=tuple(as_text(one) for one in chosen),
-        options=tuple((as_text(item), str(names.get(str(item), item))) for item in listed), rules=rules,
-        is_needed=not param.has_default and "null" not in _types(schema),
+        section=str(schema.get("section") or ""), kind=kind, text=text, chosen=tuple(_json(one) for one in chosen),
+        options=tuple((_json(item), str(names.get(str(item), item))) for item in listed), original=_json(value),
+        rules=rules, is_needed=not param.has_default and "null" not in _types(schema),
     )  # fmt: skip
+
+
+def _schema_of(param: SerializedParam) -> Mapping[str, Any]:
+    """Return the schema of a param; one that its default tells if it has none."""
+    kinds = {bool: "boolean", int: "number", float: "number", str: "string", list: "object", dict: "object"}
+    found = kinds.get(type(param.value))
+    return param.schema or ({"type": found} if found else {})
+
+
+def _listed(schema: Mapping[str, Any], kind: str) -> list[Any]:
+    """Return the values among which one chooses."""
+    if kind == "choice" and "enum" not in schema:
+        return [None, True, False]
+    listed = [*schema.get("enum", ()), *(schema.get("items", {}).get("enum", ()) if kind == "choices" else ())]
+    return listed or (list(schema.get("examples", ())) if kind == "choices" else [])
 
 
 def _read_together(
@@ -139,20 +158,47 @@ def read_fields(
     values: dict[str, Any] = {}
     fields = []
     for name, param in params.items():
-        shown = field_of(name, param, param.value)
-        given = sent.get(f"{PREFIX}{name}", [])
+        given, original = sent.get(f"{PREFIX}{name}", []), sent.get(f"{ORIGINAL}{name}", [])
+        shown = field_of(name, param, param.value, zone)
         try:
-            values[name] = Param(schema=param.schema).resolve(_read(shown.kind, param.schema, given, zone))
-            fields.append(field_of(name, param, values[name]))
+            if original:
+                shown = field_of(name, param, _read_json(original[-1]), zone)
+            is_kept = bool(original) and _is_unchanged(shown, given)
+            value = _read_json(shown.original) if is_kept else _read(shown.kind, _schema_of(param), given, zone)
+            values[name] = Param(schema=param.schema).resolve(value)
+            fields.append(field_of(name, param, values[name], zone)._replace(original=shown.original))
         except (ParamValidationError, ValueError) as exc:
             text = given[-1] if given else ""
             fields.append(shown._replace(text=text, chosen=tuple(given), problem=str(exc).partition(" (the value")[0]))
     return values, fields
 
 
+def _is_unchanged(shown: Field, given: list[str]) -> bool:
+    """Return whether an input has sent what it showed."""
+    match shown.kind:
+        case "boolean":
+            return ("yes" in given) is (shown.chosen == ("true",))
+        case "choices":
+            return set(given) == set(shown.chosen)
+        case "choice":
+            return given == list(shown.chosen)
+        case "datetime" if given and given[-1] and shown.text:
+            # Browsers leave out seconds that are zero.
+            return _read_local(given[-1], UTC) == _read_local(shown.text, UTC)
+        case _:
+            return bool(given) and given[-1].replace("\r\n", "\n") == shown.text.replace("\r\n", "\n")
+
+
 def _types(schema: Mapping[str, Any]) -> tuple[str, ...]:
     found = schema.get("type", ())
     return (found,) if isinstance(found, str) else tuple(found)
+
+
+def _input_of(schema: Mapping[str, Any], value: Any, zone: ZoneInfo) -> tuple[str, str]:
+    """Return the kind of an input, and its text."""
+    kind = _kind(schema)
+    text = _text(kind, value, zone)
+    return ("longtext" if kind == "text" and "\n" in text else kind), text
 
 
 def _kind(schema: Mapping[str, Any]) -> str:
@@ -164,7 +210,7 @@ def _kind(schema: Mapping[str, Any]) -> str:
         is_choice = "enum" in items or "examples" in schema
         return "choices" if is_choice else "list" if _types(items) == ("string",) or not items else "json"
     if "boolean" in types:
-        return "boolean"
+        return "choice" if "null" in types else "boolean"
     if {"integer", "number"} & {*types}:
         return "number"
     if "string" in types:
@@ -173,7 +219,7 @@ def _kind(schema: Mapping[str, Any]) -> str:
     return "text" if not schema else "json"
 
 
-def _text(kind: str, value: Any) -> str:
+def _text(kind: str, value: Any, zone: ZoneInfo) -> str:
     if value is None:
         return ""
     if kind == "list" and isinstance(value, list) and all(isinstance(item, str) for item in value):
@@ -181,7 +227,11 @@ def _text(kind: str, value: Any) -> str:
     if kind in ("list", "json") or not isinstance(value, str):
         return json.dumps(value, ensure_ascii=False, indent=2 if kind == "json" else None)
     if kind == "datetime":
-        return value[:19].replace(" ", "T")
+        try:
+            found = datetime.fromisoformat(value)
+        except ValueError:
+            return value[:19].replace(" ", "T")
+        return (found if found.tzinfo is None else found.astimezone(zone)).isoformat()[:19]
     return value
 
 
@@ -194,7 +244,7 @@ def _read(kind: str, schema: Mapping[str, Any], given: list[str], zone: ZoneInfo
         return chosen if kind == "choices" else chosen[-1] if chosen else None
     text = given[-1] if given else ""
     types = _types(schema)
-    if not text.strip() and ("null" in types or (not types and not text)):
+    if not text.strip() and ("null" in types or (not schema and not text)):
         return None
     match kind:
         case "number":
@@ -245,7 +295,7 @@ def _read_object(text: str) -> dict[str, Any]:
     return found
 
 
-def _read_local(text: str, zone: ZoneInfo) -> datetime:
+def _read_local(text: str, zone: tzinfo) -> datetime:
     try:
         found = datetime.fromisoformat(text)
     except ValueError as exc:
@@ -266,4 +316,8 @@ def _others(dag: SerializedDag, given: Mapping[str, Any]) -> dict[str, Any]:
 
 def as_text(value: Any) -> str:
     """Return the JSON of a value, on one line; empty for an empty object."""
-    return "" if value == {} else json.dumps(value, ensure_ascii=False)
+    return "" if value == {} else _json(value)
+
+
+def _json(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False)

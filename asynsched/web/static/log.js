@@ -1,19 +1,27 @@
 /* A log: its end first, earlier parts when one scrolls up, and what is appended while its try runs. */
 "use strict";
 const MOST_PARTS = 40; // in the document at once: with about 256 kB each, a browser stays quick
+const MOST_TEXT = 200000; // characters of a part that grows: a browser lays out only parts that are near
 const NEAR = 400; // pixels from an edge at which the next part is fetched
+const LONGEST_PAUSE = 60000; // milliseconds until the next attempt to follow
+
+// The parts in the document are those from `start` to `end`, without a gap; the log has `size` bytes, as far as known.
+// What is appended is followed while the document has the end of the log, and is seen.
 
 function followed(log) {
   let start = Number(log.dataset.start), end = Number(log.dataset.end), size = Number(log.dataset.size);
-  let isBusy = false;
+  let isBusy = false, isOver = !("isLive" in log.dataset), source = null, pause = 2000;
   const state = document.querySelector(".log-state");
-  const atEnd = () => log.scrollHeight - log.scrollTop - log.clientHeight < 40;
+  const fromEnd = () => log.scrollHeight - log.scrollTop - log.clientHeight;
 
   async function part(query) {
-    const answer = await fetch(`${log.dataset.log}&${query}`);
-    if (!answer.ok) return null;
-    const number = (name) => Number(answer.headers.get(name));
-    return { text: await answer.text(), start: number("X-Start"), end: number("X-End"), size: number("X-Size") };
+    // A part; null if it cannot be had now.
+    try {
+      const answer = await fetch(`${log.dataset.log}&${query}`);
+      if (!answer.ok) return null;
+      const number = (name) => Number(answer.headers.get(name));
+      return { text: await answer.text(), start: number("X-Start"), end: number("X-End"), size: number("X-Size") };
+    } catch { return null; }
   }
 
   function made(found) {
@@ -24,24 +32,37 @@ function followed(log) {
     return pre;
   }
 
+  function trimmedAbove() {
+    const [first, second] = log.querySelectorAll("pre");
+    if (log.querySelectorAll("pre").length <= MOST_PARTS) return;
+    const height = log.scrollHeight, place = log.scrollTop;
+    start = Number(second.dataset.start);
+    first.remove();
+    log.scrollTop = place - (height - log.scrollHeight);
+  }
+
   async function earlier() {
     const found = await part(`until=${start}`);
-    if (!found || found.end <= found.start) { start = 0; return; }
+    if (!found) return;
+    if (found.end <= found.start) { start = 0; return; }
     const height = log.scrollHeight, place = log.scrollTop;
     log.querySelector("pre").before(made(found));
     start = found.start;
     log.scrollTop = place + log.scrollHeight - height;
-    const parts = log.querySelectorAll("pre");
-    if (parts.length > MOST_PARTS) { const last = parts[parts.length - 1]; end = Number(last.dataset.start ?? end); last.remove(); }
+    const parts = [...log.querySelectorAll("pre")];
+    if (parts.length <= MOST_PARTS) return;
+    stopped();
+    parts.at(-1).remove();
+    end = Number(parts.at(-2).dataset.end);
   }
 
   async function later() {
     const found = await part(`start=${end}`);
-    if (!found || found.end <= found.start) { size = end; return; }
-    log.append(made(found));
-    end = found.end; size = found.size;
-    const parts = log.querySelectorAll("pre");
-    if (parts.length > MOST_PARTS) { const height = log.scrollHeight, place = log.scrollTop; start = Number(parts[1].dataset.start ?? start); parts[0].remove(); log.scrollTop = place - (height - log.scrollHeight); }
+    if (!found) return;
+    size = found.size;
+    if (found.end > found.start) { log.append(made(found)); end = found.end; trimmedAbove(); }
+    else size = end;
+    follow();
   }
 
   async function scrolled() {
@@ -49,25 +70,43 @@ function followed(log) {
     isBusy = true;
     try {
       if (log.scrollTop < NEAR && start > 0) await earlier();
-      else if (end < size && log.scrollHeight - log.scrollTop - log.clientHeight < NEAR) await later();
+      else if (source === null && end < size && fromEnd() < NEAR) await later();
     } finally { isBusy = false; }
   }
 
+  function appended(text, until) {
+    const wasAtEnd = fromEnd() < 40, last = [...log.querySelectorAll("pre")].at(-1);
+    log.querySelector(".empty")?.remove();
+    if (last.textContent.length > MOST_TEXT) log.append(made({ text, start: end, end: until }));
+    else { last.append(text); last.dataset.end = until; }
+    size = end = until;
+    if (wasAtEnd) { trimmedAbove(); log.scrollTop = log.scrollHeight; }
+    else if (log.querySelectorAll("pre").length > MOST_PARTS) { stopped(); size = Infinity; } // until one scrolls down
+  }
+
+  function stopped() {
+    source?.close();
+    source = null;
+  }
+
   function follow() {
-    const source = new EventSource(`${log.dataset.follow}&start=${end}`);
-    state.textContent = "following";
-    source.addEventListener("log", (event) => {
-      const wasAtEnd = atEnd(), pre = [...log.querySelectorAll("pre")].at(-1);
-      log.querySelector(".empty")?.remove();
-      // Long parts are cut, so that the browser lays out only what is near.
-      if (pre.textContent.length > 200000) log.append(made({ text: JSON.parse(event.data), start: end, end: Number(event.lastEventId) }));
-      else pre.append(JSON.parse(event.data));
-      size = Math.max(size, end = Number(event.lastEventId));
-      if (wasAtEnd) log.scrollTop = log.scrollHeight;
+    if (isOver || source !== null || end < size || document.hidden || !log.isConnected) return;
+    const mine = source = new EventSource(`${log.dataset.follow}&start=${end}`);
+    mine.addEventListener("open", () => { state.textContent = "following"; pause = 2000; });
+    mine.addEventListener("log", (event) => { if (mine === source) appended(JSON.parse(event.data), Number(event.lastEventId)); });
+    mine.addEventListener("end", () => {
+      if (mine !== source) return;
+      stopped();
+      isOver = true;
+      state.textContent = "ended";
+      document.dispatchEvent(new Event("asynsched:changed"));
     });
-    source.addEventListener("end", () => { source.close(); state.textContent = "ended"; document.dispatchEvent(new Event("asynsched:changed")); });
-    source.addEventListener("error", () => { state.textContent = "connecting again"; });
-    source.addEventListener("open", () => { state.textContent = "following"; });
+    mine.addEventListener("error", () => {
+      if (mine !== source) return;
+      state.textContent = "connecting again";
+      // The browser does not come back by itself if the answer is no stream, such as a proxy's.
+      if (mine.readyState === EventSource.CLOSED) { stopped(); setTimeout(follow, pause); pause = Math.min(2 * pause, LONGEST_PAUSE); }
+    });
   }
 
   const first = log.querySelector("pre");
@@ -76,8 +115,20 @@ function followed(log) {
   if (end === size) log.scrollTop = log.scrollHeight;
   log.addEventListener("scroll", scrolled, { passive: true });
   log.addEventListener("keydown", (event) => { if (event.key === "End" && end === size) log.scrollTop = log.scrollHeight; });
-  if ("isLive" in log.dataset) follow();
+  // Browsers have few connections for a site: tabs that nobody sees need none.
+  document.addEventListener("visibilitychange", () => { if (document.hidden) stopped(); else follow(); });
+  follow();
 }
+
+// A view of the newest try shows the log of the next one once there is one.
+
+document.addEventListener("asynsched-refreshed", ({ detail: view }) => {
+  const shown = document.getElementById("log"), newest = view.getElementById("log");
+  if (new URLSearchParams(location.search).has("try_number") || !newest || newest.dataset.log === shown.dataset.log) return;
+  shown.replaceWith(document.adoptNode(newest));
+  document.querySelector(".log-state").textContent = "";
+  followed(newest);
+});
 
 const shownLog = document.getElementById("log");
 if (shownLog) followed(shownLog);

@@ -74,6 +74,20 @@ function moved(step) {
   rows[Math.max(0, Math.min(rows.length - 1, here + step))].focus();
 }
 
+// In the palette, Enter goes to the first of those that are found for what is typed, once they are there.
+
+let isChoosing = false;
+
+function chosenFirst() {
+  const typed = document.querySelector("#palette input").value.trim().toLowerCase();
+  const found = document.querySelector("#palette [data-for]");
+  if (found?.dataset.for !== typed) return false;
+  found.querySelector("a")?.click();
+  return true;
+}
+
+document.addEventListener("input", () => { isChoosing = false; });
+document.addEventListener("htmx:after:swap", () => { if (isChoosing) isChoosing = !chosenFirst(); });
 document.addEventListener("keydown", (event) => {
   if ((event.ctrlKey || event.metaKey) && event.key.toLowerCase() === "k") { event.preventDefault(); opened("palette"); return; }
   if (event.target.closest("#palette") && ["ArrowDown", "ArrowUp"].includes(event.key)) {
@@ -82,7 +96,7 @@ document.addEventListener("keydown", (event) => {
     stops[(stops.indexOf(document.activeElement) + (event.key === "ArrowDown" ? 1 : stops.length - 1)) % stops.length].focus();
     return;
   }
-  if (event.target.matches("#palette input") && event.key === "Enter") { document.querySelector("#palette a")?.click(); return; }
+  if (event.target.matches("#palette input") && event.key === "Enter") { isChoosing = !chosenFirst(); return; }
   if (event.key === "Escape") for (const menu of document.querySelectorAll("details.menu[open]")) { menu.open = false; menu.querySelector("summary").focus(); }
   if (event.ctrlKey || event.metaKey || event.altKey || event.target.closest("input:not([type=checkbox]), select, textarea, dialog[open]")) return;
   if (before === "g" && event.key in PLACES) { location.assign(root + PLACES[event.key]); return; }
@@ -156,8 +170,13 @@ document.addEventListener("keydown", (event) => {
 // them: it asks for those that came while it was loaded, and reads on from there when the tab before it closes.
 
 const followers = () => [...document.querySelectorAll("[data-live]")];
-const SHORTEST = 700; // milliseconds between two looks
-let due = null, shownAt = 0, isMissing = false;
+const SHORTEST = 700, LONGEST = 60000; // milliseconds between two looks; the latter if they fail
+const note = document.getElementById("not-live");
+let due = null, shownAt = 0, pause = SHORTEST, isRefreshing = false, isStale = false, isMissing = false;
+let isLost = false; // the stream, whichever tab reads it
+
+const noted = () => { note.hidden = !isLost && pause === SHORTEST; };
+const isHeld = () => document.querySelector("details.menu[open], dialog[open], [data-pick]:checked") !== null;
 
 function concerns(change) {
   return followers().some((part) => {
@@ -166,31 +185,59 @@ function concerns(change) {
   });
 }
 
-function refreshed() {
+async function fetched(address) {
+  // The view as it is now; null if the answer is another one, such as a proxy's.
+  try {
+    const answer = await fetch(address, { headers: { Accept: "text/html" } });
+    if (answer.redirected && new URL(answer.url).pathname === `${root}login`) location.reload();
+    const text = await answer.text(), view = new DOMParser().parseFromString(text, "text/html");
+    return answer.ok && followers().every((part) => view.getElementById(part.id)) ? { text, view } : null;
+  } catch { return null; }
+}
+
+async function refreshed() {
   due = null;
   if (document.hidden) { isMissing = true; return; }
-  isMissing = false;
+  isMissing = isStale = false;
+  isRefreshing = true;
+  const address = location.href, found = isHeld() ? null : await fetched(address);
+  const isUsed = isHeld() || address !== location.href; // since then, too
+  if (found && !isUsed) {
+    for (const part of followers())
+      await htmx.swap({ text: found.text, sourceElement: part, target: part, select: `#${CSS.escape(part.id)}`, swap: "outerMorph ignoreTitle:true" });
+    document.dispatchEvent(new CustomEvent("asynsched-refreshed", { detail: found.view }));
+  }
+  isRefreshing = false;
   shownAt = performance.now();
-  if (document.querySelector("details.menu[open], dialog[open], [data-pick]:checked")) { due = setTimeout(refreshed, SHORTEST); return; }
-  for (const part of followers())
-    htmx.ajax("GET", location.href, { target: `#${part.id}`, select: `#${part.id}`, swap: "outerMorph ignoreTitle:true" });
+  pause = found || isUsed ? SHORTEST : Math.min(2 * pause, LONGEST);
+  noted();
+  if (!found || isUsed) due = setTimeout(refreshed, pause);
+  else if (isStale) soon();
 }
 
-function heard(change) {
-  if (due === null && concerns(change)) due = setTimeout(refreshed, Math.max(120, SHORTEST - (performance.now() - shownAt)));
+function soon() {
+  if (isRefreshing) isStale = true;
+  else due ??= setTimeout(refreshed, Math.max(120, SHORTEST - (performance.now() - shownAt)));
 }
 
-document.addEventListener("visibilitychange", () => { if (!document.hidden && isMissing) refreshed(); });
+const heard = (change) => { if (concerns(change)) soon(); };
+
+document.addEventListener("visibilitychange", () => { if (!document.hidden && isMissing) soon(); });
 document.addEventListener("asynsched:changed", () => heard({}));
+
+// A part that is fetched by itself stays as it is if the answer does not have it.
+document.addEventListener("htmx:before:swap", (event) => {
+  const { ctx, tasks } = event.detail, main = tasks.find((task) => task.type === "main");
+  if (ctx.select && main && !main.fragment.firstElementChild) event.preventDefault();
+});
 
 if (followers().length) {
   const name = `asynsched events ${root}`;
   const others = "BroadcastChannel" in window ? new BroadcastChannel(name) : null;
-  const note = document.getElementById("not-live");
-  let { present } = document.body.dataset, isReader = false, isLost = false; // the stream, whichever tab reads it
+  let { present } = document.body.dataset, isReader = false;
   const heardOf = ({ number, isMissed, isLost: isLostNow, ...change }) => {
     isLost = Boolean(isLostNow);
-    note.hidden = !isLost;
+    noted();
     if (isLost || (!isMissed && Number(number) <= Number(present))) return;
     present = number;
     heard(change);

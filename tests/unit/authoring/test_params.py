@@ -2,6 +2,8 @@
 
 from collections import deque
 from itertools import count
+from typing import Any
+from zoneinfo import ZoneInfo
 
 import pytest
 
@@ -9,7 +11,7 @@ from asynsched import DAG, BashOperator, DagError, Param, ParamValidationError, 
 from asynsched.authoring import json_schemas
 from asynsched.scheduling.creation.triggering import validate_conf
 from asynsched.serialization.encode import serialize_dag
-from asynsched.web.pages.trigger import field_of
+from asynsched.web.pages.trigger import ORIGINAL, PREFIX, Field, field_of, read_fields
 from tests.unit.authoring.one_task import rendered
 
 
@@ -24,8 +26,67 @@ def test_a_dag_without_a_schedule_may_have_an_invalid_default_which_no_run_takes
     validate_conf(dag, {"name": "Ada"})
     with pytest.raises(DagError, match="The DAG 'd', param 'name': '' should be non-empty"):
         validate_conf(dag, {})
-    field = field_of("name", dag.params["name"], "")
+    field = field_of("name", dag.params["name"], "", ZoneInfo("UTC"))
     assert (field.kind, field.text, field.rules) == ("text", "", {"minlength": 1})
+
+
+DAY = {"type": "string", "format": "date-time"}
+UNTOUCHED: dict[str, tuple[Any, dict[str, Any]]] = {
+    "an instant of another zone": ("2026-07-01T00:00:00+00:00", DAY),
+    "an instant to the microsecond": ("2026-07-01T00:00:00.000001Z", DAY),
+    "no instant": (None, {**DAY, "type": ["string", "null"]}),
+    "a version": ("1.10", {}),
+    "an empty text": ("", {}),
+    "a text like a number": ("123", {}),
+    "a text of lines": ("a\nb", {}),
+    "a number": (1.5, {}),
+    "a list": ([1, {"a": "b"}], {}),
+    "nothing": (None, {}),
+    "a former choice": ("old", {"enum": ["new", "old"]}),
+    "examples and another": (["x", "y"], {"type": "array", "examples": ["x"]}),
+    "an unknown truth": (None, {"type": ["boolean", "null"]}),
+    "a truth": (True, {"type": "boolean"}),
+    "a time": ("10:30:00", {"type": "string", "format": "time"}),
+    "an object": ({"a": 1}, {"type": "object"}),
+}
+
+
+def sent_by_a_browser(name: str, field: Field) -> dict[str, list[str]]:
+    """Return what a browser sends of an input that nobody has touched."""
+    listed = [value for value, _ in field.options]
+    match field.kind:
+        case "boolean":
+            given = ["yes"] if field.chosen == ("true",) else []
+        case "choice":
+            given = [next((one for one in listed if one in field.chosen), listed[0])]
+        case "choices":
+            given = [one for one in listed if one in field.chosen]
+        case "datetime":
+            given = [field.text.removesuffix(":00")]
+        case "longtext" | "list" | "json":
+            given = [field.text.replace("\n", "\r\n")]
+        case _:
+            given = [field.text.replace("\n", "")]
+    return {f"{ORIGINAL}{name}": [field.original], f"{PREFIX}{name}": given}
+
+
+@pytest.mark.parametrize("what", UNTOUCHED)
+def test_a_form_changes_no_param_that_nobody_has_touched(what):
+    value, schema = UNTOUCHED[what]
+    params, zone = serialize_dag(DAG("d", params={"p": Param(value, **schema)})).params, ZoneInfo("Europe/Berlin")
+    values, [field] = read_fields(params, sent_by_a_browser("p", field_of("p", params["p"], value, zone)), zone)
+    assert (values, field.problem) == ({"p": value}, "")
+
+
+def test_an_instant_that_somebody_enters_is_of_the_zone_that_the_form_shows():
+    params, zone = (
+        serialize_dag(DAG("d", params={"at": Param("2026-07-01T00:00:00+00:00", **DAY)})).params,
+        ZoneInfo("Europe/Berlin"),
+    )
+    shown = field_of("at", params["at"], params["at"].value, zone)
+    assert (shown.title, shown.text) == ("at (Europe/Berlin)", "2026-07-01T02:00:00")
+    sent = sent_by_a_browser("at", shown) | {f"{PREFIX}at": ["2026-07-01T03:00"]}
+    assert read_fields(params, sent, zone)[0] == {"at": "2026-07-01T03:00:00+02:00"}
 
 
 def test_params_of_default_args_win_on_their_level():
