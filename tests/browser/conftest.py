@@ -57,8 +57,9 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Up]:
 @pytest.fixture(scope="session")
 def session(served: Up) -> Iterator[Pages]:
     """The browser, signed in by the link that `asynsched up` prints."""
-    from playwright.sync_api import sync_playwright
+    from playwright.sync_api import expect, sync_playwright
 
+    expect.set_options(timeout=20_000)  # a busy machine takes its time
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
         yield Pages.signed_in(browser, link_of(served))

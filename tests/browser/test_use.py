@@ -74,7 +74,9 @@ def test_a_view_follows_a_run_and_a_log_until_they_end(pages: Pages, served: Up,
     until = tmp_path / "until"
     served.site.run("dags", "trigger", "talks", "--run-id", "followed", "--conf", f'{{"until": "{until}"}}')
     run = pages.open("/dags/talks/runs/followed")
-    log = pages.open("/dags/talks/runs/followed/tasks/follow")
+    log = pages.open("/preferences")
+    log.route("**/log/follow*", lambda route: route.fulfill(status=404, body="of a proxy"), times=1)
+    log.goto("/dags/talks/runs/followed/tasks/follow")
     expect(log.locator("#log")).to_contain_text("the first line")
     expect(log.locator(".log-state")).to_have_text("following")
     expect(run.locator("tbody")).to_contain_text("running")
@@ -356,6 +358,19 @@ def test_tabs_share_one_stream_and_miss_nothing_while_they_load_or_when_the_read
     first.close()
     expect(second.locator("main")).to_contain_text("between-streams", timeout=20_000)
     assert readers == [first, second]
+
+
+def test_a_view_stays_as_it_is_while_its_address_gives_something_else(pages: Pages, served: Up) -> None:
+    page = pages.open("/runs")
+    rows = page.locator("table.rows tbody tr")
+    expect(rows.first).to_be_visible()
+    page.route("**/runs", lambda route: route.fulfill(status=404, content_type="text/html", body="<main>no</main>"))
+    served.site.run("dags", "trigger", LONG_NAME, "--run-id", "unseen")
+    expect(page.locator("#not-live")).to_be_visible(timeout=20_000)
+    expect(rows.first).to_be_visible()
+    page.unroute("**/runs")
+    expect(page.locator("main")).to_contain_text("unseen", timeout=60_000)
+    expect(page.locator("#not-live")).to_be_hidden()
 
 
 def test_all_tabs_say_that_the_stream_is_lost_until_another_tab_has_one(pages: Pages) -> None:
