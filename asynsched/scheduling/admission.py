@@ -248,8 +248,8 @@ class Admission:
 
     @property
     def dag_ids(self) -> set[str]:
-        """The DAGs that have runs here, waiting or active."""
-        return {group[0] for group in self._queues.keys() | self._active.keys()}
+        """The DAGs that have runs here, waiting or active, or runs that others are known to run."""
+        return {group[0] for group in self._queues.keys() | self._active.keys() | self._elsewhere.keys()}
 
     @property
     def may_start_any(self) -> bool:

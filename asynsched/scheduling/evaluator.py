@@ -169,10 +169,9 @@ class DependencyEvaluator(Service):
         may_start_more = (self._intake.starts_any or not self._has_started_all) and not self._is_stopping
         if self._channels.reports.qsize() or self._has_news or may_start_more:
             self.wake()
-        times = (
-            self.evaluation.next_timer, self._pending.due_at, self.evaluation.ready.retry_at, self._intake.retry_at,
-            None if self._is_stopping else self._intake.next_start, self._try_log.due_at,
-        )  # fmt: skip
+        times = [self.evaluation.next_timer, self._pending.due_at, self._try_log.due_at]
+        if not self._is_stopping:
+            times += [self.evaluation.ready.retry_at, self._intake.next_claim, self._intake.next_start]
         self.due_at = min((at for at in times if at), default=None)
 
     @property
@@ -186,7 +185,7 @@ class DependencyEvaluator(Service):
         self._news.extend((*self._channels.runs.take(), *self._channels.limits.take()))
         created = [message.run for message in self._news if isinstance(message, RunCreated)]
         if created:
-            await self._intake.take_created(created)
+            await self._intake.take_created(created, now)
         edited = {message.run for message in self._news if isinstance(message, RunEdited)}
         if edited:
             self._transfers.requests_are_due = True
@@ -202,7 +201,7 @@ class DependencyEvaluator(Service):
             await self._read_pools()
         backfilled = {message.dag_id for message in self._news if isinstance(message, BackfillChanged | RunsCreated)}
         if backfilled:
-            await self._intake.follow_backfills(backfilled)
+            await self._intake.follow_backfills(backfilled, now)
         # Drop each message only after acting on it: the database may go away between two of them.
         while self._news:
             match self._news[0]:

@@ -71,20 +71,28 @@ class RunIntake:
         return bool(self.places.at(Place.STARTING)) or self._queue.may_start_any
 
     @property
+    def next_claim(self) -> datetime | None:
+        """When to claim runs again that another transaction had locked; None: there are none, or no room for them."""
+        return None if self._leaves_runs_to_others else self.retry_at
+
+    @property
     def next_start(self) -> datetime | None:
         """When the next run may start that was triggered for a later time; None: no run waits for its time."""
         return None if self._leaves_runs_to_others else self._queue.next_start
 
-    async def take_created(self, keys: list[DagRunKey]) -> None:
+    async def take_created(self, keys: list[DagRunKey], now: datetime) -> None:
         """Enqueue the runs that messages announced."""
-        for row in await self.database.read_at_once(queue.queued_runs, keys):
+        rows = await self.database.read_at_once(queue.queued_runs, keys)
+        for row in rows:
             self._enqueue(row)
-            self._tell_of_deadlines(row)
+        for run in self._dependent_runs({row.dag_id for row in rows}):
+            if any(_is_earlier(row, run) for row in rows):
+                await self._follow_past(run, now, is_new=True)
 
     async def sweep(self, now: datetime) -> None:
         """Enqueue runs that no message announced, and read again their DAGs and the past of active runs."""
         await self._look_for_queued()
-        for run in [run for run in self.evaluation.runs.values() if run.structure.depend_on_past]:
+        for run in self._dependent_runs():
             await self._follow_past(run, now)
         await self.read_dags({key.dag_id for key in self.evaluation.runs})
 
@@ -137,6 +145,8 @@ class RunIntake:
         found = await self.database.read_at_once(queue.first_queued, wanted)
         for (group, limit), rows in zip(wanted, found, strict=True):
             waiting = [row for row in rows if self._is_waiting(row)]
+            for row in waiting:
+                self._note(row)
             # If none of them waits, reading them again before the next sweep is useless.
             self._queue.take_first(group, waiting, is_all=len(rows) < limit or not waiting)
 
@@ -169,11 +179,13 @@ class RunIntake:
         parallelism = self.evaluation.ready.parallelism
         return max(0, (parallelism.capacity or 0) - parallelism.used)
 
-    async def follow_backfills(self, dag_ids: set[str]) -> None:
+    async def follow_backfills(self, dag_ids: set[str], now: datetime) -> None:
         """Read the changed backfills of these DAGs: their runs, and whether they are paused."""
         waiting = self._queue.waiting_of(dag_ids)
         self._note_gone(waiting, await self.database.read(queue.runs_of, waiting) if waiting else [])
         await self._look_for_queued()
+        for run in self._dependent_runs(dag_ids):
+            await self._follow_past(run, now)
 
     async def follow_edits(self, keys: set[DagRunKey], now: datetime) -> None:
         """Read edited runs again: queued ones, and those that came before active runs."""
@@ -204,18 +216,31 @@ class RunIntake:
             elif row is not None and row.state in FINISHED_RUN_STATES and (was_waiting or row.started_at is None):
                 self._say_ended_unbegun(row)
 
-    async def _follow_past(self, run: ActiveRun, now: datetime) -> None:
-        """Read a run's past, unless the run before is active here: then its changes are passed on as they happen."""
-        if run.key_before not in self.evaluation.runs and await self.loader.read_past(run):
+    def _dependent_runs(self, dag_ids: Collection[str] | None = None) -> list[ActiveRun]:
+        """Return the active runs, of some DAGs or all, with tasks that depend on the run before."""
+        runs = self.evaluation.runs.values()
+        return [run for run in runs if run.structure.depend_on_past and (dag_ids is None or run.key.dag_id in dag_ids)]
+
+    async def _follow_past(self, run: ActiveRun, now: datetime, *, is_new: bool = False) -> None:
+        """Read a run's past, unless the run before is active here: then its changes are passed on as they happen.
+
+        Args:
+            is_new: Whether the run before may be another one now.
+        """
+        before = run.key_before
+        if before in self.evaluation.runs and not is_new:
+            return
+        if await self.loader.read_past(run) or run.key_before != before or is_new:
             self.evaluation.past_read(run, now)
 
     def take_up(self, row: queue.QueuedRun) -> None:
         """Prepare to resume a run that was begun by another scheduler, or by a claim whose answer was lost."""
         self.places.take_up(row)
-        self.evaluation.ready.pause(row.dag_id, paused=row.is_paused)
-        self._tell_of_deadlines(row)
+        self._note(row)
 
-    def _tell_of_deadlines(self, row: queue.QueuedRun) -> None:
+    def _note(self, row: queue.QueuedRun) -> None:
+        """Note whether the DAG of a run that may begin here is paused, and say that the run may have deadlines."""
+        self.evaluation.ready.pause(row.dag_id, paused=row.is_paused)
         if row.has_deadlines:
             self.channels.deadlines.offer(RunCreated(row.key))
             # User code may have to say when one is due.
@@ -223,7 +248,7 @@ class RunIntake:
 
     def _enqueue(self, row: queue.QueuedRun) -> None:
         if self._is_waiting(row):
-            self.evaluation.ready.pause(row.dag_id, paused=row.is_paused)
+            self._note(row)
             self.places.heard(row)
 
     def _is_waiting(self, row: queue.QueuedRun) -> bool:
@@ -300,3 +325,10 @@ class RunIntake:
         except DagError:
             return None
         return True
+
+
+def _is_earlier(row: queue.QueuedRun, run: ActiveRun) -> bool:
+    """Return whether a queued run is of the same DAG as an active one, and of an earlier date."""
+    if row.dag_id != run.key.dag_id or row.logical_date is None or run.logical_date is None:
+        return False
+    return row.logical_date < run.logical_date

@@ -24,7 +24,7 @@ from asynsched.scheduling.evaluation.batch import PendingBatch
 from asynsched.scheduling.evaluation.ready import ReadyQueues
 from asynsched.scheduling.evaluation.run import ActiveRun
 from asynsched.slices import Slices
-from asynsched.states import COUNTED_TASK_STATES, DagRunState, TaskInstanceState
+from asynsched.states import COUNTED_TASK_STATES, SLOT_TASK_STATES, DagRunState, TaskInstanceState
 from asynsched.store.audit import record_audit
 from asynsched.store.dags.dags import pause_active
 from asynsched.store.database import Database
@@ -178,8 +178,10 @@ def _hints(pending: PendingBatch) -> list[Hint]:
     origin = pending.scheduler_id
     hints = {Hint("end", *run.key, origin=origin) for run in pending.ended_runs}
     for task in pending.tasks.values():
-        if task.stored_state in COUNTED_TASK_STATES and task.state not in COUNTED_TASK_STATES:
-            hints.add(Hint("slots", origin=origin))
+        # A task that waits for a trigger or an answer gives back its slots, and counts against some limits.
+        for counted in (SLOT_TASK_STATES, COUNTED_TASK_STATES):
+            if task.stored_state in counted and task.state not in counted:
+                hints.add(Hint("slots", origin=origin))
         if task.is_finished and task.run.structure.depend_on_past:
             hints.add(Hint("edit", *task.run.key, origin=origin))
     return sorted(hints, key=lambda hint: (hint.kind, hint.dag_id, hint.run_id))

@@ -3,7 +3,9 @@
 import pytest
 
 from asynsched import DAG, BashOperator
+from asynsched.bell import Hint
 from asynsched.keys import DagRunKey
+from asynsched.scheduling.requests import run_requests
 from asynsched.scheduling.requests.run_requests import do_request, submit_request
 from asynsched.store.runs.dag_runs import get_run
 from asynsched.store.runs.requests import MarkTasks, open_requests
@@ -15,7 +17,12 @@ RUN = DagRunKey("d", "r")
 
 
 @pytest.mark.parametrize("is_owner", [False, True])
-async def test_the_last_query_of_a_dead_scheduler_edits_no_run_that_another_one_has(database, tmp_path, is_owner):
+async def test_a_request_is_done_by_the_scheduler_that_owns_the_run_alone_and_others_hear_of_it(
+    database, tmp_path, monkeypatch, is_owner
+):
+    """Not by the last query of a dead scheduler. Runs of other schedulers may depend on the run's tasks."""
+    hints: list[Hint] = []
+    monkeypatch.setattr(run_requests, "notify", lambda _, *given: hints.extend(given))
     with DAG("d") as dag:
         BashOperator(task_id="t", bash_command="true")
     await store_dag(database, dag)
@@ -24,7 +31,8 @@ async def test_the_last_query_of_a_dead_scheduler_edits_no_run_that_another_one_
     await database.write(submit_request, RUN, MarkTasks(("t",), "success"), actor="ann", now=NOON)
     [wanted] = await database.read(open_requests, scheduler.epoch)
     epoch = scheduler.epoch if is_owner else scheduler.epoch - 1
+    hints.clear()
     assert await database.write(do_request, wanted, epoch, NOON) is is_owner
     [row] = await database.read(load_task_instances, (await database.read(get_run, *RUN)).id)
-    assert (row.state == "success") == is_owner
+    assert (row.state == "success") == (Hint("edit", *RUN) in hints) == is_owner
     assert await database.read(open_requests, scheduler.epoch) == ([] if is_owner else [wanted])

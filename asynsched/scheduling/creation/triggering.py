@@ -14,6 +14,7 @@ from asynsched.authoring.assets import Asset, checked_extra
 from asynsched.authoring.exceptions import ParamValidationError
 from asynsched.authoring.json_values import check_json
 from asynsched.authoring.params import Param
+from asynsched.bell import Hint
 from asynsched.channels import Channels, RunCreated, RunEdited, TaskReady
 from asynsched.clock import Clock
 from asynsched.errors import AlreadyExists, DagError, KeysNeeded, NotFound, StoreError, StoreUnavailable
@@ -32,6 +33,7 @@ from asynsched.store.runs.dag_runs import free_run_id, get_run, insert_run, inse
 from asynsched.store.runs.notes import put_note
 from asynsched.store.runs.requests import ClearTasks
 from asynsched.store.runs.task_instances import load_task_instances
+from asynsched.store.schedulers import notify
 from asynsched.store.schema import DagRunRow, DagVersionRow, NoteRow
 from asynsched.timetables import CronPartitionTimetable, DataInterval, PartitionedAtRuntime, decode
 from asynsched.timetables.partitions import checked_key, read_partitioning
@@ -84,6 +86,7 @@ def _create_for(
     if note is not None and (run := get_run(conn, *key)) is not None:
         put_note(conn, NoteRow(dag_run_id=run.id, text=note.text, actor=note.author, updated_at=now))
     record_audit(conn, at=now, actor=actor, action="dag.trigger", dag_id=dag_id, run_id=key.run_id)
+    notify(conn, Hint("run", *key))  # another scheduler may have room for it
     return key
 
 

@@ -162,30 +162,55 @@ class PastLinks:
     """Which active run comes after which: `depends_on_past` and `wait_for_downstream` across active runs.
 
     The loader reads a run's past from the database together with the run. While the run before is active here, its
-    changes are passed on as they happen; otherwise the evaluator's sweep reads the past again.
+    changes are passed on as they happen; otherwise the evaluator's sweep reads the past again. A run that has ended
+    here is passed on until its end is stored.
     """
 
     def __init__(self, runs: dict[DagRunKey, ActiveRun]) -> None:
         self._runs = runs
+        self._before: dict[DagRunKey, DagRunKey] = {}
         self._after: dict[DagRunKey, set[DagRunKey]] = {}
+        self._ended: dict[DagRunKey, ActiveRun] = {}
         self._changed: dict[DagRunKey, set[str]] = {}
 
     def add(self, run: ActiveRun) -> None:
-        """Link a run that was taken up to the active runs before and after it."""
-        if run.key_before is not None and run.structure.depend_on_past:
-            self._after.setdefault(run.key_before, set()).add(run.key)
-            if run.key_before in self._runs:
-                self._pass_on(self._runs[run.key_before], run, run.structure.depend_on_past)
+        """Link a run that was taken up to the runs before and after it."""
+        self._ended.pop(run.key, None)
+        self.link(run)
         for later in self._later(run):
             self._pass_on(run, later, later.structure.depend_on_past)
+
+    def link(self, run: ActiveRun) -> None:
+        """Link an active run to the run before it, which may be another one than before."""
+        self._unlink(run)
+        if run.key_before is None or not run.structure.depend_on_past:
+            return
+        self._before[run.key] = run.key_before
+        self._after.setdefault(run.key_before, set()).add(run.key)
+        before = self._runs.get(run.key_before) or self._ended.get(run.key_before)
+        if before is not None:
+            self._pass_on(before, run, run.structure.depend_on_past)
+
+    def _unlink(self, run: ActiveRun) -> None:
+        before = self._before.pop(run.key, None)
+        if before is not None:
+            self._after[before].discard(run.key)
+            if not self._after[before]:
+                del self._after[before]
 
     def remove(self, run: ActiveRun) -> None:
         """Forget a run that is no longer active; later runs keep their knowledge of it."""
         self._changed.pop(run.key, None)
-        if run.key_before is not None and run.key_before in self._after:
-            self._after[run.key_before].discard(run.key)
-            if not self._after[run.key_before]:
-                del self._after[run.key_before]
+        self._unlink(run)
+
+    def ended(self, run: ActiveRun) -> None:
+        """A run has ended, and its end is yet to be stored."""
+        if run.structure.depend_on_past:
+            self._ended[run.key] = run
+
+    def stored(self) -> None:
+        """All ends are stored."""
+        self._ended.clear()
 
     def task_changed(self, task: ActiveTask) -> None:
         """Pass a task instance's change of state on to the later runs."""
@@ -409,7 +434,8 @@ class Evaluation:
             self._follow(now)
 
     def past_read(self, run: ActiveRun, now: datetime) -> None:
-        """The stored past was read into `run.past` again."""
+        """The stored past was read into `run.past` again, perhaps of another run before it."""
+        self._past.link(run)
         self._agenda(run).add(instances_with_past(run))
         self._follow(now)
 
@@ -451,6 +477,7 @@ class Evaluation:
         Args:
             retry_at: When to retry the limits that another scheduler was settling.
         """
+        self._past.stored()
         self.ready.note_settled(settlement, retry_at)
         for task in self.pending.take_refused(settlement.refused):
             self.tries.ended(task.token or "")
@@ -504,6 +531,7 @@ class Evaluation:
         if change.state in FINISHED_RUN_STATES:
             del self.runs[run.key]
             self._forget(run)
+            self._past.ended(run)
             return
         self.runs[run.key] = run
         self._past.add(run)

@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from itertools import islice
+from itertools import chain, islice
 from math import prod
 from typing import TYPE_CHECKING, Any
 
@@ -153,6 +153,7 @@ class ActiveRun:
         waiting_of: How many such instances each task has.
         unfinished_of: How many instances of each task have not ended.
         bad_of: How many instances of each task have not succeeded, nor been skipped.
+        forced: The instances of each task that ignore some of its dependencies.
         stop: Why and how the run is being stopped, if it is.
     """
 
@@ -190,6 +191,7 @@ class ActiveRun:
     waiting_of: Counter[str] = field(default_factory=Counter)
     unfinished_of: Counter[str] = field(default_factory=Counter)
     bad_of: Counter[str] = field(default_factory=Counter)
+    forced: dict[str, list[ActiveTask]] = field(default_factory=dict)
     stop: RunStop | None = None
 
     @property
@@ -245,6 +247,9 @@ class ActiveRun:
             if self.to_be_remapped:
                 found += self._mapped_over(task)
             found += self.dependents(task)
+            if task.map_index < 0:
+                for mapped_id in self.structure.mapped_over[task.task_id]:
+                    found += self._waiting(mapped_id)
             for teardown_id in self.structure.scoped_by.get(task.task_id, ()):
                 if teardown_id in self.structure.split:
                     found += (one for one in self.instances_beside(task, teardown_id) if one.state in WAITING)
@@ -387,7 +392,11 @@ class ActiveRun:
 
     def _waiting(self, task_id: str) -> Iterator[ActiveTask]:
         waiting = (found for found in self.instances[task_id].values() if found.state in WAITING)
-        return waiting if task_id in self.structure.split else islice(waiting, 1)
+        if task_id in self.structure.split:
+            return waiting
+        # Forced ones may start where the others wait.
+        forced = (found for found in self.forced.get(task_id, ()) if found.state in WAITING)
+        return chain(islice(waiting, 1), forced)
 
     def instances_beside(self, task: ActiveTask, other_id: str) -> list[ActiveTask]:
         """Return the instances of another task that belong to the same instance of the mapped groups around both."""
@@ -433,10 +442,13 @@ class ActiveRun:
         ]
 
     def _waits_for_this_run(self, task: ActiveTask) -> bool:
-        return task.state in WAITING and past_depends(task.task, self.past.get(task.task_id)).met
+        past = past_depends(task.task, self.past.get(task.task_id))
+        return task.state in WAITING and (past.met or "depends_on_past" in task.ignored)
 
     def _add(self, task: ActiveTask) -> None:
         self.instances[task.task_id][task.map_index] = task
+        if task.ignored:
+            self.forced.setdefault(task.task_id, []).append(task)
         self._tally(task.task_id, task.state, 1)
 
     def _tally(self, task_id: str, state: State | None, times: int) -> None:

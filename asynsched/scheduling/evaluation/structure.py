@@ -38,6 +38,7 @@ class DagStructure:
         deciders: The branches and short circuits directly upstream of a task.
         map_factors: The factors of a task's number of instances; empty for a task that is not mapped.
         map_sources: The tasks whose results a task is mapped over.
+        mapped_over: The tasks that are mapped over a task, with a group, without being directly downstream of it.
         mapped_groups: The mapped task groups that a task is in, outermost first.
         group_factors: How many instances a mapped task group has in each instance of its parent.
         scopes: The tasks between each teardown and its setups, without those directly upstream of it.
@@ -57,6 +58,7 @@ class DagStructure:
     deciders: Mapping[str, tuple[str, ...]]
     map_factors: Mapping[str, tuple[MapLength, ...]]
     map_sources: Mapping[str, tuple[str, ...]]
+    mapped_over: Mapping[str, tuple[str, ...]]
     mapped_groups: Mapping[str, tuple[str, ...]]
     group_factors: Mapping[str, MapLength]
     weights: Mapping[str, int]
@@ -89,6 +91,10 @@ def compile_structure(dag: SerializedDag) -> DagStructure:
         )
         for task in dag.tasks
     }
+    map_sources = {
+        task_id: tuple(dict.fromkeys(source for factor in factors for source in results_in(factor)))
+        for task_id, factors in map_factors.items()
+    }
     links_to = _links(tasks, upstream, downstream, mapped_groups)
     scopes = _scopes(tasks, upstream, downstream)
     links_from: dict[str, list[Link]] = {task_id: [] for task_id in tasks}
@@ -108,10 +114,10 @@ def compile_structure(dag: SerializedDag) -> DagStructure:
             for task_id, found in upstream.items()
         },
         map_factors=map_factors,
-        map_sources={
-            task_id: tuple(dict.fromkeys(source for factor in factors for source in results_in(factor)))
-            for task_id, factors in map_factors.items()
-        },
+        map_sources=map_sources,
+        mapped_over=reversed_edges(
+            {name: [one for one in sources if one not in upstream[name]] for name, sources in map_sources.items()}
+        ),
         mapped_groups=mapped_groups,
         group_factors=group_factors,
         weights=total_weights(dag.tasks),

@@ -601,6 +601,7 @@ def _write(conn: Connection, edit: RunEdit) -> None:
         raise StoreError(f"The run {run.run_id!r} was changed at the same moment; try again.")
     if any(task.before_state in COUNTED_TASK_STATES and task.state not in COUNTED_TASK_STATES for task in edit.tasks):
         notify(conn, Hint("slots"))
+    notify(conn, Hint("edit", run.dag_id, run.run_id))  # later runs may depend on it, and another scheduler has them
     if edit.new_state is DagRunState.QUEUED:
         renew_deadlines(conn, run.id, run.dag_id, edit.now)
 

@@ -41,6 +41,14 @@ def test_what_an_unpaused_dag_has_waiting_takes_turns_in_order_of_arrival():
     assert [run.id for run in admission.admit()] == list(range(20)), "this order is that of a set of texts"
 
 
+def test_a_dag_stays_known_while_others_are_counted_to_run_it():
+    """Otherwise that count would never be read again, and would hold up the next run."""
+    admission = Admission(20)
+    for n_runs, known in ((1, {"a"}), (0, set())):
+        admission.note_elsewhere({("a", None): n_runs})
+        assert admission.dag_ids == known
+
+
 def test_a_run_that_is_left_to_others_holds_up_no_other_of_its_dag():
     admission, waiting = Admission(at_once=4), {}
     for number in range(100):

@@ -8,6 +8,7 @@ import pytest
 
 from asynsched.protocol.messages import BranchDecision, Ended, ShortCircuitDecision
 from asynsched.scheduling.evaluation.run import ActiveTask
+from asynsched.scheduling.rules.past_depends import PastTask
 from asynsched.scheduling.rules.run_end import cancelled
 from asynsched.serialization.schema import MapLiteral, MapProduct, MapResult, SerializedTaskGroup
 from asynsched.states import DagRunState, TaskInstanceState
@@ -374,3 +375,36 @@ def test_a_cleared_task_fails_if_its_list_has_grown_to_billions():
     drive(engine, {"source": 2**31 - 1}, start=lambda: engine.resume_run(again, tasks, NOON))
     assert states(again, "mapped") == [(0, "failed"), (1, "failed")]
     assert again.state == "failed"
+
+
+RUNNING = {"state": TaskInstanceState.RUNNING, "token": "runs", "try_number": 1}
+
+
+def taken_up(run, *found):
+    """Take a run up as it is stored, with a failed instance of the run before; return the engine."""
+    run.state = run.stored_state = DagRunState.RUNNING
+    run.past = {task.task_id: PastTask("before", 3, 1, 0) for task in run.structure.dag.tasks if task.depends_on_past}
+    engine = evaluation()
+    engine.resume_run(run, [ActiveTask(run, run.structure.tasks[name], **values) for name, values in found], NOON)
+    return engine
+
+
+@pytest.mark.parametrize("forced", [0, 1])
+def test_a_forced_instance_starts_where_its_siblings_wait_for_the_past(forced):
+    run = run_of([task("source", "mapped"), task("mapped", map_length=MapLiteral(3), depends_on_past=True)])
+    ignoring = {forced: frozenset({"depends_on_past"})}
+    mapped = [("mapped", {"map_index": n, "ignored": ignoring.get(n, frozenset())}) for n in range(3)]
+    engine = taken_up(run, ("source", RUNNING), *mapped)
+    engine.try_ended(Ended("runs", "success", NOON, NOON), NOON)
+    assert [found.map_index for found in run.instances["mapped"].values() if found.state == "scheduled"] == [forced]
+
+
+def test_the_end_of_a_list_also_decides_about_tasks_in_its_group_that_are_not_directly_after_it():
+    run = run_of(
+        [task("source", "a"), task("a", "b", group_id="group"), task("b", group_id="group", depends_on_past=True)],
+        task_groups=(SerializedTaskGroup("group", map_length=MapResult("source")),),
+    )
+    marked = {"state": TaskInstanceState.SUCCESS}
+    engine = taken_up(run, ("source", RUNNING), ("a", marked), ("b", {}))
+    engine.try_ended(Ended("runs", "failed", NOON, NOON), NOON)
+    assert (states(run, "b"), run.state) == ([(-1, "upstream_failed")], "failed")

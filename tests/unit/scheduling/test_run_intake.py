@@ -57,7 +57,7 @@ async def interrupted_start(tmp_path):
     defaults = DagDefaults(max_active_runs=2, paused=False)
     await database.write(store_report, report_of(dag), FileStamp("", 0, 0, ""), now=NOON, defaults=defaults)
     key = await database.write(create_manual_run, "d", now=NOON)
-    await intake.take_created([key])
+    await intake.take_created([key], NOON)
     database.away.add("read_versions")
     with pytest.raises(StoreUnavailable):
         await intake.start(NOON)

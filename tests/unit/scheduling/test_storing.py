@@ -1,6 +1,8 @@
 """Grants against limits that other schedulers share, which are refused as they are stored."""
 
+from asynsched.bell import Hint
 from asynsched.clock import VirtualClock
+from asynsched.protocol.messages import Deferral, Ended
 from asynsched.scheduling.storing import Storing
 from asynsched.store.runs.pools import Settlement
 from asynsched.store.runs.transitions import Stale
@@ -41,3 +43,28 @@ async def test_the_slot_of_a_refused_task_is_to_be_offered_to_others_at_once():
     assert await granted_by_storing(engine, storing) == []
     assert (run.instance("a").state, run.instance("a").try_number, run.instance("a").token) == ("scheduled", 0, None)
     assert await granted_by_storing(engine, storing) == ["b"]
+
+
+class Listening:
+    """A database that stores everything, and keeps the hints for other schedulers."""
+
+    is_shared = True
+
+    def __init__(self):
+        self.hints = []
+
+    async def write(self, _query, _batch, _failed, _grants, _own, _counted, hints):
+        self.hints += hints
+        return NOTHING_STALE, [], Settlement()
+
+
+async def test_other_schedulers_hear_that_a_deferred_task_has_given_back_its_slots():
+    engine, database = evaluation(pools={"default_pool": 1}), Listening()
+    storing = Storing(database, VirtualClock(NOON), engine.ready, max_failed_runs=0)
+    run = run_of([task("a")])
+    engine.start_run(run, NOON)
+    assert await granted_by_storing(engine, storing) == ["a"]
+    deferral = Deferral("module.Trigger", {}, "resume")
+    engine.try_ended(Ended(run.instance("a").token, "deferred", NOON, NOON, deferral=deferral), NOON)
+    await granted_by_storing(engine, storing)
+    assert database.hints == [Hint("slots", origin="scheduler")]
