@@ -82,12 +82,13 @@ class RunIntake:
 
     async def take_created(self, keys: list[DagRunKey], now: datetime) -> None:
         """Enqueue the runs that messages announced."""
-        rows = await self.database.read_at_once(queue.queued_runs, keys)
-        for row in rows:
+        for row in await self.database.read_at_once(queue.queued_runs, keys):
             self._enqueue(row)
-        for run in self._dependent_runs({row.dag_id for row in rows}):
-            if any(_is_earlier(row, run) for row in rows):
-                await self._follow_past(run, now, is_new=True)
+        if dependent := self._dependent_runs({key.dag_id for key in keys}):
+            rows = await self.database.read(queue.runs_of, sorted(set(keys)))  # others may have begun them
+            for run in dependent:
+                if any(_is_earlier(row, run) for row in rows):
+                    await self._follow_past(run, now, is_new=True)
 
     async def sweep(self, now: datetime) -> None:
         """Enqueue runs that no message announced, and read again their DAGs and the past of active runs."""
@@ -185,7 +186,7 @@ class RunIntake:
         self._note_gone(waiting, await self.database.read(queue.runs_of, waiting) if waiting else [])
         await self._look_for_queued()
         for run in self._dependent_runs(dag_ids):
-            await self._follow_past(run, now)
+            await self._follow_past(run, now, is_new=True)
 
     async def follow_edits(self, keys: set[DagRunKey], now: datetime) -> None:
         """Read edited runs again: queued ones, and those that came before active runs."""
@@ -328,7 +329,7 @@ class RunIntake:
 
 
 def _is_earlier(row: queue.QueuedRun, run: ActiveRun) -> bool:
-    """Return whether a queued run is of the same DAG as an active one, and of an earlier date."""
+    """Return whether a stored run is of the same DAG as an active one, and of an earlier date."""
     if row.dag_id != run.key.dag_id or row.logical_date is None or run.logical_date is None:
         return False
     return row.logical_date < run.logical_date

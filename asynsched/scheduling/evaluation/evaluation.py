@@ -435,6 +435,8 @@ class Evaluation:
 
     def past_read(self, run: ActiveRun, now: datetime) -> None:
         """The stored past was read into `run.past` again, perhaps of another run before it."""
+        if self.runs.get(run.key) is not run:
+            return  # what was decided about another run has ended it
         self._past.link(run)
         self._agenda(run).add(instances_with_past(run))
         self._follow(now)

@@ -578,7 +578,7 @@ def run_again(conn: Connection, key: DagRunKey, now: datetime, *, latest: bool) 
     edit = _edit(conn, run, request, now)
     fill_in(edit, request, "")
     edit.reopen()
-    _write(conn, edit)
+    _write(conn, edit, is_told=False)  # with the others of its backfill
 
 
 def queue_again(conn: Connection, key: DagRunKey, now: datetime) -> None:
@@ -591,7 +591,7 @@ def queue_again(conn: Connection, key: DagRunKey, now: datetime) -> None:
         _write(conn, edit)
 
 
-def _write(conn: Connection, edit: RunEdit) -> None:
+def _write(conn: Connection, edit: RunEdit, *, is_told: bool = True) -> None:
     run = edit.run
     lock_tasks(conn, [run.id])
     # Tasks that have ended may bear the epoch of an earlier owner of the run.
@@ -601,7 +601,8 @@ def _write(conn: Connection, edit: RunEdit) -> None:
         raise StoreError(f"The run {run.run_id!r} was changed at the same moment; try again.")
     if any(task.before_state in COUNTED_TASK_STATES and task.state not in COUNTED_TASK_STATES for task in edit.tasks):
         notify(conn, Hint("slots"))
-    notify(conn, Hint("edit", run.dag_id, run.run_id))  # later runs may depend on it, and another scheduler has them
+    if is_told:
+        notify(conn, Hint("edit", run.dag_id, run.run_id))  # another scheduler may have runs that depend on it
     if edit.new_state is DagRunState.QUEUED:
         renew_deadlines(conn, run.id, run.dag_id, edit.now)
 

@@ -97,7 +97,7 @@ async def _show(call: Call, known: Known, fields: list[Field], given: Mapping[st
 
 def field_of(name: str, param: SerializedParam, value: Any, zone: ZoneInfo) -> Field:
     """Return the input of a param, as its schema wants it, with a value; instants are shown in the zone."""
-    schema = _schema_of(param)
+    schema = _schema_of(param, value)
     kind, text = _input_of(schema, value, zone)
     listed = _listed(schema, kind)
     chosen = value if kind == "choices" and isinstance(value, list) else [value]
@@ -126,11 +126,11 @@ def field_of(name: str, param: SerializedParam, value: Any, zone: ZoneInfo) -> F
     )  # fmt: skip
 
 
-def _schema_of(param: SerializedParam) -> Mapping[str, Any]:
-    """Return the schema of a param; one that its default tells if it has none."""
+def _schema_of(param: SerializedParam, value: Any) -> Mapping[str, Any]:
+    """Return the schema of a param; one that its default and its value tell if it has none."""
     kinds = {bool: "boolean", int: "number", float: "number", str: "string", list: "object", dict: "object"}
-    found = kinds.get(type(param.value))
-    return param.schema or ({"type": found} if found else {})
+    found = kinds.get(type(value))
+    return param.schema or ({"type": found} if found is not None and found == kinds.get(type(param.value)) else {})
 
 
 def _listed(schema: Mapping[str, Any], kind: str) -> list[Any]:
@@ -163,14 +163,27 @@ def read_fields(
         try:
             if original:
                 shown = field_of(name, param, _read_json(original[-1]), zone)
-            is_kept = bool(original) and _is_unchanged(shown, given)
-            value = _read_json(shown.original) if is_kept else _read(shown.kind, _schema_of(param), given, zone)
-            values[name] = Param(schema=param.schema).resolve(value)
+            values[name] = _value_of(param, shown, given, zone, is_original=bool(original))
             fields.append(field_of(name, param, values[name], zone)._replace(original=shown.original))
         except (ParamValidationError, ValueError) as exc:
             text = given[-1] if given else ""
             fields.append(shown._replace(text=text, chosen=tuple(given), problem=str(exc).partition(" (the value")[0]))
     return values, fields
+
+
+def _value_of(param: SerializedParam, shown: Field, given: list[str], zone: ZoneInfo, *, is_original: bool) -> Any:
+    """Return the value that an input gives to a param. Raises ParamValidationError, and ValueError.
+
+    Args:
+        is_original: Whether the input has shown the value with which the form began. That is kept if it is valid.
+    """
+    checked, value = Param(schema=param.schema), _read_json(shown.original)
+    if is_original and _is_unchanged(shown, given):
+        try:
+            return checked.resolve(value)
+        except ParamValidationError:
+            pass
+    return checked.resolve(_read(shown.kind, _schema_of(param, value), given, zone))
 
 
 def _is_unchanged(shown: Field, given: list[str]) -> bool:
@@ -229,9 +242,9 @@ def _text(kind: str, value: Any, zone: ZoneInfo) -> str:
     if kind == "datetime":
         try:
             found = datetime.fromisoformat(value)
-        except ValueError:
+            return (found if found.tzinfo is None else found.astimezone(zone)).isoformat()[:19]
+        except (ValueError, OverflowError):
             return value[:19].replace(" ", "T")
-        return (found if found.tzinfo is None else found.astimezone(zone)).isoformat()[:19]
     return value
 
 

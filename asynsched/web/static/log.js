@@ -87,6 +87,7 @@ function followed(log) {
   function stopped() {
     source?.close();
     source = null;
+    state.textContent = "";
   }
 
   function follow() {
@@ -103,9 +104,9 @@ function followed(log) {
     });
     mine.addEventListener("error", () => {
       if (mine !== source) return;
-      state.textContent = "connecting again";
       // The browser does not come back by itself if the answer is no stream, such as a proxy's.
       if (mine.readyState === EventSource.CLOSED) { stopped(); setTimeout(follow, pause); pause = Math.min(2 * pause, LONGEST_PAUSE); }
+      state.textContent = "connecting again";
     });
   }
 
@@ -118,17 +119,20 @@ function followed(log) {
   // Browsers have few connections for a site: tabs that nobody sees need none.
   document.addEventListener("visibilitychange", () => { if (document.hidden) stopped(); else follow(); });
   follow();
+  return () => { isOver = true; stopped(); };
 }
+
+const shownLog = document.getElementById("log");
+let leave = shownLog ? followed(shownLog) : null;
 
 // A view of the newest try shows the log of the next one once there is one.
 
 document.addEventListener("asynsched-refreshed", ({ detail: view }) => {
   const shown = document.getElementById("log"), newest = view.getElementById("log");
   if (new URLSearchParams(location.search).has("try_number") || !newest || newest.dataset.log === shown.dataset.log) return;
+  leave();
+  const found = (page) => page.querySelector(".log-head [name=try_number]");
+  found(document).value = found(view).value;
   shown.replaceWith(document.adoptNode(newest));
-  document.querySelector(".log-state").textContent = "";
-  followed(newest);
+  leave = followed(newest);
 });
-
-const shownLog = document.getElementById("log");
-if (shownLog) followed(shownLog);

@@ -87,6 +87,7 @@ function chosenFirst() {
 }
 
 document.addEventListener("input", () => { isChoosing = false; });
+document.getElementById("palette")?.addEventListener("close", () => { isChoosing = false; });
 document.addEventListener("htmx:after:swap", () => { if (isChoosing) isChoosing = !chosenFirst(); });
 document.addEventListener("keydown", (event) => {
   if ((event.ctrlKey || event.metaKey) && event.key.toLowerCase() === "k") { event.preventDefault(); opened("palette"); return; }
@@ -188,11 +189,20 @@ function concerns(change) {
 async function fetched(address) {
   // The view as it is now; null if the answer is another one, such as a proxy's.
   try {
-    const answer = await fetch(address, { headers: { Accept: "text/html" } });
-    if (answer.redirected && new URL(answer.url).pathname === `${root}login`) location.reload();
+    const answer = await fetch(address, { headers: { Accept: "text/html" }, signal: AbortSignal.timeout(LONGEST) });
     const text = await answer.text(), view = new DOMParser().parseFromString(text, "text/html");
+    const isGone = [403, 404, 410].includes(answer.status) && "root" in view.body.dataset; // says our page of errors
+    if (isGone || (answer.redirected && new URL(answer.url).pathname === `${root}login`)) location.reload();
     return answer.ok && followers().every((part) => view.getElementById(part.id)) ? { text, view } : null;
   } catch { return null; }
+}
+
+async function shown({ text, view }) {
+  const isOther = followers().some((part) => part.dataset.version !== view.getElementById(part.id).dataset.version);
+  for (const part of followers())
+    await htmx.swap({ text, sourceElement: part, target: part, select: `#${CSS.escape(part.id)}`, swap: "outerMorph ignoreTitle:true" });
+  document.dispatchEvent(new CustomEvent("asynsched-refreshed", { detail: view }));
+  if (isOther) document.dispatchEvent(new Event("asynsched-other")); // what is fetched by itself is out of date
 }
 
 async function refreshed() {
@@ -200,19 +210,20 @@ async function refreshed() {
   if (document.hidden) { isMissing = true; return; }
   isMissing = isStale = false;
   isRefreshing = true;
-  const address = location.href, found = isHeld() ? null : await fetched(address);
-  const isUsed = isHeld() || address !== location.href; // since then, too
-  if (found && !isUsed) {
-    for (const part of followers())
-      await htmx.swap({ text: found.text, sourceElement: part, target: part, select: `#${CSS.escape(part.id)}`, swap: "outerMorph ignoreTitle:true" });
-    document.dispatchEvent(new CustomEvent("asynsched-refreshed", { detail: found.view }));
+  const address = location.href;
+  let found = null, isUsed = isHeld();
+  try {
+    found = isUsed ? null : await fetched(address);
+    isUsed ||= isHeld() || address !== location.href; // meanwhile
+    if (found && !isUsed) await shown(found);
+  } finally {
+    isRefreshing = false;
+    shownAt = performance.now();
+    pause = found || isUsed ? SHORTEST : Math.min(2 * pause, LONGEST);
+    noted();
+    if (!found || isUsed) due = setTimeout(refreshed, pause);
+    else if (isStale) soon();
   }
-  isRefreshing = false;
-  shownAt = performance.now();
-  pause = found || isUsed ? SHORTEST : Math.min(2 * pause, LONGEST);
-  noted();
-  if (!found || isUsed) due = setTimeout(refreshed, pause);
-  else if (isStale) soon();
 }
 
 function soon() {
@@ -240,6 +251,7 @@ if (followers().length) {
     noted();
     if (isLost || (!isMissed && Number(number) <= Number(present))) return;
     present = number;
+    if (isMissed && due !== null) { clearTimeout(due); due = null; }
     heard(change);
   };
   const tell = (news) => { heardOf(news); others?.postMessage(news); };

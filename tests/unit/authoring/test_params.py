@@ -48,6 +48,7 @@ UNTOUCHED: dict[str, tuple[Any, dict[str, Any]]] = {
     "a truth": (True, {"type": "boolean"}),
     "a time": ("10:30:00", {"type": "string", "format": "time"}),
     "an object": ({"a": 1}, {"type": "object"}),
+    "the end of time": ("9999-12-31T23:59:59+00:00", DAY),
 }
 
 
@@ -76,6 +77,24 @@ def test_a_form_changes_no_param_that_nobody_has_touched(what):
     params, zone = serialize_dag(DAG("d", params={"p": Param(value, **schema)})).params, ZoneInfo("Europe/Berlin")
     values, [field] = read_fields(params, sent_by_a_browser("p", field_of("p", params["p"], value, zone)), zone)
     assert (values, field.problem) == ({"p": value}, "")
+
+
+@pytest.mark.parametrize(
+    ("schema", "expected"), [({"type": "boolean"}, False), ({"type": "string"}, ""), ({"type": "array"}, [])]
+)
+def test_an_empty_input_of_a_param_without_a_default_is_the_empty_value_of_its_type(schema, expected):
+    params, zone = serialize_dag(DAG("d", schedule=None, params={"p": Param(**schema)})).params, ZoneInfo("UTC")
+    sent = sent_by_a_browser("p", field_of("p", params["p"], params["p"].value, zone))
+    assert read_fields(params, sent, zone)[0] == {"p": expected}
+
+
+def test_a_param_without_a_schema_may_have_a_value_of_another_type_than_its_default():
+    params, zone = serialize_dag(DAG("d", params={"p": Param(5)})).params, ZoneInfo("UTC")
+    shown = field_of("p", params["p"], "abc", zone)
+    assert (shown.kind, shown.text) == ("text", "abc")
+    sent = sent_by_a_browser("p", shown)
+    assert read_fields(params, sent, zone)[0] == {"p": "abc"}
+    assert read_fields(params, sent | {f"{PREFIX}p": ["[1]"]}, zone)[0] == {"p": [1]}
 
 
 def test_an_instant_that_somebody_enters_is_of_the_zone_that_the_form_shows():
