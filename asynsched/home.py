@@ -8,6 +8,7 @@ logs/          one file a try
 attempts/      the keeper's journal of tries
 sources/       the code of DAG versions, by content hash: copies of those in the database
 tmp/           scratch folders of parses
+kubernetes/    certificates of a kubeconfig, in a folder for each process
 dags_folder    path of the DAG folder that was last served
 database       path of the SQLite database that was last served
 web            URL of the page that was last served

@@ -159,11 +159,8 @@ def request_of(operation: Operation, given: Mapping[str, Any]) -> tuple[str, str
     if operation.body is not None:
         content = msgspec.json.encode(rest)
         return operation.method, path, {"content": content, "headers": {"Content-Type": "application/json"}}
-    return (
-        operation.method,
-        path,
-        {"params": [pair for name in rest for pair in _in_query(name, rest[name], operation.fields[name][1])]},
-    )
+    params = [pair for name in rest for pair in _in_query(name, rest[name], operation.fields[name][1])]
+    return operation.method, path, {"params": params}
 
 
 def _in_query(name: str, value: Any, default: Any) -> list[tuple[str, str]]:

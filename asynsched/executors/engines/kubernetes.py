@@ -49,8 +49,6 @@ try:
 except ImportError as exc:
     raise SettingsError(f"Kubernetes needs the package {exc.name}: install asynsched[kubernetes].") from exc
 
-CERTIFICATES = "kubernetes"
-"""Folder in the home."""
 AT_ONCE = 10
 """Requests at the same time."""
 
@@ -74,7 +72,7 @@ class KubernetesEngine(Engine):
     async def start(self) -> None:
         settings = self._settings
         self._template = await run_sync(_template, settings)
-        access = Access(settings, self.context.home / CERTIFICATES, self.context.clock)
+        access = Access(settings, self.context.home, self.context.clock)
         await access.load()
         self._api = CoreV1Api(ApiClient(access.configuration))
         selector = f"{OF_SCHEDULERS}={label_of(self.context.settings.workers.addresses)}"

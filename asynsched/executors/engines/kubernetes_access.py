@@ -21,6 +21,9 @@ from asynsched.settings import KubernetesSettings
 
 log = structlog.get_logger(__name__)
 
+CERTIFICATES = "kubernetes"
+"""Folder in the home for the certificates of a kubeconfig. The client's library keeps them in files, which it needs for
+as long as the process lives. Some systems remove old files from the folder for temporary files."""
 RENEW_INTERVAL = timedelta(minutes=1)
 """Time between two looks at a token. The client's library asks for a new one minutes before the present one ends; each
 time if it does not know when that is."""
@@ -32,18 +35,13 @@ class Access:
     """The configuration of the API's client.
 
     In a cluster, the client itself reads its token again. A program, an identity provider or a file that a kubeconfig
-    names is asked again here, by one call at a time. A program that hangs is waited for: only its own end, or a
-    person, can tell that it will give nothing.
-
-    Args:
-        folder: For the certificates of a kubeconfig. The library keeps them in files, and needs them for as long as the
-            process lives; from the folder for temporary files, some systems remove what is ten days old.
+    names is asked again here, by one call at a time. A program that hangs is not ended: it may be waiting for a person.
     """
 
-    def __init__(self, settings: KubernetesSettings, folder: Path, clock: Clock) -> None:
+    def __init__(self, settings: KubernetesSettings, home: Path, clock: Clock) -> None:
         self.configuration = Configuration()
         self._settings = settings
-        self._folder = folder / str(os.getpid())
+        self._folder = home / CERTIFICATES / str(os.getpid())
         self._clock = clock
         self._loader: Any = None
 
@@ -86,7 +84,7 @@ class Access:
 
 
 def _remove_others(folder: Path) -> None:
-    """Remove the folders beside one: those of processes that were killed."""
+    """Remove the folders beside one, which killed processes have left."""
     for other in folder.parent.glob("*"):
         if other != folder:
             shutil.rmtree(other, ignore_errors=True)

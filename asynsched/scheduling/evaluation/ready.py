@@ -385,12 +385,11 @@ class ReadyQueues:
         """Note other schedulers' use, and leave the limits that they are settling alone until `retry_at`."""
         for name, used in settled.pools.items():
             self.pool(name).elsewhere = used
-        freed: list[Limit] = []
         for (dag_id, task_id), n in settled.tasks.items():
             if (limit := self._shared_of(dag_id).get(task_id)) is not None:
-                freed += [limit] if n < limit.elsewhere else []
-                limit.elsewhere = n
-        self._reopen(freed)
+                before, limit.elsewhere = limit.elsewhere, n
+                if n < before:
+                    self._reopen([limit])
         busy: list[Limit] = [self.pool(name) for name in settled.busy_pools]
         busy += [limit for dag_id in settled.busy_dags for limit in self._shared_of(dag_id).values()]
         for limit in busy:

@@ -100,7 +100,7 @@ function followed(log) {
       stopped();
       isOver = true;
       state.textContent = "ended";
-      document.dispatchEvent(new Event("asynsched:changed"));
+      document.dispatchEvent(new Event("asynsched-changed"));
     });
     mine.addEventListener("error", () => {
       if (mine !== source) return;
@@ -125,7 +125,7 @@ function followed(log) {
 const shownLog = document.getElementById("log");
 let leave = shownLog ? followed(shownLog) : null;
 
-// A view of the newest try shows the log of the next one once there is one.
+// A view that shows the newest try changes to the next one when that begins.
 
 document.addEventListener("asynsched-refreshed", ({ detail: view }) => {
   const shown = document.getElementById("log"), newest = view.getElementById("log");

@@ -191,7 +191,7 @@ async function fetched(address) {
   try {
     const answer = await fetch(address, { headers: { Accept: "text/html" }, signal: AbortSignal.timeout(LONGEST) });
     const text = await answer.text(), view = new DOMParser().parseFromString(text, "text/html");
-    const isGone = [403, 404, 410].includes(answer.status) && "root" in view.body.dataset; // says our page of errors
+    const isGone = [403, 404, 410].includes(answer.status) && "root" in view.body.dataset; // of our own error page
     if (isGone || (answer.redirected && new URL(answer.url).pathname === `${root}login`)) location.reload();
     return answer.ok && followers().every((part) => view.getElementById(part.id)) ? { text, view } : null;
   } catch { return null; }
@@ -202,7 +202,7 @@ async function shown({ text, view }) {
   for (const part of followers())
     await htmx.swap({ text, sourceElement: part, target: part, select: `#${CSS.escape(part.id)}`, swap: "outerMorph ignoreTitle:true" });
   document.dispatchEvent(new CustomEvent("asynsched-refreshed", { detail: view }));
-  if (isOther) document.dispatchEvent(new Event("asynsched-other")); // what is fetched by itself is out of date
+  if (isOther) document.dispatchEvent(new Event("asynsched-other")); // parts that are fetched by themselves are out of date
 }
 
 async function refreshed() {
@@ -234,7 +234,7 @@ function soon() {
 const heard = (change) => { if (concerns(change)) soon(); };
 
 document.addEventListener("visibilitychange", () => { if (!document.hidden && isMissing) soon(); });
-document.addEventListener("asynsched:changed", () => heard({}));
+document.addEventListener("asynsched-changed", () => heard({}));
 
 // A part that is fetched by itself stays as it is if the answer does not have it.
 document.addEventListener("htmx:before:swap", (event) => {
