@@ -85,6 +85,11 @@ def test_a_view_follows_a_run_and_a_log_until_they_end(pages: Pages, served: Up,
     expect(log.locator(".log-state")).to_have_text("ended")
     expect(run.locator(".facts")).to_contain_text("success")
     assert "the first line" in log.locator("#log").inner_text()
+    for part in (log.locator("#task-tries"), log.get_by_role("region", name="Why")):
+        expect(part).to_contain_text("success")
+    served.site.run("tasks", "clear", "talks", "followed", "follow", "--yes")
+    expect(log.locator("#log-tries")).to_contain_text("Try 2")
+    expect(log.get_by_label("Log of try 2")).to_contain_text("the last line")
 
 
 def test_a_long_log_is_loaded_by_parts(pages: Pages) -> None:
@@ -326,9 +331,7 @@ def test_a_view_catches_up_without_a_reload_after_the_server_was_away(session: P
     pages.close_contexts()
 
 
-def test_tabs_share_one_stream_and_miss_nothing_while_they_load_or_when_the_reading_tab_closes(
-    pages: Pages, served: Up
-) -> None:
+def test_tabs_share_one_stream_and_miss_no_change(pages: Pages, served: Up) -> None:
     trigger = partial(served.site.run, "dags", "trigger", LONG_NAME, "--wait", "--run-id")
     readers: list[Page] = []
     ran_first: Iterator[str] = iter(["before-the-stream", "between-streams"])
@@ -371,6 +374,28 @@ def test_a_view_stays_as_it_is_while_its_address_gives_something_else(pages: Pag
     page.unroute("**/runs")
     expect(page.locator("main")).to_contain_text("unseen", timeout=60_000)
     expect(page.locator("#not-live")).to_be_hidden()
+
+
+def test_a_part_that_cannot_be_fetched_leaves_what_is_there(pages: Pages) -> None:
+    page = pages.open("/preferences")
+    page.route("**/why*", lambda route: route.fulfill(status=404, body="of a proxy"))
+    with page.expect_response("**/why*"):
+        page.goto(of_run("talks", "tasks", "long"))
+    page.wait_for_function("document.querySelector('.htmx-request') === null")
+    expect(page.locator(".why-box")).to_contain_text("Why is it in this state?")
+
+
+def test_enter_in_the_palette_goes_to_what_was_typed_although_an_answer_is_late(pages: Pages) -> None:
+    page = pages.open("/preferences")
+    held: list[Route] = []
+    page.route("**/palette*", lambda route: held.append(route))
+    page.keyboard.press("Control+k")
+    with page.expect_request("**/palette*"):
+        page.keyboard.insert_text("talk")
+    page.keyboard.press("Enter")
+    for route in held:
+        route.continue_()
+    page.wait_for_url("**/dags/talks")
 
 
 def test_all_tabs_say_that_the_stream_is_lost_until_another_tab_has_one(pages: Pages) -> None:

@@ -87,8 +87,8 @@ async def test_a_token_that_expires_is_asked_for_again(tmp_path, monkeypatch):
     assert keys["BearerToken"] == "Bearer token-1"
     await is_renewed()
     for obstacle, event, what in (
-        (hangs, "kubernetes.token_awaited", "a program that takes long is told of"),
-        (fails, "kubernetes.token_not_renewed", "a program that fails is told of"),
+        (hangs, "kubernetes.token_awaited", "the log says that a program takes long"),
+        (fails, "kubernetes.token_not_renewed", "the log says that a program has failed"),
     ):
         with capture_logs() as logs:
             obstacle.touch()
@@ -100,16 +100,16 @@ async def test_a_token_that_expires_is_asked_for_again(tmp_path, monkeypatch):
     site.close()
 
 
-async def test_certificates_of_a_kubeconfig_lie_where_nobody_tidies_up(tmp_path):
+async def test_certificates_of_a_kubeconfig_are_kept_in_the_home(tmp_path):
     site, authority = KubernetesSite(tmp_path), Authority(tmp_path, "ours")
     data = base64.b64encode(authority.file.read_bytes()).decode()
     site.write_kubeconfig("https://127.0.0.1:1", cluster={"certificate-authority-data": data})
-    left = tmp_path / kubernetes.CERTIFICATES / "1"
+    left = tmp_path / kubernetes_access.CERTIFICATES / "1"
     left.mkdir(parents=True)
     engine = Engine(site)
     await engine.start()
     assert Path(engine._api.api_client.configuration.ssl_ca_cert).parent.parent == left.parent
-    assert not left.exists(), "that of a killed scheduler"
+    assert not left.exists(), "a killed scheduler has left it"
     await engine.close()
     site.close()
 

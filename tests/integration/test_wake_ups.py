@@ -71,28 +71,41 @@ def simulate(simulated: Simulated, act: Callable | None, lasts: timedelta) -> di
     return found
 
 
-def test_a_run_follows_one_that_is_made_between_it_and_the_run_before(simulated):
-    with DAG("d", schedule=None, start_date=START - timedelta(days=20)) as dag:
+@pytest.mark.parametrize("maker", ["a person", "a backfill"])
+def test_a_run_follows_one_that_is_made_between_it_and_the_run_before(simulated, maker):
+    with DAG("d", schedule="@daily", start_date=START - timedelta(days=20), end_date=START - timedelta(days=19)) as dag:
         wait = BashOperator(task_id="wait", bash_command="true")
         depends = BashOperator(task_id="depends", bash_command="true", depends_on_past=True)
         wait >> depends >> BashOperator(task_id="long", bash_command="true")
-    lasting = {("later", "wait"): 60 * MINUTE, ("between", "depends"): 10 * MINUTE, ("between", "long"): 600 * MINUTE}
-    made = simulated(dag, lambda run_id, task_id: lasting.get((run_id, task_id), MINUTE), 30.0)
+    lasting = {("first", "long"): 600 * MINUTE, ("later", "wait"): 60 * MINUTE}
+
+    def duration(run_id: str, task_id: str) -> timedelta:
+        usual = 90 * MINUTE if task_id == "depends" and run_id not in ("first", "later") else MINUTE
+        return lasting.get((run_id, task_id), usual)
+
+    made = simulated(dag, duration, 30.0)
 
     async def act(channels: Channels) -> None:
         await trigger(made, channels, "first", 1)
         await made.clock.sleep(30 * MINUTE)
         await trigger(made, channels, "later", 9)
         await made.clock.sleep(5 * MINUTE)
-        await trigger(made, channels, "between", 5)
+        if maker == "a person":
+            await trigger(made, channels, "between", 5)
+        else:
+            date = datetime(2026, 1, 5, tzinfo=UTC)
+            plan = BackfillPlan("d", date, date, reprocess="completed")
+            await made.database.write(create_backfill, plan, actor="me", now=made.clock.now())
+            await channels.limits.put(BackfillChanged("d"))
 
     found = simulate(made, act, timedelta(hours=5))
-    assert found["between", "depends"].ended_at < found["later", "wait"].ended_at
-    assert found["later", "depends"].queued_at == found["later", "wait"].ended_at
+    [between] = [row for (run_id, name), row in found.items() if name == "depends" and run_id not in ("first", "later")]
+    assert between.ended_at > found["later", "wait"].ended_at
+    assert found["later", "depends"].queued_at == between.ended_at
 
 
 @pytest.mark.parametrize("max_active_runs", [1, 16])
-def test_a_run_that_depends_on_the_past_begins_in_the_instant_in_which_the_one_before_ends(simulated, max_active_runs):
+def test_a_run_begins_in_the_instant_in_which_the_one_it_depends_on_ends(simulated, max_active_runs):
     with DAG("d", schedule="*/10 * * * *", start_date=START, catchup=True, max_active_runs=max_active_runs) as dag:
         BashOperator(task_id="t", bash_command="true", depends_on_past=True)
     found = simulate(simulated(dag, lambda *_: 10 * MINUTE), None, timedelta(hours=1))

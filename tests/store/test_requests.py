@@ -17,9 +17,7 @@ RUN = DagRunKey("d", "r")
 
 
 @pytest.mark.parametrize("is_owner", [False, True])
-async def test_a_request_is_done_by_the_scheduler_that_owns_the_run_alone_and_others_hear_of_it(
-    database, tmp_path, monkeypatch, is_owner
-):
+async def test_only_the_owner_of_a_run_does_a_request_and_others_hear_of_it(database, tmp_path, monkeypatch, is_owner):
     """Not by the last query of a dead scheduler. Runs of other schedulers may depend on the run's tasks."""
     hints: list[Hint] = []
     monkeypatch.setattr(run_requests, "notify", lambda _, *given: hints.extend(given))

@@ -6,8 +6,12 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
+from asynsched.bell import Hint
+from asynsched.clock import VirtualClock
 from asynsched.errors import AlreadyExists, DagError
-from asynsched.scheduling.creation.triggering import create_manual_run
+from asynsched.scheduling.creation import triggering
+from asynsched.scheduling.creation.triggering import ManualRuns, create_manual_run
+from asynsched.serialization.schema import AnswersForRun
 from asynsched.states import DagRunType
 from asynsched.store.dags.parse_results import Outcome, store_outcomes
 from asynsched.store.database import Database
@@ -100,3 +104,15 @@ async def test_a_run_id_by_which_no_run_could_be_named_is_refused(database, run_
     with pytest.raises(DagError, match=says):
         await database.write(trigger, run_id=run_id)
     assert await database.read(list_runs) == []
+
+
+async def test_other_schedulers_hear_of_a_run_that_a_task_or_a_program_triggers(database, monkeypatch):
+    """They may have room for it where this one has none."""
+    hints: list[Hint] = []
+    monkeypatch.setattr(triggering, "notify", lambda _, *given: hints.extend(given))
+
+    async def ask(*_: object) -> AnswersForRun:
+        return AnswersForRun()
+
+    key = await ManualRuns(database, VirtualClock(NOW), ask).create("d", actor="program")
+    assert hints == [Hint("run", *key)]

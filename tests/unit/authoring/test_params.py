@@ -53,7 +53,7 @@ UNTOUCHED: dict[str, tuple[Any, dict[str, Any]]] = {
 
 
 def sent_by_a_browser(name: str, field: Field) -> dict[str, list[str]]:
-    """Return what a browser sends of an input that nobody has touched."""
+    """Return the form data of an input that stays as it was shown."""
     listed = [value for value, _ in field.options]
     match field.kind:
         case "boolean":
@@ -82,13 +82,13 @@ def test_a_form_changes_no_param_that_nobody_has_touched(what):
 @pytest.mark.parametrize(
     ("schema", "expected"), [({"type": "boolean"}, False), ({"type": "string"}, ""), ({"type": "array"}, [])]
 )
-def test_an_empty_input_of_a_param_without_a_default_is_the_empty_value_of_its_type(schema, expected):
+def test_an_empty_input_without_a_default_gives_the_empty_value_of_its_type(schema, expected):
     params, zone = serialize_dag(DAG("d", schedule=None, params={"p": Param(**schema)})).params, ZoneInfo("UTC")
     sent = sent_by_a_browser("p", field_of("p", params["p"], params["p"].value, zone))
     assert read_fields(params, sent, zone)[0] == {"p": expected}
 
 
-def test_a_param_without_a_schema_may_have_a_value_of_another_type_than_its_default():
+def test_a_param_without_a_schema_takes_values_of_any_type():
     params, zone = serialize_dag(DAG("d", params={"p": Param(5)})).params, ZoneInfo("UTC")
     shown = field_of("p", params["p"], "abc", zone)
     assert (shown.kind, shown.text) == ("text", "abc")

@@ -157,7 +157,7 @@ def test_instances_follow_the_new_length_of_a_cleared_task(length, expected):
     assert run.state == "success"
 
 
-def test_no_instance_is_added_to_those_that_the_end_of_their_list_skips():
+def test_a_mapped_task_that_its_list_has_just_skipped_gets_no_more_instances():
     engine, tasks = evaluation(), [task("source", "mapped"), task("mapped", map_length=MapResult("source"))]
     first = run_of(tasks)
     drive(engine, {"source": 1}, start=lambda: engine.start_run(first, NOON))
@@ -399,7 +399,7 @@ def test_a_forced_instance_starts_where_its_siblings_wait_for_the_past(forced):
     assert [found.map_index for found in run.instances["mapped"].values() if found.state == "scheduled"] == [forced]
 
 
-def test_the_end_of_a_list_also_decides_about_tasks_in_its_group_that_are_not_directly_after_it():
+def test_a_failed_list_ends_all_tasks_of_the_group_over_it():
     run = run_of(
         [task("source", "a"), task("a", "b", group_id="group"), task("b", group_id="group", depends_on_past=True)],
         task_groups=(SerializedTaskGroup("group", map_length=MapResult("source")),),

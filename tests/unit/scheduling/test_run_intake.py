@@ -43,11 +43,18 @@ async def test_a_run_paused_while_its_start_waits_for_the_database_begins_once(t
         assert engine.runs[key] is run
 
 
+@pytest.mark.parametrize(("parallelism", "at"), [(1, NOON), (0, None)])
+async def test_a_full_scheduler_leaves_locked_runs_to_others_instead_of_trying_again(tmp_path, parallelism, at):
+    async with interrupted_start(tmp_path, evaluation(parallelism=parallelism)) as (intake, *_):
+        intake.has_peers, intake.retry_at = (lambda: True), NOON
+        assert intake.next_claim == at
+
+
 @asynccontextmanager
-async def interrupted_start(tmp_path):
+async def interrupted_start(tmp_path, engine=None):
     """Admit a queued run, and have the database away when it is to begin."""
     database = FlakyDatabase(open_inline())
-    engine = evaluation()
+    engine = engine or evaluation()
     intake = RunIntake(
         database=database, versions=VersionCache(database, tmp_path, tmp_path, in_thread=False), evaluation=engine,
         channels=Channels(), places=Places(5),

@@ -166,7 +166,7 @@ async def test_a_try_whose_lease_is_over_ends_alone_although_nobody_takes_its_en
     assert len(site.ended("one")) == len(site.ended("two")) == 1
 
 
-async def test_a_database_whose_schedulers_are_mute_holds_up_neither_leases_nor_logs_of_another(tmp_path, monkeypatch):
+async def test_mute_schedulers_hold_up_no_try_of_another_database(tmp_path, monkeypatch):
     monkeypatch.setattr(agent, "LOG_PAUSE", timedelta(seconds=0.05))
     terms = replace(TERMS, lease_seconds=600.0, renew_interval=0.05)
     site = Site(tmp_path, monkeypatch, terms)

@@ -79,7 +79,7 @@ async def test_passwords_of_the_workers_user_do_not_take_the_place_of_a_tickets_
     assert b"Authorization: Bearer secret\r\n" in head
 
 
-async def test_an_address_that_is_dead_is_asked_once_however_many_databases_are_asked_in_turn():
+async def test_a_dead_address_of_each_database_is_asked_once():
     asked = []
 
     def answer(request: httpx.Request) -> httpx.Response:
