@@ -74,6 +74,8 @@ STOPPED = "the worker stopped"
 LAPSED = "no scheduler has renewed its lease, and another worker may run the task"
 LAST_LOG_SECONDS = 60.0
 """Longest that the end of a try waits until its log is stored."""
+RETURNED = "refused: this worker stops"
+"""What becomes of a ticket that nobody has answered for when its worker stops: the engine may give it to another."""
 CLAIM_SECONDS = 600.0
 """Longest that a ticket waits for a scheduler to answer; the scheduler gives a try up that no worker has claimed."""
 
@@ -140,6 +142,8 @@ class Agent:
         self._unknown: set[str] = set()
         """Tries without a ticket that have ended: the keeper may forget them."""
         self._is_draining = False
+        self._claims_end = anyio.Event()
+        """Set: tickets no longer wait for a scheduler to answer."""
         self._warm: set[anyio.CancelScope] = set()
         """Of the requests for another ticket."""
         self._starting, self._telling = anyio.Lock(), anyio.Lock()
@@ -191,8 +195,12 @@ class Agent:
         try:
             await run_sync(self._folder.keep, KeptTicket(ticket))
             with anyio.fail_after(CLAIM_SECONDS):
-                claimed, lease_end = await self._schedulers.insist(partial(self._claim, ticket))
+                claimed, lease_end = await self._schedulers.insist(partial(self._claim, ticket), self._claims_end)
             held = await self._hold(ticket, claimed, lease_end)
+        except Unreachable as exc:
+            log.info("ticket.returned", **_names(ticket), reason=str(exc))
+            await run_sync(self._folder.remove, ticket.token)
+            return RETURNED
         except (Refused, TimeoutError) as exc:
             reason = str(exc) or "no scheduler has answered"
             log.warning("ticket.refused", **_names(ticket), reason=reason)
@@ -218,16 +226,21 @@ class Agent:
                 self._warm.discard(waiting)
         return None
 
+    def end_claims(self) -> None:
+        """Return tickets for which no scheduler answers, from now on: tries that run do not wait for them."""
+        self._claims_end.set()
+
     async def drain(self, grace: float | None = None) -> None:
         """Give running tries some seconds to end, and interrupt the rest.
 
         No other begins: a try that is claimed already, or of a ticket that is yet to come, ends as interrupted, so that
-        its scheduler starts it elsewhere.
+        its scheduler starts it elsewhere. Tickets for which no scheduler answers are returned.
 
         Args:
             grace: None: the setting `shutdown_grace`.
         """
         self._is_draining = True
+        self.end_claims()
         for waiting in self._warm:
             waiting.cancel()
         if self._executor is not None:

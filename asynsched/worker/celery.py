@@ -35,7 +35,7 @@ from asynsched.clock import Clock
 from asynsched.executors.engines.celery_app import TASK, TICKET, celery_app
 from asynsched.protocol.worker_messages import Ticket
 from asynsched.settings import Settings
-from asynsched.worker.agent import Agent
+from asynsched.worker.agent import RETURNED, Agent
 
 log = structlog.get_logger(__name__)
 
@@ -86,7 +86,7 @@ class AgentThread:
         except CancelledError:
             pass
         finally:
-            # Tickets that wait for their claim: nothing of them has begun, and the broker delivers them again.
+            # Tickets whose claim is under way: nothing of them has begun, and the broker delivers them again.
             self._portal.call(self._portal.stop, True)
             self._portal_context.__exit__(None, None, None)
 
@@ -109,6 +109,10 @@ class AgentThread:
     def end(self, ticket: Ticket, reason: str) -> None:
         """End the try of a ticket; returns at once."""
         self._portal.start_task_soon(self._agent.end, ticket.token, reason)
+
+    def end_claims(self) -> None:
+        """Return tickets for which no scheduler answers; returns at once."""
+        self._portal.start_task_soon(self._agent.end_claims)
 
     def interrupt(self) -> None:
         """Interrupt all tries; returns at once."""
@@ -222,7 +226,8 @@ class TicketPool(BasePool):  # type: ignore[misc]
         """Tell Celery of the end of a try, which acknowledges its message, and give its slot to the next."""
         self._running.pop(slot.number, None)
         try:
-            slot.ended(_result(outcome, self._tries.now() - since))
+            if outcome != RETURNED:  # otherwise the broker gives it to another worker
+                slot.ended(_result(outcome, self._tries.now() - since))
         finally:
             self._fill()
 
@@ -255,6 +260,7 @@ class TicketPool(BasePool):  # type: ignore[misc]
 
     def on_close(self) -> None:
         self._waiting.clear()  # the broker gives them to other workers
+        self._tries.end_claims()
 
     def on_stop(self) -> None:
         """Wait for all tries in a warm shutdown; a cold one, within a signal's handler, only interrupts them."""
@@ -279,7 +285,7 @@ class TicketPool(BasePool):  # type: ignore[misc]
 def _outcome(future: "Future[str]") -> str:
     """Return the result of a ticket. An error of the agent concerns this worker alone: its tries are not lost."""
     if future.cancelled():
-        return "refused: this worker stops"
+        return RETURNED
     error = future.exception()
     return future.result() if error is None else f"refused: {error or type(error).__name__}"
 

@@ -8,6 +8,7 @@ from functools import partial
 from itertools import count
 from typing import Any, TypeVar
 
+import anyio
 import httpx
 import msgspec
 import structlog
@@ -98,16 +99,27 @@ class Schedulers:
             ticket.addresses, "/file", bytes, headers=_secret_of(ticket), params=at, timeout=PATIENT
         )  # fmt: skip
 
-    async def insist(self, send: Callable[[], Awaitable[T]]) -> T:
-        """Call a function that sends a message until a scheduler answers. Raises Refused."""
-        pause = FIRST_PAUSE
+    async def insist(self, send: Callable[[], Awaitable[T]], giving_up: anyio.Event | None = None) -> T:
+        """Call a function that sends a message until a scheduler answers.
+
+        Args:
+            giving_up: Once it is set, the message is sent one more time at most.
+
+        Raises:
+            Refused: The schedulers refuse the message for good.
+            Unreachable: No scheduler has answered until it was given up.
+        """
+        pause, giving_up = FIRST_PAUSE, giving_up or anyio.Event()
         for attempt in count():
+            is_last = giving_up.is_set()
             try:
                 return await send()
             except Unreachable as exc:
+                if is_last:
+                    raise
                 if attempt == 0:
                     log.warning("schedulers.unreachable", error=str(exc))
-            await self._clock.sleep(pause + jitter(pause))
+            await self._clock.wait(giving_up, pause + jitter(pause))
             pause = min(2 * pause, LONGEST_PAUSE)
         raise AssertionError
 

@@ -178,6 +178,26 @@ async def test_a_warm_shutdown_waits_for_tries_and_a_cold_one_interrupts_them(si
     assert [line.split()[0] for line in site.said()] == ["begins", "begins", "ends"], cold.log
 
 
+async def test_a_worker_that_stops_while_no_scheduler_answers_leaves_tickets_to_others(site: CelerySite):
+    site.program.write(QUEUES)
+    async with site.serving() as scheduler:
+        key = await scheduler.trigger("wide")
+        with site.app().connection_for_read() as connection:
+            channel = connection.channel()
+            await eventually(lambda: waiting(channel, site.app()) == 3, "they wait")
+    lonely = site.machine("m1", "--concurrency", "2")
+    await eventually(lambda: lonely.log.count("schedulers.unreachable") == 2, "two of them wait for a scheduler")
+    assert await lonely.until_stopped(signal.SIGTERM) == 0
+    assert not list((lonely.home / "tickets").iterdir())
+    site.let_go()
+    async with site.serving() as scheduler:
+        site.machine("m2")
+        run = await site.end_of(scheduler, key)
+    assert run.state == "success", lonely.log
+    assert {task.try_number for task in run.tasks} == {1}
+    assert sorted(site.said()) == ["begins 1", "begins 2", "begins 3"]
+
+
 async def test_no_worker_holds_back_a_try_that_another_could_run(site: CelerySite):
     site.program.write(QUEUES)
     machines = [site.machine("m1", "--concurrency", "1"), site.machine("m2", "--concurrency", "2")]

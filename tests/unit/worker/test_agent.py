@@ -20,7 +20,7 @@ from asynsched.worker import agent
 from asynsched.worker.agent import Agent
 from asynsched.worker.schedulers import Schedulers
 from tests.store.test_tickets import TERMS, launch_of
-from tests.support.waiting import eventually
+from tests.support.waiting import DEADLINE_SECONDS, eventually
 
 UNWANTED = "a user has cancelled it"
 
@@ -90,6 +90,7 @@ class Site:
         has_taken: Whether they take reports of those tries.
         lease_seconds: How long they renew leases, by token; by default as the terms say.
         grows: Whether the log of the try `one` gets longer as fast as they take it.
+        away: A host that refuses connections.
         mute: A host at which nothing answers until `speaks_again`; `unanswered` are the kinds of messages to it.
     """
 
@@ -98,6 +99,7 @@ class Site:
         self.reports, self.executors, self.lease_seconds = [], [], {}
         self.has_taken, self.grows, self.home, self.n_log_parts = True, True, folder, Counter()
         self.mute, self.unanswered, self.speaks_again = "", set(), anyio.Event()
+        self.away, self.n_refused_connections = "", 0
 
         def make(context, options):
             self.executors.append(KeptExecutor(context, options))
@@ -113,6 +115,9 @@ class Site:
 
     async def answer(self, request: httpx.Request) -> httpx.Response:
         kind = request.url.path.rpartition("/")[2]
+        if request.url.host == self.away:
+            self.n_refused_connections += 1
+            raise httpx.ConnectError("connection refused")
         if request.url.host == self.mute:
             self.unanswered.add(kind)
             await self.speaks_again.wait()
@@ -210,6 +215,23 @@ async def test_a_stop_before_the_first_keeper_is_ready_lets_no_try_begin(tmp_pat
     for token in ("one", "two"):
         (ended,) = site.ended(token)
         assert ended.cause == "interrupted"
+
+
+async def test_a_stop_returns_tickets_for_which_no_scheduler_answers(tmp_path, monkeypatch):
+    site, outcomes = Site(tmp_path, monkeypatch), []
+    site.away = "away"
+
+    async def work(token):
+        outcomes.append(await site.agent.work(ticket_of(token, "away")))
+
+    with anyio.fail_after(DEADLINE_SECONDS):
+        async with site.agent.serving(), anyio.create_task_group() as tries:
+            tries.start_soon(work, "one")
+            await eventually(lambda: site.n_refused_connections, "it has asked")
+            site.agent.end_claims()
+            tries.start_soon(work, "two")
+    assert outcomes == 2 * [agent.RETURNED]
+    assert not list((tmp_path / "tickets").iterdir()), "the next worker of the home does not wait for them either"
 
 
 async def test_a_log_that_grows_as_fast_as_it_is_sent_does_not_hold_up_others(tmp_path, monkeypatch):
