@@ -10,7 +10,7 @@ from anyio import to_thread
 from msgspec import Meta, Struct
 
 from asynsched.client.operation import Instant, operation
-from asynsched.errors import AsynschedError, NotFound
+from asynsched.errors import AsynschedError, NotFound, StoreUnavailable
 from asynsched.explaining.reason import Explanation
 from asynsched.foreground.plugins import PluginRow
 from asynsched.health import Health
@@ -98,6 +98,7 @@ OrderBy = tuple[str, ...]
 NEWEST_FIRST = ("-run_after",)
 LONGEST_WAIT_SECONDS = 50.0
 """Of one request: proxies close connections that are silent for a minute."""
+RETRY_PAUSE = timedelta(seconds=1)
 
 
 class ChangedTask(Struct, frozen=True):
@@ -354,10 +355,23 @@ class Client:
         return await self.get_run(run)
 
     async def wait_run(self, run: DagRunKey) -> RunInfo:
-        """Return a run when it has ended. Cancelling this does not cancel the run."""
-        while (found := await self.await_run(run)).state not in FINISHED_RUN_STATES:
-            pass
+        """Return a run when it has ended. Cancelling this does not cancel the run.
+
+        After a first answer, it goes on also while the database or the other process cannot be reached.
+        """
+        found = await self.await_run(run, 0)
+        while found.state not in FINISHED_RUN_STATES:
+            try:
+                found = await self.await_run(run)
+            except AsynschedError as exc:
+                if not self._will_pass(exc):
+                    raise
+                await (self._place.clock if self.remote is None else self.remote.clock).sleep(RETRY_PAUSE)
         return found
+
+    def _will_pass(self, error: AsynschedError) -> bool:
+        """Return whether it is likely that the same request is answered later."""
+        return isinstance(error, StoreUnavailable) or (self.remote is not None and self.remote.is_away(error))
 
     @operation("GET /dags/{dag_id}/runs/{run_id}/results")
     async def get_results(self, run: DagRunKey) -> dict[str, Any]:

@@ -55,7 +55,7 @@ class Remote:
             raise ValueError("token: it has a blank, a line feed or another character that no token has")
         headers = {} if not token else {"Authorization": f"Bearer {token}"}
         base = url.rstrip("/") + PREFIX
-        self._clock = Clock()
+        self.clock = Clock()
         self._http = httpx.AsyncClient(base_url=base, headers=headers, timeout=TIMEOUT_SECONDS, transport=transport)
 
     async def close(self) -> None:
@@ -113,7 +113,12 @@ class Remote:
             except httpx.TransportError as exc:
                 if not last:
                     raise self._unreachable(exc) from exc
-            await self._clock.sleep(RECONNECT)
+            await self.clock.sleep(RECONNECT)
+
+    @staticmethod
+    def is_away(error: AsynschedError) -> bool:
+        """Return whether the application could not be reached, or was starting."""
+        return isinstance(error, RemoteError) and (error.status is None or error.status in STARTING)
 
     def _unreachable(self, exc: Exception) -> RemoteError:
         return RemoteError(f"{_shown(self._http.base_url)} cannot be reached: {str(exc) or type(exc).__name__}")

@@ -78,6 +78,13 @@ def list_variables(conn: Connection, name: Pattern = ANY_TEXT, paging: Paging = 
     return Page(tuple(_variable(row.key, text, row.description) for row, text in zip(rows, texts, strict=True)), after)
 
 
+def list_variable_names(conn: Connection, name: Pattern = ANY_TEXT, paging: Paging = FIRST_PAGE) -> Page[VariableInfo]:
+    """Return variables without their values, which are not decrypted. Raises BadRequest."""
+    named = sa.select(variable.c.key, variable.c.description).where(*name.holds_for(variable.c.key))
+    rows, after = select_page(conn, named, VARIABLES, paging)
+    return Page(tuple(VariableInfo(row.key, None, row.description) for row in rows), after)
+
+
 def count_variables(conn: Connection, name: Pattern = ANY_TEXT) -> int:
     """Count such variables."""
     return count(conn, sa.select(variable.c.key).where(*name.holds_for(variable.c.key)))
@@ -129,6 +136,15 @@ def list_connections(conn: Connection, name: Pattern = ANY_TEXT, paging: Paging 
     rows, after = select_page(conn, _CONNECTIONS.where(*name.holds_for(connection.c.conn_id)), CONNECTIONS, paging)
     cipher = store.reading_cipher(conn)
     return Page(tuple(_listed_connection(cipher, row) for row in rows), after)
+
+
+def list_connection_names(
+    conn: Connection, name: Pattern = ANY_TEXT, paging: Paging = FIRST_PAGE
+) -> Page[tuple[str, str, str]]:
+    """Return name, type and description of connections, without decrypting the rest. Raises BadRequest."""
+    named = sa.select(*CONNECTIONS.names.values()).where(*name.holds_for(connection.c.conn_id))
+    rows, after = select_page(conn, named, CONNECTIONS, paging)
+    return Page(tuple((row.conn_id, row.conn_type, row.description or "") for row in rows), after)
 
 
 def count_connections(conn: Connection, name: Pattern = ANY_TEXT) -> int:

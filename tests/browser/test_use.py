@@ -68,6 +68,46 @@ def test_a_form_made_of_params_triggers_a_run(pages: Pages, served: Up) -> None:
         "region": "us", "day": "2026-02-03", "rows": 7, "dry": True, "names": ["x", "y z"], "extra": {"b": [1]},
         "note": None,
     }  # fmt: skip
+    page.get_by_role("link", name="Trigger again").click()
+    assert page.get_by_label("rows").input_value() == "7"
+    assert page.get_by_label("names").input_value() == "x\ny z"
+
+
+def test_a_form_that_is_refused_is_seen_with_what_was_typed(pages: Pages, served: Up) -> None:
+    page = pages.open("/connections")
+    page.get_by_label("Name").last.fill("shop")
+    page.get_by_label("Type").fill("http")
+    page.get_by_label("Password").fill("hunter22")
+    page.get_by_label("Extra").fill("[1]")
+    page.get_by_role("button", name="Save").click()
+    problem = page.get_by_role("alert")
+    expect(problem).to_be_focused()
+    expect(problem).to_contain_text("object")
+    expect(page.get_by_label("Type")).to_have_value("http")
+    assert violations(page) == []
+    page.get_by_label("Extra").fill('{"a": 1}')
+    page.get_by_label("Password").fill("hunter22")
+    page.get_by_role("button", name="Save").click()
+    expect(page.get_by_role("status").first).to_contain_text("The connection shop is set.")
+
+
+def test_a_list_that_is_moved_by_keys_is_sent_once_it_is_chosen(pages: Pages, served: Up) -> None:
+    page = pages.open("/assets/graph")
+    chosen = page.get_by_label("Connected with")
+    names = chosen.locator("option")
+    chosen.focus()
+    for _ in range(2):
+        page.keyboard.press("ArrowDown")
+    assert urlsplit(page.url).query == ""
+    page.keyboard.press("Enter")
+    page.wait_for_url("**/assets/graph?asset=*")
+    assert chosen.input_value() == names.nth(2).get_attribute("value")
+    chosen.focus()
+    page.keyboard.press("Home")
+    page.keyboard.press("Tab")
+    page.wait_for_url("**/assets/graph?asset=")
+    chosen.select_option(index=1)
+    page.wait_for_url(lambda url: parse_qs(urlsplit(url).query) != {})
 
 
 def test_a_view_follows_a_run_and_a_log_until_they_end(pages: Pages, served: Up, tmp_path: Path) -> None:

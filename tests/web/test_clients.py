@@ -12,12 +12,13 @@ import anyio
 import httpx
 import msgspec
 import pytest
+from msgspec.structs import replace
 
 from asynsched.client.client import Client, LocalClient
 from asynsched.client.operation import OPERATIONS, PREFIX
 from asynsched.client.remote import RemoteError
 from asynsched.clock import Clock
-from asynsched.errors import AlreadyExists, AsynschedError, DagError, NotFound, NotServing, StoreError
+from asynsched.errors import ERROR_HEADER, AlreadyExists, AsynschedError, DagError, NotFound, NotServing, StoreError
 from asynsched.executors.log_paths import log_path
 from asynsched.home import LOGS
 from asynsched.keys import DagRunKey, TaskInstanceKey
@@ -315,7 +316,7 @@ async def test_what_one_client_does_the_other_sees(clients):
             assert "hunter22" not in repr(made)
             assert made == await other.get_connection("shop/db")
             changed = await other.change_connection("shop/db", {"host": "db2", "password": "***"})
-            assert changed == msgspec.structs.replace(made, host="db2")
+            assert changed == replace(made, host="db2")
             await other.delete_connection("shop/db")
             user = await one.create_user("eve", ("viewer", "team"), password="a long secret")
             assert user in (await other.list_users()).items
@@ -418,6 +419,32 @@ async def test_a_run_is_waited_for_where_the_process_reads_no_changes(clients, m
             assert [(await client.wait_run(key)).state for client in (here, there)] == ["failed", "failed"]
 
 
+async def test_a_run_is_waited_for_while_the_application_or_its_database_is_away(clients, monkeypatch):
+    monkeypatch.setattr("asynsched.client.client.RETRY_PAUSE", timedelta())
+    async with clients() as (here, _):
+        ended = await here.get_run(FAILS)
+    running, ended = (
+        httpx.Response(200, content=msgspec.json.encode(replace(ended, state=state))) for state in ("running", "failed")
+    )
+    gone = httpx.Response(404, json={"detail": "There is no run."}, headers={ERROR_HEADER: "NotFound"})
+    no_database = httpx.Response(503, json={"detail": "away"}, headers={ERROR_HEADER: "StoreUnavailable"})
+    no_answer = httpx.ConnectError("connection refused")
+    answers = [running, no_answer, httpx.Response(502), no_database, running, ended, running, gone, no_answer]
+
+    def answer(_request: httpx.Request) -> httpx.Response:
+        found = answers.pop(0)
+        if isinstance(found, httpx.Response):
+            return found
+        raise found
+
+    async with Client("http://there", transport=httpx.MockTransport(answer)) as there:
+        assert (await there.wait_run(FAILS)).state == "failed"
+        with pytest.raises(NotFound):
+            await there.wait_run(FAILS)
+        with pytest.raises(RemoteError, match="refused"):
+            await there.wait_run(FAILS)
+
+
 async def test_the_stream_goes_on_after_the_last_event_that_a_reader_has_had(clients, site):
     async with clients(has_feed=True) as (_, there):
         numbers = []
@@ -502,12 +529,12 @@ async def test_a_simulation_runs_beside_the_loop_and_is_bounded(clients, monkeyp
 
 async def test_a_commit_is_previewed(clients, site, tmp_path):
     dags = shutil.copytree(site.settings.dags_folder, tmp_path / "repository")
-    site.settings = msgspec.structs.replace(site.settings, dags_folder=str(dags))
+    site.settings = replace(site.settings, dags_folder=str(dags))
     author = ("-c", "user.name=ada", "-c", "user.email=ada@shop.example")
     for words in (("init", "-q"), ("add", "."), (*author, "commit", "-qm", "all")):
         await anyio.run_process(["git", *words], cwd=dags)
     async with clients() as (here, there):
-        found = [msgspec.structs.replace(await client.preview("HEAD", hours=0), at=NOON) for client in (here, there)]
+        found = [replace(await client.preview("HEAD", hours=0), at=NOON) for client in (here, there)]
     assert found[0] == found[1]
     assert [failing.file for failing in found[0].failing] == ["broken.py"]
 

@@ -5,7 +5,7 @@ import inspect
 import re
 import socket
 from datetime import UTC, datetime, timedelta
-from html import unescape
+from html import escape, unescape
 from pathlib import Path
 from unittest.mock import Mock
 from urllib.parse import quote, urlencode
@@ -47,6 +47,7 @@ from asynsched.web.app import make_app
 from asynsched.web.endpoint import IN_PATH
 from asynsched.web.pages import PAGE, operation
 from asynsched.web.pages import dag as dag_pages
+from asynsched.web.pages import secrets as secret_pages
 from asynsched.web.pages.showing import Showing
 from tests.web.conftest import Known, Site
 from tests.web.filling import RUN_ID
@@ -433,6 +434,61 @@ async def test_secrets_are_written_and_never_shown(site: Site) -> None:
         text = (await client.get(path)).text
         assert "new" in text
         assert "hunter" not in text
+
+
+@pytest.mark.parametrize(
+    ("path", "typed", "problem"),
+    [
+        ("/pools", {"name": "big", "slots": "many", "description": "for <all>"}, "slots must be a number"),
+        ("/variables", {"key": "k" * 300, "value": "\n one\ntwo", "description": "of us"}, "250"),
+        ("/connections", {"conn_id": "db", "conn_type": "postgres", "port": "none", "extra": "{}"}, "port must be a"),
+        ("/users", {"name": "eve", "role": "operator", "others": "desk", "password": "hunt"}, "has 8 to"),
+        ("/dags/daily/backfills", {"from": "2026-02-01", "to": "2026-01-01", "reverse": "yes"}, "after its end"),
+        (f"{_RUN}/note", {"text": "n" * 1100}, "1000"),
+        (f"{_TASK.replace('tasks/extract', 'note')}?task_id=extract", {"text": "n" * 1100}, "1000"),
+        ("/dags/asks/runs/first/tasks/approve/answer", {"param:why": "unsure", "option": "Perhaps"}, "Reject"),
+        ("/dags/asks/runs/first/tasks/refused/answer", {"option": "Approve"}, "refused"),
+    ],
+)
+async def test_a_form_that_is_refused_keeps_what_was_typed(
+    site: Site, path: str, typed: dict[str, str], problem: str
+) -> None:
+    answer = await site.client.post(path, data=typed)
+    assert 400 <= answer.status_code < 500
+    [said] = re.findall(r'<p class="notice bad-notice" role="alert"[^>]*>([^<]*)</p>', answer.text)
+    assert problem in unescape(said), said
+    shown = answer.text.replace(said, "")
+    kept = [text for name, text in typed.items() if name not in ("password", "option", "reverse")]
+    assert [text for text in kept if escape(text) not in shown] == []
+    assert ("reverse" not in typed) or 'value="yes" checked' in shown
+    assert typed.get("password", "hunt") not in shown
+
+
+async def test_a_planned_backfill_leads_back_to_its_form_as_it_was(site: Site) -> None:
+    typed = {"from": "2026-01-01", "to": "2026-01-02", "reprocess": "failed", "max_active_runs": "7"}
+    planned = (await site.client.post("/dags/daily/backfills", data={**typed, "do": "plan"})).text
+    sent = dict(re.findall(r'<input type="hidden" name="(\w+)" value="([^"]*)">', planned))
+    assert sent == typed
+    shown = (await site.client.post("/dags/daily/backfills", data={**sent, "do": "edit"})).text
+    assert all(part in shown for part in ('value="2026-01-02"', 'value="failed" selected', 'value="7"'))
+    assert "bad-notice" not in shown
+
+
+async def test_long_lists_have_pages_and_a_search(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(secret_pages, "PAGE_ROWS", 2)
+    names = [f"kept_{n}" for n in range(5)]
+    for name in names:
+        await site.client.post("/pools", data={"name": name, "slots": "1"})
+        await site.client.post("/variables", data={"key": name, "value": "1"})
+        await site.client.post("/connections", data={"conn_id": name, "conn_type": "http"})
+    for view in ("/pools", "/variables", "/connections"):
+        where, found = f"{view}?q=KEPT", list[str]()
+        while where:
+            text = (await site.client.get(where)).text
+            found += re.findall(r"strong\"[^>]*>(kept_\d)<", text)
+            where = unescape(next(iter(re.findall(r'<p class="more"><a href="([^"]*)"', text)), ""))
+        assert found == names, view
+        assert "There is no such" in (await site.client.get(f"{view}?q=nothing")).text
 
 
 async def test_administrators_add_change_and_end_users(site: Site) -> None:

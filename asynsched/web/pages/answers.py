@@ -4,10 +4,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 from zoneinfo import ZoneInfo
 
+from anyio.to_thread import run_sync
 from starlette.responses import Response
 
 from asynsched.errors import AsynschedError
-from asynsched.keys import DagRunKey, TaskInstanceKey
+from asynsched.keys import TaskInstanceKey
 from asynsched.queries.hitl import (
     MOST_ROWS,
     QuestionFilter,
@@ -24,19 +25,42 @@ from asynsched.states import TaskInstanceState
 from asynsched.store.schema import HITLRow
 from asynsched.web.access import Permission
 from asynsched.web.endpoint import Call
-from asynsched.web.pages.page import PAGE, MapIndex, form_of, preferences_of, redirect, show
-from asynsched.web.pages.trigger import Field, field_of, read_fields
+from asynsched.web.pages.page import (
+    NOTHING_TYPED,
+    PAGE,
+    MapIndex,
+    Typed,
+    form_of,
+    preferences_of,
+    redirect,
+    refused,
+    show,
+)
+from asynsched.web.pages.trigger import Field, field_of, read_fields, read_together
 
 
 @PAGE.endpoint("GET", "/answers")
 async def answers(call: Call) -> Response:
     """Show the open questions, the oldest first."""
+    return await _show(call)
+
+
+async def _show(call: Call, answered: TaskInstanceKey | None = None, typed: Typed = NOTHING_TYPED) -> Response:
+    """Show the questions, one of them with the answer to it that was refused."""
     wanted = open_to(call.who.dag_ids)
     page = await call.place.ask(list_questions, wanted, Paging(limit=MOST_ROWS, order_by=("created_at",)))
     zone = preferences_of(call.request).zone
-    rows = [(one.asked, one.instance, _fields(one.asked, zone)) for one in page.items]
+    rows = []
+    for one in page.items:
+        instance = one.instance
+        if answered == (instance.dag_id, instance.run_id, instance.task_id, instance.map_index):
+            _, fields = await run_sync(read_together, _params(one.asked), typed.fields, zone)
+            rows.append((one.asked, instance, fields, typed))
+        else:
+            rows.append((one.asked, instance, _fields(one.asked, zone), NOTHING_TYPED))
     n = len(rows) if page.after is None else await call.place.ask(count_questions, wanted)
-    return await show(call, "answers.html", rows=rows, n=n)
+    elsewhere = NOTHING_TYPED if any(row[-1] is typed for row in rows) else typed
+    return await show(call, "answers.html", rows=rows, n=n, elsewhere=elsewhere, status=typed.status)
 
 
 @PAGE.endpoint("GET", "/dags/{dag_id}/runs/{run_id}/tasks/{task_id}/required_actions")
@@ -55,6 +79,10 @@ def _fields(asked: HITLRow, zone: ZoneInfo) -> list[Field]:
     return [field_of(name, _param(param), param.get("value"), zone) for name, param in asked.params.items()]
 
 
+def _params(asked: HITLRow) -> dict[str, SerializedParam]:
+    return {name: _param(param) for name, param in asked.params.items()}
+
+
 def _param(param: Mapping[str, Any]) -> SerializedParam:
     return SerializedParam(
         value=param.get("value"), schema=dict(param.get("schema") or {}), description=param.get("description")
@@ -69,11 +97,14 @@ async def give(call: Call, dag_id: str, run_id: str, task_id: str, map_index: Ma
     def read(asked: HITLRow) -> tuple[list[str], dict[str, Any]]:
         return read_answer(asked, sent.get("option", []), sent, zone)
 
-    known = await read_before(call.place, TaskInstanceKey(dag_id, run_id, task_id, map_index), read)
-    await call.place.act(
-        call.who.name, answer, DagRunKey(dag_id, run_id), task_id, map_index, known, user=call.who.name,
-        now=call.place.clock.now(),
-    )  # fmt: skip
+    key = TaskInstanceKey(dag_id, run_id, task_id, map_index)
+    known = await read_before(call.place, key, read)
+    try:
+        await call.place.act(
+            call.who.name, answer, key.run, task_id, map_index, known, user=call.who.name, now=call.place.clock.now()
+        )
+    except AsynschedError as exc:
+        return await _show(call, key, refused(sent, exc))
     return redirect(call, "answers", said=f"{task_id} of {run_id} has its answer: {', '.join(sent.get('option', []))}.")
 
 
@@ -82,7 +113,7 @@ def read_answer(
 ) -> tuple[list[str], dict[str, Any]]:
     """Return the chosen options, and a value for each param. Raises AsynschedError if they do not fit the question."""
     chosen = chosen_options(asked, options or (asked.options if len(asked.options) == 1 else ()))
-    values, fields = read_fields({name: _param(param) for name, param in asked.params.items()}, sent, zone)
+    values, fields = read_fields(_params(asked), sent, zone)
     for field in fields:
         if field.problem:
             raise AsynschedError(f"{field.title}: {field.problem}.")

@@ -1,11 +1,12 @@
 """`/assets`: the assets, who updates them and who waits for them; `/backfills`: runs of the past."""
 
 from datetime import date, datetime, time, timedelta
+from zoneinfo import ZoneInfo
 
 from anyio.to_thread import run_sync
 from starlette.responses import Response
 
-from asynsched.errors import NotFound
+from asynsched.errors import AsynschedError, NotFound
 from asynsched.queries import backfills as queries
 from asynsched.queries.assets import (
     AssetFilter,
@@ -22,21 +23,36 @@ from asynsched.web.access import Permission
 from asynsched.web.endpoint import Call
 from asynsched.web.pages.drawing.assets import asset_node, assets_and_dags, connected, dag_node
 from asynsched.web.pages.drawing.graph import DrawnGraph, draw
-from asynsched.web.pages.page import PAGE, RowId, address, form_of, one, preferences_of, redirect, show, whole_number
+from asynsched.web.pages.page import (
+    NOTHING_TYPED,
+    PAGE,
+    RowId,
+    Typed,
+    address,
+    form_of,
+    one,
+    preferences_of,
+    redirect,
+    refused,
+    show,
+    whole_number,
+)
 
-ALL = Paging(limit=MOST_ROWS)
+PAGE_ROWS = 100
 MOST_EVENTS = 50
 LATELY = timedelta(hours=24)
 
 
 @PAGE.endpoint("GET", "/assets")
-async def show_assets(call: Call) -> Response:
+async def show_assets(call: Call, after: str = "") -> Response:
     """Show the assets, the tasks that update them, the DAGs that wait for them, and their last events."""
     seen = call.who.dag_ids
-    assets = (await call.place.ask(list_assets, AssetFilter(seen_dags=seen), ALL)).items
+    page = await call.place.ask(
+        list_assets, AssetFilter(seen_dags=seen), Paging(limit=PAGE_ROWS, after=after or None)
+    )  # fmt: skip
     events = (await call.place.ask(list_events, EventFilter(seen_dags=seen), Paging(limit=MOST_EVENTS))).items
     return await show(
-        call, "assets.html", rows=[one for one in assets if seen is None or one.references],
+        call, "assets.html", rows=[one for one in page.items if seen is None or one.references], after=page.after,
         events=[event for event in events if seen is None or event.source_dag_id in seen],
     )  # fmt: skip
 
@@ -48,8 +64,8 @@ async def asset_graph(call: Call, dag: str = "", asset: str = "") -> Response:
     `dag` or `asset`: only the part that is connected with it.
     """
     place, seen, now = call.place, call.who.dag_ids, call.place.clock.now()
-    assets = (await place.ask(list_assets, AssetFilter(seen_dags=seen), ALL)).items
-    assets = tuple(one for one in assets if seen is None or one.references)
+    page = await place.ask(list_assets, AssetFilter(seen_dags=seen), Paging(limit=MOST_ROWS))
+    assets = tuple(one for one in page.items if seen is None or one.references)
     counts = await place.ask(count_events_by_asset, [one.id for one in assets], since=now - LATELY)
     queued = await place.ask(list_queued, seen_dags=seen)
 
@@ -64,22 +80,43 @@ async def asset_graph(call: Call, dag: str = "", asset: str = "") -> Response:
         return draw(boxes, links)
 
     return await show(
-        call, "asset_graph.html", drawn=await run_sync(drawn), dag=dag, asset=asset, n_assets=len(assets),
-        names=[one.name for one in assets],
+        call, "asset_graph.html", drawn=await run_sync(drawn), dag=dag, asset=asset,
+        names=[one.name for one in assets], is_cut=page.after is not None,
     )  # fmt: skip
 
 
 @PAGE.endpoint("GET", "/backfills")
-async def backfills(call: Call, dag_id: str = "") -> Response:
+async def backfills(call: Call, dag_id: str = "", after: str = "") -> Response:
     """Show the backfills, the newest first, and the form of a new one."""
-    page = await call.place.ask(queries.list_backfills, BackfillFilter(dag_ids=call.who.dag_ids), ALL)
-    return await show(call, "backfills.html", rows=page.items, dag_id=dag_id)
+    return await _show_backfills(call, dag_id, after)
+
+
+async def _show_backfills(call: Call, dag_id: str, after: str = "", typed: Typed = NOTHING_TYPED) -> Response:
+    wanted, paging = BackfillFilter(dag_ids=call.who.dag_ids), Paging(limit=PAGE_ROWS, after=after or None)
+    page = await call.place.ask(queries.list_backfills, wanted, paging)
+    return await show(call, "backfills.html", page=page, dag_id=dag_id, typed=typed, status=typed.status)
 
 
 @PAGE.endpoint("POST", "/dags/{dag_id}/backfills", permission=Permission.OPERATE)
 async def create_backfill(call: Call, dag_id: str) -> Response:
     """Create a backfill, or show which dates it would have."""
-    fields, zone = await form_of(call), preferences_of(call.request).zone
+    fields = await form_of(call)
+    if one(fields, "do") == "edit":
+        return await _show_backfills(call, dag_id, typed=Typed(fields))
+    try:
+        plan = _plan(dag_id, fields, preferences_of(call.request).zone)
+        if one(fields, "do") != "create":
+            dates = await queries.plan_backfill(call.place, plan)
+            sent = {name: values[-1] for name, values in fields.items()}
+            return await show(call, "backfill_plan.html", dag_id=dag_id, plan=plan, dates=dates, sent=sent)
+        made = await queries.make_backfill(call.place, call.who.name, plan)
+    except AsynschedError as exc:
+        return await _show_backfills(call, dag_id, typed=refused(fields, exc))
+    return redirect(call, "backfills", said=f"The backfill {made.id} of {dag_id} has {made.n_queued} queued runs.")
+
+
+def _plan(dag_id: str, fields: dict[str, list[str]], zone: ZoneInfo) -> BackfillPlan:
+    """Return the backfill that a form describes. Raises BadRequest."""
     reprocess, most = one(fields, "reprocess", "none"), 10
     if reprocess not in ("none", "failed", "completed"):
         raise BadRequest("Choose which runs to run again: none, failed or completed.")
@@ -89,17 +126,11 @@ async def create_backfill(call: Call, dag_id: str) -> Response:
         first, last = (date.fromisoformat(one(fields, name)) for name in ("from", "to"))
     except ValueError as exc:
         raise BadRequest("Give the first and the last day, such as 2026-01-31.") from exc
-    plan = BackfillPlan(
+    return BackfillPlan(
         dag_id, datetime.combine(first, time.min, zone), datetime.combine(last, time.max, zone),
         reprocess="failed" if reprocess == "failed" else "completed" if reprocess == "completed" else "none",
         is_reverse=one(fields, "reverse") == "yes", max_active_runs=most,
     )  # fmt: skip
-    if one(fields, "do") != "create":
-        dates = await queries.plan_backfill(call.place, plan)
-        sent = {name: values[-1] for name, values in fields.items()}
-        return await show(call, "backfill_plan.html", dag_id=dag_id, plan=plan, dates=dates, sent=sent)
-    made = await queries.make_backfill(call.place, call.who.name, plan)
-    return redirect(call, "backfills", said=f"The backfill {made.id} of {dag_id} has {made.n_queued} queued runs.")
 
 
 @PAGE.endpoint("POST", "/dags/{dag_id}/backfills/{backfill_id:int}", permission=Permission.OPERATE)

@@ -2,14 +2,15 @@
 
 from starlette.responses import Response
 
-from asynsched.keys import DagRunKey, TaskInstanceKey
+from asynsched.errors import AsynschedError
+from asynsched.keys import TaskInstanceKey
 from asynsched.queries.run_edits import note_run, note_task
 from asynsched.queries.runs import get_run
 from asynsched.queries.task_instances import get_task_instance
 from asynsched.store.runs.notes import LONGEST_NOTE
 from asynsched.web.access import Permission
 from asynsched.web.endpoint import Call
-from asynsched.web.pages.page import PAGE, MapIndex, form_of, one, redirect, show
+from asynsched.web.pages.page import NOTHING_TYPED, PAGE, MapIndex, Typed, form_of, one, redirect, refused, show
 
 
 @PAGE.endpoint("GET", "/dags/{dag_id}/runs/{run_id}/note", permission=Permission.OPERATE)
@@ -20,22 +21,30 @@ async def note_form(call: Call, dag_id: str, run_id: str, task_id: str = "", map
         text = (await call.place.ask(get_task_instance, key)).note
     else:
         text = (await call.place.ask(get_run, dag_id, run_id)).note
-    return await show(
-        call, "note.html", key=DagRunKey(dag_id, run_id), task_id=task_id, map_index=map_index, text=text or "",
-        longest=LONGEST_NOTE,
-    )  # fmt: skip
+    return await _show(call, TaskInstanceKey(dag_id, run_id, task_id, map_index), text or "", NOTHING_TYPED)
+
+
+async def _show(call: Call, key: TaskInstanceKey, text: str, typed: Typed) -> Response:
+    """Show the form; a key without a task is that of the run."""
+    return await show(call, "note.html", key=key, text=text, longest=LONGEST_NOTE, typed=typed, status=typed.status)
 
 
 @PAGE.endpoint("POST", "/dags/{dag_id}/runs/{run_id}/note", permission=Permission.OPERATE)
 async def note(call: Call, dag_id: str, run_id: str, task_id: str = "", map_index: MapIndex = -1) -> Response:
     """Store the note, and go back to the run or the task; an empty one removes it."""
-    text = one(await form_of(call), "text").replace("\r\n", "\n")
+    fields = await form_of(call)
+    text = one(fields, "text").replace("\r\n", "\n")
     actor, now = call.who.name, call.place.clock.now()
     said = "The note is stored." if text else "The note is removed."
-    if not task_id:
-        await call.place.act(actor, note_run, DagRunKey(dag_id, run_id), text, actor, now)
-        return redirect(call, "dags", dag_id, "runs", run_id, said=said)
     key = TaskInstanceKey(dag_id, run_id, task_id, map_index)
-    await call.place.act(actor, note_task, key, text, actor, now)
+    try:
+        if task_id:
+            await call.place.act(actor, note_task, key, text, actor, now)
+        else:
+            await call.place.act(actor, note_run, key.run, text, actor, now)
+    except AsynschedError as exc:
+        return await _show(call, key, text, refused(fields, exc))
+    if not task_id:
+        return redirect(call, "dags", dag_id, "runs", run_id, said=said)
     index = map_index if map_index >= 0 else None
     return redirect(call, "dags", dag_id, "runs", run_id, "tasks", task_id, said=said, map_index=index)

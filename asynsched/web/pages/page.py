@@ -1,7 +1,7 @@
 """What all views share: their table, rendering, a browser's preferences, addresses, forms and redirects."""
 
 import gzip
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from functools import cache, partial
 from http import HTTPStatus
 from typing import Annotated, Any, NamedTuple
@@ -37,6 +37,8 @@ THEMES = ("auto", "light", "dark")
 THEME_COOKIE = "asynsched_theme"
 ZONE_COOKIE = "asynsched_zone"
 SAID_COOKIE = "asynsched_said"
+MOST_COOKIE_BYTES = 3500
+"""Of its value: browsers ignore a cookie of more than 4,096 bytes in all."""
 VIEWS: tuple[tuple[str, str, Permission], ...] = (
     ("", "Home", Permission.VIEW), ("dags", "DAGs", Permission.VIEW), ("runs", "Runs", Permission.VIEW),
     ("tasks", "Tasks", Permission.VIEW), ("assets", "Assets", Permission.VIEW),
@@ -57,6 +59,25 @@ OTHER_VIEWS: tuple[tuple[str, str, Permission], ...] = (
     ("tokens", "Tokens", Permission.VIEW),
 )  # fmt: skip
 """Those that only the palette finds."""
+
+
+class Typed(NamedTuple):
+    """What somebody has typed into a form, which is shown again with that; without fields, the form is a new one.
+
+    Attributes:
+        problem: Why the form was refused.
+    """
+
+    fields: Mapping[str, list[str]] = {}
+    problem: str = ""
+    status: int = HTTPStatus.OK
+
+    def get(self, name: str, default: str = "") -> str:
+        """Return the text of a field, or what the field begins with."""
+        return self.fields.get(name, [""])[-1] if self.fields else default
+
+
+NOTHING_TYPED = Typed()
 
 
 class Preferences(NamedTuple):
@@ -159,7 +180,9 @@ def redirect(call: Call, *path: str, said: str = "", **query: Any) -> Response:
     """Return the answer to a form: go to a view, which says in a sentence what was done."""
     answer = RedirectResponse(address(call.request, *path, **query), HTTPStatus.SEE_OTHER)
     if said:
-        answer.set_cookie(SAID_COOKIE, quote(said[:1000]), max_age=30, httponly=True, samesite="strict")
+        while len(quote(said)) > MOST_COOKIE_BYTES:
+            said = said[: len(said) * 3 // 4] + "…"
+        answer.set_cookie(SAID_COOKIE, quote(said), max_age=30, httponly=True, samesite="strict")
     return answer
 
 
@@ -168,7 +191,12 @@ async def form_of(call: Call) -> dict[str, list[str]]:
     return await read_form(call.request, most_bytes=MOST_FORM_BYTES, most_fields=MOST_FIELDS)
 
 
-def one(fields: dict[str, list[str]], name: str, default: str = "") -> str:
+def refused(fields: Mapping[str, list[str]], exc: AsynschedError) -> Typed:
+    """Return what was typed into a form that this error refuses."""
+    return Typed(fields, str(exc), status_of(exc))
+
+
+def one(fields: Mapping[str, list[str]], name: str, default: str = "") -> str:
     """Return the value of a form's field, without spaces around it."""
     return fields.get(name, [default])[-1].strip()
 

@@ -5,6 +5,7 @@ from typing import NamedTuple
 
 from starlette.responses import Response
 
+from asynsched.errors import AsynschedError
 from asynsched.queries.users import (
     LONGEST_TOKEN,
     SCOPES,
@@ -19,7 +20,18 @@ from asynsched.queries.users import (
 from asynsched.store.users import PERSONAL, SESSION, find_holder
 from asynsched.web.access import NotAllowed
 from asynsched.web.endpoint import Call
-from asynsched.web.pages.page import PAGE, RowId, form_of, one, redirect, show, whole_number
+from asynsched.web.pages.page import (
+    NOTHING_TYPED,
+    PAGE,
+    RowId,
+    Typed,
+    form_of,
+    one,
+    redirect,
+    refused,
+    show,
+    whole_number,
+)
 from asynsched.web.stored_access import cookie_name, is_secure, root_of
 
 USUAL_DAYS = 90
@@ -54,11 +66,14 @@ async def create(call: Call) -> Response:
     A cookie carries the secret there, as the next request may reach another process.
     """
     issuer, fields = _issuer(call), await form_of(call)
-    days = whole_number(fields, "days", least=1, most=LONGEST_TOKEN.days)
-    made = await call.place.act(
-        call.who.name, issue_token, issuer, one(fields, "label"), scope=one(fields, "scope"),
-        dag_ids=one(fields, "dags").split() or None, now=call.place.clock.now(), lasts=timedelta(days=days),
-    )  # fmt: skip
+    try:
+        days = whole_number(fields, "days", least=1, most=LONGEST_TOKEN.days)
+        made = await call.place.act(
+            call.who.name, issue_token, issuer, one(fields, "label"), scope=one(fields, "scope"),
+            dag_ids=one(fields, "dags").split() or None, now=call.place.clock.now(), lasts=timedelta(days=days),
+        )  # fmt: skip
+    except AsynschedError as exc:
+        return await _show(call, refused(fields, exc))
     answer = redirect(call, "tokens")
     answer.set_cookie(
         _made_cookie(call), made.secret, max_age=MADE_SECONDS, path=root_of(call.request) or "/",
@@ -106,7 +121,7 @@ async def _just_made(call: Call) -> Made | None:
     return None if holder is None or holder.token.owner != call.who.name else Made(holder.token.label, secret)
 
 
-async def _show(call: Call) -> Response:
+async def _show(call: Call, typed: Typed = NOTHING_TYPED) -> Response:
     if not _has_signed_in(call):
         return await show(call, "tokens.html", made=None, tokens=(), problem=NO_SESSION)
     issuer, now = _issuer(call), call.place.clock.now()
@@ -115,6 +130,7 @@ async def _show(call: Call) -> Response:
         tokens=await call.place.ask(list_own_tokens, issuer, now=now),
         sessions=await call.place.ask(list_own_sessions, issuer, now=now), own_id=await _own_id(call),
         scopes=SCOPES[: SCOPES.index(issuer.scope) + 1], days=USUAL_DAYS, most_days=LONGEST_TOKEN.days,
+        typed=typed, status=typed.status,
     )  # fmt: skip
 
 

@@ -15,6 +15,7 @@ from asynsched.authoring.params import Param
 from asynsched.errors import AsynschedError
 from asynsched.queries.paging import BadRequest
 from asynsched.queries.run_actions import Trigger, trigger_run
+from asynsched.queries.runs import get_run
 from asynsched.serialization.schema import SerializedDag, SerializedParam
 from asynsched.web.access import Permission
 from asynsched.web.endpoint import Call
@@ -53,16 +54,18 @@ class Field(NamedTuple):
 
 
 @PAGE.endpoint("GET", "/dags/{dag_id}/trigger", permission=Permission.OPERATE)
-async def form(call: Call, dag_id: str, conf: str = "") -> Response:
-    """Show the form, with the params' defaults, or with the values of `conf`, a JSON object."""
+async def form(call: Call, dag_id: str, conf: str = "", like: str = "") -> Response:
+    """Show the form, with the params' defaults, or with the values of `conf`, a JSON object, or of the run `like`."""
     known = await read_known(call, dag_id)
     try:
         given = _read_object(conf) if conf else {}
     except ValueError as exc:
         raise BadRequest(str(exc)) from exc
+    if like:
+        given = (await call.place.ask(get_run, dag_id, like)).conf or {}
     zone = preferences_of(call.request).zone
     fields = [field_of(name, param, given.get(name, param.value), zone) for name, param in known.dag.params.items()]
-    return await _show(call, known, fields, {"conf": as_text(_others(known.dag, given)) if conf else ""})
+    return await _show(call, known, fields, {"conf": as_text(_others(known.dag, given))})
 
 
 @PAGE.endpoint("POST", "/dags/{dag_id}/trigger", permission=Permission.OPERATE)
@@ -71,7 +74,7 @@ async def create(call: Call, dag_id: str) -> Response:
     known = await read_known(call, dag_id)
     sent, zone = await form_of(call), preferences_of(call.request).zone
     # In a thread: the pattern of a schema may take its time.
-    values, fields = await run_sync(_read_together, known.dag.params, sent, zone)
+    values, fields = await run_sync(read_together, known.dag.params, sent, zone)
     problem = "Some values do not fit." if any(field.problem for field in fields) else ""
     try:
         conf = {**_read_object(one(sent, "conf")), **values}
@@ -141,8 +144,8 @@ def _listed(schema: Mapping[str, Any], kind: str) -> list[Any]:
     return listed or (list(schema.get("examples", ())) if kind == "choices" else [])
 
 
-def _read_together(
-    params: Mapping[str, SerializedParam], sent: dict[str, list[str]], zone: ZoneInfo
+def read_together(
+    params: Mapping[str, SerializedParam], sent: Mapping[str, list[str]], zone: ZoneInfo
 ) -> tuple[dict[str, Any], list[Field]]:
     """Call `read_fields` with one limit of time for the checks of all values."""
     from asynsched.authoring.json_schemas import limited_time  # loads jsonschema
@@ -152,7 +155,7 @@ def _read_together(
 
 
 def read_fields(
-    params: Mapping[str, SerializedParam], sent: dict[str, list[str]], zone: ZoneInfo
+    params: Mapping[str, SerializedParam], sent: Mapping[str, list[str]], zone: ZoneInfo
 ) -> tuple[dict[str, Any], list[Field]]:
     """Return the values that a form gives to params, and its fields with what is wrong."""
     values: dict[str, Any] = {}

@@ -1,8 +1,11 @@
 """`/users`: who may use this, with roles, sessions and tokens; for administrators."""
 
+from collections.abc import Mapping
+
 from anyio.to_thread import run_sync
 from starlette.responses import Response
 
+from asynsched.errors import AsynschedError
 from asynsched.queries.paging import BadRequest, Paging, Pattern
 from asynsched.queries.users import (
     LONGEST_PASSWORD,
@@ -23,7 +26,7 @@ from asynsched.queries.users import (
 )
 from asynsched.web.access import Permission
 from asynsched.web.endpoint import Call
-from asynsched.web.pages.page import PAGE, form_of, one, redirect, show, whole_number
+from asynsched.web.pages.page import NOTHING_TYPED, PAGE, Typed, form_of, one, redirect, refused, show, whole_number
 
 PAGE_ROWS = 100
 MOST_ID = 2**63 - 1
@@ -32,11 +35,17 @@ MOST_ID = 2**63 - 1
 @PAGE.endpoint("GET", "/users", permission=Permission.ADMINISTER)
 async def users(call: Call, q: str = "", after: str = "") -> Response:
     """Show the users, and the form of a new one."""
+    return await _show_users(call, q, after)
+
+
+async def _show_users(call: Call, q: str = "", after: str = "", typed: Typed = NOTHING_TYPED) -> Response:
     paging = Paging(limit=PAGE_ROWS, after=after or None)
     page = await call.place.ask(list_users, Pattern(q.strip() or None), paging)
     return await show(
-        call, "users.html", page=page, query={"q": q}, roles=ROLES, shortest=SHORTEST_PASSWORD, longest=LONGEST_PASSWORD
-    )
+        call, "users.html", page=page, query={"q": q}, roles=ROLES, shortest=SHORTEST_PASSWORD,
+        longest=LONGEST_PASSWORD, typed=typed, chosen=_roles(typed.fields) if typed.fields else ROLES[:1],
+        status=typed.status,
+    )  # fmt: skip
 
 
 @PAGE.endpoint("POST", "/users", permission=Permission.ADMINISTER)
@@ -44,11 +53,14 @@ async def create(call: Call) -> Response:
     """Add a user."""
     fields = await form_of(call)
     name = one(fields, "name")
-    if not name:
-        raise BadRequest("A user needs a name.")
-    await call.place.act(
-        call.who.name, create_user, name, _roles(fields), password=await _hashed(fields), now=call.place.clock.now()
-    )
+    try:
+        if not name:
+            raise BadRequest("A user needs a name.")
+        await call.place.act(
+            call.who.name, create_user, name, _roles(fields), password=await _hashed(fields), now=call.place.clock.now()
+        )
+    except AsynschedError as exc:
+        return await _show_users(call, typed=refused(fields, exc))
     return redirect(call, "users", name, said=f"The user {name} is added.")
 
 
@@ -99,7 +111,7 @@ async def _change(call: Call, name: str, fields: dict[str, list[str]]) -> str:
     raise BadRequest("Choose what to do with the user.")
 
 
-def _roles(fields: dict[str, list[str]]) -> tuple[str, ...]:
+def _roles(fields: Mapping[str, list[str]]) -> tuple[str, ...]:
     """Return the roles that are ticked, and those that are typed."""
     return tuple(dict.fromkeys([*fields.get("role", []), *one(fields, "others").replace(",", " ").split()]))
 

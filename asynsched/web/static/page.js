@@ -40,6 +40,29 @@ document.addEventListener("submit", (event) => {
   confirmed(`${event.target.action}?${query}`, event.submitter);
 });
 
+// A field that sends its form when it is changed. A list whose choice is moved by arrow keys, each of which is a
+// change, is sent at Enter or when it is left.
+
+let isByKeys = false;
+
+function submitted(field) {
+  delete field.dataset.changed;
+  field.form.requestSubmit();
+}
+
+document.addEventListener("keydown", (event) => {
+  if (!event.target.matches("select[data-submit]")) return;
+  isByKeys = event.key !== "Enter";
+  if (event.key === "Enter" && "changed" in event.target.dataset) { event.preventDefault(); submitted(event.target); }
+});
+document.addEventListener("pointerdown", () => { isByKeys = false; });
+document.addEventListener("focusout", (event) => { if ("changed" in event.target.dataset) submitted(event.target); });
+document.addEventListener("change", (event) => {
+  if (!event.target.matches("[data-submit]")) return;
+  if (isByKeys && event.target.matches("select")) event.target.dataset.changed = "";
+  else submitted(event.target);
+});
+
 // Chosen rows
 
 const picks = () => [...document.querySelectorAll("[data-pick]")];
@@ -55,7 +78,6 @@ function picked() {
 }
 
 document.addEventListener("change", (event) => {
-  if (event.target.matches("[data-submit]")) event.target.form.requestSubmit();
   if (event.target.matches("[data-pick-all]")) for (const one of picks()) one.checked = event.target.checked;
   if (event.target.matches("[data-pick], [data-pick-all]")) picked();
 });
