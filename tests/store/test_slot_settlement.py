@@ -7,7 +7,7 @@ import sqlalchemy as sa
 
 from asynsched.states import DagRunState
 from asynsched.store.runs.dag_runs import get_run, insert_run
-from asynsched.store.runs.pools import OwnUse, SlotGrant, set_pool, settle_slots
+from asynsched.store.runs.pools import UNLIMITED, OwnUse, SlotGrant, set_pool, settle_slots
 from asynsched.store.runs.task_instances import load_task_instances
 from asynsched.store.runs.transitions import Batch, RunWrite, Stale, apply, apply_at_once
 from asynsched.store.schema import dag_run, task_instance
@@ -69,6 +69,15 @@ async def test_slots_are_counted_again_after_doubt_or_an_edit_of_the_pool(databa
     await database.write(set_pool, "narrow", 4)
     assert await slots.take(ONE, {"narrow": 0}) == (True, 1, 3)
     assert await slots.take(ONE, {"narrow": 1}) == (False, 1, 1)
+
+
+async def test_a_settlement_tells_of_pools_that_have_changed(database):
+    await database.write(set_pool, "narrow", 3)
+    await database.write(set_pool, "wide", UNLIMITED)
+    grants = [SlotGrant((1, name, -1), name) for name in ("narrow", "wide", "gone")]
+    settled = await database.write(settle_slots, grants, OwnUse({"narrow": 2}), ONE)
+    assert settled.refused == {(1, "gone", -1)}
+    assert settled.capacities == {"narrow": 3, "wide": UNLIMITED, "gone": 0}
 
 
 async def test_instances_are_written_at_once_only_while_signed_pools_have_room(database):

@@ -24,7 +24,7 @@ from asynsched.keys import DagRunKey
 from asynsched.scheduling.evaluation.changes import PARKED, Holding
 from asynsched.scheduling.evaluation.run import ActiveRun, ActiveTask
 from asynsched.states import PARKED_TASK_STATES, SLOT_TASK_STATES, TaskInstanceState
-from asynsched.store.runs.pools import OwnUse, Settlement, SlotGrant
+from asynsched.store.runs.pools import UNLIMITED, OwnUse, Settlement, SlotGrant
 from asynsched.timers import has_come
 
 LONGEST_RETRY = timedelta(seconds=1)
@@ -382,7 +382,12 @@ class ReadyQueues:
         )
 
     def note_settled(self, settled: Settlement, retry_at: datetime | None) -> None:
-        """Note other schedulers' use, and leave the limits that they are settling alone until `retry_at`."""
+        """Note pools' slots and other schedulers' use, and leave limits that they are settling alone until `retry_at`.
+
+        A pool may have changed without a word of it yet: with its old slots, the same tasks would be refused at once.
+        """
+        for name, slots in settled.capacities.items():
+            self.pool(name).capacity = None if slots == UNLIMITED else slots
         for name, used in settled.pools.items():
             self.pool(name).elsewhere = used
         for (dag_id, task_id), n in settled.tasks.items():

@@ -159,13 +159,15 @@ class Settlement(Struct, frozen=True):
         refused: The task instances that may not be queued now.
         busy_pools: The pools whose rows another transaction had locked.
         busy_dags: The DAGs whose rows another transaction had locked.
-        pools: How many slots others take of each other pool.
+        capacities: The slots of each other pool; 0 if it does not exist, `UNLIMITED` if it has no limit.
+        pools: How many slots others take of each pool that exists and was not locked.
         tasks: How many instances others have of each limited task.
     """
 
     refused: frozenset[TaskRowKey] = frozenset()
     busy_pools: frozenset[str] = frozenset()
     busy_dags: frozenset[str] = frozenset()
+    capacities: Mapping[str, int] = {}
     pools: Mapping[str, int] = {}
     tasks: Mapping[TaskOfDag, int] = {}
 
@@ -234,10 +236,12 @@ def settle_slots(
         pools_used[grant.pool] += grant.slots
         if grant.task is not None:
             tasks_used[grant.task] += 1
+    busy_pools = _existing(conn, names - capacities.keys())
     return Settlement(
         refused=frozenset(refused),
-        busy_pools=_existing(conn, names - capacities.keys()),
+        busy_pools=busy_pools,
         busy_dags=frozenset(dag_ids) - dags,
+        capacities={name: row.slots if (row := capacities.get(name)) else 0 for name in names - busy_pools},
         pools={name: pools_elsewhere.get(name, 0) for name in capacities},
         tasks={task: tasks_elsewhere.get(task, 0) for task in tasks if task[0] in dags},
     )

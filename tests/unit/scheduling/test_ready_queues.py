@@ -243,6 +243,19 @@ def test_a_limit_of_which_others_are_found_to_use_less_lets_its_tasks_go():
     assert len(granted(engine)) == 2
 
 
+def test_tasks_of_a_pool_that_was_deleted_unheard_are_refused_once():
+    engine = evaluation(pools={"pool": 4})
+    engine.start_run(run_of([task("a", pool="pool"), task("b", pool="pool", pool_slots=2)]), NOON)
+    assert len(granted(engine)) == 2
+    refused = frozenset((ready.run.id, ready.task_id, ready.map_index) for ready in engine.pending.granted)
+    engine.batch_stored(Settlement(refused=refused, capacities={"pool": 0}), None, NOON)
+    assert granted(engine) == []
+    engine.ready.note_settled(Settlement(capacities={"pool": 2}), None)
+    assert len(granted(engine)) == 1
+    engine.ready.note_settled(Settlement(capacities={"pool": -1}), None)
+    assert len(granted(engine)) == 1
+
+
 @pytest.mark.parametrize("step", [timedelta(seconds=1), -timedelta(hours=1)], ids=["goes on", "is set back"])
 def test_a_pool_that_another_scheduler_settles_is_tried_again_soon_though_the_clock(step):
     engine = evaluation(pools={"pool": 1})
