@@ -20,6 +20,7 @@ from asynsched.service import Service
 from asynsched.settings import Settings
 from asynsched.store.database import Database
 from asynsched.store.watchers import WatchedTrigger, assign_triggers, store_outcomes, watched_triggers
+from asynsched.timers import has_come
 
 log = structlog.get_logger(__name__)
 
@@ -43,7 +44,7 @@ class AssetWatchers(Service):
         self._outcomes: list[TriggerOutcome] = []
         """Outcomes that are not stored yet."""
         self._may_have_changed = True
-        self._looked_at: datetime | None = None
+        self._look_at: datetime | None = None
         channels.watchers.wakes(self.wake)
 
     @property
@@ -69,7 +70,7 @@ class AssetWatchers(Service):
                 self._may_have_changed = True
         if self._outcomes:
             await self._store(now)
-        is_due = self._looked_at is None or self.interval is None or not now < self._looked_at + self.interval
+        is_due = self.interval is None or has_come(self._look_at, now, self.interval)
         if self._may_have_changed or is_due:
             await self._look(now)
 
@@ -101,7 +102,7 @@ class AssetWatchers(Service):
         except BaseException:
             self._may_have_changed = True
             raise
-        self._looked_at = now
+        self._look_at = None if self.interval is None else now + self.interval
         self._tell({row_of_watcher(one.trigger.id) or 0: one for one in wanted if one is not None})
 
     async def _wanted(self, trigger: WatchedTrigger) -> TriggerWanted | None:

@@ -288,6 +288,8 @@ class Triggerer(Service):
 
     def _attend(self, host: "Host", now: datetime) -> None:
         """Launch a missing host, end one that is idle or hangs, forget one that has ended."""
+        if host.silent_since is not None and host.silent_since > now:
+            host.silent_since = now  # the clock was set back
         if host.token is None:
             if not host.work.wanted:
                 del self._hosts[host]

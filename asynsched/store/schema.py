@@ -203,8 +203,8 @@ class DagColumns(Struct, frozen=True, kw_only=True):
         access_control: What the users of a role may do with it, by role: `view` or `operate`; None: no more than with
             other DAGs.
         partitions: A hash of its assets' partition mappers; None if it waits for events without partition keys.
-        last_examined_at: The `updated_at` that its next run was computed from: if that is older, or missing, the next
-            run is yet to be computed.
+        last_examined_at: The `updated_at` that its next run was computed from: if that is another one, or missing, the
+            next run is yet to be computed.
         timetable_plan: JSON of the answers of the author's own timetable or partition mappers.
     """
 

@@ -158,7 +158,7 @@ async def test_a_file_whose_name_is_no_text_is_stored_and_removed_all_the_same(d
 
 async def test_a_changed_dag_is_due_first_then_what_has_a_next_run(database):
     await store(database, report("a.py", parsed("new"), parsed("paused", is_paused_upon_creation=True)))
-    assert await database.read(scheduled_dag_ids) == [("new", NOW)]
+    assert await database.read(scheduled_dag_ids) == [("new", None)]
     info = DagRunInfo.interval(NOW, LATER)
     seen = {"new": await database.read(get_dag, "new")}
     await database.write(set_next_dagruns, {"new": info}, seen)
@@ -176,10 +176,15 @@ async def test_a_changed_dag_is_due_first_then_what_has_a_next_run(database):
     for is_paused in (True, False):
         await database.write(set_paused, "new", is_paused, LATER)
     await database.write(set_next_dagruns, {"new": None}, seen)
-    assert await database.read(scheduled_dag_ids) == [("new", LATER)], "it was changed since it was seen"
+    assert await database.read(scheduled_dag_ids) == [("new", None)], "it was changed since it was seen"
+    await database.write(set_next_dagruns, {"new": None}, {"new": await database.read(get_dag, "new")})
+    assert await database.read(scheduled_dag_ids, NOW) == []
+    for is_paused in (True, False):
+        await database.write(set_paused, "new", is_paused, NOW)
+    assert await database.read(scheduled_dag_ids, NOW) == [("new", None)], "it was changed after the clock was set back"
     await database.write(set_paused, "new", True, LATER)
     await database.write(set_paused, "paused", False, LATER)
-    assert await database.read(scheduled_dag_ids) == [("paused", LATER)]
+    assert await database.read(scheduled_dag_ids) == [("paused", None)]
 
 
 async def test_a_wrong_dag_id_is_answered_with_near_ones(database):

@@ -111,7 +111,7 @@ class DagRunCreator(Service):
         # The next sweep may come late, so look as far ahead as the one after it.
         until = None if self._sweep_at is None else now + 2 * interval
         for dag_id, due_at in await self._database.read(scheduled_dag_ids, until):
-            self._schedule(dag_id, due_at)
+            self._schedule(dag_id, due_at or now)
         self._assets_were_updated = True
         self._changed.update(dict.fromkeys(sorted(self._held_back)))
         self._sweep_at = now + interval

@@ -95,22 +95,23 @@ def all_dag_ids(conn: Connection) -> list[str]:
     return list(conn.scalars(sa.select(dag.c.dag_id).order_by(dag.c.dag_id)))
 
 
-_IS_UNEXAMINED = sa.or_(dag.c.last_examined_at.is_(None), dag.c.last_examined_at < dag.c.updated_at)
-_DUE_AT = sa.case((_IS_UNEXAMINED, dag.c.updated_at), else_=dag.c.next_dagrun_create_after)
+# Unequal, not earlier: a clock may have been set back between two changes.
+_IS_UNEXAMINED = sa.or_(dag.c.last_examined_at.is_(None), dag.c.last_examined_at != dag.c.updated_at)
+_NEXT = dag.c.next_dagrun_create_after
 _SCHEDULED = (
-    sa.select(dag.c.dag_id, _DUE_AT.label("due_at"))
-    .where(dag.c.is_active, ~dag.c.is_paused, sa.or_(_IS_UNEXAMINED, dag.c.next_dagrun_create_after.is_not(None)))
-    .order_by("due_at", dag.c.dag_id)
+    sa.select(dag.c.dag_id, sa.case((_IS_UNEXAMINED, None), else_=_NEXT).label("due_at"))
+    .where(dag.c.is_active, ~dag.c.is_paused, sa.or_(_IS_UNEXAMINED, _NEXT.is_not(None)))
+    .order_by(dag.c.dag_id)
 )
-_SCHEDULED_UNTIL = _SCHEDULED.where(sa.bindparam("until", type_=dag.c.updated_at.type) >= _DUE_AT)
+_SCHEDULED_UNTIL = _SCHEDULED.where(sa.or_(_IS_UNEXAMINED, sa.bindparam("until", type_=_NEXT.type) >= _NEXT))
 _SET_NEXT = sa.update(dag).where(dag.c.dag_id == sa.bindparam("key"))
 
 
-def scheduled_dag_ids(conn: Connection, until: datetime | None = None) -> list[tuple[str, datetime]]:
-    """Return each unpaused DAG that is to be examined, with the instant from which on, the earliest first.
+def scheduled_dag_ids(conn: Connection, until: datetime | None = None) -> list[tuple[str, datetime | None]]:
+    """Return each unpaused DAG that is to be examined, with the instant from which on.
 
-    The instant is when its next run is due, or when it changed, if no scheduler has examined it since. `until` leaves
-    out later ones.
+    The instant is when its next run is due; None: now, as it has changed, and no scheduler has examined it since.
+    `until` leaves out later ones.
     """
     rows = conn.execute(_SCHEDULED) if until is None else conn.execute(_SCHEDULED_UNTIL, {"until": until})
     return [(row.dag_id, row.due_at) for row in rows]

@@ -35,6 +35,7 @@ from asynsched.scheduling.triggerer import (
 )
 from asynsched.simulation.simulation import run_virtual
 from tests.support.runs import NOON
+from tests.support.set_clock import SetVirtualClock
 
 SECOND = timedelta(seconds=1)
 
@@ -90,7 +91,7 @@ def virtual(test: Callable[[Bench], Any]) -> Callable[[], None]:
     """Run a test on a loop whose time passes only when everything waits."""
 
     def wrapped() -> None:
-        clock = VirtualClock(NOON)
+        clock = SetVirtualClock(NOON)
         run_virtual(lambda: test(Bench(clock)), clock)
 
     wrapped.__name__ = test.__name__
@@ -231,6 +232,17 @@ async def test_a_host_without_triggers_is_told_to_end_after_a_while(bench):
     assert await bench.running(token) == {"end"}
     [acknowledged] = await bench.tick(TryReported(Ended(token, "success", NOON, NOON)))
     assert acknowledged.tokens == (token,)
+
+
+@virtual
+async def test_a_silent_host_is_ended_soon_though_the_clock_is_set_back(bench):
+    [silent] = await bench.launched(TriggerWanted(spec("t1"), code("a")))
+    await bench.tick(TryReported(Started(silent, NOON, 1)))
+    bench.clock.off_by = -timedelta(hours=1)
+    assert await bench.tick() == []
+    await asyncio.sleep(LONGEST_SILENCE.total_seconds() + 1)
+    [told] = await bench.tick()
+    assert told.token == silent
 
 
 @virtual
