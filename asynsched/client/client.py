@@ -1188,7 +1188,7 @@ class Client:
         paging = Paging(limit=limit, after=after, order_by=order_by)
         return await self._ask(users.list_users, Pattern(pattern), paging)
 
-    @operation("GET /users/{name}", right="administer")
+    @operation("GET /users/{name:path}", right="administer")
     async def get_user(self, name: str) -> UserInfo:
         """Return a user."""
         return await self._ask(users.get_user, name)
@@ -1209,25 +1209,25 @@ class Client:
         return await self._act(users.create_user, name, roles, password=hashed, now=now)
 
     @operation(
-        "PUT /users/{name}/roles", right="administer",
+        "PUT /users/{name:path}/roles", right="administer",
         arguments={"roles": ["operator"]},
     )  # fmt: skip
     async def set_user_roles(self, name: str, roles: tuple[str, ...]) -> UserInfo:
         """Give a user other roles, which count from the next request on; without any, the user is disabled."""
         return await self._act(users.set_roles, name, roles) if roles else await self.disable_user(name)
 
-    @operation("POST /users/{name}/disable", right="administer")
+    @operation("POST /users/{name:path}/disable", right="administer")
     async def disable_user(self, name: str) -> UserInfo:
         """Take all roles from a user, and end the sessions and tokens. `set_user_roles` gives roles again."""
         return await self._act(users.disable_user, name)
 
-    @operation("DELETE /users/{name}", right="administer", status=204)
+    @operation("DELETE /users/{name:path}", right="administer", status=204)
     async def delete_user(self, name: str) -> None:
         """Delete a user, with all sessions and tokens."""
         await self._act(users.delete_user, name)
 
     @operation(
-        "PUT /users/{name}/password", right="administer", status=204,
+        "PUT /users/{name:path}/password", right="administer", status=204,
         arguments={"password": "a long secret"},
     )  # fmt: skip
     async def set_user_password(self, name: str, password: str) -> None:
@@ -1235,22 +1235,22 @@ class Client:
         hashed = await to_thread.run_sync(users.hash_password, password)
         await self._act(users.set_password, name, password=hashed)
 
-    @operation("GET /users/{name}/sessions", right="administer")
+    @operation("GET /users/{name:path}/sessions", right="administer")
     async def list_user_sessions(self, name: str) -> tuple[TokenInfo, ...]:
         """List the browsers in which a user is signed in."""
         return tuple(await self._ask(users.list_sessions, name, now=self._place.clock.now()))
 
-    @operation("DELETE /users/{name}/sessions/{session_id}", right="administer", status=204)
+    @operation("DELETE /users/{name:path}/sessions/{session_id}", right="administer", status=204)
     async def end_user_session(self, name: str, session_id: int) -> None:
         """Sign one of a user's browsers out."""
         await self._act(users.end_session, session_id, name)
 
-    @operation("GET /users/{name}/tokens", right="administer")
+    @operation("GET /users/{name:path}/tokens", right="administer")
     async def list_user_tokens(self, name: str) -> tuple[TokenInfo, ...]:
         """List a user's tokens for programs that have not expired, without their secrets."""
         return tuple(await self._ask(users.list_tokens, name, now=self._place.clock.now()))
 
-    @operation("DELETE /users/{name}/tokens/{token_id}", right="administer", status=204)
+    @operation("DELETE /users/{name:path}/tokens/{token_id}", right="administer", status=204)
     async def end_user_token(self, name: str, token_id: int) -> None:
         """End one of a user's tokens immediately."""
         await self._act(users.delete_token, token_id, name)

@@ -230,8 +230,15 @@ class Api:
         return add
 
     def routes(self, find: Find) -> list[Route]:
-        """Return the routes of all endpoints; literal paths first, as a name in a path takes anything."""
-        ordered = sorted(self.endpoints, key=lambda one: [part.startswith("{") for part in one.path.split("/")])
+        """Return the routes of all endpoints; literal paths first, as a name in a path takes anything.
+
+        A name that takes slashes as well comes last where it ends the path.
+        """
+
+        def rank(one: Endpoint) -> tuple[bool, list[bool]]:
+            return one.path.endswith(":path}"), [part.startswith("{") for part in one.path.split("/")]
+
+        ordered = sorted(self.endpoints, key=rank)
         return [Route(one.path, _answering(one, find, self), methods=[one.method]) for one in ordered]
 
 
