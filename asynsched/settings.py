@@ -20,6 +20,8 @@ from msgspec import Meta, Struct, StructMeta
 from asynsched.airflow.installation import CONFIG, folders_of
 from asynsched.errors import SettingsError
 
+CONFIG_FILE = "asynsched.toml"
+"""The settings' file of the commands, in the working folder unless ASYNSCHED_CONFIG names another one."""
 LONGEST_SECONDS = 1e9
 """About 30 years: longer times leave the range of dates."""
 Seconds = Annotated[float, Meta(ge=0, le=LONGEST_SECONDS)]
@@ -312,6 +314,13 @@ class ParseSettings(CheckedSettings, frozen=True, forbid_unknown_fields=True):
     max_processes: Annotated[Count, doc("Number of processes and threads that a parse may start.")] = 64
     readable: Annotated[
         tuple[str, ...], doc("Files and folders that a parse may read, besides the DAG folder and Python's own.")
+    ] = ()
+    hidden: Annotated[
+        tuple[str, ...],
+        doc(
+            "Files and folders that no parse may read, though they lie in a folder that it may read; files that these"
+            " settings name as secret are always hidden."
+        ),
     ] = ()
     writable: Annotated[
         tuple[str, ...],

@@ -20,6 +20,7 @@ from asynsched.cli.airflow_cfg import EQUIVALENTS, airflows_values, find_cfg, is
 from asynsched.errors import SettingsError, did_you_mean
 from asynsched.home import served_dags_folder
 from asynsched.settings import (
+    CONFIG_FILE,
     SECRET_OPTIONS,
     InvalidSetting,
     Settings,
@@ -32,7 +33,6 @@ from asynsched.store.engines.urls import without_secrets
 PREFIX = "ASYNSCHED_"
 _BOOLEANS = {"1": True, "true": True, "yes": True, "on": True, "0": False, "false": False, "no": False, "off": False}
 CONFIG_VARIABLE = f"{PREFIX}CONFIG"
-CONFIG_FILE = "asynsched.toml"
 DEFAULT = "default"
 HIDDEN = "***"
 

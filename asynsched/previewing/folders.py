@@ -13,9 +13,11 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import NamedTuple
 
-import msgspec
+from msgspec.structs import replace
 
 from asynsched.errors import SettingsError
+from asynsched.executors.base import user_environment
+from asynsched.parsing.processes.sandbox_parser import files_with_secrets
 from asynsched.settings import Settings
 
 SUBMODULE = "160000 "
@@ -47,8 +49,11 @@ def state_on_disk(settings: Settings, where: str, *, repository_of: Path) -> Ite
     Raises:
         SettingsError: There is neither such a folder nor such a commit; the message says which was looked for.
     """
+    # The files in use stay hidden where those of another state take their place.
+    hidden = (*settings.parse.hidden, *files_with_secrets(settings))
+    settings = replace(settings, parse=replace(settings.parse, hidden=hidden))
     if os.path.isdir(where):  # noqa: PTH112 - a name of a commit is not a path
-        yield StateOnDisk(where, msgspec.structs.replace(settings, dags_folder=str(Path(where).absolute())))
+        yield StateOnDisk(where, replace(settings, dags_folder=str(Path(where).absolute())))
         return
     commit = _find_commit(where, repository_of)
     with TemporaryDirectory(prefix="asynsched-preview-") as folder:
@@ -62,7 +67,7 @@ def state_on_disk(settings: Settings, where: str, *, repository_of: Path) -> Ite
             raise SettingsError(f"In the commit {where!r}, {commit.prefix} is a link that leads out of the repository.")
         moved = {name: _moved(getattr(settings, name), commit.root, tree) for name in _MOVED}
         name = f"{where} ({commit.id[:12]})" if not commit.id.startswith(where) else where
-        yield StateOnDisk(name, msgspec.structs.replace(settings, dags_folder=str(dags), **moved))
+        yield StateOnDisk(name, replace(settings, dags_folder=str(dags), **moved))
 
 
 class Commit(NamedTuple):
@@ -138,7 +143,9 @@ class GitFailed(Exception):
 
 
 def _git(*words: str, cwd: Path, env: Mapping[str, str] | None = None) -> str:
-    inherited = {name: value for name, value in os.environ.items() if name not in _OF_CALLER}
+    # Tasks of the same user can read the environment of Git.
+    shown = user_environment(os.environ, is_postgresql=True)
+    inherited = {name: value for name, value in shown.items() if name not in _OF_CALLER}
     try:
         ended = subprocess.run(  # noqa: S603 - the words are not a shell's
             ["git", *words],  # noqa: S607 - the user's own Git

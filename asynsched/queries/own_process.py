@@ -3,14 +3,17 @@
 One after the other: these processes take a core, and up to 2 GiB, each.
 """
 
+import os
 import signal
 import subprocess
 import sys
 
 import anyio
+import msgspec
 from anyio.abc import Process
 
 from asynsched.errors import AsynschedError
+from asynsched.executors.base import user_environment
 from asynsched.queries.turns import turns
 from asynsched.simulation.own_process import LONGEST_SECONDS, REFUSED
 
@@ -34,11 +37,14 @@ async def answer_of(module: str, question: bytes, *, command: str) -> bytes:
 
 
 async def _answer_of(module: str, question: bytes, command: str) -> bytes:
-    process = await anyio.open_process([sys.executable, "-P", "-m", module], stderr=subprocess.DEVNULL)
+    # Tasks of the same user can read the environment of a process that starts, and not its standard input.
+    shown = user_environment(os.environ, is_postgresql=True)
+    hidden = {name: value for name, value in os.environ.items() if name not in shown}
+    process = await anyio.open_process([sys.executable, "-P", "-m", module], stderr=subprocess.DEVNULL, env=shown)
     try:
         with anyio.fail_after(LONGEST_SECONDS):
             assert process.stdin is not None
-            await process.stdin.send(question)
+            await process.stdin.send(msgspec.json.encode(hidden) + b"\n" + question)
             await process.stdin.aclose()
             content = await _read(process)
             code = await process.wait()

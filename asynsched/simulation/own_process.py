@@ -11,6 +11,7 @@ import msgspec
 from msgspec import Struct
 
 from asynsched.errors import AsynschedError, only_cause
+from sandbox.confine import close_memory
 
 Q = TypeVar("Q", bound=Struct)
 REFUSED = 3
@@ -24,13 +25,18 @@ ALONE_SECONDS = 15.0
 
 
 def answer_once(kind: type[Q], answer: Callable[[Q], Struct]) -> None:
-    """Read a question of this type as JSON from standard input, write its answer as JSON, and exit."""
+    """Read a question of this type as JSON from standard input, write its answer as JSON, and exit.
+
+    A line before the question has the variables of the environment that other processes must not see.
+    """
+    close_memory()
     resource.setrlimit(resource.RLIMIT_DATA, (MOST_MEMORY_BYTES, MOST_MEMORY_BYTES))
     # As the one that has asked would stop it.
     signal.signal(signal.SIGALRM, lambda *_: signal.raise_signal(signal.SIGINT))
     signal.setitimer(signal.ITIMER_REAL, LONGEST_SECONDS + ALONE_SECONDS)
     answers = os.dup(sys.stdout.fileno())
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # logs must not come between
+    os.environ.update(msgspec.json.decode(sys.stdin.buffer.readline(), type=dict[str, str]))
     code, content = _answered(msgspec.json.decode(sys.stdin.buffer.read(), type=kind), answer)
     with os.fdopen(answers, "wb") as output:
         output.write(content)

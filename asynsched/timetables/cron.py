@@ -12,10 +12,12 @@ the `last` time, or `both` times.
 """
 
 import copy
+import platform
 from collections.abc import Iterator
 from datetime import datetime, timedelta, tzinfo
-from functools import lru_cache
+from functools import cache, lru_cache
 from itertools import pairwise
+from types import ModuleType
 from typing import TYPE_CHECKING, Literal, get_args
 
 from asynsched.errors import TimetableError
@@ -45,11 +47,25 @@ _VICINITY = timedelta(hours=25)
 """A clock change moves the clock by at most a day, so only changes within this time matter."""
 
 
+@cache
+def _croniter() -> ModuleType:
+    """Import croniter, which is slow to load, without the command that it runs to find out whether Python has 32 bits.
+
+    Others could read secrets in that process's environment.
+    """
+    asks = platform.architecture
+    platform.architecture = lambda *_, **__: ("", "")
+    try:
+        import croniter
+    finally:
+        platform.architecture = asks
+    return croniter
+
+
 @lru_cache(maxsize=4096)
 def _expand(expression: str) -> "croniter":
     """Return a croniter for a valid expression. It is never moved; its copies are."""
-    from croniter import CroniterBadDateError, CroniterError, croniter
-
+    made_by = _croniter()
     if len(expression) > MAX_EXPRESSION_LENGTH:
         raise TimetableError(
             f"a cron expression has {len(expression)} characters; at most {MAX_EXPRESSION_LENGTH} are allowed"
@@ -57,12 +73,12 @@ def _expand(expression: str) -> "croniter":
     if complaint := _misshapen(expression):
         raise TimetableError(f"cron expression {expression!r}: {complaint}")
     try:
-        cron = croniter(expression, _FIRST_DAY, max_years_between_matches=_N_YEARS)
-    except (CroniterError, ValueError, TypeError, KeyError, IndexError) as exc:
+        cron: croniter = made_by.croniter(expression, _FIRST_DAY, max_years_between_matches=_N_YEARS)
+    except (made_by.CroniterError, ValueError, TypeError, KeyError, IndexError) as exc:
         raise TimetableError(f"cron expression {expression!r} is invalid: {exc}") from exc
     try:
         copy.copy(cron).get_next(datetime)
-    except CroniterBadDateError as exc:
+    except made_by.CroniterBadDateError as exc:
         raise TimetableError(f"cron expression {expression!r} matches no date that exists") from exc
     return cron
 

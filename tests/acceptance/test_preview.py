@@ -241,6 +241,22 @@ def test_what_cannot_be_compared_is_told_in_one_line(tmp_path, words, told):
     assert ended.stderr.count("\n") == 1
 
 
+def test_files_of_a_commit_do_not_show_secrets_of_the_installation(tmp_path):
+    site = Site(tmp_path)
+    site.env["ASYNSCHED_PARSE__READABLE"] = str(tmp_path)
+    git(site, "init", "--quiet")
+    (cfg := tmp_path / "airflow.cfg").write_text("[smtp]\nsmtp_password = of the commit\n")
+    git(site, "add", "airflow.cfg")
+    reads = f"from asynsched import DAG\nraise RuntimeError('found ' + open({str(cfg)!r}).read())\n"
+    commit(site, "evil", {"evil.py": reads})
+    cfg.write_text("[smtp]\nsmtp_password = hunter22\n")
+    site.write("../other/good.py", "from asynsched import DAG\nDAG('good')\n")
+    for where in ("evil", str(site.dags)):
+        told = site.run("preview", where, "--against", str(tmp_path / "other"), "--hours", "0", code=3).stdout
+        assert "PermissionError" in told, told
+        assert "hunter22" not in told
+
+
 def test_a_folder_in_no_repository_knows_no_commit(tmp_path):
     site = Site(tmp_path)
     ended = site.run("preview", "main", "--against", "dags", code=1)

@@ -9,16 +9,20 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
+from cryptography.fernet import Fernet
 
 from asynsched.protocol.home_files import KEEPER_MARK
 from sandbox.confinement import kernel
 from tests.support.older_kernels import OLDER_ABIS, with_landlock
 from tests.support.up import Site, title_of
 from tests.support.users import ORDINARY_UID, become_ordinary
+from tests.support.waiting import DEADLINE_SECONDS
 
 LOOKS = """
     import os
@@ -71,6 +75,57 @@ def test_a_task_cannot_read_memory_or_environment_of_scheduler_and_keeper(site):
         "zygote": "refused",
         "zygote-full": "refused",
     }
+
+
+SPIES = """
+    import os
+    from pathlib import Path
+    from asynsched import DAG, task
+
+    def processes_with_the_key():
+        for process in filter(str.isdecimal, os.listdir("/proc")):
+            try:
+                if b"ASYNSCHED_FERNET_KEY" in Path("/proc", process, "environ").read_bytes():
+                    yield Path("/proc", process, "cmdline").read_text()
+            except OSError:
+                pass
+
+    with DAG("spies", schedule="@hourly", is_paused_upon_creation=True):
+
+        @task
+        def spies():
+            Path("{root}/begun").touch()
+            found = set()
+            while not Path("{root}/enough").exists():
+                found.update(processes_with_the_key())
+            return sorted(found)
+
+        spies()
+"""
+
+
+def test_a_task_sees_no_key_in_processes_that_simulate_or_preview(site):
+    site.write("spies.py", SPIES.format(root=site.root))
+    site.env |= {"ASYNSCHED_FERNET_KEY": Fernet.generate_key().decode(), "ASYNSCHED_WEB__LISTEN": "127.0.0.1:0"}
+    with site.up():
+        site.wait_for_dag("spies")
+        link = httpx.URL(site.run("users", "link").stdout.split()[-1])
+        site.run("dags", "trigger", "spies", "--run-id", "one")
+        site.run("dags", "unpause", "spies")
+        site.until((site.root / "begun").exists, "the task looks")
+        address, sent = f"{link.scheme}://{link.netloc.decode()}", {"sec-fetch-site": "same-origin"}
+        with httpx.Client(base_url=address, headers=sent, timeout=DEADLINE_SECONDS) as browser:
+            browser.get(link)
+            api, now = "/api/asynsched/v1", datetime.now(UTC)
+            span = {"start": now.isoformat(), "end": (now + timedelta(hours=2)).isoformat()}
+            simulated = browser.post(f"{api}/simulate", json=span)
+            assert simulated.is_success, simulated.text
+            refused = browser.post(f"{api}/preview", json={"where": "main", "hours": 0})
+            assert "no Git repository" in refused.json()["detail"]
+        (site.root / "enough").touch()
+        site.until(lambda: site.json("runs", "show", "spies", "one")["state"] == "success", "the task has looked")
+        [found] = site.json("tasks", "xcom", "spies", "one", "spies")
+    assert found["value"] == []
 
 
 def keeper_and_zygotes(site: Site) -> dict[str, int]:

@@ -43,7 +43,7 @@ from asynsched.protocol.parse_messages import (
 )
 from asynsched.serialization.decode import decode_report
 from asynsched.serialization.schema import SCHEMA_VERSION, FileError, ParseQuestions, ParseReport
-from asynsched.settings import Settings
+from asynsched.settings import CONFIG_FILE, Settings
 from asynsched.store.engines.urls import is_postgresql
 from sandbox.confine import available
 
@@ -102,11 +102,11 @@ class SandboxSetup(NamedTuple):
 def setup_of(settings: Settings) -> SandboxSetup:
     """Return the settings of parses: paths absolute, the home hidden."""
     values = msgspec.structs.asdict(settings.parse)
-    for name in ("readable", "writable"):
+    for name in ("readable", "writable", "hidden"):
         values[name] = tuple(str(Path(path).absolute()) for path in values[name])
     cfg = settings.airflow_cfg_path
     of_cfg = variables_of_cfg(cfg)
-    values["hidden"] = (str(settings.home_path), *_files_with_secrets(settings))
+    values["hidden"] += (str(settings.home_path), *files_with_secrets(settings))
     values["default_timezone"], values["airflow"] = settings.default_timezone, settings.airflow
     values["airflow_options"] = options_of_parses(settings)
     values["readable"] += tuple(settings.installation_folders)
@@ -115,11 +115,14 @@ def setup_of(settings: Settings) -> SandboxSetup:
     return SandboxSetup(settings.dags_path, settings.home_path / TMP, limits, of_cfg, is_of_server)
 
 
-def _files_with_secrets(settings: Settings) -> list[str]:
-    """Return the files with secrets that may lie in a folder that parses read."""
+def files_with_secrets(settings: Settings) -> list[str]:
+    """Return the files with secrets that may lie in a folder that parses read, absolute."""
     config = settings.airflow_folder / "config"
-    named = [settings.airflow_cfg_path, settings.fernet_key_file, os.environ.get("ASYNSCHED_CONFIG")]
-    found = [*map(Path, filter(None, named)), config / "airflow.cfg", config / "asynsched.toml"]
+    named = [
+        settings.airflow_cfg_path, settings.fernet_key_file, settings.web.tls_key, settings.web.oidc_client_secret_file,
+        settings.kubernetes.kubeconfig, os.environ.get("ASYNSCHED_CONFIG"),
+    ]  # fmt: skip
+    found = [*map(Path, filter(None, named)), config / "airflow.cfg", config / CONFIG_FILE, Path(CONFIG_FILE)]
     return [str(path.absolute()) for path in found if path.is_file()]
 
 

@@ -20,6 +20,7 @@ from asynsched.parsing.processes import sandbox_parser as parse_server
 from asynsched.parsing.processes.sandbox_parser import SandboxParser
 from asynsched.serialization.decode import decode_report
 from asynsched.serialization.schema import ParseReport
+from asynsched.settings import KubernetesSettings, WebSettings
 from tests.integration.parsing.parse_site import HANGING, Patience, Site, all_gone
 from tests.support.waiting import until
 
@@ -165,9 +166,10 @@ print([name for name in {names} if is_open(Path({folder!r}, name))])
 """
 
 
-async def test_a_parse_reads_no_configuration_in_the_folder_of_policies(tmp_path, monkeypatch):
+async def test_a_parse_reads_no_file_with_secrets_in_a_folder_that_it_may_read(tmp_path, monkeypatch):
     (config := tmp_path / "config").mkdir()
-    names = ["airflow.cfg", "asynsched.toml", "keys", "own.toml", "words.txt"]
+    named = ["client", "cluster", "keys", "tls", ".env"]
+    names = ["airflow.cfg", "asynsched.toml", "own.toml", "words.txt", *named]
     for name in names:
         (config / name).write_text("[core]\n")
     site = Site(tmp_path)
@@ -175,8 +177,21 @@ async def test_a_parse_reads_no_configuration_in_the_folder_of_policies(tmp_path
     assert str(config) in site.settings.installation_folders
     monkeypatch.setenv("ASYNSCHED_CONFIG", str(config / "own.toml"))
     for cfg in ("", str(config / "airflow.cfg")):
-        settings = replace(site.settings, fernet_key_file=str(config / "keys"), airflow_cfg=cfg)
+        client, cluster, keys, tls, env = (str(config / name) for name in named)
+        settings = replace(
+            site.settings, fernet_key_file=keys, airflow_cfg=cfg, kubernetes=KubernetesSettings(kubeconfig=cluster),
+            web=WebSettings(tls_certificate="public", tls_key=tls, oidc_client_secret_file=client),
+            parse=replace(site.settings.parse, hidden=(env,)),
+        )  # fmt: skip
         assert (await SandboxParser(settings).parse("opens.py")).output == "['words.txt']\n"
+
+
+async def test_a_parse_reads_no_settings_in_the_working_folder(tmp_path, monkeypatch):
+    site = Site(tmp_path)
+    monkeypatch.chdir(dags := site.settings.dags_path)
+    site.write("asynsched.toml", "[parse]\n")
+    site.write("opens.py", OPENS.format(folder=str(dags), names=["asynsched.toml", "opens.py"]))
+    assert (await SandboxParser(site.settings).parse("opens.py")).output == "['opens.py']\n"
 
 
 LEAVING = """

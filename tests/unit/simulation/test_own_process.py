@@ -23,6 +23,6 @@ own_process.answer_once(Question, answer)
 
 
 def test_a_process_that_nobody_stops_ends_itself_and_cleans_up():
-    ended = subprocess.run([sys.executable, "-c", PROGRAM], input=b"{}", capture_output=True, timeout=60)
+    ended = subprocess.run([sys.executable, "-c", PROGRAM], input=b"{}\n{}", capture_output=True, timeout=60)
     assert ended.returncode != 0
     assert b"cleaned up" in ended.stderr
