@@ -7,7 +7,7 @@ code: a secret is replaced however a program spells it, and each line of it by i
 import json
 from collections.abc import Iterator
 from typing import Any
-from urllib.parse import quote
+from urllib.parse import quote, quote_plus
 
 from asynsched.authoring.masking import CUT, MIN_SECRET_LENGTH, secrets_in_answer, sensitive_texts
 
@@ -145,6 +145,8 @@ def _spellings(text: str) -> set[str]:
         text,
         _in_one_line(text),
         quote(_bytes_of(text), safe=""),
+        quote(_bytes_of(text)),
+        quote_plus(_bytes_of(text)),
         *(spelled[1:-1] for spelled in (repr(text), *in_json)),
     }
 

@@ -212,6 +212,16 @@ class EventFilter(Struct, frozen=True, kw_only=True):
 ANY_EVENT = EventFilter()
 
 
+class AliasFilter(Struct, frozen=True):
+    """Which aliases are wanted: of such names, and that one of the DAGs names, unless all DAGs are seen (None)."""
+
+    name: Pattern = ANY_TEXT
+    seen_dags: frozenset[str] | None = None
+
+
+ANY_ALIAS = AliasFilter()
+
+
 def list_assets(conn: Connection, wanted: AssetFilter = ALL, paging: Paging = FIRST_PAGE) -> Page[AssetInfo]:
     """Return assets. Raises BadRequest."""
     rows, after = select_page(conn, _matching(wanted), ASSETS, paging)
@@ -266,9 +276,9 @@ def asset_details(conn: Connection, of: AssetInfo) -> AssetDetails:
     )
 
 
-def list_aliases(conn: Connection, name: Pattern = ANY_TEXT, paging: Paging = FIRST_PAGE) -> Page[AliasInfo]:
-    """Return aliases of such names. Raises BadRequest."""
-    rows, after = select_page(conn, _ALIASES.where(*name.holds_for(asset_alias.c.name)), ALIASES, paging)
+def list_aliases(conn: Connection, wanted: AliasFilter = ANY_ALIAS, paging: Paging = FIRST_PAGE) -> Page[AliasInfo]:
+    """Return aliases. Raises BadRequest."""
+    rows, after = select_page(conn, _of_aliases(wanted), ALIASES, paging)
     return Page(tuple(as_struct(AliasInfo, row) for row in rows), after)
 
 
@@ -277,14 +287,14 @@ def list_aliased_assets(conn: Connection) -> tuple[AliasedAssets, ...]:
     return tuple(AliasedAssets(name, group, tuple(assets)) for name, group, assets in store.list_aliases(conn))
 
 
-def count_aliases(conn: Connection, name: Pattern = ANY_TEXT) -> int:
-    """Count aliases of such names."""
-    return count(conn, _ALIASES.where(*name.holds_for(asset_alias.c.name)))
+def count_aliases(conn: Connection, wanted: AliasFilter = ANY_ALIAS) -> int:
+    """Count such aliases."""
+    return count(conn, _of_aliases(wanted))
 
 
-def get_alias(conn: Connection, alias_id: int) -> AliasInfo:
+def get_alias(conn: Connection, alias_id: int, seen_dags: frozenset[str] | None = None) -> AliasInfo:
     """Return an alias. Raises NotFound."""
-    row = conn.execute(_ALIASES.where(asset_alias.c.id == alias_id)).first()
+    row = conn.execute(_of_aliases(AliasFilter(seen_dags=seen_dags)).where(asset_alias.c.id == alias_id)).first()
     if row is None:
         raise NotFound("asset alias", str(alias_id))
     return as_struct(AliasInfo, row)
@@ -395,6 +405,15 @@ def _row(conn: Connection, asset_id: int) -> AssetRow:
     if found is None:
         raise NotFound("asset", str(asset_id))
     return found
+
+
+def _of_aliases(wanted: AliasFilter) -> sa.Select[Any]:
+    query = _ALIASES.where(*wanted.name.holds_for(asset_alias.c.name))
+    if wanted.seen_dags is not None:
+        is_named = asset_reference.c.digest == asset_alias.c.digest
+        seen = sa.exists().where(is_named, asset_reference.c.dag_id.in_(wanted.seen_dags))
+        query = query.where(seen.correlate(asset_alias))
+    return query
 
 
 def _matching(wanted: AssetFilter) -> sa.Select[Any]:

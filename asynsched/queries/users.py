@@ -162,12 +162,30 @@ def delete_user(conn: Connection, name: str) -> Act[None]:
 
 
 def sign_in(
-    conn: Connection, secret: str, owner: str, *, user_id: int | None, now: datetime, lasts: timedelta
-) -> Act[None]:
-    """Begin a session of a user, or of the home's owner (no `user_id`), whose secret is in a browser's cookie."""
+    conn: Connection, secret: str, owner: str, *, user_id: int | None, now: datetime, lasts: timedelta,
+    verified: UserRow | None = None,
+) -> Act[None]:  # fmt: skip
+    """Begin a session of a user, or of the home's owner (no `user_id`), whose secret is in a browser's cookie.
+
+    Args:
+        verified: The user whose password was right.
+
+    Raises:
+        WrongCredentials: This user has another password by now, or is disabled.
+    """
+    _hold(conn, verified)
     row = _token(secret, store.SESSION, owner, user_id=user_id, now=now, lasts=lasts)
     store.add_token(conn, row)
     return Act(None, "user.sign_in", detail={"user": owner})
+
+
+def _hold(conn: Connection, verified: UserRow | None) -> None:
+    """Keep a user as they were when their password was verified, which takes a while, to the end of the transaction."""
+    if verified is None:
+        return
+    found = store.hold_user(conn, verified.id)
+    if found is None or found.password != verified.password or not found.roles:
+        raise WrongCredentials("The password was changed, or the user disabled, at this moment.")
 
 
 def sign_in_from_provider(
@@ -220,9 +238,13 @@ def create_link(conn: Connection, secret: str, owner: str, *, now: datetime) -> 
 
 def create_access_token(
     conn: Connection, secret: str, owner: str, *, user_id: int | None, scope: str, dag_ids: Sequence[str] | None,
-    now: datetime, lasts: timedelta,
+    now: datetime, lasts: timedelta, verified: UserRow | None = None,
 ) -> Act[None]:  # fmt: skip
-    """Make a token of `/auth/token`, as Airflow's clients ask for it."""
+    """Make a token of `/auth/token`, as Airflow's clients ask for it.
+
+    `verified`, and the error of a user who has changed: as in `sign_in`.
+    """
+    _hold(conn, verified)
     row = _token(secret, store.ACCESS, owner, user_id=user_id, scope=scope, dag_ids=dag_ids, now=now, lasts=lasts)
     store.add_token(conn, row)
     return Act(None, "token.create", detail={"user": owner, "kind": row.kind})

@@ -50,6 +50,11 @@ def user_of_subject(conn: Connection, issuer: str, subject: str) -> UserRow | No
     return fetch_one(conn, UserRow, sa.select(user).where(user.c.issuer == issuer, user.c.subject == subject))
 
 
+def hold_user(conn: Connection, user_id: int) -> UserRow | None:
+    """Return a user who stays the same until the end of this transaction; None if there is none by now."""
+    return fetch_one(conn, UserRow, sa.select(user).where(user.c.id == user_id).with_for_update(read=True))
+
+
 def change_user(conn: Connection, user_id: int, **values: object) -> None:
     """Set columns of a user."""
     conn.execute(sa.update(user).where(user.c.id == user_id).values(**values))

@@ -339,9 +339,9 @@ async def read_form(request: Request, *, most_bytes: int, most_fields: int) -> d
         raise Invalid(("body",), f"A form has {most_fields} fields at most.") from exc
 
 
-async def read_body(request: Request, kind: Any) -> Any:
-    """Return the JSON of a request, as a value of a type. Raises Invalid, and TooLarge."""
-    return decode_body(await read_bytes(request), kind)
+async def read_body(request: Request, kind: Any, most: int = MOST_BODY_BYTES) -> Any:
+    """Return the JSON of a request, of `most` bytes, as a value of a type. Raises Invalid, and TooLarge."""
+    return decode_body(await read_bytes(request, most), kind)
 
 
 def decode_body(body: bytes, kind: Any) -> Any:

@@ -7,7 +7,7 @@ from urllib.parse import quote, urlsplit
 
 import msgspec
 from starlette.exceptions import HTTPException
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import RedirectResponse, Response
 
 from asynsched.errors import (
@@ -79,6 +79,10 @@ async def _of_http(_: Request, exc: Exception) -> Response:
     return detail(exc.status_code, exc.detail, dict(exc.headers or {}))
 
 
+async def _gone(_: Request, exc: Exception) -> Response:  # noqa: ARG001 - nobody reads why
+    return detail(HTTPStatus.BAD_REQUEST, "The client has gone before its request was complete.")
+
+
 def _form_first(request: Request) -> Response | None:
     """Return the way to the form, for a browser; None for a program. A form that was sent leads back to its view."""
     if "text/html" not in request.headers.get("accept", ""):
@@ -98,5 +102,6 @@ HANDLERS: dict[Any, Callable[[Request, Exception], Awaitable[Response]]] = {
     Invalid: _invalid,
     TooLarge: _too_large,
     HTTPException: _of_http,
+    ClientDisconnect: _gone,
 }
 """For Starlette: the function that answers for each kind of error of an endpoint."""

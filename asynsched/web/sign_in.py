@@ -105,10 +105,12 @@ class SignIn:
         path, given = form.get("next", ""), form.get("username", "")
         try:
             user = await self._verified(request, given, form.get("password", ""))
+            secret, name = new_secret(), user.name
+            await self._place.act(
+                name, sign_in, secret, name, user_id=user.id, now=self._now(), lasts=self.session_lasts, verified=user
+            )
         except (WrongCredentials, TooManyAttempts) as exc:
             return self.form(request, path, exc, name=given)
-        secret, name = new_secret(), user.name
-        await self._place.act(name, sign_in, secret, name, user_id=user.id, now=self._now(), lasts=self.session_lasts)
         return await self.signed_in(request, secret, path)
 
     async def _end(self, request: Request) -> Response:
@@ -122,9 +124,9 @@ class SignIn:
 
     async def _token(self, request: Request) -> Response:
         """Make a token for a name and a password, as Airflow's clients ask for it."""
-        given: Credentials = await read_body(request, Credentials)
+        given: Credentials = await read_body(request, Credentials, MOST_FORM_BYTES)
         user = await self._verified(request, given.username, given.password)
-        return await self._new_token(user.name, user.id, SCOPES[-1], None)
+        return await self._new_token(user.name, user.id, SCOPES[-1], None, user)
 
     async def _own_token(self, request: Request) -> Response:
         """Make a token for the user who is signed in by a session. Raises NotSignedIn."""
@@ -134,11 +136,13 @@ class SignIn:
         one = holder.token
         return await self._new_token(one.owner, one.user_id, one.permission, one.dag_ids)
 
-    async def _new_token(self, name: str, user_id: int | None, scope: str, dag_ids: list[str] | None) -> Response:
+    async def _new_token(
+        self, name: str, user_id: int | None, scope: str, dag_ids: list[str] | None, verified: UserRow | None = None
+    ) -> Response:
         secret, lasts = new_secret(), timedelta(hours=self._settings.access_token_hours)
         await self._place.act(
             name, create_access_token, secret, name, user_id=user_id, scope=scope, dag_ids=dag_ids, now=self._now(),
-            lasts=lasts,
+            lasts=lasts, verified=verified,
         )  # fmt: skip
         return as_response(AccessToken(secret), HTTPStatus.CREATED)
 

@@ -5,6 +5,7 @@ it stores, the scheduler that owns the try's run hears of. The secret of a ticke
 and lasts exactly as long as the try.
 """
 
+import re
 from collections.abc import Awaitable, Callable
 from functools import partial
 from http import HTTPStatus
@@ -50,13 +51,14 @@ from asynsched.store.schedulers import notify
 from asynsched.store.schema import TicketRow
 from asynsched.store.tickets import CLAIMED, claim_ticket, find_ticket, renew_tickets, report_end, report_start
 from asynsched.web.data_files import DataFiles
-from asynsched.web.endpoint import Invalid, as_response, decode_body, read_bytes
+from asynsched.web.endpoint import Invalid, TooLarge, as_response, decode_body, read_bytes
 
 T = TypeVar("T")
 MOST_BYTES = MAX_FRAME_BYTES + 4096
 """Of a request: a frame of a try, and its proof."""
 LONGEST_PROOF = 16 * 1024
 """Bytes of a message that has little more than a proof."""
+LEADING_PROOF = re.compile(rb'\s*\{\s*"proof"\s*:\s*(\{[^{}]*\})')
 ANSWER_SECONDS = 40.0
 """Longest that a request of a try waits for the database. Its worker waits for longer before it asks elsewhere: a write
 that was carried out here after that could undo the try's later ones."""
@@ -109,11 +111,26 @@ class WorkerApi:
     async def _answer_proven(
         self, kind: type[T], function: Callable[[T], Awaitable[Any]], request: Request
     ) -> Response:
-        """Answer a message that may be large. One without a good proof is refused before it is made into objects."""
-        body = await read_bytes(request, MOST_BYTES)
-        if len(body) > LONGEST_PROOF:
-            await self._database.read_at_once(find_ticket, decode_body(body, _Proven).proof)
+        """Answer a message that may be large."""
+        body = await self._read(request, MOST_BYTES, _leading_proof)
         return as_response(await function(decode_body(body, kind)), HTTPStatus.OK)
+
+    async def _read(self, request: Request, most: int, proof_in: Callable[[bytes], Proof]) -> bytes:
+        """Return a body of `most` bytes. One that is long is read to its end only with a good proof.
+
+        Args:
+            proof_in: Returns the proof of a body that begins so.
+        """
+        parts, n_bytes, is_proven = [], 0, False
+        async for part in request.stream():
+            n_bytes += len(part)
+            if n_bytes > most:
+                raise TooLarge(most)
+            parts.append(part)
+            if n_bytes > LONGEST_PROOF and not is_proven:
+                await self._database.read_at_once(find_ticket, proof_in(b"".join(parts)))
+                is_proven = True
+        return b"".join(parts)
 
     async def _claim(self, claim: Claim) -> Claimed:
         launch = _launch(await self._database.read_at_once(find_ticket, claim.proof))
@@ -169,8 +186,9 @@ class WorkerApi:
     async def _log(self, request: Request) -> Response:
         """Store a part of a try's log: `?token=…&start=…`, with the secret as `Authorization: Bearer …`."""
         start = _start_of(request)
-        data = await read_bytes(request, MOST_LOG_BYTES)
-        found = await self._running(_proof_of(request))
+        proof = _proof_of(request)
+        data = await self._read(request, MOST_LOG_BYTES, lambda _: proof)
+        found = await self._running(proof)
         most = self._settings.log.task_bytes + ROOM_FOR_REMARKS
         if start + len(data) > most:
             raise Invalid(("query", "start"), f"a log has at most {most} bytes")
@@ -185,10 +203,12 @@ class WorkerApi:
         return found
 
 
-class _Proven(Struct, frozen=True):
-    """The proof of a message; the rest is not looked at."""
-
-    proof: Proof
+def _leading_proof(body: bytes) -> Proof:
+    """Return the proof with which a message begins, as every worker's does. Raises Invalid."""
+    if (found := LEADING_PROOF.match(body)) is None:
+        raise Invalid(("body", "proof"), "it must come first in a long message")
+    proof: Proof = decode_body(found[1], Proof)
+    return proof
 
 
 def _route(path: str, kind: type[T], function: Callable[[T], Awaitable[Any]], *, most: int = LONGEST_PROOF) -> Route:

@@ -153,7 +153,7 @@ HOSTILE = (
     Hostile("an encoded path out of the files", 404, "GET", "/static/%2e%2e/%2e%2e/app.py", {}, {}),
     Hostile("another method", 405, "DELETE", "/login", BROWSER, {}),
     Hostile("an index of thousands of digits", 404, "GET", f"{DAG}/dagRuns/r/taskInstances/t/{5000 * '1'}", {}, {}),
-    Hostile("a name of a megabyte", 401, "POST", "/auth/token", BROWSER,
+    Hostile("a name of a megabyte", 413, "POST", "/auth/token", BROWSER,
             {"json": {"username": 1_000_000 * "a", "password": "p"}}),
     Hostile("a thousand tags", 400, "GET", "/api/v2/dags", {}, {"params": [("tags", str(n)) for n in range(1001)]}),
 )  # fmt: skip
@@ -208,6 +208,28 @@ async def test_a_sign_in_begins_a_new_session_and_ends_that_of_the_browser(web):
         answer = await sign_in(victim)
         assert planted not in answer.headers["set-cookie"]
         assert (await attacker.get(DAG)).status_code == 401
+
+
+@pytest.mark.parametrize("path", ["/login", "/auth/token"])
+@pytest.mark.parametrize("change", ["set_password", "disable_user", "delete_user"])
+async def test_a_password_that_is_changed_while_it_is_verified_gives_nothing(web, monkeypatch, change, path):
+    verify = Passwords.are_right
+    given = {"password": hash_password("another long secret")} if change == "set_password" else {}
+    found = []
+
+    async def verify_slowly(*args):
+        found.append(await verify(*args))
+        await web.place.act("anna", getattr(users, change), "otto", **given)
+        return found[-1]
+
+    monkeypatch.setattr(Passwords, "are_right", verify_slowly)
+    fields = {"username": "otto", "password": PASSWORDS["otto"]}
+    body = {"data": fields} if path == "/login" else {"json": fields}
+    async with web.client() as client:
+        answer = await client.post(path, headers=BROWSER, **body)
+    assert (answer.status_code, found) == (401, [True])
+    assert await web.place.ask(users.list_sessions, now=web.clock.now()) == []
+    assert await web.place.ask(users.list_tokens, now=web.clock.now()) == []
 
 
 async def test_what_ends_a_session_ends_it_at_once(web):
@@ -501,9 +523,10 @@ async def test_who_is_disabled_has_no_session_no_token_and_gets_none(web):
         await sign_in(browser, "vera")
         await web.place.act("anna", users.disable_user, "vera")
         assert [(await client.get(DAG)).status_code for client in (browser, program)] == [401, 401]
-        await sign_in(browser, "vera")
+        assert (await sign_in(browser, "vera")).status_code == 401
         assert (await browser.get(DAG)).status_code == 401
         await web.place.act("anna", users.set_roles, "vera", ["viewer"])
+        await sign_in(browser, "vera")
         assert [(await client.get(DAG)).status_code for client in (browser, program)] == [200, 401]
 
 

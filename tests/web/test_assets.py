@@ -24,6 +24,11 @@ async def test_assets_are_listed_with_the_dags_and_tasks_that_name_them(site):
     assert alias == await site.get(f"/assets/aliases/{alias['id']}")
     for path in ("/assets/999", "/assets/aliases/999"):
         await site.get(path, 404)
+    site.access.who = Identity(name="bob", permission=Permission.VIEW, of_dags={"waits": Permission.VIEW})
+    assert (await site.get("/assets/aliases"))["total_entries"] == 0
+    await site.get(f"/assets/aliases/{alias['id']}", 404)
+    site.access.who = Identity(name="bob", permission=Permission.VIEW, of_dags={"report": Permission.VIEW})
+    assert await site.get(f"/assets/aliases/{alias['id']}") == alias
 
 
 async def test_events_are_listed_with_the_runs_that_they_triggered(site):

@@ -217,6 +217,7 @@ REFUSALS = [
     ("cancel", {"run": REPORT}, AsynschedError, "has already ended"),
     ("simulate", {"start": NOON, "end": NOON}, BadRequest, "must end after its start"),
     ("preview", {"where": "."}, BadRequest, "and not folders"),
+    ("preview", {"where": "/nowhere"}, BadRequest, "and not folders"),
     ("preview", {"where": "main"}, AsynschedError, "is in no Git repository"),
     ("force", {"task": (*REPORT, "extract"), "ignore": ("pool",)}, BadRequest, "'pool' cannot be ignored"),
     ("force", {"task": (*REPORT, "extract")}, AsynschedError, "extract"),

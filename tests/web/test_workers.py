@@ -8,6 +8,7 @@ import anyio
 import httpx
 import msgspec
 import pytest
+from msgspec import Struct
 from sqlalchemy import update
 
 from asynsched.clock import Clock, new_token
@@ -50,6 +51,12 @@ from tests.support.waiting import DEADLINE_SECONDS
 from tests.web.conftest import Known
 
 NOW = Clock().now()
+
+
+class _Proven(Struct):
+    """A message with nothing but its proof."""
+
+    proof: Proof
 
 
 @pytest.fixture
@@ -113,6 +120,7 @@ async def desk(filled, tmp_path):
         yield SimpleNamespace(
             one=proofs[0], two=proofs[1], send=send, log=log, file=file, row=row, told=told, code=code,
             home=settings.home_path, settings=settings, database=database, warm=parts.warm,
+            client=client,
         )  # fmt: skip
     await database.close()
 
@@ -222,6 +230,8 @@ async def test_hostile_requests_are_refused(desk):
     for path in ("/request", "/report"):
         unproven = b'{"proof": {"token": "one", "secret": "x"}, "event": [%s[]]}' % (LONGEST_PROOF * b"[],")
         await desk.send(path, unproven, 404)
+        await desk.send(path, b'{"event": []%s}' % (LONGEST_PROOF * b" "), 422)
+        await desk.send(path, msgspec.json.encode(_Proven(one)) + b" " * MOST_BYTES, 413)
     for path in ("/claim", "/files", "/renew", "/request", "/report"):
         for body in (b"", b"{", b"[]", b"{}", b"\xff", b"[" * 10_000, b'{"proof": {"token": 1}}'):
             await desk.send(path, body, 422)
@@ -241,6 +251,26 @@ async def test_hostile_requests_are_refused(desk):
     await desk.send("/request", Ask(one, pull), 409)
     await desk.log(one, 0, b"x", 409)
     assert len(desk.told) == 1
+
+
+async def test_a_long_message_without_a_good_proof_is_not_read_to_its_end(desk):
+    wrong = Proof("one", "x")
+
+    async def body(begin):
+        yield begin
+        for _ in range(10):
+            read.append(LONGEST_PROOF)
+            yield b" " * LONGEST_PROOF
+
+    for path, begin, headers in (
+        ("/request", msgspec.json.encode(_Proven(wrong)), {}),
+        ("/report", msgspec.json.encode(_Proven(wrong)), {}),
+        ("/log?token=one&start=0", b"", {"Authorization": f"Bearer {wrong.secret}"}),
+    ):
+        read = []
+        answer = await desk.client.post(f"{PREFIX}{path}", content=body(begin), headers=headers)
+        assert answer.status_code == 404
+        assert len(read) <= 2, path
 
 
 @pytest.mark.parametrize("filled", ["sqlite"], indirect=True)  # whose writes wait in a queue

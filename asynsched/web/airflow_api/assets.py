@@ -8,6 +8,7 @@ from msgspec import Meta, Struct
 from asynsched.errors import NotFound
 from asynsched.keys import DagRunKey
 from asynsched.queries.assets import (
+    AliasFilter,
     AliasInfo,
     AssetFilter,
     AssetInfo,
@@ -239,15 +240,15 @@ async def get_asset_aliases(
     order_by: OrderBy = ("id",),
 ) -> AssetAliasCollectionResponse:
     """List the aliases of assets."""
-    name = Pattern(name_pattern, name_prefix_pattern)
+    wanted = AliasFilter(Pattern(name_pattern, name_prefix_pattern), call.who.dag_ids)
     questions, asked = (list_aliases, count_aliases), paging(page, order_by)
-    return AssetAliasCollectionResponse(*await listed(call, questions, name, page=asked, shown=_alias))
+    return AssetAliasCollectionResponse(*await listed(call, questions, wanted, page=asked, shown=_alias))
 
 
 @AIRFLOW_API.endpoint("GET", "/assets/aliases/{asset_alias_id}", errors=GONE)
 async def get_asset_alias(call: Call, asset_alias_id: RowId) -> AssetAliasResponse:
     """Show an alias of assets."""
-    return _alias(await call.place.ask(get_alias, asset_alias_id))
+    return _alias(await call.place.ask(get_alias, asset_alias_id, call.who.dag_ids))
 
 
 @AIRFLOW_API.endpoint("GET", "/assets/events", errors={400: "Bad Request"})

@@ -3,6 +3,8 @@
 import json
 import os
 import re
+from functools import partial
+from urllib.parse import quote, quote_plus
 
 import pytest
 
@@ -38,9 +40,15 @@ def test_secrets_are_known_by_the_names_that_airflow_masks(operation, arguments,
     assert masked == f"<{'***' if hidden else ''}> <{shown}>"
 
 
-@pytest.mark.parametrize("spell", [str, repr, json.dumps, lambda text: json.dumps([text], ensure_ascii=False)])
+@pytest.mark.parametrize(
+    "spell",
+    [
+        str, repr, json.dumps, lambda text: json.dumps([text], ensure_ascii=False), quote, quote_plus,
+        partial(quote, safe=""),
+    ],
+)  # fmt: skip
 def test_a_secret_is_masked_however_a_program_spells_it(spell):
-    secret = "ab\\cd\"ef'ghé"
+    secret = "ab\\cd\"ef'gh é/%"
     secrets = Secrets()
     secrets.learn("connection_get", {}, {"password": secret})
     masked = secrets.mask(f"<{spell(secret)}>".encode()).decode()
