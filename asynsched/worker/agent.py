@@ -26,7 +26,7 @@ from anyio.to_thread import run_sync
 from msgspec.structs import replace
 
 from asynsched.clock import Clock
-from asynsched.errors import ExecutorError
+from asynsched.errors import ExecutorError, SettingsError
 from asynsched.executors.base import ExecutorContext, TryEvent
 from asynsched.executors.local import LocalExecutor
 from asynsched.home import BUNDLES, LOGS, SOURCES, hold_home, prepare_home
@@ -74,10 +74,28 @@ STOPPED = "the worker stopped"
 LAPSED = "no scheduler has renewed its lease, and another worker may run the task"
 LAST_LOG_SECONDS = 60.0
 """Longest that the end of a try waits until its log is stored."""
-RETURNED = "refused: this worker stops"
-"""What becomes of a ticket that nobody has answered for when its worker stops: the engine may give it to another."""
+RETURNED = "refused: no scheduler answers"
+"""What becomes of a ticket that this worker could not claim: the engine may give it to another one."""
 CLAIM_SECONDS = 600.0
 """Longest that a ticket waits for a scheduler to answer; the scheduler gives a try up that no worker has claimed."""
+REPORT_SECONDS = 86_400.0
+"""Longest that the end of a try waits for a scheduler to answer, long after its lease is over."""
+
+
+@dataclass(eq=False)
+class _Claim:
+    """A ticket whose claim is under way.
+
+    Attributes:
+        scope: Cancelled if a newer ticket of the same try comes, which makes this one void.
+        over: Set once nothing of the claim is under way any more.
+        unwanted: Not empty: why the try is to end as soon as it is claimed.
+    """
+
+    ticket: Ticket
+    scope: anyio.CancelScope = field(default_factory=anyio.CancelScope)
+    over: anyio.Event = field(default_factory=anyio.Event)
+    unwanted: str = ""
 
 
 @dataclass(eq=False)
@@ -89,7 +107,9 @@ class _Try:
         granted_until: When its lease is over, on CLOCK_BOOTTIME; None: this agent has not renewed it yet.
         hashes: Of its sources.
         unwanted: Not empty: why it is to end. The keeper was told, or will not hear of the try.
+        cause: What makes it unwanted.
         has_ended: Whether no process of it is left.
+        outcome: How it ended, in one line, once that is stored.
         events: Its start and its end, as the keeper reports them.
     """
 
@@ -99,7 +119,9 @@ class _Try:
     granted_until: float | None = None
     hashes: tuple[str, ...] = ()
     unwanted: str = ""
+    cause: FailureCause = "machine"
     has_ended: bool = False
+    outcome: str = ""
     events: asyncio.Queue[TryEvent] = field(default_factory=asyncio.Queue)
 
     @property
@@ -134,7 +156,7 @@ class Agent:
         self._bundles = Bundles(self._home / BUNDLES, settings.workers.cache_bytes, schedulers)
         self._life = ""
         self._tries: dict[str, _Try] = {}
-        self._claiming: set[str] = set()
+        self._claiming: dict[str, _Claim] = {}
         self._known: frozenset[str] = frozenset()
         """The tokens that the keeper knew when this agent met it."""
         self._executor: LocalExecutor | None = None
@@ -149,7 +171,9 @@ class Agent:
         self._starting, self._telling = anyio.Lock(), anyio.Lock()
         self._failure: Exception | None = None
         self._has_changed = anyio.Event()
-        """Set, and replaced, when a try is over, or when the executor has failed."""
+        """Set, and replaced, when a try or a claim is over, when a process has ended, or the executor has failed."""
+        self.resumed: tuple[Ticket, ...] = ()
+        """The tickets of an agent before this one, which this one works on."""
 
     @asynccontextmanager
     async def serving(self) -> AsyncIterator[None]:
@@ -169,9 +193,13 @@ class Agent:
             self._life = await run_sync(life_of, self._home, self._clock)
             try:
                 async with anyio.create_task_group() as tasks:
-                    for ticket in await self._resume():
+                    self._tasks = tasks
+                    unclaimed = await self._resume()
+                    held_tries = list(self._tries.values())
+                    self.resumed = (*unclaimed, *(held.ticket for held in held_tries))
+                    for ticket in unclaimed:
                         tasks.start_soon(self.work, ticket)
-                    for held in list(self._tries.values()):
+                    for held in held_tries:
                         tasks.start_soon(self._follow, held)
                     tasks.start_soon(self._keep_renewing, tasks)
                     tasks.start_soon(self._keep_leases)
@@ -187,29 +215,67 @@ class Agent:
                     await self._schedulers.close()
 
     async def work(self, ticket: Ticket) -> str:
-        """Run the try of a ticket, and return once its end is stored: what became of it, in one line."""
-        if ticket.token in self._tries or ticket.token in self._claiming:
+        """Run the try of a ticket; return what became of it, in one line, once its end is stored.
+
+        If nobody takes its end, it returns when its lease is over, and another task reports on. `RETURNED`: the ticket
+        was not claimed. An error is one of this worker, and its ticket is not claimed either, or its try is lost.
+        """
+        token = ticket.token
+        while (other := self._claiming.get(token)) is not None and other.ticket.proof != ticket.proof:
+            other.scope.cancel()  # schedulers have given out this one in its place
+            await other.over.wait()
+        if token in self._tries or token in self._claiming:
             log.info("ticket.refused", **_names(ticket), reason="this worker has it already")
             return "refused: this worker has the ticket already"
-        self._claiming.add(ticket.token)
+        claim = self._claiming[token] = _Claim(ticket)
         try:
-            await run_sync(self._folder.keep, KeptTicket(ticket))
-            with anyio.fail_after(CLAIM_SECONDS):
-                claimed, lease_end = await self._schedulers.insist(partial(self._claim, ticket), self._claims_end)
-            held = await self._hold(ticket, claimed, lease_end)
-        except Unreachable as exc:
-            log.info("ticket.returned", **_names(ticket), reason=str(exc))
-            await run_sync(self._folder.remove, ticket.token)
+            with claim.scope:
+                held, claimed = await self._claimed(claim)
+        except Refused as exc:
+            log.warning("ticket.refused", **_names(ticket), reason=str(exc))
+            await run_sync(self._folder.remove, token)
+            return f"refused: {exc}"
+        except (Unreachable, TimeoutError) as exc:
+            # It stays in the folder: the answer to its claim may have been lost, and then no other worker gets the try.
+            log.warning("ticket.returned", **_names(ticket), reason=str(exc) or RETURNED)
             return RETURNED
-        except (Refused, TimeoutError) as exc:
-            reason = str(exc) or "no scheduler has answered"
-            log.warning("ticket.refused", **_names(ticket), reason=reason)
-            await run_sync(self._folder.remove, ticket.token)
-            return f"refused: {reason}"
         finally:
-            self._claiming.discard(ticket.token)
+            del self._claiming[token]
+            claim.over.set()
+            self._notify()
+        if claim.scope.cancelled_caught:
+            return "refused: there is a newer ticket of the try"
+        self._tasks.start_soon(self._follow, held)
         await self._begin(held, claimed.launch, claimed.terms)
-        return await self._follow(held)
+        return await self._until_over(held)
+
+    async def until_over(self, ticket: Ticket) -> str:
+        """Return what became of a ticket of `resumed`, as `work` does."""
+        while (claim := self._claiming.get(ticket.token)) is not None:
+            await claim.over.wait()
+        held = self._tries.get(ticket.token)
+        return "over" if held is None else await self._until_over(held)
+
+    async def _until_over(self, held: _Try) -> str:
+        while not held.outcome:
+            left = None
+            if held.has_ended:
+                left = (held.granted_until or 0.0) - self._clock.boottime()
+                if left <= 0:
+                    return "failed: no scheduler takes its end"
+                left = max(left, SHORTEST_LOOK)
+            await self._clock.wait(self._has_changed, None if left is None else timedelta(seconds=left))
+        return held.outcome
+
+    @property
+    def n_running(self) -> int:
+        """The number of tries that have a process or are about to get one, and of claims. For any thread."""
+        return len(self._claiming) + sum(not held.has_ended for held in list(self._tries.values()))
+
+    async def until_fewer(self, n: int) -> None:
+        """Wait until fewer than `n` tries have a process, or are about to get one."""
+        while self.n_running >= n:
+            await self._has_changed.wait()
 
     async def next(self, last: Ticket) -> Ticket | None:
         """Wait for another ticket after one whose try has ended, if it says so; None: this worker is to end."""
@@ -251,13 +317,31 @@ class Agent:
         """End a try of this worker, for the reason that its engine gives: it fails. Others are ignored."""
         if (held := self._tries.get(token)) is not None:
             await self._end_process(held, reason, "task")
+        elif (claim := self._claiming.get(token)) is not None:
+            claim.unwanted = reason
 
     async def end_all(self, reason: str) -> None:
-        """End all tries of this worker, for the same reason: they fail."""
-        for token in list(self._tries):
+        """End all tries of this worker, for the same reason: they fail. Tickets wait for no scheduler any more."""
+        self.end_claims()
+        for token in [*self._tries, *self._claiming]:
             await self.end(token, reason)
 
     # How a try begins
+
+    async def _claimed(self, claim: _Claim) -> tuple[_Try, Claimed]:
+        """Claim a try, and remember it before it begins. Raises Refused, Unreachable, TimeoutError, and OSError."""
+        ticket = claim.ticket
+        await run_sync(self._folder.keep, KeptTicket(ticket))
+        with anyio.fail_after(CLAIM_SECONDS):
+            claimed, lease_end = await self._schedulers.insist(partial(self._claim, ticket), self._claims_end)
+        launch, terms = claimed.launch, claimed.terms
+        start = await run_sync(size_of, self._home / LOGS / launch.log_path)
+        held = self._try_of(KeptTicket(ticket, launch.log_path, start, terms), terms)
+        held.granted_until = lease_end
+        held.unwanted, held.cause = (claimed.end, "machine") if claimed.end else (claim.unwanted, "task")
+        held.hashes = tuple(ref.content_hash for ref in launch.code.sources)
+        self._tries[ticket.token] = held
+        return held, claimed
 
     async def _claim(self, ticket: Ticket) -> tuple[Claimed, float]:
         """Claim a try; return the answer, and when its lease ends. Raises Refused, and Unreachable."""
@@ -265,16 +349,6 @@ class Agent:
         claim = Claim(ticket.proof, self._name, self._life)
         claimed = await self._schedulers.send(ticket.addresses, "/claim", claim, Claimed)
         return claimed, boottime + claimed.terms.lease_seconds
-
-    async def _hold(self, ticket: Ticket, claimed: Claimed, lease_end: float) -> _Try:
-        """Remember a claimed try, before it begins."""
-        launch, terms = claimed.launch, claimed.terms
-        start = await run_sync(size_of, self._home / LOGS / launch.log_path)
-        held = self._try_of(KeptTicket(ticket, launch.log_path, start, terms), terms)
-        held.granted_until, held.unwanted = lease_end, claimed.end
-        held.hashes = tuple(ref.content_hash for ref in launch.code.sources)
-        self._tries[ticket.token] = held
-        return held
 
     def _try_of(self, kept: KeptTicket, terms: WorkerTerms) -> _Try:
         sender = LogSender(self._schedulers, kept.ticket, self._home / LOGS, kept.log_path, kept.log_start)
@@ -285,27 +359,36 @@ class Agent:
         reason = ""
         try:
             if not (held.unwanted or self._is_draining):
-                await self._fetch(held)
-                bundle = await self._bundles.fetch(held.ticket) if terms.has_files else ""
-                if bundle:
-                    folder = str(self._bundles.path(bundle))
-                    launch = replace(launch, code=replace(launch.code, dags_folder=folder))
-                # Until here, the next agent would claim it again.
-                kept = KeptTicket(held.ticket, launch.log_path, held.log.start, terms, bundle)
-                await run_sync(self._folder.keep, kept)
-                executor = await self._executor_for(terms, held)
+                launch, executor = await self._prepared(held, launch, terms)
+                await self._tell_lease()
+                if not (held.unwanted or self._is_draining):  # perhaps since before there was an executor to drain
+                    await executor.launch([launch])
+                    return
         except (Refused, WrongSource, OSError) as exc:
             reason = f"its code cannot be fetched: {exc}"
         except ExecutorError as exc:
             reason = str(exc)
-        await self._tell_lease()
+        except Exception as exc:
+            # Whatever it is: schedulers would renew a try without an end for ever.
+            log.exception("try.not_begun", **_names(held.ticket))
+            reason = f"its worker cannot start it: {exc or type(exc).__name__}"
         now = self._clock.now()
-        if reason := held.unwanted or reason:
-            self._report(Ended(launch.token, "failed", now, reason=reason, cause="machine"))
-        elif self._is_draining:  # perhaps since before there was an executor to drain
-            self._report(Ended(launch.token, "failed", now, reason=STOPPED, cause="interrupted"))
+        if held.unwanted or reason:
+            cause = held.cause if held.unwanted else "machine"
+            self._report(Ended(launch.token, "failed", now, reason=held.unwanted or reason, cause=cause))
         else:
-            await executor.launch([launch])
+            self._report(Ended(launch.token, "failed", now, reason=STOPPED, cause="interrupted"))
+
+    async def _prepared(self, held: _Try, launch: Launch, terms: WorkerTerms) -> tuple[Launch, LocalExecutor]:
+        """Return what to launch, and by which executor. Raises Refused, WrongSource, OSError, and ExecutorError."""
+        await self._fetch(held)
+        bundle = await self._bundles.fetch(held.ticket) if terms.has_files else ""
+        if bundle:
+            launch = replace(launch, code=replace(launch.code, dags_folder=str(self._bundles.path(bundle))))
+        # Until here, the next agent would claim it again.
+        kept = KeptTicket(held.ticket, launch.log_path, held.log.start, terms, bundle)
+        await run_sync(self._folder.keep, kept)
+        return launch, await self._executor_for(terms, held)
 
     async def _fetch(self, held: _Try) -> None:
         """Fetch the sources that are not here yet. Raises Refused, WrongSource, and OSError."""
@@ -367,7 +450,15 @@ class Agent:
                 self._tries[one.ticket.token] = self._try_of(one, terms)
                 self._bundles.use(one.ticket.token, one.bundle)
         if terms is not None:
-            await self._executor_for(terms, None)
+            try:
+                await self._executor_for(terms, None)
+            except SettingsError as exc:
+                # No version of this worker has begun them on this machine, or their leases end them.
+                log.error("tries.given_up", n_tries=len(self._tries), error=str(exc))  # noqa: TRY400 - a line, no traceback
+                for token in self._tries:
+                    await run_sync(self._folder.remove, token)
+                self._tries.clear()
+                return [one.ticket for one in kept if one.terms is None]
             for token in self._tries.keys() - self._known:
                 # Its claim is repeated, which another life of this worker cannot do.
                 self._bundles.release(token)
@@ -456,7 +547,7 @@ class Agent:
             seconds = max(SHORTEST_LOOK, min(left, LONGEST_LOOK))
 
     async def _end_process(self, held: _Try, reason: str, cause: FailureCause) -> None:
-        held.unwanted = reason
+        held.unwanted, held.cause = reason, cause
         if self._executor is not None:
             await self._executor.kill(held.ticket.token, reason, cause)
 
@@ -494,6 +585,7 @@ class Agent:
         if (held := self._tries.get(event.token)) is not None:
             held.has_ended = isinstance(event, Ended)
             held.events.put_nowait(event)
+            self._notify()
         elif isinstance(event, Ended):
             self._unknown.add(event.token)
 
@@ -518,14 +610,14 @@ class Agent:
 
     # How it ends
 
-    async def _follow(self, held: _Try) -> str:
-        """Report the start and the end of a try. Return once the end is stored: how it ended, in one line."""
+    async def _follow(self, held: _Try) -> None:
+        """Report the start and the end of a try. Return once the end is stored."""
         started = None
         while True:
             event = await self._next_event(held, None if started is None else START_SECONDS)
             if isinstance(event, Ended):
                 await self._end(held, event, started)
-                return f"{event.state}: {event.reason}" if event.reason else event.state
+                return
             if started is not None:
                 await self._send(held, started)
             started = event
@@ -542,15 +634,19 @@ class Agent:
         with anyio.move_on_after(LAST_LOG_SECONDS):
             # First: the log of a try that is over is whole.
             is_log_wanted = await self._send_log(held)
-        if not await self._send(held, ended, started):
-            reason = "its end cannot be reported: it is too large, or no message of the protocol"
-            await self._send(held, Ended(token, "failed", ended.ended_at, ended.started_at, reason, retry=False))
+        with anyio.move_on_after(REPORT_SECONDS) as reporting:
+            if not await self._send(held, ended, started):
+                reason = "its end cannot be reported: it is too large, or no message of the protocol"
+                await self._send(held, Ended(token, "failed", ended.ended_at, ended.started_at, reason, retry=False))
+        if reporting.cancelled_caught:
+            log.error("end.not_reported", **_names(held.ticket), seconds=REPORT_SECONDS)
         await run_sync(self._folder.remove, token)
         if self._executor is not None:
             await self._executor.acknowledge([token])
         if (rest := await run_sync(partial(held.log.remove, is_wanted=is_log_wanted))) is not None:
             log.warning("log.incomplete", **_names(held.ticket), whole_log=str(rest))
         self._bundles.release(token)
+        held.outcome = f"{ended.state}: {ended.reason}" if ended.reason else ended.state
         del self._tries[token]
         self._notify()
 
@@ -575,8 +671,8 @@ class Agent:
         return True
 
     async def _idle(self) -> None:
-        """Wait until no try is left, and all ends are stored. Raises the error of a failed keeper."""
-        while self._tries:
+        """Wait until no try and no claim is left, and all ends are stored. Raises the error of a failed keeper."""
+        while self._tries or self._claiming:
             if self._failure is not None:
                 raise self._failure
             await self._has_changed.wait()

@@ -26,7 +26,7 @@ from anyio.from_thread import BlockingPortal, start_blocking_portal
 from billiard.einfo import ExceptionInfo
 from celery import Celery, Task
 from celery.concurrency.base import BasePool
-from celery.exceptions import Ignore, ImproperlyConfigured
+from celery.exceptions import Ignore, ImproperlyConfigured, Reject
 from celery.platforms import EX_FAILURE
 from celery.worker import state
 from celery.worker.request import Request
@@ -63,6 +63,8 @@ class AgentThread:
         self._portal: BlockingPortal
         self._serving: Future[None]
         self._stopping: anyio.Event
+        self.has_failed = False
+        """Whether this worker cannot go on, for a reason of its own."""
 
     def __enter__(self) -> "AgentThread":
         self._portal = self._portal_context.__enter__()
@@ -99,8 +101,27 @@ class AgentThread:
     def _stop_celery(self, serving: "Future[None]") -> None:
         """Stop the worker if its agent has failed: others take its messages."""
         if not serving.cancelled() and (error := serving.exception()) is not None:
-            log.error("worker.failed", error=str(error))
-            state.should_terminate = EX_FAILURE
+            self.fail(error)
+
+    def fail(self, error: BaseException) -> None:
+        """Stop the worker for an error of its own."""
+        log.error("worker.failed", error=str(error) or type(error).__name__)
+        self.has_failed = True
+        state.should_terminate = EX_FAILURE
+
+    @property
+    def resumed(self) -> tuple[Ticket, ...]:
+        """The tickets of a worker before this one, which the agent works on."""
+        return self._agent.resumed
+
+    def until_over(self, ticket: Ticket) -> "Future[str]":
+        """Wait for the end of a resumed ticket; the result says what became of it."""
+        return self._portal.start_task_soon(self._agent.until_over, ticket)
+
+    @property
+    def n_running(self) -> int:
+        """The number of tries that have a process, or are about to get one."""
+        return self._agent.n_running
 
     def work(self, ticket: Ticket) -> "Future[str]":
         """Begin to work on a ticket; the result says what became of it."""
@@ -177,9 +198,15 @@ class TicketPool(BasePool):  # type: ignore[misc]
     def on_start(self) -> None:
         if self.options.get("threads"):
             raise ImproperlyConfigured("celery.broker_url: the worker needs Redis, RabbitMQ or SQS")
+        for ticket in self._tries.resumed:
+            # Its message was another worker's, which is gone. Delivered again, it is refused while this has the slot.
+            slot = _Slot(next(self._numbers), "", ticket, lambda *_: None, lambda _: None)
+            self._running[slot.number] = slot
+            self._follow(slot, self._tries.until_over(ticket))
 
     def register_with_event_loop(self, hub: Any) -> None:
         self._hub = hub
+        hub.call_soon(self._end_some)
 
     # Tries
 
@@ -193,7 +220,7 @@ class TicketPool(BasePool):  # type: ignore[misc]
             ended(_result(f"refused: not a ticket: {exc}", 0.0))
             return
         slot = _Slot(next(self._numbers), task_id, ticket, options["accept_callback"], ended)
-        if any(one.ticket.token == ticket.token for one in self._running.values()):
+        if any(one.ticket.proof == ticket.proof for one in self._running.values()):
             # Delivered again while its try runs. Without an answer, RabbitMQ would close the channel again and again.
             log.info("ticket.refused", ticket=ticket.name, reason="this worker has it already")
             ended(_result("refused: this worker has the ticket already", 0.0))
@@ -203,19 +230,32 @@ class TicketPool(BasePool):  # type: ignore[misc]
             self._waiting.append(slot)
 
     def _start(self, slot: _Slot) -> None:
-        since = self._tries.now()
         if slot.task_id in state.revoked:
             slot.ended(_result(f"refused: {REVOKED}", 0.0))
             return
         self._running[slot.number] = slot
-        slot.accepted(slot.number, since)
+        slot.accepted(slot.number, self._tries.now())
+        self._follow(slot, self._tries.work(slot.ticket))
+
+    def _follow(self, slot: _Slot, work: "Future[str]") -> None:
+        """Give the slot to another message once the work on its ticket is over."""
+        since = self._tries.now()
 
         def note(future: "Future[str]") -> None:
-            self._over.put((slot, _outcome(future), since))
+            self._over.put((slot, self._outcome(future), since))
             if self._hub is not None:
                 self._hub.call_soon(self._end_some)
 
-        self._tries.work(slot.ticket).add_done_callback(note)
+        work.add_done_callback(note)
+
+    def _outcome(self, future: "Future[str]") -> str:
+        """Return the result of a ticket. An error concerns this worker alone: it stops, and others get the ticket."""
+        if future.cancelled():
+            return RETURNED
+        if (error := future.exception()) is None:
+            return future.result()
+        self._tries.fail(error)
+        return RETURNED
 
     def _end_some(self) -> None:
         with suppress(Empty):
@@ -226,8 +266,7 @@ class TicketPool(BasePool):  # type: ignore[misc]
         """Tell Celery of the end of a try, which acknowledges its message, and give its slot to the next."""
         self._running.pop(slot.number, None)
         try:
-            if outcome != RETURNED:  # otherwise the broker gives it to another worker
-                slot.ended(_result(outcome, self._tries.now() - since))
+            slot.ended(_result(outcome, self._tries.now() - since))
         finally:
             self._fill()
 
@@ -274,32 +313,37 @@ class TicketPool(BasePool):  # type: ignore[misc]
         self._drain(self._tries.now() + LAST_SECONDS)
 
     def _drain(self, deadline: float | None) -> None:
-        """Wait for the ends of tries, and let Celery keep the broker's connection alive meanwhile."""
+        """Wait for the ends of tries, and let Celery keep the broker's connection alive meanwhile.
+
+        Args:
+            deadline: None: as long as tries run; then, or after a cold shutdown has followed, for a limited time.
+        """
         while self._running and (deadline is None or self._tries.now() < deadline):
+            if deadline is None and (state.should_terminate or not self._tries.n_running):
+                deadline = self._tries.now() + LAST_SECONDS
+                if state.should_terminate:
+                    self._tries.interrupt()
             with suppress(Empty):
                 self._end(*self._over.get(timeout=TICK_SECONDS))
             if self._hub is not None:
                 self._hub.fire_timers()
 
 
-def _outcome(future: "Future[str]") -> str:
-    """Return the result of a ticket. An error of the agent concerns this worker alone: its tries are not lost."""
-    if future.cancelled():
-        return RETURNED
-    error = future.exception()
-    return future.result() if error is None else f"refused: {error or type(error).__name__}"
-
-
 def _result(outcome: str, seconds: float) -> tuple[int, Any, float]:
     """Return an outcome as Celery's own tracing does.
 
-    A refused ticket is ignored, so that Flower goes on to show the try of the same ticket that was not.
+    A refused ticket is ignored, so that Flower goes on to show the try of the same ticket that was not. One that this
+    worker could not claim goes back to the broker.
     """
     if not outcome.startswith(("refused", "failed")):
         return 0, outcome, seconds
+    if outcome == RETURNED:
+        told: Exception = Reject(outcome, requeue=True)
+    else:
+        told = Ignore(outcome) if outcome.startswith("refused") else TryFailed(outcome)
     try:
-        raise Ignore(outcome) if outcome.startswith("refused") else TryFailed(outcome)
-    except (Ignore, TryFailed):
+        raise told
+    except (Ignore, Reject, TryFailed):
         return 1, ExceptionInfo(), seconds
 
 
@@ -317,7 +361,8 @@ def run_worker(settings: Settings, agent: Agent, clock: Clock, arguments: Sequen
     app = celery_app(settings.celery)
     app.register_task(TicketTask())
     with AgentThread(agent, clock) as app.tries:
-        return _run(app, arguments)
+        code = _run(app, arguments)
+    return code or (EX_FAILURE if app.tries.has_failed else 0)
 
 
 def _run(app: Celery, arguments: Sequence[str]) -> int:

@@ -70,12 +70,14 @@ class TryPlugin(WorkerPlugin):  # type: ignore[misc]
 
     def __init__(self, terms: Terms) -> None:
         self._terms = terms
+        self._worker: Any
         self._agent: Agent
         self._starting: asyncio.Task[asyncio.Task[None]]
         self._working: set[asyncio.Task[str]] = set()
 
     async def setup(self, worker: Any) -> None:
         """Start the agent. An error ends the worker's start."""
+        self._worker = worker
         self._stopping = asyncio.Event()
         self._starting = asyncio.create_task(self._start(worker))
         await self._starting
@@ -116,10 +118,22 @@ class TryPlugin(WorkerPlugin):  # type: ignore[misc]
     async def work(self, ticket: Ticket) -> str:
         """Run the try of a ticket, and return what became of it."""
         await asyncio.shield(self._starting)
-        working = asyncio.create_task(self._agent.work(ticket))
+        working = asyncio.create_task(self._work(ticket))
         self._working.add(working)
         working.add_done_callback(self._working.discard)
         return await asyncio.shield(working)  # a worker that closes cancels its tasks, and only then its plugins
+
+    async def _work(self, ticket: Ticket) -> str:
+        """Work on a ticket, once the tries of an agent before this one have left it a thread."""
+        await self._agent.until_fewer(self._worker.state.nthreads)
+        try:
+            return await self._agent.work(ticket)
+        except Exception as exc:
+            # As if this worker had died: Dask gives its tasks to others.
+            log.exception("worker.failed")
+            _close(self._worker, exc)
+            await asyncio.Event().wait()
+            raise
 
 
 def make_folder(folder: Path, *, is_shared: bool) -> None:
@@ -142,10 +156,15 @@ def make_folder(folder: Path, *, is_shared: bool) -> None:
 
 
 def _close_failed(worker: Any, serving: "asyncio.Task[None]") -> None:
-    """Close a worker whose agent has failed: its nanny starts another one."""
+    """Close a worker whose agent has failed."""
     if not serving.cancelled() and (error := serving.exception()) is not None:
         log.error("worker.failed", error=str(error))
-        worker.loop.add_callback(worker.close, nanny=False, reason=f"asynsched: {error}")
+        _close(worker, error)
+
+
+def _close(worker: Any, error: BaseException) -> None:
+    """Close a worker for an error of its own: its nanny starts another one."""
+    worker.loop.add_callback(worker.close, nanny=False, reason=f"asynsched: {error}")
 
 
 async def work_on(ticket: Ticket, terms: Terms) -> str:

@@ -2,7 +2,9 @@
 
 import json
 import signal
+from concurrent.futures import Future
 from functools import partial
+from types import SimpleNamespace
 
 import anyio
 import msgspec
@@ -11,10 +13,11 @@ from sqlalchemy import select
 
 from asynsched.errors import SettingsError
 from asynsched.executors.engines import celery as engine
-from asynsched.executors.engines.celery_app import celery_app
+from asynsched.executors.engines.celery_app import TICKET, celery_app
 from asynsched.protocol.worker_messages import Ticket
 from asynsched.settings import CelerySettings
 from asynsched.store.schema import ticket
+from asynsched.worker import celery as pool
 from tests.engines.sites import CelerySite
 from tests.integration.remote.dags import DAGS
 from tests.support.waiting import eventually, eventually_true
@@ -188,7 +191,6 @@ async def test_a_worker_that_stops_while_no_scheduler_answers_leaves_tickets_to_
     lonely = site.machine("m1", "--concurrency", "2")
     await eventually(lambda: lonely.log.count("schedulers.unreachable") == 2, "two of them wait for a scheduler")
     assert await lonely.until_stopped(signal.SIGTERM) == 0
-    assert not list((lonely.home / "tickets").iterdir())
     site.let_go()
     async with site.serving() as scheduler:
         site.machine("m2")
@@ -196,6 +198,80 @@ async def test_a_worker_that_stops_while_no_scheduler_answers_leaves_tickets_to_
     assert run.state == "success", lonely.log
     assert {task.try_number for task in run.tasks} == {1}
     assert sorted(site.said()) == ["begins 1", "begins 2", "begins 3"]
+
+
+async def test_a_worker_that_cannot_keep_tickets_stops_and_leaves_them_to_others(site: CelerySite):
+    site.program.write(QUEUES)
+    broken = site.machine("m1", "--concurrency", "2")
+    await broken.until_ready()
+    (broken.home / "tickets").rmdir()
+    (broken.home / "tickets").write_text("in the way")
+    async with site.serving() as scheduler:
+        key = await scheduler.trigger("wide")
+        await eventually(lambda: broken.worker.poll() not in (None, 0), "it has failed")
+        site.machine("m2")
+        site.let_go()
+        run = await site.end_of(scheduler, key)
+    assert run.state == "success", broken.log
+    assert {task.try_number for task in run.tasks} == {1}
+    assert "worker.failed" in broken.log
+
+
+async def test_tries_of_a_killed_worker_keep_their_slots_in_the_next_one(site: CelerySite):
+    site.program.write(DAGS)
+    machine = site.machine("m1", "--concurrency", "1")
+    async with site.serving() as scheduler:
+        first = await scheduler.trigger("waits")
+        await site.until_said("begins 1")
+        machine.kill_worker()
+        machine.start()
+        await machine.until_ready()
+        other = await scheduler.trigger("waits")
+        inspect = site.app().control.inspect([machine.node])
+        await eventually(
+            lambda: len((inspect.reserved() or {}).get(machine.node, ())) == 1, "the other waits for a slot"
+        )
+        machine.signal(signal.SIGTERM)
+        await eventually(lambda: not site.app().control.ping([machine.node], timeout=0.5), "it takes no messages")
+        site.let_go()
+        assert (await site.end_of(scheduler, first)).tasks[0].try_number == 1, "a warm shutdown waits for it"
+        await eventually(lambda: machine.worker.poll() == 0, "it stops")
+        assert site.said() == ["begins 1", "ends 1"]
+        site.machine("m2")
+        assert (await site.end_of(scheduler, other)).state == "success"
+
+
+class Unending:
+    """Tries that never end, for a pool that stops."""
+
+    resumed = ()
+
+    def __init__(self, n_running):
+        self.n_running, self.seconds, self.interrupted_at = n_running, 0.0, None
+
+    def now(self):
+        self.seconds += 1.0
+        return self.seconds
+
+    def work(self, _ticket):
+        return Future()
+
+    def interrupt(self):
+        self.interrupted_at = self.seconds
+
+
+@pytest.mark.parametrize(("n_running", "is_cold"), [(0, False), (1, True)])
+def test_a_warm_shutdown_ends_though_ends_cannot_be_stored_or_a_cold_one_follows(monkeypatch, n_running, is_cold):
+    monkeypatch.setattr(pool, "TICK_SECONDS", 0.0)
+    monkeypatch.setattr(pool.state, "should_terminate", is_cold or None)
+    app = SimpleNamespace(tries=Unending(n_running))
+    one = pool.TicketPool(1, app=app)
+    ticket = msgspec.to_builtins(Ticket("one", "secret", ()))
+    args = ("name", "id", {TICKET: ticket})
+    one.apply_async(None, args, callback=lambda _: None, accept_callback=lambda *_: None)
+    one._drain(None)
+    assert pool.LAST_SECONDS < app.tries.seconds < pool.LAST_SECONDS + 10
+    assert (app.tries.interrupted_at is not None) is is_cold
 
 
 async def test_no_worker_holds_back_a_try_that_another_could_run(site: CelerySite):

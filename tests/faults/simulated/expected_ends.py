@@ -98,7 +98,12 @@ def _is_ended_between_tries(exploration: Any, row: Any, last: str | None) -> boo
     """Whether its trigger has ended it, or its trigger rule, after an upstream had been cleared."""
     if last == "deferred" and row.state in exploration.ledger.deferrals[row.token].ends:
         return True
-    return row[:4] in exploration.invariants.edits.waiting_again and row.state in ("upstream_failed", "skipped")
+    edits = exploration.invariants.edits
+    # The end of the try, the wait after it and the end by the rule may be stored together.
+    may_wait_again = row[:4] in edits.waiting_again or (
+        row[:2] in edits.starts and last in ("up_for_reschedule", "failed")
+    )
+    return may_wait_again and row.state in ("upstream_failed", "skipped")
 
 
 def _wrong_run(exploration: Any, run: Any, rows: list[Any]) -> Iterator[str]:

@@ -19,6 +19,7 @@ from asynsched.settings import Settings
 from asynsched.worker import agent
 from asynsched.worker.agent import Agent
 from asynsched.worker.schedulers import Schedulers
+from asynsched.worker.tickets import KeptTicket, TicketFolder
 from tests.store.test_tickets import TERMS, launch_of
 from tests.support.waiting import DEADLINE_SECONDS, eventually
 
@@ -95,6 +96,7 @@ class Site:
     """
 
     def __init__(self, folder, monkeypatch, terms=TERMS):
+        self.settings = Settings(home=str(folder))
         self.clock, self.terms, self.refusals = Clock(), terms, {}
         self.reports, self.executors, self.lease_seconds = [], [], {}
         self.has_taken, self.grows, self.home, self.n_log_parts = True, True, folder, Counter()
@@ -106,8 +108,11 @@ class Site:
             return self.executors[-1]
 
         monkeypatch.setattr(agent, "LocalExecutor", make)
+        self.agent = self.new_agent()
+
+    def new_agent(self):
         schedulers = Schedulers(self.clock, httpx.MockTransport(self.answer))
-        self.agent = Agent(Settings(home=str(folder)), "w1", self.clock, schedulers)
+        return Agent(self.settings, "w1", self.clock, schedulers)
 
     @property
     def executor(self):
@@ -231,7 +236,78 @@ async def test_a_stop_returns_tickets_for_which_no_scheduler_answers(tmp_path, m
             site.agent.end_claims()
             tries.start_soon(work, "two")
     assert outcomes == 2 * [agent.RETURNED]
-    assert not list((tmp_path / "tickets").iterdir()), "the next worker of the home does not wait for them either"
+    site.away = ""
+    site.agent = site.new_agent()
+    async with site.agent.serving():
+        # An answer to their claims may have been lost, and then no other worker gets these tries.
+        assert {ticket.token for ticket in site.agent.resumed} == {"one", "two"}
+        await eventually(lambda: site.executors and len(site.executor.launched) == 2, "they are claimed")
+        for token in ("one", "two"):
+            site.executor.end(token, "", "task")
+    assert not list((tmp_path / "tickets").iterdir())
+
+
+async def test_a_newer_ticket_of_a_try_takes_the_place_of_one_that_waits(tmp_path, monkeypatch):
+    site, outcomes = Site(tmp_path, monkeypatch), []
+    site.away = "away"
+
+    async def work():
+        outcomes.append(await site.agent.work(ticket_of("one", "away")))
+
+    async with site.agent.serving(), anyio.create_task_group() as tries:
+        tries.start_soon(work)
+        await eventually(lambda: site.n_refused_connections, "it waits")
+        assert (await site.agent.work(ticket_of("one", "away"))).startswith("refused")
+        tries.start_soon(site.agent.work, replace(ticket_of("one"), secret="another"))
+        await eventually(lambda: site.executors and site.executor.launched, "the newer one is claimed")
+        site.executor.end("one", "", "task")
+    assert outcomes == ["refused: there is a newer ticket of the try"]
+    assert len(site.ended("one")) == 1
+
+
+async def test_a_try_that_is_ended_while_its_claim_waits_never_begins(tmp_path, monkeypatch):
+    site = Site(tmp_path, monkeypatch)
+    site.away = "away"
+    async with site.agent.serving(), anyio.create_task_group() as tries:
+        tries.start_soon(site.agent.work, ticket_of("one", "away"))
+        await eventually(lambda: site.n_refused_connections, "it waits")
+        await site.agent.end("one", "it was revoked")
+        site.away = ""
+        await eventually(lambda: site.ended("one"), "its end is told")
+    (ended,) = site.ended("one")
+    assert (ended.reason, ended.cause, ended.started_at) == ("it was revoked", "task", None)
+    assert site.executors == []
+
+
+async def test_a_try_that_this_machine_cannot_start_ends_and_holds_up_nothing(tmp_path, monkeypatch):
+    site = Site(tmp_path, monkeypatch, replace(TERMS, default_timezone="Nowhere/Atlantis"))
+    async with site.agent.serving():
+        assert "Nowhere/Atlantis" in await site.agent.work(ticket_of("one"))
+    (ended,) = site.ended("one")
+    assert (ended.state, ended.cause) == ("failed", "machine")
+    TicketFolder(tmp_path).keep(KeptTicket(ticket_of("two"), "two.log", 0, site.terms))
+    site.agent = site.new_agent()
+    async with site.agent.serving():
+        assert site.agent.resumed == ()
+
+
+async def test_a_try_whose_end_nobody_takes_frees_its_slot_after_its_lease(tmp_path, monkeypatch):
+    terms = replace(TERMS, renew_interval=0.05, lease_seconds=1.0, grace=0.6, kill_time=0.1)
+    site, outcomes = Site(tmp_path, monkeypatch, terms), []
+
+    async def work():
+        outcomes.append(await site.agent.work(ticket_of("one", "away")))
+
+    async with site.agent.serving(), anyio.create_task_group() as tries:
+        tries.start_soon(work)
+        await eventually(lambda: site.executors and site.executor.launched, "it has begun")
+        assert site.agent.n_running == 1
+        site.away = "away"
+        await eventually(lambda: outcomes, "its slot is free")
+        assert site.agent.n_running == 0
+        site.away = ""
+    assert outcomes == ["failed: no scheduler takes its end"]
+    assert len(site.ended("one")) == 1, "it is told once they are back"
 
 
 async def test_a_log_that_grows_as_fast_as_it_is_sent_does_not_hold_up_others(tmp_path, monkeypatch):
