@@ -81,6 +81,9 @@ def index(tmp_path_factory) -> Path:
     for needed in BROUGHT_BY_AIRFLOW:
         name = Requirement(needed).name
         wheel(folder, name, "99.0", {f"{name.replace('-', '_')}.py": ""}, [])
+    both = ["apache-airflow>=2.11", f"{prefix}acmebase>=1", f"{prefix}acmelast"]
+    wheel(folder, f"{prefix}zeta", "3.0", {f"{package}/zeta/__init__.py": ""}, both)
+    wheel(folder, f"{prefix}acmelast", "4.0", {f"{package}/acmelast/__init__.py": ""}, ["apache-airflow>=2.11"])
     wheel(folder, f"{prefix}newer", "9.0", {f"{package}/newer/__init__.py": ""}, ["apache-airflow>=99"])
     return folder
 
@@ -127,6 +130,9 @@ def test_a_provider_is_installed_with_what_it_needs_and_without_airflow(asynsche
     assert f"{BROUGHT_BY_AIRFLOW[-1]}, acmelib>=2." in told
     listed = asynsched("providers", "list")
     assert "acme" in listed
+    told = asynsched("providers", "install", "acme", "zeta")  # one that both need is looked at twice
+    names = ("acme==1.0", "zeta==3.0", "acmebase==1.2", "acmelast==4.0")
+    assert f"Installing {', '.join(f'apache-airflow-providers-{name}' for name in names)}, without" in told
     asynsched("connections", "add", "acme_default", "--conn-uri", "acme://somewhere")
     assert "SOMEWHERE" in asynsched("dags", "test", "uses")
     site.write("older.py", "from airflow.providers.acmebase.shout import shot  # for a DAG")
