@@ -94,11 +94,15 @@ def find_cfg(named: str | None, dags_folder: Path | None, environ: Mapping[str, 
             problem = f"there is no file {path}"
             raise InvalidSetting("airflow_cfg", problem) if is_setting else SettingsError(f"AIRFLOW_CONFIG: {problem}")
         return path if named else None
-    above = [] if dags_folder is None else [dags_folder.absolute().parent]
-    places = [folder / place for folder in above for place in (CFG, IN_CONFIG)]
+    if dags_folder is not None:
+        places = [dags_folder.absolute().parent / place for place in (CFG, IN_CONFIG)]
+        # A folder that cannot be entered is told of where its DAGs are read.
+        if (found := next((place for place in places if os.path.isfile(place)), None)) is not None:  # noqa: PTH113
+            return found
     if home := environ.get("AIRFLOW_HOME"):
-        places += [Path(home).expanduser().absolute() / place for place in (CFG, IN_CONFIG)]
-    return next((place for place in places if place.is_file()), None)
+        places = [Path(home).expanduser().absolute() / place for place in (CFG, IN_CONFIG)]
+        return next((place for place in places if place.is_file()), None)
+    return None
 
 
 def airflows_values(cfg: Path | None, environ: Mapping[str, str]) -> dict[str, Found]:

@@ -171,6 +171,10 @@ def errors_in_one_line() -> Iterator[None]:
         # The reader of the answer is gone. Python would print another error when it flushes at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         raise click.exceptions.Exit(1) from None
+    except OSError as exc:
+        if exc.filename is None:
+            raise
+        fail(f"{exc.filename}: {exc.strerror}.")
 
 
 @contextmanager

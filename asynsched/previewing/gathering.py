@@ -4,6 +4,7 @@ The home and its database are only read.
 """
 
 import asyncio
+import os
 from collections.abc import Mapping
 from contextlib import ExitStack, suppress
 from datetime import datetime, timedelta
@@ -82,7 +83,9 @@ def gather_preview(settings: Settings, wanted: Wanted, *, place: str, now: datet
             " a Git commit such as origin/main."
         )
     live = _with_pools(live, wanted.pools)
-    folder = Path(wanted.where).absolute() if Path(wanted.where).is_dir() else settings.dags_path
+    # Not `Path.is_dir`, which fails for a folder in one that cannot be entered.
+    is_folder = os.path.isdir(wanted.where)  # noqa: PTH112
+    folder = Path(wanted.where).absolute() if is_folder else settings.dags_path
     questions = questions_of_span(now, now + max(wanted.span, timedelta(hours=1)))
     with ExitStack() as stack:
 

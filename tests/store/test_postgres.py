@@ -254,7 +254,9 @@ async def test_all_that_one_read_sees_is_of_one_moment(postgres, postgres_url):
         (("postgres:@", "nobody:hunter2@"), SettingsError, "refused the user"),
         (("?", "?sslmode=sometimes&"), SettingsError, "sslmode"),
         (("?", "?connect_timeout=soon&"), SettingsError, "connect_timeout"),
-        (("?", "?statement_timeout=never&"), StoreError, "statement_timeout"),
+        (("?", "?statement_timeout=never&"), SettingsError, "statement_timeout"),
+        (("?", "?foo=1&"), SettingsError, "foo"),
+        (("?", "?options=-csearch_path%3Dnowhere&"), StoreUnavailable, "search_path"),
         (("host=", "host=/nowhere&x="), StoreUnavailable, "cannot be reached"),
     ],
 )

@@ -18,6 +18,8 @@ from asynsched.store.engines.urls import hurried, parse_url, without_secrets
         ("sqlite://", "sqlite", None),
         ("sqlite:///:memory:", "sqlite", None),
         ("postgresql://me@host/db", "postgresql", None),
+        ("postgresql://me:a%2Fb%40c@[::1]:5432/db", "postgresql", None),
+        ("postgresql:///db?host=/run/postgres&user=me@here", "postgresql", None),
         ("postgres://me@one:1,two:2/db?target_session_attrs=primary", "postgresql", None),
     ],
 )
@@ -35,6 +37,12 @@ def test_urls_of_both_kinds_are_understood(url, backend, path):
         ("mysql://me:hunter2@host/db", "'mysql' databases are not supported"),
         ("postgresql://me:hunter2@[host/db", "is not a URL"),
         ("me:hunter2@host", "is not a URL"),
+        ("postgresql://me:hunter2/x@host/db", "%2F"),
+        ("postgresql://me:hunter2#x@host/db", "%23"),
+        ("postgresql://me:x@hunter2@host/db", "%40"),
+        ("postgresql://me:hunter2?x@host/db", "%3F"),
+        ("postgresql://host:none/db", "a port is a number"),
+        ("postgresql://host/db?target_session_attrs=foo", "is one of any, primary, .*, not 'foo'"),
     ],
 )
 def test_a_wrong_url_is_refused_with_what_to_write_instead(url, says):

@@ -39,8 +39,9 @@ _POSTGRES_TRANSIENT = {
     "25P0": "the transaction was idle for too long",
     "28": "the server refused the user or the password",
     "3D000": "the server has no database of that name",
+    "3F000": "there is no schema for its tables: a search_path in the URL or of the user names none that exists",
 }
-_MISCONFIGURED = ("28", "3D000")
+_MISCONFIGURED = ("28", "3D000", "3F000")
 _UNIQUE_VIOLATION = "23505"
 _BAD_VALUE = "22"
 

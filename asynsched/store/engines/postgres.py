@@ -158,6 +158,12 @@ class _Engines:
         return self._for_migrations() if query is bring_to_head else self.pooled
 
 
+_REFUSED_PARAMETERS = (
+    asyncpg.UndefinedObjectError, asyncpg.InvalidParameterValueError, asyncpg.CantChangeRuntimeParamError,
+)  # fmt: skip
+"""What a server says of a parameter of the URL that it does not know, or of a value."""
+
+
 async def connect(
     url: DatabaseUrl, order: ServerOrder, *, command_timeout: float | None = None
 ) -> "asyncpg.Connection[asyncpg.Record]":
@@ -192,7 +198,7 @@ async def _connect_to(
         )
     except asyncpg.TargetServerAttributeNotMatched as exc:
         raise StoreUnavailable(f"The database {shown} cannot be used: none of its servers accepts writes") from exc
-    except (asyncpg.ClientConfigurationError, asyncpg.InterfaceError, ValueError) as exc:
+    except (asyncpg.ClientConfigurationError, asyncpg.InterfaceError, ValueError, *_REFUSED_PARAMETERS) as exc:
         raise SettingsError(f"database: {shown} cannot be used: {exc}") from exc
     except TimeoutError as exc:
         raise StoreUnavailable(f"The database {shown} cannot be reached: no answer within {seconds:g} s") from exc

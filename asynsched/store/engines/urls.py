@@ -8,6 +8,10 @@ from urllib.parse import parse_qsl, quote, urlencode, urlsplit
 from asynsched.errors import SettingsError
 
 FORMS = "sqlite:///PATH or postgresql://USER@HOST/NAME"
+PORT = re.compile(r"(?:^[^\[\]]*|\]):([^:\[\]]+)$")
+"""Of a host; brackets are around an IPv6 address."""
+TARGETS = ("any", "primary", "standby", "read-write", "read-only", "prefer-standby")
+"""Of libpq's parameter `target_session_attrs`, the usual one first."""
 _SECRET_PARAMETERS = frozenset({"password", "sslpassword"})
 
 
@@ -87,8 +91,21 @@ def _sqlite(url: str, rest: str) -> DatabaseUrl:
 def _postgresql(rest: str) -> DatabaseUrl:
     dsn = f"postgresql://{rest}"
     shown = without_secrets(dsn)
+    place, _, query = rest.partition("?")
+    authority = place.partition("/")[0]
+    ports = [found[1] for host in authority.rpartition("@")[2].split(",") if (found := PORT.search(host))]
+    is_cut = "#" in rest or authority.count("@") > 1 or "@" in place[len(authority) :]
+    if is_cut or not all(port.isdecimal() for port in ports):
+        # Such a port may be a part of the password.
+        raise SettingsError(
+            f"database: {shown!r} is not a URL: a port is a number, and in a user, a password and a name the characters"
+            " / # @ ? : are written %2F %23 %40 %3F %3A"
+        )
     try:
         urlsplit(dsn)
     except ValueError as exc:
         raise SettingsError(f"database: {shown!r} is not a URL: {exc}") from exc
+    attributes = dict(parse_qsl(query)).get("target_session_attrs", TARGETS[0])
+    if attributes not in TARGETS:
+        raise SettingsError(f"database: target_session_attrs is one of {', '.join(TARGETS)}, not {attributes!r}")
     return DatabaseUrl("postgresql", dsn, None, shown)

@@ -65,6 +65,12 @@ def test_an_interrupted_command_says_so_and_ends_with_its_own_exit_code(capsys):
     assert capsys.readouterr().err == "Error: Interrupted.\n"
 
 
+def test_a_file_that_the_system_refuses_is_named_in_one_line(capsys, tmp_path):
+    with pytest.raises(click.exceptions.Exit), errors_in_one_line():
+        (tmp_path / "nowhere" / "file").read_bytes()
+    assert capsys.readouterr().err == f"Error: {tmp_path}/nowhere/file: No such file or directory.\n"
+
+
 def test_an_interrupted_question_differs_from_one_answered_with_no(capsys, monkeypatch):
     monkeypatch.setattr("sys.stdin", StringIO("n\n"))
     with pytest.raises(click.Abort), errors_in_one_line():
