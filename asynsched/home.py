@@ -12,6 +12,7 @@ kubernetes/    certificates of a kubeconfig, in a folder for each process
 dags_folder    path of the DAG folder that was last served
 database       path of the SQLite database that was last served
 web            URL of the page that was last served
+.gitignore     keeps all of this out of a repository that the home lies in
 """
 
 import errno
@@ -34,6 +35,7 @@ ATTEMPTS = "attempts"
 SOURCES = "sources"
 BUNDLES = "bundles"
 TMP = "tmp"
+IGNORED = ".gitignore"
 SERVED_FOLDER = "dags_folder"
 SERVED_DATABASE = "database"
 SERVED_WEB = "web"
@@ -45,8 +47,10 @@ def prepare_home(home: Path) -> None:
         make_folder(home)
         for name in (LOGS, ATTEMPTS, SOURCES, TMP):
             (home / name).mkdir(mode=PRIVATE_FOLDER, exist_ok=True)
+        if not (home / IGNORED).exists():
+            (home / IGNORED).write_text("*\n")
     except OSError as exc:
-        raise SettingsError(f"home: the folder {home} cannot be made: {exc.strerror}") from exc
+        raise SettingsError(f"home: {exc.filename or home} cannot be made: {exc.strerror}") from exc
     if not os.access(home, os.W_OK | os.X_OK):
         raise SettingsError(f"home: the folder {home} cannot be written")
 

@@ -647,11 +647,13 @@ class Scheduler:
         return self._feed.read(since, dag_id=dag_id, run_id=run_id)
 
     def running(self) -> Running:
-        """Return the tries and callbacks that run here. Reads memory only. Raises NotServing."""
+        """Return the tries and callbacks that run here, not on other machines. Reads memory only. Raises NotServing."""
         services = self._serving_now()
+        elsewhere = services.executor.kept
         tries = [
             RunningTry(*task.key, task.try_number, task.started_at)
-            for task in services.evaluator.evaluation.tries.awaited.values()
+            for token, task in services.evaluator.evaluation.tries.awaited.items()
+            if token not in elsewhere
         ]
         # Tries that have not begun come last.
         tries.sort(key=lambda one: (one.started_at is None, one.started_at or self.clock.now()))

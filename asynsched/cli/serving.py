@@ -26,6 +26,7 @@ from asynsched.cli.web import serve_web
 from asynsched.clock import Clock
 from asynsched.errors import AsynschedError, NotServing, SettingsError, Standstill, ungrouped
 from asynsched.health import Health
+from asynsched.home import hold_home
 from asynsched.keys import instance_name
 from asynsched.queries.import_errors import all_import_errors
 from asynsched.queries.users import ROLES
@@ -41,7 +42,7 @@ from sandbox.confine import available, close_memory
 
 log = structlog.get_logger(__name__)
 
-STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 MOST_RUNS = 10
 """Failed runs that the summary names one by one."""
 LEAST_SECONDS = 2.0
@@ -108,7 +109,13 @@ async def _serve(settings: Settings, rules: StopRules, manager: "ServiceManager"
     scheduler = Scheduler(settings=settings)
     failures: list[AsynschedError] = []
     signalled = anyio.Event()
-    listener = open_listener(settings.web)
+    try:
+        listener = open_listener(settings.web)
+    except SettingsError:
+        if settings.home_path.is_dir():
+            with hold_home(settings.home_path):  # otherwise it is the scheduler of this home that listens there
+                pass
+        raise
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(_accompany, scheduler, rules, failures, listener)
         tasks.start_soon(manager.accompany, scheduler, scheduler.clock)
@@ -122,13 +129,15 @@ async def _serve(settings: Settings, rules: StopRules, manager: "ServiceManager"
 
 @asynccontextmanager
 async def _signals_stop(scheduler: Scheduler, manager: "ServiceManager", signalled: anyio.Event) -> AsyncIterator[None]:
-    """In the block, the first SIGINT or SIGTERM stops the scheduler; the second kills running tries and stores that.
+    """In the block, the first SIGINT, SIGTERM or SIGHUP stops the scheduler; the second kills running tries.
 
     The third ends this process, even if the database does not answer: the next scheduler does the rest. After this
     block the handlers are those from before. The first signal sets `signalled`.
     """
     loop = asyncio.get_running_loop()
     before = {number: signal.getsignal(number) for number in STOP_SIGNALS}
+    if before[signal.SIGHUP] is signal.SIG_IGN:
+        del before[signal.SIGHUP]  # as nohup wants it
     forced = False
     with anyio.CancelScope() as scope:
 
@@ -150,7 +159,7 @@ async def _signals_stop(scheduler: Scheduler, manager: "ServiceManager", signall
             manager.tell("STOPPING=1", "STATUS=Waiting for running tasks")
             scheduler.request_stop()
 
-        for number in STOP_SIGNALS:
+        for number in before:
             loop.add_signal_handler(number, stop, number)
         try:
             yield

@@ -150,7 +150,8 @@ def runs_logs(session: Session, output: Output, dag_id: str, run_id: str) -> Rec
                 _write_part(run, part, log)
                 n_written += 1
     if not n_written:
-        fail(f"The run {run.run_id!r} ({run.state}) has no log in {_where(session)}.")
+        what = f"No try of the run {run.run_id!r} ({run.state}) has written anything"
+        fail(f"{what}, or their logs are not in {_where(session)}.")
     return None
 
 
@@ -330,7 +331,7 @@ def why_no_log(task: TaskInstanceInfo, run: RunInfo, wanted: int | None, earlier
         started.discard(task.try_number)
     number = wanted or task.try_number
     if number in started:
-        return f"Try {number} of the task {task.task_id!r} has no log in {where}."
+        return f"Try {number} of the task {task.task_id!r} has written nothing, or its log is not in {where}."
     if started and number != task.try_number:
         *others, last = sorted(started)
         tries = f"the tries {', '.join(map(str, others))} and {last}" if others else f"try {last}"

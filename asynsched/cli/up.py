@@ -57,11 +57,11 @@ def up(
 ) -> None:
     """Run a scheduler: watch a folder of DAG files, create the runs that are due, run their tasks.
 
-    Ctrl-C or SIGTERM stops it gently: running tasks may finish within the setting shutdown_grace, and then have
-    lease.kill_time to end themselves. A second signal kills them at once. Neither leaves a process behind, and the next
-    start begins interrupted tasks again. A third signal ends the scheduler even if the database does not answer: tasks
-    whose end is not stored then are shown as running until the next start. Exit code 0 after the first, 1 after the
-    others.
+    Ctrl-C, SIGTERM or a closed terminal stops it gently: running tasks may finish within the setting shutdown_grace,
+    and then have lease.kill_time to end themselves. A second signal kills them at once. Neither leaves a process
+    behind, and the next start begins interrupted tasks again. A third signal ends the scheduler even if the database
+    does not answer: tasks whose end is not stored then are shown as running until the next start. Exit code 0 after the
+    first, 1 after the others.
     """
     if fail_on and not until_idle:
         raise click.UsageError("--fail-on needs --until-idle: only then is there an end at which runs can be judged.")

@@ -162,7 +162,8 @@ def test_a_triggered_run_waits_for_a_scheduler(site):
     refused = site.run("tasks", "logs", "etl", "by_hand", "extract", code=1).stderr
     assert refused == "Error: The run 'by_hand' is queued, and has no tasks yet.\n"
     refused = site.run("runs", "logs", "etl", "by_hand", code=1).stderr
-    assert refused == f"Error: The run 'by_hand' (queued) has no log in the home {site.home}.\n"
+    what = "No try of the run 'by_hand' (queued) has written anything"
+    assert refused == f"Error: {what}, or their logs are not in the home {site.home}.\n"
     site.run("dags", "pause", "etl")
     said = site.run("dags", "trigger", "etl", "--run-id", "paused", "--no-logical-date").stderr.splitlines()
     assert said[0] == "The DAG is paused; the run waits until `asynsched dags unpause etl`."

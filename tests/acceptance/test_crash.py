@@ -192,7 +192,7 @@ def test_a_run_goes_on_with_the_code_it_began_with(site, change):
     assert [mark[0] for mark in marks(site)] == ["begin", "end", "follow"]
 
 
-@pytest.mark.parametrize("stop", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("stop", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_a_stop_waits_for_what_runs_and_leaves_nothing_behind(site, stop):
     with site.up() as up:
         start_waiting(site)

@@ -8,6 +8,7 @@ import pytest
 
 from asynsched import __version__
 from asynsched.store.engines.opening import HEAD
+from tests.integration.remote.machines import free_port
 from tests.support.newer import make_newer
 from tests.support.up import Site, Up
 
@@ -213,6 +214,7 @@ def test_an_older_and_a_newer_version_serve_side_by_side_for_one_schema_step(pai
 
 def test_a_second_scheduler_on_a_sqlite_database_is_refused(tmp_path):
     first = Site(tmp_path / "one")
+    first.env["ASYNSCHED_WEB__LISTEN"] = f"127.0.0.1:{free_port()}"  # which the first one takes
     with first.up():
         told = first.run("up", str(first.dags), code=None)
         assert told.code == 1

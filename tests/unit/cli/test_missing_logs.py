@@ -39,7 +39,7 @@ TASK = msgspec.convert(
         ({"state": "queued", "try_number": 2}, None, (1,), "Try 2 of the task 't' has not started yet: it is queued"),
         ({"state": "failed", "try_number": 3}, 5, (1, 2), "The task 't' has no try 5; it has the tries 1, 2 and 3."),
         ({"state": "running", "try_number": 1}, 2, (), "The task 't' has no try 2; it has try 1."),
-        ({"state": "success", "try_number": 2}, 1, (1,), "Try 1 of the task 't' has no log in the home /h."),
+        ({"state": "success", "try_number": 2}, 1, (1,), "has written nothing, or its log is not in the home /h."),
     ],
 )  # fmt: skip
 def test_it_says_what_became_of_the_task_or_which_tries_there_are(task, wanted, earlier, says):
