@@ -14,10 +14,27 @@ import re
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from datetime import datetime
 from functools import cache, cached_property, wraps
-from typing import TYPE_CHECKING, Annotated, Any, Concatenate, Literal, ParamSpec, TypeVar, get_type_hints
+from types import UnionType
+from typing import (
+    TYPE_CHECKING,
+    Annotated,
+    Any,
+    Concatenate,
+    Literal,
+    ParamSpec,
+    TypeVar,
+    Union,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
 
 import msgspec
 from msgspec import UNSET, Meta, Struct
+
+from asynsched.authoring.json_values import check_json
+from asynsched.errors import DagError
+from asynsched.queries.paging import BadRequest
 
 if TYPE_CHECKING:
     from asynsched.client.client import Client
@@ -134,6 +151,37 @@ class Operation:
         given = self.signature.bind(*args, **kwargs).arguments
         return {name: self.keys[name](*value) if name in self.keys else value for name, value in given.items()}
 
+    def checked(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
+        """Return the arguments of a call by name, as the values that a request would mean. Raises BadRequest."""
+        return {name: self._checked(name, value) for name, value in self.bound(*args, **kwargs).items()}
+
+    def _checked(self, name: str, value: Any) -> Any:
+        kind = self.types[name]
+        if name in self.of_json or value is self.signature.parameters[name].default:
+            return value
+        if isinstance(value, str) and get_origin(kind) is tuple and self.body is None:
+            value = (value,)  # as a query string has a list of one
+        try:
+            found = msgspec.convert(value, kind, strict=False)
+        except msgspec.ValidationError as exc:
+            raise BadRequest(f"{name}: {exc}") from exc
+        if isinstance(found, datetime) and found.utcoffset() is None:
+            raise BadRequest(f"{name}: {found.isoformat()} has no timezone")
+        return found
+
+    @cached_property
+    def of_json(self) -> frozenset[str]:
+        """The arguments that may be any JSON, or any object."""
+        return frozenset(name for name in self.signature.parameters if _is_of_json(self.types[name]))
+
+    def check_values(self, given: Mapping[str, Any]) -> None:
+        """Raise DagError if a value is not JSON, of which an encoder would make another one."""
+        for name in self.of_json.intersection(given):
+            try:
+                check_json(given[name], name)
+            except TypeError as exc:
+                raise DagError(str(exc)) from exc
+
     def given(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
         """Return the arguments of a call as those of the request, without those that were left out."""
         found: dict[str, Any] = {}
@@ -188,9 +236,11 @@ def operation(
         async def call(client: "Client", /, *args: P.args, **kwargs: P.kwargs) -> T:
             result: T
             if client.remote is None:
-                result = await made.function(client, **made.bound(*args, **kwargs))
+                result = await made.function(client, **made.checked(*args, **kwargs))
             else:
-                result = await client.remote.ask(made, made.given(*args, **kwargs))
+                given = made.given(*args, **kwargs)
+                made.check_values(given)
+                result = await client.remote.ask(made, given)
             return result
 
         return call
@@ -208,6 +258,11 @@ def arguments_in_words(docstring: str, section_name: str = "Args") -> dict[str, 
         elif found:
             found[name] += f" {line.strip()}"
     return found
+
+
+def _is_of_json(kind: Any) -> bool:
+    parts = get_args(kind) if get_origin(kind) in (Union, UnionType) else (kind,)
+    return Any in parts or any(Any in get_args(part) for part in parts)
 
 
 def is_key(kind: Any) -> bool:

@@ -80,7 +80,8 @@ QUESTIONS = {
     "list_providers": [{}],
     "list_sessions": [{}],
     "upcoming": [{"dag_id": "daily", "n": 3, "now": NOON}, {"dag_id": "report"}],
-    "list_runs": [{}, {"dag_id": "fails"}, {"state": ("success", "failed")}, {"since": NOON, "limit": 1}],
+    "list_runs": [{}, {"dag_id": "fails"}, {"state": ("success", "failed")}, {"since": NOON, "limit": 1},
+                  {"state": "failed"}, {"since": "2026-01-01T00:00:00Z"}],
     "get_run": [{"run": REPORT}],
     "await_run": [{"run": FAILS}],
     "get_results": [{"run": REPORT}, {"run": FAILS}],
@@ -241,6 +242,14 @@ REFUSALS = [
     ("materialize", {"asset_id": 99}, NotFound, "no asset '99'"),
     ("list_backfill_dates", {"dag_id": "daily", "backfill_id": 99}, NotFound, "no backfill '99'"),
     ("health", {}, NotServing, "No scheduler"),
+    ("create_user", {"name": "eve", "roles": "admin"}, BadRequest, "roles"),
+    ("mark_run", {"run": REPORT, "state": "nope"}, BadRequest, "state"),
+    ("list_runs", {"state": ("nope",)}, BadRequest, "state"),
+    ("list_runs", {"limit": 5000}, BadRequest, "limit"),
+    ("list_runs", {"since": NOON.replace(tzinfo=None)}, BadRequest, "since"),
+    ("trigger", {"dag_id": "report", "logical_date": NOON.replace(tzinfo=None)}, BadRequest, "logical_date"),
+    ("trigger", {"dag_id": "report", "conf": {"n": float("nan")}}, DagError, "not JSON: it contains the number nan"),
+    ("trigger", {"dag_id": "report", "conf": {"at": NOON}}, DagError, "not JSON: it contains a value of type datetime"),
 ]
 
 
