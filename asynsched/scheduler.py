@@ -4,7 +4,7 @@ import asyncio
 import os
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, suppress
 from datetime import datetime, timedelta
 from functools import partial
 from inspect import signature
@@ -121,6 +121,10 @@ class Scheduler:
     ) -> None:
         if unknown:
             raise TypeError(_no_such_argument(next(iter(unknown))))
+        if not isinstance(dags, str | os.PathLike | None):
+            raise TypeError(f"dags must be the path of a folder with DAG files, not {dags!r:.100}")
+        if not isinstance(clock, Clock | None):
+            raise TypeError(f"clock must be a Clock, not {clock!r:.100}")
         if not isinstance(settings, Settings | None):
             raise TypeError(
                 f"settings must be a Settings, as in settings=Settings(parallelism=8), not {settings!r:.100}"
@@ -140,7 +144,9 @@ class Scheduler:
             "parallelism": parallelism,
             "parse": None if parse_processes is None else replace(settings.parse, processes=parse_processes),
         }
-        self.settings = replace(settings, **{name: value for name, value in changes.items() if value is not None})
+        settings = replace(settings, **{name: value for name, value in changes.items() if value is not None})
+        # The program may change its working folder.
+        self.settings = replace(settings, home=str(settings.home_path), dags_folder=str(settings.dags_path))
         self.clock = clock or Clock()
         self.channels = Channels()
         self.scheduler_id = f"{socket.gethostname()}:{os.getpid()}:{new_token()[:8]}"[-64:]
@@ -152,6 +158,8 @@ class Scheduler:
         self._stopped = anyio.Event()
         self._is_hurried = anyio.Event()
         self._has_begun = False
+        self._loop: asyncio.AbstractEventLoop | None = None
+        """The loop in which it serves."""
         self._services: Services | None = None
         self._open: Database | None = None
         self._block: AbstractAsyncContextManager[None]
@@ -193,7 +201,10 @@ class Scheduler:
                     raise
                 self.request_stop()
         except BaseExceptionGroup as group:
-            cause = only_cause(group, until=error)
+            reasons = [one for one in group.exceptions if one is not error]
+            # What the block has raised may say only that the scheduler has stopped; the other error says why.
+            shown = reasons[0] if isinstance(error, NotServing) and len(reasons) == 1 else group
+            cause = only_cause(shown, until=error)
             raise cause from cause.__cause__
 
     def _refuse_another_time(self) -> None:
@@ -215,6 +226,10 @@ class Scheduler:
             ExceptionGroup: A service failed by a bug.
         """
         self._refuse_another_time()
+        try:
+            self._loop = asyncio.get_running_loop()
+        except RuntimeError as exc:
+            raise AsynschedError("A scheduler serves in an event loop of asyncio, and this one is another's.") from exc
         self._has_begun = True
         async with AsyncExitStack() as stack:
             stack.callback(self._end)  # also if the start fails
@@ -451,8 +466,9 @@ class Scheduler:
         has ended.
         """
         await self._wait_for_dag(dag_id)
+        self._check_loop()
         logical_date = self._aware(logical_date)
-        key = DagRunKey(dag_id, run_id or run_id_of(DagRunType.MANUAL, self.clock.now()))
+        key = DagRunKey(dag_id, run_id_of(DagRunType.MANUAL, self.clock.now()) if run_id is None else run_id)
         with self._waiters.waiting_for(key) as ended:
             # A cancellation waits until it is known whether the run was created.
             creation = self.trigger(
@@ -563,7 +579,7 @@ class Scheduler:
             AsynschedError: The run has no tasks yet.
             NotServing: The scheduler does not serve yet, or not any more.
         """
-        request = ClearTasks(tuple(task_ids), upstream, downstream, only_failed, latest=latest)
+        request = ClearTasks(_ids(task_ids), upstream, downstream, only_failed, latest=latest)
         return await self._submit(run, request)
 
     async def mark_tasks(
@@ -573,7 +589,7 @@ class Scheduler:
 
         Returns the marked task instances, and raises the errors of `clear_tasks`.
         """
-        return await self._submit(run, MarkTasks(tuple(task_ids), state, downstream=downstream))
+        return await self._submit(run, MarkTasks(_ids(task_ids), state, downstream=downstream))
 
     async def mark_run(self, run: DagRunKey, state: MarkedRunState) -> None:
         """Mark a run as `success` or `failed`, as `asynsched runs mark` does.
@@ -583,7 +599,7 @@ class Scheduler:
         await self._submit(run, MarkRun(state))
 
     async def _submit(self, run: DagRunKey, request: RunRequest) -> list[TaskInstanceKey]:
-        now = self.clock.now()
+        run, now = DagRunKey(*run), self.clock.now()
         taken = await self._database.write(submit_by_program, run, request, now=now)
         await self.channels.runs.put(RunEdited(run))
         return [TaskInstanceKey(*run, row.task_id, row.map_index) for row in taken.instances]
@@ -698,9 +714,21 @@ class Scheduler:
             raise NotServing(NO_MORE if self._stopped.is_set() else NOT_YET)
         return self._services
 
+    def _check_loop(self) -> None:
+        """Raise AsynschedError in another loop than that in which this serves: to wait here would break both."""
+        here = None
+        with suppress(RuntimeError):  # there is no loop here
+            here = asyncio.get_running_loop()
+        if None not in (here, self._loop) and here is not self._loop:
+            raise AsynschedError(
+                "This scheduler serves in another event loop, as of another thread: call it there, by"
+                " asyncio.run_coroutine_threadsafe(scheduler.run(…), loop).result()"
+            )
+
     @property
     def _database(self) -> Database:
         self._serving_now()
+        self._check_loop()
         assert self._open is not None
         return self._open
 
@@ -712,6 +740,7 @@ class Scheduler:
 
     async def _while_serving(self, wait: Callable[[], Awaitable[object]]) -> None:
         """Wait for a result that only a serving scheduler produces. Raises NotServing, and the errors of `wait`."""
+        self._check_loop()
         if not await cancelled_by(self._stopped, wait):
             raise NotServing(NO_MORE)
 
@@ -720,6 +749,12 @@ async def _in_thread_though_cancelled(function: Callable[[], None]) -> None:
     """Call a function that blocks in a thread, also in a scope that is cancelled."""
     with anyio.CancelScope(shield=True):
         await anyio.to_thread.run_sync(function)
+
+
+def _ids(task_ids: Iterable[str]) -> tuple[str, ...]:
+    if isinstance(task_ids, str):
+        raise TypeError(f"task_ids must be several ids, such as [{task_ids!r}], and not a text")
+    return tuple(task_ids)
 
 
 def _no_such_argument(name: str) -> str:

@@ -11,6 +11,7 @@ import threading
 import time
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import Any
 
 import anyio
@@ -18,7 +19,7 @@ import psutil
 import pytest
 import sqlalchemy as sa
 
-from asynsched import Asset, Scheduler
+from asynsched import DAG, Asset, Scheduler
 from asynsched.airflow import plugins_manager, policies
 from asynsched.airflow.installation import entry_points_of_packages
 from asynsched.clock import Clock
@@ -213,18 +214,31 @@ async def test_a_block_serves_and_an_error_in_it_or_in_the_scheduler_is_raised_a
     with pytest.raises(ZeroDivisionError):
         async with Scheduler(**program.options()):
             _ = 1 / 0
-    broken = Scheduler(**program.options())
 
-    async def serve_with_a_bug():
+    async def serve_with_a_bug(wait):
         async with broken:
             broken._services.evaluator.tick = fail_with_a_bug
-            await broken.trigger("numbers")
+            await wait()
+
+    for is_waiting in (False, True):
+        broken = Scheduler(**program.options())
+
+        async def wait(scheduler=broken, is_waiting=is_waiting):
+            await (scheduler.run if is_waiting else scheduler.trigger)("numbers")
             await anyio.sleep_forever()
 
-    with pytest.raises(RuntimeError, match="a bug"):
-        await serve_with_a_bug()
-    with pytest.raises(NotServing):
-        await broken.client().list_dags()
+        with pytest.raises(RuntimeError, match="a bug"):
+            await serve_with_a_bug(wait)
+        with pytest.raises(NotServing):
+            await broken.client().list_dags()
+
+
+async def test_a_call_from_another_loop_is_refused_and_breaks_nothing(scheduler):
+    async with running(scheduler):
+        for call in (partial(scheduler.run, "numbers"), scheduler.wait_idle, scheduler.client().list_dags):
+            with pytest.raises(AsynschedError, match="run_coroutine_threadsafe"):
+                await anyio.to_thread.run_sync(asyncio.run, call())
+        assert (await scheduler.run("numbers", {"n": 1})).state == "success"
 
 
 async def test_a_scheduler_serves_once_and_its_end_frees_the_address_of_its_monitor(program):
@@ -374,7 +388,7 @@ async def test_a_program_clears_marks_and_cancels_runs(scheduler, program, monke
     async with running(scheduler):
         hanging = await scheduler.trigger("waits")
         await eventually(program.hanging_pid, "the task runs")
-        await scheduler.cancel_run(hanging)
+        await scheduler.cancel_run(tuple(hanging))  # a plain pair will do
         failed = await scheduler.trigger("fails")
         await scheduler.wait_runs(2)
         await eventually(lambda: not psutil.pid_exists(program.hanging_pid()), "the cancelled task is gone")
@@ -388,6 +402,8 @@ async def test_a_program_clears_marks_and_cancels_runs(scheduler, program, monke
         assert (await database.read(get_run, *failed)).state == "success"
         with pytest.raises(NotFound, match="broken"):
             await scheduler.clear_tasks(failed, ["brokn"])
+        with pytest.raises(TypeError, match=r"\['broken'\], and not a text"):
+            await scheduler.clear_tasks(failed, "broken")
         with pytest.raises(AsynschedError, match="has already ended"):
             await scheduler.cancel_run(hanging)
 
@@ -430,6 +446,17 @@ def test_arguments_of_a_scheduler_override_its_settings_and_are_checked(tmp_path
         Scheduler(database=tmp_path / "mine.db")
     with pytest.raises(TypeError, match="executor must be a name"):
         Scheduler(executor=["celery"])
+    with pytest.raises(TypeError, match="dags must be the path of a folder"):
+        Scheduler(dags=[DAG("d")])
+    with pytest.raises(TypeError, match="clock must be a Clock"):
+        Scheduler(clock=time)
+
+
+def test_a_scheduler_keeps_its_folders_where_the_program_was(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    settings = Scheduler(dags="dags", home="home").settings
+    monkeypatch.chdir("/")
+    assert (settings.dags_path, settings.home_path) == (tmp_path / "dags", tmp_path / "home")
 
 
 @pytest.mark.parametrize(
