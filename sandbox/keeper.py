@@ -27,7 +27,7 @@ from asynsched.airflow.finder import serve_airflow
 from asynsched.authoring.timezone import set_default_timezone
 from asynsched.protocol.home_files import KEEPER_LOCK, KEEPER_MARK
 from asynsched.protocol.messages import LONGEST_REASON, READY
-from sandbox.processes import adopt_orphans, configure_logging, set_readable, set_title
+from sandbox.processes import adopt_orphans, configure_logging, hear_of_children, set_readable, set_title
 from sandbox.supervision.lifeline import Alarm, sweep
 from sandbox.supervision.zygote_handle import ZygoteHandle, Zygotes
 from sandbox.zygote import warm
@@ -46,6 +46,7 @@ the keeper's own stack."""
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
     """Detach from the starting process, take the home's lock, and keep its tries."""
     options = _options(arguments)
+    hear_of_children()
     if os.fork():
         # The keeper is not a child of a scheduler, which may die or restart.
         os._exit(0)

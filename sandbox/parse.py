@@ -16,7 +16,7 @@ from asynsched.protocol.parse_messages import ParseLimits, decode_limits
 from asynsched.serialization.schema import ParseQuestions, ParseReport
 from sandbox.parsing import supervise
 from sandbox.parsing.importing import ParseRequest, enter_installation
-from sandbox.processes import of_parse, set_title
+from sandbox.processes import hear_of_children, of_parse, set_title
 from sandbox.sources.local_imports import ARCHIVE_SUFFIX
 
 
@@ -31,6 +31,7 @@ def main(arguments: list[str] | None = None) -> int:
         parser.error(str(exc))
     dags_folder, path = locate(options.file, options.dags_folder)
     set_title(f"guardian of the {of_parse(path)}", "--dags-folder", str(dags_folder))
+    hear_of_children()
     supervise.become_guardian()
     supervise.enter_environment(limits.environment)
     enter_installation(limits)

@@ -217,6 +217,7 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     limits = decode_limits(options.limits)
     # Ctrl-C in the terminal is the scheduler's to hear.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    processes.hear_of_children()
     before = installed()
     supervise.enter_environment(limits.environment)
     processes.adopt_orphans()

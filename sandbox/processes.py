@@ -38,6 +38,11 @@ _handler = logging.StreamHandler()
 _TRY_FORMATTER = logging.Formatter(TRY_FORMAT)
 
 
+def hear_of_children() -> None:
+    """Let this process learn how its children end, also where a program that ignores the ends of its own starts it."""
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+
+
 def adopt_orphans() -> None:
     """Become the parent of every descendant that loses its own. Does nothing where the kernel cannot (not Linux)."""
     kernel.prctl(kernel.PR_SET_CHILD_SUBREAPER, 1)

@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger(__name__)
 
+TOO_LONG = b"(too long)"
+"""In place of a line that is, which is no ticket either."""
 LONGEST_LINE = 64 * 1024
 LAST_SECONDS = 5.0
 """Time before the limit `--until` at which tries are ended, so that their ends are reported before it."""
@@ -200,5 +202,11 @@ async def _lines() -> AsyncIterator[bytes]:
     reader = asyncio.StreamReader(limit=LONGEST_LINE)
     protocol = asyncio.StreamReaderProtocol(reader)
     await asyncio.get_running_loop().connect_read_pipe(lambda: protocol, sys.stdin.buffer)
-    while line := await reader.readline():
+    while True:
+        try:
+            line = await reader.readline()
+        except ValueError:  # it is longer than any ticket
+            line = TOO_LONG
+        if not line:
+            return
         yield line

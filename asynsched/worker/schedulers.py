@@ -71,7 +71,8 @@ class Schedulers:
         except OSError as exc:
             file = os.environ.get(CERTIFICATES, "")
             raise SettingsError(f"{CERTIFICATES}: {file!r} must be a PEM file with certificates: {exc}") from exc
-        self._good: dict[tuple[str, ...], str] = {}
+        self._good: dict[frozenset[str], str] = {}
+        """By the addresses, in whichever order a ticket has them."""
 
     async def close(self) -> None:
         await self._http.aclose()
@@ -126,7 +127,7 @@ class Schedulers:
     async def _post(
         self, addresses: Sequence[str], path: str, decode: Callable[[bytes], T], **request: Any
     ) -> T:  # fmt: skip
-        problems, good = [], self._good.get(tuple(addresses))
+        problems, good = [], self._good.get(frozenset(addresses))
         for address in sorted(addresses, key=lambda one: one != good):
             try:
                 response = await self._http.post(f"{address.rstrip('/')}{PREFIX}{path}", **request)
@@ -143,7 +144,7 @@ class Schedulers:
             except UNDECODABLE as exc:
                 problems.append(f"{address} gives an answer of another version: {exc}")
             else:
-                self._good[tuple(addresses)] = address
+                self._good[frozenset(addresses)] = address
                 return decoded
         raise Unreachable("; ".join(problems) or "the ticket names no address")
 

@@ -5,6 +5,7 @@ import re
 import signal
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
 import psutil
@@ -205,6 +206,14 @@ def test_a_stop_waits_for_what_runs_and_leaves_nothing_behind(site, stop):
     assert site.task_states("waiter", "r1")["waits"] == "success"
     site.up_until_idle()
     assert state_of_run(site) == "success"
+
+
+def test_a_program_that_ignores_the_ends_of_children_can_start_a_scheduler(site):
+    site.become = partial(signal.signal, signal.SIGCHLD, signal.SIG_IGN)
+    with site.up():
+        start_waiting(site)
+        open_gate(site)
+        site.until(lambda: state_of_run(site) == "success", "the run has succeeded")
 
 
 def test_a_task_that_outlasts_the_stop_is_handed_back_and_not_failed(site):

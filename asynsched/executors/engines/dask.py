@@ -226,7 +226,11 @@ class DaskEngine(Engine):
         if self._client is not None:
             await _close(self._client)
         if hasattr(self._cluster, "close"):  # otherwise it is an address
-            await run_sync(self._cluster.close)
+            try:
+                with anyio.move_on_after(CALL_SECONDS):
+                    await run_sync(self._cluster.close, abandon_on_cancel=True)
+            except Exception as exc:  # noqa: BLE001 - of a library that this scheduler only stops using
+                log.warning("dask.cluster_not_closed", error=reason_of(exc))
 
 
 async def _close(client: Any) -> None:

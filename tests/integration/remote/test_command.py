@@ -29,3 +29,14 @@ def test_a_ticket_that_cannot_be_read_is_named_and_ends_the_worker_with_1(tmp_pa
     assert f"{where}: this is not a ticket" in done.stderr
     assert done.stderr.splitlines()[-1].startswith("Error: 1 ticket is unreadable")
     assert done.returncode == 1
+
+
+def test_a_line_that_is_longer_than_any_ticket_does_not_end_the_worker(tmp_path):
+    command = [sys.executable, "-m", "asynsched", "worker", "run", "--home", str(tmp_path / "home")]
+    lines = "x" * 70_000 + '\n{"no": "ticket"}\n'
+    done = subprocess.run(
+        command, input=lines, capture_output=True, text=True, timeout=DEADLINE_SECONDS, check=False
+    )  # fmt: skip
+    assert "Traceback" not in done.stderr
+    assert "tickets are unreadable" in done.stderr.splitlines()[-1]
+    assert done.returncode == 1
