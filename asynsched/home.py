@@ -43,11 +43,12 @@ SERVED_WEB = "web"
 
 def prepare_home(home: Path) -> None:
     """Make the home and its folders, accessible to their user only. Raises SettingsError."""
+    is_new = not home.is_dir()
     try:
         make_folder(home)
         for name in (LOGS, ATTEMPTS, SOURCES, TMP):
             (home / name).mkdir(mode=PRIVATE_FOLDER, exist_ok=True)
-        if not (home / IGNORED).exists():
+        if is_new:  # another folder may be the repository itself
             (home / IGNORED).write_text("*\n")
     except OSError as exc:
         raise SettingsError(f"home: {exc.filename or home} cannot be made: {exc.strerror}") from exc

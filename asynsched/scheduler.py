@@ -123,7 +123,7 @@ class Scheduler:
             raise TypeError(_no_such_argument(next(iter(unknown))))
         if not isinstance(dags, str | os.PathLike | None):
             raise TypeError(f"dags must be the path of a folder with DAG files, not {dags!r:.100}")
-        if not isinstance(clock, Clock | None):
+        if clock is not None and not callable(getattr(clock, "now", None)):
             raise TypeError(f"clock must be a Clock, not {clock!r:.100}")
         if not isinstance(settings, Settings | None):
             raise TypeError(

@@ -11,7 +11,7 @@ The application makes routes and a document from this (`web/own_api.py`), and `r
 
 import inspect
 import re
-from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
 from datetime import datetime
 from functools import cache, cached_property, wraps
 from types import UnionType
@@ -147,27 +147,48 @@ class Operation:
         return key_struct(kind) if is_key(kind) else kind
 
     def bound(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
-        """Return the arguments of a call by name; a plain tuple becomes the key that it stands for."""
+        """Return the arguments of a call by name; a plain tuple becomes the key that it stands for.
+
+        So does a date of a library, such as pendulum, become a plain one.
+        """
         given = self.signature.bind(*args, **kwargs).arguments
-        return {name: self.keys[name](*value) if name in self.keys else value for name, value in given.items()}
+        return {name: self.keys[name](*value) if name in self.keys else _plain(value) for name, value in given.items()}
 
     def checked(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
-        """Return the arguments of a call by name, as the values that a request would mean. Raises BadRequest."""
-        return {name: self._checked(name, value) for name, value in self.bound(*args, **kwargs).items()}
+        """Return the arguments of a call by name, as the values that a request would mean.
+
+        Raises BadRequest, and the error of `check_values`.
+        """
+        bound = self.bound(*args, **kwargs)
+        self.check_values(bound)
+        return {name: self._checked(name, value) for name, value in bound.items()}
 
     def _checked(self, name: str, value: Any) -> Any:
         kind = self.types[name]
-        if name in self.of_json or value is self.signature.parameters[name].default:
+        if value is self.signature.parameters[name].default or kind is Any:
             return value
-        if isinstance(value, str) and get_origin(kind) is tuple and self.body is None:
-            value = (value,)  # as a query string has a list of one
-        try:
-            found = msgspec.convert(value, kind, strict=False)
-        except msgspec.ValidationError as exc:
-            raise BadRequest(f"{name}: {exc}") from exc
+        if name in self.of_json:
+            if not isinstance(value, Mapping):
+                raise BadRequest(f"{name}: Expected an object, got {type(value).__name__}")
+            return value
+        if name in self.keys:
+            fields = zip(value, (self.fields[field][0] for field in kind._fields), strict=True)
+            return kind(*(self._converted(name, one, of_field) for one, of_field in fields))
+        if get_origin(kind) is tuple:
+            # As a query string has a list of one.
+            is_one = isinstance(value, str) and self.body is None
+            is_list = isinstance(value, Iterable) and not isinstance(value, str | bytes)
+            value = (value,) if is_one else tuple(value) if is_list else value
+        found = self._converted(name, value, kind)
         if isinstance(found, datetime) and found.utcoffset() is None:
             raise BadRequest(f"{name}: {found.isoformat()} has no timezone")
         return found
+
+    def _converted(self, name: str, value: Any, kind: Any) -> Any:
+        try:
+            return msgspec.convert(value, kind, strict=self.body is not None)
+        except msgspec.ValidationError as exc:
+            raise BadRequest(f"{name}: {exc}") from exc
 
     @cached_property
     def of_json(self) -> frozenset[str]:
@@ -258,6 +279,11 @@ def arguments_in_words(docstring: str, section_name: str = "Args") -> dict[str, 
         elif found:
             found[name] += f" {line.strip()}"
     return found
+
+
+def _plain(value: Any) -> Any:
+    is_date = isinstance(value, datetime) and type(value) is not datetime
+    return datetime.combine(value.date(), value.timetz()) if is_date else value
 
 
 def _is_of_json(kind: Any) -> bool:

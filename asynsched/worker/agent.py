@@ -13,7 +13,7 @@ on with its tries.
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import partial
@@ -37,6 +37,7 @@ from asynsched.protocol.worker_messages import (
     Claim,
     Claimed,
     Following,
+    Proof,
     Renew,
     Renewal,
     Renewed,
@@ -87,13 +88,11 @@ class _Claim:
     """A ticket whose claim is under way.
 
     Attributes:
-        scope: Cancelled if a newer ticket of the same try comes, which makes this one void.
         over: Set once nothing of the claim is under way any more.
         unwanted: Not empty: why the try is to end as soon as it is claimed.
     """
 
     ticket: Ticket
-    scope: anyio.CancelScope = field(default_factory=anyio.CancelScope)
     over: anyio.Event = field(default_factory=anyio.Event)
     unwanted: str = ""
 
@@ -156,7 +155,8 @@ class Agent:
         self._bundles = Bundles(self._home / BUNDLES, settings.workers.cache_bytes, schedulers)
         self._life = ""
         self._tries: dict[str, _Try] = {}
-        self._claiming: dict[str, _Claim] = {}
+        self._claiming: dict[Proof, _Claim] = {}
+        """Two tickets of one try may wait: schedulers refuse all but the one that they have given out last."""
         self._known: frozenset[str] = frozenset()
         """The tokens that the keeper knew when this agent met it."""
         self._executor: LocalExecutor | None = None
@@ -221,40 +221,38 @@ class Agent:
         was not claimed. An error is one of this worker, and its ticket is not claimed either, or its try is lost.
         """
         token = ticket.token
-        while (other := self._claiming.get(token)) is not None and other.ticket.proof != ticket.proof:
-            other.scope.cancel()  # schedulers have given out this one in its place
-            await other.over.wait()
-        if token in self._tries or token in self._claiming:
+        if token in self._tries or ticket.proof in self._claiming:
             log.info("ticket.refused", **_names(ticket), reason="this worker has it already")
             return "refused: this worker has the ticket already"
-        claim = self._claiming[token] = _Claim(ticket)
+        claim = self._claiming[ticket.proof] = _Claim(ticket)
         try:
-            with claim.scope:
-                held, claimed = await self._claimed(claim)
-        except Refused as exc:
+            held, claimed = await self._claimed(claim)
+        except (Refused, ValueError) as exc:  # or it is none, such as one with a token that is no name of a file
             log.warning("ticket.refused", **_names(ticket), reason=str(exc))
-            await run_sync(self._folder.remove, token)
+            if isinstance(exc, Refused) and token not in self._tries and len(self._claims_of(token)) == 1:
+                await run_sync(self._folder.remove, token)
             return f"refused: {exc}"
         except (Unreachable, TimeoutError) as exc:
             # It stays in the folder: the answer to its claim may have been lost, and then no other worker gets the try.
             log.warning("ticket.returned", **_names(ticket), reason=str(exc) or RETURNED)
             return RETURNED
         finally:
-            del self._claiming[token]
+            del self._claiming[ticket.proof]
             claim.over.set()
             self._notify()
-        if claim.scope.cancelled_caught:
-            return "refused: there is a newer ticket of the try"
         self._tasks.start_soon(self._follow, held)
         await self._begin(held, claimed.launch, claimed.terms)
         return await self._until_over(held)
 
     async def until_over(self, ticket: Ticket) -> str:
         """Return what became of a ticket of `resumed`, as `work` does."""
-        while (claim := self._claiming.get(ticket.token)) is not None:
+        while (claim := self._claiming.get(ticket.proof)) is not None:
             await claim.over.wait()
         held = self._tries.get(ticket.token)
         return "over" if held is None else await self._until_over(held)
+
+    def _claims_of(self, token: str) -> list[_Claim]:
+        return [claim for proof, claim in self._claiming.items() if proof.token == token]
 
     async def _until_over(self, held: _Try) -> str:
         while not held.outcome:
@@ -317,13 +315,13 @@ class Agent:
         """End a try of this worker, for the reason that its engine gives: it fails. Others are ignored."""
         if (held := self._tries.get(token)) is not None:
             await self._end_process(held, reason, "task")
-        elif (claim := self._claiming.get(token)) is not None:
+        for claim in self._claims_of(token):
             claim.unwanted = reason
 
     async def end_all(self, reason: str) -> None:
         """End all tries of this worker, for the same reason: they fail. Tickets wait for no scheduler any more."""
         self.end_claims()
-        for token in [*self._tries, *self._claiming]:
+        for token in [*self._tries, *(proof.token for proof in self._claiming)]:
             await self.end(token, reason)
 
     # How a try begins
@@ -456,6 +454,7 @@ class Agent:
                 # No version of this worker has begun them on this machine, or their leases end them.
                 log.error("tries.given_up", n_tries=len(self._tries), error=str(exc))  # noqa: TRY400 - a line, no traceback
                 for token in self._tries:
+                    self._bundles.release(token)
                     await run_sync(self._folder.remove, token)
                 self._tries.clear()
                 return [one.ticket for one in kept if one.terms is None]
@@ -640,7 +639,8 @@ class Agent:
                 await self._send(held, Ended(token, "failed", ended.ended_at, ended.started_at, reason, retry=False))
         if reporting.cancelled_caught:
             log.error("end.not_reported", **_names(held.ticket), seconds=REPORT_SECONDS)
-        await run_sync(self._folder.remove, token)
+        with suppress(OSError):  # then the next agent of the home tells schedulers again
+            await run_sync(self._folder.remove, token)
         if self._executor is not None:
             await self._executor.acknowledge([token])
         if (rest := await run_sync(partial(held.log.remove, is_wanted=is_log_wanted))) is not None:
@@ -657,6 +657,8 @@ class Agent:
         except Refused as exc:
             log.debug("log.refused", **_names(held.ticket), reason=str(exc))
             return False
+        except OSError as exc:  # its task may have put another thing in its place
+            log.warning("log.unreadable", **_names(held.ticket), error=str(exc))
         return True
 
     async def _send(self, held: _Try, event: TryEvent, started: Started | None = None) -> bool:

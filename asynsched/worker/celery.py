@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import CancelledError, Future
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import count
 from queue import Empty, SimpleQueue
 from typing import Any
@@ -199,7 +199,7 @@ class TicketPool(BasePool):  # type: ignore[misc]
         if self.options.get("threads"):
             raise ImproperlyConfigured("celery.broker_url: the worker needs Redis, RabbitMQ or SQS")
         for ticket in self._tries.resumed:
-            # Its message was another worker's, which is gone. Delivered again, it is refused while this has the slot.
+            # Its message was another worker's, which is gone. The broker may deliver it again.
             slot = _Slot(next(self._numbers), "", ticket, lambda *_: None, lambda _: None)
             self._running[slot.number] = slot
             self._follow(slot, self._tries.until_over(ticket))
@@ -220,7 +220,12 @@ class TicketPool(BasePool):  # type: ignore[misc]
             ended(_result(f"refused: not a ticket: {exc}", 0.0))
             return
         slot = _Slot(next(self._numbers), task_id, ticket, options["accept_callback"], ended)
-        if any(one.ticket.proof == ticket.proof for one in self._running.values()):
+        same = next((one for one in self._running.values() if one.ticket.proof == ticket.proof), None)
+        if same is not None and not same.task_id:
+            # Of a try that a worker before this one has left: its message has come back.
+            self._running[same.number] = replace(slot, number=same.number)
+            slot.accepted(same.number, self._tries.now())
+        elif same is not None:
             # Delivered again while its try runs. Without an answer, RabbitMQ would close the channel again and again.
             log.info("ticket.refused", ticket=ticket.name, reason="this worker has it already")
             ended(_result("refused: this worker has the ticket already", 0.0))
@@ -264,7 +269,7 @@ class TicketPool(BasePool):  # type: ignore[misc]
 
     def _end(self, slot: _Slot, outcome: str, since: float) -> None:
         """Tell Celery of the end of a try, which acknowledges its message, and give its slot to the next."""
-        self._running.pop(slot.number, None)
+        slot = self._running.pop(slot.number, slot)
         try:
             slot.ended(_result(outcome, self._tries.now() - since))
         finally:
@@ -318,11 +323,13 @@ class TicketPool(BasePool):  # type: ignore[misc]
         Args:
             deadline: None: as long as tries run; then, or after a cold shutdown has followed, for a limited time.
         """
-        while self._running and (deadline is None or self._tries.now() < deadline):
-            if deadline is None and (state.should_terminate or not self._tries.n_running):
-                deadline = self._tries.now() + LAST_SECONDS
-                if state.should_terminate:
-                    self._tries.interrupt()
+        limit, is_cold = deadline, deadline is not None
+        while self._running and (limit is None or self._tries.now() < limit):
+            if state.should_terminate and not is_cold:
+                is_cold, limit = True, self._tries.now() + LAST_SECONDS
+                self._tries.interrupt()
+            elif not is_cold:
+                limit = None if self._tries.n_running else limit or self._tries.now() + LAST_SECONDS
             with suppress(Empty):
                 self._end(*self._over.get(timeout=TICK_SECONDS))
             if self._hub is not None:

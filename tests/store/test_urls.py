@@ -41,6 +41,7 @@ def test_urls_of_both_kinds_are_understood(url, backend, path):
         ("postgresql://me:hunter2#x@host/db", "%23"),
         ("postgresql://me:x@hunter2@host/db", "%40"),
         ("postgresql://me:hunter2?x@host/db", "%3F"),
+        ("postgresql://me:123?hunter2@host/db", "%3F"),
         ("postgresql://host:none/db", "a port is a number"),
         ("postgresql://host/db?target_session_attrs=foo", "is one of any, primary, .*, not 'foo'"),
     ],

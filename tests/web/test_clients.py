@@ -65,6 +65,10 @@ def clients(site):
     return open_clients
 
 
+class LibraryDate(datetime):
+    """A date as pendulum has it: of a class of its own."""
+
+
 QUESTIONS = {
     "list_dags": [{}, {"active": None}, {"paused": True}, {"pattern": "rep", "limit": 1},
                   {"order_by": ("-dag_id",), "limit": 2}, {"tags": ("sales", "etl")}, {"owners": ("ada",)}],
@@ -81,7 +85,8 @@ QUESTIONS = {
     "list_sessions": [{}],
     "upcoming": [{"dag_id": "daily", "n": 3, "now": NOON}, {"dag_id": "report"}],
     "list_runs": [{}, {"dag_id": "fails"}, {"state": ("success", "failed")}, {"since": NOON, "limit": 1},
-                  {"state": "failed"}, {"since": "2026-01-01T00:00:00Z"}],
+                  {"state": "failed"}, {"since": "2026-01-01T00:00:00Z"},
+                  {"since": LibraryDate(2026, 1, 1, tzinfo=UTC)}],
     "get_run": [{"run": REPORT}],
     "await_run": [{"run": FAILS}],
     "get_results": [{"run": REPORT}, {"run": FAILS}],
@@ -246,6 +251,8 @@ REFUSALS = [
     ("mark_run", {"run": REPORT, "state": "nope"}, BadRequest, "state"),
     ("list_runs", {"state": ("nope",)}, BadRequest, "state"),
     ("list_runs", {"limit": 5000}, BadRequest, "limit"),
+    ("clear", {"run": REPORT, "task_ids": ("extract",), "map_index": "null"}, BadRequest, "map_index"),
+    ("trigger", {"dag_id": "report", "conf": [1]}, BadRequest, "conf"),
     ("list_runs", {"since": NOON.replace(tzinfo=None)}, BadRequest, "since"),
     ("trigger", {"dag_id": "report", "logical_date": NOON.replace(tzinfo=None)}, BadRequest, "logical_date"),
     ("trigger", {"dag_id": "report", "conf": {"n": float("nan")}}, DagError, "not JSON: it contains the number nan"),

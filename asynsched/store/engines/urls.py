@@ -95,6 +95,7 @@ def _postgresql(rest: str) -> DatabaseUrl:
     authority = place.partition("/")[0]
     ports = [found[1] for host in authority.rpartition("@")[2].split(",") if (found := PORT.search(host))]
     is_cut = "#" in rest or authority.count("@") > 1 or "@" in place[len(authority) :]
+    is_cut = is_cut or (authority == place and "@" in query)  # at a ? in the password
     if is_cut or not all(port.isdecimal() for port in ports):
         # Such a port may be a part of the password.
         raise SettingsError(

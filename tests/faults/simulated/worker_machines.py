@@ -112,7 +112,7 @@ class WorkerMachine:
     @property
     def held(self) -> set[str]:
         """The tries that the agent knows."""
-        return set() if self.agent is None else {*self.agent._tries, *self.agent._claiming}
+        return set() if self.agent is None else {*self.agent._tries, *(proof.token for proof in self.agent._claiming)}
 
     def note_trouble(self, seconds: float = 0.0) -> None:
         """Remember that something disturbs this worker, for so long."""

@@ -10,6 +10,7 @@ import pytest
 from msgspec.structs import replace
 
 from asynsched.clock import Clock
+from asynsched.errors import ERROR_HEADER
 from asynsched.executors.base import Held
 from asynsched.home import LOGS
 from asynsched.protocol.home_files import KEEPER_SOCKET
@@ -92,6 +93,7 @@ class Site:
         lease_seconds: How long they renew leases, by token; by default as the terms say.
         grows: Whether the log of the try `one` gets longer as fast as they take it.
         away: A host that refuses connections.
+        void: The secret of tickets in whose place schedulers have given out others.
         mute: A host at which nothing answers until `speaks_again`; `unanswered` are the kinds of messages to it.
     """
 
@@ -101,7 +103,7 @@ class Site:
         self.reports, self.executors, self.lease_seconds = [], [], {}
         self.has_taken, self.grows, self.home, self.n_log_parts = True, True, folder, Counter()
         self.mute, self.unanswered, self.speaks_again = "", set(), anyio.Event()
-        self.away, self.n_refused_connections = "", 0
+        self.away, self.void, self.n_refused_connections = "", "", 0
 
         def make(context, options):
             self.executors.append(KeptExecutor(context, options))
@@ -126,6 +128,8 @@ class Site:
         if request.url.host == self.mute:
             self.unanswered.add(kind)
             await self.speaks_again.wait()
+        if kind == "claim" and msgspec.json.decode(request.content, type=Claim).proof.secret == self.void:
+            return httpx.Response(409, json={"detail": "it is void"}, headers={ERROR_HEADER: "TicketRefused"})
         if kind == "claim":
             answer = Claimed(launch_of(msgspec.json.decode(request.content, type=Claim).proof.token), self.terms)
         elif kind == "renew":
@@ -247,22 +251,45 @@ async def test_a_stop_returns_tickets_for_which_no_scheduler_answers(tmp_path, m
     assert not list((tmp_path / "tickets").iterdir())
 
 
-async def test_a_newer_ticket_of_a_try_takes_the_place_of_one_that_waits(tmp_path, monkeypatch):
-    site, outcomes = Site(tmp_path, monkeypatch), []
-    site.away = "away"
+@pytest.mark.parametrize("order", [("void", "secret"), ("secret", "void")], ids=["in order", "delivered again"])
+async def test_of_two_tickets_of_a_try_the_schedulers_take_the_one_given_out_last(tmp_path, monkeypatch, order):
+    site, outcomes = Site(tmp_path, monkeypatch), {}
+    site.away, site.void = "away", "void"
 
-    async def work():
-        outcomes.append(await site.agent.work(ticket_of("one", "away")))
+    async def work(secret):
+        outcomes[secret] = await site.agent.work(replace(ticket_of("one", "away"), secret=secret))
 
     async with site.agent.serving(), anyio.create_task_group() as tries:
-        tries.start_soon(work)
-        await eventually(lambda: site.n_refused_connections, "it waits")
-        assert (await site.agent.work(ticket_of("one", "away"))).startswith("refused")
-        tries.start_soon(site.agent.work, replace(ticket_of("one"), secret="another"))
-        await eventually(lambda: site.executors and site.executor.launched, "the newer one is claimed")
+        for n, secret in enumerate(order, start=1):
+            tries.start_soon(work, secret)
+            await eventually(lambda n=n: site.n_refused_connections >= n, "it waits")
+        assert (await site.agent.work(replace(ticket_of("one", "away"), secret=order[0]))).startswith("refused")
+        site.away = ""
+        await eventually(lambda: site.executors and site.executor.launched and "void" in outcomes, "one is claimed")
+        assert list((tmp_path / "tickets").iterdir())
         site.executor.end("one", "", "task")
-    assert outcomes == ["refused: there is a newer ticket of the try"]
-    assert len(site.ended("one")) == 1
+    assert outcomes == {"void": "refused: it is void", "secret": "failed"}
+    assert site.executor.launched == ["one"]
+
+
+@pytest.mark.parametrize("token", ["../x", "", "\ud800"])
+async def test_a_message_that_is_no_ticket_is_refused_and_concerns_no_other(tmp_path, monkeypatch, token):
+    site = Site(tmp_path, monkeypatch)
+    async with site.agent.serving():
+        assert (await site.agent.work(ticket_of(token))).startswith("refused")
+
+
+async def test_a_log_that_cannot_be_read_holds_up_neither_its_end_nor_other_tries(tmp_path, monkeypatch):
+    site = Site(tmp_path, monkeypatch)
+    async with site.agent.serving(), anyio.create_task_group() as tries:
+        for token in ("one", "two"):
+            tries.start_soon(site.agent.work, ticket_of(token))
+        await eventually(lambda: site.executors and len(site.executor.launched) == 2, "both have begun")
+        (tmp_path / LOGS / "two.log").mkdir()  # by its own task
+        site.executor.end("two", "", "task")
+        await eventually(lambda: site.ended("two"), "its end is told")
+        site.executor.end("one", "", "task")
+    assert site.ended("one")
 
 
 async def test_a_try_that_is_ended_while_its_claim_waits_never_begins(tmp_path, monkeypatch):
