@@ -49,7 +49,7 @@ def prepare_home(home: Path) -> None:
         for name in (LOGS, ATTEMPTS, SOURCES, TMP):
             (home / name).mkdir(mode=PRIVATE_FOLDER, exist_ok=True)
         if is_new:  # another folder may be the repository itself
-            (home / IGNORED).write_text("*\n")
+            replace_file(home / IGNORED, b"*\n", outlasts_power_cut=False)
     except OSError as exc:
         raise SettingsError(f"home: {exc.filename or home} cannot be made: {exc.strerror}") from exc
     if not os.access(home, os.W_OK | os.X_OK):
