@@ -99,11 +99,10 @@ def _is_ended_between_tries(exploration: Any, row: Any, last: str | None) -> boo
     if last == "deferred" and row.state in exploration.ledger.deferrals[row.token].ends:
         return True
     edits = exploration.invariants.edits
+    start = edits.starts.get(row[:2])
     # The end of the try, the wait after it and the end by the rule may be stored together.
-    may_wait_again = row[:4] in edits.waiting_again or (
-        row[:2] in edits.starts and last in ("up_for_reschedule", "failed")
-    )
-    return may_wait_again and row.state in ("upstream_failed", "skipped")
+    has_waited = last == "up_for_reschedule" and start is not None and row[2:4] in start.under_way
+    return (has_waited or row[:4] in edits.waiting_again) and row.state in ("upstream_failed", "skipped")
 
 
 def _wrong_run(exploration: Any, run: Any, rows: list[Any]) -> Iterator[str]:
