@@ -39,7 +39,7 @@ _TRY_FORMATTER = logging.Formatter(TRY_FORMAT)
 
 
 def hear_of_children() -> None:
-    """Let this process learn how its children end, also where a program that ignores the ends of its own starts it."""
+    """Learn how children end, even if the program that has started this process ignores SIGCHLD."""
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
 
 

@@ -77,6 +77,8 @@ LAST_LOG_SECONDS = 60.0
 """Longest that the end of a try waits until its log is stored."""
 RETURNED = "refused: no scheduler answers"
 """What becomes of a ticket that this worker could not claim: the engine may give it to another one."""
+OVER = "over"
+"""What becomes of a try of an agent before this one whose end was not told here."""
 CLAIM_SECONDS = 600.0
 """Longest that a ticket waits for a scheduler to answer; the scheduler gives a try up that no worker has claimed."""
 REPORT_SECONDS = 86_400.0
@@ -89,11 +91,12 @@ class _Claim:
 
     Attributes:
         over: Set once nothing of the claim is under way any more.
+        outcome: What became of the ticket, in one line; empty: its try is claimed.
         unwanted: Not empty: why the try is to end as soon as it is claimed.
     """
 
-    ticket: Ticket
     over: anyio.Event = field(default_factory=anyio.Event)
+    outcome: str = ""
     unwanted: str = ""
 
 
@@ -217,25 +220,27 @@ class Agent:
     async def work(self, ticket: Ticket) -> str:
         """Run the try of a ticket; return what became of it, in one line, once its end is stored.
 
-        If nobody takes its end, it returns when its lease is over, and another task reports on. `RETURNED`: the ticket
-        was not claimed. An error is one of this worker, and its ticket is not claimed either, or its try is lost.
+        If nobody takes its end, this returns when its lease is over, and the agent goes on reporting. `RETURNED`: the
+        ticket could not be claimed. An OSError is one of this machine, on which no try can begin.
         """
         token = ticket.token
         if token in self._tries or ticket.proof in self._claiming:
             log.info("ticket.refused", **_names(ticket), reason="this worker has it already")
             return "refused: this worker has the ticket already"
-        claim = self._claiming[ticket.proof] = _Claim(ticket)
+        claim = self._claiming[ticket.proof] = _Claim()
         try:
-            held, claimed = await self._claimed(claim)
-        except (Refused, ValueError) as exc:  # or it is none, such as one with a token that is no name of a file
+            held, claimed = await self._claimed(ticket, claim)
+        except (Refused, ValueError) as exc:  # a ValueError: it is no ticket, such as one whose token names no file
             log.warning("ticket.refused", **_names(ticket), reason=str(exc))
             if isinstance(exc, Refused) and token not in self._tries and len(self._claims_of(token)) == 1:
                 await run_sync(self._folder.remove, token)
-            return f"refused: {exc}"
+            claim.outcome = f"refused: {exc}"
+            return claim.outcome
         except (Unreachable, TimeoutError) as exc:
             # It stays in the folder: the answer to its claim may have been lost, and then no other worker gets the try.
             log.warning("ticket.returned", **_names(ticket), reason=str(exc) or RETURNED)
-            return RETURNED
+            claim.outcome = RETURNED
+            return claim.outcome
         finally:
             del self._claiming[ticket.proof]
             claim.over.set()
@@ -245,11 +250,13 @@ class Agent:
         return await self._until_over(held)
 
     async def until_over(self, ticket: Ticket) -> str:
-        """Return what became of a ticket of `resumed`, as `work` does."""
-        while (claim := self._claiming.get(ticket.proof)) is not None:
+        """Wait for what `work` would return of a ticket of `resumed`, or until no process of its try is left."""
+        if (claim := self._claiming.get(ticket.proof)) is not None:
             await claim.over.wait()
+            if claim.outcome:
+                return claim.outcome
         held = self._tries.get(ticket.token)
-        return "over" if held is None else await self._until_over(held)
+        return OVER if held is None else await self._until_over(held)
 
     def _claims_of(self, token: str) -> list[_Claim]:
         return [claim for proof, claim in self._claiming.items() if proof.token == token]
@@ -258,7 +265,9 @@ class Agent:
         while not held.outcome:
             left = None
             if held.has_ended:
-                left = (held.granted_until or 0.0) - self._clock.boottime()
+                if held.granted_until is None:
+                    return OVER
+                left = held.granted_until - self._clock.boottime()
                 if left <= 0:
                     return "failed: no scheduler takes its end"
                 left = max(left, SHORTEST_LOOK)
@@ -326,9 +335,11 @@ class Agent:
 
     # How a try begins
 
-    async def _claimed(self, claim: _Claim) -> tuple[_Try, Claimed]:
-        """Claim a try, and remember it before it begins. Raises Refused, Unreachable, TimeoutError, and OSError."""
-        ticket = claim.ticket
+    async def _claimed(self, ticket: Ticket, claim: _Claim) -> tuple[_Try, Claimed]:
+        """Claim a try, and remember it before it begins.
+
+        Raises Refused, Unreachable, TimeoutError, OSError, and ValueError for what is no ticket.
+        """
         await run_sync(self._folder.keep, KeptTicket(ticket))
         with anyio.fail_after(CLAIM_SECONDS):
             claimed, lease_end = await self._schedulers.insist(partial(self._claim, ticket), self._claims_end)
@@ -370,15 +381,18 @@ class Agent:
             # Whatever it is: schedulers would renew a try without an end for ever.
             log.exception("try.not_begun", **_names(held.ticket))
             reason = f"its worker cannot start it: {exc or type(exc).__name__}"
-        now = self._clock.now()
-        if held.unwanted or reason:
-            cause = held.cause if held.unwanted else "machine"
-            self._report(Ended(launch.token, "failed", now, reason=held.unwanted or reason, cause=cause))
-        else:
-            self._report(Ended(launch.token, "failed", now, reason=STOPPED, cause="interrupted"))
+        cause: FailureCause = "machine"
+        if held.unwanted:
+            reason, cause = held.unwanted, held.cause
+        elif not reason:
+            reason, cause = STOPPED, "interrupted"
+        self._report(Ended(launch.token, "failed", self._clock.now(), reason=reason, cause=cause))
 
     async def _prepared(self, held: _Try, launch: Launch, terms: WorkerTerms) -> tuple[Launch, LocalExecutor]:
-        """Return what to launch, and by which executor. Raises Refused, WrongSource, OSError, and ExecutorError."""
+        """Fetch the code of a try; return its launch with that, and the executor that can start it.
+
+        Raises Refused, WrongSource, OSError, and ExecutorError.
+        """
         await self._fetch(held)
         bundle = await self._bundles.fetch(held.ticket) if terms.has_files else ""
         if bundle:
@@ -451,7 +465,7 @@ class Agent:
             try:
                 await self._executor_for(terms, None)
             except SettingsError as exc:
-                # No version of this worker has begun them on this machine, or their leases end them.
+                # This machine cannot have started them: they wait for nothing but the end of their leases.
                 log.error("tries.given_up", n_tries=len(self._tries), error=str(exc))  # noqa: TRY400 - a line, no traceback
                 for token in self._tries:
                     self._bundles.release(token)

@@ -168,6 +168,7 @@ class _Slot:
 
     Attributes:
         number: What Celery takes for the id of a process.
+        task_id: Of the message; empty: it was that of an earlier worker, and has not come back.
         accepted: Tells Celery that the message has a slot.
         ended: Tells Celery what became of it.
     """

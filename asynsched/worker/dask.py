@@ -132,8 +132,7 @@ class TryPlugin(WorkerPlugin):  # type: ignore[misc]
             # As if this worker had died: Dask gives its tasks to others.
             log.exception("worker.failed")
             _close(self._worker, exc)
-            await asyncio.Event().wait()
-            raise
+            return await asyncio.Future[str]()
 
 
 def make_folder(folder: Path, *, is_shared: bool) -> None:

@@ -49,9 +49,9 @@ class LogSender:
 
         Its folder stays: the keeper may be about to write another log there.
         """
-        if is_wanted and size_of(self._file) > self.start + self._n_stored:
-            return self._file
         with suppress(OSError):
+            if is_wanted and size_of(self._file) > self.start + self._n_stored:
+                return self._file
             self._file.unlink()
         return None
 
