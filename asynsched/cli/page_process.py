@@ -26,9 +26,8 @@ from asynsched.cli.logging import configure_logging
 from asynsched.cli.web import Link, application, tell_address
 from asynsched.clock import Clock
 from asynsched.errors import StoreUnavailable
-from asynsched.executors.base import user_environment
+from asynsched.executors.base import parted_environment
 from asynsched.settings import Settings
-from asynsched.store.engines.urls import is_postgresql
 from asynsched.web.server import Listener, first_connection, serve
 from sandbox.confine import close_memory, die_with
 
@@ -76,8 +75,7 @@ async def serve_beside(settings: Settings, listener: Listener, clock: Clock) -> 
 
 async def _serve_once(settings: Settings, listener: socket.socket, link: Link | None) -> bool:
     """Run one process until it ends. Returns whether it has begun to serve, with the link."""
-    shown = user_environment(os.environ, is_postgresql=is_postgresql(settings.database_url))
-    hidden = {name: value for name, value in os.environ.items() if name not in shown}
+    shown, hidden = parted_environment(os.environ)
     serving = Serving(settings, hidden, listener.fileno(), os.getpid(), link)
     process = await _start(settings, listener.fileno(), shown)
     assert process.stdin is not None

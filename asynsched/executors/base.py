@@ -173,6 +173,15 @@ POSTGRESQL_VARIABLES = frozenset(
 """The variables that asyncpg reads when it connects: https://magicstack.github.io/asyncpg/current/api/index.html#connection."""
 
 
+def parted_environment(environment: Mapping[str, str]) -> tuple[dict[str, str], dict[str, str]]:
+    """Return the environment with which a process of asynsched's own starts, and the variables that it is sent.
+
+    Tasks of the same user can read the environment of a process that starts, and not its standard input.
+    """
+    shown = user_environment(environment, is_postgresql=True)
+    return shown, {name: value for name, value in environment.items() if name not in shown}
+
+
 def user_environment(environment: Mapping[str, str], *, is_postgresql: bool) -> dict[str, str]:
     """Return the environment of processes that run user code: the scheduler's, without what leads to its database.
 

@@ -16,7 +16,7 @@ from typing import NamedTuple
 from msgspec.structs import replace
 
 from asynsched.errors import SettingsError
-from asynsched.executors.base import user_environment
+from asynsched.executors.base import parted_environment
 from asynsched.parsing.processes.sandbox_parser import files_with_secrets
 from asynsched.settings import Settings
 
@@ -143,8 +143,7 @@ class GitFailed(Exception):
 
 
 def _git(*words: str, cwd: Path, env: Mapping[str, str] | None = None) -> str:
-    # Tasks of the same user can read the environment of Git.
-    shown = user_environment(os.environ, is_postgresql=True)
+    shown, _ = parted_environment(os.environ)  # Git needs nothing of what tasks must not see
     inherited = {name: value for name, value in shown.items() if name not in _OF_CALLER}
     try:
         ended = subprocess.run(  # noqa: S603 - the words are not a shell's

@@ -13,7 +13,7 @@ import msgspec
 from anyio.abc import Process
 
 from asynsched.errors import AsynschedError
-from asynsched.executors.base import user_environment
+from asynsched.executors.base import parted_environment
 from asynsched.queries.turns import turns
 from asynsched.simulation.own_process import LONGEST_SECONDS, REFUSED
 
@@ -37,9 +37,7 @@ async def answer_of(module: str, question: bytes, *, command: str) -> bytes:
 
 
 async def _answer_of(module: str, question: bytes, command: str) -> bytes:
-    # Tasks of the same user can read the environment of a process that starts, and not its standard input.
-    shown = user_environment(os.environ, is_postgresql=True)
-    hidden = {name: value for name, value in os.environ.items() if name not in shown}
+    shown, hidden = parted_environment(os.environ)
     process = await anyio.open_process([sys.executable, "-P", "-m", module], stderr=subprocess.DEVNULL, env=shown)
     try:
         with anyio.fail_after(LONGEST_SECONDS):
