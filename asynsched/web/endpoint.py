@@ -319,14 +319,27 @@ def _value(parameter: Parameter, request: Request, *, has_forms: bool) -> Any:
         raise Invalid((where, parameter.name), _with_choices(str(exc), parameter.kind)) from exc
 
 
-async def read_bytes(request: Request, most: int = MOST_BODY_BYTES) -> bytes:
-    """Return the body of a request, of `most` bytes. Raises TooLarge."""
+async def read_bytes(
+    request: Request, most: int = MOST_BODY_BYTES, *, check: Callable[[bytes], Awaitable[object]] | None = None,
+    unchecked: int = 0,
+) -> bytes:  # fmt: skip
+    """Return the body of a request, of `most` bytes.
+
+    Args:
+        check: Called once with the beginning of a body of more than `unchecked` bytes; what it raises ends the reading.
+
+    Raises:
+        TooLarge: There are more bytes.
+    """
     parts, n_bytes = [], 0
     async for part in request.stream():
         n_bytes += len(part)
         if n_bytes > most:
             raise TooLarge(most)
         parts.append(part)
+        if check is not None and n_bytes > unchecked:
+            await check(b"".join(parts))
+            check = None
     return b"".join(parts)
 
 

@@ -51,7 +51,7 @@ from asynsched.store.schedulers import notify
 from asynsched.store.schema import TicketRow
 from asynsched.store.tickets import CLAIMED, claim_ticket, find_ticket, renew_tickets, report_end, report_start
 from asynsched.web.data_files import DataFiles
-from asynsched.web.endpoint import Invalid, TooLarge, as_response, decode_body, read_bytes
+from asynsched.web.endpoint import Invalid, as_response, decode_body, read_bytes
 
 T = TypeVar("T")
 MOST_BYTES = MAX_FRAME_BYTES + 4096
@@ -121,16 +121,11 @@ class WorkerApi:
         Args:
             proof_in: Returns the proof of a body that begins so.
         """
-        parts, n_bytes, is_proven = [], 0, False
-        async for part in request.stream():
-            n_bytes += len(part)
-            if n_bytes > most:
-                raise TooLarge(most)
-            parts.append(part)
-            if n_bytes > LONGEST_PROOF and not is_proven:
-                await self._database.read_at_once(find_ticket, proof_in(b"".join(parts)))
-                is_proven = True
-        return b"".join(parts)
+
+        async def check(beginning: bytes) -> None:
+            await self._database.read_at_once(find_ticket, proof_in(beginning))
+
+        return await read_bytes(request, most, check=check, unchecked=LONGEST_PROOF)
 
     async def _claim(self, claim: Claim) -> Claimed:
         launch = _launch(await self._database.read_at_once(find_ticket, claim.proof))
