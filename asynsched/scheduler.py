@@ -121,20 +121,7 @@ class Scheduler:
     ) -> None:
         if unknown:
             raise TypeError(_no_such_argument(next(iter(unknown))))
-        if not isinstance(dags, str | os.PathLike | None):
-            raise TypeError(f"dags must be the path of a folder with DAG files, not {dags!r:.100}")
-        if clock is not None and not callable(getattr(clock, "now", None)):
-            raise TypeError(f"clock must be a Clock, not {clock!r:.100}")
-        if not isinstance(settings, Settings | None):
-            raise TypeError(
-                f"settings must be a Settings, as in settings=Settings(parallelism=8), not {settings!r:.100}"
-            )
-        if not isinstance(database, str | Database | None):
-            raise TypeError(
-                f"database must be a URL, such as sqlite:///PATH, or an open Database, not {database!r:.100}"
-            )
-        if not (executor is None or isinstance(executor, str) or callable(executor)):
-            raise TypeError(f"executor must be a name, or a function that makes an Executor, not {executor!r:.100}")
+        _check_arguments(dags, database, executor, settings, clock)
         settings = settings or Settings()
         changes = {
             "dags_folder": None if dags is None else os.fspath(dags),
@@ -466,7 +453,6 @@ class Scheduler:
         has ended.
         """
         await self._wait_for_dag(dag_id)
-        self._check_loop()
         logical_date = self._aware(logical_date)
         key = DagRunKey(dag_id, run_id_of(DagRunType.MANUAL, self.clock.now()) if run_id is None else run_id)
         with self._waiters.waiting_for(key) as ended:
@@ -755,6 +741,20 @@ def _ids(task_ids: Iterable[str]) -> tuple[str, ...]:
     if isinstance(task_ids, str):
         raise TypeError(f"task_ids must be several ids, such as [{task_ids!r}], and not a text")
     return tuple(task_ids)
+
+
+def _check_arguments(dags: Any, database: Any, executor: Any, settings: Any, clock: Any) -> None:
+    """Raise TypeError, with what is expected, for an argument of Scheduler that is of another kind."""
+    if not isinstance(dags, str | os.PathLike | None):
+        raise TypeError(f"dags must be the path of a folder with DAG files, not {dags!r:.100}")
+    if clock is not None and not callable(getattr(clock, "now", None)):
+        raise TypeError(f"clock must be a Clock, not {clock!r:.100}")
+    if not isinstance(settings, Settings | None):
+        raise TypeError(f"settings must be a Settings, as in settings=Settings(parallelism=8), not {settings!r:.100}")
+    if not isinstance(database, str | Database | None):
+        raise TypeError(f"database must be a URL, such as sqlite:///PATH, or an open Database, not {database!r:.100}")
+    if not (executor is None or isinstance(executor, str) or callable(executor)):
+        raise TypeError(f"executor must be a name, or a function that makes an Executor, not {executor!r:.100}")
 
 
 def _no_such_argument(name: str) -> str:

@@ -96,7 +96,7 @@ def find_cfg(named: str | None, dags_folder: Path | None, environ: Mapping[str, 
         return path if named else None
     if dags_folder is not None:
         places = [dags_folder.absolute().parent / place for place in (CFG, IN_CONFIG)]
-        # A folder that cannot be entered is told of where its DAGs are read.
+        # Not `is_file`, which fails in a folder that cannot be entered: that is an error of the DAG folder.
         if (found := next((place for place in places if os.path.isfile(place)), None)) is not None:  # noqa: PTH113
             return found
     if home := environ.get("AIRFLOW_HOME"):

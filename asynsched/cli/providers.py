@@ -8,7 +8,6 @@ import tempfile
 from collections.abc import Iterable, Iterator, Sequence
 from importlib.metadata import Distribution, distributions
 from importlib.util import find_spec
-from itertools import count
 from pathlib import Path
 from typing import NamedTuple
 
@@ -96,12 +95,10 @@ class _Plan(NamedTuple):
 
 def _plan(wanted: Sequence[Requirement], installer: Sequence[str], folder: Path) -> _Plan:
     plan, todo, seen = _Plan([], list(BROUGHT_BY_AIRFLOW)), list(wanted), set[str]()
-    for number in count():
-        if not todo:
-            break
+    while todo:
         requirement = todo.pop(0)
         name = canonicalize_name(requirement.name)
-        found = _fetched(requirement, installer, folder / str(number))
+        found = _fetched(requirement, installer, Path(tempfile.mkdtemp(dir=folder)))
         is_new = name not in seen
         seen.add(name)
         if is_new:

@@ -113,7 +113,7 @@ async def _serve(settings: Settings, rules: StopRules, manager: "ServiceManager"
         listener = open_listener(settings.web)
     except SettingsError:
         if settings.home_path.is_dir():
-            with hold_home(settings.home_path):  # otherwise it is the scheduler of this home that listens there
+            with hold_home(settings.home_path):  # raises HomeInUse, if a scheduler of this home listens there
                 pass
         raise
     async with anyio.create_task_group() as tasks:

@@ -147,9 +147,9 @@ class Operation:
         return key_struct(kind) if is_key(kind) else kind
 
     def bound(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
-        """Return the arguments of a call by name; a plain tuple becomes the key that it stands for.
+        """Return the arguments of a call by name.
 
-        So does a date of a library, such as pendulum, become a plain one.
+        A plain tuple becomes the key that it stands for, and a date of a library such as pendulum a plain one.
         """
         given = self.signature.bind(*args, **kwargs).arguments
         return {name: self.keys[name](*value) if name in self.keys else _plain(value) for name, value in given.items()}
@@ -196,7 +196,7 @@ class Operation:
         return frozenset(name for name in self.signature.parameters if _is_of_json(self.types[name]))
 
     def check_values(self, given: Mapping[str, Any]) -> None:
-        """Raise DagError if a value is not JSON, of which an encoder would make another one."""
+        """Raise DagError for a value that is not JSON. To encode it would change it without a word."""
         for name in self.of_json.intersection(given):
             try:
                 check_json(given[name], name)

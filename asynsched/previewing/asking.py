@@ -53,10 +53,8 @@ async def preview_commit(
 
 
 def _names_folder(where: str) -> bool:
-    # No name of a commit begins so: whether there is such a file is nobody's business.
-    if where.startswith(("/", ".", "~")):
-        return True
-    return "\0" in where or os.path.exists(where)  # noqa: PTH110 - a name of a commit may be too long for a path
+    # No name of a commit begins so: the answer does not tell whether there is such a file.
+    return where.startswith(("/", ".", "~")) or "\0" in where or os.path.exists(where)  # noqa: PTH110 - a name of a commit may be too long for a path
 
 
 def _decoded(content: bytes) -> Preview:

@@ -213,7 +213,11 @@ ANY_EVENT = EventFilter()
 
 
 class AliasFilter(Struct, frozen=True):
-    """Which aliases are wanted: of such names, and that one of the DAGs names, unless all DAGs are seen (None)."""
+    """Which aliases are wanted.
+
+    Attributes:
+        seen_dags: Only those that one of these DAGs names; None: all.
+    """
 
     name: Pattern = ANY_TEXT
     seen_dags: frozenset[str] | None = None

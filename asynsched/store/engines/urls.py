@@ -92,12 +92,7 @@ def _postgresql(rest: str) -> DatabaseUrl:
     dsn = f"postgresql://{rest}"
     shown = without_secrets(dsn)
     place, _, query = rest.partition("?")
-    authority = place.partition("/")[0]
-    ports = [found[1] for host in authority.rpartition("@")[2].split(",") if (found := PORT.search(host))]
-    is_cut = "#" in rest or authority.count("@") > 1 or "@" in place[len(authority) :]
-    is_cut = is_cut or (authority == place and "@" in query)  # at a ? in the password
-    if is_cut or not all(port.isdecimal() for port in ports):
-        # Such a port may be a part of the password.
+    if not _has_clear_parts(place, query):
         raise SettingsError(
             f"database: {shown!r} is not a URL: a port is a number, and in a user, a password and a name the characters"
             " / # @ ? : are written %2F %23 %40 %3F %3A"
@@ -110,3 +105,16 @@ def _postgresql(rest: str) -> DatabaseUrl:
     if attributes not in TARGETS:
         raise SettingsError(f"database: target_session_attrs is one of {', '.join(TARGETS)}, not {attributes!r}")
     return DatabaseUrl("postgresql", dsn, None, shown)
+
+
+def _has_clear_parts(place: str, query: str) -> bool:
+    """Whether no character of a password, written as it is, makes a part of it a host, a port, a name or a query."""
+    authority = place.partition("/")[0]
+    ports = [found[1] for host in authority.rpartition("@")[2].split(",") if (found := PORT.search(host))]
+    return (
+        "#" not in place + query
+        and authority.count("@") <= 1
+        and "@" not in place[len(authority) :]
+        and not (authority == place and "@" in query)
+        and all(port.isdecimal() for port in ports)
+    )
