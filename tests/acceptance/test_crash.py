@@ -216,6 +216,15 @@ def test_a_program_that_ignores_the_ends_of_children_can_start_a_scheduler(site)
         site.until(lambda: state_of_run(site) == "success", "the run has succeeded")
 
 
+def test_a_scheduler_that_nohup_starts_goes_on_after_a_hangup(site):
+    site.become = partial(signal.signal, signal.SIGHUP, signal.SIG_IGN)
+    with site.up() as up:
+        start_waiting(site)
+        up.process.send_signal(signal.SIGHUP)
+        open_gate(site)
+        site.until(lambda: state_of_run(site) == "success", "the run has succeeded")
+
+
 def test_a_task_that_outlasts_the_stop_is_handed_back_and_not_failed(site):
     site.env["ASYNSCHED_SHUTDOWN_GRACE"] = "0.3"
     with site.up() as up:

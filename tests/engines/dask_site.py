@@ -67,6 +67,11 @@ class DaskSite(Site):
         with (self.root / "dask.log").open("ab") as log:
             self._scheduler = subprocess.Popen(command, stdout=log, stderr=log, env=ENVIRONMENT)
 
+    @property
+    def dask_log(self) -> str:
+        """What the Dask scheduler has printed."""
+        return (self.root / "dask.log").read_text()
+
     def kill_dask(self) -> None:
         if self._scheduler is not None:
             self._scheduler.kill()

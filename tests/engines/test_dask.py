@@ -58,6 +58,36 @@ WISHES = """
         by_queue(), by_resources(), by_worker(), wrong()
 """
 
+PLACED = """
+    import os, pathlib, time
+    from asynsched import DAG, task
+
+    FOLDER = pathlib.Path(os.environ.get("MARKS", "."))
+
+    def say(text):
+        with (FOLDER / "said").open("a") as file:
+            file.write(text + "\\n")
+
+    with DAG("here"):
+
+        @task(executor_config={"workers": ["m1"]})
+        def here(run_id=None):
+            say(f"{run_id} begins")
+            while not (FOLDER / "go").exists():
+                time.sleep(0.02)
+            say(f"{run_id} ends")
+
+        here()
+
+    with DAG("there"):
+
+        @task(executor_config={"workers": ["m2"]})
+        def there():
+            pass
+
+        there()
+"""
+
 
 async def test_a_task_that_dask_starts_again_after_a_loss_is_refused_and_the_try_goes_on(site: DaskSite):
     site.program.write(DAGS)
@@ -88,6 +118,41 @@ async def test_a_worker_that_its_nanny_starts_again_goes_on_with_its_try(site: D
         run = await site.end_of(scheduler, key)
     assert run.state == "success", machine.log
     assert site.said() == ["begins 1", "ends 1"]
+
+
+async def test_the_try_of_a_killed_worker_keeps_its_thread_in_the_next_one(site: DaskSite):
+    site.program.write(PLACED)
+    machine = site.machine("m1", "--no-nanny", "--nthreads", "1")
+    async with site.serving() as scheduler:
+        first = await scheduler.trigger("here", run_id="first")
+        await site.until_said("first begins")
+        machine.kill_worker()
+        await eventually(lambda: "Remove worker" in site.dask_log, "Dask has noticed it, and takes another of its name")
+        machine.start()
+        await site.until_workers(1)
+        site.machine("m2")
+        other = await scheduler.trigger("here", run_id="other")
+        assert (await scheduler.run("there")).state == "success", "the other one has had time to begin"
+        site.let_go()
+        runs = [await site.end_of(scheduler, key) for key in (first, other)]
+    assert [run.state for run in runs] == ["success", "success"], machine.log
+    assert site.said() == ["first begins", "first ends", "other begins", "other ends"]
+
+
+async def test_a_worker_that_cannot_keep_tickets_closes_and_leaves_them_to_others(site: DaskSite):
+    site.program.write(DAGS)
+    broken = site.machine("m1")
+    async with site.serving() as scheduler:
+        await eventually((broken.home / "tickets").is_dir, "it takes tickets")
+        (broken.home / "tickets").rmdir()
+        (broken.home / "tickets").write_text("in the way")
+        key = await scheduler.trigger("counts")
+        await eventually(lambda: broken.worker.poll() is not None, "it has closed")
+        site.machine("m2")
+        run = await site.end_of(scheduler, key)
+    assert run.state == "success", broken.log
+    assert {task.try_number for task in run.tasks} == {1}
+    assert "worker.failed" in broken.log
 
 
 async def test_the_tries_of_a_retired_worker_are_interrupted_and_run_again_elsewhere(site: DaskSite):

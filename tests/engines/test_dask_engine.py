@@ -2,10 +2,12 @@
 
 import asyncio
 import re
+import threading
 from datetime import UTC, datetime
 from types import SimpleNamespace
 from typing import Any
 
+import anyio
 import pytest
 
 from asynsched.clock import VirtualClock
@@ -18,7 +20,7 @@ from asynsched.executors.remote.engine import Accepted, Job, Later, Rejected, Si
 from asynsched.protocol.worker_messages import Ticket
 from asynsched.settings import DaskSettings, Settings
 from asynsched.worker.dask import make_folder
-from tests.support.waiting import eventually
+from tests.support.waiting import DEADLINE_SECONDS, eventually
 
 
 class StubClient(SimpleNamespace):
@@ -196,6 +198,24 @@ async def test_a_connection_that_comes_after_its_time_limit_is_closed_with_the_e
     await eventually(engine._connecting.done, "it is connected")
     await engine.close()
     assert closed.is_set()
+
+
+@pytest.mark.parametrize("is_stuck", [False, True])
+async def test_a_cluster_that_cannot_be_closed_does_not_hold_up_the_stop(engine: DaskEngine, monkeypatch, is_stuck):
+    monkeypatch.setattr(dask, "CALL_SECONDS", 0.1)
+    called, may_end = threading.Event(), threading.Event()
+
+    def close() -> None:
+        called.set()
+        if is_stuck:
+            may_end.wait(2 * DEADLINE_SECONDS)
+        raise OSError("its machine is gone")
+
+    engine._cluster = SimpleNamespace(close=close)
+    with anyio.fail_after(DEADLINE_SECONDS):
+        await engine.close()
+    assert called.is_set()
+    may_end.set()
 
 
 @pytest.mark.parametrize("kind", ["open to all", "a link"])

@@ -238,7 +238,16 @@ async def test_a_call_from_another_loop_is_refused_and_breaks_nothing(scheduler)
         for call in (partial(scheduler.run, "numbers"), scheduler.wait_idle, scheduler.client().list_dags):
             with pytest.raises(AsynschedError, match="run_coroutine_threadsafe"):
                 await anyio.to_thread.run_sync(asyncio.run, call())
-        assert (await scheduler.run("numbers", {"n": 1})).state == "success"
+        loop = asyncio.get_running_loop()
+        run = asyncio.run_coroutine_threadsafe(scheduler.run("numbers", {"n": 1}), loop)
+        assert (await anyio.to_thread.run_sync(run.result)).state == "success"
+
+
+def test_a_loop_of_another_library_is_refused(program):
+    program.write(DAGS)
+    serving = Scheduler(**program.options()).serve()
+    with pytest.raises(AsynschedError, match="serves in an event loop of asyncio"):
+        serving.send(None)
 
 
 async def test_a_scheduler_serves_once_and_its_end_frees_the_address_of_its_monitor(program):

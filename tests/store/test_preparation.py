@@ -216,6 +216,17 @@ def test_a_new_file_and_its_home_are_for_their_owner_alone(tmp_path):
     assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
 
 
+def test_a_new_home_is_kept_out_of_a_repository_and_a_folder_that_was_there_keeps_what_it_has(tmp_path):
+    for _ in range(2):
+        prepare_home(tmp_path / "new")
+        prepare_home(tmp_path)
+        assert (tmp_path / "new" / ".gitignore").read_text() == "*\n"
+        assert not (tmp_path / ".gitignore").exists()
+    (tmp_path / "new" / ".gitignore").write_text("*.log\n")
+    prepare_home(tmp_path / "new")
+    assert (tmp_path / "new" / ".gitignore").read_text() == "*.log\n"
+
+
 def test_no_file_is_made_in_a_missing_folder_or_by_a_reader(tmp_path):
     with pytest.raises(SettingsError, match=rf"{tmp_path}/foldr does not exist. Make it, or name another"):
         open_direct(f"sqlite:///{tmp_path}/foldr/asynsched.db")

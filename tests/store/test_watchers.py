@@ -1,6 +1,7 @@
 """The triggers of asset watchers: those that nothing uses are deleted, and nothing else is written for them."""
 
 from collections import Counter
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -90,3 +91,12 @@ async def test_an_unused_trigger_is_deleted_once_its_scheduler_has_left_it(datab
     assert (await owners(database), calls["assign_triggers"]) == (["one"], 0), "it may still run"
     await watchers.recover()
     assert await owners(database) == []
+
+
+async def test_watchers_are_looked_for_as_often_after_the_clock_was_set_back(serve):
+    watchers, calls = await serve("one")
+    past = NOON - timedelta(days=1)
+    for now, n_looks in ((NOON, 0), (NOON + watchers.interval, 1), (past, 1), (past, 0)):
+        calls.clear()
+        await watchers.tick(now)
+        assert calls["watched_triggers"] == n_looks, now

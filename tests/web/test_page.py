@@ -7,8 +7,10 @@ import socket
 from datetime import UTC, datetime, timedelta
 from html import escape, unescape
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 from unittest.mock import Mock
-from urllib.parse import quote, urlencode
+from urllib.parse import quote, unquote, urlencode
 from zoneinfo import ZoneInfo
 
 import httpx
@@ -16,6 +18,7 @@ import pytest
 import sqlalchemy as sa
 from msgspec.structs import asdict
 from sqlalchemy import Connection
+from starlette.requests import Request
 
 from asynsched.clock import Clock
 from asynsched.errors import NotServing
@@ -48,6 +51,7 @@ from asynsched.web.endpoint import IN_PATH
 from asynsched.web.pages import PAGE, operation
 from asynsched.web.pages import dag as dag_pages
 from asynsched.web.pages import secrets as secret_pages
+from asynsched.web.pages.page import redirect
 from asynsched.web.pages.showing import Showing
 from tests.web.conftest import Known, Site
 from tests.web.filling import RUN_ID
@@ -281,6 +285,13 @@ async def test_actions_are_done_and_told(site: Site) -> None:
     audit = (await client.get("/audit")).text
     for action in ("dag.unpause", "run.clear", "dag.trigger", "backfill.create"):
         assert action in audit
+
+
+def test_what_an_action_did_is_told_also_if_no_cookie_can_hold_all_of_it() -> None:
+    call: Any = SimpleNamespace(request=Request({"type": "http"}))
+    cookie = redirect(call, "answers", said="界" * 1000).headers["set-cookie"]
+    assert len(cookie) < 4096, "browsers drop longer ones"
+    assert "界界" in unquote(cookie)
 
 
 async def test_runs_and_tasks_are_noted_and_the_audit_of_a_run_tells_by_whom(site: Site) -> None:

@@ -120,7 +120,7 @@ async def desk(filled, tmp_path):
         yield SimpleNamespace(
             one=proofs[0], two=proofs[1], send=send, log=log, file=file, row=row, told=told, code=code,
             home=settings.home_path, settings=settings, database=database, warm=parts.warm,
-            client=client,
+            client=client, app=app,
         )  # fmt: skip
     await database.close()
 
@@ -271,6 +271,29 @@ async def test_a_long_message_without_a_good_proof_is_not_read_to_its_end(desk):
         answer = await desk.client.post(f"{PREFIX}{path}", content=body(begin), headers=headers)
         assert answer.status_code == 404
         assert len(read) <= 2, path
+
+
+async def test_a_worker_that_goes_in_the_middle_of_a_log_costs_nothing(desk):
+    await desk.send("/claim", Claim(desk.one, "w", "life"))
+    scope = {
+        "type": "http", "http_version": "1.1", "method": "POST", "path": f"{PREFIX}/log",
+        "query_string": b"token=one&start=0", "headers": [(b"authorization", f"Bearer {desk.one.secret}".encode())],
+    }  # fmt: skip
+    received = [
+        {"type": "http.request", "body": b"half a", "more_body": True},
+        {"type": "http.disconnect"},
+    ]
+    sent = []
+
+    async def receive():
+        return received.pop(0)
+
+    async def send(message):
+        sent.append(message)
+
+    await desk.app(scope, receive, send)
+    assert sent[0]["status"] == 400
+    assert await desk.log(desk.one, 0, b"whole\n") == {"n_bytes": 6}, "nothing of it is stored"
 
 
 @pytest.mark.parametrize("filled", ["sqlite"], indirect=True)  # whose writes wait in a queue

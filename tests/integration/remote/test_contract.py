@@ -50,6 +50,7 @@ async def test_a_try_is_ended_for_a_user_and_runs_again_after_that(site: Site):
     async with site.serving() as scheduler:
         key = await scheduler.trigger("waits")
         await site.until_said("begins 1")
+        assert len(scheduler.running().tries) == (not site.is_remote), "those that a stop waits for"
         await scheduler.mark_tasks(key, ["waits"], "failed")
         assert (await site.end_of(scheduler, key)).state == "failed"
         site.let_go()

@@ -240,6 +240,18 @@ async def test_a_stop_returns_tickets_for_which_no_scheduler_answers(tmp_path, m
             site.agent.end_claims()
             tries.start_soon(work, "two")
     assert outcomes == 2 * [agent.RETURNED]
+    outcomes.clear()
+
+    async def wait_for(ticket):
+        outcomes.append(await site.agent.until_over(ticket))
+
+    site.agent = site.new_agent()
+    with anyio.fail_after(DEADLINE_SECONDS):
+        async with site.agent.serving(), anyio.create_task_group() as tries:
+            for ticket in site.agent.resumed:
+                tries.start_soon(wait_for, ticket)
+            site.agent.end_claims()
+    assert outcomes == 2 * [agent.RETURNED], "the next worker of this home cannot claim them either"
     site.away = ""
     site.agent = site.new_agent()
     async with site.agent.serving():

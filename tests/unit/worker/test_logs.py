@@ -33,3 +33,10 @@ async def test_a_log_goes_from_a_worker_only_if_schedulers_have_taken_all_of_it_
     assert file.exists() == stays
     assert sender.remove(is_wanted=False) is None
     assert not file.exists()
+
+
+def test_a_log_whose_folder_is_something_else_is_left_alone(tmp_path):
+    (tmp_path / "run").write_text("by a task")
+    sender = LogSender(Taking(0), Ticket("one", "secret", ()), tmp_path, f"run/{PATH}", start=0)
+    assert sender.remove(is_wanted=True) is None
+    assert (tmp_path / "run").read_text() == "by a task"
