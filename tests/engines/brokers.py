@@ -56,6 +56,10 @@ class Broker(ABC):
             self._process = subprocess.Popen(
                 command, stdout=log, stderr=log, env=os.environ | environment, cwd=self.root, start_new_session=True
             )
+        self.wait()
+
+    def wait(self) -> None:
+        """Wait until it answers."""
         until(self._answers, f"{self.name} answers", describe=(self.root / "broker.log").read_text)
 
     def stop(self) -> None:

@@ -58,6 +58,8 @@ MOST_NOTED = 500
 """Most engine ids, sights and forgotten tickets that one transaction stores."""
 RETRY_PAUSE = timedelta(seconds=1)
 """Time before a pass that has failed is repeated, and before an engine that has failed is called again."""
+TAKES_NOTHING_SECONDS = 10.0
+"""How long an engine takes no job at all, before the log says so."""
 CLOSE_SECONDS = 5.0
 """Longest that a stop waits for the database and the engine."""
 MOST_MISSED = 3
@@ -147,6 +149,8 @@ class RemoteExecutor(Executor):
         self._submit_at = 0.0
         self._cancel_at = 0.0
         """When the engine may be called again after it has failed, on the monotonic clock."""
+        self._takes_nothing_since: float | None = None
+        self._is_outage_logged = False
         self._epoch = 0
         self._slices = Slices()
         self._looked_at: float | None = None
@@ -432,9 +436,24 @@ class RemoteExecutor(Executor):
             of_each = list(zip(ready, answers, strict=True))
         except Exception as exc:  # noqa: BLE001 - as in `_call`
             return self._log_failure("submit", exc)
+        self._note_outage(answers)
         for one, answer in of_each:
             self._note_answer(one, answer)
         return answers
+
+    def _note_outage(self, answers: Sequence[Accepted | Rejected | Later]) -> None:
+        """Say in the log that the engine takes nothing, once that has lasted for a while, and that it takes jobs again."""
+        reasons = [answer.reason for answer in answers if isinstance(answer, Later)]
+        now = self._clock.monotonic()
+        if len(reasons) < len(answers):
+            if self._is_outage_logged:
+                log.info("engine.takes_jobs_again", executor=self.context.name)
+            self._takes_nothing_since, self._is_outage_logged = None, False
+        elif self._takes_nothing_since is None:
+            self._takes_nothing_since = now
+        elif not self._is_outage_logged and now - self._takes_nothing_since >= TAKES_NOTHING_SECONDS:
+            self._is_outage_logged = True
+            log.warning("engine.takes_no_jobs", executor=self.context.name, reason=reasons[0])
 
     def _put_behind(self, one: _Try, said: str) -> None:
         """Let other jobs go before one at which the engine has failed."""

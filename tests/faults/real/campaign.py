@@ -256,7 +256,7 @@ class Campaign:
         return []
 
     def _hanging(self, progress: "Progress") -> str:
-        words = "\n".join(served.last_words() for served in self.served)
+        words = "\n".join(one.last_words() for one in [*self.served, *([self.elsewhere] if self.elsewhere else [])])
         return (
             f"nothing has happened for {STUCK_SECONDS:g} s, and {progress.n_ended} runs of"
             f" {len(self.waves) * RUNS_OF_WAVE} have ended:\n{words}"

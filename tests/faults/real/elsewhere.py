@@ -19,6 +19,7 @@ from asynsched.worker.tickets import KeptTicket
 from tests.engines.brokers import Broker, RabbitMQ, Redis
 from tests.faults.real.processes import census
 from tests.faults.real.proxies import WEATHERS, Proxies, Proxy
+from tests.faults.real.serving import last_of
 from tests.integration.remote.machines import free_port
 
 BROKERS: dict[str, type[Broker]] = {"celery": Redis, "celery-rabbitmq": RabbitMQ}
@@ -111,6 +112,10 @@ class Elsewhere:
             "TMPDIR": str(temporary), "FAULTS_HOME": HOME, "ASYNSCHED_SHUTDOWN_GRACE": "1",
         }  # fmt: skip
         self.processes = [self._broker(), *map(self._worker, range(1, N_WORKERS + 1))]
+        if self._server is not None:
+            # A RabbitMQ that is killed in its very first start may never start again.
+            self.processes[0].tend(self.chance)
+            self._server.wait()
 
     @property
     def settings(self) -> dict[str, str]:
@@ -152,6 +157,10 @@ class Elsewhere:
         for _, proxy in self._storms:
             self._proxies.change(proxy, "fair")
         self._storms.clear()
+
+    def last_words(self) -> str:
+        """Return the last log lines of the broker and the workers."""
+        return "\n".join(f"{one.log.name}:\n{last_of(one.log)}" for one in self.processes)
 
     def stop(self) -> Iterator[str]:
         """Stop everything gently, the workers first; yield complaints."""

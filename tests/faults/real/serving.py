@@ -81,9 +81,7 @@ class Served:
 
     def last_words(self) -> str:
         """Return the last log lines of this home's scheduler, present or last."""
-        with self._log.open("rb") as file:
-            file.seek(max(self._log_begins_at, file.seek(0, 2) - MOST_WORDS))
-            return file.read().decode(errors="replace")
+        return last_of(self._log, self._log_begins_at)
 
     @property
     def _log(self) -> Path:
@@ -121,3 +119,10 @@ class Served:
         lost_lease = "lease.lost" in words
         could_not_start = "scheduler.started" not in words and NOT_ITS_FAULT.search(words) is not None
         return how == "SIGKILL" or lost_lease or could_not_start
+
+
+def last_of(log: Path, begins_at: int = 0) -> str:
+    """Return the last characters of a log, of those from a byte on."""
+    with log.open("rb") as file:
+        file.seek(max(begins_at, file.seek(0, 2) - MOST_WORDS))
+        return file.read().decode(errors="replace")

@@ -10,11 +10,13 @@ import anyio.lowlevel
 import msgspec
 import pytest
 import sqlalchemy as sa
+from structlog.testing import capture_logs
 
 from asynsched import slices
 from asynsched.clock import Clock
 from asynsched.errors import StoreUnavailable
 from asynsched.executors.base import ExecutorContext
+from asynsched.executors.remote import executor as executor_module
 from asynsched.executors.remote.engine import Accepted, Engine, Job, Later, Rejected, Sight
 from asynsched.executors.remote.executor import RemoteExecutor
 from asynsched.executors.remote.verdicts import GivenUp, Seen
@@ -227,6 +229,22 @@ async def test_an_engine_that_is_away_gets_the_same_tickets_later(far):
     await eventually(lambda: far.engine.jobs, "it was submitted")
     (job,) = far.engine.jobs
     await far.database.write(claim_ticket, job.ticket.proof, **LIFE)
+
+
+async def test_the_log_says_once_that_an_engine_takes_nothing_and_once_that_it_takes_jobs_again(far, monkeypatch):
+    monkeypatch.setattr(executor_module, "TAKES_NOTHING_SECONDS", 0.05)
+    far.engine.later.update(("one", "two"))
+    with capture_logs() as logs:
+        await far.executor.launch([launch_of("one"), launch_of("two")])
+        await eventually(lambda: logs, "the outage is in the log")
+        n_calls = len(far.engine.calls)
+        await eventually(lambda: len(far.engine.calls) > n_calls + 4, "it was called several times since")
+        far.engine.later.discard("one")
+        await eventually(lambda: len(logs) > 1, "the end of the outage is in the log")
+    assert [(one["event"], one.get("reason")) for one in logs] == [
+        ("engine.takes_no_jobs", "it is full"),
+        ("engine.takes_jobs_again", None),
+    ]
 
 
 async def test_the_next_scheduler_goes_on_with_tickets_as_they_are(far):
