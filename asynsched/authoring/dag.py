@@ -20,11 +20,12 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping
     from types import ModuleType
-    from typing import Any, Literal, Self
+    from typing import Any, Literal, Self, Unpack
 
     import jinja2
 
     from asynsched.authoring.deadline import DeadlineAlert
+    from asynsched.authoring.keywords import DagKeywords
     from asynsched.authoring.operators.base import BaseOperator
     from asynsched.authoring.taskflow import TaskDecorators
     from asynsched.authoring.xcom_arg import XComArg
@@ -209,14 +210,14 @@ class DAG(DagArguments):
     The arguments have the names and defaults of Airflow 3's `DAG`.
     """
 
-    def __init__(self, dag_id: str, **arguments: Any) -> None:
+    def __init__(self, dag_id: str, **arguments: Unpack[DagKeywords]) -> None:
         self.task_dict: dict[str, BaseOperator] = {}
         self.edge_info: dict[str, dict[str, dict[str, Any]]] = {}
         self.used_ids: set[str] = set()
         self.origin = where_made()
         self.fileloc = self.origin.filename
         self.importing_file = active.importing_file()
-        super().__init__(dag_id, **{**defaults.of_dags, **airflow_2.renewed_of_dag(f"DAG {dag_id!r}", arguments)})
+        super().__init__(dag_id, **{**defaults.of_dags, **airflow_2.renewed_of_dag(f"DAG {dag_id!r}", dict(arguments))})
         self.task_group = TaskGroup(None, dag=self)
         self._timetable: Timetable | None = None
         self._check_schedule()

@@ -48,9 +48,14 @@ from asynsched.errors import DagError
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
-    from typing import Any, ClassVar, Self
+    from typing import Any, ClassVar, ParamSpec, Self, TypeVar, Unpack, overload
 
+    from asynsched.authoring.keywords import DagKeywords, TaskGroupKeywords
     from asynsched.authoring.running.context import Context
+
+    P = ParamSpec("P")
+    T = TypeVar("T")
+    AnyFunction = Callable[..., Any]
 
 
 class DecoratedOperator(BaseOperator):
@@ -435,6 +440,13 @@ class TaskDecorator:
         self._operator_class = operator_class
         self._bound = {} if dag is None else {"dag": dag}
 
+    if TYPE_CHECKING:
+
+        @overload
+        def __call__(self, python_callable: AnyFunction, **kwargs: Any) -> TaskFunction: ...
+        @overload
+        def __call__(self, python_callable: None = None, **kwargs: Any) -> Callable[[AnyFunction], TaskFunction]: ...
+
     def __call__(self, python_callable: Callable[..., Any] | None = None, **kwargs: Any) -> Any:
         """Decorate a function, or, without one as in `@task(retries=3)`, return the decorator.
 
@@ -447,7 +459,7 @@ class TaskDecorator:
         return TaskFunction(python_callable, self._operator_class, {**self._bound, **kwargs})
 
 
-def run_if(condition: Callable[[Context], Any], skip_message: str | None = None) -> Callable[[Any], Any]:
+def run_if(condition: Callable[[Context], Any], skip_message: str | None = None) -> Callable[[T], T]:
     """Skip the decorated task unless a condition is true.
 
     Args:
@@ -457,7 +469,7 @@ def run_if(condition: Callable[[Context], Any], skip_message: str | None = None)
     return _guard(condition, skip_message, runs_when=True)
 
 
-def skip_if(condition: Callable[[Context], Any], skip_message: str | None = None) -> Callable[[Any], Any]:
+def skip_if(condition: Callable[[Context], Any], skip_message: str | None = None) -> Callable[[T], T]:
     """Skip the decorated task if a condition is true. The arguments are those of `run_if`."""
     return _guard(condition, skip_message, runs_when=False)
 
@@ -545,6 +557,18 @@ def setup(function: Any) -> TaskFunction:
     return made
 
 
+if TYPE_CHECKING:
+
+    @overload
+    def teardown(
+        function: AnyFunction, *, setups: Any = None, on_failure_fail_dagrun: bool = False
+    ) -> TaskFunction: ...
+    @overload
+    def teardown(
+        function: None = None, *, setups: Any = None, on_failure_fail_dagrun: bool = False
+    ) -> Callable[[AnyFunction], TaskFunction]: ...
+
+
 def teardown(function: Any = None, *, setups: Any = None, on_failure_fail_dagrun: bool = False) -> Any:
     """Decorate a function, or a `@task` function, whose tasks are teardowns.
 
@@ -628,6 +652,16 @@ class MappedTaskGroup(TaskGroup):
         super().__exit__(*exc_info)
 
 
+if TYPE_CHECKING:
+
+    @overload
+    def task_group(group_id: AnyFunction, /) -> TaskGroupFunction: ...
+    @overload
+    def task_group(
+        group_id: str | None = None, **kwargs: Unpack[TaskGroupKeywords]
+    ) -> Callable[[AnyFunction], TaskGroupFunction]: ...
+
+
 def task_group(group_id: Any = None, **kwargs: Any) -> Any:
     """Decorate a function that makes the tasks of a group: `@task_group` or `@task_group(group_id=..., ...)`."""
     if callable(group_id):
@@ -635,6 +669,14 @@ def task_group(group_id: Any = None, **kwargs: Any) -> Any:
     if group_id is not None:
         kwargs["group_id"] = group_id
     return lambda function: TaskGroupFunction(function, kwargs)
+
+
+if TYPE_CHECKING:
+
+    @overload
+    def dag(dag_id: Callable[P, Any], /) -> Callable[P, DAG]: ...
+    @overload
+    def dag(dag_id: str = "", **kwargs: Unpack[DagKeywords]) -> Callable[[Callable[P, Any]], Callable[P, DAG]]: ...
 
 
 def dag(dag_id: Any = "", **kwargs: Any) -> Any:

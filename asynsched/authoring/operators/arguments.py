@@ -314,12 +314,14 @@ class BaseOperatorMeta(ABCMeta):
             namespace["__init__"] = apply_defaults(init)
         return super().__new__(mcs, name, bases, namespace, **kwargs)
 
-    def __call__(cls, *args: Any, **kwargs: Any) -> Any:
-        if args:
-            raise TypeError(f"{cls.__name__}: operators take only keyword arguments, as in task_id={args[0]!r}")
-        task = super().__call__(**kwargs)
-        task.finish_construction()
-        return task
+    if not TYPE_CHECKING:  # for type checkers, the arguments of a call are those of `__init__`
+
+        def __call__(cls, *args: Any, **kwargs: Any) -> Any:
+            if args:
+                raise TypeError(f"{cls.__name__}: operators take only keyword arguments, as in task_id={args[0]!r}")
+            task = super().__call__(**kwargs)
+            task.finish_construction()
+            return task
 
     def instance_of(cls: Any, mapped: Any, arguments: dict[str, Any]) -> Any:
         """Return the operator of one instance of a mapped task; it joins no DAG and draws no arrows."""

@@ -13,8 +13,9 @@ if TYPE_CHECKING:
     import os
     import subprocess
     from collections.abc import Callable, Collection, Mapping, Sequence
-    from typing import Any, ClassVar
+    from typing import Any, ClassVar, Unpack
 
+    from asynsched.authoring.keywords import TaskKeywords
     from asynsched.authoring.running.context import Context
 
 SKIP_EXIT_CODE = 99
@@ -116,7 +117,7 @@ class BashOperator(CommandOperator):
         skip_on_exit_code: int | Collection[int] | None = SKIP_EXIT_CODE,
         cwd: str | None = None,
         output_processor: Callable[[str], Any] | None = None,
-        **kwargs: Any,
+        **kwargs: Unpack[TaskKeywords],
     ) -> None:
         super().__init__(**kwargs)
         self.bash_command = bash_command

@@ -12,9 +12,10 @@ from asynsched.errors import DagError
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable
-    from typing import Any
+    from typing import Any, Unpack
 
     from asynsched.authoring.dag import DAG
+    from asynsched.authoring.keywords import TaskKeywords
     from asynsched.authoring.node import DAGNode
     from asynsched.authoring.running.context import Context
     from asynsched.authoring.running.task_instance import DagRun, TaskInstance
@@ -134,7 +135,7 @@ class BranchDayOfWeekOperator(BaseBranchOperator):
         follow_task_ids_if_false: str | Iterable[str],
         week_day: str | WeekDay | Iterable[str] | Iterable[WeekDay],
         use_task_logical_date: bool = False,
-        **kwargs: Any,
+        **kwargs: Unpack[TaskKeywords],
     ) -> None:
         from asynsched.authoring.week_day import WeekDay
 
@@ -177,7 +178,7 @@ class BranchDateTimeOperator(BaseBranchOperator):
         target_lower: dt.datetime | dt.time | None,
         target_upper: dt.datetime | dt.time | None,
         use_task_logical_date: bool = False,
-        **kwargs: Any,
+        **kwargs: Unpack[TaskKeywords],
     ) -> None:
         super().__init__(**kwargs)
         if target_lower is None and target_upper is None:

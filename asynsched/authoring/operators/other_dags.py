@@ -32,8 +32,9 @@ from asynsched.errors import DagError
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable
-    from typing import Any
+    from typing import Any, Unpack
 
+    from asynsched.authoring.keywords import SensorKeywords, TaskKeywords
     from asynsched.authoring.running.context import Context
 
 
@@ -84,7 +85,7 @@ class TriggerDagRunOperator(BaseOperator):
         note: str | None = None,
         run_after: str | dt.datetime | None = None,
         openlineage_inject_parent_info: bool = True,
-        **kwargs: Any,
+        **kwargs: Unpack[TaskKeywords],
     ) -> None:
         super().__init__(**kwargs)
         if logical_date is not NOTSET and not isinstance(logical_date, (str, dt.datetime, type(None))):
@@ -234,7 +235,7 @@ class ExternalTaskSensor(BaseSensorOperator):
         check_existence: bool = False,
         poll_interval: dt.timedelta | float = 2.0,
         deferrable: bool | None = None,
-        **kwargs: Any,
+        **kwargs: Unpack[SensorKeywords],
     ) -> None:
         super().__init__(**kwargs)
         from asynsched.states import DagRunState, TaskInstanceState
@@ -378,7 +379,7 @@ class ExternalTaskMarker(EmptyOperator):
         external_task_id: str,
         logical_date: str | dt.datetime | None = "{{ logical_date.isoformat() }}",
         recursion_depth: int = 10,
-        **kwargs: Any,
+        **kwargs: Unpack[TaskKeywords],
     ) -> None:
         super().__init__(**kwargs)
         if not isinstance(logical_date, (str, dt.datetime)):

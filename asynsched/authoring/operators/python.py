@@ -13,7 +13,9 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Generator, Mapping, Sequence
     from types import CodeType
-    from typing import Any, ClassVar
+    from typing import Any, ClassVar, Unpack
+
+    from asynsched.authoring.keywords import TaskKeywords
 
 
 class PythonOperator(BaseOperator):
@@ -46,7 +48,7 @@ class PythonOperator(BaseOperator):
         templates_dict: dict[str, Any] | None = None,
         templates_exts: Sequence[str] | None = None,
         show_return_value_in_logs: bool = True,
-        **kwargs: Any,
+        **kwargs: Unpack[TaskKeywords],
     ) -> None:
         super().__init__(**kwargs)
         if not callable(python_callable):

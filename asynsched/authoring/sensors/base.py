@@ -25,8 +25,9 @@ from asynsched.errors import DagError
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping
-    from typing import Any
+    from typing import Any, Unpack
 
+    from asynsched.authoring.keywords import SensorKeywords, TaskKeywords
     from asynsched.authoring.running.context import Context
 
 MODES = ("poke", "reschedule")
@@ -81,7 +82,7 @@ class BaseSensorOperator(BaseOperator):
         max_wait: dt.timedelta | float | None = None,
         silent_fail: bool = False,
         never_fail: bool = False,
-        **kwargs: Any,
+        **kwargs: Unpack[TaskKeywords],
     ) -> None:
         super().__init__(**kwargs)
         who = task_owner(self.task_id, self.dag_id if self.has_dag() else None)
@@ -217,7 +218,7 @@ class PythonSensor(BaseSensorOperator):
         op_args: Collection[Any] | None = None,
         op_kwargs: Mapping[str, Any] | None = None,
         templates_dict: dict[str, Any] | None = None,
-        **kwargs: Any,
+        **kwargs: Unpack[SensorKeywords],
     ) -> None:
         super().__init__(**kwargs)
         self.python_callable = python_callable
@@ -250,7 +251,7 @@ class BashSensor(BaseSensorOperator, CommandOperator):
         env: dict[str, str] | None = None,
         output_encoding: str = "utf-8",
         retry_exit_code: int | None = None,
-        **kwargs: Any,
+        **kwargs: Unpack[SensorKeywords],
     ) -> None:
         super().__init__(**kwargs)
         self.bash_command = bash_command

@@ -18,8 +18,9 @@ from asynsched.errors import DagError
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable
-    from typing import Any
+    from typing import Any, Unpack
 
+    from asynsched.authoring.keywords import SensorKeywords
     from asynsched.authoring.running.context import Context
     from asynsched.authoring.week_day import WeekDay
 
@@ -33,7 +34,9 @@ class MomentSensor(BaseSensorOperator):
         end_from_trigger: With `deferrable`, succeed without another process.
     """
 
-    def __init__(self, *, deferrable: bool | None = None, end_from_trigger: bool = False, **kwargs: Any) -> None:
+    def __init__(
+        self, *, deferrable: bool | None = None, end_from_trigger: bool = False, **kwargs: Unpack[SensorKeywords]
+    ) -> None:
         super().__init__(**kwargs)
         self.deferrable = defaults.is_deferrable(deferrable)
         self.end_from_trigger = end_from_trigger
@@ -202,7 +205,11 @@ class WaitSensor(BaseSensorOperator):
     template_fields: Collection[str] = ("time_to_wait",)
 
     def __init__(
-        self, *, time_to_wait: dt.timedelta | float | str, deferrable: bool | None = None, **kwargs: Any
+        self,
+        *,
+        time_to_wait: dt.timedelta | float | str,
+        deferrable: bool | None = None,
+        **kwargs: Unpack[SensorKeywords],
     ) -> None:
         super().__init__(**kwargs)
         self.time_to_wait = time_to_wait
@@ -233,7 +240,7 @@ class DayOfWeekSensor(BaseSensorOperator):
         *,
         week_day: str | WeekDay | Iterable[str] | Iterable[WeekDay],
         use_task_logical_date: bool = False,
-        **kwargs: Any,
+        **kwargs: Unpack[SensorKeywords],
     ) -> None:
         from asynsched.authoring.week_day import WeekDay
 
@@ -278,7 +285,7 @@ class FileSensor(BaseSensorOperator):
         deferrable: bool | None = None,
         start_from_trigger: bool = False,
         trigger_kwargs: dict[str, Any] | None = None,
-        **kwargs: Any,
+        **kwargs: Unpack[SensorKeywords],
     ) -> None:
         super().__init__(**kwargs)
         self.filepath = filepath

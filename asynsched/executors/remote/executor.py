@@ -442,7 +442,7 @@ class RemoteExecutor(Executor):
         return answers
 
     def _note_outage(self, answers: Sequence[Accepted | Rejected | Later]) -> None:
-        """Say in the log that the engine takes nothing, once that has lasted for a while, and that it takes jobs again."""
+        """Say in the log that the engine takes nothing, once that has lasted, and that it takes jobs again."""
         reasons = [answer.reason for answer in answers if isinstance(answer, Later)]
         now = self._clock.monotonic()
         if len(reasons) < len(answers):
