@@ -3,8 +3,8 @@
 import asyncio
 import os
 import socket
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, suppress
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from contextlib import AsyncExitStack, suppress
 from datetime import datetime, timedelta
 from functools import partial
 from inspect import signature
@@ -149,7 +149,7 @@ class Scheduler:
         """The loop in which it serves."""
         self._services: Services | None = None
         self._open: Database | None = None
-        self._block: AbstractAsyncContextManager[None]
+        self._block: _Block
         self._feed: EventFeed | None = None
         self._recent = Recent()
         self._have_tries_ended = False
@@ -166,33 +166,14 @@ class Scheduler:
         Raises the errors of `serve`; an error while it serves cancels the block and is raised at its end.
         """
         self._refuse_another_time()
-        self._block = self._serving_block()
-        await self._block.__aenter__()
+        self._block = _Block(self)
+        await self._block.begin()
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> bool | None:
-        return await self._block.__aexit__(kind, error, trace)
-
-    @asynccontextmanager
-    async def _serving_block(self) -> AsyncIterator[None]:
-        error: BaseException | None = None  # of the block itself, which may be a group of the program's own
-        try:
-            async with anyio.create_task_group() as tasks:
-                await tasks.start(self.serve)
-                try:
-                    yield
-                except BaseException as exc:
-                    error = exc
-                    raise
-                self.request_stop()
-        except BaseExceptionGroup as group:
-            reasons = [one for one in group.exceptions if one is not error]
-            # What the block has raised may say only that the scheduler has stopped; the other error says why.
-            shown = reasons[0] if isinstance(error, NotServing) and len(reasons) == 1 else group
-            cause = only_cause(shown, until=error)
-            raise cause from cause.__cause__
+    ) -> None:
+        await self._block.end(error)
 
     def _refuse_another_time(self) -> None:
         if self._has_begun:
@@ -729,6 +710,82 @@ class Scheduler:
         self._check_loop()
         if not await cancelled_by(self._stopped, wait):
             raise NotServing(NO_MORE)
+
+
+class _Block:
+    """A block of a program in which a scheduler serves, in a task of its own.
+
+    Another task may end the block than has begun it, such as that of a fixture or of a notebook's cell.
+    """
+
+    def __init__(self, scheduler: Scheduler) -> None:
+        self._scheduler = scheduler
+        self._serving: asyncio.Task[None]
+        self._host: asyncio.Task[Any] | None = None
+        """The task that has begun the block."""
+        self._scope = anyio.CancelScope()
+        """Around the block, as far as that task executes it."""
+
+    async def begin(self) -> None:
+        """Return once it serves. Raises the errors of `serve`."""
+        self._serving = asyncio.create_task(self._scheduler.serve(), name="scheduler")
+        started = asyncio.create_task(self._scheduler.started.wait())
+        try:
+            await asyncio.wait((self._serving, started), return_when=asyncio.FIRST_COMPLETED)
+        except asyncio.CancelledError:
+            self._serving.cancel()
+            await self._until_over()
+            raise
+        finally:
+            started.cancel()
+        if self._serving.done() and (failure := self._failure()):
+            raise failure from failure.__cause__
+        self._host = asyncio.current_task()
+        self._scope.__enter__()
+        self._serving.add_done_callback(self._note_end)
+
+    def _note_end(self, _: "asyncio.Task[None]") -> None:
+        """Cancel the block if an error has ended the scheduler."""
+        # A cancelled scope would wait for ever for a task that has ended within it.
+        if self._failure() is not None and self._host is not None and not self._host.done():
+            self._scope.cancel()
+
+    async def end(self, error: BaseException | None) -> None:
+        """Stop gently, or at once for an error of the block. Raises the error of the scheduler that is the reason."""
+        if asyncio.current_task() is self._host and self._scope.__exit__(None if error is None else type(error), error, None):
+            error = None
+        self._host = None
+        if error is None:
+            self._scheduler.request_stop()
+        else:
+            self._serving.cancel()
+        cancelled = await self._until_over()
+        failure = self._failure()
+        if failure is None:
+            if cancelled is not None:
+                raise cancelled
+        elif error is None or isinstance(error, (NotServing, asyncio.CancelledError)):
+            # What the block has raised may say only that the scheduler has stopped; this says why.
+            raise failure from failure.__cause__
+        elif error is not failure:
+            raise BaseExceptionGroup("errors of a block and of the scheduler in it", [error, failure])
+
+    def _failure(self) -> BaseException | None:
+        """Return the error that has ended the scheduler."""
+        failure = None if self._serving.cancelled() else self._serving.exception()
+        return None if failure is None else only_cause(failure)
+
+    async def _until_over(self) -> asyncio.CancelledError | None:
+        """Wait until the scheduler has ended: at once if this is cancelled. Returns that cancellation."""
+        cancelled = None
+        with anyio.CancelScope() as scope:
+            while not self._serving.done():
+                try:
+                    await asyncio.wait((self._serving,))
+                except asyncio.CancelledError as exc:
+                    cancelled, scope.shield = exc, True
+                    self._serving.cancel()
+        return cancelled
 
 
 async def _in_thread_though_cancelled(function: Callable[[], None]) -> None:

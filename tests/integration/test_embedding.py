@@ -233,6 +233,45 @@ async def test_a_block_serves_and_an_error_in_it_or_in_the_scheduler_is_raised_a
             await broken.client().list_dags()
 
 
+async def test_another_task_may_end_a_block_than_has_begun_it(program):
+    program.write(DAGS)
+    scheduler = Scheduler(**program.options())
+    await asyncio.create_task(scheduler.__aenter__())
+    assert (await scheduler.run("numbers", {"n": 1})).state == "success"
+    await asyncio.create_task(scheduler.__aexit__(None, None, None))
+    assert not program.processes()
+    broken = Scheduler(**program.options())
+    await asyncio.create_task(broken.__aenter__())
+    broken._services.evaluator.tick = fail_with_a_bug
+    with pytest.raises(RuntimeError, match="a bug"):
+        await broken.run("numbers", {"n": 1})
+    with pytest.raises(RuntimeError, match="a bug"):
+        await broken.__aexit__(None, None, None)
+
+
+@pytest.mark.parametrize("when", ["begins", "serves", "ends"])
+async def test_a_block_that_is_cancelled_leaves_nothing_behind(program, when):
+    program.write(DAGS)
+    scheduler, is_inside = Scheduler(**program.options()), anyio.Event()
+
+    async def block():
+        async with scheduler:
+            is_inside.set()
+            if when == "serves":
+                await anyio.sleep_forever()
+            await scheduler.trigger("waits")
+
+    with anyio.CancelScope() as scope:
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(block)
+            await (anyio.lowlevel.checkpoint if when == "begins" else is_inside.wait)()
+            if when == "ends":
+                await scheduler.stopping.wait()
+            scope.cancel()
+    assert scope.cancelled_caught
+    assert not program.processes()
+
+
 async def test_a_call_from_another_loop_is_refused_and_breaks_nothing(scheduler):
     async with running(scheduler):
         for call in (partial(scheduler.run, "numbers"), scheduler.wait_idle, scheduler.client().list_dags):
