@@ -173,7 +173,7 @@ class Scheduler:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        await self._block.end(error)
+        await self._block.end(kind, error, trace)
 
     def _refuse_another_time(self) -> None:
         if self._has_begun:
@@ -725,15 +725,16 @@ class _Block:
         """The task that has begun the block."""
         self._scope = anyio.CancelScope()
         """Around the block, as far as that task executes it."""
+        self._scope_of_serving = anyio.CancelScope()
 
     async def begin(self) -> None:
         """Return once it serves. Raises the errors of `serve`."""
-        self._serving = asyncio.create_task(self._scheduler.serve(), name="scheduler")
+        self._serving = asyncio.create_task(self._serve(), name="scheduler")
         started = asyncio.create_task(self._scheduler.started.wait())
         try:
             await asyncio.wait((self._serving, started), return_when=asyncio.FIRST_COMPLETED)
         except asyncio.CancelledError:
-            self._serving.cancel()
+            self._scope_of_serving.cancel()
             await self._until_over()
             raise
         finally:
@@ -744,21 +745,27 @@ class _Block:
         self._scope.__enter__()
         self._serving.add_done_callback(self._note_end)
 
+    async def _serve(self) -> None:
+        with self._scope_of_serving:
+            await self._scheduler.serve()
+
     def _note_end(self, _: "asyncio.Task[None]") -> None:
         """Cancel the block if an error has ended the scheduler."""
         # A cancelled scope would wait for ever for a task that has ended within it.
         if self._failure() is not None and self._host is not None and not self._host.done():
             self._scope.cancel()
 
-    async def end(self, error: BaseException | None) -> None:
+    async def end(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         """Stop gently, or at once for an error of the block. Raises the error of the scheduler that is the reason."""
-        if asyncio.current_task() is self._host and self._scope.__exit__(None if error is None else type(error), error, None):
+        if asyncio.current_task() is self._host and self._scope.__exit__(kind, error, trace):
             error = None
         self._host = None
         if error is None:
             self._scheduler.request_stop()
         else:
-            self._serving.cancel()
+            self._scope_of_serving.cancel()
         cancelled = await self._until_over()
         failure = self._failure()
         if failure is None:
@@ -784,7 +791,7 @@ class _Block:
                     await asyncio.wait((self._serving,))
                 except asyncio.CancelledError as exc:
                     cancelled, scope.shield = exc, True
-                    self._serving.cancel()
+                    self._scope_of_serving.cancel()
         return cancelled
 
 
