@@ -48,6 +48,7 @@ from asynsched.settings import Settings, as_argument, nearest_options, option_na
 from asynsched.states import DagRunType
 from asynsched.store.database import AnnouncingDatabase, Database
 from asynsched.store.engines.opening import open_as_set
+from asynsched.store.engines.urls import anchored
 from asynsched.store.runs.dag_runs import run_id_of
 from asynsched.store.runs.requests import (
     CancelRun,
@@ -133,7 +134,10 @@ class Scheduler:
         }
         settings = replace(settings, **{name: value for name, value in changes.items() if value is not None})
         # The program may change its working folder.
-        self.settings = replace(settings, home=str(settings.home_path), dags_folder=str(settings.dags_path))
+        self.settings = replace(
+            settings, home=str(settings.home_path), dags_folder=str(settings.dags_path),
+            database=settings.database and anchored(settings.database),
+        )  # fmt: skip
         self.clock = clock or Clock()
         self.channels = Channels()
         self.scheduler_id = f"{socket.gethostname()}:{os.getpid()}:{new_token()[:8]}"[-64:]

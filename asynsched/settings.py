@@ -4,6 +4,7 @@ The command line builds it from flags, environment and file (`asynsched/cli/conf
 makes `Settings(...)` itself. Lengths of time are seconds, because people write them in files and flags.
 """
 
+import os
 import re
 from collections.abc import Iterable, Iterator
 from datetime import timedelta
@@ -11,7 +12,7 @@ from difflib import get_close_matches
 from functools import cache
 from math import isnan
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeVar, get_type_hints
+from typing import Annotated, Any, Literal, TypeVar, get_args, get_type_hints
 from urllib.parse import urlsplit
 
 import msgspec
@@ -28,6 +29,8 @@ Seconds = Annotated[float, Meta(ge=0, le=LONGEST_SECONDS)]
 LEAST_KEEP_SECONDS = 300
 PositiveSeconds = Annotated[float, Meta(gt=0, le=LONGEST_SECONDS)]
 Count = Annotated[int, Meta(ge=1, le=10**15)]
+LocalPath = Annotated[str, Meta(extra={"is_path": True})]
+"""A path on this machine: `~` and `~user` at its begin stand for a home folder."""
 
 SECRET_OPTIONS = frozenset({"fernet_key", "secrets.backend_kwargs", "celery.options", "log.store_options"})
 """Options whose values nothing shows."""
@@ -93,6 +96,23 @@ class _SettingsType(StructMeta):
         return made
 
 
+@cache
+def _paths_of(struct: type[Struct]) -> list[str]:
+    """Return the settings of a group that are paths, or lists of them."""
+    return [name for name, type_ in field_types(struct).items() if _is_path(type_)]
+
+
+def _is_path(type_: Any) -> bool:
+    marks = getattr(type_, "__metadata__", ())
+    return any((one.extra or {}).get("is_path") for one in marks) or any(map(_is_path, get_args(type_)))
+
+
+def _at_home(value: Any) -> Any:
+    if isinstance(value, tuple):
+        return tuple(map(_at_home, value))
+    return os.path.expanduser(value) if value else value  # noqa: PTH111 - pathlib would drop a slash at its end
+
+
 class CheckedSettings(Struct, metaclass=_SettingsType, frozen=True, forbid_unknown_fields=True):
     """Settings that are checked whenever they are made: msgspec by itself checks only decoded values."""
 
@@ -108,6 +128,9 @@ class CheckedSettings(Struct, metaclass=_SettingsType, frozen=True, forbid_unkno
                 raise self.invalid(name, str(exc)) from exc
             if isinstance(value, float) and isnan(value):
                 raise self.invalid(name, "must be a number, not nan")
+        for name in _paths_of(type(self)):
+            # A frozen struct may be changed while it is made.
+            msgspec.structs.force_setattr(self, name, _at_home(getattr(self, name)))
 
     def invalid(self, name: str, problem: str) -> InvalidSetting:
         """Return the error of one of these settings; the option's name includes the group."""
@@ -194,9 +217,9 @@ class WebSettings(CheckedSettings, frozen=True, forbid_unknown_fields=True):
         ),
     ] = ()
     tls_certificate: Annotated[
-        str | None, doc("File with the certificate chain, PEM; with it, the page is served by HTTPS.")
+        LocalPath | None, doc("File with the certificate chain, PEM; with it, the page is served by HTTPS.")
     ] = None
-    tls_key: Annotated[str | None, doc("File with the certificate's private key, PEM.")] = None
+    tls_key: Annotated[LocalPath | None, doc("File with the certificate's private key, PEM.")] = None
     max_connections: Annotated[
         Count,
         doc(
@@ -235,7 +258,8 @@ class WebSettings(CheckedSettings, frozen=True, forbid_unknown_fields=True):
     ] = None
     oidc_client_id: Annotated[str, doc("Name by which the provider knows asynsched.")] = ""
     oidc_client_secret_file: Annotated[
-        str | None, doc("File with the secret that the provider has given to asynsched; none for a public client.")
+        LocalPath | None,
+        doc("File with the secret that the provider has given to asynsched; none for a public client."),
     ] = None
     oidc_scopes: Annotated[str, doc("Scopes that are asked of the provider.")] = "openid profile email"
     oidc_name_claim: Annotated[str, doc("Claim of the provider that is the user's name here.")] = "preferred_username"
@@ -313,17 +337,17 @@ class ParseSettings(CheckedSettings, frozen=True, forbid_unknown_fields=True):
     open_files: Annotated[Count, doc("Number of files that a parse may have open.")] = 256
     max_processes: Annotated[Count, doc("Number of processes and threads that a parse may start.")] = 64
     readable: Annotated[
-        tuple[str, ...], doc("Files and folders that a parse may read, besides the DAG folder and Python's own.")
+        tuple[LocalPath, ...], doc("Files and folders that a parse may read, besides the DAG folder and Python's own.")
     ] = ()
     hidden: Annotated[
-        tuple[str, ...],
+        tuple[LocalPath, ...],
         doc(
             "Files and folders that no parse may read, though they lie in a folder that it may read; files that these"
             " settings name as secret are always hidden."
         ),
     ] = ()
     writable: Annotated[
-        tuple[str, ...],
+        tuple[LocalPath, ...],
         doc(
             "Files and folders that a parse may read and write, besides its scratch folder: /dev/shm lets it make"
             " multiprocessing's locks."
@@ -444,7 +468,9 @@ class LogSettings(CheckedSettings, frozen=True, forbid_unknown_fields=True):
 
     format: Annotated[Literal["console", "json"], doc("For people, or one JSON object a line.")] = "console"
     level: Annotated[Literal["debug", "info", "warning", "error"], doc("Lowest level that is logged.")] = "info"
-    file: Annotated[str | None, doc("File for a scheduler's own log, instead of standard error; it is rotated.")] = None
+    file: Annotated[
+        LocalPath | None, doc("File for a scheduler's own log, instead of standard error; it is rotated.")
+    ] = None
     file_bytes: Annotated[Count, doc("Size at which the log file is rotated, bytes.")] = 10_000_000
     file_count: Annotated[Count, doc("Number of old log files that are kept.")] = 5
     task_bytes: Annotated[Count, doc("Largest log of one try, bytes; the rest is dropped, and the log says so.")] = (
@@ -669,14 +695,14 @@ class KubernetesSettings(CheckedSettings, frozen=True, forbid_unknown_fields=Tru
     namespace: Annotated[str, doc("Namespace of the pods (Airflow: [kubernetes_executor] namespace).")] = "default"
     image: Annotated[str, doc("Image of the pods, with asynsched[worker]; the template may name another.")] = ""
     pod_template: Annotated[
-        str,
+        LocalPath,
         doc(
             "File with the manifest from which pods are made; its container `base` runs the try (Airflow:"
             " [kubernetes_executor] pod_template_file)."
         ),
     ] = ""
     kubeconfig: Annotated[
-        str, doc("File that says how to reach the API; by default that of the scheduler's own pod.")
+        LocalPath, doc("File that says how to reach the API; by default that of the scheduler's own pod.")
     ] = ""
     context: Annotated[str, doc("Context of the kubeconfig; by default its current one.")] = ""
     keep_failed: Annotated[
@@ -751,9 +777,9 @@ _OF_AUTHORS = (
 class Settings(CheckedSettings, frozen=True, forbid_unknown_fields=True):
     """All settings of a scheduler. Relative paths start at the working folder."""
 
-    dags_folder: Annotated[str, doc("Folder of DAG files (Airflow: dags_folder).")] = "dags"
+    dags_folder: Annotated[LocalPath, doc("Folder of DAG files (Airflow: dags_folder).")] = "dags"
     home: Annotated[
-        str, doc("Folder of the scheduler's own state, logs and sockets; never watched (AIRFLOW_HOME).")
+        LocalPath, doc("Folder of the scheduler's own state, logs and sockets; never watched (AIRFLOW_HOME).")
     ] = ".asynsched"
     database: Annotated[
         str | None,
@@ -767,7 +793,7 @@ class Settings(CheckedSettings, frozen=True, forbid_unknown_fields=True):
         ),
     ] = None
     fernet_key_file: Annotated[
-        str | None,
+        LocalPath | None,
         doc("File with such keys, one a line; by default fernet.key in the home, created for the first secret."),
     ] = None
     executor: Annotated[
@@ -790,7 +816,7 @@ class Settings(CheckedSettings, frozen=True, forbid_unknown_fields=True):
         ),
     ] = "ours"
     airflow_cfg: Annotated[
-        str | None,
+        LocalPath | None,
         doc(
             "Airflow's configuration file; its options count where asynsched's own settings are not set. By default the"
             " file that AIRFLOW_CONFIG names, else `airflow.cfg` beside the DAG folder, else that in AIRFLOW_HOME;"
@@ -805,7 +831,7 @@ class Settings(CheckedSettings, frozen=True, forbid_unknown_fields=True):
         ),
     ] = False
     plugins_folder: Annotated[
-        str | None,
+        LocalPath | None,
         doc(
             "Folder of plugins (Airflow: plugins_folder); by default `plugins` beside the airflow.cfg, or else beside"
             " the DAG folder."

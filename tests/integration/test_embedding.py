@@ -502,9 +502,10 @@ def test_arguments_of_a_scheduler_override_its_settings_and_are_checked(tmp_path
 
 def test_a_scheduler_keeps_its_folders_where_the_program_was(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    settings = Scheduler(dags="dags", home="home").settings
+    settings = Scheduler(dags="dags", home="home", database="sqlite:///a.db").settings
     monkeypatch.chdir("/")
     assert (settings.dags_path, settings.home_path) == (tmp_path / "dags", tmp_path / "home")
+    assert settings.database_url == f"sqlite:///{tmp_path / 'a.db'}"
 
 
 @pytest.mark.parametrize(

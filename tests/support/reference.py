@@ -142,9 +142,10 @@ A setting takes its value from the first of these sources that has one:
 5. the default.
 
 `asynsched config show` lists every setting, its value and its source. In an environment variable, a list is JSON, or
-its items are separated by commas. Durations are in seconds. A variable that starts with `ASYNSCHED_` and names no
-setting is an error, and so is an unknown key in the file; only the variables that Kubernetes sets for its Services are
-passed over. Unless you name a DAG folder, commands other than `up` use the folder that the home served last.
+its items are separated by commas. Durations are in seconds, and paths may begin with `~`. A variable that starts with
+`ASYNSCHED_` and names no setting is an error, and so is an unknown key in the file; only the variables that Kubernetes
+sets for its Services are passed over. Unless you name a DAG folder, commands other than `up` use the folder that the
+home served last.
 
 An embedding program constructs `asynsched.Settings(...)` itself; asynsched reads nothing from its environment.
 

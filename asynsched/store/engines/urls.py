@@ -1,5 +1,6 @@
 """Database URLs: reads them, and shows them without secrets."""
 
+import os
 import re
 from pathlib import Path
 from typing import Literal, NamedTuple
@@ -84,8 +85,16 @@ def _sqlite(url: str, rest: str) -> DatabaseUrl:
             f"database: {without_secrets(url)!r} needs three slashes before a relative path, four before an absolute"
             f" one: sqlite:///{rest}"
         )
-    path = Path(rest[1:])
+    path = Path(os.path.expanduser(rest[1:]))  # noqa: PTH111 - pathlib raises for a user that there is not
     return DatabaseUrl("sqlite", "", path.absolute(), f"sqlite:///{path}")
+
+
+def anchored(url: str) -> str:
+    """Return a URL that means the same database when the program has changed its working folder."""
+    if not url.startswith("sqlite:///"):
+        return url
+    path = parse_url(url).path
+    return url if path is None else f"sqlite:///{path}"
 
 
 def _postgresql(rest: str) -> DatabaseUrl:

@@ -9,6 +9,7 @@ from asynsched.cli.command import settings_located
 from asynsched.cli.configuration import all_options, load_configuration
 from asynsched.errors import SecretsUnreadable, SettingsError
 from asynsched.settings import LeaseSettings, LogSettings, MonitorSettings, ParseSettings, Settings, WebSettings
+from asynsched.store.engines.urls import parse_url
 
 
 def load(folder: Path, *, toml: str | None = None, flags=None, **environ: str):
@@ -167,6 +168,17 @@ def test_an_error_that_shows_only_at_the_use_of_a_setting_has_its_place(tmp_path
         raise raised
     places = {"toml": configuration.sources["log.store"]}
     assert str(caught.value) == told.format(**places)
+
+
+def test_a_tilde_at_the_begin_of_a_path_is_the_home_folder_of_a_user(tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    text = "home = '~/state'\ndatabase = 'sqlite:///~/a.db'\n[parse]\nreadable = ['~/data', '/a~']\n"
+    settings = load(tmp_path, toml=text + "[kubernetes]\nkubeconfig = '~/.kube/config'\n").settings
+    assert settings.home_path == tmp_path / "state"
+    assert parse_url(settings.database_url).path == tmp_path / "a.db"
+    assert settings.parse.readable == (f"{tmp_path}/data", "/a~")
+    assert settings.kubernetes.kubeconfig == f"{tmp_path}/.kube/config"
+    assert Settings(fernet_key_file="~/keys").fernet_key_file == f"{tmp_path}/keys"
 
 
 def test_password_is_shown_nowhere(tmp_path):
