@@ -346,6 +346,7 @@ def _frame(dag: SerializedDag, group_id: str | None, indent: str) -> Iterator[st
 
 
 LAST_RUN = "--last-run"
+THE_RUN_WAITS = "the run waits for one."
 
 conf_option = click.option(
     "-c", "--conf", metavar="JSON", help="An object, such as '{\"n\": 4}'; overrides the DAG's params."
@@ -405,7 +406,7 @@ def dags_trigger(
     if dag.paused:
         note(f"The DAG is paused; the run waits until `asynsched dags unpause {dag_id}`.")
     if not session.has_scheduler():
-        note("No scheduler is serving at the moment; the run waits for one.")
+        note(f"No scheduler is serving at the moment; {THE_RUN_WAITS}")
     if not wait:
         return Done(f"Run {key.run_id!r} of the DAG {dag_id!r} is queued.", run_fields(made))
     run = _wait(session, key)
@@ -461,10 +462,13 @@ def _wait(session: Session, key: DagRunKey) -> "RunInfo":
     """Return the run once it has ended, and report its progress until then. Ctrl-C ends the wait, not the run."""
     from asynsched.queries.runs import get_run
 
-    said = ""
+    said, is_served = "", session.has_scheduler()
     try:
         with session.watching(key) as changes:
             while (run := session.read(get_run, *key)).state not in FINISHED_RUN_STATES:
+                if session.has_scheduler() is not is_served:
+                    is_served = not is_served
+                    note("A scheduler serves again." if is_served else f"No scheduler is serving any more; {THE_RUN_WAITS}")
                 if (progress := _progress(session, run)) != said:
                     note(said := progress)
                 changes.wait()

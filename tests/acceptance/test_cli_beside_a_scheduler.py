@@ -57,6 +57,21 @@ def test_ctrl_c_ends_the_wait_and_leaves_the_run_alone(site):
     site.until(lambda: site.json("runs", "show", "slow", "alone")["state"] == "success", "the run has succeeded")
 
 
+def test_a_wait_tells_that_the_scheduler_is_gone_and_when_one_serves_again(new_site):
+    site = new_site()
+    with serving_gated(site) as up:
+        waiting = start(site, "dags", "trigger", "slow", "--run-id", "left", "--wait")
+        wait_running(site, "left")
+        up.interrupt()
+        assert up.wait() == 0
+    with waiting, site.up():
+        (site.root / "left").touch()
+        out, err = waiting.communicate(timeout=30)
+    assert (waiting.returncode, out) == (0, "Run 'left' of the DAG 'slow': success.\n")
+    gone, again = "No scheduler is serving any more; the run waits for one.", "A scheduler serves again."
+    assert [line for line in err.splitlines() if line in (gone, again)] in ([gone, again], [gone])
+
+
 def test_a_second_signal_stops_at_once_and_leaves_no_process(new_site):
     site = new_site()
     site.env["ASYNSCHED_SHUTDOWN_GRACE"] = "600"
