@@ -468,7 +468,8 @@ def _wait(session: Session, key: DagRunKey) -> "RunInfo":
             while (run := session.read(get_run, *key)).state not in FINISHED_RUN_STATES:
                 if session.has_scheduler() is not is_served:
                     is_served = not is_served
-                    note("A scheduler serves again." if is_served else f"No scheduler is serving any more; {THE_RUN_WAITS}")
+                    lost = f"No scheduler is serving any more; {THE_RUN_WAITS}"
+                    note("A scheduler serves again." if is_served else lost)
                 if (progress := _progress(session, run)) != said:
                     note(said := progress)
                 changes.wait()

@@ -8,11 +8,7 @@ import pytest
 
 from tests.acceptance.gated_site import serving_gated, wait_running
 
-
-@pytest.fixture(scope="module")
-def backend() -> str:
-    """Return one kind of database: steering a scheduler on PostgreSQL is tested elsewhere."""
-    return "sqlite"
+DATABASES = ("sqlite",)  # steering a scheduler on PostgreSQL is tested elsewhere
 
 
 @pytest.fixture(scope="module")
@@ -30,6 +26,13 @@ def start(site, *arguments: str) -> "subprocess.Popen[str]":
     )  # fmt: skip
 
 
+def wait_for(process: "subprocess.Popen[str]", text: str) -> None:
+    """Read what a command says beside its answer, up to a line with that text."""
+    assert process.stderr is not None
+    while text not in process.stderr.readline():
+        assert process.poll() is None
+
+
 def test_a_log_is_followed_until_the_try_has_ended(site):
     site.run("dags", "trigger", "slow", "--run-id", "followed")
     with start(site, "tasks", "logs", "slow", "followed", "waits", "--follow") as following:
@@ -45,8 +48,7 @@ def test_a_log_is_followed_until_the_try_has_ended(site):
 
 def test_ctrl_c_ends_the_wait_and_leaves_the_run_alone(site):
     with start(site, "dags", "trigger", "slow", "--run-id", "alone", "--wait") as waiting:
-        while "running" not in waiting.stderr.readline():
-            assert waiting.poll() is None
+        wait_for(waiting, "running")
         waiting.send_signal(signal.SIGINT)
         out, err = waiting.communicate(timeout=30)
     assert (waiting.returncode, out) == (130, "")
@@ -59,17 +61,18 @@ def test_ctrl_c_ends_the_wait_and_leaves_the_run_alone(site):
 
 def test_a_wait_tells_that_the_scheduler_is_gone_and_when_one_serves_again(new_site):
     site = new_site()
+    site.env["ASYNSCHED_SHUTDOWN_GRACE"] = "0"
     with serving_gated(site) as up:
         waiting = start(site, "dags", "trigger", "slow", "--run-id", "left", "--wait")
-        wait_running(site, "left")
+        wait_for(waiting, "running")
         up.interrupt()
         assert up.wait() == 0
-    with waiting, site.up():
-        (site.root / "left").touch()
-        out, err = waiting.communicate(timeout=30)
+        wait_for(waiting, "No scheduler is serving any more; the run waits for one.")
+        with site.up():
+            wait_for(waiting, "A scheduler serves again.")
+            (site.root / "left").touch()
+            out, _ = waiting.communicate(timeout=30)
     assert (waiting.returncode, out) == (0, "Run 'left' of the DAG 'slow': success.\n")
-    gone, again = "No scheduler is serving any more; the run waits for one.", "A scheduler serves again."
-    assert [line for line in err.splitlines() if line in (gone, again)] in ([gone, again], [gone])
 
 
 def test_a_second_signal_stops_at_once_and_leaves_no_process(new_site):

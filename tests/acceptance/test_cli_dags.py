@@ -17,12 +17,6 @@ DATABASES = ("sqlite",)
 
 
 @pytest.fixture(scope="module")
-def backend() -> str:
-    """Return one kind of database: that the commands work on PostgreSQL, too, is seen where they steer a scheduler."""
-    return "sqlite"
-
-
-@pytest.fixture(scope="module")
 def site(new_site) -> Site:
     return make_idle_site(new_site)
 

@@ -7,20 +7,12 @@ import subprocess
 from contextlib import closing
 from datetime import UTC, datetime, timedelta
 
-import pytest
-
 from asynsched.bell import open_bell
 from asynsched.store.engines.opening import open_direct
 from asynsched.store.schedulers import register_scheduler, remove_scheduler
 from tests.acceptance.idle_site import DAGS
 
 DATABASES = ("sqlite",)
-
-
-@pytest.fixture(scope="module")
-def backend() -> str:
-    """Return one kind of database: that the commands work on PostgreSQL, too, is seen where they steer a scheduler."""
-    return "sqlite"
 
 
 def test_why_only_reads_and_says_first_that_nobody_schedules_and_since_when(new_site):

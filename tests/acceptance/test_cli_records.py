@@ -27,12 +27,6 @@ NEWER = '        load >> EmptyOperator(task_id="check")\n'
 
 
 @pytest.fixture(scope="module")
-def backend() -> str:
-    """Return one kind of database: the questions themselves are tested with both."""
-    return "sqlite"
-
-
-@pytest.fixture(scope="module")
 def site(new_site) -> Site:
     """Two versions of a DAG, and two runs."""
     site = new_site()

@@ -4,8 +4,6 @@ import subprocess
 import textwrap
 import zipfile
 
-import pytest
-
 DATABASES = ("sqlite",)
 
 CFG = """
@@ -50,12 +48,6 @@ CONFIGURED = """
 
         tells() >> maps.expand(n=[1])
 """
-
-
-@pytest.fixture(scope="module")
-def backend() -> str:
-    """The database makes no difference to user code."""
-    return "sqlite"
 
 
 def beside(site, name, text):

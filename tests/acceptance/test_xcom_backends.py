@@ -111,11 +111,6 @@ SIMPLE = """
 """
 
 
-@pytest.fixture(scope="module")
-def backend() -> str:
-    return "sqlite"
-
-
 @pytest.fixture
 def site(new_site, tmp_path):
     site = new_site()
