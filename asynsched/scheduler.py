@@ -170,8 +170,9 @@ class Scheduler:
         Raises the errors of `serve`; an error while it serves cancels the block and is raised at its end.
         """
         self._refuse_another_time()
-        self._block = _Block(self)
-        await self._block.begin()
+        block = _Block(self)
+        await block.begin()
+        self._block = block
         return self
 
     async def __aexit__(
