@@ -7,6 +7,7 @@ to be done. If the database or the engine is away, the pass is repeated.
 """
 
 import asyncio
+import math
 from collections import deque
 from collections.abc import Awaitable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -60,6 +61,8 @@ RETRY_PAUSE = timedelta(seconds=1)
 """Time before a pass that has failed is repeated, and before an engine that has failed is called again."""
 TAKES_NOTHING_SECONDS = 10.0
 """How long an engine takes no job at all, before the log says so."""
+SAID_AGAIN_SECONDS = 600.0
+"""Least time between two of these lines: a quota may end and begin outages all the time."""
 CLOSE_SECONDS = 5.0
 """Longest that a stop waits for the database and the engine."""
 MOST_MISSED = 3
@@ -151,6 +154,7 @@ class RemoteExecutor(Executor):
         """When the engine may be called again after it has failed, on the monotonic clock."""
         self._takes_nothing_since: float | None = None
         self._is_outage_logged = False
+        self._outage_logged_at = -math.inf
         self._epoch = 0
         self._slices = Slices()
         self._looked_at: float | None = None
@@ -451,8 +455,12 @@ class RemoteExecutor(Executor):
             self._takes_nothing_since, self._is_outage_logged = None, False
         elif self._takes_nothing_since is None:
             self._takes_nothing_since = now
-        elif not self._is_outage_logged and now - self._takes_nothing_since >= TAKES_NOTHING_SECONDS:
-            self._is_outage_logged = True
+        elif (
+            not self._is_outage_logged
+            and now - self._takes_nothing_since >= TAKES_NOTHING_SECONDS
+            and now - self._outage_logged_at >= SAID_AGAIN_SECONDS
+        ):
+            self._is_outage_logged, self._outage_logged_at = True, now
             log.warning("engine.takes_no_jobs", executor=self.context.name, reason=reasons[0])
 
     def _put_behind(self, one: _Try, said: str) -> None:

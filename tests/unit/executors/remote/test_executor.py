@@ -241,6 +241,8 @@ async def test_the_log_says_once_that_an_engine_takes_nothing_and_once_that_it_t
         await eventually(lambda: len(far.engine.calls) > n_calls + 4, "it was called several times since")
         far.engine.later.discard("one")
         await eventually(lambda: len(logs) > 1, "the end of the outage is in the log")
+        n_calls = len(far.engine.calls)
+        await eventually(lambda: len(far.engine.calls) > n_calls + 9, "the other job still waits")
     assert [(one["event"], one.get("reason")) for one in logs] == [
         ("engine.takes_no_jobs", "it is full"),
         ("engine.takes_jobs_again", None),
