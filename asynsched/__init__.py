@@ -2,7 +2,7 @@
 
 All public names, each imported when it is first used: a DAG file that imports `DAG` loads no database and no event
 loop. `from asynsched import *` gives those for DAG files, except `ObjectStoragePath`, which needs another package; a
-program that embeds a scheduler names `Scheduler`, `Settings` and `Client`.
+program that embeds a scheduler names `Scheduler`, `Settings`, `Client`, `DagRunKey` and `TaskInstanceKey`.
 """
 
 from __future__ import annotations
@@ -119,6 +119,8 @@ if TYPE_CHECKING:
     from asynsched.authoring.xcom_arg import XComArg, literal
     from asynsched.client.client import Client as Client
     from asynsched.errors import AsynschedError, DagError
+    from asynsched.keys import DagRunKey as DagRunKey
+    from asynsched.keys import TaskInstanceKey as TaskInstanceKey
     from asynsched.metrics.open_telemetry import OpenTelemetryMetrics as OpenTelemetryMetrics
     from asynsched.metrics.prometheus import PrometheusMetrics as PrometheusMetrics
     from asynsched.queries.events import Change as Change
@@ -228,6 +230,7 @@ _MODULES = {
     "authoring.xcom_arg": "XComArg literal",
     "client.client": "Client",
     "errors": "AsynschedError DagError",
+    "keys": "DagRunKey TaskInstanceKey",
     "metrics.open_telemetry": "OpenTelemetryMetrics",
     "metrics.prometheus": "PrometheusMetrics",
     "queries.events": "Change Missed",

@@ -16,19 +16,19 @@ from pathlib import Path
 
 import anyio
 
-from asynsched import Scheduler
+from asynsched import Scheduler, TaskInstanceKey
 
 DAGS = Path(__file__).parent / "dags"
 
 
-async def main():
+async def main() -> None:
     async with Scheduler(dags=DAGS) as scheduler:  # serves within the block
         run = await scheduler.run("branching", {"amount": 50})  # waits for the end of the run
         print(f"{run.dag_id} for {run.conf['amount']}: {run.state}")
         for task in run.tasks:
             print("   ", task.task_id, task.state)
         client = scheduler.client()  # every other question, and every action
-        log = await client.task_logs((run.dag_id, run.run_id, "ship"))
+        log = await client.task_logs(TaskInstanceKey(run.dag_id, run.run_id, "ship"))
         print("    log:", log.text.strip().splitlines()[-1])
 
 

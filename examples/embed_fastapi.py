@@ -14,14 +14,16 @@ Prints:  curl -i -X POST 'localhost:8000/orders?amount=50' answers at once, and 
 """
 
 import os
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import uvicorn
 from fastapi import FastAPI, Request, Response
 from fastapi.responses import JSONResponse
 
-from asynsched import Scheduler
+from asynsched import DagRunKey, Scheduler
 from asynsched.errors import AlreadyExists, AsynschedError, DagError, NotFound, NotServing, StoreUnavailable
 
 DAG_ID = "branching"
@@ -32,7 +34,7 @@ client = scheduler.client()  # may be used while the scheduler serves
 
 
 @asynccontextmanager
-async def lifespan(app: FastAPI):
+async def lifespan(app: FastAPI) -> AsyncIterator[None]:
     async with scheduler:  # ready when the block begins; running tasks get some seconds when it ends
         yield
 
@@ -49,8 +51,8 @@ async def start_order(amount: int, response: Response) -> dict[str, str]:
 
 
 @app.get("/orders/{run_id}")
-async def show_order(run_id: str) -> dict:
-    run = await client.get_run((DAG_ID, run_id))
+async def show_order(run_id: str) -> dict[str, Any]:
+    run = await client.get_run(DagRunKey(DAG_ID, run_id))
     tasks = await client.list_tasks(DAG_ID, run_id)
     return {"state": run.state, "tasks": {task.task_id: task.state for task in tasks.items}}
 

@@ -12,13 +12,15 @@ Prints:  curl -X POST 'localhost:8000/orders?amount=50' answers at once, with th
 """
 
 import os
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import uvicorn
 from litestar import Litestar, Request, Response, get, post
 
-from asynsched import Scheduler
+from asynsched import DagRunKey, Scheduler
 from asynsched.errors import AlreadyExists, AsynschedError, DagError, NotFound, NotServing, StoreUnavailable
 
 DAG_ID = "branching"
@@ -29,7 +31,7 @@ client = scheduler.client()  # may be used while the scheduler serves
 
 
 @asynccontextmanager
-async def lifespan(app: Litestar):
+async def lifespan(app: Litestar) -> AsyncIterator[None]:
     async with scheduler:  # ready when the block begins; running tasks get some seconds when it ends
         yield
 
@@ -41,13 +43,13 @@ async def start_order(amount: int) -> dict[str, str]:
 
 
 @get("/orders/{run_id:str}")
-async def show_order(run_id: str) -> dict:
-    run = await client.get_run((DAG_ID, run_id))
+async def show_order(run_id: str) -> dict[str, Any]:
+    run = await client.get_run(DagRunKey(DAG_ID, run_id))
     tasks = await client.list_tasks(DAG_ID, run_id)
     return {"state": run.state, "tasks": {task.task_id: task.state for task in tasks.items}}
 
 
-def refuse(request: Request, exc: AsynschedError) -> Response:
+def refuse(request: Request[Any, Any, Any], exc: AsynschedError) -> Response[dict[str, str]]:
     status = next((status for kind, status in STATUSES.items() if isinstance(exc, kind)), 409)
     return Response({"error": str(exc)}, status_code=status)
 

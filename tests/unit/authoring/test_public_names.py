@@ -10,8 +10,9 @@ import pytest
 import asynsched
 from asynsched import EmptyOperator, TriggerRule, WeightRule, timetables
 
-NAMED_ONLY = {"Client",
-    "Change", "Missed", "ObjectStoragePath", "OpenTelemetryMetrics", "PrometheusMetrics", "Scheduler", "Settings",
+NAMED_ONLY = {
+    "Change", "Client", "DagRunKey", "Missed", "ObjectStoragePath", "OpenTelemetryMetrics", "PrometheusMetrics",
+    "Scheduler", "Settings", "TaskInstanceKey",
 }  # fmt: skip
 ENUMS = {"DagRunState", "DagRunType", "State", "TaskInstanceState", "WeekDay"}
 TIMETABLES = set(timetables.__all__)
