@@ -170,6 +170,7 @@ class Scheduler:
         Raises the errors of `serve`; an error while it serves cancels the block and is raised at its end.
         """
         self._refuse_another_time()
+        _loop_of_asyncio()
         block = _Block(self)
         await block.begin()
         self._block = block
@@ -178,7 +179,7 @@ class Scheduler:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        await self._block.end(kind, error, trace)
+        await self._block.end(error)
 
     def _refuse_another_time(self) -> None:
         if self._has_begun:
@@ -199,10 +200,7 @@ class Scheduler:
             ExceptionGroup: A service failed by a bug.
         """
         self._refuse_another_time()
-        try:
-            self._loop = asyncio.get_running_loop()
-        except RuntimeError as exc:
-            raise AsynschedError("A scheduler serves in an event loop of asyncio, and this one is another's.") from exc
+        self._loop = _loop_of_asyncio()
         self._has_begun = True
         async with AsyncExitStack() as stack:
             stack.callback(self._end)  # also if the start fails
@@ -717,20 +715,29 @@ class Scheduler:
             raise NotServing(NO_MORE)
 
 
+def _loop_of_asyncio() -> asyncio.AbstractEventLoop:
+    try:
+        return asyncio.get_running_loop()
+    except RuntimeError as exc:
+        raise AsynschedError("A scheduler serves in an event loop of asyncio, and this one is another's.") from exc
+
+
 class _Block:
     """A block of a program in which a scheduler serves, in a task of its own.
 
-    Another task may end the block than has begun it, such as that of a fixture or of a notebook's cell.
+    The task that ends the block may be another one than the task that began it, as in fixtures and notebooks. So no
+    scope is open in between: an error of the scheduler cancels the task that began the block, as a timeout would.
     """
 
     def __init__(self, scheduler: Scheduler) -> None:
         self._scheduler = scheduler
         self._serving: asyncio.Task[None]
-        self._host: asyncio.Task[Any] | None = None
-        """The task that has begun the block."""
-        self._scope = anyio.CancelScope()
-        """Around the block, as far as that task executes it."""
         self._scope_of_serving = anyio.CancelScope()
+        self._host: asyncio.Task[Any] | None = None
+        """The task that began the block, until its end."""
+        self._n_cancellations = 0
+        """Requests to cancel that task, as the block began."""
+        self._has_cancelled_host = False
 
     async def begin(self) -> None:
         """Return once it serves. Raises the errors of `serve`."""
@@ -741,13 +748,15 @@ class _Block:
         except asyncio.CancelledError:
             self._scope_of_serving.cancel()
             await self._until_over()
-            raise
+            if (failure := self._failure()) is None:
+                raise
+            raise failure from failure.__cause__
         finally:
             started.cancel()
         if self._serving.done() and (failure := self._failure()):
             raise failure from failure.__cause__
         self._host = asyncio.current_task()
-        self._scope.__enter__()
+        self._n_cancellations = 0 if self._host is None else self._host.cancelling()
         self._serving.add_done_callback(self._note_end)
 
     async def _serve(self) -> None:
@@ -755,36 +764,40 @@ class _Block:
             await self._scheduler.serve()
 
     def _note_end(self, _: "asyncio.Task[None]") -> None:
-        """Cancel the block if an error has ended the scheduler."""
-        # A cancelled scope would wait for ever for a task that has ended within it.
-        if self._failure() is not None and self._host is not None and not self._host.done():
-            self._scope.cancel()
+        """Cancel the block if an error has ended the scheduler; log the error if no task is left to be cancelled."""
+        failure = self._failure()
+        if failure is None or self._host is None:
+            return
+        self._has_cancelled_host = self._host.cancel()
+        if not self._has_cancelled_host:
+            log.error("scheduler.failed", exc_info=failure)
 
-    async def end(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def end(self, error: BaseException | None) -> None:
         """Stop gently, or at once for an error of the block. Raises the error of the scheduler that is the reason."""
-        if asyncio.current_task() is self._host and self._scope.__exit__(kind, error, trace):
-            error = None
-        self._host = None
+        host, self._host = self._host, None
+        if self._has_cancelled_host and host is not None and host is asyncio.current_task():
+            is_cancelled_by_others = host.uncancel() > self._n_cancellations
+            if isinstance(error, asyncio.CancelledError) and not is_cancelled_by_others:
+                error = None
         if error is None:
             self._scheduler.request_stop()
         else:
             self._scope_of_serving.cancel()
         cancelled = await self._until_over()
         failure = self._failure()
-        if failure is None:
+        if failure is None or (self._serving.cancelled() and isinstance(error, asyncio.CancelledError)):
             if cancelled is not None:
                 raise cancelled
-        elif error is None or isinstance(error, (NotServing, asyncio.CancelledError)):
-            # What the block has raised may say only that the scheduler has stopped; this says why.
+        elif error is None or _tells_only_of_an_end(error):
             raise failure from failure.__cause__
         elif error is not failure:
             raise BaseExceptionGroup("errors of a block and of the scheduler in it", [error, failure])
 
     def _failure(self) -> BaseException | None:
         """Return the error that has ended the scheduler."""
-        failure = None if self._serving.cancelled() else self._serving.exception()
+        if self._serving.cancelled():
+            return NotServing("The task in which the scheduler served was cancelled.")
+        failure = self._serving.exception()
         return None if failure is None else only_cause(failure)
 
     async def _until_over(self) -> asyncio.CancelledError | None:
@@ -798,6 +811,14 @@ class _Block:
                     cancelled, scope.shield = exc, True
                     self._scope_of_serving.cancel()
         return cancelled
+
+
+def _tells_only_of_an_end(error: BaseException) -> bool:
+    """Whether an error of a block may say only that the scheduler has ended, or that the block was cancelled."""
+    kinds = (NotServing, asyncio.CancelledError)
+    if isinstance(error, BaseExceptionGroup):
+        return error.split(kinds)[1] is None
+    return isinstance(error, kinds)
 
 
 async def _in_thread_though_cancelled(function: Callable[[], None]) -> None:

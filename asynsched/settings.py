@@ -30,7 +30,7 @@ LEAST_KEEP_SECONDS = 300
 PositiveSeconds = Annotated[float, Meta(gt=0, le=LONGEST_SECONDS)]
 Count = Annotated[int, Meta(ge=1, le=10**15)]
 LocalPath = Annotated[str, Meta(extra={"is_path": True})]
-"""A path on this machine: `~` and `~user` at its begin stand for a home folder."""
+"""A path on this machine: `~` and `~user` at its start stand for a home folder."""
 
 SECRET_OPTIONS = frozenset({"fernet_key", "secrets.backend_kwargs", "celery.options", "log.store_options"})
 """Options whose values nothing shows."""

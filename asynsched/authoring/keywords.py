@@ -125,6 +125,28 @@ class SensorKeywords(TaskKeywords, total=False):
     never_fail: bool
 
 
+class PythonKeywords(TaskKeywords, total=False):
+    """Those of every operator that calls a function."""
+
+    python_callable: Required[Callable[..., Any]]
+    op_args: Collection[Any] | None
+    op_kwargs: Mapping[str, Any] | None
+    templates_dict: dict[str, Any] | None
+    templates_exts: Sequence[str] | None
+    show_return_value_in_logs: bool
+
+
+class ForeignPythonKeywords(PythonKeywords, total=False):
+    """Those of every operator that calls a function in another Python."""
+
+    serializer: str | None
+    string_args: Iterable[str] | None
+    expect_airflow: bool
+    skip_on_exit_code: int | Collection[int] | None
+    env_vars: dict[str, str] | None
+    inherit_env: bool
+
+
 class TaskGroupKeywords(TypedDict, total=False):
     """Those of `@task_group(...)`, beside its id."""
 

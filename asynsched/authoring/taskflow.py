@@ -341,10 +341,8 @@ class TaskFunction(DecoratedFunction):
 
     def __call__(self, *args: Any, **kwargs: Any) -> XComArg:
         self._refuse_call()
-        task = self.operator_class(
-            python_callable=self.function, op_args=args, op_kwargs=kwargs, **self._operator_arguments()
-        )
-        return self._made(task)
+        arguments: dict[str, Any] = {"python_callable": self.function, "op_args": args, "op_kwargs": kwargs}
+        return self._made(self.operator_class(**arguments, **self._operator_arguments()))
 
     def expand(self, **kwargs: Any) -> XComArg:
         """Make a mapped task, with one instance for each combination of the arguments' values.

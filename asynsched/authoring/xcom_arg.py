@@ -19,7 +19,15 @@ if TYPE_CHECKING:
 XCOM_RETURN_KEY = "return_value"
 
 
-class ResolveMixin:
+if TYPE_CHECKING:
+
+    class Later(Any):  # type: ignore[misc]
+        """For type checkers, a later value may stand wherever one of its type may."""
+else:
+    Later = object
+
+
+class ResolveMixin(Later):
     """A value that is known only when a task runs."""
 
     def iter_references(self) -> Iterator[tuple[BaseOperator, str]]:

@@ -469,7 +469,7 @@ def _wait(session: Session, key: DagRunKey) -> "RunInfo":
                 if session.has_scheduler() is not is_served:
                     is_served = not is_served
                     lost = f"No scheduler is serving any more; {THE_RUN_WAITS}"
-                    note("A scheduler serves again." if is_served else lost)
+                    note("A scheduler serves now." if is_served else lost)
                 if (progress := _progress(session, run)) != said:
                     note(said := progress)
                 changes.wait()

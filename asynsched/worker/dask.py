@@ -86,7 +86,7 @@ class TryPlugin(WorkerPlugin):  # type: ignore[misc]
         """Return the task that serves the agent, once it does."""
         close_memory()  # tickets hold secrets, and tasks are processes of the same user
         clock, terms, name = Clock(), self._terms, str(worker.name)
-        folder = Path(terms.homes or Path(tempfile.gettempdir()) / f"asynsched-dask-{getpass.getuser()}")
+        folder = _folder_of(terms)
         settings = Settings(
             home=str(folder / quote(name, safe="")), airflow=terms.airflow, default_timezone=terms.default_timezone,
             shutdown_grace=terms.shutdown_grace, lease=terms.lease, log=terms.log, parse=terms.parse,
@@ -133,6 +133,13 @@ class TryPlugin(WorkerPlugin):  # type: ignore[misc]
             log.exception("worker.failed")
             _close(self._worker, exc)
             return await asyncio.Future[str]()
+
+
+def _folder_of(terms: Terms) -> Path:
+    """Return the folder of the homes of this machine's workers."""
+    if terms.homes:
+        return Path(terms.homes).expanduser()
+    return Path(tempfile.gettempdir()) / f"asynsched-dask-{getpass.getuser()}"
 
 
 def make_folder(folder: Path, *, is_shared: bool) -> None:

@@ -59,7 +59,7 @@ def test_ctrl_c_ends_the_wait_and_leaves_the_run_alone(site):
     site.until(lambda: site.json("runs", "show", "slow", "alone")["state"] == "success", "the run has succeeded")
 
 
-def test_a_wait_tells_that_the_scheduler_is_gone_and_when_one_serves_again(new_site):
+def test_a_wait_tells_that_the_scheduler_is_gone_and_when_another_serves(new_site):
     site = new_site()
     site.env["ASYNSCHED_SHUTDOWN_GRACE"] = "0"
     with serving_gated(site) as up:
@@ -69,7 +69,7 @@ def test_a_wait_tells_that_the_scheduler_is_gone_and_when_one_serves_again(new_s
         assert up.wait() == 0
         wait_for(waiting, "No scheduler is serving any more; the run waits for one.")
         with site.up():
-            wait_for(waiting, "A scheduler serves again.")
+            wait_for(waiting, "A scheduler serves now.")
             (site.root / "left").touch()
             out, _ = waiting.communicate(timeout=30)
     assert (waiting.returncode, out) == (0, "Run 'left' of the DAG 'slow': success.\n")

@@ -18,6 +18,7 @@ import anyio
 import psutil
 import pytest
 import sqlalchemy as sa
+from structlog.testing import capture_logs
 
 from asynsched import DAG, Asset, Scheduler
 from asynsched.airflow import plugins_manager, policies
@@ -233,42 +234,92 @@ async def test_a_block_serves_and_an_error_in_it_or_in_the_scheduler_is_raised_a
             await broken.client().list_dags()
 
 
-async def test_another_task_may_end_a_block_than_has_begun_it(program):
+async def test_the_task_that_ends_a_block_may_be_another_one_than_began_it(program):
+    program.write(DAGS)
+    scheduler = Scheduler(**program.options())
+    with anyio.fail_after(60):
+        await asyncio.create_task(scheduler.__aenter__())
+    assert (await scheduler.run("numbers", {"n": 1})).state == "success"
+    await asyncio.wait_for(scheduler.__aexit__(None, None, None), 60)
+    assert not program.processes()
+
+
+async def test_an_error_of_a_scheduler_whose_block_cannot_be_cancelled_is_logged_and_raised_at_its_end(program):
     program.write(DAGS)
     scheduler = Scheduler(**program.options())
     await asyncio.create_task(scheduler.__aenter__())
-    assert (await scheduler.run("numbers", {"n": 1})).state == "success"
-    await asyncio.create_task(scheduler.__aexit__(None, None, None))
-    assert not program.processes()
-    broken = Scheduler(**program.options())
-    await asyncio.create_task(broken.__aenter__())
-    broken._services.evaluator.tick = fail_with_a_bug
-    with pytest.raises(NotServing):
-        await broken.run("numbers", {"n": 1})
+    scheduler._services.evaluator.tick = fail_with_a_bug
+    with capture_logs() as logs:
+        with pytest.raises(NotServing):
+            await scheduler.run("numbers", {"n": 1})
+        await eventually(lambda: any(one["event"] == "scheduler.failed" for one in logs), "it is in the log")
+    [error] = [one["exc_info"] for one in logs if one["event"] == "scheduler.failed"]
+    assert str(error) == "a bug"
     with pytest.raises(RuntimeError, match="a bug"):
-        await broken.__aexit__(None, None, None)
+        await scheduler.__aexit__(None, None, None)
 
 
-@pytest.mark.parametrize("when", ["begins", "serves", "ends"])
-async def test_a_block_that_is_cancelled_leaves_nothing_behind(program, when):
+@pytest.mark.parametrize("when", ["begins", "serves", "ends", "ends with an error"])
+async def test_a_cancelled_block_ends_at_once_and_leaves_nothing_behind(program, when):
     program.write(DAGS)
-    scheduler, is_inside = Scheduler(**program.options()), anyio.Event()
+    scheduler = Scheduler(**program.options(shutdown_grace=600.0))
+    is_running = anyio.Event()
 
     async def block():
         async with scheduler:
-            is_inside.set()
+            await scheduler.trigger("waits")
+            await eventually(program.hangs.exists, "a task runs")
+            is_running.set()
             if when == "serves":
                 await anyio.sleep_forever()
-            await scheduler.trigger("waits")
+            if when == "ends with an error":
+                raise ZeroDivisionError
 
-    with anyio.CancelScope() as scope:
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(block)
-            await (anyio.lowlevel.checkpoint if when == "begins" else is_inside.wait)()
-            if when == "ends":
-                await scheduler.stopping.wait()
-            scope.cancel()
-    assert scope.cancelled_caught
+    error = None
+    with anyio.fail_after(60), anyio.CancelScope() as scope:
+        try:
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(block)
+                if when == "begins":
+                    await eventually((program.home / "asynsched.db").exists, "the start is under way")
+                else:
+                    await is_running.wait()
+                if when == "ends":
+                    await scheduler.stopping.wait()
+                if when != "ends with an error":
+                    scope.cancel()
+        except* ZeroDivisionError as group:
+            error = group
+    assert scope.cancelled_caught or error is not None
+    assert scheduler._stopped.is_set()
+    assert not program.processes()
+
+
+async def test_an_error_in_a_group_of_the_block_does_not_hide_that_of_the_scheduler(program):
+    program.write(DAGS)
+    scheduler = Scheduler(**program.options())
+
+    async def block():
+        async with scheduler, asyncio.TaskGroup() as tasks:
+            scheduler._services.evaluator.tick = fail_with_a_bug
+            tasks.create_task(scheduler.run("numbers"))
+
+    with pytest.raises(RuntimeError, match="a bug"):
+        await block()
+
+
+async def test_a_scheduler_whose_task_somebody_cancels_does_not_end_its_block_without_a_word(program):
+    program.write(DAGS)
+    scheduler = Scheduler(**program.options())
+
+    async def block():
+        async with scheduler:
+            [serving] = [task for task in asyncio.all_tasks() if task.get_name() == "scheduler"]
+            serving.cancel()
+            await anyio.sleep_forever()
+
+    with pytest.raises(NotServing, match="was cancelled"):
+        await block()
     assert not program.processes()
 
 
@@ -284,9 +335,9 @@ async def test_a_call_from_another_loop_is_refused_and_breaks_nothing(scheduler)
 
 def test_a_loop_of_another_library_is_refused(program):
     program.write(DAGS)
-    serving = Scheduler(**program.options()).serve()
-    with pytest.raises(AsynschedError, match="serves in an event loop of asyncio"):
-        serving.send(None)
+    for serving in (Scheduler(**program.options()).serve(), Scheduler(**program.options()).__aenter__()):
+        with pytest.raises(AsynschedError, match="serves in an event loop of asyncio"):
+            serving.send(None)
 
 
 async def test_a_scheduler_serves_once_and_its_end_frees_the_address_of_its_monitor(program):

@@ -38,7 +38,7 @@ class Program:
 
     def options(self, **settings: Any) -> dict[str, Any]:
         """Return the arguments of its Scheduler."""
-        return {"dags": self.dags, "settings": Settings(home=str(self.home), shutdown_grace=0.2, **settings)}
+        return {"dags": self.dags, "settings": Settings(**{"home": str(self.home), "shutdown_grace": 0.2} | settings)}
 
     def hanging_pid(self) -> int:
         """Return the process id of the task that hangs, 0 before there is one."""

@@ -3,7 +3,21 @@
 from datetime import datetime, timedelta
 from typing import assert_type
 
-from asynsched import DAG, BashOperator, FileSensor, PythonOperator, XComArg, dag, setup, task, task_group, teardown
+from asynsched import (
+    DAG,
+    BashOperator,
+    EmptyOperator,
+    FileSensor,
+    PythonOperator,
+    ShortCircuitOperator,
+    TriggerDagRunOperator,
+    XComArg,
+    dag,
+    setup,
+    task,
+    task_group,
+    teardown,
+)
 from asynsched.authoring.taskflow import TaskFunction, TaskGroupFunction
 
 
@@ -55,6 +69,10 @@ with DAG("classic", schedule=timedelta(hours=1), max_active_runs=1) as classic:
     first = BashOperator(task_id="first", bash_command="true", retries=2)
     second = PythonOperator(task_id="second", python_callable=print, op_args=["hello"], pool="narrow")
     FileSensor(task_id="there", filepath="/tmp/there", mode="reschedule") >> first >> second
+    # A result of a task may stand for each value.
+    BashOperator(task_id="says", bash_command=shout(), env=second.output)
+    PythonOperator(task_id="takes", python_callable=print, op_args=extract(2), op_kwargs=first.output)
+    TriggerDagRunOperator(task_id="starts", trigger_dag_id=shout(), conf=extract(1)) << [first, second]
 
 assert_type(extract, TaskFunction)
 assert_type(double, TaskFunction)
@@ -74,3 +92,5 @@ DAG("wrong", schedul="@daily")  # type: ignore[call-arg]
 DAG("wrong", max_active_runs="one")  # type: ignore[arg-type]
 BashOperator(task_id="wrong", bash_command="true", retrys=2)  # type: ignore[call-arg]
 BashOperator(bash_command="true")  # type: ignore[call-arg]
+EmptyOperator(task_id="wrong", retrys=2)  # type: ignore[arg-type]
+ShortCircuitOperator(task_id="wrong")  # type: ignore[call-arg]

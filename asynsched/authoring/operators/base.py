@@ -34,7 +34,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     import logging
     from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-    from typing import Any, NoReturn, Self
+    from typing import Any, Never, NoReturn, Self
 
     import jinja2
 
@@ -190,7 +190,7 @@ class BaseOperator(DAGNode, Templater, metaclass=BaseOperatorMeta):
         logger_name: str | None = None,
         allow_nested_operators: bool = True,
         render_template_as_native_obj: bool | None = None,
-        **kwargs: Any,
+        **kwargs: Never,
     ) -> None:
         given = dict(locals())
         if kwargs:

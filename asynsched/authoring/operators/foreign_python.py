@@ -16,8 +16,9 @@ if TYPE_CHECKING:
     import os
     from collections.abc import Callable, Collection, Iterable
     from pathlib import Path
-    from typing import Any
+    from typing import Any, Unpack
 
+    from asynsched.authoring.keywords import ForeignPythonKeywords, PythonKeywords
     from asynsched.authoring.running.context import Context
 
 SERIALIZERS = ("pickle", "cloudpickle", "dill")
@@ -48,7 +49,7 @@ class BaseForeignPythonOperator(PythonOperator, CommandOperator):
         skip_on_exit_code: int | Collection[int] | None = None,
         env_vars: dict[str, str] | None = None,
         inherit_env: bool = True,
-        **kwargs: Any,
+        **kwargs: Unpack[PythonKeywords],
     ) -> None:
         super().__init__(**kwargs)
         _check_function(self.task_id, self.python_callable)
@@ -141,7 +142,7 @@ class ExternalPythonOperator(BaseForeignPythonOperator):
 
     template_fields: Collection[str] = ("python", *PythonOperator.template_fields)
 
-    def __init__(self, *, python: str, expect_pendulum: bool = False, **kwargs: Any) -> None:
+    def __init__(self, *, python: str, expect_pendulum: bool = False, **kwargs: Unpack[ForeignPythonKeywords]) -> None:
         super().__init__(**kwargs)
         if not python:
             raise DagError(f"task {self.task_id!r}: python must be the path of a Python interpreter")
@@ -255,7 +256,7 @@ class PythonVirtualenvOperator(BaseForeignPythonOperator):
         index_urls: str | Collection[str] | None = None,
         index_urls_from_connection_ids: str | Collection[str] | None = None,
         venv_cache_path: str | os.PathLike[str] | None = None,
-        **kwargs: Any,
+        **kwargs: Unpack[ForeignPythonKeywords],
     ) -> None:
         super().__init__(**kwargs)
         self.requirements = _texts(requirements)

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from types import CodeType
     from typing import Any, ClassVar, Unpack
 
-    from asynsched.authoring.keywords import TaskKeywords
+    from asynsched.authoring.keywords import PythonKeywords, TaskKeywords
 
 
 class PythonOperator(BaseOperator):
@@ -131,7 +131,7 @@ class ShortCircuitOperator(PythonOperator, SkipMixin):
 
     is_short_circuit = True
 
-    def __init__(self, *, ignore_downstream_trigger_rules: bool = True, **kwargs: Any) -> None:
+    def __init__(self, *, ignore_downstream_trigger_rules: bool = True, **kwargs: Unpack[PythonKeywords]) -> None:
         super().__init__(**kwargs)
         self.ignore_downstream_trigger_rules = ignore_downstream_trigger_rules
 

@@ -389,6 +389,8 @@ class RemoteExecutor(Executor):
         """
         now = self._clock.monotonic()
         until = now + self._interval.total_seconds()
+        if not self._new:
+            self._takes_nothing_since = None
         waiting = deque(self._waiting(now) if self._new and now >= self._submit_at else ())
         has_answered = False
         while waiting and not self._is_draining and self._clock.monotonic() < until:
@@ -449,10 +451,12 @@ class RemoteExecutor(Executor):
         """Say in the log that the engine takes nothing, once that has lasted, and that it takes jobs again."""
         reasons = [answer.reason for answer in answers if isinstance(answer, Later)]
         now = self._clock.monotonic()
-        if len(reasons) < len(answers):
+        if any(isinstance(answer, Accepted) for answer in answers):
             if self._is_outage_logged:
                 log.info("engine.takes_jobs_again", executor=self.context.name)
             self._takes_nothing_since, self._is_outage_logged = None, False
+        elif not reasons:
+            return  # an adapter may reject a job without asking its engine
         elif self._takes_nothing_since is None:
             self._takes_nothing_since = now
         elif (

@@ -91,9 +91,7 @@ def _sqlite(url: str, rest: str) -> DatabaseUrl:
 
 def anchored(url: str) -> str:
     """Return a URL that means the same database when the program has changed its working folder."""
-    if not url.startswith("sqlite:///"):
-        return url
-    path = parse_url(url).path
+    path = parse_url(url).path if url.startswith("sqlite") else None
     return url if path is None else f"sqlite:///{path}"
 
 

@@ -133,7 +133,9 @@ class Campaign:
         self._prepare()
         found: list[str] = []
         with self._ending_everything(), closing(Progress(self.url)) as progress:
-            is_over = self._work(progress, began_at)
+            if self.elsewhere is not None:
+                self.elsewhere.begin()
+            is_over = self._work(progress, time.monotonic())
             found += [] if is_over else [self._hanging(progress)]
             last_edit = self._last_edit_is_known(progress) if is_over else []
             found += self._all_serve()

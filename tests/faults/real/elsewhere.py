@@ -112,10 +112,6 @@ class Elsewhere:
             "TMPDIR": str(temporary), "FAULTS_HOME": HOME, "ASYNSCHED_SHUTDOWN_GRACE": "1",
         }  # fmt: skip
         self.processes = [self._broker(), *map(self._worker, range(1, N_WORKERS + 1))]
-        if self._server is not None:
-            # A RabbitMQ that is killed in its very first start may never start again.
-            self.processes[0].tend(self.chance)
-            self._server.wait()
 
     @property
     def settings(self) -> dict[str, str]:
@@ -131,6 +127,12 @@ class Elsewhere:
     def roles(self) -> dict[int, str]:
         """The part of each living process, by its id."""
         return {one.process.pid: one.role for one in self.processes if one.process is not None}
+
+    def begin(self) -> None:
+        """Start the broker, and wait until it serves: a RabbitMQ that is killed in its first start may never do so."""
+        if self._server is not None:
+            self.processes[0].tend(self.chance)
+            self._server.wait()
 
     def tend(self) -> None:
         """Start what has ended, and end storms that are over."""

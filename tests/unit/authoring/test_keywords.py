@@ -4,9 +4,10 @@ import inspect
 
 import pytest
 
-from asynsched import BaseOperator, BaseSensorOperator, TaskGroup
+from asynsched import BaseOperator, BaseSensorOperator, PythonOperator, TaskGroup
 from asynsched.authoring import keywords
 from asynsched.authoring.dag import DagArguments
+from asynsched.authoring.operators.foreign_python import BaseForeignPythonOperator
 
 
 @pytest.mark.parametrize(
@@ -15,6 +16,8 @@ from asynsched.authoring.dag import DagArguments
         (keywords.DagKeywords, [DagArguments]),
         (keywords.TaskKeywords, [BaseOperator]),
         (keywords.SensorKeywords, [BaseOperator, BaseSensorOperator]),
+        (keywords.PythonKeywords, [BaseOperator, PythonOperator]),
+        (keywords.ForeignPythonKeywords, [BaseOperator, PythonOperator, BaseForeignPythonOperator]),
         (keywords.TaskGroupKeywords, [TaskGroup]),
     ],
 )
@@ -26,4 +29,5 @@ def test_type_checkers_know_the_arguments_of_a_constructor(known, owners):
         taken.pop(apart, None)
     # As they are written: a TypedDict keeps them as forward references.
     said = {name: kind.__forward_arg__ for name, kind in inspect.get_annotations(known).items()}
-    assert said == taken | ({"task_id": "Required[str]"} if "task_id" in taken else {})
+    required = {"task_id", "python_callable"} & set(taken)
+    assert said == taken | {name: f"Required[{taken[name]}]" for name in required}

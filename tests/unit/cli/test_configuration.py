@@ -170,7 +170,7 @@ def test_an_error_that_shows_only_at_the_use_of_a_setting_has_its_place(tmp_path
     assert str(caught.value) == told.format(**places)
 
 
-def test_a_tilde_at_the_begin_of_a_path_is_the_home_folder_of_a_user(tmp_path, monkeypatch):
+def test_a_tilde_at_the_start_of_a_path_is_the_home_folder_of_a_user(tmp_path, monkeypatch):
     monkeypatch.setenv("HOME", str(tmp_path))
     text = "home = '~/state'\ndatabase = 'sqlite:///~/a.db'\n[parse]\nreadable = ['~/data', '/a~']\n"
     settings = load(tmp_path, toml=text + "[kubernetes]\nkubeconfig = '~/.kube/config'\n").settings
