@@ -61,8 +61,8 @@ RETRY_PAUSE = timedelta(seconds=1)
 """Time before a pass that has failed is repeated, and before an engine that has failed is called again."""
 TAKES_NOTHING_SECONDS = 10.0
 """How long an engine takes no job at all, before the log says so."""
-SAID_AGAIN_SECONDS = 600.0
-"""Least time between two of these lines: a quota may end and begin outages all the time."""
+LOG_PAUSE_SECONDS = 600.0
+"""Least time between two such lines: at a quota, an engine takes a job now and then, and nothing in between."""
 CLOSE_SECONDS = 5.0
 """Longest that a stop waits for the database and the engine."""
 MOST_MISSED = 3
@@ -105,6 +105,37 @@ class _Try:
     def seen(self, now: float) -> Seen:
         running = 0.0 if self.running_since is None else now - self.running_since
         return Seen(self.state, now - self.since, self.gone_after, self.sight, running)
+
+
+@dataclass
+class _Outage:
+    """Says in the log that an engine takes nothing, once that has lasted, and that it takes jobs again.
+
+    Attributes:
+        since: When the engine first took nothing of what it was given, on the monotonic clock; None: no outage.
+    """
+
+    executor: str
+    since: float | None = None
+    _is_logged: bool = False
+    _logged_at: float = -math.inf
+
+    def note(self, answers: Sequence[Accepted | Rejected | Later], now: float) -> None:
+        """Note the answers of the engine to some jobs."""
+        reasons = [answer.reason for answer in answers if isinstance(answer, Later)]
+        if any(isinstance(answer, Accepted) for answer in answers):
+            if self._is_logged:
+                log.info("engine.takes_jobs_again", executor=self.executor)
+            self.since, self._is_logged = None, False
+        elif not reasons:
+            return  # an adapter may reject a job without asking its engine
+        elif self.since is None:
+            self.since = now
+        elif self._is_logged:
+            return
+        elif now >= max(self.since + TAKES_NOTHING_SECONDS, self._logged_at + LOG_PAUSE_SECONDS):
+            self._is_logged, self._logged_at = True, now
+            log.warning("engine.takes_no_jobs", executor=self.executor, reason=reasons[0])
 
 
 class RemoteExecutor(Executor):
@@ -152,9 +183,7 @@ class RemoteExecutor(Executor):
         self._submit_at = 0.0
         self._cancel_at = 0.0
         """When the engine may be called again after it has failed, on the monotonic clock."""
-        self._takes_nothing_since: float | None = None
-        self._is_outage_logged = False
-        self._outage_logged_at = -math.inf
+        self._outage = _Outage(context.name)
         self._epoch = 0
         self._slices = Slices()
         self._looked_at: float | None = None
@@ -390,7 +419,7 @@ class RemoteExecutor(Executor):
         now = self._clock.monotonic()
         until = now + self._interval.total_seconds()
         if not self._new:
-            self._takes_nothing_since = None
+            self._outage.since = None
         waiting = deque(self._waiting(now) if self._new and now >= self._submit_at else ())
         has_answered = False
         while waiting and not self._is_draining and self._clock.monotonic() < until:
@@ -442,30 +471,10 @@ class RemoteExecutor(Executor):
             of_each = list(zip(ready, answers, strict=True))
         except Exception as exc:  # noqa: BLE001 - as in `_call`
             return self._log_failure("submit", exc)
-        self._note_outage(answers)
+        self._outage.note(answers, self._clock.monotonic())
         for one, answer in of_each:
             self._note_answer(one, answer)
         return answers
-
-    def _note_outage(self, answers: Sequence[Accepted | Rejected | Later]) -> None:
-        """Say in the log that the engine takes nothing, once that has lasted, and that it takes jobs again."""
-        reasons = [answer.reason for answer in answers if isinstance(answer, Later)]
-        now = self._clock.monotonic()
-        if any(isinstance(answer, Accepted) for answer in answers):
-            if self._is_outage_logged:
-                log.info("engine.takes_jobs_again", executor=self.context.name)
-            self._takes_nothing_since, self._is_outage_logged = None, False
-        elif not reasons:
-            return  # an adapter may reject a job without asking its engine
-        elif self._takes_nothing_since is None:
-            self._takes_nothing_since = now
-        elif (
-            not self._is_outage_logged
-            and now - self._takes_nothing_since >= TAKES_NOTHING_SECONDS
-            and now - self._outage_logged_at >= SAID_AGAIN_SECONDS
-        ):
-            self._is_outage_logged, self._outage_logged_at = True, now
-            log.warning("engine.takes_no_jobs", executor=self.context.name, reason=reasons[0])
 
     def _put_behind(self, one: _Try, said: str) -> None:
         """Let other jobs go before one at which the engine has failed."""

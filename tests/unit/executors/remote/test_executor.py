@@ -242,7 +242,7 @@ async def test_the_log_says_once_that_an_engine_takes_nothing_and_once_that_it_t
         far.engine.rejected.add("three")
         await far.executor.launch([launch_of("three")])
         n_calls = len(far.engine.calls)
-        await eventually(lambda: len(far.engine.calls) > n_calls + 4, "that one was rejected, perhaps unasked")
+        await eventually(lambda: len(far.engine.calls) > n_calls + 4, "the rejected job was followed by others")
         assert len(logs) == 1
         far.engine.later.discard("one")
         await eventually(lambda: len(logs) > 1, "the end of the outage is in the log")
