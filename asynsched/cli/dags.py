@@ -346,7 +346,6 @@ def _frame(dag: SerializedDag, group_id: str | None, indent: str) -> Iterator[st
 
 
 LAST_RUN = "--last-run"
-THE_RUN_WAITS = "the run waits for one."
 
 conf_option = click.option(
     "-c", "--conf", metavar="JSON", help="An object, such as '{\"n\": 4}'; overrides the DAG's params."
@@ -405,11 +404,11 @@ def dags_trigger(
         note(f"Waiting for the run {key.run_id!r} of the DAG {dag_id!r}.")
     if dag.paused:
         note(f"The DAG is paused; the run waits until `asynsched dags unpause {dag_id}`.")
-    if not session.has_scheduler():
-        note(f"No scheduler is serving at the moment; {THE_RUN_WAITS}")
+    if not (is_served := session.has_scheduler()):
+        note("No scheduler is serving at the moment; the run waits for one.")
     if not wait:
         return Done(f"Run {key.run_id!r} of the DAG {dag_id!r} is queued.", run_fields(made))
-    run = _wait(session, key)
+    run = _wait(session, key, is_served=is_served)
     reason = f": {run.reason}" if run.reason and run.state != DagRunState.SUCCESS else "."
     done = Done(f"Run {key.run_id!r} of the DAG {dag_id!r}: {run.state}{reason}", run_fields(run))
     if run.state != DagRunState.SUCCESS:
@@ -458,17 +457,21 @@ def _example(text: str) -> str:
     return msgspec.json.format(msgspec.json.encode({key: meant}), indent=0).decode()
 
 
-def _wait(session: Session, key: DagRunKey) -> "RunInfo":
-    """Return the run once it has ended, and report its progress until then. Ctrl-C ends the wait, not the run."""
+def _wait(session: Session, key: DagRunKey, *, is_served: bool) -> "RunInfo":
+    """Return the run once it has ended, and report its progress until then. Ctrl-C ends the wait, not the run.
+
+    Args:
+        is_served: Whether a scheduler was seen that serves; changes of that are reported, too.
+    """
     from asynsched.queries.runs import get_run
 
-    said, is_served = "", session.has_scheduler()
+    said = ""
     try:
         with session.watching(key) as changes:
             while (run := session.read(get_run, *key)).state not in FINISHED_RUN_STATES:
                 if session.has_scheduler() is not is_served:
                     is_served = not is_served
-                    lost = f"No scheduler is serving any more; {THE_RUN_WAITS}"
+                    lost = "No scheduler is serving any more; the run waits for one."
                     note("A scheduler serves now." if is_served else lost)
                 if (progress := _progress(session, run)) != said:
                     note(said := progress)
