@@ -86,7 +86,7 @@ class TryPlugin(WorkerPlugin):  # type: ignore[misc]
         """Return the task that serves the agent, once it does."""
         close_memory()  # tickets hold secrets, and tasks are processes of the same user
         clock, terms, name = Clock(), self._terms, str(worker.name)
-        folder = _folder_of(terms)
+        folder = folder_of(terms)
         settings = Settings(
             home=str(folder / quote(name, safe="")), airflow=terms.airflow, default_timezone=terms.default_timezone,
             shutdown_grace=terms.shutdown_grace, lease=terms.lease, log=terms.log, parse=terms.parse,
@@ -135,7 +135,7 @@ class TryPlugin(WorkerPlugin):  # type: ignore[misc]
             return await asyncio.Future[str]()
 
 
-def _folder_of(terms: Terms) -> Path:
+def folder_of(terms: Terms) -> Path:
     """Return the folder of the homes of this machine's workers."""
     if terms.homes:
         return Path(terms.homes).expanduser()

@@ -19,19 +19,12 @@ from asynsched.settings import CelerySettings
 from asynsched.store.schema import ticket
 from asynsched.worker import celery as pool
 from tests.engines.sites import CelerySite
-from tests.integration.remote.dags import DAGS
+from tests.integration.remote.dags import DAGS, SAYS
 from tests.support.waiting import eventually, eventually_true
 
-QUEUES = """
-    import os, pathlib, time
-    from asynsched import DAG, task
-
-    FOLDER = pathlib.Path(os.environ.get("MARKS", "."))
-
-    def say(text):
-        with (FOLDER / "said").open("a") as file:
-            file.write(text + "\\n")
-
+QUEUES = (
+    SAYS
+    + """
     with DAG("ordered"):
 
         @task(queue="gpu")
@@ -57,11 +50,11 @@ QUEUES = """
         @task
         def wide(n):
             say(f"begins {n}")
-            while not (FOLDER / "go").exists():
-                time.sleep(0.02)
+            wait()
 
         wide.expand(n=[1, 2, 3])
 """
+)
 
 
 MIXED = """

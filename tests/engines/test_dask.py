@@ -9,7 +9,7 @@ from asynsched.errors import SettingsError
 from asynsched.executors.engines import dask as engine
 from asynsched.store.schema import ticket
 from tests.engines.dask_site import DaskSite
-from tests.integration.remote.dags import DAGS
+from tests.integration.remote.dags import DAGS, SAYS
 from tests.integration.remote.machines import MARKS
 from tests.integration.remote.test_contract import (
     test_a_try_is_ended_for_a_user_and_runs_again_after_that,
@@ -58,23 +58,15 @@ WISHES = """
         by_queue(), by_resources(), by_worker(), wrong()
 """
 
-PLACED = """
-    import os, pathlib, time
-    from asynsched import DAG, task
-
-    FOLDER = pathlib.Path(os.environ.get("MARKS", "."))
-
-    def say(text):
-        with (FOLDER / "said").open("a") as file:
-            file.write(text + "\\n")
-
+PLACED = (
+    SAYS
+    + """
     with DAG("here"):
 
         @task(executor_config={"workers": ["m1"]})
         def here(run_id=None):
             say(f"{run_id} begins")
-            while not (FOLDER / "go").exists():
-                time.sleep(0.02)
+            wait()
             say(f"{run_id} ends")
 
         here()
@@ -87,6 +79,7 @@ PLACED = """
 
         there()
 """
+)
 
 
 async def test_a_task_that_dask_starts_again_after_a_loss_is_refused_and_the_try_goes_on(site: DaskSite):

@@ -19,7 +19,7 @@ from asynsched.executors.engines.outage import Patience
 from asynsched.executors.remote.engine import Accepted, Job, Later, Rejected, Sight
 from asynsched.protocol.worker_messages import Ticket
 from asynsched.settings import DaskSettings, Settings
-from asynsched.worker.dask import make_folder
+from asynsched.worker.dask import folder_of, make_folder, terms_of
 from tests.support.waiting import DEADLINE_SECONDS, eventually
 
 
@@ -216,6 +216,12 @@ async def test_a_cluster_that_cannot_be_closed_does_not_hold_up_the_stop(engine:
         await engine.close()
     assert called.is_set()
     may_end.set()
+
+
+def test_a_tilde_in_the_homes_of_workers_is_the_home_folder_on_their_machine(tmp_path, monkeypatch):
+    terms = terms_of(Settings(dask=DaskSettings(worker_homes="~/homes")))
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert folder_of(terms) == tmp_path / "homes"
 
 
 @pytest.mark.parametrize("kind", ["open to all", "a link"])

@@ -258,10 +258,13 @@ class Campaign:
         return []
 
     def _hanging(self, progress: "Progress") -> str:
-        words = "\n".join(one.last_words() for one in [*self.served, *([self.elsewhere] if self.elsewhere else [])])
+        words = [served.last_words() for served in self.served]
+        if self.elsewhere is not None:
+            words.append(self.elsewhere.last_words())
+        told = "\n".join(words)
         return (
             f"nothing has happened for {STUCK_SECONDS:g} s, and {progress.n_ended} runs of"
-            f" {len(self.waves) * RUNS_OF_WAVE} have ended:\n{words}"
+            f" {len(self.waves) * RUNS_OF_WAVE} have ended:\n{told}"
         )
 
     def _report(self, found: list[str], result: Stored, seconds: float) -> Report:

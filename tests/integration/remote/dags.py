@@ -1,12 +1,10 @@
-"""The DAG file of these tests. Its tasks say what they do in a file of the folder MARKS."""
+"""DAG files of tests on several machines. Their tasks say what they do in a file of the folder MARKS."""
 
-DAGS = """
-    import os, pathlib, sys, time
-    from datetime import timedelta
-    from asynsched import DAG, Variable, task
+SAYS = """
+    import os, pathlib, time
+    from asynsched import DAG, task
 
     FOLDER = pathlib.Path(os.environ.get("MARKS", "."))
-    VERSION = 1
 
     def say(text):
         with (FOLDER / "said").open("a") as file:
@@ -15,6 +13,17 @@ DAGS = """
     def wait():
         while not (FOLDER / "go").exists():
             time.sleep(0.02)
+"""
+"""The head of a file: `say`, and `wait`, which ends once the test lets tasks go."""
+
+DAGS = (
+    SAYS
+    + """
+    import sys
+    from datetime import timedelta
+    from asynsched import Variable
+
+    VERSION = 1
 
     with DAG("all"):
 
@@ -88,3 +97,4 @@ DAGS = """
 
         rejected()
 """
+)
