@@ -21,13 +21,13 @@ XCOM_RETURN_KEY = "return_value"
 
 if TYPE_CHECKING:
 
-    class Later(Any):  # type: ignore[misc]
-        """For type checkers, a later value may stand wherever one of its type may."""
+    class OfAnyType(Any):  # type: ignore[misc]
+        """For type checkers, a value that is known only later may stand in the place of any other."""
 else:
-    Later = object
+    OfAnyType = object
 
 
-class ResolveMixin(Later):
+class ResolveMixin(OfAnyType):
     """A value that is known only when a task runs."""
 
     def iter_references(self) -> Iterator[tuple[BaseOperator, str]]:

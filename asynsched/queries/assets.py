@@ -216,7 +216,7 @@ class AliasFilter(Struct, frozen=True):
     """Which aliases are wanted.
 
     Attributes:
-        seen_dags: Only those that one of these DAGs names; None: all.
+        seen_dags: Only aliases that one of these DAGs uses; None: those of all DAGs.
     """
 
     name: Pattern = ANY_TEXT

@@ -192,7 +192,7 @@ async def form_of(call: Call) -> dict[str, list[str]]:
 
 
 def refused(fields: Mapping[str, list[str]], exc: AsynschedError) -> Typed:
-    """Return what was typed, for the form that is shown again with this error."""
+    """Return the fields of a form with the reason why it is refused, so that the page shows both."""
     return Typed(fields, str(exc), status_of(exc))
 
 
