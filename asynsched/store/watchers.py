@@ -19,8 +19,8 @@ from asynsched.protocol.messages import TriggerOutcome
 from asynsched.serialization.schema import SerializedDag
 from asynsched.store.assets import SCHEDULE, AssetEventRow, digest_of, record_events, waiting_digests
 from asynsched.store.rows import fetch, portions, storable, to_json
-from asynsched.store.schedulers import holds_lease
-from asynsched.store.schema import AssetWatcherRow, asset_reference, asset_trigger, asset_watcher, dag, scheduler
+from asynsched.store.schedulers import SERVING, holds_lease
+from asynsched.store.schema import AssetWatcherRow, asset_reference, asset_trigger, asset_watcher, dag
 from asynsched.store.statements import insert_ignoring
 
 LONGEST_ERROR = 1000
@@ -39,8 +39,7 @@ _IS_WATCHED = sa.and_(
 """Whether a DAG waits for the asset of a watcher, which another one may define."""
 _OF_TRIGGER = asset_watcher.c.trigger_id == asset_trigger.c.id
 _HAS_WATCHER = sa.exists().where(_OF_TRIGGER).correlate(asset_trigger)
-_SERVES = sa.select(scheduler.c.id).where(scheduler.c.ended_at.is_(None))
-_IS_FREE = asset_trigger.c.scheduler_id.is_(None) | asset_trigger.c.scheduler_id.not_in(_SERVES)
+_IS_FREE = asset_trigger.c.scheduler_id.is_(None) | asset_trigger.c.scheduler_id.not_in(SERVING)
 
 
 def drop_watchers(conn: Connection, dag_ids: Sequence[str]) -> None:
