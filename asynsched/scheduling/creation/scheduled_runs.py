@@ -463,7 +463,7 @@ def _trigger_by_partitions(conn: Connection, dag: DagRow, serialized: Serialized
             run_after=now, queued_at=now, partition_key=one.key, partition_date=one.date,
             reason=f"the partition {one.key} of its assets was updated",
         )  # fmt: skip
-        assets.consume_partition(conn, dag_runs.insert_run(conn, run), dag.dag_id, one.key, one.events)
+        assets.consume(conn, dag_runs.insert_run(conn, run), dag.dag_id, one.events, partition_key=one.key)
         created.append(run_id)
     has_more = len(ready) > MAX_PARTITIONS
     if has_more or asks_about:
