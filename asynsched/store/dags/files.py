@@ -63,9 +63,9 @@ _ERRORS = sa.select(*(column for column in import_error.c if column.name != "id"
 _LONGEST_KIND = 32
 
 
-def list_errors(conn: Connection, file_path: str | None = None) -> list[ImportErrorRow]:
-    """Return the errors and warnings of a file, or of all files, by file, in the order in which they were found."""
-    return fetch(conn, ImportErrorRow, _ERRORS) if file_path is None else list_errors_of(conn, [file_path])
+def list_errors(conn: Connection) -> list[ImportErrorRow]:
+    """Return the errors and warnings of all files, by file, in the order in which they were found."""
+    return fetch(conn, ImportErrorRow, _ERRORS)
 
 
 def list_errors_of(conn: Connection, file_paths: Sequence[str]) -> list[ImportErrorRow]:
