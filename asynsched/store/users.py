@@ -113,9 +113,9 @@ def delete_tokens(conn: Connection, token_ids: Sequence[int]) -> int:
     return conn.execute(sa.delete(token).where(token.c.id.in_(token_ids))).rowcount
 
 
-def delete_tokens_of(conn: Connection, user_id: int, kinds: Collection[str]) -> int:
-    """Delete a user's tokens of these kinds. Returns how many there were."""
-    return conn.execute(sa.delete(token).where(token.c.user_id == user_id, token.c.kind.in_(kinds))).rowcount
+def delete_tokens_of(conn: Connection, user_id: int, kinds: Collection[str]) -> None:
+    """Delete a user's tokens of these kinds."""
+    conn.execute(sa.delete(token).where(token.c.user_id == user_id, token.c.kind.in_(kinds)))
 
 
 def dags_of_roles(conn: Connection, roles: Collection[str]) -> Mapping[str, tuple[str, ...]]:
