@@ -191,10 +191,9 @@ def loads(conn: Connection) -> dict[str, Load]:
     return {row.id: Load(row.n_runs, row.n_tasks) for row in conn.execute(sa.text(_LOADS))}
 
 
-def remove_scheduler(conn: Connection, scheduler_id: str, now: datetime | None = None) -> None:
+def remove_scheduler(conn: Connection, scheduler_id: str, now: datetime) -> None:
     """Note that a scheduler has stopped, which frees the runs that it owned."""
-    ended_at = scheduler.c.heartbeat_at if now is None else now
-    conn.execute(_unended(scheduler_id).values(lease_until=scheduler.c.started_at, ended_at=ended_at))
+    conn.execute(_unended(scheduler_id).values(lease_until=scheduler.c.started_at, ended_at=now))
 
 
 def give_up_scheduler(conn: Connection, scheduler_id: str, heartbeat_at: datetime, now: datetime) -> bool:

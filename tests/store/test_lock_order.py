@@ -97,7 +97,7 @@ def know_dag(conn: sa.Connection) -> None:
 
 
 def take_over(conn: sa.Connection) -> int:
-    remove_scheduler(conn, "gone")
+    remove_scheduler(conn, "gone", NOW)
     return len(take_over_runs(conn, "me", 2))
 
 
