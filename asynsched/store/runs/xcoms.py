@@ -175,8 +175,5 @@ def newest_run_with_xcom(
 
 def delete_xcom(conn: Connection, dag_run_id: int, task_id: str, map_index: int, key: str) -> None:
     """Delete the value of a key, if there is one."""
-    conn.execute(sa.delete(xcom).where(*_is_of_task(dag_run_id, task_id, map_index), xcom.c.key == key))
-
-
-def _is_of_task(dag_run_id: int, task_id: str, map_index: int) -> tuple[sa.ColumnElement[bool], ...]:
-    return xcom.c.dag_run_id == dag_run_id, xcom.c.task_id == task_id, xcom.c.map_index == map_index
+    is_of_task = (xcom.c.dag_run_id == dag_run_id, xcom.c.task_id == task_id, xcom.c.map_index == map_index)
+    conn.execute(sa.delete(xcom).where(*is_of_task, xcom.c.key == key))
