@@ -309,9 +309,9 @@ class InvalidTransition(AsynschedError):
         self.after = after
 
 
-def only_cause(error: BaseException, *, until: BaseException | None = None) -> BaseException:
-    """Return the error inside of exception groups with one member, down to `until`; otherwise the error itself."""
-    while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1 and error is not until:
+def only_cause(error: BaseException) -> BaseException:
+    """Return the error inside of exception groups with one member; otherwise the error itself."""
+    while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
         error = error.exceptions[0]
     return error
 

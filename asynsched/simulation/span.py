@@ -105,7 +105,7 @@ class RunTrace(Struct, frozen=True):
     tasks: tuple[TaskTrace, ...]
 
 
-def read_trace(conn: Connection, *, without: Collection[int] = ()) -> tuple[RunTrace, ...]:
+def read_trace(conn: Connection, *, without: Collection[int]) -> tuple[RunTrace, ...]:
     """Return all runs, in the order in which they were due, except the runs with these row ids."""
     return tuple(_run(whole) for whole in all_runs(conn) if whole.run.id not in without)
 

@@ -706,7 +706,7 @@ _REFERENCES = (
 )
 
 
-def store_references(conn: Connection, found: SerializedDag, now: datetime, *, is_new: bool = False) -> None:
+def store_references(conn: Connection, found: SerializedDag, now: datetime, *, is_new: bool) -> None:
     """Store a (new) DAG's references to assets, and the new assets; drop events that it no longer waits for."""
     named = list(_named(found))
     if is_new and not named:

@@ -100,7 +100,7 @@ def list_tokens(conn: Connection, kinds: Collection[str], owner: str | None, now
     return fetch(conn, TokenRow, query.order_by(token.c.owner, token.c.id))
 
 
-def get_token(conn: Connection, token_id: int, kinds: Collection[str], owner: str | None = None) -> TokenRow:
+def get_token(conn: Connection, token_id: int, kinds: Collection[str], owner: str | None) -> TokenRow:
     """Return a token of these kinds, of this user if one is named. Raises NotFound."""
     found = fetch_one(conn, TokenRow, sa.select(token).where(token.c.id == token_id, token.c.kind.in_(kinds)))
     if found is None or (owner is not None and found.owner != owner):
