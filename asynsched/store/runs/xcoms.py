@@ -104,7 +104,7 @@ def put_xcom_of_try(conn: Connection, value: XComRow, token: str) -> None:
         raise StoreError("the task instance was cleared, and goes on without this try")
 
 
-def get_xcoms(conn: Connection, dag_run_id: int, *, key: str = "return_value") -> list[XComRow]:
+def get_xcoms(conn: Connection, dag_run_id: int, *, key: str) -> list[XComRow]:
     """Return the values of a key in a run, by task and map index."""
     return fetch(conn, XComRow, _OF_KEY, {"run": dag_run_id, "name": key})
 
