@@ -98,13 +98,12 @@ class Examined:
 
     def with_assets(self, other: "Examined") -> "Examined":
         """Return this result of the schedule, with the result of the assets."""
-        is_held_back = self.is_held_back or other.is_held_back
-        found = replace(self, triggered=other.triggered, is_held_back=is_held_back, waits_for=other.waits_for)
-        if other.asks:
-            found = replace(found, asks=other.asks, asks_about=other.asks_about)
-        return replace(
-            found, of_partitions=other.of_partitions, unmapped=other.unmapped, has_more=other.has_more
+        found = replace(
+            self, triggered=other.triggered, is_held_back=self.is_held_back or other.is_held_back,
+            waits_for=other.waits_for, of_partitions=other.of_partitions, unmapped=other.unmapped,
+            has_more=other.has_more,
         )  # fmt: skip
+        return replace(found, asks=other.asks, asks_about=other.asks_about) if other.asks else found
 
 
 def examine_dags(conn: Connection, dag_ids: Sequence[str], now: datetime) -> dict[str, Examined]:
