@@ -23,10 +23,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from asynsched.errors import HomeInUse, SettingsError
-from asynsched.protocol.home_files import KEEPER_LOCK
+from asynsched.protocol.home_files import KEEPER_LOCK, PRIVATE_FILE, PRIVATE_FOLDER
 
-PRIVATE_FILE = 0o600
-PRIVATE_FOLDER = 0o700
 _UNKNOWN_TO_FILE_SYSTEM = (errno.EINVAL, errno.ENOTSUP)
 """Errors of network file systems that cannot sync a folder."""
 LOCK = "lock"
