@@ -60,3 +60,11 @@ def evaluation(
         max_machine_kills=3,
         at_once=at_once,
     )
+
+
+def started(*runs: ActiveRun, **options) -> Evaluation:
+    """Return an evaluation that has started these runs."""
+    engine = evaluation(**options)
+    for run in runs:
+        engine.start_run(run, NOON)
+    return engine

@@ -12,7 +12,7 @@ from asynsched.scheduling.rules.past_depends import PastTask
 from asynsched.scheduling.rules.run_end import cancelled
 from asynsched.serialization.schema import MapLiteral, MapProduct, MapResult, SerializedTaskGroup
 from asynsched.states import DagRunState, TaskInstanceState
-from tests.support.runs import NOON, evaluation, run_of, task
+from tests.support.runs import NOON, evaluation, run_of, started, task
 
 VALUE = msgspec.Raw(b"0")
 MAPPED = [task("source", "mapped"), task("mapped", map_length=MapResult("source"))]
@@ -307,8 +307,7 @@ def test_a_decision_skips_its_own_instances_and_mapped_tasks_further_down():
         ],
         task_groups=(SerializedTaskGroup("group", map_length=MapLiteral(2)),),
     )
-    engine = evaluation()
-    engine.start_run(run, NOON)
+    engine = started(run)
     engine.grant(NOON)
     for ready in list(engine.pending.granted):
         follow = BranchDecision(("left" if ready.map_index == 0 else "right",))
