@@ -6,7 +6,7 @@ from datetime import timedelta
 from asynsched.protocol.messages import Deferral, Ended, Started, TriggerOutcome
 from asynsched.timers import FEW
 from sandbox.supervision.reactor import Reactor, Timer
-from tests.support.runs import NOON, run_of, started, task
+from tests.support.runs import NOON, granted, run_of, started, task
 
 DAY = 86_400.0
 MANY = 5_000
@@ -41,15 +41,6 @@ def test_a_due_timer_that_another_due_timer_cancels_is_not_called():
     reactor.at(-1.0, second.cancel)
     reactor._call_due()
     assert called == []
-
-
-def granted(engine):
-    """Return the task instances that are granted now."""
-    engine.grant(NOON)
-    found = [*engine.pending.granted]
-    engine.pending.mark_stored()
-    engine.pending.clear()
-    return found
 
 
 def test_the_evaluator_keeps_no_timer_of_runs_and_tries_that_have_ended():

@@ -9,18 +9,9 @@ from asynsched.channels import TriggerUnwanted, TriggerWanted
 from asynsched.protocol.messages import Deferral, Ended, Resume, Started, TriggerOutcome
 from asynsched.scheduling.announcements import task_launch
 from asynsched.scheduling.rules.run_end import cancelled
-from tests.support.runs import NOON, evaluation, run_of, started, task
+from tests.support.runs import NOON, evaluation, granted, run_of, started, task
 
 SECOND = timedelta(seconds=1)
-
-
-def granted(engine, now=NOON):
-    """Return the task instances that are granted now."""
-    engine.grant(now)
-    found = [*engine.pending.granted]
-    engine.pending.mark_stored()
-    engine.pending.clear()
-    return found
 
 
 def defer(engine, ready, *, timeout=None, now=NOON):

@@ -10,7 +10,7 @@ from asynsched.scheduling.announcements import task_launch
 from asynsched.scheduling.rules.run_end import TaskEnd, decide_run_state
 from asynsched.states import TaskInstanceState as State
 from asynsched.timetables.asset_condition import AssetCondition, AssetForm
-from tests.support.runs import NOON, evaluation, run_of, started, task
+from tests.support.runs import NOON, evaluation, granted, run_of, started, task
 
 
 def drive(engine, run, outcomes=None, choose=None):
@@ -21,16 +21,13 @@ def drive(engine, run, outcomes=None, choose=None):
     while True:
         now += timedelta(seconds=1)
         engine.time_passed(now)
-        engine.grant(now)
-        granted = list(engine.pending.granted)
-        engine.pending.mark_stored()
-        engine.pending.clear()
-        if not granted:
+        found = granted(engine, now)
+        if not found:
             if engine.next_timer is None:
                 return started
             now = engine.next_timer
             continue
-        for ready in granted:
+        for ready in found:
             started.append((ready.task_id, ready.try_number))
             engine.try_started(Started(ready.token, now, 1), now)
             state = (outcomes or {}).get(ready.task_id, "success")

@@ -12,7 +12,7 @@ from asynsched.scheduling.rules.past_depends import PastTask
 from asynsched.scheduling.rules.run_end import cancelled
 from asynsched.serialization.schema import MapLiteral, MapProduct, MapResult, SerializedTaskGroup
 from asynsched.states import DagRunState, TaskInstanceState
-from tests.support.runs import NOON, evaluation, run_of, started, task
+from tests.support.runs import NOON, evaluation, granted, run_of, started, task
 
 VALUE = msgspec.Raw(b"0")
 MAPPED = [task("source", "mapped"), task("mapped", map_length=MapResult("source"))]
@@ -38,13 +38,10 @@ def drive(engine, lengths=None, *, start, ends=None):
         now = NOON
         while True:
             now += timedelta(seconds=1)
-            engine.grant(now)
-            granted = list(engine.pending.granted)
-            engine.pending.mark_stored()
-            engine.pending.clear()
-            if not granted:
+            found = granted(engine, now)
+            if not found:
                 return n_calls
-            for ready in granted:
+            for ready in found:
                 length = (lengths or {}).get(ready.task_id, 1)
                 state = (ends or {}).get(ready.task_id, "success")
                 engine.try_ended(Ended(ready.token, state, now, now, return_value=VALUE, result_length=length), now)
