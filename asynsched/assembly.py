@@ -90,7 +90,7 @@ class Services:
     triggerer: Triggerer
     waiters: RunWaiters
     held_lease: HeldLease
-    feed: Service | None = None
+    feed: Service | None
 
     @property
     def producers(self) -> tuple[Service, ...]:

@@ -71,10 +71,9 @@ class AssetsUpdated(Struct, frozen=True):
     """The database has new asset events, and DAGs may wait for them."""
 
 
-class RunEnded(Struct, frozen=True):
+class RunEnded(_OfRun, frozen=True):
     """A DagRun has ended, and its end is stored."""
 
-    run: DagRunKey
     state: str
 
 

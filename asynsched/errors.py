@@ -168,7 +168,6 @@ class PlanNeeded(TimetableError):
 
     def __init__(self, timetable: str) -> None:
         super().__init__(f"the timetable {timetable}, which is code of the DAG file, has not been asked for this yet")
-        self.timetable = timetable
 
 
 class KeysNeeded(DagError):
@@ -193,8 +192,6 @@ class ParseTimeout(SandboxError):
 
     def __init__(self, path: str, timeout_seconds: float) -> None:
         super().__init__(f"{path}: parsing took longer than {timeout_seconds:g} s")
-        self.path = path
-        self.timeout_seconds = timeout_seconds
 
 
 class ParseCrashed(SandboxError):
@@ -202,8 +199,6 @@ class ParseCrashed(SandboxError):
 
     def __init__(self, path: str, how: str) -> None:
         super().__init__(f"{path}: the parse process {how}")
-        self.path = path
-        self.how = how
 
 
 class StoreError(AsynschedError):
@@ -305,13 +300,11 @@ class InvalidTransition(AsynschedError):
 
     def __init__(self, what: str, before: object, after: object) -> None:
         super().__init__(f"illegal state change of a {what}: {before or 'no state'} -> {after or 'no state'}")
-        self.before = before
-        self.after = after
 
 
-def only_cause(error: BaseException, *, until: BaseException | None = None) -> BaseException:
-    """Return the error inside of exception groups with one member, down to `until`; otherwise the error itself."""
-    while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1 and error is not until:
+def only_cause(error: BaseException) -> BaseException:
+    """Return the error inside of exception groups with one member; otherwise the error itself."""
+    while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
         error = error.exceptions[0]
     return error
 

@@ -23,10 +23,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from asynsched.errors import HomeInUse, SettingsError
-from asynsched.protocol.home_files import KEEPER_LOCK
+from asynsched.protocol.home_files import KEEPER_LOCK, PRIVATE_FILE, PRIVATE_FOLDER
 
-PRIVATE_FILE = 0o600
-PRIVATE_FOLDER = 0o700
 _UNKNOWN_TO_FILE_SYSTEM = (errno.EINVAL, errno.ENOTSUP)
 """Errors of network file systems that cannot sync a folder."""
 LOCK = "lock"
@@ -74,7 +72,7 @@ def hold_home(home: Path) -> Iterator[None]:
                 "--home or ASYNSCHED_HOME for a command, Settings(home=…) in a program."
             ) from None
         os.ftruncate(descriptor, 0)
-        os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
+        os.pwrite(descriptor, f"{process}\n".encode(), 0)
         try:
             yield
         finally:
@@ -91,8 +89,7 @@ def is_held(home: Path) -> bool:
 
 def remember_database(home: Path, path: str) -> None:
     """Record the SQLite database that a scheduler of this home is about to serve, for schedulers of other homes."""
-    if _served_database(home) != path:
-        replace_file(home / SERVED_DATABASE, os.fsencode(path))
+    _note(home / SERVED_DATABASE, os.fsencode(path))
 
 
 def serves_database(home: Path, path: str) -> bool:
@@ -100,14 +97,8 @@ def serves_database(home: Path, path: str) -> bool:
 
     False if the home cannot be seen from here.
     """
-    return _served_database(home) == path and (is_held(home) or _is_locked(home / KEEPER_LOCK))
-
-
-def _served_database(home: Path) -> str | None:
-    try:
-        return os.fsdecode((home / SERVED_DATABASE).read_bytes())
-    except OSError:
-        return None
+    is_served = _noted(home / SERVED_DATABASE) == os.fsencode(path)
+    return is_served and (is_held(home) or _is_locked(home / KEEPER_LOCK))
 
 
 def _is_locked(path: Path) -> bool:
@@ -126,30 +117,37 @@ def _is_locked(path: Path) -> bool:
 
 def remember_dags_folder(home: Path, dags_folder: Path) -> None:
     """Record the served DAG folder, for commands in other terminals."""
-    if served_dags_folder(home) != dags_folder:
-        replace_file(home / SERVED_FOLDER, os.fsencode(dags_folder))
+    _note(home / SERVED_FOLDER, os.fsencode(dags_folder))
 
 
 def served_dags_folder(home: Path) -> Path | None:
     """Return the DAG folder that was last served from this home; None before the first."""
-    try:
-        name = (home / SERVED_FOLDER).read_bytes()
-    except OSError:
-        return None
+    name = _noted(home / SERVED_FOLDER)
     return Path(os.fsdecode(name)) if name else None
 
 
 def remember_web(home: Path, url: str) -> None:
     """Record the URL of the served page, for commands that print it."""
-    if served_web(home) != url:
-        replace_file(home / SERVED_WEB, url.encode())
+    _note(home / SERVED_WEB, url.encode())
 
 
 def served_web(home: Path) -> str | None:
     """Return the URL of the page that was last served from this home; None before the first."""
     try:
-        return (home / SERVED_WEB).read_text(encoding="utf-8") or None
-    except (OSError, UnicodeDecodeError):
+        return (_noted(home / SERVED_WEB) or b"").decode() or None
+    except UnicodeDecodeError:
+        return None
+
+
+def _note(path: Path, value: bytes) -> None:
+    if _noted(path) != value:
+        replace_file(path, value)
+
+
+def _noted(path: Path) -> bytes | None:
+    try:
+        return path.read_bytes()
+    except OSError:
         return None
 
 

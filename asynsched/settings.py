@@ -137,6 +137,13 @@ class CheckedSettings(Struct, metaclass=_SettingsType, frozen=True, forbid_unkno
         group = type(self).__name__.removesuffix("Settings").lower()
         return InvalidSetting(f"{group}.{name}" if group else name, problem)
 
+    def object_of(self, name: str) -> dict[str, Any]:
+        """Return the JSON object in one of these settings. Raises InvalidSetting, which does not show the value."""
+        try:
+            return msgspec.json.decode(getattr(self, name) or "{}", type=dict[str, Any])
+        except msgspec.DecodeError:
+            raise self.invalid(name, "must be a JSON object") from None
+
 
 Days = Annotated[float, Meta(ge=0, le=100_000)]
 Retries = Annotated[int, Meta(ge=0, le=10**9)]
@@ -506,22 +513,11 @@ class LogSettings(CheckedSettings, frozen=True, forbid_unknown_fields=True):
                 "store",
                 "must be a URL such as s3://BUCKET/FOLDER; secrets are in log.store_options",
             )
-        try:
-            is_object = isinstance(self.options_of_store, dict)
-        except msgspec.DecodeError:
-            is_object = False
-        if not is_object:
-            raise self.invalid("store_options", "must be a JSON object")
+        self.object_of("store_options")
 
     def __repr__(self) -> str:
         # The options of the store may hold a password.
         return f"LogSettings(store={self.store!r}, …)"
-
-    @property
-    def options_of_store(self) -> dict[str, Any]:
-        """The arguments of the store's file system."""
-        options: dict[str, Any] = msgspec.json.decode(self.store_options or "{}")
-        return options
 
 
 class WorkersSettings(CheckedSettings, frozen=True, forbid_unknown_fields=True):
@@ -613,22 +609,11 @@ class CelerySettings(CheckedSettings, frozen=True, forbid_unknown_fields=True):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        try:
-            is_object = isinstance(self.own_options, dict)
-        except msgspec.DecodeError:
-            is_object = False
-        if not is_object:
-            raise self.invalid("options", "must be a JSON object")
+        self.object_of("options")
 
     def __repr__(self) -> str:
         # The URL and the options may hold a password.
         return f"CelerySettings(max_priority={self.max_priority}, …)"
-
-    @property
-    def own_options(self) -> dict[str, Any]:
-        """The settings of Celery itself."""
-        options: dict[str, Any] = msgspec.json.decode(self.options or "{}")
-        return options
 
 
 class DaskSettings(CheckedSettings, frozen=True, forbid_unknown_fields=True):
@@ -740,12 +725,7 @@ class SecretsSettings(CheckedSettings, frozen=True, forbid_unknown_fields=True):
         super().__post_init__()
         if self.backend and "." not in self.backend:
             raise self.invalid("backend", "must name a class in a module, such as package.module.Class")
-        try:
-            is_object = not self.backend_kwargs or isinstance(msgspec.json.decode(self.backend_kwargs), dict)
-        except msgspec.DecodeError:
-            is_object = False
-        if not is_object:
-            raise self.invalid("backend_kwargs", "must be a JSON object")
+        self.object_of("backend_kwargs")
 
     def __repr__(self) -> str:
         # The arguments may hold a password.

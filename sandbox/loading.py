@@ -77,7 +77,7 @@ def load_version(
     return LoadedFile({dag.dag_id: dag for dag in dags})
 
 
-def _read_sources(folder: Path, code: CodeVersion, ask: Ask | None = None) -> dict[str, str]:
+def _read_sources(folder: Path, code: CodeVersion, ask: Ask | None) -> dict[str, str]:
     """Return the texts of a version by their content hash, and replace the files that were wrong.
 
     Raises SourceDamagedError for one that is damaged or missing, and that the database does not give.

@@ -136,7 +136,7 @@ class TemplateStart(NamedTuple):
     output: int
     lifeline: int
     keeper: int
-    is_lone_try: bool = False
+    is_lone_try: bool
 
 
 _READS_NAMES = "it reads a variable or a connection, which each task must read again"

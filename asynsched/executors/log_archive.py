@@ -46,7 +46,7 @@ def archive_of(settings: LogSettings) -> "LogArchive | None":
 
     Raises SettingsError: there is no such file system, its package is missing, or its options are wrong.
     """
-    return LogArchive(settings.store, settings.options_of_store) if settings.store else None
+    return LogArchive(settings.store, settings.object_of("store_options")) if settings.store else None
 
 
 class LogArchive:

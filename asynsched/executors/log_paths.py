@@ -55,6 +55,13 @@ def remove_folders(folders: Iterable[Path]) -> None:
         shutil.rmtree(folder, ignore_errors=True)
 
 
+def run_ids_of(folders: Iterable[str]) -> list[str] | None:
+    """Return the run_ids of runs of a DAG by the names of their folders; None if one may stand for any run."""
+    run_ids = [folder.removeprefix(RUN_PREFIX) for folder in folders]
+    # A run_id that was too long or odd is not in the name.
+    return run_ids if all(folder_name(run_id) == run_id for run_id in run_ids) else None
+
+
 def _folders(key: TaskInstanceKey) -> list[str]:
     folders = _run_folders(DagRunKey(key.dag_id, key.run_id))
     if key.task_id:

@@ -18,7 +18,7 @@ from asynsched.settings import Settings
 from asynsched.states import FAILED_TASK_STATES, FINISHED_RUN_STATES, FINISHED_TASK_STATES, DagRunState
 from asynsched.states import TaskInstanceState as State
 from asynsched.store.dags.dags import DagRow
-from asynsched.store.dags.files import list_errors
+from asynsched.store.dags.files import list_errors_of
 from asynsched.store.database import Database
 from asynsched.store.runs.dag_runs import get_run
 from asynsched.store.runs.requests import (
@@ -49,7 +49,7 @@ async def explain_dag(
         if parse.file == dag.file_path
     ]
     if dag.has_errors:
-        errors = await database.read(list_errors, dag.file_path)
+        errors = await database.read(list_errors_of, [dag.file_path])
         reasons += [
             Reason("file", f"its file has an error: {error.message}; its last good version is used", "it is corrected")
             for error in errors

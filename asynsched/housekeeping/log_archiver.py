@@ -23,7 +23,7 @@ from anyio.to_thread import run_sync
 from asynsched.clock import Clock, jitter
 from asynsched.errors import LogStoreUnavailable, StoreUnavailable
 from asynsched.executors.log_archive import SCRATCH_PREFIX, TRANSFER_SECONDS, LogArchive
-from asynsched.executors.log_paths import RUN_PREFIX, folder_name
+from asynsched.executors.log_paths import run_ids_of
 from asynsched.executors.log_removal import remove_unwanted
 from asynsched.executors.store_calls import StoreCalls
 from asynsched.health import WaitingLogs
@@ -236,9 +236,7 @@ class LogArchiver(Service):
         # Most logs need no look at the database: they are stored, and stay for a time.
         if not await run_sync(lambda: work(None)):
             return []
-        names = [run.folder.rpartition(RUN_PREFIX)[2] for run in runs]
-        # A folder's name that is not the run_id itself may stand for any run of the DAG.
-        run_ids = names if all(folder_name(name) == name for name in names) else None
+        run_ids = run_ids_of(run.folder.rpartition("/")[2] for run in runs)
         found = await self._database.read(open_logs, dag_id, run_ids)
         return await run_sync(lambda: work(writers_of(dag_id, found, self._scheduler_id)))
 

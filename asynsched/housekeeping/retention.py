@@ -21,7 +21,7 @@ from msgspec import Struct
 from asynsched.clock import Clock
 from asynsched.errors import LogStoreUnavailable
 from asynsched.executors.log_archive import TRANSFER_SECONDS, LogArchive
-from asynsched.executors.log_paths import DAG_PREFIX, RUN_PREFIX, folder_name, remove_folders
+from asynsched.executors.log_paths import DAG_PREFIX, RUN_PREFIX, folder_name, remove_folders, run_ids_of
 from asynsched.executors.log_removal import remove_logs
 from asynsched.executors.store_calls import StoreCalls
 from asynsched.home import LOGS, SOURCES
@@ -293,13 +293,8 @@ class Sweep:
 
     async def _known(self, dag_id: str, names: list[str]) -> dict[str, RunAge]:
         """Return the runs whose logs are in folders with these names, by the names."""
-        return {RUN_PREFIX + folder_name(run.run_id): run for run in await self._ages(dag_id, names)}
-
-    async def _ages(self, dag_id: str, names: list[str]) -> list[RunAge]:
-        ids = [name.removeprefix(RUN_PREFIX) for name in names]
-        # A folder's name that is not the run_id itself, which was too long or odd, may stand for any run of the DAG.
-        are_plain = all(folder_name(run_id) == run_id for run_id in ids)
-        return await self._database.read(run_ages, dag_id, ids if are_plain else None)
+        found = await self._database.read(run_ages, dag_id, run_ids_of(names))
+        return {RUN_PREFIX + folder_name(run.run_id): run for run in found}
 
 
 class RetentionSweeper(Service):

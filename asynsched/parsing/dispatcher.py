@@ -96,7 +96,7 @@ class ParseClaims:
         clock: Clock,
         scheduler_id: str,
         runtime: str,
-        silent: Callable[[], Collection[str]] = frozenset,
+        silent: Callable[[], Collection[str]],
     ) -> None:
         self._database = database
         self._clock = clock

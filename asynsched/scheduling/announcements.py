@@ -424,7 +424,7 @@ def _facts_of_run(run: ActiveRun) -> dict[str, Any]:
 
 def is_stale(task: ActiveTask, stale: Stale) -> bool:
     """Whether a batch's change of a task instance was not stored."""
-    return task.run.id in stale.runs or (task.run.id, task.task_id, task.map_index) in stale.tasks
+    return task.run.id in stale.runs or task.row_key in stale.tasks
 
 
 def lost_tries(tasks: Iterable[ActiveTask], held: Held, boot_mark: str, now: datetime) -> Iterator[Ended]:

@@ -146,7 +146,7 @@ class Loader:
         rows = await self.database.read(load_task_instances, run.id)
         decisions: list[XComRow] = []
         if any(run.structure.deciders.values()):
-            decisions = await self.database.read(partial(get_xcoms, key=SKIPMIXIN_KEY), run.id)
+            decisions = await self.database.read(get_xcoms, run.id, key=SKIPMIXIN_KEY)
         tasks = await self._slices.take(active_tasks(run, rows))
         take_decisions(tasks, decisions)
         return tasks

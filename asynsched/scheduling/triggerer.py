@@ -139,7 +139,7 @@ class Triggerer(Service):
                 case TriggerUnwanted(trigger_id, is_killed):
                     host = self._unwant(trigger_id, now, is_killed=is_killed)
                 case OutcomeStored(trigger_id, event_id):
-                    host = self._stored(trigger_id, event_id)
+                    host = self._unstored.pop((trigger_id, event_id), None)
                 case TryReported(event):
                     host = self._ended(event, now) if isinstance(event, Ended) else None
             if host is not None:
@@ -267,10 +267,6 @@ class Triggerer(Service):
                 self._unwant(trigger_id, now)
                 self._give(host, trigger, other.code, now)
                 other.wake()
-
-    def _stored(self, trigger_id: str, event_id: str) -> "Host | None":
-        """Return the host that waits for this outcome of a watcher to be stored; None if none does."""
-        return self._unstored.pop((trigger_id, event_id), None)
 
     def _unwant(self, trigger_id: str, now: datetime, *, is_killed: bool = False) -> "Host | None":
         host = self._host_of.pop(trigger_id, None)

@@ -31,6 +31,7 @@ from asynsched.simulation.simulation import Simulation
 from asynsched.states import DagRunState, DagRunType, TaskInstanceState
 from asynsched.store.dags.dags import get_plan, get_version, list_dags, set_paused
 from asynsched.store.dags.files import list_errors
+from asynsched.store.rows import in_common
 from asynsched.store.runs.dag_runs import insert_run, run_of_schedule
 from asynsched.store.runs.deadlines import MissedDeadline, missed_deadlines
 from asynsched.store.runs.pools import pool_capacities, set_pool
@@ -105,7 +106,7 @@ class RunTrace(Struct, frozen=True):
     tasks: tuple[TaskTrace, ...]
 
 
-def read_trace(conn: Connection, *, without: Collection[int] = ()) -> tuple[RunTrace, ...]:
+def read_trace(conn: Connection, *, without: Collection[int]) -> tuple[RunTrace, ...]:
     """Return all runs, in the order in which they were due, except the runs with these row ids."""
     return tuple(_run(whole) for whole in all_runs(conn) if whole.run.id not in without)
 
@@ -120,8 +121,7 @@ def _run(whole: WholeRun) -> RunTrace:
 
 def part_of(trace: type[T], row: Struct, **parts: object) -> T:
     """Return a struct made of the fields of another one that have the same names, and of these parts."""
-    names = (name for name in trace.__struct_fields__ if name not in parts)
-    return trace(**{name: getattr(row, name) for name in names}, **parts)
+    return trace(**in_common(trace, row) | parts)
 
 
 class SlotsAt(Struct, frozen=True):
@@ -397,9 +397,7 @@ class _SpanSimulation(Simulation):
         await super().prepare()
         plan = self._plan
         for pool in plan.home.pools:
-            await self.database.write(
-                set_pool, pool.name, pool.slots, description="", include_deferred=pool.include_deferred
-            )
+            await self.database.write(set_pool, pool.name, pool.slots, include_deferred=pool.include_deferred)
         for name, slots in plan.pools.items():
             await self.database.write(set_pool, name, slots)
         for dag in await self.database.read(list_dags):

@@ -599,16 +599,6 @@ def map_events(conn: Connection, dag_id: str, mapped: Iterable[PartitionEvent], 
     _forget(conn, dag_id, unmapped, partition_key="")
 
 
-def consume_partition(
-    conn: Connection, dag_run_id: int, dag_id: str, run_key: str, events: Collection[PartitionEvent]
-) -> None:
-    """Record the events that triggered a new run of a partition, and remove them from the queue."""
-    ids = sorted({event.event_id for event in events})
-    values = [{"dag_run_id": dag_run_id, "event_id": event_id} for event_id in ids[-MAX_CONSUMED:]]
-    conn.execute(insert_ignoring(conn, dag_run_asset_event), values)
-    _forget(conn, dag_id, ids, partition_key=run_key)
-
-
 def drop_partitions(conn: Connection, dag_id: str) -> None:
     """Remove all events that wait for a DAG: its partition mappers have changed, so they would count otherwise."""
     _forget(conn, dag_id, [event.event_id for event in pending_events(conn, dag_id)])
@@ -677,12 +667,19 @@ def waiting_dag_ids(conn: Connection, asset_id: int) -> list[str]:
     return list(conn.scalars(query))
 
 
-def consume(conn: Connection, dag_run_id: int, dag_id: str, events: Collection[PendingEvent]) -> None:
-    """Record the events that triggered a new run, and remove them from the queue."""
-    newest = sorted(events)[-MAX_CONSUMED:]
-    values = [{"dag_run_id": dag_run_id, "event_id": event.event_id} for event in newest]
+def consume(
+    conn: Connection,
+    dag_run_id: int,
+    dag_id: str,
+    events: Iterable[PendingEvent | PartitionEvent],
+    *,
+    partition_key: str | None = None,
+) -> None:
+    """Record the events that triggered a new run, perhaps of a partition, and remove them from the queue."""
+    ids = sorted({event.event_id for event in events})
+    values = [{"dag_run_id": dag_run_id, "event_id": event_id} for event_id in ids[-MAX_CONSUMED:]]
     conn.execute(insert_ignoring(conn, dag_run_asset_event), values)
-    _forget(conn, dag_id, (event.event_id for event in events))
+    _forget(conn, dag_id, ids, partition_key=partition_key)
 
 
 def drop_unawaited(conn: Connection, dag_id: str, leaves: Collection[AssetCondition]) -> None:
@@ -709,7 +706,7 @@ _REFERENCES = (
 )
 
 
-def store_references(conn: Connection, found: SerializedDag, now: datetime, *, is_new: bool = False) -> None:
+def store_references(conn: Connection, found: SerializedDag, now: datetime, *, is_new: bool) -> None:
     """Store a (new) DAG's references to assets, and the new assets; drop events that it no longer waits for."""
     named = list(_named(found))
     if is_new and not named:

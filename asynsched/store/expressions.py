@@ -1,6 +1,6 @@
 """Expressions that each database writes in its own way: lengths of time, texts in JSON, the tasks in versions."""
 
-from typing import Any
+from typing import Any, TypeVar
 
 import sqlalchemy as sa
 from sqlalchemy.ext.compiler import compiles
@@ -8,82 +8,59 @@ from sqlalchemy.sql.functions import FunctionElement
 
 from asynsched.store.schema import dag_version
 
+T = TypeVar("T")
 
-class seconds_between(FunctionElement[float]):  # noqa: N801 - it reads as the function that it is
+
+class _PerDatabase(FunctionElement[T]):
+    """An expression in the SQL of each database. `{0}` stands for its first part."""
+
+    sqlite: str
+    postgresql: str
+
+
+@compiles(_PerDatabase, "sqlite", "postgresql")
+def _compiled(element: Any, compiler: Any, **options: Any) -> str:
+    template: str = getattr(element, compiler.dialect.name)
+    return template.format(*(compiler.process(part, **options) for part in element.clauses))
+
+
+class seconds_between(_PerDatabase[float]):  # noqa: N801 - it reads as the function that it is
     """The seconds from one instant's column to another's; NULL if one of them is."""
 
     type = sa.Float()
     inherit_cache = True
+    sqlite = "(({1} - {0}) / 1000000.0)"
+    postgresql = "CAST(EXTRACT(EPOCH FROM ({1} - {0})) AS DOUBLE PRECISION)"
 
 
-@compiles(seconds_between, "sqlite")
-def _seconds_of_microseconds(element: Any, compiler: Any, **options: Any) -> str:
-    start, end = (compiler.process(part, **options) for part in element.clauses)
-    return f"(({end} - {start}) / 1000000.0)"
-
-
-@compiles(seconds_between, "postgresql")
-def _seconds_of_interval(element: Any, compiler: Any, **options: Any) -> str:
-    start, end = (compiler.process(part, **options) for part in element.clauses)
-    return f"CAST(EXTRACT(EPOCH FROM ({end} - {start})) AS DOUBLE PRECISION)"
-
-
-class as_text(FunctionElement[str]):  # noqa: N801 - as above
+class as_text(_PerDatabase[str]):  # noqa: N801 - as above
     """The JSON of a column as a text."""
 
     type = sa.Text()
     inherit_cache = True
+    sqlite = "CAST({0} AS TEXT)"
+    postgresql = "convert_from({0}, 'UTF8')"
 
 
-@compiles(as_text, "sqlite")
-def _cast_to_text(element: Any, compiler: Any, **options: Any) -> str:
-    return f"CAST({compiler.process(element.clauses, **options)} AS TEXT)"
-
-
-@compiles(as_text, "postgresql")
-def _decoded_text(element: Any, compiler: Any, **options: Any) -> str:
-    return f"convert_from({compiler.process(element.clauses, **options)}, 'UTF8')"
-
-
-class json_item(FunctionElement[str]):  # noqa: N801 - as above
+class json_item(_PerDatabase[str]):  # noqa: N801 - as above
     """The item of a name in the JSON object of a column, as a text; NULL if there is none."""
 
     type = sa.Text()
     inherit_cache = True
+    sqlite = "CAST(json_extract({0}, '$.' || {1}) AS TEXT)"
+    postgresql = "(CAST({0} AS jsonb) ->> {1})"
 
     def __init__(self, column: sa.ColumnElement[Any], name: str) -> None:
         super().__init__(as_text(column), sa.literal(name, sa.Text()))
 
 
-@compiles(json_item, "sqlite")
-def _extracted(element: Any, compiler: Any, **options: Any) -> str:
-    text, name = (compiler.process(part, **options) for part in element.clauses)
-    return f"CAST(json_extract({text}, '$.' || {name}) AS TEXT)"
-
-
-@compiles(json_item, "postgresql")
-def _item_of_jsonb(element: Any, compiler: Any, **options: Any) -> str:
-    text, name = (compiler.process(part, **options) for part in element.clauses)
-    return f"(CAST({text} AS jsonb) ->> {name})"
-
-
-class lists_text(FunctionElement[bool]):  # noqa: N801 - as above
+class lists_text(_PerDatabase[bool]):  # noqa: N801 - as above
     """Whether the JSON list of a column, given as a text, has a text."""
 
     type = sa.Boolean()
     inherit_cache = True
-
-
-@compiles(lists_text, "sqlite")
-def _is_in_json(element: Any, compiler: Any, **options: Any) -> str:
-    items, text = (compiler.process(part, **options) for part in element.clauses)
-    return f"EXISTS (SELECT 1 FROM json_each({items}) AS item WHERE item.value = {text})"  # noqa: S608 - compiled
-
-
-@compiles(lists_text, "postgresql")
-def _is_in_jsonb(element: Any, compiler: Any, **options: Any) -> str:
-    items, text = (compiler.process(part, **options) for part in element.clauses)
-    return f"(CAST({items} AS jsonb) @> to_jsonb(CAST({text} AS text)))"
+    sqlite = "EXISTS (SELECT 1 FROM json_each({0}) AS item WHERE item.value = {1})"
+    postgresql = "(CAST({0} AS jsonb) @> to_jsonb(CAST({1} AS text)))"
 
 
 def has_text(column: sa.ColumnElement[Any], text: str) -> sa.ColumnElement[bool]:

@@ -18,6 +18,7 @@ from asynsched.bell import Hint, encode_in_parts
 from asynsched.errors import HomeInUse
 from asynsched.home import serves_database
 from asynsched.store.rows import fetch
+from asynsched.store.runs.dag_runs import IS_RUNNING
 from asynsched.store.runs.row_locks import lock_out_others
 from asynsched.store.schema import SchedulerRow, asset_trigger, callback_request, dag_run, listener_call, scheduler
 
@@ -32,22 +33,18 @@ class Load(NamedTuple):
 KEPT_FOR = timedelta(days=7)
 """How long the rows of ended schedulers are kept."""
 
-# Literal, as in the partial indexes.
-_IS_RUNNING = sa.text("dag_run.state = 'running'")
 _REGISTRATION_LOCK = 0x6173796E73726567  # "asynsreg"
 _NEXT_EPOCH = sa.select(sa.func.coalesce(sa.func.max(scheduler.c.lease_epoch), 0) + 1)
+_HAS_NOT_ENDED = scheduler.c.ended_at.is_(None)
+SERVING = sa.select(scheduler.c.id).where(_HAS_NOT_ENDED)
+"""The ids of the schedulers that have neither left nor been given up."""
 _HOLDS = (
     sa.select(sa.literal(1))
-    .where(
-        scheduler.c.id == sa.bindparam("key"),
-        scheduler.c.ended_at.is_(None),
-        scheduler.c.lease_epoch == sa.bindparam("epoch"),
-    )
+    .where(scheduler.c.id == sa.bindparam("key"), _HAS_NOT_ENDED, scheduler.c.lease_epoch == sa.bindparam("epoch"))
     .with_for_update(read=True)
 )
-_HAS_NOT_ENDED = scheduler.c.ended_at.is_(None)
 _ALL = sa.select(scheduler).order_by(scheduler.c.lease_epoch)
-_PEERS = sa.select(scheduler.c.id).where(_HAS_NOT_ENDED, scheduler.c.id != sa.bindparam("key"))
+_PEERS = SERVING.where(scheduler.c.id != sa.bindparam("key"))
 _LOADS = """
 SELECT r.scheduler_id AS id, count(DISTINCT r.id) AS n_runs, count(t.id) AS n_tasks
 FROM dag_run AS r LEFT JOIN task_instance AS t
@@ -92,7 +89,7 @@ def register_scheduler(
     conn.execute(sa.delete(scheduler).where(scheduler.c.id.in_(before) | (scheduler.c.ended_at < now - KEPT_FOR)))
     conn.execute(scheduler.insert(), asdict(row))
     if before:
-        runs = sa.select(dag_run.c.id).where(_IS_RUNNING, dag_run.c.scheduler_id.in_(before))
+        runs = sa.select(dag_run.c.id).where(IS_RUNNING, dag_run.c.scheduler_id.in_(before))
         in_order = runs.order_by(dag_run.c.id).with_for_update(key_share=True)
         conn.execute(sa.update(dag_run).where(dag_run.c.id.in_(in_order)).values(scheduler_id=scheduler_id))
         for table in (callback_request, listener_call):
@@ -194,10 +191,9 @@ def loads(conn: Connection) -> dict[str, Load]:
     return {row.id: Load(row.n_runs, row.n_tasks) for row in conn.execute(sa.text(_LOADS))}
 
 
-def remove_scheduler(conn: Connection, scheduler_id: str, now: datetime | None = None) -> None:
+def remove_scheduler(conn: Connection, scheduler_id: str, now: datetime) -> None:
     """Note that a scheduler has stopped, which frees the runs that it owned."""
-    ended_at = scheduler.c.heartbeat_at if now is None else now
-    conn.execute(_unended(scheduler_id).values(lease_until=scheduler.c.started_at, ended_at=ended_at))
+    conn.execute(_unended(scheduler_id).values(lease_until=scheduler.c.started_at, ended_at=now))
 
 
 def give_up_scheduler(conn: Connection, scheduler_id: str, heartbeat_at: datetime, now: datetime) -> bool:

@@ -223,7 +223,7 @@ def variable_names(conn: Connection) -> list[tuple[str, str]]:
     return [(row.key, row.description) for row in conn.execute(_BY_KEY)]
 
 
-def variable_keys(conn: Connection, prefix: str = "") -> list[str]:
+def variable_keys(conn: Connection, prefix: str) -> list[str]:
     """Return the keys of all variables that begin so, sorted."""
     return [key for key in conn.scalars(sa.select(variable.c.key).order_by(variable.c.key)) if key.startswith(prefix)]
 

@@ -100,7 +100,7 @@ def list_tokens(conn: Connection, kinds: Collection[str], owner: str | None, now
     return fetch(conn, TokenRow, query.order_by(token.c.owner, token.c.id))
 
 
-def get_token(conn: Connection, token_id: int, kinds: Collection[str], owner: str | None = None) -> TokenRow:
+def get_token(conn: Connection, token_id: int, kinds: Collection[str], owner: str | None) -> TokenRow:
     """Return a token of these kinds, of this user if one is named. Raises NotFound."""
     found = fetch_one(conn, TokenRow, sa.select(token).where(token.c.id == token_id, token.c.kind.in_(kinds)))
     if found is None or (owner is not None and found.owner != owner):
@@ -113,9 +113,9 @@ def delete_tokens(conn: Connection, token_ids: Sequence[int]) -> int:
     return conn.execute(sa.delete(token).where(token.c.id.in_(token_ids))).rowcount
 
 
-def delete_tokens_of(conn: Connection, user_id: int, kinds: Collection[str]) -> int:
-    """Delete a user's tokens of these kinds. Returns how many there were."""
-    return conn.execute(sa.delete(token).where(token.c.user_id == user_id, token.c.kind.in_(kinds))).rowcount
+def delete_tokens_of(conn: Connection, user_id: int, kinds: Collection[str]) -> None:
+    """Delete a user's tokens of these kinds."""
+    conn.execute(sa.delete(token).where(token.c.user_id == user_id, token.c.kind.in_(kinds)))
 
 
 def dags_of_roles(conn: Connection, roles: Collection[str]) -> Mapping[str, tuple[str, ...]]:

@@ -19,8 +19,8 @@ from asynsched.protocol.messages import TriggerOutcome
 from asynsched.serialization.schema import SerializedDag
 from asynsched.store.assets import SCHEDULE, AssetEventRow, digest_of, record_events, waiting_digests
 from asynsched.store.rows import fetch, portions, storable, to_json
-from asynsched.store.schedulers import holds_lease
-from asynsched.store.schema import AssetWatcherRow, asset_reference, asset_trigger, asset_watcher, dag, scheduler
+from asynsched.store.schedulers import SERVING, holds_lease
+from asynsched.store.schema import AssetWatcherRow, asset_reference, asset_trigger, asset_watcher, dag
 from asynsched.store.statements import insert_ignoring
 
 LONGEST_ERROR = 1000
@@ -39,8 +39,7 @@ _IS_WATCHED = sa.and_(
 """Whether a DAG waits for the asset of a watcher, which another one may define."""
 _OF_TRIGGER = asset_watcher.c.trigger_id == asset_trigger.c.id
 _HAS_WATCHER = sa.exists().where(_OF_TRIGGER).correlate(asset_trigger)
-_SERVES = sa.select(scheduler.c.id).where(scheduler.c.ended_at.is_(None))
-_IS_FREE = asset_trigger.c.scheduler_id.is_(None) | asset_trigger.c.scheduler_id.not_in(_SERVES)
+_IS_FREE = asset_trigger.c.scheduler_id.is_(None) | asset_trigger.c.scheduler_id.not_in(SERVING)
 
 
 def drop_watchers(conn: Connection, dag_ids: Sequence[str]) -> None:
@@ -53,19 +52,16 @@ def store_watchers(conn: Connection, found: SerializedDag, now: datetime) -> Non
     """Store the watchers of a DAG that has none, and their new triggers."""
     if not found.watchers:
         return
-    of_digest = {
-        digest_of("trigger", watcher.classpath, to_json(watcher.kwargs).decode()): watcher for watcher in found.watchers
-    }
-    for digest, watcher in sorted(of_digest.items()):
+    digests = [digest_of("trigger", one.classpath, to_json(one.kwargs).decode()) for one in found.watchers]
+    for digest, watcher in sorted(dict(zip(digests, found.watchers, strict=True)).items()):
         values = {"digest": digest, "classpath": watcher.classpath, "kwargs": watcher.kwargs, "created_at": now}
         conn.execute(insert_ignoring(conn, asset_trigger), values)
-    query = sa.select(asset_trigger.c.digest, asset_trigger.c.id).where(asset_trigger.c.digest.in_(of_digest))
+    query = sa.select(asset_trigger.c.digest, asset_trigger.c.id).where(asset_trigger.c.digest.in_(digests))
     trigger_ids = {row.digest: row.id for row in conn.execute(query)}
-    for watcher in found.watchers:
-        trigger_id = trigger_ids[digest_of("trigger", watcher.classpath, to_json(watcher.kwargs).decode())]
+    for digest, watcher in zip(digests, found.watchers, strict=True):
         names = waiting_digests(watcher.asset_name, watcher.asset_uri, ())
         row = AssetWatcherRow(
-            found.dag_id, names[0], trigger_id, watcher.name, watcher.asset_name, watcher.asset_uri, *names[1:]
+            found.dag_id, names[0], trigger_ids[digest], watcher.name, watcher.asset_name, watcher.asset_uri, *names[1:]
         )
         conn.execute(insert_ignoring(conn, asset_watcher), asdict(row))
 
@@ -204,7 +200,7 @@ _WATCHING = (
     sa.select(
         asset_watcher.c.name.label("watcher"), asset_watcher.c.asset_name.label("asset"),
         asset_watcher.c.asset_uri.label("uri"), asset_watcher.c.dag_id, asset_trigger.c.classpath.label("trigger"),
-        sa.and_(_IS_WATCHED).label("is_wanted"), asset_trigger.c.scheduler_id, asset_trigger.c.error,
+        _IS_WATCHED.label("is_wanted"), asset_trigger.c.scheduler_id, asset_trigger.c.error,
         asset_trigger.c.failed_at,
     )
     .join(asset_trigger, _OF_TRIGGER)

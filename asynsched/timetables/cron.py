@@ -226,7 +226,7 @@ class CronSchedule:
                     break
         return best
 
-    def _walls(self, wall: datetime, *, back: bool = False) -> Iterator[datetime]:
+    def _walls(self, wall: datetime, *, back: bool) -> Iterator[datetime]:
         """Yield the expression's wall-clock times after `wall`, or before it."""
         found = self._step(wall, back=back)
         while found is not None:

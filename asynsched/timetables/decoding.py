@@ -17,7 +17,7 @@ from asynsched.errors import PlanNeeded, TimetableError
 from asynsched.timetables.base import PUNCTUAL, DagRunInfo, DataInterval, KnownTimetable, TimeRestriction
 from asynsched.timetables.cron import MAX_EXPRESSION_LENGTH, FoldPolicy, GapPolicy
 from asynsched.timetables.delta import LONGEST
-from asynsched.timetables.own_partitions import AssetAnswers
+from asynsched.timetables.own_partitions import AssetAnswers, Moment
 from asynsched.timetables.partitions import ISO_FORMAT
 from asynsched.timetables.repeating import (
     MAX_EXPRESSIONS,
@@ -45,7 +45,6 @@ if TYPE_CHECKING:
 MAX_PLANNED = 100_000
 """The largest number of runs in a plan."""
 
-Moment = Annotated[datetime, Meta(tz=True)]
 RUN_NAME = r"^(?!(?:\.\.?|latest)\Z)[A-Za-z0-9_.~:+-]{0,250}\Z"
 """The names that an author's timetable may give runs, and the empty one."""
 RunName = Annotated[str, Meta(pattern=RUN_NAME)]

@@ -5,10 +5,10 @@ that wait for the DAG, and answers for all of them; the scheduler uses the answe
 key without an answer, KeysNeeded requests another parse.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from datetime import datetime
 from itertools import islice
-from typing import Annotated
+from typing import Annotated, TypeVar
 
 from msgspec import Meta, Struct
 
@@ -23,6 +23,7 @@ from asynsched.timetables.partitions import (
     own_classes,
 )
 
+T = TypeVar("T")
 MAX_WINDOW = 10_000
 """The largest number of keys of a window of a user's own."""
 MAX_ERROR = 500
@@ -111,7 +112,7 @@ def _answers(asked: AssetKeys, mapper: PartitionMapper) -> AssetAnswers:
         asked.uri,
         of_keys,
         {key: _of_run(mapper, key) for key in run_keys},
-        tuple((date, _carried(mapper, date)) for date in asked.dates),
+        tuple((date, _date(mapper.carry_partition_date, date)) for date in asked.dates),
     )
 
 
@@ -127,7 +128,7 @@ def _of_key(mapper: PartitionMapper, key: str) -> OfKey:
 
 
 def _of_run(mapper: PartitionMapper, run_key: str) -> OfRun:
-    date = _date(mapper, run_key)
+    date = _date(mapper.to_partition_date, run_key)
     if not isinstance(mapper, RollupMapper):
         return OfRun(date)
     try:
@@ -141,22 +142,12 @@ def _of_run(mapper: PartitionMapper, run_key: str) -> OfRun:
         return OfRun(date, error=_text(exc))
 
 
-def _date(mapper: PartitionMapper, run_key: str) -> datetime | None:
+def _date(find: Callable[[T], object], of: T) -> datetime | None:
     try:
-        return _aware(mapper.to_partition_date(run_key))
+        date = find(of)
+        return date if isinstance(date, datetime) and date.tzinfo is not None else None
     except Exception:  # noqa: BLE001 - of user code; as of a mapper of Airflow that cannot read the key
         return None
-
-
-def _carried(mapper: PartitionMapper, date: datetime) -> datetime | None:
-    try:
-        return _aware(mapper.carry_partition_date(date))
-    except Exception:  # noqa: BLE001 - as above
-        return None
-
-
-def _aware(date: object) -> datetime | None:
-    return date if isinstance(date, datetime) and date.tzinfo is not None else None
 
 
 def _text(exc: Exception) -> str:

@@ -815,7 +815,7 @@ class Partitioning:
         other._answers = {(one.name, one.uri): one for one in answers}
         return other
 
-    def mapper_of(self, name: str, uri: str = "") -> PartitionMapper:
+    def mapper_of(self, name: str, uri: str) -> PartitionMapper:
         """Return the mapper of an asset, by its name or its URI."""
         mapper = self.by_name.get(name) or self.by_uri.get(uri) or self.default
         return mapper.answered(self._answers.get((name, uri))) if isinstance(mapper, OwnMapper) else mapper

@@ -18,8 +18,9 @@ import anyio
 import msgspec
 from anyio.to_thread import run_sync
 
-from asynsched.home import PRIVATE_FOLDER, replace_file
+from asynsched.home import replace_file
 from asynsched.protocol.frames import UNDECODABLE
+from asynsched.protocol.home_files import PRIVATE_FOLDER
 from asynsched.protocol.worker_messages import MOST_FILE_BYTES, DataFile, DataFileList, Ticket
 from asynsched.worker.schedulers import Refused, Schedulers
 

@@ -15,8 +15,9 @@ import structlog
 from msgspec import Struct
 
 from asynsched.clock import Clock, new_token
-from asynsched.home import PRIVATE_FOLDER, replace_file
+from asynsched.home import replace_file
 from asynsched.protocol.frames import UNDECODABLE
+from asynsched.protocol.home_files import PRIVATE_FOLDER
 from asynsched.protocol.worker_messages import Ticket, WorkerTerms
 
 log = structlog.get_logger(__name__)

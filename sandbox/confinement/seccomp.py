@@ -216,13 +216,14 @@ def _file_rules() -> list[Refusal]:
             )
             for call, flags in (("open", 1), ("openat", 2))
         ),
-        Refusal("fcntl", when=_none_of(1, ALLOWED_FCNTLS)),
-        Refusal("ioctl", when=_none_of(1, ALLOWED_IOCTLS)),
+        Refusal("fcntl", when=_none_of(ALLOWED_FCNTLS)),
+        Refusal("ioctl", when=_none_of(ALLOWED_IOCTLS)),
     ]
 
 
-def _none_of(argument: int, allowed: tuple[int, ...]) -> tuple[tuple[Condition, ...], ...]:
-    return (tuple(Condition(argument, value, equal=False) for value in allowed),)
+def _none_of(allowed: tuple[int, ...]) -> tuple[tuple[Condition, ...], ...]:
+    """Return the condition that the second argument, the command, is none of these."""
+    return (tuple(Condition(1, value, equal=False) for value in allowed),)
 
 
 def refusals(*, may_fork: bool, network: bool) -> list[Refusal]:

@@ -247,7 +247,7 @@ def advise_on_module(module: str) -> str:
             return f"{lack}; {renamed}" if renamed else lack
         return f"install its provider: asynsched providers install {provider_of(module)}"
     near = difflib.get_close_matches(module, [*names.SERVED, *names.MOVED, *names.WHOLE, *names.MOVED_WHOLE], 2)
-    return "asynsched does not have this module of Airflow" + (f"; did you mean {' or '.join(near)}?" if near else "")
+    return f"asynsched does not have this module of Airflow{_did_you_mean(near)}"
 
 
 def advise_on_name(module: str, name: str) -> str:
@@ -261,20 +261,17 @@ def advise_on_name(module: str, name: str) -> str:
         lack = f"the installed version of the provider {provider_of(module)} does not have this name"
         if renamed:
             return f"{lack}; {renamed}"
-    return lack + (f"; did you mean {' or '.join(near)}?" if near else "")
+    return lack + _did_you_mean(near)
 
 
 def missing_name(name: str) -> str:
     """Return the message that asynsched does not have a name, with the name's equivalent here or near names."""
     known = dir(sys.modules["asynsched"])
-    renamed = _renamed(name)
+    renamed = name.replace("Dataset", "Asset").replace("Airflow", "Asynsched")
     near = [renamed] if renamed in known else difflib.get_close_matches(name, known)
-    return _said(name, _ADVICE.get(name) or (f"did you mean {' or '.join(near)}?" if near else ""))
+    hint = f"; {_ADVICE[name]}" if name in _ADVICE else _did_you_mean(near)
+    return f"asynsched has no name {name!r}{hint}"
 
 
-def _said(name: str, hint: str) -> str:
-    return f"asynsched has no name {name!r}" + (f"; {hint}" if hint else "")
-
-
-def _renamed(name: str) -> str:
-    return name.replace("Dataset", "Asset").replace("Airflow", "Asynsched")
+def _did_you_mean(near: list[str]) -> str:
+    return f"; did you mean {' or '.join(near)}?" if near else ""

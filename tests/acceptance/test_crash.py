@@ -5,6 +5,7 @@ import re
 import signal
 import subprocess
 import sys
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
@@ -277,12 +278,18 @@ CALLBACKS = """
 """
 
 
-def test_callbacks_of_a_killed_scheduler_are_not_run_again(site):
+@contextmanager
+def callbacks_running(site):
     site.write("callbacks.py", CALLBACKS)
     with site.up() as up:
         site.wait_for_dag("callbacks")
         site.run("dags", "trigger", "callbacks")
         site.until(lambda: len(marks(site)) == 2, "both callbacks have begun")
+        yield up
+
+
+def test_callbacks_of_a_killed_scheduler_are_not_run_again(site):
+    with callbacks_running(site) as up:
         pids = {name: int(pid) for name, pid in marks(site)}
         up.kill()
         Path(site.env["GATE"] + "ends").touch()
@@ -296,11 +303,7 @@ def test_callbacks_of_a_killed_scheduler_are_not_run_again(site):
 
 
 def test_callbacks_that_a_power_cut_ended_are_run_again(site):
-    site.write("callbacks.py", CALLBACKS)
-    with site.up() as up:
-        site.wait_for_dag("callbacks")
-        site.run("dags", "trigger", "callbacks")
-        site.until(lambda: len(marks(site)) == 2, "both callbacks have begun")
+    with callbacks_running(site) as up:
         up.kill()
         site.end_everything()
         for name in ("ends", "goes_on"):

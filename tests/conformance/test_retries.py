@@ -9,7 +9,7 @@ import pytest
 from asynsched.authoring.operators.arguments import backoff
 from asynsched.protocol.messages import Ended
 from asynsched.scheduling.rules.try_end import instance_name, retry_delay
-from tests.support.runs import NOON, evaluation, run_of, task
+from tests.support.runs import NOON, run_of, started, task
 
 CASES = json.loads((Path(__file__).parent / "data" / "retries.json").read_text())["cases"]
 DUE_AT_ONCE = "ready/60"
@@ -45,8 +45,7 @@ def test_delays_grow_and_spread_as_in_airflow(case):
 @pytest.mark.parametrize("case", cases("sequence"))
 def test_states_after_each_try_and_at_the_end_are_as_in_airflow(case):
     run = run_of([task("a", "b", retries=case["retries"]), task("b")])
-    engine = evaluation()
-    engine.start_run(run, NOON)
+    engine = started(run)
     now, attempts = NOON, []
     for outcome in [*case["outcomes"], "success"]:
         engine.grant(now)
@@ -67,8 +66,7 @@ def test_states_after_each_try_and_at_the_end_are_as_in_airflow(case):
 @pytest.mark.parametrize("case", cases("ready"))
 def test_a_retry_is_due_as_in_airflow_or_an_instant_sooner(case):
     run = run_of([task("a", retries=1, retry_delay=float(case["retry_delay_seconds"]))])
-    engine = evaluation()
-    engine.start_run(run, NOON)
+    engine = started(run)
     engine.grant(NOON)
     engine.try_ended(Ended(run.instance("a").token, "failed", NOON, NOON), NOON)
     now = NOON + timedelta(seconds=case["seconds_since_end"])

@@ -1,4 +1,4 @@
-"""Fixtures for programs that embed a scheduler."""
+"""Fixtures for programs that embed a scheduler, and for those that count its work on either database."""
 
 import pytest
 
@@ -11,3 +11,11 @@ def program(tmp_path, monkeypatch) -> Program:
     embedding = Program(tmp_path)
     monkeypatch.setenv(HANGS, str(embedding.hangs))
     return embedding
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def url(request, tmp_path) -> str:
+    """Return the URL of a new database of each kind."""
+    if request.param == "sqlite":
+        return f"sqlite:///{tmp_path / 'asynsched.db'}"
+    return request.getfixturevalue("postgres_url")

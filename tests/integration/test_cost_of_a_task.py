@@ -5,7 +5,6 @@ from contextlib import asynccontextmanager
 
 import anyio
 import msgspec
-import pytest
 import sqlalchemy as sa
 
 from asynsched import DAG, BashOperator, Scheduler
@@ -105,13 +104,6 @@ async def serving(program, url):
         yield scheduler, database
         scheduler.request_stop()
     await database.close()
-
-
-@pytest.fixture(params=["sqlite", "postgresql"])
-def url(request, tmp_path) -> str:
-    if request.param == "sqlite":
-        return f"sqlite:///{tmp_path / 'asynsched.db'}"
-    return request.getfixturevalue("postgres_url")
 
 
 async def cost_of(scheduler, database, dag_id: str) -> Counter[str]:

@@ -701,7 +701,7 @@ async def test_a_program_says_that_an_asset_was_updated(scheduler):
             with pytest.raises(DagError, match="is not JSON"):
                 await scheduler.asset_changed("orders", {"rows": object()})
             runs = await scheduler._database.read(list_runs, dag_id="follows")
-            results = [await scheduler._database.read(get_xcoms, run.id) for run in runs]
+            results = [await scheduler._database.read(get_xcoms, run.id, key="return_value") for run in runs]
         scheduler.request_stop()
     assert [result.value for [result] in results] == [b"[6]", b"[5]"]
 

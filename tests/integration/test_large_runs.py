@@ -6,7 +6,6 @@ from collections import Counter
 
 import anyio
 import msgspec
-import pytest
 import sqlalchemy as sa
 
 from asynsched import Scheduler, assembly, slices
@@ -83,13 +82,6 @@ class Turns:
                 self._now.clear()
         finally:
             sys.setprofile(None)
-
-
-@pytest.fixture(params=["sqlite", "postgresql"])
-def url(request, tmp_path) -> str:
-    if request.param == "sqlite":
-        return f"sqlite:///{tmp_path / 'asynsched.db'}"
-    return request.getfixturevalue("postgres_url")
 
 
 async def test_thousands_of_instances_are_made_decided_and_stored_in_slices(program, url, monkeypatch):

@@ -97,7 +97,7 @@ def know_dag(conn: sa.Connection) -> None:
 
 
 def take_over(conn: sa.Connection) -> int:
-    remove_scheduler(conn, "gone")
+    remove_scheduler(conn, "gone", NOW)
     return len(take_over_runs(conn, "me", 2))
 
 
@@ -256,7 +256,7 @@ async def test_what_an_old_try_pushes_while_its_task_is_cleared_is_refused(opene
         assert not pushed.done(), "it waits for the clear"
     with pytest.raises(StoreError, match="goes on without this try"):
         await pushed
-    assert await database.read(get_xcoms, 1) == []
+    assert await database.read(get_xcoms, 1, key="return_value") == []
 
 
 async def test_a_run_that_starts_again_is_locked_before_its_tasks(opened):

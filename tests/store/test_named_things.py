@@ -124,9 +124,9 @@ async def register(database, scheduler_id: str, home: str = "/home") -> int:
 
 async def test_no_lease_epoch_is_given_twice(database):
     epochs = [await register(database, "a"), await register(database, "b", "/elsewhere")]
-    await database.write(remove_scheduler, "b")
+    await database.write(remove_scheduler, "b", NOW)
     epochs.append(await register(database, "c", "/elsewhere"))
-    await database.write(remove_scheduler, "c")
+    await database.write(remove_scheduler, "c", NOW)
     epochs.append(await register(database, "d", "/elsewhere"))
     assert epochs == [1, 2, 3, 4]
 
@@ -142,7 +142,7 @@ async def test_a_scheduler_serves_until_its_lease_lapses_or_its_home_restarts(da
     assert not await database.write(renew_scheduler, "a", epoch + 1, now=LATER, lease_until=renewed)
     await register(database, "c")
     assert not await database.write(renew_scheduler, "a", epoch, now=LATER, lease_until=renewed)
-    await database.write(remove_scheduler, "c")
+    await database.write(remove_scheduler, "c", NOW)
     assert [row.id for row in await database.read(list_schedulers, NOW)] == ["b"]
 
 
@@ -165,7 +165,7 @@ async def test_on_sqlite_another_home_is_refused_while_old_tries_may_run(databas
             await enter_alone(database, "other", "/elsewhere", seconds)
     await enter_alone(database, "other", "/elsewhere", 31)
     await enter_alone(database, "successor", "/elsewhere", 32)
-    await database.write(remove_scheduler, "successor")
+    await database.write(remove_scheduler, "successor", NOW)
     await enter_alone(database, "back", "/home", 33)
 
 

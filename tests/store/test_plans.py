@@ -67,7 +67,7 @@ HOT = [
     (states_elsewhere.states_by_run, states_elsewhere.TaskFilter("d", run_ids=["r"])),
     (states_elsewhere.states_by_run, states_elsewhere.TaskFilter("d"), states_elsewhere.InstancePosition("r", "a", -1)),
     (pools.list_pools,),
-    (xcoms.get_xcoms, 1),
+    (partial(xcoms.get_xcoms, key="k"), 1),
     (xcoms.count_mapped_xcoms, xcoms.MappedXComs(1, "a", "k", 0, 9)),
     (xcoms.mapped_xcoms, xcoms.MappedXComs(1, "a", "k", 0, 9), 0, 9),
     (partial(xcoms.some_xcoms, key="k", task_ids=["a"]), 1),

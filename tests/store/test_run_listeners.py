@@ -70,7 +70,7 @@ async def test_listeners_hear_once_of_a_run_claimed_by_a_scheduler_that_has_gone
         assert await heard() == []
     else:  # it is not claimed: its beginning is stored with its tasks
         await run_on(gone, database, "r")
-    await database.write(remove_scheduler, "gone")
+    await database.write(remove_scheduler, "gone", NOON)
     heir = await serving(database, tmp_path, "heir")
     await heir.tick(RunsOrphaned())
     assert heir.evaluator.n_runs == 1

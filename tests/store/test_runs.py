@@ -215,7 +215,7 @@ async def test_xcoms_are_found_by_key_task_and_index_and_overwritten(database):
         await database.write(put_xcom, XComRow(run, "a", index, "return_value", b"%d" % index, NOW))
     await database.write(put_xcom, XComRow(run, "a", 0, "return_value", b"[2]", NOW))
     await database.write(put_xcom, XComRow(run, "a", 0, "other", b"null", NOW))
-    everything = await database.read(get_xcoms, run)
+    everything = await database.read(get_xcoms, run, key="return_value")
     assert [(value.task_id, value.map_index) for value in everything] == [("a", 0), ("a", 1), ("b", -1)]
     assert [msgspec.json.decode(value.value) for value in everything] == [[2], 1, {"x": "€"}]
     of = {"key": "return_value", "task_ids": ["a"]}

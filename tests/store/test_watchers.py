@@ -78,7 +78,7 @@ async def test_a_watcher_of_an_inactive_dag_is_not_written_for(database, serve):
 async def test_an_unused_trigger_of_a_scheduler_that_has_gone_is_deleted(database, serve):
     await serve("gone")
     assert await owners(database) == ["gone"]
-    await database.write(remove_scheduler, "gone")
+    await database.write(remove_scheduler, "gone", NOON)
     await database.write(drop_watchers, ["d"])
     await serve("heir")
     assert await owners(database) == []

@@ -10,8 +10,7 @@ from asynsched.authoring.dag import DAG
 from asynsched.executors.base import Executor, ExecutorContext, Held, TryEvent
 from asynsched.protocol.messages import Ended
 from asynsched.simulation.script import Script, ScriptedExecutor
-from asynsched.store.database import Database
-from tests.support.passing_database import PassingDatabase
+from tests.support.flaky_database import FlakyDatabase
 from tests.support.simulated import Simulated
 
 
@@ -19,33 +18,16 @@ class Crash(Exception):
     """The scheduler's process is gone."""
 
 
-class CrashingDatabase(PassingDatabase):
-    """Passes calls on. The scheduler dies at the call of number `crashes_at`, before or after that was done.
+class CrashingDatabase(FlakyDatabase):
+    """The scheduler dies at such calls. `watch` is called at each call."""
 
-    Calls are counted from `arm` on. `watch` is called at each call.
-    """
+    failure = Crash
 
-    def __init__(self, inner: Database, *, crashes_at: int | None = None, after: bool = False) -> None:
-        super().__init__(inner)
-        self._crashes_at = crashes_at
-        self._after = after
-        self._is_armed = False
-        self.n_calls = 0
-        self.watch: Callable[[], None] = lambda: None
-
-    def arm(self) -> None:
-        self._is_armed = True
+    watch: Callable[[], None] = staticmethod(lambda: None)
 
     async def pass_on(self, call: Any, query: Any, args: Any, kwargs: Any) -> Any:
         self.watch()
-        crashes = self._is_armed and self.n_calls == self._crashes_at
-        self.n_calls += self._is_armed
-        if crashes and not self._after:
-            raise Crash(f"before {query.__name__}")
-        result = await super().pass_on(call, query, args, kwargs)
-        if crashes:
-            raise Crash(f"after {query.__name__}")
-        return result
+        return await super().pass_on(call, query, args, kwargs)
 
 
 class KeptExecutor(ScriptedExecutor):
@@ -91,11 +73,11 @@ class CrashingSimulated(Simulated):
         script: Script,
         start: datetime,
         *,
-        crashes_at: int | None = None,
+        crashes_at: int = -1,
         after: bool = False,
     ) -> None:
         super().__init__(home, dags, script, start)
-        self.crashing = CrashingDatabase(self.inline, crashes_at=crashes_at, after=after)
+        self.crashing = CrashingDatabase(self.inline, fails_at=[crashes_at], after=after)
         self.database = self.crashing
 
     async def _serve(self, span: timedelta) -> None:

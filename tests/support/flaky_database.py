@@ -15,6 +15,8 @@ class FlakyDatabase(PassingDatabase):
     queries whose next call is one; `is_away` tells of a query's name whether its calls are such at present.
     """
 
+    failure: type[Exception] = StoreUnavailable
+
     def __init__(self, inner: Database, *, fails_at: Collection[int] = (), after: bool = False) -> None:
         super().__init__(inner)
         self.away: set[str] = set()
@@ -36,8 +38,8 @@ class FlakyDatabase(PassingDatabase):
         self.away.discard(query.__name__)
         self.n_calls += self._armed
         if fails and not self._after:
-            raise StoreUnavailable(f"away before {query.__name__}")
+            raise self.failure(f"before {query.__name__}")
         result = await super().pass_on(call, query, args, kwargs)
         if fails:
-            raise StoreUnavailable(f"away after {query.__name__}")
+            raise self.failure(f"after {query.__name__}")
         return result

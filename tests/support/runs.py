@@ -11,7 +11,7 @@ from asynsched.protocol.messages import CodeVersion
 from asynsched.scheduling.evaluation.batch import PendingBatch
 from asynsched.scheduling.evaluation.evaluation import Evaluation
 from asynsched.scheduling.evaluation.ready import ReadyQueues
-from asynsched.scheduling.evaluation.run import ActiveRun
+from asynsched.scheduling.evaluation.run import ActiveRun, ActiveTask
 from asynsched.scheduling.evaluation.structure import compile_structure
 from asynsched.serialization.schema import SerializedDag, SerializedTask
 
@@ -60,3 +60,20 @@ def evaluation(
         max_machine_kills=3,
         at_once=at_once,
     )
+
+
+def started(*runs: ActiveRun, **options) -> Evaluation:
+    """Return an evaluation that has started these runs."""
+    engine = evaluation(**options)
+    for run in runs:
+        engine.start_run(run, NOON)
+    return engine
+
+
+def granted(engine: Evaluation, now: datetime = NOON) -> list[ActiveTask]:
+    """Return the task instances that are granted now, once that is stored."""
+    engine.grant(now)
+    found = [*engine.pending.granted]
+    engine.pending.mark_stored()
+    engine.pending.clear()
+    return found

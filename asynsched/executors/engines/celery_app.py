@@ -46,7 +46,7 @@ def celery_app(settings: CelerySettings) -> Celery:
     )
     if is_amqp(app) and settings.max_priority:
         app.conf.task_queue_max_priority = settings.max_priority
-    own = dict(settings.own_options)
+    own = settings.object_of("options")
     app.conf.broker_transport_options |= own.pop("broker_transport_options", {})
     app.conf.update(own)
     return app

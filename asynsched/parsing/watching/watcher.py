@@ -345,20 +345,8 @@ def _known_as(snapshot: Snapshot, folder: FolderId, name: str) -> set[str]:
     return paths
 
 
-def _is_folder(path: Path) -> bool:
-    """Whether this is a folder; no, if nothing may be read there."""
-    try:
-        return path.is_dir()
-    except OSError:
-        return False
-
-
-def _is_link(path: Path) -> bool:
-    """Whether this is a symbolic link; no, if nothing may be read there."""
-    try:
-        return path.is_symlink()
-    except OSError:
-        return False
+_is_folder, _is_link = os.path.isdir, os.path.islink
+"""Unlike pathlib's, these say no if nothing may be read there."""
 
 
 def _changes_walk(path: Path, name: str) -> bool:

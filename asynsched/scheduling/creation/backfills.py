@@ -141,7 +141,7 @@ def compute_span(
     return Span(version.id, infos, answer)
 
 
-def plan_dates(conn: Connection, plan: BackfillPlan, now: datetime, span: Span | None = None) -> list[PlannedDate]:
+def plan_dates(conn: Connection, plan: BackfillPlan, now: datetime, span: Span | None) -> list[PlannedDate]:
     """Return the dates of a backfill, in the order in which they would run.
 
     Args:

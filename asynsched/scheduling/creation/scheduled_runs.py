@@ -98,13 +98,12 @@ class Examined:
 
     def with_assets(self, other: "Examined") -> "Examined":
         """Return this result of the schedule, with the result of the assets."""
-        is_held_back = self.is_held_back or other.is_held_back
-        found = replace(self, triggered=other.triggered, is_held_back=is_held_back, waits_for=other.waits_for)
-        if other.asks:
-            found = replace(found, asks=other.asks, asks_about=other.asks_about)
-        return replace(
-            found, of_partitions=other.of_partitions, unmapped=other.unmapped, has_more=other.has_more
+        found = replace(
+            self, triggered=other.triggered, is_held_back=self.is_held_back or other.is_held_back,
+            waits_for=other.waits_for, of_partitions=other.of_partitions, unmapped=other.unmapped,
+            has_more=other.has_more,
         )  # fmt: skip
+        return replace(found, asks=other.asks, asks_about=other.asks_about) if other.asks else found
 
 
 def examine_dags(conn: Connection, dag_ids: Sequence[str], now: datetime) -> dict[str, Examined]:
@@ -463,7 +462,7 @@ def _trigger_by_partitions(conn: Connection, dag: DagRow, serialized: Serialized
             run_after=now, queued_at=now, partition_key=one.key, partition_date=one.date,
             reason=f"the partition {one.key} of its assets was updated",
         )  # fmt: skip
-        assets.consume_partition(conn, dag_runs.insert_run(conn, run), dag.dag_id, one.key, one.events)
+        assets.consume(conn, dag_runs.insert_run(conn, run), dag.dag_id, one.events, partition_key=one.key)
         created.append(run_id)
     has_more = len(ready) > MAX_PARTITIONS
     if has_more or asks_about:

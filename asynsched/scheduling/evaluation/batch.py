@@ -156,7 +156,7 @@ class PendingBatch:
 
     def task_rows(self) -> Iterator[tuple[ActiveTask, TaskWrite]]:
         """Yield the changed task instances with their rows, in key order."""
-        for task in sorted(self.tasks.values(), key=lambda task: (task.run.id, task.task_id, task.map_index)):
+        for task in sorted(self.tasks.values(), key=lambda task: task.row_key):
             yield task, _task_row(task)
 
     def batch(self, task_rows: Iterable[tuple[ActiveTask, TaskWrite]] | None = None) -> Batch:
@@ -178,7 +178,7 @@ class PendingBatch:
 
     def take_refused(self, refused: Collection[TaskRowKey]) -> list[ActiveTask]:
         """Remove the grants that were stored as refused, and return their task instances."""
-        taken = [task for task in self.granted if (task.run.id, task.task_id, task.map_index) in refused]
+        taken = [task for task in self.granted if task.row_key in refused]
         self.granted = [task for task in self.granted if task not in taken]
         return taken
 

@@ -258,7 +258,7 @@ def of_grant(task: ActiveTask, token: str, now: datetime) -> TaskChange:
     Source: Apache Airflow's `ti_run`, which returns the keys of the XComs to delete.
     """
     is_resumed = task.deferral is not None and task.deferral.outcome is not None
-    rows = (XComDeletion(*_row_key(task)),) if task.token is not None and not is_resumed else ()
+    rows = (XComDeletion(*task.row_key),) if task.token is not None and not is_resumed else ()
     return _change(
         task, State.QUEUED, rows=rows, try_number=task.try_number + 1, token=token, queued_at=now, ended_at=None,
         next_try_at=None,
@@ -336,7 +336,7 @@ def of_trigger(
         return [ready(task, obstacle, now, deferral=StoredDeferral(task.deferral.deferral, outcome))]
     if problem := _unstorable(outcome.xcoms):
         ended, outcome = Ended(outcome.id, "failed", now, reason=problem, retry=False), TriggerOutcome("", "failed")
-    rows = tuple(XComWrite(*_row_key(task), name, _json(value), now) for name, value in outcome.xcoms.items())
+    rows = tuple(XComWrite(*task.row_key, name, _json(value), now) for name, value in outcome.xcoms.items())
     # The try ends here, without the process that would have counted it.
     first, *others = of_end(task, ended, now, max_machine_kills, task.try_number + 1)
     assert isinstance(first, TaskChange)
@@ -379,7 +379,7 @@ def _restart(task: ActiveTask, event: Ended) -> TaskChange:
     started_at = task.started_at or event.started_at
     history = _history(task, task.try_number, task.reason, started_at=started_at, ended_at=event.ended_at)
     values: dict[str, Any] = dict.fromkeys(EMPTIED_BY_CLEAR) | {"skips": frozenset()}
-    return _change(task, None, rows=(history, XComDeletion(*_row_key(task))), **values)
+    return _change(task, None, rows=(history, XComDeletion(*task.row_key)), **values)
 
 
 def _end(task: ActiveTask, result: TryResult, skips: Skips | None, now: datetime) -> TaskChange:
@@ -411,7 +411,7 @@ def _rows_of_end(
     task: ActiveTask, result: TryResult, values: Mapping[str, Any], skips: Skips | None, now: datetime
 ) -> Iterator[Row]:
     _, number, event, outcome = result
-    key = _row_key(task)
+    key = task.row_key
     if outcome.is_retry:
         times = {"started_at": values["started_at"], "ended_at": values["ended_at"]}
         yield _history(task, number, outcome.reason, **times)
@@ -483,10 +483,6 @@ def _history(task: ActiveTask, number: int, reason: str, **times: Any) -> Histor
         dag_run_id=task.run.id, task_id=task.task_id, map_index=task.map_index, try_number=number, state=State.FAILED,
         reason=reason, token=task.token, scheduled_at=task.scheduled_at, queued_at=task.queued_at, **times,
     )  # fmt: skip
-
-
-def _row_key(task: ActiveTask) -> tuple[int, str, int]:
-    return (task.run.id, task.task_id, task.map_index)
 
 
 def _json(value: object) -> str:

@@ -361,7 +361,7 @@ class ReadyQueues:
     def _grant(self, task: ActiveTask) -> SlotGrant:
         limit = self._shared(task)
         return SlotGrant(
-            key=(task.run.id, task.task_id, task.map_index),
+            key=task.row_key,
             pool="" if self.pool(task.task.pool).capacity is None else task.task.pool,
             slots=task.task.pool_slots,
             task=None if limit is None else (task.run.key.dag_id, task.task_id),

@@ -35,6 +35,7 @@ from asynsched.serialization.schema import (
 )
 from asynsched.states import FINISHED_TASK_STATES, DagRunState, check_run_transition, check_task_transition
 from asynsched.states import TaskInstanceState as State
+from asynsched.store.runs.transitions import TaskRowKey
 
 if TYPE_CHECKING:
     from asynsched.scheduling.evaluation.ready import Limit
@@ -117,6 +118,10 @@ class ActiveTask:
     @property
     def key(self) -> TaskInstanceKey:
         return TaskInstanceKey(*self.run.key, self.task.task_id, self.map_index)
+
+    @property
+    def row_key(self) -> TaskRowKey:
+        return (self.run.id, self.task.task_id, self.map_index)
 
     @property
     def priority_weight(self) -> int:

@@ -7,6 +7,9 @@ from asynsched.scheduling.rules.branching import descendants, reversed_edges
 from asynsched.scheduling.rules.priority import total_weights
 from asynsched.serialization.schema import MapLength, SerializedDag, SerializedTask, results_in
 
+_Tasks = Mapping[str, SerializedTask]
+_Edges = Mapping[str, tuple[str, ...]]
+
 
 @dataclass(frozen=True, slots=True)
 class Link:
@@ -144,12 +147,7 @@ def _mapped_groups(dag: SerializedDag) -> tuple[dict[str, tuple[str, ...]], dict
     return around, factors
 
 
-def _links(
-    tasks: Mapping[str, SerializedTask],
-    upstream: Mapping[str, tuple[str, ...]],
-    downstream: Mapping[str, tuple[str, ...]],
-    mapped_groups: Mapping[str, tuple[str, ...]],
-) -> dict[str, tuple[Link, ...]]:
+def _links(tasks: _Tasks, upstream: _Edges, downstream: _Edges, mapped_groups: _Edges) -> dict[str, tuple[Link, ...]]:
     """Return the links to each task from the tasks that decide about it."""
     needed_setups = _needed_setups(tasks, upstream, downstream)
     found = {}
@@ -164,11 +162,7 @@ def _links(
     return found
 
 
-def _needed_setups(
-    tasks: Mapping[str, SerializedTask],
-    upstream: Mapping[str, tuple[str, ...]],
-    downstream: Mapping[str, tuple[str, ...]],
-) -> dict[str, list[str]]:
+def _needed_setups(tasks: _Tasks, upstream: _Edges, downstream: _Edges) -> dict[str, list[str]]:
     """Return for each task the setups above it that have their teardowns below it or no teardown, as in Airflow."""
     needed: dict[str, list[str]] = {task_id: [] for task_id in tasks}
     for setup in (task_id for task_id, task in tasks.items() if task.is_setup):
@@ -181,11 +175,7 @@ def _needed_setups(
     return needed
 
 
-def _scopes(
-    tasks: Mapping[str, SerializedTask],
-    upstream: Mapping[str, tuple[str, ...]],
-    downstream: Mapping[str, tuple[str, ...]],
-) -> dict[str, tuple[str, ...]]:
+def _scopes(tasks: _Tasks, upstream: _Edges, downstream: _Edges) -> dict[str, tuple[str, ...]]:
     """Return the scope of each teardown that has one.
 
     Source: `_evaluate_teardown_scope` in Apache Airflow's `TriggerRuleDep`.

@@ -111,7 +111,7 @@ class RunEdit:
 
     def clear(self, row: TaskInstanceRow, ignored: str | None = None) -> None:
         """Make a task instance run again, with all its retries, and ignore these of its dependencies."""
-        state = None if row.state is None else State(row.state)
+        state = _state(row)
         task = self.structure.tasks.get(row.task_id)
         n_tries = clearing.tries_after_clear(
             state, row.try_number, row.token, self.earlier.get((row.task_id, row.map_index), {})
@@ -130,7 +130,7 @@ class RunEdit:
 
     def end(self, row: TaskInstanceRow, state: State, reason: str) -> None:
         """Put a task instance into a finished state."""
-        before = None if row.state is None else State(row.state)
+        before = _state(row)
         ended_at = row.ended_at if before in FINISHED_TASK_STATES else None
         n_tries = tries_at_end(before, row.try_number, row.started_at)
         values = {"try_number": n_tries, "ended_at": ended_at or self.now, "next_try_at": None, "deferral": None}
@@ -142,7 +142,7 @@ class RunEdit:
         self._change(row, State.SCHEDULED, "", scheduled_at=self.now, next_try_at=None, deferral=deferral)
 
     def _change(self, row: TaskInstanceRow, state: State | None, reason: str, **changes: Any) -> None:
-        before = None if row.state is None else State(row.state)
+        before = _state(row)
         if state is not before:
             check_task_transition(before, state)
         told = {"before_state": row.state, "before_try": row.try_number, "state": state, "reason": reason}
@@ -246,9 +246,7 @@ def _mark(edit: RunEdit, request: MarkTasks, actor: str) -> None:
 
 
 def _force(edit: RunEdit, request: ForceTask) -> None:
-    check_tasks((request.task_id,), edit.structure.tasks)
-    check_instances(edit.instances, (request.task_id,), request.map_index)
-    [row] = [row for row in edit.instances if (row.task_id, row.map_index) == (request.task_id, request.map_index)]
+    row = _instance(edit, request.task_id, request.map_index)
     verdict = clearing.may_be_forced(
         _state(row), ignore_state=request.ignore_state, ignore_retry_period=request.ignore_retry_period
     )
@@ -290,7 +288,7 @@ def _cancel(edit: RunEdit, actor: str) -> None:
 
 
 def _answer(edit: RunEdit, request: AnswerTask) -> None:
-    row = _asking(edit, request.task_id, request.map_index)
+    row = _instance(edit, request.task_id, request.map_index)
     stored = _awaited(row)
     if stored is None:
         raise AsynschedError(_waits_for_no_answer(row))
@@ -299,7 +297,7 @@ def _answer(edit: RunEdit, request: AnswerTask) -> None:
     edit.resume(row, msgspec.structs.replace(stored, outcome=outcome))
 
 
-def _asking(edit: RunEdit, task_id: str, map_index: int) -> TaskInstanceRow:
+def _instance(edit: RunEdit, task_id: str, map_index: int) -> TaskInstanceRow:
     check_tasks((task_id,), edit.structure.tasks)
     check_instances(edit.instances, (task_id,), map_index)
     [row] = [row for row in edit.instances if (row.task_id, row.map_index) == (task_id, map_index)]
@@ -502,7 +500,7 @@ def _is_awaited(conn: Connection, edit: RunEdit, answer: AnswerTask) -> bool:
 
     Raises AsynschedError if it has asked another question since.
     """
-    row = _asking(edit, answer.task_id, answer.map_index)
+    row = _instance(edit, answer.task_id, answer.map_index)
     asked = get_question(conn, (row.dag_run_id, row.task_id, row.map_index))
     if asked is None or asked.created_at != answer.asked_at:
         raise AsynschedError(
@@ -540,7 +538,7 @@ def submit_answer(
     lock_runs(conn, [_run(conn, key).id])
     run = _run(conn, key)
     edit = _edit(conn, run, ClearTasks(), now)
-    row = _asking(edit, task_id, map_index)
+    row = _instance(edit, task_id, map_index)
     asked = get_question(conn, (row.dag_run_id, row.task_id, row.map_index), lock=True)
     if asked is not None and asked.responded_at is not None:
         who = "nobody: the time was over" if asked.responded_by is None else asked.responded_by["name"]

@@ -55,9 +55,8 @@ def updates_of(outlets: Iterable[AssetCondition], told: Iterable[OutletEvent]) -
     """Return the updates that follow from a task's success, in the order of its outlets, those of aliases last.
 
     Each outlet that is an asset or a reference is updated, with the extra that the task gave its event; once for each
-    partition key that the task gave it. An alias
-    stands for the assets that the task added to it. Events of one asset with the same extra make one update, under
-    however many aliases they were added.
+    partition key that the task gave it. An alias stands for the assets that the task added to it. Events of one asset
+    with the same extra make one update, under however many aliases they were added.
     """
     told, outlets = list(told), list(outlets)
     aliases = {outlet.alias.name for outlet in outlets if outlet.alias is not None}

@@ -73,9 +73,7 @@ class TaskSelection:
                     yield from teardowns
 
 
-def is_cleared(
-    state: State | None, *, is_expanded: bool = False, only_failed: bool = False, only_running: bool = False
-) -> bool:
+def is_cleared(state: State | None, *, is_expanded: bool, only_failed: bool, only_running: bool) -> bool:
     """Return whether to clear a task instance in this state; with both `only_` flags, either suffices.
 
     Args:

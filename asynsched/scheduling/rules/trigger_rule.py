@@ -103,7 +103,7 @@ def evaluate(rule: str, upstream: UpstreamCounts, *, map_index: int = -1) -> Ver
     )
 
 
-def evaluate_setups(setups: UpstreamCounts, *, map_index: int = -1) -> Verdict:
+def evaluate_setups(setups: UpstreamCounts, *, map_index: int) -> Verdict:
     """Decide by the setups that a task needs although they are not its direct upstreams.
 
     All must succeed, regardless of the task's own rule; a failed or skipped one ends the task without waiting.

@@ -15,6 +15,7 @@ from sqlalchemy import Connection
 from asynsched.serialization.schema import FileError
 from asynsched.store.rows import as_new, fetch, fetch_in, portions, storable
 from asynsched.store.runs.row_locks import lock_out_others
+from asynsched.store.schedulers import SERVING
 from asynsched.store.schema import (
     DagFileRow,
     ImportErrorRow,
@@ -62,9 +63,9 @@ _ERRORS = sa.select(*(column for column in import_error.c if column.name != "id"
 _LONGEST_KIND = 32
 
 
-def list_errors(conn: Connection, file_path: str | None = None) -> list[ImportErrorRow]:
-    """Return the errors and warnings of a file, or of all files, by file, in the order in which they were found."""
-    return fetch(conn, ImportErrorRow, _ERRORS) if file_path is None else list_errors_of(conn, [file_path])
+def list_errors(conn: Connection) -> list[ImportErrorRow]:
+    """Return the errors and warnings of all files, by file, in the order in which they were found."""
+    return fetch(conn, ImportErrorRow, _ERRORS)
 
 
 def list_errors_of(conn: Connection, file_paths: Sequence[str]) -> list[ImportErrorRow]:
@@ -134,7 +135,7 @@ def claim_from_the_gone(
 
     Returns the files that are this scheduler's now, without those whose claims were dropped just now.
     """
-    serving = sa.select(scheduler.c.id).where(scheduler.c.ended_at.is_(None), scheduler.c.id.not_in(sorted(silent)))
+    serving = SERVING.where(scheduler.c.id.not_in(sorted(silent)))
     may_take = sa.or_(parse_claim.c.scheduler_id == scheduler_id, parse_claim.c.scheduler_id.not_in(serving))
     is_it = parse_claim.c.path == sa.bindparam("of_path")
     take = sa.update(parse_claim).where(is_it, may_take).values(scheduler_id=scheduler_id, claimed_at=now)

@@ -60,7 +60,7 @@ class SchemaState(NamedTuple):
     @property
     def is_newer(self) -> bool:
         """Whether a newer asynsched has created or migrated it."""
-        return self.current is not None and self.current not in (*REVISIONS, self.head)
+        return self.current is not None and self.current not in REVISIONS
 
     @property
     def advice(self) -> str:

@@ -268,7 +268,7 @@ class PostgresDatabase(Database):
 
     is_shared = True
 
-    def __init__(self, url: DatabaseUrl, *, keys: FernetKeys | None = None) -> None:
+    def __init__(self, url: DatabaseUrl, *, keys: FernetKeys | None) -> None:
         self.url, self.address, self._shown = url, url.dsn, url.shown
         self._engines = _Engines(url, pool_size=5, keys=keys)
         self._opening = True

@@ -81,7 +81,7 @@ class QueryThread:
 class SqliteDatabase(Database):
     """A SQLite file that exists and is migrated. Belongs to the event loop that creates it."""
 
-    def __init__(self, path: Path, shown: str, *, synchronous: Synchronous, keys: FernetKeys | None = None) -> None:
+    def __init__(self, path: Path, shown: str, *, synchronous: Synchronous, keys: FernetKeys | None) -> None:
         self.address = f"sqlite:///{path.absolute()}"
         self._writer = QueryThread(SqliteConnection(path, shown, synchronous=synchronous, keys=keys), shown)
         writer = self._writer

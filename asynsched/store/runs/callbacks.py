@@ -10,11 +10,11 @@ import sqlalchemy as sa
 from sqlalchemy import Connection
 
 from asynsched.store.rows import fetch
-from asynsched.store.schema import CallbackRequest, ListenerCall, callback_request, listener_call, scheduler
+from asynsched.store.schedulers import SERVING
+from asynsched.store.schema import CallbackRequest, ListenerCall, callback_request, listener_call
 
 Callback = CallbackRequest | ListenerCall
 _MINE_RUNNING = sa.text("callback_request.state = 'running' AND callback_request.scheduler_id = :me")
-_SERVES = sa.select(scheduler.c.id).where(scheduler.c.ended_at.is_(None))
 
 
 def _next(table: sa.Table) -> "sa.Select[Any]":
@@ -26,7 +26,7 @@ def _next(table: sa.Table) -> "sa.Select[Any]":
             sa.or_(
                 table.c.state == "queued",
                 table.c.scheduler_id.is_(None),
-                table.c.scheduler_id.not_in(_SERVES),
+                table.c.scheduler_id.not_in(SERVING),
                 table.c.scheduler_id == sa.bindparam("me"),
             ),
         )

@@ -21,8 +21,8 @@ from asynsched.store.rows import fetch, fetch_in, portions
 from asynsched.store.runs.dag_runs import IS_QUEUED, IS_RUNNING, run_row_ids
 from asynsched.store.runs.row_locks import lock_tasks
 from asynsched.store.runs.transitions import take_for_begun
-from asynsched.store.schedulers import holds_lease
-from asynsched.store.schema import NOBODYS_EPOCH, DagRunRow, backfill, dag, dag_run, scheduler, task_instance
+from asynsched.store.schedulers import SERVING, holds_lease
+from asynsched.store.schema import NOBODYS_EPOCH, DagRunRow, backfill, dag, dag_run, task_instance
 
 
 class QueuedRun(DagRunRow, frozen=True, kw_only=True):
@@ -329,7 +329,7 @@ def take_over_runs(
         return []
     has_no_owner = sa.or_(
         dag_run.c.scheduler_id.is_(None),
-        dag_run.c.scheduler_id.not_in(sa.select(scheduler.c.id).where(scheduler.c.ended_at.is_(None))),
+        dag_run.c.scheduler_id.not_in(SERVING),
         sa.and_(dag_run.c.scheduler_id == scheduler_id, dag_run.c.lease_epoch != epoch),
     )
     orphaned = (

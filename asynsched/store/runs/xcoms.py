@@ -104,7 +104,7 @@ def put_xcom_of_try(conn: Connection, value: XComRow, token: str) -> None:
         raise StoreError("the task instance was cleared, and goes on without this try")
 
 
-def get_xcoms(conn: Connection, dag_run_id: int, *, key: str = "return_value") -> list[XComRow]:
+def get_xcoms(conn: Connection, dag_run_id: int, *, key: str) -> list[XComRow]:
     """Return the values of a key in a run, by task and map index."""
     return fetch(conn, XComRow, _OF_KEY, {"run": dag_run_id, "name": key})
 
@@ -175,8 +175,5 @@ def newest_run_with_xcom(
 
 def delete_xcom(conn: Connection, dag_run_id: int, task_id: str, map_index: int, key: str) -> None:
     """Delete the value of a key, if there is one."""
-    conn.execute(sa.delete(xcom).where(*_is_of_task(dag_run_id, task_id, map_index), xcom.c.key == key))
-
-
-def _is_of_task(dag_run_id: int, task_id: str, map_index: int) -> tuple[sa.ColumnElement[bool], ...]:
-    return xcom.c.dag_run_id == dag_run_id, xcom.c.task_id == task_id, xcom.c.map_index == map_index
+    is_of_task = (xcom.c.dag_run_id == dag_run_id, xcom.c.task_id == task_id, xcom.c.map_index == map_index)
+    conn.execute(sa.delete(xcom).where(*is_of_task, xcom.c.key == key))

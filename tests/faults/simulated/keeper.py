@@ -34,33 +34,17 @@ FENCED = "the scheduler's lease is over, and another scheduler may run the task"
 
 
 class SimulatedKeeper:
-    """The keeper of one home.
-
-    Args:
-        clock: Of its machine.
-        records: The records of it and its predecessors: the end of each try that was begun, None before that.
-        cut_power: Has the machine restart.
-        lease: The lease of its scheduler.
-    """
+    """The keeper of the home of a machine."""
 
     process: Process | None = None
     """The process that stops when its machine does; None: it never does."""
 
-    def __init__(
-        self,
-        world: Any,
-        home: str,
-        clock: MachineClock,
-        records: dict[str, Ended | None],
-        cut_power: Callable[[], None],
-        lease: LeaseSettings,
-    ) -> None:
-        self._world = world
-        self._cut_power = cut_power
-        self.clock = clock
-        self._home = home
-        self._records = records
-        self._lease = lease
+    def __init__(self, machine: Any) -> None:
+        self._machine = machine
+        self._world = machine.world
+        self.clock: MachineClock = machine.clock
+        self._records: dict[str, Ended | None] = machine.records
+        self._lease: LeaseSettings = machine.settings.lease
         self._epoch = self._served_epoch = 0
         self._is_stopping = False
         self._is_fenced = False
@@ -72,12 +56,12 @@ class SimulatedKeeper:
         self._turns: Turns[SimulatedTry | SimulatedHost] = Turns(lambda one: one.get_ready())
         self.ends: dict[str, Ended] = {}
         self._closes_at = 0.0
-        for token, ended in list(records.items()):
+        for token, ended in list(self._records.items()):
             reason = "the keeper of the task's process died, and the process with it"
-            self.ends[token] = records[token] = ended or Ended(
-                token, "failed", clock.now(), reason=reason, cause="machine"
+            self.ends[token] = self._records[token] = ended or Ended(
+                token, "failed", self.clock.now(), reason=reason, cause="machine"
             )
-        self._leased(clock.boottime() + self._lease.duration)
+        self._leased(self.clock.boottime() + self._lease.duration)
 
     def connect(self) -> Stream | None:
         """Take a connection."""
@@ -89,7 +73,7 @@ class SimulatedKeeper:
 
     def die(self) -> None:
         """Die at once, and take every process along."""
-        self._world.say("keeper", f"{self._home} dies with {len(self.live)} tries")
+        self._world.say("keeper", f"{self._machine.name} dies with {len(self.live)} tries")
         self.is_alive = False
         for one in list(self.live.values()):
             one.die_with_keeper()
@@ -114,7 +98,7 @@ class SimulatedKeeper:
             self.die()
             return
         if self._world.chance.happens("power_cut"):
-            self._cut_power()
+            self._machine.cut_power()
             return
         if self.connection is not None:
             self.connection.send(message)
@@ -226,7 +210,7 @@ class SimulatedKeeper:
             return
         self._is_fenced = True
         self.is_listening = self.connection is not None
-        self._world.say("keeper", f"{self._home} is fenced, {len(self.live)} tries")
+        self._world.say("keeper", f"{self._machine.name} is fenced, {len(self.live)} tries")
         self._end_all(FENCED, "machine", self._lease.kill_time)
 
     def _stop(self, grace: float) -> None:
@@ -241,7 +225,7 @@ class SimulatedKeeper:
 
     def _leave_if_idle(self) -> None:
         if self.is_alive and not self.live and (self._is_stopping or (self._is_fenced and self.connection is None)):
-            self._world.say("keeper", f"{self._home} leaves")
+            self._world.say("keeper", f"{self._machine.name} leaves")
             self.is_alive = False
             for stream in list(self.streams):
                 stream.cut("the keeper left")

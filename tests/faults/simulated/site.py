@@ -7,7 +7,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-import msgspec
+from msgspec.structs import replace
 
 from asynsched.assembly import Foundation, Services, assemble
 from asynsched.bell import Hint
@@ -16,32 +16,18 @@ from asynsched.executors.local import LocalExecutor
 from asynsched.housekeeping.bell_listener import hand_out
 from asynsched.housekeeping.notification_listener import NotificationListener
 from asynsched.lease.expiry import takeover_seconds
-from asynsched.protocol.messages import Ended
 from asynsched.scheduler import Scheduler
 from asynsched.service import Service
-from asynsched.settings import Settings
 from tests.faults.simulated.dag_folder import DagFolder, ScriptedWatcher
 from tests.faults.simulated.faulty_database import FaultyDatabase
-from tests.faults.simulated.keeper import SimulatedKeeper
 from tests.faults.simulated.ledger import Violation
-from tests.faults.simulated.loop import PROCESS, NotYet, Process
-from tests.faults.simulated.machine_clock import MachineClock
+from tests.faults.simulated.loop import PROCESS, Process
+from tests.faults.simulated.machine import SHARE_OF_CANCELLATIONS, Machine
 from tests.faults.simulated.notifications import URL
-from tests.faults.simulated.stream import Stream
 from tests.faults.simulated.worlds import inline_database
-
-EXPECTED_ENDS = (StoreUnavailable, LeaseLost, ExecutorError, asyncio.CancelledError, HomeInUse)
-"""The exceptions after which a scheduler is started again by its supervisor."""
-
 
 LONG_PAUSES = 0.5
 """Share of pauses that outlast leases, where there are other schedulers."""
-
-SHARE_OF_CANCELLATIONS = 0.5
-"""Of the stops, those that do not wait for the tries that run."""
-
-LOST_RECORDS = 0.5
-"""Share of the records that a power cut takes, of those that it may take."""
 
 
 class ServicesWithoutOthers(Services):
@@ -80,30 +66,24 @@ class SimulatedScheduler(Scheduler):
         return self.services
 
 
-class Site:
-    """A machine with one home.
+class Site(Machine):
+    """A machine with the home of schedulers.
 
     Attributes:
-        process: The scheduler's process of now.
         scheduler: The scheduler of now, None while none is started.
         serving: The task that serves.
         is_right_since: When the wall clock has last jumped, or was corrected, in the world's seconds.
         n_seconds_off: How far the wall clock has jumped in all. Stamps from meanwhile are off by that at most.
     """
 
+    expected_ends = (StoreUnavailable, LeaseLost, ExecutorError, asyncio.CancelledError, HomeInUse)
+
     def __init__(self, world: Any, home: Path) -> None:
-        self.world = world
-        self.home = home
-        self.settings: Settings = msgspec.structs.replace(world.settings, home=str(home), dags_folder=str(home.parent))
-        self.clock = MachineClock(world.clock)
-        self.records: dict[str, Ended | None] = {}
-        self.keeper: SimulatedKeeper | None = None
-        self.process: Process | None = None
+        super().__init__(world, home, replace(world.settings, home=str(home), dags_folder=str(home.parent)))
         self.database: FaultyDatabase | None = None
         self.scheduler: SimulatedScheduler | None = None
         self.serving: asyncio.Task[None] | None = None
         self._is_cancelled = False
-        self.n_starts = 0
         self.n_seconds_off = 0.0
         self.is_right_since = -self.settings.sweep_interval
         self.has_missed_hint_at = -self.settings.sweep_interval
@@ -166,7 +146,7 @@ class Site:
     async def _serve(self) -> None:
         world = self.world
         self.n_starts += 1
-        process = self.process = Process(f"{self.home.name} {self.n_starts}", self.crash)
+        process = self.process = Process(f"{self.name} {self.n_starts}", self.crash)
         self.database = FaultyDatabase(world, process, inline_database())
         self.scheduler = scheduler = process.context.run(self._make)
         world.say(process.name, "starts")
@@ -175,12 +155,10 @@ class Site:
         await asyncio.wait({task})
         error = None if task.cancelled() else task.exception()
         world.say(process.name, "is gone" if error is None else f"is gone: {error!r}")
-        if error is not None and not process.is_dead and not _is_expected(error):
+        if error is not None and not process.is_dead and not self._is_expected(error):
             raise Violation(f"a scheduler failed by a bug: {error!r}") from error
         self.scheduler = None
-        for stream in list(self.keeper.streams) if self.keeper is not None else []:
-            if stream.process is process:
-                stream.cut("its scheduler is gone")
+        self._hang_up("its scheduler is gone")
 
     def _make(self) -> SimulatedScheduler:
         elsewhere = self.world.elsewhere
@@ -188,29 +166,14 @@ class Site:
         made = SimulatedScheduler(settings=self.settings, database=self.database, executor=executor, clock=self.clock)
         made.folder = self.world.folder
         # Without the number of this process, which is another one when a seed is replayed.
-        made.scheduler_id = f"{self.home.name}:{self.n_starts}"
+        made.scheduler_id = f"{self.name}:{self.n_starts}"
         return made
 
     def crash(self, when: str) -> None:
-        """Kill the scheduler."""
         assert self.process is not None
         self.world.say("fault", f"{self.process.name} is killed {when}")
         self.process.kill()
-        for stream in list(self.keeper.streams) if self.keeper is not None else []:
-            if stream.process is self.process:
-                stream.cut("its scheduler is killed")
-
-    def cut_power(self) -> None:
-        """End everything on this machine. Records of tries that had not ended may be lost."""
-        for token, ended in list(self.records.items()):
-            if ended is None and self.world.chance.random.random() < LOST_RECORDS:
-                self.world.say("fault", f"it is forgotten that {token} has begun")
-                del self.records[token]
-        self.clock.n_boots += 1
-        if self.keeper is not None:
-            self.keeper.die()
-        if self.process is not None and not self.process.is_dead:
-            self.crash("by a power cut")
+        self._hang_up("its scheduler is killed")
 
     def ask_to_stop(self) -> None:
         """Ask the scheduler to stop, as Ctrl-C does, or cancel it, as the program does that embeds it."""
@@ -242,7 +205,7 @@ class Site:
 
     def jump_clock(self, length: timedelta) -> None:
         """Have the wall clock jump, and be corrected later."""
-        self.world.say("fault", f"the clock of {self.home.name} jumps by {length}")
+        self.world.say("fault", f"the clock of {self.name} jumps by {length}")
         self.clock.offset += length
         self.is_right_since = self.world.clock.monotonic()
         self.n_seconds_off += abs(length.total_seconds())
@@ -259,22 +222,3 @@ class Site:
         if process is None or process.is_dead or self.scheduler is None or not self.scheduler.started.is_set():
             return
         process.start(hand_out(hints, self.scheduler.channels), "bell listener")
-
-    # The stand-in for asynsched.executors.local
-
-    def connect(self) -> Stream | None:
-        return None if self.keeper is None else self.keeper.connect()
-
-    def start_keeper(self, settings: Settings) -> None:
-        if self.keeper is not None and self.keeper.is_alive:
-            raise NotYet
-        self.keeper = SimulatedKeeper(
-            self.world, self.home.name, self.clock, self.records, self.cut_power, settings.lease
-        )
-        self.world.say("keeper", f"of {self.home.name} starts")
-
-
-def _is_expected(error: BaseException) -> bool:
-    if isinstance(error, BaseExceptionGroup):
-        return all(map(_is_expected, error.exceptions))
-    return isinstance(error, EXPECTED_ENDS)

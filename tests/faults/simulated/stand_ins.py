@@ -41,8 +41,8 @@ def exchanged(exploration: Any) -> Iterator[None]:
     def connect(home: Path) -> Any:
         return exploration.machine_of(home).connect()
 
-    def start_keeper(home: Path, settings: Any, **_: Any) -> None:
-        exploration.machine_of(home).start_keeper(settings)
+    def start_keeper(home: Path, _settings: Any, **_: Any) -> None:
+        exploration.machine_of(home).start_keeper()
 
     async def run_sync(function: Any, *args: Any, **_: Any) -> Any:
         return await exploration.loop.run_in_executor(None, function, *args)

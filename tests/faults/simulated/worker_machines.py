@@ -10,7 +10,7 @@ import httpx
 
 from asynsched.errors import ExecutorError, HomeInUse
 from asynsched.home import prepare_home
-from asynsched.protocol.messages import Ended, Launch
+from asynsched.protocol.messages import Launch
 from asynsched.protocol.worker_messages import Ticket
 from asynsched.settings import Settings
 from asynsched.worker import agent as agents
@@ -18,13 +18,9 @@ from asynsched.worker.agent import Agent
 from asynsched.worker.schedulers import Schedulers
 from tests.faults.simulated.keeper import SimulatedKeeper
 from tests.faults.simulated.ledger import Execution, Violation
-from tests.faults.simulated.loop import NotYet, Process
-from tests.faults.simulated.machine_clock import MachineClock
-from tests.faults.simulated.site import LOST_RECORDS, SHARE_OF_CANCELLATIONS
-from tests.faults.simulated.stream import Stream
+from tests.faults.simulated.loop import Process
+from tests.faults.simulated.machine import SHARE_OF_CANCELLATIONS, Machine
 
-EXPECTED_ENDS = (ExecutorError, HomeInUse, asyncio.CancelledError)
-"""The exceptions after which an agent is started again by its supervisor."""
 QUIET_SECONDS = 3.0
 """After which a worker that nothing has disturbed has renewed its leases, and has done what it was told."""
 
@@ -32,12 +28,9 @@ QUIET_SECONDS = 3.0
 class WorkerKeeper(SimulatedKeeper):
     """The keeper of a worker's home: it stands still while its machine does."""
 
-    def __init__(self, machine: "WorkerMachine", settings: Settings) -> None:
+    def __init__(self, machine: "WorkerMachine") -> None:
         self.process = machine.hardware
-        self._machine = machine
-        super().__init__(
-            machine.world, machine.home.name, machine.clock, machine.records, machine.cut_power, settings.lease
-        )
+        super().__init__(machine)
 
     def begin(self, launch: Launch) -> Execution:
         """User code of a try begins, which its worker has claimed. Raises Violation when it must not."""
@@ -53,12 +46,11 @@ class WorkerKeeper(SimulatedKeeper):
         self.later(max(0.0, self._closes_at - self.clock.boottime()), self._check_fence)
 
 
-class WorkerMachine:
+class WorkerMachine(Machine):
     """A machine with one worker's home.
 
     Attributes:
         hardware: The process of its keeper and its tries, which stops when the machine does.
-        process: The agent's process of now.
         agent: The agent of now; None while none serves.
         lives: The names of all its lives, as its claims say them, the latest last.
         stood_still_at: When the machine has last stood still, in the world's seconds.
@@ -66,27 +58,20 @@ class WorkerMachine:
         cut_off: The ways that are cut: `to` the schedulers, `from` them.
     """
 
+    keeper: WorkerKeeper | None
+    make_keeper = WorkerKeeper
+    expected_ends = (ExecutorError, HomeInUse, asyncio.CancelledError)
+
     def __init__(self, world: Any, home: Path, settings: Settings) -> None:
+        super().__init__(world, home, settings)
         shutil.rmtree(home, ignore_errors=True)
-        self.world = world
-        self.home = home
-        self.settings = settings
-        self.clock = MachineClock(world.clock)
         self.hardware = Process(f"{home.name} machine")
-        self.records: dict[str, Ended | None] = {}
-        self.keeper: WorkerKeeper | None = None
-        self.process: Process | None = None
         self.agent: Agent | None = None
         self.lives: list[str] = []
-        self.n_starts = 0
         self.stood_still_at = self.troubled_at = float("-inf")
         self.cut_off: frozenset[str] = frozenset()
         self._serving: asyncio.Task[None] | None = None
         self._stopping: anyio.Event | None = None
-
-    @property
-    def name(self) -> str:
-        return self.home.name
 
     @property
     def takes_tickets(self) -> bool:
@@ -140,7 +125,7 @@ class WorkerMachine:
         self._hang_up("its agent is gone")
         error = None if task.cancelled() else task.exception()
         self.world.say(process.name, "is gone" if error is None else f"is gone: {error!r}")
-        if error is not None and not process.is_dead and not _is_expected(error):
+        if error is not None and not process.is_dead and not self._is_expected(error):
             raise Violation(f"an agent failed by a bug: {error!r}") from error
         process.kill()
 
@@ -161,25 +146,12 @@ class WorkerMachine:
     # Faults
 
     def crash(self, when: str) -> None:
-        """Kill the agent; the keeper goes on."""
         assert self.process is not None
         self.world.say("fault", f"{self.process.name} is killed {when}")
         self.note_trouble()
         self.agent = None
         self.process.kill()
         self._hang_up("its agent is killed")
-
-    def cut_power(self) -> None:
-        """End everything on this machine. Records of tries that had not ended may be lost."""
-        for token, ended in list(self.records.items()):
-            if ended is None and self.world.chance.random.random() < LOST_RECORDS:
-                self.world.say("fault", f"it is forgotten that {token} has begun")
-                del self.records[token]
-        self.clock.n_boots += 1
-        if self.keeper is not None:
-            self.keeper.die()
-        if self.process is not None and not self.process.is_dead:
-            self.crash("by a power cut")
 
     def ask_to_stop(self) -> None:
         """Ask the agent to stop, as its engine does, or cancel it."""
@@ -235,28 +207,6 @@ class WorkerMachine:
 
         self.world.later(seconds, mend)
 
-    # The stand-in for asynsched.executors.local
-
-    def connect(self) -> Stream | None:
-        return None if self.keeper is None else self.keeper.connect()
-
-    def start_keeper(self, settings: Settings) -> None:
-        if self.keeper is not None and self.keeper.is_alive:
-            raise NotYet
-        self.keeper = WorkerKeeper(self, settings)
-        self.world.say("keeper", f"of {self.name} starts")
-
-    def _hang_up(self, why: str) -> None:
-        for stream in list(self.keeper.streams) if self.keeper is not None else []:
-            if stream.process is self.process:
-                stream.cut(why)
-
 
 def _schedulers(machine: WorkerMachine, transport: httpx.AsyncBaseTransport) -> Schedulers:
     return Schedulers(machine.clock, transport)
-
-
-def _is_expected(error: BaseException) -> bool:
-    if isinstance(error, BaseExceptionGroup):
-        return all(map(_is_expected, error.exceptions))
-    return isinstance(error, EXPECTED_ENDS)

@@ -6,7 +6,7 @@ from datetime import timedelta
 from asynsched.protocol.messages import Deferral, Ended, Started, TriggerOutcome
 from asynsched.timers import FEW
 from sandbox.supervision.reactor import Reactor, Timer
-from tests.support.runs import NOON, evaluation, run_of, task
+from tests.support.runs import NOON, granted, run_of, started, task
 
 DAY = 86_400.0
 MANY = 5_000
@@ -43,20 +43,10 @@ def test_a_due_timer_that_another_due_timer_cancels_is_not_called():
     assert called == []
 
 
-def granted(engine):
-    """Return the task instances that are granted now."""
-    engine.grant(NOON)
-    found = [*engine.pending.granted]
-    engine.pending.mark_stored()
-    engine.pending.clear()
-    return found
-
-
 def test_the_evaluator_keeps_no_timer_of_runs_and_tries_that_have_ended():
     """Each run has a timeout of a day, and each of its tasks has waited for a trigger with one."""
-    engine = evaluation()
     lasting = run_of([task("a")], dagrun_timeout=2 * DAY)
-    engine.start_run(lasting, NOON)
+    engine = started(lasting)
     assert len(granted(engine)) == 1
     for _ in range(MANY):
         run = run_of([task("a")], dagrun_timeout=DAY)
@@ -73,9 +63,8 @@ def test_the_evaluator_keeps_no_timer_of_runs_and_tries_that_have_ended():
 
 def test_the_evaluator_keeps_no_timer_of_a_run_that_somebody_has_taken_away():
     """As when it was cleared, marked or handed over while a retry was due in a day."""
-    engine = evaluation()
     run = run_of([task("a", retries=1, retry_delay=DAY)], dagrun_timeout=DAY)
-    engine.start_run(run, NOON)
+    engine = started(run)
     [ready] = granted(engine)
     engine.try_ended(Ended(ready.token, "failed", NOON, NOON), NOON)
     assert run.instance("a").state == "up_for_retry"

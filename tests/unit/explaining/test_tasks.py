@@ -11,7 +11,7 @@ from asynsched.protocol.messages import Ended, Started
 from asynsched.serialization.schema import MapLiteral
 from asynsched.states import DagRunState, TaskInstanceState
 from asynsched.store.tickets import Whereabouts
-from tests.support.runs import NOON, evaluation, run_of, task
+from tests.support.runs import NOON, evaluation, run_of, started, task
 
 SECOND = timedelta(seconds=1)
 
@@ -107,9 +107,8 @@ def test_what_holds_up_a_run_is_told_for_so_many_tasks_as_somebody_reads():
 
 
 def test_a_missing_pool_is_told_once_for_all_tasks_that_name_it():
-    engine = evaluation(pools={"default_pool": 8, "closed": 0})
     run = run_of([*(task(f"t{n}", pool="big data") for n in range(20)), task("c", pool="closed")])
-    engine.start_run(run, NOON)
+    engine = started(run, pools={"default_pool": 8, "closed": 0})
     assert explained(engine, run) == [
         (
             "tasks t0, t1, t2, t3, t4 and 15 more: there is no pool 'big data': `asynsched pools set 'big data' SLOTS`;"
@@ -175,11 +174,9 @@ async def test_a_run_that_waits_for_processes_says_so_and_names_a_lost_scheduler
 
 
 def test_of_slots_that_are_kept_it_names_the_task_that_they_are_kept_for():
-    engine = evaluation(pools={"pool": 2}, keep_slots_after=timedelta(minutes=10))
     narrow = run_of([task(f"one{n}", pool="pool", priority_weight=2) for n in range(3)], dag_id="narrow")
     wide = run_of([task("all", pool="pool", pool_slots=2)], dag_id="wide")
-    engine.start_run(narrow, NOON)
-    engine.start_run(wide, NOON)
+    engine = started(narrow, wide, pools={"pool": 2}, keep_slots_after=timedelta(minutes=10))
     engine.grant(NOON)
     later = NOON + timedelta(minutes=10)
     engine.try_ended(Ended(narrow.instance("one0").token, "success", later, later), later)

@@ -1,8 +1,6 @@
 """Several schedulers that parse one folder: each change is parsed by one of them, and known to all."""
 
-from collections.abc import Iterator
 from datetime import timedelta
-from pathlib import Path
 
 import anyio
 import pytest
@@ -12,13 +10,6 @@ from tests.support.flaky_database import FlakyDatabase
 from tests.unit.parsing.dispatching import LONG_AGO, START, Dispatching, Folder
 
 FILES = [f"file_{number}.py" for number in range(6)]
-
-
-@pytest.fixture
-def folder(tmp_path: Path) -> Iterator[Folder]:
-    folder = Folder(tmp_path)
-    yield folder
-    folder.close()
 
 
 async def two(folder: Folder) -> list[Dispatching]:

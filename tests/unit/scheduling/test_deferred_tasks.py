@@ -9,18 +9,9 @@ from asynsched.channels import TriggerUnwanted, TriggerWanted
 from asynsched.protocol.messages import Deferral, Ended, Resume, Started, TriggerOutcome
 from asynsched.scheduling.announcements import task_launch
 from asynsched.scheduling.rules.run_end import cancelled
-from tests.support.runs import NOON, evaluation, run_of, task
+from tests.support.runs import NOON, evaluation, granted, run_of, started, task
 
 SECOND = timedelta(seconds=1)
-
-
-def granted(engine, now=NOON):
-    """Return the task instances that are granted now."""
-    engine.grant(now)
-    found = [*engine.pending.granted]
-    engine.pending.mark_stored()
-    engine.pending.clear()
-    return found
 
 
 def defer(engine, ready, *, timeout=None, now=NOON):
@@ -121,9 +112,8 @@ def test_a_failed_trigger_is_told_with_its_traceback():
 
 
 def test_a_pool_counts_deferred_tasks_where_it_is_told_to():
-    engine = evaluation(pools={"p": 2})
     run = run_of([task("a", pool="p"), task("b", pool="p"), task("c", pool="p", pool_slots=2)])
-    engine.start_run(run, NOON)
+    engine = started(run, pools={"p": 2})
     engine.ready.resize_pools({"p": 2}, {"p"})
     ready = {found.task_id: found for found in granted(engine)}
     assert ready.keys() == {"a", "b"}

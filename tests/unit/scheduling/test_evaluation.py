@@ -10,7 +10,7 @@ from asynsched.scheduling.announcements import task_launch
 from asynsched.scheduling.rules.run_end import TaskEnd, decide_run_state
 from asynsched.states import TaskInstanceState as State
 from asynsched.timetables.asset_condition import AssetCondition, AssetForm
-from tests.support.runs import NOON, evaluation, run_of, task
+from tests.support.runs import NOON, evaluation, granted, run_of, started, task
 
 
 def drive(engine, run, outcomes=None, choose=None):
@@ -21,16 +21,13 @@ def drive(engine, run, outcomes=None, choose=None):
     while True:
         now += timedelta(seconds=1)
         engine.time_passed(now)
-        engine.grant(now)
-        granted = list(engine.pending.granted)
-        engine.pending.mark_stored()
-        engine.pending.clear()
-        if not granted:
+        found = granted(engine, now)
+        if not found:
             if engine.next_timer is None:
                 return started
             now = engine.next_timer
             continue
-        for ready in granted:
+        for ready in found:
             started.append((ready.task_id, ready.try_number))
             engine.try_started(Started(ready.token, now, 1), now)
             state = (outcomes or {}).get(ready.task_id, "success")
@@ -85,8 +82,7 @@ def test_a_run_without_a_failed_task_names_why_its_task_could_not_start():
 
 def test_a_retry_waits_for_its_delay_and_keeps_the_failed_try():
     run = run_of([task("a", retries=2, retry_delay=60.0)])
-    engine = evaluation()
-    engine.start_run(run, NOON)
+    engine = started(run)
     engine.grant(NOON)
     token = run.instance("a").token
     engine.try_ended(Ended(token, "failed", NOON, NOON, "boom"), NOON)
@@ -108,8 +104,7 @@ def test_a_retry_waits_for_its_delay_and_keeps_the_failed_try():
 )
 def test_a_try_finds_no_xcoms_of_an_earlier_one(ends):
     run = run_of([task("a", retries=2, retry_delay=0.0)])
-    engine = evaluation()
-    engine.start_run(run, NOON)
+    engine = started(run)
     engine.grant(NOON)
     assert engine.pending.forgotten == [], "the first one has none before it"
     ended = {"state": "failed", **ends}
@@ -126,8 +121,7 @@ def test_a_teardown_waits_for_all_tasks_after_its_setup_also_those_of_another_br
             task("joined", "td"), task("td", is_teardown=True, trigger_rule="all_done_setup_success"),
         ]
     )  # fmt: skip
-    engine = evaluation()
-    engine.start_run(run, NOON)
+    engine = started(run)
 
     def end(task_id, state="success"):
         engine.grant(NOON)
@@ -145,8 +139,7 @@ def test_a_teardown_waits_for_all_tasks_after_its_setup_also_those_of_another_br
 
 def test_a_task_that_asks_to_fail_without_retry_gets_none():
     run = run_of([task("a", retries=5)])
-    engine = evaluation()
-    engine.start_run(run, NOON)
+    engine = started(run)
     engine.grant(NOON)
     engine.try_ended(Ended(run.instance("a").token, "failed", NOON, NOON, "no use", retry=False), NOON)
     assert run.instance("a").state == "failed"
@@ -154,8 +147,7 @@ def test_a_task_that_asks_to_fail_without_retry_gets_none():
 
 def test_a_kill_by_the_machine_uses_up_no_retry_of_the_tasks_own():
     run = run_of([task("a", retries=1)])
-    engine = evaluation()
-    engine.start_run(run, NOON)
+    engine = started(run)
     for cause, state in (("machine", "up_for_retry"), ("task", "up_for_retry"), ("machine", "up_for_retry")):
         engine.time_passed(NOON + timedelta(days=1))
         engine.grant(NOON)
@@ -170,8 +162,7 @@ def test_a_kill_by_the_machine_uses_up_no_retry_of_the_tasks_own():
 @pytest.mark.parametrize(("wanted", "waits"), [(7.5, 7.5), (-1.0, 0), (1e300, 365 * 86400), (None, 300)])
 def test_a_retry_policy_says_how_long_a_retry_waits_within_bounds(wanted, waits):
     run = run_of([task("a", retries=1, retry_delay=300.0)])
-    engine = evaluation()
-    engine.start_run(run, NOON)
+    engine = started(run)
     engine.grant(NOON)
     engine.try_ended(Ended(run.instance("a").token, "failed", NOON, NOON, retry_delay=wanted), NOON)
     assert (run.instance("a").state, engine.next_timer) == ("up_for_retry", NOON + timedelta(seconds=waits))
@@ -179,8 +170,7 @@ def test_a_retry_policy_says_how_long_a_retry_waits_within_bounds(wanted, waits)
 
 def test_kills_by_the_machine_do_not_lengthen_the_delay_of_own_retries():
     run = run_of([task("a", retries=1, retry_delay=600.0, retry_exponential_backoff=10.0)])
-    engine = evaluation()
-    engine.start_run(run, NOON)
+    engine = started(run)
     now = NOON
     for cause in ("machine", "machine", "task"):
         engine.grant(now)
@@ -192,8 +182,7 @@ def test_kills_by_the_machine_do_not_lengthen_the_delay_of_own_retries():
 
 def test_the_delay_doubles_with_each_further_kill_by_the_machine():
     run = run_of([task("a")])
-    engine = evaluation()
-    engine.start_run(run, NOON)
+    engine = started(run)
     now = NOON
     for seconds in (1, 2, 4):
         engine.grant(now)
@@ -205,8 +194,7 @@ def test_the_delay_doubles_with_each_further_kill_by_the_machine():
 
 def test_an_interrupted_try_goes_back_with_its_number_and_gets_a_new_start():
     run = run_of([task("a")])
-    engine = evaluation()
-    engine.start_run(run, NOON)
+    engine = started(run)
     engine.grant(NOON)
     ready = run.instance("a")
     engine.try_started(Started(ready.token, NOON, 1), NOON)
@@ -221,8 +209,7 @@ def test_an_interrupted_try_goes_back_with_its_number_and_gets_a_new_start():
 def test_a_task_interrupted_after_a_reschedule_keeps_the_start_of_its_first_process_until_a_retry():
     # A mapped sensor may not say its mode, and an operator that reschedules itself has none.
     run = run_of([task("a", retries=1)])
-    engine = evaluation()
-    engine.start_run(run, NOON)
+    engine = started(run)
     engine.grant(NOON)
     assert task_launch(run.instance("a"), 1).reschedule_started_at is None
     ready, later = run.instance("a"), NOON + timedelta(minutes=1)
@@ -240,8 +227,7 @@ def test_a_task_interrupted_after_a_reschedule_keeps_the_start_of_its_first_proc
 
 def test_a_message_of_an_earlier_try_changes_nothing_and_is_counted():
     run = run_of([task("a", retries=1)])
-    engine = evaluation()
-    engine.start_run(run, NOON)
+    engine = started(run)
     engine.grant(NOON)
     old = run.instance("a").token
     engine.try_ended(Ended(old, "failed", NOON, NOON), NOON)
@@ -291,8 +277,7 @@ def test_a_run_is_not_taken_for_deadlocked_while_a_branch_is_being_settled():
 def test_a_branch_also_skips_a_task_that_was_ready_and_waited_for_room():
     tasks = [task("first", "any"), task("pick", "any", "other"), task("any", trigger_rule="one_success"), task("other")]
     run = run_of(tasks)
-    engine = evaluation(parallelism=2)
-    engine.start_run(run, NOON)
+    engine = started(run, parallelism=2)
     engine.grant(NOON)
     engine.try_ended(Ended(run.instance("first").token, "success", NOON, NOON), NOON)
     assert run.instance("any").state == "scheduled"
@@ -340,8 +325,7 @@ def test_a_run_without_tasks_succeeds_at_once():
 
 def test_a_run_that_takes_too_long_ends_as_failed_and_its_tries_are_unwanted():
     run = run_of([task("a", "b"), task("b")], dagrun_timeout=30.0)
-    engine = evaluation()
-    engine.start_run(run, NOON)
+    engine = started(run)
     engine.grant(NOON)
     engine.time_passed(NOON + timedelta(seconds=30))
     assert [token for token, _ in engine.pending.unwanted] == [run.instance("a").token]
@@ -353,8 +337,7 @@ def test_a_run_that_takes_too_long_ends_as_failed_and_its_tries_are_unwanted():
 
 def test_a_return_value_is_stored_with_the_success():
     run = run_of([task("a")])
-    engine = evaluation()
-    engine.start_run(run, NOON)
+    engine = started(run)
     engine.grant(NOON)
     engine.try_ended(Ended(run.instance("a").token, "success", NOON, NOON, return_value=msgspec.Raw(b'{"n":1}')), NOON)
     assert [(row.key, row.value) for row in engine.pending.batch().xcoms] == [("return_value", '{"n":1}')]
@@ -375,8 +358,7 @@ def test_a_return_value_is_stored_with_the_success():
 )
 def test_a_try_fails_whose_process_sends_outlet_events_that_cannot_be_stored(keys, reason):
     run = run_of([task("a", outlets=(AssetCondition(asset=AssetForm("x", "x")),), retries=1)])
-    engine = evaluation()
-    engine.start_run(run, NOON)
+    engine = started(run)
     engine.grant(NOON)
     told = tuple(OutletEvent("x", "x", partition_key=key, alias="" if key else "known later") for key in keys)
     engine.try_ended(Ended(run.instance("a").token, "success", NOON, NOON, outlet_events=told), NOON)
@@ -389,8 +371,7 @@ def test_callbacks_are_requested_only_where_the_author_wrote_them():
     waits = {"callbacks": ("on_failure", "on_skipped", "on_retry")}
     tasks = [task("a", "b", callbacks=("on_success",)), task("b", "c"), task("c", **waits)]
     run = run_of(tasks, callbacks=("on_failure",))
-    engine = evaluation()
-    engine.start_run(run, NOON)
+    engine = started(run)
     for state in ("success", "failed"):
         engine.grant(NOON)
         ready = engine.pending.granted.pop()

@@ -12,9 +12,16 @@ from asynsched.scheduling.rules.past_depends import PastTask
 from asynsched.scheduling.rules.run_end import cancelled
 from asynsched.serialization.schema import MapLiteral, MapProduct, MapResult, SerializedTaskGroup
 from asynsched.states import DagRunState, TaskInstanceState
-from tests.support.runs import NOON, evaluation, run_of, task
+from tests.support.runs import NOON, evaluation, granted, run_of, started, task
 
 VALUE = msgspec.Raw(b"0")
+MAPPED = [task("source", "mapped"), task("mapped", map_length=MapResult("source"))]
+MAPPED_EARLY = [
+    task("source", "mapped", "other"),
+    task("other", "mapped"),
+    task("mapped", map_length=MapResult("source"), trigger_rule="one_success"),
+]
+"""The mapped task may begin before it is known how many instances it has."""
 
 
 def drive(engine, lengths=None, *, start, ends=None):
@@ -31,13 +38,10 @@ def drive(engine, lengths=None, *, start, ends=None):
         now = NOON
         while True:
             now += timedelta(seconds=1)
-            engine.grant(now)
-            granted = list(engine.pending.granted)
-            engine.pending.mark_stored()
-            engine.pending.clear()
-            if not granted:
+            found = granted(engine, now)
+            if not found:
                 return n_calls
-            for ready in granted:
+            for ready in found:
                 length = (lengths or {}).get(ready.task_id, 1)
                 state = (ends or {}).get(ready.task_id, "success")
                 engine.try_ended(Ended(ready.token, state, now, now, return_value=VALUE, result_length=length), now)
@@ -118,6 +122,26 @@ def resumed(earlier, cleared):
     return run, tasks
 
 
+def run_through(run, lengths):
+    """Let every try of a run end on an evaluator of its own; return the run."""
+    engine = evaluation()
+    drive(engine, lengths, start=lambda: engine.start_run(run, NOON))
+    return run
+
+
+def taking_up(run, tasks):
+    """Return an evaluator that has taken a run up, and begun what it may."""
+    engine = evaluation()
+    engine.resume_run(run, tasks, NOON)
+    engine.grant(NOON)
+    return engine
+
+
+def end_source(engine, run, length, **more):
+    token = run.instance("source").token
+    engine.try_ended(Ended(token, "success", NOON, NOON, return_value=VALUE, result_length=length, **more), NOON)
+
+
 def states(run, task_id):
     return [(found.map_index, found.state) for found in run.instances[task_id].values()]
 
@@ -132,7 +156,6 @@ def states(run, task_id):
     ],
 )
 def test_instances_follow_the_new_length_of_a_cleared_task(length, expected):
-    engine = evaluation()
     first = run_of(
         [
             task("source", "mapped", "x"),
@@ -144,7 +167,7 @@ def test_instances_follow_the_new_length_of_a_cleared_task(length, expected):
         ],
         task_groups=(SerializedTaskGroup("group", map_length=MapResult("source")),),
     )
-    drive(engine, {"source": 2}, start=lambda: engine.start_run(first, NOON))
+    run_through(first, {"source": 2})
     assert states(first, "mapped") == [(0, "success"), (1, "success")]
     engine = evaluation()
     run, tasks = resumed(first, {"source", "mapped", "reduce", "follows", "x", "y"})
@@ -158,37 +181,21 @@ def test_instances_follow_the_new_length_of_a_cleared_task(length, expected):
 
 
 def test_a_mapped_task_that_its_list_has_just_skipped_gets_no_more_instances():
-    engine, tasks = evaluation(), [task("source", "mapped"), task("mapped", map_length=MapResult("source"))]
-    first = run_of(tasks)
-    drive(engine, {"source": 1}, start=lambda: engine.start_run(first, NOON))
-    run, found = resumed(first, {"source", "mapped"})
-    engine = evaluation()
-    engine.resume_run(run, found, NOON)
-    engine.grant(NOON)
-    token, decision = run.instance("source").token, ShortCircuitDecision(ignore_downstream_trigger_rules=True)
-    ended = Ended(token, "success", NOON, NOON, return_value=VALUE, result_length=2, decision=decision)
-    engine.try_ended(ended, NOON)
+    first = run_through(run_of(MAPPED), {"source": 1})
+    run, tasks = resumed(first, {"source", "mapped"})
+    engine = taking_up(run, tasks)
+    end_source(engine, run, 2, decision=ShortCircuitDecision(ignore_downstream_trigger_rules=True))
     assert states(run, "mapped") == [(0, "skipped")]
 
 
 def test_no_instance_begins_after_a_stop_when_a_list_is_longer_than_before():
-    first = run_of(
-        [
-            task("source", "mapped", "other"),
-            task("other", "mapped"),
-            task("mapped", map_length=MapResult("source"), trigger_rule="one_success"),
-        ]
-    )
-    engine = evaluation()
-    drive(engine, {"source": 1}, start=lambda: engine.start_run(first, NOON))
-    run, found = resumed(first, {"source", "mapped"})
-    engine = evaluation()
-    engine.resume_run(run, found, NOON)
-    engine.grant(NOON)
-    [source], [mapped] = run.instances["source"].values(), run.instances["mapped"].values()
-    assert (source.state, mapped.state) == ("queued", "queued")
+    first = run_through(run_of(MAPPED_EARLY), {"source": 1})
+    run, tasks = resumed(first, {"source", "mapped"})
+    engine = taking_up(run, tasks)
+    mapped = run.instance("mapped", 0)
+    assert (run.instance("source").state, mapped.state) == ("queued", "queued")
     engine.stop_run(run.key, cancelled("ada"), NOON)
-    engine.try_ended(Ended(source.token, "success", NOON, NOON, return_value=VALUE, result_length=3), NOON)
+    end_source(engine, run, 3)
     assert states(run, "mapped") == [(0, "queued")]
     engine.try_ended(Ended(mapped.token, "failed", NOON, NOON), NOON)
     assert (states(run, "mapped"), run.state) == ([(0, "failed")], "failed")
@@ -196,22 +203,13 @@ def test_no_instance_begins_after_a_stop_when_a_list_is_longer_than_before():
 
 def test_instances_that_wait_for_room_are_removed_when_the_list_shrinks():
     """By their trigger rule they need not have waited for that; they would find no value to run with."""
-    first = run_of(
-        [
-            task("source", "mapped", "other"),
-            task("other", "mapped"),
-            task("mapped", map_length=MapResult("source"), trigger_rule="one_success"),
-        ]
-    )
-    engine = evaluation()
-    drive(engine, {"source": 3}, start=lambda: engine.start_run(first, NOON))
-    run, found = resumed(first, {"source", "mapped"})
+    first = run_through(run_of(MAPPED_EARLY), {"source": 3})
+    run, tasks = resumed(first, {"source", "mapped"})
     engine = evaluation(parallelism=2)
-    engine.resume_run(run, found, NOON)
+    engine.resume_run(run, tasks, NOON)
     assert states(run, "mapped") == [(index, "scheduled") for index in range(3)]
     engine.grant(NOON)
-    token = run.instance("source").token
-    engine.try_ended(Ended(token, "success", NOON, NOON, return_value=VALUE, result_length=2), NOON)
+    end_source(engine, run, 2)
     assert states(run, "mapped") == [(0, "queued"), (1, "scheduled"), (2, "removed")]
     drive(engine, start=lambda: None)
     assert states(run, "mapped") == [(0, "success"), (1, "success"), (2, "removed")]
@@ -224,30 +222,22 @@ def test_removing_instances_shortens_tasks_that_are_mapped_over_them():
         task("mapped", "again", map_length=MapResult("source")),
         task("again", map_length=MapResult("mapped")),
     ]
-    first, engine = run_of(chain), evaluation()
-    drive(engine, {"source": 1, "mapped": -1}, start=lambda: engine.start_run(first, NOON))
+    first = run_through(run_of(chain), {"source": 1, "mapped": -1})
     run, tasks = resumed(first, {"source", "mapped"})
     still_runs = next(found for found in tasks if found.task_id == "again")
     still_runs.state, still_runs.token = TaskInstanceState.RUNNING, "old"
-    engine = evaluation()
-    engine.resume_run(run, tasks, NOON)
-    engine.grant(NOON)
-    token = run.instance("source").token
-    engine.try_ended(Ended(token, "success", NOON, NOON, return_value=VALUE, result_length=0), NOON)
+    engine = taking_up(run, tasks)
+    end_source(engine, run, 0)
     assert states(run, "mapped") == states(run, "again") == [(0, "removed")]
 
 
 def test_a_run_waits_for_the_process_of_an_instance_removed_while_running():
-    first, engine = run_of([task("source", "mapped"), task("mapped", map_length=MapResult("source"))]), evaluation()
-    drive(engine, {"source": 2}, start=lambda: engine.start_run(first, NOON))
+    first = run_through(run_of(MAPPED), {"source": 2})
     run, tasks = resumed(first, {"source", "mapped"})
     still_runs = next(found for found in tasks if found.map_index == 1)
     still_runs.state, still_runs.token = TaskInstanceState.RUNNING, "old"
-    engine = evaluation()
-    engine.resume_run(run, tasks, NOON)
-    engine.grant(NOON)
-    token = run.instance("source").token
-    engine.try_ended(Ended(token, "success", NOON, NOON, return_value=VALUE, result_length=1), NOON)
+    engine = taking_up(run, tasks)
+    end_source(engine, run, 1)
     assert states(run, "mapped") == [(0, "scheduled"), (1, "removed")]
     assert engine.pending.unwanted == [("old", "it is mapped over 1 values now")]
     drive(engine, start=lambda: None)
@@ -271,12 +261,9 @@ def in_a_group_whose_number_changes():
 
 
 def test_what_ran_in_a_group_that_has_fewer_instances_now_holds_up_nothing():
-    first, engine = in_a_group_whose_number_changes(), evaluation()
-    drive(engine, {"source": 3}, start=lambda: engine.start_run(first, NOON))
+    first = run_through(in_a_group_whose_number_changes(), {"source": 3})
     run, tasks = resumed(first, {"source", "x", "y"})
-    engine = evaluation()
-    engine.resume_run(run, tasks, NOON)
-    engine.grant(NOON)
+    engine = taking_up(run, tasks)
     for key in (("x", 0), ("x", 2), ("source", -1), ("x", 1)):
         ended = Ended(run.instance(*key).token, "success", NOON, NOON, return_value=VALUE, result_length=2)
         engine.try_ended(ended, NOON)
@@ -286,9 +273,7 @@ def test_what_ran_in_a_group_that_has_fewer_instances_now_holds_up_nothing():
 
 
 def test_a_task_skipped_for_an_empty_list_is_expanded_once_it_has_values():
-    engine = evaluation()
-    first = run_of([task("source", "mapped"), task("mapped", map_length=MapResult("source"))])
-    drive(engine, {"source": 0}, start=lambda: engine.start_run(first, NOON))
+    first = run_through(run_of(MAPPED), {"source": 0})
     assert states(first, "mapped") == [(-1, "skipped")]
     assert first.instance("mapped").reason == "it is mapped over nothing"
     engine = evaluation()
@@ -302,8 +287,7 @@ def test_nothing_can_be_mapped_over_the_result_of_a_task_in_a_mapped_group():
         [task("inside", "mapped", group_id="group"), task("mapped", map_length=MapResult("inside"))],
         task_groups=(SerializedTaskGroup("group", map_length=MapLiteral(2)),),
     )
-    engine = evaluation()
-    drive(engine, {"inside": 3}, start=lambda: engine.start_run(run, NOON))
+    run_through(run, {"inside": 3})
     assert states(run, "mapped") == [(-1, "upstream_failed")]
     assert "inside" in run.instance("mapped").reason
 
@@ -320,8 +304,7 @@ def test_a_decision_skips_its_own_instances_and_mapped_tasks_further_down():
         ],
         task_groups=(SerializedTaskGroup("group", map_length=MapLiteral(2)),),
     )
-    engine = evaluation()
-    engine.start_run(run, NOON)
+    engine = started(run)
     engine.grant(NOON)
     for ready in list(engine.pending.granted):
         follow = BranchDecision(("left" if ready.map_index == 0 else "right",))
@@ -341,8 +324,7 @@ def test_an_emptied_inner_group_is_removed_in_each_instance_of_the_outer():
         [task("source", "inside"), task("beside", "inside", group_id="outer"), task("inside", group_id="inner")],
         task_groups=groups,
     )
-    engine = evaluation()
-    drive(engine, {"source": 1}, start=lambda: engine.start_run(first, NOON))
+    run_through(first, {"source": 1})
     assert states(first, "inside") == [(0, "success"), (1, "success")]
     engine = evaluation()
     run, tasks = resumed(first, {"source", "inside"})
@@ -361,16 +343,14 @@ def too_many(*parts):
 @pytest.mark.parametrize("n_known", [10**10, 10**5], ids=["known", "by a result"])
 def test_a_task_that_would_have_billions_of_instances_fails(n_known):
     parts = (MapLiteral(n_known),) if n_known > 10**5 else (MapLiteral(n_known), MapResult("source"))
-    engine, run = evaluation(), too_many(*parts)
-    drive(engine, {"source": 2**31 - 1}, start=lambda: engine.start_run(run, NOON))
+    run = run_through(too_many(*parts), {"source": 2**31 - 1})
     assert states(run, "mapped") == [(-1, "failed")]
     assert "map it over fewer values" in run.instance("mapped").reason
     assert (run.state, run.instance("after").state) == ("failed", "upstream_failed")
 
 
 def test_a_cleared_task_fails_if_its_list_has_grown_to_billions():
-    engine, run = evaluation(), too_many(MapResult("source"))
-    drive(engine, {"source": 2}, start=lambda: engine.start_run(run, NOON))
+    run, engine = run_through(too_many(MapResult("source")), {"source": 2}), evaluation()
     again, tasks = resumed(run, {"source", "mapped", "after"})
     drive(engine, {"source": 2**31 - 1}, start=lambda: engine.resume_run(again, tasks, NOON))
     assert states(again, "mapped") == [(0, "failed"), (1, "failed")]

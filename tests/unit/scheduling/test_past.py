@@ -9,7 +9,7 @@ from asynsched.scheduling.evaluation import decisions
 from asynsched.scheduling.evaluation.decisions import verdict_of
 from asynsched.scheduling.rules.past_depends import PastTask, past_depends
 from asynsched.serialization.schema import MapLiteral
-from tests.support.runs import NOON, evaluation, run_of, task
+from tests.support.runs import NOON, evaluation, run_of, started, task
 
 
 def consecutive(n, *tasks, **options):
@@ -47,9 +47,7 @@ def test_each_run_waits_for_the_same_task_of_the_run_before():
 
 def test_a_run_that_waits_for_its_past_says_so_and_is_not_deadlocked():
     first, second = consecutive(2, task("a", "b", depends_on_past=True), task("b"))
-    engine = evaluation()
-    engine.start_run(first, NOON)
-    engine.start_run(second, NOON)
+    engine = started(first, second)
     end(engine, first, "a", "failed")
     assert (first.state, second.state) == ("failed", "running")
     assert states(second) == ["--"]
@@ -57,9 +55,7 @@ def test_a_run_that_waits_for_its_past_says_so_and_is_not_deadlocked():
 
 def test_wait_for_downstream_also_waits_for_the_tasks_after_it():
     first, second = consecutive(2, task("a", "b", depends_on_past=True, wait_for_downstream=True), task("b"))
-    engine = evaluation()
-    engine.start_run(first, NOON)
-    engine.start_run(second, NOON)
+    engine = started(first, second)
     end(engine, first, "a")
     assert states(first, second) == ["sq", "--"]
     end(engine, first, "b")
@@ -70,9 +66,7 @@ def test_a_skip_is_held_back_until_the_past_lets_it_pass():
     tasks = [task("pick", "left", "right", is_branch=True), task("left")]
     waits = task("right", depends_on_past=True, wait_for_past_depends_before_skipping=True, trigger_rule="all_success")
     first, second = consecutive(2, *tasks, waits)
-    engine = evaluation()
-    engine.start_run(first, NOON)
-    engine.start_run(second, NOON)
+    engine = started(first, second)
     end(engine, second, "pick", decision=BranchDecision(("left",)))
     end(engine, second, "left")
     assert (states(second), second.state) == (["ss-"], "running")
@@ -84,9 +78,7 @@ def test_a_skip_is_held_back_until_the_past_lets_it_pass():
 def test_a_task_that_another_skips_by_name_is_skipped_whatever_its_past():
     options = {"depends_on_past": True, "wait_for_past_depends_before_skipping": True, "trigger_rule": "all_success"}
     first, second = consecutive(2, task("decides"), task("named", **options))
-    engine = evaluation()
-    engine.start_run(first, NOON)
-    engine.start_run(second, NOON)
+    engine = started(first, second)
     end(engine, second, "decides", decision=SkipDecision(("named",)))
     assert (states(second), second.state) == (["ss"], "success")
     assert second.instance("named").state == "skipped"
@@ -102,9 +94,7 @@ def test_a_task_does_not_wait_for_a_run_outside_its_own_dates():
         task("down", start_date=since),
     ]
     first, second = consecutive(2, *tasks, catchup=True)
-    engine = evaluation()
-    engine.start_run(first, NOON)
-    engine.start_run(second, NOON)
+    engine = started(first, second)
     end(engine, first, "up")
     assert states(first, second) == ["rsr", "qq-"]
     assert first.state == "success"
@@ -151,9 +141,7 @@ def test_only_the_last_instance_of_the_run_before_wakes_the_next_run(monkeypatch
     looked_at = []
     monkeypatch.setattr(decisions, "verdict_of", lambda found: looked_at.append(found) or verdict_of(found))
     first, second = consecutive(2, task("a", depends_on_past=True, map_length=MapLiteral(100)))
-    engine = evaluation()
-    engine.start_run(first, NOON)
-    engine.start_run(second, NOON)
+    engine = started(first, second)
     engine.grant(NOON)
     for instance in list(first.all_instances()):
         engine.try_ended(Ended(instance.token, "success", NOON, NOON), NOON)
@@ -164,9 +152,7 @@ def test_only_the_last_instance_of_the_run_before_wakes_the_next_run(monkeypatch
 def test_nothing_is_decided_about_an_edited_run_until_it_is_taken_up_again():
     """What memory has of it is outdated, and would be stored beside the decisions on what is stored."""
     first, second = consecutive(2, task("a", "b", depends_on_past=True), task("b"))
-    engine = evaluation()
-    engine.start_run(first, NOON)
-    engine.start_run(second, NOON)
+    engine = started(first, second)
     engine.suspend(second.key)
     end(engine, first, "a")
     assert states(first, second) == ["sq", "--"]

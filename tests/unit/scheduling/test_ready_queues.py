@@ -12,7 +12,7 @@ from asynsched.scheduling.rules.run_end import cancelled
 from asynsched.serialization.schema import MapLiteral
 from asynsched.states import PARKED_TASK_STATES
 from asynsched.store.runs.pools import Settlement
-from tests.support.runs import NOON, evaluation, run_of, task
+from tests.support.runs import NOON, evaluation, run_of, started, task
 
 
 def granted(engine):
@@ -22,15 +22,14 @@ def granted(engine):
 
 
 def test_a_full_pool_with_thousands_of_urgent_tasks_holds_up_no_other_pool():
-    engine = evaluation(pools={"small": 1, "free": 1})
     urgent = [task(f"urgent{n}", pool="small", priority_weight=1000) for n in range(3000)]
-    engine.start_run(run_of([*urgent, task("modest", pool="free")]), NOON)
+    engine = started(run_of([*urgent, task("modest", pool="free")]), pools={"small": 1, "free": 1})
     assert [key.task_id for key in granted(engine)] == ["urgent0", "modest"]
 
 
 def test_a_dag_with_a_thousand_ready_tasks_holds_up_no_other_dag():
-    engine = evaluation(pools={"default_pool": 20}, max_active_tasks=16)
-    engine.start_run(run_of([task(f"t{n}") for n in range(1000)], "big"), NOON)
+    big = run_of([task(f"t{n}") for n in range(1000)], "big")
+    engine = started(big, pools={"default_pool": 20}, max_active_tasks=16)
     engine.start_run(run_of([task("only")], "small"), NOON + timedelta(hours=1))
     keys = granted(engine)
     assert [key.dag_id for key in keys].count("big") == 16
@@ -38,11 +37,10 @@ def test_a_dag_with_a_thousand_ready_tasks_holds_up_no_other_dag():
 
 
 def test_a_task_that_needs_many_slots_waits_until_they_are_free_together():
-    engine = evaluation(pools={"pool": 8})
     run = run_of(
         [task(f"one{n}", pool="pool", priority_weight=2) for n in range(2)] + [task("all", pool="pool", pool_slots=8)]
     )
-    engine.start_run(run, NOON)
+    engine = started(run, pools={"pool": 8})
     assert [key.task_id for key in granted(engine)] == ["one0", "one1"]
     engine.try_ended(Ended(run.instance("one0").token, "success", NOON, NOON), NOON)
     assert granted(engine) == []
@@ -52,11 +50,9 @@ def test_a_task_that_needs_many_slots_waits_until_they_are_free_together():
 
 @pytest.mark.parametrize(("keep_after", "wide_starts_at"), [(None, None), (timedelta(minutes=10), 12)])
 def test_narrow_tasks_cannot_keep_a_wide_one_waiting_for_ever(keep_after, wide_starts_at):
-    engine = evaluation(pools={"pool": 8}, keep_slots_after=keep_after)
     narrow = run_of([task(f"one{n:03}", pool="pool", priority_weight=2) for n in range(100)])
     wide = run_of([task("all", pool="pool", pool_slots=8)])
-    engine.start_run(narrow, NOON)
-    engine.start_run(wide, NOON)
+    engine = started(narrow, wide, pools={"pool": 8}, keep_slots_after=keep_after)
     running, started_at = [], None
     for minute in range(30):
         now = NOON + timedelta(minutes=minute)
@@ -73,9 +69,8 @@ def test_narrow_tasks_cannot_keep_a_wide_one_waiting_for_ever(keep_after, wide_s
 
 
 def test_a_task_whose_pool_cannot_fit_it_says_so_until_the_pool_is_made():
-    engine = evaluation(pools={"small": 1})
     run = run_of([task("lost", pool="nowhere"), task("wide", pool="small", pool_slots=2)])
-    engine.start_run(run, NOON)
+    engine = started(run, pools={"small": 1})
     assert granted(engine) == []
     assert "asynsched pools set nowhere" in run.instance("lost").reason
     assert run.instance("wide").reason == "it needs 2 slots, and its pool 'small' has 1"
@@ -94,10 +89,9 @@ def test_a_paused_dag_starts_nothing_until_it_is_unpaused():
 
 
 def test_weight_goes_before_age_and_age_before_name():
-    engine = evaluation(parallelism=1)
-    engine.start_run(run_of([task("b"), task("a")], "young", run_after=NOON + timedelta(hours=1)), NOON)
-    engine.start_run(run_of([task("z")], "old"), NOON)
-    engine.start_run(run_of([task("heavy", priority_weight=9)], "young"), NOON)
+    young = run_of([task("b"), task("a")], "young", run_after=NOON + timedelta(hours=1))
+    heavy = run_of([task("heavy", priority_weight=9)], "young")
+    engine = started(young, run_of([task("z")], "old"), heavy, parallelism=1)
     order = []
     while keys := granted(engine):
         order.extend(key.task_id for key in keys)
@@ -107,10 +101,9 @@ def test_weight_goes_before_age_and_age_before_name():
 
 
 def test_a_strategy_s_weight_of_the_next_try_decides_who_goes_first():
-    engine = evaluation(pools={"pool": 1})
     falling = task("falling", pool="pool", try_weights=(5, 1), retries=1, retry_delay=0.0)
     run = run_of([falling, task("steady", pool="pool", priority_weight=3)])
-    engine.start_run(run, NOON)
+    engine = started(run, pools={"pool": 1})
     assert [key.task_id for key in granted(engine)] == ["falling"]
     assert run.instance("falling").priority_weight == 5
     engine.try_ended(Ended(run.instance("falling").token, "failed", NOON, NOON), NOON)
@@ -119,9 +112,8 @@ def test_a_strategy_s_weight_of_the_next_try_decides_who_goes_first():
 
 
 def test_a_cancelled_run_leaves_nothing_in_the_queues():
-    engine = evaluation(parallelism=1)
     run = run_of([task(f"t{n}") for n in range(10)])
-    engine.start_run(run, NOON)
+    engine = started(run, parallelism=1)
     granted(engine)
     engine.stop_run(run.key, cancelled("no longer wanted"), NOON)
     engine.try_ended(Ended(run.instance("t0").token, "failed", NOON, NOON, "killed"), NOON)
@@ -210,17 +202,15 @@ def test_an_end_is_news_only_for_those_who_waited_for_what_it_gives_back(monkeyp
 
 
 def test_a_pool_that_does_not_exist_is_told_apart_from_one_without_slots():
-    engine = evaluation(pools={"default_pool": 1, "closed": 0})
     run = run_of([task("a", pool="closed"), task("b", pool="none")])
-    engine.start_run(run, NOON)
+    started(run, pools={"default_pool": 1, "closed": 0})
     assert "the pool 'closed' has no slots:" in run.instance("a").reason
     assert "there is no pool 'none':" in run.instance("b").reason
 
 
 def test_a_newer_version_that_allows_more_of_a_task_lets_older_runs_go_on():
-    engine = evaluation()
     older = run_of([task("limited", max_active_tis_per_dag=1, map_length=MapLiteral(3))])
-    engine.start_run(older, NOON)
+    engine = started(older)
     assert len(granted(engine)) == 1
     newer = run_of([task("limited", max_active_tis_per_dag=4)])
     newer.version_id = 2
@@ -229,9 +219,8 @@ def test_a_newer_version_that_allows_more_of_a_task_lets_older_runs_go_on():
 
 
 def test_a_limit_of_which_others_are_found_to_use_less_lets_its_tasks_go():
-    engine = evaluation()
     run = run_of([task("limited", max_active_tis_per_dag=2, map_length=MapLiteral(4))])
-    engine.start_run(run, NOON)
+    engine = started(run)
     of_task = (run.key.dag_id, "limited")
     engine.ready.note_settled(Settlement(tasks={of_task: 1}), None)
     assert len(granted(engine)) == 1
@@ -244,8 +233,7 @@ def test_a_limit_of_which_others_are_found_to_use_less_lets_its_tasks_go():
 
 
 def test_tasks_of_a_pool_that_was_deleted_unheard_are_refused_once():
-    engine = evaluation(pools={"pool": 4})
-    engine.start_run(run_of([task("a", pool="pool"), task("b", pool="pool", pool_slots=2)]), NOON)
+    engine = started(run_of([task("a", pool="pool"), task("b", pool="pool", pool_slots=2)]), pools={"pool": 4})
     assert len(granted(engine)) == 2
     refused = frozenset((ready.run.id, ready.task_id, ready.map_index) for ready in engine.pending.granted)
     engine.batch_stored(Settlement(refused=refused, capacities={"pool": 0}), None, NOON)
@@ -258,8 +246,7 @@ def test_tasks_of_a_pool_that_was_deleted_unheard_are_refused_once():
 
 @pytest.mark.parametrize("step", [timedelta(seconds=1), -timedelta(hours=1)], ids=["goes on", "is set back"])
 def test_a_pool_that_another_scheduler_settles_is_tried_again_soon_though_the_clock(step):
-    engine = evaluation(pools={"pool": 1})
-    engine.start_run(run_of([task("a", pool="pool")]), NOON)
+    engine = started(run_of([task("a", pool="pool")]), pools={"pool": 1})
     engine.ready.note_settled(Settlement(busy_pools=frozenset({"pool"})), NOON + timedelta(milliseconds=5))
     assert granted(engine) == []
     engine.ready.try_again(NOON + step)

@@ -76,7 +76,7 @@ async def test_a_takeover_with_a_lost_answer_loses_no_try_and_doubles_no_slot(da
     lost = await run_on(gone, database, "r0")
     flaky = FlakyDatabase(database, after=True)
     heir = await serving(flaky, tmp_path, "heir")
-    await database.write(remove_scheduler, "gone")
+    await database.write(remove_scheduler, "gone", NOON)
     flaky.away = {"take_over_runs"}
     with pytest.raises(StoreUnavailable):
         await heir.tick(RunsOrphaned())
@@ -121,7 +121,7 @@ async def test_a_try_that_ended_without_a_scheduler_keeps_its_end_when_cleared(d
     gone = await serving(database, tmp_path, "gone")
     [token] = await run_on(gone, database, "r")
     run = DagRunKey("d", "r")
-    await database.write(remove_scheduler, "gone")
+    await database.write(remove_scheduler, "gone", NOON)
     await database.write(submit_request, run, ClearTasks(("t",)), actor="ann", now=NOON)
     epoch = await database.write(register_scheduler, scheduler_id="next", **OF_ITS_HOME)
     following = LoneEvaluator(database, tmp_path, "next", epoch, {})
@@ -150,7 +150,7 @@ async def test_a_run_waits_for_the_process_of_a_task_marked_while_it_ran(databas
     await scheduler.tick(RunEdited(run))
     assert await states(database) == {"success": 1}
     if is_taken_over:
-        await database.write(remove_scheduler, "home")
+        await database.write(remove_scheduler, "home", NOON)
         scheduler = await serving(database, tmp_path, "home", runs=frozenset(begun))
     assert (await database.read(get_run, *run)).state == "running", "cleared, it might be begun on another machine"
     assert not scheduler.evaluator.is_at_a_standstill
@@ -184,7 +184,7 @@ async def test_requests_made_without_a_scheduler_come_before_any_decision(
     await database.write(submit_request, run, MarkTasks(("t",), "success"), actor="ann", now=NOON)
     await scheduler.tick(RunEdited(run))
     # Its scheduler dies, and then the process that the run has waited for: the next one would end the run at once.
-    await database.write(remove_scheduler, "home")
+    await database.write(remove_scheduler, "home", NOON)
     for request in wanted:
         await database.write(submit_request, run, request, actor="ann", now=NOON)
     with DAG("d") as dag:
@@ -225,7 +225,7 @@ async def test_a_takeover_that_removes_an_instance_awaits_no_process_elsewhere(
         values(state=None, token=None).where(of.task_id == "t", of.map_index == 0),
     ):
         await database.write(lambda conn, change=change: conn.execute(change))
-    await database.write(remove_scheduler, "gone")
+    await database.write(remove_scheduler, "gone", NOON)
     heir = await serving(database, tmp_path, "heir")
     heir.end(*heir.evaluator.evaluation.tries.awaited)
     await heir.tick()
@@ -304,7 +304,7 @@ async def test_a_run_that_others_ended_and_cleared_before_it_was_taken_up_starts
     begun = await run_on(gone, database, "r")
     flaky = FlakyDatabase(database)
     heir = await serving(flaky, tmp_path, "heir")
-    await database.write(remove_scheduler, "gone")
+    await database.write(remove_scheduler, "gone", NOON)
     flaky.away = {"load_task_instances"}
     with pytest.raises(StoreUnavailable):
         await heir.tick(RunsOrphaned())
@@ -321,7 +321,7 @@ async def test_one_that_was_given_up_takes_over_nothing(database, tmp_path):
     gone, sleeper = [await serving(database, tmp_path, name) for name in ("gone", "sleeper")]
     await run_on(gone, database, "r0")
     for name in ("gone", "sleeper"):
-        await database.write(remove_scheduler, name)
+        await database.write(remove_scheduler, name, NOON)
     assert await database.write(take_over_runs, "sleeper", sleeper.epoch) == []
     assert await sleeper.tick(RunsOrphaned()) == {}
     assert await owners(database) == [("gone", gone.epoch, gone.epoch)]
@@ -332,7 +332,7 @@ async def test_a_run_that_only_a_newer_version_can_read_is_given_back_once(datab
     lost = await run_on(gone, database, "r0")
     older = await serving(database, tmp_path, "older")
     stored = await make_unreadable(database)
-    await database.write(remove_scheduler, "gone")
+    await database.write(remove_scheduler, "gone", NOON)
     with capture_logs() as logs:
         assert await older.tick(RunsOrphaned()) == {}
         for _ in range(2):
@@ -360,7 +360,7 @@ async def test_a_run_that_cannot_be_read_stays_while_a_try_of_it_runs_here(datab
         for request in (MarkTasks(("t",), "failed"), ClearTasks(("t",))):
             await database.write(submit_request, DagRunKey("d", "r0"), request, actor="ann", now=NOON)
         assert await gone.tick(RunEdited(DagRunKey("d", "r0"))), "it is begun once more"
-    await database.write(remove_scheduler, "gone")
+    await database.write(remove_scheduler, "gone", NOON)
     older = LoneEvaluator(database, tmp_path, "older", 2, {})
     await database.write(register_scheduler, scheduler_id="older", **OF_ITS_HOME)
     await make_unreadable(database)

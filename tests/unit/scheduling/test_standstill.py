@@ -6,13 +6,12 @@ import pytest
 
 from asynsched.protocol.messages import AwaitedInput, Deferral, Ended
 from asynsched.scheduling.evaluation.evaluation import stand_still
-from tests.support.runs import NOON, evaluation, run_of, task
+from tests.support.runs import NOON, evaluation, run_of, started, task
 
 
 def scene(end=None, **options):
     """Return an evaluation of two runs: one whose task has no room, and one whose task was granted, and ended so."""
-    engine = evaluation(pools={"default_pool": None, "no_room": 0})
-    engine.start_run(run_of([task("waits", pool="no_room")], dag_id="held"), NOON)
+    engine = started(run_of([task("waits", pool="no_room")], dag_id="held"), pools={"default_pool": None, "no_room": 0})
     other = run_of([task("goes", retries=1, retry_delay=60.0)], dag_id="other", **options)
     engine.start_run(other, NOON)
     engine.grant(NOON)
@@ -32,8 +31,7 @@ def test_runs_stand_still_when_none_of_them_goes_on_by_itself(end, expected):
 
 @pytest.mark.parametrize(("timeout", "expected"), [(60.0, False), (61.0, True), (86400.0, True)])
 def test_a_run_that_only_its_timeout_can_end_stands_still_unless_that_is_over_within_a_minute(timeout, expected):
-    engine = evaluation(pools={"default_pool": 0})
-    engine.start_run(run_of([task("waits")], dagrun_timeout=timeout), NOON)
+    engine = started(run_of([task("waits")], dagrun_timeout=timeout), pools={"default_pool": 0})
     assert stand_still(engine.runs.values(), NOON) is expected
 
 

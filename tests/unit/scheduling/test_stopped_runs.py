@@ -10,7 +10,7 @@ from asynsched.scheduling.evaluation.run import ActiveRun
 from asynsched.scheduling.rules.run_end import cancelled, marked_failed
 from asynsched.scheduling.storing import failed_runs
 from asynsched.states import TaskInstanceState
-from tests.support.runs import NOON, evaluation, run_of, task
+from tests.support.runs import NOON, evaluation, run_of, started, task
 
 HOUR = timedelta(hours=1)
 CALLBACKS = {"callbacks": ("on_failure", "on_retry", "on_skipped")}
@@ -118,9 +118,8 @@ def test_a_run_cancelled_or_out_of_time_fails_with_its_teardowns_skipped(ends_as
 
 @pytest.mark.parametrize("is_stopped", [True, False])
 def test_only_a_run_that_fails_by_its_tasks_may_pause_its_dag(is_stopped):
-    engine = evaluation()
     run = run_of([task("a")], max_consecutive_failed_dag_runs=1, dagrun_timeout=60.0)
-    engine.start_run(run, NOON)
+    engine = started(run)
     engine.grant(NOON)
     if is_stopped:
         engine.time_passed(NOON + HOUR)
@@ -129,9 +128,8 @@ def test_only_a_run_that_fails_by_its_tasks_may_pause_its_dag(is_stopped):
 
 
 def test_a_run_whose_tasks_wait_ends_when_it_is_cancelled():
-    engine = evaluation()
     run = run_of([task("retries", retries=1, retry_delay=7200.0)])
-    engine.start_run(run, NOON)
+    engine = started(run)
     engine.grant(NOON)
     waiting = run.instance("retries")
     engine.try_ended(Ended(waiting.token, "failed", NOON, NOON), NOON)
@@ -197,12 +195,11 @@ def test_no_timer_keeps_an_ended_run_in_memory():
 
 
 def test_a_large_run_is_stopped_in_slices_and_ends_with_its_last_task():
-    engine = evaluation(pools={"default_pool": None, "no_room": 0}, at_once=20)
     names = [f"t{number}" for number in range(150)]
     run = run_of(
         [*(task(name, "last", pool="no_room") for name in names), task("last", "td"), task("td", is_teardown=True)]
     )
-    engine.start_run(run, NOON)
+    engine = started(run, pools={"default_pool": None, "no_room": 0}, at_once=20)
     while engine.has_undecided:
         engine.go_on(NOON)
     engine.stop_run(run.key, cancelled("enough"), NOON)
@@ -218,10 +215,9 @@ def test_a_large_run_is_stopped_in_slices_and_ends_with_its_last_task():
 
 
 def test_ends_during_the_stop_of_a_large_run_do_not_end_it_early():
-    engine = evaluation(pools={"default_pool": None, "no_room": 0}, at_once=20)
     waiting = [task(f"t{number}", "td", pool="no_room") for number in range(50)]
     run = run_of([task("runs"), *waiting, task("td", is_teardown=True, trigger_rule="all_done")])
-    engine.start_run(run, NOON)
+    engine = started(run, pools={"default_pool": None, "no_room": 0}, at_once=20)
     while engine.has_undecided:
         engine.go_on(NOON)
     engine.grant(NOON)
@@ -235,11 +231,10 @@ def test_ends_during_the_stop_of_a_large_run_do_not_end_it_early():
 
 
 def test_a_second_stop_during_the_stop_of_a_large_run_is_done_as_well():
-    engine = evaluation(pools={"default_pool": None, "no_room": 0}, at_once=20)
     waiting = [task(f"t{number}", "td" if number == 0 else "last", pool="no_room") for number in range(50)]
     teardown = task("td", is_teardown=True, trigger_rule="all_done")
     run = run_of([task("fails"), *waiting, task("last"), teardown], fail_fast=True)
-    engine.start_run(run, NOON)
+    engine = started(run, pools={"default_pool": None, "no_room": 0}, at_once=20)
     while engine.has_undecided:
         engine.go_on(NOON)
     engine.grant(NOON)
@@ -258,9 +253,8 @@ def test_a_second_stop_during_the_stop_of_a_large_run_is_done_as_well():
     ids=["with retries left", "by the machine", "interrupted"],
 )
 def test_a_teardown_that_was_cleared_runs_again_although_its_run_is_stopped_meanwhile(end):
-    engine = evaluation()
     run = run_of([task("work", "td"), task("td", is_teardown=True, retries=2, trigger_rule="all_done")])
-    engine.start_run(run, NOON)
+    engine = started(run)
     engine.grant(NOON)
     engine.try_ended(Ended(run.instance("work").token, "success", NOON, NOON), NOON)
     engine.grant(NOON)

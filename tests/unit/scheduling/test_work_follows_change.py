@@ -6,7 +6,7 @@ import pytest
 
 from asynsched.protocol.messages import Ended
 from asynsched.scheduling.rules.run_end import cancelled
-from tests.support.runs import NOON, evaluation, run_of, task
+from tests.support.runs import NOON, evaluation, run_of, started, task
 
 
 def calls_of(act) -> int:
@@ -84,10 +84,9 @@ def test_the_end_of_a_task_costs_the_same_however_many_others_wait(what):
 
 
 def test_a_full_executor_holds_up_no_other_and_its_best_task_goes_first():
-    engine = evaluation(executors={"local": 1, "other": 1}, pools={"default_pool": 10})
     urgent = [task(f"here_{n}", priority_weight=5 + n) for n in range(3)]
     run = run_of([*urgent, task("there", executor="other")])
-    engine.start_run(run, NOON)
+    engine = started(run, executors={"local": 1, "other": 1}, pools={"default_pool": 10})
     engine.grant(NOON)
     assert [ready.task_id for ready in engine.pending.granted] == ["here_2", "there"]
     calls_of_one_end(engine, run.instance("here_2"))
