@@ -387,10 +387,7 @@ class Client:
         await run_actions.cancel_run(self._place, self._actor, run)
         return await self.get_run(run)
 
-    @operation(
-        "POST /dags/{dag_id}/runs/{run_id}/mark", right="operate",
-        arguments={"state": "success"},
-    )  # fmt: skip
+    @operation("POST /dags/{dag_id}/runs/{run_id}/mark", right="operate", arguments={"state": "success"})
     async def mark_run(self, run: DagRunKey, state: run_actions.MarkedAs) -> RunInfo:
         """End a run as `success` or `failed`, with its tasks; or queue an ended one again, with its tasks as they are.
 
@@ -444,10 +441,7 @@ class Client:
         await self.get_run(run)
         return await self._ask(runs.list_callbacks, run)
 
-    @operation(
-        "PUT /dags/{dag_id}/runs/{run_id}/note", right="operate",
-        arguments={"text": "The file came late."},
-    )  # fmt: skip
+    @operation("PUT /dags/{dag_id}/runs/{run_id}/note", right="operate", arguments={"text": "The file came late."})
     async def note_run(self, run: DagRunKey, text: str) -> RunInfo:
         """Note something about a run, in place of an earlier note; an empty text removes it."""
         await run_actions.note_run(self._place, self._actor, run, text)
@@ -624,7 +618,7 @@ class Client:
         "GET /dags/{dag_id}/runs/{run_id}/tasks/{task_id}/logs",
         arguments={"try_number": 1, "start": 0},
         answer={"text": "1200 rows\n", "start": 0, "end": 10, "is_last": True, "exists": True, "size": 10},
-    )  # fmt: skip
+    )
     async def task_logs(
         self,
         task: TaskInstanceKey,
@@ -645,7 +639,7 @@ class Client:
     @operation(
         "GET /dags/{dag_id}/runs/{run_id}/tasks/{task_id}/logs/lines",
         arguments={"dag_id": "etl", "run_id": "first", "task_id": "load", "text": "error"},
-    )  # fmt: skip
+    )
     async def find_in_log(
         self, task: TaskInstanceKey, text: str, *, try_number: Annotated[int, Meta(ge=1)] | None = None
     ) -> tuple[FoundLine, ...]:
@@ -659,7 +653,7 @@ class Client:
     @operation(
         "GET /dags/{dag_id}/runs/{run_id}/tasks/{task_id}/logs/range",
         arguments={"dag_id": "etl", "run_id": "first", "task_id": "load", "first": 100, "last": 199},
-    )  # fmt: skip
+    )
     async def log_lines(
         self,
         task: TaskInstanceKey,
@@ -682,7 +676,7 @@ class Client:
     @operation(
         "GET /dags/{dag_id}/runs/{run_id}/tasks/{task_id}/logs/tail",
         arguments={"dag_id": "etl", "run_id": "first", "task_id": "load", "n_lines": 20},
-    )  # fmt: skip
+    )
     async def log_tail(
         self,
         task: TaskInstanceKey,
@@ -853,10 +847,7 @@ class Client:
         await self.get_backfill(dag_id, backfill_id)
         return await self._ask(backfills.list_dates, backfill_id)
 
-    @operation(
-        "POST /dags/{dag_id}/backfills/{backfill_id}/pause", right="operate",
-        arguments={"paused": True},
-    )  # fmt: skip
+    @operation("POST /dags/{dag_id}/backfills/{backfill_id}/pause", right="operate", arguments={"paused": True})
     async def pause_backfill(self, dag_id: str, backfill_id: int, *, paused: bool = True) -> BackfillInfo:
         """Start no further runs of a backfill, or go on; its active runs continue."""
         await self.get_backfill(dag_id, backfill_id)
@@ -899,10 +890,7 @@ class Client:
         wanted = EventFilter(asset_id=asset_id, seen_dags=self._dag_ids)
         return await self._ask(assets.list_events, wanted, Paging(limit=limit, after=after, order_by=order_by))
 
-    @operation(
-        "POST /assets/{asset_id}/events", right="operate", status=201,
-        arguments={"extra": {"rows": 1200}},
-    )  # fmt: skip
+    @operation("POST /assets/{asset_id}/events", right="operate", status=201, arguments={"extra": {"rows": 1200}})
     async def asset_changed(
         self, asset_id: int, extra: Mapping[str, Any] | None = None, *, partition_key: str | None = None
     ) -> EventInfo:
@@ -991,9 +979,8 @@ class Client:
         return await list_late(self._place, self._dag_ids)
 
     @operation(
-        "POST /simulate",
-        arguments={"start": "2026-03-01T00:00:00Z", "end": "2026-04-01T00:00:00Z", "pools": {"db": 4}},
-    )  # fmt: skip
+        "POST /simulate", arguments={"start": "2026-03-01T00:00:00Z", "end": "2026-04-01T00:00:00Z", "pools": {"db": 4}}
+    )
     async def simulate(
         self,
         start: Instant,
@@ -1063,10 +1050,7 @@ class Client:
         paging = Paging(limit=limit, after=after, order_by=order_by)
         return await self._ask(pools.list_pools, Pattern(pattern), paging)
 
-    @operation(
-        "GET /pools/{name:path}",
-        arguments={"name": "db"},
-    )  # fmt: skip
+    @operation("GET /pools/{name:path}", arguments={"name": "db"})
     async def get_pool(self, name: str) -> PoolInfo:
         """Return a pool."""
         return await self._ask(pools.get_pool, name)
@@ -1091,10 +1075,7 @@ class Client:
         """
         return await self._act(pools.set_pool, name, slots, description=description, include_deferred=include_deferred)
 
-    @operation(
-        "DELETE /pools/{name:path}", right="operate",
-        arguments={"name": "db"},
-    )  # fmt: skip
+    @operation("DELETE /pools/{name:path}", right="operate", arguments={"name": "db"})
     async def delete_pool(self, name: str) -> PoolInfo:
         """Delete a pool, which is returned. Tasks that name it wait until a pool of that name exists again."""
         return await self._act(pools.delete_pool, name)
@@ -1116,18 +1097,12 @@ class Client:
         """Return a variable; the value of one whose name sounds secret is hidden."""
         return await self._ask(secrets.get_variable, key)
 
-    @operation(
-        "PUT /variables/{key:path}", right="operate",
-        arguments={"key": "shop/region", "value": "eu"},
-    )  # fmt: skip
+    @operation("PUT /variables/{key:path}", right="operate", arguments={"key": "shop/region", "value": "eu"})
     async def set_variable(self, key: str, value: str, *, description: str = "") -> VariableInfo:
         """Create or replace a variable."""
         return await self._act(secrets.set_variable, key, value, description)
 
-    @operation(
-        "DELETE /variables/{key:path}", right="operate", status=204,
-        arguments={"key": "shop/region"},
-    )  # fmt: skip
+    @operation("DELETE /variables/{key:path}", right="operate", status=204, arguments={"key": "shop/region"})
     async def delete_variable(self, key: str) -> None:
         """Delete a variable."""
         await self._act(secrets.delete_variable, key)
@@ -1158,9 +1133,8 @@ class Client:
         return await self._act(secrets.create_connection, conn_id, parts)
 
     @operation(
-        "PATCH /connections/{conn_id:path}", right="administer",
-        arguments={"conn_id": "shop", "parts": {"host": "db2"}},
-    )  # fmt: skip
+        "PATCH /connections/{conn_id:path}", right="administer", arguments={"conn_id": "shop", "parts": {"host": "db2"}}
+    )
     async def change_connection(self, conn_id: str, parts: Mapping[str, Any]) -> ConnectionInfo:
         """Change some parts of a connection; the others stay, and so does a secret that is given as its mask `***`.
 
@@ -1208,10 +1182,7 @@ class Client:
         now = self._place.clock.now()
         return await self._act(users.create_user, name, roles, password=hashed, now=now)
 
-    @operation(
-        "PUT /users/{name:path}/roles", right="administer",
-        arguments={"roles": ["operator"]},
-    )  # fmt: skip
+    @operation("PUT /users/{name:path}/roles", right="administer", arguments={"roles": ["operator"]})
     async def set_user_roles(self, name: str, roles: tuple[str, ...]) -> UserInfo:
         """Give a user other roles, which count from the next request on; without any, the user is disabled."""
         return await self._act(users.set_roles, name, roles) if roles else await self.disable_user(name)
@@ -1227,9 +1198,8 @@ class Client:
         await self._act(users.delete_user, name)
 
     @operation(
-        "PUT /users/{name:path}/password", right="administer", status=204,
-        arguments={"password": "a long secret"},
-    )  # fmt: skip
+        "PUT /users/{name:path}/password", right="administer", status=204, arguments={"password": "a long secret"}
+    )
     async def set_user_password(self, name: str, password: str) -> None:
         """Give a user another password, and end the sessions; personal tokens stay."""
         hashed = await to_thread.run_sync(users.hash_password, password)
@@ -1328,9 +1298,8 @@ class Client:
             until: Only deadlines that are due before that instant.
         """
         wanted = DeadlineFilter(
-            allowed=self._dag_ids, dag_id=dag_id, run_id=run_id, states=state or None,
-            due_at=Range(gte=since, lt=until),
-        )  # fmt: skip
+            allowed=self._dag_ids, dag_id=dag_id, run_id=run_id, states=state or None, due_at=Range(gte=since, lt=until)
+        )
         return await self._ask(deadlines.list_deadlines, wanted, Paging(limit=limit, after=after, order_by=order_by))
 
     @operation("GET /dags/{dag_id}/runs/{run_id}/deadlines/{number}")

@@ -502,9 +502,7 @@ def _of_events(wanted: EventFilter) -> sa.Select[Any]:
     return query
 
 
-def _event_infos(
-    conn: Connection, rows: "Sequence[Row[Any]]", seen_dags: frozenset[str] | None
-) -> list[EventInfo]:  # fmt: skip
+def _event_infos(conn: Connection, rows: "Sequence[Row[Any]]", seen_dags: frozenset[str] | None) -> list[EventInfo]:
     ids = [row.id for row in rows]
     caused = _grouped(select_in(conn, _RUNS_OF, dag_run_asset_event.c.event_id, ids))
     aliases = _grouped(select_in(conn, store.ALIASES_OF_EVENTS, asset_alias_event.c.event_id, ids))

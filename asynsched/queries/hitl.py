@@ -39,9 +39,7 @@ Read = Callable[[HITLRow], tuple[list[str], dict[str, Any]]]
 MOST_ROWS = 100
 """Rows of the largest page: each has the whole text of its question."""
 _COLUMNS = (*hitl_detail.c, dag_run.c.dag_id, dag_run.c.run_id)
-_IS_SAME = sa.and_(
-    *(task_instance.c[name] == hitl_detail.c[name] for name in ("dag_run_id", "task_id", "map_index"))
-)  # fmt: skip
+_IS_SAME = sa.and_(*(task_instance.c[name] == hitl_detail.c[name] for name in ("dag_run_id", "task_id", "map_index")))
 _QUESTIONS: sa.Select[Any] = (
     sa.select(*_COLUMNS)
     .join_from(hitl_detail, task_instance, _IS_SAME)
@@ -94,9 +92,7 @@ class QuestionFilter(Struct, frozen=True, kw_only=True):
 ALL = QuestionFilter()
 
 
-def list_questions(
-    conn: Connection, wanted: QuestionFilter = ALL, paging: Paging = FIRST_PAGE
-) -> Page[QuestionInfo]:  # fmt: skip
+def list_questions(conn: Connection, wanted: QuestionFilter = ALL, paging: Paging = FIRST_PAGE) -> Page[QuestionInfo]:
     """Return questions. Raises BadRequest."""
     rows, after = select_page(conn, _matching(wanted), SORTING, paging)
     of_runs: dict[tuple[str, str], list[tuple[str, int]]] = {}
@@ -138,9 +134,7 @@ class WaitingQuestion(Struct, frozen=True, kw_only=True):
     body: str | None
 
 
-def list_waiting(
-    conn: Connection, wanted: QuestionFilter = ALL, paging: Paging = FIRST_PAGE
-) -> Page[WaitingQuestion]:  # fmt: skip
+def list_waiting(conn: Connection, wanted: QuestionFilter = ALL, paging: Paging = FIRST_PAGE) -> Page[WaitingQuestion]:
     """Return the questions without an answer that task instances wait with. Raises BadRequest."""
     page = list_questions(conn, replace(wanted, states=(TaskInstanceState.AWAITING_INPUT,), is_answered=False), paging)
     return Page(tuple(_waiting(found) for found in page.items), page.after)

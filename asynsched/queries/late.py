@@ -158,7 +158,7 @@ def _with(row: LateOne, explanation: Explanation) -> LateOne | None:
 
 def _late_ones(
     conn: Connection, now: datetime, dag_ids: frozenset[str] | None = None
-) -> tuple[tuple[LateOne, ...], dict[DagRunKey, DagRunRow]]:  # fmt: skip
+) -> tuple[tuple[LateOne, ...], dict[DagRunKey, DagRunRow]]:
     """Return the DAGs and the runs without their reasons, and the rows of the runs; of these DAGs, None: of all."""
     due = [
         LateOne(dag_id=one.dag_id, run_id=None, state="due", since=one.at)

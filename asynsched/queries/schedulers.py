@@ -102,7 +102,7 @@ def _conditions(wanted: SchedulerFilter) -> list[sa.ColumnElement[bool]]:
     conditions = [
         *wanted.started_at.holds_for(scheduler.c.started_at),
         *wanted.ended_at.holds_for(scheduler.c.ended_at),
-    ]  # fmt: skip
+    ]
     if wanted.serving is not None:
         serves = sa.and_(scheduler.c.ended_at.is_(None), scheduler.c.lease_until > wanted.now)
         conditions.append(serves if wanted.serving else ~serves)

@@ -27,9 +27,7 @@ from asynsched.store.secrets import ConnectionRow
 
 LONGEST_LISTED = 16 * 1024
 """Characters of the longest encrypted value that a list shows."""
-VARIABLES = Sorting(
-    {"key": variable.c.key, "description": variable.c.description}, key=variable.c.key, usual=("key",)
-)  # fmt: skip
+VARIABLES = Sorting({"key": variable.c.key, "description": variable.c.description}, key=variable.c.key, usual=("key",))
 CONNECTIONS = Sorting(
     {"conn_id": connection.c.conn_id, "conn_type": connection.c.conn_type, "description": connection.c.description},
     key=connection.c.conn_id,

@@ -358,7 +358,7 @@ def _infos(conn: Connection, rows: "Sequence[Row[Any]]") -> list[XComInfo]:
             task_display_name=tasks[row.version_id, row.task_id].task_display_name,
         )
         for row in rows
-    ]  # fmt: skip
+    ]
 
 
 def _conditions(wanted: XComFilter) -> list[sa.ColumnElement[bool]]:

@@ -165,7 +165,7 @@ def _fields_of(argument: str, kind: type[Struct]) -> list[Parameter]:
             one.name, one.type, required if one.default is msgspec.NODEFAULT else one.default, False, part_of=argument
         )
         for one in msgspec.structs.fields(kind)
-    ]  # fmt: skip
+    ]
 
 
 @cache

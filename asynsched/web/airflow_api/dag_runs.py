@@ -36,9 +36,7 @@ from asynsched.web.airflow_api.dag_versions import DagVersionResponse, version_r
 from asynsched.web.airflow_api.filters import Changes, Dates, bounds, pattern, some, states, unless_all
 from asynsched.web.endpoint import Call
 
-NAMES = {
-    "dag_run_id": "run_id", "start_date": "started_at", "end_date": "ended_at", "duration": "duration_seconds",
-}  # fmt: skip
+NAMES = {"dag_run_id": "run_id", "start_date": "started_at", "end_date": "ended_at", "duration": "duration_seconds"}
 ORIGINS = {
     "scheduled": "timetable", "backfill": "backfill", "asset_triggered": "asset", "operator_triggered": "operator",
 }  # fmt: skip

@@ -134,9 +134,7 @@ async def trigger_dag_run(call: Call, dag_id: str, body: TriggerDAGRunPostBody) 
     return await _trigger(call, dag_id, body, DagRunType.MANUAL)
 
 
-async def _trigger(
-    call: Call, dag_id: str, body: TriggerDAGRunPostBody, run_type: DagRunType
-) -> DAGRunResponse:  # fmt: skip
+async def _trigger(call: Call, dag_id: str, body: TriggerDAGRunPostBody, run_type: DagRunType) -> DAGRunResponse:
     """Create a run of a DAG. Raises Invalid, BadRequest, and the errors of `trigger_run`."""
     start, end = body.data_interval_start, body.data_interval_end
     if (start is None) != (end is None):
@@ -152,9 +150,7 @@ async def _trigger(
 
 
 @AIRFLOW_API.endpoint("POST", "/assets/{asset_id}/materialize", permission=Permission.OPERATE, errors=REFUSED)
-async def materialize_asset(
-    call: Call, asset_id: RowId, body: MaterializeAssetBody | None
-) -> DAGRunResponse:  # fmt: skip
+async def materialize_asset(call: Call, asset_id: RowId, body: MaterializeAssetBody | None) -> DAGRunResponse:
     """Create a run of the only DAG with a task that updates an asset."""
     dag_id = await call.place.ask(only_producer, asset_id, seen_dags=call.who.dag_ids)
     check(call.who, Permission.OPERATE, dag_id)

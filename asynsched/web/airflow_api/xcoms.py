@@ -108,7 +108,7 @@ async def get_xcom_entries(
     """List XComs, without their values, of a task instance or of all (`~` for the DAG, the run and the task)."""
     run = RunFilter(
         call.who.dag_ids, unless_all(dag_id), unless_all(dag_run_id), run_id=pattern(query, "run_id"), **dates.of_runs
-    )  # fmt: skip
+    )
     indexes = {index for index in (query.map_index, query.map_index_filter) if index is not None}
     if len(indexes) > 1:
         return XComCollectionResponse((), 0)

@@ -79,7 +79,7 @@ async def _show_variables(call: Call, q: str = "", after: str = "", typed: Typed
         page = await call.place.ask(list_variable_names, _named(q), _page(after))
     return await show(
         call, "variables.html", page=page, query={"q": q}, problem=problem, typed=typed, status=typed.status
-    )  # fmt: skip
+    )
 
 
 @PAGE.endpoint("POST", "/variables", permission=Permission.OPERATE)
