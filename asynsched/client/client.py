@@ -276,7 +276,7 @@ class Client:
 
     @operation(
         "POST /dags/{dag_id}/runs", right="operate", status=202,
-        arguments={"dag_id": "etl", "conf": {"day": "2026-01-31"}},
+        arguments={"conf": {"day": "2026-01-31"}},
         answer={"dag_id": "etl", "run_id": "manual__2026-02-01T08:00:00+00:00"},
     )  # fmt: skip
     async def trigger(
@@ -339,7 +339,7 @@ class Client:
         """Return a run, with its conf."""
         return await self._ask(runs.get_run, *run)
 
-    @operation("GET /dags/{dag_id}/runs/{run_id}/wait", arguments={"dag_id": "etl", "run_id": "first", "seconds": 30})
+    @operation("GET /dags/{dag_id}/runs/{run_id}/wait", arguments={"seconds": 30})
     async def await_run(
         self, run: DagRunKey, seconds: Annotated[float, Meta(ge=0, le=LONGEST_WAIT_SECONDS)] = LONGEST_WAIT_SECONDS
     ) -> RunInfo:
@@ -551,7 +551,7 @@ class Client:
 
     @operation(
         "POST /dags/{dag_id}/runs/{run_id}/tasks/{task_id}/force", right="operate",
-        arguments={"dag_id": "etl", "run_id": "first", "task_id": "load", "ignore": ["trigger_rule"]},
+        arguments={"ignore": ["trigger_rule"]},
     )  # fmt: skip
     async def force(
         self,
@@ -596,7 +596,7 @@ class Client:
 
     @operation(
         "POST /dags/{dag_id}/runs/{run_id}/tasks/{task_id}/answer", right="operate",
-        arguments={"dag_id": "etl", "run_id": "first", "task_id": "approve", "options": ["Approve"]},
+        arguments={"task_id": "approve", "options": ["Approve"]},
     )  # fmt: skip
     async def answer(
         self, task: TaskInstanceKey, options: tuple[str, ...], *, params: Mapping[str, Any] | None = None
@@ -607,10 +607,8 @@ class Client:
             options: One of the question's options; several if it allows that.
             params: Values of the params that it asks for; others keep their defaults.
         """
-        read, now = (
-            await hitl.read_before(self._place, task, hitl.reading(options, params or {})),
-            self._place.clock.now(),
-        )
+        read = await hitl.read_before(self._place, task, hitl.reading(options, params or {}))
+        now = self._place.clock.now()
         await self._act(hitl.answer, task.run, task.task_id, task.map_index, read, user=self._actor, now=now)
         return await self.get_task(task)
 
@@ -636,10 +634,7 @@ class Client:
         """
         return await read_log(self._place, task, await self._try(task, try_number), start=start, n_bytes=n_bytes)
 
-    @operation(
-        "GET /dags/{dag_id}/runs/{run_id}/tasks/{task_id}/logs/lines",
-        arguments={"dag_id": "etl", "run_id": "first", "task_id": "load", "text": "error"},
-    )
+    @operation("GET /dags/{dag_id}/runs/{run_id}/tasks/{task_id}/logs/lines", arguments={"text": "error"})
     async def find_in_log(
         self, task: TaskInstanceKey, text: str, *, try_number: Annotated[int, Meta(ge=1)] | None = None
     ) -> tuple[FoundLine, ...]:
@@ -650,10 +645,7 @@ class Client:
         """
         return tuple(await find_in_log(self._place, task, await self._try(task, try_number), text))
 
-    @operation(
-        "GET /dags/{dag_id}/runs/{run_id}/tasks/{task_id}/logs/range",
-        arguments={"dag_id": "etl", "run_id": "first", "task_id": "load", "first": 100, "last": 199},
-    )
+    @operation("GET /dags/{dag_id}/runs/{run_id}/tasks/{task_id}/logs/range", arguments={"first": 100, "last": 199})
     async def log_lines(
         self,
         task: TaskInstanceKey,
@@ -673,10 +665,7 @@ class Client:
             raise BadRequest(f"The last line, {last}, is before the first, {first}.")
         return await read_lines(self._place, task, await self._try(task, try_number), first, last)
 
-    @operation(
-        "GET /dags/{dag_id}/runs/{run_id}/tasks/{task_id}/logs/tail",
-        arguments={"dag_id": "etl", "run_id": "first", "task_id": "load", "n_lines": 20},
-    )
+    @operation("GET /dags/{dag_id}/runs/{run_id}/tasks/{task_id}/logs/tail", arguments={"n_lines": 20})
     async def log_tail(
         self,
         task: TaskInstanceKey,
@@ -1122,7 +1111,7 @@ class Client:
 
     @operation(
         "POST /connections/{conn_id:path}", right="administer", status=201,
-        arguments={"conn_id": "shop", "parts": {"conn_type": "postgres", "host": "db", "login": "etl", "port": 5432}},
+        arguments={"parts": {"conn_type": "postgres", "host": "db", "login": "etl", "port": 5432}},
     )  # fmt: skip
     async def add_connection(self, conn_id: str, parts: Mapping[str, Any]) -> ConnectionInfo:
         """Create a connection.
@@ -1132,9 +1121,7 @@ class Client:
         """
         return await self._act(secrets.create_connection, conn_id, parts)
 
-    @operation(
-        "PATCH /connections/{conn_id:path}", right="administer", arguments={"conn_id": "shop", "parts": {"host": "db2"}}
-    )
+    @operation("PATCH /connections/{conn_id:path}", right="administer", arguments={"parts": {"host": "db2"}})
     async def change_connection(self, conn_id: str, parts: Mapping[str, Any]) -> ConnectionInfo:
         """Change some parts of a connection; the others stay, and so does a secret that is given as its mask `***`.
 

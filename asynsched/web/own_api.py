@@ -67,10 +67,8 @@ def _endpoint_of(operation: Operation) -> Any:
     if body is not None:
         types["body"] = body
     defaults = {name: default for name, (_, default) in arguments.items()}
-    answer.__name__, answer.__doc__ = (
-        operation.name,
-        inspect.cleandoc(operation.function.__doc__ or "").partition("\n\nArgs:")[0],
-    )
+    answer.__name__ = operation.name
+    answer.__doc__ = inspect.cleandoc(operation.function.__doc__ or "").partition("\n\nArgs:")[0]
     answer.__annotations__ = {**types, "return": operation.result}
     answer.__signature__ = inspect.Signature(  # type: ignore[attr-defined]  # read by `inspect.signature`
         [
