@@ -17,9 +17,6 @@ T = TypeVar("T")
 R = TypeVar("R")
 
 AIRFLOW_API = Api("Airflow API", "2")
-GONE = {404: "Not Found"}
-WRONG = {400: "Bad Request", 404: "Not Found"}
-"""The errors of most endpoints."""
 USUAL_LIMIT = 50
 Limit = Annotated[int, Meta(ge=0)]
 OrderBy = tuple[str, ...]

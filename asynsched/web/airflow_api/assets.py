@@ -31,7 +31,7 @@ from asynsched.queries.paging import MOST_ROWS, Paging, Pattern, Range
 from asynsched.store.assets import INLET, OUTLET, SCHEDULE
 from asynsched.store.schema import AssetReference
 from asynsched.web.access import Permission
-from asynsched.web.airflow_api.api import AIRFLOW_API, GONE, OrderBy, PageQuery, RowId, listed, paging, utc
+from asynsched.web.airflow_api.api import AIRFLOW_API, OrderBy, PageQuery, RowId, listed, paging, utc
 from asynsched.web.airflow_api.filters import pattern
 from asynsched.web.endpoint import Call, Invalid, check
 
@@ -208,7 +208,7 @@ class AssetEventQuery(Struct, frozen=True, kw_only=True):
         )  # fmt: skip
 
 
-@AIRFLOW_API.endpoint("GET", "/assets", errors={400: "Bad Request"})
+@AIRFLOW_API.endpoint("GET", "/assets", errors=(400,))
 async def get_assets(
     call: Call,
     page: PageQuery,
@@ -231,7 +231,7 @@ async def get_assets(
     return AssetCollectionResponse(*await listed(call, questions, wanted, page=asked, shown=_asset))
 
 
-@AIRFLOW_API.endpoint("GET", "/assets/aliases", errors={400: "Bad Request"})
+@AIRFLOW_API.endpoint("GET", "/assets/aliases", errors=(400,))
 async def get_asset_aliases(
     call: Call,
     page: PageQuery,
@@ -245,13 +245,13 @@ async def get_asset_aliases(
     return AssetAliasCollectionResponse(*await listed(call, questions, wanted, page=asked, shown=_alias))
 
 
-@AIRFLOW_API.endpoint("GET", "/assets/aliases/{asset_alias_id}", errors=GONE)
+@AIRFLOW_API.endpoint("GET", "/assets/aliases/{asset_alias_id}", errors=(404,))
 async def get_asset_alias(call: Call, asset_alias_id: RowId) -> AssetAliasResponse:
     """Show an alias of assets."""
     return _alias(await call.place.ask(get_alias, asset_alias_id, call.who.dag_ids))
 
 
-@AIRFLOW_API.endpoint("GET", "/assets/events", errors={400: "Bad Request"})
+@AIRFLOW_API.endpoint("GET", "/assets/events", errors=(400,))
 async def get_asset_events(
     call: Call,
     query: AssetEventQuery,
@@ -272,9 +272,7 @@ async def _events(call: Call, wanted: EventFilter, page: Paging) -> AssetEventCo
     return AssetEventCollectionResponse(*await listed(call, questions, wanted, page=page, shown=_event))
 
 
-@AIRFLOW_API.endpoint(
-    "POST", "/assets/events", permission=Permission.OPERATE, errors={400: "Bad Request", 404: "Not Found"}
-)
+@AIRFLOW_API.endpoint("POST", "/assets/events", permission=Permission.OPERATE, errors=(400, 404))
 async def create_asset_event(call: Call, body: CreateAssetEventsBody) -> AssetEventResponse:
     """Report an update of an asset. Its `extra` says that it comes from here, as in Airflow."""
     if body.access_control not in (None, AssetEventAccessControl(), AssetEventAccessControl(consumer_teams=())):
@@ -286,7 +284,7 @@ async def create_asset_event(call: Call, body: CreateAssetEventsBody) -> AssetEv
     return _event(made)
 
 
-@AIRFLOW_API.endpoint("GET", "/assets/{asset_id}", errors=GONE)
+@AIRFLOW_API.endpoint("GET", "/assets/{asset_id}", errors=(404,))
 async def get_one_asset(call: Call, asset_id: RowId) -> AssetResponse:
     """Show an asset."""
     return _asset(await call.place.ask(get_asset, asset_id, call.who.dag_ids))
@@ -308,7 +306,7 @@ async def get_dag_queued_events(
     return await _queued(call, dag_id=dag_id, before=before)
 
 
-@AIRFLOW_API.endpoint("GET", "/dags/{dag_id}/assets/{asset_id}/queuedEvents", errors=GONE)
+@AIRFLOW_API.endpoint("GET", "/dags/{dag_id}/assets/{asset_id}/queuedEvents", errors=(404,))
 async def get_queued_event(
     call: Call, dag_id: str, asset_id: RowId, before: datetime | None = None
 ) -> QueuedEventResponse:
@@ -324,7 +322,7 @@ async def get_queued_event(
     "/assets/{asset_id}/queuedEvents",
     permission=Permission.OPERATE,
     status=204,
-    errors=GONE,
+    errors=(404,),
 )
 async def delete_asset_queued_events(call: Call, asset_id: RowId, before: datetime | None = None) -> None:
     """Forget the events of an asset that wait for runs."""
@@ -338,7 +336,7 @@ async def delete_asset_queued_events(call: Call, asset_id: RowId, before: dateti
     "/dags/{dag_id}/assets/queuedEvents",
     permission=Permission.OPERATE,
     status=204,
-    errors=GONE,
+    errors=(404,),
 )
 async def delete_dag_queued_events(call: Call, dag_id: str, before: datetime | None = None) -> None:
     """Forget the events that wait for a run of a DAG."""
@@ -350,7 +348,7 @@ async def delete_dag_queued_events(call: Call, dag_id: str, before: datetime | N
     "/dags/{dag_id}/assets/{asset_id}/queuedEvents",
     permission=Permission.OPERATE,
     status=204,
-    errors=GONE,
+    errors=(404,),
 )
 async def delete_queued_events(call: Call, dag_id: str, asset_id: RowId, before: datetime | None = None) -> None:
     """Forget the events of an asset that wait for a run of a DAG."""

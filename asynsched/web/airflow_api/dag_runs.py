@@ -20,8 +20,6 @@ from asynsched.states import FINISHED_RUN_STATES, DagRunState, DagRunType
 from asynsched.timetables.zones import as_zone
 from asynsched.web.airflow_api.api import (
     AIRFLOW_API,
-    GONE,
-    WRONG,
     CursorCollection,
     CursorQuery,
     Limit,
@@ -115,7 +113,7 @@ class DAGRunsBatchBody(Dates, frozen=True, kw_only=True, forbid_unknown_fields=T
     conf_contains: str | None = None
 
 
-@AIRFLOW_API.endpoint("GET", "/dags/{dag_id}/dagRuns", errors=WRONG)
+@AIRFLOW_API.endpoint("GET", "/dags/{dag_id}/dagRuns", errors=(400, 404))
 async def get_dag_runs(
     call: Call,
     dag_id: str,
@@ -153,7 +151,7 @@ async def _partition_days(call: Call, dag_id: str, query: RunQuery) -> Range:
     )
 
 
-@AIRFLOW_API.endpoint("POST", "/dags/{dag_id}/dagRuns/list", errors=WRONG)
+@AIRFLOW_API.endpoint("POST", "/dags/{dag_id}/dagRuns/list", errors=(400, 404))
 async def get_list_dag_runs_batch(
     call: Call,
     dag_id: Literal["~"],  # noqa: ARG001 - the path has it
@@ -174,20 +172,20 @@ async def _listed(call: Call, wanted: RunFilter, page: CursorQuery, order_by: Or
     return DAGRunCollectionResponse(dag_runs=shown, **about)
 
 
-@AIRFLOW_API.endpoint("GET", "/dags/{dag_id}/dagRuns/{dag_run_id}", errors=GONE)
+@AIRFLOW_API.endpoint("GET", "/dags/{dag_id}/dagRuns/{dag_run_id}", errors=(404,))
 async def get_dag_run(call: Call, dag_id: str, dag_run_id: str) -> DAGRunResponse:
     """Show a run."""
     return run_response(await call.place.ask(get_run, dag_id, dag_run_id))
 
 
-@AIRFLOW_API.endpoint("GET", "/dags/{dag_id}/dagRuns/{dag_run_id}/upstreamAssetEvents", errors=GONE)
+@AIRFLOW_API.endpoint("GET", "/dags/{dag_id}/dagRuns/{dag_run_id}/upstreamAssetEvents", errors=(404,))
 async def get_upstream_asset_events(call: Call, dag_id: str, dag_run_id: str) -> AssetEventCollectionResponse:
     """List the asset events that triggered a run."""
     await call.place.ask(get_state, dag_id, dag_run_id)
     return await events_of_run(call, DagRunKey(dag_id, dag_run_id))
 
 
-@AIRFLOW_API.endpoint("GET", "/dags/{dag_id}/dagRuns/{dag_run_id}/wait", errors=GONE)
+@AIRFLOW_API.endpoint("GET", "/dags/{dag_id}/dagRuns/{dag_run_id}/wait", errors=(404,))
 async def wait_dag_run_until_finished(
     call: Call, dag_id: str, dag_run_id: str, interval: Annotated[float, Meta(gt=0)], result: Names | None = None
 ) -> Response:

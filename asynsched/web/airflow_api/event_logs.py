@@ -11,7 +11,6 @@ from asynsched.queries.audit import AuditFilter, count_audit, get_audit, list_au
 from asynsched.store.schema import AuditRow
 from asynsched.web.airflow_api.api import (
     AIRFLOW_API,
-    GONE,
     MapIndex,
     Number,
     OrderBy,
@@ -96,7 +95,7 @@ class EventLogQuery(Struct, frozen=True, kw_only=True):
         return {name: value for name, value in values.items() if value is not None}
 
 
-@AIRFLOW_API.endpoint("GET", "/eventLogs", errors={400: "Bad Request"})
+@AIRFLOW_API.endpoint("GET", "/eventLogs", errors=(400,))
 async def get_event_logs(
     call: Call,
     query: EventLogQuery,
@@ -111,7 +110,7 @@ async def get_event_logs(
     return EventLogCollectionResponse(*await listed(call, questions, wanted, page=asked, shown=_response))
 
 
-@AIRFLOW_API.endpoint("GET", "/eventLogs/{event_log_id}", errors=GONE)
+@AIRFLOW_API.endpoint("GET", "/eventLogs/{event_log_id}", errors=(404,))
 async def get_event_log(call: Call, event_log_id: RowId) -> EventLogResponse:
     """Show an action of a user."""
     found = await call.place.ask(get_audit, event_log_id)

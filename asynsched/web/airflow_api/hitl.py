@@ -20,7 +20,7 @@ from asynsched.queries.paging import Range
 from asynsched.states import TaskInstanceState
 from asynsched.store.schema import HITLRow
 from asynsched.web.access import NotAllowed, Permission
-from asynsched.web.airflow_api.api import AIRFLOW_API, GONE, MapIndex, Names, OrderBy, PageQuery, listed, paging
+from asynsched.web.airflow_api.api import AIRFLOW_API, MapIndex, Names, OrderBy, PageQuery, listed, paging
 from asynsched.web.airflow_api.filters import states
 from asynsched.web.airflow_api.task_instances import TaskInstanceResponse, instance_response
 from asynsched.web.endpoint import Call
@@ -122,7 +122,7 @@ def _given(**values: Any) -> dict[str, Any]:
     return {name: value for name, value in values.items() if value is not None}
 
 
-@AIRFLOW_API.endpoint("GET", f"{RUN}/hitlDetails", errors={400: "Bad Request"})
+@AIRFLOW_API.endpoint("GET", f"{RUN}/hitlDetails", errors=(400,))
 async def get_hitl_details(
     call: Call,
     dag_id: str,
@@ -137,7 +137,7 @@ async def get_hitl_details(
     return HITLDetailCollection(*await listed(call, questions, wanted, page=asked, shown=_detail))
 
 
-@AIRFLOW_API.endpoint("GET", QUESTION, errors=GONE)
+@AIRFLOW_API.endpoint("GET", QUESTION, errors=(404,))
 async def get_hitl_detail(call: Call, dag_id: str, dag_run_id: str, task_id: str, map_index: MapIndex) -> HITLDetail:
     """Show the question of a task instance; the map index of a task that is not mapped is -1."""
     return _detail(await call.place.ask(get_question, TaskInstanceKey(dag_id, dag_run_id, task_id, map_index)))
@@ -147,7 +147,7 @@ async def get_hitl_detail(call: Call, dag_id: str, dag_run_id: str, task_id: str
     "PATCH",
     QUESTION,
     permission=Permission.OPERATE,
-    errors={400: "Bad Request", 403: "Forbidden", 404: "Not Found", 409: "Conflict"},
+    errors=(400, 403, 404, 409),
 )
 async def update_hitl_detail(
     call: Call, dag_id: str, dag_run_id: str, task_id: str, map_index: MapIndex, body: UpdateHITLDetailPayload

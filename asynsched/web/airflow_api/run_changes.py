@@ -35,7 +35,7 @@ from asynsched.store.runs.notes import LONGEST_NOTE
 from asynsched.store.runs.requests import ClearTasks
 from asynsched.timetables import DataInterval
 from asynsched.web.access import Permission
-from asynsched.web.airflow_api.api import AIRFLOW_API, WRONG, Names, RowId, is_meant, utc
+from asynsched.web.airflow_api.api import AIRFLOW_API, Names, RowId, is_meant, utc
 from asynsched.web.airflow_api.dag_runs import DAGRunCollectionResponse, DAGRunResponse, run_response
 from asynsched.web.airflow_api.filters import unless_all
 from asynsched.web.airflow_api.task_instances import instance_response
@@ -45,7 +45,6 @@ Note = Annotated[str, Meta(max_length=LONGEST_NOTE)]
 MOST_RUNS = 100
 """Runs that one request clears."""
 RUN = "/dags/{dag_id}/dagRuns/{dag_run_id}"
-REFUSED = WRONG | {409: "Conflict"}
 
 
 class TriggerDAGRunPostBody(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -128,7 +127,7 @@ class ClearTaskInstanceCollectionResponse(Struct, frozen=True):
     total_entries: int
 
 
-@AIRFLOW_API.endpoint("POST", "/dags/{dag_id}/dagRuns", permission=Permission.OPERATE, errors=REFUSED)
+@AIRFLOW_API.endpoint("POST", "/dags/{dag_id}/dagRuns", permission=Permission.OPERATE, errors=(400, 404, 409))
 async def trigger_dag_run(call: Call, dag_id: str, body: TriggerDAGRunPostBody) -> DAGRunResponse:
     """Create a run of a DAG; a `run_after` in the future is its earliest start."""
     return await _trigger(call, dag_id, body, DagRunType.MANUAL)
@@ -149,7 +148,7 @@ async def _trigger(call: Call, dag_id: str, body: TriggerDAGRunPostBody, run_typ
     return run_response(await trigger_run(call.place, call.who.name, dag_id, wanted))
 
 
-@AIRFLOW_API.endpoint("POST", "/assets/{asset_id}/materialize", permission=Permission.OPERATE, errors=REFUSED)
+@AIRFLOW_API.endpoint("POST", "/assets/{asset_id}/materialize", permission=Permission.OPERATE, errors=(400, 404, 409))
 async def materialize_asset(call: Call, asset_id: RowId, body: MaterializeAssetBody | None) -> DAGRunResponse:
     """Create a run of the only DAG with a task that updates an asset."""
     dag_id = await call.place.ask(only_producer, asset_id, seen_dags=call.who.dag_ids)
@@ -158,7 +157,7 @@ async def materialize_asset(call: Call, asset_id: RowId, body: MaterializeAssetB
     return await _trigger(call, dag_id, wanted, DagRunType.ASSET_MATERIALIZATION)
 
 
-@AIRFLOW_API.endpoint("PATCH", RUN, permission=Permission.OPERATE, errors=REFUSED)
+@AIRFLOW_API.endpoint("PATCH", RUN, permission=Permission.OPERATE, errors=(400, 404, 409))
 async def patch_dag_run(
     call: Call, dag_id: str, dag_run_id: str, body: DAGRunPatchBody, update_mask: Names | None = None
 ) -> DAGRunResponse:
@@ -172,7 +171,7 @@ async def patch_dag_run(
     return run_response(await call.place.ask(get_run, *key))
 
 
-@AIRFLOW_API.endpoint("DELETE", RUN, permission=Permission.OPERATE, status=204, errors=REFUSED)
+@AIRFLOW_API.endpoint("DELETE", RUN, permission=Permission.OPERATE, status=204, errors=(400, 404, 409))
 async def delete_dag_run(call: Call, dag_id: str, dag_run_id: str) -> None:
     """Delete a run that is not running, with its rows and logs."""
     await delete_run(call.place, call.who.name, DagRunKey(dag_id, dag_run_id))
@@ -182,7 +181,7 @@ async def delete_dag_run(call: Call, dag_id: str, dag_run_id: str) -> None:
     "POST",
     f"{RUN}/clear",
     permission=Permission.OPERATE,
-    errors=REFUSED,
+    errors=(400, 404, 409),
     other_answer=ClearTaskInstanceCollectionResponse,
 )
 async def clear_dag_run(call: Call, dag_id: str, dag_run_id: str, body: DAGRunClearBody) -> DAGRunResponse | Response:
@@ -195,7 +194,7 @@ async def clear_dag_run(call: Call, dag_id: str, dag_run_id: str, body: DAGRunCl
 
 
 @AIRFLOW_API.endpoint(
-    "POST", "/dags/{dag_id}/clearDagRuns", errors=REFUSED, other_answer=ClearTaskInstanceCollectionResponse
+    "POST", "/dags/{dag_id}/clearDagRuns", errors=(400, 404, 409), other_answer=ClearTaskInstanceCollectionResponse
 )
 async def clear_dag_runs(call: Call, dag_id: str, body: BulkDAGRunClearBody) -> DAGRunCollectionResponse | Response:
     """Run the tasks of several runs again, and show the runs; with `dry_run`, the default, show only the tasks."""

@@ -30,8 +30,6 @@ from asynsched.queries.why import list_dependencies
 from asynsched.states import TaskInstanceState
 from asynsched.web.airflow_api.api import (
     AIRFLOW_API,
-    GONE,
-    WRONG,
     CursorCollection,
     CursorQuery,
     Limit,
@@ -184,7 +182,7 @@ OF_INDEX = f"{BASE}/{{task_id}}/{{map_index:index}}"
 """Of an instance of a mapped task, or with -1 of another one."""
 
 
-@AIRFLOW_API.endpoint("GET", BASE, errors=WRONG)
+@AIRFLOW_API.endpoint("GET", BASE, errors=(400, 404))
 async def get_task_instances(
     call: Call,
     dag_id: str,
@@ -209,7 +207,7 @@ async def get_task_instances(
     return await _listed(call, wanted, page, order_by)
 
 
-@AIRFLOW_API.endpoint("POST", f"{BASE}/list", errors=WRONG)
+@AIRFLOW_API.endpoint("POST", f"{BASE}/list", errors=(400, 404))
 async def get_task_instances_batch(
     call: Call,
     dag_id: Literal["~"],  # noqa: ARG001 - the path has it
@@ -234,13 +232,13 @@ async def _listed(
     return TaskInstanceCollectionResponse(task_instances=shown, **about)
 
 
-@AIRFLOW_API.endpoint("GET", f"{BASE}/{{task_id}}", errors=GONE)
+@AIRFLOW_API.endpoint("GET", f"{BASE}/{{task_id}}", errors=(404,))
 async def get_one_task_instance(call: Call, dag_id: str, dag_run_id: str, task_id: str) -> TaskInstanceResponse:
     """Show a task instance of a task that is not mapped."""
     return await _whole(call, TaskInstanceKey(dag_id, dag_run_id, task_id))
 
 
-@AIRFLOW_API.endpoint("GET", OF_INDEX, errors=GONE)
+@AIRFLOW_API.endpoint("GET", OF_INDEX, errors=(404,))
 async def get_mapped_task_instance(
     call: Call, dag_id: str, dag_run_id: str, task_id: str, map_index: MapIndex
 ) -> TaskInstanceResponse:
@@ -249,7 +247,7 @@ async def get_mapped_task_instance(
     return await _whole(call, key)
 
 
-@AIRFLOW_API.endpoint("GET", f"{BASE}/{{task_id}}/listMapped", errors=WRONG)
+@AIRFLOW_API.endpoint("GET", f"{BASE}/{{task_id}}/listMapped", errors=(400, 404))
 async def get_mapped_task_instances(
     call: Call,
     dag_id: str,
@@ -303,9 +301,9 @@ async def _check_mapped(call: Call, dag_id: str, run_id: str, task_id: str) -> N
 
 
 @AIRFLOW_API.endpoint(
-    "GET", f"{OF_INDEX}/dependencies", errors=GONE, name="get_task_instance_dependencies_by_map_index"
+    "GET", f"{OF_INDEX}/dependencies", errors=(404,), name="get_task_instance_dependencies_by_map_index"
 )
-@AIRFLOW_API.endpoint("GET", f"{BASE}/{{task_id}}/dependencies", errors=GONE)
+@AIRFLOW_API.endpoint("GET", f"{BASE}/{{task_id}}/dependencies", errors=(404,))
 async def get_task_instance_dependencies(
     call: Call, dag_id: str, dag_run_id: str, task_id: str, map_index: MapIndex = -1
 ) -> TaskDependencyCollectionResponse:
@@ -358,8 +356,8 @@ class TaskInstanceHistoryCollectionResponse(Struct, frozen=True):
     total_entries: int
 
 
-@AIRFLOW_API.endpoint("GET", f"{OF_INDEX}/tries", errors=GONE, name="get_mapped_task_instance_tries")
-@AIRFLOW_API.endpoint("GET", f"{BASE}/{{task_id}}/tries", errors=GONE)
+@AIRFLOW_API.endpoint("GET", f"{OF_INDEX}/tries", errors=(404,), name="get_mapped_task_instance_tries")
+@AIRFLOW_API.endpoint("GET", f"{BASE}/{{task_id}}/tries", errors=(404,))
 async def get_task_instance_tries(
     call: Call, dag_id: str, dag_run_id: str, task_id: str, map_index: MapIndex = -1
 ) -> TaskInstanceHistoryCollectionResponse:
@@ -370,9 +368,9 @@ async def get_task_instance_tries(
 
 
 @AIRFLOW_API.endpoint(
-    "GET", f"{OF_INDEX}/tries/{{task_try_number}}", errors=GONE, name="get_mapped_task_instance_try_details"
+    "GET", f"{OF_INDEX}/tries/{{task_try_number}}", errors=(404,), name="get_mapped_task_instance_try_details"
 )
-@AIRFLOW_API.endpoint("GET", f"{BASE}/{{task_id}}/tries/{{task_try_number}}", errors=GONE)
+@AIRFLOW_API.endpoint("GET", f"{BASE}/{{task_id}}/tries/{{task_try_number}}", errors=(404,))
 async def get_task_instance_try_details(
     call: Call, dag_id: str, dag_run_id: str, task_id: str, task_try_number: Number, map_index: MapIndex = -1
 ) -> TaskInstanceHistoryResponse:
