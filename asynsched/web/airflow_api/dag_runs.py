@@ -34,6 +34,7 @@ from asynsched.web.airflow_api.dag_versions import DagVersionResponse, version_r
 from asynsched.web.airflow_api.filters import Changes, Dates, bounds, pattern, some, states, unless_all
 from asynsched.web.endpoint import Call
 
+RUN = "/dags/{dag_id}/dagRuns/{dag_run_id}"
 NAMES = {"dag_run_id": "run_id", "start_date": "started_at", "end_date": "ended_at", "duration": "duration_seconds"}
 ORIGINS = {
     "scheduled": "timetable", "backfill": "backfill", "asset_triggered": "asset", "operator_triggered": "operator",
@@ -172,20 +173,20 @@ async def _listed(call: Call, wanted: RunFilter, page: CursorQuery, order_by: Or
     return DAGRunCollectionResponse(dag_runs=shown, **about)
 
 
-@AIRFLOW_API.endpoint("GET", "/dags/{dag_id}/dagRuns/{dag_run_id}", errors=(404,))
+@AIRFLOW_API.endpoint("GET", RUN, errors=(404,))
 async def get_dag_run(call: Call, dag_id: str, dag_run_id: str) -> DAGRunResponse:
     """Show a run."""
     return run_response(await call.place.ask(get_run, dag_id, dag_run_id))
 
 
-@AIRFLOW_API.endpoint("GET", "/dags/{dag_id}/dagRuns/{dag_run_id}/upstreamAssetEvents", errors=(404,))
+@AIRFLOW_API.endpoint("GET", f"{RUN}/upstreamAssetEvents", errors=(404,))
 async def get_upstream_asset_events(call: Call, dag_id: str, dag_run_id: str) -> AssetEventCollectionResponse:
     """List the asset events that triggered a run."""
     await call.place.ask(get_state, dag_id, dag_run_id)
     return await events_of_run(call, DagRunKey(dag_id, dag_run_id))
 
 
-@AIRFLOW_API.endpoint("GET", "/dags/{dag_id}/dagRuns/{dag_run_id}/wait", errors=(404,))
+@AIRFLOW_API.endpoint("GET", f"{RUN}/wait", errors=(404,))
 async def wait_dag_run_until_finished(
     call: Call, dag_id: str, dag_run_id: str, interval: Annotated[float, Meta(gt=0)], result: Names | None = None
 ) -> Response:

@@ -21,12 +21,12 @@ from asynsched.states import TaskInstanceState
 from asynsched.store.schema import HITLRow
 from asynsched.web.access import NotAllowed, Permission
 from asynsched.web.airflow_api.api import AIRFLOW_API, MapIndex, Names, OrderBy, PageQuery, listed, paging
+from asynsched.web.airflow_api.dag_runs import RUN
 from asynsched.web.airflow_api.filters import states
-from asynsched.web.airflow_api.task_instances import TaskInstanceResponse, instance_response
+from asynsched.web.airflow_api.task_instances import BASE, TaskInstanceResponse, instance_response
 from asynsched.web.endpoint import Call
 
-RUN = "/dags/{dag_id}/dagRuns/{dag_run_id}"
-QUESTION = f"{RUN}/taskInstances/{{task_id}}/{{map_index}}/hitlDetails"
+QUESTION = f"{BASE}/{{task_id}}/{{map_index}}/hitlDetails"
 NAMES = {
     "ti_id": "id", "task_instance_state": "state", "task_display_name": "task_id", "task_instance_operator": "task_id",
     "responded_by_user_id": "responded_by_id", "responded_by_user_name": "responded_by_name",

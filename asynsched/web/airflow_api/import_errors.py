@@ -13,10 +13,9 @@ from asynsched.queries.import_errors import (
 )
 from asynsched.queries.paging import Pattern
 from asynsched.web.airflow_api.api import AIRFLOW_API, OrderBy, PageQuery, RowId, listed, paging
+from asynsched.web.airflow_api.dag_versions import BUNDLE
 from asynsched.web.endpoint import Call
 
-BUNDLE = "dags-folder"
-"""The only bundle: Airflow's name for the DAG folder."""
 SORT_NAMES = {
     "import_error_id": "id", "timestamp": "created_at", "filename": "file", "stacktrace": "traceback",
     "bundle_name": "id",

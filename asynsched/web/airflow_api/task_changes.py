@@ -26,7 +26,8 @@ from asynsched.queries.task_instances import (
 from asynsched.store.runs.requests import ClearTasks, MarkedTaskState, MarkTasks
 from asynsched.web.access import Permission
 from asynsched.web.airflow_api.api import AIRFLOW_API, MapIndex, Names, is_meant, utc
-from asynsched.web.airflow_api.run_changes import RUN, Note
+from asynsched.web.airflow_api.dag_runs import RUN
+from asynsched.web.airflow_api.run_changes import Note
 from asynsched.web.airflow_api.task_instances import (
     BASE,
     OF_INDEX,

@@ -42,6 +42,7 @@ from asynsched.web.airflow_api.api import (
     listed_by_cursor,
     paging,
 )
+from asynsched.web.airflow_api.dag_runs import RUN
 from asynsched.web.airflow_api.dag_versions import DagVersionResponse, uuid_of, version_response
 from asynsched.web.airflow_api.filters import Changes, Dates, bounds, pattern, some, states, unless_all
 from asynsched.web.endpoint import Call
@@ -162,7 +163,7 @@ class TaskDependencyCollectionResponse(Struct, frozen=True):
     dependencies: tuple[TaskDependencyResponse, ...]
 
 
-BASE = "/dags/{dag_id}/dagRuns/{dag_run_id}/taskInstances"
+BASE = f"{RUN}/taskInstances"
 
 
 class _IndexConvertor(Convertor[int]):
