@@ -31,7 +31,7 @@ from asynsched.web.airflow_api.api import (
 )
 from asynsched.web.airflow_api.assets import AssetEventCollectionResponse, events_of_run
 from asynsched.web.airflow_api.dag_versions import DagVersionResponse, version_response
-from asynsched.web.airflow_api.filters import Changes, Dates, bounds, pattern, some, states, unless_all
+from asynsched.web.airflow_api.filters import Changes, Dates, bounds, pattern, states, unless_all
 from asynsched.web.endpoint import Call
 
 RUN = "/dags/{dag_id}/dagRuns/{dag_run_id}"
@@ -130,8 +130,8 @@ async def get_dag_runs(
     if query.excludes_all:
         return DAGRunCollectionResponse(dag_runs=(), total_entries=0)
     wanted = RunFilter(
-        call.who.dag_ids, unless_all(dag_id), states=states(query.state, DagRunState), run_types=some(query.run_type),
-        version_numbers=some(query.dag_version), dag_id=pattern(query, "dag_id"), run_id=pattern(query, "run_id"),
+        call.who.dag_ids, unless_all(dag_id), states=states(query.state, DagRunState), run_types=query.run_type or None,
+        version_numbers=query.dag_version or None, dag_id=pattern(query, "dag_id"), run_id=pattern(query, "run_id"),
         partition_key=pattern(query, "partition_key"), partition_date=await _partition_days(call, dag_id, query),
         updated_at=bounds(changes, "updated_at"), conf_contains=query.conf_contains or None,
         asset=query.consuming_asset_pattern, **dates.of_runs, **dates.of_times(call.place.clock.now()),
@@ -160,7 +160,7 @@ async def get_list_dag_runs_batch(
 ) -> DAGRunCollectionResponse:
     """List runs of several DAGs."""
     wanted = RunFilter(
-        call.who.dag_ids, some(body.dag_ids), states=some(body.states), conf_contains=body.conf_contains or None,
+        call.who.dag_ids, body.dag_ids or None, states=body.states or None, conf_contains=body.conf_contains or None,
         **body.of_runs, **body.of_times(),
     )  # fmt: skip
     page = CursorQuery(limit=body.page_limit, offset=body.page_offset)

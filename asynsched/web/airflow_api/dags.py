@@ -41,7 +41,7 @@ from asynsched.timetables.asset_condition import AssetCondition
 from asynsched.web.access import NotAllowed, Permission
 from asynsched.web.airflow_api.api import AIRFLOW_API, Names, OrderBy, PageQuery, listed, paging
 from asynsched.web.airflow_api.dag_versions import BUNDLE, DagVersionResponse, version_response
-from asynsched.web.airflow_api.filters import bounds, pattern, some
+from asynsched.web.airflow_api.filters import bounds, pattern
 from asynsched.web.endpoint import Call, check
 
 NAMES = {
@@ -331,10 +331,10 @@ def _filter(call: Call, query: DagQuery, more: MoreOfDags) -> DagFilter:
         call.who.dag_ids, pattern(query, "dag_id"), pattern(more, "dag_display_name"),
         paused=query.paused, active=True if query.exclude_stale else None, has_errors=more.has_import_errors,
         tags=query.tags, tags_match=query.tags_match_mode or "any", owners_like=query.owners,
-        timetables=some(tuple(kinds.get(name, name) for name in more.timetable_type)),
+        timetables=tuple(kinds.get(name, name) for name in more.timetable_type) or None,
         has_asset_schedule=more.has_asset_schedule, asset=more.asset_dependency,
         last_run_state=more.last_dag_run_state, run_started_at=bounds(more, "dag_run_start_date"),
-        run_ended_at=bounds(more, "dag_run_end_date"), run_states=some(more.dag_run_state),
+        run_ended_at=bounds(more, "dag_run_end_date"), run_states=more.dag_run_state or None,
     )  # fmt: skip
 
 

@@ -44,7 +44,7 @@ from asynsched.web.airflow_api.api import (
 )
 from asynsched.web.airflow_api.dag_runs import RUN
 from asynsched.web.airflow_api.dag_versions import DagVersionResponse, uuid_of, version_response
-from asynsched.web.airflow_api.filters import Changes, Dates, bounds, pattern, some, states, unless_all
+from asynsched.web.airflow_api.filters import Changes, Dates, bounds, pattern, states, unless_all
 from asynsched.web.endpoint import Call
 
 NAMES = {"start_date": "started_at", "end_date": "ended_at", "duration": "duration_seconds", "operator": "task_id"}
@@ -197,7 +197,7 @@ async def get_task_instances(
     """List the task instances of a run, of all runs of a DAG, or of all DAGs (`~`)."""
     await _check_names(call, dag_id, dag_run_id, query.task_group_id)
     run = RunFilter(
-        call.who.dag_ids, unless_all(dag_id), unless_all(dag_run_id), version_numbers=some(query.version_number),
+        call.who.dag_ids, unless_all(dag_id), unless_all(dag_run_id), version_numbers=query.version_number or None,
         dag_id=pattern(query, "dag_id"), run_id=pattern(query, "run_id"), **dates.of_runs,
     )  # fmt: skip
     wanted = _filter(
@@ -216,9 +216,9 @@ async def get_task_instances_batch(
     body: TaskInstancesBatchBody,
 ) -> TaskInstanceCollectionResponse:
     """List task instances of several runs."""
-    run = RunFilter(call.who.dag_ids, some(body.dag_ids), some(body.dag_run_ids), **body.of_runs)
+    run = RunFilter(call.who.dag_ids, body.dag_ids or None, body.dag_run_ids or None, **body.of_runs)
     wanted = TaskInstanceFilter(
-        run, some(body.task_ids), some(body.state), some(body.pool), some(body.queue), some(body.executor),
+        run, body.task_ids or None, body.state or None, body.pool or None, body.queue or None, body.executor or None,
         **body.of_times(),
     )  # fmt: skip
     page = CursorQuery(limit=body.page_limit, offset=body.page_offset)
@@ -262,7 +262,7 @@ async def get_mapped_task_instances(
 ) -> TaskInstanceCollectionResponse:
     """List the instances of a mapped task."""
     run = RunFilter(
-        dag_ids=(dag_id,), run_ids=(dag_run_id,), version_numbers=some(query.version_number), **dates.of_runs
+        dag_ids=(dag_id,), run_ids=(dag_run_id,), version_numbers=query.version_number or None, **dates.of_runs
     )
     wanted = _filter(call.place.clock.now(), run, query, dates, changes, task_ids=(task_id,), is_mapped=True)
     found = await _listed(call, wanted, CursorQuery(limit=page.limit, offset=page.offset), order_by)
@@ -317,9 +317,9 @@ def _filter(
     now: datetime, run: RunFilter, query: MappedQuery, dates: Dates, changes: Changes, **more: Any
 ) -> TaskInstanceFilter:
     return TaskInstanceFilter(
-        run, states=states(query.state, TaskInstanceState), pools=some(query.pool), queues=some(query.queue),
-        executors=some(query.executor), operators=some(query.operator), try_numbers=some(query.try_number),
-        map_indexes=some(query.map_index), pool=pattern(query, "pool_name"), queue=pattern(query, "queue_name"),
+        run, states=states(query.state, TaskInstanceState), pools=query.pool or None, queues=query.queue or None,
+        executors=query.executor or None, operators=query.operator or None, try_numbers=query.try_number or None,
+        map_indexes=query.map_index or None, pool=pattern(query, "pool_name"), queue=pattern(query, "queue_name"),
         operator_name=pattern(query, "operator_name"), rendered_map_index=pattern(query, "rendered_map_index"),
         updated_at=bounds(changes, "updated_at"), **dates.of_times(now), **more,
     )  # fmt: skip
