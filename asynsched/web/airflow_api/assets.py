@@ -27,12 +27,11 @@ from asynsched.queries.assets import (
     list_events,
     list_queued,
 )
-from asynsched.queries.paging import MOST_ROWS, Paging, Pattern, Range
+from asynsched.queries.paging import MOST_ROWS, Paging, Pattern
 from asynsched.store.assets import INLET, OUTLET, SCHEDULE
-from asynsched.store.schema import AssetReference
 from asynsched.web.access import Permission
-from asynsched.web.airflow_api.api import AIRFLOW_API, OrderBy, PageQuery, RowId, listed, paging, utc
-from asynsched.web.airflow_api.filters import pattern
+from asynsched.web.airflow_api.api import AIRFLOW_API, MapIndex, OrderBy, PageQuery, RowId, listed, paging, utc
+from asynsched.web.airflow_api.filters import bounds, pattern
 from asynsched.web.endpoint import Call, Invalid, check
 
 EVENT_NAMES = {"timestamp": "created_at"}
@@ -190,7 +189,7 @@ class AssetEventQuery(Struct, frozen=True, kw_only=True):
     source_dag_id: str | None = None
     source_task_id: str | None = None
     source_run_id: str | None = None
-    source_map_index: Annotated[int, Meta(ge=-1, le=2**31 - 1)] | None = None
+    source_map_index: MapIndex | None = None
     name_pattern: str | None = None
     name_prefix_pattern: str | None = None
     timestamp_gte: datetime | None = None
@@ -204,7 +203,7 @@ class AssetEventQuery(Struct, frozen=True, kw_only=True):
             asset_id=self.asset_id, source_dag_id=self.source_dag_id, source_task_id=self.source_task_id,
             source_run_id=self.source_run_id, source_map_index=self.source_map_index, seen_dags=seen_dags,
             name=pattern(self, "name"),
-            created_at=Range(self.timestamp_gte, self.timestamp_gt, self.timestamp_lte, self.timestamp_lt),
+            created_at=bounds(self, "timestamp"),
         )  # fmt: skip
 
 
@@ -388,11 +387,11 @@ def _asset(info: AssetInfo) -> AssetResponse:
 
 
 def _tasks(info: AssetInfo, role: str) -> tuple[TaskAssetReference, ...]:
-    return tuple(_task(one) for one in info.references if one.role == role)
-
-
-def _task(one: AssetReference) -> TaskAssetReference:
-    return TaskAssetReference(one.dag_id, one.task_id, one.created_at, one.created_at)
+    return tuple(
+        TaskAssetReference(one.dag_id, one.task_id, one.created_at, one.created_at)
+        for one in info.references
+        if one.role == role
+    )
 
 
 def _alias(info: AliasInfo) -> AssetAliasResponse:

@@ -16,13 +16,12 @@ from asynsched.queries.hitl import (
     read_before,
     reading,
 )
-from asynsched.queries.paging import Range
 from asynsched.states import TaskInstanceState
 from asynsched.store.schema import HITLRow
 from asynsched.web.access import NotAllowed, Permission
 from asynsched.web.airflow_api.api import AIRFLOW_API, MapIndex, Names, OrderBy, PageQuery, listed, paging
 from asynsched.web.airflow_api.dag_runs import RUN
-from asynsched.web.airflow_api.filters import states
+from asynsched.web.airflow_api.filters import bounds, states
 from asynsched.web.airflow_api.task_instances import BASE, TaskInstanceResponse, instance_response
 from asynsched.web.endpoint import Call
 
@@ -114,7 +113,7 @@ class HITLQuery(Struct, frozen=True, kw_only=True):
                 body=self.body_search,
             ),
             beginning=_given(dag_id=self.dag_id_prefix_pattern, task_id=self.task_id_prefix_pattern),
-            created_at=Range(self.created_at_gte, self.created_at_gt, self.created_at_lte, self.created_at_lt),
+            created_at=bounds(self, "created_at"),
         )  # fmt: skip
 
 
