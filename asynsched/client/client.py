@@ -609,7 +609,7 @@ class Client:
         """
         read = await hitl.read_before(self._place, task, hitl.reading(options, params or {}))
         now = self._place.clock.now()
-        await self._act(hitl.answer, task.run, task.task_id, task.map_index, read, user=self._actor, now=now)
+        await self._act(hitl.answer, task, read, user=self._actor, now=now)
         return await self.get_task(task)
 
     @operation(

@@ -13,7 +13,7 @@ from asynsched.authoring.exceptions import ParamValidationError
 from asynsched.authoring.params import NOTSET, Param
 from asynsched.bell import Hint
 from asynsched.errors import AsynschedError, NotFound
-from asynsched.keys import DagRunKey, TaskInstanceKey
+from asynsched.keys import TaskInstanceKey
 from asynsched.queries.paging import (
     FIRST_PAGE,
     BadRequest,
@@ -98,15 +98,11 @@ def list_questions(conn: Connection, wanted: QuestionFilter = ALL, paging: Pagin
     of_runs: dict[tuple[str, str], list[tuple[str, int]]] = {}
     for row in rows:
         of_runs.setdefault((row.dag_id, row.run_id), []).append((row.task_id, row.map_index))
-    found = {
-        (*run, info.task_id, info.map_index): info
-        for run, names in of_runs.items()
-        for info in task_instances_of(conn, *run, names)
-    }
+    found = {info.key: info for run, names in of_runs.items() for info in task_instances_of(conn, *run, names)}
     infos = [
-        QuestionInfo(_asked(row), found[row.dag_id, row.run_id, row.task_id, row.map_index])
+        QuestionInfo(_asked(row), found[key])
         for row in rows
-        if (row.dag_id, row.run_id, row.task_id, row.map_index) in found
+        if (key := TaskInstanceKey(row.dag_id, row.run_id, row.task_id, row.map_index)) in found
     ]
     return Page(tuple(infos), after)
 
@@ -157,32 +153,18 @@ def count_questions(conn: Connection, wanted: QuestionFilter = ALL) -> int:
 
 def get_question(conn: Connection, key: TaskInstanceKey) -> QuestionInfo:
     """Return the question of a task instance. Raises NotFound if there is none, or no such task instance."""
-    names: dict[str, str | int] = {
-        "dag_id": key.dag_id,
-        "run_id": key.run_id,
-        "task_id": key.task_id,
-        "map_index": key.map_index,
-    }
-    row = conn.execute(_matching(QuestionFilter(equal=names))).first()
+    row = conn.execute(_matching(QuestionFilter(equal=key._asdict()))).first()
     instance = get_task_instance(conn, key)
     if row is None:
         raise NotFound("question of the task instance", key.task_id, where=f"the run {key.run_id!r}")
     return QuestionInfo(_asked(row), instance)
 
 
-def answer(
-    conn: Connection,
-    key: DagRunKey,
-    task_id: str,
-    map_index: int,
-    read: Read,
-    *,
-    user: str,
-    now: datetime,
-) -> Act[HITLRow]:
+def answer(conn: Connection, key: TaskInstanceKey, read: Read, *, user: str, now: datetime) -> Act[HITLRow]:
     """Answer the question of a task, which then goes on. Raises the errors of `submit_answer`."""
-    asked = submit_answer(conn, key, task_id, map_index, read, actor=user, user={"id": user, "name": user}, now=now)
-    return Act(asked, "task.answer", Hint("edit", *key), task_id, {"map_index": map_index, "user": user})
+    respondent = {"id": user, "name": user}
+    asked = submit_answer(conn, key.run, key.task_id, key.map_index, read, actor=user, user=respondent, now=now)
+    return Act(asked, "task.answer", Hint("edit", *key.run), key.task_id, {"map_index": key.map_index, "user": user})
 
 
 def chosen_options(asked: HITLRow, options: Sequence[str]) -> list[str]:

@@ -5,7 +5,7 @@ from typing import Annotated, Any
 
 from msgspec import Meta, Struct
 
-from asynsched.keys import DagRunKey, TaskInstanceKey
+from asynsched.keys import TaskInstanceKey
 from asynsched.queries.hitl import (
     QuestionFilter,
     QuestionInfo,
@@ -155,8 +155,7 @@ async def update_hitl_detail(
     key, name = TaskInstanceKey(dag_id, dag_run_id, task_id, map_index), call.who.name
     _check_assigned((await call.place.ask(get_question, key)).asked, name)
     read = await read_before(call.place, key, reading(body.chosen_options, body.params_input))
-    run = DagRunKey(dag_id, dag_run_id)
-    await call.place.act(name, answer, run, task_id, map_index, read, user=name, now=call.place.clock.now())
+    await call.place.act(name, answer, key, read, user=name, now=call.place.clock.now())
     given = (await call.place.ask(get_question, key)).asked
     return HITLDetailResponse(
         responded_by=HITLUser(**(given.responded_by or {"id": name, "name": name})),
