@@ -54,16 +54,13 @@ class AuditFilter(Struct, frozen=True, kw_only=True):
     before: datetime | None = None
 
 
-ALL = AuditFilter()
-
-
-def list_audit(conn: Connection, wanted: AuditFilter = ALL, paging: Paging = FIRST_PAGE) -> Page[AuditRow]:
+def list_audit(conn: Connection, wanted: AuditFilter, paging: Paging = FIRST_PAGE) -> Page[AuditRow]:
     """Return actions. Raises BadRequest."""
     rows, after = select_page(conn, _matching(wanted), SORTING, paging)
     return Page(tuple(_row(row) for row in rows), after)
 
 
-def count_audit(conn: Connection, wanted: AuditFilter = ALL) -> int:
+def count_audit(conn: Connection, wanted: AuditFilter) -> int:
     """Count such actions."""
     return count(conn, _matching(wanted).with_only_columns(audit.c.id))
 

@@ -75,18 +75,13 @@ class BackfillFilter(Struct, frozen=True):
     dag_ids: frozenset[str] | None = None
 
 
-ALL = BackfillFilter()
-
-
-def list_backfills(
-    conn: Connection, wanted: BackfillFilter = ALL, paging: Paging = FIRST_PAGE
-) -> Page[BackfillProgress]:
+def list_backfills(conn: Connection, wanted: BackfillFilter, paging: Paging = FIRST_PAGE) -> Page[BackfillProgress]:
     """Return backfills. Raises BadRequest."""
     rows, after = select_page(conn, BACKFILLS.where(*_conditions(wanted)), SORTING, paging)
     return Page(tuple(as_struct(BackfillProgress, row) for row in rows), after)
 
 
-def count_backfills(conn: Connection, wanted: BackfillFilter = ALL) -> int:
+def count_backfills(conn: Connection, wanted: BackfillFilter) -> int:
     """Count such backfills."""
     return count(conn, sa.select(backfill.c.id).where(*_conditions(wanted)))
 

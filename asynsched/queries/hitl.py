@@ -89,10 +89,7 @@ class QuestionFilter(Struct, frozen=True, kw_only=True):
     created_at: Range = Range()
 
 
-ALL = QuestionFilter()
-
-
-def list_questions(conn: Connection, wanted: QuestionFilter = ALL, paging: Paging = FIRST_PAGE) -> Page[QuestionInfo]:
+def list_questions(conn: Connection, wanted: QuestionFilter, paging: Paging = FIRST_PAGE) -> Page[QuestionInfo]:
     """Return questions. Raises BadRequest."""
     rows, after = select_page(conn, _matching(wanted), SORTING, paging)
     of_runs: dict[tuple[str, str], list[tuple[str, int]]] = {}
@@ -130,7 +127,7 @@ class WaitingQuestion(Struct, frozen=True, kw_only=True):
     body: str | None
 
 
-def list_waiting(conn: Connection, wanted: QuestionFilter = ALL, paging: Paging = FIRST_PAGE) -> Page[WaitingQuestion]:
+def list_waiting(conn: Connection, wanted: QuestionFilter, paging: Paging = FIRST_PAGE) -> Page[WaitingQuestion]:
     """Return the questions without an answer that task instances wait with. Raises BadRequest."""
     page = list_questions(conn, replace(wanted, states=(TaskInstanceState.AWAITING_INPUT,), is_answered=False), paging)
     return Page(tuple(_waiting(found) for found in page.items), page.after)
@@ -146,7 +143,7 @@ def _waiting(found: QuestionInfo) -> WaitingQuestion:
     )  # fmt: skip
 
 
-def count_questions(conn: Connection, wanted: QuestionFilter = ALL) -> int:
+def count_questions(conn: Connection, wanted: QuestionFilter) -> int:
     """Count such questions."""
     return count(conn, _matching(wanted).with_only_columns(task_instance.c.id))
 

@@ -7,7 +7,7 @@ from msgspec import Struct
 from sqlalchemy import Connection, Row
 
 from asynsched.bell import Hint
-from asynsched.queries.paging import ANY_TEXT, FIRST_PAGE, BadRequest, Page, Paging, Pattern, Sorting, select_page
+from asynsched.queries.paging import FIRST_PAGE, BadRequest, Page, Paging, Pattern, Sorting, select_page
 from asynsched.queries.place import Act
 from asynsched.store.rows import count, get_named
 from asynsched.store.runs import pools as store
@@ -40,13 +40,13 @@ class PoolInfo(Struct, frozen=True, kw_only=True):
 _POOLS: sa.Select[Any] = sa.select(pool)
 
 
-def list_pools(conn: Connection, name: Pattern = ANY_TEXT, paging: Paging = FIRST_PAGE) -> Page[PoolInfo]:
+def list_pools(conn: Connection, name: Pattern, paging: Paging = FIRST_PAGE) -> Page[PoolInfo]:
     """Return pools of such names. Raises BadRequest."""
     rows, after = select_page(conn, _POOLS.where(*name.holds_for(pool.c.name)), SORTING, paging)
     return Page(tuple(_infos(conn, rows)), after)
 
 
-def count_pools(conn: Connection, name: Pattern = ANY_TEXT) -> int:
+def count_pools(conn: Connection, name: Pattern) -> int:
     """Count pools of such names."""
     return count(conn, _POOLS.where(*name.holds_for(pool.c.name)))
 

@@ -176,7 +176,6 @@ class TaskInstanceFilter(Struct, frozen=True):
     duration_seconds: Range = Range()
 
 
-ALL = TaskInstanceFilter()
 _OWN = (
     "id", "task_id", "map_index", "rendered_map_index", "state", "reason", "max_tries", "priority_weight", "pool",
     "pool_slots", "queue", "executor", "scheduled_at", "queued_at", "started_at", "ended_at", "next_try_at",
@@ -216,7 +215,7 @@ _COUNTED = (
 
 
 def list_task_instances(
-    conn: Connection, wanted: TaskInstanceFilter = ALL, paging: Paging = FIRST_PAGE
+    conn: Connection, wanted: TaskInstanceFilter, paging: Paging = FIRST_PAGE
 ) -> Page[TaskInstanceInfo]:
     """Return task instances. Raises BadRequest."""
     rows, after = select_page(conn, _JOINED.where(*_conditions(conn, wanted)), SORTING, paging)
@@ -229,7 +228,7 @@ def instances_of_rows(conn: Connection, row_ids: Collection[int]) -> list[TaskIn
     return _infos(conn, conn.execute(query).all())
 
 
-def count_task_instances(conn: Connection, wanted: TaskInstanceFilter = ALL, at_most: int | None = None) -> int:
+def count_task_instances(conn: Connection, wanted: TaskInstanceFilter, at_most: int | None = None) -> int:
     """Count such task instances; a larger number than `at_most` is not counted to its end."""
     query = _COUNTED.where(*_conditions(conn, wanted))
     return count(conn, query if at_most is None else query.limit(at_most))
