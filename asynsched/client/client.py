@@ -1028,12 +1028,7 @@ class Client:
 
     @operation("GET /pools")
     async def list_pools(
-        self,
-        *,
-        pattern: str | None = None,
-        limit: Limit = USUAL_ROWS,
-        after: str | None = None,
-        order_by: OrderBy = (),
+        self, *, pattern: str | None = None, limit: Limit = USUAL_ROWS, after: str | None = None, order_by: OrderBy = ()
     ) -> Page[PoolInfo]:
         """List the pools, and their slots."""
         paging = Paging(limit=limit, after=after, order_by=order_by)
@@ -1313,12 +1308,7 @@ class Client:
 
     @operation("GET /warnings")
     async def list_warnings(
-        self,
-        *,
-        kind: tuple[str, ...] = (),
-        limit: Limit = USUAL_ROWS,
-        after: str | None = None,
-        order_by: OrderBy = (),
+        self, *, kind: tuple[str, ...] = (), limit: Limit = USUAL_ROWS, after: str | None = None, order_by: OrderBy = ()
     ) -> Page[WarningInfo]:
         """List the warnings about DAGs and their files.
 

@@ -17,12 +17,7 @@ from sqlalchemy import Connection
 
 from asynsched.errors import AsynschedError, SandboxError, ungrouped
 from asynsched.parsing.names import names_of_home
-from asynsched.parsing.processes.informed_parser import (
-    OTHER_SEED,
-    KnownVersion,
-    keep_unstable_versions,
-    would_be_new,
-)
+from asynsched.parsing.processes.informed_parser import OTHER_SEED, KnownVersion, keep_unstable_versions, would_be_new
 from asynsched.parsing.processes.sandbox_parser import SandboxParser
 from asynsched.previewing.folders import StateOnDisk, state_on_disk
 from asynsched.queries.preview import ActiveRun, FolderState, LiveState, Load, PoolLoad, Preview, preview, state_of

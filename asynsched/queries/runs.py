@@ -160,12 +160,7 @@ _SHOWN = [
     dag_run.c[name] for name in DagRunRow.__struct_fields__ if name in RunInfo.__struct_fields__ and name != "conf"
 ]
 _RUNS = (
-    sa.select(
-        *_SHOWN,
-        DURATION.label("duration_seconds"),
-        note.c.text.label("note"),
-        *OF_VERSION,
-    )
+    sa.select(*_SHOWN, DURATION.label("duration_seconds"), note.c.text.label("note"), *OF_VERSION)
     .select_from(dag_run)
     .join(dag, dag.c.dag_id == dag_run.c.dag_id, isouter=True)
     .join(dag_version, dag_version.c.id == dag_run.c.version_id, isouter=True)

@@ -16,14 +16,7 @@ from asynsched.home import LOGS
 from asynsched.keys import DagRunKey, TaskInstanceKey, instance_name
 from asynsched.queries.dag_versions import VersionInfo
 from asynsched.queries.paging import ANY_TEXT, FIRST_PAGE, Page, Paging, Pattern, Range, Sorting, one_of, select_page
-from asynsched.queries.runs import (
-    OF_VERSION,
-    RunFilter,
-    RunInfo,
-    conditions_of_runs,
-    no_such_run,
-    version_of,
-)
+from asynsched.queries.runs import OF_VERSION, RunFilter, RunInfo, conditions_of_runs, no_such_run, version_of
 from asynsched.states import FINISHED_RUN_STATES, FINISHED_TASK_STATES, PAUSED_TASK_STATES, TaskInstanceState
 from asynsched.store.expressions import seconds_between, tasks_of_versions
 from asynsched.store.rows import count, fetch, near_names

@@ -35,10 +35,7 @@ def document(api: Api, prefix: str) -> dict[str, Any]:
         "openapi": OPENAPI,
         "info": {"title": api.title, "version": api.version},
         "paths": paths,
-        "components": {
-            "schemas": components,
-            "securitySchemes": {"token": {"type": "http", "scheme": "bearer"}},
-        },
+        "components": {"schemas": components, "securitySchemes": {"token": {"type": "http", "scheme": "bearer"}}},
         "security": [{"token": []}],
     }
 

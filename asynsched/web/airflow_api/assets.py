@@ -252,10 +252,7 @@ async def get_asset_alias(call: Call, asset_alias_id: RowId) -> AssetAliasRespon
 
 @AIRFLOW_API.endpoint("GET", "/assets/events", errors=(400,))
 async def get_asset_events(
-    call: Call,
-    query: AssetEventQuery,
-    page: PageQuery,
-    order_by: OrderBy = ("timestamp",),
+    call: Call, query: AssetEventQuery, page: PageQuery, order_by: OrderBy = ("timestamp",)
 ) -> AssetEventCollectionResponse:
     """List the updates of assets."""
     return await _events(call, query.filter(call.who.dag_ids), paging(page, order_by, EVENT_NAMES))
@@ -317,11 +314,7 @@ async def get_queued_event(
 
 
 @AIRFLOW_API.endpoint(
-    "DELETE",
-    "/assets/{asset_id}/queuedEvents",
-    permission=Permission.OPERATE,
-    status=204,
-    errors=(404,),
+    "DELETE", "/assets/{asset_id}/queuedEvents", permission=Permission.OPERATE, status=204, errors=(404,)
 )
 async def delete_asset_queued_events(call: Call, asset_id: RowId, before: datetime | None = None) -> None:
     """Forget the events of an asset that wait for runs."""
@@ -331,11 +324,7 @@ async def delete_asset_queued_events(call: Call, asset_id: RowId, before: dateti
 
 
 @AIRFLOW_API.endpoint(
-    "DELETE",
-    "/dags/{dag_id}/assets/queuedEvents",
-    permission=Permission.OPERATE,
-    status=204,
-    errors=(404,),
+    "DELETE", "/dags/{dag_id}/assets/queuedEvents", permission=Permission.OPERATE, status=204, errors=(404,)
 )
 async def delete_dag_queued_events(call: Call, dag_id: str, before: datetime | None = None) -> None:
     """Forget the events that wait for a run of a DAG."""
@@ -343,11 +332,7 @@ async def delete_dag_queued_events(call: Call, dag_id: str, before: datetime | N
 
 
 @AIRFLOW_API.endpoint(
-    "DELETE",
-    "/dags/{dag_id}/assets/{asset_id}/queuedEvents",
-    permission=Permission.OPERATE,
-    status=204,
-    errors=(404,),
+    "DELETE", "/dags/{dag_id}/assets/{asset_id}/queuedEvents", permission=Permission.OPERATE, status=204, errors=(404,)
 )
 async def delete_queued_events(call: Call, dag_id: str, asset_id: RowId, before: datetime | None = None) -> None:
     """Forget the events of an asset that wait for a run of a DAG."""

@@ -46,10 +46,7 @@ async def get_config(call: Call, section: str | None = None) -> Config | Respons
 
 
 @AIRFLOW_API.endpoint(
-    "GET",
-    "/config/section/{section}/option/{option}",
-    permission=Permission.ADMINISTER,
-    errors=(404, 406),
+    "GET", "/config/section/{section}/option/{option}", permission=Permission.ADMINISTER, errors=(404, 406)
 )
 async def get_config_value(call: Call, section: str, option: str) -> Config | Response:
     """Show one option."""

@@ -16,15 +16,7 @@ from asynsched.queries.dag_versions import (
     redacted,
 )
 from asynsched.queries.dags import get_dag
-from asynsched.web.airflow_api.api import (
-    AIRFLOW_API,
-    Number,
-    OrderBy,
-    PageQuery,
-    listed,
-    paging,
-    wants_text,
-)
+from asynsched.web.airflow_api.api import AIRFLOW_API, Number, OrderBy, PageQuery, listed, paging, wants_text
 from asynsched.web.endpoint import Call
 
 BUNDLE = "dags-folder"

@@ -192,11 +192,7 @@ NO_MORE = MoreOfDags()
 
 @AIRFLOW_API.endpoint("GET", "/dags", errors=(400,))
 async def get_dags(
-    call: Call,
-    query: DagQuery,
-    more: MoreOfDags,
-    page: PageQuery,
-    order_by: OrderBy = ("dag_id",),
+    call: Call, query: DagQuery, more: MoreOfDags, page: PageQuery, order_by: OrderBy = ("dag_id",)
 ) -> DAGCollectionResponse:
     """List the DAGs."""
     if more.excludes_all:
@@ -207,11 +203,7 @@ async def get_dags(
 
 @AIRFLOW_API.endpoint("PATCH", "/dags", permission=Permission.VIEW, errors=(400, 404))
 async def patch_dags(
-    call: Call,
-    body: DAGPatchBody,
-    query: DagQuery,
-    page: PageQuery,
-    update_mask: Names | None = None,
+    call: Call, body: DAGPatchBody, query: DagQuery, page: PageQuery, update_mask: Names | None = None
 ) -> DAGCollectionResponse:
     """Pause or unpause the DAGs of a page that the user may operate.
 

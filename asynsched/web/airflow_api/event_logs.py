@@ -9,17 +9,7 @@ from msgspec import Struct
 from asynsched.errors import NotFound
 from asynsched.queries.audit import AuditFilter, count_audit, get_audit, list_audit
 from asynsched.store.schema import AuditRow
-from asynsched.web.airflow_api.api import (
-    AIRFLOW_API,
-    MapIndex,
-    Number,
-    OrderBy,
-    PageQuery,
-    RowId,
-    listed,
-    paging,
-    utc,
-)
+from asynsched.web.airflow_api.api import AIRFLOW_API, MapIndex, Number, OrderBy, PageQuery, RowId, listed, paging, utc
 from asynsched.web.endpoint import Call
 
 SORT_NAMES = {
@@ -97,10 +87,7 @@ class EventLogQuery(Struct, frozen=True, kw_only=True):
 
 @AIRFLOW_API.endpoint("GET", "/eventLogs", errors=(400,))
 async def get_event_logs(
-    call: Call,
-    query: EventLogQuery,
-    page: PageQuery,
-    order_by: OrderBy = ("event_log_id",),
+    call: Call, query: EventLogQuery, page: PageQuery, order_by: OrderBy = ("event_log_id",)
 ) -> EventLogCollectionResponse:
     """List the actions of users."""
     if query.try_number is not None:

@@ -123,12 +123,7 @@ def _given(**values: Any) -> dict[str, Any]:
 
 @AIRFLOW_API.endpoint("GET", f"{RUN}/hitlDetails", errors=(400,))
 async def get_hitl_details(
-    call: Call,
-    dag_id: str,
-    dag_run_id: str,
-    query: HITLQuery,
-    page: PageQuery,
-    order_by: OrderBy = ("ti_id",),
+    call: Call, dag_id: str, dag_run_id: str, query: HITLQuery, page: PageQuery, order_by: OrderBy = ("ti_id",)
 ) -> HITLDetailCollection:
     """List the questions of the tasks of a run, or of all (`~`)."""
     wanted = query.filter(dag_id, dag_run_id, call.who.dag_ids)
@@ -142,12 +137,7 @@ async def get_hitl_detail(call: Call, dag_id: str, dag_run_id: str, task_id: str
     return _detail(await call.place.ask(get_question, TaskInstanceKey(dag_id, dag_run_id, task_id, map_index)))
 
 
-@AIRFLOW_API.endpoint(
-    "PATCH",
-    QUESTION,
-    permission=Permission.OPERATE,
-    errors=(400, 403, 404, 409),
-)
+@AIRFLOW_API.endpoint("PATCH", QUESTION, permission=Permission.OPERATE, errors=(400, 403, 404, 409))
 async def update_hitl_detail(
     call: Call, dag_id: str, dag_run_id: str, task_id: str, map_index: MapIndex, body: UpdateHITLDetailPayload
 ) -> HITLDetailResponse:

@@ -7,15 +7,7 @@ from sqlalchemy import Connection
 
 from asynsched.queries.paging import Pattern
 from asynsched.queries.place import Act
-from asynsched.queries.pools import (
-    PoolInfo,
-    change_pool,
-    count_pools,
-    create_pool,
-    delete_pool,
-    get_pool,
-    list_pools,
-)
+from asynsched.queries.pools import PoolInfo, change_pool, count_pools, create_pool, delete_pool, get_pool, list_pools
 from asynsched.store.runs.pools import LONGEST_NAME, UNLIMITED
 from asynsched.store.schema import pool
 from asynsched.web.access import Permission

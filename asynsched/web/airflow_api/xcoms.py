@@ -160,11 +160,7 @@ async def get_extra_links(
 
 
 @AIRFLOW_API.endpoint(
-    "POST",
-    f"{BASE}/{{task_id}}/xcomEntries",
-    permission=Permission.OPERATE,
-    status=201,
-    errors=(400, 404, 409),
+    "POST", f"{BASE}/{{task_id}}/xcomEntries", permission=Permission.OPERATE, status=201, errors=(400, 404, 409)
 )
 async def create_xcom_entry(
     call: Call, dag_id: str, dag_run_id: str, task_id: str, body: XComCreateBody

@@ -18,17 +18,7 @@ from asynsched.queries.secrets import (
 )
 from asynsched.web.access import Permission
 from asynsched.web.endpoint import Call
-from asynsched.web.pages.page import (
-    NOTHING_TYPED,
-    PAGE,
-    Typed,
-    form_of,
-    one,
-    redirect,
-    refused,
-    show,
-    whole_number,
-)
+from asynsched.web.pages.page import NOTHING_TYPED, PAGE, Typed, form_of, one, redirect, refused, show, whole_number
 
 PAGE_ROWS = 100
 CONNECTION_FIELDS = ("description", "host", "schema", "login", "password", "extra")
