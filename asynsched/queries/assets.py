@@ -124,7 +124,7 @@ class AssetInfo(Struct, frozen=True, kw_only=True):
     last_event_at: datetime | None
 
 
-class CausedRun(Struct, frozen=True, kw_only=True):
+class CausedRun(Struct, frozen=True):
     """A run that an event triggered."""
 
     dag_id: str
@@ -497,18 +497,13 @@ def _event_infos(conn: Connection, rows: "Sequence[Row[Any]]", seen_dags: frozen
     ids = [row.id for row in rows]
     caused = _grouped(select_in(conn, _RUNS_OF, dag_run_asset_event.c.event_id, ids))
     aliases = _grouped(select_in(conn, store.ALIASES_OF_EVENTS, asset_alias_event.c.event_id, ids))
-    names = CausedRun.__struct_fields__
     found = []
     for row in rows:
-        runs = [_caused(one, names) for one in caused.get(row.id, ())]
+        runs = [CausedRun(*one) for one in caused.get(row.id, ())]
         seen = tuple(one for one in runs if seen_dags is None or one.dag_id in seen_dags)
         through = tuple(name for (name,) in aliases.get(row.id, ()))
-        found.append(EventInfo(**row._mapping, aliases=through, runs=seen))  # noqa: SLF001 - public in spite of its name
+        found.append(as_struct(EventInfo, row, aliases=through, runs=seen))
     return found
-
-
-def _caused(values: tuple[Any, ...], names: tuple[str, ...]) -> CausedRun:
-    return CausedRun(**dict(zip(names, values, strict=True)))
 
 
 def _of_queue(dag_id: str | None, asset_id: int | None, before: datetime | None) -> list[sa.ColumnElement[bool]]:

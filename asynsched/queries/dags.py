@@ -30,7 +30,7 @@ from asynsched.states import DagRunState
 from asynsched.store.dags.dags import DAGS, HAS_ERRORS, DagRow, file_to_ask, near_dag_ids, set_paused
 from asynsched.store.dags.files import get_file
 from asynsched.store.expressions import as_text, has_text
-from asynsched.store.rows import count, near_names, to_json
+from asynsched.store.rows import as_struct, count, near_names, to_json
 from asynsched.store.schema import asset_reference, dag, dag_file, dag_run, import_error
 
 __all__ = ["file_to_ask"]
@@ -336,8 +336,7 @@ def list_warnings(
     wanted = paging.order_by or WARNING_SORTING.usual
     order = wanted if {"dag_id", "-dag_id"} & {*wanted} else (*wanted, "dag_id")
     rows, after = select_page(conn, query, WARNING_SORTING, replace(paging, order_by=order))
-    names = WarningInfo.__struct_fields__
-    return Page(tuple(WarningInfo(**{name: getattr(row, name) for name in names}) for row in rows), after)
+    return Page(tuple(as_struct(WarningInfo, row) for row in rows), after)
 
 
 def count_warnings(conn: Connection, dag_ids: frozenset[str] | None, kinds: tuple[str, ...] | None) -> int:
