@@ -21,16 +21,7 @@ EVENT_COLUMNS = (
     "id", "name", "created_at", "extra", "source_dag_id", "source_run_id", "source_task_id", "source_map_index",
     "partition_key", "aliases",
 )  # fmt: skip
-USUAL_EVENT_COLUMNS = (
-    "id",
-    "name",
-    "created_at",
-    "extra",
-    "source_dag_id",
-    "source_run_id",
-    "source_task_id",
-    "partition_key",
-)
+USUAL_EVENT_COLUMNS = tuple(name for name in EVENT_COLUMNS if name not in ("source_map_index", "aliases"))
 SPARE_EVENT_COLUMNS = ("source_map_index", "aliases", "partition_key", "id", "source_run_id")
 WATCHER_COLUMNS = ("watcher", "trigger", "state", "error", "failed_at", "dag_id", "scheduler_id")
 SPARE_WATCHER_COLUMNS = ("scheduler_id", "failed_at", "dag_id")
