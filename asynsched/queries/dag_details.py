@@ -8,7 +8,7 @@ from msgspec import Struct
 from msgspec.structs import asdict
 from sqlalchemy import Connection
 
-from asynsched.queries.dag_versions import newest_serialized
+from asynsched.queries.dag_versions import get_serialized
 from asynsched.queries.dags import DagInfo, FileInfo, find_file, get_dag
 from asynsched.queries.import_errors import ImportErrorFilter, all_import_errors
 from asynsched.queries.place import Place
@@ -112,7 +112,7 @@ def get_details(conn: Connection, dag_id: str) -> DagDetails:
 
 def _find(conn: Connection, dag_id: str) -> _Found:
     info = get_dag(conn, dag_id)
-    version, serialized = newest_serialized(conn, dag_id)
+    version, serialized = get_serialized(conn, dag_id)
     errors = all_import_errors(conn, ImportErrorFilter(warnings=None, file=info.file))
     obstacles = [error.message for error in errors if error.kind == TEMPLATE]
     pools = frozenset(pool_capacities(conn))
