@@ -27,10 +27,10 @@ from asynsched.queries.assets import (
     list_events,
     list_queued,
 )
-from asynsched.queries.paging import MOST_ROWS, Paging, Pattern
+from asynsched.queries.paging import MOST_ROWS, Paging, Pattern, utc
 from asynsched.store.assets import INLET, OUTLET, SCHEDULE
 from asynsched.web.access import Permission
-from asynsched.web.airflow_api.api import AIRFLOW_API, MapIndex, OrderBy, PageQuery, RowId, listed, paging, utc
+from asynsched.web.airflow_api.api import AIRFLOW_API, MapIndex, OrderBy, PageQuery, RowId, listed, paging
 from asynsched.web.airflow_api.filters import bounds, pattern
 from asynsched.web.endpoint import Call, Invalid, check
 

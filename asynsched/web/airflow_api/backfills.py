@@ -16,11 +16,12 @@ from asynsched.queries.backfills import (
     pause_backfill,
     plan_backfill,
 )
+from asynsched.queries.paging import utc
 from asynsched.scheduling.creation.backfills import BackfillPlan
 from asynsched.store.rows import LARGEST_INTEGER
 from asynsched.store.runs.backfills import BackfillProgress, Reprocess
 from asynsched.web.access import Permission
-from asynsched.web.airflow_api.api import AIRFLOW_API, OrderBy, PageQuery, RowId, listed, paging, utc
+from asynsched.web.airflow_api.api import AIRFLOW_API, OrderBy, PageQuery, RowId, listed, paging
 from asynsched.web.endpoint import Call, Invalid, check
 
 

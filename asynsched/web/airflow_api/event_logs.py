@@ -8,8 +8,9 @@ from msgspec import Struct
 
 from asynsched.errors import NotFound
 from asynsched.queries.audit import AuditFilter, count_audit, get_audit, list_audit
+from asynsched.queries.paging import utc
 from asynsched.store.schema import AuditRow
-from asynsched.web.airflow_api.api import AIRFLOW_API, MapIndex, Number, OrderBy, PageQuery, RowId, listed, paging, utc
+from asynsched.web.airflow_api.api import AIRFLOW_API, MapIndex, Number, OrderBy, PageQuery, RowId, listed, paging
 from asynsched.web.endpoint import Call
 
 SORT_NAMES = {

@@ -14,7 +14,7 @@ from starlette.responses import Response
 
 from asynsched.keys import DagRunKey
 from asynsched.queries.assets import only_producer
-from asynsched.queries.paging import MOST_ROWS, BadRequest, Paging, Range
+from asynsched.queries.paging import MOST_ROWS, BadRequest, Paging, Range, utc
 from asynsched.queries.run_actions import (
     Clear,
     MarkedAs,
@@ -35,7 +35,7 @@ from asynsched.store.runs.notes import LONGEST_NOTE
 from asynsched.store.runs.requests import ClearTasks
 from asynsched.timetables import DataInterval
 from asynsched.web.access import Permission
-from asynsched.web.airflow_api.api import AIRFLOW_API, Names, RowId, is_meant, utc
+from asynsched.web.airflow_api.api import AIRFLOW_API, Names, RowId, is_meant
 from asynsched.web.airflow_api.dag_runs import RUN, DAGRunCollectionResponse, DAGRunResponse, run_response
 from asynsched.web.airflow_api.filters import unless_all
 from asynsched.web.airflow_api.task_instances import instance_response

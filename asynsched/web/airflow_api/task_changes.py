@@ -11,7 +11,7 @@ from msgspec.structs import force_setattr
 from asynsched.errors import AsynschedError
 from asynsched.keys import DagRunKey, TaskInstanceKey
 from asynsched.queries.dag_versions import read_structure
-from asynsched.queries.paging import MOST_ROWS, BadRequest, Paging, Range
+from asynsched.queries.paging import MOST_ROWS, BadRequest, Paging, Range, utc
 from asynsched.queries.run_actions import Clear, clear_tasks, names_of, preview, preview_clear
 from asynsched.queries.runs import RunFilter, get_run
 from asynsched.queries.task_actions import Mark, mark_tasks, runs_of_dates
@@ -25,7 +25,7 @@ from asynsched.queries.task_instances import (
 )
 from asynsched.store.runs.requests import ClearTasks, MarkedTaskState, MarkTasks
 from asynsched.web.access import Permission
-from asynsched.web.airflow_api.api import AIRFLOW_API, MapIndex, Names, is_meant, utc
+from asynsched.web.airflow_api.api import AIRFLOW_API, MapIndex, Names, is_meant
 from asynsched.web.airflow_api.dag_runs import RUN
 from asynsched.web.airflow_api.run_changes import Note
 from asynsched.web.airflow_api.task_instances import (
