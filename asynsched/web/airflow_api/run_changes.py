@@ -9,7 +9,6 @@ from datetime import datetime
 from typing import Annotated, Any
 
 from msgspec import UNSET, Meta, Struct, UnsetType
-from msgspec.structs import asdict
 from starlette.responses import Response
 
 from asynsched.keys import DagRunKey
@@ -59,17 +58,10 @@ class TriggerDAGRunPostBody(Struct, frozen=True, kw_only=True, forbid_unknown_fi
     partition_key: str | None = None
 
 
-class MaterializeAssetBody(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class MaterializeAssetBody(TriggerDAGRunPostBody, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The run that updates an asset."""
 
-    dag_run_id: str | None = None
-    data_interval_start: datetime | None = None
-    data_interval_end: datetime | None = None
     logical_date: datetime | None = None
-    run_after: datetime | None = None
-    conf: dict[str, Any] | None = None
-    note: Note | None = None
-    partition_key: str | None = None
 
 
 class DAGRunPatchBody(Struct, frozen=True, forbid_unknown_fields=True):
@@ -152,8 +144,7 @@ async def materialize_asset(call: Call, asset_id: RowId, body: MaterializeAssetB
     """Create a run of the only DAG with a task that updates an asset."""
     dag_id = await call.place.ask(only_producer, asset_id, seen_dags=call.who.dag_ids)
     check(call.who, Permission.OPERATE, dag_id)
-    wanted = TriggerDAGRunPostBody(**asdict(body or MaterializeAssetBody()))
-    return await _trigger(call, dag_id, wanted, DagRunType.ASSET_MATERIALIZATION)
+    return await _trigger(call, dag_id, body or MaterializeAssetBody(), DagRunType.ASSET_MATERIALIZATION)
 
 
 @AIRFLOW_API.endpoint("PATCH", RUN, permission=Permission.OPERATE, errors=(400, 404, 409))
