@@ -9,7 +9,7 @@ import anyio
 from anyio import to_thread
 from msgspec import Meta, Struct
 
-from asynsched.client.operation import Instant, operation
+from asynsched.client.operation import Instant, Right, operation
 from asynsched.errors import AsynschedError, NotFound, StoreUnavailable
 from asynsched.explaining.reason import Explanation
 from asynsched.foreground.plugins import PluginRow
@@ -91,7 +91,6 @@ if TYPE_CHECKING:
 
 P = ParamSpec("P")
 T = TypeVar("T")
-Scope = Literal["view", "operate", "administer"]
 DeadlineState = Literal["pending", "met", "missed"]
 Slots = Annotated[int, Meta(ge=-1)]
 OrderBy = tuple[str, ...]
@@ -1227,7 +1226,7 @@ class Client:
         self,
         label: str = "",
         *,
-        scope: Scope = "view",
+        scope: Right = "view",
         dag_ids: tuple[str, ...] | None = None,
         days: Annotated[float, Meta(gt=0, le=LONGEST_TOKEN.days)] = 90,
     ) -> NewToken:

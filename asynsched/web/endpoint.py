@@ -23,13 +23,13 @@ from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 
+from asynsched.client.operation import IN_PATH
 from asynsched.queries.place import Place
 from asynsched.web.access import Access, Identity, NotAllowed, Permission
 from asynsched.web.streams import Streams
 
 MOST_BODY_BYTES = 4 * 1024**2
 """Of a request."""
-IN_PATH = re.compile(r"{(\w+)(?::\w+)?}")
 DAY = re.compile(r"\d{4}-\d\d-\d\d")
 JSON = "application/json"
 
