@@ -21,7 +21,7 @@ from asynsched.scheduling.creation.backfills import (
     question_of,
     version_and_file,
 )
-from asynsched.store.rows import as_struct, count
+from asynsched.store.rows import as_struct, count, in_common
 from asynsched.store.runs import backfills as store
 from asynsched.store.runs.backfills import BACKFILLS, BackfillProgress, BackfillState
 from asynsched.store.schema import BackfillRow, backfill
@@ -65,7 +65,7 @@ class BackfillDateInfo(Struct, frozen=True):
 
 def backfill_info(row: BackfillProgress) -> BackfillInfo:
     """Return a backfill as it is shown."""
-    return BackfillInfo(**{name: getattr(row, name) for name in BackfillInfo.__struct_fields__})
+    return BackfillInfo(**in_common(BackfillInfo, row))
 
 
 class BackfillFilter(Struct, frozen=True):

@@ -19,7 +19,7 @@ from asynsched.queries.paging import ANY_TEXT, FIRST_PAGE, Page, Paging, Pattern
 from asynsched.queries.runs import OF_VERSION, RunFilter, RunInfo, conditions_of_runs, no_such_run, version_of
 from asynsched.states import FINISHED_RUN_STATES, FINISHED_TASK_STATES, PAUSED_TASK_STATES, TaskInstanceState
 from asynsched.store.expressions import seconds_between, tasks_of_versions
-from asynsched.store.rows import count, fetch, near_names
+from asynsched.store.rows import count, fetch, in_common, near_names
 from asynsched.store.schema import (
     dag,
     dag_run,
@@ -388,11 +388,9 @@ def list_tries(conn: Connection, key: TaskInstanceKey, *, at_most: int = 1000) -
         .order_by(history.id.desc())
         .limit(at_most)
     )
-    earlier = [TryInfo(**row._mapping) for row in conn.execute(query)][::-1]  # noqa: SLF001 - public
-    known = {one.try_number for one in earlier}
-    tries = earlier
-    if current.try_number > 0 and current.try_number not in known:
-        tries = [*earlier, TryInfo(**{name: getattr(current, name) for name in TryInfo.__struct_fields__})]
+    tries = fetch(conn, TryInfo, query)[::-1]
+    if current.try_number > 0 and all(one.try_number != current.try_number for one in tries):
+        tries.append(TryInfo(**in_common(TryInfo, current)))
     return TriesInfo(current, tuple(sorted(tries, key=lambda one: one.try_number)))
 
 

@@ -4,9 +4,8 @@ from datetime import datetime
 from typing import Any, Literal
 from uuid import UUID
 
-import msgspec
 from msgspec import Struct
-from msgspec.structs import replace
+from msgspec.structs import asdict, replace
 from starlette.convertors import Convertor, register_url_convertor
 
 from asynsched.errors import NotFound
@@ -28,6 +27,7 @@ from asynsched.queries.task_instances import (
 )
 from asynsched.queries.why import list_dependencies
 from asynsched.states import TaskInstanceState
+from asynsched.store.rows import in_common
 from asynsched.web.airflow_api.api import (
     AIRFLOW_API,
     CursorCollection,
@@ -329,7 +329,7 @@ async def _whole(call: Call, key: TaskInstanceKey) -> TaskInstanceResponse:
     """Return a task instance with its rendered fields, which lists leave out. Raises NotFound."""
     info = await call.place.ask(get_task_instance, key)
     fields = await call.place.ask(fields_of_try, info.id, info.try_number)
-    return msgspec.structs.replace(instance_response(info), rendered_fields=fields)
+    return replace(instance_response(info), rendered_fields=fields)
 
 
 def instance_response(info: TaskInstanceInfo) -> TaskInstanceResponse:
@@ -385,7 +385,5 @@ async def get_task_instance_try_details(
 
 def _try_response(info: TaskInstanceInfo, one: TryInfo) -> TaskInstanceHistoryResponse:
     """Return a try: the task instance, with the state and the times that it had then."""
-    then = {name: getattr(one, name) for name in TryInfo.__struct_fields__} | {"duration_seconds": one.duration_seconds}
-    shown = instance_response(replace(info, **then))
-    names = TaskInstanceHistoryResponse.__struct_fields__
-    return TaskInstanceHistoryResponse(**{name: getattr(shown, name) for name in names})
+    then = replace(info, **asdict(one), duration_seconds=one.duration_seconds)
+    return TaskInstanceHistoryResponse(**in_common(TaskInstanceHistoryResponse, instance_response(then)))
