@@ -36,14 +36,13 @@ EQUIVALENTS: dict[str, tuple[str, ...]] = {
     "create_delta_data_intervals": ("scheduler.create_delta_data_intervals",),
     "max_dagruns_to_create_per_loop": ("scheduler.max_dagruns_to_create_per_loop",),
     "max_dagruns_per_loop_to_schedule": ("scheduler.max_dagruns_per_loop_to_schedule",),
-    "parse.processes": (
-        "dag_processor.parsing_processes", "scheduler.parsing_processes", "scheduler.max_threads"
-    ),
+    "parse.processes": ("dag_processor.parsing_processes", "scheduler.parsing_processes", "scheduler.max_threads"),
     "parse.import_timeout": ("core.dagbag_import_timeout",),
     "parse.timeout": ("dag_processor.dag_file_processor_timeout", "core.dag_file_processor_timeout"),
     "watch.reconcile_interval": ("dag_processor.refresh_interval", "scheduler.dag_dir_list_interval"),
     "watch.min_file_process_interval": (
-        "dag_processor.min_file_process_interval", "scheduler.min_file_process_interval"
+        "dag_processor.min_file_process_interval",
+        "scheduler.min_file_process_interval",
     ),
     "watch.sort_mode": ("dag_processor.file_parsing_sort_mode", "scheduler.file_parsing_sort_mode"),
     "watch.safe_mode": ("core.dag_discovery_safe_mode",),
@@ -53,7 +52,7 @@ EQUIVALENTS: dict[str, tuple[str, ...]] = {
     "state_store_backend": ("workers.state_store_backend",),
     "secrets.backend": ("secrets.backend",),
     "secrets.backend_kwargs": ("secrets.backend_kwargs",),
-}  # fmt: skip
+}
 """The equivalent options of Airflow of each setting; the name of Airflow 3 first."""
 DEFAULTS_THERE = {"dags_are_paused_at_creation": True}
 """Airflow's defaults where they differ from asynsched's, and the difference is one of behaviour."""

@@ -21,16 +21,7 @@ EVENT_COLUMNS = (
     "id", "name", "created_at", "extra", "source_dag_id", "source_run_id", "source_task_id", "source_map_index",
     "partition_key", "aliases",
 )  # fmt: skip
-USUAL_EVENT_COLUMNS = (
-    "id",
-    "name",
-    "created_at",
-    "extra",
-    "source_dag_id",
-    "source_run_id",
-    "source_task_id",
-    "partition_key",
-)
+USUAL_EVENT_COLUMNS = tuple(name for name in EVENT_COLUMNS if name not in ("source_map_index", "aliases"))
 SPARE_EVENT_COLUMNS = ("source_map_index", "aliases", "partition_key", "id", "source_run_id")
 WATCHER_COLUMNS = ("watcher", "trigger", "state", "error", "failed_at", "dag_id", "scheduler_id")
 SPARE_WATCHER_COLUMNS = ("scheduler_id", "failed_at", "dag_id")
@@ -48,7 +39,7 @@ def assets_list(session: Session, alias: bool) -> Listing:
         aliases = [fields_of(found, ALIAS_COLUMNS) for found in session.read(queries.list_aliased_assets)]
         return Listing(ALIAS_COLUMNS, aliases, "There are no asset aliases.")
     watchers = session.read(queries.list_watchers)
-    found = session.pages(queries.list_assets, queries.ALL)
+    found = session.pages(queries.list_assets, queries.AssetFilter())
     rows = [_fields(asset, watchers) for asset in found]
     usual = COLUMNS if watchers else COLUMNS[:-1]
     return Listing(COLUMNS, rows, "There are no assets.", usual=usual, spare=("group", "uri", "last_event_at"))
@@ -119,7 +110,7 @@ def assets_queued(session: Session, dag_id: str | None) -> Listing:
     """List the assets whose events wait for a run of a DAG, or of any: the run waits for other assets, too."""
     if dag_id is not None:
         dag_of(session, dag_id)
-    names = {found.id: found.name for found in session.pages(queries.list_assets, queries.ALL)}
+    names = {found.id: found.name for found in session.pages(queries.list_assets, queries.AssetFilter())}
     rows = [
         {"dag_id": one.dag_id, "asset": names.get(one.asset_id, ""), "created_at": one.created_at}
         for one in session.read(queries.list_queued, dag_id=dag_id)

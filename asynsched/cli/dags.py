@@ -92,7 +92,7 @@ def dags_list(session: Session, pattern: str | None, **options: Any) -> Listing:
     """List the DAGs. `next_run_at` is when the next scheduled run is due."""
     wanted = DagFilter(dag_id=Pattern(pattern), **options)
     rows = [fields_of(dag, COLUMNS) for dag in session.pages(queries.list_dags, wanted)]
-    if not rows and wanted != queries.ALL:
+    if not rows and wanted != DagFilter():
         return Listing(COLUMNS, rows, "No DAG is like that.")
     trouble = "" if rows else session.read(unparsed_files)
     nothing = f"No DAG is known in {session.place}. {trouble or '`asynsched up DIR` reads the DAG files of a folder.'}"

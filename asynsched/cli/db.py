@@ -117,7 +117,7 @@ def _policy(session: Session, before: str | None, keep: int | None, only: tuple[
     superseded = versions and min(versions, now - SUPERSEDED_FOR)
     return RetentionPolicy(
         runs=runs, xcoms=xcoms, logs=logs, asset_events=events, audit=audit, versions=superseded, with_task_states=False
-    )  # fmt: skip
+    )
 
 
 def _counts(conn: "Connection", policy: "RetentionPolicy", now: "datetime") -> dict[str, int]:
@@ -164,9 +164,7 @@ async def _sweep(session: Session, policy: "RetentionPolicy") -> dict[str, int]:
         rows = session.settings.retention.batch_rows
         clock, archive = Clock(), await run_sync(archive_of, session.settings.log)
         calls = StoreCalls(Pulse(clock), clock, at_once=1)
-        sweep = Sweep(
-            policy, database=database, home=session.home, batch_rows=rows, archive=archive, calls=calls
-        )  # fmt: skip
+        sweep = Sweep(policy, database=database, home=session.home, batch_rows=rows, archive=archive, calls=calls)
         while await sweep.step(session.now()):
             pass
         await run_sync(remove_archived_logs, session)

@@ -11,7 +11,7 @@ from asynsched.cli.command import command, completes, index_option, task_argumen
 from asynsched.cli.output import Done, Listing, note
 from asynsched.cli.session import Session, actor
 from asynsched.errors import AsynschedError
-from asynsched.keys import instance_name
+from asynsched.keys import TaskInstanceKey, instance_name
 from asynsched.queries.dags import get_dag
 from asynsched.queries.hitl import QuestionFilter, WaitingQuestion, answer, list_waiting
 from asynsched.queries.runs import run_named
@@ -61,10 +61,8 @@ def tasks_answer(
     session.read(task_named, run, task_id, map_index)
     run_id, entered = run.run_id, dict(_split(param) for param in params)
     name = user or actor().partition("@")[0]
-    asked = session.act(
-        answer, run.key, task_id, map_index, lambda asked: read_answer(asked, options, entered), user=name,
-        now=session.now(),
-    )  # fmt: skip
+    key = TaskInstanceKey(*run.key, task_id, map_index)
+    asked = session.act(answer, key, lambda asked: read_answer(asked, options, entered), user=name, now=session.now())
     if not session.has_scheduler():
         note("No scheduler serves now: the task goes on when one does.")
     chosen, values = read_answer(asked, options, entered)

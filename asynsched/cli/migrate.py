@@ -25,13 +25,7 @@ from asynsched.cli.session import Session
 from asynsched.errors import AsynschedError, HomeInUse, SecretsUnreadable, SettingsError, StoreError, ungrouped
 from asynsched.fernet_keys import FernetKeys
 from asynsched.home import hold_home
-from asynsched.migrating.airflow_database import (
-    AirflowDag,
-    AirflowMetadata,
-    AirflowPool,
-    Secret,
-    read_metadata,
-)
+from asynsched.migrating.airflow_database import AirflowDag, AirflowMetadata, AirflowPool, Secret, read_metadata
 from asynsched.migrating.importing import (
     Decryption,
     Item,

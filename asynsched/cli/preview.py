@@ -170,11 +170,7 @@ def tables_of(found: "Preview") -> dict[str, list[Row]]:
             for run in found.active_runs
         ],
         "assets_without_producer": [
-            {
-                "asset": one.name,
-                "until_now_from": some_of(one.producers),
-                "awaited_by": some_of(one.consumers),
-            }
+            {"asset": one.name, "until_now_from": some_of(one.producers), "awaited_by": some_of(one.consumers)}
             for one in found.lost_assets
         ],
         "pools_missing": [{"pool": one.pool, "needed_by": some_of(one.tasks)} for one in found.missing_pools],

@@ -19,11 +19,7 @@ from asynsched.cli.configuration import with_served_folder
 from asynsched.foreground.stored_names import names_in_database
 
 
-@click.command(
-    "python",
-    context_settings={"allow_interspersed_args": False},
-    options_metavar="[--home DIR]",
-)
+@click.command("python", context_settings={"allow_interspersed_args": False}, options_metavar="[--home DIR]")
 @home_option
 @click.argument("file", type=click.Path(exists=True, dir_okay=False, path_type=Path))
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)

@@ -39,7 +39,10 @@ def why(session: Session, dag_id: str | None, run_id: str | None, task_id: str |
     """
     if dag_id is None:
         _ = session.database  # fails with advice if it does not exist
-        late = asyncio.run(_with_database(session, lambda database: _late(session, database)))
+        home, settings = session.home, session.settings
+        late = asyncio.run(
+            _with_database(session, lambda database: explain_late(Place(database, home, settings, Clock())))
+        )
         return Text([*_late_lines(late)], msgspec.to_builtins(late))
     known_dag_of(session, dag_id)
     whole = None if run_id is None else session.read(run_named, dag_id, run_id).run_id
@@ -59,10 +62,6 @@ async def _with_database(session: Session, ask: Callable[[Database], Awaitable[T
         return await ask(database)
     finally:
         await database.close()
-
-
-async def _late(session: Session, database: Database) -> Late:
-    return await explain_late(Place(database, session.home, session.settings, Clock()))
 
 
 def _late_lines(late: Late) -> Iterator[str]:

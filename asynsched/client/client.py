@@ -9,7 +9,7 @@ import anyio
 from anyio import to_thread
 from msgspec import Meta, Struct
 
-from asynsched.client.operation import Instant, operation
+from asynsched.client.operation import Instant, Right, operation
 from asynsched.errors import AsynschedError, NotFound, StoreUnavailable
 from asynsched.explaining.reason import Explanation
 from asynsched.foreground.plugins import PluginRow
@@ -91,7 +91,6 @@ if TYPE_CHECKING:
 
 P = ParamSpec("P")
 T = TypeVar("T")
-Scope = Literal["view", "operate", "administer"]
 DeadlineState = Literal["pending", "met", "missed"]
 Slots = Annotated[int, Meta(ge=-1)]
 OrderBy = tuple[str, ...]
@@ -276,7 +275,7 @@ class Client:
 
     @operation(
         "POST /dags/{dag_id}/runs", right="operate", status=202,
-        arguments={"dag_id": "etl", "conf": {"day": "2026-01-31"}},
+        arguments={"conf": {"day": "2026-01-31"}},
         answer={"dag_id": "etl", "run_id": "manual__2026-02-01T08:00:00+00:00"},
     )  # fmt: skip
     async def trigger(
@@ -339,7 +338,7 @@ class Client:
         """Return a run, with its conf."""
         return await self._ask(runs.get_run, *run)
 
-    @operation("GET /dags/{dag_id}/runs/{run_id}/wait", arguments={"dag_id": "etl", "run_id": "first", "seconds": 30})
+    @operation("GET /dags/{dag_id}/runs/{run_id}/wait", arguments={"seconds": 30})
     async def await_run(
         self, run: DagRunKey, seconds: Annotated[float, Meta(ge=0, le=LONGEST_WAIT_SECONDS)] = LONGEST_WAIT_SECONDS
     ) -> RunInfo:
@@ -387,10 +386,7 @@ class Client:
         await run_actions.cancel_run(self._place, self._actor, run)
         return await self.get_run(run)
 
-    @operation(
-        "POST /dags/{dag_id}/runs/{run_id}/mark", right="operate",
-        arguments={"state": "success"},
-    )  # fmt: skip
+    @operation("POST /dags/{dag_id}/runs/{run_id}/mark", right="operate", arguments={"state": "success"})
     async def mark_run(self, run: DagRunKey, state: run_actions.MarkedAs) -> RunInfo:
         """End a run as `success` or `failed`, with its tasks; or queue an ended one again, with its tasks as they are.
 
@@ -444,10 +440,7 @@ class Client:
         await self.get_run(run)
         return await self._ask(runs.list_callbacks, run)
 
-    @operation(
-        "PUT /dags/{dag_id}/runs/{run_id}/note", right="operate",
-        arguments={"text": "The file came late."},
-    )  # fmt: skip
+    @operation("PUT /dags/{dag_id}/runs/{run_id}/note", right="operate", arguments={"text": "The file came late."})
     async def note_run(self, run: DagRunKey, text: str) -> RunInfo:
         """Note something about a run, in place of an earlier note; an empty text removes it."""
         await run_actions.note_run(self._place, self._actor, run, text)
@@ -557,7 +550,7 @@ class Client:
 
     @operation(
         "POST /dags/{dag_id}/runs/{run_id}/tasks/{task_id}/force", right="operate",
-        arguments={"dag_id": "etl", "run_id": "first", "task_id": "load", "ignore": ["trigger_rule"]},
+        arguments={"ignore": ["trigger_rule"]},
     )  # fmt: skip
     async def force(
         self,
@@ -602,7 +595,7 @@ class Client:
 
     @operation(
         "POST /dags/{dag_id}/runs/{run_id}/tasks/{task_id}/answer", right="operate",
-        arguments={"dag_id": "etl", "run_id": "first", "task_id": "approve", "options": ["Approve"]},
+        arguments={"task_id": "approve", "options": ["Approve"]},
     )  # fmt: skip
     async def answer(
         self, task: TaskInstanceKey, options: tuple[str, ...], *, params: Mapping[str, Any] | None = None
@@ -613,18 +606,16 @@ class Client:
             options: One of the question's options; several if it allows that.
             params: Values of the params that it asks for; others keep their defaults.
         """
-        read, now = (
-            await hitl.read_before(self._place, task, hitl.reading(options, params or {})),
-            self._place.clock.now(),
-        )
-        await self._act(hitl.answer, task.run, task.task_id, task.map_index, read, user=self._actor, now=now)
+        read = await hitl.read_before(self._place, task, hitl.reading(options, params or {}))
+        now = self._place.clock.now()
+        await self._act(hitl.answer, task, read, user=self._actor, now=now)
         return await self.get_task(task)
 
     @operation(
         "GET /dags/{dag_id}/runs/{run_id}/tasks/{task_id}/logs",
         arguments={"try_number": 1, "start": 0},
         answer={"text": "1200 rows\n", "start": 0, "end": 10, "is_last": True, "exists": True, "size": 10},
-    )  # fmt: skip
+    )
     async def task_logs(
         self,
         task: TaskInstanceKey,
@@ -642,10 +633,7 @@ class Client:
         """
         return await read_log(self._place, task, await self._try(task, try_number), start=start, n_bytes=n_bytes)
 
-    @operation(
-        "GET /dags/{dag_id}/runs/{run_id}/tasks/{task_id}/logs/lines",
-        arguments={"dag_id": "etl", "run_id": "first", "task_id": "load", "text": "error"},
-    )  # fmt: skip
+    @operation("GET /dags/{dag_id}/runs/{run_id}/tasks/{task_id}/logs/lines", arguments={"text": "error"})
     async def find_in_log(
         self, task: TaskInstanceKey, text: str, *, try_number: Annotated[int, Meta(ge=1)] | None = None
     ) -> tuple[FoundLine, ...]:
@@ -656,10 +644,7 @@ class Client:
         """
         return tuple(await find_in_log(self._place, task, await self._try(task, try_number), text))
 
-    @operation(
-        "GET /dags/{dag_id}/runs/{run_id}/tasks/{task_id}/logs/range",
-        arguments={"dag_id": "etl", "run_id": "first", "task_id": "load", "first": 100, "last": 199},
-    )  # fmt: skip
+    @operation("GET /dags/{dag_id}/runs/{run_id}/tasks/{task_id}/logs/range", arguments={"first": 100, "last": 199})
     async def log_lines(
         self,
         task: TaskInstanceKey,
@@ -679,10 +664,7 @@ class Client:
             raise BadRequest(f"The last line, {last}, is before the first, {first}.")
         return await read_lines(self._place, task, await self._try(task, try_number), first, last)
 
-    @operation(
-        "GET /dags/{dag_id}/runs/{run_id}/tasks/{task_id}/logs/tail",
-        arguments={"dag_id": "etl", "run_id": "first", "task_id": "load", "n_lines": 20},
-    )  # fmt: skip
+    @operation("GET /dags/{dag_id}/runs/{run_id}/tasks/{task_id}/logs/tail", arguments={"n_lines": 20})
     async def log_tail(
         self,
         task: TaskInstanceKey,
@@ -853,10 +835,7 @@ class Client:
         await self.get_backfill(dag_id, backfill_id)
         return await self._ask(backfills.list_dates, backfill_id)
 
-    @operation(
-        "POST /dags/{dag_id}/backfills/{backfill_id}/pause", right="operate",
-        arguments={"paused": True},
-    )  # fmt: skip
+    @operation("POST /dags/{dag_id}/backfills/{backfill_id}/pause", right="operate", arguments={"paused": True})
     async def pause_backfill(self, dag_id: str, backfill_id: int, *, paused: bool = True) -> BackfillInfo:
         """Start no further runs of a backfill, or go on; its active runs continue."""
         await self.get_backfill(dag_id, backfill_id)
@@ -899,10 +878,7 @@ class Client:
         wanted = EventFilter(asset_id=asset_id, seen_dags=self._dag_ids)
         return await self._ask(assets.list_events, wanted, Paging(limit=limit, after=after, order_by=order_by))
 
-    @operation(
-        "POST /assets/{asset_id}/events", right="operate", status=201,
-        arguments={"extra": {"rows": 1200}},
-    )  # fmt: skip
+    @operation("POST /assets/{asset_id}/events", right="operate", status=201, arguments={"extra": {"rows": 1200}})
     async def asset_changed(
         self, asset_id: int, extra: Mapping[str, Any] | None = None, *, partition_key: str | None = None
     ) -> EventInfo:
@@ -991,9 +967,8 @@ class Client:
         return await list_late(self._place, self._dag_ids)
 
     @operation(
-        "POST /simulate",
-        arguments={"start": "2026-03-01T00:00:00Z", "end": "2026-04-01T00:00:00Z", "pools": {"db": 4}},
-    )  # fmt: skip
+        "POST /simulate", arguments={"start": "2026-03-01T00:00:00Z", "end": "2026-04-01T00:00:00Z", "pools": {"db": 4}}
+    )
     async def simulate(
         self,
         start: Instant,
@@ -1052,21 +1027,13 @@ class Client:
 
     @operation("GET /pools")
     async def list_pools(
-        self,
-        *,
-        pattern: str | None = None,
-        limit: Limit = USUAL_ROWS,
-        after: str | None = None,
-        order_by: OrderBy = (),
+        self, *, pattern: str | None = None, limit: Limit = USUAL_ROWS, after: str | None = None, order_by: OrderBy = ()
     ) -> Page[PoolInfo]:
         """List the pools, and their slots."""
         paging = Paging(limit=limit, after=after, order_by=order_by)
         return await self._ask(pools.list_pools, Pattern(pattern), paging)
 
-    @operation(
-        "GET /pools/{name:path}",
-        arguments={"name": "db"},
-    )  # fmt: skip
+    @operation("GET /pools/{name:path}", arguments={"name": "db"})
     async def get_pool(self, name: str) -> PoolInfo:
         """Return a pool."""
         return await self._ask(pools.get_pool, name)
@@ -1091,10 +1058,7 @@ class Client:
         """
         return await self._act(pools.set_pool, name, slots, description=description, include_deferred=include_deferred)
 
-    @operation(
-        "DELETE /pools/{name:path}", right="operate",
-        arguments={"name": "db"},
-    )  # fmt: skip
+    @operation("DELETE /pools/{name:path}", right="operate", arguments={"name": "db"})
     async def delete_pool(self, name: str) -> PoolInfo:
         """Delete a pool, which is returned. Tasks that name it wait until a pool of that name exists again."""
         return await self._act(pools.delete_pool, name)
@@ -1116,18 +1080,12 @@ class Client:
         """Return a variable; the value of one whose name sounds secret is hidden."""
         return await self._ask(secrets.get_variable, key)
 
-    @operation(
-        "PUT /variables/{key:path}", right="operate",
-        arguments={"key": "shop/region", "value": "eu"},
-    )  # fmt: skip
+    @operation("PUT /variables/{key:path}", right="operate", arguments={"key": "shop/region", "value": "eu"})
     async def set_variable(self, key: str, value: str, *, description: str = "") -> VariableInfo:
         """Create or replace a variable."""
         return await self._act(secrets.set_variable, key, value, description)
 
-    @operation(
-        "DELETE /variables/{key:path}", right="operate", status=204,
-        arguments={"key": "shop/region"},
-    )  # fmt: skip
+    @operation("DELETE /variables/{key:path}", right="operate", status=204, arguments={"key": "shop/region"})
     async def delete_variable(self, key: str) -> None:
         """Delete a variable."""
         await self._act(secrets.delete_variable, key)
@@ -1147,7 +1105,7 @@ class Client:
 
     @operation(
         "POST /connections/{conn_id:path}", right="administer", status=201,
-        arguments={"conn_id": "shop", "parts": {"conn_type": "postgres", "host": "db", "login": "etl", "port": 5432}},
+        arguments={"parts": {"conn_type": "postgres", "host": "db", "login": "etl", "port": 5432}},
     )  # fmt: skip
     async def add_connection(self, conn_id: str, parts: Mapping[str, Any]) -> ConnectionInfo:
         """Create a connection.
@@ -1157,10 +1115,7 @@ class Client:
         """
         return await self._act(secrets.create_connection, conn_id, parts)
 
-    @operation(
-        "PATCH /connections/{conn_id:path}", right="administer",
-        arguments={"conn_id": "shop", "parts": {"host": "db2"}},
-    )  # fmt: skip
+    @operation("PATCH /connections/{conn_id:path}", right="administer", arguments={"parts": {"host": "db2"}})
     async def change_connection(self, conn_id: str, parts: Mapping[str, Any]) -> ConnectionInfo:
         """Change some parts of a connection; the others stay, and so does a secret that is given as its mask `***`.
 
@@ -1208,10 +1163,7 @@ class Client:
         now = self._place.clock.now()
         return await self._act(users.create_user, name, roles, password=hashed, now=now)
 
-    @operation(
-        "PUT /users/{name:path}/roles", right="administer",
-        arguments={"roles": ["operator"]},
-    )  # fmt: skip
+    @operation("PUT /users/{name:path}/roles", right="administer", arguments={"roles": ["operator"]})
     async def set_user_roles(self, name: str, roles: tuple[str, ...]) -> UserInfo:
         """Give a user other roles, which count from the next request on; without any, the user is disabled."""
         return await self._act(users.set_roles, name, roles) if roles else await self.disable_user(name)
@@ -1227,9 +1179,8 @@ class Client:
         await self._act(users.delete_user, name)
 
     @operation(
-        "PUT /users/{name:path}/password", right="administer", status=204,
-        arguments={"password": "a long secret"},
-    )  # fmt: skip
+        "PUT /users/{name:path}/password", right="administer", status=204, arguments={"password": "a long secret"}
+    )
     async def set_user_password(self, name: str, password: str) -> None:
         """Give a user another password, and end the sessions; personal tokens stay."""
         hashed = await to_thread.run_sync(users.hash_password, password)
@@ -1275,7 +1226,7 @@ class Client:
         self,
         label: str = "",
         *,
-        scope: Scope = "view",
+        scope: Right = "view",
         dag_ids: tuple[str, ...] | None = None,
         days: Annotated[float, Meta(gt=0, le=LONGEST_TOKEN.days)] = 90,
     ) -> NewToken:
@@ -1328,9 +1279,8 @@ class Client:
             until: Only deadlines that are due before that instant.
         """
         wanted = DeadlineFilter(
-            allowed=self._dag_ids, dag_id=dag_id, run_id=run_id, states=state or None,
-            due_at=Range(gte=since, lt=until),
-        )  # fmt: skip
+            allowed=self._dag_ids, dag_id=dag_id, run_id=run_id, states=state or None, due_at=Range(gte=since, lt=until)
+        )
         return await self._ask(deadlines.list_deadlines, wanted, Paging(limit=limit, after=after, order_by=order_by))
 
     @operation("GET /dags/{dag_id}/runs/{run_id}/deadlines/{number}")
@@ -1357,12 +1307,7 @@ class Client:
 
     @operation("GET /warnings")
     async def list_warnings(
-        self,
-        *,
-        kind: tuple[str, ...] = (),
-        limit: Limit = USUAL_ROWS,
-        after: str | None = None,
-        order_by: OrderBy = (),
+        self, *, kind: tuple[str, ...] = (), limit: Limit = USUAL_ROWS, after: str | None = None, order_by: OrderBy = ()
     ) -> Page[WarningInfo]:
         """List the warnings about DAGs and their files.
 

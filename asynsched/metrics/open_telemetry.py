@@ -30,24 +30,20 @@ class OpenTelemetryMetrics(Metrics):
                 self._instruments[name] = self._meter.create_counter(shown, description=figure.meaning)
             elif figure.kind == "timer":
                 self._instruments[name] = self._meter.create_histogram(shown, unit="ms", description=figure.meaning)
-        self._attributes: dict[tuple[str, ...], dict[str, str]] = {}
 
     def count(self, name: str, *labels: str, n: int = 1) -> None:
-        self._instruments[name].add(n, self._attributes_of(name, labels))
+        self._instruments[name].add(n, _attributes_of(name, labels))
 
     def time(self, name: str, seconds: float, *labels: str) -> None:
-        self._instruments[name].record(seconds * MILLISECONDS, self._attributes_of(name, labels))
+        self._instruments[name].record(seconds * MILLISECONDS, _attributes_of(name, labels))
 
     def gauge(self, name: str, read: Callable[[], Iterable[Sample]]) -> None:
         def observe(_: CallbackOptions) -> Iterable[Observation]:
-            return [Observation(value, self._attributes_of(name, labels)) for labels, value in read()]
+            return [Observation(value, _attributes_of(name, labels)) for labels, value in read()]
 
         description = FIGURES[name].meaning
         self._meter.create_observable_gauge(f"{self._prefix}.{name}", [observe], description=description)
 
-    def _attributes_of(self, name: str, labels: tuple[str, ...]) -> Any:
-        found = self._attributes.get((name, *labels))
-        if found is None:
-            found = dict(zip(FIGURES[name].labels, labels, strict=True))
-            self._attributes[(name, *labels)] = found
-        return found
+
+def _attributes_of(name: str, labels: tuple[str, ...]) -> dict[str, str]:
+    return dict(zip(FIGURES[name].labels, labels, strict=True))

@@ -26,7 +26,6 @@ class PrometheusMetrics(Metrics):
         self._prefix = prefix
         self._metrics: dict[str, Any] = {}
         self._gauges: dict[str, _Gauge] = {}
-        self._children: dict[tuple[str, ...], Any] = {}
         for name, figure in FIGURES.items():
             if figure.kind != "gauge":
                 kind = Counter if figure.kind == "counter" else Summary
@@ -39,11 +38,7 @@ class PrometheusMetrics(Metrics):
         self._child(name, labels).observe(seconds)
 
     def _child(self, name: str, labels: tuple[str, ...]) -> Any:
-        key = (name, *labels)
-        child = self._children.get(key)
-        if child is None:
-            child = self._children[key] = self._metrics[name].labels(*labels) if labels else self._metrics[name]
-        return child
+        return self._metrics[name].labels(*labels) if labels else self._metrics[name]
 
     def gauge(self, name: str, read: Callable[[], Iterable[Sample]]) -> None:
         if (earlier := self._gauges.pop(name, None)) is not None:

@@ -28,7 +28,7 @@ class PreviewWanted(Struct, frozen=True, kw_only=True):
 
 
 async def preview_commit(
-    place: Place, where: str, against: str | None = None, *, hours: float = 24, pools: dict[str, int] | None = None
+    place: Place, where: str, against: str | None, *, hours: float, pools: dict[str, int] | None = None
 ) -> Preview:
     """Return the changes that a commit of the DAG folder's repository would make before it is live.
 
@@ -49,13 +49,9 @@ async def preview_commit(
     if await run_sync(_names_folder, where) or (against is not None and await run_sync(_names_folder, against)):
         raise BadRequest("Name commits here, such as a branch, a tag or a hash, and not folders of this machine.")
     content = await answer_of("asynsched.previewing", msgspec.json.encode(wanted), command="asynsched preview")
-    return await run_sync(_decoded, content)
+    return await run_sync(lambda: msgspec.json.decode(content, type=Preview))
 
 
 def _names_folder(where: str) -> bool:
     # No name of a commit begins so: the answer does not tell whether there is such a file.
     return where.startswith(("/", ".", "~")) or "\0" in where or os.path.exists(where)  # noqa: PTH110 - a name of a commit may be too long for a path
-
-
-def _decoded(content: bytes) -> Preview:
-    return msgspec.json.decode(content, type=Preview)

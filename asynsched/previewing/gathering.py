@@ -17,12 +17,7 @@ from sqlalchemy import Connection
 
 from asynsched.errors import AsynschedError, SandboxError, ungrouped
 from asynsched.parsing.names import names_of_home
-from asynsched.parsing.processes.informed_parser import (
-    OTHER_SEED,
-    KnownVersion,
-    keep_unstable_versions,
-    would_be_new,
-)
+from asynsched.parsing.processes.informed_parser import OTHER_SEED, KnownVersion, keep_unstable_versions, would_be_new
 from asynsched.parsing.processes.sandbox_parser import SandboxParser
 from asynsched.previewing.folders import StateOnDisk, state_on_disk
 from asynsched.queries.preview import ActiveRun, FolderState, LiveState, Load, PoolLoad, Preview, preview, state_of
@@ -33,11 +28,13 @@ from asynsched.settings import Settings
 from asynsched.simulation.folder import HomeState, asker, parse_folder, questions_of_span, read_home_state
 from asynsched.simulation.script import Expectation, Expectations, with_certain_failures
 from asynsched.simulation.span import Plan, SpanReport, compare, simulate_span
+from asynsched.simulation.summary import n_task_starts
 from asynsched.states import DagRunState
 from asynsched.store.dags.dags import get_plans, get_sources, get_versions, list_dags
 from asynsched.store.dags.files import list_errors
 from asynsched.store.engines.opening import connect_direct, schema_state
 from asynsched.store.engines.urls import parse_url
+from asynsched.store.rows import in_common
 from asynsched.store.runs.dag_runs import last_run_of_partitions, last_scheduled_intervals, list_runs
 from asynsched.store.runs.pools import list_pools
 from asynsched.timetables import CronPartitionTimetable
@@ -233,23 +230,18 @@ def _plan(settings: Settings, wanted: Wanted, now: datetime) -> Plan:
 
 def _load(before: SpanReport, after: SpanReport) -> Load:
     found = compare(before, after)
-    names = PoolLoad.__struct_fields__
     return Load(
         start=before.start,
         end=before.end,
         runs_before=len(before.runs),
         runs_after=len(after.runs),
-        task_starts_before=_n_starts(before),
-        task_starts_after=_n_starts(after),
+        task_starts_before=n_task_starts(before.runs),
+        task_starts_after=n_task_starts(after.runs),
         failed_before=_n_failed(before),
         failed_after=_n_failed(after),
         deadlines_missed=tuple(f"{miss.dag_id}.{miss.run_id}" for miss in found.deadlines_missed),
-        pools=tuple(PoolLoad(*(getattr(pool, name) for name in names)) for pool in found.pools),
+        pools=tuple(PoolLoad(**in_common(PoolLoad, pool)) for pool in found.pools),
     )
-
-
-def _n_starts(span: SpanReport) -> int:
-    return sum(len(task.tries) for run in span.runs for task in run.tasks)
 
 
 def _n_failed(span: SpanReport) -> int:

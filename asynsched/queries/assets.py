@@ -124,7 +124,7 @@ class AssetInfo(Struct, frozen=True, kw_only=True):
     last_event_at: datetime | None
 
 
-class CausedRun(Struct, frozen=True, kw_only=True):
+class CausedRun(Struct, frozen=True):
     """A run that an event triggered."""
 
     dag_id: str
@@ -185,9 +185,6 @@ class AssetFilter(Struct, frozen=True, kw_only=True):
     seen_dags: frozenset[str] | None = None
 
 
-ALL = AssetFilter()
-
-
 class EventFilter(Struct, frozen=True, kw_only=True):
     """Which events are wanted.
 
@@ -209,9 +206,6 @@ class EventFilter(Struct, frozen=True, kw_only=True):
     seen_dags: frozenset[str] | None = None
 
 
-ANY_EVENT = EventFilter()
-
-
 class AliasFilter(Struct, frozen=True):
     """Which aliases are wanted.
 
@@ -223,16 +217,13 @@ class AliasFilter(Struct, frozen=True):
     seen_dags: frozenset[str] | None = None
 
 
-ANY_ALIAS = AliasFilter()
-
-
-def list_assets(conn: Connection, wanted: AssetFilter = ALL, paging: Paging = FIRST_PAGE) -> Page[AssetInfo]:
+def list_assets(conn: Connection, wanted: AssetFilter, paging: Paging = FIRST_PAGE) -> Page[AssetInfo]:
     """Return assets. Raises BadRequest."""
     rows, after = select_page(conn, _matching(wanted), ASSETS, paging)
     return Page(tuple(_infos(conn, [as_struct(AssetRow, row) for row in rows], wanted.seen_dags)), after)
 
 
-def count_assets(conn: Connection, wanted: AssetFilter = ALL) -> int:
+def count_assets(conn: Connection, wanted: AssetFilter) -> int:
     """Count such assets."""
     return count(conn, _matching(wanted).with_only_columns(asset.c.id))
 
@@ -280,7 +271,7 @@ def asset_details(conn: Connection, of: AssetInfo) -> AssetDetails:
     )
 
 
-def list_aliases(conn: Connection, wanted: AliasFilter = ANY_ALIAS, paging: Paging = FIRST_PAGE) -> Page[AliasInfo]:
+def list_aliases(conn: Connection, wanted: AliasFilter, paging: Paging = FIRST_PAGE) -> Page[AliasInfo]:
     """Return aliases. Raises BadRequest."""
     rows, after = select_page(conn, _of_aliases(wanted), ALIASES, paging)
     return Page(tuple(as_struct(AliasInfo, row) for row in rows), after)
@@ -291,7 +282,7 @@ def list_aliased_assets(conn: Connection) -> tuple[AliasedAssets, ...]:
     return tuple(AliasedAssets(name, group, tuple(assets)) for name, group, assets in store.list_aliases(conn))
 
 
-def count_aliases(conn: Connection, wanted: AliasFilter = ANY_ALIAS) -> int:
+def count_aliases(conn: Connection, wanted: AliasFilter) -> int:
     """Count such aliases."""
     return count(conn, _of_aliases(wanted))
 
@@ -304,13 +295,13 @@ def get_alias(conn: Connection, alias_id: int, seen_dags: frozenset[str] | None 
     return as_struct(AliasInfo, row)
 
 
-def list_events(conn: Connection, wanted: EventFilter = ANY_EVENT, paging: Paging = FIRST_PAGE) -> Page[EventInfo]:
+def list_events(conn: Connection, wanted: EventFilter, paging: Paging = FIRST_PAGE) -> Page[EventInfo]:
     """Return events. Raises BadRequest."""
     rows, after = select_page(conn, _of_events(wanted), EVENTS, paging)
     return Page(tuple(_event_infos(conn, rows, wanted.seen_dags)), after)
 
 
-def count_events(conn: Connection, wanted: EventFilter = ANY_EVENT) -> int:
+def count_events(conn: Connection, wanted: EventFilter) -> int:
     """Count such events."""
     return count(conn, _of_events(wanted).with_only_columns(asset_event.c.id))
 
@@ -502,24 +493,17 @@ def _of_events(wanted: EventFilter) -> sa.Select[Any]:
     return query
 
 
-def _event_infos(
-    conn: Connection, rows: "Sequence[Row[Any]]", seen_dags: frozenset[str] | None
-) -> list[EventInfo]:  # fmt: skip
+def _event_infos(conn: Connection, rows: "Sequence[Row[Any]]", seen_dags: frozenset[str] | None) -> list[EventInfo]:
     ids = [row.id for row in rows]
     caused = _grouped(select_in(conn, _RUNS_OF, dag_run_asset_event.c.event_id, ids))
     aliases = _grouped(select_in(conn, store.ALIASES_OF_EVENTS, asset_alias_event.c.event_id, ids))
-    names = CausedRun.__struct_fields__
     found = []
     for row in rows:
-        runs = [_caused(one, names) for one in caused.get(row.id, ())]
+        runs = [CausedRun(*one) for one in caused.get(row.id, ())]
         seen = tuple(one for one in runs if seen_dags is None or one.dag_id in seen_dags)
         through = tuple(name for (name,) in aliases.get(row.id, ()))
-        found.append(EventInfo(**row._mapping, aliases=through, runs=seen))  # noqa: SLF001 - public in spite of its name
+        found.append(as_struct(EventInfo, row, aliases=through, runs=seen))
     return found
-
-
-def _caused(values: tuple[Any, ...], names: tuple[str, ...]) -> CausedRun:
-    return CausedRun(**dict(zip(names, values, strict=True)))
 
 
 def _of_queue(dag_id: str | None, asset_id: int | None, before: datetime | None) -> list[sa.ColumnElement[bool]]:

@@ -11,7 +11,7 @@ from sqlalchemy import Connection
 from asynsched.errors import NotFound
 from asynsched.queries.paging import FIRST_PAGE, Page, Paging, Sorting, beginning, begins, matches, select_page
 from asynsched.store.expressions import as_text, json_item
-from asynsched.store.rows import count, fetch_one, length
+from asynsched.store.rows import as_struct, count, fetch_one, length
 from asynsched.store.schema import AuditRow, audit
 
 LARGEST_DETAIL = 16 * 1024
@@ -54,16 +54,13 @@ class AuditFilter(Struct, frozen=True, kw_only=True):
     before: datetime | None = None
 
 
-ALL = AuditFilter()
-
-
-def list_audit(conn: Connection, wanted: AuditFilter = ALL, paging: Paging = FIRST_PAGE) -> Page[AuditRow]:
+def list_audit(conn: Connection, wanted: AuditFilter, paging: Paging = FIRST_PAGE) -> Page[AuditRow]:
     """Return actions. Raises BadRequest."""
     rows, after = select_page(conn, _matching(wanted), SORTING, paging)
-    return Page(tuple(_row(row) for row in rows), after)
+    return Page(tuple(as_struct(AuditRow, row, detail=row.detail or {}) for row in rows), after)
 
 
-def count_audit(conn: Connection, wanted: AuditFilter = ALL) -> int:
+def count_audit(conn: Connection, wanted: AuditFilter) -> int:
     """Count such actions."""
     return count(conn, _matching(wanted).with_only_columns(audit.c.id))
 
@@ -74,10 +71,6 @@ def get_audit(conn: Connection, number: int) -> AuditRow:
     if found is None:
         raise NotFound("event log", str(number))
     return found
-
-
-def _row(row: "sa.Row[Any]") -> AuditRow:
-    return AuditRow(**{**row._mapping, "detail": row.detail or {}})  # noqa: SLF001 - public in spite of its name
 
 
 def _matching(wanted: AuditFilter) -> sa.Select[Any]:

@@ -21,7 +21,7 @@ from asynsched.scheduling.creation.backfills import (
     question_of,
     version_and_file,
 )
-from asynsched.store.rows import as_struct, count
+from asynsched.store.rows import as_struct, count, in_common
 from asynsched.store.runs import backfills as store
 from asynsched.store.runs.backfills import BACKFILLS, BackfillProgress, BackfillState
 from asynsched.store.schema import BackfillRow, backfill
@@ -65,7 +65,7 @@ class BackfillDateInfo(Struct, frozen=True):
 
 def backfill_info(row: BackfillProgress) -> BackfillInfo:
     """Return a backfill as it is shown."""
-    return BackfillInfo(**{name: getattr(row, name) for name in BackfillInfo.__struct_fields__})
+    return BackfillInfo(**in_common(BackfillInfo, row))
 
 
 class BackfillFilter(Struct, frozen=True):
@@ -75,18 +75,13 @@ class BackfillFilter(Struct, frozen=True):
     dag_ids: frozenset[str] | None = None
 
 
-ALL = BackfillFilter()
-
-
-def list_backfills(
-    conn: Connection, wanted: BackfillFilter = ALL, paging: Paging = FIRST_PAGE
-) -> Page[BackfillProgress]:
+def list_backfills(conn: Connection, wanted: BackfillFilter, paging: Paging = FIRST_PAGE) -> Page[BackfillProgress]:
     """Return backfills. Raises BadRequest."""
     rows, after = select_page(conn, BACKFILLS.where(*_conditions(wanted)), SORTING, paging)
     return Page(tuple(as_struct(BackfillProgress, row) for row in rows), after)
 
 
-def count_backfills(conn: Connection, wanted: BackfillFilter = ALL) -> int:
+def count_backfills(conn: Connection, wanted: BackfillFilter) -> int:
     """Count such backfills."""
     return count(conn, sa.select(backfill.c.id).where(*_conditions(wanted)))
 

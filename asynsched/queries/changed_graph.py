@@ -109,8 +109,9 @@ def as_mermaid(graph: ChangedGraph) -> str:
     if graph.n_left_out:
         lines.append(f'  more["and {graph.n_left_out} more tasks"]:::same')
     used = {node.change for node in graph.nodes} | ({"same"} if graph.n_left_out else set())
+    dashes = {"removed": ",stroke-dasharray:5 5"}
     lines += [
-        f"  classDef {change} stroke:{colour},stroke-width:2px{_dashes(change)}"
+        f"  classDef {change} stroke:{colour},stroke-width:2px{dashes.get(change, '')}"
         for change, colour in _COLOURS.items()
         if change in used
     ]
@@ -120,10 +121,6 @@ def as_mermaid(graph: ChangedGraph) -> str:
 def _title(node: GraphNode) -> str:
     sign = {"added": "+ ", "removed": "- ", "changed": "~ ", "same": ""}[node.change]
     return f"{sign}{node.task_id}"
-
-
-def _dashes(change: Change) -> str:
-    return ",stroke-dasharray:5 5" if change == "removed" else ""
 
 
 def _for_mermaid(text: str) -> str:

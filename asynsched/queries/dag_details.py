@@ -8,12 +8,12 @@ from msgspec import Struct
 from msgspec.structs import asdict
 from sqlalchemy import Connection
 
-from asynsched.queries.dag_versions import newest_serialized
+from asynsched.queries.dag_versions import get_serialized
 from asynsched.queries.dags import DagInfo, FileInfo, find_file, get_dag
 from asynsched.queries.import_errors import ImportErrorFilter, all_import_errors
 from asynsched.queries.place import Place
 from asynsched.serialization.decode import decode_dag
-from asynsched.serialization.schema import TEMPLATE, SerializedParam, SerializedTask
+from asynsched.serialization.schema import TEMPLATE, SerializedParam
 from asynsched.store.rows import in_common
 from asynsched.store.runs.pools import pool_capacities
 
@@ -112,7 +112,7 @@ def get_details(conn: Connection, dag_id: str) -> DagDetails:
 
 def _find(conn: Connection, dag_id: str) -> _Found:
     info = get_dag(conn, dag_id)
-    version, serialized = newest_serialized(conn, dag_id)
+    version, serialized = get_serialized(conn, dag_id)
     errors = all_import_errors(conn, ImportErrorFilter(warnings=None, file=info.file))
     obstacles = [error.message for error in errors if error.kind == TEMPLATE]
     pools = frozenset(pool_capacities(conn))
@@ -130,14 +130,12 @@ def _composed(found: _Found, seen_dags: frozenset[str] | None) -> DagDetails:
         reads=file.reads if seen_dags is None or seen_dags.issuperset(file.dag_ids) else (),
         task_start=obstacles[0] if obstacles else FORKED,
         missing_pools=tuple(sorted({task.pool for task in dag.tasks} - found.pools)),
-        tasks=tuple(map(_details_of, dag.tasks)),
+        tasks=tuple(
+            TaskDetails(**in_common(TaskDetails, task), is_mapped=task.map_length is not None) for task in dag.tasks
+        ),
         edges=tuple(
             Edge(task.task_id, target, task.edge_labels.get(target))  # as in Airflow's graph
             for task in dag.tasks
             for target in task.downstream_task_ids
         ),
     )  # fmt: skip
-
-
-def _details_of(task: SerializedTask) -> TaskDetails:
-    return TaskDetails(**in_common(TaskDetails, task), is_mapped=task.map_length is not None)

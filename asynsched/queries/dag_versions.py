@@ -158,21 +158,17 @@ async def read_structure(place: Place, dag_id: str, number: int | None = None) -
     """Return a version of a DAG with its tasks, by default the newest. Raises NotFound."""
     from anyio.to_thread import run_sync  # commands, which have no loop, import this module too
 
-    version, serialized = await place.ask(_serialized, dag_id, number)
+    version, serialized = await place.ask(get_serialized, dag_id, number)
     return Structure(version, await run_sync(decode_dag, serialized))
-
-
-def newest_serialized(conn: Connection, dag_id: str) -> tuple[VersionInfo, bytes]:
-    """Return the newest version of a DAG, with its tasks still encoded. Raises NotFound."""
-    return _serialized(conn, dag_id, None)
 
 
 def get_structure(conn: Connection, dag_id: str, number: int | None = None) -> SerializedDag:
     """Return a version of a DAG with its tasks, by default the newest, decoded here. Raises NotFound."""
-    return decode_dag(_serialized(conn, dag_id, number)[1])
+    return decode_dag(get_serialized(conn, dag_id, number)[1])
 
 
-def _serialized(conn: Connection, dag_id: str, number: int | None) -> tuple[VersionInfo, bytes]:
+def get_serialized(conn: Connection, dag_id: str, number: int | None = None) -> tuple[VersionInfo, bytes]:
+    """Return a version of a DAG, by default the newest, with its tasks still encoded. Raises NotFound."""
     row = _find(conn, _VERSIONS.add_columns(dag_version.c.serialized), dag_id, number)
     return _info(row), row.serialized
 

@@ -30,7 +30,7 @@ from asynsched.states import DagRunState
 from asynsched.store.dags.dags import DAGS, HAS_ERRORS, DagRow, file_to_ask, near_dag_ids, set_paused
 from asynsched.store.dags.files import get_file
 from asynsched.store.expressions import as_text, has_text
-from asynsched.store.rows import count, near_names, to_json
+from asynsched.store.rows import as_struct, count, near_names, to_json
 from asynsched.store.schema import asset_reference, dag, dag_file, dag_run, import_error
 
 __all__ = ["file_to_ask"]
@@ -149,20 +149,19 @@ class DagFilter(Struct, frozen=True):
     run_states: tuple[str, ...] | None = None
 
 
-ALL = DagFilter()
 _FILE = dag_file.c
 _LISTED = DAGS.add_columns(_FILE.parsed_at, _FILE.parse_seconds).join(
     dag_file, sa.and_(_FILE.path == dag.c.file_path, dag.c.is_active), isouter=True
 )
 
 
-def list_dags(conn: Connection, wanted: DagFilter = ALL, paging: Paging = FIRST_PAGE) -> Page[DagInfo]:
+def list_dags(conn: Connection, wanted: DagFilter, paging: Paging = FIRST_PAGE) -> Page[DagInfo]:
     """Return DAGs. Raises BadRequest."""
     rows, after = select_page(conn, _LISTED.where(*_conditions(wanted)), SORTING, paging)
     return Page(tuple(_info(row) for row in rows), after)
 
 
-def count_dags(conn: Connection, wanted: DagFilter = ALL) -> int:
+def count_dags(conn: Connection, wanted: DagFilter) -> int:
     """Count such DAGs."""
     return count(conn, sa.select(dag.c.dag_id).where(*_conditions(wanted)))
 
@@ -242,7 +241,7 @@ class RunCounts(Struct, frozen=True):
     n_runs: dict[str, int]
 
 
-def count_runs_by_state(conn: Connection, dag_ids: frozenset[str] | None = None) -> list[RunCounts]:
+def count_runs_by_state(conn: Connection, dag_ids: frozenset[str] | None) -> list[RunCounts]:
     """Return the numbers of runs of DAGs that have any, by dag_id; None: of all DAGs."""
     name = sa.func.coalesce(dag.c.display_name, dag_run.c.dag_id).label("name")
     query = (
@@ -272,27 +271,20 @@ _ITEM = {
 }
 
 
-def list_tags(
-    conn: Connection,
-    wanted: Pattern = ANY_TEXT,
-    dag_ids: Collection[str] | None = None,
-    paging: Paging = FIRST_PAGE,
-) -> Page[str]:
+def list_tags(conn: Connection, wanted: Pattern, dag_ids: Collection[str] | None, paging: Paging) -> Page[str]:
     """Return the tags of active DAGs, each once. Raises BadRequest."""
     query, sorting = _items(conn, "tags", wanted, dag_ids)
     rows, after = select_page(conn, query, sorting, paging)
     return Page(tuple(row.name for row in rows), after)
 
 
-def list_owners(
-    conn: Connection, dag_ids: Collection[str] | None = None, paging: Paging = FIRST_PAGE
-) -> tuple[str, ...]:
+def list_owners(conn: Connection, dag_ids: Collection[str] | None, paging: Paging) -> tuple[str, ...]:
     """Return the owners of active DAGs, each once."""
     query, sorting = _items(conn, "owners", ANY_TEXT, dag_ids)
     return tuple(row.name for row in select_page(conn, query, sorting, paging)[0])
 
 
-def count_tags(conn: Connection, wanted: Pattern = ANY_TEXT, dag_ids: Collection[str] | None = None) -> int:
+def count_tags(conn: Connection, wanted: Pattern, dag_ids: Collection[str] | None) -> int:
     """Count such tags."""
     return count(conn, _items(conn, "tags", wanted, dag_ids)[0])
 
@@ -336,10 +328,7 @@ _WARNINGS = (
 
 
 def list_warnings(
-    conn: Connection,
-    dag_ids: frozenset[str] | None = None,
-    kinds: tuple[str, ...] | None = None,
-    paging: Paging = FIRST_PAGE,
+    conn: Connection, dag_ids: frozenset[str] | None, kinds: tuple[str, ...] | None, paging: Paging
 ) -> Page[WarningInfo]:
     """Return the warnings about active DAGs; a warning about a file counts for each of its DAGs. Raises BadRequest."""
     query = _WARNINGS.where(*one_of(dag.c.dag_id, dag_ids), *one_of(import_error.c.kind, kinds))
@@ -347,13 +336,10 @@ def list_warnings(
     wanted = paging.order_by or WARNING_SORTING.usual
     order = wanted if {"dag_id", "-dag_id"} & {*wanted} else (*wanted, "dag_id")
     rows, after = select_page(conn, query, WARNING_SORTING, replace(paging, order_by=order))
-    names = WarningInfo.__struct_fields__
-    return Page(tuple(WarningInfo(**{name: getattr(row, name) for name in names}) for row in rows), after)
+    return Page(tuple(as_struct(WarningInfo, row) for row in rows), after)
 
 
-def count_warnings(
-    conn: Connection, dag_ids: frozenset[str] | None = None, kinds: tuple[str, ...] | None = None
-) -> int:
+def count_warnings(conn: Connection, dag_ids: frozenset[str] | None, kinds: tuple[str, ...] | None) -> int:
     """Count such warnings."""
     return count(conn, _WARNINGS.where(*one_of(dag.c.dag_id, dag_ids), *one_of(import_error.c.kind, kinds)))
 

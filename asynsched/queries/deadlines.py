@@ -51,13 +51,12 @@ class DeadlineFilter(Struct, frozen=True, kw_only=True):
     due_at: Range = Range()
 
 
-ALL = DeadlineFilter()
 _DEADLINES = sa.select(
     dag_run.c.dag_id, dag_run.c.run_id, deadline.c.number, deadline.c.name, deadline.c.due_at, STATE.label("state")
 ).join(dag_run, dag_run.c.id == deadline.c.dag_run_id)
 
 
-def list_deadlines(conn: Connection, wanted: DeadlineFilter = ALL, paging: Paging = FIRST_PAGE) -> Page[DeadlineInfo]:
+def list_deadlines(conn: Connection, wanted: DeadlineFilter, paging: Paging = FIRST_PAGE) -> Page[DeadlineInfo]:
     """Return deadlines. Raises BadRequest."""
     conditions = [
         *one_of(dag_run.c.dag_id, wanted.allowed),

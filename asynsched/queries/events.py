@@ -74,13 +74,10 @@ class EventReader(AsyncIterator[Change | Missed]):
         StoreUnavailable: The database cannot be reached at the moment. The next step tries again.
     """
 
-    def __init__(
-        self, feed: "EventFeed", since: int | None, dag_id: str | None, run_id: str | None, most_waiting: int
-    ) -> None:
+    def __init__(self, feed: "EventFeed", since: int | None, dag_id: str | None, run_id: str | None) -> None:
         self._feed = feed
         self._since = since
         self._dag_id, self._run_id = dag_id, run_id
-        self._most_waiting = most_waiting
         self._waiting: deque[Change] = deque()
         self._missed: int | None = None
         self._told = since
@@ -162,7 +159,7 @@ class EventReader(AsyncIterator[Change | Missed]):
         assert self._read_until is not None
         self._waiting.extend(each for each in changes if each.number > self._read_until and self._wants(each))
         self._read_until = max(self._read_until, until)
-        if len(self._waiting) > self._most_waiting:
+        if len(self._waiting) > MOST_WAITING:
             self._waiting.clear()
             self._missed = self._read_until
         if self._waiting or self._missed is not None:
@@ -239,28 +236,20 @@ class EventFeed(Service):
 
     # For readers
 
-    def read(
-        self,
-        since: int | None = None,
-        *,
-        dag_id: str | None = None,
-        run_id: str | None = None,
-        most_waiting: int = MOST_WAITING,
-    ) -> EventReader:
+    def read(self, since: int | None = None, *, dag_id: str | None = None, run_id: str | None = None) -> EventReader:
         """Return a new reader.
 
         Args:
             since: Begin after the change with this number; 0: with the oldest that is stored; None: with the present.
             dag_id: Only events of this DAG.
             run_id: Only events of runs with this run_id.
-            most_waiting: How many events may wait for the reader.
 
         Raises:
             ValueError: `since` is negative.
         """
         if since is not None and since < 0:
             raise ValueError(f"since must be the number of an event, or 0 for all that are stored, not {since}")
-        return EventReader(self, since, dag_id, run_id, most_waiting)
+        return EventReader(self, since, dag_id, run_id)
 
     async def numbers(self) -> StoredNumbers:
         """Return which numbers the database has. Raises StoreUnavailable."""

@@ -100,10 +100,8 @@ def _cells(conn: Connection, run_ids: list[int]) -> dict[int, dict[str, GridCell
     cells: dict[int, dict[str, GridCell]] = {run_id: {} for run_id in run_ids}
     for run_id, task_id, state, n, highest in conn.execute(query):
         of_run = cells[run_id]
-        is_mapped, known = highest >= 0, of_run.get(task_id)
-        of_run[task_id] = (
-            GridCell(state, n, n, is_mapped) if known is None else _merged(known, GridCell(state, n, n, is_mapped))
-        )
+        cell, known = GridCell(state, n, n, highest >= 0), of_run.get(task_id)
+        of_run[task_id] = cell if known is None else _merged(known, cell)
     return cells
 
 

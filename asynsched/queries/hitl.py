@@ -13,7 +13,7 @@ from asynsched.authoring.exceptions import ParamValidationError
 from asynsched.authoring.params import NOTSET, Param
 from asynsched.bell import Hint
 from asynsched.errors import AsynschedError, NotFound
-from asynsched.keys import DagRunKey, TaskInstanceKey
+from asynsched.keys import TaskInstanceKey
 from asynsched.queries.paging import (
     FIRST_PAGE,
     BadRequest,
@@ -39,9 +39,7 @@ Read = Callable[[HITLRow], tuple[list[str], dict[str, Any]]]
 MOST_ROWS = 100
 """Rows of the largest page: each has the whole text of its question."""
 _COLUMNS = (*hitl_detail.c, dag_run.c.dag_id, dag_run.c.run_id)
-_IS_SAME = sa.and_(
-    *(task_instance.c[name] == hitl_detail.c[name] for name in ("dag_run_id", "task_id", "map_index"))
-)  # fmt: skip
+_IS_SAME = sa.and_(*(task_instance.c[name] == hitl_detail.c[name] for name in ("dag_run_id", "task_id", "map_index")))
 _QUESTIONS: sa.Select[Any] = (
     sa.select(*_COLUMNS)
     .join_from(hitl_detail, task_instance, _IS_SAME)
@@ -91,26 +89,17 @@ class QuestionFilter(Struct, frozen=True, kw_only=True):
     created_at: Range = Range()
 
 
-ALL = QuestionFilter()
-
-
-def list_questions(
-    conn: Connection, wanted: QuestionFilter = ALL, paging: Paging = FIRST_PAGE
-) -> Page[QuestionInfo]:  # fmt: skip
+def list_questions(conn: Connection, wanted: QuestionFilter, paging: Paging = FIRST_PAGE) -> Page[QuestionInfo]:
     """Return questions. Raises BadRequest."""
     rows, after = select_page(conn, _matching(wanted), SORTING, paging)
     of_runs: dict[tuple[str, str], list[tuple[str, int]]] = {}
     for row in rows:
         of_runs.setdefault((row.dag_id, row.run_id), []).append((row.task_id, row.map_index))
-    found = {
-        (*run, info.task_id, info.map_index): info
-        for run, names in of_runs.items()
-        for info in task_instances_of(conn, *run, names)
-    }
+    found = {info.key: info for run, names in of_runs.items() for info in task_instances_of(conn, *run, names)}
     infos = [
-        QuestionInfo(_asked(row), found[row.dag_id, row.run_id, row.task_id, row.map_index])
+        QuestionInfo(_asked(row), found[key])
         for row in rows
-        if (row.dag_id, row.run_id, row.task_id, row.map_index) in found
+        if (key := TaskInstanceKey(row.dag_id, row.run_id, row.task_id, row.map_index)) in found
     ]
     return Page(tuple(infos), after)
 
@@ -138,9 +127,7 @@ class WaitingQuestion(Struct, frozen=True, kw_only=True):
     body: str | None
 
 
-def list_waiting(
-    conn: Connection, wanted: QuestionFilter = ALL, paging: Paging = FIRST_PAGE
-) -> Page[WaitingQuestion]:  # fmt: skip
+def list_waiting(conn: Connection, wanted: QuestionFilter, paging: Paging = FIRST_PAGE) -> Page[WaitingQuestion]:
     """Return the questions without an answer that task instances wait with. Raises BadRequest."""
     page = list_questions(conn, replace(wanted, states=(TaskInstanceState.AWAITING_INPUT,), is_answered=False), paging)
     return Page(tuple(_waiting(found) for found in page.items), page.after)
@@ -156,39 +143,25 @@ def _waiting(found: QuestionInfo) -> WaitingQuestion:
     )  # fmt: skip
 
 
-def count_questions(conn: Connection, wanted: QuestionFilter = ALL) -> int:
+def count_questions(conn: Connection, wanted: QuestionFilter) -> int:
     """Count such questions."""
     return count(conn, _matching(wanted).with_only_columns(task_instance.c.id))
 
 
 def get_question(conn: Connection, key: TaskInstanceKey) -> QuestionInfo:
     """Return the question of a task instance. Raises NotFound if there is none, or no such task instance."""
-    names: dict[str, str | int] = {
-        "dag_id": key.dag_id,
-        "run_id": key.run_id,
-        "task_id": key.task_id,
-        "map_index": key.map_index,
-    }
-    row = conn.execute(_matching(QuestionFilter(equal=names))).first()
+    row = conn.execute(_matching(QuestionFilter(equal=key._asdict()))).first()
     instance = get_task_instance(conn, key)
     if row is None:
         raise NotFound("question of the task instance", key.task_id, where=f"the run {key.run_id!r}")
     return QuestionInfo(_asked(row), instance)
 
 
-def answer(
-    conn: Connection,
-    key: DagRunKey,
-    task_id: str,
-    map_index: int,
-    read: Read,
-    *,
-    user: str,
-    now: datetime,
-) -> Act[HITLRow]:
+def answer(conn: Connection, key: TaskInstanceKey, read: Read, *, user: str, now: datetime) -> Act[HITLRow]:
     """Answer the question of a task, which then goes on. Raises the errors of `submit_answer`."""
-    asked = submit_answer(conn, key, task_id, map_index, read, actor=user, user={"id": user, "name": user}, now=now)
-    return Act(asked, "task.answer", Hint("edit", *key), task_id, {"map_index": map_index, "user": user})
+    respondent = {"id": user, "name": user}
+    asked = submit_answer(conn, key.run, key.task_id, key.map_index, read, actor=user, user=respondent, now=now)
+    return Act(asked, "task.answer", Hint("edit", *key.run), key.task_id, {"map_index": key.map_index, "user": user})
 
 
 def chosen_options(asked: HITLRow, options: Sequence[str]) -> list[str]:

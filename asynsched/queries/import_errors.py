@@ -82,7 +82,7 @@ WITH_WARNINGS = ImportErrorFilter(warnings=None)
 
 
 def list_import_errors(
-    conn: Connection, wanted: ImportErrorFilter = ALL, paging: Paging = FIRST_PAGE
+    conn: Connection, wanted: ImportErrorFilter, paging: Paging = FIRST_PAGE
 ) -> Page[ImportErrorInfo]:
     """Return errors. Raises BadRequest."""
     rows, after = select_page(conn, _matching(wanted), SORTING, paging)
@@ -94,12 +94,12 @@ def all_import_errors(conn: Connection, wanted: ImportErrorFilter = ALL) -> list
     return fetch(conn, ImportErrorInfo, _matching(wanted).order_by(import_error.c.file_path, import_error.c.id))
 
 
-def count_import_errors(conn: Connection, wanted: ImportErrorFilter = ALL) -> int:
+def count_import_errors(conn: Connection, wanted: ImportErrorFilter) -> int:
     """Count such errors."""
     return count(conn, _matching(wanted).with_only_columns(import_error.c.id))
 
 
-def get_import_error(conn: Connection, number: int, wanted: ImportErrorFilter = ALL) -> ImportErrorInfo:
+def get_import_error(conn: Connection, number: int, wanted: ImportErrorFilter) -> ImportErrorInfo:
     """Return an error by its number. Raises NotFound, also for one that is not wanted."""
     found = fetch_one(conn, ImportErrorInfo, _matching(wanted).where(import_error.c.id == number))
     if found is None:

@@ -17,7 +17,7 @@ from asynsched.errors import AsynschedError, NotFound, StoreUnavailable
 from asynsched.explaining.explain import explain_dag, explain_run
 from asynsched.explaining.owners import answer_of
 from asynsched.explaining.reason import Explanation
-from asynsched.explaining.snapshot import Snapshot, take_snapshot
+from asynsched.explaining.snapshot import take_snapshot
 from asynsched.keys import DagRunKey
 from asynsched.queries.overview import LATE_AFTER, MOST_LISTED, next_runs
 from asynsched.queries.place import Place
@@ -114,13 +114,9 @@ async def explain_late(place: Place) -> Late:
 
 
 async def _explained(
-    database: Database,
-    settings: Settings,
-    now: datetime,
-    rows: tuple[LateOne, ...],
-    runs: dict[DagRunKey, DagRunRow],
-    n_active: int,
-) -> Late:
+    database: Database, settings: Settings, now: datetime, rows: tuple[LateOne, ...],
+    runs: dict[DagRunKey, DagRunRow], n_active: int,
+) -> Late:  # fmt: skip
     unserved, owners = await look_for_schedulers(database, settings, now)
     if unserved is not None:
         return Late(now, rows, answer_of(unserved))
@@ -139,12 +135,10 @@ async def _explained(
         elif snapshot is None:
             found.append(row)
         else:
-            found.append(_with(row, await _explain_run(snapshot, runs[DagRunKey(row.dag_id, row.run_id)])))
+            key = DagRunKey(row.dag_id, row.run_id)
+            run = await snapshot.run(runs[key].id, key)
+            found.append(_with(row, explain_run(snapshot, runs[key], run)))
     return Late(now, tuple(row for row in found if row is not None), problem)
-
-
-async def _explain_run(snapshot: Snapshot, row: DagRunRow) -> Explanation:
-    return explain_run(snapshot, row, await snapshot.run(row.id, DagRunKey(row.dag_id, row.run_id)))
 
 
 def _with(row: LateOne, explanation: Explanation) -> LateOne | None:
@@ -158,7 +152,7 @@ def _with(row: LateOne, explanation: Explanation) -> LateOne | None:
 
 def _late_ones(
     conn: Connection, now: datetime, dag_ids: frozenset[str] | None = None
-) -> tuple[tuple[LateOne, ...], dict[DagRunKey, DagRunRow]]:  # fmt: skip
+) -> tuple[tuple[LateOne, ...], dict[DagRunKey, DagRunRow]]:
     """Return the DAGs and the runs without their reasons, and the rows of the runs; of these DAGs, None: of all."""
     due = [
         LateOne(dag_id=one.dag_id, run_id=None, state="due", since=one.at)
@@ -167,13 +161,11 @@ def _late_ones(
     runs = list(_late_runs(conn, now - LATE_AFTER, dag_ids))
     waiting = [
         LateOne(
-            dag_id=row.dag_id,
-            run_id=row.run_id,
-            state=row.state,
+            dag_id=row.dag_id, run_id=row.run_id, state=row.state,
             since=row.started_at or max(row.queued_at, row.run_after),
         )
         for row in runs
-    ]
+    ]  # fmt: skip
     rows = tuple(sorted((*due, *waiting), key=lambda row: row.since))
     return rows, {DagRunKey(row.dag_id, row.run_id): row for row in runs}
 

@@ -101,11 +101,13 @@ class RangeOrComing(Range, frozen=True, kw_only=True):
         return conditions
 
 
-def _aware(bound: datetime | float) -> datetime | float:
-    """Return an instant in UTC, which one without an offset is taken for."""
-    if not isinstance(bound, datetime):
-        return bound
-    return in_zone(bound if bound.tzinfo is not None else bound.replace(tzinfo=UTC), UTC)
+def utc(instant: datetime) -> datetime:
+    """Return an instant in UTC; an instant without an offset is taken as UTC."""
+    return in_zone(instant if instant.tzinfo is not None else instant.replace(tzinfo=UTC), UTC)
+
+
+def _aware(value: Any) -> Any:
+    return utc(value) if isinstance(value, datetime) else value
 
 
 class Pattern(Struct, frozen=True):

@@ -7,9 +7,9 @@ from msgspec import Struct
 from sqlalchemy import Connection, Row
 
 from asynsched.bell import Hint
-from asynsched.queries.paging import ANY_TEXT, FIRST_PAGE, BadRequest, Page, Paging, Pattern, Sorting, select_page
+from asynsched.queries.paging import FIRST_PAGE, BadRequest, Page, Paging, Pattern, Sorting, select_page
 from asynsched.queries.place import Act
-from asynsched.store.rows import count, get_named
+from asynsched.store.rows import count, get_named, in_common
 from asynsched.store.runs import pools as store
 from asynsched.store.schema import DEFAULT_POOL, pool
 
@@ -40,13 +40,13 @@ class PoolInfo(Struct, frozen=True, kw_only=True):
 _POOLS: sa.Select[Any] = sa.select(pool)
 
 
-def list_pools(conn: Connection, name: Pattern = ANY_TEXT, paging: Paging = FIRST_PAGE) -> Page[PoolInfo]:
+def list_pools(conn: Connection, name: Pattern, paging: Paging = FIRST_PAGE) -> Page[PoolInfo]:
     """Return pools of such names. Raises BadRequest."""
     rows, after = select_page(conn, _POOLS.where(*name.holds_for(pool.c.name)), SORTING, paging)
     return Page(tuple(_infos(conn, rows)), after)
 
 
-def count_pools(conn: Connection, name: Pattern = ANY_TEXT) -> int:
+def count_pools(conn: Connection, name: Pattern) -> int:
     """Count pools of such names."""
     return count(conn, _POOLS.where(*name.holds_for(pool.c.name)))
 
@@ -106,10 +106,6 @@ def _act(info: PoolInfo, action: str) -> Act[PoolInfo]:
 def _infos(conn: Connection, rows: "list[Row[Any]]") -> list[PoolInfo]:
     scheduled = store.scheduled_slots(conn)
     return [
-        PoolInfo(
-            name=row.name, slots=row.slots, description=row.description, include_deferred=row.include_deferred,
-            occupied_slots=row.occupied_slots, running_slots=row.running_slots, queued_slots=row.queued_slots,
-            scheduled_slots=scheduled.get(row.name, 0), deferred_slots=row.deferred_slots, open_slots=row.open_slots,
-        )
+        PoolInfo(**in_common(PoolInfo, row), scheduled_slots=scheduled.get(row.name, 0))
         for row in store.with_use(conn, rows)
-    ]  # fmt: skip
+    ]

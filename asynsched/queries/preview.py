@@ -272,7 +272,7 @@ def preview(
     changed = tuple(
         dag_change(old[dag_id], state, texts)
         for dag_id, state in sorted(new.items())
-        if dag_id in old and _is_other_version(old[dag_id], state)
+        if dag_id in old and (old[dag_id].version_hash, old[dag_id].file) != (state.version_hash, state.file)
     )
     gone = {dag_id for dag_id in old if dag_id not in new}
     touched = gone | {change.dag_id for change in changed}
@@ -300,10 +300,6 @@ def preview(
 
 def _begins_paused(dag: SerializedDag, default: bool) -> bool:
     return default if dag.is_paused_upon_creation is None else dag.is_paused_upon_creation
-
-
-def _is_other_version(old: DagState, new: DagState) -> bool:
-    return (old.version_hash, old.file) != (new.version_hash, new.file)
 
 
 def _failing(before: FolderState, after: FolderState) -> Iterator[FailingFile]:

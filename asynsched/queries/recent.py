@@ -29,9 +29,7 @@ class Recent:
         answer: T | None = known.value
         return answer
 
-    async def get(
-        self, question: Question[T], place: "Place", *, lasts: timedelta, share: float = SHARE
-    ) -> T | None:  # fmt: skip
+    async def get(self, question: Question[T], place: "Place", *, lasts: timedelta, share: float = SHARE) -> T | None:
         """Return the last answer, or compute it; those who ask meanwhile wait for the same one.
 
         Args:

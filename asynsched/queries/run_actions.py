@@ -20,10 +20,10 @@ from asynsched.keys import DagRunKey
 from asynsched.queries import deletions, run_edits
 from asynsched.queries.own_timetables import ask_timetable
 from asynsched.queries.place import Place
-from asynsched.queries.run_edits import Changed, Clear, MarkedAs, Trigger, find_run, preview
+from asynsched.queries.run_edits import Clear, MarkedAs, Trigger, find_run, preview
 from asynsched.queries.runs import RunInfo, get_state
 from asynsched.scheduling.creation.triggering import check_conf
-from asynsched.scheduling.requests.run_requests import preview_request
+from asynsched.scheduling.requests.run_requests import Submitted, preview_request
 from asynsched.serialization.decode import decode_dag
 from asynsched.serialization.schema import AnswersForRun
 from asynsched.states import FINISHED_RUN_STATES
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from asynsched.clock import Clock
 
 __all__ = [
-    "Changed", "Clear", "MarkedAs", "Trigger", "cancel_run", "change_run", "clear_tasks", "delete_dag", "delete_run",
+    "Clear", "MarkedAs", "Trigger", "cancel_run", "change_run", "clear_tasks", "delete_dag", "delete_run",
     "mark_run", "names_of", "new_tasks", "note_run", "preview", "preview_clear", "trigger_run", "wait_for_run",
 ]  # fmt: skip
 
@@ -62,7 +62,7 @@ async def trigger_run(place: Place, actor: str, dag_id: str, wanted: Trigger) ->
     return await place.act(actor, run_edits.trigger_run, dag_id, wanted, answers, actor, now, checked)
 
 
-async def mark_run(place: Place, actor: str, key: DagRunKey, state: MarkedAs) -> Changed:
+async def mark_run(place: Place, actor: str, key: DagRunKey, state: MarkedAs) -> Submitted:
     """End a run as `success` or `failed`, with its tasks; or queue an ended one again, with its tasks as they are.
 
     Raises NotFound.
@@ -72,7 +72,7 @@ async def mark_run(place: Place, actor: str, key: DagRunKey, state: MarkedAs) ->
     )
 
 
-async def cancel_run(place: Place, actor: str, key: DagRunKey) -> Changed:
+async def cancel_run(place: Place, actor: str, key: DagRunKey) -> Submitted:
     """End a run that is queued or running: its tries are killed, waiting tasks are skipped, and the run fails.
 
     Raises NotFound, and AsynschedError if it has ended already.
@@ -87,7 +87,7 @@ async def note_run(place: Place, actor: str, key: DagRunKey, text: str) -> None:
     await place.act(actor, run_edits.note_run, key, text, actor, place.clock.now())
 
 
-async def clear_tasks(place: Place, actor: str, key: DagRunKey, wanted: Clear) -> Changed:
+async def clear_tasks(place: Place, actor: str, key: DagRunKey, wanted: Clear) -> Submitted:
     """Run tasks of a run again. One that has ended without task instances is queued again, as a whole.
 
     Raises NotFound, and AsynschedError.
@@ -178,7 +178,7 @@ class _Looks(AsyncIterator[None]):
         await self._clock.sleep(LOOK_INTERVAL)
 
 
-async def change_run(place: Place, key: DagRunKey, act: Callable[[], Awaitable[Changed]]) -> Changed:
+async def change_run(place: Place, key: DagRunKey, act: Callable[[], Awaitable[Submitted]]) -> Submitted:
     """Do an action on a run, and wait a while until the scheduler that owns the run has done it, if one does."""
     if place.feed is None:
         return await act()
@@ -191,7 +191,7 @@ async def change_run(place: Place, key: DagRunKey, act: Callable[[], Awaitable[C
             while await place.ask(is_open, done.request_id):
                 if await anext(changes, _OVER) is _OVER:
                     return done
-            return Changed(done.instances)
+            return Submitted(done.instances)
         return done
 
 

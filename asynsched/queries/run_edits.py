@@ -17,6 +17,7 @@ from asynsched.keys import DagRunKey, TaskInstanceKey
 from asynsched.queries.place import Act
 from asynsched.queries.runs import RunInfo, get_run, no_such_run
 from asynsched.scheduling.requests.run_requests import (
+    Submitted,
     action_of,
     detail_of,
     preview_request,
@@ -97,39 +98,21 @@ def trigger_run(
     return Act(get_run(conn, *key), "dag.trigger", Hint("run", *key))
 
 
-class Changed(Struct, frozen=True):
-    """The task instances that an action has changed, or is about to.
-
-    Attributes:
-        instances: The task instances that it concerns, as they were before.
-        request_id: Of the request that the run's scheduler has still to do; None: all is done.
-    """
-
-    instances: tuple[TaskInstanceRow, ...] = ()
-    request_id: int | None = None
-
-
-def edit_run(conn: Connection, key: DagRunKey, request: RunRequest, actor: str, now: datetime) -> Act[Changed]:
+def edit_run(conn: Connection, key: DagRunKey, request: RunRequest, actor: str, now: datetime) -> Act[Submitted]:
     """Do a request for a run, or store it for the scheduler that owns the run.
 
     Raises NotFound, and AsynschedError if the run has no tasks yet, or has ended already.
     """
-    done = submit(conn, key, request, actor, now)
+    done = submit_request(conn, key, request, actor=actor, now=now)
     return Act(done, action_of(request), Hint("edit", *key), detail=detail_of(request))
 
 
-def submit(conn: Connection, key: DagRunKey, request: RunRequest, actor: str, now: datetime) -> Changed:
-    """Do or store a request, as `edit_run` does, as a part of another action."""
-    taken = submit_request(conn, key, request, actor=actor, now=now)
-    return Changed(taken.instances, taken.request_id)
-
-
-def mark_run(conn: Connection, key: DagRunKey, state: MarkedAs, actor: str, now: datetime) -> Act[Changed]:
+def mark_run(conn: Connection, key: DagRunKey, state: MarkedAs, actor: str, now: datetime) -> Act[Submitted]:
     """Mark a run as ended, or queue an ended one again with its tasks as they are. Raises the errors of `edit_run`."""
     if state != "queued":
         return edit_run(conn, key, MarkRun(state), actor, now)
     queue_again(conn, key, now)
-    return Act(Changed(), "run.mark", Hint("edit", *key), detail={"state": state})
+    return Act(Submitted(), "run.mark", Hint("edit", *key), detail={"state": state})
 
 
 class Clear(Struct, frozen=True, kw_only=True):
@@ -146,12 +129,12 @@ class Clear(Struct, frozen=True, kw_only=True):
     prevent_running: bool = False
 
 
-def clear_tasks(conn: Connection, key: DagRunKey, wanted: Clear, actor: str, now: datetime) -> Act[Changed]:
+def clear_tasks(conn: Connection, key: DagRunKey, wanted: Clear, actor: str, now: datetime) -> Act[Submitted]:
     """Run tasks of a run again; one that has ended without any is queued again. Raises the errors of `edit_run`."""
     run = find_run(conn, key)
     if not load_task_instances(conn, run.id):
         queue_again(conn, key, now)
-        return Act(Changed(), action_of(wanted.request), Hint("edit", *key), detail=detail_of(wanted.request))
+        return Act(Submitted(), action_of(wanted.request), Hint("edit", *key), detail=detail_of(wanted.request))
     if wanted.prevent_running:
         running = [row for row in preview_request(conn, key, wanted.request, now=now) if row.state == "running"]
         if running:

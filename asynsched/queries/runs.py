@@ -148,7 +148,6 @@ class RunFilter(Struct, frozen=True):
     asset: str | None = None
 
 
-ALL = RunFilter()
 OF_VERSION = (
     DISPLAY_NAME.label("dag_display_name"),
     dag_version.c.id.label("version_id"),
@@ -161,12 +160,7 @@ _SHOWN = [
     dag_run.c[name] for name in DagRunRow.__struct_fields__ if name in RunInfo.__struct_fields__ and name != "conf"
 ]
 _RUNS = (
-    sa.select(
-        *_SHOWN,
-        DURATION.label("duration_seconds"),
-        note.c.text.label("note"),
-        *OF_VERSION,
-    )
+    sa.select(*_SHOWN, DURATION.label("duration_seconds"), note.c.text.label("note"), *OF_VERSION)
     .select_from(dag_run)
     .join(dag, dag.c.dag_id == dag_run.c.dag_id, isouter=True)
     .join(dag_version, dag_version.c.id == dag_run.c.version_id, isouter=True)
@@ -176,7 +170,7 @@ _LISTED = _RUNS.add_columns(sa.case((length(dag_run.c.conf) <= LARGEST_CONF_IN_L
 _WHOLE = _RUNS.add_columns(dag_run.c.conf)
 
 
-def list_runs(conn: Connection, wanted: RunFilter = ALL, paging: Paging = FIRST_PAGE) -> Page[RunInfo]:
+def list_runs(conn: Connection, wanted: RunFilter, paging: Paging = FIRST_PAGE) -> Page[RunInfo]:
     """Return runs. Raises BadRequest."""
     rows, after = select_page(conn, _LISTED.where(*conditions_of_runs(wanted)), SORTING, paging)
     return Page(tuple(run_info(row) for row in rows), after)
@@ -187,7 +181,7 @@ def runs_of_rows(conn: Connection, row_ids: Collection[int]) -> list[RunInfo]:
     return [run_info(row) for row in conn.execute(_LISTED.where(dag_run.c.id.in_(row_ids)).order_by(dag_run.c.id))]
 
 
-def count_runs(conn: Connection, wanted: RunFilter = ALL, at_most: int | None = None) -> int:
+def count_runs(conn: Connection, wanted: RunFilter, at_most: int | None = None) -> int:
     """Count such runs; a larger number than `at_most` is not counted to its end."""
     query = sa.select(dag_run.c.id).select_from(dag_run)
     if wanted.version_numbers is not None:

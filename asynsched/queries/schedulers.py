@@ -11,7 +11,7 @@ from sqlalchemy import Connection
 from asynsched.explaining.owners import Standing, standing
 from asynsched.queries.paging import FIRST_PAGE, Page, Paging, Range, Sorting, begins, select_page
 from asynsched.store.expressions import as_text
-from asynsched.store.rows import as_struct, count, to_json
+from asynsched.store.rows import as_struct, count, in_common, to_json
 from asynsched.store.schedulers import Load, loads, unended_schedulers
 from asynsched.store.schema import SchedulerRow, scheduler
 
@@ -60,13 +60,10 @@ def with_states(rows: Sequence[tuple[SchedulerRow, Load]], now: datetime) -> tup
     """Return schedulers as they are shown. This looks at processes and sockets: call it in a thread."""
     return tuple(
         SchedulerInfo(
-            id=row.id, state=standing(row, now), hostname=row.hostname, pid=row.pid, home=row.home,
-            version=row.version, parallelism=row.parallelism, n_runs=load.n_runs, n_tasks=load.n_tasks,
-            started_at=row.started_at, heartbeat_at=row.heartbeat_at, lease_until=row.lease_until,
-            lease_epoch=row.lease_epoch,
+            **in_common(SchedulerInfo, row), state=standing(row, now), n_runs=load.n_runs, n_tasks=load.n_tasks
         )
         for row, load in rows
-    )  # fmt: skip
+    )
 
 
 class SchedulerFilter(Struct, frozen=True, kw_only=True):
@@ -102,7 +99,7 @@ def _conditions(wanted: SchedulerFilter) -> list[sa.ColumnElement[bool]]:
     conditions = [
         *wanted.started_at.holds_for(scheduler.c.started_at),
         *wanted.ended_at.holds_for(scheduler.c.ended_at),
-    ]  # fmt: skip
+    ]
     if wanted.serving is not None:
         serves = sa.and_(scheduler.c.ended_at.is_(None), scheduler.c.lease_until > wanted.now)
         conditions.append(serves if wanted.serving else ~serves)

@@ -18,7 +18,7 @@ from asynsched.authoring.exceptions import AsynschedException
 from asynsched.authoring.masking import MASK, redact
 from asynsched.bell import Hint
 from asynsched.errors import AlreadyExists, StoreError
-from asynsched.queries.paging import ANY_TEXT, FIRST_PAGE, BadRequest, Page, Paging, Pattern, Sorting, select_page
+from asynsched.queries.paging import FIRST_PAGE, BadRequest, Page, Paging, Pattern, Sorting, select_page
 from asynsched.queries.place import Act
 from asynsched.store import secrets as store
 from asynsched.store.rows import count, existing_names, length
@@ -27,9 +27,7 @@ from asynsched.store.secrets import ConnectionRow
 
 LONGEST_LISTED = 16 * 1024
 """Characters of the longest encrypted value that a list shows."""
-VARIABLES = Sorting(
-    {"key": variable.c.key, "description": variable.c.description}, key=variable.c.key, usual=("key",)
-)  # fmt: skip
+VARIABLES = Sorting({"key": variable.c.key, "description": variable.c.description}, key=variable.c.key, usual=("key",))
 CONNECTIONS = Sorting(
     {"conn_id": connection.c.conn_id, "conn_type": connection.c.conn_type, "description": connection.c.description},
     key=connection.c.conn_id,
@@ -70,7 +68,7 @@ class ConnectionInfo(Struct, frozen=True, kw_only=True):
     extra: str | None = None
 
 
-def list_variables(conn: Connection, name: Pattern = ANY_TEXT, paging: Paging = FIRST_PAGE) -> Page[VariableInfo]:
+def list_variables(conn: Connection, name: Pattern, paging: Paging = FIRST_PAGE) -> Page[VariableInfo]:
     """Return variables. Raises BadRequest, and SecretsUnreadable."""
     rows, after = select_page(conn, _VARIABLES.where(*name.holds_for(variable.c.key)), VARIABLES, paging)
     cipher = store.reading_cipher(conn)
@@ -78,14 +76,14 @@ def list_variables(conn: Connection, name: Pattern = ANY_TEXT, paging: Paging = 
     return Page(tuple(_variable(row.key, text, row.description) for row, text in zip(rows, texts, strict=True)), after)
 
 
-def list_variable_names(conn: Connection, name: Pattern = ANY_TEXT, paging: Paging = FIRST_PAGE) -> Page[VariableInfo]:
+def list_variable_names(conn: Connection, name: Pattern, paging: Paging = FIRST_PAGE) -> Page[VariableInfo]:
     """Return variables without their values, which are not decrypted. Raises BadRequest."""
     named = sa.select(variable.c.key, variable.c.description).where(*name.holds_for(variable.c.key))
     rows, after = select_page(conn, named, VARIABLES, paging)
     return Page(tuple(VariableInfo(row.key, None, row.description) for row in rows), after)
 
 
-def count_variables(conn: Connection, name: Pattern = ANY_TEXT) -> int:
+def count_variables(conn: Connection, name: Pattern) -> int:
     """Count such variables."""
     return count(conn, sa.select(variable.c.key).where(*name.holds_for(variable.c.key)))
 
@@ -131,23 +129,21 @@ def import_variables(conn: Connection, variables: Mapping[str, tuple[str, str]])
     return Act([*variables], "variable.import", Hint("variable"), detail={"keys": [*variables]})
 
 
-def list_connections(conn: Connection, name: Pattern = ANY_TEXT, paging: Paging = FIRST_PAGE) -> Page[ConnectionInfo]:
+def list_connections(conn: Connection, name: Pattern, paging: Paging = FIRST_PAGE) -> Page[ConnectionInfo]:
     """Return connections. Raises BadRequest, and SecretsUnreadable."""
     rows, after = select_page(conn, _CONNECTIONS.where(*name.holds_for(connection.c.conn_id)), CONNECTIONS, paging)
     cipher = store.reading_cipher(conn)
     return Page(tuple(_listed_connection(cipher, row) for row in rows), after)
 
 
-def list_connection_names(
-    conn: Connection, name: Pattern = ANY_TEXT, paging: Paging = FIRST_PAGE
-) -> Page[tuple[str, str, str]]:
+def list_connection_names(conn: Connection, name: Pattern, paging: Paging = FIRST_PAGE) -> Page[tuple[str, str, str]]:
     """Return name, type and description of connections, without decrypting the rest. Raises BadRequest."""
     named = sa.select(*CONNECTIONS.names.values()).where(*name.holds_for(connection.c.conn_id))
     rows, after = select_page(conn, named, CONNECTIONS, paging)
     return Page(tuple((row.conn_id, row.conn_type, row.description or "") for row in rows), after)
 
 
-def count_connections(conn: Connection, name: Pattern = ANY_TEXT) -> int:
+def count_connections(conn: Connection, name: Pattern) -> int:
     """Count such connections."""
     return count(conn, sa.select(connection.c.conn_id).where(*name.holds_for(connection.c.conn_id)))
 

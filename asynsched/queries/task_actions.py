@@ -13,8 +13,8 @@ from asynsched.keys import DagRunKey
 from asynsched.queries.paging import BadRequest, Range
 from asynsched.queries.place import Act, Place
 from asynsched.queries.run_actions import change_run
-from asynsched.queries.run_edits import Changed, edit_run, find_run, submit
-from asynsched.scheduling.requests.run_requests import action_of, detail_of
+from asynsched.queries.run_edits import edit_run, find_run
+from asynsched.scheduling.requests.run_requests import Submitted, action_of, detail_of, submit_request
 from asynsched.serialization.schema import SerializedDag
 from asynsched.store.runs.notes import note_tasks
 from asynsched.store.runs.requests import ForceTask, MarkTasks
@@ -38,7 +38,7 @@ class Mark(Struct, frozen=True):
     note: str | None = None
 
 
-async def mark_tasks(place: Place, actor: str, key: DagRunKey, wanted: Mark) -> Changed:
+async def mark_tasks(place: Place, actor: str, key: DagRunKey, wanted: Mark) -> Submitted:
     """Mark and note task instances of a run.
 
     Raises NotFound, and AsynschedError if the run has no such instance.
@@ -46,7 +46,7 @@ async def mark_tasks(place: Place, actor: str, key: DagRunKey, wanted: Mark) -> 
     return await change_run(place, key, partial(place.act, actor, _mark, key, wanted, actor, place.clock.now()))
 
 
-async def force_task(place: Place, actor: str, key: DagRunKey, request: ForceTask) -> Changed:
+async def force_task(place: Place, actor: str, key: DagRunKey, request: ForceTask) -> Submitted:
     """Start a task instance, and ignore some of its dependencies.
 
     Raises NotFound, and AsynschedError if the run has no such instance, or its state forbids it.
@@ -54,9 +54,9 @@ async def force_task(place: Place, actor: str, key: DagRunKey, request: ForceTas
     return await change_run(place, key, partial(place.act, actor, edit_run, key, request, actor, place.clock.now()))
 
 
-def _mark(conn: Connection, key: DagRunKey, wanted: Mark, actor: str, now: datetime) -> Act[Changed]:
+def _mark(conn: Connection, key: DagRunKey, wanted: Mark, actor: str, now: datetime) -> Act[Submitted]:
     run, request = find_run(conn, key), wanted.request
-    done = Changed() if request is None else submit(conn, key, request, actor, now)
+    done = Submitted() if request is None else submit_request(conn, key, request, actor=actor, now=now)
     if wanted.note is not None:
         note_tasks(conn, run.id, wanted.noted, wanted.note, actor=actor, now=now)
     detail = {} if request is None else detail_of(request)

@@ -16,17 +16,10 @@ from asynsched.home import LOGS
 from asynsched.keys import DagRunKey, TaskInstanceKey, instance_name
 from asynsched.queries.dag_versions import VersionInfo
 from asynsched.queries.paging import ANY_TEXT, FIRST_PAGE, Page, Paging, Pattern, Range, Sorting, one_of, select_page
-from asynsched.queries.runs import (
-    OF_VERSION,
-    RunFilter,
-    RunInfo,
-    conditions_of_runs,
-    no_such_run,
-    version_of,
-)
+from asynsched.queries.runs import OF_VERSION, RunFilter, RunInfo, conditions_of_runs, no_such_run, version_of
 from asynsched.states import FINISHED_RUN_STATES, FINISHED_TASK_STATES, PAUSED_TASK_STATES, TaskInstanceState
 from asynsched.store.expressions import seconds_between, tasks_of_versions
-from asynsched.store.rows import count, fetch, near_names
+from asynsched.store.rows import count, fetch, in_common, near_names
 from asynsched.store.schema import (
     dag,
     dag_run,
@@ -176,7 +169,6 @@ class TaskInstanceFilter(Struct, frozen=True):
     duration_seconds: Range = Range()
 
 
-ALL = TaskInstanceFilter()
 _OWN = (
     "id", "task_id", "map_index", "rendered_map_index", "state", "reason", "max_tries", "priority_weight", "pool",
     "pool_slots", "queue", "executor", "scheduled_at", "queued_at", "started_at", "ended_at", "next_try_at",
@@ -216,7 +208,7 @@ _COUNTED = (
 
 
 def list_task_instances(
-    conn: Connection, wanted: TaskInstanceFilter = ALL, paging: Paging = FIRST_PAGE
+    conn: Connection, wanted: TaskInstanceFilter, paging: Paging = FIRST_PAGE
 ) -> Page[TaskInstanceInfo]:
     """Return task instances. Raises BadRequest."""
     rows, after = select_page(conn, _JOINED.where(*_conditions(conn, wanted)), SORTING, paging)
@@ -229,7 +221,7 @@ def instances_of_rows(conn: Connection, row_ids: Collection[int]) -> list[TaskIn
     return _infos(conn, conn.execute(query).all())
 
 
-def count_task_instances(conn: Connection, wanted: TaskInstanceFilter = ALL, at_most: int | None = None) -> int:
+def count_task_instances(conn: Connection, wanted: TaskInstanceFilter, at_most: int | None = None) -> int:
     """Count such task instances; a larger number than `at_most` is not counted to its end."""
     query = _COUNTED.where(*_conditions(conn, wanted))
     return count(conn, query if at_most is None else query.limit(at_most))
@@ -396,11 +388,9 @@ def list_tries(conn: Connection, key: TaskInstanceKey, *, at_most: int = 1000) -
         .order_by(history.id.desc())
         .limit(at_most)
     )
-    earlier = [TryInfo(**row._mapping) for row in conn.execute(query)][::-1]  # noqa: SLF001 - public
-    known = {one.try_number for one in earlier}
-    tries = earlier
-    if current.try_number > 0 and current.try_number not in known:
-        tries = [*earlier, TryInfo(**{name: getattr(current, name) for name in TryInfo.__struct_fields__})]
+    tries = fetch(conn, TryInfo, query)[::-1]
+    if current.try_number > 0 and all(one.try_number != current.try_number for one in tries):
+        tries.append(TryInfo(**in_common(TryInfo, current)))
     return TriesInfo(current, tuple(sorted(tries, key=lambda one: one.try_number)))
 
 

@@ -15,14 +15,7 @@ from asynsched.serialization.decode import decode_dag
 from asynsched.serialization.schema import ParsedDag, SerializedDag, TimetableQuestion
 from asynsched.store.dags.dags import find_dag, get_version
 from asynsched.store.runs.dag_runs import dates_after, last_run_of_partitions, last_scheduled_run
-from asynsched.timetables import (
-    CronPartitionTimetable,
-    CustomTimetable,
-    DagRunInfo,
-    KnownTimetable,
-    PlannedRun,
-    decode,
-)
+from asynsched.timetables import CronPartitionTimetable, CustomTimetable, DagRunInfo, KnownTimetable, PlannedRun, decode
 
 MOST_UPCOMING = 1000
 """Runs of one answer."""

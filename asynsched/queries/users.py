@@ -11,7 +11,7 @@ from sqlalchemy import Connection
 
 from asynsched.clock import new_token
 from asynsched.errors import AsynschedError, NotFound
-from asynsched.queries.paging import ANY_TEXT, FIRST_PAGE, BadRequest, Page, Paging, Pattern, Sorting, select_page
+from asynsched.queries.paging import FIRST_PAGE, BadRequest, Page, Paging, Pattern, Sorting, select_page
 from asynsched.queries.place import Act
 from asynsched.store import users as store
 from asynsched.store.dags.dags import find_dag
@@ -91,7 +91,7 @@ def digest_of(secret: str) -> str:
 # Questions
 
 
-def list_users(conn: Connection, name: Pattern = ANY_TEXT, paging: Paging = FIRST_PAGE) -> Page[UserInfo]:
+def list_users(conn: Connection, name: Pattern, paging: Paging = FIRST_PAGE) -> Page[UserInfo]:
     """Return users of such names. Raises BadRequest."""
     rows, after = select_page(conn, _USERS.where(*name.holds_for(user.c.name)), SORTING, paging)
     return Page(tuple(_user_info(as_struct(UserRow, row)) for row in rows), after)

@@ -115,14 +115,9 @@ async def in_thread(place: Place, explain: Callable[[Database], Coroutine[Any, A
 
 
 async def explain(
-    database: Database,
-    settings: Settings,
-    now: datetime,
-    dag_id: str,
-    run_id: str | None = None,
-    task_id: str | None = None,
-    map_index: int = -1,
-) -> Explanation:
+    database: Database, settings: Settings, now: datetime, dag_id: str, run_id: str | None, task_id: str | None,
+    map_index: int,
+) -> Explanation:  # fmt: skip
     """Answer `why` on the running event loop, which it may block for long."""
     dag = await database.read(_known_dag, dag_id)
     row = None if run_id is None else await database.read(_known_run, dag_id, run_id)
@@ -135,25 +130,12 @@ async def explain(
     if row is None:
         parses = () if unserved else long_parses(settings.home_path)
         return await explain_dag(database, dag, now=now, unserved=unserved, parses=parses)
-    found = await _explain_run(database, settings, now, row, task_id, map_index, unserved, owners)
-    found = with_requests(found, await database.read(waiting_requests, row.id), is_served=unserved is None)
-    return _with_interruptions(found, [one for one in asked if was_interrupted(one.state, one.reason)])
-
-
-async def _explain_run(
-    database: Database,
-    settings: Settings,
-    now: datetime,
-    row: DagRunRow,
-    task_id: str | None,
-    map_index: int,
-    unserved: Reason | None,
-    owners: Owners,
-) -> Explanation:
     snapshot = await take_snapshot(database, settings, now, unserved=unserved, owners=owners)
     run = await snapshot.run(row.id, DagRunKey(row.dag_id, row.run_id))
     task = None if task_id is None or run is None else _task(run, task_id, map_index)
-    return explain_run(snapshot, row, run) if task is None else explain_task(snapshot, task)
+    found = explain_run(snapshot, row, run) if task is None else explain_task(snapshot, task)
+    found = with_requests(found, await database.read(waiting_requests, row.id), is_served=unserved is None)
+    return _with_interruptions(found, [one for one in asked if was_interrupted(one.state, one.reason)])
 
 
 def _known_dag(conn: Connection, dag_id: str) -> DagRow:

@@ -190,7 +190,7 @@ async def read_results(place: Place, key: DagRunKey, task_ids: Collection[str] |
 
     if task_ids is None:
         run = await place.ask(get_run, *key)
-        dag = (await read_structure(place, key.dag_id, None if run.version is None else run.version.number)).dag
+        dag = (await read_structure(place, key.dag_id, run.version_number)).dag
         task_ids = [task.task_id for task in dag.tasks if task.returns_dag_result]
     if not task_ids:
         return {}
@@ -292,18 +292,14 @@ def put_xcom(
         raise AlreadyExists(f"The task instance {key.task_id!r} has an XCom {name!r} already.")
     xcoms.put_xcom(conn, XComRow(row_id, key.task_id, key.map_index, name, encoded, now))
     action = "xcom.change" if exists else "xcom.create"
-    return Act(_find(conn, key, name), action, _hint(key), key.task_id, detail={"key": name})
+    return Act(_find(conn, key, name), action, Hint("edit", *key.run), key.task_id, detail={"key": name})
 
 
 def delete_xcom(conn: Connection, key: TaskInstanceKey, name: str) -> Act[None]:
     """Delete an XCom. Raises NotFound."""
     _find(conn, key, name)
     xcoms.delete_xcom(conn, _dag_run_id(conn, key), key.task_id, key.map_index, name)
-    return Act(None, "xcom.delete", _hint(key), key.task_id, detail={"key": name})
-
-
-def _hint(key: TaskInstanceKey) -> Hint:
-    return Hint("edit", *DagRunKey(key.dag_id, key.run_id))
+    return Act(None, "xcom.delete", Hint("edit", *key.run), key.task_id, detail={"key": name})
 
 
 def _refuse_types(value: Any) -> None:
@@ -358,7 +354,7 @@ def _infos(conn: Connection, rows: "Sequence[Row[Any]]") -> list[XComInfo]:
             task_display_name=tasks[row.version_id, row.task_id].task_display_name,
         )
         for row in rows
-    ]  # fmt: skip
+    ]
 
 
 def _conditions(wanted: XComFilter) -> list[sa.ColumnElement[bool]]:

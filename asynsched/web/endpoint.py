@@ -23,13 +23,13 @@ from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 
+from asynsched.client.operation import IN_PATH
 from asynsched.queries.place import Place
 from asynsched.web.access import Access, Identity, NotAllowed, Permission
 from asynsched.web.streams import Streams
 
 MOST_BODY_BYTES = 4 * 1024**2
 """Of a request."""
-IN_PATH = re.compile(r"{(\w+)(?::\w+)?}")
 DAY = re.compile(r"\d{4}-\d\d-\d\d")
 JSON = "application/json"
 
@@ -114,7 +114,7 @@ class Endpoint(Struct, frozen=True):
         function: Answers: with a value, which is sent as JSON, or a Response of Starlette.
         permission: What the one who asks must be allowed; for the DAG, if the path names one.
         status: Of a good answer.
-        errors: Other statuses that are answered, with their meanings.
+        errors: Other statuses that are answered.
         other_answer: The type of what it answers in some cases, with the same status, as a Response.
     """
 
@@ -124,7 +124,7 @@ class Endpoint(Struct, frozen=True):
     function: Callable[..., Awaitable[Any]]
     permission: Permission
     status: int
-    errors: Mapping[int, str]
+    errors: tuple[int, ...]
     example: Example = Example()
     other_answer: type[Struct] | None = None
 
@@ -165,7 +165,7 @@ def _fields_of(argument: str, kind: type[Struct]) -> list[Parameter]:
             one.name, one.type, required if one.default is msgspec.NODEFAULT else one.default, False, part_of=argument
         )
         for one in msgspec.structs.fields(kind)
-    ]  # fmt: skip
+    ]
 
 
 @cache
@@ -212,7 +212,7 @@ class Api:
         *,
         permission: Permission = Permission.VIEW,
         status: int = 200,
-        errors: Mapping[int, str] | None = None,
+        errors: tuple[int, ...] = (),
         example: Example = Example(),  # noqa: B008  # it is frozen
         name: str | None = None,
         other_answer: type[Struct] | None = None,
@@ -221,7 +221,7 @@ class Api:
 
         def add(function: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
             one = Endpoint(
-                method, path, name or function.__name__, function, permission, status, errors or {}, example,
+                method, path, name or function.__name__, function, permission, status, errors, example,
                 other_answer,
             )  # fmt: skip
             self.endpoints.append(one)

@@ -39,18 +39,12 @@ def add_events(api: Api) -> None:
         The header Last-Event-ID, which browsers send when they come back, counts before `since`. Without both, the
         stream begins with the present.
         """
+        if call.place.feed is None:
+            raise NoEvents
         last = last_event_id(call)
-        return stream(call, since if last is None else last, dag_id, run_id)
-
-
-def stream(call: Call, since: int | None, dag_id: str | None = None, run_id: str | None = None) -> StreamingResponse:
-    """Return the response that streams events after a number, of the DAGs that the one who asks may see."""
-    if call.place.feed is None:
-        raise NoEvents
-    reader = call.place.feed.read(since, dag_id=dag_id, run_id=run_id)
-    return StreamingResponse(
-        _lines(call, reader), media_type="text/event-stream", headers={"Cache-Control": "no-store"}
-    )
+        reader = call.place.feed.read(since if last is None else last, dag_id=dag_id, run_id=run_id)
+        headers = {"Cache-Control": "no-store"}
+        return StreamingResponse(_lines(call, reader), media_type="text/event-stream", headers=headers)
 
 
 def last_event_id(call: Call) -> int | None:

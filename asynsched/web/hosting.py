@@ -76,7 +76,7 @@ class WebApp:
             return
         if self._app is None or not self._is_ready():
             try:
-                is_open = self._is_ready() and await self._open()
+                is_open = self._is_ready() and await self.load()
             except AsynschedError:
                 is_open = False  # the scheduler's log tells why its database does not answer
             if not is_open:
@@ -93,10 +93,6 @@ class WebApp:
     def offer_link(self, secret: str, owner: str) -> None:
         """Accept a secret as a sign-in of the home's owner, once. The first request stores it, as a hash."""
         self._link = (secret, owner)
-
-    async def load(self) -> None:
-        """Load everything, without waiting for a request. Raises StoreError, and SettingsError."""
-        await self._open()
 
     async def aclose(self) -> None:
         """Answer no more requests, and close the database unless it is the host's.
@@ -119,8 +115,11 @@ class WebApp:
             with anyio.CancelScope(shield=True):
                 await database.close()
 
-    async def _open(self) -> bool:
-        """Return whether the application is open; it is not if it was closed meanwhile."""
+    async def load(self) -> bool:
+        """Load everything, unless that is done. Returns False if the application was closed meanwhile.
+
+        Raises StoreError, and SettingsError.
+        """
         async with self._opening:
             if self._app is not None:
                 return True

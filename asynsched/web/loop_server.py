@@ -33,8 +33,9 @@ class LoopServer(uvicorn.Server):
             LimitedConnection, max_connections=settings.max_connections, config=config,
             server_state=self.server_state, app_state={},
         )  # fmt: skip
-        self._certificate = None if config.ssl is None else Certificate(settings, clock)
-        if config.ssl is not None and self._certificate is not None:
+        self._certificate: Certificate | None = None
+        if config.ssl is not None:
+            self._certificate = Certificate(settings, clock)
             self._certificate.show_in(config.ssl)
 
     async def serve_until_cancelled(self, listener: socket.socket) -> None:

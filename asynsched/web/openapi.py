@@ -10,9 +10,9 @@ import msgspec.inspect
 from msgspec import UNSET
 from starlette.responses import Response
 
-from asynsched.client.operation import arguments_in_words
+from asynsched.client.operation import IN_PATH, arguments_in_words
 from asynsched.web.access import Permission
-from asynsched.web.endpoint import IN_PATH, JSON, Api, Endpoint, Example, Parameter
+from asynsched.web.endpoint import JSON, Api, Endpoint, Example, Parameter
 
 OPENAPI = "3.1.0"
 TEMPLATE = "#/components/schemas/{name}"
@@ -35,10 +35,7 @@ def document(api: Api, prefix: str) -> dict[str, Any]:
         "openapi": OPENAPI,
         "info": {"title": api.title, "version": api.version},
         "paths": paths,
-        "components": {
-            "schemas": components,
-            "securitySchemes": {"token": {"type": "http", "scheme": "bearer"}},
-        },
+        "components": {"schemas": components, "securitySchemes": {"token": {"type": "http", "scheme": "bearer"}}},
         "security": [{"token": []}],
     }
 

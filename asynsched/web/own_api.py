@@ -17,12 +17,6 @@ from asynsched.web.endpoint import JSON, Api, Call, Example
 from asynsched.web.event_stream import add_events
 
 VERSION = "1"
-ERRORS = {
-    400: "A value is wrong",
-    404: "There is no such thing",
-    409: "It does not fit the present state",
-    503: "The database cannot be reached at the moment",
-}
 
 
 def make_own_api() -> Api:
@@ -31,7 +25,7 @@ def make_own_api() -> Api:
     for operation in OPERATIONS.values():
         add = api.endpoint(
             operation.method, operation.path, permission=Permission[operation.right.upper()], status=operation.status,
-            errors=ERRORS, example=_example_of(operation),
+            errors=(400, 404, 409, 503), example=_example_of(operation),
         )  # fmt: skip
         add(_endpoint_of(operation))
     add_events(api)
@@ -67,10 +61,8 @@ def _endpoint_of(operation: Operation) -> Any:
     if body is not None:
         types["body"] = body
     defaults = {name: default for name, (_, default) in arguments.items()}
-    answer.__name__, answer.__doc__ = (
-        operation.name,
-        inspect.cleandoc(operation.function.__doc__ or "").partition("\n\nArgs:")[0],
-    )
+    answer.__name__ = operation.name
+    answer.__doc__ = inspect.cleandoc(operation.function.__doc__ or "").partition("\n\nArgs:")[0]
     answer.__annotations__ = {**types, "return": operation.result}
     answer.__signature__ = inspect.Signature(  # type: ignore[attr-defined]  # read by `inspect.signature`
         [

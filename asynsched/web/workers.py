@@ -134,7 +134,7 @@ class WorkerApi:
             terms = self._terms = await run_sync(_terms, self._settings)
         claimed = await self._database.write(
             claim_ticket, claim.proof, worker=claim.worker, boot=claim.boot, terms=terms, log_start=size
-        )  # fmt: skip
+        )
         self._desk.warm.note_claim(claim.proof.token)
         return Claimed(launch, terms, end=claimed.kill_reason)
 

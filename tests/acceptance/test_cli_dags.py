@@ -80,9 +80,9 @@ def test_next_runs_are_those_of_the_given_moment_and_last_run(site):
 def test_a_paused_dag_is_shown_as_such_and_can_be_unpaused(site):
     site.run("dags", "pause", "broken")
     assert {dag["dag_id"]: dag["paused"] for dag in site.json("dags", "list")} == {"broken": True, "etl": False}
-    assert site.json("dags", "unpause", "broken") == {"dags": [
-        {"dag_id": "broken", "paused": False, "due_runs": 0, "first_logical_date": None, "next_run_at": None},
-    ]}  # fmt: skip
+    assert site.json("dags", "unpause", "broken") == {
+        "dags": [{"dag_id": "broken", "paused": False, "due_runs": 0, "first_logical_date": None, "next_run_at": None}]
+    }
 
 
 def test_several_dags_or_all_are_paused_at_once_and_none_if_one_is_unknown(new_site):

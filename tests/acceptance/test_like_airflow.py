@@ -347,13 +347,7 @@ def test_a_dag_file_that_tests_itself_runs_in_one_process_for_a_debugger(new_sit
     (tmp_path / "asynsched.toml").write_text(f"database = '{environment.pop('ASYNSCHED_DATABASE')}'\n")
     command = site.command("python", "--home", str(site.home), str(file), "--date", "x")
     ran = subprocess.run(
-        command,
-        env=environment,
-        cwd=tmp_path,
-        input="p local\nc\n",
-        capture_output=True,
-        text=True,
-        check=False,
+        command, env=environment, cwd=tmp_path, input="p local\nc\n", capture_output=True, text=True, check=False
     )
     assert "'a local'" in ran.stdout, ran.stderr
     assert "2026-01-02 ['--date', 'x'] a value {'b': 1} from-include\na value HouseOperator 5\n" in ran.stdout

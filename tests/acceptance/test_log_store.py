@@ -4,8 +4,6 @@ import json
 import shutil
 import socket
 import subprocess
-import threading
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
@@ -13,6 +11,7 @@ import httpx
 import pytest
 
 from tests.acceptance.test_web import link_of
+from tests.support.message_servers import serving_http
 from tests.support.up import Site
 from tests.support.waiting import DEADLINE_SECONDS
 
@@ -170,38 +169,25 @@ def test_a_scheduler_ends_although_its_store_hangs(site):
                 assert up.wait() == 1, up.log
 
 
-class EmptyStore(BaseHTTPRequestHandler):
-    """A webhdfs that has no file."""
-
-    def do_GET(self) -> None:
-        self.server.asked.append(urlsplit(self.path).path.removeprefix("/webhdfs/v1/"))
-        answer = {"RemoteException": {"exception": "FileNotFoundException", "message": "not there"}}
-        self.send_response(404)
-        self.end_headers()
-        self.wfile.write(json.dumps(answer).encode())
-
-    def log_message(self, *_) -> None:
-        pass
-
-
 def test_a_command_looks_for_each_log_once_in_the_store(site):
     pytest.importorskip("requests")  # of webhdfs
     site.env |= {"ASYNSCHED_LOG__STORE": ""}
     site.run("dags", "trigger", "logged", "--run-id", "r")
     site.up_until_idle()
     shutil.rmtree(site.home / "logs" / RUN)
-    with ThreadingHTTPServer(("127.0.0.1", 0), EmptyStore) as server:
-        server.asked = []
-        threading.Thread(target=server.serve_forever, daemon=True).start()
+    with serving_http() as store:
+        store.status = 404
+        missing = {"exception": "FileNotFoundException", "message": "not there"}
+        store.answer = json.dumps({"RemoteException": missing}).encode()
         site.env["ASYNSCHED_LOG__STORE"] = "webhdfs://logs"
-        site.env["ASYNSCHED_LOG__STORE_OPTIONS"] = json.dumps({"host": "127.0.0.1", "port": server.server_port})
-        for command, code in ((["runs", "logs", "logged", "r"], 0), (["tasks", "logs", "logged", "r", "says"], 0)):
-            server.asked.clear()
-            site.run(*command, code=code)
-            assert sorted(unquote(path).partition("dag_id=")[2] for path in server.asked) == [
+        site.env["ASYNSCHED_LOG__STORE_OPTIONS"] = json.dumps({"host": "127.0.0.1", "port": store.port})
+        for command in (["runs", "logs", "logged", "r"], ["tasks", "logs", "logged", "r", "says"]):
+            store.requests.clear()
+            site.run(*command)
+            asked = [unquote(urlsplit(request.path).path) for request in store.requests]
+            assert sorted(path.partition("dag_id=")[2] for path in asked) == [
                 path.removeprefix("dag_id=") for path in PATHS
             ]
-        server.shutdown()
 
 
 def test_another_scheduler_shows_the_logs_of_one_whose_home_is_gone(tmp_path, store, new_postgres_database):

@@ -275,10 +275,7 @@ def test_secrets_stay_secret_and_a_hostile_task_harms_itself_only(site):
         assert site.task_states("secrets", "one") == {"tells": "failed", "sees": "success", "waits": "success"}
         told = "".join(
             site.run(*command).stdout
-            for command in (
-                ("why", "secrets", "one", "tells"),
-                ("tasks", "logs", "secrets", "one", "tells"),
-            )
+            for command in (("why", "secrets", "one", "tells"), ("tasks", "logs", "secrets", "one", "tells"))
         )
         [seen] = site.json("tasks", "xcom", "secrets", "one", "sees")
         [length] = site.json("tasks", "xcom", "secrets", "one", "waits")

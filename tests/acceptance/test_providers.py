@@ -4,15 +4,14 @@ import os
 import subprocess
 import sys
 import sysconfig
-import threading
 import zipfile
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
 from packaging.requirements import Requirement
 
 from asynsched.cli.providers import BROUGHT_BY_AIRFLOW
+from tests.support.message_servers import serving_http
 
 DATABASES = ("sqlite",)
 
@@ -154,29 +153,15 @@ def test_a_provider_that_cannot_work_is_refused_with_the_reason(asynsched, name,
     assert said in asynsched("providers", "install", name, code=1)
 
 
-class Closed(BaseHTTPRequestHandler):
-    """An index that wants to know who asks."""
-
-    def do_GET(self):
-        self.send_response(401)
-        self.send_header("WWW-Authenticate", 'Basic realm="packages"')
-        self.end_headers()
-
-    def log_message(self, *_):
-        pass
-
-
 def test_an_index_that_wants_a_password_is_no_question_that_nobody_sees(python, site):
     terminal, end = os.openpty()
-    with ThreadingHTTPServer(("127.0.0.1", 0), Closed) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        index = f"http://127.0.0.1:{server.server_port}/"
-        environment = site.environment | {"PIP_INDEX_URL": index, "PATH": os.defpath}
+    with serving_http() as index:
+        index.status = 401
+        environment = site.environment | {"PIP_INDEX_URL": f"{index.url}/", "PATH": os.defpath}
         command = [python, "-P", "-m", "asynsched", "providers", "install", "acme"]
         done = subprocess.run(
             command, env=environment, cwd=site.root, stdin=end, capture_output=True, text=True, check=False, timeout=60
         )
-        server.shutdown()
     os.close(terminal)
     os.close(end)
     assert done.returncode == 1

@@ -68,10 +68,7 @@ FILE = """
         counts() >> reads()
         Job(task_id="job", durable=True)
 """
-RETURNED = {
-    "keeps": [{"rows": [1, 2.5, None, True]}, "nothing", "nothing", None],
-    "job": "job of try 1",
-}
+RETURNED = {"keeps": [{"rows": [1, 2.5, None, True]}, "nothing", "nothing", None], "job": "job of try 1"}
 
 
 def returned(site, run_id, task_id, map_index=-1):

@@ -8,8 +8,6 @@ import ssl
 import subprocess
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
-from datetime import UTC, datetime, timedelta
-from ipaddress import ip_address
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -17,11 +15,8 @@ from urllib.parse import urlsplit
 import httpx
 import psutil
 import pytest
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.x509.oid import NameOID
 
+from tests.support.authority import Authority
 from tests.support.up import Site, words_of
 from tests.support.waiting import DEADLINE_SECONDS
 
@@ -208,12 +203,13 @@ def test_web_without_a_database_says_where_it_looked(site):
 
 
 def test_a_certificate_makes_it_https_until_it_is_renewed_and_a_wrong_one_is_told_at_the_start(site):
-    certificate, key = _certificate(site.root)
+    authority = Authority(site.root, "ours")
+    certificate, key = authority.certify("127.0.0.1")
     site.env |= {"ASYNSCHED_WEB__TLS_CERTIFICATE": str(certificate), "ASYNSCHED_WEB__TLS_KEY": str(key)}
     with site.up():
         url, secret = link_of(site)
         assert url.startswith("https://127.0.0.1:")
-        context = ssl.create_default_context(cafile=str(certificate))
+        context = ssl.create_default_context(cafile=str(authority.file))
         with Client(url, verify=context) as browser:
             answer = browser.get("/login", params={"key": secret})
             assert answer.headers["set-cookie"].startswith("__Host-asynsched")
@@ -222,7 +218,7 @@ def test_a_certificate_makes_it_https_until_it_is_renewed_and_a_wrong_one_is_tol
         at = urlsplit(url)
         before = ssl.get_server_certificate((at.hostname, at.port))
         key.write_text("no key")
-        _certificate(site.root)
+        authority.certify("127.0.0.1")
         site.until(
             lambda: ssl.get_server_certificate((at.hostname, at.port)) != before, "the renewed certificate is shown"
         )
@@ -238,26 +234,3 @@ def test_a_log_for_programs_names_the_address_and_no_key(site):
         [told] = [json.loads(line) for line in up.log.splitlines() if "web.listening" in line]
         assert told["url"].startswith("http://127.0.0.1:")
         assert "key=" not in up.log
-
-
-def _certificate(folder: Path) -> tuple[Path, Path]:
-    """Return the files of a certificate for this machine, and of its key."""
-    key = ec.generate_private_key(ec.SECP256R1())
-    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "localhost")])
-    now = datetime.now(UTC)
-    names = x509.SubjectAlternativeName([x509.IPAddress(ip_address("127.0.0.1"))])
-    made = (
-        x509.CertificateBuilder().subject_name(name).issuer_name(name).public_key(key.public_key())
-        .serial_number(1).not_valid_before(now - timedelta(days=1)).not_valid_after(now + timedelta(days=1))
-        .add_extension(names, critical=False)
-        .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
-        .sign(key, hashes.SHA256())
-    )  # fmt: skip
-    certificate_file, key_file = folder / "certificate.pem", folder / "key.pem"
-    certificate_file.write_bytes(made.public_bytes(serialization.Encoding.PEM))
-    key_file.write_bytes(
-        key.private_bytes(
-            serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
-        )
-    )  # fmt: skip
-    return certificate_file, key_file

@@ -243,8 +243,9 @@ async def test_a_clock_that_is_set_back_holds_up_no_event(url):
             assert (await anext(reader)).run_id == "after"
 
 
-async def test_a_reader_that_is_too_slow_is_told_where_it_goes_on(url):
-    async with feeding(url) as (feed, _, store), feed.read(most_waiting=3) as slow, feed.read() as fast:
+async def test_a_reader_that_is_too_slow_is_told_where_it_goes_on(url, monkeypatch):
+    monkeypatch.setattr(event_queries, "MOST_WAITING", 3)
+    async with feeding(url) as (feed, _, store), feed.read() as slow, feed.read() as fast:
         for n in range(10):
             await store(f"r{n}")
             assert (await anext(fast)).run_id == f"r{n}"

@@ -21,7 +21,7 @@ from asynsched import (
     SegmentWindow,
 )
 from asynsched.errors import NotFound
-from asynsched.queries.assets import list_assets
+from asynsched.queries.assets import AssetFilter, list_assets
 from asynsched.scheduling.creation import scheduled_runs
 from asynsched.scheduling.creation.scheduled_runs import foresee_dag
 from asynsched.store import assets
@@ -166,7 +166,9 @@ async def test_an_asset_is_what_its_dags_say_and_found_by_name_or_uri(database):
         store_dag(conn, dag_of("d", outlets=Asset("a", "s3://x/a", extra={"v": 1})))
         record_events(conn, [event(Asset("a", "s3://x/a"), asset_extra={"v": 2})])
         store_dag(conn, dag_of("e", inlets=Asset("a", "s3://x/a", extra={"v": 3}, group="g")))
-        assert [(found.name, found.extra, found.group) for found in list_assets(conn).items] == [("a", {"v": 3}, "g")]
+        assert [(found.name, found.extra, found.group) for found in list_assets(conn, AssetFilter()).items] == [
+            ("a", {"v": 3}, "g")
+        ]
         assert get_asset(conn, "s3://x/a") == get_asset(conn, "a")
         with pytest.raises(NotFound, match="asset"):
             get_asset(conn, "aa")

@@ -49,7 +49,7 @@ FILES = {
 
                 load(doubled)
         ''',
-    "others.py": '''
+    "others.py": """
         from datetime import datetime, timedelta
 
         from asynsched import DAG, ApprovalOperator, Asset, Param, task
@@ -99,12 +99,12 @@ FILES = {
                 pass
 
             see()
-        ''',
-    "broken.py": '''
+        """,
+    "broken.py": """
         import nothing_of_that_name
         from asynsched import DAG
-        ''',
-}  # fmt: skip
+        """,
+}
 """DAG files by name. `report` succeeds, `fails` fails at its second try, `asks` waits for a person, `follows` runs
 after `report`, `waits` has a queued event, `daily` is paused, and `broken.py` cannot be imported."""
 RUN_ID = "first"

@@ -21,10 +21,12 @@ SORTED = {
     ),
     "get_task_instances": ("/dags/~/dagRuns/~/taskInstances", " ".join(OF_INSTANCES)),
     "get_mapped_task_instances": (
-        f"/dags/report/dagRuns/{RUN_ID}/taskInstances/double/listMapped", " ".join(OF_INSTANCES)
+        f"/dags/report/dagRuns/{RUN_ID}/taskInstances/double/listMapped",
+        " ".join(OF_INSTANCES),
     ),
     "get_xcom_entries": (
-        "/dags/~/dagRuns/~/taskInstances/~/xcomEntries", "key dag_id run_id task_id map_index timestamp run_after"
+        "/dags/~/dagRuns/~/taskInstances/~/xcomEntries",
+        "key dag_id run_id task_id map_index timestamp run_after",
     ),
     "get_hitl_details": (
         "/dags/~/dagRuns/~/hitlDetails",
@@ -35,28 +37,20 @@ SORTED = {
     ),
     "get_dag_versions": ("/dags/~/dagVersions", "id version_number bundle_name bundle_version"),
     "list_dag_warnings": ("/dagWarnings", "dag_id warning_type message timestamp"),
-    "get_import_errors": (
-        "/importErrors", "id timestamp filename bundle_name stacktrace import_error_id"
-    ),
+    "get_import_errors": ("/importErrors", "id timestamp filename bundle_name stacktrace import_error_id"),
     "get_jobs": (
         "/jobs",
         "id dag_id state job_type start_date end_date latest_heartbeat executor_class hostname unixname",
     ),
     "get_assets": ("/assets", "id name uri created_at updated_at"),
     "get_asset_aliases": ("/assets/aliases", "id name"),
-    "get_asset_events": (
-        "/assets/events", "source_task_id source_dag_id source_run_id source_map_index timestamp"
-    ),
+    "get_asset_events": ("/assets/events", "source_task_id source_dag_id source_run_id source_map_index timestamp"),
     "list_backfills": ("/backfills?dag_id=daily", "id"),
-    "get_event_logs": (
-        "/eventLogs", "id dttm dag_id task_id run_id event logical_date owner extra when event_log_id"
-    ),
+    "get_event_logs": ("/eventLogs", "id dttm dag_id task_id run_id event logical_date owner extra when event_log_id"),
     "get_pools": ("/pools", "id pool name"),
-    "get_connections": (
-        "/connections", "conn_id conn_type description host port id team_name connection_id"
-    ),
+    "get_connections": ("/connections", "conn_id conn_type description host port id team_name connection_id"),
     "get_variables": ("/variables", "key id _val description is_encrypted team_name"),
-}  # fmt: skip
+}
 """Airflow's names of calls, with a path of each and the names that it documents to sort by."""
 ENCRYPTED = {"host", "port", "_val"}
 

@@ -22,6 +22,7 @@ from starlette.routing import Route
 
 from asynsched.clock import Clock
 from asynsched.queries import users
+from asynsched.queries.paging import Pattern
 from asynsched.queries.place import Place
 from asynsched.settings import Settings, WebSettings
 from asynsched.store.database import Database
@@ -137,12 +138,12 @@ async def test_a_user_signs_in_at_the_provider_with_the_roles_that_it_gives(plac
         answer = await go(provider, client)
         assert (answer.status_code, answer.headers["location"]) == (303, "/dags"), answer.text
         assert (await client.get("/api/v2/dags/none")).status_code == 404
-    [known] = (await place.ask(users.list_users)).items
+    [known] = (await place.ask(users.list_users, Pattern())).items
     assert (known.name, known.roles, known.sign_in) == ("ada", ("operator",), "provider")
     provider.claims["roles"] = ["admin", "team"]
     async with browser(place) as client:
         await go(provider, client)
-    [known] = (await place.ask(users.list_users)).items
+    [known] = (await place.ask(users.list_users, Pattern())).items
     assert known.roles == ("admin", "team")
 
 
@@ -172,7 +173,7 @@ async def test_what_the_provider_has_not_said_for_this_browser_signs_nobody_in(p
         assert answer.status_code == 401
         assert "location" not in answer.headers
         assert (await client.get("/api/v2/dags")).status_code == 401
-    assert [user.name for user in (await place.ask(users.list_users)).items] == ["otto"]
+    assert [user.name for user in (await place.ask(users.list_users, Pattern())).items] == ["otto"]
 
 
 async def test_a_user_is_known_by_the_subject_and_not_by_the_name(place, provider):
@@ -184,7 +185,7 @@ async def test_a_user_is_known_by_the_subject_and_not_by_the_name(place, provide
     provider.claims |= {"sub": "u-1", "preferred_username": "ada lovelace"}
     async with browser(place) as client:
         assert (await go(provider, client)).status_code == 303
-    assert [user.name for user in (await place.ask(users.list_users)).items] == ["ada"]
+    assert [user.name for user in (await place.ask(users.list_users, Pattern())).items] == ["ada"]
 
 
 async def test_the_provider_gives_other_roles_but_none_to_a_user_who_is_disabled(place, provider):

@@ -279,10 +279,7 @@ async def test_a_worker_that_goes_in_the_middle_of_a_log_costs_nothing(desk):
         "type": "http", "http_version": "1.1", "method": "POST", "path": f"{PREFIX}/log",
         "query_string": b"token=one&start=0", "headers": [(b"authorization", f"Bearer {desk.one.secret}".encode())],
     }  # fmt: skip
-    received = [
-        {"type": "http.request", "body": b"half a", "more_body": True},
-        {"type": "http.disconnect"},
-    ]
+    received = [{"type": "http.request", "body": b"half a", "more_body": True}, {"type": "http.disconnect"}]
     sent = []
 
     async def receive():

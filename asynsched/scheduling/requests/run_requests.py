@@ -407,8 +407,8 @@ class Submitted:
         request_id: Row id of the request if the run's scheduler has yet to do it; None: it is done.
     """
 
-    instances: tuple[TaskInstanceRow, ...]
-    request_id: int | None
+    instances: tuple[TaskInstanceRow, ...] = ()
+    request_id: int | None = None
 
 
 def preview_request(conn: Connection, key: DagRunKey, request: RunRequest, *, now: datetime) -> list[TaskInstanceRow]:

@@ -1,7 +1,6 @@
 """The API to which the modules beside this one add their endpoints, and the form of their lists."""
 
 from collections.abc import Callable, Sequence
-from datetime import UTC, datetime
 from http import HTTPStatus
 from typing import Annotated, Any, TypeVar
 
@@ -10,16 +9,12 @@ from starlette.exceptions import HTTPException
 
 from asynsched.queries.paging import MOST_ROWS, Offset, Page, Paging
 from asynsched.queries.runs import MOST_COUNTED
-from asynsched.timetables.zones import in_zone
 from asynsched.web.endpoint import JSON, Api, Call
 
 T = TypeVar("T")
 R = TypeVar("R")
 
 AIRFLOW_API = Api("Airflow API", "2")
-GONE = {404: "Not Found"}
-WRONG = {400: "Bad Request", 404: "Not Found"}
-"""The errors of most endpoints."""
 USUAL_LIMIT = 50
 Limit = Annotated[int, Meta(ge=0)]
 OrderBy = tuple[str, ...]
@@ -124,11 +119,6 @@ def wants_text(call: Call) -> bool:
     if accepted & {"text/*", "text/plain"}:
         return True
     raise HTTPException(HTTPStatus.NOT_ACCEPTABLE, f"This is served as {JSON} and text/plain.")
-
-
-def utc(instant: datetime) -> datetime:
-    """Return an instant in UTC; an instant without an offset is taken as UTC."""
-    return in_zone(instant if instant.tzinfo is not None else instant.replace(tzinfo=UTC), UTC)
 
 
 def part_of(items: Sequence[T], wanted: PageQuery) -> Sequence[T]:

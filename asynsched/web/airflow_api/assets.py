@@ -27,12 +27,11 @@ from asynsched.queries.assets import (
     list_events,
     list_queued,
 )
-from asynsched.queries.paging import MOST_ROWS, Paging, Pattern, Range
+from asynsched.queries.paging import MOST_ROWS, Paging, Pattern, utc
 from asynsched.store.assets import INLET, OUTLET, SCHEDULE
-from asynsched.store.schema import AssetReference
 from asynsched.web.access import Permission
-from asynsched.web.airflow_api.api import AIRFLOW_API, GONE, OrderBy, PageQuery, RowId, listed, paging, utc
-from asynsched.web.airflow_api.filters import pattern
+from asynsched.web.airflow_api.api import AIRFLOW_API, MapIndex, OrderBy, PageQuery, RowId, listed, paging
+from asynsched.web.airflow_api.filters import bounds, pattern
 from asynsched.web.endpoint import Call, Invalid, check
 
 EVENT_NAMES = {"timestamp": "created_at"}
@@ -190,7 +189,7 @@ class AssetEventQuery(Struct, frozen=True, kw_only=True):
     source_dag_id: str | None = None
     source_task_id: str | None = None
     source_run_id: str | None = None
-    source_map_index: Annotated[int, Meta(ge=-1, le=2**31 - 1)] | None = None
+    source_map_index: MapIndex | None = None
     name_pattern: str | None = None
     name_prefix_pattern: str | None = None
     timestamp_gte: datetime | None = None
@@ -204,11 +203,11 @@ class AssetEventQuery(Struct, frozen=True, kw_only=True):
             asset_id=self.asset_id, source_dag_id=self.source_dag_id, source_task_id=self.source_task_id,
             source_run_id=self.source_run_id, source_map_index=self.source_map_index, seen_dags=seen_dags,
             name=pattern(self, "name"),
-            created_at=Range(self.timestamp_gte, self.timestamp_gt, self.timestamp_lte, self.timestamp_lt),
+            created_at=bounds(self, "timestamp"),
         )  # fmt: skip
 
 
-@AIRFLOW_API.endpoint("GET", "/assets", errors={400: "Bad Request"})
+@AIRFLOW_API.endpoint("GET", "/assets", errors=(400,))
 async def get_assets(
     call: Call,
     page: PageQuery,
@@ -231,7 +230,7 @@ async def get_assets(
     return AssetCollectionResponse(*await listed(call, questions, wanted, page=asked, shown=_asset))
 
 
-@AIRFLOW_API.endpoint("GET", "/assets/aliases", errors={400: "Bad Request"})
+@AIRFLOW_API.endpoint("GET", "/assets/aliases", errors=(400,))
 async def get_asset_aliases(
     call: Call,
     page: PageQuery,
@@ -245,18 +244,15 @@ async def get_asset_aliases(
     return AssetAliasCollectionResponse(*await listed(call, questions, wanted, page=asked, shown=_alias))
 
 
-@AIRFLOW_API.endpoint("GET", "/assets/aliases/{asset_alias_id}", errors=GONE)
+@AIRFLOW_API.endpoint("GET", "/assets/aliases/{asset_alias_id}", errors=(404,))
 async def get_asset_alias(call: Call, asset_alias_id: RowId) -> AssetAliasResponse:
     """Show an alias of assets."""
     return _alias(await call.place.ask(get_alias, asset_alias_id, call.who.dag_ids))
 
 
-@AIRFLOW_API.endpoint("GET", "/assets/events", errors={400: "Bad Request"})
+@AIRFLOW_API.endpoint("GET", "/assets/events", errors=(400,))
 async def get_asset_events(
-    call: Call,
-    query: AssetEventQuery,
-    page: PageQuery,
-    order_by: OrderBy = ("timestamp",),
+    call: Call, query: AssetEventQuery, page: PageQuery, order_by: OrderBy = ("timestamp",)
 ) -> AssetEventCollectionResponse:
     """List the updates of assets."""
     return await _events(call, query.filter(call.who.dag_ids), paging(page, order_by, EVENT_NAMES))
@@ -272,9 +268,7 @@ async def _events(call: Call, wanted: EventFilter, page: Paging) -> AssetEventCo
     return AssetEventCollectionResponse(*await listed(call, questions, wanted, page=page, shown=_event))
 
 
-@AIRFLOW_API.endpoint(
-    "POST", "/assets/events", permission=Permission.OPERATE, errors={400: "Bad Request", 404: "Not Found"}
-)
+@AIRFLOW_API.endpoint("POST", "/assets/events", permission=Permission.OPERATE, errors=(400, 404))
 async def create_asset_event(call: Call, body: CreateAssetEventsBody) -> AssetEventResponse:
     """Report an update of an asset. Its `extra` says that it comes from here, as in Airflow."""
     if body.access_control not in (None, AssetEventAccessControl(), AssetEventAccessControl(consumer_teams=())):
@@ -286,7 +280,7 @@ async def create_asset_event(call: Call, body: CreateAssetEventsBody) -> AssetEv
     return _event(made)
 
 
-@AIRFLOW_API.endpoint("GET", "/assets/{asset_id}", errors=GONE)
+@AIRFLOW_API.endpoint("GET", "/assets/{asset_id}", errors=(404,))
 async def get_one_asset(call: Call, asset_id: RowId) -> AssetResponse:
     """Show an asset."""
     return _asset(await call.place.ask(get_asset, asset_id, call.who.dag_ids))
@@ -308,7 +302,7 @@ async def get_dag_queued_events(
     return await _queued(call, dag_id=dag_id, before=before)
 
 
-@AIRFLOW_API.endpoint("GET", "/dags/{dag_id}/assets/{asset_id}/queuedEvents", errors=GONE)
+@AIRFLOW_API.endpoint("GET", "/dags/{dag_id}/assets/{asset_id}/queuedEvents", errors=(404,))
 async def get_queued_event(
     call: Call, dag_id: str, asset_id: RowId, before: datetime | None = None
 ) -> QueuedEventResponse:
@@ -320,11 +314,7 @@ async def get_queued_event(
 
 
 @AIRFLOW_API.endpoint(
-    "DELETE",
-    "/assets/{asset_id}/queuedEvents",
-    permission=Permission.OPERATE,
-    status=204,
-    errors=GONE,
+    "DELETE", "/assets/{asset_id}/queuedEvents", permission=Permission.OPERATE, status=204, errors=(404,)
 )
 async def delete_asset_queued_events(call: Call, asset_id: RowId, before: datetime | None = None) -> None:
     """Forget the events of an asset that wait for runs."""
@@ -334,11 +324,7 @@ async def delete_asset_queued_events(call: Call, asset_id: RowId, before: dateti
 
 
 @AIRFLOW_API.endpoint(
-    "DELETE",
-    "/dags/{dag_id}/assets/queuedEvents",
-    permission=Permission.OPERATE,
-    status=204,
-    errors=GONE,
+    "DELETE", "/dags/{dag_id}/assets/queuedEvents", permission=Permission.OPERATE, status=204, errors=(404,)
 )
 async def delete_dag_queued_events(call: Call, dag_id: str, before: datetime | None = None) -> None:
     """Forget the events that wait for a run of a DAG."""
@@ -346,11 +332,7 @@ async def delete_dag_queued_events(call: Call, dag_id: str, before: datetime | N
 
 
 @AIRFLOW_API.endpoint(
-    "DELETE",
-    "/dags/{dag_id}/assets/{asset_id}/queuedEvents",
-    permission=Permission.OPERATE,
-    status=204,
-    errors=GONE,
+    "DELETE", "/dags/{dag_id}/assets/{asset_id}/queuedEvents", permission=Permission.OPERATE, status=204, errors=(404,)
 )
 async def delete_queued_events(call: Call, dag_id: str, asset_id: RowId, before: datetime | None = None) -> None:
     """Forget the events of an asset that wait for a run of a DAG."""
@@ -390,11 +372,11 @@ def _asset(info: AssetInfo) -> AssetResponse:
 
 
 def _tasks(info: AssetInfo, role: str) -> tuple[TaskAssetReference, ...]:
-    return tuple(_task(one) for one in info.references if one.role == role)
-
-
-def _task(one: AssetReference) -> TaskAssetReference:
-    return TaskAssetReference(one.dag_id, one.task_id, one.created_at, one.created_at)
+    return tuple(
+        TaskAssetReference(one.dag_id, one.task_id, one.created_at, one.created_at)
+        for one in info.references
+        if one.role == role
+    )
 
 
 def _alias(info: AliasInfo) -> AssetAliasResponse:

@@ -16,14 +16,13 @@ from asynsched.queries.backfills import (
     pause_backfill,
     plan_backfill,
 )
+from asynsched.queries.paging import utc
 from asynsched.scheduling.creation.backfills import BackfillPlan
 from asynsched.store.rows import LARGEST_INTEGER
 from asynsched.store.runs.backfills import BackfillProgress, Reprocess
 from asynsched.web.access import Permission
-from asynsched.web.airflow_api.api import AIRFLOW_API, GONE, OrderBy, PageQuery, RowId, listed, paging, utc
+from asynsched.web.airflow_api.api import AIRFLOW_API, OrderBy, PageQuery, RowId, listed, paging
 from asynsched.web.endpoint import Call, Invalid, check
-
-ERRORS = {404: "Not Found", 409: "Conflict"}
 
 
 class BackfillResponse(Struct, frozen=True, kw_only=True):
@@ -87,7 +86,7 @@ class DryRunBackfillCollectionResponse(Struct, frozen=True):
     total_entries: int
 
 
-@AIRFLOW_API.endpoint("GET", "/backfills", errors={400: "Bad Request"})
+@AIRFLOW_API.endpoint("GET", "/backfills", errors=(400,))
 async def get_backfills(
     call: Call, dag_id: str, page: PageQuery, order_by: OrderBy = ("id",)
 ) -> BackfillCollectionResponse:
@@ -98,13 +97,13 @@ async def get_backfills(
     return BackfillCollectionResponse(*await listed(call, questions, wanted, page=asked, shown=_response))
 
 
-@AIRFLOW_API.endpoint("GET", "/backfills/{backfill_id}", errors=GONE)
+@AIRFLOW_API.endpoint("GET", "/backfills/{backfill_id}", errors=(404,))
 async def get_one_backfill(call: Call, backfill_id: RowId) -> BackfillResponse:
     """Show a backfill."""
     return _response(await _allowed(call, backfill_id, Permission.VIEW))
 
 
-@AIRFLOW_API.endpoint("POST", "/backfills", errors={400: "Bad Request", **ERRORS})
+@AIRFLOW_API.endpoint("POST", "/backfills", errors=(400, 404, 409))
 async def post_backfill(call: Call, body: BackfillPostBody) -> BackfillResponse:
     """Create a backfill."""
     check(call.who, Permission.OPERATE, body.dag_id)
@@ -114,7 +113,7 @@ async def post_backfill(call: Call, body: BackfillPostBody) -> BackfillResponse:
         raise Invalid(("body",), str(exc)) from exc
 
 
-@AIRFLOW_API.endpoint("POST", "/backfills/dry_run", errors={400: "Bad Request", **ERRORS})
+@AIRFLOW_API.endpoint("POST", "/backfills/dry_run", errors=(400, 404, 409))
 async def try_backfill(call: Call, body: BackfillPostBody) -> DryRunBackfillCollectionResponse:
     """Show the dates that a backfill would run."""
     check(call.who, Permission.OPERATE, body.dag_id)
@@ -127,19 +126,19 @@ async def try_backfill(call: Call, body: BackfillPostBody) -> DryRunBackfillColl
     return DryRunBackfillCollectionResponse(shown, len(shown))
 
 
-@AIRFLOW_API.endpoint("PUT", "/backfills/{backfill_id}/pause", errors=ERRORS)
+@AIRFLOW_API.endpoint("PUT", "/backfills/{backfill_id}/pause", errors=(404, 409))
 async def pause_one_backfill(call: Call, backfill_id: RowId) -> BackfillResponse:
     """Start no further run of a backfill."""
     return await _pause(call, backfill_id, paused=True)
 
 
-@AIRFLOW_API.endpoint("PUT", "/backfills/{backfill_id}/unpause", errors=ERRORS)
+@AIRFLOW_API.endpoint("PUT", "/backfills/{backfill_id}/unpause", errors=(404, 409))
 async def unpause_one_backfill(call: Call, backfill_id: RowId) -> BackfillResponse:
     """Go on with a paused backfill."""
     return await _pause(call, backfill_id, paused=False)
 
 
-@AIRFLOW_API.endpoint("PUT", "/backfills/{backfill_id}/cancel", errors=ERRORS)
+@AIRFLOW_API.endpoint("PUT", "/backfills/{backfill_id}/cancel", errors=(404, 409))
 async def cancel_one_backfill(call: Call, backfill_id: RowId) -> BackfillResponse:
     """Fail the queued runs of a backfill; the running ones go on."""
     await _allowed(call, backfill_id, Permission.OPERATE)

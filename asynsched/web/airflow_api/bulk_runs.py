@@ -26,6 +26,7 @@ from asynsched.web.airflow_api.bulk import (
 )
 from asynsched.web.airflow_api.run_changes import BulkDAGRunBody
 from asynsched.web.airflow_api.task_changes import PatchTaskInstanceBody, patch_instances
+from asynsched.web.airflow_api.task_instances import BASE
 from asynsched.web.endpoint import Call, check
 
 NOT_CREATED = "Runs are created one by one, by the endpoint that triggers a DAG."
@@ -57,7 +58,7 @@ class Step(NamedTuple):
     do: Callable[[], Awaitable[object]]
 
 
-@AIRFLOW_API.endpoint("PATCH", "/dags/{dag_id}/dagRuns", errors={400: "Bad Request"})
+@AIRFLOW_API.endpoint("PATCH", "/dags/{dag_id}/dagRuns", errors=(400,))
 async def bulk_dag_runs(call: Call, dag_id: str, body: BulkBody[BulkDAGRunBody]) -> BulkResponse:
     """Mark, note or delete several runs."""
 
@@ -73,7 +74,7 @@ async def bulk_dag_runs(call: Call, dag_id: str, body: BulkBody[BulkDAGRunBody])
     return await _bulk(call, body, step, {"create": NOT_CREATED})
 
 
-@AIRFLOW_API.endpoint("PATCH", "/dags/{dag_id}/dagRuns/{dag_run_id}/taskInstances", errors={400: "Bad Request"})
+@AIRFLOW_API.endpoint("PATCH", BASE, errors=(400,))
 async def bulk_task_instances(
     call: Call, dag_id: str, dag_run_id: str, body: BulkBody[BulkTaskInstanceBody]
 ) -> BulkResponse:

@@ -14,7 +14,6 @@ from asynsched.web.airflow_api.api import AIRFLOW_API, wants_text
 from asynsched.web.endpoint import Call
 
 T = TypeVar("T")
-ERRORS = {404: "Not Found", 406: "Not Acceptable"}
 
 
 class ConfigOption(Struct, frozen=True):
@@ -37,7 +36,7 @@ class Config(Struct, frozen=True):
     sections: tuple[ConfigSection, ...]
 
 
-@AIRFLOW_API.endpoint("GET", "/config", permission=Permission.ADMINISTER, errors=ERRORS)
+@AIRFLOW_API.endpoint("GET", "/config", permission=Permission.ADMINISTER, errors=(404, 406))
 async def get_config(call: Call, section: str | None = None) -> Config | Response:
     """Show the configuration, as JSON or, if the client accepts only that, as the text of a file."""
     found = _options(call)
@@ -47,10 +46,7 @@ async def get_config(call: Call, section: str | None = None) -> Config | Respons
 
 
 @AIRFLOW_API.endpoint(
-    "GET",
-    "/config/section/{section}/option/{option}",
-    permission=Permission.ADMINISTER,
-    errors=ERRORS,
+    "GET", "/config/section/{section}/option/{option}", permission=Permission.ADMINISTER, errors=(404, 406)
 )
 async def get_config_value(call: Call, section: str, option: str) -> Config | Response:
     """Show one option."""

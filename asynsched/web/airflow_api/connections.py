@@ -16,7 +16,7 @@ from asynsched.queries.secrets import (
 )
 from asynsched.store.schema import connection
 from asynsched.web.access import NotAllowed, Permission
-from asynsched.web.airflow_api.api import AIRFLOW_API, GONE, WRONG, Names, OrderBy, PageQuery, listed, paging
+from asynsched.web.airflow_api.api import AIRFLOW_API, Names, OrderBy, PageQuery, listed, paging
 from asynsched.web.airflow_api.bulk import BulkBody, BulkResponse
 from asynsched.web.airflow_api.named import Kind, change_many, change_one, create_one, delete_one
 from asynsched.web.endpoint import Call
@@ -81,7 +81,7 @@ KIND: Kind[ConnectionBody, ConnectionInfo] = Kind(
 )  # fmt: skip
 
 
-@AIRFLOW_API.endpoint("GET", "/connections", permission=Permission.OPERATE, errors={400: "Bad Request"})
+@AIRFLOW_API.endpoint("GET", "/connections", permission=Permission.OPERATE, errors=(400,))
 async def get_connections(
     call: Call,
     page: PageQuery,
@@ -95,21 +95,19 @@ async def get_connections(
     return ConnectionCollectionResponse(*await listed(call, questions, conn_id, page=asked, shown=connection_response))
 
 
-@AIRFLOW_API.endpoint("GET", "/connections/{connection_id}", permission=Permission.OPERATE, errors=GONE)
+@AIRFLOW_API.endpoint("GET", "/connections/{connection_id}", permission=Permission.OPERATE, errors=(404,))
 async def get_one_connection(call: Call, connection_id: str) -> ConnectionResponse:
     """Show a connection."""
     return connection_response(await call.place.ask(get_connection, connection_id))
 
 
-@AIRFLOW_API.endpoint(
-    "POST", "/connections", permission=Permission.ADMINISTER, status=201, errors={400: "Bad Request", 409: "Conflict"}
-)
+@AIRFLOW_API.endpoint("POST", "/connections", permission=Permission.ADMINISTER, status=201, errors=(400, 409))
 async def post_connection(call: Call, body: ConnectionBody) -> ConnectionResponse:
     """Create a connection."""
     return connection_response(await create_one(call, KIND, body))
 
 
-@AIRFLOW_API.endpoint("PATCH", "/connections/{connection_id}", permission=Permission.ADMINISTER, errors=WRONG)
+@AIRFLOW_API.endpoint("PATCH", "/connections/{connection_id}", permission=Permission.ADMINISTER, errors=(400, 404))
 async def patch_connection(
     call: Call, connection_id: str, body: ConnectionBody, update_mask: Names | None = None
 ) -> ConnectionResponse:
@@ -118,20 +116,20 @@ async def patch_connection(
 
 
 @AIRFLOW_API.endpoint(
-    "DELETE", "/connections/{connection_id}", permission=Permission.ADMINISTER, status=204, errors=GONE
+    "DELETE", "/connections/{connection_id}", permission=Permission.ADMINISTER, status=204, errors=(404,)
 )
 async def remove_connection(call: Call, connection_id: str) -> None:
     """Delete a connection."""
     await delete_one(call, KIND, connection_id)
 
 
-@AIRFLOW_API.endpoint("PATCH", "/connections", permission=Permission.ADMINISTER, errors={400: "Bad Request"})
+@AIRFLOW_API.endpoint("PATCH", "/connections", permission=Permission.ADMINISTER, errors=(400,))
 async def bulk_connections(call: Call, body: BulkBody[ConnectionBody]) -> BulkResponse:
     """Create, change and delete connections."""
     return await change_many(call, KIND, body)
 
 
-@AIRFLOW_API.endpoint("POST", "/connections/test", permission=Permission.ADMINISTER, errors={403: "Forbidden"})
+@AIRFLOW_API.endpoint("POST", "/connections/test", permission=Permission.ADMINISTER, errors=(403,))
 async def check_connection(body: ConnectionBody) -> ConnectionTestResponse:
     """Refuse to test a connection, as Airflow does unless it is configured to."""
     raise NotAllowed(

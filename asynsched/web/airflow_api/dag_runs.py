@@ -20,8 +20,6 @@ from asynsched.states import FINISHED_RUN_STATES, DagRunState, DagRunType
 from asynsched.timetables.zones import as_zone
 from asynsched.web.airflow_api.api import (
     AIRFLOW_API,
-    GONE,
-    WRONG,
     CursorCollection,
     CursorQuery,
     Limit,
@@ -33,12 +31,11 @@ from asynsched.web.airflow_api.api import (
 )
 from asynsched.web.airflow_api.assets import AssetEventCollectionResponse, events_of_run
 from asynsched.web.airflow_api.dag_versions import DagVersionResponse, version_response
-from asynsched.web.airflow_api.filters import Changes, Dates, bounds, pattern, some, states, unless_all
+from asynsched.web.airflow_api.filters import Changes, Dates, bounds, pattern, states, unless_all
 from asynsched.web.endpoint import Call
 
-NAMES = {
-    "dag_run_id": "run_id", "start_date": "started_at", "end_date": "ended_at", "duration": "duration_seconds",
-}  # fmt: skip
+RUN = "/dags/{dag_id}/dagRuns/{dag_run_id}"
+NAMES = {"dag_run_id": "run_id", "start_date": "started_at", "end_date": "ended_at", "duration": "duration_seconds"}
 ORIGINS = {
     "scheduled": "timetable", "backfill": "backfill", "asset_triggered": "asset", "operator_triggered": "operator",
 }  # fmt: skip
@@ -117,7 +114,7 @@ class DAGRunsBatchBody(Dates, frozen=True, kw_only=True, forbid_unknown_fields=T
     conf_contains: str | None = None
 
 
-@AIRFLOW_API.endpoint("GET", "/dags/{dag_id}/dagRuns", errors=WRONG)
+@AIRFLOW_API.endpoint("GET", "/dags/{dag_id}/dagRuns", errors=(400, 404))
 async def get_dag_runs(
     call: Call,
     dag_id: str,
@@ -133,8 +130,8 @@ async def get_dag_runs(
     if query.excludes_all:
         return DAGRunCollectionResponse(dag_runs=(), total_entries=0)
     wanted = RunFilter(
-        call.who.dag_ids, unless_all(dag_id), states=states(query.state, DagRunState), run_types=some(query.run_type),
-        version_numbers=some(query.dag_version), dag_id=pattern(query, "dag_id"), run_id=pattern(query, "run_id"),
+        call.who.dag_ids, unless_all(dag_id), states=states(query.state, DagRunState), run_types=query.run_type or None,
+        version_numbers=query.dag_version or None, dag_id=pattern(query, "dag_id"), run_id=pattern(query, "run_id"),
         partition_key=pattern(query, "partition_key"), partition_date=await _partition_days(call, dag_id, query),
         updated_at=bounds(changes, "updated_at"), conf_contains=query.conf_contains or None,
         asset=query.consuming_asset_pattern, **dates.of_runs, **dates.of_times(call.place.clock.now()),
@@ -155,7 +152,7 @@ async def _partition_days(call: Call, dag_id: str, query: RunQuery) -> Range:
     )
 
 
-@AIRFLOW_API.endpoint("POST", "/dags/{dag_id}/dagRuns/list", errors=WRONG)
+@AIRFLOW_API.endpoint("POST", "/dags/{dag_id}/dagRuns/list", errors=(400, 404))
 async def get_list_dag_runs_batch(
     call: Call,
     dag_id: Literal["~"],  # noqa: ARG001 - the path has it
@@ -163,7 +160,7 @@ async def get_list_dag_runs_batch(
 ) -> DAGRunCollectionResponse:
     """List runs of several DAGs."""
     wanted = RunFilter(
-        call.who.dag_ids, some(body.dag_ids), states=some(body.states), conf_contains=body.conf_contains or None,
+        call.who.dag_ids, body.dag_ids or None, states=body.states or None, conf_contains=body.conf_contains or None,
         **body.of_runs, **body.of_times(),
     )  # fmt: skip
     page = CursorQuery(limit=body.page_limit, offset=body.page_offset)
@@ -176,20 +173,20 @@ async def _listed(call: Call, wanted: RunFilter, page: CursorQuery, order_by: Or
     return DAGRunCollectionResponse(dag_runs=shown, **about)
 
 
-@AIRFLOW_API.endpoint("GET", "/dags/{dag_id}/dagRuns/{dag_run_id}", errors=GONE)
+@AIRFLOW_API.endpoint("GET", RUN, errors=(404,))
 async def get_dag_run(call: Call, dag_id: str, dag_run_id: str) -> DAGRunResponse:
     """Show a run."""
     return run_response(await call.place.ask(get_run, dag_id, dag_run_id))
 
 
-@AIRFLOW_API.endpoint("GET", "/dags/{dag_id}/dagRuns/{dag_run_id}/upstreamAssetEvents", errors=GONE)
+@AIRFLOW_API.endpoint("GET", f"{RUN}/upstreamAssetEvents", errors=(404,))
 async def get_upstream_asset_events(call: Call, dag_id: str, dag_run_id: str) -> AssetEventCollectionResponse:
     """List the asset events that triggered a run."""
     await call.place.ask(get_state, dag_id, dag_run_id)
     return await events_of_run(call, DagRunKey(dag_id, dag_run_id))
 
 
-@AIRFLOW_API.endpoint("GET", "/dags/{dag_id}/dagRuns/{dag_run_id}/wait", errors=GONE)
+@AIRFLOW_API.endpoint("GET", f"{RUN}/wait", errors=(404,))
 async def wait_dag_run_until_finished(
     call: Call, dag_id: str, dag_run_id: str, interval: Annotated[float, Meta(gt=0)], result: Names | None = None
 ) -> Response:

@@ -16,17 +16,7 @@ from asynsched.queries.dag_versions import (
     redacted,
 )
 from asynsched.queries.dags import get_dag
-from asynsched.web.airflow_api.api import (
-    AIRFLOW_API,
-    GONE,
-    WRONG,
-    Number,
-    OrderBy,
-    PageQuery,
-    listed,
-    paging,
-    wants_text,
-)
+from asynsched.web.airflow_api.api import AIRFLOW_API, Number, OrderBy, PageQuery, listed, paging, wants_text
 from asynsched.web.endpoint import Call
 
 BUNDLE = "dags-folder"
@@ -65,7 +55,7 @@ class DAGSourceResponse(Struct, frozen=True):
     dag_display_name: str
 
 
-@AIRFLOW_API.endpoint("GET", "/dags/{dag_id}/dagVersions", errors=WRONG)
+@AIRFLOW_API.endpoint("GET", "/dags/{dag_id}/dagVersions", errors=(400, 404))
 async def get_dag_versions(
     call: Call,
     dag_id: str,
@@ -87,13 +77,13 @@ async def get_dag_versions(
     return DAGVersionCollectionResponse(*await listed(call, questions, wanted, page=asked, shown=version_response))
 
 
-@AIRFLOW_API.endpoint("GET", "/dags/{dag_id}/dagVersions/{version_number}", errors=GONE)
+@AIRFLOW_API.endpoint("GET", "/dags/{dag_id}/dagVersions/{version_number}", errors=(404,))
 async def get_dag_version(call: Call, dag_id: str, version_number: Number) -> DagVersionResponse:
     """Show a version of a DAG."""
     return version_response(await call.place.ask(get_version, dag_id, version_number))
 
 
-@AIRFLOW_API.endpoint("GET", "/dagSources/{dag_id}", errors={404: "Not Found", 406: "Not Acceptable"})
+@AIRFLOW_API.endpoint("GET", "/dagSources/{dag_id}", errors=(404, 406))
 async def get_dag_source(call: Call, dag_id: str, version_number: Number | None = None) -> DAGSourceResponse | Response:
     """Show the source of a version of a DAG, by default of the newest; as text if the request accepts that."""
     as_text = wants_text(call)

@@ -39,9 +39,9 @@ from asynsched.store.assets import leaf_digest
 from asynsched.timetables import decode
 from asynsched.timetables.asset_condition import AssetCondition
 from asynsched.web.access import NotAllowed, Permission
-from asynsched.web.airflow_api.api import AIRFLOW_API, GONE, WRONG, Names, OrderBy, PageQuery, listed, paging
+from asynsched.web.airflow_api.api import AIRFLOW_API, Names, OrderBy, PageQuery, listed, paging
 from asynsched.web.airflow_api.dag_versions import BUNDLE, DagVersionResponse, version_response
-from asynsched.web.airflow_api.filters import bounds, pattern, some
+from asynsched.web.airflow_api.filters import bounds, pattern
 from asynsched.web.endpoint import Call, check
 
 NAMES = {
@@ -190,13 +190,9 @@ class MoreOfDags(Struct, frozen=True, kw_only=True):
 NO_MORE = MoreOfDags()
 
 
-@AIRFLOW_API.endpoint("GET", "/dags", errors={400: "Bad Request"})
+@AIRFLOW_API.endpoint("GET", "/dags", errors=(400,))
 async def get_dags(
-    call: Call,
-    query: DagQuery,
-    more: MoreOfDags,
-    page: PageQuery,
-    order_by: OrderBy = ("dag_id",),
+    call: Call, query: DagQuery, more: MoreOfDags, page: PageQuery, order_by: OrderBy = ("dag_id",)
 ) -> DAGCollectionResponse:
     """List the DAGs."""
     if more.excludes_all:
@@ -205,13 +201,9 @@ async def get_dags(
     return DAGCollectionResponse(*await listed(call, questions, _filter(call, query, more), page=asked, shown=shown))
 
 
-@AIRFLOW_API.endpoint("PATCH", "/dags", permission=Permission.VIEW, errors=WRONG)
+@AIRFLOW_API.endpoint("PATCH", "/dags", permission=Permission.VIEW, errors=(400, 404))
 async def patch_dags(
-    call: Call,
-    body: DAGPatchBody,
-    query: DagQuery,
-    page: PageQuery,
-    update_mask: Names | None = None,
+    call: Call, body: DAGPatchBody, query: DagQuery, page: PageQuery, update_mask: Names | None = None
 ) -> DAGCollectionResponse:
     """Pause or unpause the DAGs of a page that the user may operate.
 
@@ -229,28 +221,26 @@ async def patch_dags(
     return DAGCollectionResponse(tuple(changed), total)
 
 
-@AIRFLOW_API.endpoint("GET", "/dags/{dag_id}", errors=GONE)
+@AIRFLOW_API.endpoint("GET", "/dags/{dag_id}", errors=(404,))
 async def get_one_dag(call: Call, dag_id: str) -> DAGResponse:
     """Show a DAG."""
     return dag_response(call, await call.place.ask(get_dag, dag_id, active=False))
 
 
-@AIRFLOW_API.endpoint("PATCH", "/dags/{dag_id}", permission=Permission.OPERATE, errors=WRONG)
+@AIRFLOW_API.endpoint("PATCH", "/dags/{dag_id}", permission=Permission.OPERATE, errors=(400, 404))
 async def patch_dag(call: Call, dag_id: str, body: DAGPatchBody, update_mask: Names | None = None) -> DAGResponse:
     """Pause or unpause a DAG."""
     _check_mask(update_mask)
     return await _pause(call, dag_id, body)
 
 
-@AIRFLOW_API.endpoint(
-    "DELETE", "/dags/{dag_id}", permission=Permission.OPERATE, errors={404: "Not Found", 409: "Conflict"}
-)
+@AIRFLOW_API.endpoint("DELETE", "/dags/{dag_id}", permission=Permission.OPERATE, errors=(404, 409))
 async def delete_one_dag(call: Call, dag_id: str) -> None:
     """Delete a DAG that has left its file, with its runs and their logs. A DAG that is in a file is refused."""
     await delete_dag(call.place, call.who.name, dag_id)
 
 
-@AIRFLOW_API.endpoint("PUT", "/parseDagFile/{file_token}", status=201, errors=GONE)
+@AIRFLOW_API.endpoint("PUT", "/parseDagFile/{file_token}", status=201, errors=(404,))
 async def reparse_dag_file(call: Call, file_token: str) -> None:
     """Parse a DAG file again, which the `file_token` of its DAGs names, even if it has not changed."""
     found = await call.place.ask(find_file, _file(file_token), seen_dags=call.who.dag_ids)
@@ -268,7 +258,7 @@ def _file(token: str) -> str:
         raise NotFound("file of the token", token[:100]) from exc
 
 
-@AIRFLOW_API.endpoint("GET", "/dags/{dag_id}/details", errors=GONE)
+@AIRFLOW_API.endpoint("GET", "/dags/{dag_id}/details", errors=(404,))
 async def get_dag_details(call: Call, dag_id: str) -> DAGDetailsResponse:
     """Show a DAG with the details of its newest version."""
     dag = await call.place.ask(get_dag, dag_id, active=False)
@@ -333,10 +323,10 @@ def _filter(call: Call, query: DagQuery, more: MoreOfDags) -> DagFilter:
         call.who.dag_ids, pattern(query, "dag_id"), pattern(more, "dag_display_name"),
         paused=query.paused, active=True if query.exclude_stale else None, has_errors=more.has_import_errors,
         tags=query.tags, tags_match=query.tags_match_mode or "any", owners_like=query.owners,
-        timetables=some(tuple(kinds.get(name, name) for name in more.timetable_type)),
+        timetables=tuple(kinds.get(name, name) for name in more.timetable_type) or None,
         has_asset_schedule=more.has_asset_schedule, asset=more.asset_dependency,
         last_run_state=more.last_dag_run_state, run_started_at=bounds(more, "dag_run_start_date"),
-        run_ended_at=bounds(more, "dag_run_end_date"), run_states=some(more.dag_run_state),
+        run_ended_at=bounds(more, "dag_run_end_date"), run_states=more.dag_run_state or None,
     )  # fmt: skip
 
 
@@ -383,7 +373,7 @@ class TagQuery(Struct, frozen=True):
     tag_name_prefix_pattern: str | None = None
 
 
-@AIRFLOW_API.endpoint("GET", "/dagTags", errors={400: "Bad Request"})
+@AIRFLOW_API.endpoint("GET", "/dagTags", errors=(400,))
 async def get_dag_tags(
     call: Call, query: TagQuery, page: PageQuery, order_by: OrderBy = ("name",)
 ) -> DAGTagCollectionResponse:
@@ -448,7 +438,7 @@ class DAGWarningCollectionResponse(Struct, frozen=True):
     total_entries: int
 
 
-@AIRFLOW_API.endpoint("GET", "/dagWarnings", errors={400: "Bad Request"})
+@AIRFLOW_API.endpoint("GET", "/dagWarnings", errors=(400,))
 async def list_dag_warnings(
     call: Call,
     page: PageQuery,

@@ -8,19 +8,9 @@ from msgspec import Struct
 
 from asynsched.errors import NotFound
 from asynsched.queries.audit import AuditFilter, count_audit, get_audit, list_audit
+from asynsched.queries.paging import utc
 from asynsched.store.schema import AuditRow
-from asynsched.web.airflow_api.api import (
-    AIRFLOW_API,
-    GONE,
-    MapIndex,
-    Number,
-    OrderBy,
-    PageQuery,
-    RowId,
-    listed,
-    paging,
-    utc,
-)
+from asynsched.web.airflow_api.api import AIRFLOW_API, MapIndex, Number, OrderBy, PageQuery, RowId, listed, paging
 from asynsched.web.endpoint import Call
 
 SORT_NAMES = {
@@ -96,12 +86,9 @@ class EventLogQuery(Struct, frozen=True, kw_only=True):
         return {name: value for name, value in values.items() if value is not None}
 
 
-@AIRFLOW_API.endpoint("GET", "/eventLogs", errors={400: "Bad Request"})
+@AIRFLOW_API.endpoint("GET", "/eventLogs", errors=(400,))
 async def get_event_logs(
-    call: Call,
-    query: EventLogQuery,
-    page: PageQuery,
-    order_by: OrderBy = ("event_log_id",),
+    call: Call, query: EventLogQuery, page: PageQuery, order_by: OrderBy = ("event_log_id",)
 ) -> EventLogCollectionResponse:
     """List the actions of users."""
     if query.try_number is not None:
@@ -111,7 +98,7 @@ async def get_event_logs(
     return EventLogCollectionResponse(*await listed(call, questions, wanted, page=asked, shown=_response))
 
 
-@AIRFLOW_API.endpoint("GET", "/eventLogs/{event_log_id}", errors=GONE)
+@AIRFLOW_API.endpoint("GET", "/eventLogs/{event_log_id}", errors=(404,))
 async def get_event_log(call: Call, event_log_id: RowId) -> EventLogResponse:
     """Show an action of a user."""
     found = await call.place.ask(get_audit, event_log_id)

@@ -85,11 +85,6 @@ def pattern(source: Struct, name: str) -> Pattern:
     return Pattern(getattr(source, f"{name}_pattern"), getattr(source, f"{name}_prefix_pattern"))
 
 
-def some(values: tuple[Any, ...] | None) -> tuple[Any, ...] | None:
-    """Return values to filter by; None: no filter."""
-    return values or None
-
-
 def states(names: Names, known: type[StrEnum]) -> tuple[str | None, ...] | None:
     """Return states to filter by: `none` and `no_status` stand for no state. Raises Invalid for an unknown one."""
     if unknown := sorted(set(names) - {*known, *NO_STATE}):

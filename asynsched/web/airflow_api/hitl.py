@@ -5,7 +5,7 @@ from typing import Annotated, Any
 
 from msgspec import Meta, Struct
 
-from asynsched.keys import DagRunKey, TaskInstanceKey
+from asynsched.keys import TaskInstanceKey
 from asynsched.queries.hitl import (
     QuestionFilter,
     QuestionInfo,
@@ -16,17 +16,16 @@ from asynsched.queries.hitl import (
     read_before,
     reading,
 )
-from asynsched.queries.paging import Range
 from asynsched.states import TaskInstanceState
 from asynsched.store.schema import HITLRow
 from asynsched.web.access import NotAllowed, Permission
-from asynsched.web.airflow_api.api import AIRFLOW_API, GONE, MapIndex, Names, OrderBy, PageQuery, listed, paging
-from asynsched.web.airflow_api.filters import states
-from asynsched.web.airflow_api.task_instances import TaskInstanceResponse, instance_response
+from asynsched.web.airflow_api.api import AIRFLOW_API, MapIndex, Names, OrderBy, PageQuery, listed, paging
+from asynsched.web.airflow_api.dag_runs import RUN
+from asynsched.web.airflow_api.filters import bounds, states
+from asynsched.web.airflow_api.task_instances import BASE, TaskInstanceResponse, instance_response
 from asynsched.web.endpoint import Call
 
-RUN = "/dags/{dag_id}/dagRuns/{dag_run_id}"
-QUESTION = f"{RUN}/taskInstances/{{task_id}}/{{map_index}}/hitlDetails"
+QUESTION = f"{BASE}/{{task_id}}/{{map_index}}/hitlDetails"
 NAMES = {
     "ti_id": "id", "task_instance_state": "state", "task_display_name": "task_id", "task_instance_operator": "task_id",
     "responded_by_user_id": "responded_by_id", "responded_by_user_name": "responded_by_name",
@@ -114,7 +113,7 @@ class HITLQuery(Struct, frozen=True, kw_only=True):
                 body=self.body_search,
             ),
             beginning=_given(dag_id=self.dag_id_prefix_pattern, task_id=self.task_id_prefix_pattern),
-            created_at=Range(self.created_at_gte, self.created_at_gt, self.created_at_lte, self.created_at_lt),
+            created_at=bounds(self, "created_at"),
         )  # fmt: skip
 
 
@@ -122,14 +121,9 @@ def _given(**values: Any) -> dict[str, Any]:
     return {name: value for name, value in values.items() if value is not None}
 
 
-@AIRFLOW_API.endpoint("GET", f"{RUN}/hitlDetails", errors={400: "Bad Request"})
+@AIRFLOW_API.endpoint("GET", f"{RUN}/hitlDetails", errors=(400,))
 async def get_hitl_details(
-    call: Call,
-    dag_id: str,
-    dag_run_id: str,
-    query: HITLQuery,
-    page: PageQuery,
-    order_by: OrderBy = ("ti_id",),
+    call: Call, dag_id: str, dag_run_id: str, query: HITLQuery, page: PageQuery, order_by: OrderBy = ("ti_id",)
 ) -> HITLDetailCollection:
     """List the questions of the tasks of a run, or of all (`~`)."""
     wanted = query.filter(dag_id, dag_run_id, call.who.dag_ids)
@@ -137,18 +131,13 @@ async def get_hitl_details(
     return HITLDetailCollection(*await listed(call, questions, wanted, page=asked, shown=_detail))
 
 
-@AIRFLOW_API.endpoint("GET", QUESTION, errors=GONE)
+@AIRFLOW_API.endpoint("GET", QUESTION, errors=(404,))
 async def get_hitl_detail(call: Call, dag_id: str, dag_run_id: str, task_id: str, map_index: MapIndex) -> HITLDetail:
     """Show the question of a task instance; the map index of a task that is not mapped is -1."""
     return _detail(await call.place.ask(get_question, TaskInstanceKey(dag_id, dag_run_id, task_id, map_index)))
 
 
-@AIRFLOW_API.endpoint(
-    "PATCH",
-    QUESTION,
-    permission=Permission.OPERATE,
-    errors={400: "Bad Request", 403: "Forbidden", 404: "Not Found", 409: "Conflict"},
-)
+@AIRFLOW_API.endpoint("PATCH", QUESTION, permission=Permission.OPERATE, errors=(400, 403, 404, 409))
 async def update_hitl_detail(
     call: Call, dag_id: str, dag_run_id: str, task_id: str, map_index: MapIndex, body: UpdateHITLDetailPayload
 ) -> HITLDetailResponse:
@@ -156,8 +145,7 @@ async def update_hitl_detail(
     key, name = TaskInstanceKey(dag_id, dag_run_id, task_id, map_index), call.who.name
     _check_assigned((await call.place.ask(get_question, key)).asked, name)
     read = await read_before(call.place, key, reading(body.chosen_options, body.params_input))
-    run = DagRunKey(dag_id, dag_run_id)
-    await call.place.act(name, answer, run, task_id, map_index, read, user=name, now=call.place.clock.now())
+    await call.place.act(name, answer, key, read, user=name, now=call.place.clock.now())
     given = (await call.place.ask(get_question, key)).asked
     return HITLDetailResponse(
         responded_by=HITLUser(**(given.responded_by or {"id": name, "name": name})),

@@ -12,11 +12,10 @@ from asynsched.queries.import_errors import (
     list_import_errors,
 )
 from asynsched.queries.paging import Pattern
-from asynsched.web.airflow_api.api import AIRFLOW_API, GONE, OrderBy, PageQuery, RowId, listed, paging
+from asynsched.web.airflow_api.api import AIRFLOW_API, OrderBy, PageQuery, RowId, listed, paging
+from asynsched.web.airflow_api.dag_versions import BUNDLE
 from asynsched.web.endpoint import Call
 
-BUNDLE = "dags-folder"
-"""The only bundle: Airflow's name for the DAG folder."""
 SORT_NAMES = {
     "import_error_id": "id", "timestamp": "created_at", "filename": "file", "stacktrace": "traceback",
     "bundle_name": "id",
@@ -40,7 +39,7 @@ class ImportErrorCollectionResponse(Struct, frozen=True):
     total_entries: int
 
 
-@AIRFLOW_API.endpoint("GET", "/importErrors", errors={400: "Bad Request"})
+@AIRFLOW_API.endpoint("GET", "/importErrors", errors=(400,))
 async def get_import_errors(
     call: Call,
     page: PageQuery,
@@ -59,7 +58,7 @@ async def get_import_errors(
     return ImportErrorCollectionResponse(*await listed(call, questions, wanted, page=asked, shown=_response))
 
 
-@AIRFLOW_API.endpoint("GET", "/importErrors/{import_error_id}", errors=GONE)
+@AIRFLOW_API.endpoint("GET", "/importErrors/{import_error_id}", errors=(404,))
 async def get_one_import_error(call: Call, import_error_id: RowId) -> ImportErrorResponse:
     """Show an error of a DAG file."""
     wanted = ImportErrorFilter(dag_ids=call.who.dag_ids)

@@ -4,6 +4,7 @@ A request for many things is one transaction, and one entry in the audit.
 """
 
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from http import HTTPStatus
 from typing import Any, Generic, NamedTuple, TypeVar
 
@@ -127,7 +128,7 @@ def _steps(
     found = [name for name in entities if name in existing]
     if isinstance(action, BulkUpdateAction):
         return [(name, _changing(conn, kind, name, entities[name], action.update_mask)) for name in found]
-    return [(name, _deleting(conn, kind, name)) for name in found]
+    return [(name, partial(kind.delete, conn, name)) for name in found]
 
 
 def _sentence(kind: Kind[Any, Any], names: Sequence[str], what: str) -> str:
@@ -143,7 +144,3 @@ def _changing(
     conn: Connection, kind: Kind[Any, Any], name: str, body: Struct, mask: Iterable[str] | None = None
 ) -> Callable[[], object]:
     return lambda: kind.change(conn, name, _changed_fields(kind, body, mask))
-
-
-def _deleting(conn: Connection, kind: Kind[Any, Any], name: str) -> Callable[[], object]:
-    return lambda: kind.delete(conn, name)

@@ -79,10 +79,8 @@ async def get_plugins(call: Call, page: PageQuery) -> PluginCollectionResponse:
 async def get_plugin_errors(call: Call) -> PluginImportErrorCollectionResponse:
     """List the errors of plugins. A process loads them for the answer."""
     errors = [
-        PluginImportErrorResponse(row.source, row.error)
-        for row in await list_plugins(call.place.settings)
-        if row.error
-    ]  # fmt: skip
+        PluginImportErrorResponse(row.source, row.error) for row in await list_plugins(call.place.settings) if row.error
+    ]
     return PluginImportErrorCollectionResponse(tuple(errors), len(errors))
 
 

@@ -9,10 +9,10 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from asynsched.web.airflow_api.task_instances import BASE
 from asynsched.web.endpoint import Find
 
-_DAG, _RUN = "/dags/{dag_id}", "/dags/{dag_id}/dagRuns/{dag_run_id}"
-_TASK = f"{_RUN}/taskInstances/{{task_id}}"
+_DAG, _TASK = "/dags/{dag_id}", f"{BASE}/{{task_id}}"
 _ASSET_STATE, _TASK_STATE = "/assets/{asset_id}/state-store", f"{_TASK}/state-store"
 
 

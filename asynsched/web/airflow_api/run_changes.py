@@ -9,12 +9,11 @@ from datetime import datetime
 from typing import Annotated, Any
 
 from msgspec import UNSET, Meta, Struct, UnsetType
-from msgspec.structs import asdict
 from starlette.responses import Response
 
 from asynsched.keys import DagRunKey
 from asynsched.queries.assets import only_producer
-from asynsched.queries.paging import MOST_ROWS, BadRequest, Paging, Range
+from asynsched.queries.paging import MOST_ROWS, BadRequest, Paging, Range, utc
 from asynsched.queries.run_actions import (
     Clear,
     MarkedAs,
@@ -35,8 +34,8 @@ from asynsched.store.runs.notes import LONGEST_NOTE
 from asynsched.store.runs.requests import ClearTasks
 from asynsched.timetables import DataInterval
 from asynsched.web.access import Permission
-from asynsched.web.airflow_api.api import AIRFLOW_API, WRONG, Names, RowId, is_meant, utc
-from asynsched.web.airflow_api.dag_runs import DAGRunCollectionResponse, DAGRunResponse, run_response
+from asynsched.web.airflow_api.api import AIRFLOW_API, Names, RowId, is_meant
+from asynsched.web.airflow_api.dag_runs import RUN, DAGRunCollectionResponse, DAGRunResponse, run_response
 from asynsched.web.airflow_api.filters import unless_all
 from asynsched.web.airflow_api.task_instances import instance_response
 from asynsched.web.endpoint import Call, Invalid, as_response, check
@@ -44,8 +43,6 @@ from asynsched.web.endpoint import Call, Invalid, as_response, check
 Note = Annotated[str, Meta(max_length=LONGEST_NOTE)]
 MOST_RUNS = 100
 """Runs that one request clears."""
-RUN = "/dags/{dag_id}/dagRuns/{dag_run_id}"
-REFUSED = WRONG | {409: "Conflict"}
 
 
 class TriggerDAGRunPostBody(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -61,17 +58,10 @@ class TriggerDAGRunPostBody(Struct, frozen=True, kw_only=True, forbid_unknown_fi
     partition_key: str | None = None
 
 
-class MaterializeAssetBody(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class MaterializeAssetBody(TriggerDAGRunPostBody, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The run that updates an asset."""
 
-    dag_run_id: str | None = None
-    data_interval_start: datetime | None = None
-    data_interval_end: datetime | None = None
     logical_date: datetime | None = None
-    run_after: datetime | None = None
-    conf: dict[str, Any] | None = None
-    note: Note | None = None
-    partition_key: str | None = None
 
 
 class DAGRunPatchBody(Struct, frozen=True, forbid_unknown_fields=True):
@@ -128,15 +118,13 @@ class ClearTaskInstanceCollectionResponse(Struct, frozen=True):
     total_entries: int
 
 
-@AIRFLOW_API.endpoint("POST", "/dags/{dag_id}/dagRuns", permission=Permission.OPERATE, errors=REFUSED)
+@AIRFLOW_API.endpoint("POST", "/dags/{dag_id}/dagRuns", permission=Permission.OPERATE, errors=(400, 404, 409))
 async def trigger_dag_run(call: Call, dag_id: str, body: TriggerDAGRunPostBody) -> DAGRunResponse:
     """Create a run of a DAG; a `run_after` in the future is its earliest start."""
     return await _trigger(call, dag_id, body, DagRunType.MANUAL)
 
 
-async def _trigger(
-    call: Call, dag_id: str, body: TriggerDAGRunPostBody, run_type: DagRunType
-) -> DAGRunResponse:  # fmt: skip
+async def _trigger(call: Call, dag_id: str, body: TriggerDAGRunPostBody, run_type: DagRunType) -> DAGRunResponse:
     """Create a run of a DAG. Raises Invalid, BadRequest, and the errors of `trigger_run`."""
     start, end = body.data_interval_start, body.data_interval_end
     if (start is None) != (end is None):
@@ -151,18 +139,15 @@ async def _trigger(
     return run_response(await trigger_run(call.place, call.who.name, dag_id, wanted))
 
 
-@AIRFLOW_API.endpoint("POST", "/assets/{asset_id}/materialize", permission=Permission.OPERATE, errors=REFUSED)
-async def materialize_asset(
-    call: Call, asset_id: RowId, body: MaterializeAssetBody | None
-) -> DAGRunResponse:  # fmt: skip
+@AIRFLOW_API.endpoint("POST", "/assets/{asset_id}/materialize", permission=Permission.OPERATE, errors=(400, 404, 409))
+async def materialize_asset(call: Call, asset_id: RowId, body: MaterializeAssetBody | None) -> DAGRunResponse:
     """Create a run of the only DAG with a task that updates an asset."""
     dag_id = await call.place.ask(only_producer, asset_id, seen_dags=call.who.dag_ids)
     check(call.who, Permission.OPERATE, dag_id)
-    wanted = TriggerDAGRunPostBody(**asdict(body or MaterializeAssetBody()))
-    return await _trigger(call, dag_id, wanted, DagRunType.ASSET_MATERIALIZATION)
+    return await _trigger(call, dag_id, body or MaterializeAssetBody(), DagRunType.ASSET_MATERIALIZATION)
 
 
-@AIRFLOW_API.endpoint("PATCH", RUN, permission=Permission.OPERATE, errors=REFUSED)
+@AIRFLOW_API.endpoint("PATCH", RUN, permission=Permission.OPERATE, errors=(400, 404, 409))
 async def patch_dag_run(
     call: Call, dag_id: str, dag_run_id: str, body: DAGRunPatchBody, update_mask: Names | None = None
 ) -> DAGRunResponse:
@@ -176,7 +161,7 @@ async def patch_dag_run(
     return run_response(await call.place.ask(get_run, *key))
 
 
-@AIRFLOW_API.endpoint("DELETE", RUN, permission=Permission.OPERATE, status=204, errors=REFUSED)
+@AIRFLOW_API.endpoint("DELETE", RUN, permission=Permission.OPERATE, status=204, errors=(400, 404, 409))
 async def delete_dag_run(call: Call, dag_id: str, dag_run_id: str) -> None:
     """Delete a run that is not running, with its rows and logs."""
     await delete_run(call.place, call.who.name, DagRunKey(dag_id, dag_run_id))
@@ -186,7 +171,7 @@ async def delete_dag_run(call: Call, dag_id: str, dag_run_id: str) -> None:
     "POST",
     f"{RUN}/clear",
     permission=Permission.OPERATE,
-    errors=REFUSED,
+    errors=(400, 404, 409),
     other_answer=ClearTaskInstanceCollectionResponse,
 )
 async def clear_dag_run(call: Call, dag_id: str, dag_run_id: str, body: DAGRunClearBody) -> DAGRunResponse | Response:
@@ -199,7 +184,7 @@ async def clear_dag_run(call: Call, dag_id: str, dag_run_id: str, body: DAGRunCl
 
 
 @AIRFLOW_API.endpoint(
-    "POST", "/dags/{dag_id}/clearDagRuns", errors=REFUSED, other_answer=ClearTaskInstanceCollectionResponse
+    "POST", "/dags/{dag_id}/clearDagRuns", errors=(400, 404, 409), other_answer=ClearTaskInstanceCollectionResponse
 )
 async def clear_dag_runs(call: Call, dag_id: str, body: BulkDAGRunClearBody) -> DAGRunCollectionResponse | Response:
     """Run the tasks of several runs again, and show the runs; with `dry_run`, the default, show only the tasks."""

@@ -11,7 +11,7 @@ from msgspec.structs import force_setattr
 from asynsched.errors import AsynschedError
 from asynsched.keys import DagRunKey, TaskInstanceKey
 from asynsched.queries.dag_versions import read_structure
-from asynsched.queries.paging import MOST_ROWS, BadRequest, Paging, Range
+from asynsched.queries.paging import MOST_ROWS, BadRequest, Paging, Range, utc
 from asynsched.queries.run_actions import Clear, clear_tasks, names_of, preview, preview_clear
 from asynsched.queries.runs import RunFilter, get_run
 from asynsched.queries.task_actions import Mark, mark_tasks, runs_of_dates
@@ -25,8 +25,9 @@ from asynsched.queries.task_instances import (
 )
 from asynsched.store.runs.requests import ClearTasks, MarkedTaskState, MarkTasks
 from asynsched.web.access import Permission
-from asynsched.web.airflow_api.api import AIRFLOW_API, WRONG, MapIndex, Names, is_meant, utc
-from asynsched.web.airflow_api.run_changes import REFUSED, RUN, Note
+from asynsched.web.airflow_api.api import AIRFLOW_API, MapIndex, Names, is_meant
+from asynsched.web.airflow_api.dag_runs import RUN
+from asynsched.web.airflow_api.run_changes import Note
 from asynsched.web.airflow_api.task_instances import (
     BASE,
     OF_INDEX,
@@ -78,9 +79,9 @@ class ClearTaskInstancesBody(Struct, frozen=True, kw_only=True, forbid_unknown_f
 
 
 @AIRFLOW_API.endpoint(
-    "PATCH", OF_INDEX, permission=Permission.OPERATE, errors=REFUSED, name="patch_task_instance_by_map_index"
+    "PATCH", OF_INDEX, permission=Permission.OPERATE, errors=(400, 404, 409), name="patch_task_instance_by_map_index"
 )
-@AIRFLOW_API.endpoint("PATCH", f"{BASE}/{{task_id}}", permission=Permission.OPERATE, errors=REFUSED)
+@AIRFLOW_API.endpoint("PATCH", f"{BASE}/{{task_id}}", permission=Permission.OPERATE, errors=(400, 404, 409))
 async def patch_task_instance(
     call: Call,
     dag_id: str,
@@ -98,10 +99,10 @@ async def patch_task_instance(
     "PATCH",
     f"{OF_INDEX}/dry_run",
     permission=Permission.OPERATE,
-    errors=WRONG,
+    errors=(400, 404),
     name="patch_task_instance_dry_run_by_map_index",
 )
-@AIRFLOW_API.endpoint("PATCH", f"{BASE}/{{task_id}}/dry_run", permission=Permission.OPERATE, errors=WRONG)
+@AIRFLOW_API.endpoint("PATCH", f"{BASE}/{{task_id}}/dry_run", permission=Permission.OPERATE, errors=(400, 404))
 async def patch_task_instance_dry_run(
     call: Call,
     dag_id: str,
@@ -115,7 +116,7 @@ async def patch_task_instance_dry_run(
     return await _preview(call, DagRunKey(dag_id, dag_run_id), (task_id,), map_index, body, update_mask)
 
 
-@AIRFLOW_API.endpoint("PATCH", GROUP, permission=Permission.OPERATE, errors=REFUSED)
+@AIRFLOW_API.endpoint("PATCH", GROUP, permission=Permission.OPERATE, errors=(400, 404, 409))
 async def patch_task_group_instances(
     call: Call,
     dag_id: str,
@@ -129,7 +130,7 @@ async def patch_task_group_instances(
     return await patch_instances(call, key, await _tasks_of(call, key, group_id), None, body, update_mask)
 
 
-@AIRFLOW_API.endpoint("PATCH", f"{GROUP}/dry_run", permission=Permission.OPERATE, errors=WRONG)
+@AIRFLOW_API.endpoint("PATCH", f"{GROUP}/dry_run", permission=Permission.OPERATE, errors=(400, 404))
 async def patch_task_group_instances_dry_run(
     call: Call, dag_id: str, dag_run_id: str, group_id: str, body: PatchTaskInstanceBody
 ) -> TaskInstanceCollectionResponse:
@@ -138,7 +139,9 @@ async def patch_task_group_instances_dry_run(
     return await _preview(call, key, await _tasks_of(call, key, group_id), None, body, None)
 
 
-@AIRFLOW_API.endpoint("POST", "/dags/{dag_id}/clearTaskInstances", permission=Permission.OPERATE, errors=REFUSED)
+@AIRFLOW_API.endpoint(
+    "POST", "/dags/{dag_id}/clearTaskInstances", permission=Permission.OPERATE, errors=(400, 404, 409)
+)
 async def post_clear_task_instances(
     call: Call, dag_id: str, body: ClearTaskInstancesBody
 ) -> TaskInstanceCollectionResponse:

@@ -4,9 +4,8 @@ from datetime import datetime
 from typing import Any, Literal
 from uuid import UUID
 
-import msgspec
 from msgspec import Struct
-from msgspec.structs import replace
+from msgspec.structs import asdict, replace
 from starlette.convertors import Convertor, register_url_convertor
 
 from asynsched.errors import NotFound
@@ -28,10 +27,9 @@ from asynsched.queries.task_instances import (
 )
 from asynsched.queries.why import list_dependencies
 from asynsched.states import TaskInstanceState
+from asynsched.store.rows import in_common
 from asynsched.web.airflow_api.api import (
     AIRFLOW_API,
-    GONE,
-    WRONG,
     CursorCollection,
     CursorQuery,
     Limit,
@@ -44,8 +42,9 @@ from asynsched.web.airflow_api.api import (
     listed_by_cursor,
     paging,
 )
+from asynsched.web.airflow_api.dag_runs import RUN
 from asynsched.web.airflow_api.dag_versions import DagVersionResponse, uuid_of, version_response
-from asynsched.web.airflow_api.filters import Changes, Dates, bounds, pattern, some, states, unless_all
+from asynsched.web.airflow_api.filters import Changes, Dates, bounds, pattern, states, unless_all
 from asynsched.web.endpoint import Call
 
 NAMES = {"start_date": "started_at", "end_date": "ended_at", "duration": "duration_seconds", "operator": "task_id"}
@@ -164,7 +163,7 @@ class TaskDependencyCollectionResponse(Struct, frozen=True):
     dependencies: tuple[TaskDependencyResponse, ...]
 
 
-BASE = "/dags/{dag_id}/dagRuns/{dag_run_id}/taskInstances"
+BASE = f"{RUN}/taskInstances"
 
 
 class _IndexConvertor(Convertor[int]):
@@ -184,7 +183,7 @@ OF_INDEX = f"{BASE}/{{task_id}}/{{map_index:index}}"
 """Of an instance of a mapped task, or with -1 of another one."""
 
 
-@AIRFLOW_API.endpoint("GET", BASE, errors=WRONG)
+@AIRFLOW_API.endpoint("GET", BASE, errors=(400, 404))
 async def get_task_instances(
     call: Call,
     dag_id: str,
@@ -198,7 +197,7 @@ async def get_task_instances(
     """List the task instances of a run, of all runs of a DAG, or of all DAGs (`~`)."""
     await _check_names(call, dag_id, dag_run_id, query.task_group_id)
     run = RunFilter(
-        call.who.dag_ids, unless_all(dag_id), unless_all(dag_run_id), version_numbers=some(query.version_number),
+        call.who.dag_ids, unless_all(dag_id), unless_all(dag_run_id), version_numbers=query.version_number or None,
         dag_id=pattern(query, "dag_id"), run_id=pattern(query, "run_id"), **dates.of_runs,
     )  # fmt: skip
     wanted = _filter(
@@ -209,7 +208,7 @@ async def get_task_instances(
     return await _listed(call, wanted, page, order_by)
 
 
-@AIRFLOW_API.endpoint("POST", f"{BASE}/list", errors=WRONG)
+@AIRFLOW_API.endpoint("POST", f"{BASE}/list", errors=(400, 404))
 async def get_task_instances_batch(
     call: Call,
     dag_id: Literal["~"],  # noqa: ARG001 - the path has it
@@ -217,9 +216,9 @@ async def get_task_instances_batch(
     body: TaskInstancesBatchBody,
 ) -> TaskInstanceCollectionResponse:
     """List task instances of several runs."""
-    run = RunFilter(call.who.dag_ids, some(body.dag_ids), some(body.dag_run_ids), **body.of_runs)
+    run = RunFilter(call.who.dag_ids, body.dag_ids or None, body.dag_run_ids or None, **body.of_runs)
     wanted = TaskInstanceFilter(
-        run, some(body.task_ids), some(body.state), some(body.pool), some(body.queue), some(body.executor),
+        run, body.task_ids or None, body.state or None, body.pool or None, body.queue or None, body.executor or None,
         **body.of_times(),
     )  # fmt: skip
     page = CursorQuery(limit=body.page_limit, offset=body.page_offset)
@@ -234,13 +233,13 @@ async def _listed(
     return TaskInstanceCollectionResponse(task_instances=shown, **about)
 
 
-@AIRFLOW_API.endpoint("GET", f"{BASE}/{{task_id}}", errors=GONE)
+@AIRFLOW_API.endpoint("GET", f"{BASE}/{{task_id}}", errors=(404,))
 async def get_one_task_instance(call: Call, dag_id: str, dag_run_id: str, task_id: str) -> TaskInstanceResponse:
     """Show a task instance of a task that is not mapped."""
     return await _whole(call, TaskInstanceKey(dag_id, dag_run_id, task_id))
 
 
-@AIRFLOW_API.endpoint("GET", OF_INDEX, errors=GONE)
+@AIRFLOW_API.endpoint("GET", OF_INDEX, errors=(404,))
 async def get_mapped_task_instance(
     call: Call, dag_id: str, dag_run_id: str, task_id: str, map_index: MapIndex
 ) -> TaskInstanceResponse:
@@ -249,7 +248,7 @@ async def get_mapped_task_instance(
     return await _whole(call, key)
 
 
-@AIRFLOW_API.endpoint("GET", f"{BASE}/{{task_id}}/listMapped", errors=WRONG)
+@AIRFLOW_API.endpoint("GET", f"{BASE}/{{task_id}}/listMapped", errors=(400, 404))
 async def get_mapped_task_instances(
     call: Call,
     dag_id: str,
@@ -263,7 +262,7 @@ async def get_mapped_task_instances(
 ) -> TaskInstanceCollectionResponse:
     """List the instances of a mapped task."""
     run = RunFilter(
-        dag_ids=(dag_id,), run_ids=(dag_run_id,), version_numbers=some(query.version_number), **dates.of_runs
+        dag_ids=(dag_id,), run_ids=(dag_run_id,), version_numbers=query.version_number or None, **dates.of_runs
     )
     wanted = _filter(call.place.clock.now(), run, query, dates, changes, task_ids=(task_id,), is_mapped=True)
     found = await _listed(call, wanted, CursorQuery(limit=page.limit, offset=page.offset), order_by)
@@ -303,9 +302,9 @@ async def _check_mapped(call: Call, dag_id: str, run_id: str, task_id: str) -> N
 
 
 @AIRFLOW_API.endpoint(
-    "GET", f"{OF_INDEX}/dependencies", errors=GONE, name="get_task_instance_dependencies_by_map_index"
+    "GET", f"{OF_INDEX}/dependencies", errors=(404,), name="get_task_instance_dependencies_by_map_index"
 )
-@AIRFLOW_API.endpoint("GET", f"{BASE}/{{task_id}}/dependencies", errors=GONE)
+@AIRFLOW_API.endpoint("GET", f"{BASE}/{{task_id}}/dependencies", errors=(404,))
 async def get_task_instance_dependencies(
     call: Call, dag_id: str, dag_run_id: str, task_id: str, map_index: MapIndex = -1
 ) -> TaskDependencyCollectionResponse:
@@ -318,9 +317,9 @@ def _filter(
     now: datetime, run: RunFilter, query: MappedQuery, dates: Dates, changes: Changes, **more: Any
 ) -> TaskInstanceFilter:
     return TaskInstanceFilter(
-        run, states=states(query.state, TaskInstanceState), pools=some(query.pool), queues=some(query.queue),
-        executors=some(query.executor), operators=some(query.operator), try_numbers=some(query.try_number),
-        map_indexes=some(query.map_index), pool=pattern(query, "pool_name"), queue=pattern(query, "queue_name"),
+        run, states=states(query.state, TaskInstanceState), pools=query.pool or None, queues=query.queue or None,
+        executors=query.executor or None, operators=query.operator or None, try_numbers=query.try_number or None,
+        map_indexes=query.map_index or None, pool=pattern(query, "pool_name"), queue=pattern(query, "queue_name"),
         operator_name=pattern(query, "operator_name"), rendered_map_index=pattern(query, "rendered_map_index"),
         updated_at=bounds(changes, "updated_at"), **dates.of_times(now), **more,
     )  # fmt: skip
@@ -330,7 +329,7 @@ async def _whole(call: Call, key: TaskInstanceKey) -> TaskInstanceResponse:
     """Return a task instance with its rendered fields, which lists leave out. Raises NotFound."""
     info = await call.place.ask(get_task_instance, key)
     fields = await call.place.ask(fields_of_try, info.id, info.try_number)
-    return msgspec.structs.replace(instance_response(info), rendered_fields=fields)
+    return replace(instance_response(info), rendered_fields=fields)
 
 
 def instance_response(info: TaskInstanceInfo) -> TaskInstanceResponse:
@@ -358,8 +357,8 @@ class TaskInstanceHistoryCollectionResponse(Struct, frozen=True):
     total_entries: int
 
 
-@AIRFLOW_API.endpoint("GET", f"{OF_INDEX}/tries", errors=GONE, name="get_mapped_task_instance_tries")
-@AIRFLOW_API.endpoint("GET", f"{BASE}/{{task_id}}/tries", errors=GONE)
+@AIRFLOW_API.endpoint("GET", f"{OF_INDEX}/tries", errors=(404,), name="get_mapped_task_instance_tries")
+@AIRFLOW_API.endpoint("GET", f"{BASE}/{{task_id}}/tries", errors=(404,))
 async def get_task_instance_tries(
     call: Call, dag_id: str, dag_run_id: str, task_id: str, map_index: MapIndex = -1
 ) -> TaskInstanceHistoryCollectionResponse:
@@ -370,9 +369,9 @@ async def get_task_instance_tries(
 
 
 @AIRFLOW_API.endpoint(
-    "GET", f"{OF_INDEX}/tries/{{task_try_number}}", errors=GONE, name="get_mapped_task_instance_try_details"
+    "GET", f"{OF_INDEX}/tries/{{task_try_number}}", errors=(404,), name="get_mapped_task_instance_try_details"
 )
-@AIRFLOW_API.endpoint("GET", f"{BASE}/{{task_id}}/tries/{{task_try_number}}", errors=GONE)
+@AIRFLOW_API.endpoint("GET", f"{BASE}/{{task_id}}/tries/{{task_try_number}}", errors=(404,))
 async def get_task_instance_try_details(
     call: Call, dag_id: str, dag_run_id: str, task_id: str, task_try_number: Number, map_index: MapIndex = -1
 ) -> TaskInstanceHistoryResponse:
@@ -386,7 +385,5 @@ async def get_task_instance_try_details(
 
 def _try_response(info: TaskInstanceInfo, one: TryInfo) -> TaskInstanceHistoryResponse:
     """Return a try: the task instance, with the state and the times that it had then."""
-    then = {name: getattr(one, name) for name in TryInfo.__struct_fields__} | {"duration_seconds": one.duration_seconds}
-    shown = instance_response(replace(info, **then))
-    names = TaskInstanceHistoryResponse.__struct_fields__
-    return TaskInstanceHistoryResponse(**{name: getattr(shown, name) for name in names})
+    then = replace(info, **asdict(one), duration_seconds=one.duration_seconds)
+    return TaskInstanceHistoryResponse(**in_common(TaskInstanceHistoryResponse, instance_response(then)))

@@ -4,7 +4,7 @@ Each view has an address of its own and reads without JavaScript. Scripts refine
 with parts of the same address, fetched again. Actions are forms: a POST that redirects to a view.
 """
 
-from asynsched.web.pages import (
+from asynsched.web.pages import (  # noqa: F401 - each adds its views
     actions,
     answers,
     assets,
@@ -29,8 +29,4 @@ from asynsched.web.pages import (
 )
 from asynsched.web.pages.page import PAGE, routes
 
-__all__ = [
-    "PAGE", "actions", "answers", "assets", "browse", "change", "dag", "dags", "home", "logs",
-    "many", "notes", "operation", "preferences", "routes", "runs", "secrets", "static", "tasks", "tokens", "trigger",
-    "unknown", "users",
-]  # fmt: skip
+__all__ = ["PAGE", "routes"]

@@ -7,9 +7,10 @@ from starlette.responses import Response
 from asynsched.errors import AsynschedError
 from asynsched.keys import DagRunKey
 from asynsched.queries.paging import BadRequest
-from asynsched.queries.run_actions import Changed, Clear, cancel_run, clear_tasks, mark_run, preview
+from asynsched.queries.run_actions import Clear, cancel_run, clear_tasks, mark_run, preview
 from asynsched.queries.runs import get_state
 from asynsched.queries.task_actions import Mark, mark_tasks
+from asynsched.scheduling.requests.run_requests import Submitted
 from asynsched.store.runs.requests import CancelRun, ClearTasks, MarkRun, MarkTasks, RunRequest
 from asynsched.web.access import Permission
 from asynsched.web.endpoint import Call
@@ -103,7 +104,7 @@ async def act(call: Call, dag_id: str, run_id: str) -> Response:
     return redirect(call, *path, "tasks", wish.task_id, said=said, map_index=_index(wish))
 
 
-async def _do(call: Call, key: DagRunKey, request: RunRequest) -> Changed:
+async def _do(call: Call, key: DagRunKey, request: RunRequest) -> Submitted:
     place, actor = call.place, call.who.name
     match request:
         case ClearTasks():

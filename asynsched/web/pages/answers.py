@@ -53,7 +53,7 @@ async def _show(call: Call, answered: TaskInstanceKey | None = None, typed: Type
     rows = []
     for one in page.items:
         instance = one.instance
-        if answered == (instance.dag_id, instance.run_id, instance.task_id, instance.map_index):
+        if answered == instance.key:
             _, fields = await run_sync(read_together, _params(one.asked), typed.fields, zone)
             rows.append((one.asked, instance, fields, typed))
         else:
@@ -100,9 +100,7 @@ async def give(call: Call, dag_id: str, run_id: str, task_id: str, map_index: Ma
     key = TaskInstanceKey(dag_id, run_id, task_id, map_index)
     known = await read_before(call.place, key, read)
     try:
-        await call.place.act(
-            call.who.name, answer, key.run, task_id, map_index, known, user=call.who.name, now=call.place.clock.now()
-        )
+        await call.place.act(call.who.name, answer, key, known, user=call.who.name, now=call.place.clock.now())
     except AsynschedError as exc:
         return await _show(call, key, refused(sent, exc))
     return redirect(call, "answers", said=f"{task_id} of {run_id} has its answer: {', '.join(sent.get('option', []))}.")

@@ -47,9 +47,7 @@ LATELY = timedelta(hours=24)
 async def show_assets(call: Call, after: str = "") -> Response:
     """Show the assets, the tasks that update them, the DAGs that wait for them, and their last events."""
     seen = call.who.dag_ids
-    page = await call.place.ask(
-        list_assets, AssetFilter(seen_dags=seen), Paging(limit=PAGE_ROWS, after=after or None)
-    )  # fmt: skip
+    page = await call.place.ask(list_assets, AssetFilter(seen_dags=seen), Paging(limit=PAGE_ROWS, after=after or None))
     events = (await call.place.ask(list_events, EventFilter(seen_dags=seen), Paging(limit=MOST_EVENTS))).items
     return await show(
         call, "assets.html", rows=[one for one in page.items if seen is None or one.references], after=page.after,

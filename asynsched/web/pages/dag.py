@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import Annotated, Literal, NamedTuple
 
 from anyio.to_thread import run_sync
@@ -23,7 +24,7 @@ from asynsched.web.endpoint import Call
 from asynsched.web.pages.drawing import calendar as drawn_calendar
 from asynsched.web.pages.drawing.differences import compare
 from asynsched.web.pages.drawing.graph import DrawnGraph, draw
-from asynsched.web.pages.drawing.grid import GridRows, grid_rows
+from asynsched.web.pages.drawing.grid import grid_rows
 from asynsched.web.pages.drawing.tasks import MOST_OPEN_TASKS, TaskGraph, task_graph
 from asynsched.web.pages.page import PAGE, RowId, address, show
 
@@ -67,9 +68,7 @@ async def grid(
     if before is not None and before.tzinfo is None:
         before = before.replace(tzinfo=UTC)
     found = await call.place.ask(read_grid, dag_id, n_runs=runs, before=before, before_id=before_id)
-    rows: GridRows = await run_sync(
-        grid_rows, known.dag, found, lambda *path, **query: address(call.request, *path, **query)
-    )
+    rows = await run_sync(grid_rows, known.dag, found, partial(address, call.request))
     return await show(
         call, "dag_grid.html", known=known, view="grid", rows=rows, runs=found.runs, n_runs=runs, before=before,
         choices=GRID_RUNS,

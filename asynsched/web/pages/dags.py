@@ -6,7 +6,7 @@ from starlette.responses import Response
 
 from asynsched.queries.dags import DagFilter, count_dags, list_dags, list_owners, list_tags, pause_dag
 from asynsched.queries.overview import recent_states
-from asynsched.queries.paging import MOST_ROWS, BadRequest, Paging, Pattern
+from asynsched.queries.paging import ANY_TEXT, MOST_ROWS, BadRequest, Paging, Pattern
 from asynsched.states import DagRunState
 from asynsched.web.access import Permission
 from asynsched.web.endpoint import Call
@@ -40,7 +40,7 @@ async def dags(
     every = Paging(limit=MOST_ROWS)
     return await show(
         call, "dags.html", page=page, total=total, runs=runs, states=tuple(DagRunState),
-        tags=(await call.place.ask(list_tags, dag_ids=seen, paging=every)).items,
+        tags=(await call.place.ask(list_tags, ANY_TEXT, seen, every)).items,
         owners=await call.place.ask(list_owners, seen, every),
         query={"q": q, "show_only": show_only, "tag": tags, "owner": owner, "state": state},
     )  # fmt: skip

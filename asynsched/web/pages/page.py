@@ -147,8 +147,8 @@ def _rendered(call: Call, template: str, status: int, values: dict[str, Any]) ->
     request = call.request
     preferences = preferences_of(request)
     shown = templates().get_template(template).render(
-        url=lambda *path, **query: address(request, *path, **query), who=call.who, request=request,
-        preferences=preferences, has_session=cookie_name(request) in request.cookies,
+        url=partial(address, request), who=call.who, request=request, preferences=preferences,
+        has_session=cookie_name(request) in request.cookies,
         present=getattr(request.state, "present", ""),
         show=showing.Showing(preferences.zone, call.place.clock.now()), **values,
     )  # fmt: skip

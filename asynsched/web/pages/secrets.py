@@ -18,17 +18,7 @@ from asynsched.queries.secrets import (
 )
 from asynsched.web.access import Permission
 from asynsched.web.endpoint import Call
-from asynsched.web.pages.page import (
-    NOTHING_TYPED,
-    PAGE,
-    Typed,
-    form_of,
-    one,
-    redirect,
-    refused,
-    show,
-    whole_number,
-)
+from asynsched.web.pages.page import NOTHING_TYPED, PAGE, Typed, form_of, one, redirect, refused, show, whole_number
 
 PAGE_ROWS = 100
 CONNECTION_FIELDS = ("description", "host", "schema", "login", "password", "extra")
@@ -79,7 +69,7 @@ async def _show_variables(call: Call, q: str = "", after: str = "", typed: Typed
         page = await call.place.ask(list_variable_names, _named(q), _page(after))
     return await show(
         call, "variables.html", page=page, query={"q": q}, problem=problem, typed=typed, status=typed.status
-    )  # fmt: skip
+    )
 
 
 @PAGE.endpoint("POST", "/variables", permission=Permission.OPERATE)

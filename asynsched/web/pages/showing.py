@@ -11,7 +11,7 @@ from zoneinfo import ZoneInfo
 import msgspec
 import nh3
 from markdown_it import MarkdownIt
-from markupsafe import Markup, escape
+from markupsafe import Markup
 
 MOST_CHARACTERS = 100_000
 """Of a text within a page."""
@@ -166,6 +166,6 @@ def count(n: int, word: str) -> str:
 
 FILTERS: dict[str, Callable[..., Any]] = {
     "duration": duration, "state": state, "state_class": state_class, "markdown": markdown, "as_json": as_json,
-    "shortened": shortened, "first_line": first_line, "run_name": run_name, "count": count, "plain": plain, "e": escape,
+    "shortened": shortened, "first_line": first_line, "run_name": run_name, "count": count, "plain": plain,
     "after_place": after_place,
 }  # fmt: skip

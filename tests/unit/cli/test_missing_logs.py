@@ -41,7 +41,7 @@ TASK = msgspec.convert(
         ({"state": "running", "try_number": 1}, 2, (), "The task 't' has no try 2; it has try 1."),
         ({"state": "success", "try_number": 2}, 1, (1,), "has written nothing, or its log is not in the home /h."),
     ],
-)  # fmt: skip
+)
 def test_it_says_what_became_of_the_task_or_which_tries_there_are(task, wanted, earlier, says):
     assert says in why_no_log(msgspec.structs.replace(TASK, **task), RUN, wanted, earlier, "the home /h")
 

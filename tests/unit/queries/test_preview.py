@@ -27,13 +27,7 @@ from asynsched.queries.preview import (
     state_of,
 )
 from asynsched.queries.version_changes import DagState, FieldChange
-from asynsched.serialization.schema import (
-    FileError,
-    ParseReport,
-    SerializedDag,
-    SerializedTask,
-    SerializedWatcher,
-)
+from asynsched.serialization.schema import FileError, ParseReport, SerializedDag, SerializedTask, SerializedWatcher
 from asynsched.store.dags.dags import list_dags
 from asynsched.store.dags.files import list_errors
 from asynsched.store.dags.parse_results import Outcome, store_outcomes

@@ -1,14 +1,6 @@
 """Branches, short circuits and conditions: which way a run goes."""
 
-from asynsched import (
-    DAG,
-    BranchPythonOperator,
-    EmptyOperator,
-    ShortCircuitOperator,
-    TaskGroup,
-    chain,
-    task,
-)
+from asynsched import DAG, BranchPythonOperator, EmptyOperator, ShortCircuitOperator, TaskGroup, chain, task
 
 with DAG("branches", schedule="@once"):
 
@@ -38,11 +30,7 @@ with DAG("short_circuits", schedule="@once"):
 
     stop_all = ShortCircuitOperator(task_id="stop_all", python_callable=lambda: False)
     go() >> EmptyOperator(task_id="went")
-    chain(
-        stop_all,
-        EmptyOperator(task_id="stopped"),
-        EmptyOperator(task_id="stopped_too", trigger_rule="all_done"),
-    )
+    chain(stop_all, EmptyOperator(task_id="stopped"), EmptyOperator(task_id="stopped_too", trigger_rule="all_done"))
     chain(
         stop_here(),
         EmptyOperator(task_id="stopped_here"),
