@@ -216,6 +216,8 @@ class TaskInstance(AsksElsewhere, Timed):
         """The task_ids that it follows, as a branch."""
         self.skips: tuple[str, ...] | None = None
         """The task_ids that it skips, by `SkipMixin.skip`."""
+        self.short_circuit: bool | None = None
+        """Whether trigger rules are ignored downstream, as a short circuit whose condition was false."""
         self.max_map_length = facts.max_map_length
         self.mapped_over: dict[int, Any] = {}
         """Values to map over, requested once per try."""
