@@ -296,6 +296,8 @@ def test_xcom_pull_gives_values_lists_and_defaults(dag, supervisor):
     assert ti.xcom_pull("a") == [1, 2]
     assert ti.xcom_pull(["a", "b"], default=0) == [[1, 2], 0]
     assert ti.xcom_pull(key="own") == {"k": 1}
+    ti.xcom_push("nothing", None)
+    assert (ti.xcom_pull(key="nothing", default=3), ti.xcom_pull(key="nothing", map_indexes=-1, default=3)) == (None, 3)
     pulled = []
     part = {"found": [("a", -1, 5)], "place": None}
     supervisor._answer_xcom_pull = lambda *, map_indexes, **_: pulled.append(map_indexes) or part
@@ -303,6 +305,8 @@ def test_xcom_pull_gives_values_lists_and_defaults(dag, supervisor):
     ti.xcom_pull("a", map_indexes=range(2))
     ti.xcom_pull("a")
     assert pulled == [[-1], [0, 1], None]
+    supervisor._answer_xcom_pull = lambda *, task_ids, **_: {"found": [(task_ids[0], -1, task_ids)], "place": None}
+    assert ti.xcom_pull(["a", "b"], include_prior_dates=True) == [["a"], ["b"]], "each from a run of its own"
     assert ti.get_previous_dagrun() is None
     with pytest.raises(TypeError, match="XCom 'bad'"):
         ti.xcom_push("bad", object())
