@@ -288,6 +288,13 @@ def test_a_program_without_a_supervisor_has_no_stored_variables(monkeypatch):
     assert Variable.get("x") == "1"
 
 
+def test_a_rescheduled_try_knows_when_its_first_process_began(dag):
+    operator = PythonOperator(task_id="t", dag=dag, python_callable=print)
+    for first, n in ((None, 0), (DATE, 1)):
+        context = context_of(operator, reschedule_started_at=first)
+        assert (context["ti"].get_first_reschedule_date(context), context["task_reschedule_count"]) == (first, n)
+
+
 def test_xcom_pull_gives_values_lists_and_defaults(dag, supervisor):
     ti = context_of(PythonOperator(task_id="t", dag=dag, python_callable=print))["ti"]
     supervisor.keep_result("a", (1, 2))
