@@ -325,3 +325,12 @@ def test_a_hook_has_a_logger_even_if_its_class_does_not_call_init():
             self.mine = 1
 
     assert Hook().log.name.endswith("Hook")
+
+
+def test_a_hook_may_extend_the_form_that_airflow_shows_for_its_connections():
+    class Hook(BaseHook):
+        @classmethod
+        def get_ui_field_behaviour(cls):
+            return {**super().get_connection_form_widgets(), **super().get_ui_field_behaviour(), "hidden_fields": []}
+
+    assert Hook.get_ui_field_behaviour() == {"hidden_fields": []}
