@@ -515,3 +515,13 @@ class BaseHook:
     def get_conn(self) -> Any:
         """Return a client of the system. Subclasses implement this."""
         raise NotImplementedError(f"{type(self).__name__} has no get_conn()")
+
+    @classmethod
+    def get_connection_form_widgets(cls) -> dict[str, Any]:
+        """Return nothing. Hooks override this for Airflow's form of connections, and call this one by `super()`."""
+        return {}
+
+    @classmethod
+    def get_ui_field_behaviour(cls) -> dict[str, Any]:
+        """Return nothing, as `get_connection_form_widgets` does."""
+        return {}

@@ -167,16 +167,16 @@ def _part(found: Any, place: tuple[Any, ...] | None) -> dict[str, Any]:
 
 
 def _run_pulled_from(conn: Connection, ready: TaskReady, arguments: dict[str, Any]) -> int:
-    """Return the row id of the run whose values are wanted: the try's own, unless it names another."""
+    """Return the row id of the run whose values are wanted: the try's own, unless it names another, or earlier ones."""
     own = ready.launch.run
     dag_id, run_id = arguments.get("dag_id") or own.dag_id, arguments.get("run_id") or own.run_id
-    if arguments.get("include_prior_dates") and own.logical_date is not None:
-        task_ids = arguments.get("task_ids") or [ready.launch.task_id]
-        newest = newest_run_with_xcom(conn, dag_id, key=arguments["key"], task_ids=task_ids, until=own.logical_date)
-        return ready.dag_run_id if newest is None else newest
-    if (dag_id, run_id) == (own.dag_id, own.run_id):
-        return ready.dag_run_id
-    return _found(get_run(conn, dag_id, run_id), "DAG run", run_id).id
+    is_own = (dag_id, run_id) == (own.dag_id, own.run_id)
+    if not arguments.get("include_prior_dates"):
+        return ready.dag_run_id if is_own else _found(get_run(conn, dag_id, run_id), "DAG run", run_id).id
+    named = own if run_id == own.run_id else _found(get_run(conn, dag_id, run_id), "DAG run", run_id)
+    task_ids, until = arguments["task_ids"], named.logical_date or named.run_after
+    newest = newest_run_with_xcom(conn, dag_id, key=arguments["key"], task_ids=task_ids, until=until)
+    return ready.dag_run_id if newest is None else newest
 
 
 def _xcom_push(conn: Connection, ready: TaskReady, arguments: dict[str, Any], clock: Clock) -> None:

@@ -80,6 +80,7 @@ class DagInfo(Struct, frozen=True, kw_only=True):
         next_run_at: When its next scheduled run is due; the other `next_` fields are of that run.
         has_errors: Whether the last parse of its file found an error in the file or the DAG.
         is_active: False once its file is gone, or was parsed without it.
+        is_periodic: Whether its schedule has regular times, so that it can be backfilled.
         is_partitioned: Whether its runs are for partitions.
         max_active_tasks: None: as the settings say.
         max_consecutive_failed_dag_runs: 0: no limit.
@@ -102,6 +103,7 @@ class DagInfo(Struct, frozen=True, kw_only=True):
     tags: tuple[str, ...]
     has_errors: bool
     is_active: bool
+    is_periodic: bool
     is_partitioned: bool
     max_active_runs: int
     max_active_tasks: int | None
@@ -353,7 +355,8 @@ def _info(found: "Row[Any]") -> DagInfo:
         paused=row.is_paused, next_run_at=row.next_dagrun_create_after, next_logical_date=row.next_dagrun_logical_date,
         next_interval_start=row.next_dagrun_data_interval_start, next_interval_end=row.next_dagrun_data_interval_end,
         tags=tuple(row.tags), has_errors=row.has_errors, is_active=row.is_active,
-        is_partitioned=row.about.is_partitioned, max_active_runs=row.max_active_runs,
+        is_periodic=row.about.is_periodic, is_partitioned=row.about.is_partitioned,
+        max_active_runs=row.max_active_runs,
         max_active_tasks=row.about.max_active_tasks,
         max_consecutive_failed_dag_runs=row.about.max_consecutive_failed_dag_runs,
         has_task_limits=row.about.has_task_limits, parsed_at=found.parsed_at, parse_seconds=found.parse_seconds,

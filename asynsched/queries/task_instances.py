@@ -142,6 +142,7 @@ class TaskInstanceFilter(Struct, frozen=True):
         run: Of such runs.
         states: None among them stands for no state.
         groups: Of tasks in these groups.
+        display_name: Of tasks with such a name for people.
         is_mapped: Only instances of mapped tasks, or only others.
         started_at: When it started; if it was skipped or has failed before that, when it ended.
         updated_at: When its last stored moment was: its end, else its start, and so on.
@@ -159,6 +160,7 @@ class TaskInstanceFilter(Struct, frozen=True):
     map_indexes: tuple[int, ...] | None = None
     is_mapped: bool | None = None
     task_id: Pattern = ANY_TEXT
+    display_name: Pattern = ANY_TEXT
     pool: Pattern = ANY_TEXT
     queue: Pattern = ANY_TEXT
     operator_name: Pattern = ANY_TEXT
@@ -494,17 +496,24 @@ def _conditions(conn: Connection, wanted: TaskInstanceFilter) -> list[sa.ColumnE
 
 
 def _conditions_of_tasks(conn: Connection, wanted: TaskInstanceFilter) -> list[sa.ColumnElement[bool]]:
-    """Return the conditions on what only versions know of tasks: their classes and groups."""
+    """Return the conditions on what only versions know of tasks: their classes, groups and names for people."""
     tasks = tasks_of_versions(conn.dialect.name).c
-    conditions = [*one_of(tasks.operator, wanted.operators), *wanted.operator_name.holds_for(tasks.operator_name)]
+    conditions = [
+        *one_of(tasks.operator, wanted.operators),
+        *wanted.operator_name.holds_for(tasks.operator_name),
+        *wanted.display_name.holds_for(tasks.display_name),
+    ]
     if wanted.groups is not None:
         within = (tasks.group_id.like(f"{_escaped(group)}.%", escape="\\") for group in wanted.groups)
         conditions.append(sa.or_(tasks.group_id.in_(wanted.groups), *within))
     if not conditions:
         return []
-    versions = sa.select(dag_version.c.id)
-    if wanted.run.dag_ids is not None:
-        versions = versions.where(dag_version.c.dag_id.in_(wanted.run.dag_ids))
+    # Those of a run, or of a DAG: to read the tasks of all versions takes long.
+    versions = sa.select(dag_version.c.id).where(*one_of(dag_version.c.dag_id, wanted.run.dag_ids))
+    if wanted.run.run_ids is not None:
+        versions = sa.select(dag_run.c.version_id).where(
+            *one_of(dag_run.c.dag_id, wanted.run.dag_ids), *one_of(dag_run.c.run_id, wanted.run.run_ids)
+        )
     found = sa.select(tasks.version_id, tasks.task_id).where(tasks.version_id.in_(versions), *conditions)
     return [sa.tuple_(dag_run.c.version_id, task_instance.c.task_id).in_(found)]
 

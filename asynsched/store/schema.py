@@ -179,6 +179,7 @@ class DagAbout(Struct, frozen=True, omit_defaults=True):
 
     Attributes:
         description: Its beginning, if it is long.
+        is_periodic: Whether its schedule has regular times, so that it can be backfilled.
         is_partitioned: Whether its schedule gives runs partitions.
         max_consecutive_failed_dag_runs: 0: no limit.
         has_task_limits: Whether a task limits its own simultaneous instances.
@@ -186,6 +187,7 @@ class DagAbout(Struct, frozen=True, omit_defaults=True):
     """
 
     description: str | None = None
+    is_periodic: bool = True
     is_partitioned: bool = False
     max_active_tasks: int | None = None
     max_consecutive_failed_dag_runs: int = 0

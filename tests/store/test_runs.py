@@ -32,7 +32,7 @@ from asynsched.store.runs.pools import list_pools, set_pool
 from asynsched.store.runs.states_elsewhere import TaskFilter, states_by_run
 from asynsched.store.runs.task_instances import list_task_instances, list_tries, load_task_instances
 from asynsched.store.runs.transitions import Batch, RunWrite, Stale, TaskWrite, XComWrite, apply
-from asynsched.store.runs.xcoms import get_xcoms, put_xcom, put_xcom_of_try, some_xcoms
+from asynsched.store.runs.xcoms import get_xcoms, newest_run_with_xcom, put_xcom, put_xcom_of_try, some_xcoms
 from asynsched.store.schema import CallbackRequest, DagRunRow, DagVersionRow, HistoryRow, XComRow, xcom
 from tests.support.simulated import report_of
 
@@ -224,6 +224,18 @@ async def test_xcoms_are_found_by_key_task_and_index_and_overwritten(database):
     assert await database.read(_values_of, run, "a", 0) == {"other": b"null", "return_value": b"[2]"}
     with pytest.raises(StoreError, match="XCom key has 1 to 512 characters"):
         await database.write(put_xcom, XComRow(run, "a", 0, "k" * 513, b"1", NOW))
+
+
+async def test_the_newest_run_with_a_value_may_have_no_logical_date(database):
+    dates = {"dated": (NOW, NOW), "undated": (None, NOW + DAY), "later": (NOW + 2 * DAY, NOW), "valueless": (None, NOW)}
+    for number, (run_id, (date, run_after)) in enumerate(dates.items()):
+        run = await database.write(insert_run, new_run(run_id, logical_date=date, run_after=run_after))
+        if run_id != "valueless":
+            await database.write(put_xcom, XComRow(run, "a", -1, "k", b"%d" % number, NOW))
+    of = {"key": "k", "task_ids": ["a", "b"]}
+    untils = [NOW - DAY, NOW, NOW + DAY, NOW + 2 * DAY]
+    found = [await database.read(newest_run_with_xcom, "d", **of, until=until) for until in untils]
+    assert found == [None, 1, 2, 3]
 
 
 async def test_a_try_stores_values_until_its_task_goes_on_without_it(database):

@@ -6,20 +6,22 @@ import msgspec
 import pytest
 
 from asynsched import Asset
+from asynsched.queries.dags import list_dags
 from asynsched.serialization.schema import ParsedDag, RunByHand, SerializedDag, TimetableQuestion
 from asynsched.states import DagRunState, DagRunType
 from asynsched.store.assets import AssetEventRow, record_events
 from asynsched.store.dags.dags import file_to_ask, get_dag, get_plan, pause_active, questions_for_file
 from asynsched.store.runs.dag_runs import insert_run, last_run_states
 from asynsched.store.schema import DagRunRow
-from asynsched.timetables import PlannedInterval, PlannedRun, TimetablePlan
+from asynsched.timetables import CustomTimetable, PlannedInterval, PlannedRun, TimetablePlan
 from asynsched.timetables.asset_condition import read_condition
 from asynsched.timetables.own_partitions import AssetKeys
 from tests.store.test_parse_results import LATER, NOW, report, store
 
 DAY = PlannedInterval(NOW, NOW + timedelta(days=1))
 PLAN = TimetablePlan(asked_at=NOW, runs=(PlannedRun(DAY.end, DAY),))
-OWN = ParsedDag(SerializedDag("own", {"kind": "custom"}), "1", PLAN)
+MINE = CustomTimetable("Mine", fields={}, summary="")
+OWN = ParsedDag(SerializedDag("own", MINE.serialize()), "1", PLAN)
 DATED = TimetableQuestion(run_by_hand=RunByHand(NOW, NOW, is_named=True))
 KNOWN = ParsedDag(SerializedDag("known", {"kind": "null"}), "1")
 
@@ -40,6 +42,13 @@ async def test_a_plan_is_kept_until_the_next_parse_which_counts_as_a_change(data
     again = msgspec.structs.replace(OWN, plan=msgspec.structs.replace(PLAN, asked_at=LATER))
     assert (await store(database, report("d.py", again, KNOWN), LATER)).changed == ("own",)
     assert (await database.read(get_plan, "own")).asked_at == LATER
+
+
+async def test_lists_show_whether_a_timetable_of_ones_own_is_periodic(database):
+    rare = CustomTimetable("Rare", fields={}, summary="", periodic=False)
+    await store(database, report("d.py", OWN, ParsedDag(SerializedDag("rare", rare.serialize()), "1", PLAN)))
+    found = await database.read(list_dags)
+    assert {dag.dag_id: dag.is_periodic for dag in found.items} == {"own": True, "rare": False}
 
 
 async def test_a_file_is_asked_for_plans_that_follow_the_last_runs_of_its_dags(database):

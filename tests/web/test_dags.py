@@ -53,6 +53,8 @@ async def test_a_list_has_all_that_airflow_shows_of_a_dag(site):
         "max_active_tasks": 16,
     }  # fmt: skip
     assert dag["last_parsed_time"] is not None
+    of_all = (await site.get("/dags"))["dags"]
+    assert [one["dag_id"] for one in of_all if one["timetable_periodic"] or one["is_backfillable"]] == ["daily"]
     assert dag["fileloc"].endswith("/dags/report.py")
 
 

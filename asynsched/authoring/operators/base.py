@@ -442,10 +442,6 @@ class BaseOperator(DAGNode, Templater, metaclass=BaseOperatorMeta):
         task.__dict__["_constructed"] = False
         return task
 
-    def goes_on_after(self, value: Any) -> bool:
-        """Return whether the tasks after a short circuit run when it has returned this value."""
-        return bool(value)
-
     # Deferral
 
     def defer(

@@ -62,6 +62,14 @@ class SkipMixin:
         below = (task.dag.get_task(task_id).get_flat_relative_ids() for task_id in ti.follow)
         _end(ti, sorted(task.downstream_task_ids.difference(ti.follow, *below)))
 
+    def cut_short(self, ti: TaskInstance, *, ignore_trigger_rules: bool) -> None:
+        """Skip the tasks downstream, or only those directly after this one; by `skip`, if a subclass overrides it."""
+        if type(self).skip is SkipMixin.skip:
+            ti.short_circuit = ignore_trigger_rules
+            return
+        below = ti.task.get_flat_relatives() if ignore_trigger_rules else ti.task.get_direct_relatives()
+        self.skip(ti=ti, tasks=[task for task in below if not task.is_teardown])
+
 
 def _end(ti: TaskInstance, skipped: list[str]) -> None:
     if skipped and ti.map_index < 0:
@@ -78,6 +86,17 @@ class BranchMixIn(SkipMixin):
         self.skip_all_except(context["ti"], branches_to_execute)
         return branches_to_execute
 
+    def branch_into(self, context: Context, branches: Any) -> Any:
+        """Call `do_branch`, which a subclass may override, and return the branches also when it skips tasks."""
+        if hasattr(branches, "__next__"):  # a generator
+            branches = list(branches)
+        try:
+            branches = self.do_branch(context, branches)
+        except DownstreamTasksSkipped:
+            if context["ti"].follow is None:
+                raise
+        return sorted(branches) if isinstance(branches, (set, frozenset)) else branches
+
 
 class BaseBranchOperator(BaseOperator, BranchMixIn):
     """A task whose `choose_branch` names the downstream tasks or task groups to run; the others are skipped."""
@@ -87,12 +106,7 @@ class BaseBranchOperator(BaseOperator, BranchMixIn):
         raise NotImplementedError(f"{self.task_type} has no choose_branch()")
 
     def execute(self, context: Context) -> Any:
-        chosen: Any = self.choose_branch(context)
-        if hasattr(chosen, "__next__"):  # a generator
-            chosen = list(chosen)
-        # Not `do_branch`, which ends without a result when it skips tasks.
-        context["ti"].follow = followed_tasks(self.dag, self.task_id, chosen)
-        return sorted(chosen) if isinstance(chosen, (set, frozenset)) else chosen
+        return self.branch_into(context, self.choose_branch(context))
 
 
 def followed_tasks(dag: DAG, task_id: str, chosen: Any) -> tuple[str, ...]:

@@ -10,7 +10,7 @@ import warnings
 from asynsched.authoring import defaults
 from asynsched.authoring.exceptions import AsynschedException
 from asynsched.authoring.operators.base import BaseOperator
-from asynsched.authoring.operators.branch import BaseBranchOperator, followed_tasks
+from asynsched.authoring.operators.branch import BaseBranchOperator, SkipMixin
 from asynsched.authoring.params import NOTSET, ParamsDict
 from asynsched.authoring.triggers.hitl import TaskAwaitingInput, upsert_hitl_detail
 
@@ -233,7 +233,7 @@ class HITLOperator(BaseOperator):
         )
 
 
-class ApprovalOperator(HITLOperator):
+class ApprovalOperator(HITLOperator, SkipMixin):
     """Asks for approval: "Approve" or "Reject". After a rejection, the tasks downstream are skipped.
 
     Args:
@@ -259,14 +259,13 @@ class ApprovalOperator(HITLOperator):
         self.fail_on_reject = fail_on_reject
         super().__init__(options=[self.APPROVE, self.REJECT], multiple=False, **kwargs)
 
-    def goes_on_after(self, value: Any) -> bool:
-        return bool(value["chosen_options"][0] == self.APPROVE)
-
     def execute_complete(self, context: Context, event: dict[str, Any]) -> Any:
         answer = super().execute_complete(context, event)
-        approved = self.hitl_summary_extra["approved"] = self.goes_on_after(answer)
+        approved = self.hitl_summary_extra["approved"] = answer["chosen_options"][0] == self.APPROVE
         if self.fail_on_reject and not approved:
             raise HITLRejectException(f"it was rejected: {self.subject}")
+        if not approved:
+            self.cut_short(context["ti"], ignore_trigger_rules=bool(self.ignore_downstream_trigger_rules))
         return answer
 
 
@@ -298,8 +297,7 @@ class HITLBranchOperator(HITLOperator, BaseBranchOperator):
         chosen = super().execute_complete(context, event)["chosen_options"]
         branches = [self.options_mapping.get(option, option) for option in chosen]
         self.hitl_summary_extra["branches_to_execute"] = branches
-        context["ti"].follow = followed_tasks(self.dag, self.task_id, branches)
-        return branches
+        return self.branch_into(context, branches)
 
 
 class HITLEntryOperator(HITLOperator):

@@ -135,6 +135,12 @@ class ShortCircuitOperator(PythonOperator, SkipMixin):
         super().__init__(**kwargs)
         self.ignore_downstream_trigger_rules = ignore_downstream_trigger_rules
 
+    def execute(self, context: Context) -> Any:
+        condition = super().execute(context)
+        if not condition:
+            self.cut_short(context["ti"], ignore_trigger_rules=bool(self.ignore_downstream_trigger_rules))
+        return condition
+
 
 def call_with_context(
     function: Callable[..., Any], op_args: Collection[Any], op_kwargs: Mapping[str, Any], context: Mapping[str, Any]

@@ -133,7 +133,8 @@ def _run(task: BaseOperator, context: Context, resumption: Resumption | None) ->
             _push_links(task, context)
         raise
     _push_links(task, context)
-    return result._replace(follow=ti.follow, skips=ti.skips, outlet_events=outlet_events(context))
+    decided: dict[str, Any] = {"follow": ti.follow, "skips": ti.skips, "short_circuit": ti.short_circuit}
+    return result._replace(**decided, outlet_events=outlet_events(context))
 
 
 def _result(task: BaseOperator, context: Context, resumption: Resumption | None) -> TaskResult:
@@ -145,21 +146,18 @@ def _result(task: BaseOperator, context: Context, resumption: Resumption | None)
         _render_map_index(task, context)
         return TaskResult()
     _render_map_index(task, context)
-    short_circuit = None
-    if task.is_short_circuit and not task.goes_on_after(value):
-        short_circuit = bool(getattr(task, "ignore_downstream_trigger_rules", True))
     if not task.do_xcom_push:
         value = None
     if task.is_mapped_over and task.mapped_from is None:
         _check_mappable(task, context, value)
     if value is None:
-        return TaskResult(short_circuit=short_circuit)
+        return TaskResult()
     if isinstance(value, MappableSequence):
         value = list(value)
     written = written_xcom(value, f"what task {task.task_id!r} returned", XCOM_RETURN_KEY, context["ti"])
     if task.multiple_outputs:
         _push_items(task, context, value)
-    return TaskResult(value, written, short_circuit=short_circuit)
+    return TaskResult(value, written)
 
 
 def _skipped_ids(skipped: DownstreamTasksSkipped) -> tuple[str, ...]:

@@ -216,6 +216,8 @@ class TaskInstance(AsksElsewhere, Timed):
         """The task_ids that it follows, as a branch."""
         self.skips: tuple[str, ...] | None = None
         """The task_ids that it skips, by `SkipMixin.skip`."""
+        self.short_circuit: bool | None = None
+        """Whether trigger rules are ignored downstream, as a short circuit whose condition was false."""
         self.max_map_length = facts.max_map_length
         self.mapped_over: dict[int, Any] = {}
         """Values to map over, requested once per try."""
@@ -300,7 +302,7 @@ class TaskInstance(AsksElsewhere, Timed):
             task_ids: The tasks; by default this task.
             dag_id: Their DAG; by default this DAG.
             key: The key of the XComs; by default, that of return values.
-            include_prior_dates: Also search earlier runs.
+            include_prior_dates: Take each task's values from the newest run up to this one's date that has any.
             map_indexes: The instances of mapped tasks; by default all, None for that of a task that is not mapped.
             default: The value for a missing XCom.
             run_id: Their run; by default this run.
@@ -312,24 +314,27 @@ class TaskInstance(AsksElsewhere, Timed):
             indexes = [UNMAPPED if map_indexes is None else map_indexes]
         elif not isinstance(map_indexes, NotSet):
             indexes, is_of_one = list(map_indexes), False
-        found = pulled_xcoms(
-            task_ids=names,
-            key=key,
-            map_indexes=indexes,
-            run_id=run_id,
-            dag_id=dag_id,
-            include_prior_dates=include_prior_dates,
-        )
         by_task: dict[str, dict[int, Any]] = {name: {} for name in names}
-        for name, index, value in found:
-            by_task[name][index] = value
+        # The newest run that has a value may be another one for each task.
+        for asked in [[name] for name in names] if include_prior_dates else [names]:
+            found = pulled_xcoms(
+                task_ids=asked,
+                key=key,
+                map_indexes=indexes,
+                run_id=run_id,
+                dag_id=dag_id,
+                include_prior_dates=include_prior_dates,
+            )
+            for name, index, value in found:
+                by_task[name][index] = value
         if indexes is None:
             values = [by_task[name] or {UNMAPPED: default} for name in names]
             if is_of_one and UNMAPPED not in values[0]:
                 return list(values[0].values())
             flat = [value for by_index in values for value in by_index.values()]
         else:
-            flat = [by_task[name].get(index, default) for name in names for index in indexes]
+            chosen = [by_task[name].get(index) for name in names for index in indexes]
+            flat = [default if value is None else value for value in chosen]
         return flat[0] if is_of_one else flat
 
     async def axcom_push(self, key: str, value: Any) -> None:

@@ -385,7 +385,8 @@ def build_context(task: BaseOperator, run: RunContext, ti: TaskInstanceFacts) ->
         task=task,
         task_instance=instance,
         task_instance_key_str=f"{dag.dag_id}__{task.task_id}__{dag_run.run_id}",
-        task_reschedule_count=0,
+        # The scheduler does not count them: whether there was one is what code asks.
+        task_reschedule_count=0 if ti.reschedule_started_at is None else 1,
         task_state_store=TASK_STATE_STORE,
         test_mode=ti.test_mode,
         ti=instance,

@@ -39,6 +39,7 @@ from asynsched.store.schema import (
     listener_call,
 )
 from asynsched.store.watchers import drop_watchers, store_watchers
+from asynsched.timetables import decode
 
 
 class FileStamp(NamedTuple):
@@ -480,6 +481,7 @@ def _about(parsed: ParsedDag) -> DagAbout:
     found = parsed.dag
     return DagAbout(
         description=found.description and found.description[:LONGEST_DESCRIPTION],
+        is_periodic=decode(found.timetable).periodic,
         is_partitioned=found.partitions is not None or found.timetable["kind"] in PARTITIONED,
         max_active_tasks=found.max_active_tasks,
         max_consecutive_failed_dag_runs=found.max_consecutive_failed_dag_runs or 0,

@@ -160,17 +160,20 @@ def mapped_xcoms(conn: Connection, wanted: MappedXComs, offset: int, limit: int 
 def newest_run_with_xcom(
     conn: Connection, dag_id: str, *, key: str, task_ids: Collection[str], until: datetime
 ) -> int | None:
-    """Return the row id of a DAG's newest run up to a logical date in which one of the tasks has a value of the key."""
-    query = (
-        sa.select(dag_run.c.id)
-        .join(xcom, xcom.c.dag_run_id == dag_run.c.id)
-        .where(dag_run.c.dag_id == dag_id, dag_run.c.logical_date <= until)
-        .where(xcom.c.key == key, xcom.c.task_id.in_(list(task_ids)))
-        .order_by(dag_run.c.logical_date.desc())
-        .limit(1)
+    """Return the row id of a DAG's newest run in which one of the tasks has a value of the key.
+
+    A run's date is its logical date, or else its `run_after`. Runs with a later date than `until` are passed over.
+    """
+    is_wanted = (dag_run.c.dag_id == dag_id, xcom.c.key == key, xcom.c.task_id.in_(list(task_ids)))
+    runs = sa.select(dag_run.c.id).join(xcom, xcom.c.dag_run_id == dag_run.c.id).where(*is_wanted).limit(1)
+    date, run_after = dag_run.c.logical_date, dag_run.c.run_after
+    # Each in the order of an index, and not further than needed: most DAGs have runs of one kind.
+    dated = conn.execute(runs.add_columns(date).where(date <= until).order_by(date.desc())).first()
+    is_newer = sa.true() if dated is None else run_after > dated.logical_date
+    undated: int | None = conn.scalar(
+        runs.where(date.is_(None), run_after <= until, is_newer).order_by(run_after.desc(), dag_run.c.id.desc())
     )
-    found: int | None = conn.scalar(query)
-    return found
+    return undated if undated is not None or dated is None else dated.id
 
 
 def delete_xcom(conn: Connection, dag_run_id: int, task_id: str, map_index: int, key: str) -> None:

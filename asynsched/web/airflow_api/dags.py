@@ -62,8 +62,6 @@ TIMETABLES = {
     "delta_data_interval": "interval.DeltaDataIntervalTimetable",
 }  # fmt: skip
 """Airflow's classes of timetables, in `airflow.timetables`, by the kinds that they are here."""
-APERIODIC = frozenset({"null", "once", "continuous", "partitioned_at_runtime", "asset"})
-"""The kinds of schedules without regular times: they cannot be backfilled."""
 
 
 class DagTag(Struct, frozen=True):
@@ -343,19 +341,18 @@ async def _pause(call: Call, dag_id: str, body: DAGPatchBody) -> DAGResponse:
 def dag_response(call: Call, dag: DagInfo) -> DAGResponse:
     """Return a DAG in Airflow's form."""
     settings = call.place.settings
-    is_periodic = dag.timetable not in APERIODIC
     return DAGResponse(
         dag_id=dag.dag_id, dag_display_name=dag.display_name, is_paused=dag.paused, is_stale=not dag.is_active,
         last_parsed_time=dag.parsed_at, last_parse_duration=dag.parse_seconds, relative_fileloc=dag.file,
         fileloc=str(settings.dags_path / dag.file), description=dag.description, timetable_summary=dag.schedule,
-        timetable_description=None, timetable_partitioned=dag.is_partitioned, timetable_periodic=is_periodic,
+        timetable_description=None, timetable_partitioned=dag.is_partitioned, timetable_periodic=dag.is_periodic,
         tags=tuple(DagTag(tag, dag.dag_id, dag.display_name) for tag in sorted(dag.tags)),
         max_active_tasks=settings.max_active_tasks_per_dag if dag.max_active_tasks is None else dag.max_active_tasks,
         max_active_runs=dag.max_active_runs, max_consecutive_failed_dag_runs=dag.max_consecutive_failed_dag_runs,
         has_task_concurrency_limits=dag.has_task_limits, has_import_errors=dag.has_errors,
         next_dagrun_logical_date=dag.next_logical_date, next_dagrun_data_interval_start=dag.next_interval_start,
         next_dagrun_data_interval_end=dag.next_interval_end, next_dagrun_run_after=dag.next_run_at, owners=dag.owners,
-        is_backfillable=is_periodic, file_token=urlsafe_b64encode(dag.file.encode()).decode().rstrip("="),
+        is_backfillable=dag.is_periodic, file_token=urlsafe_b64encode(dag.file.encode()).decode().rstrip("="),
     )  # fmt: skip
 
 

@@ -202,7 +202,8 @@ async def get_task_instances(
     )  # fmt: skip
     wanted = _filter(
         call.place.clock.now(), run, query, dates, changes,
-        task_ids=None if query.task_id is None else (query.task_id,), task_id=pattern(query, "task_display_name"),
+        task_ids=None if query.task_id is None else (query.task_id,),
+        display_name=pattern(query, "task_display_name"),
         groups=None if query.task_group_id is None else (query.task_group_id,),
     )  # fmt: skip
     return await _listed(call, wanted, page, order_by)

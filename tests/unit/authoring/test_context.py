@@ -288,6 +288,13 @@ def test_a_program_without_a_supervisor_has_no_stored_variables(monkeypatch):
     assert Variable.get("x") == "1"
 
 
+def test_a_rescheduled_try_knows_when_its_first_process_began(dag):
+    operator = PythonOperator(task_id="t", dag=dag, python_callable=print)
+    for first, n in ((None, 0), (DATE, 1)):
+        context = context_of(operator, reschedule_started_at=first)
+        assert (context["ti"].get_first_reschedule_date(context), context["task_reschedule_count"]) == (first, n)
+
+
 def test_xcom_pull_gives_values_lists_and_defaults(dag, supervisor):
     ti = context_of(PythonOperator(task_id="t", dag=dag, python_callable=print))["ti"]
     supervisor.keep_result("a", (1, 2))
@@ -296,6 +303,8 @@ def test_xcom_pull_gives_values_lists_and_defaults(dag, supervisor):
     assert ti.xcom_pull("a") == [1, 2]
     assert ti.xcom_pull(["a", "b"], default=0) == [[1, 2], 0]
     assert ti.xcom_pull(key="own") == {"k": 1}
+    ti.xcom_push("nothing", None)
+    assert (ti.xcom_pull(key="nothing", default=3), ti.xcom_pull(key="nothing", map_indexes=-1, default=3)) == (None, 3)
     pulled = []
     part = {"found": [("a", -1, 5)], "place": None}
     supervisor._answer_xcom_pull = lambda *, map_indexes, **_: pulled.append(map_indexes) or part
@@ -303,6 +312,8 @@ def test_xcom_pull_gives_values_lists_and_defaults(dag, supervisor):
     ti.xcom_pull("a", map_indexes=range(2))
     ti.xcom_pull("a")
     assert pulled == [[-1], [0, 1], None]
+    supervisor._answer_xcom_pull = lambda *, task_ids, **_: {"found": [(task_ids[0], -1, task_ids)], "place": None}
+    assert ti.xcom_pull(["a", "b"], include_prior_dates=True) == [["a"], ["b"]], "each from a run of its own"
     assert ti.get_previous_dagrun() is None
     with pytest.raises(TypeError, match="XCom 'bad'"):
         ti.xcom_push("bad", object())
@@ -314,3 +325,12 @@ def test_a_hook_has_a_logger_even_if_its_class_does_not_call_init():
             self.mine = 1
 
     assert Hook().log.name.endswith("Hook")
+
+
+def test_a_hook_may_extend_the_form_that_airflow_shows_for_its_connections():
+    class Hook(BaseHook):
+        @classmethod
+        def get_ui_field_behaviour(cls):
+            return {**super().get_connection_form_widgets(), **super().get_ui_field_behaviour(), "hidden_fields": []}
+
+    assert Hook.get_ui_field_behaviour() == {"hidden_fields": []}

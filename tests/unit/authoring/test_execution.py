@@ -153,6 +153,47 @@ def test_a_branch_whose_execute_is_replaced_decides_only_by_do_branch(dag):
     assert (short.is_short_circuit, short.is_branch) == (True, False)
 
 
+def test_overridden_decisions_of_the_standard_operators_are_called(dag):
+    told = []
+
+    class Branch(BranchPythonOperator):
+        def do_branch(self, context, branches_to_execute):
+            told.append(branches_to_execute)
+            return super().do_branch(context, [*branches_to_execute, "b"])
+
+        def skip_all_except(self, ti, branch_task_ids):
+            told.append(branch_task_ids)
+            super().skip_all_except(ti, branch_task_ids)
+
+    class Short(ShortCircuitOperator):
+        def skip(self, ti, tasks):
+            told.append(sorted(task.task_id for task in tasks))
+            super().skip(ti, [task for task in tasks if task.task_id != "b"])
+
+    with dag:
+        branch = Branch(task_id="branch", python_callable=lambda: ["a"])
+        all_of_them = Short(task_id="all", python_callable=bool)
+        near = Short(task_id="near", python_callable=bool, ignore_downstream_trigger_rules=False)
+        names = [BashOperator(task_id=name, bash_command="true") for name in "abcd"]
+        [branch, near] >> names[0], branch >> names[1], branch >> names[3]
+        all_of_them >> names[0] >> names[1] >> names[2].as_teardown()
+    result = run(branch)
+    assert (result.follow, result.value) == (("a", "b"), ["a"])
+    assert (run(all_of_them).skips, run(near).skips) == (("a",), ("a",))
+    assert told == [["a"], ["a", "b"], ["a", "b"], ["a"]]
+
+
+def test_a_short_circuit_decides_by_its_condition_not_by_what_a_subclass_returns(dag):
+    class Reports(ShortCircuitOperator):
+        def execute(self, context):
+            return not super().execute(context)
+
+    with dag:
+        yes, no = (Reports(task_id=str(answer), python_callable=lambda answer=answer: answer) for answer in (1, 0))
+        [yes, no] >> BashOperator(task_id="next", bash_command="true")
+    assert (run(yes).short_circuit, run(no).short_circuit) == (None, True)
+
+
 class WorkLink(BaseOperatorLink):
     name = "Work"
 

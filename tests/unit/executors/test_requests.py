@@ -1,5 +1,6 @@
 """The requests that tries may make to the scheduler, and for which task instances."""
 
+from datetime import timedelta
 from typing import Any
 
 import msgspec
@@ -19,6 +20,7 @@ from asynsched.store.schema import DagRunRow, TaskStateRow, XComRow, dag_run, ta
 from asynsched.store.state_stores import put_task_state
 from tests.support.runs import NOON
 
+HOUR = timedelta(hours=1)
 OPERATIONS = sorted(requests._OPERATIONS)
 """Taken from there, so that one that is added is tried, too."""
 
@@ -99,3 +101,26 @@ async def test_a_try_reads_what_it_names_as_in_airflow(database):
     asked = {"key": "k", "dag_id": "other", "run_id": "r", "task_ids": ["t"]}
     reply = await answerer.answer(Request("token", 1, "xcom_pull", asked), TaskReady(own, launch))
     assert msgspec.json.decode(msgspec.json.encode(reply.value)) == {"found": [["t", -1, "as it was"]], "place": None}
+
+
+async def test_values_of_earlier_runs_end_at_the_date_of_the_run_that_is_named(database):
+    at = {"first": (NOON, 0), "undated": (None, 1), "own": (None, 2), "dated": (NOON + 3 * HOUR, 9), "late": (None, 9)}
+    ids = {}
+    for run_id, (date, hours) in at.items():
+        run = DagRunRow(
+            dag_id="d", run_id=run_id, run_type=DagRunType.MANUAL, state=DagRunState.RUNNING, logical_date=date,
+            run_after=NOON + hours * HOUR, queued_at=NOON, conf={},
+        )  # fmt: skip
+        ids[run_id] = await database.write(insert_run, run)
+        if run_id != "own":
+            await database.write(put_xcom, XComRow(ids[run_id], "t", -1, "k", b'"%b"' % run_id.encode(), NOON))
+    context = RunContext("d", "own", "manual", NOON + 2 * HOUR)
+    ready = TaskReady(ids["own"], Launch("token", "t", -1, 1, 0, context, CodeVersion("", ""), "log"))
+    answerer, found = RequestAnswerer(database, VirtualClock(NOON)), {}
+    for run_id in [None, *at]:
+        asked = {"key": "k", "task_ids": ["t"], "include_prior_dates": True, "run_id": run_id}
+        reply = await answerer.answer(Request("token", 1, "xcom_pull", asked), ready)
+        [[_, _, found[run_id]]] = msgspec.json.decode(msgspec.json.encode(reply.value))["found"]
+    assert found == {
+        None: "undated", "own": "undated", "first": "first", "undated": "undated", "dated": "dated", "late": "late",
+    }  # fmt: skip
