@@ -34,7 +34,7 @@ from asynsched.foreground.plugin_process import PluginProcess
 from asynsched.health import Health
 from asynsched.home import LOGS, hold_home, prepare_home, remember_dags_folder
 from asynsched.housekeeping.monitor_server import MonitorServer
-from asynsched.keys import DagRunKey, TaskInstanceKey
+from asynsched.keys import AnyRun, DagRunKey, TaskInstanceKey, run_key
 from asynsched.lease.held_lease import acquire, release
 from asynsched.metrics.base import Metrics, make_metrics
 from asynsched.parsing.watching.watcher import check_folder
@@ -513,7 +513,7 @@ class Scheduler:
         await database.write(update_by_program, asset, now=now, extra=extra, partition_key=partition_key)
         await self.channels.dag_changes.put(AssetsUpdated())
 
-    async def cancel_run(self, run: DagRunKey) -> None:
+    async def cancel_run(self, run: AnyRun) -> None:
         """End a run that is queued or running: its tries are killed, waiting tasks are skipped, and the run fails.
 
         This returns once that is certain to happen, perhaps before it has happened.
@@ -527,7 +527,7 @@ class Scheduler:
 
     async def clear_tasks(
         self,
-        run: DagRunKey,
+        run: AnyRun,
         task_ids: Iterable[str] = (),
         *,
         upstream: bool = False,
@@ -554,7 +554,7 @@ class Scheduler:
         return await self._submit(run, request)
 
     async def mark_tasks(
-        self, run: DagRunKey, task_ids: Iterable[str], state: MarkedTaskState, *, downstream: bool = False
+        self, run: AnyRun, task_ids: Iterable[str], state: MarkedTaskState, *, downstream: bool = False
     ) -> list[TaskInstanceKey]:
         """Mark tasks of a run as `success`, `failed` or `skipped`; running ones are killed.
 
@@ -562,15 +562,15 @@ class Scheduler:
         """
         return await self._submit(run, MarkTasks(_ids(task_ids), state, downstream=downstream))
 
-    async def mark_run(self, run: DagRunKey, state: MarkedRunState) -> None:
+    async def mark_run(self, run: AnyRun, state: MarkedRunState) -> None:
         """Mark a run as `success` or `failed`, as `asynsched runs mark` does.
 
         Raises the errors of `clear_tasks`.
         """
         await self._submit(run, MarkRun(state))
 
-    async def _submit(self, run: DagRunKey, request: RunRequest) -> list[TaskInstanceKey]:
-        run, now = DagRunKey(*run), self.clock.now()
+    async def _submit(self, named: AnyRun, request: RunRequest) -> list[TaskInstanceKey]:
+        run, now = run_key(named), self.clock.now()
         taken = await self._database.write(submit_by_program, run, request, now=now)
         await self.channels.runs.put(RunEdited(run))
         return [TaskInstanceKey(*run, row.task_id, row.map_index) for row in taken.instances]
