@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any, Never, Self
 
 import anyio
 import anyio.to_thread
-import structlog
 from anyio.abc import TaskStatus
 from msgspec.structs import replace
 
@@ -36,6 +35,7 @@ from asynsched.home import LOGS, hold_home, prepare_home, remember_dags_folder
 from asynsched.housekeeping.monitor_server import MonitorServer
 from asynsched.keys import AnyRun, DagRunKey, TaskInstanceKey, run_key
 from asynsched.lease.held_lease import acquire, release
+from asynsched.loggers import get_logger
 from asynsched.metrics.base import Metrics, make_metrics
 from asynsched.parsing.watching.watcher import check_folder
 from asynsched.queries.events import EventFeed, EventReader
@@ -70,7 +70,7 @@ if TYPE_CHECKING:
     from asynsched.web.hosting import WebApp
     from asynsched.web.workers import WorkerDesk
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 CLEANUP_SECONDS = 10.0
 """Longest that the executor may take to drain and to close, beside the time that tries have to end themselves."""

@@ -15,7 +15,6 @@ from typing import Any, cast
 
 import anyio
 import anyio.to_thread
-import structlog
 from msgspec import Struct
 
 from asynsched.airflow.installation import options_of_processes
@@ -24,6 +23,7 @@ from asynsched.errors import ExecutorError, KeeperGone
 from asynsched.executors.base import Executor, ExecutorContext, Held, user_environment
 from asynsched.home import LOGS
 from asynsched.lease.keeper_line import KeeperLine
+from asynsched.loggers import get_logger
 from asynsched.protocol.frames import FrameReader, ProtocolError, TooLarge, encode_frame
 from asynsched.protocol.home_files import KEEPER_MARK, KEEPER_SOCKET, socket_address
 from asynsched.protocol.messages import (
@@ -258,7 +258,7 @@ class KeeperConnection(asyncio.Protocol):
             self._greeted.set_exception(error)
 
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 START_PAUSES = tuple(timedelta(seconds=seconds) for seconds in (0.1, 0.5, 1, 2))
 """Between the attempts of a starting scheduler to start a keeper."""
