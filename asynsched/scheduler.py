@@ -3,8 +3,8 @@
 import asyncio
 import os
 import socket
-from collections.abc import Awaitable, Callable, Iterable, Mapping
-from contextlib import AsyncExitStack, suppress
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from datetime import datetime, timedelta
 from functools import partial
 from inspect import signature
@@ -190,7 +190,7 @@ class Scheduler:
         """Serve until `request_stop` is called, or this is cancelled. Ready once `task_status.started` was called.
 
         A requested stop lets running tasks go on for `shutdown_grace`, then hands them back as interrupted; a
-        cancellation ends them at once. Neither leaves a process behind.
+        cancellation ends them at once, and another one kills them. None of these leaves a process behind.
 
         Raises:
             SettingsError: A setting is wrong, e.g. the DAG folder does not exist.
@@ -203,7 +203,7 @@ class Scheduler:
         self._refuse_another_time()
         self._loop = _loop_of_asyncio()
         self._has_begun = True
-        async with AsyncExitStack() as stack:
+        async with _closed_though_cancelled(self.hurry) as stack:
             stack.callback(self._end)  # also if the start fails
             lease_scope = anyio.CancelScope()
             services = await self._start(stack, lease_scope)
@@ -721,6 +721,30 @@ def _loop_of_asyncio() -> asyncio.AbstractEventLoop:
         return asyncio.get_running_loop()
     except RuntimeError as exc:
         raise AsynschedError("A scheduler serves in an event loop of asyncio, and this one is another's.") from exc
+
+
+@asynccontextmanager
+async def _closed_though_cancelled(hurry: Callable[[], None]) -> AsyncIterator[AsyncExitStack]:
+    """Yield a stack that is closed to its end, even if the task is cancelled again meanwhile.
+
+    Args:
+        hurry: Called for each cancellation that comes meanwhile: no scope can hold off those of asyncio.
+    """
+    stack, cancelled = AsyncExitStack(), None
+    try:
+        yield stack
+    finally:
+        closing = asyncio.create_task(stack.aclose(), name="scheduler's end")
+        with anyio.CancelScope(shield=True):
+            while not closing.done():
+                try:
+                    await asyncio.wait((closing,))
+                except asyncio.CancelledError as exc:
+                    cancelled = exc
+                    hurry()
+        closing.result()
+        if cancelled is not None:
+            raise cancelled
 
 
 async def _in_thread_though_cancelled(function: Callable[[], None]) -> None:

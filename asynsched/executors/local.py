@@ -302,6 +302,8 @@ class LocalExecutor(Executor):
         self._answering: set[tuple[str, int]] = set()
         """Requests that are being answered: the keeper repeats them over each new connection."""
         self._tasks: set[asyncio.Task[None]] = set()
+        self._has_ended_tries = False
+        """Whether the tries were told to end, because the scheduler ends."""
         self._is_closing = False
         self._has_left_tries = False
         self._keeper_start: asyncio.Future[None] | None = None
@@ -352,15 +354,21 @@ class LocalExecutor(Executor):
 
     def hurry(self) -> None:
         self._kill_time = 0.0
+        if self._has_ended_tries:
+            self._end_tries()
 
     async def drain(self, deadline: datetime) -> None:
         self._draining.set()
         if await self._ended_within(deadline - self.context.clock.now()):
             return
-        for token in self._launched:
-            self._send(Kill(token, STOPPED, grace=self._kill_time, cause="interrupted"))
+        self._has_ended_tries = True
+        self._end_tries()
         if not await self._ended_within(timedelta(seconds=self._kill_time) + LAST_WORDS):
             log.error("executor.tries_left", n_tries=len(self._launched))
+
+    def _end_tries(self) -> None:
+        for token in self._launched:
+            self._send(Kill(token, STOPPED, grace=self._kill_time, cause="interrupted"))
 
     async def close(self) -> None:
         self._is_closing = True

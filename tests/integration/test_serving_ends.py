@@ -317,6 +317,28 @@ async def test_a_cancelled_scheduler_gives_its_tries_all_their_time_to_end(optio
     assert program.processes() == []
 
 
+@pytest.mark.parametrize("way", ["cancelled", "asked"])
+async def test_a_hurried_end_kills_its_tries_and_leaves_no_process(program, way):
+    program.write(DAGS)
+    lease = LeaseSettings(duration=20, renew_interval=0.05, kill_time=300)
+    scheduler = Scheduler(**program.options(shutdown_grace=0, lease=lease))
+    serving = asyncio.create_task(scheduler.serve())
+    await scheduler.wait_idle()
+    await scheduler.trigger("deaf")
+    await eventually(program.hangs.exists, "the task runs")
+    serving.cancel() if way == "cancelled" else scheduler.request_stop()
+    logs = scheduler.settings.home_path / "logs"
+    await eventually(
+        lambda: any("Ending the task" in log.read_text() for log in logs.rglob("*.log")), "the task is to end itself"
+    )
+    with capture_logs() as said, anyio.fail_after(60), suppress(asyncio.CancelledError):
+        serving.cancel() if way == "cancelled" else scheduler.hurry()
+        await serving
+    assert program.processes() == []
+    assert [entry["event"] for entry in said if entry["event"] == "lease.kept"] == []
+    assert serving.cancelled() == (way == "cancelled")
+
+
 def test_a_scheduler_whose_log_has_no_room_serves_all_the_same(tmp_path):
     (tmp_path / "dags").mkdir()
     line = [sys.executable, "-m", "asynsched", "up", "dags", "--home", "home", "--until-idle"]
