@@ -21,7 +21,7 @@ from asynsched.assembly import Foundation, Services, assemble, cancelled_by, nam
 from asynsched.block import Block
 from asynsched.channels import AssetsUpdated, Channels, RunCancelled, RunCreated, RunEdited, TriesReported
 from asynsched.clock import Clock, new_token
-from asynsched.errors import AsynschedError, LeaseLost, NotFound, NotServing, Standstill, StoreError
+from asynsched.errors import AsynschedError, HomeGone, LeaseLost, NotFound, NotServing, Standstill, StoreError
 from asynsched.executors.base import Executor, ExecutorContext
 from asynsched.executors.log_archive import archive_of
 from asynsched.executors.log_stores import FolderLogs
@@ -150,6 +150,8 @@ class Scheduler:
         self._stopped = anyio.Event()
         self._is_hurried = anyio.Event()
         self._has_begun = False
+        self._has_home: Callable[[], bool]
+        self._is_home_gone = False
         self._loop: asyncio.AbstractEventLoop | None = None
         """The loop in which it serves."""
         self._services: Services | None = None
@@ -196,6 +198,7 @@ class Scheduler:
             SettingsError: A setting is wrong, e.g. the DAG folder does not exist.
             HomeInUse: Another scheduler serves the home.
             StoreError: The database cannot be used.
+            HomeGone: The home was removed or replaced while it served.
             LeaseLost: Another scheduler may have taken the runs.
             NotServing: This scheduler serves already, or has served: it serves once.
             ExceptionGroup: A service failed by a bug.
@@ -212,6 +215,7 @@ class Scheduler:
                 for service in services.consumers:
                     await consumers.start(service.run, name=service.name)
                 consumers.start_soon(plugins.run, self.stopping, self._is_hurried)
+                consumers.start_soon(self._end_once_home_is_gone, lease_scope)
                 async with anyio.create_task_group() as producers:
                     for service in services.producers:
                         await producers.start(service.run, name=service.name)
@@ -226,7 +230,7 @@ class Scheduler:
                     await plugins.ended.wait()
                 consumers.cancel_scope.cancel()
             if lease_scope.cancel_called:
-                raise LeaseLost(self.scheduler_id)
+                raise HomeGone(self.settings.home) if self._is_home_gone else LeaseLost(self.scheduler_id)
             log.info("scheduler.stopped", scheduler_id=self.scheduler_id)
 
     def request_stop(self) -> None:
@@ -296,8 +300,16 @@ class Scheduler:
         home = self.settings.home_path
         await anyio.to_thread.run_sync(check_folder, self.settings.dags_path, home)
         prepare_home(home)
-        stack.enter_context(hold_home(home))
+        self._has_home = stack.enter_context(hold_home(home))
         remember_dags_folder(home, self.settings.dags_path)
+
+    async def _end_once_home_is_gone(self, scope: anyio.CancelScope) -> None:
+        """End as without the lease: another scheduler may serve what is at the home's path, and finds none of ours."""
+        while await anyio.to_thread.run_sync(self._has_home):
+            await self.clock.sleep(timedelta(seconds=self.settings.lease.renew_interval))
+        self._is_home_gone = True
+        scope.cancel()
+        self.stopping.set()
 
     async def _open_database(self, stack: AsyncExitStack) -> Database:
         if self._given_database is not None:

@@ -1,6 +1,7 @@
 """How serving ends when something fails or is broken off: a lost lease, a failed start, a badly timed cancellation."""
 
 import asyncio
+import shutil
 import socket
 import subprocess
 import sys
@@ -17,7 +18,7 @@ from msgspec.structs import replace
 from structlog.testing import capture_logs
 
 from asynsched import Scheduler
-from asynsched.errors import ExecutorError, LeaseLost, NotServing, SettingsError, StoreUnavailable
+from asynsched.errors import ExecutorError, HomeGone, LeaseLost, NotServing, SettingsError, StoreUnavailable
 from asynsched.executors import local
 from asynsched.executors.base import Held
 from asynsched.lease.expiry import takeover_seconds
@@ -337,6 +338,21 @@ async def test_a_hurried_end_kills_its_tries_and_leaves_no_process(program, way)
     assert program.processes() == []
     assert [entry["event"] for entry in said if entry["event"] == "lease.kept"] == []
     assert serving.cancelled() == (way == "cancelled")
+
+
+@pytest.mark.parametrize("way", ["removed", "replaced"])
+async def test_serving_ends_once_the_home_is_removed_or_replaced(options, program, way):
+    scheduler = Scheduler(**options)
+    serving = asyncio.create_task(scheduler.serve())
+    await scheduler.wait_idle()
+    await scheduler.trigger("deaf")
+    await eventually(program.hangs.exists, "the task runs")
+    program.home.rename(program.root / "aside")
+    if way == "replaced":
+        shutil.copytree(program.root / "aside", program.home, ignore=shutil.ignore_patterns("*.sock"))
+    with anyio.fail_after(60), pytest.raises(HomeGone, match="home was removed, moved or replaced"):
+        await serving
+    assert program.processes() == []
 
 
 def test_a_scheduler_whose_log_has_no_room_serves_all_the_same(tmp_path):
