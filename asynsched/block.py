@@ -4,14 +4,14 @@ import asyncio
 from typing import TYPE_CHECKING, Any
 
 import anyio
-import structlog
 
 from asynsched.errors import NotServing, only_cause
+from asynsched.loggers import get_logger
 
 if TYPE_CHECKING:
     from asynsched.scheduler import Scheduler
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 
 class Block:

@@ -25,6 +25,7 @@ AsynschedError
 │   ├── DataFilesUnavailable       a try does not get its data files: it fails
 │   └── TicketRefused              the try is another worker's, or over: drop its ticket
 ├── HomeInUse                      another scheduler holds the home: refuse to start
+├── HomeGone                       our home was removed or replaced: stop serving
 ├── LeaseLost                      another scheduler may have claimed our runs: stop serving
 ├── Standstill                     no active run can continue without the user: tell the user
 ├── NotServing (RuntimeError)      the program uses a scheduler before or after it serves: its mistake
@@ -264,6 +265,17 @@ class TicketRefused(ExecutorError):
 
 class HomeInUse(AsynschedError):
     """Another scheduler is serving this home."""
+
+
+class HomeGone(AsynschedError):
+    """The folder of the home is no longer the one that this scheduler has locked."""
+
+    def __init__(self, home: str) -> None:
+        super().__init__(
+            f"The home {home} was removed, moved or replaced while a scheduler served it. Put it back, or start with a"
+            " new one."
+        )
+        self.home = home
 
 
 class LeaseLost(AsynschedError):

@@ -18,8 +18,9 @@ web            URL of the page that was last served
 import errno
 import fcntl
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 from asynsched.errors import HomeInUse, SettingsError
@@ -55,8 +56,10 @@ def prepare_home(home: Path) -> None:
 
 
 @contextmanager
-def hold_home(home: Path) -> Iterator[None]:
+def hold_home(home: Path) -> Iterator[Callable[[], bool]]:
     """Lock the home for one scheduler. The kernel unlocks it when the process ends, however it ends.
+
+    Yields a function that tells whether the locked home is still there: a user may remove, move or replace the folder.
 
     Raises HomeInUse if another scheduler serves it; the message names its process.
     """
@@ -74,12 +77,22 @@ def hold_home(home: Path) -> Iterator[None]:
         os.ftruncate(descriptor, 0)
         os.pwrite(descriptor, f"{process}\n".encode(), 0)
         try:
-            yield
+            yield partial(_is_open_file, home / LOCK, descriptor)
         finally:
             if os.getpid() == process:
                 fcntl.flock(descriptor, fcntl.LOCK_UN)  # a process that the program has forked has the descriptor, too
     finally:
         os.close(descriptor)
+
+
+def _is_open_file(path: Path, descriptor: int) -> bool:
+    """Return whether a path leads to an open file. If its file system does not answer, it may still do."""
+    try:
+        return os.path.samestat(path.stat(), os.fstat(descriptor))
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    except OSError:
+        return True
 
 
 def is_held(home: Path) -> bool:

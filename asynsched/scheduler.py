@@ -3,8 +3,8 @@
 import asyncio
 import os
 import socket
-from collections.abc import Awaitable, Callable, Iterable, Mapping
-from contextlib import AsyncExitStack, suppress
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from datetime import datetime, timedelta
 from functools import partial
 from inspect import signature
@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any, Never, Self
 
 import anyio
 import anyio.to_thread
-import structlog
 from anyio.abc import TaskStatus
 from msgspec.structs import replace
 
@@ -22,7 +21,7 @@ from asynsched.assembly import Foundation, Services, assemble, cancelled_by, nam
 from asynsched.block import Block
 from asynsched.channels import AssetsUpdated, Channels, RunCancelled, RunCreated, RunEdited, TriesReported
 from asynsched.clock import Clock, new_token
-from asynsched.errors import AsynschedError, LeaseLost, NotFound, NotServing, Standstill, StoreError
+from asynsched.errors import AsynschedError, HomeGone, LeaseLost, NotFound, NotServing, Standstill, StoreError
 from asynsched.executors.base import Executor, ExecutorContext
 from asynsched.executors.log_archive import archive_of
 from asynsched.executors.log_stores import FolderLogs
@@ -34,8 +33,9 @@ from asynsched.foreground.plugin_process import PluginProcess
 from asynsched.health import Health
 from asynsched.home import LOGS, hold_home, prepare_home, remember_dags_folder
 from asynsched.housekeeping.monitor_server import MonitorServer
-from asynsched.keys import DagRunKey, TaskInstanceKey
+from asynsched.keys import AnyRun, DagRunKey, TaskInstanceKey, run_key
 from asynsched.lease.held_lease import acquire, release
+from asynsched.loggers import get_logger
 from asynsched.metrics.base import Metrics, make_metrics
 from asynsched.parsing.watching.watcher import check_folder
 from asynsched.queries.events import EventFeed, EventReader
@@ -70,7 +70,7 @@ if TYPE_CHECKING:
     from asynsched.web.hosting import WebApp
     from asynsched.web.workers import WorkerDesk
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 CLEANUP_SECONDS = 10.0
 """Longest that the executor may take to drain and to close, beside the time that tries have to end themselves."""
@@ -150,6 +150,8 @@ class Scheduler:
         self._stopped = anyio.Event()
         self._is_hurried = anyio.Event()
         self._has_begun = False
+        self._has_home: Callable[[], bool]
+        self._is_home_gone = False
         self._loop: asyncio.AbstractEventLoop | None = None
         """The loop in which it serves."""
         self._services: Services | None = None
@@ -190,12 +192,13 @@ class Scheduler:
         """Serve until `request_stop` is called, or this is cancelled. Ready once `task_status.started` was called.
 
         A requested stop lets running tasks go on for `shutdown_grace`, then hands them back as interrupted; a
-        cancellation ends them at once. Neither leaves a process behind.
+        cancellation ends them at once, and another one kills them. None of these leaves a process behind.
 
         Raises:
             SettingsError: A setting is wrong, e.g. the DAG folder does not exist.
             HomeInUse: Another scheduler serves the home.
             StoreError: The database cannot be used.
+            HomeGone: The home was removed or replaced while it served.
             LeaseLost: Another scheduler may have taken the runs.
             NotServing: This scheduler serves already, or has served: it serves once.
             ExceptionGroup: A service failed by a bug.
@@ -203,7 +206,7 @@ class Scheduler:
         self._refuse_another_time()
         self._loop = _loop_of_asyncio()
         self._has_begun = True
-        async with AsyncExitStack() as stack:
+        async with _closed_though_cancelled(self.hurry) as stack:
             stack.callback(self._end)  # also if the start fails
             lease_scope = anyio.CancelScope()
             services = await self._start(stack, lease_scope)
@@ -212,6 +215,7 @@ class Scheduler:
                 for service in services.consumers:
                     await consumers.start(service.run, name=service.name)
                 consumers.start_soon(plugins.run, self.stopping, self._is_hurried)
+                consumers.start_soon(self._end_once_home_is_gone, lease_scope)
                 async with anyio.create_task_group() as producers:
                     for service in services.producers:
                         await producers.start(service.run, name=service.name)
@@ -226,7 +230,7 @@ class Scheduler:
                     await plugins.ended.wait()
                 consumers.cancel_scope.cancel()
             if lease_scope.cancel_called:
-                raise LeaseLost(self.scheduler_id)
+                raise HomeGone(self.settings.home) if self._is_home_gone else LeaseLost(self.scheduler_id)
             log.info("scheduler.stopped", scheduler_id=self.scheduler_id)
 
     def request_stop(self) -> None:
@@ -296,8 +300,16 @@ class Scheduler:
         home = self.settings.home_path
         await anyio.to_thread.run_sync(check_folder, self.settings.dags_path, home)
         prepare_home(home)
-        stack.enter_context(hold_home(home))
+        self._has_home = stack.enter_context(hold_home(home))
         remember_dags_folder(home, self.settings.dags_path)
+
+    async def _end_once_home_is_gone(self, scope: anyio.CancelScope) -> None:
+        """End as without the lease: another scheduler may serve what is at the home's path, and finds none of ours."""
+        while await anyio.to_thread.run_sync(self._has_home):
+            await self.clock.sleep(timedelta(seconds=self.settings.lease.renew_interval))
+        self._is_home_gone = True
+        scope.cancel()
+        self.stopping.set()
 
     async def _open_database(self, stack: AsyncExitStack) -> Database:
         if self._given_database is not None:
@@ -513,7 +525,7 @@ class Scheduler:
         await database.write(update_by_program, asset, now=now, extra=extra, partition_key=partition_key)
         await self.channels.dag_changes.put(AssetsUpdated())
 
-    async def cancel_run(self, run: DagRunKey) -> None:
+    async def cancel_run(self, run: AnyRun) -> None:
         """End a run that is queued or running: its tries are killed, waiting tasks are skipped, and the run fails.
 
         This returns once that is certain to happen, perhaps before it has happened.
@@ -527,7 +539,7 @@ class Scheduler:
 
     async def clear_tasks(
         self,
-        run: DagRunKey,
+        run: AnyRun,
         task_ids: Iterable[str] = (),
         *,
         upstream: bool = False,
@@ -554,7 +566,7 @@ class Scheduler:
         return await self._submit(run, request)
 
     async def mark_tasks(
-        self, run: DagRunKey, task_ids: Iterable[str], state: MarkedTaskState, *, downstream: bool = False
+        self, run: AnyRun, task_ids: Iterable[str], state: MarkedTaskState, *, downstream: bool = False
     ) -> list[TaskInstanceKey]:
         """Mark tasks of a run as `success`, `failed` or `skipped`; running ones are killed.
 
@@ -562,15 +574,15 @@ class Scheduler:
         """
         return await self._submit(run, MarkTasks(_ids(task_ids), state, downstream=downstream))
 
-    async def mark_run(self, run: DagRunKey, state: MarkedRunState) -> None:
+    async def mark_run(self, run: AnyRun, state: MarkedRunState) -> None:
         """Mark a run as `success` or `failed`, as `asynsched runs mark` does.
 
         Raises the errors of `clear_tasks`.
         """
         await self._submit(run, MarkRun(state))
 
-    async def _submit(self, run: DagRunKey, request: RunRequest) -> list[TaskInstanceKey]:
-        run, now = DagRunKey(*run), self.clock.now()
+    async def _submit(self, named: AnyRun, request: RunRequest) -> list[TaskInstanceKey]:
+        run, now = run_key(named), self.clock.now()
         taken = await self._database.write(submit_by_program, run, request, now=now)
         await self.channels.runs.put(RunEdited(run))
         return [TaskInstanceKey(*run, row.task_id, row.map_index) for row in taken.instances]
@@ -721,6 +733,30 @@ def _loop_of_asyncio() -> asyncio.AbstractEventLoop:
         return asyncio.get_running_loop()
     except RuntimeError as exc:
         raise AsynschedError("A scheduler serves in an event loop of asyncio, and this one is another's.") from exc
+
+
+@asynccontextmanager
+async def _closed_though_cancelled(hurry: Callable[[], None]) -> AsyncIterator[AsyncExitStack]:
+    """Yield a stack that is closed to its end, even if the task is cancelled again meanwhile.
+
+    Args:
+        hurry: Called for each cancellation that comes meanwhile: no scope can hold off those of asyncio.
+    """
+    stack, cancelled = AsyncExitStack(), None
+    try:
+        yield stack
+    finally:
+        closing = asyncio.create_task(stack.aclose(), name="scheduler's end")
+        with anyio.CancelScope(shield=True):
+            while not closing.done():
+                try:
+                    await asyncio.wait((closing,))
+                except asyncio.CancelledError as exc:
+                    cancelled = exc
+                    hurry()
+        closing.result()
+        if cancelled is not None:
+            raise cancelled
 
 
 async def _in_thread_though_cancelled(function: Callable[[], None]) -> None:

@@ -8,15 +8,15 @@ from datetime import datetime, timedelta
 from typing import Any, TypeVar
 
 import anyio
-import structlog
 from anyio.abc import TaskStatus
 
 from asynsched.clock import Clock, jitter
 from asynsched.errors import StoreUnavailable
+from asynsched.loggers import get_logger
 from asynsched.metrics.base import Metrics, NoMetrics
 
 T = TypeVar("T")
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 FIRST_BACKOFF = timedelta(milliseconds=100)
 LONGEST_BACKOFF = timedelta(seconds=10)

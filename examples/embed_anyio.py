@@ -16,7 +16,7 @@ from pathlib import Path
 
 import anyio
 
-from asynsched import Scheduler, TaskInstanceKey
+from asynsched import Scheduler
 
 DAGS = Path(__file__).parent / "dags"
 
@@ -28,7 +28,7 @@ async def main() -> None:
         for task in run.tasks:
             print("   ", task.task_id, task.state)
         client = scheduler.client()  # every other question, and every action
-        log = await client.task_logs(TaskInstanceKey(run.dag_id, run.run_id, "ship"))
+        log = await client.task_logs((run.dag_id, run.run_id, "ship"))
         print("    log:", log.text.strip().splitlines()[-1])
 
 

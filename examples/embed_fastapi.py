@@ -23,7 +23,7 @@ import uvicorn
 from fastapi import FastAPI, Request, Response
 from fastapi.responses import JSONResponse
 
-from asynsched import DagRunKey, Scheduler
+from asynsched import Scheduler
 from asynsched.errors import AlreadyExists, AsynschedError, DagError, NotFound, NotServing, StoreUnavailable
 
 DAG_ID = "branching"
@@ -52,7 +52,7 @@ async def start_order(amount: int, response: Response) -> dict[str, str]:
 
 @app.get("/orders/{run_id}")
 async def show_order(run_id: str) -> dict[str, Any]:
-    run = await client.get_run(DagRunKey(DAG_ID, run_id))
+    run = await client.get_run((DAG_ID, run_id))
     tasks = await client.list_tasks(DAG_ID, run_id)
     return {"state": run.state, "tasks": {task.task_id: task.state for task in tasks.items}}
 

@@ -20,7 +20,7 @@ from typing import Any
 import uvicorn
 from litestar import Litestar, Request, Response, get, post
 
-from asynsched import DagRunKey, Scheduler
+from asynsched import Scheduler
 from asynsched.errors import AlreadyExists, AsynschedError, DagError, NotFound, NotServing, StoreUnavailable
 
 DAG_ID = "branching"
@@ -44,7 +44,7 @@ async def start_order(amount: int) -> dict[str, str]:
 
 @get("/orders/{run_id:str}")
 async def show_order(run_id: str) -> dict[str, Any]:
-    run = await client.get_run(DagRunKey(DAG_ID, run_id))
+    run = await client.get_run((DAG_ID, run_id))
     tasks = await client.list_tasks(DAG_ID, run_id)
     return {"state": run.state, "tasks": {task.task_id: task.state for task in tasks.items}}
 

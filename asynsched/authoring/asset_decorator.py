@@ -15,8 +15,9 @@ from asynsched.errors import DagError
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping
-    from typing import Any
+    from typing import Any, Unpack
 
+    from asynsched.authoring.keywords import AssetDagKeywords
     from asynsched.authoring.running.context import Context
 
 DAG_ARGUMENTS = frozenset({
@@ -135,7 +136,7 @@ class asset(_DagMaker):  # noqa: N801 - Airflow's name, used as a decorator
         group: str = "asset",
         extra: Mapping[str, Any] | None = None,
         watchers: Any = None,
-        **arguments: Any,
+        **arguments: Unpack[AssetDagKeywords],
     ) -> None:
         super().__init__(schedule, arguments)
         self.name = name
@@ -156,7 +157,9 @@ class asset(_DagMaker):  # noqa: N801 - Airflow's name, used as a decorator
 
         _called = "@asset.multi"
 
-        def __init__(self, *, outlets: Collection[BaseAsset], schedule: Any, **arguments: Any) -> None:
+        def __init__(
+            self, *, outlets: Collection[BaseAsset], schedule: Any, **arguments: Unpack[AssetDagKeywords]
+        ) -> None:
             super().__init__(schedule, arguments)
             if not outlets:
                 raise DagError("@asset.multi: outlets is empty; name the assets that the function updates")

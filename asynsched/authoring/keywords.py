@@ -16,13 +16,28 @@ from asynsched.authoring.running.context import Context
 from asynsched.authoring.task_group import TaskGroup
 
 
+class AssetDagKeywords(TypedDict, total=False):
+    """Those of the DAG that `@asset(...)` makes."""
+
+    access_control: dict[str, Any] | None
+    dag_display_name: str | None
+    dag_id: str
+    description: str | None
+    is_paused_upon_creation: bool | None
+    on_failure_callback: Any
+    on_success_callback: Any
+    owner_links: dict[str, str] | None
+    params: Mapping[str, Any] | None
+    tags: str | Collection[str] | None
+
+
 class DagKeywords(TypedDict, total=False):
     """Those of DAG and `@dag(...)`, beside its id."""
 
     description: str | None
     schedule: Any
-    start_date: dt.datetime | None
-    end_date: dt.datetime | None
+    start_date: dt.datetime | dt.date | str | None
+    end_date: dt.datetime | dt.date | str | None
     template_searchpath: str | Iterable[str] | None
     template_undefined: Any
     user_defined_macros: dict[str, Any] | None
@@ -52,10 +67,9 @@ class DagKeywords(TypedDict, total=False):
     rerun_with_latest_version: bool | None
 
 
-class TaskKeywords(TypedDict, total=False):
-    """Those of every operator."""
+class CommonKeywords(TypedDict, total=False):
+    """Those of every operator and of `@task`, apart from `task_id` and `params`, which differ."""
 
-    task_id: Required[str]
     owner: str | None
     email: str | Sequence[str] | None
     email_on_retry: bool | None
@@ -65,14 +79,13 @@ class TaskKeywords(TypedDict, total=False):
     retry_exponential_backoff: float | None
     max_retry_delay: dt.timedelta | float | None
     retry_policy: RetryPolicy | None
-    start_date: dt.datetime | None
-    end_date: dt.datetime | None
+    start_date: dt.datetime | dt.date | str | None
+    end_date: dt.datetime | dt.date | str | None
     depends_on_past: bool
     ignore_first_depends_on_past: bool
     wait_for_past_depends_before_skipping: bool
     wait_for_downstream: bool
     dag: DAG | None
-    params: Mapping[str, Any] | None
     default_args: dict[str, Any] | None
     priority_weight: int
     weight_rule: str | PriorityWeightStrategy | None
@@ -110,6 +123,36 @@ class TaskKeywords(TypedDict, total=False):
     logger_name: str | None
     allow_nested_operators: bool
     render_template_as_native_obj: bool | None
+
+
+class TaskKeywords(CommonKeywords, total=False):
+    """Those of every operator."""
+
+    task_id: Required[str]
+    params: Mapping[str, Any] | None
+
+
+class TaskDecoratorKeywords(CommonKeywords, total=False):
+    """Those of `@task(...)`, whose function gives its name to the task."""
+
+    task_id: str
+    params: Mapping[str, Any] | None
+    templates_dict: dict[str, Any] | None
+    templates_exts: Sequence[str] | None
+    show_return_value_in_logs: bool
+
+
+class HITLKeywords(CommonKeywords, total=False):
+    """Those of every operator that asks people, apart from its options."""
+
+    task_id: Required[str]
+    subject: Required[str]
+    body: str | None
+    defaults: str | list[str] | None
+    params: Any
+    notifiers: Any
+    assigned_users: Any
+    response_timeout: dt.timedelta | None
 
 
 class SensorKeywords(TaskKeywords, total=False):

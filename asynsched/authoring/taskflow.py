@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
     from typing import Any, ClassVar, ParamSpec, Self, TypeVar, Unpack, overload
 
-    from asynsched.authoring.keywords import DagKeywords, TaskGroupKeywords
+    from asynsched.authoring.keywords import DagKeywords, TaskDecoratorKeywords, TaskGroupKeywords
     from asynsched.authoring.running.context import Context
 
     P = ParamSpec("P")
@@ -441,9 +441,11 @@ class TaskDecorator:
     if TYPE_CHECKING:
 
         @overload
-        def __call__(self, python_callable: AnyFunction, **kwargs: Any) -> TaskFunction: ...
+        def __call__(self, python_callable: AnyFunction, **kwargs: Unpack[TaskDecoratorKeywords]) -> TaskFunction: ...
         @overload
-        def __call__(self, python_callable: None = None, **kwargs: Any) -> Callable[[AnyFunction], TaskFunction]: ...
+        def __call__(
+            self, python_callable: None = None, **kwargs: Unpack[TaskDecoratorKeywords]
+        ) -> Callable[[AnyFunction], TaskFunction]: ...
 
     def __call__(self, python_callable: Callable[..., Any] | None = None, **kwargs: Any) -> Any:
         """Decorate a function, or, without one as in `@task(retries=3)`, return the decorator.
@@ -455,6 +457,18 @@ class TaskDecorator:
         if isinstance(python_callable, TaskFunction):
             raise DagError(f"{python_callable.__name__}() is decorated twice")  # type: ignore[attr-defined]
         return TaskFunction(python_callable, self._operator_class, {**self._bound, **kwargs})
+
+
+if TYPE_CHECKING:
+
+    class VariantDecorator(TaskDecorator):
+        """A variant of `@task`, which also takes arguments of its own operator."""
+
+        @overload
+        def __call__(self, python_callable: AnyFunction, **kwargs: Any) -> TaskFunction: ...
+        @overload
+        def __call__(self, python_callable: None = None, **kwargs: Any) -> Callable[[AnyFunction], TaskFunction]: ...
+        def __call__(self, python_callable: Any = None, **kwargs: Any) -> Any: ...
 
 
 def run_if(condition: Callable[[Context], Any], skip_message: str | None = None) -> Callable[[T], T]:
@@ -508,14 +522,14 @@ class TaskDecorators(TaskDecorator):
     """`@task`, and the namespace of its variants. The tasks of `dag.task` belong to that DAG."""
 
     python: TaskDecorator
-    bash: TaskDecorator
+    bash: VariantDecorator
     branch: TaskDecorator
-    short_circuit: TaskDecorator
-    sensor: TaskDecorator
-    virtualenv: TaskDecorator
-    external_python: TaskDecorator
-    branch_virtualenv: TaskDecorator
-    branch_external_python: TaskDecorator
+    short_circuit: VariantDecorator
+    sensor: VariantDecorator
+    virtualenv: VariantDecorator
+    external_python: VariantDecorator
+    branch_virtualenv: VariantDecorator
+    branch_external_python: VariantDecorator
     stub: TaskDecorator
     run_if = staticmethod(run_if)
     skip_if = staticmethod(skip_if)

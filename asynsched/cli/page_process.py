@@ -16,7 +16,6 @@ from datetime import timedelta
 
 import anyio
 import msgspec
-import structlog
 from anyio.abc import Process
 from msgspec import Struct
 from msgspec.structs import replace
@@ -27,11 +26,12 @@ from asynsched.cli.web import Link, application, tell_address
 from asynsched.clock import Clock
 from asynsched.errors import StoreUnavailable
 from asynsched.executors.base import parted_environment
+from asynsched.loggers import get_logger
 from asynsched.settings import Settings
 from asynsched.web.server import Listener, first_connection, serve
 from sandbox.confine import close_memory, die_with
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 STARTED = b"started\n"
 END_SECONDS = 5.0

@@ -12,7 +12,6 @@ from functools import partial
 from typing import NamedTuple
 
 import anyio
-import structlog
 from sqlalchemy import Connection
 
 from asynsched._version import __version__
@@ -28,6 +27,7 @@ from asynsched.errors import AsynschedError, NotServing, SettingsError, Standsti
 from asynsched.health import Health
 from asynsched.home import hold_home
 from asynsched.keys import instance_name
+from asynsched.loggers import get_logger
 from asynsched.queries.import_errors import all_import_errors
 from asynsched.queries.users import ROLES
 from asynsched.results import Running, RunningTry
@@ -40,7 +40,7 @@ from asynsched.store.runs.dag_runs import count_ended_since, failed_since
 from asynsched.web.server import Listener, open_listener
 from sandbox.confine import available, close_memory
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 MOST_RUNS = 10

@@ -8,7 +8,6 @@ from typing import Any, NamedTuple
 
 import anyio
 import click
-import structlog
 from anyio.to_thread import run_sync
 
 from asynsched.cli import live_on
@@ -19,6 +18,7 @@ from asynsched.cli.session import Session, actor
 from asynsched.clock import Clock
 from asynsched.errors import SettingsError
 from asynsched.home import prepare_home, remember_web
+from asynsched.loggers import get_logger
 from asynsched.queries.events import EventFeed
 from asynsched.queries.listening import start_feed
 from asynsched.queries.users import new_secret
@@ -27,7 +27,7 @@ from asynsched.store.database import Database
 from asynsched.web.hosting import WebApp
 from asynsched.web.server import Listener, open_listener, serve
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 
 class Link(NamedTuple):

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any
 import anyio
 import click
 import msgspec
-import structlog
 from anyio.to_thread import run_sync
 
 from asynsched.cli import live_on
@@ -23,6 +22,7 @@ from asynsched.cli.command import configure, errors_in_one_line, fail, home_opti
 from asynsched.cli.output import are
 from asynsched.clock import Clock
 from asynsched.errors import SettingsError, ungrouped
+from asynsched.loggers import get_logger
 from asynsched.protocol.frames import UNDECODABLE
 from asynsched.protocol.worker_messages import Ticket
 from asynsched.settings import Settings
@@ -30,7 +30,7 @@ from asynsched.settings import Settings
 if TYPE_CHECKING:
     from asynsched.worker.agent import Agent
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 TOO_LONG = b"(too long)"
 """In place of a line that is, which is no ticket either."""

@@ -14,7 +14,7 @@ from asynsched.errors import AsynschedError, NotFound, StoreUnavailable
 from asynsched.explaining.reason import Explanation
 from asynsched.foreground.plugins import PluginRow
 from asynsched.health import Health
-from asynsched.keys import DagRunKey, TaskInstanceKey
+from asynsched.keys import AnyRun, AnyTask, DagRunKey, run_key, task_key
 from asynsched.previewing.asking import LONGEST_HOURS, preview_commit
 from asynsched.queries import (
     assets,
@@ -334,13 +334,13 @@ class Client:
         return await self._ask(runs.list_runs, wanted, Paging(limit=limit, after=after, order_by=order_by))
 
     @operation("GET /dags/{dag_id}/runs/{run_id}")
-    async def get_run(self, run: DagRunKey) -> RunInfo:
+    async def get_run(self, run: AnyRun) -> RunInfo:
         """Return a run, with its conf."""
-        return await self._ask(runs.get_run, *run)
+        return await self._ask(runs.get_run, *run_key(run))
 
     @operation("GET /dags/{dag_id}/runs/{run_id}/wait", arguments={"seconds": 30})
     async def await_run(
-        self, run: DagRunKey, seconds: Annotated[float, Meta(ge=0, le=LONGEST_WAIT_SECONDS)] = LONGEST_WAIT_SECONDS
+        self, run: AnyRun, seconds: Annotated[float, Meta(ge=0, le=LONGEST_WAIT_SECONDS)] = LONGEST_WAIT_SECONDS
     ) -> RunInfo:
         """Return a run when it has ended, or as it is after a time.
 
@@ -348,12 +348,12 @@ class Client:
             seconds: That time.
         """
         with anyio.move_on_after(seconds):
-            async with aclosing(run_actions.wait_for_run(self._place, run)) as states:
+            async with aclosing(run_actions.wait_for_run(self._place, run_key(run))) as states:
                 async for _ in states:
                     pass
         return await self.get_run(run)
 
-    async def wait_run(self, run: DagRunKey) -> RunInfo:
+    async def wait_run(self, run: AnyRun) -> RunInfo:
         """Return a run when it has ended. Cancelling this does not cancel the run.
 
         After a first answer, it goes on also while the database or the other process cannot be reached.
@@ -373,26 +373,26 @@ class Client:
         return isinstance(error, StoreUnavailable) or (self.remote is not None and self.remote.is_away(error))
 
     @operation("GET /dags/{dag_id}/runs/{run_id}/results")
-    async def get_results(self, run: DagRunKey) -> dict[str, Any]:
+    async def get_results(self, run: AnyRun) -> dict[str, Any]:
         """Return the results of a run by task_id: return values that its DAG names as such; a list for a mapped task.
 
         A DAG names them by `@result`, by `add_result`, or by the value that its `@dag` function returns.
         """
-        return await xcoms.read_results(self._place, run)
+        return await xcoms.read_results(self._place, run_key(run))
 
     @operation("POST /dags/{dag_id}/runs/{run_id}/cancel", right="operate")
-    async def cancel(self, run: DagRunKey) -> RunInfo:
+    async def cancel(self, run: AnyRun) -> RunInfo:
         """End a run that is queued or running: its tries are killed, waiting tasks are skipped, and the run fails."""
-        await run_actions.cancel_run(self._place, self._actor, run)
+        await run_actions.cancel_run(self._place, self._actor, run_key(run))
         return await self.get_run(run)
 
     @operation("POST /dags/{dag_id}/runs/{run_id}/mark", right="operate", arguments={"state": "success"})
-    async def mark_run(self, run: DagRunKey, state: run_actions.MarkedAs) -> RunInfo:
+    async def mark_run(self, run: AnyRun, state: run_actions.MarkedAs) -> RunInfo:
         """End a run as `success` or `failed`, with its tasks; or queue an ended one again, with its tasks as they are.
 
         Running tasks are killed.
         """
-        await run_actions.mark_run(self._place, self._actor, run, state)
+        await run_actions.mark_run(self._place, self._actor, run_key(run), state)
         return await self.get_run(run)
 
     @operation(
@@ -402,7 +402,7 @@ class Client:
     )  # fmt: skip
     async def clear(
         self,
-        run: DagRunKey,
+        run: AnyRun,
         task_ids: tuple[str, ...] = (),
         *,
         upstream: bool = False,
@@ -430,26 +430,26 @@ class Client:
         )
         if dry_run:
             now = self._place.clock.now()
-            return _changed(await self._ask(run_actions.preview_clear, run, request, now=now))
-        done = await run_actions.clear_tasks(self._place, self._actor, run, Clear(request=request))
+            return _changed(await self._ask(run_actions.preview_clear, run_key(run), request, now=now))
+        done = await run_actions.clear_tasks(self._place, self._actor, run_key(run), Clear(request=request))
         return _changed(done.instances)
 
     @operation("GET /dags/{dag_id}/runs/{run_id}/callbacks")
-    async def list_callbacks(self, run: DagRunKey) -> tuple[CallbackInfo, ...]:
+    async def list_callbacks(self, run: AnyRun) -> tuple[CallbackInfo, ...]:
         """List the callbacks of a run and of its tasks."""
         await self.get_run(run)
-        return await self._ask(runs.list_callbacks, run)
+        return await self._ask(runs.list_callbacks, run_key(run))
 
     @operation("PUT /dags/{dag_id}/runs/{run_id}/note", right="operate", arguments={"text": "The file came late."})
-    async def note_run(self, run: DagRunKey, text: str) -> RunInfo:
+    async def note_run(self, run: AnyRun, text: str) -> RunInfo:
         """Note something about a run, in place of an earlier note; an empty text removes it."""
-        await run_actions.note_run(self._place, self._actor, run, text)
+        await run_actions.note_run(self._place, self._actor, run_key(run), text)
         return await self.get_run(run)
 
     @operation("DELETE /dags/{dag_id}/runs/{run_id}", right="operate", status=204)
-    async def delete_run(self, run: DagRunKey) -> None:
+    async def delete_run(self, run: AnyRun) -> None:
         """Delete a run that has ended, or has not begun, with its tasks, XComs and logs."""
-        await run_actions.delete_run(self._place, self._actor, run)
+        await run_actions.delete_run(self._place, self._actor, run_key(run))
 
     # Tasks
 
@@ -478,18 +478,18 @@ class Client:
         return await self._ask(task_instances.list_task_instances, wanted, paging)
 
     @operation("GET /dags/{dag_id}/runs/{run_id}/tasks/{task_id}")
-    async def get_task(self, task: TaskInstanceKey) -> TaskInstanceInfo:
+    async def get_task(self, task: AnyTask) -> TaskInstanceInfo:
         """Return a task instance."""
-        return await self._ask(task_instances.get_task_instance, task)
+        return await self._ask(task_instances.get_task_instance, task_key(task))
 
     @operation("GET /dags/{dag_id}/runs/{run_id}/tasks/{task_id}/tries")
-    async def list_tries(self, task: TaskInstanceKey) -> TriesInfo:
+    async def list_tries(self, task: AnyTask) -> TriesInfo:
         """Return the tries of a task instance, the oldest first."""
-        return await self._ask(task_instances.list_tries, task)
+        return await self._ask(task_instances.list_tries, task_key(task))
 
     @operation("GET /dags/{dag_id}/runs/{run_id}/tasks/{task_id}/rendered")
     async def rendered_fields(
-        self, task: TaskInstanceKey, *, try_number: Annotated[int, Meta(ge=1)] | None = None
+        self, task: AnyTask, *, try_number: Annotated[int, Meta(ge=1)] | None = None
     ) -> dict[str, Any]:
         """Return the template fields of a try as they were after rendering, with secrets masked.
 
@@ -503,17 +503,17 @@ class Client:
         return await self._ask(fields_of_try, info.id, number)
 
     @operation("GET /dags/{dag_id}/runs/{run_id}/tasks/{task_id}/links")
-    async def links(self, task: TaskInstanceKey) -> dict[str, str | None]:
+    async def links(self, task: AnyTask) -> dict[str, str | None]:
         """Return the addresses of a task instance's work in other systems, by their names; null: none was stored."""
-        return await xcoms.list_links(self._place, task)
+        return await xcoms.list_links(self._place, task_key(task))
 
     @operation(
         "PUT /dags/{dag_id}/runs/{run_id}/tasks/{task_id}/note", right="operate",
         arguments={"text": "Slow since Monday."},
     )  # fmt: skip
-    async def note_task(self, task: TaskInstanceKey, text: str) -> TaskInstanceInfo:
+    async def note_task(self, task: AnyTask, text: str) -> TaskInstanceInfo:
         """Note something about a task instance, in place of an earlier note; an empty text removes it."""
-        await self._act(run_edits.note_task, task, text, self._actor, self._place.clock.now())
+        await self._act(run_edits.note_task, task_key(task), text, self._actor, self._place.clock.now())
         return await self.get_task(task)
 
     @operation(
@@ -523,7 +523,7 @@ class Client:
     )  # fmt: skip
     async def mark(
         self,
-        run: DagRunKey,
+        run: AnyRun,
         task_ids: tuple[str, ...],
         state: MarkedTaskState,
         *,
@@ -545,8 +545,10 @@ class Client:
         request = MarkTasks(task_ids, state, upstream=upstream, downstream=downstream, map_index=map_index)
         if dry_run:
             now = self._place.clock.now()
-            return _changed(await self._ask(run_actions.preview, run, request, now=now))
-        return _changed((await task_actions.mark_tasks(self._place, self._actor, run, Mark(request))).instances)
+            return _changed(await self._ask(run_actions.preview, run_key(run), request, now=now))
+        return _changed(
+            (await task_actions.mark_tasks(self._place, self._actor, run_key(run), Mark(request))).instances
+        )
 
     @operation(
         "POST /dags/{dag_id}/runs/{run_id}/tasks/{task_id}/force", right="operate",
@@ -554,7 +556,7 @@ class Client:
     )  # fmt: skip
     async def force(
         self,
-        task: TaskInstanceKey,
+        task: AnyTask,
         ignore: tuple[str, ...] = (),
         *,
         ignore_all: bool = False,
@@ -573,11 +575,12 @@ class Client:
         """
         if unknown := sorted(set(ignore) - IGNORABLE):
             raise BadRequest(f"{unknown[0]!r} cannot be ignored. These can: {', '.join(sorted(IGNORABLE))}.")
+        key = task_key(task)
         request = ForceTask(
-            task.task_id, task.map_index, tuple(sorted(IGNORABLE if ignore_all else ignore)),
+            key.task_id, key.map_index, tuple(sorted(IGNORABLE if ignore_all else ignore)),
             ignore_state or ignore_all, ignore_retry_period or ignore_all,
         )  # fmt: skip
-        await task_actions.force_task(self._place, self._actor, task.run, request)
+        await task_actions.force_task(self._place, self._actor, key.run, request)
         return await self.get_task(task)
 
     @operation("GET /questions")
@@ -598,7 +601,7 @@ class Client:
         arguments={"task_id": "approve", "options": ["Approve"]},
     )  # fmt: skip
     async def answer(
-        self, task: TaskInstanceKey, options: tuple[str, ...], *, params: Mapping[str, Any] | None = None
+        self, task: AnyTask, options: tuple[str, ...], *, params: Mapping[str, Any] | None = None
     ) -> TaskInstanceInfo:
         """Answer the question of a task, which then goes on.
 
@@ -606,9 +609,10 @@ class Client:
             options: One of the question's options; several if it allows that.
             params: Values of the params that it asks for; others keep their defaults.
         """
-        read = await hitl.read_before(self._place, task, hitl.reading(options, params or {}))
+        key = task_key(task)
+        read = await hitl.read_before(self._place, key, hitl.reading(options, params or {}))
         now = self._place.clock.now()
-        await self._act(hitl.answer, task, read, user=self._actor, now=now)
+        await self._act(hitl.answer, key, read, user=self._actor, now=now)
         return await self.get_task(task)
 
     @operation(
@@ -618,7 +622,7 @@ class Client:
     )
     async def task_logs(
         self,
-        task: TaskInstanceKey,
+        task: AnyTask,
         *,
         try_number: Annotated[int, Meta(ge=1)] | None = None,
         start: Annotated[int, Meta(ge=0)] = 0,
@@ -631,23 +635,25 @@ class Client:
             start: The first byte.
             n_bytes: How long the part may be.
         """
-        return await read_log(self._place, task, await self._try(task, try_number), start=start, n_bytes=n_bytes)
+        return await read_log(
+            self._place, task_key(task), await self._try(task, try_number), start=start, n_bytes=n_bytes
+        )
 
     @operation("GET /dags/{dag_id}/runs/{run_id}/tasks/{task_id}/logs/lines", arguments={"text": "error"})
     async def find_in_log(
-        self, task: TaskInstanceKey, text: str, *, try_number: Annotated[int, Meta(ge=1)] | None = None
+        self, task: AnyTask, text: str, *, try_number: Annotated[int, Meta(ge=1)] | None = None
     ) -> tuple[FoundLine, ...]:
         """Return the first lines of a try's log that have a text, in either case.
 
         Args:
             try_number: By default the newest.
         """
-        return tuple(await find_in_log(self._place, task, await self._try(task, try_number), text))
+        return tuple(await find_in_log(self._place, task_key(task), await self._try(task, try_number), text))
 
     @operation("GET /dags/{dag_id}/runs/{run_id}/tasks/{task_id}/logs/range", arguments={"first": 100, "last": 199})
     async def log_lines(
         self,
-        task: TaskInstanceKey,
+        task: AnyTask,
         first: Annotated[int, Meta(ge=1)] = 1,
         last: Annotated[int, Meta(ge=1)] | None = None,
         *,
@@ -662,12 +668,12 @@ class Client:
         """
         if last is not None and last < first:
             raise BadRequest(f"The last line, {last}, is before the first, {first}.")
-        return await read_lines(self._place, task, await self._try(task, try_number), first, last)
+        return await read_lines(self._place, task_key(task), await self._try(task, try_number), first, last)
 
     @operation("GET /dags/{dag_id}/runs/{run_id}/tasks/{task_id}/logs/tail", arguments={"n_lines": 20})
     async def log_tail(
         self,
-        task: TaskInstanceKey,
+        task: AnyTask,
         n_lines: Annotated[int, Meta(ge=1)] = 10,
         *,
         try_number: Annotated[int, Meta(ge=1)] | None = None,
@@ -678,9 +684,9 @@ class Client:
             n_lines: How many at most.
             try_number: By default the newest.
         """
-        return await read_tail(self._place, task, await self._try(task, try_number), n_lines)
+        return await read_tail(self._place, task_key(task), await self._try(task, try_number), n_lines)
 
-    async def _try(self, task: TaskInstanceKey, wanted: int | None) -> int:
+    async def _try(self, task: AnyTask, wanted: int | None) -> int:
         """Return the number of a try: by default of the newest, or of the first one before that has begun."""
         return wanted or max(1, await newest_try(self._place, await self.get_task(task)))
 
@@ -704,29 +710,29 @@ class Client:
         return await self._ask(xcoms.list_xcoms, wanted, Paging(limit=limit, after=after, order_by=order_by))
 
     @operation("GET /dags/{dag_id}/runs/{run_id}/tasks/{task_id}/xcoms/{key:path}")
-    async def get_xcom(self, task: TaskInstanceKey, key: str = "return_value") -> XComValue:
+    async def get_xcom(self, task: AnyTask, key: str = "return_value") -> XComValue:
         """Return an XCom with its value, as it travels between tasks."""
-        return await xcoms.get_xcom(self._place, task, key)
+        return await xcoms.get_xcom(self._place, task_key(task), key)
 
     @operation(
         "PUT /dags/{dag_id}/runs/{run_id}/tasks/{task_id}/xcoms/{key:path}", right="operate",
         arguments={"key": "rows", "value": 1200},
     )  # fmt: skip
-    async def set_xcom(self, task: TaskInstanceKey, key: str, value: Any) -> XComInfo:
+    async def set_xcom(self, task: AnyTask, key: str, value: Any) -> XComInfo:
         """Create or replace an XCom of a task instance, for the tasks that have not read it yet.
 
         Args:
             value: Of JSON.
         """
-        return await self._act(xcoms.put_xcom, task, key, value, now=self._place.clock.now())
+        return await self._act(xcoms.put_xcom, task_key(task), key, value, now=self._place.clock.now())
 
     @operation(
         "DELETE /dags/{dag_id}/runs/{run_id}/tasks/{task_id}/xcoms/{key:path}", right="operate", status=204,
         arguments={"key": "rows"},
     )  # fmt: skip
-    async def delete_xcom(self, task: TaskInstanceKey, key: str) -> None:
+    async def delete_xcom(self, task: AnyTask, key: str) -> None:
         """Delete an XCom of a task instance."""
-        await self._act(xcoms.delete_xcom, task, key)
+        await self._act(xcoms.delete_xcom, task_key(task), key)
 
     # Versions
 
@@ -1284,13 +1290,13 @@ class Client:
         return await self._ask(deadlines.list_deadlines, wanted, Paging(limit=limit, after=after, order_by=order_by))
 
     @operation("GET /dags/{dag_id}/runs/{run_id}/deadlines/{number}")
-    async def get_deadline(self, run: DagRunKey, number: int) -> DeadlineInfo:
+    async def get_deadline(self, run: AnyRun, number: int) -> DeadlineInfo:
         """Return a deadline of a run.
 
         Args:
             number: Its place among the deadlines of the DAG, from 0.
         """
-        return await self._ask(deadlines.get_deadline, run, number)
+        return await self._ask(deadlines.get_deadline, run_key(run), number)
 
     @operation("GET /import-errors")
     async def list_import_errors(

@@ -34,6 +34,7 @@ from msgspec import UNSET, Meta, Struct
 
 from asynsched.authoring.json_values import check_json
 from asynsched.errors import DagError
+from asynsched.keys import key_of
 from asynsched.queries.paging import BadRequest
 
 if TYPE_CHECKING:
@@ -102,7 +103,8 @@ class Operation:
     @cached_property
     def keys(self) -> dict[str, Any]:
         """The arguments that are keys, whose fields are arguments of the request."""
-        return {name: self.types[name] for name in self.signature.parameters if is_key(self.types[name])}
+        kinds = {name: _key_named_by(self.types[name]) for name in self.signature.parameters}
+        return {name: kind for name, kind in kinds.items() if kind is not None}
 
     @cached_property
     def fields(self) -> dict[str, tuple[Any, Any]]:
@@ -149,10 +151,14 @@ class Operation:
     def bound(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
         """Return the arguments of a call by name.
 
-        A plain tuple becomes the key that it stands for, and a date of a library such as pendulum a plain one.
+        A plain tuple or a result becomes the key that it stands for, and a date of a library such as pendulum a plain
+        one.
         """
         given = self.signature.bind(*args, **kwargs).arguments
-        return {name: self.keys[name](*value) if name in self.keys else _plain(value) for name, value in given.items()}
+        return {
+            name: key_of(self.keys[name], value) if name in self.keys else _plain(value)
+            for name, value in given.items()
+        }
 
     def checked(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
         """Return the arguments of a call by name, as the values that a request would mean.
@@ -171,9 +177,9 @@ class Operation:
             if not isinstance(value, Mapping):
                 raise BadRequest(f"{name}: Expected an object, got {type(value).__name__}")
             return value
-        if name in self.keys:
-            fields = zip(value, (self.fields[field][0] for field in kind._fields), strict=True)
-            return kind(*(self._converted(name, one, of_field) for one, of_field in fields))
+        if (key := self.keys.get(name)) is not None:
+            fields = zip(value, (self.fields[field][0] for field in key._fields), strict=True)
+            return key(*(self._converted(name, one, of_field) for one, of_field in fields))
         if get_origin(kind) is tuple:
             # As a query string has a list of one.
             is_one = isinstance(value, str) and self.body is None
@@ -289,6 +295,11 @@ def _plain(value: Any) -> Any:
 def _is_of_json(kind: Any) -> bool:
     parts = get_args(kind) if get_origin(kind) in (Union, UnionType) else (kind,)
     return Any in parts or any(Any in get_args(part) for part in parts)
+
+
+def _key_named_by(kind: Any) -> Any:
+    """Return the type of the key that values of a type name, which `AnyRun` and `AnyTask` have; None for others."""
+    return next((one for one in getattr(kind, "__metadata__", ()) if is_key(one)), None)
 
 
 def is_key(kind: Any) -> bool:

@@ -15,7 +15,6 @@ from typing import Any, cast
 
 import anyio
 import anyio.to_thread
-import structlog
 from msgspec import Struct
 
 from asynsched.airflow.installation import options_of_processes
@@ -24,6 +23,7 @@ from asynsched.errors import ExecutorError, KeeperGone
 from asynsched.executors.base import Executor, ExecutorContext, Held, user_environment
 from asynsched.home import LOGS
 from asynsched.lease.keeper_line import KeeperLine
+from asynsched.loggers import get_logger
 from asynsched.protocol.frames import FrameReader, ProtocolError, TooLarge, encode_frame
 from asynsched.protocol.home_files import KEEPER_MARK, KEEPER_SOCKET, socket_address
 from asynsched.protocol.messages import (
@@ -258,7 +258,7 @@ class KeeperConnection(asyncio.Protocol):
             self._greeted.set_exception(error)
 
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 START_PAUSES = tuple(timedelta(seconds=seconds) for seconds in (0.1, 0.5, 1, 2))
 """Between the attempts of a starting scheduler to start a keeper."""
@@ -302,6 +302,8 @@ class LocalExecutor(Executor):
         self._answering: set[tuple[str, int]] = set()
         """Requests that are being answered: the keeper repeats them over each new connection."""
         self._tasks: set[asyncio.Task[None]] = set()
+        self._has_ended_tries = False
+        """Whether the tries were told to end, because the scheduler ends."""
         self._is_closing = False
         self._has_left_tries = False
         self._keeper_start: asyncio.Future[None] | None = None
@@ -352,15 +354,21 @@ class LocalExecutor(Executor):
 
     def hurry(self) -> None:
         self._kill_time = 0.0
+        if self._has_ended_tries:
+            self._end_tries()
 
     async def drain(self, deadline: datetime) -> None:
         self._draining.set()
         if await self._ended_within(deadline - self.context.clock.now()):
             return
-        for token in self._launched:
-            self._send(Kill(token, STOPPED, grace=self._kill_time, cause="interrupted"))
+        self._has_ended_tries = True
+        self._end_tries()
         if not await self._ended_within(timedelta(seconds=self._kill_time) + LAST_WORDS):
             log.error("executor.tries_left", n_tries=len(self._launched))
+
+    def _end_tries(self) -> None:
+        for token in self._launched:
+            self._send(Kill(token, STOPPED, grace=self._kill_time, cause="interrupted"))
 
     async def close(self) -> None:
         self._is_closing = True

@@ -8,14 +8,13 @@ from collections.abc import Iterable
 from itertools import islice
 from pathlib import Path
 
-import structlog
-
 from asynsched.executors.log_archive import LogArchive
 from asynsched.executors.log_paths import is_run_folder, remove_folders, run_folder
 from asynsched.home import LOGS, make_folder, replace_file
 from asynsched.keys import DagRunKey
+from asynsched.loggers import get_logger
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 UNWANTED = ".unwanted"
 """Folder of notes below the log folder: one file for each folder that the archive is to lose."""

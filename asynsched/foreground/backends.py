@@ -13,7 +13,6 @@ from pathlib import Path
 from tempfile import TemporaryFile
 
 import msgspec
-import structlog
 from msgspec import Struct
 
 from asynsched.airflow.finder import serve_airflow
@@ -23,12 +22,13 @@ from asynsched.authoring.running.state_backend import BaseStoreBackend
 from asynsched.authoring.xcom import BaseXCom
 from asynsched.errors import DagError, SettingsError
 from asynsched.executors.base import user_environment
+from asynsched.loggers import get_logger
 from asynsched.protocol.frames import UNDECODABLE
 from asynsched.settings import Settings
 from asynsched.store.engines.urls import is_postgresql
 from sandbox.sources.local_imports import LocalImports
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 LOADED = b" "
 """Begins the answer once plugins and policies are loaded; white space of JSON."""
 _BASES = {"xcom_backend": BaseXCom, "state_store_backend": BaseStoreBackend}

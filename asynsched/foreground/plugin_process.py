@@ -17,7 +17,6 @@ from subprocess import DEVNULL
 import anyio
 import anyio.to_thread
 import msgspec
-import structlog
 from anyio.abc import Process
 from anyio.streams.buffered import BufferedByteReceiveStream
 
@@ -25,11 +24,12 @@ from asynsched.airflow.installation import entry_points_of_packages, options_of_
 from asynsched.executors.base import user_environment
 from asynsched.foreground.plugins import MOST_LATE, ComponentFacts, ListenerErrors, PluginRow, PluginsRequest
 from asynsched.home import LOGS
+from asynsched.loggers import get_logger
 from asynsched.protocol.frames import UNDECODABLE
 from asynsched.settings import Settings
 from asynsched.store.engines.urls import is_postgresql
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 STOPPING_SECONDS = 10.0
 """Longest that listeners may take for `before_stopping`."""
 START_SECONDS = 10.0

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import anyio
 import msgspec
-import structlog
 from anyio.abc import TaskStatus
 
 from asynsched.bell import MAX_RING_BYTES, PONG, SOCKET_NAME, Hint, decode_hints, open_bell
@@ -35,9 +34,10 @@ from asynsched.channels import (
 from asynsched.clock import Clock
 from asynsched.health import Health
 from asynsched.keys import DagRunKey
+from asynsched.loggers import get_logger
 from asynsched.service import Service
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 
 class BellListener(Service):

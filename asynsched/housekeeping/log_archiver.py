@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import NamedTuple
 
 import anyio
-import structlog
 from anyio.to_thread import run_sync
 
 from asynsched.clock import Clock, jitter
@@ -38,13 +37,14 @@ from asynsched.housekeeping.home_logs import (
     next_step,
     writers_of,
 )
+from asynsched.loggers import get_logger
 from asynsched.service import Service
 from asynsched.store.dags.dags import all_dag_ids
 from asynsched.store.database import Database
 from asynsched.store.runs.open_logs import open_logs
 from asynsched.timers import has_come
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 INTERVAL = timedelta(seconds=5)
 """Time between two walks at least."""

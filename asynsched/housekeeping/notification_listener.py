@@ -10,7 +10,6 @@ from datetime import datetime
 
 import anyio
 import asyncpg
-import structlog
 from anyio.abc import TaskStatus
 
 from asynsched.bell import Hint, decode_hints
@@ -18,13 +17,14 @@ from asynsched.channels import Channels
 from asynsched.clock import Clock, jitter
 from asynsched.errors import StoreUnavailable
 from asynsched.housekeeping.bell_listener import hand_out
+from asynsched.loggers import get_logger
 from asynsched.service import FIRST_BACKOFF, LONGEST_BACKOFF, Service
 from asynsched.store.engines.driver_errors import store_errors
 from asynsched.store.engines.postgres import ServerOrder, command_timeout, connect
 from asynsched.store.engines.urls import DatabaseUrl
 from asynsched.store.schedulers import CHANNEL
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 MAX_UNREAD = 10_000
 QUIET_SECONDS = 30.0

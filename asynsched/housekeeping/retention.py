@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import NamedTuple, TypeVar
 
 import anyio.to_thread
-import structlog
 from msgspec import Struct
 
 from asynsched.clock import Clock
@@ -25,6 +24,7 @@ from asynsched.executors.log_paths import DAG_PREFIX, RUN_PREFIX, folder_name, r
 from asynsched.executors.log_removal import remove_logs
 from asynsched.executors.store_calls import StoreCalls
 from asynsched.home import LOGS, SOURCES
+from asynsched.loggers import get_logger
 from asynsched.service import Service
 from asynsched.settings import RetentionSettings
 from asynsched.store.assets import delete_old_events
@@ -97,7 +97,7 @@ def policy_of(settings: RetentionSettings, now: datetime) -> RetentionPolicy:
 
 
 T = TypeVar("T")
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 PAUSE = timedelta(milliseconds=50)
 """Between two batches, so that others can write."""

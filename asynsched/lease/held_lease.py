@@ -10,7 +10,6 @@ from datetime import datetime, timedelta
 from typing import Any
 
 import anyio
-import structlog
 from sqlalchemy import Connection
 
 from asynsched._version import __version__
@@ -22,12 +21,13 @@ from asynsched.home import remember_database
 from asynsched.lease.expiry import Expiry, Lease, takeover_seconds
 from asynsched.lease.renewal import LoopBeat, LoopRenewal, ThreadRenewal
 from asynsched.lease.takeover import PeerWatch
+from asynsched.loggers import get_logger
 from asynsched.service import Availability, Service
 from asynsched.settings import Settings
 from asynsched.store.database import Database
 from asynsched.store.schedulers import notify, register_scheduler, remove_scheduler, sqlite_file, takeover_of_home
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 RELEASE_SECONDS = 10.0
 """How long a stopping scheduler tries to release its lease while the database is away."""

@@ -17,16 +17,16 @@ from datetime import datetime, timedelta
 
 import anyio
 import anyio.to_thread
-import structlog
 
 from asynsched.clock import Clock
 from asynsched.lease.expiry import Lease
+from asynsched.loggers import get_logger
 from asynsched.service import Availability, Pulse, Service
 from asynsched.store.database import Database, DirectDatabase
 from asynsched.store.engines.opening import open_direct
 from asynsched.store.engines.urls import hurried
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 LOOK_SECONDS = 1.0
 """Time between two looks at the loop, and between two attempts to renew while the database is away."""

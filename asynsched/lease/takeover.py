@@ -9,17 +9,16 @@ from collections.abc import Callable
 from datetime import datetime, timedelta
 from typing import NamedTuple
 
-import structlog
-
 from asynsched.channels import Channels, RunsOrphaned, SchedulersChanged
 from asynsched.clock import Clock
 from asynsched.lease.expiry import Lease
+from asynsched.loggers import get_logger
 from asynsched.service import Service
 from asynsched.store.database import Database
 from asynsched.store.schedulers import give_up_scheduler, unended_schedulers
 from asynsched.store.schema import SchedulerRow
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 MOST_MISSED = 3
 """The number of consecutive looks that the watcher may miss. After more, every scheduler gets its whole time again: the

@@ -4,10 +4,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 
 import anyio
-import structlog
 
 from asynsched.clock import Clock
 from asynsched.health import LongParse
+from asynsched.loggers import get_logger
 from asynsched.metrics.base import Metrics
 from asynsched.serialization.schema import DOUBTFUL, MOVED, NO_EFFECT
 from asynsched.store.dags.dags import get_dag
@@ -15,7 +15,7 @@ from asynsched.store.dags.parse_results import StoredFile
 from asynsched.store.database import Database
 from asynsched.store.schema import DagFileRow, ImportErrorRow
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 LONG_SECONDS = 2.0
 """A parse that takes longer is reported."""

@@ -12,7 +12,6 @@ from typing import Any
 from uuid import UUID
 
 import msgspec
-import structlog
 
 from asynsched.authoring.triggers.base import FAIL_METHOD, TRIGGER_FAILURE, TRIGGER_TIMEOUT
 from asynsched.channels import (
@@ -33,6 +32,7 @@ from asynsched.executors.base import Held
 from asynsched.executors.log_paths import callback_log_path, log_path
 from asynsched.executors.tokens import boot_mark, is_callback_token, key_of_token
 from asynsched.keys import TaskInstanceKey
+from asynsched.loggers import get_logger
 from asynsched.metrics.base import Metrics
 from asynsched.protocol.messages import CausingTry, CodeVersion, Ended, Launch, Resume, RunContext
 from asynsched.scheduling.evaluation.batch import PendingBatch
@@ -45,7 +45,7 @@ from asynsched.store.runs.deadlines import MISS_EVENT
 from asynsched.store.runs.transitions import Stale
 from asynsched.store.schema import CallbackRequest, DeadlineRow, ListenerCall
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 _OF_RUN = attrgetter(*RunContext.__struct_fields__[2:])
 NOT_AWAITED = "its task instance was changed meanwhile"

@@ -7,13 +7,12 @@ stored, so no event is lost when a scheduler restarts, and the event's id keeps 
 
 from datetime import datetime, timedelta
 
-import structlog
-
 from asynsched.channels import AssetsUpdated, Channels, OutcomeStored, TriggerFired, TriggerUnwanted, TriggerWanted
 from asynsched.clock import Clock
 from asynsched.errors import DagError, NotFound
 from asynsched.executors.tokens import row_of_watcher, watcher_id
 from asynsched.lease.expiry import Lease
+from asynsched.loggers import get_logger
 from asynsched.protocol.messages import TriggerOutcome, TriggerSpec
 from asynsched.scheduling.loading import VersionCache
 from asynsched.service import Service
@@ -22,7 +21,7 @@ from asynsched.store.database import Database
 from asynsched.store.watchers import WatchedTrigger, assign_triggers, store_outcomes, watched_triggers
 from asynsched.timers import has_come
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 
 class AssetWatchers(Service):

@@ -8,13 +8,12 @@ from contextlib import suppress
 from datetime import datetime, timedelta
 from typing import Any
 
-import structlog
-
 from asynsched.channels import NO_RUN, CallbackRequested, Channels, TaskReady, TriesStored, TryReported, TryUnwanted
 from asynsched.clock import Clock
 from asynsched.errors import DagError, NotFound
 from asynsched.executors.base import Held
 from asynsched.executors.tokens import is_callback_token, new_callback_token
+from asynsched.loggers import get_logger
 from asynsched.protocol.messages import Ended, Launch
 from asynsched.scheduling.announcements import callback_launch, listener_launch
 from asynsched.scheduling.loading import VersionCache, active_run
@@ -27,7 +26,7 @@ from asynsched.store.runs.deadlines import MISS_EVENT, list_deadlines
 from asynsched.store.runs.queue import runs_by_id
 from asynsched.store.schema import CallbackRequest, ListenerCall
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 _MOST_NAMED = 5
 """Assets or files that a line of the log names."""
 

@@ -19,13 +19,13 @@ from typing import Annotated
 
 import anyio
 import msgspec
-import structlog
 from msgspec import Meta
 
 from asynsched.channels import CallbackRequested, Channels, RunCreated, TaskReady
 from asynsched.clock import Clock
 from asynsched.errors import AsynschedError
 from asynsched.keys import DagRunKey
+from asynsched.loggers import get_logger
 from asynsched.protocol.messages import Reply, Request
 from asynsched.serialization.schema import LONGEST_SECONDS
 from asynsched.service import Service, until_available
@@ -33,7 +33,7 @@ from asynsched.settings import Settings
 from asynsched.store.database import Database
 from asynsched.store.runs.deadlines import decide_due_deadlines, next_deadline_at, place_deadline
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 MAX_AT_ONCE = 200
 """How many deadlines one transaction decides at most."""

@@ -9,12 +9,12 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
 import msgspec
-import structlog
 
 from asynsched.channels import CallbackRequested, Channels, RunCreated, RunEnded
 from asynsched.clock import jitter
 from asynsched.errors import DagError, NotFound
 from asynsched.keys import DagRunKey
+from asynsched.loggers import get_logger
 from asynsched.scheduling.deciding import decide_all
 from asynsched.scheduling.evaluation.evaluation import Evaluation
 from asynsched.scheduling.evaluation.ready import LONGEST_RETRY
@@ -28,7 +28,7 @@ from asynsched.store.runs import queue
 from asynsched.store.runs.dag_runs import end_queued_run
 from asynsched.timers import has_come
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 BUSY_PAUSE = timedelta(milliseconds=20)
 """How long to wait before claiming queued runs again whose rows another transaction has locked."""
 

@@ -13,10 +13,10 @@ from typing import TypeVar
 
 import anyio.to_thread
 import msgspec
-import structlog
 from sqlalchemy import Connection
 
 from asynsched.errors import DagError, NotFound
+from asynsched.loggers import get_logger
 from asynsched.protocol.home_files import lay_out_source
 from asynsched.protocol.messages import CodeVersion, SourceRef
 from asynsched.protocol.plainness import looks_plain
@@ -36,7 +36,7 @@ from asynsched.store.runs.task_instances import StoredPast, load_task_instances,
 from asynsched.store.runs.xcoms import get_xcoms
 from asynsched.store.schema import DagRunRow, DagVersionRow, TaskInstanceRow, XComRow
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 T = TypeVar("T")
 MAX_LOADED = 1000

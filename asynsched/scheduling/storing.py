@@ -12,7 +12,6 @@ from datetime import datetime, timedelta
 from typing import NamedTuple
 
 import msgspec
-import structlog
 from msgspec import Struct
 from sqlalchemy import Connection
 
@@ -20,6 +19,7 @@ from asynsched.bell import Hint
 from asynsched.channels import Channels, DagChanged
 from asynsched.clock import Clock, jitter
 from asynsched.keys import DagRunKey
+from asynsched.loggers import get_logger
 from asynsched.scheduling.evaluation.batch import PendingBatch
 from asynsched.scheduling.evaluation.ready import ReadyQueues
 from asynsched.scheduling.evaluation.run import ActiveRun
@@ -34,7 +34,7 @@ from asynsched.store.runs.pools import OwnUse, Settlement, SlotGrant, settle_slo
 from asynsched.store.runs.transitions import Batch, Stale, TaskRowKey, TaskWrite, apply, apply_at_once
 from asynsched.store.schedulers import notify
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 BUSY_PAUSE = timedelta(milliseconds=5)
 """How long to leave limits alone that another scheduler is settling: about as long as that takes."""

@@ -3,7 +3,6 @@
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from datetime import datetime, timedelta
 
-import structlog
 from anyio.lowlevel import checkpoint
 from sqlalchemy import Connection
 
@@ -12,6 +11,7 @@ from asynsched.channels import TryReported
 from asynsched.errors import AsynschedError, DagError, NotFound, StoreUnavailable
 from asynsched.executors.base import Held
 from asynsched.keys import DagRunKey
+from asynsched.loggers import get_logger
 from asynsched.protocol.messages import Ended
 from asynsched.scheduling.announcements import Announcer
 from asynsched.scheduling.deciding import decide_all
@@ -28,7 +28,7 @@ from asynsched.store.runs.requests import CancelRun, MarkRun, OpenRequest, open_
 from asynsched.store.runs.task_instances import deferred_tokens, tokens_of_tries
 from asynsched.store.schedulers import notify
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 LINGERING = timedelta(minutes=1)
 """How long after their kill time processes may remain before a warning is logged."""

@@ -10,7 +10,6 @@ from datetime import datetime, timedelta
 
 import anyio
 import msgspec
-import structlog
 
 from asynsched.channels import (
     NO_RUN,
@@ -27,6 +26,7 @@ from asynsched.channels import (
 from asynsched.clock import Clock, new_token
 from asynsched.executors.base import Held
 from asynsched.executors.tokens import code_of_trigger, host_key, key_of_token, new_host_token, row_of_watcher
+from asynsched.loggers import get_logger
 from asynsched.protocol.messages import (
     CodeVersion,
     Ended,
@@ -41,7 +41,7 @@ from asynsched.protocol.messages import (
 )
 from asynsched.service import Service
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 LONGEST_QUESTION = timedelta(seconds=10)
 """How long a host's question stays open without news. Then the host asks again, which shows that it is alive."""

@@ -264,6 +264,10 @@ class _StartOfMapper(PartitionMapper):
         self.timezone = zone_name(self._zone)
         self.input_format = _checked_format(input_format)
         self.output_format = _checked_format(output_format or self.default_output_format)
+        self._check_output_format()
+
+    def _check_output_format(self) -> None:
+        """Raise ValueError if keys of the output_format cannot be decoded."""
 
     def normalize(self, dt: datetime) -> datetime:
         """Return the start of the period."""
@@ -315,8 +319,7 @@ class StartOfWeekMapper(_StartOfMapper):
 
     default_output_format = "%Y-%m-%d (W%V)"
 
-    def __init__(self, **arguments: Any) -> None:
-        super().__init__(**arguments)
+    def _check_output_format(self) -> None:
         self._pattern = _pattern_of(self.output_format)
 
     def normalize(self, dt: datetime) -> datetime:
@@ -341,8 +344,7 @@ class StartOfQuarterMapper(_StartOfMapper):
 
     default_output_format = "%Y-Q{quarter}"
 
-    def __init__(self, **arguments: Any) -> None:
-        super().__init__(**arguments)
+    def _check_output_format(self) -> None:
         self._pattern = _pattern_of(self.output_format, quarter="[1-4]")
 
     def normalize(self, dt: datetime) -> datetime:

@@ -6,15 +6,15 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import anyio
-import structlog
 from anyio.to_thread import run_sync
 
 from asynsched.clock import Clock
 from asynsched.errors import SettingsError
+from asynsched.loggers import get_logger
 from asynsched.parsing.watching.file_events import NativeEvents
 from asynsched.settings import WebSettings
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 STEP_SECONDS, LONGEST_SECONDS = 0.1, 1.0
 """How long the writes of a renewal must pause, so that the certificate and its key fit, and how long they may go on."""

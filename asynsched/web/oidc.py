@@ -12,20 +12,20 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-import structlog
 from anyio.to_thread import run_sync
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
 from asynsched.errors import AsynschedError, SettingsError
+from asynsched.loggers import get_logger
 from asynsched.queries.place import Place
 from asynsched.queries.users import WrongCredentials, new_secret, sign_in_from_provider
 from asynsched.settings import WebSettings
 from asynsched.web.sign_in import SignIn, own_path
 from asynsched.web.stored_access import cookie_name, is_secure, root_of
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 CALLBACK = "/login/oidc/callback"
 PROVIDER_SECONDS = 10

@@ -6,12 +6,12 @@ from http import HTTPStatus
 from ipaddress import ip_address, ip_network
 from urllib.parse import urlsplit
 
-import structlog
 from msgspec import Struct
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 from starlette.routing import BaseRoute, Route
 
+from asynsched.loggers import get_logger
 from asynsched.queries.place import Place
 from asynsched.queries.users import (
     SCOPES,
@@ -31,7 +31,7 @@ from asynsched.web.pages.page import templates
 from asynsched.web.passwords import Attempts, Passwords
 from asynsched.web.stored_access import StoredAccess, cookie_name, forget_session, root_of, set_session
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 MOST_FORM_BYTES, MOST_FIELDS = 16 * 1024, 20
 LONGEST_NAME = 250

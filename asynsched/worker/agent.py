@@ -20,7 +20,6 @@ from functools import partial
 from itertools import count
 
 import anyio
-import structlog
 from anyio.abc import TaskGroup
 from anyio.to_thread import run_sync
 from msgspec.structs import replace
@@ -30,6 +29,7 @@ from asynsched.errors import ExecutorError, SettingsError
 from asynsched.executors.base import ExecutorContext, TryEvent
 from asynsched.executors.local import LocalExecutor
 from asynsched.home import BUNDLES, LOGS, SOURCES, hold_home, prepare_home
+from asynsched.loggers import get_logger
 from asynsched.protocol.messages import Ended, FailureCause, Launch, Reply, Request, Started
 from asynsched.protocol.worker_messages import (
     MOST_RENEWALS,
@@ -52,7 +52,7 @@ from asynsched.worker.schedulers import PATIENT, Refused, Schedulers, Unreachabl
 from asynsched.worker.sources import SourceCache, WrongSource
 from asynsched.worker.tickets import KeptTicket, TicketFolder, life_of
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 Addresses = tuple[str, ...]
 """Of the schedulers of one database."""

@@ -20,7 +20,6 @@ from typing import Any
 
 import anyio
 import msgspec
-import structlog
 from anyio.abc import TaskStatus
 from anyio.from_thread import BlockingPortal, start_blocking_portal
 from billiard.einfo import ExceptionInfo
@@ -33,11 +32,12 @@ from celery.worker.request import Request
 
 from asynsched.clock import Clock
 from asynsched.executors.engines.celery_app import TASK, TICKET, celery_app
+from asynsched.loggers import get_logger
 from asynsched.protocol.worker_messages import Ticket
 from asynsched.settings import Settings
 from asynsched.worker.agent import RETURNED, Agent
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 REVOKED = "it was revoked in Celery"
 TICK_SECONDS = 0.5

@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any, Literal
 from urllib.parse import quote
 
-import structlog
 from anyio.to_thread import run_sync
 from distributed import WorkerPlugin, get_worker
 from msgspec import Struct
@@ -23,13 +22,14 @@ from msgspec.structs import replace
 
 from asynsched.clock import Clock
 from asynsched.errors import SettingsError
+from asynsched.loggers import get_logger
 from asynsched.protocol.worker_messages import Ticket
 from asynsched.settings import LeaseSettings, LogSettings, ParseSettings, Settings, WorkersSettings
 from asynsched.worker.agent import Agent
 from asynsched.worker.schedulers import Schedulers
 from sandbox.confine import close_memory
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 PLUGIN = "asynsched"
 LAST_SECONDS = 20.0

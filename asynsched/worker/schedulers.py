@@ -11,15 +11,15 @@ from typing import Any, TypeVar
 import anyio
 import httpx
 import msgspec
-import structlog
 from msgspec import Struct
 
 from asynsched.clock import Clock, jitter
 from asynsched.errors import ERROR_HEADER, AsynschedError, SettingsError
+from asynsched.loggers import get_logger
 from asynsched.protocol.frames import UNDECODABLE
 from asynsched.protocol.worker_messages import PREFIX, LogSize, Ticket
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 T = TypeVar("T")
 TIMEOUT = httpx.Timeout(10.0, connect=5.0)

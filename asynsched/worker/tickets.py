@@ -11,16 +11,16 @@ from hashlib import sha256
 from pathlib import Path
 
 import msgspec
-import structlog
 from msgspec import Struct
 
 from asynsched.clock import Clock, new_token
 from asynsched.home import replace_file
+from asynsched.loggers import get_logger
 from asynsched.protocol.frames import UNDECODABLE
 from asynsched.protocol.home_files import PRIVATE_FOLDER
 from asynsched.protocol.worker_messages import Ticket, WorkerTerms
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 TICKETS = "tickets"
 IDENTITY = "worker_id"

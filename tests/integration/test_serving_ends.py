@@ -1,6 +1,7 @@
 """How serving ends when something fails or is broken off: a lost lease, a failed start, a badly timed cancellation."""
 
 import asyncio
+import shutil
 import socket
 import subprocess
 import sys
@@ -17,7 +18,7 @@ from msgspec.structs import replace
 from structlog.testing import capture_logs
 
 from asynsched import Scheduler
-from asynsched.errors import ExecutorError, LeaseLost, NotServing, SettingsError, StoreUnavailable
+from asynsched.errors import ExecutorError, HomeGone, LeaseLost, NotServing, SettingsError, StoreUnavailable
 from asynsched.executors import local
 from asynsched.executors.base import Held
 from asynsched.lease.expiry import takeover_seconds
@@ -313,6 +314,43 @@ async def test_a_cancelled_scheduler_gives_its_tries_all_their_time_to_end(optio
     await eventually(program.hangs.exists, "the task runs")
     serving.cancel()
     with pytest.raises(asyncio.CancelledError):
+        await serving
+    assert program.processes() == []
+
+
+@pytest.mark.parametrize("way", ["cancelled", "asked"])
+async def test_a_hurried_end_kills_its_tries_and_leaves_no_process(program, way):
+    program.write(DAGS)
+    lease = LeaseSettings(duration=20, renew_interval=0.05, kill_time=300)
+    scheduler = Scheduler(**program.options(shutdown_grace=0, lease=lease))
+    serving = asyncio.create_task(scheduler.serve())
+    await scheduler.wait_idle()
+    await scheduler.trigger("deaf")
+    await eventually(program.hangs.exists, "the task runs")
+    serving.cancel() if way == "cancelled" else scheduler.request_stop()
+    logs = scheduler.settings.home_path / "logs"
+    await eventually(
+        lambda: any("Ending the task" in log.read_text() for log in logs.rglob("*.log")), "the task is to end itself"
+    )
+    with capture_logs() as said, anyio.fail_after(60), suppress(asyncio.CancelledError):
+        serving.cancel() if way == "cancelled" else scheduler.hurry()
+        await serving
+    assert program.processes() == []
+    assert [entry["event"] for entry in said if entry["event"] == "lease.kept"] == []
+    assert serving.cancelled() == (way == "cancelled")
+
+
+@pytest.mark.parametrize("way", ["removed", "replaced"])
+async def test_serving_ends_once_the_home_is_removed_or_replaced(options, program, way):
+    scheduler = Scheduler(**options)
+    serving = asyncio.create_task(scheduler.serve())
+    await scheduler.wait_idle()
+    await scheduler.trigger("deaf")
+    await eventually(program.hangs.exists, "the task runs")
+    program.home.rename(program.root / "aside")
+    if way == "replaced":
+        shutil.copytree(program.root / "aside", program.home, ignore=shutil.ignore_patterns("*.sock"))
+    with anyio.fail_after(60), pytest.raises(HomeGone, match="home was removed, moved or replaced"):
         await serving
     assert program.processes() == []
 

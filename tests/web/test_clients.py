@@ -260,6 +260,19 @@ REFUSALS = [
 ]
 
 
+async def test_a_result_names_the_run_and_the_task_instance_that_it_tells_of(clients):
+    async with clients() as both:
+        for client in both:
+            run = (await client.list_runs(*REPORT[:1])).items[0]
+            assert await client.get_run(run) == await client.get_run(run.key)
+            task = (await client.list_tasks(*REPORT, task_id="double")).items[1]
+            assert await client.get_task(task) == await client.get_task((*REPORT, "double", task.map_index))
+            assert (await client.get_run(task)).run_id == RUN_ID
+            for no_run in ("first", REPORT[:1], await client.get_dag("report")):
+                with pytest.raises(TypeError, match=r"expected DagRunKey\(dag_id, run_id\), a plain tuple or a result"):
+                    await client.get_run(no_run)
+
+
 async def test_both_clients_raise_the_same_errors(clients):
     async with clients() as (here, there):
         for name, arguments, kind, message in REFUSALS:

@@ -18,8 +18,9 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     import datetime as dt
     from collections.abc import Callable, Iterable, Mapping, Sequence
-    from typing import Any, NoReturn
+    from typing import Any, NoReturn, Unpack
 
+    from asynsched.authoring.keywords import CommonKeywords, HITLKeywords
     from asynsched.authoring.running.context import Context
 
 
@@ -63,6 +64,7 @@ class HITLOperator(BaseOperator):
     def __init__(
         self,
         *,
+        task_id: str,
         subject: str,
         options: list[str],
         body: str | None = None,
@@ -72,9 +74,9 @@ class HITLOperator(BaseOperator):
         notifiers: Any = None,
         assigned_users: Any = None,
         response_timeout: dt.timedelta | None = None,
-        **kwargs: Any,
+        **kwargs: Unpack[CommonKeywords],
     ) -> None:
-        super().__init__(**kwargs)
+        super().__init__(task_id=task_id, **kwargs)
         if self.execution_timeout and not response_timeout:
             warnings.warn(
                 f"task {self.task_id!r}: execution_timeout is taken for response_timeout, the longest wait for an"
@@ -250,7 +252,11 @@ class ApprovalOperator(HITLOperator, SkipMixin):
     is_short_circuit = True
 
     def __init__(
-        self, *, ignore_downstream_trigger_rules: bool = False, fail_on_reject: bool = False, **kwargs: Any
+        self,
+        *,
+        ignore_downstream_trigger_rules: bool = False,
+        fail_on_reject: bool = False,
+        **kwargs: Unpack[HITLKeywords],
     ) -> None:
         for name in self.FIXED_ARGS:
             if name in kwargs:
@@ -279,8 +285,15 @@ class HITLBranchOperator(HITLOperator, BaseBranchOperator):
         ValueError: A key is no option, or a value no string.
     """
 
-    def __init__(self, *, options_mapping: dict[str, str] | None = None, **kwargs: Any) -> None:
-        super().__init__(**kwargs)
+    def __init__(
+        self,
+        *,
+        options: list[str],
+        multiple: bool = False,
+        options_mapping: dict[str, str] | None = None,
+        **kwargs: Unpack[HITLKeywords],
+    ) -> None:
+        super().__init__(options=options, multiple=multiple, **kwargs)
         self.options_mapping = options_mapping or {}
         self.validate_options_mapping()
 
@@ -305,8 +318,10 @@ class HITLEntryOperator(HITLOperator):
 
     OK = "OK"
 
-    def __init__(self, **kwargs: Any) -> None:
-        if "options" not in kwargs:
-            kwargs["options"] = [self.OK]
+    def __init__(
+        self, *, options: list[str] | None = None, multiple: bool = False, **kwargs: Unpack[HITLKeywords]
+    ) -> None:
+        if options is None:
+            options = [self.OK]
             kwargs.setdefault("defaults", [self.OK])
-        super().__init__(**kwargs)
+        super().__init__(options=options, multiple=multiple, **kwargs)

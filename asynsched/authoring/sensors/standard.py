@@ -70,8 +70,15 @@ class DateTimeSensor(MomentSensor):
 
     template_fields: Collection[str] = ("target_time",)
 
-    def __init__(self, *, target_time: str | dt.datetime, deferrable: bool = False, **kwargs: Any) -> None:
-        super().__init__(deferrable=deferrable, **kwargs)
+    def __init__(
+        self,
+        *,
+        target_time: str | dt.datetime,
+        deferrable: bool = False,
+        end_from_trigger: bool = False,
+        **kwargs: Unpack[SensorKeywords],
+    ) -> None:
+        super().__init__(deferrable=deferrable, end_from_trigger=end_from_trigger, **kwargs)
         if not isinstance(target_time, (str, dt.datetime)):
             raise DagError(f"task {self.task_id!r}: target_time must be a datetime or a string, not {target_time!r}")
         self.target_time = target_time
@@ -94,12 +101,13 @@ class DateTimeSensorAsync(DateTimeSensor):
     def __init__(
         self,
         *,
+        target_time: str | dt.datetime,
         start_from_trigger: bool = False,
         end_from_trigger: bool = False,
         trigger_kwargs: dict[str, Any] | None = None,
-        **kwargs: Any,
+        **kwargs: Unpack[SensorKeywords],
     ) -> None:
-        super().__init__(deferrable=True, end_from_trigger=end_from_trigger, **kwargs)
+        super().__init__(target_time=target_time, deferrable=True, end_from_trigger=end_from_trigger, **kwargs)
 
 
 class TimeSensor(MomentSensor):
@@ -117,11 +125,13 @@ class TimeSensor(MomentSensor):
         self,
         *,
         target_time: dt.time,
+        deferrable: bool | None = None,
         start_from_trigger: bool = False,
+        end_from_trigger: bool = False,
         trigger_kwargs: dict[str, Any] | None = None,
-        **kwargs: Any,
+        **kwargs: Unpack[SensorKeywords],
     ) -> None:
-        super().__init__(**kwargs)
+        super().__init__(deferrable=deferrable, end_from_trigger=end_from_trigger, **kwargs)
         if not isinstance(target_time, dt.time):
             raise DagError(f"task {self.task_id!r}: target_time must be a datetime.time, not {target_time!r}")
         self.target_time = target_time
@@ -139,8 +149,16 @@ class TimeSensor(MomentSensor):
 class TimeSensorAsync(TimeSensor):
     """The older name of TimeSensor with `deferrable=True`."""
 
-    def __init__(self, **kwargs: Any) -> None:
-        super().__init__(deferrable=True, **kwargs)
+    def __init__(
+        self,
+        *,
+        target_time: dt.time,
+        start_from_trigger: bool = False,
+        end_from_trigger: bool = False,
+        trigger_kwargs: dict[str, Any] | None = None,
+        **kwargs: Unpack[SensorKeywords],
+    ) -> None:
+        super().__init__(target_time=target_time, deferrable=True, end_from_trigger=end_from_trigger, **kwargs)
 
 
 def _in_minutes(name: str, value: Any) -> dt.timedelta:
@@ -165,8 +183,15 @@ class TimeDeltaSensor(MomentSensor):
 
     template_fields: Collection[str] = ("delta",)
 
-    def __init__(self, *, delta: dt.timedelta | float | str, **kwargs: Any) -> None:
-        super().__init__(**kwargs)
+    def __init__(
+        self,
+        *,
+        delta: dt.timedelta | float | str,
+        deferrable: bool | None = None,
+        end_from_trigger: bool = False,
+        **kwargs: Unpack[SensorKeywords],
+    ) -> None:
+        super().__init__(deferrable=deferrable, end_from_trigger=end_from_trigger, **kwargs)
         self.delta = delta
 
     def execute(self, context: Context) -> Any:
@@ -189,8 +214,14 @@ class TimeDeltaSensor(MomentSensor):
 class TimeDeltaSensorAsync(TimeDeltaSensor):
     """The older name of TimeDeltaSensor with `deferrable=True`."""
 
-    def __init__(self, **kwargs: Any) -> None:
-        super().__init__(deferrable=True, **kwargs)
+    def __init__(
+        self,
+        *,
+        delta: dt.timedelta | float | str,
+        end_from_trigger: bool = False,
+        **kwargs: Unpack[SensorKeywords],
+    ) -> None:
+        super().__init__(delta=delta, deferrable=True, end_from_trigger=end_from_trigger, **kwargs)
 
 
 class WaitSensor(BaseSensorOperator):

@@ -13,7 +13,6 @@ from typing import Any, TypeVar
 
 import anyio
 import msgspec
-import structlog
 from anyio.to_thread import run_sync
 from msgspec import Struct
 
@@ -24,9 +23,10 @@ from asynsched.executors.engines.celery_messages import Batch, Placed
 from asynsched.executors.engines.outage import Patience
 from asynsched.executors.remote.engine import Accepted, Engine, Job, Later, Rejected, Sight, reason_of
 from asynsched.executors.remote.executor import RemoteExecutor
+from asynsched.loggers import get_logger
 from asynsched.slices import Slices
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 T = TypeVar("T")
 OF_OTHERS = ("pod_override", "KubernetesExecutor")

@@ -14,7 +14,6 @@ from typing import Annotated, Any
 
 import anyio
 import msgspec
-import structlog
 from anyio.lowlevel import checkpoint
 from anyio.to_thread import run_sync
 from msgspec import Meta, Struct
@@ -25,6 +24,7 @@ from asynsched.executors.base import ExecutorContext
 from asynsched.executors.engines.outage import Patience
 from asynsched.executors.remote.engine import Accepted, Engine, Job, Later, Rejected, Sight, reason_of
 from asynsched.executors.remote.executor import RemoteExecutor
+from asynsched.loggers import get_logger
 from asynsched.settings import DaskSettings
 
 try:
@@ -32,7 +32,7 @@ try:
 except ImportError as exc:
     raise SettingsError(f"Dask needs the package {exc.name}: install asynsched[dask].") from exc
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 ON_WORKERS = "asynsched.worker.dask"
 """The module of what travels to workers: the plugin, and the function of each task. It lies above this one."""

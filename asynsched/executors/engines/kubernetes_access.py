@@ -9,7 +9,6 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-import structlog
 from anyio.to_thread import run_sync
 from kubernetes_asyncio import config
 from kubernetes_asyncio.client import Configuration
@@ -17,9 +16,10 @@ from kubernetes_asyncio.client import Configuration
 from asynsched.clock import Clock
 from asynsched.errors import SettingsError
 from asynsched.executors.remote.engine import reason_of
+from asynsched.loggers import get_logger
 from asynsched.settings import KubernetesSettings
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 CERTIFICATES = "kubernetes"
 """Folder in the home for the certificates of a kubeconfig. The client's library keeps them in files, which it needs for

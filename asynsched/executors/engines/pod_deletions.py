@@ -5,13 +5,13 @@ from datetime import timedelta
 from typing import Any
 
 import anyio
-import structlog
 from msgspec import Struct
 
 from asynsched.clock import Clock
 from asynsched.executors.engines.api_answers import said_of
+from asynsched.loggers import get_logger
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 PAUSE = timedelta(seconds=10)
 """Time before deletions that have failed are tried again."""

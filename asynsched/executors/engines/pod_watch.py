@@ -9,7 +9,6 @@ from collections.abc import Awaitable, Callable, Iterable
 from datetime import timedelta
 
 import msgspec
-import structlog
 from kubernetes_asyncio.client import CoreV1Api
 from msgspec import Struct
 
@@ -17,8 +16,9 @@ from asynsched.clock import Clock
 from asynsched.executors.engines.api_answers import AWAY, Expired, decoded, message_of, said_of
 from asynsched.executors.engines.pods import Json, shape_in, sight_of, ticket_secret
 from asynsched.executors.remote.engine import Sight
+from asynsched.loggers import get_logger
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 CALL_SECONDS = 20.0
 """Longest that one request of the API may take."""

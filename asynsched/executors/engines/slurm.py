@@ -22,7 +22,6 @@ from contextlib import suppress
 
 import anyio
 import msgspec
-import structlog
 from anyio.to_thread import run_sync
 from msgspec import Struct
 
@@ -31,9 +30,10 @@ from asynsched.executors.base import ExecutorContext
 from asynsched.executors.engines.outage import Patience
 from asynsched.executors.remote.engine import LONGEST_REASON, Accepted, Engine, Job, Later, Rejected, Sight
 from asynsched.executors.remote.executor import RemoteExecutor
+from asynsched.loggers import get_logger
 from asynsched.settings import SlurmSettings
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 OF_OTHERS = ("pod_override", "KubernetesExecutor")
 """What DAG files of Airflow say to other executors."""

@@ -18,13 +18,13 @@ from typing import ClassVar, TypeVar
 
 import anyio
 import msgspec
-import structlog
 
 from asynsched.clock import new_token
 from asynsched.errors import SettingsError, StoreUnavailable
 from asynsched.executors.base import Executor, ExecutorContext, Held
 from asynsched.executors.remote.engine import Accepted, Engine, Job, Later, Rejected, Sight, reason_of
 from asynsched.executors.remote.verdicts import GivenUp, Seen, verdict
+from asynsched.loggers import get_logger
 from asynsched.protocol.messages import Ended, Launch, Started
 from asynsched.protocol.worker_messages import Ticket
 from asynsched.slices import Slices
@@ -48,7 +48,7 @@ from asynsched.store.tickets import (
     tickets_of_scheduler,
 )
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 T = TypeVar("T")
 AT_ONCE = 100

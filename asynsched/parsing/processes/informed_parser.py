@@ -17,12 +17,12 @@ from typing import Any
 
 import anyio
 import msgspec
-import structlog
 from msgspec import Struct
 from sqlalchemy import Connection
 
 from asynsched.clock import Clock
 from asynsched.errors import DagError, SandboxError
+from asynsched.loggers import get_logger
 from asynsched.parsing.processes.sandbox_parser import HASH_SEED, SandboxParser
 from asynsched.parsing.progress import ReadingProgress
 from asynsched.serialization.decode import decode_dag
@@ -40,7 +40,7 @@ from asynsched.service import until_available
 from asynsched.store.dags.dags import BeforeParse, before_parses, file_to_ask, latest_version
 from asynsched.store.database import Database
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 OTHER_SEED = 1
 """The hash seed of a second parse."""

@@ -19,7 +19,6 @@ from pathlib import Path
 
 import anyio
 import anyio.to_thread
-import structlog
 from anyio.abc import TaskGroup, TaskStatus
 from msgspec import Struct
 from msgspec.structs import replace
@@ -28,6 +27,7 @@ from asynsched.airflow.installation import digest_of
 from asynsched.channels import Channels, FileChanged, FolderScanned, InstallationChanged
 from asynsched.clock import Clock
 from asynsched.errors import SettingsError
+from asynsched.loggers import get_logger
 from asynsched.parsing.looks import shown
 from asynsched.parsing.watching.discovery import (
     IGNORE_FILES,
@@ -47,7 +47,7 @@ from asynsched.service import Service
 from asynsched.settings import Settings
 from asynsched.timers import has_come
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 EVENT_GRACE = timedelta(seconds=3)
 """How late an event may be before it counts as one that never comes."""

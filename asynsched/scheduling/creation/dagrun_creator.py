@@ -4,13 +4,13 @@ from collections.abc import Callable
 from datetime import datetime, timedelta
 from itertools import islice
 
-import structlog
 from sqlalchemy import Connection
 
 from asynsched.bell import Hint
 from asynsched.channels import AssetsUpdated, Channels, DagChanged, FileChanged, RunCreated, RunEnded, RunsCreated
 from asynsched.clock import Clock
 from asynsched.keys import DagRunKey
+from asynsched.loggers import get_logger
 from asynsched.scheduling.creation.scheduled_runs import Examined, examine_dags
 from asynsched.service import Service
 from asynsched.settings import Settings
@@ -20,7 +20,7 @@ from asynsched.store.database import Database
 from asynsched.store.schedulers import notify
 from asynsched.timers import Timers, has_come
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 MAX_DUE_AT_ONCE = 1_000
 """Most DAGs that one tick takes from the heap; `max_dagruns_to_create_per_loop` limits how many it examines."""
