@@ -69,7 +69,8 @@ def reason_of(exc: BaseException) -> str:
 class Engine(ABC):
     """An adapter. Every method is called from one task of the event loop, one at a time, and may wait for the engine.
 
-    If a method raises an error, it is logged and called again a moment later.
+    Give each wait a time limit: while it lasts, the executor hears of no end. If a method raises an error, it is logged
+    and called again a moment later.
     """
 
     def __init__(self, context: ExecutorContext) -> None:

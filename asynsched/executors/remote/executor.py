@@ -66,7 +66,8 @@ LOG_PAUSE_SECONDS = 600.0
 CLOSE_SECONDS = 5.0
 """Longest that a stop waits for the database and the engine."""
 MOST_MISSED = 3
-"""Looks that may be missed. After more, no worker may have been able to renew, and every lease gets its whole time."""
+"""Looks that may be missed for another reason than a wait for the engine. After more, no worker may have been able to
+renew, and every lease gets its whole time."""
 STOPPED = "the scheduler stopped"
 NOT_OURS = "its run is no longer this scheduler's"
 UNKNOWN = Sight("unknown")
@@ -187,6 +188,8 @@ class RemoteExecutor(Executor):
         self._epoch = 0
         self._slices = Slices()
         self._looked_at: float | None = None
+        self._engine_seconds = 0.0
+        """How long the engine was waited for since then."""
         self._task: asyncio.Task[None] | None = None
 
     @property
@@ -396,7 +399,7 @@ class RemoteExecutor(Executor):
         """
         while self._clock.monotonic() >= self._cancel_at and (some := list(islice(self._to_cancel, self._n_cancelled))):
             try:
-                await self.engine.cancel(some)
+                await self._answer_to(self.engine.cancel(some))
             except Exception as exc:  # noqa: BLE001 - as in `_call`
                 self._log_failure("cancel", exc)
                 self._cancel_at = self._clock.monotonic() + self._pause.total_seconds()
@@ -467,7 +470,7 @@ class RemoteExecutor(Executor):
     async def _hand_over(self, ready: Sequence[_Try]) -> Sequence[Accepted | Rejected | Later] | str:
         """Hand jobs to the engine, and note its answers. Returns them, or why it failed."""
         try:
-            answers = await self.engine.submit([self._job(one) for one in ready])
+            answers = await self._answer_to(self.engine.submit([self._job(one) for one in ready]))
             of_each = list(zip(ready, answers, strict=True))
         except Exception as exc:  # noqa: BLE001 - as in `_call`
             return self._log_failure("submit", exc)
@@ -558,7 +561,8 @@ class RemoteExecutor(Executor):
 
     async def _look_at_all(self, now: float) -> None:
         """See how far each try is, and give up those that are lost."""
-        if self._looked_at is not None and now - self._looked_at > MOST_MISSED * self._interval.total_seconds():
+        missed_seconds = 0.0 if self._looked_at is None else now - self._looked_at - self._engine_seconds
+        if missed_seconds > MOST_MISSED * self._interval.total_seconds():
             for one in self._tries.values():
                 one.since = now
         stored = {token: one for token, one in self._tries.items() if one.is_stored}
@@ -568,7 +572,7 @@ class RemoteExecutor(Executor):
             await self._slices.step_done()
         await self._look_at_engine([one for one in stored.values() if one.state == SUBMITTED and one.engine_id])
         # After the rows were read: it is never too early.
-        self._looked_at = self._clock.monotonic()
+        self._looked_at, self._engine_seconds = self._clock.monotonic(), 0.0
         rows = {found.token: found for found in progress}
         lost: list[tuple[_Try, str, GivenUp]] = []
         for token, one in stored.items():
@@ -641,10 +645,18 @@ class RemoteExecutor(Executor):
     async def _call(self, what: str, call: Awaitable[T]) -> T | None:
         """Return the answer of the engine; None if it fails."""
         try:
-            return await call
+            return await self._answer_to(call)
         except Exception as exc:  # noqa: BLE001 - whatever an adapter raises, the next pass calls it again
             self._log_failure(what, exc)
             return None
+
+    async def _answer_to(self, call: Awaitable[T]) -> T:
+        """Return the answer of the engine, and note how long that took: meanwhile workers could renew their leases."""
+        began_at = self._clock.monotonic()
+        try:
+            return await call
+        finally:
+            self._engine_seconds += self._clock.monotonic() - began_at
 
     def _log_failure(self, what: str, exc: Exception) -> str:
         said = reason_of(exc)

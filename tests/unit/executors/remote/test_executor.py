@@ -468,6 +468,21 @@ async def test_the_engine_is_asked_once_about_all_tries_that_are_lost_together(f
     }  # fmt: skip
 
 
+async def test_a_silent_engine_does_not_put_off_the_end_of_a_lost_try(far):
+    await far.executor.launch([launch_of("one")])
+    await eventually(lambda: far.engine.jobs, "it is submitted")
+    await far.database.write(claim_ticket, far.engine.jobs[0].ticket.proof, **SHORT_LIFE)
+
+    async def stay_silent() -> None:
+        await anyio.sleep(0.1)  # longer than the looks that may be missed, at this interval
+        raise TimeoutError
+
+    far.engine.before_answer = stay_silent
+    await far.executor.launch([launch_of("two")])
+    await eventually(lambda: far.reports, "it is given up")
+    assert "its worker has not renewed its lease" in far.reports[0].reason
+
+
 async def test_tries_are_killed_although_the_database_or_the_engine_fails_at_one_of_them(far):
     tokens = [f"t{n}" for n in range(4)]
     await far.executor.launch(list(map(launch_of, tokens)))
