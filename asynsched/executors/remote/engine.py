@@ -22,6 +22,8 @@ class Job(Struct, frozen=True):
 
     Attributes:
         executor_config: The task's argument of that name, as JSON has it: it means what the engine says.
+        former_digest: The SHA-256 of the secret of a void ticket of this try, which an earlier scheduler may have
+            submitted; empty: there is none.
     """
 
     ticket: Ticket
@@ -29,6 +31,7 @@ class Job(Struct, frozen=True):
     priority_weight: int
     pool: str
     executor_config: Mapping[str, Any]
+    former_digest: str = ""
 
 
 class Accepted(Struct, frozen=True):

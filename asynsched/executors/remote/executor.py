@@ -81,6 +81,7 @@ class _Try:
 
     Attributes:
         secret: Of its ticket; empty where an earlier scheduler has made that.
+        former_digest: Of the secret of a ticket that an earlier scheduler has made; empty: this one has made the first.
         may_be_stored: Whether its ticket was written, perhaps without an answer: then it is for the database to say how
             it ends.
         is_stored: Whether its ticket is known to be stored.
@@ -93,6 +94,7 @@ class _Try:
     since: float
     state: str = NEW
     secret: str = field(default="", repr=False)
+    former_digest: str = ""
     may_be_stored: bool = False
     is_stored: bool = False
     engine_id: str = ""
@@ -275,6 +277,7 @@ class RemoteExecutor(Executor):
                 self._tries[row.token] = _Try(
                     launch, self._clock.monotonic(), state, may_be_stored=True, is_stored=True,
                     engine_id=row.engine_id, renewals=row.renewals, gone_after=row.lease_seconds + row.end_seconds,
+                    former_digest=row.digest,
                 )  # fmt: skip
                 if state == NEW:
                     self._new[row.token] = None
@@ -557,7 +560,9 @@ class RemoteExecutor(Executor):
             launch.token, one.secret, self._settings.workers.addresses, launch.run.dag_id, launch.run.run_id,
             launch.task_id, launch.map_index, launch.try_number,
         )  # fmt: skip
-        return Job(ticket, launch.queue, launch.priority_weight, launch.pool, launch.executor_config)
+        return Job(
+            ticket, launch.queue, launch.priority_weight, launch.pool, launch.executor_config, one.former_digest
+        )  # fmt: skip
 
     async def _look_at_all(self, now: float) -> None:
         """See how far each try is, and give up those that are lost."""

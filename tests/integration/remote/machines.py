@@ -33,7 +33,7 @@ MARKS = "MARKS"
 """Environment variable of tries: a folder in which the tasks of these tests say what they do, and wait."""
 ROOT = Path(__file__).parents[3]
 SHORT_LEASE = 6.0
-"""Seconds of a worker's lease where a test waits for its end: on a busy machine, a worker must renew it all the same."""
+"""Seconds of a worker's lease where a test waits for its end. On a busy machine, a worker must be able to renew it."""
 LEASE = {"duration": 2.0, "renew_interval": 0.5, "grace": 0.5, "kill_time": 0.5, "outage": 0.0, "shared_outage": 0.0}
 
 

@@ -29,6 +29,7 @@ from asynsched.store.schema import TicketRow, dag_run, ticket
 from asynsched.store.tickets import (
     CLAIMED,
     claim_ticket,
+    digest_of_secret,
     end_ticket,
     note_tickets,
     report_end,
@@ -278,6 +279,7 @@ async def test_the_next_scheduler_goes_on_with_tickets_as_they_are(far):
     (again,) = executor.engine.jobs
     assert again.ticket.token == "three"
     assert again.ticket.secret != three.secret
+    assert again.former_digest == digest_of_secret(three.secret), "what it has left can be found"
     # An end that is acknowledged stays while a task instance waits for it: a run may be taken up again.
     await executor.acknowledge(["one"])
     await executor.kill("three", "a user")
