@@ -408,8 +408,10 @@ class Agent:
 
     async def _fetch(self, held: _Try) -> None:
         """Fetch the sources that are not here yet. Raises Refused, WrongSource, and OSError."""
+        if not (missing := await run_sync(self._sources.missing, held.hashes)):
+            return
         numbers = count(-1, -1)  # requests of the try itself count upwards
-        for content_hash in await run_sync(self._sources.missing, held.hashes):
+        for content_hash in missing:
             request = Request(held.ticket.token, next(numbers), "source_get", {"content_hash": content_hash})
             reply = await self._ask(held, request)
             if reply.error or not isinstance(reply.value, str):
