@@ -280,12 +280,16 @@ class LocalExecutor(Executor):
 
     Args:
         airflow_options: What `conf` of Airflow answers; None: what the settings say.
+
+    Attributes:
+        found_lease: When the lease ends that `start` has found at the keeper, on CLOCK_BOOTTIME; None: it is not known.
     """
 
     def __init__(self, context: ExecutorContext, airflow_options: Mapping[str, str] | None = None) -> None:
         super().__init__(context)
         self._airflow_options = airflow_options
         self._kill_time = context.settings.lease.kill_time
+        self.found_lease: float | None = None
         self._connection: KeeperConnection | None = None
         self._keeper_line = KeeperLine(partial(connect, context.home), context.scheduler_id)
         self._epoch = 0
@@ -322,6 +326,7 @@ class LocalExecutor(Executor):
     async def start(self, lease_epoch: int) -> Held:
         self._epoch = lease_epoch
         inventory = await self._connect_at_start()
+        self.found_lease = inventory.lease_until
         self._keeper_line.open(lease_epoch)
         running = frozenset(started.token for started in inventory.running)
         return Held(frozenset(inventory.starting), running, ended=frozenset(self._reported))

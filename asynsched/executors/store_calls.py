@@ -1,52 +1,17 @@
-"""Blocking calls of the store of logs, in threads of their own: a store may hang, and its threads with it.
+"""Blocking calls of the store of logs, which may hang."""
 
-A cancelled caller leaves its thread behind. The thread keeps its place in the limit until it ends, so a store that
-hangs holds no more threads than that. The interpreter does not wait for them when it ends.
-"""
-
-import asyncio
 from collections.abc import Callable
-from contextlib import suppress
-from contextvars import copy_context
-from threading import Thread
 from typing import TypeVar
 
 from anyio import CapacityLimiter
 
 from asynsched.clock import Clock
+from asynsched.executors.own_threads import in_own_thread
 from asynsched.service import Pulse
 
 T = TypeVar("T")
-
-
-async def in_store_thread(work: Callable[[], T], limiter: CapacityLimiter) -> T:
-    """Return the result of a blocking call, or raise its error."""
-    loop, caller = asyncio.get_running_loop(), object()
-    await limiter.acquire_on_behalf_of(caller)
-    answer: asyncio.Future[T] = loop.create_future()
-
-    def settle(set_answer: Callable[[], None]) -> None:
-        limiter.release_on_behalf_of(caller)
-        if not answer.done():
-            set_answer()
-
-    def call() -> None:
-        try:
-            result = work()
-        except Exception as exc:  # noqa: BLE001 - the caller gets it
-            error = exc
-            set_answer = lambda: answer.set_exception(error)  # noqa: E731
-        else:
-            set_answer = lambda: answer.set_result(result)  # noqa: E731
-        with suppress(RuntimeError):  # the loop is closed: nobody waits
-            loop.call_soon_threadsafe(settle, set_answer)
-
-    try:
-        Thread(target=copy_context().run, args=(call,), name="asynsched store of logs", daemon=True).start()
-    except RuntimeError:  # no more threads
-        limiter.release_on_behalf_of(caller)
-        raise
-    return await answer
+THREAD = "store of logs"
+"""The name of their threads."""
 
 
 class StoreCalls:
@@ -69,6 +34,6 @@ class StoreCalls:
         self._began[call] = self._clock.monotonic()
         try:
             with self._pulse.outside():
-                return await in_store_thread(work, self._limiter)
+                return await in_own_thread(work, self._limiter, THREAD)
         finally:
             del self._began[call]

@@ -16,7 +16,8 @@ from msgspec import Struct
 
 from asynsched.errors import NotFound, StoreUnavailable
 from asynsched.executors.log_paths import log_path
-from asynsched.executors.store_calls import in_store_thread
+from asynsched.executors.own_threads import in_own_thread
+from asynsched.executors.store_calls import THREAD
 from asynsched.home import LOGS
 from asynsched.keys import TaskInstanceKey
 from asynsched.queries.events import Missed
@@ -145,7 +146,7 @@ async def _search(
         with opened_log(place.home, place.settings, log_path(key, try_number)) as log:
             return read(log, state.is_over)
 
-    return await in_store_thread(search, turns("searches of logs", SEARCHES_AT_ONCE))
+    return await in_own_thread(search, turns("searches of logs", SEARCHES_AT_ONCE), THREAD)
 
 
 async def follow_log(
@@ -266,7 +267,7 @@ async def _from_log(
 
     if (found := await run_sync(read_here)) is not None:
         return found
-    return await in_store_thread(read_anywhere, turns("parts of logs in log.store", READS_AT_ONCE))
+    return await in_own_thread(read_anywhere, turns("parts of logs in log.store", READS_AT_ONCE), THREAD)
 
 
 def _read(start: int, n_bytes: int, is_over: bool, log: LogSource | None) -> LogPart:

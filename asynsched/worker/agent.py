@@ -107,6 +107,7 @@ class _Try:
     Attributes:
         end_seconds: How long after its lease it must have ended.
         granted_until: When its lease is over, on CLOCK_BOOTTIME; None: this agent has not renewed it yet.
+        found_lease: The lease that the keeper has of an agent before this one: that of this try is no shorter.
         hashes: Of its sources.
         unwanted: Not empty: why it is to end. The keeper was told, or will not hear of the try.
         cause: What makes it unwanted.
@@ -119,6 +120,7 @@ class _Try:
     log: LogSender
     end_seconds: float
     granted_until: float | None = None
+    found_lease: float | None = None
     hashes: tuple[str, ...] = ()
     unwanted: str = ""
     cause: FailureCause = "machine"
@@ -132,11 +134,13 @@ class _Try:
         return not self.has_ended and not self.unwanted
 
     def lease_end(self, terms: WorkerTerms) -> float | None:
-        """Return when the lease of a keeper with these terms must be over, so that the try ends in time.
+        """Return when the lease of a keeper with these terms must be over, so that the try ends in time; None: unknown.
 
         The keeper has one grace and one kill time for all: where a claim has granted less, the lease ends sooner.
         """
-        return None if self.granted_until is None else self.granted_until + self.end_seconds - terms.end_seconds
+        if self.granted_until is None:
+            return self.found_lease
+        return self.granted_until + self.end_seconds - terms.end_seconds
 
 
 class Agent:
@@ -404,8 +408,10 @@ class Agent:
 
     async def _fetch(self, held: _Try) -> None:
         """Fetch the sources that are not here yet. Raises Refused, WrongSource, and OSError."""
+        if not (missing := await run_sync(self._sources.missing, held.hashes)):
+            return
         numbers = count(-1, -1)  # requests of the try itself count upwards
-        for content_hash in await run_sync(self._sources.missing, held.hashes):
+        for content_hash in missing:
             request = Request(held.ticket.token, next(numbers), "source_get", {"content_hash": content_hash})
             reply = await self._ask(held, request)
             if reply.error or not isinstance(reply.value, str):
@@ -463,7 +469,7 @@ class Agent:
                 self._bundles.use(one.ticket.token, one.bundle)
         if terms is not None:
             try:
-                await self._executor_for(terms, None)
+                executor = await self._executor_for(terms, None)
             except SettingsError as exc:
                 # This machine cannot have started them: they wait for nothing but the end of their leases.
                 log.error("tries.given_up", n_tries=len(self._tries), error=str(exc))  # noqa: TRY400 - a line, no traceback
@@ -476,6 +482,8 @@ class Agent:
                 # Its claim is repeated, which another life of this worker cannot do.
                 self._bundles.release(token)
                 del self._tries[token]
+            for held in self._tries.values():
+                held.found_lease = executor.found_lease
         return [one.ticket for one in kept if one.ticket.token not in self._tries]
 
     # While it runs
@@ -504,7 +512,6 @@ class Agent:
     async def _keep_renewing(self, tasks: TaskGroup) -> None:
         busy: set[Addresses] = set()
         while True:
-            await self._clock.sleep(timedelta(seconds=self._terms.renew_interval if self._terms else FIRST_RENEWAL))
             if self._failure is not None:
                 raise self._failure
             self._start_by_database(tasks, busy, self._renew)
@@ -512,6 +519,7 @@ class Agent:
             if self._unknown and self._executor is not None:
                 unknown, self._unknown = self._unknown, set()
                 await self._executor.acknowledge(sorted(unknown))
+            await self._clock.sleep(timedelta(seconds=self._terms.renew_interval if self._terms else FIRST_RENEWAL))
 
     async def _renew(self, addresses: Addresses, tries: list[_Try]) -> None:
         """Renew the leases of tries, and end those that are not wanted any more."""
@@ -539,10 +547,11 @@ class Agent:
 
     async def _keep_leases(self) -> None:
         """End each try whose own lease is over, also while the renewals of others wait for a scheduler."""
-        seconds = LONGEST_LOOK
+        seconds = SHORTEST_LOOK
         while True:
             await self._clock.sleep(timedelta(seconds=seconds))
             if (terms := self._terms) is None:
+                seconds = LONGEST_LOOK
                 continue
             ends = [
                 (end + terms.grace - HEAD_START, held)

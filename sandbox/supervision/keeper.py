@@ -93,7 +93,7 @@ class Keeper:
         live = self._tries.live
         running = tuple(supervised.started for supervised in live if supervised.started is not None)
         starting = tuple(supervised.token for supervised in live if supervised.started is None)
-        yield messages.Inventory(running, starting)
+        yield messages.Inventory(running, starting, self._fence.valid_until)
         for supervised in live:
             yield from list(supervised.pending.values())
 

@@ -1,12 +1,22 @@
 """Brokers for all tests here, and a site at each of them."""
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from tests.engines.brokers import BROKERS, Broker, require_broker
 from tests.engines.sites import CelerySite
 from tests.integration.remote.machines import MARKS
+
+TEST_SECONDS = 300
+"""Longest that a test may take: some start Python dozens of times, beside others."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if item.path.is_relative_to(Path(__file__).parent):
+            item.add_marker(pytest.mark.timeout(TEST_SECONDS))
 
 
 @pytest.fixture(scope="session", params=BROKERS, ids=lambda broker: broker.name)

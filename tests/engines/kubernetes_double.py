@@ -339,7 +339,7 @@ class Cluster:
                 expired = ApiError(410, "Expired", f"too old resource version: {version} ({self._oldest})")
                 await response.write(line_of("ERROR", expired.status))
                 return response
-            while asyncio.get_running_loop().time() < ends_at:
+            while request.transport is not None and asyncio.get_running_loop().time() < ends_at:
                 changed = self._changed
                 for at, event, its, subject in [one for one in self._events if one[0] > version and self.is_shown]:
                     version = at

@@ -2,6 +2,8 @@
 
 import asyncio
 import re
+import subprocess
+import sys
 import threading
 from datetime import UTC, datetime
 from types import SimpleNamespace
@@ -198,6 +200,40 @@ async def test_a_connection_that_comes_after_its_time_limit_is_closed_with_the_e
     await eventually(engine._connecting.done, "it is connected")
     await engine.close()
     assert closed.is_set()
+
+
+STUCK = """
+import asyncio, threading
+from pathlib import Path
+
+from asynsched.clock import Clock
+from asynsched.executors.base import ExecutorContext
+from asynsched.executors.engines import dask
+from asynsched.settings import DaskSettings, Settings
+
+dask.CALL_SECONDS = 0.1
+
+def make():
+    threading.Event().wait()
+
+async def main():
+    settings = Settings(dask=DaskSettings(cluster="__main__:make"))
+    engine = dask.DaskEngine(ExecutorContext(Path(), settings, Clock(), "me", print, None))
+    await engine.start()
+    [answer] = await engine.submit([None])
+    print(answer.reason)
+    await engine.close()
+
+asyncio.run(main())
+"""
+
+
+def test_a_function_that_makes_no_cluster_is_named_and_does_not_hold_up_the_stop(tmp_path):
+    done = subprocess.run(
+        [sys.executable, "-c", STUCK], cwd=tmp_path, capture_output=True, text=True, timeout=DEADLINE_SECONDS
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines()[-1] == "dask.cluster: __main__:make has not returned yet"
 
 
 @pytest.mark.parametrize("is_stuck", [False, True])

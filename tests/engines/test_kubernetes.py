@@ -11,6 +11,7 @@ from asynsched.keys import TaskInstanceKey
 from asynsched.store.schema import ticket
 from tests.engines.kubernetes_site import KubernetesSite
 from tests.integration.remote.dags import DAGS
+from tests.integration.remote.machines import SHORT_LEASE
 from tests.integration.remote.test_contract import (
     test_a_try_is_ended_for_a_user_and_runs_again_after_that,
     test_many_tries_end_once_each,
@@ -190,7 +191,7 @@ async def test_a_try_goes_on_in_its_pod_while_one_scheduler_stops_and_another_st
 @pytest.mark.parametrize("end", ["Evicted", "OOMKilled"])
 async def test_the_reason_of_a_lost_try_has_the_end_of_its_pod(site: KubernetesSite, end):
     site.program.write(DAGS)
-    site.lease = 2.0
+    site.lease = SHORT_LEASE
     site.machine()
     async with site.serving() as scheduler, scheduler.client() as client:
         key = await scheduler.trigger("waits")
@@ -209,7 +210,7 @@ async def test_the_reason_of_a_lost_try_has_the_end_of_its_pod(site: KubernetesS
 
 async def test_a_try_whose_node_is_gone_runs_again_on_another(site: KubernetesSite):
     site.program.write(DAGS)
-    site.lease = 2.0
+    site.lease = SHORT_LEASE
     site.machine("m1")
     async with site.serving() as scheduler:
         key = await scheduler.trigger("waits")
@@ -225,11 +226,11 @@ async def test_a_try_whose_node_is_gone_runs_again_on_another(site: KubernetesSi
 async def test_pods_that_have_failed_are_kept_where_a_setting_says_so(site: KubernetesSite):
     site.program.write(DAGS)
     site.kubernetes = {"keep_failed": True}
+    site.lease = SHORT_LEASE
     site.machine()
     async with site.serving() as scheduler:
         key = await scheduler.trigger("waits")
         await site.until_said("begins 1")
-        site.lease = 2.0
         site.cluster.end_pod(site.cluster.pods()[0]["metadata"]["name"], "OOMKilled")
         await scheduler.mark_tasks(key, ["waits"], "failed")
         await site.end_of(scheduler, key)

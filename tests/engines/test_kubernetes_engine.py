@@ -1,5 +1,6 @@
 """The adapter of Kubernetes, alone with a double of a cluster: what it makes, answers and deletes."""
 
+import asyncio
 import base64
 import dataclasses
 from collections.abc import AsyncIterator
@@ -8,6 +9,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import anyio
 import pytest
 import pytest_asyncio
 from msgspec.structs import replace
@@ -20,6 +22,7 @@ from asynsched.executors.engines.kubernetes import KubernetesEngine
 from asynsched.executors.engines.pods import in_warm_pod, ticket_secret
 from asynsched.executors.remote.engine import Accepted, Job, Later, Rejected
 from asynsched.protocol.worker_messages import Ticket
+from asynsched.store.tickets import digest_of_secret
 from tests.engines.kubernetes_double import ApiError
 from tests.engines.kubernetes_site import KubernetesSite
 from tests.support.authority import Authority
@@ -219,6 +222,26 @@ async def test_a_ticket_that_is_issued_again_replaces_the_pod_of_the_former_one(
     [volume] = [one for one in pod["spec"]["volumes"] if "secret" in one]
     assert engine.cluster.secrets() == [volume["secret"]["secretName"]]
     assert await engine.state_of(answer.engine_id) == "queued"
+
+
+async def test_a_secret_left_by_a_scheduler_that_was_killed_is_deleted(engine: Engine, monkeypatch):
+    killed = asyncio.Event()
+
+    async def kill(**_: Any) -> None:
+        killed.set()
+        await anyio.sleep_forever()
+
+    with monkeypatch.context() as last:
+        last.setattr(engine._api, "create_namespaced_pod", kill)
+        placing = asyncio.create_task(engine.place(job_of("a")))
+        await killed.wait()
+        placing.cancel()
+        await asyncio.wait([placing])
+    [left] = engine.cluster.secrets()
+    [answer] = await engine.place(replace(job_of("a", "s2"), former_digest=digest_of_secret("s1")))
+    assert isinstance(answer, Accepted)
+    [pod] = engine.cluster.pods()
+    assert engine.cluster.secrets() == [ticket_secret(pod)] != [left]
 
 
 async def test_a_pod_of_somebody_else_is_left_alone(engine: Engine):

@@ -7,16 +7,18 @@ import pytest
 import pytest_asyncio
 from sqlalchemy import select
 
+from asynsched.executors import warm_workers
 from asynsched.keys import TaskInstanceKey
 from asynsched.store.schema import ticket
 from tests.engines.kubernetes_site import KubernetesSite
 from tests.integration.remote.dags import DAGS
+from tests.integration.remote.machines import SHORT_LEASE
 from tests.integration.remote.test_contract import (
     test_a_try_is_ended_for_a_user_and_runs_again_after_that,
     test_many_tries_end_once_each,
     test_tasks_run_once_with_their_version_of_the_code_and_leave_whole_masked_logs,
 )
-from tests.support.waiting import eventually, eventually_true
+from tests.support.waiting import DEADLINE_SECONDS, eventually, eventually_true
 
 __all__ = [
     "test_a_try_is_ended_for_a_user_and_runs_again_after_that",
@@ -64,8 +66,9 @@ HOPS = (
 
 
 @pytest_asyncio.fixture
-async def site(tmp_path, request) -> AsyncIterator[KubernetesSite]:
-    """A site with a node, and SQLite; or, if a test says so, PostgreSQL."""
+async def site(tmp_path, monkeypatch, request) -> AsyncIterator[KubernetesSite]:
+    """A site with a node, and SQLite; or, if a test says so, PostgreSQL. Pods have much time to claim a try."""
+    monkeypatch.setattr(warm_workers, "CLAIM_SECONDS", DEADLINE_SECONDS)
     site = KubernetesSite(tmp_path, request.getfixturevalue("postgres_url") if hasattr(request, "param") else None)
     site.kubernetes = {"keep_warm": 60.0}
     site.program.write(HOPS)
@@ -122,7 +125,8 @@ async def test_a_warm_pod_that_is_killed_or_deleted_while_it_waits_is_replaced(s
     assert n_pods(site) == 3
 
 
-async def test_a_try_whose_warm_pod_does_not_claim_it_gets_a_pod_of_its_own(site: KubernetesSite):
+async def test_a_try_whose_warm_pod_does_not_claim_it_gets_a_pod_of_its_own(site: KubernetesSite, monkeypatch):
+    monkeypatch.setattr(warm_workers, "CLAIM_SECONDS", 3.0)
     async with site.serving() as scheduler:
         await scheduler.run("hops")
         [stopped] = site.cluster.processes.values()
@@ -168,7 +172,7 @@ async def test_a_waiting_pod_ends_with_its_scheduler_and_a_running_one_does_not(
 
 
 async def test_the_reason_of_a_try_lost_in_a_warm_pod_has_the_end_of_the_pod(site: KubernetesSite):
-    site.lease = 2.0
+    site.lease = SHORT_LEASE
     async with site.serving() as scheduler, scheduler.client() as client:
         key = await scheduler.trigger("long")
         await site.until_said("endless")
@@ -183,8 +187,11 @@ async def test_the_reason_of_a_try_lost_in_a_warm_pod_has_the_end_of_the_pod(sit
 
 @pytest.mark.parametrize("site", ["postgresql"], indirect=True)
 async def test_two_schedulers_end_all_runs_with_pods_that_wait_at_one(site: KubernetesSite):
-    async with site.serving() as one, site.serving("other", 1) as other:
-        runs = [await scheduler.run("hops") for scheduler in (one, other, one, other)]
-    assert [task.try_number for run in runs for task in run.tasks] == [1] * 12
+    async with site.serving() as one:
+        async with site.serving("other", 1) as other:
+            runs = [await scheduler.run("hops") for scheduler in (one, other, one, other)]
+        n_before = n_pods(site)
+        runs.append(await one.run("hops"))
+    assert [task.try_number for run in runs for task in run.tasks] == [1] * 15
     assert {run.state for run in runs} == {"success"}
-    assert n_pods(site) < 12
+    assert n_pods(site) == n_before, "those of the other scheduler's runs have waited here"

@@ -10,13 +10,14 @@ from asynsched.keys import TaskInstanceKey
 from asynsched.store.schema import ticket
 from tests.engines.slurm_site import ACCOUNTING_PROGRAMS, PROGRAMS, SlurmSite, missing
 from tests.integration.remote.dags import DAGS
+from tests.integration.remote.machines import SHORT_LEASE
 from tests.integration.remote.test_contract import (
     test_a_try_is_ended_for_a_user_and_runs_again_after_that,
     test_many_tries_end_once_each,
     test_tasks_run_once_with_their_version_of_the_code_and_leave_whole_masked_logs,
 )
 from tests.support.missing import skip_outside_ci
-from tests.support.waiting import eventually, eventually_true
+from tests.support.waiting import DEADLINE_SECONDS, eventually, eventually_true
 
 __all__ = [
     "test_a_try_is_ended_for_a_user_and_runs_again_after_that",
@@ -109,7 +110,7 @@ async def test_a_fan_out_is_one_array_that_waits_for_a_node_and_survives_its_sch
     assert "addresses" not in site.slurm_says("scontrol", "show", "job"), "tickets are secrets"
     site.machine()
     async with site.serving("home", 1) as scheduler:
-        run = await site.end_of(scheduler, key)
+        run = await site.end_of(scheduler, key, seconds=3 * DEADLINE_SECONDS)  # 20 jobs, each with a worker of its own
     assert run.state == "success"
     assert sorted(site.said()) == sorted(f"count {n}" for n in range(20))
     await eventually(lambda: not site.homes(), "jobs remove the homes of their workers")
@@ -162,7 +163,7 @@ async def test_a_job_that_is_cancelled_before_its_worker_has_begun_is_submitted_
 
 async def test_a_try_whose_node_is_gone_runs_again_on_another(site: SlurmSite):
     site.program.write(DAGS)
-    site.lease = 2.0
+    site.lease = SHORT_LEASE
     site.configure(timeout=5)
     site.kill_controller()
     site.start_controller()
@@ -210,7 +211,7 @@ async def reason_of_a_lost_try(site: SlurmSite) -> str:
 
 
 async def test_the_reason_of_a_lost_try_has_the_end_of_its_job(site: SlurmSite):
-    site.lease = 2.0
+    site.lease = SHORT_LEASE
     assert "Slurm: FAILED (NonZeroExitCode) on n1" in await reason_of_a_lost_try(site)
 
 

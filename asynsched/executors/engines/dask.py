@@ -15,13 +15,13 @@ from typing import Annotated, Any
 import anyio
 import msgspec
 from anyio.lowlevel import checkpoint
-from anyio.to_thread import run_sync
 from msgspec import Meta, Struct
 
 from asynsched.clock import new_token
 from asynsched.errors import SettingsError
 from asynsched.executors.base import ExecutorContext
 from asynsched.executors.engines.outage import Patience
+from asynsched.executors.own_threads import in_own_thread
 from asynsched.executors.remote.engine import Accepted, Engine, Job, Later, Rejected, Sight, reason_of
 from asynsched.executors.remote.executor import RemoteExecutor
 from asynsched.loggers import get_logger
@@ -81,6 +81,8 @@ class DaskEngine(Engine):
         self._travelling: Any = importlib.import_module(ON_WORKERS)
         self._terms: Any = self._travelling.terms_of(context.settings)
         self._cluster: Any = None
+        self._threads = anyio.CapacityLimiter(1)
+        """Of the calls that make and close the cluster."""
         self._client: Any = None
         self._connecting: asyncio.Task[Any] | None = None
         self._connected_at = 0.0  # when a call last found the connection not lost
@@ -106,7 +108,12 @@ class DaskEngine(Engine):
         if self._client is None or self._client.status != "running":
             # It goes on after the time limit of this call.
             connecting = self._connecting = self._connecting or asyncio.create_task(self._connect(), name="dask")
-            await self._patience.call(lambda: asyncio.wait([connecting]))
+            try:
+                await self._patience.call(lambda: asyncio.wait([connecting]))
+            except TimeoutError as exc:
+                if self._settings.cluster and self._cluster is None:
+                    raise TimeoutError(f"dask.cluster: {self._settings.cluster} has not returned yet") from exc
+                raise
             self._connecting = None
             self._client = connecting.result()
         return self._client
@@ -114,7 +121,7 @@ class DaskEngine(Engine):
     async def _connect(self) -> Any:
         """Return a new client, with which the plugin is registered."""
         if self._cluster is None and self._settings.cluster:
-            self._cluster = await run_sync(_made, self._settings)
+            self._cluster = await in_own_thread(lambda: _made(self._settings), self._threads, "dask.cluster")
         # Not the cluster itself, whose client would run in the cluster's own loop.
         address = getattr(self._cluster, "scheduler_address", self._cluster) or self._settings.address
         security = getattr(self._cluster, "security", None)
@@ -228,7 +235,7 @@ class DaskEngine(Engine):
         if hasattr(self._cluster, "close"):  # otherwise it is an address
             try:
                 with anyio.move_on_after(CALL_SECONDS):
-                    await run_sync(self._cluster.close, abandon_on_cancel=True)
+                    await in_own_thread(self._cluster.close, self._threads, "dask.cluster")
             except Exception as exc:  # noqa: BLE001 - of a library that this scheduler only stops using
                 log.warning("dask.cluster_not_closed", error=reason_of(exc))
 

@@ -24,6 +24,7 @@ from asynsched.executors.engines.pods import (
     Json,
     PodError,
     checked_template,
+    former_secret_of,
     in_warm_pod,
     is_ours,
     label_of,
@@ -100,6 +101,7 @@ class KubernetesEngine(Engine):
 
     async def _place(self, job: Job) -> Accepted | Rejected | Later:
         """Hand a job to a warm pod, or make its secret and pod."""
+        await self._drop_secret(former_secret_of(job))  # a scheduler that was killed may have made it, and no pod
         try:
             pod = pod_of(job, self._template)
         except PodError as exc:

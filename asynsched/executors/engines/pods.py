@@ -200,7 +200,16 @@ def pod_in(job_id: str) -> str:
 
 def secret_name_of(job: Job) -> str:
     """Return the name of the secret of a job's ticket: a ticket that is issued again has another one."""
-    return f"{name_of(job.ticket)}-{_digest(job.ticket.secret)[:12]}"
+    return _secret_name(job.ticket, _digest(job.ticket.secret))
+
+
+def former_secret_of(job: Job) -> str:
+    """Return the name of the secret of the ticket that a job's has replaced; empty: it has replaced none."""
+    return _secret_name(job.ticket, job.former_digest) if job.former_digest else ""
+
+
+def _secret_name(ticket: Ticket, digest: str) -> str:
+    return f"{name_of(ticket)}-{digest[:12]}"
 
 
 def ticket_secret(pod: Json) -> str:

@@ -22,6 +22,8 @@ class Job(Struct, frozen=True):
 
     Attributes:
         executor_config: The task's argument of that name, as JSON has it: it means what the engine says.
+        former_digest: The SHA-256 of the secret of a void ticket of this try, which an earlier scheduler may have
+            submitted; empty: there is none.
     """
 
     ticket: Ticket
@@ -29,6 +31,7 @@ class Job(Struct, frozen=True):
     priority_weight: int
     pool: str
     executor_config: Mapping[str, Any]
+    former_digest: str = ""
 
 
 class Accepted(Struct, frozen=True):
@@ -69,7 +72,8 @@ def reason_of(exc: BaseException) -> str:
 class Engine(ABC):
     """An adapter. Every method is called from one task of the event loop, one at a time, and may wait for the engine.
 
-    If a method raises an error, it is logged and called again a moment later.
+    Give each wait a time limit: while it lasts, the executor hears of no end. If a method raises an error, it is logged
+    and called again a moment later.
     """
 
     def __init__(self, context: ExecutorContext) -> None:

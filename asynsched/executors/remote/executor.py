@@ -66,7 +66,8 @@ LOG_PAUSE_SECONDS = 600.0
 CLOSE_SECONDS = 5.0
 """Longest that a stop waits for the database and the engine."""
 MOST_MISSED = 3
-"""Looks that may be missed. After more, no worker may have been able to renew, and every lease gets its whole time."""
+"""Looks that may be missed for another reason than a wait for the engine. After more, no worker may have been able to
+renew, and every lease gets its whole time."""
 STOPPED = "the scheduler stopped"
 NOT_OURS = "its run is no longer this scheduler's"
 UNKNOWN = Sight("unknown")
@@ -80,6 +81,7 @@ class _Try:
 
     Attributes:
         secret: Of its ticket; empty where an earlier scheduler has made that.
+        former_digest: Of the secret of a ticket that an earlier scheduler has made; empty: this one has made the first.
         may_be_stored: Whether its ticket was written, perhaps without an answer: then it is for the database to say how
             it ends.
         is_stored: Whether its ticket is known to be stored.
@@ -92,6 +94,7 @@ class _Try:
     since: float
     state: str = NEW
     secret: str = field(default="", repr=False)
+    former_digest: str = ""
     may_be_stored: bool = False
     is_stored: bool = False
     engine_id: str = ""
@@ -187,6 +190,8 @@ class RemoteExecutor(Executor):
         self._epoch = 0
         self._slices = Slices()
         self._looked_at: float | None = None
+        self._engine_seconds = 0.0
+        """How long the engine was waited for since then."""
         self._task: asyncio.Task[None] | None = None
 
     @property
@@ -272,6 +277,7 @@ class RemoteExecutor(Executor):
                 self._tries[row.token] = _Try(
                     launch, self._clock.monotonic(), state, may_be_stored=True, is_stored=True,
                     engine_id=row.engine_id, renewals=row.renewals, gone_after=row.lease_seconds + row.end_seconds,
+                    former_digest=row.digest,
                 )  # fmt: skip
                 if state == NEW:
                     self._new[row.token] = None
@@ -396,7 +402,7 @@ class RemoteExecutor(Executor):
         """
         while self._clock.monotonic() >= self._cancel_at and (some := list(islice(self._to_cancel, self._n_cancelled))):
             try:
-                await self.engine.cancel(some)
+                await self._answer_to(self.engine.cancel(some))
             except Exception as exc:  # noqa: BLE001 - as in `_call`
                 self._log_failure("cancel", exc)
                 self._cancel_at = self._clock.monotonic() + self._pause.total_seconds()
@@ -467,7 +473,7 @@ class RemoteExecutor(Executor):
     async def _hand_over(self, ready: Sequence[_Try]) -> Sequence[Accepted | Rejected | Later] | str:
         """Hand jobs to the engine, and note its answers. Returns them, or why it failed."""
         try:
-            answers = await self.engine.submit([self._job(one) for one in ready])
+            answers = await self._answer_to(self.engine.submit([self._job(one) for one in ready]))
             of_each = list(zip(ready, answers, strict=True))
         except Exception as exc:  # noqa: BLE001 - as in `_call`
             return self._log_failure("submit", exc)
@@ -554,11 +560,14 @@ class RemoteExecutor(Executor):
             launch.token, one.secret, self._settings.workers.addresses, launch.run.dag_id, launch.run.run_id,
             launch.task_id, launch.map_index, launch.try_number,
         )  # fmt: skip
-        return Job(ticket, launch.queue, launch.priority_weight, launch.pool, launch.executor_config)
+        return Job(
+            ticket, launch.queue, launch.priority_weight, launch.pool, launch.executor_config, one.former_digest
+        )  # fmt: skip
 
     async def _look_at_all(self, now: float) -> None:
         """See how far each try is, and give up those that are lost."""
-        if self._looked_at is not None and now - self._looked_at > MOST_MISSED * self._interval.total_seconds():
+        missed_seconds = 0.0 if self._looked_at is None else now - self._looked_at - self._engine_seconds
+        if missed_seconds > MOST_MISSED * self._interval.total_seconds():
             for one in self._tries.values():
                 one.since = now
         stored = {token: one for token, one in self._tries.items() if one.is_stored}
@@ -568,7 +577,7 @@ class RemoteExecutor(Executor):
             await self._slices.step_done()
         await self._look_at_engine([one for one in stored.values() if one.state == SUBMITTED and one.engine_id])
         # After the rows were read: it is never too early.
-        self._looked_at = self._clock.monotonic()
+        self._looked_at, self._engine_seconds = self._clock.monotonic(), 0.0
         rows = {found.token: found for found in progress}
         lost: list[tuple[_Try, str, GivenUp]] = []
         for token, one in stored.items():
@@ -641,10 +650,18 @@ class RemoteExecutor(Executor):
     async def _call(self, what: str, call: Awaitable[T]) -> T | None:
         """Return the answer of the engine; None if it fails."""
         try:
-            return await call
+            return await self._answer_to(call)
         except Exception as exc:  # noqa: BLE001 - whatever an adapter raises, the next pass calls it again
             self._log_failure(what, exc)
             return None
+
+    async def _answer_to(self, call: Awaitable[T]) -> T:
+        """Return the answer of the engine, and note how long that took: meanwhile workers could renew their leases."""
+        began_at = self._clock.monotonic()
+        try:
+            return await call
+        finally:
+            self._engine_seconds += self._clock.monotonic() - began_at
 
     def _log_failure(self, what: str, exc: Exception) -> str:
         said = reason_of(exc)

@@ -166,7 +166,8 @@ class SimulatedKeeper:
         for ended in list(self.ends.values()):
             stream.send(ended)
         begun = tuple(one.started for one in self.live.values() if one.started is not None)
-        stream.send(Inventory(begun, tuple(token for token, one in self.live.items() if one.started is None)))
+        starting = tuple(token for token, one in self.live.items() if one.started is None)
+        stream.send(Inventory(begun, starting, self._closes_at - self._lease.grace))
         for one in self.live.values():
             for question in one.questions.values():
                 stream.send(question)

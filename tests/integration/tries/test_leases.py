@@ -110,6 +110,20 @@ async def test_a_new_connection_or_keeper_makes_a_lease_no_longer(bench: Bench, 
         assert (late.cause, "lease" in late.reason) == ("interrupted", True)
 
 
+async def test_the_next_executor_of_an_epoch_finds_the_lease_of_its_keeper(bench: Bench, code):
+    bench.shares_database = True
+    first = bench.executor()
+    await first.start(1)
+    launch = bench.launch(code, "waits")
+    await first.launch([launch])
+    await bench.start_of(launch)
+    told = Clock().boottime() + 100
+    first.renew_lease(told)
+    await first.close()
+    async with bench.running() as second:
+        assert second.found_lease == told
+
+
 async def test_tries_have_the_kill_time_of_the_present_scheduler(bench: Bench, code):
     bench.settings = Settings(lease=LeaseSettings(duration=100, renew_interval=1, grace=0.0, kill_time=100))
     bench.shares_database = True

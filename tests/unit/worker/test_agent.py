@@ -49,14 +49,20 @@ async def test_a_try_that_is_unwanted_when_its_claim_is_answered_ends_without_a_
 
 
 class KeptExecutor:
-    """A keeper that starts whatever it gets, and ends it when it is told to."""
+    """A keeper that starts whatever it gets, and ends it when it is told to.
+
+    Attributes:
+        held: The tokens of the tries that it has had from an agent before this one, until `found_lease`.
+    """
+
+    held, found_lease = (), None
 
     def __init__(self, context, _options):
         self.context = context
         self.launched, self.kills, self.leases = [], [], []
 
     async def start(self, _epoch):
-        return Held(frozenset(), frozenset(), frozenset())
+        return Held(running=frozenset(self.held))
 
     async def launch(self, launches):
         self.launched += [launch.token for launch in launches]
@@ -202,6 +208,25 @@ async def test_mute_schedulers_hold_up_no_try_of_another_database(tmp_path, monk
         site.speaks_again.set()
         for token in ("one", "two"):
             site.executor.end(token, "", "task")
+
+
+async def test_a_resumed_try_that_nobody_renews_ends_alone(tmp_path, monkeypatch):
+    terms = replace(TERMS, lease_seconds=600.0, renew_interval=0.05, grace=1.0, kill_time=0.1)
+    site = Site(tmp_path, monkeypatch, terms)
+    folder, site.mute, site.grows = TicketFolder(tmp_path), "elsewhere", False
+    for token, host in (("one", "elsewhere"), ("two", "here")):
+        folder.keep(KeptTicket(ticket_of(token, host), f"{token}.log", 0, terms))
+    found = site.clock.boottime() + 1.0
+    monkeypatch.setattr(KeptExecutor, "held", ("one", "two"))
+    monkeypatch.setattr(KeptExecutor, "found_lease", found)
+    async with site.agent.serving():
+        await eventually(lambda: site.executor.leases and site.executor.leases[-1] > found, "the other's is told")
+        assert site.executor.kills == [("one", "machine")]
+        assert site.executor.leases[0] == found, "until then, the keeper has no longer lease"
+        site.mute = ""
+        site.speaks_again.set()
+        site.executor.end("two", "", "task")
+    assert len(site.ended("one")) == len(site.ended("two")) == 1
 
 
 async def test_a_stop_before_the_first_keeper_is_ready_lets_no_try_begin(tmp_path, monkeypatch):

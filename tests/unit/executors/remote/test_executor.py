@@ -29,6 +29,7 @@ from asynsched.store.schema import TicketRow, dag_run, ticket
 from asynsched.store.tickets import (
     CLAIMED,
     claim_ticket,
+    digest_of_secret,
     end_ticket,
     note_tickets,
     report_end,
@@ -278,6 +279,7 @@ async def test_the_next_scheduler_goes_on_with_tickets_as_they_are(far):
     (again,) = executor.engine.jobs
     assert again.ticket.token == "three"
     assert again.ticket.secret != three.secret
+    assert again.former_digest == digest_of_secret(three.secret), "what it has left can be found"
     # An end that is acknowledged stays while a task instance waits for it: a run may be taken up again.
     await executor.acknowledge(["one"])
     await executor.kill("three", "a user")
@@ -466,6 +468,21 @@ async def test_the_engine_is_asked_once_about_all_tries_that_are_lost_together(f
     assert {event.token: event.reason for event in far.reports if isinstance(event, Ended)} == {
         "one": "its worker is silent: job-1 had no memory", "two": "its worker is silent: job-2 had no memory"
     }  # fmt: skip
+
+
+async def test_a_silent_engine_does_not_put_off_the_end_of_a_lost_try(far):
+    await far.executor.launch([launch_of("one")])
+    await eventually(lambda: far.engine.jobs, "it is submitted")
+    await far.database.write(claim_ticket, far.engine.jobs[0].ticket.proof, **SHORT_LIFE)
+
+    async def stay_silent() -> None:
+        await anyio.sleep(0.1)  # longer than the looks that may be missed, at this interval
+        raise TimeoutError
+
+    far.engine.before_answer = stay_silent
+    await far.executor.launch([launch_of("two")])
+    await eventually(lambda: far.reports, "it is given up")
+    assert "its worker has not renewed its lease" in far.reports[0].reason
 
 
 async def test_tries_are_killed_although_the_database_or_the_engine_fails_at_one_of_them(far):
