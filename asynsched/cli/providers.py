@@ -43,7 +43,7 @@ REFUSED = {
 """Providers that cannot work without Airflow, and why."""
 BROUGHT_BY_AIRFLOW = (
     "asgiref>=2.3", "attrs>=22.1", "deprecated>=1.2.13", "dill>=0.2.2", "lazy-object-proxy>=1.2", "python-slugify>=5",
-    "pyyaml>=6", "tabulate>=0.9", "tenacity>=8.3", "universal-pathlib>=0.3.8",
+    "pyyaml>=6", "setproctitle>=1.3.3", "tabulate>=0.9", "tenacity>=8.3", "universal-pathlib>=0.3.8",
 )  # fmt: skip
 """Packages that providers import and do not require: Airflow's core requires them."""
 _ANY_VERSION = "999"
