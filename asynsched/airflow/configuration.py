@@ -1,9 +1,11 @@
 """`conf`: Airflow's configuration, as providers and DAG files read it.
 
 An option comes from asynsched's settings where there is an equivalent, then from `AIRFLOW__SECTION__KEY` in the
-environment, then from airflow.cfg, then from Airflow's defaults, then from the defaults of the installed providers.
+environment, then from airflow.cfg, then from Airflow's defaults that are here, then from the defaults of the installed
+providers, then from `defaults.cfg`, which has all other defaults of Airflow's. Only the defaults of secrets, and of the
+address of Airflow's database, are left out.
 
-Source of the defaults: `airflow/config_templates/config.yml` of Apache Airflow 3.3.2.
+Source of the defaults: `airflow/config_templates` of Apache Airflow 3.3.2.
 """
 
 from __future__ import annotations
@@ -182,8 +184,9 @@ class Configuration:
         """Return the value as a text. Other arguments than `fallback` have no effect."""
         section, key = section.lower(), key.lower()
         value = _value(section, key)
-        if value is None:
-            value = _defaults_of_providers().get(section, {}).get(key)
+        for defaults in (_defaults_of_providers, _other_defaults):
+            if value is None:
+                value = defaults().get(section, {}).get(key)
         if value is not None:
             return value
         if "fallback" in options:
@@ -287,6 +290,7 @@ class Configuration:
         prefix = variable_of(section, "")
         keys = {
             *_defaults_of_providers().get(section, ()),
+            *_other_defaults().get(section, ()),
             *_DEFAULTS.get(section, ()),
             *(name.removeprefix(prefix).lower() for name in os.environ if name.startswith(prefix)),
             *(
@@ -368,6 +372,25 @@ def _defaults_of_providers() -> dict[str, dict[str, str]]:
                     if option.get("default") is not None
                 )
     return _provided
+
+
+_others: dict[str, dict[str, str]] | None = None
+
+
+def _other_defaults() -> dict[str, dict[str, str]]:
+    """Return the defaults of `defaults.cfg`. It is read once, when it is first needed."""
+    global _others
+    if _others is None:
+        _others, options = {}, {}
+        path = os.path.join(os.path.dirname(__file__), "defaults.cfg")  # noqa: PTH118, PTH120 - pathlib is heavy
+        with open(path, encoding="utf-8") as file:  # noqa: PTH123
+            for line in file:
+                key, is_option, value = line.partition("=")
+                if line.startswith("["):
+                    options = _others.setdefault(line.strip("[]\n"), {})
+                elif is_option:
+                    options[key.strip()] = value.strip().replace("{AIRFLOW_HOME}", AIRFLOW_HOME)
+    return _others
 
 
 def _converted(convert: Callable[[Any], Any], section: str, key: str, value: Any, form: str) -> Any:

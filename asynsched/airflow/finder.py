@@ -124,6 +124,8 @@ class AirflowFinder:
             if fullname.removeprefix(f"{PROVIDERS}.") in _FAMILIES:
                 # The import goes on to the provider, so that the error names it.
                 return ModuleSpec(fullname, self, is_package=True)  # type: ignore[arg-type]
+        if fullname in names.EMPTY:
+            return ModuleSpec(fullname, self, is_package=True)  # type: ignore[arg-type]
         if reason := refusal(fullname):
             raise ImportError(f"{fullname} cannot be imported: {reason}", name=fullname)
         raise ModuleNotFoundError(f"No module named {fullname!r}", name=fullname)
@@ -220,6 +222,10 @@ def is_installed(module: str) -> bool:
 
 def refusal(module: str) -> str:
     """Return why a module cannot work here; empty if nothing is known."""
+    if module.startswith(f"{names.CONTRIB}.") and module not in names.EMPTY:
+        from asynsched.airflow.contrib import replacement
+
+        return replacement(module)
     while module:
         if module in names.REFUSED:
             return names.REFUSED[module]

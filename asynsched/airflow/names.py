@@ -75,6 +75,7 @@ _PYTHON = (
     "BranchExternalPythonOperator BranchPythonOperator BranchPythonVirtualenvOperator ExternalPythonOperator"
     " PythonOperator PythonVirtualenvOperator ShortCircuitOperator get_current_context"
 )
+_OF_SKIP_MIXIN = "XCOM_SKIPMIXIN_FOLLOWED XCOM_SKIPMIXIN_KEY XCOM_SKIPMIXIN_SKIPPED"
 _TIMETABLES = "CronDataIntervalTimetable DeltaDataIntervalTimetable"
 _TRIGGER_TIMETABLES = "CronTriggerTimetable DeltaTriggerTimetable MultipleCronTriggerTimetable"
 _PARTITIONS = (
@@ -124,7 +125,7 @@ SERVED: dict[str, dict[str, str]] = {
     "airflow.sdk.io.store": {f"{_OWN}.object_storage": "ObjectStore attach"},
     "airflow.sdk.io.typedef": {f"{_OWN}.object_storage": "Properties"},
     "airflow.sdk.bases.branch": {PUBLIC: "BaseBranchOperator BranchMixIn"},
-    "airflow.sdk.bases.skipmixin": {PUBLIC: "SkipMixin"},
+    "airflow.sdk.bases.skipmixin": {PUBLIC: "SkipMixin", f"{_OWN}.standard": _OF_SKIP_MIXIN},
     "airflow.sdk.bases.hook": {PUBLIC: "BaseHook"},
     "airflow.sdk.bases.notifier": {PUBLIC: "BaseNotifier"},
     "airflow.sdk.bases.operator": {
@@ -410,7 +411,7 @@ SERVED: dict[str, dict[str, str]] = {
     f"{_STANDARD}.hooks.subprocess": {f"{_OWN}.hooks": "SubprocessHook SubprocessResult working_directory"},
     f"{_STANDARD}.operators.bash": {PUBLIC: "BashOperator"},
     f"{_STANDARD}.operators.branch": {PUBLIC: "BaseBranchOperator BranchMixIn SkipMixin"},
-    f"{_STANDARD}.utils.skipmixin": {PUBLIC: "SkipMixin"},
+    f"{_STANDARD}.utils.skipmixin": {PUBLIC: "SkipMixin", f"{_OWN}.standard": _OF_SKIP_MIXIN},
     f"{_STANDARD}.operators.datetime": {
         PUBLIC: "BranchDateTimeOperator",
         "asynsched.authoring.operators.branch": "target_times_as_dates",
@@ -598,7 +599,6 @@ REFUSED: dict[str, str] = {
     "airflow.operators.subdag_operator": "Airflow 3 has no SubDagOperator; put the tasks into a TaskGroup",
     "airflow.api.common.experimental": _USE_OPERATOR,
     "airflow.api.common.trigger_dag": _USE_OPERATOR,
-    "airflow.contrib": "Airflow 2 moved its contents into provider packages; import them from airflow.providers",
     "airflow.api_fastapi.app": _NO_API,
     "airflow.api_fastapi.auth.managers.base_auth_manager": _NO_API,
     "airflow.api_fastapi.auth.managers.models.base_user": _NO_API,
@@ -615,6 +615,7 @@ REFUSED: dict[str, str] = {
     "airflow.sdk.serde": "asynsched has a format of its own for XComs; use a BaseXCom for other types",
     f"{_STANDARD}.decorators.sensor.DecoratedSensorOperator": "use `@task.sensor`",
     "airflow.sdk.exceptions.DagRunTriggerException": "use TriggerDagRunOperator",
+    "airflow.sdk.exceptions.ErrorType": "tasks here ask no API server",
     "airflow.utils.cli": "asynsched has commands of its own",
     "airflow.utils.log.file_task_handler": _LOGS,
     f"{_STANDARD}.utils.openlineage": "asynsched sends no OpenLineage events",
@@ -645,6 +646,10 @@ REFUSED: dict[str, str] = {
     "airflow.utils.db": _NO_DATABASE,
 }
 """Modules, and names in modules, that cannot work here, and why. A module's submodules cannot, either."""
+
+CONTRIB = "airflow.contrib"
+EMPTY = frozenset({CONTRIB, *(f"{CONTRIB}.{name}" for name in ("hooks", "operators", "secrets", "sensors", "utils"))})
+"""Packages without contents: the import goes on to a module in them, so that its refusal names what replaces it."""
 
 _AWS, _GOOGLE = "airflow.providers.amazon.aws", "airflow.providers.google.cloud"
 _AS_SQL = f"use SQLExecuteQueryOperator of {_SQL}.operators.sql, with conn_id"

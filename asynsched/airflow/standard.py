@@ -19,6 +19,7 @@ provider_version = "1.21.0"
 AIRFLOW_V_3_0_PLUS = AIRFLOW_V_3_1_PLUS = AIRFLOW_V_3_1_3_PLUS = AIRFLOW_V_3_2_PLUS = AIRFLOW_V_3_3_PLUS = True
 XCOM_LOGICAL_DATE_ISO = "trigger_logical_date_iso"
 XCOM_RUN_ID = "trigger_run_id"
+XCOM_SKIPMIXIN_KEY, XCOM_SKIPMIXIN_FOLLOWED, XCOM_SKIPMIXIN_SKIPPED = "skipmixin_key", "followed", "skipped"
 
 bash_task = task.bash
 branch_external_python_task = task.branch_external_python

@@ -73,7 +73,7 @@ class _Given(NamedTuple):
 @click.argument("folder", metavar="DIR", type=click.Path(file_okay=False, path_type=Path))
 @click.option(
     "--from", "url", metavar="URL",
-    help=f"Airflow's metadata database, of Airflow 2.7 to 3: sqlite:///PATH or postgresql://USER@HOST/NAME. By default"
+    help=f"Airflow's metadata database, of Airflow 2.0 to 3: sqlite:///PATH or postgresql://USER@HOST/NAME. By default"
     f" that of {URL_VARIABLE}, or of the airflow.cfg. It is only read.",
 )  # fmt: skip
 @click.option("--variables", type=_FILE, metavar="FILE", help="What `airflow variables export` has written.")

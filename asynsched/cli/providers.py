@@ -1,20 +1,25 @@
-"""`asynsched providers …`: Airflow's provider packages, installed without Airflow."""
+"""`asynsched providers …`: Airflow's provider packages, installed without Airflow.
 
+The resolver of pip (or uv) chooses versions that fit one another and the Airflow that asynsched is like. It gets an
+empty package in place of Airflow, and of each provider that asynsched does without; these are then not installed.
+"""
+
+import json
 import shlex
 import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterable, Iterator, Sequence
-from importlib.metadata import Distribution, distributions
+import zipfile
+from collections.abc import Iterator, Sequence
 from importlib.util import find_spec
+from itertools import takewhile
 from pathlib import Path
 from typing import NamedTuple
 
 import click
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
-from packaging.version import Version
 
 from asynsched.airflow import version
 from asynsched.airflow.finder import serve_airflow
@@ -23,7 +28,11 @@ from asynsched.cli.command import command, fail
 from asynsched.cli.output import Done, Listing, are, note
 from asynsched.cli.session import Session
 
-AIRFLOW = frozenset({"apache-airflow", "apache-airflow-core", "apache-airflow-task-sdk"})
+AIRFLOW = {
+    "apache-airflow": version.version, "apache-airflow-core": version.version,
+    "apache-airflow-task-sdk": version.sdk_version,
+}  # fmt: skip
+"""The packages of Airflow itself, and the versions that asynsched is like."""
 REFUSED = {
     "standard": "it is a part of asynsched",
     "celery": "it is an executor of Airflow's; asynsched runs tasks itself",
@@ -34,9 +43,11 @@ REFUSED = {
 """Providers that cannot work without Airflow, and why."""
 BROUGHT_BY_AIRFLOW = (
     "asgiref>=2.3", "attrs>=22.1", "deprecated>=1.2.13", "dill>=0.2.2", "lazy-object-proxy>=1.2", "python-slugify>=5",
-    "pyyaml>=6", "tabulate>=0.9", "tenacity>=8.3", "universal-pathlib>=0.3.8",
+    "pyyaml>=6", "setproctitle>=1.3.3", "tabulate>=0.9", "tenacity>=8.3", "universal-pathlib>=0.3.8",
 )  # fmt: skip
 """Packages that providers import and do not require: Airflow's core requires them."""
+_ANY_VERSION = "999"
+_CONFLICT_OF_PIP, _CONFLICT_OF_UV = "The conflict is caused by:\n", "No solution found when resolving dependencies"
 _DETAILS = ("hooks", "notifiers", "extra_links", "secrets_backends")
 
 
@@ -76,68 +87,60 @@ def providers_install(_session: Session, names: tuple[str, ...]) -> Done:
     """
     wanted = [_requirement(name) for name in names]
     installer = _installer()
+    note("Choosing versions that fit one another.")
     with tempfile.TemporaryDirectory() as folder:
-        plan = _plan(wanted, installer, Path(folder))
-    providers = plan.providers
-    note(f"Installing {', '.join(providers)}, without Airflow.")
-    _run([*installer, "--no-deps", *providers])
-    note(f"Installing what they need: {', '.join(plan.others)}.")
-    _run([*installer, *plan.others])
+        chosen = _chosen(wanted, installer, Path(folder))
+    providers = [pin for pin in chosen if pin.startswith(PREFIX)]
+    others = [pin for pin in chosen if pin not in providers]
+    if chosen:
+        note(f"Installing {', '.join(providers) or 'no provider'}, without Airflow.")
+        if others:
+            note(f"Installing what they need: {', '.join(others)}.")
+        _run([*installer.command, "--no-deps", *chosen])
     return Done(f"{are(len(providers), 'provider')} installed.", {"providers": providers})
 
 
-class _Plan(NamedTuple):
-    """Requirements to install: providers of fixed versions, and everything else that these need."""
+class _Installer(NamedTuple):
+    """The command that installs into this interpreter's environment, and whether it is pip's; otherwise it is uv's."""
 
-    providers: list[str]
-    others: list[str]
-
-
-def _plan(wanted: Sequence[Requirement], installer: Sequence[str], folder: Path) -> _Plan:
-    plan, todo, seen = _Plan([], list(BROUGHT_BY_AIRFLOW)), list(wanted), set[str]()
-    while todo:
-        requirement = todo.pop(0)
-        name = canonicalize_name(requirement.name)
-        found = _fetched(requirement, installer, Path(tempfile.mkdtemp(dir=folder)))
-        is_new = name not in seen
-        seen.add(name)
-        if is_new:
-            plan.providers.append(f"{found.name}=={found.version}")
-        for needed, is_of_extra in _needs(found, requirement.extras):
-            other = canonicalize_name(needed.name)
-            if other in AIRFLOW:
-                if not needed.specifier.contains(Version(version.version), prereleases=True):
-                    fail(
-                        f"{found.name} {found.version} needs Airflow {needed.specifier}, and asynsched is like Airflow"
-                        f" {version.version}: name an older version, such as '{requirement.name}<{found.version}'."
-                    )
-            elif other.startswith(PREFIX):
-                if other.removeprefix(PREFIX) not in REFUSED and other not in seen:
-                    todo.append(needed)
-            elif str(needed) not in plan.others:
-                # pip settles those in front first. What an extra needs may allow few versions of what all need: it
-                # would try one after the other of thousands (aiobotocore after botocore).
-                plan.others.insert(0 if is_of_extra else len(plan.others), str(needed))
-    return plan
+    command: list[str]
+    is_pip: bool
 
 
-def _needs(found: Distribution, extras: Iterable[str]) -> Iterator[tuple[Requirement, bool]]:
-    """Yield the requirements of a package on this machine, and whether only one of the extras has them."""
-    for text in found.requires or ():
-        requirement = Requirement(text)
-        marker, requirement.marker = requirement.marker, None
-        if marker is None or marker.evaluate({"extra": ""}):
-            yield requirement, False
-        elif any(marker.evaluate({"extra": extra}) for extra in extras):
-            yield requirement, True
+def _chosen(wanted: Sequence[Requirement], installer: _Installer, folder: Path) -> list[str]:
+    """Return what is to be installed, as `name==version`: everything that the providers need and is not there yet."""
+    stand_ins = [str(path) for path in _stand_ins(folder)]
+    requirements = [*stand_ins, *map(str, wanted)]
+    if installer.is_pip:
+        report = folder / "report.json"
+        _run([*installer.command, "--upgrade", "--dry-run", "--report", str(report), *requirements], folder)
+        found = [item["metadata"] for item in json.loads(report.read_text(encoding="utf-8"))["install"]]
+        pins = [f"{canonicalize_name(one['name'])}=={one['version']}" for one in found]
+    else:
+        newest = [f"--upgrade-package={requirement.name}" for requirement in wanted]
+        told = _run([*installer.command, "--dry-run", *newest, *requirements], folder)
+        pins = [line.removeprefix(" + ") for line in told.splitlines() if line.startswith(" + ") and "==" in line]
+    served = {*AIRFLOW, *(PREFIX + name for name in REFUSED)}
+    return sorted(pin for pin in pins if pin.partition("==")[0] not in served)
 
 
-def _fetched(requirement: Requirement, installer: Sequence[str], folder: Path) -> Distribution:
-    """Return the description of a package from the index, which is put into the folder and not installed."""
-    plain = Requirement(str(requirement))
-    plain.extras = set()
-    _run([*installer, "--quiet", "--no-deps", "--target", str(folder), str(plain)])
-    return next(iter(distributions(path=[str(folder)])))
+def _stand_ins(folder: Path) -> Iterator[Path]:
+    """Write an empty package for each of those that asynsched takes the place of; core requires what it brings."""
+    served = AIRFLOW | {PREFIX + name: _ANY_VERSION for name in REFUSED}
+    for name, its_version in served.items():
+        stem = f"{name.replace('-', '_')}-{its_version}"
+        needs = BROUGHT_BY_AIRFLOW if name == "apache-airflow-core" else ()
+        lines = ["Metadata-Version: 2.1", f"Name: {name}", f"Version: {its_version}"]
+        texts = {
+            "METADATA": "\n".join([*lines, *(f"Requires-Dist: {need}" for need in needs), ""]),
+            "WHEEL": "Wheel-Version: 1.0\nGenerator: asynsched\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
+            "RECORD": "".join(f"{stem}.dist-info/{file},,\n" for file in ("METADATA", "WHEEL", "RECORD")),
+        }
+        path = folder / f"{stem}-py3-none-any.whl"
+        with zipfile.ZipFile(path, "w") as archive:
+            for file, text in texts.items():
+                archive.writestr(f"{stem}.dist-info/{file}", text)
+        yield path
 
 
 def _requirement(name: str) -> Requirement:
@@ -152,21 +155,33 @@ def _requirement(name: str) -> Requirement:
     return requirement
 
 
-def _installer() -> list[str]:
-    """Return the command that installs into this interpreter's environment."""
+def _installer() -> _Installer:
     if find_spec("pip") is not None:
-        return [sys.executable, "-m", "pip", "install", "--disable-pip-version-check", "--no-input"]
+        return _Installer([sys.executable, "-m", "pip", "install", "--disable-pip-version-check", "--no-input"], True)
     if uv := shutil.which("uv"):
-        return [uv, "pip", "install", "--python", sys.executable]
+        return _Installer([uv, "pip", "install", "--python", sys.executable], False)
     return fail("Neither pip nor uv is there to install packages with; `python -m ensurepip` installs pip.")
 
 
-def _run(installing: Sequence[str]) -> None:
+def _run(installing: Sequence[str], stand_ins: Path | None = None) -> str:
+    """Return what an installer tells on stderr; end with its reason if it fails."""
     # It must not ask for a password: its question would not be seen.
     done = subprocess.run(  # noqa: S603 - pip, with checked names
         installing, check=False, stdin=subprocess.DEVNULL, capture_output=True, text=True
     )
     if done.returncode:
+        if stand_ins is not None and (causes := _causes(done.stdout, done.stderr, stand_ins)):
+            fail(f"No versions of these packages fit one another: {causes.removesuffix('.')}.")
         lines = [line.strip() for line in done.stderr.splitlines() if line.strip()]
         reason = lines[-1].removeprefix("ERROR: ") if lines else f"exit code {done.returncode}"
         fail(f"{reason} (`{shlex.join(installing)}`)")
+    return done.stderr
+
+
+def _causes(stdout: str, stderr: str, stand_ins: Path) -> str:
+    """Return the requirements that pip or uv names as the causes of a conflict; empty if it is another error."""
+    if _CONFLICT_OF_UV in stderr:
+        return " ".join(stderr.partition(_CONFLICT_OF_UV)[2].replace("cause:", "").split())
+    lines = [line.strip() for line in takewhile(str.strip, stdout.partition(_CONFLICT_OF_PIP)[2].splitlines())]
+    causes = [f"asynsched is like Airflow {version.version}" if str(stand_ins) in line else line for line in lines]
+    return "; ".join(dict.fromkeys(causes))

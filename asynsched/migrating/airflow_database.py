@@ -1,7 +1,7 @@
-"""Reads the metadata database of an Airflow 2.7 to 3.x, on SQLite or PostgreSQL. Nothing is ever written to it.
+"""Reads the metadata database of an Airflow 2.0 to 3.x, on SQLite or PostgreSQL. Nothing is ever written to it.
 
-The versions differ in a few columns, so each query reads the ones that exist. Source of the tables and their columns:
-the models of Airflow 2.11 and 3.3.
+The versions differ in a few columns, so each query reads the ones that exist, and None for the others. Source of the
+tables and their columns: the models of Airflow 2.0, 2.2, 2.11 and 3.3, and the migrations between them.
 """
 
 import io
@@ -9,7 +9,7 @@ import json
 import pickle
 import sqlite3
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import Any, NamedTuple, TypeVar
@@ -39,6 +39,7 @@ _NAMES = {
 }
 _TYPES: dict[str, Any] = {name: kind for names, kind in _NAMES.items() for name in names.split()}
 """The types of the columns that are not texts."""
+_OTHER_TABLES = ("dag", "task_instance", "variable", "connection", "slot_pool")
 
 
 class Secret(NamedTuple):
@@ -148,15 +149,20 @@ def _sqlite(url: DatabaseUrl) -> Iterator[Connection]:
 
 
 def _read(conn: Connection, shown: str, n_runs: int) -> AirflowMetadata:
-    columns = {name: _columns_of(conn, name) for name in ("dag", "dag_run", "task_instance", "variable", "connection")}
-    dates = columns["dag_run"] & {"execution_date", "logical_date"}
-    if not dates or not all(columns.values()) or not _columns_of(conn, "slot_pool"):
+    runs_have = _columns_of(conn, "dag_run")
+    dates = runs_have & {"execution_date", "logical_date"}
+    if not dates or not all(_columns_of(conn, name) for name in _OTHER_TABLES):
         raise AsynschedError(
             f"The database {shown} has no tables of Airflow's: name its metadata database, which Airflow calls"
             " database.sql_alchemy_conn."
         )
-    dags = _dags(conn, columns["dag"])
-    runs, running = _Runs(conn, columns, n_runs).read([dag.dag_id for dag in dags]) if n_runs else ([], [])
+    if "run_type" not in runs_have:
+        raise AsynschedError(
+            f"The database {shown} is of Airflow 1 (migration {_last_migration(conn)}). Only those of Airflow 2.0 and"
+            " later can be read: let an Airflow 2 upgrade it, or a copy of it."
+        )
+    dags = _dags(conn)
+    runs, running = _Runs(conn, n_runs).read([dag.dag_id for dag in dags]) if n_runs else ([], [])
     return AirflowMetadata(
         shown, 3 if "logical_date" in dates else 2, _variables(conn), _connections(conn), _pools(conn), dags, runs,
         running,
@@ -168,12 +174,23 @@ def _columns_of(conn: Connection, table: str) -> set[str]:
     return {column["name"] for column in inspector.get_columns(table)} if inspector.has_table(table) else set()
 
 
-def _table(name: str, columns: Sequence[str]) -> sa.TableClause:
-    return sa.table(name, *(sa.column(column, _TYPES.get(column, sa.Text())) for column in columns))
+def _last_migration(conn: Connection) -> str:
+    if not _columns_of(conn, "alembic_version"):
+        return "unknown"
+    return str(conn.scalar(sa.select(sa.column("version_num")).select_from(sa.table("alembic_version"))))
+
+
+def _table(conn: Connection, name: str, columns: str, types: Mapping[str, Any] = _TYPES) -> sa.Subquery:
+    """Return a table with these columns; one that the database lacks is None in each row."""
+    known = _columns_of(conn, name)
+    wanted: list[sa.ColumnClause[Any]] = [sa.column(one, types.get(one, sa.Text())) for one in columns.split()]
+    table = sa.table(name, *(column for column in wanted if column.name in known))
+    found = [column if column.name in known else sa.cast(None, column.type).label(column.name) for column in wanted]
+    return sa.select(*found).select_from(table).subquery()
 
 
 def _rows(conn: Connection, name: str, columns: str, order: str) -> Sequence[sa.Row[Any]]:
-    table = _table(name, columns.split())
+    table = _table(conn, name, columns)
     return conn.execute(sa.select(table).order_by(table.c[order])).all()
 
 
@@ -205,62 +222,60 @@ def _pools(conn: Connection) -> list[AirflowPool]:
     return [AirflowPool(row.pool, row.slots or 0, row.description or "", bool(row.include_deferred)) for row in rows]
 
 
-def _dags(conn: Connection, columns: set[str]) -> list[AirflowDag]:
-    wanted = ("dag_id", "fileloc", "relative_fileloc", "is_paused", "is_active", "is_stale", "is_subdag")
-    rows = _rows(conn, "dag", " ".join(name for name in wanted if name in columns), "dag_id")
-    found = []
-    for row in rows:
-        values = row._mapping  # noqa: SLF001 - public in spite of its name
-        if values.get("is_active", True) and not values.get("is_stale") and not values.get("is_subdag"):
-            file = values.get("relative_fileloc") or row.fileloc or ""
-            found.append(AirflowDag(row.dag_id, file, bool(row.is_paused)))
-    return found
+def _dags(conn: Connection) -> list[AirflowDag]:
+    rows = _rows(conn, "dag", "dag_id fileloc relative_fileloc is_paused is_active is_stale is_subdag", "dag_id")
+    return [
+        AirflowDag(row.dag_id, row.relative_fileloc or row.fileloc or "", bool(row.is_paused))
+        for row in rows
+        if row.is_active is not False and not row.is_stale and not row.is_subdag
+    ]
 
 
 class _Runs:
     """Reads runs with their task instances."""
 
-    def __init__(self, conn: Connection, columns: dict[str, set[str]], n_runs: int) -> None:
+    def __init__(self, conn: Connection, n_runs: int) -> None:
         self._conn = conn
         self._n_runs = n_runs
-        has = columns["dag_run"]
-        self._date = "logical_date" if "logical_date" in has else "execution_date"
-        self._run_columns = [
-            name
-            for name in ("id", "dag_id", "run_id", "run_type", "state", self._date, "data_interval_start",
-                         "data_interval_end", "run_after", "queued_at", "start_date", "end_date", "conf")
-            if name in has
-        ]  # fmt: skip
-        self._runs = _table("dag_run", [name for name in self._run_columns if name != "conf"])
+        self._date = "logical_date" if "logical_date" in _columns_of(conn, "dag_run") else "execution_date"
         # Airflow 2 pickles it.
-        self._runs.append_column(sa.column("conf", sa.JSON() if self._date == "logical_date" else sa.LargeBinary()))
-        self._tasks = _table("task_instance", [
-            name
-            for name in ("dag_id", "run_id", "task_id", "map_index", "state", "try_number", "max_tries", "pool",
-                         "pool_slots", "queue", "priority_weight", "queued_dttm", "scheduled_dttm", "start_date",
-                         "end_date", "rendered_map_index")
-            if name in columns["task_instance"]
-        ])  # fmt: skip
+        types = _TYPES | {"conf": sa.JSON() if self._date == "logical_date" else sa.LargeBinary()}
+        self._runs = _table(
+            conn, "dag_run",
+            f"id dag_id run_id run_type state {self._date} data_interval_start data_interval_end run_after queued_at"
+            " start_date end_date conf", types,
+        )  # fmt: skip
+        self._tasks = _table(
+            conn, "task_instance",
+            "dag_id run_id execution_date task_id map_index state try_number max_tries pool pool_slots queue"
+            " priority_weight queued_dttm scheduled_dttm start_date end_date rendered_map_index",
+        )  # fmt: skip
+        # Before Airflow 2.2, a task instance knows the date of its run only.
+        self._key = "run_id" if "run_id" in _columns_of(conn, "task_instance") else "execution_date"
 
     def read(self, dag_ids: Sequence[str]) -> tuple[list[ImportedRun], list[tuple[str, str]]]:
         """Return the runs to import, and the runs that Airflow has begun and not ended."""
         found, running = [], []
         for dag_id in dag_ids:
-            tasks = defaultdict(list)
-            rows = self._rows_of(dag_id)
-            run_ids = [row.run_id for row in rows]
-            query = sa.select(self._tasks).where(self._tasks.c.dag_id == dag_id, self._tasks.c.run_id.in_(run_ids))
-            for task in self._conn.execute(query):
-                tasks[task.run_id].append(task)
+            rows = [row._mapping for row in self._rows_of(dag_id)]  # noqa: SLF001 - public in spite of its name
+            tasks = self._tasks_of(dag_id, [row[self._key] for row in rows])
             for row in rows:
-                run = _run(row._mapping, self._date)  # noqa: SLF001 - public in spite of its name
+                run, begun = _run(row, self._date), tasks[row[self._key]]
                 if run.state in FINISHED_RUN_STATES:
-                    found.append(ImportedRun(run, tuple(_task(task._mapping) for task in tasks[row.run_id])))  # noqa: SLF001
-                elif any(task.start_date is not None for task in tasks[row.run_id]):
-                    running.append((dag_id, row.run_id))
+                    found.append(ImportedRun(run, tuple(map(_task, begun))))
+                elif any(task["start_date"] is not None for task in begun):
+                    running.append((dag_id, run.run_id))
                 else:
                     found.append(ImportedRun(run, ()))
         return found, running
+
+    def _tasks_of(self, dag_id: str, keys: Sequence[Any]) -> Mapping[Any, list[Any]]:
+        """Return the task instances of these runs of a DAG."""
+        tasks = defaultdict(list)
+        query = sa.select(self._tasks).where(self._tasks.c.dag_id == dag_id, self._tasks.c[self._key].in_(keys))
+        for task in self._conn.execute(query):
+            tasks[task._mapping[self._key]].append(task._mapping)  # noqa: SLF001
+        return tasks
 
     def _rows_of(self, dag_id: str) -> list[sa.Row[Any]]:
         """Return the newest runs of a DAG, and the earlier ones that Airflow computes the next run from.
@@ -269,7 +284,7 @@ class _Runs:
         newest scheduled one, and passes over the dates of backfills.
         """
         date = self._runs.c[self._date]
-        order = sa.func.coalesce(self._runs.c.run_after, date) if "run_after" in self._run_columns else date
+        order = sa.func.coalesce(self._runs.c.run_after, date)
         mine = sa.select(self._runs).where(self._runs.c.dag_id == dag_id)
         scheduled = mine.where(self._runs.c.run_type == DagRunType.SCHEDULED).order_by(date.desc())
         found = {row.id: row for row in self._conn.execute(mine.order_by(order.desc()).limit(self._n_runs))}
@@ -286,7 +301,7 @@ def _run(row: Any, date: str) -> DagRunRow:
     logical_date, end = _utc(row[date]), _utc(row["data_interval_end"])
     run_type = RUN_TYPES.get(row["run_type"], DagRunType.MANUAL)
     # Airflow 2 has no run_after: it creates a scheduled run at the end of its data interval.
-    due = _utc(row.get("run_after")) or (end if run_type == DagRunType.SCHEDULED else None)
+    due = _utc(row["run_after"]) or (end if run_type == DagRunType.SCHEDULED else None)
     run_after = due or _utc(row["queued_at"]) or logical_date or _utc(row["start_date"])
     assert run_after is not None
     start = _utc(row["data_interval_start"])
@@ -314,7 +329,7 @@ def _task(row: Any) -> TaskInstanceRow:
     return TaskInstanceRow(
         dag_run_id=0,
         task_id=row["task_id"],
-        map_index=row["map_index"],
+        map_index=-1 if row["map_index"] is None else row["map_index"],
         state=row["state"] if row["state"] in FINISHED_TASK_STATES else None,
         reason=REASON,
         try_number=max(0, row["try_number"] or 0),
@@ -323,11 +338,11 @@ def _task(row: Any) -> TaskInstanceRow:
         pool_slots=row["pool_slots"] or 1,
         queue=row["queue"] or "default",
         priority_weight=row["priority_weight"] or 1,
-        scheduled_at=_utc(row.get("scheduled_dttm")),
+        scheduled_at=_utc(row["scheduled_dttm"]),
         queued_at=_utc(row["queued_dttm"]),
         started_at=_utc(row["start_date"]),
         ended_at=_utc(row["end_date"]),
-        rendered_map_index=row.get("rendered_map_index"),
+        rendered_map_index=row["rendered_map_index"],
     )
 
 

@@ -1,6 +1,7 @@
 """Provider packages are installed without Airflow, and their modules work in DAG files."""
 
 import os
+import re
 import subprocess
 import sys
 import sysconfig
@@ -10,7 +11,7 @@ from pathlib import Path
 import pytest
 from packaging.requirements import Requirement
 
-from asynsched.cli.providers import BROUGHT_BY_AIRFLOW
+from asynsched.cli.providers import BROUGHT_BY_AIRFLOW, PREFIX
 from tests.support.message_servers import serving_http
 
 DATABASES = ("sqlite",)
@@ -49,6 +50,7 @@ def wheel(folder: Path, name: str, version: str, files: dict[str, str], requires
     stem = f"{name.replace('-', '_')}-{version}"
     info = f"{stem}.dist-info"
     needs = "".join(f"Requires-Dist: {one}\n" for one in requires)
+    needs += "".join(f"Provides-Extra: {extra}\n" for one in requires for extra in re.findall("extra == '(.*)'", one))
     texts = files | {
         f"{info}/METADATA": f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n{needs}",
         f"{info}/WHEEL": "Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
@@ -83,6 +85,10 @@ def index(tmp_path_factory) -> Path:
     both = ["apache-airflow>=2.11", f"{prefix}acmebase>=1", f"{prefix}acmelast"]
     wheel(folder, f"{prefix}zeta", "3.0", {f"{package}/zeta/__init__.py": ""}, both)
     wheel(folder, f"{prefix}acmelast", "4.0", {f"{package}/acmelast/__init__.py": ""}, ["apache-airflow>=2.11"])
+    wheel(folder, f"{prefix}acmebase", "1.0", shout, ["apache-airflow>=2.11", "acmelib>=2"])
+    for its_version, needs in [("1.0", "1"), ("2.0", "1.2"), ("3.0", "1.2")]:
+        airflow = "apache-airflow>=99" if its_version == "3.0" else "apache-airflow-core>=3"
+        wheel(folder, f"{prefix}acmeweb", its_version, {}, [airflow, f"{prefix}acmebase>={needs}", f"{prefix}standard"])
     wheel(folder, f"{prefix}newer", "9.0", {f"{package}/newer/__init__.py": ""}, ["apache-airflow>=99"])
     return folder
 
@@ -125,13 +131,11 @@ def test_a_provider_is_installed_with_what_it_needs_and_without_airflow(asynsche
     assert "install its provider: asynsched providers install acme" in up
     told = asynsched("providers", "install", "acme[more]")
     assert "Installing apache-airflow-providers-acme==1.0, apache-airflow-providers-acmebase==1.2, without" in told
-    assert "Installing what they need: acme-extra, asgiref" in told
-    assert f"{BROUGHT_BY_AIRFLOW[-1]}, acmelib>=2." in told
+    assert "Installing what they need: acme-extra==1.0, acmelib==2.1, asgiref==99.0" in told
     listed = asynsched("providers", "list")
     assert "acme" in listed
-    told = asynsched("providers", "install", "acme", "zeta")  # one that both need is looked at twice
-    names = ("acme==1.0", "zeta==3.0", "acmebase==1.2", "acmelast==4.0")
-    assert f"Installing {', '.join(f'apache-airflow-providers-{name}' for name in names)}, without" in told
+    told = asynsched("providers", "install", "acme", "zeta")
+    assert "Installing apache-airflow-providers-acmelast==4.0, apache-airflow-providers-zeta==3.0, without" in told
     asynsched("connections", "add", "acme_default", "--conn-uri", "acme://somewhere")
     assert "SOMEWHERE" in asynsched("dags", "test", "uses")
     site.write("older.py", "from airflow.providers.acmebase.shout import shot  # for a DAG")
@@ -144,7 +148,8 @@ def test_a_provider_is_installed_with_what_it_needs_and_without_airflow(asynsche
     [
         ("celery", "it is an executor of Airflow's; asynsched runs tasks itself"),
         ("standard", "it is a part of asynsched"),
-        ("newer", "apache-airflow-providers-newer 9.0 needs Airflow >=99, and asynsched is like Airflow 3"),
+        ("newer", "apache-airflow-providers-newer 9.0 depends on apache-airflow>=99"),
+        ("newer", "asynsched is like Airflow 3"),
         ("nowhere", "No matching distribution found for apache-airflow-providers-nowhere"),
         ("a b", "'a b' does not name a provider; write for example http"),
     ],
@@ -153,16 +158,30 @@ def test_a_provider_that_cannot_work_is_refused_with_the_reason(asynsched, name,
     assert said in asynsched("providers", "install", name, code=1)
 
 
+def test_versions_of_providers_fit_one_another_and_the_airflow_that_is_served(asynsched):
+    def pins(*names):
+        told = asynsched("providers", "install", *names)
+        line = next((line for line in told.splitlines() if "Installing apache" in line), "")
+        return line.removeprefix("Installing ").removesuffix(", without Airflow.").replace(PREFIX, "").split(", ")
+
+    assert pins("acmebase==1.0", "acmeweb") == ["acmebase==1.0", "acmeweb==1.0"]
+    assert pins("acmeweb") == ["acmebase==1.2", "acmeweb==2.0"]
+    refused = asynsched("providers", "install", "acmebase==1.0", "acmeweb==2.0", code=1)
+    assert "No versions of these packages fit one another: " in refused
+    assert f"The user requested {PREFIX}acmebase==1.0" in refused
+    assert f"{PREFIX}acmeweb 2.0 depends on {PREFIX}acmebase>=1.2" in refused
+
+
 def test_an_index_that_wants_a_password_is_no_question_that_nobody_sees(python, site):
     terminal, end = os.openpty()
     with serving_http() as index:
         index.status = 401
         environment = site.environment | {"PIP_INDEX_URL": f"{index.url}/", "PATH": os.defpath}
-        command = [python, "-P", "-m", "asynsched", "providers", "install", "acme"]
+        command = [python, "-P", "-m", "asynsched", "providers", "install", "other"]
         done = subprocess.run(
             command, env=environment, cwd=site.root, stdin=end, capture_output=True, text=True, check=False, timeout=60
         )
     os.close(terminal)
     os.close(end)
     assert done.returncode == 1
-    assert "No matching distribution found for apache-airflow-providers-acme" in done.stderr
+    assert "No matching distribution found for apache-airflow-providers-other" in done.stderr

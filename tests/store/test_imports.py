@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from asynsched.errors import AsynschedError
 from asynsched.fernet_keys import keys_of
 from asynsched.migrating.airflow_database import AirflowDag, AirflowPool, _conf, read_metadata
 from asynsched.migrating.importing import carry_out, pools_plan
@@ -80,3 +81,39 @@ def test_airflow_2_and_3_are_read_alike_from_both_kinds_of_databases(new_url, ge
     assert two.ended_at == datetime(2025, 3, 1, 12, 30, tzinfo=UTC)
     assert [[task.task_id for task in imported.tasks] for imported in found.runs] == [["work"], ["work"], []]
     assert metadata.contents() == before
+
+
+@pytest.mark.parametrize("version", ["2.0", "2.1", "2.2", "2.6", "2.7"])
+def test_the_tables_of_older_airflows_2_are_read_as_well(new_url, version):
+    metadata = Metadata(new_url(), 2, version)
+    metadata.add("variable", key="plain", val="1", description="of 2.1", is_encrypted=False)
+    metadata.add("slot_pool", pool="small", slots=3, description="", include_deferred=True)
+    metadata.add("connection", conn_id="web", conn_type="http", is_encrypted=False, is_extra_encrypted=False)
+    metadata.add_dag("a", "a.py")
+    metadata.add_dag("b", "b.py")
+    metadata.add_run("a", "one", "2021-01-01T00:00:00", run_type="scheduled", end="2021-01-02T00:00:00")
+    metadata.add_run("a", "two", "2021-01-02T00:00:00", run_type="manual", state="failed", conf={"n": 1})
+    metadata.add_run("b", "one", "2021-01-01T00:00:00", run_type="manual", state="running")
+
+    found = read_metadata(metadata.url, n_runs=5)
+
+    assert found.generation == 2
+    assert [one.description for one in found.variables] == ["" if version == "2.0" else "of 2.1"]
+    assert found.pools == [AirflowPool("small", 3, "", include_deferred=version == "2.7")]
+    assert [one.conn_id for one in found.connections] == ["web"]
+    assert [(one.run.run_id, one.run.state, one.run.conf) for one in found.runs] == [
+        ("one", "success", {}), ("two", "failed", {"n": 1}),
+    ]  # fmt: skip
+    tasks = [[(task.task_id, task.map_index, task.state) for task in one.tasks] for one in found.runs]
+    assert tasks == [[("work", -1, "success")], [("work", -1, "failed")]]
+    assert found.running == [("b", "one")]
+    day = datetime(2021, 1, 1, tzinfo=UTC)
+    assert found.runs[0].run.data_interval_start == day
+    # Before Airflow 2.2 a run did not know the end of its interval; the schedule goes on after its date.
+    assert found.runs[0].run.data_interval_end == day + timedelta(days=version >= "2.2")
+
+
+def test_the_database_of_an_airflow_1_is_refused_with_its_version(new_url):
+    metadata = Metadata(new_url(), 2, "1.10")
+    with pytest.raises(AsynschedError, match=r"of Airflow 1 \(migration \w+\)"):
+        read_metadata(metadata.url)

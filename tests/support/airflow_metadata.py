@@ -1,6 +1,6 @@
 """Metadata databases of Airflow, with the tables and columns that `asynsched migrate` reads.
 
-Source of the columns and their types: the models of Airflow 2.11 and 3.3.
+Source of the columns and their types: the models of Airflow 2.0, 2.2, 2.11 and 3.3, and the migrations of 2.x.
 """
 
 from datetime import UTC, datetime
@@ -71,6 +71,20 @@ CREATE TABLE task_instance (
 INSERT INTO alembic_version VALUES ('fde9ed84d07b');
 """,
 }
+_TASK_OF_RUN = "task_id VARCHAR(250) NOT NULL, dag_id VARCHAR(250) NOT NULL, {} NOT NULL,\n"
+BEFORE = (
+    ("2.7", ",\n    include_deferred BOOLEAN NOT NULL", ""),
+    ("2.3", "map_index INTEGER DEFAULT '-1' NOT NULL, ", ""),
+    ("2.3", ", map_index)", ")"),
+    ("2.2", _TASK_OF_RUN.format("run_id VARCHAR(250)"), _TASK_OF_RUN.format("execution_date {instant}")),
+    ("2.2", "(dag_id, task_id, run_id)", "(dag_id, task_id, execution_date)"),
+    ("2.2", ", data_interval_start {instant}, data_interval_end {instant}", ""),
+    ("2.1", "queued_at {instant}, ", ""),
+    ("2.1", "val TEXT, description TEXT", "val TEXT"),
+    ("2.0", "run_type VARCHAR(50) NOT NULL, ", ""),
+    ("2.0", "conn_type VARCHAR(500) NOT NULL, description TEXT", "conn_type VARCHAR(500)"),
+)
+"""Each version of Airflow that changed the tables, the text of the change, and the text before."""
 
 
 def instant(text: str | None) -> datetime | None:
@@ -78,9 +92,12 @@ def instant(text: str | None) -> datetime | None:
 
 
 class Metadata:
-    """The metadata database of an Airflow 2 or 3. Instants are texts without a zone, in UTC."""
+    """The metadata database of an Airflow 2 or 3, or of an older version. Instants are texts without a zone, in UTC.
 
-    def __init__(self, url: str, generation: int) -> None:
+    Values that the tables of the version have no column for are left out.
+    """
+
+    def __init__(self, url: str, generation: int, version: str = "3") -> None:
         self.url = url
         self.generation = generation
         self.key = Fernet.generate_key().decode()
@@ -88,7 +105,12 @@ class Metadata:
         self._conf = {2: sa.PickleType(), 3: sa.JSON()}[generation]
         self._number = 0
         kind = parse_url(url).backend
-        text = (BOTH + OF_GENERATION[generation]).format(instant=INSTANT[kind], bytes=BYTES[kind], json=JSON[kind])
+        text = BOTH + OF_GENERATION[generation]
+        for since, now, before in BEFORE:
+            if version < since:
+                assert now in text
+                text = text.replace(now, before)
+        text = text.format(instant=INSTANT[kind], bytes=BYTES[kind], json=JSON[kind])
         self._execute(*(sa.text(statement) for statement in text.split(";\n") if statement.strip()))
 
     def encrypted(self, text: str) -> str:
@@ -115,7 +137,7 @@ class Metadata:
             self._add(
                 "task_instance", **times, task_id="work", dag_id=dag_id, run_id=run_id, map_index=-1, state=state,
                 try_number=2, max_tries=1, pool="default_pool", pool_slots=1, queue="default", priority_weight=1,
-                queued_dttm=at, **({} if self.generation == 2 else {"id": str(self._number)}),
+                queued_dttm=at, **({"execution_date": at} if self.generation == 2 else {"id": str(self._number)}),
             )  # fmt: skip
 
     def add(self, table: str, **values: Any) -> None:
@@ -134,6 +156,9 @@ class Metadata:
 
     def _add(self, table: str, **values: Any) -> None:
         types = {"conf": self._conf} | {name: sa.DateTime(timezone=True) for name in values if name in INSTANTS}
+        with connect_direct(parse_url(self.url)) as database:
+            known = database.read(lambda conn: {column["name"] for column in sa.inspect(conn).get_columns(table)})
+        values = {name: value for name, value in values.items() if name in known}
         columns = [sa.column(name, types.get(name)) for name in values]
         self._execute(sa.insert(sa.table(table, *columns)).values(values))
 

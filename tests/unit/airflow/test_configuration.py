@@ -2,8 +2,10 @@
 
 import enum
 import importlib.metadata
+import json
 import traceback
 from datetime import timedelta
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -152,3 +154,28 @@ def test_installed_providers_give_defaults_for_their_own_options(monkeypatch, ca
     assert conf.get("acme", "host", fallback="other") == "localhost"
     assert conf.get("acme", "key", fallback="other") == "other"
     assert "The provider broken does not say its configuration: ZeroDivisionError" in caplog.text
+
+
+def test_every_option_with_a_default_in_airflow_has_it_here():
+    """The names are those of Airflow 3.3.2's core, and those of providers that it knows."""
+    options = json.loads(Path(__file__).with_name("options.json").read_text(encoding="utf-8"))
+    named = {f"{section}.{key}" for section, keys in options.items() for key in keys.split()}
+    without = {name for name in named if conf.get(*name.split("."), fallback=None) is None}
+    assert without == {"api.secret_key", "api_auth.jwt_secret", "core.fernet_key", "database.sql_alchemy_conn"}
+    assert conf.getboolean("kubernetes_executor", "in_cluster") is True
+    assert conf.getjson("dag_processor", "dag_bundle_config_list")[0]["name"] == "dags-folder"
+    assert conf.getsection("atlas") == {
+        "host": "",
+        "password": "",
+        "port": 21000,
+        "sasl_enabled": False,
+        "username": "",
+    }
+
+
+def test_the_default_of_an_installed_provider_comes_before_that_of_airflow(monkeypatch):
+    declared = {"config": {"kubernetes_executor": {"options": {"namespace": {"default": "airflow"}}}}}
+    provider = SimpleNamespace(error="", info=declared)
+    monkeypatch.setattr("asynsched.authoring.providers.installed_providers", lambda: [provider])
+    assert conf.get("kubernetes_executor", "namespace") == "airflow"
+    assert conf.get("kubernetes_executor", "verify_ssl") == "True"

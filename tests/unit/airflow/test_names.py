@@ -118,7 +118,7 @@ def test_airflows_examples_import_one_another_where_they_lie_on_the_path(tmp_pat
     ("statement", "said"),
     [
         ("import airflow.operators.subdag", "put the tasks into a TaskGroup"),
-        ("from airflow.contrib.hooks.aws_hook import AwsHook", "moved its contents into provider packages"),
+        ("from airflow.contrib.hooks.aws_hook import AwsHook", r"base_aws\.AwsBaseHook in place of AwsHook"),
     ],
 )
 def test_what_cannot_work_is_refused_with_the_reason(statement, said):
