@@ -62,10 +62,10 @@ def all_of(session: Session, dag_ids: Sequence[str]) -> list[DagInfo]:
     return found
 
 
-def known_dag_of(session: Session, dag_id: str) -> DagInfo:
-    """Return a DAG like `dag_of`, even if its file is gone. Raises NotFound."""
+def known_dag_of(session: Session, dag_id: str) -> None:
+    """Look for a DAG like `dag_of`, even if its file is gone. Raises NotFound."""
     _read_unless_known(session, partial(_exists, session, get_dag, dag_id), make=False)
-    return session.read(get_dag, dag_id, active=False)
+    session.read(get_dag, dag_id, active=False)
 
 
 def asset_of(session: Session, name_or_uri: str, *, make: bool = False) -> "AssetInfo":

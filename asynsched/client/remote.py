@@ -18,7 +18,7 @@ from asynsched.queries.paging import BadRequest
 TIMEOUT_SECONDS = 90.0
 """How long an answer is waited for: a simulation may take a minute."""
 STREAM = httpx.Timeout(TIMEOUT_SECONDS)
-"""A stream is not silent for so long while its connection is good."""
+"""A stream is not silent for that long while its connection is good."""
 RECONNECT = timedelta(seconds=1)
 STARTING = frozenset({502, 503, 504})
 """Statuses of an application that is starting, or of its proxy meanwhile."""
@@ -101,15 +101,14 @@ class Remote:
                 async with self._http.stream(
                     "GET", "/events", params=params, headers=headers, timeout=STREAM
                 ) as answer:
-                    if not answer.is_success:
-                        await answer.aread()
-                        if not (last and answer.status_code in STARTING):
-                            raise error_of(answer)
-                    else:
+                    if answer.is_success:
                         async for number, event in events_of(_lines(answer.aiter_bytes())):
                             last = number
                             if event is not None:
                                 yield event
+                    elif not (last and answer.status_code in STARTING):
+                        await answer.aread()
+                        raise error_of(answer)
             except httpx.TransportError as exc:
                 if not last:
                     raise self._unreachable(exc) from exc

@@ -150,8 +150,7 @@ def read_live(settings: Settings, place: str) -> tuple[LiveState, FolderState | 
     if schema.current != schema.head:
         raise AsynschedError(f"The database has schema {schema.current}, not {schema.head}. {schema.advice}")
     with connect_direct(parse_url(url)) as database:
-        live, state = database.read(_read, place)
-    return live, state
+        return database.read(_read, place)
 
 
 def _read(conn: Connection, name: str) -> tuple[LiveState, FolderState]:

@@ -75,7 +75,7 @@ def steps_to(file: Path, top: Path) -> Iterator[tuple[Path, str]]:
 
 
 class Follower:
-    """One who waits for a file to grow, and looks at it then. `FollowedFiles.follow` makes it.
+    """A reader that waits for a file to grow, and looks at it then. `FollowedFiles.follow` makes it.
 
     Args:
         top: A folder above the file that exists. The folders between them need not exist yet.

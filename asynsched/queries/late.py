@@ -35,7 +35,7 @@ LASTS = timedelta(seconds=10)
 MOST_ACTIVE_RUNS = 2000
 """With more active runs no reason of a run is computed: that would take long."""
 MOST_EXAMINED = 200
-"""Running runs, the oldest, of which those are found that do not go on."""
+"""Running runs, the oldest, among which those that do not go on are looked for."""
 MOST_CHARACTERS = 300
 """Of a reason."""
 UNDER_WAY = (*SLOT_TASK_STATES, *TIMED_TASK_STATES, *PARKED_TASK_STATES)

@@ -34,7 +34,7 @@ class LogSource(ABC):
         """Return the bytes from `start` on, fewer at the end. Raises LogStoreUnavailable."""
 
     def blocks(self, start: int, n_bytes: int) -> Iterator[bytes]:
-        """Yield the log from a byte to its end, in blocks of so many bytes."""
+        """Yield the log from a byte to its end, in blocks of this size."""
         while block := self.read(start, n_bytes):
             start += len(block)
             yield block

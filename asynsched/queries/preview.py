@@ -400,11 +400,10 @@ def _producers(state: FolderState, assets: Iterable[AssetNames]) -> dict[AssetNa
     for dag_id, one in sorted(state.dags.items()):
         for task in one.dag.tasks:
             for outlet in task.outlets:
-                if outlet.asset is not None:
-                    found[AssetNames(outlet.asset.name, outlet.asset.uri)].append(f"{dag_id}.{task.task_id}")
-                elif outlet.asset_ref is not None:
-                    for names in by_reference[outlet.asset_ref.name, outlet.asset_ref.uri]:
-                        found[names].append(f"{dag_id}.{task.task_id}")
+                asset, reference = outlet.asset, outlet.asset_ref
+                named = [] if reference is None else by_reference[reference.name, reference.uri]
+                for names in named if asset is None else [AssetNames(asset.name, asset.uri)]:
+                    found[names].append(f"{dag_id}.{task.task_id}")
         for watcher in one.dag.watchers:
             found[AssetNames(watcher.asset_name, watcher.asset_uri)].append(f"{dag_id}, watcher {watcher.name}")
     return found

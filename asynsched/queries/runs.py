@@ -120,7 +120,7 @@ class RunFilter(Struct, frozen=True):
     """Which runs are wanted; None and empty ones: all.
 
     Attributes:
-        dag_ids: Of these DAGs only; `allowed` is the same for those that the one who asks may see.
+        dag_ids: Of these DAGs only; `allowed` is the same for those that the user may see.
         states: None among them stands for no state, which no run has.
         conf_contains: A text in the JSON of the conf.
         asset: Part of the name or the URI of an asset whose events the run consumed.

@@ -192,7 +192,7 @@ def sign_in_from_provider(
     conn: Connection, secret: str, issuer: str, subject: str, name: str, roles: Sequence[str], *, now: datetime,
     lasts: timedelta,
 ) -> Act[None]:  # fmt: skip
-    """Begin a session of a user whom a provider has named; who comes for the first time is added.
+    """Begin a session of a user whom a provider has named; a new user is added.
 
     Args:
         roles: Those that the provider gives now, which replace the former ones, unless the user is disabled.
@@ -231,7 +231,7 @@ def sign_out(conn: Connection, secret: str, *, now: datetime) -> Act[None]:
 
 
 def create_link(conn: Connection, secret: str, owner: str, *, now: datetime) -> Act[None]:
-    """Make a link that signs the home's owner in, once. Whoever may write the database may do everything anyway."""
+    """Make a link that signs the home's owner in, once. A user who may write the database may do everything anyway."""
     store.add_token(conn, _token(secret, store.LINK, owner, user_id=None, now=now, lasts=LINK_LIFETIME))
     return Act(None, "user.create_link", detail={"user": owner})
 

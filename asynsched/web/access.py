@@ -88,7 +88,7 @@ NOBODY = Identity("nobody", Permission.NOTHING, {})
 
 
 class NotAllowed(AsynschedError):
-    """The one who asks has no right to it."""
+    """The user has no right to it."""
 
 
 class NotSignedIn(AsynschedError):

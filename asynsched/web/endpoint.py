@@ -112,7 +112,7 @@ class Endpoint(Struct, frozen=True):
     Attributes:
         name: That no other endpoint of its API has.
         function: Answers: with a value, which is sent as JSON, or a Response of Starlette.
-        permission: What the one who asks must be allowed; for the DAG, if the path names one.
+        permission: What the user must be allowed; for the DAG, if the path names one.
         status: Of a good answer.
         errors: Other statuses that are answered.
         other_answer: The type of what it answers in some cases, with the same status, as a Response.

@@ -1,4 +1,4 @@
-"""Our REST API, made from the operations of `Client`: each endpoint calls the method for the one who asks.
+"""Our REST API, made from the operations of `Client`: each endpoint calls the method for its user.
 
 Beside them there is the stream of events.
 """

@@ -63,7 +63,7 @@ class Streams:
 
 
 class SupervisedStream(StreamingResponse):
-    """A stream that ends soon after its reader has lost a right; who comes back is told why."""
+    """A stream that ends soon after its reader has lost a right; a reader that comes back is told why."""
 
     def __init__(self, streams: Streams, call: "Call", answer: StreamingResponse) -> None:
         super().__init__(answer.body_iterator, answer.status_code)

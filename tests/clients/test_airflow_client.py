@@ -12,9 +12,9 @@ import httpx
 import pytest
 from airflow_client.client import models
 
+from asynsched.client.operation import IN_PATH
 from asynsched.web.airflow_api import AIRFLOW_API
 from asynsched.web.airflow_api.refusals import REFUSALS
-from asynsched.web.endpoint import IN_PATH
 from tests.clients.conftest import NAME, Served
 from tests.web.filling import RUN_ID
 

@@ -16,10 +16,10 @@ from asynsched.authoring.dag import DagArguments
 from asynsched.authoring.operators.base import BaseOperator
 from asynsched.cli.app import COMMANDS, build_app
 from asynsched.cli.configuration import Option, all_options
+from asynsched.client.operation import IN_PATH
 from asynsched.metrics.names import FIGURES
 from asynsched.web.airflow_api import AIRFLOW_API
 from asynsched.web.airflow_api.refusals import REFUSALS
-from asynsched.web.endpoint import IN_PATH
 from asynsched.web.openapi import document
 from asynsched.web.own_api import OWN_API
 

@@ -20,6 +20,7 @@ from msgspec.structs import asdict
 from sqlalchemy import Connection
 from starlette.requests import Request
 
+from asynsched.client.operation import IN_PATH
 from asynsched.clock import Clock
 from asynsched.errors import NotServing
 from asynsched.fernet_keys import keys_of
@@ -47,7 +48,6 @@ from asynsched.store.schema import (
 )
 from asynsched.web.access import Identity, Permission
 from asynsched.web.app import make_app
-from asynsched.web.endpoint import IN_PATH
 from asynsched.web.pages import PAGE, operation
 from asynsched.web.pages import dag as dag_pages
 from asynsched.web.pages import secrets as secret_pages
