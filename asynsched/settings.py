@@ -34,6 +34,8 @@ LocalPath = Annotated[str, Meta(extra={"is_path": True})]
 
 SECRET_OPTIONS = frozenset({"fernet_key", "secrets.backend_kwargs", "celery.options", "log.store_options"})
 """Options whose values nothing shows."""
+URL_OPTIONS = frozenset({"database", "celery.broker_url", "dask.address", "log.store"})
+"""Options whose values may have a password, without which they are shown."""
 
 
 def doc(text: str) -> Meta:

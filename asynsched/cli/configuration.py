@@ -22,6 +22,7 @@ from asynsched.home import served_dags_folder
 from asynsched.settings import (
     CONFIG_FILE,
     SECRET_OPTIONS,
+    URL_OPTIONS,
     InvalidSetting,
     Settings,
     field_types,
@@ -352,5 +353,4 @@ def _put(values: dict[str, Any], name: str, value: Any) -> None:
 def _shown(name: str, value: Any) -> Any:
     if name in SECRET_OPTIONS and value:
         return HIDDEN
-    is_url = name in ("database", "celery.broker_url", "log.store") and isinstance(value, str)
-    return without_secrets(value) if is_url and value else value
+    return without_secrets(value) if name in URL_OPTIONS and value and isinstance(value, str) else value

@@ -6,14 +6,12 @@ from typing import Any
 
 import msgspec
 
-from asynsched.settings import SECRET_OPTIONS, Settings, option_names
+from asynsched.settings import SECRET_OPTIONS, URL_OPTIONS, Settings, option_names
 from asynsched.store.engines.urls import without_secrets
 
 HIDDEN = "< hidden >"
 SECTION = "asynsched"
 """The section of the settings, under their own names."""
-_URLS = frozenset({"database", "celery.broker_url", "dask.address"})
-"""Settings whose values may have a password."""
 
 
 def list_options(settings: Settings) -> Mapping[str, Mapping[str, str]]:
@@ -35,7 +33,7 @@ def changed_options(settings: Settings) -> frozenset[str]:
 def _shown(name: str, value: Any) -> str:
     if name in SECRET_OPTIONS and value:
         return HIDDEN
-    if name in _URLS and value:
+    if name in URL_OPTIONS and value:
         return without_secrets(str(value))
     if value is None:
         return ""

@@ -229,7 +229,7 @@ def test_where_the_key_is_lost_secrets_are_named_and_can_be_set_again(new_site):
 
 def test_settings_are_shown_with_their_source_and_without_secrets(site):
     site.env["ASYNSCHED_PARSE__TIMEOUT"] = "12"
-    (site.root / "asynsched.toml").write_text("[watch]\nstep = 0.01\n")
+    (site.root / "asynsched.toml").write_text('[watch]\nstep = 0.01\n[dask]\naddress = "tcp://me:hunter2@host:8786"\n')
     shown = site.run("config", "show", "--output", "json", "--database", "postgresql://me:hunter2@host/db")
     del site.env["ASYNSCHED_PARSE__TIMEOUT"]
     (site.root / "asynsched.toml").unlink()
@@ -240,6 +240,7 @@ def test_settings_are_shown_with_their_source_and_without_secrets(site):
     assert settings["database"]["source"] == "flag --database"
     assert settings["lease.grace"]["source"] == "default"
     assert settings["dags_folder"]["value"] == str(site.dags)
+    assert settings["dask.address"]["value"] == "tcp://me:***@host:8786"
     assert "hunter2" not in shown.stdout
 
 
