@@ -10,7 +10,6 @@ from datetime import datetime
 
 import anyio
 import asyncpg
-from anyio.abc import TaskStatus
 
 from asynsched.bell import Hint, decode_hints
 from asynsched.channels import Channels
@@ -52,12 +51,7 @@ class NotificationListener(Service):
         self._channels = channels
         self._payloads: asyncio.Queue[str] = asyncio.Queue(MAX_UNREAD)
 
-    async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
-        task_status.started()
-        with self.pulse.running():
-            await self._keep_listening()
-
-    async def _keep_listening(self) -> None:
+    async def _go_round(self) -> None:
         backoff = FIRST_BACKOFF
         while True:
             try:

@@ -178,13 +178,13 @@ class Sweep:
         if policy.with_task_states:
             yield "task_states", self._task_states
         if not (policy.changes is None and policy.most_changes is None):
-            yield "changes", self._changes
+            yield "changes", partial(self._rows, delete_old_changes, before=policy.changes, most=policy.most_changes)
         if policy.asset_events is not None:
-            yield "asset_events", partial(self._rows, delete_old_events, policy.asset_events)
+            yield "asset_events", partial(self._rows, delete_old_events, before=policy.asset_events)
         if policy.audit is not None:
-            yield "audit", partial(self._rows, delete_old_audit, policy.audit)
+            yield "audit", partial(self._rows, delete_old_audit, before=policy.audit)
         if policy.versions is not None:
-            yield "versions", partial(self._rows, delete_unused_versions, policy.versions)
+            yield "versions", partial(self._rows, delete_unused_versions, before=policy.versions)
             yield "sources", self._sources
             yield "source_files", self._source_files
         if not (policy.logs.is_open and policy.runs.is_open):
@@ -210,23 +210,14 @@ class Sweep:
             if not n:
                 return
 
-    async def _rows(self, delete: Callable[..., int], before: datetime, _: datetime) -> AsyncIterator[int]:
+    async def _rows(self, delete: Callable[..., int], _: datetime, **bounds: object) -> AsyncIterator[int]:
         n = self._batch_rows
         while n == self._batch_rows:
-            n = await self._database.write(delete, before=before, limit=self._batch_rows)
+            n = await self._database.write(delete, **bounds, limit=self._batch_rows)
             yield n
 
-    async def _changes(self, _: datetime) -> AsyncIterator[int]:
-        before, most, n = self._policy.changes, self._policy.most_changes, self._batch_rows
-        while n == self._batch_rows:
-            n = await self._database.write(delete_old_changes, before=before, most=most, limit=self._batch_rows)
-            yield n
-
-    async def _task_states(self, now: datetime) -> AsyncIterator[int]:
-        before, n = self._policy.task_states, self._batch_rows
-        while n == self._batch_rows:
-            n = await self._database.write(delete_old_states, before=before, now=now, limit=self._batch_rows)
-            yield n
+    def _task_states(self, now: datetime) -> AsyncIterator[int]:
+        return self._rows(delete_old_states, now, before=self._policy.task_states, now=now)
 
     async def _sources(self, _: datetime) -> AsyncIterator[int]:
         # Also sources of versions that an earlier sweep deleted before it was stopped.

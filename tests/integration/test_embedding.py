@@ -33,6 +33,7 @@ from asynsched.store.engines.opening import open_database
 from asynsched.store.runs.dag_runs import get_run, list_runs
 from asynsched.store.runs.task_instances import load_task_instances
 from asynsched.store.runs.xcoms import get_xcoms
+from tests.support.embedding import Program
 from tests.support.waiting import eventually
 
 DAGS = """
@@ -108,8 +109,13 @@ DAGS = """
 
 
 @pytest.fixture
-def scheduler(program) -> Scheduler:
+def program(program) -> Program:
     program.write(DAGS)
+    return program
+
+
+@pytest.fixture
+def scheduler(program) -> Scheduler:
     return Scheduler(**program.options())
 
 
@@ -146,7 +152,6 @@ class Noting(Clock):
 
 
 async def test_waiting_for_idleness_and_stopping_do_not_poll(program):
-    program.write(DAGS)
     clock = Noting()
     scheduler = Scheduler(clock=clock, **program.options())
     async with running(scheduler):
@@ -203,7 +208,6 @@ async def test_a_source_damaged_while_serving_is_restored_from_the_database(prog
 
 
 async def test_a_block_serves_and_an_error_in_it_or_in_the_scheduler_is_raised_as_it_is(program):
-    program.write(DAGS)
     day = datetime(2026, 1, 31, tzinfo=UTC)
     async with Scheduler(**program.options()) as scheduler:
         run = await scheduler.run("numbers", {"n": 1}, logical_date=day)
@@ -234,9 +238,7 @@ async def test_a_block_serves_and_an_error_in_it_or_in_the_scheduler_is_raised_a
             await broken.client().list_dags()
 
 
-async def test_the_task_that_ends_a_block_may_be_another_one_than_began_it(program):
-    program.write(DAGS)
-    scheduler = Scheduler(**program.options())
+async def test_the_task_that_ends_a_block_may_be_another_one_than_began_it(scheduler, program):
     with anyio.fail_after(60):
         await asyncio.create_task(scheduler.__aenter__())
     assert (await scheduler.run("numbers", {"n": 1})).state == "success"
@@ -244,9 +246,7 @@ async def test_the_task_that_ends_a_block_may_be_another_one_than_began_it(progr
     assert not program.processes()
 
 
-async def test_an_error_of_a_scheduler_whose_block_cannot_be_cancelled_is_logged_and_raised_at_its_end(program):
-    program.write(DAGS)
-    scheduler = Scheduler(**program.options())
+async def test_an_error_of_a_scheduler_whose_block_cannot_be_cancelled_is_logged_and_raised_at_its_end(scheduler):
     await asyncio.create_task(scheduler.__aenter__())
     scheduler._services.evaluator.tick = fail_with_a_bug
     with capture_logs() as logs:
@@ -261,7 +261,6 @@ async def test_an_error_of_a_scheduler_whose_block_cannot_be_cancelled_is_logged
 
 @pytest.mark.parametrize("when", ["begins", "serves", "ends"])
 async def test_a_cancelled_block_ends_at_once_and_leaves_nothing_behind(program, when):
-    program.write(DAGS)
     scheduler = Scheduler(**program.options(shutdown_grace=600.0))
     is_running = anyio.Event()
 
@@ -288,8 +287,6 @@ async def test_a_cancelled_block_ends_at_once_and_leaves_nothing_behind(program,
 
 
 async def test_a_block_that_an_error_ends_does_not_wait_for_its_tasks(program):
-    program.write(DAGS)
-
     async def block():
         async with Scheduler(**program.options(shutdown_grace=600.0)) as scheduler:
             await scheduler.trigger("waits")
@@ -303,7 +300,6 @@ async def test_a_block_that_an_error_ends_does_not_wait_for_its_tasks(program):
 
 @pytest.fixture
 async def served(program):
-    program.write(DAGS)
     async with Scheduler(**program.options()) as scheduler:
         yield scheduler
 
@@ -312,10 +308,7 @@ async def test_a_fixture_may_yield_within_a_block(served):
     assert (await served.run("numbers", {"n": 1})).state == "success"
 
 
-async def test_an_error_in_a_group_of_the_block_does_not_hide_that_of_the_scheduler(program):
-    program.write(DAGS)
-    scheduler = Scheduler(**program.options())
-
+async def test_an_error_in_a_group_of_the_block_does_not_hide_that_of_the_scheduler(scheduler):
     async def block():
         async with scheduler, asyncio.TaskGroup() as tasks:
             scheduler._services.evaluator.tick = fail_with_a_bug
@@ -325,10 +318,7 @@ async def test_an_error_in_a_group_of_the_block_does_not_hide_that_of_the_schedu
         await block()
 
 
-async def test_a_scheduler_whose_task_somebody_cancels_does_not_end_its_block_without_a_word(program):
-    program.write(DAGS)
-    scheduler = Scheduler(**program.options())
-
+async def test_a_scheduler_whose_task_somebody_cancels_does_not_end_its_block_without_a_word(scheduler, program):
     async def block():
         async with scheduler:
             [serving] = [task for task in asyncio.all_tasks() if task.get_name() == "scheduler"]
@@ -351,14 +341,12 @@ async def test_a_call_from_another_loop_is_refused_and_breaks_nothing(scheduler)
 
 
 def test_a_loop_of_another_library_is_refused(program):
-    program.write(DAGS)
     for serving in (Scheduler(**program.options()).serve(), Scheduler(**program.options()).__aenter__()):
         with pytest.raises(AsynschedError, match="serves in an event loop of asyncio"):
             serving.send(None)
 
 
 async def test_a_scheduler_serves_once_and_its_end_frees_the_address_of_its_monitor(program):
-    program.write(DAGS)
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{free.getsockname()[1]}"
@@ -392,7 +380,6 @@ DAILY = """
 
 
 async def test_a_simulation_reads_the_database_that_the_program_has_opened(program, tmp_path):
-    program.write(DAGS)
     program.write(DAILY, "daily.py")
     database = await open_database(f"sqlite:///{tmp_path / 'mine.db'}")
     async with Scheduler(database=database, **program.options()) as scheduler:
@@ -407,7 +394,6 @@ async def test_a_simulation_reads_the_database_that_the_program_has_opened(progr
 
 
 async def test_a_process_that_the_program_has_forked_does_not_keep_the_home(program):
-    program.write(DAGS)
     async with Scheduler(**program.options()):
         forked = multiprocessing.get_context("fork").Process(target=time.sleep, args=(600,))
         forked.start()
@@ -424,7 +410,6 @@ async def fail_with_a_bug(*_):
 
 
 async def test_an_author_s_timetable_names_runs_that_are_triggered_without_a_name(program):
-    program.write(DAGS)
     later = {"run_after": datetime(2199, 1, 1, tzinfo=UTC), "has_logical_date": False}
     async with Scheduler(**program.options()) as scheduler:
         client, year = scheduler.client(), datetime.now(UTC).year
@@ -474,7 +459,6 @@ async def test_a_timetable_that_is_asked_reads_the_variables_of_the_program_s_ow
 
 
 async def test_a_client_of_the_scheduler_triggers_a_dag_before_the_folder_is_read(program):
-    program.write(DAGS)
     async with Scheduler(**program.options()) as scheduler:
         client = scheduler.client()
         run = await client.wait_run(await client.trigger("own_timetable"))
@@ -611,7 +595,6 @@ def test_settings_of_another_kind_are_refused_with_what_they_should_be():
 
 
 async def test_a_date_without_a_zone_is_in_that_of_the_setting(program):
-    program.write(DAGS)
     async with Scheduler(**program.options(default_timezone="Europe/Berlin")) as scheduler:
         run = await scheduler.run("numbers", {"n": 1}, logical_date=datetime(2026, 1, 31, 1))
         assert run.logical_date == datetime(2026, 1, 31, tzinfo=UTC)

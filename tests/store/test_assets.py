@@ -72,142 +72,134 @@ def event(asset: Asset, minutes: float = 0, **fields) -> AssetEventRow:
     return AssetEventRow(asset.name, asset.uri, fields.pop("extra", {}), NOW + minutes * MINUTE, **fields)
 
 
-async def test_an_event_waits_for_each_active_dag_that_names_its_asset_in_any_way(database):
+def in_one_transaction(test):
+    """Run a test, a function of a connection, on the database of the fixture."""
+
+    async def wrapped(database):
+        await database.write(test)
+
+    wrapped.__name__ = test.__name__
+    return wrapped
+
+
+@in_one_transaction
+def test_an_event_waits_for_each_active_dag_that_names_its_asset_in_any_way(conn):
     long = Asset(LONG, "s3://" + LONG[:1400])
-
-    def check(conn):
-        store_dag(conn, dag_of("by_name", Asset.ref(name=LONG)))
-        store_dag(conn, dag_of("by_uri", [Asset.ref(uri=long.uri)]))
-        store_dag(conn, dag_of("by_alias", AssetAlias(LONG)))
-        store_dag(conn, dag_of("by_itself", long | Asset("other")))
-        store_dag(conn, dag_of("paused", long))
-        set_paused(conn, "paused", True, NOW)
-        store_dag(conn, dag_of("only_reads", inlets=long, outlets=[AssetAlias(LONG)]))
-        assert record_events(conn, [event(long)]) == ["by_itself", "by_name", "by_uri"]
-        assert record_events(conn, [event(long, aliases=(LONG,), token="t")]) == [
-            "by_alias", "by_itself", "by_name", "by_uri",
-        ]  # fmt: skip
-        return unexamined_dag_ids(conn), references_to(conn, waiting_digests(long.name, long.uri, [LONG]))
-
-    waiting, references = await database.write(check)
-    assert waiting == ["by_alias", "by_itself", "by_name", "by_uri"]
+    store_dag(conn, dag_of("by_name", Asset.ref(name=LONG)))
+    store_dag(conn, dag_of("by_uri", [Asset.ref(uri=long.uri)]))
+    store_dag(conn, dag_of("by_alias", AssetAlias(LONG)))
+    store_dag(conn, dag_of("by_itself", long | Asset("other")))
+    store_dag(conn, dag_of("paused", long))
+    set_paused(conn, "paused", True, NOW)
+    store_dag(conn, dag_of("only_reads", inlets=long, outlets=[AssetAlias(LONG)]))
+    assert record_events(conn, [event(long)]) == ["by_itself", "by_name", "by_uri"]
+    assert record_events(conn, [event(long, aliases=(LONG,), token="t")]) == [
+        "by_alias", "by_itself", "by_name", "by_uri",
+    ]  # fmt: skip
+    references = references_to(conn, waiting_digests(long.name, long.uri, [LONG]))
+    assert unexamined_dag_ids(conn) == ["by_alias", "by_itself", "by_name", "by_uri"]
     assert {(found.dag_id, found.role) for found in references} == {
         ("by_name", "schedule"), ("by_uri", "schedule"), ("by_alias", "schedule"), ("by_itself", "schedule"),
         ("paused", "schedule"), ("only_reads", "inlet"), ("only_reads", "outlet"),
     }  # fmt: skip
 
 
-async def test_a_repeated_batch_updates_no_asset_twice_a_stale_task_none(database):
-    def check(conn):
-        run = insert_run(conn, new_run())
-        store_dag(conn, dag_of("of_a", Asset("a")))
-        apply(conn, Batch(0, new_tasks=[task(run, "t", "running"), task(run, "stale", "skipped")]))
-        source = {"dag_run_id": run, "dag_id": "d", "run_id": "r1"}
-        events = [
-            event(Asset("a"), token="1", task_id="t", **source),
-            event(Asset("a"), token="1", ordinal=1, task_id="t", extra={"k": 1}, **source),
-            event(Asset("a"), token="2", task_id="stale", **source),
-        ]
-        ended = [task(run, name, "success", before_state="running") for name in ("t", "stale")]
-        batch = Batch(0, tasks=ended, asset_events=events)
-        stale = [apply(conn, batch) for _ in range(2)]
-        return stale, list_events(conn), pending_events(conn, "of_a")
-
-    stale, events, pending = await database.write(check)
+@in_one_transaction
+def test_a_repeated_batch_updates_no_asset_twice_a_stale_task_none(conn):
+    run = insert_run(conn, new_run())
+    store_dag(conn, dag_of("of_a", Asset("a")))
+    apply(conn, Batch(0, new_tasks=[task(run, "t", "running"), task(run, "stale", "skipped")]))
+    source = {"dag_run_id": run, "dag_id": "d", "run_id": "r1"}
+    events = [
+        event(Asset("a"), token="1", task_id="t", **source),
+        event(Asset("a"), token="1", ordinal=1, task_id="t", extra={"k": 1}, **source),
+        event(Asset("a"), token="2", task_id="stale", **source),
+    ]
+    ended = [task(run, name, "success", before_state="running") for name in ("t", "stale")]
+    batch = Batch(0, tasks=ended, asset_events=events)
+    stale = [apply(conn, batch) for _ in range(2)]
     assert [found.tasks for found in stale] == [{(1, "stale", -1)}] * 2
-    assert [(found.extra, found.source_task_id) for found in events] == [({}, "t"), ({"k": 1}, "t")]
-    assert len(pending) == 2
+    assert [(found.extra, found.source_task_id) for found in list_events(conn)] == [({}, "t"), ({"k": 1}, "t")]
+    assert len(pending_events(conn, "of_a")) == 2
 
 
-async def test_a_run_consumes_what_waits_and_runs_of_one_moment_differ(database):
-    def check(conn):
-        store_dag(conn, dag_of("both", [Asset("a"), Asset("b")]))
-        names = []
-        for _ in range(2):
-            record_events(conn, [event(Asset("a")), event(Asset("a"), 1)])
-            assert examine_dag(conn, "both", NOW + MINUTE).triggered is None
-            assert unexamined_dag_ids(conn) == []
-            record_events(conn, [event(Asset("b"), 1)])
-            foreseen = foresee_dag(conn, "both", NOW + MINUTE)
-            names.append(examine_dag(conn, "both", NOW + MINUTE).triggered)
-            assert foreseen.triggered == names[-1]
-            assert pending_events(conn, "both") == []
-            assert examine_dag(conn, "both", NOW + MINUTE).triggered is None
-        runs = [get_run(conn, "both", name) for name in names]
-        return names, [[found.name for found in consumed_events(conn, run.id)] for run in runs], runs[0]
-
-    names, consumed, run = await database.write(check)
+@in_one_transaction
+def test_a_run_consumes_what_waits_and_runs_of_one_moment_differ(conn):
+    store_dag(conn, dag_of("both", [Asset("a"), Asset("b")]))
+    names = []
+    for _ in range(2):
+        record_events(conn, [event(Asset("a")), event(Asset("a"), 1)])
+        assert examine_dag(conn, "both", NOW + MINUTE).triggered is None
+        assert unexamined_dag_ids(conn) == []
+        record_events(conn, [event(Asset("b"), 1)])
+        foreseen = foresee_dag(conn, "both", NOW + MINUTE)
+        names.append(examine_dag(conn, "both", NOW + MINUTE).triggered)
+        assert foreseen.triggered == names[-1]
+        assert pending_events(conn, "both") == []
+        assert examine_dag(conn, "both", NOW + MINUTE).triggered is None
+    runs = [get_run(conn, "both", name) for name in names]
     assert names == [f"asset_triggered__2026-03-01T12:01:00+00:00{suffix}" for suffix in ("", "_2")]
-    assert consumed == [["a", "a", "b"]] * 2
-    assert run.reason == "assets were updated: a, b"
+    assert [[found.name for found in consumed_events(conn, run.id)] for run in runs] == [["a", "a", "b"]] * 2
+    assert runs[0].reason == "assets were updated: a, b"
 
 
-async def test_events_are_listed_by_asset_alias_and_time(database):
-    def check(conn):
-        events = [event(Asset("a", "u"), minute, extra={"n": minute}) for minute in range(5)]
-        record_events(conn, [*events, event(Asset("b"), 2, aliases=("x", "y"), token="t", asset_extra={"k": 1})])
+@in_one_transaction
+def test_events_are_listed_by_asset_alias_and_time(conn):
+    events = [event(Asset("a", "u"), minute, extra={"n": minute}) for minute in range(5)]
+    record_events(conn, [*events, event(Asset("b"), 2, aliases=("x", "y"), token="t", asset_extra={"k": 1})])
 
-        def found(ascending=True, limit=None, **wanted):
-            events = list_events(conn, EventFilter(**wanted), ascending=ascending, limit=limit)
-            return [listed.extra.get("n") for listed in events]
+    def found(ascending=True, limit=None, **wanted):
+        events = list_events(conn, EventFilter(**wanted), ascending=ascending, limit=limit)
+        return [listed.extra.get("n") for listed in events]
 
-        assert found(name="a") == found(uri="u") == found(name="a", uri="u") == [0, 1, 2, 3, 4]
-        assert found(name="a", after=NOW + MINUTE, before=NOW + 4 * MINUTE) == [2, 3]
-        assert found(name="a", ascending=False, limit=2) == [4, 3]
-        [through] = list_events(conn, EventFilter(alias="x"))
-        assert (through.name, through.aliases, through.asset_extra) == ("b", ["x", "y"], {"k": 1})
-        return list_aliases(conn)
-
-    assert await database.write(check) == [("x", "asset", ["b"]), ("y", "asset", ["b"])]
+    assert found(name="a") == found(uri="u") == found(name="a", uri="u") == [0, 1, 2, 3, 4]
+    assert found(name="a", after=NOW + MINUTE, before=NOW + 4 * MINUTE) == [2, 3]
+    assert found(name="a", ascending=False, limit=2) == [4, 3]
+    [through] = list_events(conn, EventFilter(alias="x"))
+    assert (through.name, through.aliases, through.asset_extra) == ("b", ["x", "y"], {"k": 1})
+    assert list_aliases(conn) == [("x", "asset", ["b"]), ("y", "asset", ["b"])]
 
 
-async def test_an_asset_is_what_its_dags_say_and_found_by_name_or_uri(database):
-    def check(conn):
-        store_dag(conn, dag_of("d", outlets=Asset("a", "s3://x/a", extra={"v": 1})))
-        record_events(conn, [event(Asset("a", "s3://x/a"), asset_extra={"v": 2})])
-        store_dag(conn, dag_of("e", inlets=Asset("a", "s3://x/a", extra={"v": 3}, group="g")))
-        assert [(found.name, found.extra, found.group) for found in list_assets(conn, AssetFilter()).items] == [
-            ("a", {"v": 3}, "g")
-        ]
-        assert get_asset(conn, "s3://x/a") == get_asset(conn, "a")
-        with pytest.raises(NotFound, match="asset"):
-            get_asset(conn, "aa")
-        assert record_events(conn, [AssetEventRow("unknown", "", {}, NOW, token="t")]) == []
-        return list_events(conn)
-
-    assert len(await database.write(check)) == 1
+@in_one_transaction
+def test_an_asset_is_what_its_dags_say_and_found_by_name_or_uri(conn):
+    store_dag(conn, dag_of("d", outlets=Asset("a", "s3://x/a", extra={"v": 1})))
+    record_events(conn, [event(Asset("a", "s3://x/a"), asset_extra={"v": 2})])
+    store_dag(conn, dag_of("e", inlets=Asset("a", "s3://x/a", extra={"v": 3}, group="g")))
+    assert [(found.name, found.extra, found.group) for found in list_assets(conn, AssetFilter()).items] == [
+        ("a", {"v": 3}, "g")
+    ]
+    assert get_asset(conn, "s3://x/a") == get_asset(conn, "a")
+    with pytest.raises(NotFound, match="asset"):
+        get_asset(conn, "aa")
+    assert record_events(conn, [AssetEventRow("unknown", "", {}, NOW, token="t")]) == []
+    assert len(list_events(conn)) == 1
 
 
-async def test_a_deleted_run_leaves_the_events_that_it_consumed(database):
-    def check(conn):
-        store_dag(conn, dag_of("of_a", Asset("a")))
-        record_events(conn, [event(Asset("a"))])
-        run = get_run(conn, "of_a", examine_dag(conn, "of_a", NOW).triggered)
-        end_queued_run(conn, run.id, "failed", "", NOW)
-        assert len(delete_runs(conn, [run.id], max_rows=10).runs) == 1
-        return consumed_events(conn, run.id), list_events(conn)
-
-    consumed, events = await database.write(check)
-    assert (consumed, len(events)) == ([], 1)
+@in_one_transaction
+def test_a_deleted_run_leaves_the_events_that_it_consumed(conn):
+    store_dag(conn, dag_of("of_a", Asset("a")))
+    record_events(conn, [event(Asset("a"))])
+    run = get_run(conn, "of_a", examine_dag(conn, "of_a", NOW).triggered)
+    end_queued_run(conn, run.id, "failed", "", NOW)
+    assert len(delete_runs(conn, [run.id], max_rows=10).runs) == 1
+    assert (consumed_events(conn, run.id), len(list_events(conn))) == ([], 1)
 
 
-async def test_old_events_are_deleted_unless_a_dag_or_a_kept_run_has_them(database):
-    def check(conn):
-        store_dag(conn, dag_of("of_both", [Asset("a"), Asset("b")]))
-        store_dag(conn, dag_of("of_c", Asset("c")))
-        record_events(conn, [event(Asset(name)) for name in ("a", "c", "nobody's", "nobody's")])
-        record_events(conn, [event(Asset("nobody's"), 9)])
-        run = get_run(conn, "of_c", examine_dag(conn, "of_c", NOW).triggered)
-        before = NOW + 5 * MINUTE
-        assert count_old_events(conn, before=before) == 2
-        assert [delete_old_events(conn, before=before, limit=1) for _ in range(3)] == [1, 1, 0]
-        assert [found.name for found in list_events(conn)] == ["a", "c", "nobody's"]
-        end_queued_run(conn, run.id, "failed", "", NOW + MINUTE)
-        assert delete_old_events(conn, before=before, limit=10) == 1
-        assert len(pending_events(conn, "of_both")) == 1
-        return list_events(conn)
-
-    assert [found.name for found in await database.write(check)] == ["a", "nobody's"]
+@in_one_transaction
+def test_old_events_are_deleted_unless_a_dag_or_a_kept_run_has_them(conn):
+    store_dag(conn, dag_of("of_both", [Asset("a"), Asset("b")]))
+    store_dag(conn, dag_of("of_c", Asset("c")))
+    record_events(conn, [event(Asset(name)) for name in ("a", "c", "nobody's", "nobody's")])
+    record_events(conn, [event(Asset("nobody's"), 9)])
+    run = get_run(conn, "of_c", examine_dag(conn, "of_c", NOW).triggered)
+    before = NOW + 5 * MINUTE
+    assert count_old_events(conn, before=before) == 2
+    assert [delete_old_events(conn, before=before, limit=1) for _ in range(3)] == [1, 1, 0]
+    assert [found.name for found in list_events(conn)] == ["a", "c", "nobody's"]
+    end_queued_run(conn, run.id, "failed", "", NOW + MINUTE)
+    assert delete_old_events(conn, before=before, limit=10) == 1
+    assert len(pending_events(conn, "of_both")) == 1
+    assert [found.name for found in list_events(conn)] == ["a", "nobody's"]
 
 
 async def test_schedulers_that_look_at_the_same_moment_make_one_run_of_the_events(database):
@@ -254,50 +246,44 @@ def few_may_wait(monkeypatch):
 
 
 @pytest.mark.usefixtures("few_may_wait")
-async def test_events_that_new_runs_consume_do_not_drop_those_that_still_wait(database):
-    def check(conn):
-        store_dag(conn, dag_of("both", PartitionedAssetTimetable(Asset("a") & Asset("b"))))
-        update_partitions(conn, a=["early", "ready", "full"], b=["ready", "full"])
-        assert partitions_run(conn, "both") == ["full", "ready"]
-        update_partitions(conn, b=["early"])
-        return partitions_run(conn, "both")
-
-    assert await database.write(check) == ["early"]
+@in_one_transaction
+def test_events_that_new_runs_consume_do_not_drop_those_that_still_wait(conn):
+    store_dag(conn, dag_of("both", PartitionedAssetTimetable(Asset("a") & Asset("b"))))
+    update_partitions(conn, a=["early", "ready", "full"], b=["ready", "full"])
+    assert partitions_run(conn, "both") == ["full", "ready"]
+    update_partitions(conn, b=["early"])
+    assert partitions_run(conn, "both") == ["early"]
 
 
 @pytest.mark.usefixtures("few_may_wait")
-async def test_of_an_event_that_counts_for_many_runs_only_the_surplus_is_dropped(database):
-    def check(conn):
-        each = FanOutMapper(
-            upstream_mapper=FixedKeyMapper("x"),
-            window=SegmentWindow(list("12345")),
-            downstream_mapper=IdentityMapper(),
-        )
-        both = PartitionedAssetTimetable(Asset("a") & Asset("b"), partition_mapper_config={Asset("a"): each})
-        store_dag(conn, dag_of("both", both))
-        update_partitions(conn, a=["all"])
-        assert partitions_run(conn, "both") == []
-        return waiting_partitions(conn, "both")
-
-    assert await database.write(check) == ["3", "4", "5"]
+@in_one_transaction
+def test_of_an_event_that_counts_for_many_runs_only_the_surplus_is_dropped(conn):
+    each = FanOutMapper(
+        upstream_mapper=FixedKeyMapper("x"),
+        window=SegmentWindow(list("12345")),
+        downstream_mapper=IdentityMapper(),
+    )
+    both = PartitionedAssetTimetable(Asset("a") & Asset("b"), partition_mapper_config={Asset("a"): each})
+    store_dag(conn, dag_of("both", both))
+    update_partitions(conn, a=["all"])
+    assert partitions_run(conn, "both") == []
+    assert waiting_partitions(conn, "both") == ["3", "4", "5"]
 
 
-async def test_a_paused_dag_examines_its_partitions_once_and_again_when_it_is_unpaused(database):
+@in_one_transaction
+def test_a_paused_dag_examines_its_partitions_once_and_again_when_it_is_unpaused(conn):
     def pause(conn, is_paused, minutes):
         set_paused(conn, "both", is_paused, NOW + minutes * MINUTE)
         return [found[0] for found in scheduled_dag_ids(conn, NOW + minutes * MINUTE)]
 
-    def check(conn):
-        store_dag(conn, dag_of("both", PartitionedAssetTimetable(Asset("a") & Asset("b"))))
-        update_partitions(conn, a=["k"], b=["k"])
-        assert pause(conn, True, 1) == []
-        assert unexamined_dag_ids(conn) == ["both"]
-        assert partitions_run(conn, "both") == []
-        assert unexamined_dag_ids(conn) == [], "another update of an asset need not read them again"
-        assert pause(conn, False, 2) == ["both"], "even if no message says so"
-        return partitions_run(conn, "both")
-
-    assert await database.write(check) == ["k"]
+    store_dag(conn, dag_of("both", PartitionedAssetTimetable(Asset("a") & Asset("b"))))
+    update_partitions(conn, a=["k"], b=["k"])
+    assert pause(conn, True, 1) == []
+    assert unexamined_dag_ids(conn) == ["both"]
+    assert partitions_run(conn, "both") == []
+    assert unexamined_dag_ids(conn) == [], "another update of an asset need not read them again"
+    assert pause(conn, False, 2) == ["both"], "even if no message says so"
+    assert partitions_run(conn, "both") == ["k"]
 
 
 async def test_what_waits_for_room_stays_unexamined_and_what_was_mapped_does_not(database, monkeypatch):
@@ -356,7 +342,8 @@ async def test_an_event_stored_while_its_dag_is_examined_is_not_overlooked(ours_
     assert len((await ours.write(examine_dag, "both", NOW)).run_ids) == 1
 
 
-async def test_another_event_of_an_asset_takes_one_statement_however_many_dags_wait(database):
+@in_one_transaction
+def test_another_event_of_an_asset_takes_one_statement_however_many_dags_wait(conn):
     def n_statements(conn, n_events, token):
         found = []
         note = lambda *args: found.append(args[2])  # noqa: E731 - it must be the same object to be removed
@@ -366,11 +353,8 @@ async def test_another_event_of_an_asset_takes_one_statement_however_many_dags_w
         sa.event.remove(conn, "before_cursor_execute", note)
         return len(found)
 
-    def check(conn):
-        store_dag(conn, dag_of("one", Asset("a")))
-        store_dag(conn, dag_of("two", Asset("a")))
-        n_more = n_statements(conn, 9, "t") - n_statements(conn, 1, "u")
-        assert len(pending_events(conn, "one")) == len(pending_events(conn, "two")) == 10
-        return n_more
-
-    assert await database.write(check) == 8
+    store_dag(conn, dag_of("one", Asset("a")))
+    store_dag(conn, dag_of("two", Asset("a")))
+    n_more = n_statements(conn, 9, "t") - n_statements(conn, 1, "u")
+    assert len(pending_events(conn, "one")) == len(pending_events(conn, "two")) == 10
+    assert n_more == 8

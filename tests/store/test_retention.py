@@ -77,6 +77,32 @@ def add_run(
     return run
 
 
+async def with_runs(database: Database, *days: int) -> list[int]:
+    """Store a DAG, and runs of it that ended so many days before now."""
+
+    def prepare(conn: Connection) -> list[int]:
+        add_dag(conn, "d")
+        return [add_run(conn, "d", day) for day in days]
+
+    return await database.write(prepare)
+
+
+def write_log(home: Path, run_id: str) -> Path:
+    log = log_file(home, TaskInstanceKey("d", run_id, "t000"), 1)
+    log.parent.mkdir(parents=True)
+    log.write_text("hello")
+    return log
+
+
+def archive_with(folder: Path, *runs: tuple[str, str]) -> LogArchive:
+    """Return an archive with a log of each run, given by its DAG and run_id."""
+    archive, file = LogArchive(f"memory://{folder}", {}), folder / "log"
+    file.write_text("x")
+    for run in runs:
+        archive.put(log_path(TaskInstanceKey(*run, "t"), 1), file, folder)
+    return archive
+
+
 async def run_ids(database: Database, dag_id: str) -> list[str]:
     return sorted(run.run_id for run in await database.read(list_runs, dag_id=dag_id))
 
@@ -116,13 +142,8 @@ BOUNDS = [
 
 @pytest.mark.parametrize(("bound", "kept"), BOUNDS, ids=str)
 async def test_runs_go_by_age_and_by_number_but_the_newest_scheduled_one_stays(database, tmp_path, bound, kept):
-    def prepare(conn: Connection) -> int:
-        add_dag(conn, "d")
-        for day in range(5):
-            add_run(conn, "d", day)
-        return count_old_runs(conn, bound)
-
-    n_old = await database.write(prepare)
+    await with_runs(database, *range(5))
+    n_old = await database.read(count_old_runs, bound)
     assert n_old == 5 - len(kept)
     deleted = await swept(database, tmp_path, RetentionPolicy(runs=bound))
     assert deleted == ({"runs": n_old} if n_old else {})
@@ -191,23 +212,14 @@ async def test_a_large_run_is_deleted_piece_by_piece(database):
 
 
 async def test_a_run_that_was_cleared_meanwhile_stays(database):
-    def prepare(conn: Connection) -> int:
-        add_dag(conn, "d")
-        run = add_run(conn, "d", 2)
-        conn.execute(update(dag_run).values(state="queued"))
-        return run
-
-    run = await database.write(prepare)
-    assert (await database.write(delete_runs, [run], max_rows=9)).n_rows == 0
+    ids = await with_runs(database, 2)
+    await database.write(lambda conn: conn.execute(update(dag_run).values(state="queued")))
+    assert (await database.write(delete_runs, ids, max_rows=9)).n_rows == 0
     assert await database.read(n_rows) == [1] * len(ROWS)
 
 
 async def test_a_run_stays_that_is_to_be_called_back_since_it_was_found(database):
-    def prepare(conn: Connection) -> list[int]:
-        add_dag(conn, "d")
-        return [add_run(conn, "d", day) for day in (3, 2, 0)]
-
-    ids = await database.write(prepare)
+    ids = await with_runs(database, 3, 2, 0)
     found = [run.id for run in await database.read(old_runs, Bound(before=NOW - DAY), limit=9)]
     assert found == ids[:2]
     callback = CallbackRequest(dag_run_id=ids[0], event="on_success", created_at=NOW)
@@ -250,11 +262,8 @@ async def test_xcoms_and_logs_go_before_their_runs_and_those_of_active_runs_stay
         return count_old_xcoms(conn, Bound(per_dag=2))
 
     names = {0: "r0", 3: "r3", 4: "r4", 5: STRANGE, 6: "r6", 7: "deleted by another machine"}
-    logs = {day: log_file(tmp_path, TaskInstanceKey("d", name, "t000"), 1) for day, name in names.items()}
+    logs = {day: write_log(tmp_path, name) for day, name in names.items()}
     assert await database.write(prepare) == 26
-    for log in logs.values():
-        log.parent.mkdir(parents=True)
-        log.write_text("hello")
     unknown = tmp_path / "logs" / "dag_id=nobody" / "run_id=r"
     unknown.mkdir(parents=True)
     policy = RetentionPolicy(xcoms=Bound(per_dag=2), logs=Bound(before=NOW - 3.5 * DAY, per_dag=4))
@@ -266,16 +275,8 @@ async def test_xcoms_and_logs_go_before_their_runs_and_those_of_active_runs_stay
 
 
 async def test_logs_in_the_store_go_by_the_same_bounds_but_not_those_of_unknown_runs(database, tmp_path):
-    def prepare(conn: Connection) -> None:
-        add_dag(conn, "d")
-        for day in range(4):
-            add_run(conn, "d", day)
-
-    await database.write(prepare)
-    archive, file = LogArchive(f"memory://{tmp_path}", {}), tmp_path / "log"
-    file.write_text("x")
-    for run_id in ("r0", "r1", "r2", "r3", "unknown"):
-        archive.put(log_path(TaskInstanceKey("d", run_id, "t"), 1), file, tmp_path)
+    await with_runs(database, *range(4))
+    archive = archive_with(tmp_path, *(("d", run_id) for run_id in ("r0", "r1", "r2", "r3", "unknown")))
     policy = RetentionPolicy(logs=Bound(before=NOW - 2.5 * DAY))
     assert await swept(database, tmp_path, policy, archive=archive) == {"archived_logs": 1}
     assert sorted(archive.run_folders("dag_id=d")) == ["run_id=r0", "run_id=r1", "run_id=r2", "run_id=unknown"]
@@ -297,10 +298,7 @@ async def test_a_dag_whose_archived_logs_cannot_be_listed_is_said_and_the_others
             add_run(conn, dag_id, 3)
 
     await database.write(prepare)
-    archive, file = LogArchive(f"memory://{tmp_path}", {}), tmp_path / "log"
-    file.write_text("x")
-    for dag_id in dag_ids:
-        archive.put(log_path(TaskInstanceKey(dag_id, "r3", "t"), 1), file, tmp_path)
+    archive = archive_with(tmp_path, *((dag_id, "r3") for dag_id in dag_ids))
     list_runs_of, failing = archive.run_folders, {"dag_id=d0", "dag_id=d2", "dag_id=d3", "dag_id=d4"}
 
     def run_folders(folder: str) -> list[str]:
@@ -318,16 +316,8 @@ async def test_a_dag_whose_archived_logs_cannot_be_listed_is_said_and_the_others
 
 
 async def test_deleted_runs_take_their_logs_along(database, tmp_path):
-    def prepare(conn: Connection) -> None:
-        add_dag(conn, "d")
-        for day in (0, 3):
-            add_run(conn, "d", day)
-
-    await database.write(prepare)
-    logs = [log_file(tmp_path, TaskInstanceKey("d", f"r{day}", "t000"), 1) for day in (0, 3)]
-    for log in logs:
-        log.parent.mkdir(parents=True)
-        log.write_text("hello")
+    await with_runs(database, 0, 3)
+    logs = [write_log(tmp_path, run_id) for run_id in ("r0", "r3")]
     await swept(database, tmp_path, policy_of(RetentionSettings(runs_days=2), NOW))
     assert [log.exists() for log in logs] == [True, False]
     assert not logs[1].parents[1].exists()

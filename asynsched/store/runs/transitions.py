@@ -27,12 +27,15 @@ TaskRowKey = tuple[int, str, int]
 """dag_run_id, task_id, map_index"""
 
 
-class TaskWrite(Struct, frozen=True):
-    """The new values of a TaskInstance, written if its row still has the state and the try number from before."""
-
+class _OfInstance(Struct, frozen=True):
     dag_run_id: int
     task_id: str
     map_index: int
+
+
+class TaskWrite(_OfInstance, frozen=True):
+    """The new values of a TaskInstance, written if its row still has the state and the try number from before."""
+
     before_state: str | None
     before_try: int
     state: str | None
@@ -57,12 +60,9 @@ class TaskWrite(Struct, frozen=True):
     ignored_dependencies: str | None = None
 
 
-class ExpandedWrite(Struct, frozen=True):
+class ExpandedWrite(_OfInstance, frozen=True):
     """A TaskInstance that its mapped instances replace, if it still has the state from before."""
 
-    dag_run_id: int
-    task_id: str
-    map_index: int
     before_state: str | None
 
 
@@ -86,31 +86,21 @@ class RunWrite(Struct, frozen=True):
     stop: str | None = None
 
 
-class XComDeletion(Struct, frozen=True):
+class XComDeletion(_OfInstance, frozen=True):
     """A TaskInstance whose XComs are deleted."""
 
-    dag_run_id: int
-    task_id: str
-    map_index: int
 
-
-class XComWrite(Struct, frozen=True):
+class XComWrite(_OfInstance, frozen=True):
     """A task's return value or decision; `value` is JSON."""
 
-    dag_run_id: int
-    task_id: str
-    map_index: int
     key: str
     value: str
     created_at: datetime
 
 
-class RenderedFieldsWrite(Struct, frozen=True):
+class RenderedFieldsWrite(_OfInstance, frozen=True):
     """What the templates of a try gave; `fields` is JSON."""
 
-    dag_run_id: int
-    task_id: str
-    map_index: int
     try_number: int
     fields: str
 

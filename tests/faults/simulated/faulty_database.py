@@ -23,7 +23,6 @@ class FaultyDatabase(Database):
         self._world = world
         self._process = process
         self._inline = inline
-        self.n_open = 0
         self.failed: set[str] = set()
         """The tasks whose last call has failed: they wait before they try again."""
 
@@ -40,11 +39,7 @@ class FaultyDatabase(Database):
         task = asyncio.current_task()
         caller = "" if task is None else task.get_name()
         self.failed.add(caller)
-        self.n_open += 1
-        try:
-            result = await self._pass_on(run, query, args, kwargs)
-        finally:
-            self.n_open -= 1
+        result = await self._pass_on(run, query, args, kwargs)
         self.failed.discard(caller)
         return result
 

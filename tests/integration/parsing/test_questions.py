@@ -129,7 +129,7 @@ async def test_a_file_that_asks_without_end_gets_few_answers_and_a_timeout(site,
         assert [one.dag.dag_id for one in (await parsed(site, ASKS.format(name="next"))).dags] == ["next"]
 
 
-async def test_a_process_that_dies_while_it_asks_leaves_the_guardian_in_order(site, names):
+async def test_a_process_that_dies_while_it_asks_leaves_the_guardian_in_order(site):
     report = await parsed(
         site,
         CHANNEL

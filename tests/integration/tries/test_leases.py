@@ -22,7 +22,7 @@ from tests.integration.tries.waiting_tasks import begun, is_alive, leave_waiting
 from tests.support.waiting import eventually, until
 
 
-async def test_a_scheduler_of_an_older_lease_is_refused(bench: Bench, code):
+async def test_a_scheduler_of_an_older_lease_is_refused(bench: Bench):
     async with bench.running(lease_epoch=2):
         old = bench.executor()
         with pytest.raises(ExecutorError, match="newer scheduler"):

@@ -126,7 +126,7 @@ async def test_a_file_that_breaks_when_it_is_run_fails_its_tries_and_no_others(b
         assert 'dag_file.py", line 3, in <module>' in bench.log("other")
 
 
-async def test_a_file_that_takes_too_long_to_import_fails_its_tries(bench: Bench, monkeypatch):
+async def test_a_file_that_takes_too_long_to_import_fails_its_tries(bench: Bench):
     parse = type(bench.settings.parse)(import_timeout=0.3)
     bench.settings = type(bench.settings)(parse=parse, lease=bench.settings.lease)
     code = bench.code(dag_file("while True: pass"))

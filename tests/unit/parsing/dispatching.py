@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
+from functools import wraps
 from pathlib import Path
 from typing import Any
 
@@ -191,3 +192,13 @@ class Folder:
     def close(self) -> None:
         """Release the database."""
         run_virtual(self._database.close, self.clock)
+
+
+def in_virtual_time(test: Callable[..., Any]) -> Callable[..., None]:
+    """Run a test, a coroutine function with the fixture `folder`, in the time of that folder."""
+
+    @wraps(test)
+    def wrapped(folder: Folder, **others: Any) -> None:
+        folder.run(lambda: test(folder, **others))
+
+    return wrapped

@@ -34,7 +34,7 @@ def known(folder) -> dict[str, bytes | None]:
     return found
 
 
-def test_a_token_is_created_once_and_again_only_when_it_is_forgotten(tmp_path, opened):
+def test_a_token_is_created_once_and_again_only_when_it_is_forgotten(opened):
     records = opened()
     assert [records.create(launch()), records.create(launch())] == [True, False]
     records.forget(["token", "unknown"])
@@ -42,7 +42,7 @@ def test_a_token_is_created_once_and_again_only_when_it_is_forgotten(tmp_path, o
     assert records.create(launch())
 
 
-def test_a_token_that_one_keeper_has_started_is_started_by_no_later_one(tmp_path, opened):
+def test_a_token_that_one_keeper_has_started_is_started_by_no_later_one(opened):
     opened().create(launch())
     assert not opened().create(launch())
     opened().end(ended())
@@ -171,7 +171,7 @@ def test_a_damaged_line_costs_itself_and_is_told_of(tmp_path, journal, warnings,
     assert known(tmp_path) == {"first": VALUE, "second": None}
 
 
-def test_an_end_is_delivered_though_the_line_before_it_is_damaged(tmp_path, journal, opened):
+def test_an_end_is_delivered_though_the_line_before_it_is_damaged(journal, opened):
     records = opened()
     records.create(launch())
     begun = journal.read_bytes()

@@ -238,21 +238,15 @@ def test_the_scheduler_uses_the_planned_runs_one_after_the_other():
 
 
 @pytest.mark.parametrize(
-    ("last", "now", "catchup", "case"),
+    ("last", "now", "catchup"),
     [
-        (DataInterval(day(4), day(5)), day(2), True, "they are used up"),
-        (DataInterval(day(0), day(1)), day(2), True, "the last run is another than was assumed"),
-        (None, day(2), True, "there was no run yet"),
-        (
-            DataInterval(day(1), day(2)),
-            day(3) + timedelta(minutes=2),
-            False,
-            "it is late, and others may be left out",
-        ),
+        pytest.param(DataInterval(day(4), day(5)), day(2), True, id="they are used up"),
+        pytest.param(DataInterval(day(0), day(1)), day(2), True, id="the last run is another than was assumed"),
+        pytest.param(None, day(2), True, id="there was no run yet"),
+        pytest.param(DataInterval(day(1), day(2)), day(3) + timedelta(minutes=2), False, id="it is late"),
     ],
-    ids=lambda value: value if isinstance(value, str) else "",
 )
-def test_the_author_s_code_is_asked_again_when(last, now, catchup, case):
+def test_the_author_s_code_is_asked_again_when(last, now, catchup):
     with pytest.raises(PlanNeeded):
         planned(catchup).next_run(last, TimeRestriction(MONDAY, None, catchup), now)
 
