@@ -2,6 +2,7 @@
 
 import logging
 import os
+import signal
 from contextlib import nullcontext
 
 import pytest
@@ -335,6 +336,21 @@ def test_bash_sees_its_environment_and_exit_codes_decide(dag, tmp_path, caplog):
             run(BashOperator(task_id=f"f{code}", dag=dag, bash_command=f"exit {code}", skip_on_exit_code=[97]))
     with pytest.raises(AsynschedException, match="not a folder"):
         run(BashOperator(task_id="n", dag=dag, bash_command="pwd", cwd="/nowhere"))
+
+
+def test_commands_of_a_bash_operator_s_hook_end_with_its_task(dag):
+    hooks = []
+
+    class Own(BashOperator):
+        def execute(self, context):
+            hooks.append(self.subprocess_hook)
+            return hooks[-1].run_command(["bash", "-c", self.bash_command], env=self.get_env(context)).output
+
+    assert run(Own(task_id="own", dag=dag, bash_command="echo $AIRFLOW_CTX_TASK_ID")).value == "own"
+    Own(task_id="slow", dag=dag, bash_command="exec sleep 600", execution_timeout=0.5)
+    assert "execution_timeout of 0.5 s is over" in run_in_foreground(dag).task("slow").reason
+    with hooks[-1].sub_process as process:
+        assert process.wait() == -signal.SIGTERM
 
 
 def test_a_timeout_ends_the_command_too(dag, tmp_path):
