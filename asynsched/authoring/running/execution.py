@@ -227,13 +227,6 @@ def _push_items(task: BaseOperator, context: Context, value: Any) -> None:
         context["ti"].xcom_push(key=key, value=item)
 
 
-def _finalize(task: BaseOperator, context: Context) -> None:
-    """Do what follows every end of a try's code that is not cut off."""
-    if task.overwrite_rtif_after_execution:
-        _keep_fields(task, context)
-    _push_links(task, context)
-
-
 def _keep_fields(task: BaseOperator, context: Context) -> None:
     """Keep the template fields as they are now, for people."""
     # A task without templates does not load this.
@@ -242,8 +235,13 @@ def _keep_fields(task: BaseOperator, context: Context) -> None:
     context["ti"].rendered_fields = fields_as_json(task)
 
 
-def _push_links(task: BaseOperator, context: Context) -> None:
-    """Log the addresses of a task's work in other systems, and push them as XComs: after every try, as Airflow does."""
+def _finalize(task: BaseOperator, context: Context) -> None:
+    """Keep the fields that `execute` has set, and log and push the addresses of the task's work in other systems.
+
+    As in Airflow, every try does so whose code is not cut off. The addresses are XComs.
+    """
+    if task.overwrite_rtif_after_execution:
+        _keep_fields(task, context)
     ti = context["ti"]
     of_plugins = () if installation is None else installation.plugins.links_of(type(task))
     for link in (*task.operator_extra_links, *of_plugins):
