@@ -408,7 +408,9 @@ SERVED: dict[str, dict[str, str]] = {
     f"{_STANDARD}.get_provider_info": {f"{_OWN}.standard": "get_provider_info"},
     f"{_STANDARD}.hooks.filesystem": {f"{_OWN}.hooks": "FSHook"},
     f"{_STANDARD}.hooks.package_index": {f"{_OWN}.hooks": "PackageIndexHook"},
-    f"{_STANDARD}.hooks.subprocess": {f"{_OWN}.hooks": "SubprocessHook SubprocessResult working_directory"},
+    f"{_STANDARD}.hooks.subprocess": {
+        "asynsched.authoring.operators.subprocess_hook": "SubprocessHook SubprocessResult working_directory"
+    },
     f"{_STANDARD}.operators.bash": {PUBLIC: "BashOperator"},
     f"{_STANDARD}.operators.branch": {PUBLIC: "BaseBranchOperator BranchMixIn SkipMixin"},
     f"{_STANDARD}.utils.skipmixin": {PUBLIC: "SkipMixin", f"{_OWN}.standard": _OF_SKIP_MIXIN},

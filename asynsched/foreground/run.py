@@ -461,10 +461,16 @@ def attempt(task: BaseOperator, make_context: Callable[[], Context]) -> TryEnd:
             if context is not None:
                 _on_kill(context)
             raise
-        except BaseException as exc:
-            log.exception("task %s failed", task.task_id, exc_info=(type(exc), exc, user_frames(exc)))
-            retry = not isinstance(exc, exceptions.AsynschedFailException) and _policy_allows_retry(task, exc, context)
-            return TryEnd(TaskInstanceState.FAILED, one_line(exc), retry, exception=exc, context=context)
+        except BaseException as exc:  # noqa: BLE001 - user code may raise anything, also SystemExit
+            return _failed(task, exc, context)
+
+
+def _failed(task: BaseOperator, exc: BaseException, context: Context | None) -> TryEnd:
+    log.exception("task %s failed", task.task_id, exc_info=(type(exc), exc, user_frames(exc)))
+    if isinstance(exc, exceptions.AsynschedTaskTimeout) and context is not None:
+        _on_kill(context)
+    retry = not isinstance(exc, exceptions.AsynschedFailException) and _policy_allows_retry(task, exc, context)
+    return TryEnd(TaskInstanceState.FAILED, one_line(exc), retry, exception=exc, context=context)
 
 
 @contextmanager

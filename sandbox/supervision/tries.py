@@ -45,7 +45,8 @@ NO_JSON = "its process returned a value that is not valid JSON"
 class Ending(NamedTuple):
     """Why a try is being ended. The try's own later reports do not change this end, unless it may be caught.
 
-    `may_be_caught`: The try's time is over. As in Airflow, its code may catch this and still succeed, or skip itself.
+    `may_be_caught`: The try's time is over. As in Airflow, its code may catch this and still succeed, skip itself, or
+    go on later.
     """
 
     reason: str
@@ -138,7 +139,7 @@ class SupervisedTry:
         said = believable(said)
         exception = self._masked(said.exception)
         rendered = None if said.rendered_fields is None else masked_fields(said.rendered_fields, self.secrets)
-        is_caught = self.ending is not None and self.ending.may_be_caught and said.state in ("success", "skipped")
+        is_caught = self.ending is not None and self.ending.may_be_caught and said.state != "failed"
         if self.ending is not None and not is_caught:
             ended = Ended(
                 self.token,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import cached_property
+
 from asynsched.authoring.exceptions import AsynschedException, AsynschedSkipException
 from asynsched.authoring.masking import CUT
 from asynsched.authoring.operators import arguments
@@ -16,6 +18,7 @@ if TYPE_CHECKING:
     from typing import Any, ClassVar, Unpack
 
     from asynsched.authoring.keywords import TaskKeywords
+    from asynsched.authoring.operators.subprocess_hook import SubprocessHook
     from asynsched.authoring.running.context import Context
 
 SKIP_EXIT_CODE = 99
@@ -154,6 +157,18 @@ class BashOperator(CommandOperator):
 
         env = dict(os.environ) if self.env is None or self.append_env else {}
         return {**env, **(self.env or {}), **context_variables(context)}
+
+    @cached_property
+    def subprocess_hook(self) -> SubprocessHook:
+        """Runs commands for subclasses that are written for Airflow; the operator itself does without it."""
+        from asynsched.authoring.operators.subprocess_hook import SubprocessHook
+
+        return SubprocessHook()
+
+    def on_kill(self) -> None:
+        super().on_kill()
+        if "subprocess_hook" in vars(self):
+            self.subprocess_hook.send_sigterm()
 
     def _folder(self) -> str | None:
         from pathlib import Path

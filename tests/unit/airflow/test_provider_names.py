@@ -22,11 +22,11 @@ from asynsched import (
 )
 from asynsched.airflow import python_virtualenv, standard
 from asynsched.airflow.decorator import result
-from asynsched.airflow.hooks import working_directory
 from asynsched.airflow.resource_details import AssetDetails, DagDetails
 from asynsched.airflow.session import SerializedDAG, clear_task_instances, expand_alias_to_assets
 from asynsched.authoring import timezone
 from asynsched.authoring.exceptions import DagIsPaused
+from asynsched.authoring.operators.subprocess_hook import working_directory
 from asynsched.authoring.providers import hook_paths
 from asynsched.authoring.xcom import BaseXCom as XCom
 from asynsched.errors import SerializationError

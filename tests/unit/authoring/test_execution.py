@@ -1,7 +1,9 @@
 """The execution of a task, and its result."""
 
+import json
 import logging
 import os
+import signal
 from contextlib import nullcontext
 
 import pytest
@@ -30,8 +32,9 @@ from asynsched import (
     task,
 )
 from asynsched.authoring.exceptions import DownstreamTasksSkipped
+from asynsched.authoring.running.execution import execute
 from asynsched.foreground.run import run_in_foreground
-from tests.unit.authoring.one_task import run
+from tests.unit.authoring.one_task import context_of, run
 
 
 def test_branches_are_checked_and_short_circuits_reported(dag, supervisor):
@@ -335,6 +338,31 @@ def test_bash_sees_its_environment_and_exit_codes_decide(dag, tmp_path, caplog):
             run(BashOperator(task_id=f"f{code}", dag=dag, bash_command=f"exit {code}", skip_on_exit_code=[97]))
     with pytest.raises(AsynschedException, match="not a folder"):
         run(BashOperator(task_id="n", dag=dag, bash_command="pwd", cwd="/nowhere"))
+
+
+def test_commands_of_a_bash_operator_s_hook_end_with_its_task(dag):
+    hooks = []
+
+    class Own(BashOperator):
+        def execute(self, context):
+            hooks.append(self.subprocess_hook)
+            return hooks[-1].run_command(["bash", "-c", self.bash_command], env=self.get_env(context)).output
+
+    assert run(Own(task_id="own", dag=dag, bash_command="echo $AIRFLOW_CTX_TASK_ID")).value == "own"
+    Own(task_id="slow", dag=dag, bash_command="exec sleep 600", execution_timeout=0.5)
+    assert "execution_timeout of 0.5 s is over" in run_in_foreground(dag).task("slow").reason
+    with hooks[-1].sub_process as process:
+        assert process.wait() == -signal.SIGTERM
+
+
+@pytest.mark.parametrize("end", ["true", "exit 3"])
+def test_people_see_the_command_that_a_function_returned(dag, end):
+    with dag:
+        operator = task.bash(lambda: f"echo {{{{ params.free }}}}; {end}").override(task_id="t")().operator
+    context = context_of(operator)
+    with nullcontext() if end == "true" else pytest.raises(AsynschedException, match="exit code 3"):
+        execute(operator, context)
+    assert json.loads(context["ti"].rendered_fields)["bash_command"] == f"echo x; {end}"
 
 
 def test_a_timeout_ends_the_command_too(dag, tmp_path):
