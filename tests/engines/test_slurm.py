@@ -185,7 +185,7 @@ async def test_a_try_whose_node_is_gone_runs_again_on_another(site: SlurmSite):
 
 async def test_a_try_that_reaches_the_time_limit_of_its_job_has_failed(site: SlurmSite):
     site.program.write(DAGS)
-    site.setup += "\nexport SLURM_JOB_END_TIME=$(($(date +%s) + 10))"  # as newer versions of Slurm set it
+    site.setup += "\nexport SLURM_JOB_END_TIME=$(($(date +%s) + 30))"  # as newer versions of Slurm set it
     site.machine()
     async with site.serving() as scheduler, scheduler.client() as client:
         key = await scheduler.trigger("waits")
