@@ -71,7 +71,7 @@ def test_a_task_in_the_foreground_asks_about_its_own_run_only():
 
 
 @pytest.mark.parametrize("key", ["return_value", "rows"])
-def test_a_value_that_a_scheduler_would_refuse_as_too_large_fails_its_task(key):
+def test_a_value_too_large_for_a_scheduler_fails_its_task(key):
     with DAG("d") as dag:
 
         @task
