@@ -12,7 +12,7 @@ import socket
 import sys
 import threading
 from _thread import get_ident
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, datetime
 from functools import partial
 from itertools import count
@@ -70,6 +70,8 @@ _STATE_AT = {
 READ_BYTES = 64 * 1024
 DEEPEST_MESSAGE = DEEPEST - 20
 """Less than DEEPEST: a launch or an answer may hold a value at a deeper level than the message that brought it."""
+encode_message = partial(encode_frame, deepest=DEEPEST_MESSAGE, largest=MAX_VALUE_BYTES)
+"""Returns the bytes of a message of a try. Raises TooLarge, and ProtocolError if it is nested too deeply."""
 
 
 class SchedulerLink:
@@ -103,7 +105,7 @@ class SchedulerLink:
 
     def send(self, message: Struct) -> None:
         """Report something. Raises TooLarge, and ProtocolError when it is nested too deeply to be passed on."""
-        self.socket.sendall(encode_frame(message, DEEPEST_MESSAGE, MAX_VALUE_BYTES))
+        self.socket.sendall(encode_message(message))
 
     def request(self, operation: str, **arguments: Any) -> Any:
         """Ask, and wait for the answer.
@@ -114,14 +116,7 @@ class SchedulerLink:
             raise SupervisorError(f"{operation}: only the task's own process can ask; pass the value to the others")
         with self._lock:
             number = next(self._numbers)
-            encoded = {name: json_of(value) for name, value in arguments.items()}
-            try:
-                self.send(messages.Request(self._token, number, operation, encoded))
-            except TooLarge as exc:
-                what = f"XCom {arguments['key']!r}" if operation == "xcom_push" else operation
-                raise SupervisorError(_too_large(f"{what} of task {self._task_id!r}", exc)) from None
-            except ProtocolError as exc:
-                raise SupervisorError(f"{operation}: {exc}") from None
+            self.socket.sendall(encode_request(self._token, self._task_id, number, operation, arguments))
             reply = self._receive()
             while not (isinstance(reply, messages.Reply) and reply.request_id == number):
                 # The answer to a request that a signal has interrupted.
@@ -135,6 +130,18 @@ class SchedulerLink:
                 raise SupervisorError("the keeper of this task is gone")
             self._arrived = self._reader.feed(data)
         return message
+
+
+def encode_request(token: str, task_id: str, number: int, operation: str, arguments: Mapping[str, Any]) -> bytes:
+    """Return the bytes of a request of a try. Raises SupervisorError if it is too large or nested too deeply."""
+    encoded = {name: json_of(value) for name, value in arguments.items()}
+    try:
+        return encode_message(messages.Request(token, number, operation, encoded))
+    except TooLarge as exc:
+        what = f"XCom {arguments['key']!r}" if operation == "xcom_push" else operation
+        raise SupervisorError(_too_large(f"{what} of task {task_id!r}", exc)) from None
+    except ProtocolError as exc:
+        raise SupervisorError(f"{operation}: {exc}") from None
 
 
 def answer_of(operation: str, reply: messages.Reply) -> Any:
@@ -227,16 +234,19 @@ def _report(link: SchedulerLink, ended: messages.Ended, task_id: str) -> None:
     try:
         link.send(ended)
     except ProtocolError as exc:
-        if isinstance(exc, TooLarge):
-            reason = _too_large(f"{_largest_of(ended)} of task {task_id!r}", exc)
-        else:
-            reason = f"the result or deferral of task {task_id!r} cannot be passed on: {exc}"
         log.exception("Task failed")
         flush_streams()
-        nothing: dict[str, Any] = {
-            "return_value": msgspec.UNSET, "decision": None, "deferral": None, "outlet_events": ()
-        }  # fmt: skip
-        link.send(msgspec.structs.replace(ended, state="failed", reason=reason, **nothing))
+        link.send(failed_to_report(ended, task_id, exc))
+
+
+def failed_to_report(ended: messages.Ended, task_id: str, error: ProtocolError) -> messages.Ended:
+    """Return the end of a try whose own end cannot be passed on, because of its result, deferral or asset events."""
+    if isinstance(error, TooLarge):
+        reason = _too_large(f"{_largest_of(ended)} of task {task_id!r}", error)
+    else:
+        reason = f"the result or deferral of task {task_id!r} cannot be passed on: {error}"
+    nothing: dict[str, Any] = {"return_value": msgspec.UNSET, "decision": None, "deferral": None, "outlet_events": ()}
+    return msgspec.structs.replace(ended, state="failed", reason=reason, **nothing)
 
 
 def run_launch(launch: messages.Launch, link: SchedulerLink, file: LoadedFile) -> messages.Ended:

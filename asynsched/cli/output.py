@@ -42,6 +42,7 @@ class Listing(NamedTuple):
         usual: The columns of a table that is not wide; empty for all.
         spare: Columns that a narrow terminal leaves out, the least useful first.
         texts: Fields of many lines, shown in full below a table.
+        cut: Columns whose long texts a terminal that is too narrow for the table shows in part.
     """
 
     columns: Sequence[str]
@@ -51,6 +52,7 @@ class Listing(NamedTuple):
     usual: Sequence[str] = ()
     spare: Sequence[str] = ()
     texts: Sequence[str] = ()
+    cut: Sequence[str] = ()
 
 
 class Record(NamedTuple):

@@ -156,7 +156,7 @@ def runs_list(
     rows = [run_fields(run) for run in runs]
     nothing = f"There are no runs in {session.place}."
     usual = USUAL_COLUMNS if dag_id is None else USUAL_COLUMNS[1:]
-    return Listing(COLUMNS, rows, nothing, usual=usual, spare=SPARE_COLUMNS)
+    return Listing(COLUMNS, rows, nothing, usual=usual, spare=SPARE_COLUMNS, cut=("reason",))
 
 
 @command("show", tables=True)
@@ -300,7 +300,8 @@ def tasks_list(session: Session, dag_id: str, run_id: str, all_tries: bool) -> L
     rows = [fields_of(info, TASK_COLUMNS) for info in found]
     unused = (name for name, none in UNMAPPED.items() if all(row[name] == none for row in rows))
     spare = (*unused, "try_number", "duration_seconds", "reason")
-    return Listing(TASK_COLUMNS, rows, "The run has no task instances yet.", usual=USUAL_TASK_COLUMNS, spare=spare)
+    nothing = "The run has no task instances yet."
+    return Listing(TASK_COLUMNS, rows, nothing, usual=USUAL_TASK_COLUMNS, spare=spare, cut=("reason",))
 
 
 @command("clear")

@@ -16,6 +16,9 @@ PROSE_WIDTH = 15
 """Least width of a column of prose, which is broken at its blanks."""
 LONGEST_NAME = 48
 """Longer texts are broken even without a blank: no terminal has room for several of them."""
+LONGEST_PART = 120
+"""Longest part of a text that is cut, in characters: in a narrow column it has about seven lines."""
+CUT = " …"
 Cells = Mapping[str, Sequence[str]]
 PIPE_WIDTH = 10_000
 """Width of a table that a program reads: no line is broken."""
@@ -40,14 +43,14 @@ def show_tables(answer: Listing | Record, *, wide: bool = False) -> None:
     show = _show_whole if wide or not sys.stdout.isatty() else _show_fitted
     if isinstance(answer, Listing):
         if answer.rows:
-            show((not wide and answer.usual) or answer.columns, answer.rows, answer.spare)
+            show((not wide and answer.usual) or answer.columns, answer.rows, answer.spare, answer.cut)
         else:
             note(answer.nothing)
         for row in answer.rows:
             _show_texts(str(row.get(answer.columns[0])), row, answer.texts)
         return
     fields = {name: value for name, value in answer.fields.items() if name not in answer.sections}
-    show(("field", "value"), [{"field": name, "value": value} for name, value in fields.items()], ())
+    show(("field", "value"), [{"field": name, "value": value} for name, value in fields.items()])
     for name, spare in answer.sections.items():
         if rows := answer.fields[name]:
             sys.stdout.write(f"\n{name}\n")
@@ -62,21 +65,37 @@ def _show_texts(title: str, row: Row, names: Sequence[str]) -> None:
             sys.stdout.write(f"\n{printable(title)}: {name}\n{text}\n")
 
 
-def _show_whole(columns: Sequence[str], rows: Sequence[Row], _: Sequence[str]) -> None:
+def _show_whole(columns: Sequence[str], rows: Sequence[Row], *_: Sequence[str]) -> None:
     cells: Cells = {column: [cell(row.get(column)) for row in rows] for column in columns}
     _print(cells, whole_table(cells), _numbers(rows), PIPE_WIDTH)
 
 
-def _show_fitted(columns: Sequence[str], rows: Sequence[Row], spare: Sequence[str]) -> None:
+def _show_fitted(
+    columns: Sequence[str], rows: Sequence[Row], spare: Sequence[str] = (), cut: Collection[str] = ()
+) -> None:
     """Write a table for a terminal: fitted to its width, with short instants of local time."""
     width = Console().width
     instants = [column for column in columns if any(isinstance(row.get(column), datetime) for row in rows)]
-    cells: Cells = {column: [cell(row.get(column), local=True) for row in rows] for column in columns}
+    cells: dict[str, Sequence[str]] = {
+        column: [cell(row.get(column), local=True) for row in rows] for column in columns
+    }
     cells = {**cells, **{name: _without_seconds(cells[name]) for name in instants}}
-    layout = whole_table(cells) if fits(cells, width) else fitted_table(cells, width, spare=spare, whole=instants)
+    whole, layout = cells, whole_table(cells)
+    if not fits(cells, width):
+        cells = cells | {name: [_beginning(text) for text in cells[name]] for name in cells if name in cut}
+        layout = fitted_table(cells, width, spare=spare, whole=instants)
     _print(cells, layout, _numbers(rows), width)
+    if any(cells[name] != whole[name] for name in layout.headers):
+        note("Long texts are cut (…): --wide shows them whole.")
     if layout.left_out:
         note(f"No room for {', '.join(layout.left_out)}: a wider terminal shows them, and so does --wide.")
+
+
+def _beginning(text: str) -> str:
+    """Return a text, or its first words and a mark."""
+    return (
+        text if len(text) <= LONGEST_PART else f"{text[:LONGEST_PART].rpartition(' ')[0] or text[:LONGEST_PART]}{CUT}"
+    )
 
 
 def _without_seconds(instants: Sequence[str]) -> Sequence[str]:

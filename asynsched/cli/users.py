@@ -4,6 +4,7 @@ Passwords are asked for on a terminal, or read from standard input; a new token 
 """
 
 import sys
+from collections.abc import Sequence
 from contextlib import suppress
 from datetime import timedelta
 from typing import Any
@@ -12,7 +13,7 @@ import click
 import msgspec
 
 from asynsched.cli.command import Amount, command, confirm, fail, yes_option
-from asynsched.cli.output import Done, Listing
+from asynsched.cli.output import Done, Listing, note
 from asynsched.cli.session import Session, actor
 from asynsched.errors import NotFound
 from asynsched.home import served_web
@@ -41,6 +42,7 @@ def users_create(session: Session, name: str, roles: tuple[str, ...], password_s
         fail(f"There is a user {name!r} already.")
     password = None if no_password else _new_password(password_stdin)
     made = session.act(queries.create_user, name, roles, password=password, now=session.now())
+    _warn_about_roles(session, roles)
     return Done(f"User {name!r} is added with the roles {', '.join(made.roles)}.", msgspec.structs.asdict(made))
 
 
@@ -60,7 +62,13 @@ def users_set_role(session: Session, name: str, roles: tuple[str, ...]) -> Done:
     ROLE is viewer, operator, admin, or a name that DAGs have in their access_control.
     """
     changed = session.act(queries.set_roles, name, roles)
+    _warn_about_roles(session, roles)
     return Done(f"User {name!r} has the roles {', '.join(changed.roles)}.", msgspec.structs.asdict(changed))
+
+
+def _warn_about_roles(session: Session, roles: Sequence[str]) -> None:
+    if warning := session.read(queries.about_roles, roles):
+        note(f"Warning: {warning}")
 
 
 @command("set-password")

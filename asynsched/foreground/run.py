@@ -44,6 +44,7 @@ from asynsched.authoring.triggers import base as triggers
 from asynsched.authoring.triggers.shared_stream import SharedStreams
 from asynsched.foreground.supervisor import MemorySupervisor
 from asynsched.keys import DagRunKey
+from asynsched.protocol.frames import ProtocolError
 from asynsched.protocol.messages import (
     CausingTry,
     CodeVersion,
@@ -63,7 +64,7 @@ from asynsched.serialization.schema import SerializedDag
 from asynsched.states import DagRunState, DagRunType, TaskInstanceState
 from asynsched.store.schema import CallbackRequest
 from sandbox.processes import flush_streams
-from sandbox.run import Span, of_result
+from sandbox.run import Span, encode_message, failed_to_report, of_result
 
 log = logging.getLogger("asynsched.test")
 
@@ -313,14 +314,8 @@ class ForegroundDriver:
             with ExitStack() as environment:
                 make_context = self._context_maker(task, looked_since, environment)
                 end = attempt(self._dag.get_task(task.task_id), make_context)
+            ended, end = _reported(token, task.task_id, started_at, end)
             self._ends[task.task_id, task.map_index] = end
-            try:
-                ended = _ended(token, Span(started_at, utcnow()), end)
-            except (TypeError, ValueError, RecursionError) as exc:
-                # Its asset events, or the name of its instance, cannot be serialized.
-                end = TryEnd(TaskInstanceState.FAILED, one_line(exc), exception=exc, context=end.context)
-                self._ends[task.task_id, task.map_index] = end
-                ended = _ended(token, Span(started_at, utcnow()), end)
             if end.result is not None and end.result.written is not None:
                 kept = self._supervisor.keep_result(task.task_id, end.result.written, task.map_index)
                 self._results[task.task_id, task.map_index] = kept
@@ -418,6 +413,22 @@ def _active_run(dag: SerializedDag, facts: RunContext) -> ActiveRun:
         data_interval_end=facts.data_interval_end,
         conf=dict(facts.conf or {}),
     )
+
+
+def _reported(token: str, task_id: str, started_at: datetime, end: TryEnd) -> tuple[Ended, TryEnd]:
+    """Return the report of a try's end, and the end: failed, if a scheduler could not have been told of it."""
+    try:
+        ended = _ended(token, Span(started_at, utcnow()), end)
+    except (TypeError, ValueError, RecursionError) as exc:
+        # Its asset events, or the name of its instance, cannot be serialized.
+        end = TryEnd(TaskInstanceState.FAILED, one_line(exc), exception=exc, context=end.context)
+        ended = _ended(token, Span(started_at, utcnow()), end)
+    try:
+        encode_message(ended)
+    except ProtocolError as exc:
+        ended = failed_to_report(ended, task_id, exc)
+        end = TryEnd(TaskInstanceState.FAILED, ended.reason, context=end.context)
+    return ended, end
 
 
 def _ended(token: str, span: Span, end: TryEnd) -> Ended:

@@ -14,6 +14,7 @@ from asynsched.authoring.xcom import read_xcom
 from asynsched.authoring.xcom_arg import XCOM_RETURN_KEY
 from asynsched.protocol.messages import TaskInstanceFacts
 from asynsched.scheduling.evaluation.run import ActiveRun, ActiveTask
+from sandbox.run import encode_request
 
 UNMAPPED = -1
 """The map_index of a task that is not mapped."""
@@ -58,6 +59,7 @@ class MemorySupervisor:
         answer = getattr(self, f"_answer_{operation}", None)
         if answer is None:
             raise SupervisorError(f"{operation} cannot be answered in a run without a scheduler")
+        encode_request("", self.running_task, 0, operation, arguments)  # raises what it would raise in a try
         return answer(**arguments)
 
     @cached_property

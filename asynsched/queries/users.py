@@ -10,12 +10,12 @@ from msgspec import Struct
 from sqlalchemy import Connection
 
 from asynsched.clock import new_token
-from asynsched.errors import AsynschedError, NotFound
+from asynsched.errors import AsynschedError, NotFound, did_you_mean
 from asynsched.queries.paging import FIRST_PAGE, BadRequest, Page, Paging, Pattern, Sorting, select_page
 from asynsched.queries.place import Act
 from asynsched.store import users as store
 from asynsched.store.dags.dags import find_dag
-from asynsched.store.rows import as_struct
+from asynsched.store.rows import as_struct, near_names
 from asynsched.store.schema import TokenRow, UserRow, user
 
 ROLES = ("viewer", "operator", "admin")
@@ -29,6 +29,8 @@ LINK_LIFETIME = timedelta(days=1)
 
 SORTING = Sorting({"name": user.c.name, "created_at": user.c.created_at}, key=user.c.name, usual=("name",))
 _USERS: sa.Select[Any] = sa.select(user)
+MOST_SHOWN = 20
+"""Roles in a message."""
 SHORTEST_PASSWORD, LONGEST_PASSWORD = 8, 1000
 
 
@@ -110,6 +112,24 @@ def list_tokens(conn: Connection, owner: str | None = None, *, now: datetime) ->
 def list_sessions(conn: Connection, owner: str | None = None, *, now: datetime) -> list[TokenInfo]:
     """Return the sessions in browsers that have not expired; of one user, or of all."""
     return [_token_info(row) for row in store.list_tokens(conn, (store.SESSION,), owner, now)]
+
+
+def about_roles(conn: Connection, roles: Sequence[str]) -> str:
+    """Return a warning of roles that give no right, because no DAG names them; empty if all of them give one.
+
+    They are accepted all the same: the DAGs may come later.
+    """
+    of_dags = store.roles_of_dags(conn)
+    unknown = [role for role in roles if role not in of_dags and role not in ROLES]
+    if not unknown:
+        return ""
+    known = [*ROLES, *sorted(of_dags.difference(ROLES))]
+    names = ", ".join(map(repr, unknown))
+    what = f"The role {names} gives" if len(unknown) == 1 else f"The roles {names} give"
+    return (
+        f"{what} no right so far: no DAG has it in its access_control.{did_you_mean(near_names(unknown[0], known))}"
+        f" Known roles: {', '.join(known[:MOST_SHOWN])}."
+    )
 
 
 # Actions

@@ -126,3 +126,9 @@ def dags_of_roles(conn: Connection, roles: Collection[str]) -> Mapping[str, tupl
         for dag_id, access_control in conn.execute(query)
     }
     return {dag_id: permissions for dag_id, permissions in allowed.items() if permissions}
+
+
+def roles_of_dags(conn: Connection) -> set[str]:
+    """Return the roles that DAGs name in their `access_control`."""
+    query = sa.select(dag.c.access_control).where(dag.c.access_control.is_not(None))
+    return {role for access_control in conn.execute(query).scalars() for role in access_control}

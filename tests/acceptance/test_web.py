@@ -187,6 +187,16 @@ def test_web_serves_beside_a_scheduler_and_after_it_by_users_and_tokens(site):
     assert token["token"] not in site.story() + site.run("tokens", "list").stdout
 
 
+def test_a_role_that_no_dag_names_is_accepted_with_a_warning(site):
+    with site.up():
+        site.wait_for_dag("one")
+    said = site.run("users", "create", "ada", "--role", "vewer", "--no-password").stderr
+    assert "The role 'vewer' gives no right so far: no DAG has it in its access_control. Did you mean viewer?" in said
+    assert "Known roles: viewer, operator, admin, team." in said
+    assert site.run("users", "set-role", "ada", "viewer", "team").stderr == ""
+    assert "The roles 'a', 'b' give no right" in site.run("users", "set-role", "ada", "a", "b", "admin").stderr
+
+
 def test_passwords_come_from_a_terminal_or_standard_input_only(site):
     site.run("db", "upgrade")
     assert "--password-stdin" in site.run("users", "create", "ada", "--role", "admin", code=1).stderr

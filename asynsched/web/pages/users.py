@@ -11,6 +11,7 @@ from asynsched.queries.users import (
     LONGEST_PASSWORD,
     ROLES,
     SHORTEST_PASSWORD,
+    about_roles,
     create_user,
     delete_token,
     delete_user,
@@ -61,7 +62,8 @@ async def create(call: Call) -> Response:
         )
     except AsynschedError as exc:
         return await _show_users(call, typed=refused(fields, exc))
-    return redirect(call, "users", name, said=f"The user {name} is added.")
+    warning = await call.place.ask(about_roles, _roles(fields))
+    return redirect(call, "users", name, said=f"The user {name} is added. {warning}".rstrip())
 
 
 @PAGE.endpoint("GET", "/users/{name:path}", permission=Permission.ADMINISTER)
@@ -89,7 +91,7 @@ async def _change(call: Call, name: str, fields: dict[str, list[str]]) -> str:
     match one(fields, "do"):
         case "roles" if roles := _roles(fields):
             await act(who, set_roles, name, roles)
-            return f"{name} has the roles {', '.join(roles)}."
+            return f"{name} has the roles {', '.join(roles)}. {await call.place.ask(about_roles, roles)}".rstrip()
         case "roles" | "disable":
             await act(who, disable_user, name)
             return f"{name} is disabled."

@@ -107,10 +107,10 @@ RUN = {
 def on_terminal(capsys, monkeypatch):
     """Return a list of runs in a terminal of this width: its lines, and the notes beside them."""
 
-    def shown(width, *runs, spare=("ended_at", "started_at"), wide=False, usual=()):
+    def shown(width, *runs, spare=("ended_at", "started_at"), wide=False, usual=(), cut=()):
         monkeypatch.setenv("COLUMNS", str(width))
         monkeypatch.setattr("sys.stdout.isatty", lambda: True)
-        listing = Listing(tuple(RUN), [RUN | run for run in runs], usual=usual, spare=spare)
+        listing = Listing(tuple(RUN), [RUN | run for run in runs], usual=usual, spare=spare, cut=cut)
         show(listing, Output.TABLE, wide=wide)
         out, err = capsys.readouterr()
         lines = re.sub(r"\x1b\[\d*m", "", out).splitlines()
@@ -159,6 +159,20 @@ def test_runs_on_80_columns_keep_each_run_id_in_one_line(capsys, monkeypatch):
     rows = [RUN | {"dag_id": "morning_report", "run_id": run_id, "state": "success", "logical_date": AT}]
     show(Listing(runs.COLUMNS, rows, usual=runs.USUAL_COLUMNS, spare=runs.SPARE_COLUMNS), Output.TABLE)
     assert run_id in capsys.readouterr().out
+
+
+def test_a_narrow_terminal_cuts_long_reasons_and_tells_how_to_see_them(on_terminal):
+    reason = f"ValueError: {'no way ' * 50}at all"
+    lines, said = on_terminal(80, {"reason": reason}, {"reason": "short " * 5}, cut=("reason",))
+    assert len(lines) < 16
+    assert ("ValueError:" in " ".join(lines), "at all" in " ".join(lines)) == (True, False)
+    assert "Long texts are cut (…): --wide shows them whole." in said
+    for whole in ({"wide": True}, {"cut": ()}):
+        lines, said = on_terminal(80, {"reason": reason}, **whole)
+        assert "at all" in re.sub(r"\s+", " ", " ".join(lines))
+        assert "cut" not in said
+    lines, said = on_terminal(80, {"reason": reason}, cut=("reason",), spare=("reason", "ended_at", "started_at"))
+    assert "cut" not in said
 
 
 def test_where_even_names_have_no_room_they_are_broken_and_nothing_is_lost(on_terminal):

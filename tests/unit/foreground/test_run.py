@@ -2,6 +2,8 @@
 
 import datetime as dt
 
+import pytest
+
 from asynsched import DAG, TaskGroup, task
 
 NOON = dt.datetime(2026, 1, 5, 12, tzinfo=dt.UTC)
@@ -66,3 +68,21 @@ def test_a_task_in_the_foreground_asks_about_its_own_run_only():
     assert run.task("asks").result == ["running", 5, 1, states, {f"{works_of}1": "success"}]
     assert "of other runs cannot be answered in a run without a scheduler" in run.task("asks_about_others").reason
     assert "there is no task group 'other'" in run.task("asks_about_no_group").reason
+
+
+@pytest.mark.parametrize("key", ["return_value", "rows"])
+def test_a_value_too_large_for_a_scheduler_fails_its_task(key):
+    with DAG("d") as dag:
+
+        @task
+        def large(ti):
+            value = "x" * 16_000_000
+            if key != "return_value":
+                ti.xcom_push(key, value)
+            return value
+
+        large()
+    run = dag.test()
+    assert run.state == "failed"
+    assert f"XCom {key!r} of task 'large' is too large: 15.3 MiB of JSON; the limit is 15.0 MiB." in run.tasks[0].reason
+    assert run.tasks[0].result is None
