@@ -45,7 +45,6 @@ from asynsched.migrating.importing import (
     runs_plan,
     variables_plan,
 )
-from asynsched.migrating.old_values import old_values
 from asynsched.migrating.verdicts import Finding, Need, is_of_plugin, judge, judge_plugins, provider_of_type
 from asynsched.parsing.names import StoredNames
 from asynsched.queries.place import Act
@@ -220,7 +219,6 @@ class _Files:
             }
             for report in reports for warning in report.warnings if not is_of_plugin(warning)
         ]  # fmt: skip
-        self.warnings += [{"file": one.file, "line": one.line, "what": one.what} for one in old_values(reports)]
         self.dags: dict[str, str] = {}
         for dag_id, by_path in definitions(sorted(reports, key=lambda report: report.path)).items():
             keeper, *others = by_path
