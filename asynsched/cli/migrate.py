@@ -81,8 +81,12 @@ class _Given(NamedTuple):
     help=f"Airflow's metadata database, of Airflow 2.0 to 3: sqlite:///PATH or postgresql://USER@HOST/NAME. By default"
     f" that of {URL_VARIABLE}, or of the airflow.cfg. It is only read.",
 )  # fmt: skip
-@click.option("--variables", type=_FILE, metavar="FILE", help="What `airflow variables export` has written.")
-@click.option("--connections", type=_FILE, metavar="FILE", help="What `airflow connections export` has written.")
+@click.option(
+    "--variables", type=_FILE, metavar="FILE", help="What `airflow variables export` has written: JSON, YAML, env."
+)
+@click.option(
+    "--connections", type=_FILE, metavar="FILE", help="What `airflow connections export` has written: JSON, YAML, env."
+)
 @click.option("--pools", type=_FILE, metavar="FILE", help="What `airflow pools export` has written.")
 @click.option(
     "--fernet-key-file", type=_FILE, metavar="FILE",
