@@ -82,10 +82,13 @@ class _Given(NamedTuple):
     f" that of {URL_VARIABLE}, or of the airflow.cfg. It is only read.",
 )  # fmt: skip
 @click.option(
-    "--variables", type=_FILE, metavar="FILE", help="What `airflow variables export` has written: JSON, YAML, env."
+    "--variables", type=_FILE, metavar="FILE", help="What `airflow variables export` has written: JSON, YAML or env."
 )
 @click.option(
-    "--connections", type=_FILE, metavar="FILE", help="What `airflow connections export` has written: JSON, YAML, env."
+    "--connections",
+    type=_FILE,
+    metavar="FILE",
+    help="What `airflow connections export` has written: JSON, YAML or env.",
 )
 @click.option("--pools", type=_FILE, metavar="FILE", help="What `airflow pools export` has written.")
 @click.option(
