@@ -85,11 +85,9 @@ class _Given(NamedTuple):
     "--variables", type=_FILE, metavar="FILE", help="What `airflow variables export` has written: JSON, YAML or env."
 )
 @click.option(
-    "--connections",
-    type=_FILE,
-    metavar="FILE",
+    "--connections", type=_FILE, metavar="FILE",
     help="What `airflow connections export` has written: JSON, YAML or env.",
-)
+)  # fmt: skip
 @click.option("--pools", type=_FILE, metavar="FILE", help="What `airflow pools export` has written.")
 @click.option(
     "--fernet-key-file", type=_FILE, metavar="FILE",
