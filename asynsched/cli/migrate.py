@@ -39,7 +39,6 @@ from asynsched.migrating.importing import (
     runs_plan,
     variables_plan,
 )
-from asynsched.migrating.old_values import old_values
 from asynsched.migrating.verdicts import Finding, Need, is_of_plugin, judge, judge_plugins, provider_of_type
 from asynsched.parsing.names import StoredNames
 from asynsched.queries.place import Act
@@ -76,8 +75,13 @@ class _Given(NamedTuple):
     help=f"Airflow's metadata database, of Airflow 2.0 to 3: sqlite:///PATH or postgresql://USER@HOST/NAME. By default"
     f" that of {URL_VARIABLE}, or of the airflow.cfg. It is only read.",
 )  # fmt: skip
-@click.option("--variables", type=_FILE, metavar="FILE", help="What `airflow variables export` has written.")
-@click.option("--connections", type=_FILE, metavar="FILE", help="What `airflow connections export` has written.")
+@click.option(
+    "--variables", type=_FILE, metavar="FILE", help="What `airflow variables export` has written: JSON, YAML or env."
+)
+@click.option(
+    "--connections", type=_FILE, metavar="FILE",
+    help="What `airflow connections export` has written: JSON, YAML or env.",
+)  # fmt: skip
 @click.option("--pools", type=_FILE, metavar="FILE", help="What `airflow pools export` has written.")
 @click.option(
     "--fernet-key-file", type=_FILE, metavar="FILE",
@@ -214,7 +218,6 @@ class _Files:
             }
             for report in reports for warning in report.warnings if not is_of_plugin(warning)
         ]  # fmt: skip
-        self.warnings += [{"file": one.file, "line": one.line, "what": one.what} for one in old_values(reports)]
         self.dags: dict[str, str] = {}
         for dag_id, by_path in definitions(sorted(reports, key=lambda report: report.path)).items():
             keeper, *others = by_path

@@ -55,7 +55,7 @@ _DETAILS = ("hooks", "notifiers", "extra_links", "secrets_backends")
 def providers_list(_session: Session) -> Listing:
     """List the installed providers, and the types of connections that their hooks use.
 
-    `--output json` also has their hooks, notifiers, extra links and secrets backends.
+    `--wide` also shows their hooks, notifiers, extra links and secrets backends.
     """
     serve_airflow("ours")
     rows = [
@@ -72,9 +72,9 @@ def providers_list(_session: Session) -> Listing:
         }
         for provider in installed_providers()
     ]
-    columns = ("provider", "version", "connection_types", "task_decorators", "error")
+    usual = ("provider", "version", "connection_types", "task_decorators", "error")
     nothing = "No provider is installed. `asynsched providers install NAME` installs one."
-    return Listing(columns, rows, nothing, details=_DETAILS, spare=("error", "task_decorators"))
+    return Listing((*usual, *_DETAILS), rows, nothing, usual=usual, spare=("error", "task_decorators"))
 
 
 @command("install")

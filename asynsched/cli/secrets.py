@@ -1,19 +1,23 @@
 """`asynsched variables …` and `asynsched connections …`: values that are stored encrypted.
 
-Secrets are hidden in listings, and passwords wherever a connection is shown; only `export` writes them. A file is JSON,
-and `-` is standard input or output.
+Secrets are hidden in listings, and passwords wherever a connection is shown; only `export` writes them. `export`
+writes JSON, `import` also reads YAML and lines of `name=value`, and `-` is standard input or output.
 """
 
 import os
 import sys
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
 import click
 import msgspec
 
+from asynsched.airflow.exceptions import AirflowFileParseException
+from asynsched.airflow.local_filesystem import load_variables
 from asynsched.authoring.connection import FIELDS
+from asynsched.authoring.exceptions import AsynschedException
 from asynsched.cli.command import command, fail
 from asynsched.cli.output import Done, Listing, Record, are, fields_of, note
 from asynsched.cli.session import Session
@@ -78,9 +82,10 @@ def variables_delete(session: Session, key: str) -> Done:
 @command("import")
 @file_argument
 def variables_import(session: Session, file: str) -> Done:
-    """Set variables from a JSON file; - is standard input.
+    """Set variables from a file; - is standard input.
 
-    The file is an object that maps each key to its value, or to {"value": …, "description": …}, as Airflow writes it.
+    The file is JSON, or by its ending YAML or lines of `name=value` (`.env`). It maps each key to its value, or to
+    {"value": …, "description": …}, as Airflow writes it.
     """
     content = read_object(file, "variables", dict[str, Any])
     parsed = {key: value_and_description(value) for key, value in sorted(content.items())}
@@ -101,7 +106,7 @@ def variables_export(session: Session, file: str) -> Done | None:
 
 
 def value_and_description(value: Any) -> tuple[str, str]:
-    """Return the text and the description of a variable in a JSON file."""
+    """Return the text and the description of a variable in a file."""
     description = ""
     if isinstance(value, dict) and "value" in value and set(value) <= {"value", "description"}:
         value, description = value["value"], str(value.get("description") or "")
@@ -190,9 +195,10 @@ def connections_delete(session: Session, conn_id: str) -> Done:
 @command("import")
 @file_argument
 def connections_import(session: Session, file: str) -> Done:
-    """Set connections from a JSON file; - is standard input.
+    """Set connections from a file; - is standard input.
 
-    The file is an object: by conn_id its parts, or its URI, as Airflow writes it.
+    The file is JSON, or by its ending YAML or lines of `conn_id=uri` (`.env`): by conn_id its parts, or its URI, as
+    Airflow writes it.
     """
     content = read_object(file, "connections", dict[str, dict[str, Any] | str])
     rows = [queries.checked_connection(conn_id, parts_of(value)) for conn_id, value in sorted(content.items())]
@@ -210,7 +216,10 @@ def connections_export(session: Session, file: str) -> Done | None:
 
 
 def parts_of(value: dict[str, Any] | str) -> dict[str, Any]:
-    """Return the parts of a connection in a JSON file, or its `uri`."""
+    """Return the parts of a connection in a file, or its `uri`. A text is a URI, or the parts as JSON."""
+    if isinstance(value, str) and value.lstrip().startswith("{"):
+        with suppress(msgspec.DecodeError):  # then it is no URI either, which the connection's check says
+            return msgspec.json.decode(value, type=dict[str, Any])
     return {"uri": value} if isinstance(value, str) else value
 
 
@@ -220,16 +229,27 @@ def _given(value: T) -> T | str:
 
 
 def read_object(file: str, what: str, form: type[T]) -> T:
-    """Return the content of a JSON file, which has this form. Ends the command if it cannot be read."""
+    """Return the content of a file, which has this form. Ends the command if it cannot be read.
+
+    It is JSON, or by its ending YAML or lines of `name=value`, as Airflow writes them.
+    """
     try:
+        if Path(file).suffix.lower() in (".env", ".yaml", ".yml"):
+            return msgspec.convert(load_variables(file), form)
         content = sys.stdin.buffer.read() if file == STANDARD_STREAM else Path(file).read_bytes()
         return msgspec.json.decode(content.decode("utf-8-sig"), type=form)
     except OSError as exc:
         fail(f"{file}: the file cannot be read: {exc.strerror}")
     except UnicodeDecodeError:
         fail(f"{file}: the file is not UTF-8.")
-    except (msgspec.DecodeError, RecursionError) as exc:
-        fail(f"{file}: not a JSON object of {what}: {exc}")
+    except AirflowFileParseException as exc:
+        fail(f"{file}:{exc.parse_errors[0].line_no}: {exc.parse_errors[0].message}")
+    except AsynschedException as exc:
+        fail(str(exc))
+    except ModuleNotFoundError:
+        fail(f"{file}: PyYAML is needed to read it: pip install pyyaml")
+    except (msgspec.DecodeError, msgspec.ValidationError, RecursionError) as exc:
+        fail(f"{file}: not an object of {what}: {exc}")
 
 
 def _write_private(file: str, what: str, content: Mapping[str, Any]) -> Done | None:

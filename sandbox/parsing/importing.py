@@ -24,6 +24,7 @@ from asynsched.airflow import installation
 from asynsched.airflow.configuration import options_read
 from asynsched.airflow.finder import serve_airflow
 from asynsched.authoring.active import forgotten_dag_functions
+from asynsched.authoring.airflow_2 import OLD_VALUES
 from asynsched.authoring.dag import DAG, collect_dags
 from asynsched.authoring.own_sandbox import own_sandbox
 from asynsched.authoring.supervisor import NOT_WHILE_PARSED, SupervisorError, SupervisorNotFound, set_supervisor
@@ -347,7 +348,12 @@ class _Finding:
         self._warnings.append(schema.FileError(schema.NO_EFFECT, encodable(what[:LONGEST_WARNING]), line=line))
 
     def _note_moved(self, *, works: bool) -> None:
-        """Warn once for each file of the names and arguments that it has from Airflow 2, each with its lines."""
+        """Warn once for each file of the names, arguments and values that it has from Airflow 2, with their lines."""
+        for source in self._sources:
+            if any(name in source.text for name in OLD_VALUES):
+                from asynsched.airflow.old_values import old_values  # loaded for a file of Airflow 2 only
+
+                self._moved.setdefault(source.path, []).extend(old_values(source.text))
         for path, found in self._moved.items():
             for sentence in written_for_airflow_2(found, works=works, longest=LONGEST_FINDINGS):
                 self._warnings.append(schema.FileError(schema.MOVED, encodable(f"{path}: {sentence}")))

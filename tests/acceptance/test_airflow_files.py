@@ -218,8 +218,9 @@ def test_every_finding_about_airflow_2_is_told_with_its_lines_also_of_a_file_tha
     old = [f"o{n} = PythonOperator(task_id='o{n}', python_callable=print, provide_context=True)" for n in range(12)]
     dag = "with DAG('old', schedule_interval=None, concurrency=2, default_view='graph', orientation='LR'):"
     head = ["from asynsched import DAG, PythonOperator", dag]
+    templated = "print('{{ execution_date }}', '{{ tomorrow_ds }}')"
     limited = "o = PythonOperator(task_id='o', python_callable=print, task_concurrency=2, trigger_rule='dummy')"
-    site.write("old.py", "\n".join([*head, *(f"    {line}" for line in (*old, limited)), "1 / 0"]))
+    site.write("old.py", "\n".join([*head, *(f"    {line}" for line in (*old, limited, templated)), "1 / 0"]))
     site.up_until_idle()
     [failed, warned] = site.json("dags", "errors", "--warnings")
     assert "ZeroDivisionError" in failed["message"]
@@ -236,6 +237,8 @@ EXPECTED_FINDINGS = (
     "that they name; remove it (lines 3, 4, 5, 6, 7, 8, 9, 10, 11, 12 and 2 more)",
     "task_concurrency is now max_active_tis_per_dag (line 15)",
     "the trigger rule dummy is now always (line 15)",
+    "execution_date is now logical_date (line 16)",
+    "tomorrow_ds is now macros.ds_add(ds, 1) (line 16)",
 )
 
 

@@ -107,6 +107,7 @@ POLICIES = """
 
     def task_instance_mutation_hook(task_instance):
         task_instance.told = f"{task_instance.task_id} of {task_instance.run_id.split('_')[0]}"
+        task_instance.pool, task_instance.priority_weight = "elsewhere", 99
 
 
     def get_airflow_context_vars(context):
@@ -227,6 +228,23 @@ WORKS = """
 """
 
 
+def test_the_flag_like_airflow_takes_airflows_defaults_and_variables_without_a_file(new_site):
+    site = new_site()
+    site.write("works.py", WORKS)
+    site.env["AIRFLOW__CORE__DEFAULT_TASK_RETRIES"] = "3"
+    with site.up("--like-airflow"):
+        site.wait_for_dag("works")
+        shown = site.json("dags", "show", "works")
+        assert (shown["paused"], shown["tasks"][0]["retries"]) == (True, 3)
+    plain = new_site()
+    plain.write("works.py", WORKS)
+    plain.env["AIRFLOW__CORE__DEFAULT_TASK_RETRIES"] = "3"
+    with plain.up():
+        plain.wait_for_dag("works")
+        shown = plain.json("dags", "show", "works")
+        assert (shown["paused"], shown["tasks"][0]["retries"]) == (False, 0)
+
+
 def test_policies_plugins_and_listeners_beside_the_folder_take_effect(new_site):
     site = new_site()
     policies = beside(site, "config/airflow_local_settings.py", POLICIES)
@@ -246,6 +264,9 @@ def test_policies_plugins_and_listeners_beside_the_folder_take_effect(new_site):
         assert (shown["tags"], shown["tasks"][0]["execution_timeout"]) == (["from-include"], 77)
         assert site.run("dags", "trigger", "governed", "--wait", code=1).code == 1
 
+        # A try has its pool and its priority by the time at which the hook changes them.
+        [shouts] = [one for one in site.json("tasks", "list", "governed", "latest") if one["task_id"] == "shouts"]
+        assert (shouts["state"], shouts["pool"], shouts["priority_weight"]) == ("success", "default_pool", 3)
         logs = {
             task: site.run("tasks", "logs", "governed", "latest", task).stdout for task in ("shouts", "fails", "skips")
         }

@@ -134,6 +134,8 @@ def test_a_provider_is_installed_with_what_it_needs_and_without_airflow(asynsche
     assert "Installing what they need: acme-extra==1.0, acmelib==2.1, asgiref==99.0" in told
     listed = asynsched("providers", "list")
     assert "acme" in listed
+    assert "AcmeHook" not in listed
+    assert "airflow.providers.acme.hooks.AcmeHook" in asynsched("providers", "list", "--wide")
     told = asynsched("providers", "install", "acme", "zeta")
     assert "Installing apache-airflow-providers-acmelast==4.0, apache-airflow-providers-zeta==3.0, without" in told
     asynsched("connections", "add", "acme_default", "--conn-uri", "acme://somewhere")

@@ -4,6 +4,7 @@ import inspect
 import re
 from collections.abc import Iterator
 from enum import Enum
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote, urlencode
@@ -12,6 +13,7 @@ import click
 import msgspec
 
 import asynsched
+from asynsched.airflow.names import MOVED, MOVED_WHOLE, REFUSED, SERVED, WHOLE
 from asynsched.authoring.dag import DagArguments
 from asynsched.authoring.operators.base import BaseOperator
 from asynsched.cli.app import COMMANDS, build_app
@@ -168,6 +170,25 @@ arguments of BaseOperator, and those of a sensor also the arguments of BaseSenso
 TypeError, and an invalid one DagError, unless the text says otherwise.
 """
 
+AIRFLOW_HEAD = """
+# Names of Airflow
+
+A DAG file may import these names of Airflow; each is asynsched's equivalent. Names of packages that are installed from
+the package index, such as `airflow.providers.http`, are the packages' own. [Names for DAG files](authoring.md)
+describes what `airflow.sdk` has.
+"""
+_MOVED_HEAD = """
+## Names of Airflow 2
+
+These work, and the file gets a warning that says where Airflow 3 has them: in the module after the arrow, under the
+name in parentheses where it differs.
+"""
+_REFUSED_HEAD = """
+## Refused
+
+The import of these is an error of the file, with the reason. A module's submodules are refused as well. A module of
+`airflow.contrib` is refused with the class of a provider that replaces it.
+"""
 
 METRICS_HEAD = """
 # Metrics
@@ -189,6 +210,7 @@ def pages() -> dict[str, str]:
         "cli.md": _page(CLI_HEAD, _commands(build_app(), COMMANDS, "asynsched")),
         "settings.md": _page(SETTINGS_HEAD, _settings()),
         "authoring.md": _page(AUTHORING_HEAD, _names()),
+        "airflow.md": _page(AIRFLOW_HEAD, _names_of_airflow()),
         "metrics.md": _page(METRICS_HEAD, _figures()),
         "rest.md": _page(REST_HEAD, _paths()),
         "own-rest.md": _page(OWN_HEAD, _requests(document(OWN_API, ""))),
@@ -389,6 +411,33 @@ def _names() -> Iterator[str]:
             # The members of an enum of texts are these texts; others are known by their names.
             texts = (member.value if isinstance(member, str) else member.name for member in value)
             yield ", ".join(f"`{text}`" for text in texts) + "\n"
+
+
+def _names_of_airflow() -> Iterator[str]:
+    served = {
+        module: {name for texts in places.values() for name in _theirs(texts)} for module, places in SERVED.items()
+    }
+    for module, place in WHOLE.items():
+        served.setdefault(module, set()).update({*dir(import_module(place))} - {"TYPE_CHECKING", "annotations"})
+    yield "## Modules\n"
+    for module, found in sorted(served.items()):
+        if public := sorted(
+            (name for name in found if not name.startswith("_")), key=lambda name: (name.lower(), name)
+        ):
+            yield f"- `{module}`: {', '.join(public)}"
+    yield f"\n{_MOVED_HEAD.strip()}\n"
+    for module, places in sorted(MOVED.items()):
+        yield f"- `{module}`: " + "; ".join(
+            f"{', '.join(text.replace('=', ' (') + ')' * ('=' in text) for text in texts.split())} → `{place}`"
+            for place, texts in places.items()
+        )
+    yield from (f"- `{module}`: all of `{place}`" for module, place in sorted(MOVED_WHOLE.items()))
+    yield f"\n{_REFUSED_HEAD.strip()}\n"
+    yield from (f"- `{name}`: {reason}" for name, reason in sorted(REFUSED.items()))
+
+
+def _theirs(texts: str) -> list[str]:
+    return [text.partition("=")[0] for text in texts.split()]
 
 
 def _signature(value: Any) -> str:

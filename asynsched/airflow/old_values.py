@@ -1,12 +1,10 @@
-"""Finds where a DAG file reads values of Airflow 2's context. A parse cannot tell: it does not run the tasks."""
+"""Finds where a DAG file reads values of Airflow 2's context, by its text: a parse does not run the tasks."""
 
 import ast
 import re
-from collections.abc import Iterable, Iterator
-from typing import NamedTuple
+from collections.abc import Iterator
 
 from asynsched.authoring.airflow_2 import OLD_VALUES
-from asynsched.serialization.schema import ParseReport
 
 _CONTEXT = re.compile(r"context|ctx|kwargs")
 """In the name of a variable that holds a context."""
@@ -14,28 +12,12 @@ _TEMPLATE = re.compile(r"\{[{%](.*?)[%}]\}", re.DOTALL)
 _NAMES = re.compile(r"(?<![\w.'\"])(?:" + "|".join(sorted(OLD_VALUES, key=len, reverse=True)) + r")\b(?!\s*=[^=])")
 
 
-class OldValue(NamedTuple):
-    """A place at which a file reads such a value."""
-
-    file: str
-    line: int
-    name: str
-
-    @property
-    def what(self) -> str:
-        """What a user should know of it."""
-        return f"{self.name} is a value of Airflow 2, which works here; write {OLD_VALUES[self.name]}"
+def old_values(text: str) -> list[tuple[str, int]]:
+    """Return what the text of a DAG file, or of a module that it imports, should write instead, with each line."""
+    return sorted({(f"{name} is now {OLD_VALUES[name]}", line) for line, name in _in_text(text)})
 
 
-def old_values(reports: Iterable[ParseReport]) -> list[OldValue]:
-    """Return where DAG files, and the modules of the folder that they import, read values of Airflow 2."""
-    texts = {source.path: source.text for report in reports for source in report.sources}
-    return sorted({found for path, text in texts.items() for found in _in_text(path, text)})
-
-
-def _in_text(path: str, text: str) -> Iterator[OldValue]:
-    if not any(name in text for name in OLD_VALUES):
-        return
+def _in_text(text: str) -> Iterator[tuple[int, str]]:
     try:
         tree = ast.parse(text)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
@@ -44,17 +26,17 @@ def _in_text(path: str, text: str) -> Iterator[OldValue]:
     for node in ast.walk(tree):
         match node:
             case ast.Subscript(value=of, slice=ast.Constant(value=str(name))) if name in OLD_VALUES and _is_context(of):
-                yield OldValue(path, node.lineno, name)
+                yield node.lineno, name
             case ast.Call(
                 func=ast.Attribute(value=of, attr="get" | "pop"), args=[ast.Constant(value=str(name)), *_]
             ) if name in OLD_VALUES and _is_context(of):
-                yield OldValue(path, node.lineno, name)
+                yield node.lineno, name
             case ast.FunctionDef() | ast.AsyncFunctionDef() if node.name in functions:
                 given = (*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs)
-                yield from (OldValue(path, one.lineno, one.arg) for one in given if one.arg in OLD_VALUES)
+                yield from ((one.lineno, one.arg) for one in given if one.arg in OLD_VALUES)
             case ast.Constant(value=str(content)):
                 for template in _TEMPLATE.finditer(content):
-                    yield from (OldValue(path, node.lineno, name) for name in _NAMES.findall(template[1]))
+                    yield from ((node.lineno, name) for name in _NAMES.findall(template[1]))
 
 
 def _is_context(node: ast.expr) -> bool:
