@@ -66,8 +66,8 @@ EVERYWHERE = [
 _RUN = f"/dags/report/runs/{RUN_ID}"
 _TASK = f"{_RUN}/tasks/extract"
 FILLED = [
-    *(f"/dags/report{view}" for view in ("", "/graph", f"/graph?run_id={RUN_ID}", "/calendar", "/upcoming", "/code",
-                                         "/details", "/trigger", "/why")),
+    *(f"/dags/report{view}" for view in ("", "/graph", f"/graph?run_id={RUN_ID}", "/gantt", "/calendar", "/upcoming",
+                                         "/code", "/details", "/trigger", "/why")),
     *(f"{_RUN}{view}" for view in ("", "/gantt", "/details", "/why", "?state=success", "/act?action=clear",
                                    "/act?action=mark&state=failed", "/note")),
     *(f"{_TASK}{view}" for view in ("", "/why", "/log?try_number=1", "/log/find?try_number=1&q=read")),
@@ -241,6 +241,25 @@ async def test_the_grid_leads_to_all_runs_of_one_instant_and_the_graph_to_each(s
     for run_id in ("at-once-11", RUN_ID):
         graph = (await site.client.get(f"/dags/report/graph?run_id={quote(run_id)}")).text
         assert f'<option value="{run_id}" selected>' in graph
+
+
+async def test_the_gantt_of_a_dag_is_that_of_its_newest_run_unless_another_is_named(site: Site) -> None:
+    run = DagRunRow(
+        dag_id="report", run_id="later", run_type="manual", state="queued", conf={},
+        run_after=datetime(2030, 1, 1, tzinfo=UTC), queued_at=datetime(2030, 1, 1, tzinfo=UTC),
+    )  # fmt: skip
+    await site.database.write(insert_run, run)
+    newest = (await site.client.get("/dags/report/gantt")).text
+    assert "No task has begun." in newest
+    assert 'href="/dags/report/runs/later/why"' in newest
+    named = (await site.client.get(f"/dags/report/gantt?run_id={RUN_ID}")).text
+    assert f'<option value="{RUN_ID}" selected>' in named
+    of_run = (await site.client.get(f"{_RUN}/gantt")).text
+    bars = re.compile(r'<a href="([^"]+)" aria-label="([^"]+)"><title>')
+    assert bars.findall(named) == bars.findall(of_run)
+    assert f'href="{_TASK}" aria-label="extract: success' in named
+    assert "No run yet" in (await site.client.get("/dags/daily/gantt")).text
+    assert (await site.client.get("/dags/report/gantt?run_id=none")).status_code == 404
 
 
 async def test_the_first_load_is_light(site: Site) -> None:

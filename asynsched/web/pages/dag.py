@@ -1,4 +1,4 @@
-"""`/dags/{dag_id}/…`: one DAG: its grid, graph, runs, calendar, upcoming runs, details, and code by version."""
+"""`/dags/{dag_id}/…`: one DAG: its grid, graph, gantt chart, calendar, upcoming runs, details, and code by version."""
 
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
@@ -9,25 +9,30 @@ from msgspec import Meta
 from starlette.responses import Response
 
 from asynsched.errors import AsynschedError, DagError, NotFound, StoreUnavailable
+from asynsched.keys import DagRunKey
 from asynsched.queries.dag_versions import VersionFilter, VersionInfo, list_versions, read_sources, read_structure
 from asynsched.queries.dags import DagInfo, get_dag
 from asynsched.queries.grid import GridCell, read_grid
 from asynsched.queries.import_errors import ImportErrorFilter, ImportErrorInfo, list_import_errors
-from asynsched.queries.paging import BadRequest, Paging
-from asynsched.queries.runs import count_runs_by_day
+from asynsched.queries.paging import MOST_ROWS, BadRequest, Paging
+from asynsched.queries.runs import RunFilter, count_runs_by_day, get_run, list_runs
 from asynsched.queries.simulate import simulate
+from asynsched.queries.task_instances import list_spans
 from asynsched.queries.upcoming import UpcomingRun
 from asynsched.queries.upcoming import upcoming as next_runs
 from asynsched.serialization.schema import SerializedDag
 from asynsched.web.endpoint import Call
 from asynsched.web.pages.drawing import calendar as drawn_calendar
 from asynsched.web.pages.drawing.differences import compare
+from asynsched.web.pages.drawing.gantt import draw_gantt
 from asynsched.web.pages.drawing.graph import DrawnGraph, draw
 from asynsched.web.pages.drawing.grid import GridRows, grid_rows
 from asynsched.web.pages.drawing.tasks import MOST_OPEN_TASKS, TaskGraph, task_graph
 from asynsched.web.pages.page import PAGE, RowId, address, show
 
 GRID_RUNS = (10, 25, 50, 100)
+GANTT_RUNS = 25
+"""Those that the gantt chart offers."""
 N_UPCOMING = 25
 USUAL_HOURS, LONGEST_HOURS = 24, 31 * 24
 Hours = Annotated[int, Meta(ge=1, le=LONGEST_HOURS)]
@@ -121,6 +126,22 @@ def task_address(call: Call, dag_id: str, run_id: str, task_id: str, cells: Mapp
     if cells[task_id].is_mapped:
         return address(call.request, "dags", dag_id, "runs", run_id, task_id=task_id)
     return address(call.request, "dags", dag_id, "runs", run_id, "tasks", task_id)
+
+
+@PAGE.endpoint("GET", "/dags/{dag_id}/gantt")
+async def gantt(call: Call, dag_id: str, run_id: str = "") -> Response:
+    """Show when the task instances of a run waited and ran: of the newest run, unless another one is named."""
+    known, place = await read_known(call, dag_id), call.place
+    newest_first = Paging(limit=GANTT_RUNS, order_by=("-run_after", "-id"))
+    runs = (await place.ask(list_runs, RunFilter(dag_ids=(dag_id,)), newest_first)).items
+    run = await place.ask(get_run, dag_id, run_id) if run_id else next(iter(runs), None)
+    if run is not None and all(one.run_id != run.run_id for one in runs):
+        runs = (*runs, run)
+    spans = () if run is None else await place.ask(list_spans, DagRunKey(dag_id, run.run_id), at_most=MOST_ROWS)
+    return await show(
+        call, "dag_gantt.html", known=known, view="gantt", run=run, runs=runs, chosen=run_id,
+        drawn=draw_gantt(spans, place.clock.now()),
+    )  # fmt: skip
 
 
 @PAGE.endpoint("GET", "/dags/{dag_id}/details")
