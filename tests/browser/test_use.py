@@ -12,7 +12,11 @@ from urllib.parse import parse_qs, unquote, urlsplit
 
 from playwright.sync_api import Page, Route, expect
 
+from asynsched.executors.log_paths import log_path
+from asynsched.home import LOGS
+from asynsched.keys import TaskInstanceKey
 from tests.browser.conftest import of_run
+from tests.browser.dags.large import N_REST, N_ROWS
 from tests.browser.dags.names import LONG_NAME
 from tests.browser.pages import Pages, link_of, violations
 from tests.support.up import Site, Up
@@ -114,16 +118,19 @@ def test_a_view_follows_a_run_and_a_log_until_they_end(pages: Pages, served: Up,
     until = tmp_path / "until"
     served.site.run("dags", "trigger", "talks", "--run-id", "followed", "--conf", f'{{"until": "{until}"}}')
     run = pages.open("/dags/talks/runs/followed")
+    gantt = pages.open("/dags/talks/gantt?run_id=followed")
     log = pages.open("/preferences")
     log.route("**/log/follow*", lambda route: route.fulfill(status=404, body="of a proxy"), times=1)
     log.goto("/dags/talks/runs/followed/tasks/follow")
     expect(log.locator("#log")).to_contain_text("the first line")
     expect(log.locator(".log-state")).to_have_text("following")
     expect(run.locator("tbody")).to_contain_text("running")
+    expect(gantt.get_by_role("link", name=re.compile("^follow: running"))).to_be_visible()
     until.touch()
     expect(log.locator("#log")).to_contain_text("the last line")
     expect(log.locator(".log-state")).to_have_text("ended")
     expect(run.locator(".facts")).to_contain_text("success")
+    expect(gantt.get_by_role("link", name=re.compile("^follow: success"))).to_be_visible()
     assert "the first line" in log.locator("#log").inner_text()
     for part in (log.locator("#task-tries"), log.get_by_role("region", name="Why")):
         expect(part).to_contain_text("success")
@@ -152,6 +159,36 @@ def test_a_long_log_is_loaded_by_parts(pages: Pages) -> None:
     page.goto(of_run("talks", "tasks", "long", "log", "find") + "?try_number=1&q=LINE+777+of")
     page.get_by_role("link", name="Show this line in the log").click()
     expect(page.locator("#log")).to_contain_text("line 777 of many")
+
+
+N_LINES = 1_000_000
+SCROLLED = """([edge, line]) => {
+    const log = document.getElementById("log");
+    log.scrollTop = edge === "top" ? 0 : log.scrollHeight;  // again and again: each time, the next part comes
+    return log.textContent.includes(line);
+}"""
+OF_LOG = """() => {
+    const text = document.getElementById("log").textContent, numbers = [...text.matchAll(/line (\\d+) of/g)];
+    return [document.querySelectorAll("#log pre").length, numbers.map((found) => Number(found[1]))];
+}"""
+
+
+def test_a_log_of_a_million_lines_is_read_upwards_downwards_and_at_a_line(pages: Pages, served: Up) -> None:
+    path = served.site.home / LOGS / log_path(TaskInstanceKey(LONG_NAME, "first", "short"), 1)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("".join(f"line {number} of a log\n" for number in range(N_LINES)))
+    page = pages.open(of_run(LONG_NAME, "tasks", "short"))
+    expect(page.locator("#log")).to_contain_text(f"line {N_LINES - 1} of")
+    for edge, number in (("top", N_LINES // 2), ("bottom", N_LINES - 1)):
+        page.wait_for_function(SCROLLED, arg=[edge, f"line {number} of"], timeout=120_000)
+        n_parts, numbers = page.evaluate(OF_LOG)
+        assert n_parts <= 40, "a browser with more of them is slow"
+        assert numbers == list(range(numbers[0], numbers[-1] + 1))
+        assert (numbers[-1] == N_LINES - 1) == (edge == "bottom")
+    for number in (0, N_LINES // 3):
+        page.goto(of_run(LONG_NAME, "tasks", "short", "log", "find") + f"?try_number=1&q=LINE+{number}+of")
+        page.get_by_role("link", name="Show this line in the log").click()
+        expect(page.locator("#log")).to_contain_text(f"line {number} of")
 
 
 def test_clearing_shows_what_it_touches_first(pages: Pages, served: Up) -> None:
@@ -253,6 +290,48 @@ def test_a_group_folds_and_unfolds_in_the_graph_and_the_address_says_so(pages: P
     page.get_by_role("link", name="Fold all").click()
     page.wait_for_url("**groups=folded")
     expect(folded).to_be_visible()
+
+
+def test_a_group_folds_in_the_grid_in_place_by_mouse_and_keyboard(pages: Pages, served: Up) -> None:
+    page = pages.open("/dags/orders")
+    page.evaluate("window.isSame = true")
+    group, task = (page.get_by_role("rowheader", name=name, exact=True) for name in ("stage", "extract [ ]"))
+    name = group.get_by_role("link", name="stage", exact=True)
+    expect(task).to_be_visible()
+    name.click()
+    expect(task).to_have_count(0)
+    assert parse_qs(urlsplit(page.url).query) == {"runs": ["25"], "groups": ["open"], "but": ["stage"]}
+    expect(name).to_have_attribute("aria-expanded", "false")
+    expect(name).to_be_focused()
+    expect(page.get_by_role("link", name="stage: success, 3 of 3").first).to_be_visible()
+    assert violations(page) == []
+    served.site.run("dags", "trigger", "orders", "--run-id", "while-folded")
+    expect(page.get_by_role("columnheader", name="Run while-folded")).to_be_visible()
+    expect(task).to_have_count(0)
+    expect(name).to_be_focused()
+    page.keyboard.press("Enter")
+    expect(task).to_be_visible()
+    assert page.evaluate("window.isSame")
+    page.go_back()
+    expect(task).to_have_count(0)
+    sent = pages.open(urlsplit(page.url)._replace(scheme="", netloc="").geturl(), scripts=False)
+    row = sent.get_by_role("rowheader", name="stage", exact=True)
+    assert sent.get_by_role("rowheader", name="extract [ ]").count() == 0
+    row.get_by_role("link").click()
+    assert sent.get_by_role("rowheader", name="extract [ ]").is_visible()
+
+
+def test_a_grid_that_becomes_large_when_a_group_opens_is_laid_out_too(pages: Pages) -> None:
+    page = pages.open("/dags/large")
+    rows = page.get_by_role("table").locator("tbody tr")
+    expect(rows).to_have_count(N_ROWS - N_REST - 1)
+    assert page.locator(".grid.large").count() == 0
+    page.get_by_role("link", name="rest", exact=True).click()
+    expect(rows).to_have_count(N_ROWS - 1)
+    expect(page.locator(".grid.large")).to_have_count(1)
+    page.wait_for_function(
+        "row => row.firstChild.checkVisibility({contentVisibilityAuto: true})", arg=rows.last.element_handle()
+    )
 
 
 def test_assets_lead_from_dag_to_dag(pages: Pages) -> None:
@@ -454,7 +533,8 @@ def test_all_tabs_say_that_the_stream_is_lost_until_another_tab_has_one(pages: P
 def test_a_hostile_dag_runs_no_script(pages: Pages) -> None:
     views = [
         "/", "/dags", "/runs", "/tasks", "/assets", "/assets/graph", "/variables", "/act/dags?do=trigger&dag=hostile",
-        *(f"/dags/hostile{view}" for view in ("", "/graph?run_id=first", "/details", "/code", "/trigger", "/why")),
+        *(f"/dags/hostile{view}" for view in ("", "/graph?run_id=first", "/gantt", "/details", "/code", "/trigger",
+                                             "/why")),
         of_run("hostile"), of_run("hostile", "gantt"), of_run("hostile", "details"),
         of_run("hostile", "tasks", "group.attack"),
         of_run("hostile", "tasks", "group.attack", "log", "find") + "?try_number=1&q=%3Cscript",

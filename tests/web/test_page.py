@@ -66,8 +66,8 @@ EVERYWHERE = [
 _RUN = f"/dags/report/runs/{RUN_ID}"
 _TASK = f"{_RUN}/tasks/extract"
 FILLED = [
-    *(f"/dags/report{view}" for view in ("", "/graph", f"/graph?run_id={RUN_ID}", "/calendar", "/upcoming", "/code",
-                                         "/details", "/trigger", "/why")),
+    *(f"/dags/report{view}" for view in ("", "/graph", f"/graph?run_id={RUN_ID}", "/gantt", "/calendar", "/upcoming",
+                                         "/code", "/details", "/trigger", "/why")),
     *(f"{_RUN}{view}" for view in ("", "/gantt", "/details", "/why", "?state=success", "/act?action=clear",
                                    "/act?action=mark&state=failed", "/note")),
     *(f"{_TASK}{view}" for view in ("", "/why", "/log?try_number=1", "/log/find?try_number=1&q=read")),
@@ -76,7 +76,8 @@ FILLED = [
     "/dags?q=REP&show_only=active&tag=sales&tag=numbers&owner=ada&state=success", "/act/dags?do=pause&dag=report",
     "/runs?state=failed&dag=fail&since=2026-01-01",
     "/assets/graph?dag=report", "/assets/graph?asset=orders", "/preview?where=main", "/act/runs?do=delete&run=1",
-    "/dags/report/graph?groups=folded&but=sums", "/tasks?state=none&pool=default_pool", "/audit?action=dag.trigger",
+    "/dags/report/graph?groups=folded&but=sums", "/dags/report?groups=folded",
+    "/tasks?state=none&pool=default_pool", "/audit?action=dag.trigger",
     "/backfills?dag_id=daily", f"/audit?dag=report&run={RUN_ID}", f"{_RUN}/note?task_id=double&map_index=1",
 ]  # fmt: skip
 
@@ -243,6 +244,42 @@ async def test_the_grid_leads_to_all_runs_of_one_instant_and_the_graph_to_each(s
         assert f'<option value="{run_id}" selected>' in graph
 
 
+async def test_the_gantt_of_a_dag_is_that_of_its_newest_run_unless_another_is_named(site: Site) -> None:
+    run = DagRunRow(
+        dag_id="report", run_id="later", run_type="manual", state="queued", conf={},
+        run_after=datetime(2030, 1, 1, tzinfo=UTC), queued_at=datetime(2030, 1, 1, tzinfo=UTC),
+    )  # fmt: skip
+    await site.database.write(insert_run, run)
+    newest = (await site.client.get("/dags/report/gantt")).text
+    assert "No task has begun." in newest
+    assert 'href="/dags/report/runs/later/why"' in newest
+    named = (await site.client.get(f"/dags/report/gantt?run_id={RUN_ID}")).text
+    assert f'<option value="{RUN_ID}" selected>' in named
+    of_run = (await site.client.get(f"{_RUN}/gantt")).text
+    bars = re.compile(r'<a href="([^"]+)" aria-label="([^"]+)"><title>')
+    assert bars.findall(named) == bars.findall(of_run)
+    assert f'href="{_TASK}" aria-label="extract: success' in named
+    assert "No run yet" in (await site.client.get("/dags/daily/gantt")).text
+    assert (await site.client.get("/dags/report/gantt?run_id=none")).status_code == 404
+
+
+async def test_a_group_folds_in_the_grid_by_links_that_keep_the_runs_and_other_groups(site: Site) -> None:
+    async def shown(where: str) -> tuple[list[str], str]:
+        text = (await site.client.get(unescape(where))).text
+        rows = re.findall(r'<th scope="row" title="([^"]+)">', text)
+        [turn] = re.findall(r'<a class="fold" href="([^"]+)"', text)
+        assert 'aria-label="sums: success"' in text
+        return rows, turn
+
+    before = "before=2099-01-01T00%3A00%3A00%2B00%3A00"
+    rows, fold = await shown(f"/dags/report?runs=10&{before}&but=other")
+    assert rows == ["extract", "double", "sums", "sums.load"]
+    assert unescape(fold) == f"/dags/report?runs=10&{before}&groups=open&but=other&but=sums"
+    rows, unfold = await shown(fold)
+    assert rows == ["extract", "double", "sums"]
+    assert (await shown(unfold))[0] == ["extract", "double", "sums", "sums.load"]
+
+
 async def test_the_first_load_is_light(site: Site) -> None:
     page = await _bytes_of(site, "/dags/report")
     files = re.findall(r'(?:href|src)="(/static/[^"]+)"', gzip.decompress(page).decode())
@@ -333,8 +370,11 @@ async def test_versions_of_the_code_are_compared(site: Site, monkeypatch: pytest
     assert "The code is the same" in same
 
 
-async def test_home_tells_of_loops_that_are_stuck(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-    loops = (LoopHealth("evaluator", 90.0, 90.0, is_stuck=True),)
+async def test_home_tells_how_each_loop_is(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    loops = (
+        LoopHealth("evaluator", 90.0, 90.0, is_stuck=True), LoopHealth("watcher", 0.1),
+        LoopHealth("retention", 9.0, waits_for_database=True),
+    )  # fmt: skip
     stuck, waiting = "1 loop of the scheduler is stuck</a>: evaluator", "waits for the database</a>"
     for status, sentence in (("stuck", stuck), ("waiting", waiting)):
         health = Health(status, "s1", "1", datetime.now(UTC), None, None, loops)
@@ -342,7 +382,11 @@ async def test_home_tells_of_loops_that_are_stuck(site: Site, monkeypatch: pytes
         monkeypatch.setattr(operation, "HEALTH_LASTS", timedelta())
         monkeypatch.setattr(recent, "SHARE", 1.0)
         for path in ("/late", "/"):
-            assert sentence in (await site.client.get(path)).text
+            shown = (await site.client.get(path)).text
+            assert sentence in shown
+            assert re.findall(r'"sign" aria-hidden="true">(.)</span>([^<]+)', shown[shown.index(">Loops<") :])[:3] == [
+                ("✕", "evaluator: stuck"), ("✓", "watcher"), ("↻", "retention: waits for the database"),
+            ]  # fmt: skip
     await site.database.write(
         register_scheduler, scheduler_id="s9", hostname=socket.gethostname(), pid=1, home=str(site.settings.home_path),
         version="1", now=datetime.now(UTC), lease_until=datetime.now(UTC) + timedelta(hours=1), takeover_seconds=60.0,
