@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from asynsched.airflow.finder import offer_secrets_backend
-from asynsched.airflow.hooks import FSHook, PackageIndexHook, SubprocessHook
+from asynsched.airflow.hooks import FSHook, PackageIndexHook
+from asynsched.authoring.operators.subprocess_hook import SubprocessHook
 
 
 @pytest.fixture
