@@ -156,9 +156,10 @@ def _calling(name: str, class_name: str, operator_class: type[BaseOperator]) -> 
 class _BashDecoratedOperator(DecoratedOperator, BashOperator):
     """`@task.bash`: the function returns the command."""
 
-    template_fields: Collection[str] = ("op_args", "op_kwargs", "env", "cwd")
+    template_fields: Collection[str] = ("op_args", "op_kwargs", "bash_command", "env", "cwd")
     template_fields_renderers: ClassVar[Mapping[str, str]] = {"op_args": "py", "op_kwargs": "py"}
     custom_operator_name = "@task.bash"
+    overwrite_rtif_after_execution = True
 
     def __init__(self, **kwargs: Any) -> None:
         super().__init__(kwargs_to_upstream={"bash_command": ""}, **kwargs)

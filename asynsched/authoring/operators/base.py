@@ -85,6 +85,8 @@ class BaseOperator(DAGNode, Templater, metaclass=BaseOperatorMeta):
     is_setup: bool = False
     is_teardown: bool = False
     returns_dag_result: bool = False
+    overwrite_rtif_after_execution: bool = False
+    """Whether people are shown the template fields as `execute` has left them, as it sets some itself."""
     on_failure_fail_dagrun: bool = False
     is_mapped: bool = False
     is_async: bool = False

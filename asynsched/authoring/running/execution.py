@@ -116,10 +116,7 @@ def _run(task: BaseOperator, context: Context, resumption: Resumption | None) ->
     task = render(task, context)
     ti = context["ti"]
     if context.has_rendered:
-        # A task without templates does not load this.
-        from asynsched.authoring.running.rendered_fields import fields_as_json
-
-        ti.rendered_fields = fields_as_json(task)
+        _keep_fields(task, context)
     if installation is not None:
         installation.runs(context)
     try:
@@ -130,9 +127,9 @@ def _run(task: BaseOperator, context: Context, resumption: Resumption | None) ->
             _render_map_index(task, context)
         # A try that is ended from outside has no time left for the code of links.
         if isinstance(exc, (Exception, TaskDeferred, AsynschedTaskTimeout)):
-            _push_links(task, context)
+            _finalize(task, context)
         raise
-    _push_links(task, context)
+    _finalize(task, context)
     decided: dict[str, Any] = {"follow": ti.follow, "skips": ti.skips, "short_circuit": ti.short_circuit}
     return result._replace(**decided, outlet_events=outlet_events(context))
 
@@ -230,8 +227,21 @@ def _push_items(task: BaseOperator, context: Context, value: Any) -> None:
         context["ti"].xcom_push(key=key, value=item)
 
 
-def _push_links(task: BaseOperator, context: Context) -> None:
-    """Log the addresses of a task's work in other systems, and push them as XComs: after every try, as Airflow does."""
+def _keep_fields(task: BaseOperator, context: Context) -> None:
+    """Keep the template fields as they are now, for people."""
+    # A task without templates does not load this.
+    from asynsched.authoring.running.rendered_fields import fields_as_json
+
+    context["ti"].rendered_fields = fields_as_json(task)
+
+
+def _finalize(task: BaseOperator, context: Context) -> None:
+    """Keep the fields that `execute` has set, and log and push the addresses of the task's work in other systems.
+
+    As in Airflow, every try does so whose code is not cut off. The addresses are XComs.
+    """
+    if task.overwrite_rtif_after_execution:
+        _keep_fields(task, context)
     ti = context["ti"]
     of_plugins = () if installation is None else installation.plugins.links_of(type(task))
     for link in (*task.operator_extra_links, *of_plugins):

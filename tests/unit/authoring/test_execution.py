@@ -1,5 +1,6 @@
 """The execution of a task, and its result."""
 
+import json
 import logging
 import os
 import signal
@@ -31,8 +32,9 @@ from asynsched import (
     task,
 )
 from asynsched.authoring.exceptions import DownstreamTasksSkipped
+from asynsched.authoring.running.execution import execute
 from asynsched.foreground.run import run_in_foreground
-from tests.unit.authoring.one_task import run
+from tests.unit.authoring.one_task import context_of, run
 
 
 def test_branches_are_checked_and_short_circuits_reported(dag, supervisor):
@@ -351,6 +353,16 @@ def test_commands_of_a_bash_operator_s_hook_end_with_its_task(dag):
     assert "execution_timeout of 0.5 s is over" in run_in_foreground(dag).task("slow").reason
     with hooks[-1].sub_process as process:
         assert process.wait() == -signal.SIGTERM
+
+
+@pytest.mark.parametrize("end", ["true", "exit 3"])
+def test_people_see_the_command_that_a_function_returned(dag, end):
+    with dag:
+        operator = task.bash(lambda: f"echo {{{{ params.free }}}}; {end}").override(task_id="t")().operator
+    context = context_of(operator)
+    with nullcontext() if end == "true" else pytest.raises(AsynschedException, match="exit code 3"):
+        execute(operator, context)
+    assert json.loads(context["ti"].rendered_fields)["bash_command"] == f"echo x; {end}"
 
 
 def test_a_timeout_ends_the_command_too(dag, tmp_path):
