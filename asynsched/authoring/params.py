@@ -148,8 +148,8 @@ class ParamsDict(MutableMapping["str", "Any"]):
             raise ParamValidationError(f"{self._owner}: param {name!r}: {exc}") from None
 
     def dump(self) -> dict[str, Any]:
-        """Return all values. Raises ParamValidationError."""
-        return self.validate()
+        """Return all values; None for each param without a valid one."""
+        return {name: param.resolve(suppress_exception=True) for name, param in self._params.items()}
 
     def __delitem__(self, name: str) -> None:
         del self._params[name]
@@ -164,7 +164,7 @@ class ParamsDict(MutableMapping["str", "Any"]):
         return len(self._params)
 
     def __repr__(self) -> str:
-        return repr(self._params)
+        return repr(self.dump())
 
 
 NO_PARAMS = ParamsDict()

@@ -186,7 +186,7 @@ class Member:
 class TaskInstance(AsksElsewhere, Timed):
     """The running task instance: `ti`. Its members are those of Airflow's `RuntimeTaskInstance`.
 
-    `execution_date` and `duration` are those of Airflow 2. Missing are `dag_version_id`,
+    `execution_date` and `duration` are those of Airflow 2. Missing are `dag_version_id`, `get_dag`,
     `get_relevant_upstream_map_indexes` and `get_task_breadcrumbs`.
     """
 

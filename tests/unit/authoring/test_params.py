@@ -9,6 +9,7 @@ import pytest
 
 from asynsched import DAG, BashOperator, DagError, Param, ParamValidationError, TaskGroup
 from asynsched.authoring import json_schemas
+from asynsched.authoring.params import ParamsDict
 from asynsched.scheduling.creation.triggering import validate_conf
 from asynsched.serialization.encode import serialize_dag
 from asynsched.web.pages.trigger import ORIGINAL, PREFIX, Field, field_of, read_fields
@@ -123,6 +124,12 @@ def test_params_of_default_args_win_on_their_level():
         "g.none": {"a": "default", "b": "group", "c": "group"},
         "default": {"a": 4, "b": "dag"},
     }
+
+
+def test_a_dump_shows_values_and_none_for_a_param_without_a_valid_one():
+    params = ParamsDict({"a": 1, "missing": Param(type="string"), "wrong": Param("x", type="integer")})
+    assert params.dump() == {"a": 1, "missing": None, "wrong": None}
+    assert repr(params) == "{'a': 1, 'missing': None, 'wrong': None}"
 
 
 def test_a_date_param_must_be_a_date_with_a_zone():
