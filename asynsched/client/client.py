@@ -9,7 +9,7 @@ import anyio
 from anyio import to_thread
 from msgspec import Meta, Struct
 
-from asynsched.client.operation import Instant, Right, operation
+from asynsched.client.operation import Instant, Right, Several, operation
 from asynsched.errors import AsynschedError, NotFound, StoreUnavailable
 from asynsched.explaining.reason import Explanation
 from asynsched.foreground.plugins import PluginRow
@@ -93,7 +93,7 @@ P = ParamSpec("P")
 T = TypeVar("T")
 DeadlineState = Literal["pending", "met", "missed"]
 Slots = Annotated[int, Meta(ge=-1)]
-OrderBy = tuple[str, ...]
+OrderBy = Several[str]
 NEWEST_FIRST = ("-run_after",)
 LONGEST_WAIT_SECONDS = 50.0
 """Of one request: proxies close connections that are silent for a minute."""
@@ -183,8 +183,8 @@ class Client:
         self,
         *,
         pattern: str | None = None,
-        tags: tuple[str, ...] = (),
-        owners: tuple[str, ...] = (),
+        tags: Several[str] = (),
+        owners: Several[str] = (),
         paused: bool | None = None,
         active: bool | None = True,
         has_errors: bool | None = None,
@@ -201,8 +201,8 @@ class Client:
             active: Only those that are in a file, or only others; None: both.
         """
         wanted = DagFilter(
-            self._dag_ids, Pattern(pattern), tags=tags, owners=owners, paused=paused, active=active,
-            has_errors=has_errors,
+            self._dag_ids, Pattern(pattern), tags=tuple(tags), owners=tuple(owners), paused=paused,
+            active=active, has_errors=has_errors,
         )  # fmt: skip
         return await self._ask(dags.list_dags, wanted, Paging(limit=limit, after=after, order_by=order_by))
 
@@ -314,8 +314,8 @@ class Client:
         self,
         dag_id: str | None = None,
         *,
-        state: tuple[DagRunState, ...] = (),
-        run_type: tuple[DagRunType, ...] = (),
+        state: Several[DagRunState] = (),
+        run_type: Several[DagRunType] = (),
         since: Instant | None = None,
         until: Instant | None = None,
         limit: Limit = USUAL_ROWS,
@@ -403,7 +403,7 @@ class Client:
     async def clear(
         self,
         run: AnyRun,
-        task_ids: tuple[str, ...] = (),
+        task_ids: Several[str] = (),
         *,
         upstream: bool = False,
         downstream: bool = False,
@@ -426,8 +426,9 @@ class Client:
             dry_run: Change nothing, and return what would be cleared.
         """
         request = ClearTasks(
-            task_ids, upstream, downstream, only_failed, only_running=only_running, map_index=map_index, latest=latest
-        )
+            tuple(task_ids), upstream, downstream, only_failed, only_running=only_running, map_index=map_index,
+            latest=latest,
+        )  # fmt: skip
         if dry_run:
             now = self._place.clock.now()
             return _changed(await self._ask(run_actions.preview_clear, run_key(run), request, now=now))
@@ -460,7 +461,7 @@ class Client:
         run_id: str | None = None,
         *,
         task_id: str | None = None,
-        state: tuple[TaskInstanceState, ...] = (),
+        state: Several[TaskInstanceState] = (),
         limit: Limit = USUAL_ROWS,
         after: str | None = None,
         order_by: OrderBy = (),
@@ -472,7 +473,7 @@ class Client:
         """
         wanted = TaskInstanceFilter(
             run=_runs_of(self._dag_ids, dag_id, run_id), task_ids=None if task_id is None else (task_id,),
-            states=state or None,
+            states=tuple(state) or None,
         )  # fmt: skip
         paging = Paging(limit=limit, after=after, order_by=order_by)
         return await self._ask(task_instances.list_task_instances, wanted, paging)
@@ -524,7 +525,7 @@ class Client:
     async def mark(
         self,
         run: AnyRun,
-        task_ids: tuple[str, ...],
+        task_ids: Several[str],
         state: MarkedTaskState,
         *,
         upstream: bool = False,
@@ -542,7 +543,7 @@ class Client:
             map_index: Of the named tasks, only this instance of a mapped one.
             dry_run: Change nothing, and return what would be marked.
         """
-        request = MarkTasks(task_ids, state, upstream=upstream, downstream=downstream, map_index=map_index)
+        request = MarkTasks(tuple(task_ids), state, upstream=upstream, downstream=downstream, map_index=map_index)
         if dry_run:
             now = self._place.clock.now()
             return _changed(await self._ask(run_actions.preview, run_key(run), request, now=now))
@@ -557,7 +558,7 @@ class Client:
     async def force(
         self,
         task: AnyTask,
-        ignore: tuple[str, ...] = (),
+        ignore: Several[str] = (),
         *,
         ignore_all: bool = False,
         ignore_state: bool = False,
@@ -601,7 +602,7 @@ class Client:
         arguments={"task_id": "approve", "options": ["Approve"]},
     )  # fmt: skip
     async def answer(
-        self, task: AnyTask, options: tuple[str, ...], *, params: Mapping[str, Any] | None = None
+        self, task: AnyTask, options: Several[str], *, params: Mapping[str, Any] | None = None
     ) -> TaskInstanceInfo:
         """Answer the question of a task, which then goes on.
 
@@ -1158,7 +1159,7 @@ class Client:
         "POST /users", right="administer", status=201,
         arguments={"name": "ada", "roles": ["operator"], "password": "a long secret"},
     )  # fmt: skip
-    async def create_user(self, name: str, roles: tuple[str, ...], *, password: str | None = None) -> UserInfo:
+    async def create_user(self, name: str, roles: Several[str], *, password: str | None = None) -> UserInfo:
         """Add a user.
 
         Args:
@@ -1170,7 +1171,7 @@ class Client:
         return await self._act(users.create_user, name, roles, password=hashed, now=now)
 
     @operation("PUT /users/{name:path}/roles", right="administer", arguments={"roles": ["operator"]})
-    async def set_user_roles(self, name: str, roles: tuple[str, ...]) -> UserInfo:
+    async def set_user_roles(self, name: str, roles: Several[str]) -> UserInfo:
         """Give a user other roles, which count from the next request on; without any, the user is disabled."""
         return await self._act(users.set_roles, name, roles) if roles else await self.disable_user(name)
 
@@ -1233,7 +1234,7 @@ class Client:
         label: str = "",
         *,
         scope: Right = "view",
-        dag_ids: tuple[str, ...] | None = None,
+        dag_ids: Several[str] | None = None,
         days: Annotated[float, Meta(gt=0, le=LONGEST_TOKEN.days)] = 90,
     ) -> NewToken:
         """Make a token of your own, and return it with its secret, which is shown this once.
@@ -1270,7 +1271,7 @@ class Client:
         dag_id: str | None = None,
         run_id: str | None = None,
         *,
-        state: tuple[DeadlineState, ...] = (),
+        state: Several[DeadlineState] = (),
         since: Instant | None = None,
         until: Instant | None = None,
         limit: Limit = USUAL_ROWS,
@@ -1285,8 +1286,9 @@ class Client:
             until: Only deadlines that are due before that instant.
         """
         wanted = DeadlineFilter(
-            allowed=self._dag_ids, dag_id=dag_id, run_id=run_id, states=state or None, due_at=Range(gte=since, lt=until)
-        )
+            allowed=self._dag_ids, dag_id=dag_id, run_id=run_id, states=tuple(state) or None,
+            due_at=Range(gte=since, lt=until),
+        )  # fmt: skip
         return await self._ask(deadlines.list_deadlines, wanted, Paging(limit=limit, after=after, order_by=order_by))
 
     @operation("GET /dags/{dag_id}/runs/{run_id}/deadlines/{number}")
@@ -1313,7 +1315,12 @@ class Client:
 
     @operation("GET /warnings")
     async def list_warnings(
-        self, *, kind: tuple[str, ...] = (), limit: Limit = USUAL_ROWS, after: str | None = None, order_by: OrderBy = ()
+        self,
+        *,
+        kind: Several[str] = (),
+        limit: Limit = USUAL_ROWS,
+        after: str | None = None,
+        order_by: OrderBy = (),
     ) -> Page[WarningInfo]:
         """List the warnings about DAGs and their files.
 
@@ -1321,7 +1328,7 @@ class Client:
             kind: Only warnings of these kinds, such as `doubtful` or `unstable`.
         """
         paging = Paging(limit=limit, after=after, order_by=order_by)
-        return await self._ask(dags.list_warnings, self._dag_ids, kind or None, paging)
+        return await self._ask(dags.list_warnings, self._dag_ids, tuple(kind) or None, paging)
 
     @operation("GET /audit")
     async def list_audit(
@@ -1425,14 +1432,14 @@ def _runs_of(
     allowed: frozenset[str] | None,
     dag_id: str | None,
     run_id: str | None,
-    state: tuple[DagRunState, ...] = (),
-    run_type: tuple[DagRunType, ...] = (),
+    state: Several[DagRunState] = (),
+    run_type: Several[DagRunType] = (),
     since: datetime | None = None,
     until: datetime | None = None,
 ) -> RunFilter:
     return RunFilter(
         allowed=allowed, dag_ids=None if dag_id is None else (dag_id,), run_ids=None if run_id is None else (run_id,),
-        states=state or None, run_types=run_type or None, run_after=Range(gte=since, lt=until),
+        states=tuple(state) or None, run_types=tuple(run_type) or None, run_after=Range(gte=since, lt=until),
     )  # fmt: skip
 
 

@@ -46,6 +46,8 @@ P = ParamSpec("P")
 T = TypeVar("T")
 Right = Literal["view", "operate", "administer"]
 """The right that a user needs, to the DAG that the path names or in general; each includes those before it."""
+Several = list[T] | tuple[T, ...]
+"""Of an argument that takes several values; the method gets a tuple."""
 Instant = Annotated[datetime, Meta(tz=True)]
 ARGUMENT = re.compile(r" {4}(\w+): (.*)")
 PATH_EXAMPLES: Mapping[str, Any] = {
@@ -97,14 +99,13 @@ class Operation:
 
     @cached_property
     def types(self) -> dict[str, Any]:
-        """The types of its arguments, and of its result as `return`."""
-        return get_type_hints(self.function, include_extras=True)
+        """The types of its arguments, as the method gets them, and of its result as `return`."""
+        return {name: _got(kind) for name, kind in get_type_hints(self.function, include_extras=True).items()}
 
     @cached_property
     def keys(self) -> dict[str, Any]:
         """The arguments that are keys, whose fields are arguments of the request."""
-        kinds = {name: _key_named_by(self.types[name]) for name in self.signature.parameters}
-        return {name: kind for name, kind in kinds.items() if kind is not None}
+        return {name: self.types[name] for name in self.signature.parameters if is_key(self.types[name])}
 
     @cached_property
     def fields(self) -> dict[str, tuple[Any, Any]]:
@@ -177,9 +178,9 @@ class Operation:
             if not isinstance(value, Mapping):
                 raise BadRequest(f"{name}: Expected an object, got {type(value).__name__}")
             return value
-        if (key := self.keys.get(name)) is not None:
-            fields = zip(value, (self.fields[field][0] for field in key._fields), strict=True)
-            return key(*(self._converted(name, one, of_field) for one, of_field in fields))
+        if name in self.keys:
+            fields = zip(value, (self.fields[field][0] for field in kind._fields), strict=True)
+            return kind(*(self._converted(name, one, of_field) for one, of_field in fields))
         if get_origin(kind) is tuple:
             # As a query string has a list of one.
             is_one = isinstance(value, str) and self.body is None
@@ -297,9 +298,14 @@ def _is_of_json(kind: Any) -> bool:
     return Any in parts or any(Any in get_args(part) for part in parts)
 
 
-def _key_named_by(kind: Any) -> Any:
-    """Return the type of the key that values of a type name, which `AnyRun` and `AnyTask` have; None for others."""
-    return next((one for one in getattr(kind, "__metadata__", ()) if is_key(one)), None)
+def _got(kind: Any) -> Any:
+    """Return the type of an argument as a method gets it: of `AnyRun` and `AnyTask` a key, of `Several` a tuple."""
+    if key := next((one for one in getattr(kind, "__metadata__", ()) if is_key(one)), None):
+        return key
+    parts = get_args(kind) if get_origin(kind) in (Union, UnionType) else ()
+    if any(get_origin(part) is tuple for part in parts):
+        return Union[tuple(part for part in parts if get_origin(part) is not list)]  # noqa: UP007 - made of a tuple
+    return kind
 
 
 def is_key(kind: Any) -> bool:

@@ -63,7 +63,7 @@ class Paging(Struct, frozen=True):
     limit: Limit = USUAL_ROWS
     offset: Offset = 0
     after: str | None = None
-    order_by: tuple[str, ...] = ()
+    order_by: Sequence[str] = ()
     aliases: Mapping[str, str] = {}
 
 

@@ -18,11 +18,14 @@ async def ask(scheduler: Scheduler, client: Client) -> None:
     await client.get_task(TaskInstanceKey(*key, "load"))
     await client.get_xcom(("etl", "first", "load", 3))
     await client.note_task(("etl", "first", "load"), "Slow.")
-    for task in (await client.list_tasks(state=(TaskInstanceState.FAILED,))).items:
+    await client.clear(key, ["load"], downstream=True)
+    await client.mark(key, ("load",), "success")
+    for task in (await client.list_tasks(state=[TaskInstanceState.FAILED], order_by=["-started_at"])).items:
         await client.task_logs(task)
         await client.mark_run(task, "failed")
 
     await client.get_run("first")  # type: ignore[arg-type]
     await client.get_run(("etl", "first", "load"))  # type: ignore[arg-type]
+    await client.clear(key, "load")  # type: ignore[arg-type]
     await client.get_task(key)  # type: ignore[arg-type]
     await client.cancel(await client.get_dag("etl"))  # type: ignore[arg-type]

@@ -273,6 +273,15 @@ async def test_a_result_names_the_run_and_the_task_instance_that_it_tells_of(cli
                     await client.get_run(no_run)
 
 
+async def test_several_values_are_a_list_or_a_tuple(clients):
+    async with clients() as both:
+        for client in both:
+            tasks = [(await client.clear(REPORT, several, dry_run=True)) for several in (["extract"], ("extract",))]
+            assert tasks[0] == tasks[1] != ()
+            assert await client.list_dags(tags=["etl"]) == await client.list_dags(tags=("etl",))
+            assert await client.list_runs(state=["failed"]) == await client.list_runs(state=("failed",))
+
+
 async def test_both_clients_raise_the_same_errors(clients):
     async with clients() as (here, there):
         for name, arguments, kind, message in REFUSALS:
