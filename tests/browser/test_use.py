@@ -13,6 +13,7 @@ from urllib.parse import parse_qs, unquote, urlsplit
 from playwright.sync_api import Page, Route, expect
 
 from tests.browser.conftest import of_run
+from tests.browser.dags.large import N_REST, N_ROWS
 from tests.browser.dags.names import LONG_NAME
 from tests.browser.pages import Pages, link_of, violations
 from tests.support.up import Site, Up
@@ -253,6 +254,48 @@ def test_a_group_folds_and_unfolds_in_the_graph_and_the_address_says_so(pages: P
     page.get_by_role("link", name="Fold all").click()
     page.wait_for_url("**groups=folded")
     expect(folded).to_be_visible()
+
+
+def test_a_group_folds_in_the_grid_in_place_by_mouse_and_keyboard(pages: Pages, served: Up) -> None:
+    page = pages.open("/dags/orders")
+    page.evaluate("window.isSame = true")
+    group, task = (page.get_by_role("rowheader", name=name, exact=True) for name in ("stage", "extract [ ]"))
+    name = group.get_by_role("link", name="stage", exact=True)
+    expect(task).to_be_visible()
+    name.click()
+    expect(task).to_have_count(0)
+    assert parse_qs(urlsplit(page.url).query) == {"runs": ["25"], "groups": ["open"], "but": ["stage"]}
+    expect(name).to_have_attribute("aria-expanded", "false")
+    expect(name).to_be_focused()
+    expect(page.get_by_role("link", name="stage: success, 3 of 3").first).to_be_visible()
+    assert violations(page) == []
+    served.site.run("dags", "trigger", "orders", "--run-id", "while-folded")
+    expect(page.get_by_role("columnheader", name="Run while-folded")).to_be_visible()
+    expect(task).to_have_count(0)
+    expect(name).to_be_focused()
+    page.keyboard.press("Enter")
+    expect(task).to_be_visible()
+    assert page.evaluate("window.isSame")
+    page.go_back()
+    expect(task).to_have_count(0)
+    sent = pages.open(urlsplit(page.url)._replace(scheme="", netloc="").geturl(), scripts=False)
+    row = sent.get_by_role("rowheader", name="stage", exact=True)
+    assert sent.get_by_role("rowheader", name="extract [ ]").count() == 0
+    row.get_by_role("link").click()
+    assert sent.get_by_role("rowheader", name="extract [ ]").is_visible()
+
+
+def test_a_grid_that_becomes_large_when_a_group_opens_is_laid_out_too(pages: Pages) -> None:
+    page = pages.open("/dags/large")
+    rows = page.get_by_role("table").locator("tbody tr")
+    expect(rows).to_have_count(N_ROWS - N_REST - 1)
+    assert page.locator(".grid.large").count() == 0
+    page.get_by_role("link", name="rest", exact=True).click()
+    expect(rows).to_have_count(N_ROWS - 1)
+    expect(page.locator(".grid.large")).to_have_count(1)
+    page.wait_for_function(
+        "row => row.firstChild.checkVisibility({contentVisibilityAuto: true})", arg=rows.last.element_handle()
+    )
 
 
 def test_assets_lead_from_dag_to_dag(pages: Pages) -> None:

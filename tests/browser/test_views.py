@@ -5,7 +5,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from tests.browser.conftest import of_run
-from tests.browser.dags.large import LONGEST, N_ROWS
+from tests.browser.dags.large import LONGEST, N_REST, N_ROWS
 from tests.browser.dags.names import LONG_NAME
 from tests.browser.pages import NARROW, WIDE, Pages, violations
 
@@ -78,13 +78,14 @@ def test_the_theme_and_the_zone_are_kept(pages: Pages) -> None:
     assert shown.inner_text() == in_tokyo
 
 
+LARGE = "/dags/large?groups=open"
 IS_LAID_OUT = "row => row.firstChild.checkVisibility({contentVisibilityAuto: true})"
 
 
 def test_a_large_grid_is_drawn_with_the_rows_that_are_seen_and_lays_out_the_others_later(pages: Pages) -> None:
     page = pages.open("/")
     page.add_init_script("window.requestIdleCallback = (then) => { window.goOn = then; };")
-    page.goto("/dags/large")
+    page.goto(LARGE)
     rows = page.get_by_role("table").locator("tbody tr")
     assert [rows.nth(place).evaluate(IS_LAID_OUT) for place in (0, N_ROWS - 1)] == [True, False]
     page.evaluate("while (window.goOn) { const then = window.goOn; window.goOn = null; then(); }")
@@ -99,7 +100,7 @@ def test_a_large_grid_is_drawn_with_the_rows_that_are_seen_and_lays_out_the_othe
 
 
 def test_the_cells_of_a_large_grid_are_links_for_the_pointer_and_the_arrow_keys(pages: Pages) -> None:
-    page = pages.open("/dags/large")
+    page = pages.open(LARGE)
     page.get_by_role("rowheader", name="t3", exact=True).locator("xpath=following-sibling::td[1]").hover()
     link = page.get_by_role("link", name="t3: success")
     with page.context.expect_page() as opened:
@@ -118,17 +119,17 @@ def test_the_cells_of_a_large_grid_are_links_for_the_pointer_and_the_arrow_keys(
 
 
 def test_a_large_grid_without_scripts_has_all_of_its_rows_laid_out(pages: Pages) -> None:
-    page = pages.open("/dags/large", scripts=False)
+    page = pages.open(LARGE, scripts=False)
     assert page.get_by_role("table").locator("tbody tr").nth(N_ROWS - 1).evaluate(IS_LAID_OUT)
 
 
 @pytest.mark.parametrize("size", [NARROW, WIDE], ids=["narrow", "wide"])
 def test_the_columns_of_a_large_grid_are_below_their_heads_and_its_longest_name_fits(pages: Pages, size) -> None:
-    page = pages.open("/dags/large", size=size)
+    page = pages.open(LARGE, size=size)
     name = page.get_by_role("rowheader", name=LONGEST)
     assert name.evaluate("name => name.scrollWidth <= name.clientWidth") == (size == WIDE)  # else it ends with dots
     heads = page.evaluate("[...document.querySelectorAll('.runs > *')].map((cell) => cell.getBoundingClientRect().x)")
-    for row in (page.get_by_role("row", name=LONGEST), page.get_by_role("row", name=f"t{N_ROWS - 4}")):
+    for row in (page.get_by_role("row", name=LONGEST), page.get_by_role("row", name=f"r{N_REST - 1}")):
         row.scroll_into_view_if_needed()
         # The browser lays a row out in a frame after the scroll; until then, its name is further left.
         page.wait_for_function(

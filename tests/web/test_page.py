@@ -76,7 +76,8 @@ FILLED = [
     "/dags?q=REP&show_only=active&tag=sales&tag=numbers&owner=ada&state=success", "/act/dags?do=pause&dag=report",
     "/runs?state=failed&dag=fail&since=2026-01-01",
     "/assets/graph?dag=report", "/assets/graph?asset=orders", "/preview?where=main", "/act/runs?do=delete&run=1",
-    "/dags/report/graph?groups=folded&but=sums", "/tasks?state=none&pool=default_pool", "/audit?action=dag.trigger",
+    "/dags/report/graph?groups=folded&but=sums", "/dags/report?groups=folded",
+    "/tasks?state=none&pool=default_pool", "/audit?action=dag.trigger",
     "/backfills?dag_id=daily", f"/audit?dag=report&run={RUN_ID}", f"{_RUN}/note?task_id=double&map_index=1",
 ]  # fmt: skip
 
@@ -260,6 +261,23 @@ async def test_the_gantt_of_a_dag_is_that_of_its_newest_run_unless_another_is_na
     assert f'href="{_TASK}" aria-label="extract: success' in named
     assert "No run yet" in (await site.client.get("/dags/daily/gantt")).text
     assert (await site.client.get("/dags/report/gantt?run_id=none")).status_code == 404
+
+
+async def test_a_group_folds_in_the_grid_by_links_that_keep_the_runs_and_other_groups(site: Site) -> None:
+    async def shown(where: str) -> tuple[list[str], str]:
+        text = (await site.client.get(unescape(where))).text
+        rows = re.findall(r'<th scope="row" title="([^"]+)">', text)
+        [turn] = re.findall(r'<a class="fold" href="([^"]+)"', text)
+        assert 'aria-label="sums: success"' in text
+        return rows, turn
+
+    before = "before=2099-01-01T00%3A00%3A00%2B00%3A00"
+    rows, fold = await shown(f"/dags/report?runs=10&{before}&but=other")
+    assert rows == ["extract", "double", "sums", "sums.load"]
+    assert unescape(fold) == f"/dags/report?runs=10&{before}&groups=open&but=other&but=sums"
+    rows, unfold = await shown(fold)
+    assert rows == ["extract", "double", "sums"]
+    assert (await shown(unfold))[0] == ["extract", "double", "sums", "sums.load"]
 
 
 async def test_the_first_load_is_light(site: Site) -> None:

@@ -2,7 +2,8 @@
 
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
-from typing import Annotated, Literal, NamedTuple
+from functools import partial
+from typing import Annotated, NamedTuple
 
 from anyio.to_thread import run_sync
 from msgspec import Meta
@@ -24,10 +25,11 @@ from asynsched.serialization.schema import SerializedDag
 from asynsched.web.endpoint import Call
 from asynsched.web.pages.drawing import calendar as drawn_calendar
 from asynsched.web.pages.drawing.differences import compare
+from asynsched.web.pages.drawing.folding import Folding, State
 from asynsched.web.pages.drawing.gantt import draw_gantt
 from asynsched.web.pages.drawing.graph import DrawnGraph, draw
 from asynsched.web.pages.drawing.grid import GridRows, grid_rows
-from asynsched.web.pages.drawing.tasks import MOST_OPEN_TASKS, TaskGraph, task_graph
+from asynsched.web.pages.drawing.tasks import TaskGraph, task_graph
 from asynsched.web.pages.page import PAGE, RowId, address, show
 
 GRID_RUNS = (10, 25, 50, 100)
@@ -63,28 +65,35 @@ async def read_known(call: Call, dag_id: str) -> Known:
 
 @PAGE.endpoint("GET", "/dags/{dag_id}")
 async def grid(
-    call: Call, dag_id: str, runs: int = 25, before: datetime | None = None, before_id: RowId | None = None
-) -> Response:
-    """Show the grid: runs side by side, tasks below each other; those before a run, by its time and its row id."""
+    call: Call, dag_id: str, runs: int = 25, before: datetime | None = None, before_id: RowId | None = None,
+    groups: State = "", but: tuple[str, ...] = (),
+) -> Response:  # fmt: skip
+    """Show the grid: runs side by side, tasks below each other; those before a run, by its time and its row id.
+
+    `groups`: whether its task groups are open or folded, all but those that `but` names. By default those of a large
+    DAG are folded.
+    """
     if not 1 <= runs <= GRID_RUNS[-1]:
         raise BadRequest(f"A grid has 1 to {GRID_RUNS[-1]} runs, not {runs}.")
     known = await read_known(call, dag_id)
     if before is not None and before.tzinfo is None:
         before = before.replace(tzinfo=UTC)
     found = await call.place.ask(read_grid, dag_id, n_runs=runs, before=before, before_id=before_id)
-    rows: GridRows = await run_sync(
-        grid_rows, known.dag, found, lambda *path, **query: address(call.request, *path, **query)
-    )
+    folding = Folding.of(known.dag, groups, but)
+    which = {"runs": runs, "before": before and before.isoformat(), "before_id": before_id}
+
+    def turned(group_id: str) -> str:
+        return address(call.request, "dags", dag_id, **which, **folding.turned(group_id))
+
+    rows: GridRows = await run_sync(grid_rows, known.dag, found, folding, partial(address, call.request), turned)
     return await show(
-        call, "dag_grid.html", known=known, view="grid", rows=rows, runs=found.runs, n_runs=runs, before=before,
-        choices=GRID_RUNS,
+        call, "dag_grid.html", known=known, view="grid", rows=rows, runs=found.runs, n_runs=runs, which=which,
+        choices=GRID_RUNS, folding=folding,
     )  # fmt: skip
 
 
 @PAGE.endpoint("GET", "/dags/{dag_id}/graph")
-async def graph(
-    call: Call, dag_id: str, run_id: str = "", groups: Literal["", "open", "folded"] = "", but: tuple[str, ...] = ()
-) -> Response:
+async def graph(call: Call, dag_id: str, run_id: str = "", groups: State = "", but: tuple[str, ...] = ()) -> Response:
     """Show the graph, in the colours of a run if one is named.
 
     `groups`: whether its task groups are open or folded, all but those that `but` names. By default those of a large
@@ -95,27 +104,22 @@ async def graph(
     chosen = next((run for run in found.runs if run.run_id == run_id), None)
     cells = found.cells[chosen.id] if chosen is not None else {}
 
-    are_folded = groups == "folded" or (not groups and len(known.dag.tasks) > MOST_OPEN_TASKS)
-    state, others = "folded" if are_folded else "open", frozenset(but)
+    folding = Folding.of(known.dag, groups, but)
 
     def task_at(task_id: str) -> str | None:
         return None if chosen is None else task_address(call, dag_id, chosen.run_id, task_id, cells)
 
     def turned(group_id: str) -> str:
-        return address(
-            call.request, "dags", dag_id, "graph", run_id=run_id, groups=state, but=sorted(others ^ {group_id})
-        )
+        return address(call.request, "dags", dag_id, "graph", run_id=run_id, **folding.turned(group_id))
 
     def drawn() -> tuple[TaskGraph, DrawnGraph]:
-        made = task_graph(
-            known.dag, lambda name: are_folded is not (name in others), cells, task_at=task_at, group_at=turned
-        )
+        made = task_graph(known.dag, folding.is_folded, cells, task_at=task_at, group_at=turned)
         return made, draw(made.boxes, made.links)
 
     made, picture = await run_sync(drawn)
     return await show(
         call, "dag_graph.html", known=known, view="graph", drawn=picture, groups=made.groups, turned=turned,
-        state=state, but=sorted(others), runs=found.runs[::-1], chosen=chosen,
+        folding=folding, runs=found.runs[::-1], chosen=chosen,
     )  # fmt: skip
 
 

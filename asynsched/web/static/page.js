@@ -144,11 +144,17 @@ function laidOut(sheet, nRows) {
   if (!isAll) idle(() => laidOut(sheet, nRows + ROWS_AT_ONCE));
 }
 
-if (document.querySelector(".grid.large")) {
-  const sheet = new CSSStyleSheet();
-  document.adoptedStyleSheets.push(sheet);
-  window.addEventListener("load", () => idle(() => laidOut(sheet, ROWS_AT_ONCE)));
+let sheetOfRows = null;
+
+function laidOutLater() {
+  if (sheetOfRows || !document.querySelector(".grid.large")) return;
+  sheetOfRows = new CSSStyleSheet();
+  document.adoptedStyleSheets.push(sheetOfRows);
+  idle(() => laidOut(sheetOfRows, ROWS_AT_ONCE));
 }
+
+window.addEventListener("load", laidOutLater);
+document.addEventListener("htmx:after:swap", laidOutLater); // groups that are opened may make a grid a large one
 
 // A cell of a large grid becomes a link when somebody points at it, or moves to it from a head or a cell by arrow keys.
 

@@ -4,6 +4,7 @@ from asynsched import DAG, TaskGroup, task
 from asynsched.queries.grid import GridCell
 from asynsched.serialization.encode import serialize_dag
 from asynsched.serialization.schema import SerializedDag
+from asynsched.web.pages.drawing.folding import MOST_OPEN_TASKS, Folding
 from asynsched.web.pages.drawing.graph import Box, Link, draw
 from asynsched.web.pages.drawing.tasks import Group, task_graph
 
@@ -46,6 +47,15 @@ def test_a_folded_group_is_one_node_with_the_edges_of_its_tasks():
     names, edges, groups = drawn_of({"outer", "outer.inner"})
     assert (names, edges) == (["a", "e", "outer"], {("a", "outer"), ("outer", "e")})
     assert [group.is_hidden for group in groups] == [False, True]
+
+
+def test_groups_of_a_large_dag_are_folded_unless_the_address_says_otherwise():
+    small, large = SerializedDag("d", {}), SerializedDag("d", {}, tasks=nested().tasks * MOST_OPEN_TASKS)
+    assert [Folding.of(dag, "", ()).is_folded("g") for dag in (small, large)] == [False, True]
+    assert [Folding.of(large, "open", ("g",)).is_folded(name) for name in ("g", "h")] == [True, False]
+    turned = Folding.of(large, "", ("g",)).turned("h")
+    assert turned == {"groups": "folded", "but": ["g", "h"]}
+    assert Folding.of(small, turned["groups"], tuple(turned["but"])).turned("g") == {"groups": "folded", "but": ["h"]}
 
 
 def test_nodes_do_not_overlap_and_one_edge_of_a_cycle_points_backwards():

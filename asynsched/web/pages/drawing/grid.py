@@ -1,4 +1,4 @@
-"""The grid's rows: groups and tasks below each other, a cell for each run."""
+"""The grid's rows: groups and tasks below each other, a cell for each run. The tasks of a folded group are left out."""
 
 import heapq
 from collections.abc import Callable, Iterator, Mapping
@@ -8,6 +8,7 @@ from markupsafe import Markup, escape
 
 from asynsched.queries.grid import Grid, GridCell, GridRun, folded
 from asynsched.serialization.schema import SerializedDag, SerializedTask
+from asynsched.web.pages.drawing.folding import Folding
 from asynsched.web.pages.showing import NO_STATE, STATES, state_class
 
 MOST_LINKED_CELLS = 4000
@@ -15,6 +16,10 @@ MOST_LINKED_CELLS = 4000
 N_WIDE_ROWS = 20
 """Rows of a large grid that a browser always lays out, so that the column of names fits the longest ones."""
 Address = Callable[..., str]
+Turned = Callable[[str], str]
+"""Returns the address of the grid in which a group is open if it is folded now, and the other way round."""
+SIGN_WIDTH = 2
+"""Of the sign before the name of a group, in characters."""
 
 
 class GridRows(NamedTuple):
@@ -35,21 +40,22 @@ class _Row(NamedTuple):
     depth: int
     group_id: str | None
     task_ids: tuple[str, ...]
+    is_folded: bool = False
 
 
-def grid_rows(dag: SerializedDag, grid: Grid, address: Address) -> GridRows:
+def grid_rows(dag: SerializedDag, grid: Grid, folding: Folding, address: Address, turned: Turned) -> GridRows:
     """Return the rows of a DAG's grid. Tasks that only earlier versions have come last."""
-    rows = [*_rows(dag), *_former(dag, grid)]
+    rows = [*_rows(dag, folding), *_former(dag, grid)]
     is_large = len(rows) * len(grid.runs) > MOST_LINKED_CELLS
     if is_large:
         wide = set(heapq.nlargest(N_WIDE_ROWS, rows, key=_width))
-        html = "".join(_large_row(row, grid, is_wide=row in wide) for row in rows)
+        html = "".join(_large_row(row, grid, turned, is_wide=row in wide) for row in rows)
     else:
-        html = "".join(_linked_row(dag.dag_id, row, grid, address) for row in rows)
+        html = "".join(_linked_row(dag.dag_id, row, grid, address, turned) for row in rows)
     return GridRows(Markup(html), is_large)  # noqa: S704 - every name in it is escaped
 
 
-def _rows(dag: SerializedDag) -> Iterator[_Row]:
+def _rows(dag: SerializedDag, folding: Folding) -> Iterator[_Row]:
     places = {task.task_id: place for place, task in enumerate(dag.tasks)}
     groups = {group.group_id: group for group in dag.task_groups}
     members: dict[str | None, list[SerializedTask]] = {}
@@ -73,8 +79,9 @@ def _rows(dag: SerializedDag) -> Iterator[_Row]:
         for _, one in sorted(found, key=lambda pair: pair[0]):
             name = (one if isinstance(one, str) else one.task_id).removeprefix(f"{group_id}." if group_id else "")
             if isinstance(one, str):
-                yield _Row(name, one, depth, one, tasks_of(one))
-                yield from below(one, depth + 1)
+                yield _Row(name, one, depth, one, tasks_of(one), folding.is_folded(one))
+                if not folding.is_folded(one):
+                    yield from below(one, depth + 1)
             else:
                 yield _Row(f"{name} [ ]" if one.map_length else name, one.task_id, depth, None, (one.task_id,))
 
@@ -93,7 +100,16 @@ def _kind(row: _Row) -> str:
 
 def _width(row: _Row) -> int:
     """Return about how wide the name of a row is, in characters: each depth indents by two."""
-    return len(row.name) + 2 * min(row.depth, 6)
+    return len(row.name) + (SIGN_WIDTH if row.group_id else 0) + 2 * min(row.depth, 6)
+
+
+def _name(row: _Row, turned: Turned) -> str:
+    """Return the name of a row; that of a group is a link, by which it opens or folds."""
+    if row.group_id is None:
+        return escape(row.name)
+    verb, is_open = ("Open", "false") if row.is_folded else ("Fold", "true")
+    link = '<a class="fold" href="{0}" hx-get="{0}" aria-expanded="{1}" title="{2} the group {3}">{4}</a>'
+    return Markup(link).format(turned(row.group_id), is_open, verb, row.group_id, row.name)  # noqa: S704 - escaped
 
 
 def _cell(row: _Row, cells: Mapping[str, GridCell]) -> GridCell | None:
@@ -109,11 +125,11 @@ _PLAIN = {state: f'<td role="cell" class="{state_class(state)}">{sign}</td>' for
 _MAPPED = {state: cell.replace(" class", " data-mapped class") for state, cell in _PLAIN.items()}
 
 
-def _large_row(row: _Row, grid: Grid, *, is_wide: bool) -> str:
+def _large_row(row: _Row, grid: Grid, turned: Turned, *, is_wide: bool) -> str:
     found = (_cell(row, grid.cells[run.id]) for run in grid.runs)
     cells = (_large_cell(cell) for cell in found)
     task = "" if row.group_id else f' data-task="{escape(row.task_ids[0])}"'
-    head = f'<th role="rowheader"{task} title="{escape(row.title)}">{escape(row.name)}</th>'
+    head = f'<th role="rowheader"{task} title="{escape(row.title)}">{_name(row, turned)}</th>'
     return f'<tr role="row" class="{_kind(row)}{" wide" if is_wide else ""}">{head}{"".join(cells)}</tr>'
 
 
@@ -123,8 +139,8 @@ def _large_cell(cell: GridCell | None) -> str:
     return (_MAPPED if cell.is_mapped else _PLAIN).get(cell.state or NO_STATE, _EMPTY)
 
 
-def _linked_row(dag_id: str, row: _Row, grid: Grid, address: Address) -> str:
-    head = f'<th scope="row" title="{escape(row.title)}">{escape(row.name)}</th>'
+def _linked_row(dag_id: str, row: _Row, grid: Grid, address: Address, turned: Turned) -> str:
+    head = f'<th scope="row" title="{escape(row.title)}">{_name(row, turned)}</th>'
     cells = (_linked_cell(dag_id, row, run, _cell(row, grid.cells[run.id]), address) for run in grid.runs)
     return f'<tr class="{_kind(row)}">{head}{"".join(cells)}</tr>'
 

@@ -9,8 +9,6 @@ from asynsched.serialization.schema import SerializedDag
 from asynsched.web.pages.drawing.graph import MOST_LETTERS, Box, Link
 from asynsched.web.pages.showing import NO_STATE, STATES, shortened, state_class
 
-MOST_OPEN_TASKS = 150
-"""In a DAG with more tasks, groups are folded unless the address says otherwise."""
 Address = Callable[[str], str | None]
 
 
