@@ -370,8 +370,11 @@ async def test_versions_of_the_code_are_compared(site: Site, monkeypatch: pytest
     assert "The code is the same" in same
 
 
-async def test_home_tells_of_loops_that_are_stuck(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-    loops = (LoopHealth("evaluator", 90.0, 90.0, is_stuck=True),)
+async def test_home_tells_how_each_loop_is(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    loops = (
+        LoopHealth("evaluator", 90.0, 90.0, is_stuck=True), LoopHealth("watcher", 0.1),
+        LoopHealth("retention", 9.0, waits_for_database=True),
+    )  # fmt: skip
     stuck, waiting = "1 loop of the scheduler is stuck</a>: evaluator", "waits for the database</a>"
     for status, sentence in (("stuck", stuck), ("waiting", waiting)):
         health = Health(status, "s1", "1", datetime.now(UTC), None, None, loops)
@@ -379,7 +382,11 @@ async def test_home_tells_of_loops_that_are_stuck(site: Site, monkeypatch: pytes
         monkeypatch.setattr(operation, "HEALTH_LASTS", timedelta())
         monkeypatch.setattr(recent, "SHARE", 1.0)
         for path in ("/late", "/"):
-            assert sentence in (await site.client.get(path)).text
+            shown = (await site.client.get(path)).text
+            assert sentence in shown
+            assert re.findall(r'"sign" aria-hidden="true">(.)</span>([^<]+)', shown[shown.index(">Loops<") :])[:3] == [
+                ("✕", "evaluator: stuck"), ("✓", "watcher"), ("↻", "retention: waits for the database"),
+            ]  # fmt: skip
     await site.database.write(
         register_scheduler, scheduler_id="s9", hostname=socket.gethostname(), pid=1, home=str(site.settings.home_path),
         version="1", now=datetime.now(UTC), lease_until=datetime.now(UTC) + timedelta(hours=1), takeover_seconds=60.0,
