@@ -45,7 +45,7 @@ def hops_beside_tabs(system: Ours, sheet: Sheet) -> None:
         def some_hops() -> list[float]:
             return hops(timed_runs(system, client, ["chain"], N_TASKS))
 
-        url, cookies = _signed_in(system, client)
+        url, cookies = signed_in(system, client)
         for _ in range(ROUNDS):
             alone += some_hops()
             with _readers(url, cookies, REQUESTS_A_SECOND) as reader:
@@ -72,7 +72,7 @@ def hops_beside_tabs(system: Ours, sheet: Sheet) -> None:
     sheet.amount(f"added by {N_TABS} idle tabs", watched - idle, "%", at_most(1))
 
 
-def _signed_in(system: Ours, client: Client) -> tuple[str, dict[str, str]]:
+def signed_in(system: Ours, client: Client) -> tuple[str, dict[str, str]]:
     """Return the page's address, and the cookies of the session that the printed link begins."""
     log = system.site.logs[-1]
     client.wait_until(lambda: LINK.search(log.read_text()) is not None, "the link is printed")
