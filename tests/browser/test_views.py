@@ -1,9 +1,12 @@
 """Every view, in both themes, narrow and wide: axe finds nothing, and no script or policy reports an error."""
 
-from urllib.parse import urlsplit
+from unittest.mock import AsyncMock
+from urllib.parse import unquote, urlsplit
 
 import pytest
+from playwright.sync_api import Page
 
+from asynsched.web.pages import PAGE
 from tests.browser.conftest import of_run
 from tests.browser.dags.large import LONGEST, N_REST, N_ROWS
 from tests.browser.dags.names import LONG_NAME
@@ -13,35 +16,56 @@ VIEWS = [
     "/", "/login", "/dags", "/dags?q=nothing", "/runs", "/tasks", "/assets", "/backfills?dag_id=orders", "/answers",
     "/pools", "/variables", "/connections", "/errors", "/schedulers", "/audit", "/preferences", "/dags/unknown",
     "/users", "/users/ada", "/plugins", "/providers", "/config",
-    "/tokens", "/late", "/assets/graph", "/preview", "/act/dags?do=pause&dag=orders&dag=hostile",
-    "/act/runs?do=delete&run=1", "/dags/orders/upcoming/simulated?hours=1",
+    "/tokens", "/late", "/assets/graph", "/preview", "/preview/effect?where=no-such-branch",
+    "/act/dags?do=pause&dag=orders&dag=hostile", "/act/runs?do=delete&run=1", "/act/tasks?do=clear&task=1&task=2",
+    "/dags/orders/upcoming/simulated?hours=1",
     "/dags/orders/graph?groups=folded", "/dags/orders/nowhere", f"/dags/{LONG_NAME}", f"/dags/{LONG_NAME}/graph",
-    *(f"/dags/orders{view}" for view in ("", "/graph?run_id=first", "/calendar", "/upcoming", "/code", "/details",
-                                         "/trigger", "/why")),
-    *(of_run("orders", *view) for view in ((), ("gantt",), ("details",), ("why",), ("tasks", "check"))),
+    f"/dags/{LONG_NAME}/gantt",
+    *(f"/dags/orders{view}" for view in ("", "/graph?run_id=first", "/gantt?run_id=first", "/calendar", "/upcoming",
+                                         "/code", "/details", "/trigger", "/why")),
+    *(of_run("orders", *view) for view in ((), ("gantt",), ("details",), ("why",), ("tasks", "check"),
+                                           ("tasks", "check", "why"))),
     of_run("orders", "tasks", "stage.extract") + "?map_index=1",
     of_run("orders", "act") + "?action=clear", of_run("orders", "note"),
     of_run("orders", "tasks", "check", "log", "find") + "?try_number=1&q=look",
     "/dags/hostile", "/dags/hostile/details", "/dags/hostile/graph?run_id=first", "/dags/hostile/trigger",
     of_run("hostile", "tasks", "group.attack"),
 ]  # fmt: skip
+_OF_TASK = "/dags/{dag_id}/runs/{run_id}/tasks/{task_id}"
+NO_VIEWS = {
+    f"{_OF_TASK}/log": "a text", f"{_OF_TASK}/log/follow": "a stream", f"{_OF_TASK}/required_actions": "a redirection",
+    "/palette": "a part of a dialog", "/static/{name}": "a file",
+}  # fmt: skip
 
 
-# Colours depend on the theme alone, and sizes on the width alone.
+def test_axe_reads_each_view_that_the_page_has() -> None:
+    routes = [route for route in PAGE.routes(AsyncMock()) if route.methods and "GET" in route.methods]
+    shown = (unquote(urlsplit(view).path) for view in VIEWS)
+    found = {next(route.path for route in routes if route.path_regex.match(view)) for view in shown}
+    assert found == {route.path for route in routes} - {*NO_VIEWS}
+
+
+# Colours depend on the theme alone, and sizes on the width alone: so axe reads each view once in each of them.
 @pytest.mark.parametrize(
-    ("theme", "size"), [("light", WIDE), ("dark", NARROW)], ids=["light and wide", "dark and narrow"]
+    ("theme", "sizes"), [("light", (WIDE, NARROW)), ("dark", (NARROW, WIDE))], ids=["light", "dark"]
 )
-def test_axe_finds_nothing_in_any_view(pages: Pages, theme, size) -> None:
+def test_axe_finds_nothing_in_any_view_and_each_fits_the_window(pages: Pages, theme, sizes) -> None:
     found = {}
     for path in VIEWS:
-        page = pages.open(path, theme=theme, size=size)
+        page = pages.open(path, theme=theme, size=sizes[0])
         page.wait_for_load_state("networkidle") if "/tasks/" in path else None
-        if problems := violations(page):
+        problems = violations(page) + too_wide(page)
+        page.set_viewport_size({"width": sizes[1][0], "height": sizes[1][1]})
+        if problems := problems + too_wide(page):
             found[path] = problems
-        if page.evaluate("document.documentElement.scrollWidth > innerWidth"):
-            found.setdefault(path, []).append("it is wider than the window")
         pages.close_contexts()
     assert found == {}
+
+
+def too_wide(page: Page) -> list[str]:
+    """Return the problem that the window needs to be scrolled sideways, if it does."""
+    is_too_wide = page.evaluate("document.documentElement.scrollWidth > innerWidth")
+    return [f"it is wider than the window of {page.viewport_size}"] if is_too_wide else []
 
 
 def test_every_view_reads_without_scripts(pages: Pages) -> None:
