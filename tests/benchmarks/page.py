@@ -1,8 +1,8 @@
 """The page's time on the server and its weight, by view, and in Chromium: `python -m tests.benchmarks.page`.
 
 A DAG of 1,000 tasks with 25 runs, on SQLite. The time on the server includes the queries, the rendering and the
-compression; the time in Chromium all from the request to the second frame after the page is loaded. The log has a
-million lines.
+compression; the time in Chromium all from the request, or from a click that leads to another view, to the second frame
+after the page is loaded. The log has a million lines.
 """
 
 import asyncio
@@ -65,6 +65,20 @@ CLICK = f"""async () => {{
   await {TWO_FRAMES};
   return performance.now() - began;
 }}"""
+
+
+NOW_IN_PAGE = "performance.timeOrigin + performance.now()"
+LEADING = {
+    "a click on the tab of the graph": ("/dags/large", "document.querySelector('.tabs a[href$=\"/graph\"]').click();"),
+    "a click on a cell, to the task and its log": ("/dags/large", f"""
+        const cell = document.querySelector('[data-task="{LOGGED.task_id}"]').parentElement.lastElementChild;
+        cell.dispatchEvent(new Event("pointerover", {{ bubbles: true }}));
+        cell.querySelector("a").click();"""),
+    "a click filters tasks by their state": ("/tasks", """
+        document.querySelector("select[name=state]").value = "failed";
+        document.querySelector("form[role=search] button").click();"""),
+}  # fmt: skip
+"""Clicks that lead to another view: where, and the click."""
 
 
 class _Known(Access):
@@ -135,7 +149,7 @@ def _write_log(path: Path) -> None:
 
 
 async def _in_chromium(app: Any, settings: Settings) -> None:
-    """Print how long a browser takes to load and draw a view, and to answer a click on it."""
+    """Print how long a browser takes to load and draw a view, to answer a click on it, and to follow one."""
     listener = socket.create_server(("127.0.0.1", 0))
     base = f"http://127.0.0.1:{listener.getsockname()[1]}"
     async with async_playwright() as playwright, anyio.create_task_group() as tasks:
@@ -146,6 +160,9 @@ async def _in_chromium(app: Any, settings: Settings) -> None:
             found = [await _draw_and_click(page, base + path) for _ in range(REPEATS)]
             drawn, clicked = (statistics.median(times) for times in zip(*found, strict=True))
             print(f"{name:42} {drawn:7.0f} ms\n{'… a click opens a menu':42} {clicked:7.0f} ms")
+        for name, (path, click) in LEADING.items():
+            led = [await _follow(page, base + path, click) for _ in range(REPEATS)]
+            print(f"{name:42} {statistics.median(led):7.0f} ms")
         await browser.close()
         tasks.cancel_scope.cancel()
 
@@ -155,6 +172,15 @@ async def _draw_and_click(page: Page, address: str) -> tuple[float, float]:
     await page.goto(address)
     drawn = await page.evaluate(f"{TWO_FRAMES}.then(() => performance.now())")
     return drawn, await page.evaluate(CLICK)
+
+
+async def _follow(page: Page, address: str, click: str) -> float:
+    """Return the milliseconds from a click that leads to another view until that is drawn."""
+    await page.goto(address)
+    await page.evaluate(TWO_FRAMES)
+    async with page.expect_navigation():
+        began = await page.evaluate(f"() => {{ setTimeout(() => {{ {click} }}); return {NOW_IN_PAGE}; }}")
+    return await page.evaluate(f"{TWO_FRAMES}.then(() => {NOW_IN_PAGE})") - began
 
 
 async def _measure(client: httpx.AsyncClient, path: str) -> tuple[float, int]:
