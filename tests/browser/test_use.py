@@ -12,6 +12,9 @@ from urllib.parse import parse_qs, unquote, urlsplit
 
 from playwright.sync_api import Page, Route, expect
 
+from asynsched.executors.log_paths import log_path
+from asynsched.home import LOGS
+from asynsched.keys import TaskInstanceKey
 from tests.browser.conftest import of_run
 from tests.browser.dags.large import N_REST, N_ROWS
 from tests.browser.dags.names import LONG_NAME
@@ -153,6 +156,36 @@ def test_a_long_log_is_loaded_by_parts(pages: Pages) -> None:
     page.goto(of_run("talks", "tasks", "long", "log", "find") + "?try_number=1&q=LINE+777+of")
     page.get_by_role("link", name="Show this line in the log").click()
     expect(page.locator("#log")).to_contain_text("line 777 of many")
+
+
+N_LINES = 1_000_000
+SCROLLED = """([edge, line]) => {
+    const log = document.getElementById("log");
+    log.scrollTop = edge === "top" ? 0 : log.scrollHeight;  // again and again: each time, the next part comes
+    return log.textContent.includes(line);
+}"""
+OF_LOG = """() => {
+    const text = document.getElementById("log").textContent, numbers = [...text.matchAll(/line (\\d+) of/g)];
+    return [document.querySelectorAll("#log pre").length, numbers.map((found) => Number(found[1]))];
+}"""
+
+
+def test_a_log_of_a_million_lines_is_read_upwards_downwards_and_at_a_line(pages: Pages, served: Up) -> None:
+    path = served.site.home / LOGS / log_path(TaskInstanceKey(LONG_NAME, "first", "short"), 1)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("".join(f"line {number} of a log\n" for number in range(N_LINES)))
+    page = pages.open(of_run(LONG_NAME, "tasks", "short"))
+    expect(page.locator("#log")).to_contain_text(f"line {N_LINES - 1} of")
+    for edge, number in (("top", N_LINES // 2), ("bottom", N_LINES - 1)):
+        page.wait_for_function(SCROLLED, arg=[edge, f"line {number} of"], timeout=120_000)
+        n_parts, numbers = page.evaluate(OF_LOG)
+        assert n_parts <= 40, "a browser with more of them is slow"
+        assert numbers == list(range(numbers[0], numbers[-1] + 1))
+        assert (numbers[-1] == N_LINES - 1) == (edge == "bottom")
+    for number in (0, N_LINES // 3):
+        page.goto(of_run(LONG_NAME, "tasks", "short", "log", "find") + f"?try_number=1&q=LINE+{number}+of")
+        page.get_by_role("link", name="Show this line in the log").click()
+        expect(page.locator("#log")).to_contain_text(f"line {number} of")
 
 
 def test_clearing_shows_what_it_touches_first(pages: Pages, served: Up) -> None:
