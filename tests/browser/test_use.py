@@ -118,16 +118,19 @@ def test_a_view_follows_a_run_and_a_log_until_they_end(pages: Pages, served: Up,
     until = tmp_path / "until"
     served.site.run("dags", "trigger", "talks", "--run-id", "followed", "--conf", f'{{"until": "{until}"}}')
     run = pages.open("/dags/talks/runs/followed")
+    gantt = pages.open("/dags/talks/gantt?run_id=followed")
     log = pages.open("/preferences")
     log.route("**/log/follow*", lambda route: route.fulfill(status=404, body="of a proxy"), times=1)
     log.goto("/dags/talks/runs/followed/tasks/follow")
     expect(log.locator("#log")).to_contain_text("the first line")
     expect(log.locator(".log-state")).to_have_text("following")
     expect(run.locator("tbody")).to_contain_text("running")
+    expect(gantt.get_by_role("link", name=re.compile("^follow: running"))).to_be_visible()
     until.touch()
     expect(log.locator("#log")).to_contain_text("the last line")
     expect(log.locator(".log-state")).to_have_text("ended")
     expect(run.locator(".facts")).to_contain_text("success")
+    expect(gantt.get_by_role("link", name=re.compile("^follow: success"))).to_be_visible()
     assert "the first line" in log.locator("#log").inner_text()
     for part in (log.locator("#task-tries"), log.get_by_role("region", name="Why")):
         expect(part).to_contain_text("success")
@@ -530,7 +533,8 @@ def test_all_tabs_say_that_the_stream_is_lost_until_another_tab_has_one(pages: P
 def test_a_hostile_dag_runs_no_script(pages: Pages) -> None:
     views = [
         "/", "/dags", "/runs", "/tasks", "/assets", "/assets/graph", "/variables", "/act/dags?do=trigger&dag=hostile",
-        *(f"/dags/hostile{view}" for view in ("", "/graph?run_id=first", "/details", "/code", "/trigger", "/why")),
+        *(f"/dags/hostile{view}" for view in ("", "/graph?run_id=first", "/gantt", "/details", "/code", "/trigger",
+                                             "/why")),
         of_run("hostile"), of_run("hostile", "gantt"), of_run("hostile", "details"),
         of_run("hostile", "tasks", "group.attack"),
         of_run("hostile", "tasks", "group.attack", "log", "find") + "?try_number=1&q=%3Cscript",
