@@ -50,7 +50,7 @@ class Templater:
 
     def render_template_fields(self, context: Context, jinja_env: jinja2.Environment | None = None) -> None:
         """Render the attributes named by `template_fields`, in place."""
-        Renderer(self, context, jinja_env).render_fields(self, self.template_fields)
+        self._do_render_template_fields(self, self.template_fields, context, jinja_env, set())
 
     def _do_render_template_fields(
         self,
@@ -60,7 +60,10 @@ class Templater:
         jinja_env: jinja2.Environment | None,
         seen_oids: set[int],
     ) -> None:
-        """Render attributes of an object, in place. Airflow's operators call it for objects inside of their fields."""
+        """Render attributes of an object, in place.
+
+        Airflow's operators call it for objects inside of their fields, and override it to prepare fields of their own.
+        """
         Renderer(self, context, jinja_env, seen_oids).render_fields(parent, template_fields)
 
     def _render_nested_template_fields(

@@ -398,8 +398,13 @@ class Pod(BaseOperator):
         else:
             super()._render_nested_template_fields(content, context, jinja_env, seen_oids)
 
+    def _do_render_template_fields(self, parent, template_fields, context, jinja_env, seen_oids):
+        if parent is self and isinstance(self.variables, dict):
+            self.variables = [Variable(f"{name}={value}") for name, value in self.variables.items()]
+        super()._do_render_template_fields(parent, template_fields, context, jinja_env, seen_oids)
+
     def execute(self, context):
-        return [self.variables[0].value, self.variables[1].text, self.made]
+        return [getattr(one, "value", None) or one.text for one in self.variables] + [self.made]
 
 
 class Named:
@@ -413,6 +418,11 @@ def test_operators_render_objects_in_their_fields_and_call_functions(dag):
 
     pod = Pod(variables=[Variable("{{ ds }}"), Named()], made=make, task_id="pod", dag=dag)
     assert run(pod).value == ["2024-05-01", "20240501", "of 2024-05-01"]
+
+
+def test_operators_prepare_their_fields_before_these_are_rendered(dag):
+    pod = Pod(variables={"{{ ds_nodash }}": "{{ ds }}"}, made=None, task_id="pod", dag=dag)
+    assert run(pod).value == ["20240501=2024-05-01", None]
 
 
 def test_failures_retry_fail_or_end_at_once_with_their_callbacks(dag):
