@@ -124,7 +124,7 @@ async def test_a_revoked_task_ends_its_try_and_no_secret_is_shown(site: CelerySi
         watching.start_soon(partial(anyio.to_thread.run_sync, capture, app, events, abandon_on_cancel=True))
         key = await scheduler.trigger("waits")
         await site.until_said("begins 1")
-        (active,) = app.control.inspect().active()[machine.node]
+        (active,) = await eventually(lambda: (app.control.inspect().active() or {}).get(machine.node), "it answers")
         secret = next(
             msgspec.json.decode(file.read_bytes(), type=dict)["ticket"]["secret"]
             for file in (machine.home / "tickets").iterdir()
