@@ -131,6 +131,8 @@ async def test_a_revoked_task_ends_its_try_and_no_secret_is_shown(site: CelerySi
         )
         await eventually(lambda: any(event["type"] == "task-started" for event in events), "events are seen")
         received = next(event for event in events if event["type"] == "task-received")
+        if site.broker.name == "rabbitmq":
+            await eventually(lambda: "ticket.refused" in machine.log, "the broker has delivered it again")
         app.control.revoke(active["id"], terminate=True)
         await site.until_said("begins 2")  # the task has a retry
         site.let_go()
