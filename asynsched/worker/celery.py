@@ -230,6 +230,7 @@ class TicketPool(BasePool):  # type: ignore[misc]
             # Delivered again while its try runs. Without an answer, RabbitMQ would close the channel again and again.
             log.info("ticket.refused", ticket=ticket.name, reason="this worker has it already")
             ended(_result("refused: this worker has the ticket already", 0.0))
+            _remember(task_id)
         elif len(self._running) < self.limit:
             self._start(slot)
         else:
@@ -335,6 +336,11 @@ class TicketPool(BasePool):  # type: ignore[misc]
                 self._end(*self._over.get(timeout=TICK_SECONDS))
             if self._hub is not None:
                 self._hub.fire_timers()
+
+
+def _remember(task_id: str) -> None:
+    """Let Celery find the request of a running try, which it forgets with the end of a second one of the same id."""
+    state.requests.update((task_id, one) for one in list(state.active_requests) if one.id == task_id)
 
 
 def _result(outcome: str, seconds: float) -> tuple[int, Any, float]:

@@ -11,6 +11,7 @@ import sys
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager, closing, suppress
 from pathlib import Path
+from random import SystemRandom
 from typing import Any, TypeVar
 
 import anyio
@@ -32,6 +33,9 @@ FAR = "far=tests.support.pipe_engine:PipeExecutor"
 MARKS = "MARKS"
 """Environment variable of tries: a folder in which the tasks of these tests say what they do, and wait."""
 ROOT = Path(__file__).parents[3]
+PORTS = range(10_000, 32_000)
+"""None of which the kernel gives to a connection: clients that connect to a server that is away would else get its port
+as their own, at last, and keep it from starting again."""
 SHORT_LEASE = 6.0
 """Seconds of a worker's lease where a test waits for its end. On a busy machine, a worker must be able to renew it."""
 LEASE = {"duration": 2.0, "renew_interval": 0.5, "grace": 0.5, "kill_time": 0.5, "outage": 0.0, "shared_outage": 0.0}
@@ -254,8 +258,9 @@ class Site:
 
 
 def free_port() -> int:
-    """Return a port at which a scheduler may listen, again after a restart."""
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        port: int = found.getsockname()[1]
-        return port
+    """Return a port at which a server may listen, again after a restart."""
+    while True:
+        port = SystemRandom().choice(PORTS)
+        with socket.socket() as found, suppress(OSError):
+            found.bind(("127.0.0.1", port))
+            return port
